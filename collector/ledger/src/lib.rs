@@ -1,0 +1,1 @@
+//! Turns evidence into a ledger by critical path.

@@ -1,0 +1,121 @@
+use serde::{Deserialize, Serialize};
+use std::ops::{AddAssign, Index, IndexMut};
+
+/// Where a trainer's time went. The causes of a step add up to its wall time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cause {
+    /// Doing its own work, or waiting for the device. Seen, not the remainder.
+    Compute,
+    /// Waiting for a batch whose producer is reading.
+    Fetch,
+    /// Waiting for a batch whose producer is on a CPU.
+    Prep,
+    /// Waiting for a batch whose producer is runnable and gets no CPU.
+    Starved,
+    /// Waiting while a finished batch crosses process, pin-memory thread or bus.
+    Transfer,
+    /// Runnable, outside any wait, and gets no CPU itself.
+    Preempted,
+    /// Blocked while a checkpoint is copied out of its tensors.
+    Snapshot,
+    /// Blocked while a checkpoint is serialised, written, synced, renamed, or an earlier one drains.
+    Persist,
+    /// Waiting for another rank.
+    Peer,
+    /// What nothing explains. Shown, never spread over the others.
+    Unknown,
+}
+
+impl Cause {
+    pub const COUNT: usize = 10;
+    pub const ALL: [Cause; Self::COUNT] = [
+        Cause::Compute,
+        Cause::Fetch,
+        Cause::Prep,
+        Cause::Starved,
+        Cause::Transfer,
+        Cause::Preempted,
+        Cause::Snapshot,
+        Cause::Persist,
+        Cause::Peer,
+        Cause::Unknown,
+    ];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Cause::Compute => "compute",
+            Cause::Fetch => "fetch",
+            Cause::Prep => "prep",
+            Cause::Starved => "starved",
+            Cause::Transfer => "transfer",
+            Cause::Preempted => "preempted",
+            Cause::Snapshot => "snapshot",
+            Cause::Persist => "persist",
+            Cause::Peer => "peer",
+            Cause::Unknown => "unknown",
+        }
+    }
+
+    /// Waits for a batch: what a faster loader could remove.
+    pub const fn is_data_stall(self) -> bool {
+        matches!(self, Cause::Fetch | Cause::Prep | Cause::Starved | Cause::Transfer)
+    }
+
+    /// Waits for a checkpoint.
+    pub const fn is_checkpoint_stall(self) -> bool {
+        matches!(self, Cause::Snapshot | Cause::Persist)
+    }
+}
+
+/// Nanoseconds by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Causes(pub [u64; Cause::COUNT]);
+
+impl Causes {
+    pub fn total_ns(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Share of the total, 0 to 1; 0 when there is no time at all.
+    pub fn share(&self, cause: Cause) -> f64 {
+        ratio(self[cause], self.total_ns())
+    }
+
+    pub fn data_stall_ns(&self) -> u64 {
+        self.iter().filter(|(cause, _)| cause.is_data_stall()).map(|(_, ns)| ns).sum()
+    }
+
+    pub fn checkpoint_stall_ns(&self) -> u64 {
+        self.iter().filter(|(cause, _)| cause.is_checkpoint_stall()).map(|(_, ns)| ns).sum()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (Cause, u64)> + '_ {
+        Cause::ALL.into_iter().map(|cause| (cause, self[cause]))
+    }
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+impl Index<Cause> for Causes {
+    type Output = u64;
+    fn index(&self, cause: Cause) -> &u64 {
+        &self.0[cause as usize]
+    }
+}
+
+impl IndexMut<Cause> for Causes {
+    fn index_mut(&mut self, cause: Cause) -> &mut u64 {
+        &mut self.0[cause as usize]
+    }
+}
+
+impl AddAssign<&Causes> for Causes {
+    fn add_assign(&mut self, other: &Causes) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine += theirs;
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The vocabulary: job, rank, phase, step, ledger, diagnosis. A leaf that everybody may know.
+//!
+//! Units are in the names: `_ns`, `_bytes`, `_share` (0 to 1). Monotonic times are `CLOCK_MONOTONIC`
+//! nanoseconds, wall times nanoseconds since the Unix epoch.
+
+mod cause;
+mod job;
+mod summary;
+
+pub use cause::{Cause, Causes};
+pub use job::{EvidenceKinds, HostFacts, JobFacts, LoaderFacts, Phase, RankFacts, StepLedger};
+pub use summary::{
+    Checkpoints, Diagnosis, EvidenceState, Loss, Overhead, PhaseSummary, RankSummary, RunSummary, Verdict,
+    WorkerLoad,
+};

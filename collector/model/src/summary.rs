@@ -1,0 +1,126 @@
+use crate::{Cause, Causes, HostFacts, JobFacts, Phase, RankFacts};
+use serde::{Deserialize, Serialize};
+
+/// Everything one screen, report or client needs to know of a run, live or recorded.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunSummary {
+    pub job: JobFacts,
+    pub host: HostFacts,
+    /// By rank; empty when no step was seen.
+    pub ranks: Vec<RankSummary>,
+    /// The job's own ledger: ranks aligned by step, the slowest rank's causes. For one rank the same as its own.
+    pub phases: Vec<PhaseSummary>,
+    pub kernel: EvidenceState,
+    pub shim: EvidenceState,
+    /// Largest difference between what shim and kernel say of one cause, as a share of training time; `None`
+    /// where only one of them saw the job.
+    pub disagreement_share: Option<f64>,
+    pub losses: Vec<Loss>,
+    pub diagnoses: Vec<Diagnosis>,
+    pub verdict: Verdict,
+    pub overhead: Overhead,
+}
+
+/// The first line of a report.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Two or three words: "fetch-bound", "compute-bound", "not measured".
+    pub finding: String,
+    /// The whole line, the finding included.
+    pub sentence: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PhaseSummary {
+    pub phase: Phase,
+    /// Which loader; `None` where the phase has none (start-up).
+    pub loader: Option<u16>,
+    pub steps: u64,
+    pub samples: u64,
+    pub wall_ns: u64,
+    /// Adds up to `wall_ns`.
+    pub causes: Causes,
+    /// See `StepLedger::hidden_ns`; `None` where no device was watched.
+    pub hidden_ns: Option<u64>,
+    pub step_p50_ns: u64,
+    pub step_p95_ns: u64,
+    pub step_max_ns: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankSummary {
+    pub facts: RankFacts,
+    pub phases: Vec<PhaseSummary>,
+    pub workers: Vec<WorkerLoad>,
+    pub checkpoints: Checkpoints,
+}
+
+/// What a worker did with its time, whether or not anybody waited for it: load, not stall.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkerLoad {
+    pub pid: u32,
+    pub batches: u64,
+    pub samples: u64,
+    pub wall_ns: u64,
+    pub fetch_ns: u64,
+    pub cpu_ns: u64,
+    pub runnable_ns: u64,
+    pub idle_ns: u64,
+    pub read_bytes: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Checkpoints {
+    pub count: u64,
+    pub bytes: u64,
+    /// Time the trainer was blocked.
+    pub blocked_ns: u64,
+    /// Time spent in other threads or processes.
+    pub background_ns: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EvidenceState {
+    #[default]
+    Off,
+    On,
+    /// Some of it, with what is missing.
+    Partial(String),
+    /// None of it, with the reason and the way to get it.
+    Missing(String),
+}
+
+/// Something that was seen and could not be delivered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    /// "kernel ring full", "lane full", "unknown record", …
+    pub reason: String,
+    pub count: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Diagnosis {
+    /// Stable kebab-case name, like a lint's.
+    pub name: String,
+    /// One sentence.
+    pub finding: String,
+    /// The figures behind it.
+    pub evidence: String,
+    /// What to do.
+    pub advice: String,
+    pub cause: Option<Cause>,
+    /// Share of training time at stake; diagnoses are sorted by it.
+    pub share: f64,
+}
+
+/// What the measurement itself cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Overhead {
+    pub collector_cpu_ns: u64,
+    pub collector_rss_bytes: u64,
+    /// CPU time of the kernel programs, where the kernel counts it.
+    pub kernel_cpu_ns: Option<u64>,
+    pub records: u64,
+    pub wall_ns: u64,
+}

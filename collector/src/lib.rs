@@ -1,0 +1,1 @@
+//! Takes evidence in, keeps the ledger, records and publishes it.

@@ -1,0 +1,1 @@
+//! Recordings: one SQLite file a run.

@@ -1,0 +1,1 @@
+//! Versioned messages between the collector and its clients.

@@ -1,0 +1,323 @@
+//! What the kernel programs account per task and send through the ring buffer.
+
+/// Version of every layout in this module; the committed object carries it and the loader compares.
+pub const VERSION: u32 = 1;
+
+/// Tasks that can be tracked at the same time; one [`TaskSlot`] each.
+pub const MAX_TASKS: u32 = 16_384;
+
+/// What a task was blocked in, named at `sched_switch` from its saved registers.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Blocked {
+    /// `read`, `pread`, `open`, `stat`, `getdents` … of a regular file or a directory, or io_uring/AIO waits.
+    FileRead = 0,
+    /// `write`, `pwrite` … to a regular file.
+    FileWrite = 1,
+    /// A page fault (no syscall in the saved registers).
+    Fault = 2,
+    /// An internet socket.
+    Net = 3,
+    /// A Unix socket.
+    Unix = 4,
+    /// `fsync`, `fdatasync`, `sync_file_range`, `msync`, `syncfs`.
+    Sync = 5,
+    /// `rename`, `link`, `unlink` and their kin.
+    Rename = 6,
+    /// `read`, `write` or `poll` of a pipe.
+    Pipe = 7,
+    /// A futex, woken by anything but the next kind.
+    Futex = 8,
+    /// A futex whose waker had itself just been woken from a socket: what a wait for another rank looks like.
+    FutexNet = 9,
+    /// `poll`, `select`, `epoll_wait` that is none of the above.
+    Poll = 10,
+    /// `nanosleep` and its kin.
+    Sleep = 11,
+    /// Waiting for a child process.
+    Child = 12,
+    /// Anything else, `ioctl` of a device included.
+    Other = 13,
+}
+
+pub const BLOCKED_KINDS: usize = 14;
+
+impl Blocked {
+    pub const ALL: [Blocked; BLOCKED_KINDS] = [
+        Blocked::FileRead,
+        Blocked::FileWrite,
+        Blocked::Fault,
+        Blocked::Net,
+        Blocked::Unix,
+        Blocked::Sync,
+        Blocked::Rename,
+        Blocked::Pipe,
+        Blocked::Futex,
+        Blocked::FutexNet,
+        Blocked::Poll,
+        Blocked::Sleep,
+        Blocked::Child,
+        Blocked::Other,
+    ];
+
+    pub const fn from_u8(value: u8) -> Option<Blocked> {
+        if (value as usize) < BLOCKED_KINDS { Some(Self::ALL[value as usize]) } else { None }
+    }
+}
+
+/// What a task is doing right now ([`TaskSlot::state`]).
+pub mod state {
+    pub const RUNNING: u8 = 1;
+    pub const RUNNABLE: u8 = 2;
+    pub const BLOCKED: u8 = 3;
+    pub const EXITED: u8 = 4;
+}
+
+/// Bits of [`TaskSlot::flags`] and [`TaskNew::flags`].
+pub mod flags {
+    /// Sends [`super::Slice`]s and boundary records. Set for thread group leaders and `pt_data_pin` threads by
+    /// the kernel side; user space may set it for others.
+    pub const WATCHED: u32 = 1;
+    pub const LEADER: u32 = 2;
+    /// Existed when the job was attached to (found by iterator).
+    pub const AT_ATTACH: u32 = 4;
+}
+
+/// Where a task's time went; the same in slots (since it is tracked) and slices (within the slice).
+///
+/// `cpu_ns + runnable_ns + sum(blocked_ns)` is exactly the time covered.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    pub cpu_ns: u64,
+    /// Part of `cpu_ns` spent inside reads of regular files and internet sockets. Known only while syscall
+    /// hooks are attached, else 0.
+    pub cpu_read_ns: u64,
+    pub runnable_ns: u64,
+    pub blocked_ns: [u64; BLOCKED_KINDS],
+}
+
+/// One task's account in the mmapped array. Written by the kernel side; `flags` by user space too.
+///
+/// `seq` is odd while the kernel side writes; a reader takes a copy and retries when `seq` moved or is odd.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskSlot {
+    pub seq: u32,
+    pub flags: u32,
+    pub tid: u32,
+    pub tgid: u32,
+    /// tgid of the parent process.
+    pub ppid: u32,
+    /// Times this slot has been handed out.
+    pub generation: u32,
+    pub state: u8,
+    /// [`Blocked`] while `state` is BLOCKED.
+    pub blocked_in: u8,
+    pub pad: [u8; 6],
+    /// Since when `state` holds.
+    pub since_ns: u64,
+    /// `start_boottime` of the task: with `tgid` it names a process for good.
+    pub start_boottime_ns: u64,
+    pub first_seen_ns: u64,
+    /// Everything accounted since the task is tracked (up to `since_ns`).
+    pub total: Times,
+    /// CPU time of the *other* threads of this task's process; kept for leaders only.
+    pub sibling_cpu_ns: u64,
+    /// Bytes that read syscalls returned (`ioac.rchar`), and that storage delivered (`ioac.read_bytes`).
+    pub rchar: u64,
+    pub read_bytes: u64,
+    pub wchar: u64,
+    pub comm: [u8; 16],
+    /// What earlier slices already carried away; `total - sent` is the slice under way, which began at
+    /// `slice_start_ns`.
+    pub sent: Times,
+    pub sent_sibling_cpu_ns: u64,
+    pub slice_start_ns: u64,
+    /// Internals of the kernel side.
+    pub scratch: [u64; 8],
+}
+
+#[repr(u16)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Slice = 1,
+    Wait = 2,
+    Wake = 3,
+    BatchRead = 4,
+    TaskNew = 5,
+    TaskExec = 6,
+    TaskExit = 7,
+}
+
+/// Begins every record of the ring buffer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// A [`Kind`].
+    pub kind: u16,
+    /// Bytes of the whole record.
+    pub size: u16,
+    pub slot: u32,
+    pub tid: u32,
+    pub tgid: u32,
+    /// When what the record tells was complete.
+    pub time_ns: u64,
+}
+
+/// A stretch of a watched task's life: `header.time_ns - start_ns` is the sum of `times`.
+///
+/// Slices of one task follow each other without a gap. A stretch of one state that lasts at least the
+/// configured minimum is a slice of its own; shorter ones share one. So their number is bounded by time, not
+/// by the number of syscalls or switches.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slice {
+    pub header: Header,
+    pub start_ns: u64,
+    pub times: Times,
+    /// CPU time of the other threads of the process meanwhile (leaders only).
+    pub sibling_cpu_ns: u64,
+    pub rchar: u64,
+    pub read_bytes: u64,
+}
+
+/// A watched task's wait that another task of the job ended: blocked in a pipe (poll or read) or, for the
+/// trainer beside a pin-memory thread, in a futex woken by that thread. `header.time_ns` is the wake-up.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wait {
+    pub header: Header,
+    pub start_ns: u64,
+    pub waker_tid: u32,
+    pub waker_tgid: u32,
+    /// [`Blocked`].
+    pub blocked_in: u32,
+    pub pad: u32,
+}
+
+/// A thread group leader woke a sibling that slept in an untimed lock (futex operation 0x189): in a trainer the
+/// index feeder (a batch was handed over), in a worker the result feeder (a batch is ready).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wake {
+    pub header: Header,
+    pub woken_tid: u32,
+    pub pad: u32,
+    /// The leader's CPU time since it is tracked, at that moment.
+    pub cpu_ns: u64,
+}
+
+/// With syscall hooks only: a leader reads a message header (4 bytes) from a pipe.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchRead {
+    pub header: Header,
+    pub fd: u32,
+    pub pad: u32,
+}
+
+/// A task joined the job. [`Kind::TaskExec`] has the same layout and tells of its new name.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskNew {
+    pub header: Header,
+    pub ppid: u32,
+    pub flags: u32,
+    pub start_boottime_ns: u64,
+    pub comm: [u8; 16],
+}
+
+/// A task left; its slot may be reused once user space has handed it back.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaskExit {
+    pub header: Header,
+    /// As `wait(2)` encodes it.
+    pub status: u32,
+    pub pad: u32,
+    pub total: Times,
+}
+
+/// Why the kernel side lost something; index into its per-CPU counters.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// No room in the ring buffer.
+    RingFull = 0,
+    /// More than [`MAX_TASKS`] tasks at once.
+    NoSlot = 1,
+    /// Task storage could not be had.
+    NoStorage = 2,
+}
+
+pub const LOST_REASONS: usize = 3;
+
+const _: () = {
+    assert!(size_of::<Times>() == 8 * (3 + BLOCKED_KINDS));
+    assert!(size_of::<Header>() == 24);
+    assert!(size_of::<Slice>() == 24 + 8 + size_of::<Times>() + 24);
+    assert!(size_of::<Wait>() == 48);
+    assert!(size_of::<Wake>() == 40);
+    assert!(size_of::<BatchRead>() == 32);
+    assert!(size_of::<TaskNew>() == 56);
+    assert!(size_of::<TaskExit>() == 32 + size_of::<Times>());
+};
+
+/// One record of the ring buffer, copied out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    Slice(Slice),
+    Wait(Wait),
+    Wake(Wake),
+    BatchRead(BatchRead),
+    TaskNew(TaskNew),
+    TaskExec(TaskNew),
+    TaskExit(TaskExit),
+}
+
+impl Record {
+    /// Copies a record out of `bytes`; `None` when its kind is unknown or it is shorter than its kind says.
+    pub fn parse(bytes: &[u8]) -> Option<Record> {
+        let kind = u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?);
+        Some(match kind {
+            k if k == Kind::Slice as u16 => Record::Slice(copy(bytes)?),
+            k if k == Kind::Wait as u16 => Record::Wait(copy(bytes)?),
+            k if k == Kind::Wake as u16 => Record::Wake(copy(bytes)?),
+            k if k == Kind::BatchRead as u16 => Record::BatchRead(copy(bytes)?),
+            k if k == Kind::TaskNew as u16 => Record::TaskNew(copy(bytes)?),
+            k if k == Kind::TaskExec as u16 => Record::TaskExec(copy(bytes)?),
+            k if k == Kind::TaskExit as u16 => Record::TaskExit(copy(bytes)?),
+            _ => return None,
+        })
+    }
+
+    pub fn header(&self) -> &Header {
+        match self {
+            Record::Slice(r) => &r.header,
+            Record::Wait(r) => &r.header,
+            Record::Wake(r) => &r.header,
+            Record::BatchRead(r) => &r.header,
+            Record::TaskNew(r) | Record::TaskExec(r) => &r.header,
+            Record::TaskExit(r) => &r.header,
+        }
+    }
+}
+
+/// Marks the structs of this module that any bytes make a valid value of.
+trait Plain: Copy {}
+impl Plain for Slice {}
+impl Plain for Wait {}
+impl Plain for Wake {}
+impl Plain for BatchRead {}
+impl Plain for TaskNew {}
+impl Plain for TaskExit {}
+
+fn copy<T: Plain>(bytes: &[u8]) -> Option<T> {
+    if bytes.len() < size_of::<T>() {
+        return None;
+    }
+    // SAFETY: the length was checked, the read is unaligned, and `Plain` types are integers and arrays of
+    // integers only, for which every bit pattern is a value.
+    Some(unsafe { core::ptr::read_unaligned(bytes.as_ptr().cast::<T>()) })
+}

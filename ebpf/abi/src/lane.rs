@@ -1,0 +1,113 @@
+//! What the shim writes into its lane: one lane a process, one writer, fixed records.
+
+/// Version of every layout in this module, in the lane's header and in the shim's greeting.
+pub const VERSION: u32 = 1;
+
+/// One event of a training process, 48 bytes; `kind` says what `id` and `a` to `d` mean.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// When what the record tells was complete.
+    pub time_ns: u64,
+    /// A [`Kind`]; readers skip those they don't know and count them.
+    pub kind: u16,
+    /// Which loader of this process (0, 1, …) where that matters.
+    pub loader: u16,
+    pub id: u32,
+    pub a: u64,
+    pub b: u64,
+    pub c: u64,
+    pub d: u64,
+}
+
+#[repr(u16)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Trainer: a batch was handed over (`next()` returned). `id`: pid, in the trainer's own pid namespace, of
+    /// the worker that made it, 0 when the trainer made it itself. `a`: when `next()` was entered. `b`: index of
+    /// the batch within its iterator. `c`: samples in the batch, 0 when unknown. `d`: [`wait_flags`].
+    Wait = 1,
+    /// Trainer or worker: clocks of the calling thread, for evidence without the kernel side. `id`: a
+    /// [`ClockAt`]. `a`: thread CPU time. `b`: thread run delay (runnable, no CPU). `c`: process CPU time.
+    /// `d`: nanoseconds in wrapped opens and reads so far.
+    Clock = 2,
+    /// Trainer: a loader was iterated from the start (an epoch began). `a`: iterators so far of this loader.
+    /// `d`: [`wait_flags`].
+    IterStart = 3,
+    /// Trainer: that iterator is exhausted or was dropped. `a`: batches handed over.
+    IterEnd = 4,
+    /// Worker (or the trainer without workers): one sample, or one `__getitems__`, was made. `id`: samples.
+    /// `a`: when it was begun. `b`: index of the batch. `c`: nanoseconds of it inside wrapped opens and reads.
+    Sample = 5,
+    /// Worker (or the trainer without workers): a batch is ready to leave. `id`: worker number. `a`: when its
+    /// index was taken up. `b`: index of the batch within its iterator. `c`: when collate began, 0 if unseen.
+    /// `d`: thread CPU time spent on it.
+    Batch = 6,
+    /// Any thread: a checkpoint call. `id`: a [`Saver`]. `a`: when it began. `b`: 0 = the caller was blocked to
+    /// snapshot, 1 = to persist. `c`: bytes, 0 when unknown. `d`: 1 when another thread than the main one.
+    Checkpoint = 7,
+    /// Trainer with a device: in the wait that ended at `b`, the device had no work for `a` nanoseconds. May
+    /// come several steps later.
+    DeviceIdle = 8,
+    /// Trainer: a collective operation blocked the caller from `a` until `time_ns`.
+    Collective = 9,
+    /// Any: the process is about to exit in an orderly way.
+    Bye = 10,
+}
+
+pub const KINDS: u16 = 10;
+
+impl Kind {
+    pub const fn from_u16(value: u16) -> Option<Kind> {
+        Some(match value {
+            1 => Kind::Wait,
+            2 => Kind::Clock,
+            3 => Kind::IterStart,
+            4 => Kind::IterEnd,
+            5 => Kind::Sample,
+            6 => Kind::Batch,
+            7 => Kind::Checkpoint,
+            8 => Kind::DeviceIdle,
+            9 => Kind::Collective,
+            10 => Kind::Bye,
+            _ => return None,
+        })
+    }
+}
+
+/// Bits of [`Record::d`] of a [`Kind::Wait`] and [`Kind::IterStart`].
+pub mod wait_flags {
+    /// Gradients were off at `next()`: evaluation.
+    pub const NO_GRAD: u64 = 1;
+    /// The first batch of its iterator.
+    pub const FIRST: u64 = 2;
+    /// The trainer made the batch itself (no workers).
+    pub const IN_PROCESS: u64 = 4;
+    /// A pin-memory thread stands between.
+    pub const PINNED: u64 = 8;
+    /// `next()` raised an error other than StopIteration.
+    pub const FAILED: u64 = 16;
+}
+
+/// Where a [`Kind::Clock`] was read; always directly beside a record that bears the same time.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClockAt {
+    WaitEnter = 1,
+    WaitExit = 2,
+    BatchStart = 3,
+    BatchReady = 4,
+}
+
+/// Who saved in a [`Kind::Checkpoint`].
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Saver {
+    TorchSave = 1,
+    DcpSave = 2,
+    DcpAsyncSave = 3,
+    Safetensors = 4,
+    Other = 5,
+}
+
+const _: () = assert!(size_of::<Record>() == 48);

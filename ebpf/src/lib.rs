@@ -1,0 +1,1 @@
+//! Loads and attaches the kernel programs and drains what they saw.

@@ -1,0 +1,1 @@
+//! The shim inside the training process.

@@ -1,0 +1,1 @@
+//! Shared-memory lanes between a training process and the collector.

@@ -1,0 +1,1 @@
+//! Reports of a recording or a running job.
