@@ -1,1 +1,12 @@
-//! Versioned messages between the collector and its clients.
+//! What travels over the collector's Unix sockets, apart from the shim's greeting (crate `stallscope-ring`).
+//!
+//! Every connection begins with one JSON line that says who calls ([`Hello`]); the answers are JSON lines too.
+//! Only the kernel service then streams binary [`frame`]s, because it carries thousands of records a second.
+//! A peer of another [`VERSION`] gets a sentence, never silence.
+
+pub mod frame;
+mod message;
+
+pub use message::{
+    Accepted, Client, Error, Hello, LINE_LIMIT_BYTES, ProgramState, Reply, Request, VERSION, decode, encode,
+};
