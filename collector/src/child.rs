@@ -1,0 +1,131 @@
+//! Launches the job as the user who typed it, in their environment, with the shim on its Python path.
+
+use anyhow::{Result, bail};
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use tokio::process::{Child, Command};
+
+/// A user other than root for whom root launches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RunAs {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+impl RunAs {
+    /// Who called `sudo`, when root got here that way: the job never runs as root for our sake.
+    pub(crate) fn caller_of_sudo() -> Option<RunAs> {
+        let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
+        let (uid, gid) = (number("SUDO_UID")?, number("SUDO_GID")?);
+        (rustix::process::geteuid().is_root() && uid != 0).then_some(RunAs { uid, gid })
+    }
+}
+
+/// Why a command did not start; `code` is what a shell would exit with.
+#[derive(Debug, thiserror::Error)]
+#[error("{sentence}")]
+pub struct LaunchError {
+    pub code: i32,
+    sentence: String,
+}
+
+/// Starts `command`. `shim` is the folder to put on its Python path and the collector's socket.
+pub(crate) fn launch(
+    command: &[OsString],
+    shim: Option<(&Path, &Path)>,
+    run_as: Option<RunAs>,
+) -> Result<Child, LaunchError> {
+    let Some((program, arguments)) = command.split_first() else {
+        return Err(LaunchError { code: 2, sentence: "no command was given".into() });
+    };
+    let mut child = Command::new(program);
+    child.args(arguments);
+    if let Some((package, socket)) = shim {
+        let mut path = vec![package.join("stallscope/_inject")];
+        if let Some(theirs) = std::env::var_os("PYTHONPATH").filter(|value| !value.is_empty()) {
+            path.extend(std::env::split_paths(&theirs));
+        }
+        if let Ok(path) = std::env::join_paths(path) {
+            child.env("PYTHONPATH", path);
+        }
+        child.env("STALLSCOPE_SOCKET", socket);
+    }
+    if let Some(RunAs { uid, gid }) = run_as {
+        child.uid(uid).gid(gid);
+    }
+    child.spawn().map_err(|error| {
+        let name = Path::new(program).display();
+        let (code, sentence) = match error.kind() {
+            std::io::ErrorKind::NotFound => (127, format!("there is no command {name}")),
+            std::io::ErrorKind::PermissionDenied => (126, format!("{name} may not be executed")),
+            _ => (126, format!("{name} did not start: {error}")),
+        };
+        LaunchError { code, sentence }
+    })
+}
+
+/// As a shell would show it.
+pub(crate) fn exit_code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+/// The folder that holds the Python package `stallscope`.
+///
+/// # Errors
+/// None of the places where an installation puts it has one.
+pub fn python_package() -> Result<PathBuf> {
+    let mut places: Vec<PathBuf> = std::env::var_os("STALLSCOPE_PYTHON").map(PathBuf::from).into_iter().collect();
+    if let Some(bin) = std::env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_path_buf)) {
+        places.push(bin.join("../python"));
+        // Beside a wheel's binary: the site-packages of the same environment.
+        let versions = std::fs::read_dir(bin.join("../lib")).into_iter().flatten().flatten();
+        places.extend(versions.map(|version| version.path().join("site-packages")));
+    }
+    for place in &places {
+        if place.join("stallscope/_inject/sitecustomize.py").is_file() {
+            return Ok(place.canonicalize()?);
+        }
+    }
+    bail!("the Python package of stallscope is not beside its binary; install both with pip, or name its folder in STALLSCOPE_PYTHON")
+}
+
+/// A job's name from its command: the script's, else the program's.
+pub(crate) fn name_of(command: &[OsString]) -> String {
+    let paths: Vec<&Path> = command.iter().map(Path::new).collect();
+    let script = paths.iter().skip(1).find(|path| path.extension().is_some_and(|ext| ext == "py"));
+    // `python -m package.module`
+    let module = command.iter().position(|arg| arg == "-m").and_then(|at| paths.get(at + 1));
+    let named = match (script, module) {
+        (Some(script), _) => script.file_stem(),
+        (None, Some(module)) => Some(module.as_os_str()),
+        (None, None) => paths.first().and_then(|program| program.file_stem()),
+    };
+    named.map_or_else(|| "job".into(), |name| name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(words: &str) -> String {
+        name_of(&words.split(' ').map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_job_is_called_like_its_script() {
+        assert_eq!(name("python train.py --lr 0.1"), "train");
+        assert_eq!(name("torchrun --nproc-per-node 2 src/pretrain.py"), "pretrain");
+        assert_eq!(name("python -m timm.train"), "timm.train");
+        assert_eq!(name("/opt/bin/trainer --fast"), "trainer");
+    }
+
+    #[tokio::test]
+    async fn a_command_that_is_not_there_exits_as_in_a_shell() {
+        let error = launch(&["no-such-command-at-all".into()], None, None).unwrap_err();
+        assert_eq!(error.code, 127);
+        let error = launch(&["/etc/passwd".into()], None, None).unwrap_err();
+        assert_eq!(error.code, 126);
+    }
+}

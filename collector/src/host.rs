@@ -1,0 +1,63 @@
+//! Facts of the machine a job runs on.
+
+use stallscope_model::HostFacts;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
+
+pub(crate) fn facts() -> HostFacts {
+    let wanted = RefreshKind::nothing()
+        .with_cpu(CpuRefreshKind::nothing())
+        .with_memory(MemoryRefreshKind::nothing().with_ram());
+    let system = System::new_with_specifics(wanted);
+    HostFacts {
+        host: System::host_name().unwrap_or_default(),
+        kernel: System::kernel_version().unwrap_or_default(),
+        cpus: system.cpus().len() as u32,
+        cpu_model: system.cpus().first().map(|cpu| cpu.brand().trim().to_string()).unwrap_or_default(),
+        memory_bytes: system.total_memory(),
+        gpus: gpus().unwrap_or_default(),
+    }
+}
+
+/// Names of the GPUs by NVML, which is opened at run time and absent on most machines.
+fn gpus() -> Result<Vec<String>, nvml_wrapper::error::NvmlError> {
+    let nvml = nvml_wrapper::Nvml::init()?;
+    (0..nvml.device_count()?).map(|index| nvml.device_by_index(index)?.name()).collect()
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds.
+pub(crate) fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// `CLOCK_BOOTTIME` in nanoseconds.
+pub(crate) fn boottime_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Nanoseconds since the Unix epoch.
+pub(crate) fn wall_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_nanos() as u64
+}
+
+/// CPU time of this process so far and its resident memory now.
+pub(crate) fn own_cost() -> (u64, u64) {
+    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    let pages = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|statm| statm.split(' ').nth(1).and_then(|rss| rss.parse::<u64>().ok()))
+        .unwrap_or(0);
+    (cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64, pages * rustix::param::page_size() as u64)
+}
+
+/// Login name of `uid`, or the number where there is none.
+pub(crate) fn user_name(uid: u32) -> String {
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    passwd
+        .lines()
+        .map(|line| line.split(':').collect::<Vec<_>>())
+        .find(|fields| fields.get(2).is_some_and(|field| *field == uid.to_string()))
+        .map_or_else(|| uid.to_string(), |fields| fields[0].to_string())
+}

@@ -1,0 +1,215 @@
+//! Where running jobs are found: one folder a job, with a lock, a socket and a card that says whose it is.
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, TryLockError};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where the node's privileged collector listens, so that every user finds it.
+pub const KERNEL_SOCKET: &str = "/run/stallscope/kernel.sock";
+
+/// Longest part of a job's name in a path: a Unix socket's path may have 107 bytes.
+const NAME_LIMIT_BYTES: usize = 32;
+
+/// How often [`RuntimeDir::claim`] looks again, 20 ms apart.
+const CLAIM_TRIES: u32 = 50;
+
+/// The folder of this user's running jobs.
+#[derive(Clone, Debug)]
+pub struct RuntimeDir {
+    jobs: PathBuf,
+}
+
+impl RuntimeDir {
+    /// `$STALLSCOPE_RUNTIME_DIR`, else `/run/stallscope` for root, else `$XDG_RUNTIME_DIR/stallscope`, else
+    /// `/tmp/stallscope-UID`; created for this user alone.
+    ///
+    /// # Errors
+    /// The folder can't be created, or belongs to somebody else.
+    pub fn of_this_user() -> Result<RuntimeDir> {
+        let uid = rustix::process::geteuid().as_raw();
+        let base = if let Some(dir) = std::env::var_os("STALLSCOPE_RUNTIME_DIR") {
+            PathBuf::from(dir)
+        } else if uid == 0 {
+            PathBuf::from("/run/stallscope")
+        } else if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| Path::new(dir).is_dir()) {
+            PathBuf::from(dir).join("stallscope")
+        } else {
+            PathBuf::from(format!("/tmp/stallscope-{uid}"))
+        };
+        // Root's folder is passable (not listable), because a job that root launches for another user reaches
+        // its own folder in it.
+        let mode = if uid == 0 { 0o711 } else { 0o700 };
+        for dir in [base.clone(), base.join("jobs")] {
+            fs::DirBuilder::new().recursive(true).mode(mode).create(&dir).with_context(|| {
+                format!("cannot create {}; set STALLSCOPE_RUNTIME_DIR to a folder of yours", dir.display())
+            })?;
+            let owner = fs::symlink_metadata(&dir)?;
+            if owner.uid() != uid || !owner.is_dir() {
+                bail!("{} belongs to another user; set STALLSCOPE_RUNTIME_DIR to a folder of yours", dir.display());
+            }
+        }
+        Ok(RuntimeDir { jobs: base.join("jobs") })
+    }
+
+    /// Becomes the collector of job `key`, or says where the one that already is listens.
+    pub fn claim(&self, key: &str) -> Result<Claim> {
+        let path = self.jobs.join(shorten(key));
+        for _ in 0..CLAIM_TRIES {
+            match fs::DirBuilder::new().mode(0o700).create(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                    return Err(error).with_context(|| format!("cannot create {}", path.display()));
+                }
+                _ => {}
+            }
+            // Somebody who tidies up may have removed the folder meanwhile: then it is made again.
+            let Ok(lock) = File::options().create(true).truncate(false).write(true).open(path.join("lock"))
+            else {
+                continue;
+            };
+            match lock.try_lock() {
+                Ok(()) if is_still_at(&lock, &path.join("lock")) => {
+                    // A socket that a killed collector left behind would make bind fail.
+                    let _ = fs::remove_file(path.join("sock"));
+                    return Ok(Claim::Mine(JobDir { path, _lock: lock }));
+                }
+                Err(TryLockError::WouldBlock) if path.join("sock").exists() => {
+                    return Ok(Claim::Taken(path.join("sock")));
+                }
+                Err(TryLockError::Error(error)) => {
+                    return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+                }
+                // Locked by one that tidies up, or by a collector that does not listen yet.
+                Ok(()) | Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+        bail!("{} stays locked and nobody listens there; remove it and try again", path.display())
+    }
+
+    /// Jobs that run here now; folders that killed collectors left behind are removed on the way.
+    pub fn running(&self) -> Vec<(PathBuf, Card)> {
+        let Ok(entries) = fs::read_dir(&self.jobs) else { return Vec::new() };
+        let mut jobs = Vec::new();
+        for path in entries.flatten().map(|entry| entry.path()) {
+            let Ok(lock) = File::options().write(true).open(path.join("lock")) else { continue };
+            if lock.try_lock().is_ok() {
+                remove(&path);
+                continue;
+            }
+            let card = fs::read(path.join("job.json")).ok();
+            if let Some(card) = card.and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
+                jobs.push((path.join("sock"), card));
+            }
+        }
+        jobs.sort_by_key(|(_, card): &(PathBuf, Card)| card.started_wall_ns);
+        jobs
+    }
+}
+
+/// What a running job's folder says of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Card {
+    pub name: String,
+    /// Root of the job's process tree.
+    pub pid: u32,
+    pub recording: PathBuf,
+    pub started_wall_ns: u64,
+}
+
+/// See [`RuntimeDir::claim`].
+#[derive(Debug)]
+pub enum Claim {
+    Mine(JobDir),
+    /// Another collector has the job and listens there.
+    Taken(PathBuf),
+}
+
+/// The folder of a job whose collector we are, as long as this lives.
+#[derive(Debug)]
+pub struct JobDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl JobDir {
+    pub fn socket(&self) -> PathBuf {
+        self.path.join("sock")
+    }
+
+    pub fn write_card(&self, card: &Card) -> Result<()> {
+        let bytes = serde_json::to_vec_pretty(card)?;
+        fs::write(self.path.join("job.json"), bytes)
+            .with_context(|| format!("cannot write into {}", self.path.display()))
+    }
+
+    /// Lets `uid` use this folder: the user for whom root launches the job.
+    pub fn give_to(&self, uid: u32, gid: u32) -> Result<()> {
+        std::os::unix::fs::chown(&self.path, Some(uid), Some(gid))?;
+        fs::set_permissions(&self.path, fs::Permissions::from_mode(0o700))?;
+        Ok(())
+    }
+}
+
+impl Drop for JobDir {
+    fn drop(&mut self) {
+        remove(&self.path);
+    }
+}
+
+fn remove(path: &Path) {
+    // File by file, so that a folder of another kind is never emptied by mistake.
+    for file in ["sock", "job.json", "lock"] {
+        let _ = fs::remove_file(path.join(file));
+    }
+    let _ = fs::remove_dir(path);
+}
+
+/// Whether `path` still names the file that was opened.
+fn is_still_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(opened), Ok(named)) => (opened.dev(), opened.ino()) == (named.dev(), named.ino()),
+        _ => false,
+    }
+}
+
+/// A name that is safe as one part of a short path.
+fn shorten(key: &str) -> String {
+    let safe = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    // The end carries the pid or the Slurm step, which keeps two jobs of one name apart.
+    let name: String = key.chars().map(safe).collect();
+    let name = name[name.len().saturating_sub(NAME_LIMIT_BYTES)..].trim_start_matches('.');
+    if name.is_empty() { "job".into() } else { name.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_become_short_safe_names() {
+        assert_eq!(shorten("train-4821"), "train-4821");
+        assert_eq!(shorten("../../etc/passwd"), "_.._etc_passwd");
+        assert_eq!(shorten(""), "job");
+        assert!(shorten(&"é".repeat(300)).len() <= NAME_LIMIT_BYTES);
+        assert!(shorten(&format!("{}-77", "x".repeat(300))).ends_with("-77"));
+    }
+
+    #[test]
+    fn a_job_has_one_collector_and_leaves_nothing_behind() {
+        let dir = std::env::temp_dir().join(format!("stallscope-runtime-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let runtime = RuntimeDir { jobs: dir.clone() };
+        let Claim::Mine(job) = runtime.claim("train-1").unwrap() else { panic!("nobody else has it") };
+        fs::write(job.socket(), "").unwrap();
+        assert!(matches!(runtime.claim("train-1").unwrap(), Claim::Taken(_)));
+        let card = Card { name: "train".into(), pid: 1, recording: "train.stall".into(), started_wall_ns: 5 };
+        job.write_card(&card).unwrap();
+        assert_eq!(runtime.running().len(), 1);
+        drop(job);
+        assert!(runtime.running().is_empty());
+        assert!(fs::read_dir(&dir).unwrap().next().is_none());
+        fs::remove_dir(&dir).unwrap();
+    }
+}
