@@ -1,0 +1,169 @@
+"""The true ledger: where a truth job's trainer spent a window of time, by critical path, from the logs alone.
+
+Times are CLOCK_MONOTONIC nanoseconds; causes add up to the window exactly.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from log import Did, Mark, Phase, read_folder
+
+CAUSES = [
+    "compute",
+    "fetch",
+    "prep",
+    "starved",
+    "transfer",
+    "preempted",
+    "snapshot",
+    "persist",
+    "peer",
+    "unknown",
+]
+
+# What a piece of the trainer's own part counts as, and what the time in it without a CPU does.
+OWN = {
+    Did.PERSIST: ("persist", "persist"),
+    Did.SNAPSHOT: ("snapshot", "snapshot"),
+    Did.COLLECTIVE: ("peer", "preempted"),
+    Did.SLEEP: ("unknown", "preempted"),
+}
+OWN_REST = ("compute", "preempted")
+
+# The same for a piece of the producer's, while its batch is awaited.
+AWAITED = {Did.FETCH: ("fetch", "starved"), Did.PREP: ("prep", "starved")}
+AWAITED_REST = ("transfer", "starved")
+
+# A thread that was blocked and is woken waits for a CPU at the end of its piece, not throughout.
+BLOCKED_FIRST = (Did.IDLE, Did.SLEEP, Did.COLLECTIVE)
+
+
+class Step(NamedTuple):
+    """From one batch handed over to the next; `start_ns` is None for the first."""
+
+    start_ns: int | None
+    enter_ns: int
+    end_ns: int
+    token: int
+    loader: int
+    phase: Phase
+    # The first batch of its iterator: this stretch is start-up or between epochs, not `phase`.
+    first: bool
+
+
+@dataclass
+class Thread:
+    """One thread's marks, and where they are by time."""
+
+    marks: list[Mark]
+
+    def __post_init__(self):
+        self.times = [mark.time_ns for mark in self.marks]
+
+    def charge(self, start_ns: int, end_ns: int, causes: Counter, names: dict, rest: tuple[str, str]):
+        """Adds the window to `causes`: each piece under its name, its run delay under that name's second."""
+        at = start_ns
+        place = max(1, bisect_right(self.times, start_ns))
+        while at < end_ns and place < len(self.marks):
+            before, after = self.marks[place - 1], self.marks[place]
+            upto = min(after.time_ns, end_ns)
+            if upto > at:
+                busy, runnable = names.get(after.did, rest)
+                delay_ns = delay_between(before, after, at, upto)
+                causes[runnable] += delay_ns
+                causes[busy] += upto - at - delay_ns
+                at = upto
+            place += 1
+        causes[rest[0]] += max(0, end_ns - at)
+
+
+def delay_between(before: Mark, after: Mark, start_ns: int, end_ns: int) -> int:
+    """How much of the piece's run delay falls into [start, end], which lies within the piece."""
+    length_ns = after.time_ns - before.time_ns
+    delay_ns = min(after.run_delay_ns - before.run_delay_ns, length_ns)
+    if after.did in BLOCKED_FIRST:
+        return max(0, end_ns - max(start_ns, after.time_ns - delay_ns))
+    return delay_ns * (end_ns - start_ns) // length_ns
+
+
+class Account:
+    """The logs of one job."""
+
+    def __init__(self, logs: dict[tuple[int, int], list[Mark]]):
+        self.threads = {key: Thread(marks) for key, marks in logs.items()}
+        self.ready = {
+            mark.value: (key, mark.time_ns)
+            for key, thread in self.threads.items()
+            for mark in thread.marks
+            if mark.did == Did.READY
+        }
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> "Account":
+        return cls(read_folder(folder))
+
+    def ranks(self) -> dict[int, int]:
+        """pid by rank."""
+        return {
+            mark.value: pid
+            for (pid, _), thread in self.threads.items()
+            for mark in thread.marks[:2]
+            if mark.did == Did.RANK
+        }
+
+    @cache
+    def steps(self, pid: int) -> list[Step]:
+        return steps_of(self.threads[pid, pid].marks)
+
+    def causes(self, pid: int, start_ns: int, end_ns: int) -> Counter:
+        """Nanoseconds by cause of the trainer `pid` in the window; they add up to its length."""
+        causes = Counter(dict.fromkeys(CAUSES, 0))
+        trainer = self.threads[pid, pid]
+        at = start_ns
+        for step in self.steps(pid):
+            enter_ns, exit_ns = max(step.enter_ns, at), min(step.end_ns, end_ns)
+            if step.end_ns <= at:
+                continue
+            if step.enter_ns >= end_ns:
+                break
+            if enter_ns > at:
+                trainer.charge(at, enter_ns, causes, OWN, OWN_REST)
+            self.charge_wait(step, enter_ns, exit_ns, causes)
+            at = exit_ns
+        if at < end_ns:
+            trainer.charge(at, end_ns, causes, OWN, OWN_REST)
+        return causes
+
+    def charge_wait(self, step: Step, enter_ns: int, exit_ns: int, causes: Counter):
+        key, ready_ns = self.ready[step.token]
+        cut_ns = min(max(ready_ns, enter_ns), exit_ns)
+        self.threads[key].charge(enter_ns, cut_ns, causes, AWAITED, AWAITED_REST)
+        causes["transfer"] += exit_ns - cut_ns
+
+    def training(self, pid: int) -> list[tuple[int, int]]:
+        """The stretches that are training: steps of training that are not the first of their iterator."""
+        return [
+            (step.start_ns, step.end_ns)
+            for step in self.steps(pid)
+            if step.phase == Phase.TRAINING and not step.first
+        ]
+
+
+def steps_of(marks: list[Mark]) -> list[Step]:
+    steps, begun, previous_ns, enter = [], set(), None, None
+    for mark in marks:
+        if mark.did == Did.ENTER:
+            enter = mark
+        elif mark.did == Did.END:
+            begun.discard(mark.value)
+        elif mark.did == Did.EXIT:
+            first = enter.value not in begun
+            begun.add(enter.value)
+            phase = Phase(mark.extra)
+            steps.append(Step(previous_ns, enter.time_ns, mark.time_ns, mark.value, enter.value, phase, first))
+            previous_ns = mark.time_ns
+    return steps

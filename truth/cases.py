@@ -1,0 +1,67 @@
+"""The truth jobs: what each does to itself, and how far a measurement of it may be off."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    # Of job.py, beside the storage's.
+    flags: str
+    ranks: int = 1
+    # Points that kernel evidence alone may be off; None: measured and shown.
+    kernel_bar: float | None = 3
+    shim_bar: float = 1
+    # The report has to find no data stall.
+    no_stall: bool = False
+    # The report has to name this rank as the slow one.
+    slow_rank: int | None = None
+    # Run at reduced length by the tests, too.
+    tested: bool = False
+    # Read limits of the storage: MiB/s, requests/s.
+    read_mb_s: float = 16
+    read_iops: int = 0
+
+
+CASES = [
+    Case("fork-2", "--workers 2", tested=True),
+    Case("workers-0", "--workers 0", tested=True, kernel_bar=None),
+    Case("workers-1", "--workers 1"),
+    Case("workers-4", "--workers 4 --skew 3"),
+    Case("prep-bound", "--workers 2 --prep-ms 5 --sample-bytes 8192"),
+    Case("spawn", "--workers 2 --start spawn", tested=True),
+    Case("forkserver", "--workers 2 --start forkserver"),
+    Case("persistent", "--workers 2 --persistent --epoch-batches 60"),
+    Case("prefetch-1", "--workers 2 --prefetch 1"),
+    Case("prefetch-8", "--workers 2 --prefetch 8"),
+    Case("pin", "--workers 2 --pin", tested=True),
+    Case("pin-4", "--workers 4 --pin --skew 3"),
+    Case("thread", "--workers 0 --thread", kernel_bar=None),
+    Case("mmap", "--workers 2 --source mmap", tested=True),
+    Case("mmap-pin", "--workers 2 --source mmap --pin"),
+    Case("big-file", "--workers 2 --source big"),
+    Case("direct", "--workers 2 --source direct", kernel_bar=None),
+    Case("io-uring", "--workers 2 --source uring", kernel_bar=None),
+    Case("small-files", "--workers 2 --source small --sample-bytes 8192", read_iops=1500),
+    Case("network", "--workers 2 --source net", tested=True),
+    Case("network-0", "--workers 0 --source net", kernel_bar=None),
+    Case("checkpoint-loop", "--workers 2 --checkpoint loop", tested=True),
+    Case("checkpoint-fsync", "--workers 2 --checkpoint fsync"),
+    Case("checkpoint-safetensors", "--workers 2 --checkpoint safetensors"),
+    Case("checkpoint-thread", "--workers 2 --checkpoint thread"),
+    Case("checkpoint-process", "--workers 2 --checkpoint process"),
+    Case("checkpoint-dcp", "--workers 2 --checkpoint dcp", kernel_bar=None),
+    Case("epochs", "--workers 2 --epoch-batches 50", kernel_bar=None),
+    Case("evaluation", "--workers 2 --epoch-batches 60 --evaluate 15", tested=True, kernel_bar=None),
+    Case("two-loaders", "--workers 1 --loaders 2", kernel_bar=None),
+    Case("ranks-2", "--workers 1 --slow-rank 1", ranks=2, shim_bar=3, kernel_bar=None, slow_rank=1, tested=True),
+    Case("ranks-4", "--workers 1 --slow-rank 2 --compute-ms 4", ranks=4, shim_bar=3, kernel_bar=None, slow_rank=2),
+    Case("no-stall", "--workers 1 --source none --prep-ms 0.2 --compute-ms 30", no_stall=True, tested=True),
+    Case("own-lock", "--workers 1 --source none --prep-ms 0.2 --lock-ms 20", no_stall=True),
+    Case("own-request", "--workers 1 --source none --prep-ms 0.2 --request-ms 20", no_stall=True),
+]
+
+
+def case(name: str) -> Case:
+    """Raises KeyError."""
+    return {one.name: one for one in CASES}[name]

@@ -1,0 +1,100 @@
+"""A recording beside the truth: by cause, in points of training time.
+
+As a program: `compare.py FILE.stall LOGS` prints it as a table.
+"""
+
+import sqlite3
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from account import CAUSES, Account
+
+
+class NotComparable(Exception):
+    """One sentence on why a recording says too little to be held against the truth."""
+
+
+@dataclass
+class Comparison:
+    """Shares are percentages of the training time that the recording knows."""
+
+    rank: int
+    truth: dict[str, float]
+    seen: dict[str, float]
+    # Length of training in the recording, and in truth between the recording's first and last such step; ns.
+    seen_ns: int
+    truth_ns: int
+    steps: int
+
+    def error(self, cause: str) -> float:
+        return self.seen[cause] - self.truth[cause]
+
+    @property
+    def worst(self) -> tuple[str, float]:
+        """The cause that is furthest off, and by how many points."""
+        cause = max(CAUSES, key=lambda name: abs(self.error(name)))
+        return cause, self.error(cause)
+
+    @property
+    def phase_error(self) -> float:
+        """By how many per cent the recording's training time differs from the true one."""
+        return 100 * (self.seen_ns - self.truth_ns) / self.truth_ns
+
+
+def compare(recording: Path, account: Account) -> list[Comparison]:
+    """One comparison a rank. Raises NotComparable, sqlite3.Error."""
+    rows = training_rows(recording)
+    if not rows:
+        raise NotComparable(f"{recording} holds no training step")
+    ranks = account.ranks()
+    return [compare_rank(rank, ranks[rank], [row for row in rows if row["rank"] == rank], account) for rank in ranks]
+
+
+def compare_rank(rank: int, pid: int, rows: list[sqlite3.Row], account: Account) -> Comparison:
+    if not rows:
+        raise NotComparable(f"the recording holds no training step of rank {rank}")
+    seen, truth = Counter(), Counter()
+    for row in rows:
+        seen.update({cause: row[f"{cause}_ns"] for cause in CAUSES})
+        truth.update(account.causes(pid, row["start_ns"], row["end_ns"]))
+        if sum(row[f"{cause}_ns"] for cause in CAUSES) != row["end_ns"] - row["start_ns"]:
+            raise NotComparable(f"the causes of step {row['idx']} of rank {rank} do not add up to its wall time")
+    wall_ns = sum(row["end_ns"] - row["start_ns"] for row in rows)
+    first_ns, last_ns = min(row["start_ns"] for row in rows), max(row["end_ns"] for row in rows)
+    true_ns = sum(
+        max(0, min(end, last_ns) - max(start, first_ns)) for start, end in account.training(pid)
+    )
+    if true_ns == 0:
+        raise NotComparable(f"what the recording calls training of rank {rank} is none")
+    return Comparison(
+        rank,
+        {cause: 100 * truth[cause] / wall_ns for cause in CAUSES},
+        {cause: 100 * seen[cause] / wall_ns for cause in CAUSES},
+        wall_ns,
+        true_ns,
+        len(rows),
+    )
+
+
+def training_rows(recording: Path) -> list[sqlite3.Row]:
+    connection = sqlite3.connect(f"file:{recording}?mode=ro", uri=True)
+    connection.row_factory = sqlite3.Row
+    try:
+        return connection.execute("SELECT * FROM step WHERE phase = 'training' ORDER BY start_ns").fetchall()
+    finally:
+        connection.close()
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    for found in compare(Path(sys.argv[1]), Account.of_folder(Path(sys.argv[2]))):
+        print(f"rank {found.rank}: {found.steps} steps, {found.seen_ns / 1e9:.2f} s, phases {found.phase_error:+.2f}%")
+        for cause in CAUSES:
+            print(f"{cause:>10} {found.truth[cause]:7.2f} {found.seen[cause]:7.2f} {found.error(cause):+7.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""What a truth job writes down about itself: for each thread, contiguous pieces of its life.
+
+A mark says what the thread did since its previous mark and how long it was runnable without a CPU meanwhile
+(schedstat's run delay). Independent of the profiler: it needs /proc and a file, nothing else.
+"""
+
+import mmap
+import os
+import struct
+import threading
+import time
+from enum import IntEnum
+from pathlib import Path
+from typing import NamedTuple
+
+FOLDER = "STALLSCOPE_TRUTH_LOG"
+RECORD = struct.Struct("<QQQIi")
+CAPACITY = 1 << 17
+
+
+class Did(IntEnum):
+    """What the piece that ends at a mark was spent on; from ENTER on: what happened at its end."""
+
+    BEGIN = 0
+    IDLE = 1
+    FETCH = 2
+    PREP = 3
+    COMPUTE = 4
+    PERSIST = 5
+    SNAPSHOT = 6
+    COLLECTIVE = 7
+    SLEEP = 8
+    # next() was entered; `value` is the loader's number.
+    ENTER = 9
+    # next() handed over the batch whose token is `value`; `extra` is Phase.
+    EXIT = 10
+    # The batch with the token `value` is about to leave its producer.
+    READY = 11
+    # next() raised StopIteration.
+    END = 12
+    # This process is the trainer whose rank is `value`.
+    RANK = 13
+
+
+class Phase(IntEnum):
+    TRAINING = 0
+    EVALUATION = 1
+
+
+class Mark(NamedTuple):
+    time_ns: int
+    run_delay_ns: int
+    value: int
+    did: Did
+    extra: int
+
+
+class Log:
+    """One thread's marks, in a mapped file, so that they survive whatever ends the process."""
+
+    def __init__(self, folder: str):
+        tid = threading.get_native_id()
+        file = os.open(f"{folder}/{os.getpid()}.{tid}", os.O_RDWR | os.O_CREAT, 0o644)
+        os.ftruncate(file, RECORD.size * CAPACITY)
+        self.map = mmap.mmap(file, RECORD.size * CAPACITY)
+        os.close(file)
+        self.at = 0
+        # Whether a producer is between two samples of one batch; kept here for it.
+        self.in_batch = False
+        self.schedstat = os.open(f"/proc/self/task/{tid}/schedstat", os.O_RDONLY)
+        self.mark(Did.BEGIN)
+
+    def mark(self, did: Did, value: int = 0, extra: int = 0) -> int:
+        """The piece since the last mark was spent on `did`. Returns now, CLOCK_MONOTONIC ns."""
+        run_delay_ns = int(os.pread(self.schedstat, 64, 0).split()[1])
+        now_ns = time.monotonic_ns()
+        if self.at < len(self.map):
+            RECORD.pack_into(self.map, self.at, now_ns, run_delay_ns, value, did, extra)
+            self.at += RECORD.size
+        return now_ns
+
+
+_local = threading.local()
+
+
+def _forget_parent():
+    global _local
+    _local = threading.local()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
+
+
+def log() -> Log:
+    """The calling thread's log, opened on first use."""
+    try:
+        return _local.log
+    except AttributeError:
+        _local.log = Log(os.environ[FOLDER])
+        return _local.log
+
+
+def read(path: Path) -> list[Mark]:
+    """The marks of one thread, in order."""
+    data = path.read_bytes()
+    marks = []
+    for time_ns, run_delay_ns, value, did, extra in RECORD.iter_unpack(data):
+        if time_ns == 0:
+            break
+        marks.append(Mark(time_ns, run_delay_ns, value, Did(did), extra))
+    if len(marks) == CAPACITY:
+        raise ValueError(f"{path} is full ({CAPACITY} marks): the job ran too long for its log")
+    return marks
+
+
+def read_folder(folder: Path) -> dict[tuple[int, int], list[Mark]]:
+    """Every thread's marks by (pid, tid)."""
+    logs = {}
+    for path in sorted(Path(folder).iterdir()):
+        pid, _, tid = path.name.partition(".")
+        if pid.isdigit() and tid.isdigit():
+            logs[int(pid), int(tid)] = read(path)
+    return logs

@@ -1,0 +1,160 @@
+"""Runs one truth job, with or without the profiler beside it, on storage as slow as its case says."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import sources
+from account import Account
+from cases import Case
+from compare import Comparison, compare
+from log import FOLDER
+from storage import SlowStorage, forget
+
+ROOT = Path(__file__).parents[1]
+WORK = ROOT / "target" / "truth"
+STALLSCOPE = ROOT / "target" / "release" / "stallscope"
+# Files and big file together fit the image.
+DATA_BYTES = 192 << 20
+
+
+class JobFailed(Exception):
+    """One sentence and the end of what the job said."""
+
+
+@dataclass
+class Outcome:
+    comparisons: list[Comparison]
+    # `stallscope report --format json`
+    report: dict
+
+
+class Bench:
+    """The storage and the request server that truth jobs share; a context manager. Raises StorageError."""
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+        self.stack = ExitStack()
+
+    def __enter__(self) -> "Bench":
+        storage = SlowStorage(WORK / "storage.img", WORK / "storage", size_mb=768)
+        self.storage = self.stack.enter_context(storage)
+        self.port = self.stack.enter_context(request_server())
+        return self
+
+    def __exit__(self, *error):
+        self.stack.__exit__(*error)
+
+    def command(self, case: Case, seconds: float) -> list[str]:
+        """Makes the case's data and sets its limits; the command of its job."""
+        flags = case.flags.split()
+        size = int(flags[flags.index("--sample-bytes") + 1]) if "--sample-bytes" in flags else 65536
+        folder, samples = WORK / "storage" / str(size), min(4096, DATA_BYTES // 2 // size)
+        self.storage.limit()
+        sources.make(folder, size, samples)
+        forget(folder)
+        self.storage.limit(int(case.read_mb_s * (1 << 20)), case.read_iops)
+        program = [sys.executable]
+        if case.ranks > 1:
+            program += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(case.ranks)]
+        data = ["--folder", str(folder), "--samples", str(samples), "--port", str(self.port)]
+        return [*program, str(ROOT / "truth" / "job.py"), *data, "--seconds", str(seconds), *flags]
+
+    def bare(self, case: Case) -> Account:
+        """The job without the profiler: what it does to itself."""
+        logs = fresh(WORK / "logs")
+        done = subprocess.run(
+            self.command(case, self.seconds), env=environment(logs), capture_output=True, text=True, check=False
+        )
+        must(done.returncode == 0, f"{case.name} failed", done.stderr)
+        return Account.of_folder(logs)
+
+    def run(self, case: Case, *options: str) -> Outcome:
+        """Kernel and shim: `stallscope run`. Raises JobFailed, NotComparable."""
+        logs, recording = fresh(WORK / "logs"), new_recording()
+        command = [STALLSCOPE, "run", "--name", case.name, "-o", recording, *options, "--"]
+        done = subprocess.run(
+            [*command, *self.command(case, self.seconds)],
+            env=environment(logs),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        must(done.returncode == 0, f"`stallscope run` of {case.name} failed", done.stdout + done.stderr)
+        return Outcome(compare(recording, Account.of_folder(logs)), report(recording))
+
+    def attach(self, case: Case, *options: str) -> Outcome:
+        """Kernel alone: `stallscope attach` once the job trains. Raises JobFailed, NotComparable."""
+        logs, recording = fresh(WORK / "logs"), new_recording()
+        # The job has to outlast the attachment.
+        command = self.command(case, self.seconds + 6)
+        output = open(WORK / "job.txt", "w+")
+        with output, subprocess.Popen(command, env=environment(logs), stdout=output, stderr=output) as job:
+            try:
+                while not trains(logs, case.ranks):
+                    must(job.poll() is None, f"{case.name} ended before it trained", (WORK / "job.txt").read_text())
+                    time.sleep(0.1)
+                done = subprocess.run(
+                    [STALLSCOPE, "attach", str(job.pid), "--for", f"{self.seconds}s", "-o", recording, *options],
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                )
+                must(done.returncode == 0, f"`stallscope attach` to {case.name} failed", done.stdout + done.stderr)
+            finally:
+                job.terminate()
+        return Outcome(compare(recording, Account.of_folder(logs)), report(recording))
+
+
+def report(recording: Path) -> dict:
+    done = subprocess.run(
+        [STALLSCOPE, "report", recording, "--format", "json"], capture_output=True, text=True, check=False
+    )
+    must(done.returncode == 0, f"`stallscope report` of {recording} failed", done.stderr)
+    return json.loads(done.stdout)
+
+
+@contextmanager
+def request_server():
+    """A storage service outside the job's process tree; its port."""
+    command = [sys.executable, str(ROOT / "truth" / "server.py")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            yield int(server.stdout.readline())
+        finally:
+            server.stdin.close()
+
+
+def trains(logs: Path, ranks: int) -> bool:
+    """Whether every rank has been handed some batches."""
+    account = Account.of_folder(logs)
+    pids = account.ranks().values()
+    return len(pids) == ranks and all(len(account.steps(pid)) > 4 for pid in pids)
+
+
+def environment(logs: Path) -> dict:
+    return {**os.environ, FOLDER: str(logs), "OMP_NUM_THREADS": "1"}
+
+
+def fresh(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def new_recording() -> Path:
+    path = WORK / "recording.stall"
+    for old in WORK.glob(f"{path.name}*"):
+        old.unlink()
+    return path
+
+
+def must(holds: bool, what: str, said: str):
+    if not holds:
+        raise JobFailed(f"{what}: {said.strip()[-2000:]}")

@@ -1,0 +1,143 @@
+"""Storage that is exactly as slow as asked: ext4 on a loop device under a blkio throttle. Needs root and blkio v1.
+
+As a program: `storage.py up|down --image FILE --mount DIR [--size-mb N] [--read-mb-s N] [--read-iops N]`.
+What an earlier, killed user left mounted is tidied up by the next `up`.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+THROTTLE = Path("/sys/fs/cgroup/blkio")
+
+
+class StorageError(Exception):
+    """One sentence that names what cannot be had and the way out."""
+
+
+def unavailable() -> str | None:
+    """The reason why slow storage cannot be had here, or None when it can."""
+    if os.geteuid() != 0:
+        return "throttled storage needs root (loop device and blkio); run this as root"
+    if not (THROTTLE / "blkio.throttle.read_bps_device").exists():
+        return f"{THROTTLE} has no throttle files; mount the blkio cgroup (v1) there"
+    if not Path("/dev/loop-control").exists():
+        return "there is no /dev/loop-control; load the loop module"
+    return None
+
+
+class SlowStorage:
+    """A mounted file system on `mount`, kept in `image`, whose reads obey the limits; a context manager.
+
+    The image outlives the mount, so that a data set made once is found again.
+    """
+
+    def __init__(self, image: Path, mount: Path, size_mb: int = 1024):
+        self.image, self.mount, self.size_mb = Path(image), Path(mount), size_mb
+
+    def __enter__(self) -> "SlowStorage":
+        self.up()
+        return self
+
+    def __exit__(self, *_):
+        self.down()
+
+    def up(self):
+        """Mounts, unthrottled. Raises StorageError."""
+        if reason := unavailable():
+            raise StorageError(reason)
+        self.down()
+        self.image.parent.mkdir(parents=True, exist_ok=True)
+        self.mount.mkdir(parents=True, exist_ok=True)
+        if not self.image.exists():
+            partial = self.image.with_suffix(".partial")
+            partial.unlink(missing_ok=True)
+            with open(partial, "wb") as file:
+                file.truncate(self.size_mb << 20)
+            call("mkfs.ext4", "-q", "-F", "-m", "0", partial)
+            partial.rename(self.image)
+        device = call("losetup", "--find", "--show", self.image)
+        try:
+            call("mount", "-o", "noatime", device, self.mount)
+        except StorageError:
+            call("losetup", "-d", device)
+            raise
+
+    def limit(self, read_bytes_s: int = 0, read_iops: int = 0):
+        """Sets both limits; 0 is none. Raises StorageError when not mounted."""
+        devices = self.devices()
+        if not devices:
+            raise StorageError(f"{self.mount} is not mounted; call up() first")
+        for device in devices:
+            throttle(device, read_bytes_s, read_iops)
+
+    def devices(self) -> list[str]:
+        if not self.image.exists():
+            return []
+        return [line.split(":")[0] for line in call("losetup", "-j", self.image).splitlines()]
+
+    def down(self):
+        """Unmounts and detaches whatever is there; nothing there is fine."""
+        while os.path.ismount(self.mount):
+            try:
+                call("umount", self.mount)
+            except StorageError:
+                call("umount", "--lazy", self.mount)
+        for device in self.devices():
+            throttle(device, 0, 0)
+            call("losetup", "-d", device)
+
+
+def throttle(device: str, read_bytes_s: int, read_iops: int):
+    number = Path("/sys/block", Path(device).name, "dev").read_text().strip()
+    (THROTTLE / "blkio.throttle.read_bps_device").write_text(f"{number} {read_bytes_s}\n")
+    (THROTTLE / "blkio.throttle.read_iops_device").write_text(f"{number} {read_iops}\n")
+
+
+def forget(folder: Path):
+    """Drops the cached pages of every file under `folder`, so that the next reads meet the device."""
+    os.sync()
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            fd = os.open(os.path.join(parent, name), os.O_RDONLY)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+
+
+def call(*command) -> str:
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise StorageError(f"`{' '.join(map(str, command))}` failed: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("verb", choices=["up", "down", "check"])
+    parser.add_argument("--image", type=Path)
+    parser.add_argument("--mount", type=Path)
+    parser.add_argument("--size-mb", type=int, default=1024)
+    parser.add_argument("--read-mb-s", type=float, default=0)
+    parser.add_argument("--read-iops", type=int, default=0)
+    flags = parser.parse_args()
+    if flags.verb == "check":
+        if reason := unavailable():
+            sys.exit(reason)
+        return
+    if not flags.image or not flags.mount:
+        parser.error("--image and --mount are needed")
+    storage = SlowStorage(flags.image, flags.mount, flags.size_mb)
+    try:
+        if flags.verb == "up":
+            storage.up()
+            storage.limit(int(flags.read_mb_s * (1 << 20)), flags.read_iops)
+        else:
+            storage.down()
+    except StorageError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""The truth calculator on logs written by hand."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from account import CAUSES, Account
+from log import Did, Mark, Phase
+
+TRAINER, WORKER = (10, 10), (20, 20)
+
+
+def marks(*rows):
+    """Rows of (time, run delay, did, value)."""
+    return [Mark(time, delay, value[0] if value else 0, did, Phase.TRAINING) for time, delay, did, *value in rows]
+
+
+def job(worker_rows, trainer_rows):
+    return Account({TRAINER: marks(*trainer_rows), WORKER: marks(*worker_rows)})
+
+
+def seen(account, start, end, pid=10):
+    causes = account.causes(pid, start, end)
+    assert sum(causes.values()) == end - start
+    assert set(causes) == set(CAUSES)
+    return {cause: ns for cause, ns in causes.items() if ns}
+
+
+TWO_STEPS = [
+    (0, 0, Did.BEGIN),
+    (100, 0, Did.ENTER),
+    (200, 0, Did.EXIT, 1),
+    (300, 10, Did.COMPUTE),
+    (310, 10, Did.ENTER),
+    (500, 10, Did.EXIT, 2),
+]
+
+
+def test_a_wait_is_cut_where_the_producer_changed():
+    worker = [
+        (0, 0, Did.BEGIN),
+        (150, 0, Did.READY, 1),
+        (320, 0, Did.IDLE),
+        (400, 20, Did.FETCH),
+        (450, 20, Did.PREP),
+        (460, 20, Did.READY, 2),
+    ]
+    got = seen(job(worker, TWO_STEPS), 200, 500)
+    assert got == {
+        "compute": 100,
+        "preempted": 10,
+        "fetch": 60,
+        "starved": 20,
+        "prep": 50,
+        # 310 to 320 the worker was idle, 450 to 500 the batch was on its way.
+        "transfer": 60,
+    }
+
+
+def test_a_batch_that_was_ready_costs_only_its_way():
+    worker = [(0, 0, Did.BEGIN), (150, 0, Did.READY, 1), (200, 0, Did.FETCH), (250, 0, Did.READY, 2)]
+    assert seen(job(worker, TWO_STEPS), 200, 500) == {"compute": 100, "preempted": 10, "transfer": 190}
+
+
+def test_any_window_adds_up():
+    worker = [(0, 0, Did.BEGIN), (150, 0, Did.READY, 1), (420, 33, Did.FETCH), (460, 33, Did.READY, 2)]
+    account = job(worker, TWO_STEPS)
+    for start in range(0, 500, 7):
+        for end in range(start, 620, 11):
+            seen(account, start, end)
+
+
+def test_windows_that_touch_add_up_to_the_whole():
+    worker = [(0, 0, Did.BEGIN), (150, 0, Did.READY, 1), (420, 0, Did.FETCH), (460, 0, Did.READY, 2)]
+    account = job(worker, TWO_STEPS)
+    whole = account.causes(10, 120, 500)
+    parts = account.causes(10, 120, 333) + account.causes(10, 333, 500)
+    assert +whole == +parts
+
+
+def test_a_woken_thread_waits_for_its_cpu_at_the_end_of_its_idleness():
+    worker = [
+        (0, 0, Did.BEGIN),
+        (150, 0, Did.READY, 1),
+        (400, 40, Did.IDLE),
+        (450, 40, Did.FETCH),
+        (460, 40, Did.READY, 2),
+    ]
+    got = seen(job(worker, TWO_STEPS), 310, 400)
+    assert got == {"starved": 40, "transfer": 50}
+
+
+def test_without_workers_the_trainer_is_the_producer():
+    trainer = [
+        (0, 0, Did.BEGIN),
+        (10, 0, Did.ENTER),
+        (20, 0, Did.READY, 1),
+        (30, 0, Did.EXIT, 1),
+        (130, 0, Did.COMPUTE),
+        (131, 0, Did.ENTER),
+        (135, 0, Did.IDLE),
+        (235, 5, Did.FETCH),
+        (335, 5, Did.PREP),
+        (336, 5, Did.READY, 2),
+        (340, 5, Did.EXIT, 2),
+    ]
+    got = seen(Account({TRAINER: marks(*trainer)}), 30, 340)
+    assert got == {"compute": 101, "fetch": 95, "starved": 5, "prep": 100, "transfer": 9}
+
+
+def test_the_trainers_own_part_goes_by_what_it_says_it_did():
+    trainer = [
+        (0, 0, Did.BEGIN),
+        (10, 0, Did.ENTER),
+        (20, 0, Did.EXIT, 1),
+        (120, 20, Did.COMPUTE),
+        (220, 30, Did.PERSIST),
+        (320, 40, Did.COLLECTIVE),
+        (420, 50, Did.SLEEP),
+        (520, 60, Did.SNAPSHOT),
+    ]
+    worker = [(0, 0, Did.BEGIN), (15, 0, Did.READY, 1)]
+    got = seen(job(worker, trainer), 20, 520)
+    assert got == {"compute": 80, "preempted": 40, "persist": 100, "peer": 90, "unknown": 90, "snapshot": 100}
+
+
+def test_phases_and_first_batches_are_told_apart():
+    def handed(time, token, loader, phase):
+        enter = Mark(time - 5, 0, loader, Did.ENTER, 0)
+        return [enter, Mark(time, 0, token, Did.EXIT, phase)]
+
+    rows = [
+        Mark(0, 0, 0, Did.BEGIN, 0),
+        Mark(1, 0, 3, Did.RANK, 0),
+        *handed(10, 1, 0, Phase.TRAINING),
+        *handed(20, 2, 0, Phase.TRAINING),
+        Mark(25, 0, 0, Did.ENTER, 0),
+        Mark(30, 0, 0, Did.END, 0),
+        *handed(40, 3, 1, Phase.EVALUATION),
+        *handed(50, 4, 1, Phase.EVALUATION),
+        Mark(60, 0, 1, Did.END, 0),
+        *handed(70, 5, 0, Phase.TRAINING),
+        *handed(80, 6, 0, Phase.TRAINING),
+    ]
+    account = Account({TRAINER: rows})
+    assert account.ranks() == {3: 10}
+    assert [step.first for step in account.steps(10)] == [True, False, True, False, True, False]
+    assert account.training(10) == [(10, 20), (70, 80)]

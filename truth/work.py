@@ -1,0 +1,48 @@
+"""Work that takes a given CPU time, whoever else wants the CPU, and writes down each half millisecond of it."""
+
+import time
+import zlib
+
+import torch
+
+from log import Did, Log
+
+PIECE_NS = 500_000
+CHUNK = bytes(range(256)) * 256
+
+
+def burn(log: Log, cpu_ns: int, did: Did):
+    """Uses `cpu_ns` of this thread's CPU time with the GIL released most of it, as image decoders do."""
+    end_ns = time.thread_time_ns() + cpu_ns
+    marked_ns = log.mark(did)
+    while time.thread_time_ns() < end_ns:
+        zlib.crc32(CHUNK)
+        if time.monotonic_ns() - marked_ns > PIECE_NS:
+            marked_ns = log.mark(did)
+    log.mark(did)
+
+
+class Trainer:
+    """A small model whose training step is repeated until it has used its CPU time."""
+
+    def __init__(self, width: int = 128, extra_mb: int = 0):
+        layers = [torch.nn.Linear(width, width) for _ in range(2)]
+        # Ballast makes a checkpoint as big as asked without making the step dearer.
+        ballast = torch.nn.Parameter(torch.randn(extra_mb << 18), requires_grad=False)
+        self.model = torch.nn.Sequential(*layers)
+        self.model.register_parameter("ballast", ballast)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
+        self.input = torch.randn(64, width)
+
+    def step(self, log: Log, cpu_ns: int, train: bool = True):
+        end_ns = time.thread_time_ns() + cpu_ns
+        while time.thread_time_ns() < end_ns:
+            loss = self.model(self.input).square().mean()
+            if train:
+                self.optimizer.zero_grad()
+                loss.backward()
+                self.optimizer.step()
+            log.mark(Did.COMPUTE)
+
+    def state(self) -> dict:
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
