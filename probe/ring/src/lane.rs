@@ -1,0 +1,216 @@
+use crate::error::{Error, Result, system};
+use crate::layout::{
+    CAPACITY_AT, DROPPED_AT, HEAD_AT, MAGIC, MAGIC_AT, RECORDS_AT, TAIL_AT, VERSION_AT, from_words,
+    lane_bytes, pair, to_words, unpair,
+};
+use crate::spsc::{Consumer, Producer, Shared};
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use stallscope_abi::lane::{Record, VERSION};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Most records a lane may have (48 MiB of them).
+pub const MAX_CAPACITY: u32 = 1 << 20;
+
+/// What the kernel calls tmpfs and memfds; a hugetlb memfd has another number, and its faults may kill us.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// The mapping of a lane whose size has been checked or made.
+#[derive(Debug)]
+struct Mapping {
+    map: MmapRaw,
+    words: usize,
+}
+
+// SAFETY: the mapping is plain shared memory that is only ever reached through atomics, from any thread.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(fd: BorrowedFd<'_>, bytes: usize) -> Result<Mapping> {
+        let map = MmapOptions::new()
+            .len(bytes)
+            .map_raw(&fd)
+            .map_err(|source| Error::System { call: "mmap", source })?;
+        Ok(Mapping { map, words: bytes / 8 })
+    }
+
+    #[inline]
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is page-aligned, `words * 8` bytes long, shared, writable and cannot shrink under
+        // us (sealed); AtomicU64 allows any bytes and any concurrent atomic access, from other processes too.
+        unsafe { std::slice::from_raw_parts(self.map.as_mut_ptr().cast::<AtomicU64>(), self.words) }
+    }
+
+    #[inline]
+    fn shared(&self) -> Shared<'_> {
+        let words = self.words();
+        Shared {
+            head: &words[HEAD_AT],
+            tail: &words[TAIL_AT],
+            dropped: &words[DROPPED_AT],
+            words: &words[RECORDS_AT..],
+        }
+    }
+
+    fn load(&self, at: usize) -> u64 {
+        self.words()[at].load(Ordering::Acquire)
+    }
+
+    fn store(&self, at: usize, value: u64) {
+        self.words()[at].store(value, Ordering::Release);
+    }
+}
+
+/// The writing end. One thread at a time: several threads of a process need a lock around it (the shim's threads
+/// hold Python's interpreter lock and a lock of its own besides).
+#[derive(Debug)]
+pub struct Writer {
+    mapping: Mapping,
+    producer: Producer,
+}
+
+impl Writer {
+    /// Makes a lane for `capacity` records and gives the descriptor to hand to a reader.
+    ///
+    /// Memory is taken as records touch it, not here.
+    ///
+    /// # Errors
+    /// [`Error::Capacity`] unless `capacity` is a power of two up to [`MAX_CAPACITY`]; [`Error::System`] when the
+    /// kernel refuses the memory.
+    pub fn create(capacity: u32) -> Result<(Writer, OwnedFd)> {
+        if !capacity.is_power_of_two() || capacity > MAX_CAPACITY {
+            return Err(Error::Capacity(u64::from(capacity)));
+        }
+        let fd = memfd()?;
+        let bytes = lane_bytes(capacity);
+        rustix::fs::ftruncate(&fd, bytes as u64).map_err(system("ftruncate"))?;
+        rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system("fcntl(F_ADD_SEALS)"))?;
+        let mapping = Mapping::new(fd.as_fd(), bytes)?;
+        mapping.store(VERSION_AT, pair(VERSION, size_of::<Record>() as u32));
+        mapping.store(CAPACITY_AT, pair(capacity, std::process::id()));
+        mapping.store(MAGIC_AT, MAGIC);
+        Ok((Writer { mapping, producer: Producer::default() }, fd))
+    }
+
+    /// Appends `record`; `false` when the lane is full, and then it is counted as dropped.
+    #[inline]
+    pub fn push(&mut self, record: &Record) -> bool {
+        self.producer.push(self.mapping.shared(), to_words(record))
+    }
+
+    /// Counts a record that could not even be offered.
+    pub fn count_dropped(&mut self) {
+        self.producer.count_dropped(self.mapping.shared());
+    }
+}
+
+fn memfd() -> Result<OwnedFd> {
+    const NAME: &str = "stallscope-lane";
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    match rustix::fs::memfd_create(NAME, flags | MemfdFlags::NOEXEC_SEAL) {
+        // Kernels before 6.3 know no NOEXEC_SEAL; some later ones demand it.
+        Err(Errno::INVAL) => rustix::fs::memfd_create(NAME, flags),
+        made => made,
+    }
+    .map_err(system("memfd_create"))
+}
+
+/// The reading end.
+#[derive(Debug)]
+pub struct Reader {
+    mapping: Mapping,
+    consumer: Consumer,
+    pid: u32,
+    resyncs: u64,
+}
+
+/// What one [`Reader::drain`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drained {
+    /// Records handed over.
+    pub records: u64,
+    /// The lane's counters contradicted each other (only a broken or hostile writer does that): an unknown
+    /// number of records was skipped.
+    pub resynced: bool,
+}
+
+impl Reader {
+    /// Takes over the lane behind `fd`, at the point where an earlier reader stopped.
+    ///
+    /// # Errors
+    /// [`Error::NotALane`] for anything that is not a sealed memfd of the right size and header,
+    /// [`Error::Version`] for another layout, [`Error::System`] when it cannot be mapped.
+    pub fn open(fd: OwnedFd) -> Result<Reader> {
+        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| Error::NotALane("it has no seals"))?;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+            return Err(Error::NotALane("its size is not sealed"));
+        }
+        let kind = rustix::fs::fstatfs(&fd).map_err(system("fstatfs"))?;
+        #[allow(clippy::unnecessary_cast, reason = "the field's type differs between architectures")]
+        if kind.f_type as i64 != TMPFS_MAGIC {
+            return Err(Error::NotALane("it is not plain memory"));
+        }
+        let bytes = rustix::fs::fstat(&fd).map_err(system("fstat"))?.st_size;
+        let bytes = usize::try_from(bytes).map_err(|_| Error::NotALane("its size is negative"))?;
+        if bytes < lane_bytes(1) || bytes > lane_bytes(MAX_CAPACITY) {
+            return Err(Error::NotALane("its size fits no lane"));
+        }
+        let mapping = Mapping::new(fd.as_fd(), bytes)?;
+        let pid = check_header(&mapping, bytes)?;
+        let consumer = Consumer::resume(mapping.shared());
+        Ok(Reader { mapping, consumer, pid, resyncs: 0 })
+    }
+
+    /// Hands every record that is there now to `each`, oldest first; at most one lane full, so a writer that
+    /// never stops cannot hold the reader.
+    pub fn drain(&mut self, mut each: impl FnMut(&Record)) -> Drained {
+        match self.consumer.drain(self.mapping.shared(), |words| each(&from_words(words))) {
+            Ok(records) => Drained { records, resynced: false },
+            Err(crate::spsc::Nonsense) => {
+                self.resyncs += 1;
+                Drained { records: 0, resynced: true }
+            }
+        }
+    }
+
+    /// Records the writer dropped because the lane was full, since it was made.
+    pub fn dropped(&self) -> u64 {
+        self.mapping.load(DROPPED_AT)
+    }
+
+    /// How often [`Drained::resynced`] happened.
+    pub fn resyncs(&self) -> u64 {
+        self.resyncs
+    }
+
+    /// pid of the writer, in the writer's own pid namespace and by its own word.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+}
+
+/// Gives the writer's pid.
+fn check_header(mapping: &Mapping, bytes: usize) -> Result<u32> {
+    if mapping.load(MAGIC_AT) != MAGIC {
+        return Err(Error::NotALane("it does not begin like one"));
+    }
+    let (found, record_bytes) = unpair(mapping.load(VERSION_AT));
+    if found != VERSION {
+        return Err(Error::Version { found, expected: VERSION });
+    }
+    let (capacity, pid) = unpair(mapping.load(CAPACITY_AT));
+    if record_bytes as usize != size_of::<Record>()
+        || !capacity.is_power_of_two()
+        || capacity > MAX_CAPACITY
+        || bytes != lane_bytes(capacity)
+    {
+        return Err(Error::NotALane("its header and its size contradict each other"));
+    }
+    Ok(pid)
+}

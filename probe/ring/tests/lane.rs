@@ -1,0 +1,74 @@
+//! Lanes between honest sides.
+
+use stallscope_abi::lane::Record;
+use stallscope_ring::{Error, Reader, Writer};
+
+fn record(n: u64) -> Record {
+    Record {
+        time_ns: n,
+        kind: n as u16,
+        loader: !(n as u16),
+        id: n as u32 | 1 << 31,
+        a: n,
+        b: !n,
+        c: n << 7,
+        d: n * n,
+    }
+}
+
+fn drained(reader: &mut Reader) -> Vec<Record> {
+    let mut records = Vec::new();
+    reader.drain(|record| records.push(*record));
+    records
+}
+
+#[test]
+fn records_arrive_as_they_were_pushed() {
+    let (mut writer, fd) = Writer::create(8).unwrap();
+    let mut reader = Reader::open(fd).unwrap();
+    assert_eq!(reader.pid(), std::process::id());
+    for round in 0..100 {
+        let sent: Vec<Record> = (0..5).map(|n| record(round * 5 + n)).collect();
+        assert!(sent.iter().all(|record| writer.push(record)));
+        assert_eq!(drained(&mut reader), sent);
+    }
+    assert_eq!(reader.dropped(), 0);
+}
+
+#[test]
+fn a_full_lane_drops_the_newest_and_counts_them() {
+    let (mut writer, fd) = Writer::create(4).unwrap();
+    let mut reader = Reader::open(fd).unwrap();
+    let taken = (0..10).filter(|n| writer.push(&record(*n))).count();
+    assert_eq!(taken, 4);
+    assert_eq!(drained(&mut reader), (0..4).map(record).collect::<Vec<_>>());
+    assert_eq!(reader.dropped(), 6);
+    assert!(writer.push(&record(10)), "there is room again");
+    assert_eq!(drained(&mut reader), [record(10)]);
+}
+
+#[test]
+fn a_new_reader_resumes_where_the_last_one_stopped() {
+    let (mut writer, fd) = Writer::create(8).unwrap();
+    writer.push(&record(1));
+    let mut first = Reader::open(fd.try_clone().unwrap()).unwrap();
+    assert_eq!(drained(&mut first), [record(1)]);
+    drop(first);
+    writer.push(&record(2));
+    assert_eq!(drained(&mut Reader::open(fd).unwrap()), [record(2)]);
+}
+
+#[test]
+fn what_a_dead_writer_left_can_still_be_read() {
+    let (mut writer, fd) = Writer::create(8).unwrap();
+    writer.push(&record(1));
+    drop(writer);
+    assert_eq!(drained(&mut Reader::open(fd).unwrap()), [record(1)]);
+}
+
+#[test]
+fn impossible_capacities_are_refused() {
+    for capacity in [0, 3, u32::MAX, 1 << 21] {
+        assert!(matches!(Writer::create(capacity), Err(Error::Capacity(_))), "{capacity}");
+    }
+}
