@@ -1,1 +1,61 @@
-fn main() {}
+//! The command line: one file a verb, no logic of its own.
+
+mod attach;
+mod collect;
+mod doctor;
+mod ls;
+mod report;
+mod run;
+mod terminal;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Shows where a training job waits for data and checkpoints.
+///
+/// Start with `stallscope run -- python train.py`. Nothing in train.py changes.
+#[derive(Debug, Parser)]
+#[command(version, arg_required_else_help = true, after_help = EXIT_CODES)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+    /// When to use colours
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    color: terminal::Colour,
+}
+
+const EXIT_CODES: &str = "Exit codes: `run` exits as the job does (126 or 127 when it could not be started); \
+all others: 0 done, 1 failed, 2 wrong arguments.";
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Launch a job and measure it
+    Run(run::Run),
+    /// Measure a job that already runs, from the kernel alone
+    Attach(attach::Attach),
+    /// Give kernel evidence to every job of this node (once per node, as root)
+    Collect(collect::Collect),
+    /// List the jobs that run here and the recordings in this folder
+    Ls(ls::Ls),
+    /// Print what a recording or a running job tells
+    Report(report::Report),
+    /// Say what works on this machine and how to get the rest
+    Doctor(doctor::Doctor),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let colour = arguments.color;
+    let outcome = match arguments.verb {
+        Verb::Run(verb) => run::main(verb, colour),
+        Verb::Attach(verb) => attach::main(verb, colour),
+        Verb::Collect(verb) => collect::main(&verb),
+        Verb::Ls(verb) => ls::main(&verb, colour),
+        Verb::Report(verb) => report::main(&verb, colour),
+        Verb::Doctor(verb) => doctor::main(&verb, colour),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("stallscope: {error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use tokio::process::{Child, Command};
+use tokio::signal::unix::SignalKind;
 
 /// A user other than root for whom root launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +70,25 @@ pub(crate) fn launch(
 /// As a shell would show it.
 pub(crate) fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+/// Passes a signal on to the job, unless the terminal has already sent it there.
+pub(crate) fn forward(kind: SignalKind, pid: u32) {
+    let by_terminal = kind == SignalKind::interrupt() || kind == SignalKind::quit();
+    if by_terminal && shares_terminal() {
+        return;
+    }
+    let signal = rustix::process::Signal::from_named_raw(kind.as_raw_value());
+    if let (Some(signal), Some(pid)) = (signal, rustix::process::Pid::from_raw(pid as i32)) {
+        // A job that ended meanwhile needs no signal.
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+}
+
+/// Whether the terminal sends Ctrl-C to the job itself, because we share its foreground process group.
+fn shares_terminal() -> bool {
+    let Ok(terminal) = std::fs::File::open("/dev/tty") else { return false };
+    rustix::termios::tcgetpgrp(&terminal).is_ok_and(|group| group == rustix::process::getpgrp())
 }
 
 /// The folder that holds the Python package `stallscope`.

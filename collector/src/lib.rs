@@ -1,1 +1,21 @@
 //! Takes evidence in, keeps the ledger, records and publishes it.
+//!
+//! [`run`] and [`attach`] are sessions with an embedded collector; [`serve`] is the node's privileged daemon,
+//! which gives kernel evidence to the sessions of all users.
+
+mod child;
+mod engine;
+mod host;
+mod join;
+mod kernel_client;
+mod kernel_service;
+mod runtime;
+mod session;
+mod shims;
+mod viewer;
+
+pub use child::{LaunchError, python_package};
+pub use kernel_service::serve;
+pub use runtime::{Card, KERNEL_SOCKET, RuntimeDir};
+pub use session::{AttachOptions, KernelChoice, RunOptions, View, attach, run};
+pub use viewer::{ask, running_job};

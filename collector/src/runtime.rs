@@ -19,6 +19,7 @@ const CLAIM_TRIES: u32 = 50;
 /// The folder of this user's running jobs.
 #[derive(Clone, Debug)]
 pub struct RuntimeDir {
+    base: PathBuf,
     jobs: PathBuf,
 }
 
@@ -51,7 +52,11 @@ impl RuntimeDir {
                 bail!("{} belongs to another user; set STALLSCOPE_RUNTIME_DIR to a folder of yours", dir.display());
             }
         }
-        Ok(RuntimeDir { jobs: base.join("jobs") })
+        Ok(RuntimeDir { jobs: base.join("jobs"), base })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.base
     }
 
     /// Becomes the collector of job `key`, or says where the one that already is listens.
@@ -200,7 +205,7 @@ mod tests {
     fn a_job_has_one_collector_and_leaves_nothing_behind() {
         let dir = std::env::temp_dir().join(format!("stallscope-runtime-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
-        let runtime = RuntimeDir { jobs: dir.clone() };
+        let runtime = RuntimeDir { base: dir.clone(), jobs: dir.clone() };
         let Claim::Mine(job) = runtime.claim("train-1").unwrap() else { panic!("nobody else has it") };
         fs::write(job.socket(), "").unwrap();
         assert!(matches!(runtime.claim("train-1").unwrap(), Claim::Taken(_)));

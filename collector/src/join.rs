@@ -1,0 +1,65 @@
+//! Several `stallscope run` of one job on one node (eight Slurm tasks, say): the first is the collector, the
+//! others launch their task, point its shim there and stay connected while it runs.
+
+use crate::child::{self, RunAs};
+use crate::session::{Signals, View};
+use anyhow::Result;
+use std::ffi::OsString;
+use std::path::Path;
+use stallscope_wire::{Client, Hello, Reply};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::signal::unix::SignalKind;
+
+/// What all tasks of one job on this node have in common and no other job has.
+pub(crate) fn key(name: &str) -> String {
+    match (std::env::var("SLURM_JOB_ID"), std::env::var("SLURM_STEP_ID")) {
+        (Ok(job), Ok(step)) => format!("slurm-{job}.{step}"),
+        (Ok(job), Err(_)) => format!("slurm-{job}"),
+        _ => format!("{name}-{}", std::process::id()),
+    }
+}
+
+/// Launches `command` as one more task of the job whose collector listens at `socket`.
+pub(crate) async fn run(
+    command: &[OsString],
+    wants_shim: bool,
+    socket: &Path,
+    run_as: Option<RunAs>,
+    view: &mut dyn View,
+) -> Result<i32> {
+    let package = if wants_shim { child::python_package().ok() } else { None };
+    let mut signals = Signals::new()?;
+    let mut child = child::launch(command, package.as_deref().map(|package| (package, socket)), run_as)?;
+    let pid = child.id().unwrap_or_default();
+    // Held open until the task is over; the collector counts it.
+    let _connection = match introduce(socket, pid).await {
+        Ok((recording, connection)) => {
+            view.note(&format!("this task is measured together with the job's others, into {recording}"));
+            Some(connection)
+        }
+        Err(error) => {
+            view.note(&format!("this task is not measured: the job's collector does not answer ({error})"));
+            None
+        }
+    };
+    loop {
+        tokio::select! {
+            status = child.wait() => return Ok(status.map_or(1, child::exit_code)),
+            kind = signals.next() => if kind != SignalKind::user_defined1() { child::forward(kind, pid) },
+        }
+    }
+}
+
+async fn introduce(socket: &Path, pid: u32) -> Result<(String, BufReader<UnixStream>)> {
+    let mut stream = UnixStream::connect(socket).await?;
+    stream.write_all(&stallscope_wire::encode(&Hello::new(Client::Run { pid }))).await?;
+    let mut stream = BufReader::new(stream);
+    let mut line = Vec::new();
+    stream.read_until(b'\n', &mut line).await?;
+    match stallscope_wire::decode(&line)? {
+        Reply::Joined { recording } => Ok((recording, stream)),
+        Reply::Error(sentence) => anyhow::bail!(sentence),
+        _ => anyhow::bail!("it answered something else"),
+    }
+}

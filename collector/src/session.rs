@@ -1,0 +1,356 @@
+//! `run` and `attach` from the first moment to the last screen.
+
+use crate::child::{self, RunAs};
+use crate::engine::Engine;
+use crate::kernel_client::{Heard, KernelClient};
+use crate::runtime::{Card, Claim, RuntimeDir};
+use crate::{host, join, shims};
+use anyhow::{Context, Result};
+use stallscope_model::{JobFacts, RunSummary};
+use stallscope_store::Recorder;
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+const TICK: Duration = Duration::from_millis(100);
+/// Ticks between two flushes of the recording.
+const TICKS_A_FLUSH: u32 = 10;
+/// How long the last evidence may take to arrive after the job's end.
+const LINGER: Duration = Duration::from_millis(400);
+
+/// Where kernel evidence may come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelChoice {
+    /// The node's collector, or ourselves as root.
+    Auto,
+    Off,
+    /// One that sudo starts for this job.
+    Sudo,
+}
+
+#[derive(Debug)]
+pub struct RunOptions {
+    pub command: Vec<OsString>,
+    pub name: Option<String>,
+    pub output: Option<PathBuf>,
+    pub kernel: KernelChoice,
+    pub shim: bool,
+    pub syscalls: bool,
+}
+
+#[derive(Debug)]
+pub struct AttachOptions {
+    /// A pid, or a running job's name or prefix.
+    pub job: String,
+    pub period: Option<Duration>,
+    pub output: Option<PathBuf>,
+    pub syscalls: bool,
+}
+
+/// Where a session shows itself.
+pub trait View {
+    /// Once a second.
+    fn progress(&mut self, summary: &RunSummary);
+    /// One sentence that the person at the terminal should know.
+    fn note(&mut self, sentence: &str);
+    /// The screen: at the end and on SIGUSR1.
+    fn screen(&mut self, summary: &RunSummary, recording: Option<&Path>);
+}
+
+/// Launches a job, measures it to its end and returns the exit code that a shell would show.
+///
+/// # Errors
+/// [`crate::LaunchError`] when the command can't be started. Whatever else fails costs measurement, never the
+/// job: it is said through `view`.
+pub fn run(options: RunOptions, view: &mut dyn View) -> Result<i32> {
+    runtime()?.block_on(run_here(options, view))
+}
+
+/// Measures a running process tree until it ends, `period` is over or Ctrl-C.
+///
+/// # Errors
+/// There is no such job, it belongs to another user, or there is no kernel evidence to be had.
+pub fn attach(options: AttachOptions, view: &mut dyn View) -> Result<()> {
+    runtime()?.block_on(attach_here(options, view))
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    // One thread: the collector has to stay small beside the job.
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}
+
+async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
+    let run_as = RunAs::caller_of_sudo();
+    let name = options.name.unwrap_or_else(|| child::name_of(&options.command));
+    // Signals are ours before there is a child that could be left behind.
+    let mut signals = Signals::new()?;
+    let dir = match RuntimeDir::of_this_user().and_then(|runtime| runtime.claim(&join::key(&name))) {
+        Ok(Claim::Mine(dir)) => Some(dir),
+        Ok(Claim::Taken(socket)) => return join::run(&options.command, options.shim, &socket, run_as, view).await,
+        Err(error) => {
+            view.note(&format!("the shim stays off: {error:#}"));
+            None
+        }
+    };
+    let package = if options.shim { child::python_package() } else { Err(anyhow::anyhow!("off")) };
+    if let (true, Err(error)) = (options.shim, &package) {
+        view.note(&format!("the shim stays off: {error:#}"));
+    }
+    let mut server = None;
+    if let (Some(dir), Ok(_)) = (&dir, &package) {
+        server = Some(shims::Server::bind(&dir.socket())?);
+        if let Some(RunAs { uid, gid }) = run_as {
+            dir.give_to(uid, gid)?;
+            std::os::unix::fs::chown(dir.socket(), Some(uid), Some(gid))?;
+        }
+    }
+    let socket = dir.as_ref().map(|dir| dir.socket());
+    let shim = match (&package, &socket) {
+        (Ok(package), Some(socket)) => Some((package.as_path(), socket.as_path())),
+        _ => None,
+    };
+    let wants_shim = shim.is_some();
+    let mut child = child::launch(&options.command, shim, run_as)?;
+    let pid = child.id().context("the job ended before it could be looked at")?;
+    let job = JobFacts {
+        name: name.clone(),
+        command: options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        pid,
+        user: host::user_name(run_as.map_or_else(|| rustix::process::getuid().as_raw(), |user| user.uid)),
+        started_wall_ns: host::wall_ns(),
+        ..JobFacts::default()
+    };
+    let mut engine = Engine::new(job.clone(), wants_shim);
+    let kernel = KernelClient::start(options.kernel, pid, options.syscalls, &mut engine);
+    start_recording(&mut engine, &job, options.output, &name, run_as, view);
+    if let Some(dir) = &dir {
+        let recording = engine.recording().unwrap_or_default();
+        let card = Card { name, pid, recording, started_wall_ns: job.started_wall_ns };
+        if let Err(error) = dir.write_card(&card) {
+            view.note(&format!("`stallscope ls` will not show this job: {error:#}"));
+        }
+    }
+    let mut code = None;
+    let mut session = Session { engine, kernel, server, view };
+    loop {
+        let over = async {
+            match code {
+                // The job is over; runs that joined it may still be under way.
+                Some(_) => std::future::pending().await,
+                None => child.wait().await,
+            }
+        };
+        match session.until(over, &mut signals).await {
+            Happened::Over(status) => {
+                code = Some(status.map_or(1, child::exit_code));
+            }
+            Happened::Signal(kind) => {
+                if kind == SignalKind::user_defined1() {
+                    session.show();
+                } else {
+                    child::forward(kind, pid);
+                }
+            }
+            Happened::Idle => {}
+        }
+        if let Some(code) = code
+            && session.server.as_ref().is_none_or(|server| server.joined() == 0)
+        {
+            session.end(Some(code)).await;
+            return Ok(code);
+        }
+    }
+}
+
+async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> {
+    let mut signals = Signals::new()?;
+    let pid = find(&options.job)?;
+    let proc_dir = PathBuf::from(format!("/proc/{pid}"));
+    let owner = std::fs::metadata(&proc_dir).with_context(|| format!("there is no process {pid}"))?.uid();
+    let raw = rustix::process::Pid::from_raw(pid as i32).with_context(|| format!("there is no process {pid}"))?;
+    let pidfd = rustix::process::pidfd_open(raw, rustix::process::PidfdFlags::NONBLOCK)
+        .with_context(|| format!("there is no process {pid}"))?;
+    let command = std::fs::read(proc_dir.join("cmdline")).unwrap_or_default();
+    let command: Vec<OsString> = command
+        .split(|byte| *byte == 0)
+        .filter(|word| !word.is_empty())
+        .map(|word| String::from_utf8_lossy(word).into_owned().into())
+        .collect();
+    let name = child::name_of(&command);
+    let job = JobFacts {
+        name: name.clone(),
+        command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        pid,
+        user: host::user_name(owner),
+        started_wall_ns: host::wall_ns(),
+        attached: true,
+        ..JobFacts::default()
+    };
+    let mut engine = Engine::new(job.clone(), false);
+    let kernel = KernelClient::start(KernelChoice::Auto, pid, options.syscalls, &mut engine);
+    if let stallscope_model::EvidenceState::Missing(reason) = &engine.summary().kernel {
+        anyhow::bail!("cannot attach to {pid}: {reason}");
+    }
+    start_recording(&mut engine, &job, options.output, &name, RunAs::caller_of_sudo(), view);
+    let deadline = options.period.map(|period| Instant::now() + period);
+    let pidfd = tokio::io::unix::AsyncFd::new(pidfd)?;
+    let mut session = Session { engine, kernel, server: None, view };
+    loop {
+        let over = async {
+            let ended = async { drop(pidfd.readable().await) };
+            match deadline {
+                Some(deadline) => tokio::select! { () = ended => (), () = sleep_until(deadline) => () },
+                None => ended.await,
+            }
+        };
+        match session.until(over, &mut signals).await {
+            Happened::Signal(kind) if kind == SignalKind::user_defined1() => session.show(),
+            Happened::Idle => {}
+            Happened::Over(()) | Happened::Signal(_) => {
+                session.end(None).await;
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// A session under way.
+struct Session<'a> {
+    engine: Engine,
+    kernel: KernelClient,
+    server: Option<shims::Server>,
+    view: &'a mut dyn View,
+}
+
+enum Happened<T> {
+    Over(T),
+    Signal(SignalKind),
+    /// Nothing more; the caller looks whether it is done.
+    Idle,
+}
+
+impl Session<'_> {
+    /// Measures until something happens that the caller has to decide on, a flush at the latest.
+    async fn until<T>(&mut self, over: impl Future<Output = T>, signals: &mut Signals) -> Happened<T> {
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        tokio::pin!(over);
+        let mut count = 0;
+        loop {
+            tokio::select! {
+                value = &mut over => return Happened::Over(value),
+                kind = signals.next() => return Happened::Signal(kind),
+                heard = self.kernel.next() => hear(&mut self.engine, heard),
+                event = shims::next(&mut self.server) => shims::handle(&mut self.engine, event),
+                _ = ticks.tick() => {
+                    self.engine.tick();
+                    count += 1;
+                    if count == TICKS_A_FLUSH {
+                        let summary = self.engine.flush();
+                        self.view.progress(&summary);
+                        return Happened::Idle;
+                    }
+                }
+            }
+        }
+    }
+
+    fn show(&mut self) {
+        let summary = self.engine.flush();
+        let recording = self.engine.recording();
+        self.view.screen(&summary, recording.as_deref());
+    }
+
+    /// Waits for the last evidence, closes the recording and shows the screen.
+    async fn end(&mut self, code: Option<i32>) {
+        let over_ns = host::now_ns();
+        let deadline = Instant::now() + LINGER;
+        while self.engine.kernel_until_ns() < over_ns {
+            tokio::select! {
+                heard = self.kernel.next() => hear(&mut self.engine, heard),
+                event = shims::next(&mut self.server) => shims::handle(&mut self.engine, event),
+                () = sleep_until(deadline) => break,
+            }
+        }
+        let recording = self.engine.recording();
+        let summary = self.engine.finish(code);
+        self.view.screen(&summary, recording.as_deref());
+    }
+}
+
+fn hear(engine: &mut Engine, heard: Heard<'_>) {
+    match heard {
+        Heard::Bytes(bytes) => {
+            if let Err(error) = engine.kernel_bytes(bytes) {
+                engine.kernel_is(stallscope_model::EvidenceState::Partial(error.to_string()));
+            }
+        }
+        Heard::State(state) => engine.kernel_is(state),
+    }
+}
+
+fn start_recording(
+    engine: &mut Engine,
+    job: &JobFacts,
+    output: Option<PathBuf>,
+    name: &str,
+    run_as: Option<RunAs>,
+    view: &mut dyn View,
+) {
+    let target = output.unwrap_or_else(|| PathBuf::from(format!("{name}.stall")));
+    match Recorder::create(&target, job, &engine.summary().host) {
+        Ok(recorder) => {
+            if let Some(RunAs { uid, gid }) = run_as {
+                let _ = std::os::unix::fs::chown(recorder.path(), Some(uid), Some(gid));
+            }
+            engine.record_with(recorder);
+        }
+        Err(error) => view.note(&format!("nothing is recorded: {error}")),
+    }
+}
+
+/// The pid that a person means: a number, or a running job's name or prefix.
+fn find(job: &str) -> Result<u32> {
+    if let Ok(pid) = job.parse() {
+        return Ok(pid);
+    }
+    let running = RuntimeDir::of_this_user()?.running();
+    let found: Vec<_> = running.iter().filter(|(_, card)| card.name.starts_with(job)).collect();
+    match found.as_slice() {
+        [(_, card)] => Ok(card.pid),
+        [] => anyhow::bail!("no job is called {job}; `stallscope ls` lists them, any process can be named by its pid"),
+        several => anyhow::bail!("{} jobs are called {job}…; say more of the name, or a pid", several.len()),
+    }
+}
+
+/// The signals that a session hears.
+pub(crate) struct Signals(Vec<(SignalKind, tokio::signal::unix::Signal)>);
+
+impl Signals {
+    pub(crate) fn new() -> Result<Signals> {
+        let kinds = [
+            SignalKind::interrupt(),
+            SignalKind::terminate(),
+            SignalKind::hangup(),
+            SignalKind::quit(),
+            SignalKind::user_defined1(),
+        ];
+        let heard: std::io::Result<_> = kinds.into_iter().map(|kind| Ok((kind, signal(kind)?))).collect();
+        Ok(Signals(heard?))
+    }
+
+    pub(crate) async fn next(&mut self) -> SignalKind {
+        std::future::poll_fn(|context| {
+            for (kind, stream) in &mut self.0 {
+                if let std::task::Poll::Ready(Some(())) = stream.poll_recv(context) {
+                    return std::task::Poll::Ready(*kind);
+                }
+            }
+            std::task::Poll::Pending
+        })
+        .await
+    }
+}

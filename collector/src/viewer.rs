@@ -1,0 +1,52 @@
+//! Asking a running job's collector.
+
+use crate::runtime::RuntimeDir;
+use anyhow::{Context, Result, bail};
+use stallscope_model::RunSummary;
+use stallscope_wire::{Client, Hello, LINE_LIMIT_BYTES, Reply, Request};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// The state of the job whose collector listens at `socket`.
+///
+/// # Errors
+/// Nobody listens there, or it speaks another version.
+pub fn ask(socket: &Path) -> Result<RunSummary> {
+    let mut stream = UnixStream::connect(socket)
+        .with_context(|| format!("the job's collector does not answer at {}", socket.display()))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.write_all(&stallscope_wire::encode(&Hello::new(Client::Viewer)))?;
+    stream.write_all(&stallscope_wire::encode(&Request::Summary))?;
+    let mut line = Vec::new();
+    BufReader::new(stream.take(LINE_LIMIT_BYTES as u64)).read_until(b'\n', &mut line)?;
+    match stallscope_wire::decode(&line)? {
+        Reply::Summary(summary) => Ok(*summary),
+        Reply::Error(sentence) => bail!(sentence),
+        _ => bail!("the job's collector answered something else"),
+    }
+}
+
+/// The running job that `job` means: a pid, or a name or its prefix.
+///
+/// # Errors
+/// None or several are called so.
+pub fn running_job(job: &str) -> Result<RunSummary> {
+    let running = RuntimeDir::of_this_user()?.running();
+    let pid = job.parse().ok();
+    let exact = |name: &str| running.iter().any(|(_, card)| card.name == *name);
+    let found: Vec<_> = running
+        .iter()
+        .filter(|(_, card)| match pid {
+            Some(pid) => card.pid == pid,
+            None if exact(job) => card.name == job,
+            None => card.name.starts_with(job),
+        })
+        .collect();
+    match found.as_slice() {
+        [(socket, _)] => ask(socket),
+        [] => bail!("there is neither a recording nor a running job called {job}; `stallscope ls` lists both"),
+        several => bail!("{} jobs are called {job}…; say more of the name, or a pid", several.len()),
+    }
+}

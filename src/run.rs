@@ -1,0 +1,107 @@
+use crate::terminal::{self, Colour, StatusLine};
+use anyhow::Result;
+use clap::Args;
+use stallscope_collector::{KernelChoice, LaunchError, RunOptions, View};
+use stallscope_model::RunSummary;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Launch a job and measure it.
+///
+/// The job runs as you, in your environment, with your terminal; its exit code is passed on. At its end, on
+/// Ctrl-C and on SIGUSR1 one screen tells where its time went. Kernel evidence comes from `sudo stallscope
+/// collect`, or with --kernel for this job alone.
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// The command, after `--`
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+    /// What to call the job; by default like its script
+    #[arg(long)]
+    name: Option<String>,
+    /// Where to record; by default NAME.stall in this folder. An existing file is never overwritten
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Get kernel evidence for this job alone (starts a privileged collector with sudo)
+    #[arg(long, conflicts_with = "no_kernel")]
+    kernel: bool,
+    /// Use the shim's evidence alone
+    #[arg(long)]
+    no_kernel: bool,
+    /// Use the kernel's evidence alone
+    #[arg(long)]
+    no_shim: bool,
+    /// Hook syscalls too: sees CPU time inside reads, costs each syscall of the node about 100 ns
+    #[arg(long, conflicts_with = "no_kernel")]
+    syscalls: bool,
+    /// Print neither progress nor the screen at the end
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+pub(crate) fn main(verb: Run, colour: Colour) -> Result<ExitCode> {
+    let mut view = Screen::new(colour, verb.quiet);
+    let outcome = stallscope_collector::run(
+        RunOptions {
+            command: verb.command,
+            name: verb.name,
+            output: verb.output,
+            kernel: match (verb.kernel, verb.no_kernel) {
+                (true, _) => KernelChoice::Sudo,
+                (_, true) => KernelChoice::Off,
+                _ => KernelChoice::Auto,
+            },
+            shim: !verb.no_shim,
+            syscalls: verb.syscalls,
+        },
+        &mut view,
+    );
+    drop(view);
+    match outcome {
+        Ok(code) => Ok(ExitCode::from(code as u8)),
+        Err(error) => match error.downcast_ref::<LaunchError>() {
+            Some(launch) => {
+                eprintln!("stallscope: {launch}");
+                Ok(ExitCode::from(launch.code as u8))
+            }
+            None => Err(error),
+        },
+    }
+}
+
+/// The terminal of `run` and `attach`: everything goes to stderr, because stdout is the job's.
+pub(crate) struct Screen {
+    colour: Colour,
+    quiet: bool,
+    status: StatusLine,
+}
+
+impl Screen {
+    pub(crate) fn new(colour: Colour, quiet: bool) -> Screen {
+        Screen { colour, quiet, status: StatusLine::new() }
+    }
+}
+
+impl View for Screen {
+    fn progress(&mut self, summary: &RunSummary) {
+        if !self.quiet {
+            let line = stallscope_reports::progress::line(summary, self.status.width());
+            self.status.show(&line);
+        }
+    }
+
+    fn note(&mut self, sentence: &str) {
+        if !self.quiet {
+            eprintln!("stallscope: {sentence}");
+        }
+    }
+
+    fn screen(&mut self, summary: &RunSummary, recording: Option<&Path>) {
+        self.status.clear();
+        if !self.quiet {
+            let style = terminal::style(&std::io::stderr(), self.colour);
+            eprint!("\n{}", stallscope_reports::text::screen(summary, recording, &style));
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What kind of terminal there is, and the one line of progress at its foot.
+
+use clap::ValueEnum;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Colour {
+    Auto,
+    Always,
+    Never,
+}
+
+/// How to write to a stream that may be a terminal.
+pub(crate) fn style(stream: &impl IsTerminal, colour: Colour) -> stallscope_reports::Style {
+    let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let terminal = stream.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(|name| std::env::var(name).ok().filter(|v| !v.is_empty()));
+    stallscope_reports::Style {
+        width: width(),
+        colour: match colour {
+            Colour::Always => true,
+            Colour::Never => false,
+            Colour::Auto => terminal && !set("NO_COLOR"),
+        },
+        // Where no locale is set at all (a container), a terminal of today still speaks UTF-8.
+        unicode: locale.is_none_or(|locale| locale.to_uppercase().contains("UTF")),
+    }
+}
+
+/// Columns of the terminal behind stderr or stdout; 80 where there is none.
+fn width() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr())
+        .or_else(|_| rustix::termios::tcgetwinsize(std::io::stdout()));
+    match size {
+        Ok(size) if size.ws_col > 0 => usize::from(size.ws_col),
+        _ => 80,
+    }
+}
+
+/// How often a line is printed where the output is no terminal.
+const PLAIN_PERIOD: Duration = Duration::from_secs(10);
+
+/// Progress on stderr: one line kept at the foot of a terminal, below a scroll region, so that whatever the
+/// job prints scrolls above it as before; a plain line now and then elsewhere.
+#[derive(Debug)]
+pub(crate) struct StatusLine {
+    terminal: bool,
+    /// Rows of the terminal for which the scroll region was last set; 0 when it is not set.
+    rows: u16,
+    last_plain: Instant,
+}
+
+impl StatusLine {
+    pub(crate) fn new() -> StatusLine {
+        let terminal = std::io::stderr().is_terminal()
+            && std::env::var_os("TERM").is_some_and(|term| term != "dumb");
+        StatusLine { terminal, rows: 0, last_plain: Instant::now() }
+    }
+
+    /// Columns there are for the line.
+    pub(crate) fn width(&self) -> usize {
+        width()
+    }
+
+    pub(crate) fn show(&mut self, line: &str) {
+        let mut err = std::io::stderr().lock();
+        if !self.terminal {
+            if self.last_plain.elapsed() >= PLAIN_PERIOD {
+                self.last_plain = Instant::now();
+                // A terminal that is gone must not take the job with it.
+                let _ = writeln!(err, "stallscope: {line}");
+            }
+            return;
+        }
+        let Ok(size) = rustix::termios::tcgetwinsize(&err) else { return };
+        let rows = size.ws_row;
+        if rows < 4 {
+            return;
+        }
+        if rows != self.rows {
+            // A new line first, so that the lowest row is free; then the region, which moves the cursor home:
+            // saved and restored around it.
+            let _ = write!(err, "\n\x1b7\x1b[1;{}r\x1b8\x1b[1A", rows - 1);
+            self.rows = rows;
+        }
+        let _ = write!(err, "\x1b7\x1b[{rows};1H\x1b[2K\x1b[2m{line}\x1b[0m\x1b8");
+        let _ = err.flush();
+    }
+
+    /// Gives the terminal its lowest row back.
+    pub(crate) fn clear(&mut self) {
+        if self.rows > 0 {
+            let mut err = std::io::stderr().lock();
+            let _ = write!(err, "\x1b7\x1b[r\x1b[{};1H\x1b[2K\x1b8", self.rows);
+            let _ = err.flush();
+            self.rows = 0;
+        }
+    }
+}
+
+impl Drop for StatusLine {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Writes to stdout; a reader that has seen enough (`| head`) is no error.
+pub(crate) fn print(text: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
