@@ -1,6 +1,7 @@
 """Storage that is exactly as slow as asked: ext4 on a loop device under a blkio throttle. Needs root and blkio v1.
 
-As a program: `storage.py up|down --image FILE --mount DIR [--size-mb N] [--read-mb-s N] [--read-iops N]`.
+As a program: `storage.py check|up|limit|down --image FILE --mount DIR [--size-mb N] [--read-mb-s N]
+[--read-iops N]`, and `storage.py forget --mount DIR`, which drops a folder's cached pages.
 What an earlier, killed user left mounted is tidied up by the next `up`.
 """
 
@@ -115,27 +116,27 @@ def call(*command) -> str:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("verb", choices=["up", "down", "check"])
-    parser.add_argument("--image", type=Path)
-    parser.add_argument("--mount", type=Path)
+    parser.add_argument("verb", choices=["check", "up", "limit", "down", "forget"])
+    parser.add_argument("--image", type=Path, default=Path("storage.img"))
+    parser.add_argument("--mount", type=Path, default=Path("storage"))
     parser.add_argument("--size-mb", type=int, default=1024)
     parser.add_argument("--read-mb-s", type=float, default=0)
     parser.add_argument("--read-iops", type=int, default=0)
     flags = parser.parse_args()
-    if flags.verb == "check":
-        if reason := unavailable():
-            sys.exit(reason)
-        return
-    if not flags.image or not flags.mount:
-        parser.error("--image and --mount are needed")
     storage = SlowStorage(flags.image, flags.mount, flags.size_mb)
     try:
-        if flags.verb == "up":
+        if flags.verb == "check":
+            if reason := unavailable():
+                sys.exit(reason)
+        elif flags.verb == "up":
             storage.up()
+        elif flags.verb == "limit":
             storage.limit(int(flags.read_mb_s * (1 << 20)), flags.read_iops)
-        else:
+        elif flags.verb == "down":
             storage.down()
-    except StorageError as error:
+        else:
+            forget(flags.mount)
+    except (StorageError, OSError) as error:
         sys.exit(str(error))
 
 

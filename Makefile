@@ -1,0 +1,54 @@
+# The two commands of the README are `make demo` and `make test`; each sets up what it needs.
+PYTHON := .venv/bin/python
+
+.PHONY: help demo test build lint bench bench-truth bench-overhead clean-storage
+
+help:
+	@echo 'make demo            train a small network on slow storage and show where its time went'
+	@echo 'make test            set up, build and run every test'
+	@echo 'make build           the program and the Python package, optimised'
+	@echo 'make lint            formatting, clippy, licences and advisories'
+	@echo 'make ebpf            rebuild the committed kernel object; make ebpf-check compares'
+	@echo 'make test-kernels    load the kernel side on other kernels, in virtual machines'
+	@echo 'make bench-truth     measured shares beside the true ones'
+	@echo 'make bench-overhead  what measuring costs, beside other tools'
+
+demo:
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory build
+	@demo/run.sh
+
+test:
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory build
+	@scripts/test.sh
+
+# Quiet on success: the second `make demo` has nothing to say here.
+build:
+	@cargo build --release --quiet
+	@PYTHON=$(PYTHON) probe/python/stage.sh release
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	@if command -v cargo-deny >/dev/null; then cargo deny --log-level error check; \
+	else echo 'lint: cargo-deny is not installed, so licences and advisories were not checked' >&2; fi
+
+bench: bench-truth bench-overhead
+
+bench-truth:
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory build
+	@$(PYTHON) bench/truth.py $(ARGS)
+
+bench-overhead:
+	@scripts/setup.sh bench
+	@$(MAKE) --no-print-directory build
+	@$(PYTHON) bench/overhead.py $(ARGS)
+
+# What a killed demo or benchmark left mounted; their next start does the same.
+clean-storage:
+	@python3 truth/storage.py down --image target/truth/storage.img --mount target/truth/storage
+	@python3 truth/storage.py down --image target/demo/storage.img --mount target/demo/data
+
+-include ebpf/ebpf.mk

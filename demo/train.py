@@ -1,0 +1,68 @@
+"""Trains a small convolutional network on a folder of images."""
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision import datasets, transforms
+
+
+def network(classes: int) -> nn.Module:
+    def block(inputs: int, outputs: int) -> list[nn.Module]:
+        return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)]
+
+    return nn.Sequential(
+        *block(3, 16), *block(16, 32), *block(32, 64), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes)
+    )
+
+
+def evaluate(model: nn.Module, loader: DataLoader) -> float:
+    model.eval()
+    right = 0
+    with torch.no_grad():
+        for images, labels in loader:
+            right += (model(images).argmax(1) == labels).sum().item()
+    model.train()
+    return right / len(loader.dataset)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"))
+    parser.add_argument("--checkpoint-every", type=int, default=20, help="steps")
+    args = parser.parse_args()
+
+    torch.manual_seed(0)
+    normalize = transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    augment = transforms.Compose(
+        [transforms.RandomResizedCrop(64, scale=(0.5, 1)), transforms.RandomHorizontalFlip(), transforms.ToTensor(), normalize]
+    )
+    plain = transforms.Compose([transforms.Resize(64), transforms.CenterCrop(64), transforms.ToTensor(), normalize])
+    train_set = datasets.ImageFolder(args.data / "train", augment)
+    test_set = datasets.ImageFolder(args.data / "val", plain)
+    train_loader = DataLoader(train_set, args.batch_size, shuffle=True, num_workers=args.workers)
+    test_loader = DataLoader(test_set, args.batch_size, num_workers=args.workers)
+
+    model = network(len(train_set.classes))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    step = 0
+    for epoch in range(args.epochs):
+        for images, labels in train_loader:
+            loss = nn.functional.cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+            if step % args.checkpoint_every == 0:
+                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.checkpoint)
+        print(f"epoch {epoch}: loss {loss.item():.3f}, accuracy {evaluate(model, test_loader):.1%}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

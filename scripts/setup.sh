@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Gets what a purpose needs and is not there yet; quick when all is. Usage: scripts/setup.sh demo|test|bench
+# Never fails for what only narrows what can be done: it says so in a sentence and goes on.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+purpose=${1:-demo}
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# Installs Debian packages where that is possible; else names them.
+packages() {
+    local missing=()
+    for name in "$@"; do
+        dpkg-query -W -f='${Status}' "$name" 2>/dev/null | grep -q 'install ok installed' || missing+=("$name")
+    done
+    [ ${#missing[@]} -eq 0 ] && return 0
+    if ! have apt-get; then
+        say "this is not a Debian or Ubuntu; without the packages ${missing[*]} (or their like) some things stay off"
+    elif [ "$(id -u)" != 0 ]; then
+        say "as root, \`apt-get install ${missing[*]}\` would turn on what stays off without them"
+    else
+        say "installing ${missing[*]}"
+        local log=target/setup/apt.log
+        mkdir -p target/setup
+        { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; } \
+            >"$log" 2>&1 </dev/null || say "apt-get could not install ${missing[*]} (see $log); what needs them stays off"
+    fi
+}
+
+# A Python with torch in .venv, remade only when the list of requirements changed.
+environment() {
+    local stamp=.venv/.requirements
+    [ -f "$stamp" ] && cmp -s scripts/requirements.txt "$stamp" && return 0
+    local python=${PYTHON:-}
+    for candidate in python3.13 python3.12 python3.11 python3.10 python3; do
+        [ -n "$python" ] && break
+        have "$candidate" && "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null &&
+            python=$candidate
+    done
+    if [ -z "$python" ]; then
+        say "no Python of 3.10 or later with venv was found; install python3 and python3-venv, or name one in PYTHON"
+        exit 1
+    fi
+    say "putting torch and its kin into .venv with $python (about 3 GB, once)"
+    [ -x .venv/bin/python ] || "$python" -m venv .venv
+    .venv/bin/python -m pip install --quiet --requirement scripts/requirements.txt </dev/null
+    cp scripts/requirements.txt "$stamp"
+}
+
+toolchain() {
+    have cargo && return 0
+    say "cargo is not there; install Rust (rustup.rs) of the version named in Cargo.toml"
+    exit 1
+}
+
+case $purpose in
+demo)
+    toolchain
+    packages e2fsprogs mount
+    environment
+    ;;
+test)
+    toolchain
+    packages e2fsprogs mount strace python3-torch python3-venv clang-19 llvm-19 libbpf-dev
+    environment
+    ;;
+bench)
+    toolchain
+    packages e2fsprogs mount strace bpftrace fio
+    environment
+    ;;
+*)
+    say "unknown purpose '$purpose'; it is demo, test or bench"
+    exit 2
+    ;;
+esac
