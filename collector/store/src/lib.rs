@@ -1,1 +1,23 @@
-//! Recordings: one SQLite file a run.
+//! Recordings: one SQLite file a run, readable while it is written and after its writer was killed.
+//!
+//! [`Recorder`] writes, [`Recording`] reads. `docs/recording.md` describes the file for those who open it with
+//! other tools.
+
+mod alive;
+mod error;
+mod growth;
+mod live;
+mod place;
+mod recorder;
+mod recording;
+mod rollup;
+mod rows;
+mod schema;
+mod tables;
+
+pub use error::Error;
+pub use place::{live_recordings, recordings_in};
+pub use recorder::{Finished, Options, Recorder};
+pub use recording::{Recording, State, StepFilter, Steps};
+pub use rows::{ClockAnchor, Rollup, RollupPeriod, StepRow};
+pub use schema::VERSION;

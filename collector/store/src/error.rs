@@ -1,0 +1,34 @@
+use std::path::{Path, PathBuf};
+
+/// Why a recording cannot be read; one sentence naming the file and the way out.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{} cannot be read: {reason}", path.display())]
+    Unreadable { path: PathBuf, reason: String },
+    #[error("{} is not a stallscope recording", path.display())]
+    NotARecording { path: PathBuf },
+    #[error(
+        "{} was written by a newer stallscope (recording format {found}, this one knows up to {known}); update stallscope to read it",
+        path.display()
+    )]
+    Newer { path: PathBuf, found: i64, known: i64 },
+    #[error("{} is damaged ({reason}); `sqlite3 FILE .recover` may save a part of it", path.display())]
+    Damaged { path: PathBuf, reason: String },
+    #[error("{} is being written on {host}, at {}; read it there, or here once the run has ended", path.display(), live.display())]
+    Elsewhere { path: PathBuf, host: String, live: PathBuf },
+}
+
+impl Error {
+    /// Sorts what SQLite said into what the reader of the sentence can act on.
+    pub(crate) fn of_sqlite(path: &Path, error: &rusqlite::Error) -> Error {
+        use rusqlite::ErrorCode::*;
+        let path = path.to_path_buf();
+        match error.sqlite_error_code() {
+            Some(NotADatabase) => Error::NotARecording { path },
+            Some(
+                CannotOpen | PermissionDenied | ReadOnly | DatabaseBusy | DatabaseLocked | SystemIoFailure,
+            ) => Error::Unreadable { path, reason: error.to_string() },
+            _ => Error::Damaged { path, reason: error.to_string() },
+        }
+    }
+}

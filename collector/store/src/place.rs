@@ -1,0 +1,232 @@
+//! Where recordings are: names, the spool for targets that SQLite cannot be trusted on, and the way back.
+
+use crate::alive::is_written;
+use rustix::fs::{Mode, OFlags};
+use rustix::process::geteuid;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// Ends every recording's name.
+const EXTENSION: &str = "stall";
+/// Begins a file that stands in for a recording while that is written in the spool of some host.
+const POINTER: &str = "stallscope recording, written elsewhere until the run ends\n";
+const POINTER_BYTES: u64 = 8192;
+/// Databases are whole multiples of it, pointers never.
+const SECTOR: usize = 512;
+
+/// Recordings in `directory`, by name.
+///
+/// # Errors
+/// When the directory cannot be listed.
+pub fn recordings_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found: Vec<PathBuf> = fs::read_dir(directory)?
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION) && path.is_file())
+        .collect();
+    found.sort();
+    Ok(found)
+}
+
+/// Recordings of this user that are being written on this host, wherever they are.
+pub fn live_recordings() -> Vec<PathBuf> {
+    spool(None).map(|spool| live_in(&spool)).unwrap_or_default()
+}
+
+pub(crate) fn live_in(spool: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(spool) else { return Vec::new() };
+    let mut live = Vec::new();
+    for link in entries.filter_map(|entry| entry.ok().map(|entry| entry.path())) {
+        let Ok(recording) = fs::read_link(&link) else { continue };
+        if is_written(&recording) {
+            live.push(recording);
+        } else {
+            // What is left of a recorder that was killed; whoever removes it first is right.
+            let _ = fs::remove_file(&link);
+        }
+    }
+    live.sort();
+    live
+}
+
+/// Tells [`live_recordings`] about `recording`; the link is to be removed when it is finished.
+pub(crate) fn announce(spool: &Path, recording: &Path) -> Option<PathBuf> {
+    (1..1000)
+        .map(|nth| spool.join(format!("live-{}-{nth}", std::process::id())))
+        .find(|link| symlink(recording, link).is_ok())
+}
+
+/// `target` with the extension every recording has, in its directory by its real name.
+pub(crate) fn normalise(target: &Path) -> io::Result<PathBuf> {
+    let name = target.file_name().ok_or_else(|| io::Error::other("it has no file name"))?;
+    let directory = match target.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let mut path = directory.canonicalize()?.join(name);
+    if path.extension().is_none_or(|extension| extension != EXTENSION) {
+        let mut name = name.to_owned();
+        name.push(".");
+        name.push(EXTENSION);
+        path.set_file_name(name);
+    }
+    Ok(path)
+}
+
+/// Creates an empty file at `target`, or at the first free of `NAME.2.stall`, `NAME.3.stall`, …
+pub(crate) fn reserve(target: &Path) -> io::Result<PathBuf> {
+    let stem = target.file_stem().unwrap_or_default();
+    for nth in 1..100_000 {
+        let path = match nth {
+            1 => target.to_path_buf(),
+            _ => {
+                let mut name = stem.to_owned();
+                name.push(format!(".{nth}.{EXTENSION}"));
+                target.with_file_name(name)
+            }
+        };
+        // A log left beside a recording that somebody removed would be taken for ours.
+        if path.with_extension(format!("{EXTENSION}-wal")).exists() {
+            continue;
+        }
+        match OpenOptions::new().write(true).create_new(true).open(&path) {
+            Ok(_) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::other("every name is taken"))
+}
+
+/// Whether the file system of `directory` keeps locks and shared memory as SQLite's log needs them.
+pub(crate) fn is_local(directory: &Path) -> bool {
+    // NFS, SMB, CIFS, SMB2, Ceph, Lustre, GPFS, BeeGFS, AFS (two), 9p, FUSE, GFS2, OCFS2, PanFS, Coda, OrangeFS.
+    const REMOTE: [u64; 17] = [
+        0x6969,
+        0x517b,
+        0xff53_4d42,
+        0xfe53_4d42,
+        0x00c3_6400,
+        0x0bd0_0bd0,
+        0x4750_4653,
+        0x1983_0326,
+        0x5346_414f,
+        0x6b41_4653,
+        0x0102_1997,
+        0x6573_5546,
+        0x0116_1970,
+        0x7461_636f,
+        0xaad7_aaea,
+        0x7375_7245,
+        0x2003_0528,
+    ];
+    rustix::fs::statfs(directory).is_ok_and(|facts| !REMOTE.contains(&(facts.f_type as u64 & 0xffff_ffff)))
+}
+
+/// A directory of this user alone on a local file system; `chosen` instead of the usual ones if given.
+///
+/// `/var/tmp` comes first: it survives a reboot, and the runtime directory is memory that goes at logout.
+pub(crate) fn spool(chosen: Option<&Path>) -> io::Result<PathBuf> {
+    let name = format!("stallscope-{}", geteuid().as_raw());
+    let candidates = match chosen {
+        Some(directory) => vec![directory.to_path_buf()],
+        None => ["/var/tmp", "/tmp"]
+            .into_iter()
+            .map(PathBuf::from)
+            .chain(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))
+            .map(|directory| directory.join(&name))
+            .collect(),
+    };
+    let mut reason = io::Error::other("no directory to spool to");
+    for directory in candidates {
+        match private_directory(&directory) {
+            Ok(()) if chosen.is_some() || is_local(&directory) => return Ok(directory),
+            Ok(()) => {}
+            Err(error) => reason = error,
+        }
+    }
+    Err(reason)
+}
+
+fn private_directory(directory: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            // In a directory anyone may write to, somebody else may have been first.
+            let facts = fs::symlink_metadata(directory)?;
+            if facts.is_dir() && facts.uid() == geteuid().as_raw() && facts.permissions().mode() & 0o077 == 0
+            {
+                Ok(())
+            } else {
+                Err(io::Error::other(format!(
+                    "{} is not a directory of this user alone",
+                    directory.display()
+                )))
+            }
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Where a recording is while its target only holds a pointer.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Pointer {
+    pub(crate) host: String,
+    pub(crate) live: PathBuf,
+}
+
+/// Lets `reserved` (an empty file of ours) say where its recording is being written.
+pub(crate) fn point(reserved: &Path, live: &Path) -> io::Result<()> {
+    let mut text = format!("{POINTER}host={}\npath={}\n", host_name(), live.display());
+    if text.len().is_multiple_of(SECTOR) {
+        text.push('\n');
+    }
+    OpenOptions::new().write(true).open(reserved)?.write_all(text.as_bytes())
+}
+
+/// Reads what [`point`] wrote; `None` when `path` is something else.
+///
+/// A file that SQLite may have open is not touched: closing it again would drop SQLite's locks in this process.
+pub(crate) fn follow(path: &Path) -> Option<Pointer> {
+    let size = fs::metadata(path).ok().filter(|facts| facts.is_file())?.len();
+    if size > POINTER_BYTES || size.is_multiple_of(SECTOR as u64) {
+        return None;
+    }
+    let mut text = String::new();
+    File::open(path).ok()?.take(POINTER_BYTES).read_to_string(&mut text).ok()?;
+    let mut lines = text.strip_prefix(POINTER)?.lines();
+    let host = lines.next()?.strip_prefix("host=")?.to_owned();
+    let live = PathBuf::from(lines.next()?.strip_prefix("path=")?);
+    Some(Pointer { host, live })
+}
+
+pub(crate) fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Copies the closed recording `from` over `reserved` (a file of ours) so that it is there whole or not at all.
+pub(crate) fn move_into(from: &Path, reserved: &Path) -> io::Result<()> {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(reserved.file_name().unwrap_or_default());
+    name.push(format!(".{}.part", std::process::id()));
+    let part = reserved.with_file_name(name);
+    let moved = copy_synced(from, &part).and_then(|()| fs::rename(&part, reserved)).and_then(|()| {
+        let directory = reserved.parent().unwrap_or(Path::new("/"));
+        // Not every network file system lets a directory be synced; the file itself is.
+        let _ = rustix::fs::open(directory, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map(|directory| rustix::fs::fsync(&directory));
+        fs::remove_file(from)
+    });
+    if moved.is_err() {
+        let _ = fs::remove_file(&part);
+    }
+    moved
+}
+
+fn copy_synced(from: &Path, to: &Path) -> io::Result<()> {
+    let mut source = File::open(from)?;
+    let mut copy = OpenOptions::new().write(true).create_new(true).open(to)?;
+    io::copy(&mut source, &mut copy)?;
+    copy.sync_all()
+}

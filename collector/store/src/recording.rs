@@ -1,0 +1,319 @@
+use crate::alive::{beside, is_written};
+use crate::error::Error;
+use crate::place::Pointer;
+use crate::rows::{
+    ClockAnchor, Rollup, RollupPeriod, StepRow, phase_text, read_rollup, read_step, rollup_columns,
+};
+use crate::rows::{signed, step_columns, unsigned};
+use crate::{live, place, schema};
+use rusqlite::config::DbConfig;
+use rusqlite::types::Value;
+use rusqlite::{Connection, OpenFlags, Transaction, params_from_iter};
+use stallscope_model::{Loss, Phase, RunSummary};
+use std::collections::VecDeque;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What a recording's writer is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It is being written.
+    Running,
+    /// Its writer finished it.
+    Finished,
+    /// Its writer is gone and did not finish it; everything up to its last flush is there.
+    Killed,
+}
+
+/// Which steps; the default is all.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StepFilter {
+    pub rank: Option<u32>,
+    pub loader: Option<u16>,
+    pub phase: Option<Phase>,
+    /// Steps that end after this moment.
+    pub after_ns: Option<u64>,
+    /// Steps that start before this moment.
+    pub before_ns: Option<u64>,
+}
+
+/// A recording opened for reading, whether it is finished, being written or left by a killed writer.
+#[derive(Debug)]
+pub struct Recording {
+    connection: Connection,
+    path: PathBuf,
+}
+
+impl Recording {
+    /// Opens the recording at `path`, or the one a pointer there names.
+    ///
+    /// # Errors
+    /// One sentence each for a file that cannot be read, is none of ours, is damaged, comes from a newer version
+    /// or is being written on another host.
+    pub fn open(path: &Path) -> Result<Recording, Error> {
+        let facts = fs::metadata(path)
+            .map_err(|error| Error::Unreadable { path: path.to_path_buf(), reason: error.to_string() })?;
+        if !facts.is_file() || facts.len() == 0 {
+            return Err(Error::NotARecording { path: path.to_path_buf() });
+        }
+        match place::follow(path) {
+            None => Recording::open_database(path),
+            Some(Pointer { host, live }) if host == place::host_name() && live.is_file() => {
+                Recording::open_database(&live)
+            }
+            Some(Pointer { host, live }) => Err(Error::Elsewhere { path: path.to_path_buf(), host, live }),
+        }
+    }
+
+    fn open_database(path: &Path) -> Result<Recording, Error> {
+        settle(path);
+        Recording::connect(path, false).or_else(|error| match error {
+            // A log without its shared memory in a directory that cannot be written to: the file alone will do.
+            Error::Unreadable { .. } if !is_written(path) => {
+                Recording::connect(path, true).map_err(|_| error)
+            }
+            _ => Err(error),
+        })
+    }
+
+    fn connect(path: &Path, immutable: bool) -> Result<Recording, Error> {
+        let sqlite = |error: rusqlite::Error| Error::of_sqlite(path, &error);
+        let flags =
+            OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+        let connection = Connection::open_with_flags(uri(path, immutable), flags).map_err(sqlite)?;
+        connection.busy_timeout(Duration::from_secs(2)).map_err(sqlite)?;
+        // The file may come from anywhere: no code of its own, and no trust in its cells.
+        for (setting, on) in [
+            (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),
+            (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
+            (DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false),
+            (DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false),
+        ] {
+            connection.set_db_config(setting, on).map_err(sqlite)?;
+        }
+        connection.pragma_update(None, "cell_size_check", true).map_err(sqlite)?;
+        let pragma = |name: &str| {
+            connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(sqlite)
+        };
+        if pragma("application_id")? != schema::APPLICATION_ID {
+            return Err(Error::NotARecording { path: path.to_path_buf() });
+        }
+        match pragma("user_version")? {
+            found if found > schema::VERSION => {
+                Err(Error::Newer { path: path.to_path_buf(), found, known: schema::VERSION })
+            }
+            found if found < 1 => {
+                Err(Error::Damaged { path: path.to_path_buf(), reason: format!("format {found}") })
+            }
+            _ => Ok(Recording { connection, path: path.to_path_buf() }),
+        }
+    }
+
+    /// Where the recording is, which is not where it was asked for when that is a pointer.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// # Errors
+    /// When the file is damaged.
+    pub fn state(&self) -> Result<State, Error> {
+        // Finished is looked for after the lock, so that a writer that ends in between is not taken for killed.
+        let written = is_written(&self.path);
+        let state: String = self.one("SELECT value FROM meta WHERE key = 'state'", |row| row.get(0))?;
+        Ok(match (state.as_str(), written) {
+            ("finished", _) => State::Finished,
+            (_, true) => State::Running,
+            (_, false) => State::Killed,
+        })
+    }
+
+    /// The run as of the last flush, with everything that was lost.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub fn summary(&self) -> Result<RunSummary, Error> {
+        let json: String = self.one("SELECT json FROM summary", |row| row.get(0))?;
+        let mut summary: RunSummary =
+            serde_json::from_str(&json).map_err(|error| self.damaged(format!("its summary: {error}")))?;
+        summary.losses = self.losses()?;
+        Ok(summary)
+    }
+
+    /// # Errors
+    /// When the file is damaged.
+    pub fn losses(&self) -> Result<Vec<Loss>, Error> {
+        self.all("SELECT reason, count FROM loss ORDER BY reason", &[], |row| {
+            Ok(Loss { reason: row.get(0)?, count: unsigned(row, 1)? })
+        })
+    }
+
+    /// # Errors
+    /// When the file is damaged.
+    pub fn anchors(&self) -> Result<Vec<ClockAnchor>, Error> {
+        self.all("SELECT monotonic_ns, boottime_ns, wall_ns FROM clock_anchor ORDER BY 1", &[], |row| {
+            Ok(ClockAnchor {
+                monotonic_ns: unsigned(row, 0)?,
+                boottime_ns: unsigned(row, 1)?,
+                wall_ns: unsigned(row, 2)?,
+            })
+        })
+    }
+
+    /// Roll-ups of one period, by time.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub fn rollups(&self, period: RollupPeriod) -> Result<Vec<Rollup>, Error> {
+        let sql = format!(
+            "SELECT {} FROM rollup WHERE period_s = ? ORDER BY start_ns, rank, loader, phase",
+            rollup_columns()
+        );
+        self.all(&sql, &[Value::Integer(signed(period.seconds()))], read_rollup)
+    }
+
+    /// Steps in the order they were written, as one consistent state of a recording that is still written. They
+    /// are read a few thousand at a time.
+    ///
+    /// # Errors
+    /// When the file is damaged; the iterator then ends after saying so.
+    pub fn steps(&self, filter: &StepFilter) -> Result<Steps<'_>, Error> {
+        let snapshot = match self.connection.is_autocommit() {
+            true => Some(self.connection.unchecked_transaction().map_err(|error| self.sqlite(&error))?),
+            false => None,
+        };
+        Ok(Steps {
+            recording: self,
+            _snapshot: snapshot,
+            filter: *filter,
+            last: 0,
+            page: VecDeque::new(),
+            done: false,
+        })
+    }
+
+    fn one<T>(
+        &self,
+        sql: &str,
+        read: impl FnOnce(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, Error> {
+        self.connection.query_row(sql, [], read).map_err(|error| self.sqlite(&error))
+    }
+
+    fn all<T>(
+        &self,
+        sql: &str,
+        values: &[Value],
+        read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>, Error> {
+        let rows = || -> rusqlite::Result<Vec<T>> {
+            self.connection.prepare_cached(sql)?.query_map(params_from_iter(values), read)?.collect()
+        };
+        rows().map_err(|error| self.sqlite(&error))
+    }
+
+    fn sqlite(&self, error: &rusqlite::Error) -> Error {
+        Error::of_sqlite(&self.path, error)
+    }
+
+    fn damaged(&self, reason: String) -> Error {
+        Error::Damaged { path: self.path.clone(), reason }
+    }
+}
+
+/// See [`Recording::steps`].
+#[derive(Debug)]
+pub struct Steps<'a> {
+    recording: &'a Recording,
+    _snapshot: Option<Transaction<'a>>,
+    filter: StepFilter,
+    last: i64,
+    page: VecDeque<StepRow>,
+    done: bool,
+}
+
+impl Steps<'_> {
+    const PAGE: i64 = 4096;
+
+    fn fill(&mut self) -> Result<(), Error> {
+        let StepFilter { rank, loader, phase, after_ns, before_ns } = self.filter;
+        let mut conditions = vec!["id > ?"];
+        let mut values = vec![Value::Integer(self.last)];
+        for (condition, value) in [
+            ("rank = ?", rank.map(|rank| Value::Integer(rank.into()))),
+            ("loader = ?", loader.map(|loader| Value::Integer(loader.into()))),
+            ("phase = ?", phase.map(|phase| Value::Text(phase_text(phase).to_owned()))),
+            ("end_ns > ?", after_ns.map(|ns| Value::Integer(signed(ns)))),
+            ("start_ns < ?", before_ns.map(|ns| Value::Integer(signed(ns)))),
+        ] {
+            if let Some(value) = value {
+                conditions.push(condition);
+                values.push(value);
+            }
+        }
+        let sql = format!(
+            "SELECT id, {} FROM step WHERE {} ORDER BY id LIMIT {}",
+            step_columns(),
+            conditions.join(" AND "),
+            Self::PAGE
+        );
+        let rows =
+            self.recording.all(&sql, &values, |row| Ok((row.get::<_, i64>(0)?, read_step(row, 1)?)))?;
+        self.done = rows.len() < Self::PAGE as usize;
+        if let Some((last, _)) = rows.last() {
+            self.last = *last;
+        }
+        self.page = rows.into_iter().map(|(_, row)| row).collect();
+        Ok(())
+    }
+}
+
+impl Iterator for Steps<'_> {
+    type Item = Result<StepRow, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.page.is_empty()
+            && !self.done
+            && let Err(error) = self.fill()
+        {
+            self.done = true;
+            return Some(Err(error));
+        }
+        self.page.pop_front().map(Ok)
+    }
+}
+
+/// Folds the log that a killed writer left into its recording, so that copying the one file copies everything.
+/// Best effort: where it cannot be done, the log is read beside the file.
+fn settle(path: &Path) {
+    let log = beside(path, "-wal");
+    if !log.exists() || is_written(path) {
+        return;
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let Ok(connection) = Connection::open_with_flags(path, flags) else { return };
+    if connection.busy_timeout(Duration::ZERO).is_err() {
+        return;
+    }
+    let ours = connection.pragma_query_value(None, "application_id", |row| row.get::<_, i64>(0));
+    if ours.is_ok_and(|id| id == schema::APPLICATION_ID) {
+        let _ = live::fold(&connection);
+    }
+}
+
+/// `path` as SQLite takes it with parameters.
+fn uri(path: &Path, immutable: bool) -> String {
+    use std::os::unix::ffi::OsStrExt;
+    let mut uri = String::from("file:");
+    if path.is_relative() {
+        uri.push_str("./");
+    }
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' => uri.push(*byte as char),
+            other => uri.push_str(&format!("%{other:02x}")),
+        }
+    }
+    uri.push_str(if immutable { "?mode=ro&immutable=1" } else { "?mode=ro" });
+    uri
+}

@@ -1,0 +1,50 @@
+use rusqlite::Connection;
+use stallscope_model::Cause;
+
+/// Version of the tables below, kept in `PRAGMA user_version`.
+pub const VERSION: i64 = 1;
+
+/// `PRAGMA application_id` of a recording: "STAL".
+pub(crate) const APPLICATION_ID: i64 = 0x5354_414c;
+
+const TABLES: &str = "
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE job (name TEXT, command TEXT, pid INTEGER, user TEXT, started_wall_ns INTEGER,
+    ended_wall_ns INTEGER, exit_code INTEGER, attached INTEGER, facts TEXT);
+CREATE TABLE host (host TEXT, kernel TEXT, cpus INTEGER, cpu_model TEXT, memory_bytes INTEGER, gpus TEXT);
+CREATE TABLE rank (rank INTEGER PRIMARY KEY, world_size INTEGER, pid INTEGER, host TEXT, torch_version TEXT,
+    python_version TEXT, unavailable TEXT);
+CREATE TABLE loader (rank INTEGER, loader INTEGER, workers INTEGER, batch_size INTEGER,
+    prefetch_factor INTEGER, pin_memory INTEGER, persistent_workers INTEGER, start_method TEXT, dataset TEXT,
+    dataset_len INTEGER, PRIMARY KEY (rank, loader)) WITHOUT ROWID;
+CREATE TABLE loss (reason TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE diagnosis (name TEXT, finding TEXT, evidence TEXT, advice TEXT, cause TEXT, share REAL);
+CREATE TABLE clock_anchor (monotonic_ns INTEGER PRIMARY KEY, boottime_ns INTEGER, wall_ns INTEGER);
+CREATE TABLE summary (id INTEGER PRIMARY KEY CHECK (id = 1), json TEXT NOT NULL);
+";
+
+/// Makes the tables in an empty database, in one transaction.
+pub(crate) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
+    let causes: String = cause_columns().map(|name| format!("{name} INTEGER NOT NULL, ")).collect();
+    let tables = format!(
+        "{TABLES}
+        CREATE TABLE step (id INTEGER PRIMARY KEY, rank INTEGER NOT NULL, loader INTEGER NOT NULL,
+            phase TEXT NOT NULL, idx INTEGER NOT NULL, start_ns INTEGER NOT NULL, end_ns INTEGER NOT NULL,
+            {causes} hidden_ns INTEGER, producer INTEGER, samples INTEGER NOT NULL, kernel INTEGER NOT NULL,
+            shim INTEGER NOT NULL, merged INTEGER NOT NULL);
+        CREATE TABLE rollup (period_s INTEGER NOT NULL, start_ns INTEGER NOT NULL, rank INTEGER NOT NULL,
+            loader INTEGER NOT NULL, phase TEXT NOT NULL, steps INTEGER NOT NULL, samples INTEGER NOT NULL,
+            {causes} step_p50_ns INTEGER NOT NULL, step_p95_ns INTEGER NOT NULL, step_max_ns INTEGER NOT NULL,
+            PRIMARY KEY (period_s, start_ns, rank, loader, phase)) WITHOUT ROWID;
+        PRAGMA application_id = {APPLICATION_ID};
+        PRAGMA user_version = {VERSION};"
+    );
+    let transaction = connection.transaction()?;
+    transaction.execute_batch(&tables)?;
+    transaction.commit()
+}
+
+/// `compute_ns`, `fetch_ns`, … in the order of [`Cause::ALL`].
+pub(crate) fn cause_columns() -> impl Iterator<Item = String> {
+    Cause::ALL.into_iter().map(|cause| format!("{}_ns", cause.name()))
+}
