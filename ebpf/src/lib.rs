@@ -1,1 +1,16 @@
 //! Loads and attaches the kernel programs and drains what they saw.
+//!
+//! [`Kernel::load`] puts the programs into the kernel and attaches none. [`Kernel::watch`] follows a process and
+//! all that it starts; the first one attaches, the last [`Kernel::unwatch`] detaches. [`Kernel::drain`] hands
+//! over the records of [`stallscope_abi::kernel`], and [`Kernel::slot`] tells what a task is doing right now.
+//! [`doctor::checks`] says beforehand what this machine allows.
+
+pub mod doctor;
+mod error;
+mod kernel;
+mod programs;
+mod slots;
+
+pub use error::Error;
+pub use kernel::{Kernel, Options};
+pub use programs::{ProgramState, ProgramStatus};

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * The little of the kernel that the programs touch: helpers by number, and the fields that they read.
+ *
+ * The structs hold only what is used, in any order: `preserve_access_index` makes clang emit a CO-RE
+ * relocation for every access, and the loader puts in the offset that the running kernel has.
+ */
+#ifndef STALLSCOPE_KERNEL_H
+#define STALLSCOPE_KERNEL_H
+
+#include "abi.h"
+
+typedef _Bool bool;
+#define true 1
+#define false 0
+#define NULL ((void *)0)
+
+#define SEC(name) __attribute__((section(name), used))
+#define INLINE static inline __attribute__((always_inline))
+#define MAP_UINT(name, value) int (*name)[value]
+#define MAP_TYPE(name, type) typeof(type) *name
+
+enum map_type {
+	MAP_HASH = 1,
+	MAP_ARRAY = 2,
+	MAP_PERCPU_ARRAY = 6,
+	MAP_QUEUE = 22,
+	MAP_RINGBUF = 27,
+	MAP_TASK_STORAGE = 29,
+};
+
+#define BPF_NOEXIST 1
+#define BPF_F_NO_PREALLOC (1 << 0)
+#define BPF_F_MMAPABLE (1 << 10)
+#define BPF_LOCAL_STORAGE_GET_F_CREATE 1
+#define BPF_RB_NO_WAKEUP 1
+#define BPF_RB_FORCE_WAKEUP 2
+#define BPF_RB_AVAIL_DATA 0
+
+struct task_struct;
+struct pt_regs;
+struct seq_file;
+
+static void *(*const map_lookup_elem)(void *map, const void *key) = (void *)1;
+static long (*const map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
+static u64 (*const ktime_get_ns)(void) = (void *)5;
+static long (*const map_push_elem)(void *map, const void *value, u64 flags) = (void *)87;
+static long (*const map_pop_elem)(void *map, void *value) = (void *)88;
+static long (*const probe_read_user)(void *to, u32 size, const void *from) = (void *)112;
+static long (*const probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
+static long (*const seq_write)(struct seq_file *seq, const void *data, u32 size) = (void *)127;
+static void *(*const ringbuf_reserve)(void *ring, u64 size, u64 flags) = (void *)131;
+static void (*const ringbuf_submit)(void *record, u64 flags) = (void *)132;
+static u64 (*const ringbuf_query)(void *ring, u64 what) = (void *)134;
+static void *(*const task_storage_get)(void *map, struct task_struct *task, void *value, u64 flags) = (void *)156;
+static long (*const task_storage_delete)(void *map, struct task_struct *task) = (void *)157;
+static struct task_struct *(*const get_current_task_btf)(void) = (void *)158;
+static struct pt_regs *(*const task_pt_regs)(struct task_struct *task) = (void *)175;
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct pt_regs {
+	unsigned long orig_ax, di, si, dx, r10;
+};
+
+struct super_block {
+	unsigned long s_magic;
+};
+
+struct inode {
+	u16 i_mode;
+	struct super_block *i_sb;
+};
+
+struct qstr {
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct qstr d_name;
+};
+
+struct path {
+	struct dentry *dentry;
+};
+
+struct file {
+	struct inode *f_inode;
+	void *private_data;
+	struct path f_path;
+};
+
+struct fdtable {
+	u32 max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
+};
+
+struct sock_common {
+	u16 skc_family;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+};
+
+struct socket {
+	struct sock *sk;
+};
+
+struct task_io_accounting {
+	u64 rchar, wchar, read_bytes;
+};
+
+struct task_struct {
+	u32 __state;
+	u32 flags;
+	u32 pid, tgid;
+	int exit_code;
+	unsigned in_iowait : 1;
+	struct task_struct *real_parent, *group_leader;
+	u64 start_boottime;
+	char comm[16];
+	struct files_struct *files;
+	struct task_io_accounting ioac;
+	void *bpf_storage;
+};
+
+#pragma clang attribute pop
+
+/* Contexts of iterators have a fixed layout. */
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+};
+
+#define TASK_STOPPED_OR_TRACED (0x4 | 0x8)
+#define TASK_WAKING 0x200
+#define PF_EXITING 0x4
+
+#define S_IFMT 0170000
+#define S_IFSOCK 0140000
+#define S_IFREG 0100000
+#define S_IFDIR 0040000
+#define S_IFBLK 0060000
+#define S_IFIFO 0010000
+
+/* Reads a field behind a pointer that the verifier does not follow. */
+#define READ(to, field) probe_read_kernel(&(to), sizeof(to), &(field))
+
+/* `in_iowait` is one bit of a word whose place and width differ between kernels: a plain read through these
+ * structs would take another bit. Little-endian. */
+INLINE bool in_iowait(struct task_struct *task)
+{
+	enum { OFFSET = 0, SIZE = 1, LEFT_SHIFT = 4, RIGHT_SHIFT = 5 };
+	u64 word = 0;
+
+	probe_read_kernel(&word, __builtin_preserve_field_info(task->in_iowait, SIZE),
+			  (void *)task + __builtin_preserve_field_info(task->in_iowait, OFFSET));
+	word <<= __builtin_preserve_field_info(task->in_iowait, LEFT_SHIFT);
+	word >>= __builtin_preserve_field_info(task->in_iowait, RIGHT_SHIFT);
+	return word;
+}
+
+#endif

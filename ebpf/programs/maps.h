@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* What the programs share with each other and with user space. */
+#ifndef STALLSCOPE_MAPS_H
+#define STALLSCOPE_MAPS_H
+
+#include "kernel.h"
+
+/* The account of every tracked task; user space maps it. */
+struct {
+	MAP_UINT(type, MAP_ARRAY);
+	MAP_UINT(map_flags, BPF_F_MMAPABLE);
+	MAP_UINT(max_entries, MAX_TASKS);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, struct task_slot);
+} slots SEC(".maps");
+
+struct slot_ref {
+	u32 index;
+	/* The slot's when it was given to the task. */
+	u32 generation;
+};
+
+/* Which slot is a task's. Task storage alone is found without hashing and goes away with the task. */
+struct {
+	MAP_UINT(type, MAP_TASK_STORAGE);
+	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
+	MAP_TYPE(key, int);
+	MAP_TYPE(value, struct slot_ref);
+} slot_of SEC(".maps");
+
+/* Filled by user space, which puts a slot back when it has dealt with the task's end. */
+struct {
+	MAP_UINT(type, MAP_QUEUE);
+	MAP_UINT(max_entries, MAX_TASKS);
+	MAP_TYPE(value, u32);
+} free_slots SEC(".maps");
+
+/* The processes (tgid) whose tasks the iterator `seed` is to track, each with its root's tgid. The iterator
+ * adds their children. */
+struct {
+	MAP_UINT(type, MAP_HASH);
+	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
+	MAP_UINT(max_entries, MAX_TASKS);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, u32);
+} seeds SEC(".maps");
+
+struct {
+	MAP_UINT(type, MAP_RINGBUF);
+	MAP_UINT(max_entries, 4 << 20);
+} events SEC(".maps");
+
+struct {
+	MAP_UINT(type, MAP_PERCPU_ARRAY);
+	MAP_UINT(max_entries, LOST_REASONS);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, u64);
+} lost SEC(".maps");
+
+/* Set by the loader. */
+const volatile u64 min_slice_ns = 1000000;
+const volatile u64 wakeup_bytes = 1 << 20;
+
+/* The loader refuses an object whose layouts are not its own. */
+const u32 abi_sizes[4] SEC(".rodata.abi") = {
+	ABI_VERSION, sizeof(struct task_slot), sizeof(struct slice), sizeof(struct task_exit),
+};
+
+INLINE void count_lost(u32 reason)
+{
+	u64 *count = map_lookup_elem(&lost, &reason);
+
+	if (count)
+		*count += 1;
+}
+
+/*
+ * User space looks at the ring a few times a second anyway: waking it for every record would cost an
+ * interrupt each, on the CPU of the job. It is woken when the ring fills faster than that.
+ */
+INLINE void submit(void *record)
+{
+	bool urgent = ringbuf_query(&events, BPF_RB_AVAIL_DATA) >= wakeup_bytes;
+
+	ringbuf_submit(record, urgent ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
+}
+
+INLINE void *reserve(u32 size)
+{
+	void *record = ringbuf_reserve(&events, size, 0);
+
+	if (!record)
+		count_lost(LOST_RING_FULL);
+	return record;
+}
+
+#endif

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * A task leaves its CPU, is woken, gets a CPU.
+ *
+ * The event says what the time before it was, not the recorded state: up to leaving, a task ran; up to getting
+ * a CPU it did not. So a missed event can mislabel one stretch, never the sum.
+ *
+ * Off the CPU a task is runnable, if it was preempted, or blocked until its wake-up and runnable from then.
+ * sched_waking runs on the waker's CPU and may overlap the sleeper's own sched_switch:
+ *
+ *   sleeper                                waker
+ *   __state = INTERRUPTIBLE
+ *   (no event yet)                         sched_waking: stores wake_ns while the slot says RUNNING
+ *   sched_switch: reads __state            __state = TASK_WAKING, waits until the sleeper is off its CPU
+ *
+ * 1. The sleeper sees RUNNING or TASK_WAKING in its __state: it never slept, this is no BLOCKED. (The same test
+ *    covers a sleep that a pending signal forbids, for which 6.1 still reports a blocking prev_state; and it
+ *    needs no prev_state argument, which 5.15 does not have.)
+ * 2. The store to __state came later than the sleeper's read: the slot says BLOCKED, and at the next switch the
+ *    last wake-up is older than the sleep. As every sleep ends by a wake-up, it was this one if it came after
+ *    the task last got its CPU: all the time since was runnable.
+ * 3. The wake-up came while the sleeper was still on the runqueue: it goes on running, and the next sleep has a
+ *    wake-up of its own that is younger. Only if that were missed could the old one be taken for it.
+ *
+ * Hence sched_waking does no accounting: it leaves a time, and the task's next switch splits by it.
+ */
+#ifndef STALLSCOPE_SWITCHING_H
+#define STALLSCOPE_SWITCHING_H
+
+#include "account.h"
+#include "classify.h"
+
+INLINE void leave_cpu(struct task_slot *slot, struct task_struct *task, bool preempted, u64 now)
+{
+	u32 state = task->__state;
+	bool blocks = !preempted && state != 0 && state != TASK_WAKING;
+	u32 kind = blocks ? kind_of_sleep(task, true) : 0;
+
+	begin_write(slot);
+	copy_bytes_moved(slot, task);
+	book_running(slot, now);
+	credit_leader(slot, now);
+	slot->blocked_in = kind;
+	barrier();
+	slot->state = blocks ? STATE_BLOCKED : STATE_RUNNABLE;
+	end_write(slot);
+}
+
+/* Whether a sleep in `kind` hands on what came over the network: see NOTE_FROM_NET. */
+INLINE bool comes_from_net(struct task_struct *task, u32 kind)
+{
+	return kind == BLOCKED_NET ||
+	       (kind == BLOCKED_POLL && deed_of(task_pt_regs(task)->orig_ax) == DEED_EPOLL);
+}
+
+INLINE void book_sleep(struct task_slot *slot, struct task_struct *task, u64 now)
+{
+	u64 woken = slot->scratch.wake_ns;
+	u32 kind = slot->blocked_in;
+
+	if (slot->state != STATE_BLOCKED)
+		kind = kind_of_sleep(task, false);
+	if (kind == BLOCKED_FUTEX && woken & 1)
+		kind = BLOCKED_FUTEX_NET;
+	if (comes_from_net(task, kind))
+		slot->scratch.notes |= NOTE_FROM_NET;
+	else
+		slot->scratch.notes &= ~NOTE_FROM_NET;
+	if (kind >= BLOCKED_KINDS)
+		kind = BLOCKED_OTHER;
+	if (woken > slot->since_ns)
+		book(slot, TIME_BLOCKED + kind, woken < now ? woken : now);
+	else if (woken < slot->scratch.run_start_ns)
+		book(slot, TIME_BLOCKED + kind, now);
+	book(slot, TIME_RUNNABLE, now);
+}
+
+INLINE void get_cpu(struct task_slot *slot, struct task_struct *task, u64 now)
+{
+	begin_write(slot);
+	/* RUNNING: it left its CPU between the iterator's look and its entry into task storage. Unless it was
+	 * woken since, it was preempted. */
+	if (slot->state == STATE_BLOCKED ||
+	    (slot->state == STATE_RUNNING && slot->scratch.wake_ns > slot->since_ns))
+		book_sleep(slot, task, now);
+	else
+		book(slot, TIME_RUNNABLE, now);
+	slot->state = STATE_RUNNING;
+	slot->scratch.run_start_ns = now;
+	end_write(slot);
+}
+
+INLINE void send_wait(struct task_slot *slot, struct task_slot *waker, u64 now)
+{
+	struct wait *wait = reserve(sizeof(*wait));
+
+	if (!wait)
+		return;
+	fill_header(&wait->header, slot, KIND_WAIT, sizeof(*wait), now);
+	wait->start_ns = slot->since_ns;
+	wait->waker_tid = waker->tid;
+	wait->waker_tgid = waker->tgid;
+	wait->blocked_in = slot->blocked_in;
+	wait->pad = 0;
+	submit(wait);
+}
+
+INLINE void send_wake(struct task_slot *leader, struct task_slot *woken, u64 now)
+{
+	struct wake *wake = reserve(sizeof(*wake));
+
+	if (!wake)
+		return;
+	fill_header(&wake->header, leader, KIND_WAKE, sizeof(*wake), now);
+	wake->woken_tid = woken->tid;
+	wake->pad = 0;
+	wake->cpu_ns = leader->total.cpu_ns + (now - leader->since_ns);
+	submit(wake);
+}
+
+/*
+ * `waker`, the current task, wakes `task`. Interrupts (timers, the network) wake tasks too, while any task is
+ * current: the waker's system call tells that it did it itself. Returns whether the news came from the net.
+ */
+INLINE bool woken_by(struct task_slot *slot, struct task_struct *task, struct task_slot *waker,
+		     struct task_struct *waker_task, u64 now)
+{
+	long nr = task_pt_regs(waker_task)->orig_ax;
+	bool watched = slot->flags & FLAG_WATCHED;
+	bool same_process = slot->tgid == waker->tgid;
+
+	if (same_process)
+		credit_leader(waker, now);
+	if (slot->blocked_in == BLOCKED_PIPE && (nr == NR_WRITE || nr == NR_WRITEV)) {
+		if (watched && !same_process && slot->scratch.root == waker->scratch.root)
+			send_wait(slot, waker, now);
+	} else if (slot->blocked_in == BLOCKED_FUTEX && (nr == NR_FUTEX || nr == NR_FUTEX_WAKE)) {
+		if (watched && same_process && waker->scratch.notes & NOTE_PIN)
+			send_wait(slot, waker, now);
+		if (waker->flags & FLAG_LEADER && same_process && task_pt_regs(task)->si == FUTEX_UNTIMED_LOCK)
+			send_wake(waker, slot, now);
+		return waker->scratch.notes & NOTE_FROM_NET;
+	}
+	return false;
+}
+
+#endif

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* Tasks join a job, get a new name, and leave. */
+#ifndef STALLSCOPE_TASKS_H
+#define STALLSCOPE_TASKS_H
+
+#include "account.h"
+#include "classify.h"
+
+/* Whether the name is "pt_data_pin", torch's thread that copies batches into pinned memory. */
+INLINE bool is_pin_thread(const u8 *comm)
+{
+	u64 first = *(const u64 *)comm;
+	u32 last = *(const u32 *)(comm + 8);
+
+	return begins_with(first, "pt_data_", 8) && begins_with(last, "pin\0", 4);
+}
+
+/* A slot with a new name in `comm`. */
+INLINE void note_name(struct task_slot *slot)
+{
+	if (is_pin_thread(slot->comm)) {
+		slot->scratch.notes |= NOTE_PIN;
+		__sync_fetch_and_or(&slot->flags, FLAG_WATCHED);
+	}
+}
+
+INLINE void fill_task_new(struct task_new *record, const struct task_slot *slot, u32 kind, u64 now)
+{
+	fill_header(&record->header, slot, kind, sizeof(*record), now);
+	record->ppid = slot->ppid;
+	record->flags = slot->flags;
+	record->start_boottime_ns = slot->start_boottime_ns;
+	__builtin_memcpy(record->comm, slot->comm, sizeof(record->comm));
+}
+
+INLINE void send_task_new(struct task_slot *slot, u32 kind, u64 now)
+{
+	struct task_new *record = reserve(sizeof(*record));
+
+	if (!record)
+		return;
+	fill_task_new(record, slot, kind, now);
+	submit(record);
+}
+
+/* The leader of this slot's thread group, for scratch.leader. */
+INLINE u32 leader_slot(struct task_struct *task)
+{
+	struct task_struct *leader = task->group_leader;
+	struct slot_ref *ref = task_storage_get(&slot_of, leader, NULL, 0);
+
+	return ref ? ref->index + 1 : 0;
+}
+
+/*
+ * Begins the account of `task`. Its slot is complete before its number goes into task storage, which makes it
+ * visible to sched_switch; so `state` may be out of date by one switch (see get_cpu).
+ *
+ * The fork hook and the iterator may both come upon a child: the one that finds the other's number in task
+ * storage puts its own slot back.
+ */
+static __attribute__((noinline)) struct task_slot *track(struct task_struct *task, u32 root, u32 leader, u32 state,
+							 u32 flags)
+{
+	u64 now = ktime_get_ns();
+	struct task_slot *slot;
+	struct slot_ref ref, *stored;
+
+	if (map_pop_elem(&free_slots, &ref.index)) {
+		count_lost(LOST_NO_SLOT);
+		return NULL;
+	}
+	slot = map_lookup_elem(&slots, &ref.index);
+	if (!slot)
+		return NULL;
+
+	begin_write(slot);
+	slot->tid = task->pid;
+	slot->tgid = task->tgid;
+	slot->ppid = task->real_parent->tgid;
+	ref.generation = ++slot->generation;
+	if (slot->tid == slot->tgid)
+		flags |= FLAG_WATCHED | FLAG_LEADER;
+	slot->flags = flags;
+	slot->state = state;
+	slot->blocked_in = state == STATE_BLOCKED ? kind_of_sleep(task, false) : 0;
+	slot->since_ns = now;
+	slot->first_seen_ns = now;
+	slot->slice_start_ns = now;
+	slot->start_boottime_ns = task->start_boottime;
+	__builtin_memset(&slot->total, 0, sizeof(slot->total));
+	__builtin_memset(&slot->sent, 0, sizeof(slot->sent));
+	slot->sibling_cpu_ns = 0;
+	slot->sent_sibling_cpu_ns = 0;
+	__builtin_memset(&slot->scratch, 0, sizeof(slot->scratch));
+	copy_bytes_moved(slot, task);
+	slot->scratch.sent_rchar = slot->rchar;
+	slot->scratch.sent_read_bytes = slot->read_bytes;
+	slot->scratch.run_start_ns = now;
+	slot->scratch.index = ref.index;
+	slot->scratch.root = root;
+	slot->scratch.leader = leader;
+	probe_read_kernel(slot->comm, sizeof(slot->comm), task->comm);
+	note_name(slot);
+	end_write(slot);
+
+	stored = task_storage_get(&slot_of, task, &ref, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (stored && stored->index == ref.index)
+		return slot;
+	if (!stored)
+		count_lost(LOST_NO_STORAGE);
+	slot->state = 0;
+	map_push_elem(&free_slots, &ref.index, 0);
+	return NULL;
+}
+
+#endif

@@ -1,0 +1,128 @@
+//! What this machine allows, and how to get the rest.
+
+use std::fs;
+
+use aya::maps::MapType;
+use aya::programs::ProgramType;
+
+pub(crate) const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
+
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
+const CAP_BPF: u32 = 39;
+
+/// Inode of the initial pid namespace, the same on every kernel.
+const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+/// One thing that kernel evidence needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    pub name: &'static str,
+    pub ok: bool,
+    /// What was found.
+    pub detail: String,
+    /// What to do about it; empty when `ok`.
+    pub how_to_get: &'static str,
+}
+
+/// Everything that kernel evidence needs on this machine. Changes nothing.
+pub fn checks() -> Vec<Check> {
+    let privileged = may_load_programs();
+    let mut checks = vec![
+        check(
+            "architecture",
+            cfg!(target_arch = "x86_64"),
+            std::env::consts::ARCH.to_owned(),
+            "kernel programs are built for x86-64 only",
+        ),
+        check(
+            "kernel",
+            kernel_at_least(5, 15),
+            kernel_release(),
+            "use Linux 5.15 or later (tried: 6.1, 6.12, 6.18)",
+        ),
+        check(
+            "kernel types",
+            fs::metadata(BTF_PATH).is_ok(),
+            BTF_PATH.to_owned(),
+            "use a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' are",
+        ),
+        check(
+            "privilege",
+            privileged,
+            if privileged { "may load kernel programs" } else { "neither root nor CAP_BPF and CAP_PERFMON" }
+                .to_owned(),
+            "run it with sudo, or `setcap cap_bpf,cap_perfmon+ep` the binary",
+        ),
+        check(
+            "pid namespace",
+            in_initial_pid_namespace(),
+            pid_namespace(),
+            "run the collector on the host, or its container with --pid=host",
+        ),
+    ];
+    if privileged {
+        for (name, map) in [("ring buffer", MapType::RingBuf), ("task storage", MapType::TaskStorage)] {
+            let (ok, detail) = answer(aya::sys::is_map_supported(map));
+            checks.push(check(name, ok, detail, "use Linux 5.15 or later"));
+        }
+        let (ok, detail) = answer(aya::sys::is_program_supported(ProgramType::Tracing));
+        checks.push(check(
+            "tracing programs",
+            ok,
+            detail,
+            "use a kernel with CONFIG_BPF_EVENTS=y, outside lockdown",
+        ));
+    }
+    checks
+}
+
+/// Whether this process may load kernel programs: as root, or with CAP_BPF and CAP_PERFMON.
+pub(crate) fn may_load_programs() -> bool {
+    let effective =
+        status_field("self", "CapEff:").and_then(|hex| u64::from_str_radix(&hex, 16).ok()).unwrap_or(0);
+    let has = |capability: u32| effective >> capability & 1 == 1;
+    has(CAP_SYS_ADMIN) || (has(CAP_BPF) && has(CAP_PERFMON))
+}
+
+/// The process (tgid) to which the task `pid` belongs; `None` when there is no such task.
+pub(crate) fn process_of(pid: u32) -> Option<u32> {
+    status_field(&pid.to_string(), "Tgid:")?.parse().ok()
+}
+
+fn check(name: &'static str, ok: bool, detail: String, how_to_get: &'static str) -> Check {
+    Check { name, ok, detail, how_to_get: if ok { "" } else { how_to_get } }
+}
+
+fn answer<E: std::fmt::Display>(supported: Result<bool, E>) -> (bool, String) {
+    match supported {
+        Ok(true) => (true, "available".to_owned()),
+        Ok(false) => (false, "this kernel has none".to_owned()),
+        Err(error) => (false, error.to_string()),
+    }
+}
+
+fn status_field(pid: &str, field: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix(field)).map(|value| value.trim().to_owned())
+}
+
+fn kernel_release() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease")
+        .map(|release| release.trim().to_owned())
+        .unwrap_or_default()
+}
+
+fn kernel_at_least(major: u32, minor: u32) -> bool {
+    let release = kernel_release();
+    let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (major, minor)
+}
+
+fn pid_namespace() -> String {
+    fs::read_link("/proc/self/ns/pid").map(|link| link.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn in_initial_pid_namespace() -> bool {
+    pid_namespace() == INITIAL_PID_NAMESPACE
+}

@@ -1,0 +1,67 @@
+//! What can go wrong, said to the person at the terminal.
+
+use std::io;
+
+/// Why the kernel cannot be asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error(
+        "the kernel programs were built for x86-64, and this is {0}; there is no kernel evidence on this machine"
+    )]
+    Architecture(&'static str),
+    #[error(
+        "this kernel has no type information at {path} ({source}); it takes one built with CONFIG_DEBUG_INFO_BTF=y"
+    )]
+    NoBtf { path: &'static str, source: Box<aya::BtfError> },
+    #[error(
+        "no privilege to load kernel programs; run this with sudo, or give the program CAP_BPF and CAP_PERFMON"
+    )]
+    NoPrivilege,
+    #[error(
+        "the kernel programs in this build have layout {found:?}, and the loader expects {expected:?}; rebuild with `make ebpf`"
+    )]
+    Version { found: [u32; 4], expected: [u32; 4] },
+    #[error("the kernel refused the program {name}, which nothing works without: {reason}")]
+    Program { name: &'static str, reason: String },
+    #[error("no process has the number {0}; `ps` shows those that run")]
+    NoProcess(u32),
+    #[error("process {0} ended before it could be watched")]
+    ProcessGone(u32),
+    #[error("process {0} is not being watched")]
+    NotWatched(u32),
+    #[error("the ring buffer can't be {0} bytes; it takes a power of two of at least one page")]
+    RingSize(u32),
+    #[error("{what} failed: {source}")]
+    System { what: &'static str, source: io::Error },
+    #[error("the kernel programs could not be loaded: {0}")]
+    Load(#[from] Box<aya::EbpfError>),
+    #[error("a map of the kernel programs could not be used: {0}")]
+    Map(#[from] Box<aya::maps::MapError>),
+    #[error("a kernel program could not be attached: {0}")]
+    Attach(#[from] Box<aya::programs::ProgramError>),
+}
+
+impl From<aya::EbpfError> for Error {
+    fn from(error: aya::EbpfError) -> Error {
+        Error::Load(Box::new(error))
+    }
+}
+
+impl From<aya::maps::MapError> for Error {
+    fn from(error: aya::maps::MapError) -> Error {
+        Error::Map(Box::new(error))
+    }
+}
+
+impl From<aya::programs::ProgramError> for Error {
+    fn from(error: aya::programs::ProgramError) -> Error {
+        Error::Attach(Box::new(error))
+    }
+}
+
+impl Error {
+    pub(crate) fn system(what: &'static str) -> impl Fn(io::Error) -> Error {
+        move |source| Error::System { what, source }
+    }
+}

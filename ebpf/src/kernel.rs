@@ -1,0 +1,371 @@
+//! The loaded kernel side, as one object.
+
+use std::collections::{BTreeSet, HashSet};
+use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, Queue, RingBuf};
+use aya::{Btf, Ebpf, EbpfLoader, VerifierLogLevel, include_bytes_aligned};
+use stallscope_abi::kernel::{
+    Header, Kind, LOST_REASONS, Lost, MAX_TASKS, Record, Slice, TaskExit, TaskNew, TaskSlot, VERSION, flags,
+};
+
+use crate::Error;
+use crate::doctor;
+use crate::programs::{ProgramStatus, Programs, RELEASE, Role, SEED};
+use crate::slots::Slots;
+
+static OBJECT: &[u8] = include_bytes_aligned!("../programs/stallscope.bpf.o");
+
+/// What `.rodata.abi` of an object with our layouts holds.
+const ABI: [u32; 4] =
+    [VERSION, size_of::<TaskSlot>() as u32, size_of::<Slice>() as u32, size_of::<TaskExit>() as u32];
+
+/// A drain stops after so many records, so that a job can't keep the caller busy for ever.
+const MAX_RECORDS_A_DRAIN: usize = 1 << 18;
+
+/// Rounds of the seeding iterator; each finds the children that were forked behind the one before.
+const MAX_SEED_ROUNDS: usize = 32;
+
+/// What is fixed when the programs are loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// A stretch of one state at least this long is a [`Slice`] of its own.
+    pub min_slice_ns: u64,
+    /// Size of the ring buffer: a power of two, at least a page.
+    pub ring_bytes: u32,
+    /// Tasks tracked at once, at most [`MAX_TASKS`].
+    pub max_tasks: u32,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { min_slice_ns: 1_000_000, ring_bytes: 4 << 20, max_tasks: MAX_TASKS }
+    }
+}
+
+/// The kernel programs, loaded; attached while at least one process is watched.
+///
+/// Dropping it detaches and forgets everything.
+pub struct Kernel {
+    ebpf: Ebpf,
+    programs: Programs,
+    slots: Slots,
+    free_slots: Queue<MapData, u32>,
+    seeds: HashMap<MapData, u32, u32>,
+    events: RingBuf<MapData>,
+    lost: PerCpuArray<MapData, u64>,
+    roots: BTreeSet<u32>,
+    syscalls: bool,
+    /// [`Lost::RingFull`] when the slots were last swept.
+    swept_at_lost: u64,
+}
+
+impl Kernel {
+    /// Loads the programs and attaches none.
+    ///
+    /// # Errors
+    /// No privilege, no type information in the kernel, or a program without which nothing works refused.
+    pub fn load(options: &Options) -> Result<Kernel, Error> {
+        if cfg!(not(target_arch = "x86_64")) {
+            return Err(Error::Architecture(std::env::consts::ARCH));
+        }
+        if !options.ring_bytes.is_power_of_two() || options.ring_bytes < 4096 {
+            return Err(Error::RingSize(options.ring_bytes));
+        }
+        if !doctor::may_load_programs() {
+            return Err(Error::NoPrivilege);
+        }
+        let btf = Btf::from_sys_fs()
+            .map_err(|source| Error::NoBtf { path: doctor::BTF_PATH, source: Box::new(source) })?;
+        let wakeup_bytes = u64::from(options.ring_bytes / 4);
+        let mut ebpf = EbpfLoader::new()
+            .btf(Some(&btf))
+            // aya has no type for task storage; the kernel side alone uses that map.
+            .allow_unsupported_maps()
+            .verifier_log_level(VerifierLogLevel::DISABLE)
+            .map_max_entries("events", options.ring_bytes)
+            .override_global("min_slice_ns", &options.min_slice_ns, true)
+            .override_global("wakeup_bytes", &wakeup_bytes, true)
+            .load(OBJECT)?;
+
+        check_abi(&ebpf)?;
+        let programs = Programs::load(&mut ebpf, &btf)?;
+        let slots = match ebpf.map("slots") {
+            Some(Map::Array(array)) => Slots::map(array)?,
+            _ => return Err(no_map("slots")),
+        };
+        let mut kernel = Kernel {
+            slots,
+            free_slots: Queue::try_from(take_map(&mut ebpf, "free_slots")?)?,
+            seeds: HashMap::try_from(take_map(&mut ebpf, "seeds")?)?,
+            events: RingBuf::try_from(take_map(&mut ebpf, "events")?)?,
+            lost: PerCpuArray::try_from(take_map(&mut ebpf, "lost")?)?,
+            ebpf,
+            programs,
+            roots: BTreeSet::new(),
+            syscalls: false,
+            swept_at_lost: 0,
+        };
+        for slot in 0..options.max_tasks.min(MAX_TASKS) {
+            kernel.free_slots.push(slot, 0)?;
+        }
+        Ok(kernel)
+    }
+
+    /// Follows process `pid` (a number in the initial pid namespace; a thread's stands for its process) and all
+    /// that descends from it. Returns its tasks so far; [`Kernel::drain`] does not announce those with
+    /// [`flags::AT_ATTACH`] again, but tells of every later one.
+    ///
+    /// # Errors
+    /// There is no such process, or it ended meanwhile.
+    pub fn watch(&mut self, pid: u32) -> Result<Vec<TaskNew>, Error> {
+        let root = doctor::process_of(pid).ok_or(Error::NoProcess(pid))?;
+        let first = self.roots.is_empty();
+        if first {
+            self.attach()?;
+        }
+        let found = self.seed(root);
+        match found {
+            Ok(tasks) if tasks.iter().any(|task| task.header.tgid == root) => {
+                self.roots.insert(root);
+                Ok(tasks)
+            }
+            found => {
+                self.roots.insert(root);
+                self.unwatch(root)?;
+                found.and(Err(Error::ProcessGone(pid)))
+            }
+        }
+    }
+
+    /// Stops following what descends from `pid`, a process given to [`Kernel::watch`]. When it was the last,
+    /// nothing stays attached.
+    ///
+    /// # Errors
+    /// `pid` is not being watched.
+    pub fn unwatch(&mut self, pid: u32) -> Result<(), Error> {
+        let root = doctor::process_of(pid).filter(|root| self.roots.contains(root)).unwrap_or(pid);
+        if !self.roots.remove(&root) {
+            return Err(Error::NotWatched(pid));
+        }
+        if self.roots.is_empty() {
+            self.programs.detach(|_| true);
+        }
+        self.seeds.insert(root, root, 0)?;
+        // Tasks forked behind the iterator's back are found in the next round.
+        for _ in 0..MAX_SEED_ROUNDS {
+            let released = self.programs.iterate(&mut self.ebpf, RELEASE)?;
+            wait_for_programs();
+            for number in released.chunks_exact(4) {
+                let slot = u32::from_ne_bytes([number[0], number[1], number[2], number[3]]);
+                self.slots.mark_free(slot);
+                self.free_slots.push(slot, 0)?;
+            }
+            if released.is_empty() {
+                break;
+            }
+        }
+        self.seeds.remove(&root)?;
+        Ok(())
+    }
+
+    /// The processes being watched.
+    pub fn watched(&self) -> impl Iterator<Item = u32> + '_ {
+        self.roots.iter().copied()
+    }
+
+    /// Attaches the system call hooks, or detaches them: with them `cpu_read_ns` and `BatchRead` records are
+    /// known, at a price for every system call on the machine. They too are attached only while a process is
+    /// watched.
+    ///
+    /// # Errors
+    /// The kernel refused to attach them.
+    pub fn set_syscalls(&mut self, wanted: bool) -> Result<(), Error> {
+        self.syscalls = wanted;
+        if wanted && !self.roots.is_empty() {
+            self.attach()?;
+        }
+        if !wanted {
+            self.programs.detach(|role| role == Role::Syscalls);
+            wait_for_programs();
+            self.slots.clear_reading();
+        }
+        Ok(())
+    }
+
+    /// Hands every waiting record to `take`, in the order of writing, and returns how many there were.
+    /// [`stallscope_abi::kernel::Record::parse`] reads them.
+    ///
+    /// # Errors
+    /// A slot could not be handed back to the kernel side.
+    pub fn drain(&mut self, mut take: impl FnMut(&[u8])) -> Result<usize, Error> {
+        let mut count = 0;
+        while count < MAX_RECORDS_A_DRAIN {
+            let Some(record) = self.events.next() else { break };
+            count += 1;
+            take(&record);
+            if let Some(header) = exit_header(&record)
+                && self.slots.take_back_exited(header.slot)
+            {
+                self.free_slots.push(header.slot, 0)?;
+            }
+        }
+        self.sweep()?;
+        Ok(count)
+    }
+
+    /// Becomes readable when the ring buffer is a quarter full. The kernel side wakes nobody before that, to
+    /// spare the job interrupts: drain every 50 to 100 ms anyway, and earlier when this says so.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring buffer keeps its descriptor open for as long as `self` is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
+    }
+
+    /// What the task in `slot` is doing as of now. `None` for a number out of range.
+    pub fn slot(&self, slot: u32) -> Option<TaskSlot> {
+        self.slots.copy(slot)
+    }
+
+    /// The watched process from which the task in `slot` descends, whoever its parent is by now. Valid until
+    /// the record of its end was drained.
+    pub fn root(&self, slot: u32) -> Option<u32> {
+        self.slots.root(slot)
+    }
+
+    /// Asks for [`Slice`]s and boundary records of a task that is neither a leader nor named pt_data_pin.
+    pub fn watch_task(&self, slot: u32) {
+        self.slots.set_flags(slot, flags::WATCHED);
+    }
+
+    /// What the kernel side has lost since it was loaded, by [`Lost`]. A slice that found no room is carried by
+    /// the next one of its task: it is counted, its time is not lost.
+    ///
+    /// # Errors
+    /// The counters could not be read.
+    pub fn losses(&self) -> Result<[u64; LOST_REASONS], Error> {
+        let mut losses = [0; LOST_REASONS];
+        for (reason, total) in (0u32..).zip(&mut losses) {
+            *total = self.lost.get(&reason, 0)?.iter().sum();
+        }
+        Ok(losses)
+    }
+
+    /// Every program and whether it is attached, can be, or why not.
+    pub fn programs(&self) -> Vec<ProgramStatus> {
+        self.programs.status()
+    }
+
+    /// CPU time that the programs took so far. Counted only while `kernel.bpf_stats_enabled` is on, or the
+    /// descriptor of [`Kernel::count_run_time`] is open; else 0.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn run_time(&self) -> Result<Duration, Error> {
+        let mut sum = Duration::ZERO;
+        for (_, program) in self.ebpf.programs() {
+            sum += program.info()?.run_time();
+        }
+        Ok(sum)
+    }
+
+    /// Has the kernel count what programs cost, at some 20 ns for every run, until the result is dropped.
+    ///
+    /// # Errors
+    /// It takes CAP_SYS_ADMIN and a 5.8 kernel.
+    pub fn count_run_time() -> Result<OwnedFd, Error> {
+        aya::sys::enable_stats(aya::sys::Stats::RunTime).map_err(|error| Error::System {
+            what: "counting what kernel programs cost",
+            source: error.io_error,
+        })
+    }
+
+    fn attach(&mut self) -> Result<(), Error> {
+        let syscalls = self.syscalls;
+        self.programs.attach(&mut self.ebpf, |role| match role {
+            Role::Needed | Role::Extra => true,
+            Role::Syscalls => syscalls,
+            Role::Iterator => false,
+        })
+    }
+
+    /// Tracks `root` and its descendants, and returns all of them.
+    fn seed(&mut self, root: u32) -> Result<Vec<TaskNew>, Error> {
+        self.seeds.insert(root, root, 0)?;
+        let mut seen = HashSet::new();
+        let mut tasks = Vec::new();
+        for _ in 0..MAX_SEED_ROUNDS {
+            let written = self.programs.iterate(&mut self.ebpf, SEED)?;
+            let mut found = false;
+            for bytes in written.chunks_exact(size_of::<TaskNew>()) {
+                let Some(Record::TaskNew(task)) = Record::parse(bytes) else { continue };
+                if seen.insert((task.header.slot, task.header.tid)) {
+                    found |= task.flags & flags::AT_ATTACH != 0;
+                    tasks.push(task);
+                }
+            }
+            if !found {
+                break;
+            }
+        }
+        let seeded: Vec<u32> = self.seeds.keys().collect::<Result<_, _>>()?;
+        for tgid in seeded {
+            self.seeds.remove(&tgid)?;
+        }
+        Ok(tasks)
+    }
+
+    /// Hands back the slots of tasks whose end was lost in a full ring.
+    fn sweep(&mut self) -> Result<(), Error> {
+        let lost = self.losses()?[Lost::RingFull as usize];
+        if lost == self.swept_at_lost {
+            return Ok(());
+        }
+        self.swept_at_lost = lost;
+        for slot in 0..MAX_TASKS {
+            if self.slots.take_back_exited(slot) {
+                self.free_slots.push(slot, 0)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel")
+            .field("programs", &self.programs)
+            .field("roots", &self.roots)
+            .finish_non_exhaustive()
+    }
+}
+
+fn exit_header(record: &[u8]) -> Option<Header> {
+    let kind = u16::from_ne_bytes(record.get(..2)?.try_into().ok()?);
+    if kind != Kind::TaskExit as u16 {
+        return None;
+    }
+    Record::parse(record).map(|record| *record.header())
+}
+
+fn check_abi(ebpf: &Ebpf) -> Result<(), Error> {
+    let map = ebpf.map(".rodata.abi").ok_or_else(|| no_map(".rodata.abi"))?;
+    let found = Array::<_, [u32; 4]>::try_from(map)?.get(&0, 0)?;
+    if found == ABI { Ok(()) } else { Err(Error::Version { found, expected: ABI }) }
+}
+
+fn take_map(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, Error> {
+    ebpf.take_map(name).ok_or_else(|| no_map(name))
+}
+
+fn no_map(name: &str) -> Error {
+    Error::from(aya::EbpfError::MapError(aya::maps::MapError::InvalidName { name: name.to_owned() }))
+}
+
+/// Returns when every run of a program that was under way has ended. Best effort: where the kernel has no such
+/// barrier (nohz_full), runs end within microseconds anyway.
+fn wait_for_programs() {
+    // SAFETY: membarrier takes no pointers. MEMBARRIER_CMD_GLOBAL waits for an RCU grace period.
+    unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
+}
