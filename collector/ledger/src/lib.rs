@@ -1,1 +1,57 @@
-//! Turns evidence into a ledger by critical path.
+//! Turns evidence into a ledger by critical path: records of the kernel programs and of the shim in, closed
+//! steps and a summary out.
+//!
+//! Pure: no I/O, no clock of its own; the same input gives the same output, so that the live view, a replay
+//! and a simulation can't differ. Memory is bounded: what does not fit is merged or dropped and counted.
+//!
+//! A wait is cut at the moments when the producer of the awaited batch changed what it was doing
+//! ([`Handover`] says which producer and batch). Causes of a step add up to its wall time because every
+//! nanosecond is given away once; nothing is normalised afterwards.
+
+mod attribute;
+mod calls;
+mod diagnose;
+mod handover;
+mod ledger;
+mod process;
+mod rank;
+mod ranks;
+mod shim;
+mod steps;
+mod summary;
+mod tally;
+mod timeline;
+mod verdict;
+mod words;
+
+pub use handover::{BatchTimes, Handover, Producer, Source};
+pub use ledger::Ledger;
+pub use process::{ProcessFacts, ProcessKind};
+pub use summary::Summary;
+
+/// How long the ledger waits for evidence, and what it knows of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// How long after its end a step waits for evidence before it is closed with what is known.
+    pub patience_ns: u64,
+    /// The same for the device's idle time, which is told several steps later.
+    pub device_patience_ns: u64,
+    /// How long the job's ledger waits for a rank that has not begun a phase that others have.
+    pub rank_patience_ns: u64,
+    /// Shortest stretch of one state that the kernel programs send as a slice of its own.
+    pub slice_ns: u64,
+    /// CPUs the job may use, for advice; 0 when unknown.
+    pub cpus: u32,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            patience_ns: 1_000_000_000,
+            device_patience_ns: 5_000_000_000,
+            rank_patience_ns: 10_000_000_000,
+            slice_ns: 1_000_000,
+            cpus: 0,
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! The causes of one stretch of a trainer's time. Each function's causes add up to the length of what it was
+//! given; whatever nothing explains is `unknown`.
+
+use crate::shim::Shim;
+use crate::timeline::{Activity, Timeline};
+use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked};
+use stallscope_model::{Cause, Causes};
+
+/// What there is to know about one process: the kernel's account, and in its gaps the shim's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View<'a> {
+    pub(crate) kernel: Option<&'a Timeline>,
+    pub(crate) shim: &'a Shim,
+}
+
+/// An answer of a [`View`]; the three parts add up to the time asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) activity: Activity,
+    pub(crate) kernel_ns: u64,
+    pub(crate) shim_ns: u64,
+    pub(crate) gap_ns: u64,
+}
+
+impl View<'_> {
+    pub(crate) fn query(&self, a_ns: u64, b_ns: u64) -> Seen {
+        let mut seen = Seen::default();
+        if a_ns >= b_ns {
+            return seen;
+        }
+        let mut gaps: Vec<(u64, u64)> = Vec::new();
+        match self.kernel {
+            Some(timeline) => seen.activity = timeline.query(a_ns, b_ns, |from, to| gaps.push((from, to))),
+            None => gaps.push((a_ns, b_ns)),
+        }
+        let missed_ns: u64 = gaps.iter().map(|(from, to)| to - from).sum();
+        seen.kernel_ns = b_ns - a_ns - missed_ns;
+        for (from, to) in gaps {
+            let filled = self.shim.timeline.query(from, to, |from, to| seen.gap_ns += to - from);
+            seen.activity.add(&filled);
+        }
+        seen.shim_ns = missed_ns - seen.gap_ns;
+        seen
+    }
+
+    pub(crate) fn covers(&self, to_ns: u64) -> bool {
+        match self.kernel {
+            Some(timeline) => timeline.covered_to_ns() >= to_ns,
+            None => self.shim.timeline.covered_to_ns() >= to_ns,
+        }
+    }
+}
+
+/// Time that ended as `unknown`, by what the task was blocked in; the last is time nobody saw.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Unexplained(pub(crate) [u64; BLOCKED_KINDS + 1]);
+
+impl Unexplained {
+    fn note(&mut self, kind: Option<Blocked>, ns: u64) {
+        let at = kind.map_or(BLOCKED_KINDS, |kind| kind as usize);
+        self.0[at] = self.0[at].saturating_add(ns);
+    }
+
+    pub(crate) fn add(&mut self, other: &Unexplained) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine = mine.saturating_add(theirs);
+        }
+    }
+}
+
+/// The outcome for a stretch, and who saw it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Attributed {
+    pub(crate) causes: Causes,
+    pub(crate) unexplained: Unexplained,
+    pub(crate) kernel_ns: u64,
+    pub(crate) shim_ns: u64,
+    /// Part of `transfer` during which the producer was reading or faulting: a page fault holds the
+    /// interpreter's lock, so the previous batch can't leave meanwhile.
+    pub(crate) transfer_behind_fetch_ns: u64,
+}
+
+impl Attributed {
+    fn saw(&mut self, seen: &Seen) {
+        self.kernel_ns += seen.kernel_ns;
+        self.shim_ns += seen.shim_ns;
+        self.unknown(None, seen.gap_ns);
+    }
+
+    fn unknown(&mut self, kind: Option<Blocked>, ns: u64) {
+        self.causes[Cause::Unknown] += ns;
+        self.unexplained.note(kind, ns);
+    }
+
+    pub(crate) fn join(mut self, other: &Attributed) -> Attributed {
+        self.causes += &other.causes;
+        self.unexplained.add(&other.unexplained);
+        self.kernel_ns += other.kernel_ns;
+        self.shim_ns += other.shim_ns;
+        self.transfer_behind_fetch_ns += other.transfer_behind_fetch_ns;
+        self
+    }
+}
+
+/// A call of the trainer that has a cause of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub(crate) start_ns: u64,
+    pub(crate) end_ns: u64,
+    pub(crate) kind: CallKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallKind {
+    Snapshot,
+    Persist,
+    Collective,
+}
+
+/// What the own part of a trainer depends on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trainer<'a> {
+    pub(crate) view: View<'a>,
+    /// By start, without overlap.
+    pub(crate) calls: &'a [Call],
+    pub(crate) several_ranks: bool,
+    pub(crate) has_device: bool,
+}
+
+/// The trainer's own part `[a_ns, b_ns)`: outside any wait for a batch.
+pub(crate) fn own_part(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64) -> Attributed {
+    let mut out = Attributed::default();
+    let mut at_ns = a_ns;
+    for call in trainer.calls {
+        let (from_ns, to_ns) = (call.start_ns.max(at_ns), call.end_ns.min(b_ns));
+        if from_ns >= to_ns {
+            continue;
+        }
+        own_work(trainer, at_ns, from_ns, &mut out);
+        in_call(trainer, call.kind, from_ns, to_ns, &mut out);
+        at_ns = to_ns;
+    }
+    own_work(trainer, at_ns, b_ns, &mut out);
+    out
+}
+
+fn in_call(trainer: &Trainer<'_>, kind: CallKind, a_ns: u64, b_ns: u64, out: &mut Attributed) {
+    let span_ns = b_ns - a_ns;
+    match kind {
+        CallKind::Snapshot => out.causes[Cause::Snapshot] += span_ns,
+        CallKind::Persist => out.causes[Cause::Persist] += span_ns,
+        // Other threads use CPU in a collective too (they carry it), so that is no sign of compute here.
+        CallKind::Collective if trainer.several_ranks => {
+            let seen = trainer.view.query(a_ns, b_ns);
+            out.kernel_ns += seen.kernel_ns;
+            out.shim_ns += seen.shim_ns;
+            let times = &seen.activity.times;
+            out.causes[Cause::Compute] += times.cpu_ns;
+            out.causes[Cause::Preempted] += times.runnable_ns;
+            out.causes[Cause::Peer] += span_ns - times.cpu_ns - times.runnable_ns;
+            return;
+        }
+        CallKind::Collective => return own_work(trainer, a_ns, b_ns, out),
+    }
+    let seen = trainer.view.query(a_ns, b_ns);
+    out.kernel_ns += seen.kernel_ns;
+    out.shim_ns += span_ns - seen.kernel_ns;
+}
+
+fn own_work(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64, out: &mut Attributed) {
+    if a_ns >= b_ns {
+        return;
+    }
+    let seen = trainer.view.query(a_ns, b_ns);
+    out.saw(&seen);
+    let activity = &seen.activity;
+    out.causes[Cause::Compute] += activity.times.cpu_ns;
+    out.causes[Cause::Preempted] += activity.times.runnable_ns;
+    for kind in Blocked::ALL {
+        let ns = activity.of(kind);
+        match kind {
+            Blocked::Futex => {
+                let helped_ns = ns.min(activity.sibling_cpu_ns);
+                out.causes[Cause::Compute] += helped_ns;
+                peer_or_unknown(trainer, kind, ns - helped_ns, out);
+            }
+            Blocked::FutexNet | Blocked::Net => peer_or_unknown(trainer, kind, ns, out),
+            // Written by hand, without a saver that is hooked.
+            Blocked::FileWrite | Blocked::Sync | Blocked::Rename => out.causes[Cause::Persist] += ns,
+            // A driver that lets its caller sleep until the device is done.
+            Blocked::Other | Blocked::Poll if trainer.has_device => out.causes[Cause::Compute] += ns,
+            _ => out.unknown(Some(kind), ns),
+        }
+    }
+}
+
+fn peer_or_unknown(trainer: &Trainer<'_>, kind: Blocked, ns: u64, out: &mut Attributed) {
+    if trainer.several_ranks {
+        out.causes[Cause::Peer] += ns;
+    } else {
+        out.unknown(Some(kind), ns);
+    }
+}
+
+/// A wait `[enter_ns, exit_ns)` for a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait<'a> {
+    pub(crate) enter_ns: u64,
+    pub(crate) exit_ns: u64,
+    /// When the batch was begun; `None` when nobody saw it.
+    pub(crate) start_ns: Option<u64>,
+    pub(crate) ready_ns: Option<u64>,
+    /// `None` when the producer is not known.
+    pub(crate) producer: Option<View<'a>>,
+    pub(crate) in_process: bool,
+    /// Shortest stretch that the kernel tells apart from its neighbours.
+    pub(crate) slice_ns: u64,
+}
+
+/// Cuts a wait where the producer of the awaited batch changed what it was doing. After the batch was ready all
+/// of it is transfer. Earlier, time in which the producer still made another batch counts by what it did then:
+/// that is what stood in the way.
+pub(crate) fn wait_part(wait: &Wait<'_>) -> Attributed {
+    let mut out = Attributed::default();
+    let ready_ns = wait.ready_ns.map_or(wait.exit_ns, |ready| ready.clamp(wait.enter_ns, wait.exit_ns));
+    let Some(producer) = &wait.producer else {
+        out.unknown(None, ready_ns - wait.enter_ns);
+        out.causes[Cause::Transfer] += wait.exit_ns - ready_ns;
+        return out;
+    };
+    let start_ns = wait.start_ns.map_or(ready_ns, |start| start.clamp(wait.enter_ns, ready_ns));
+    produce(wait, producer, wait.enter_ns, start_ns, false, &mut out);
+    produce(wait, producer, start_ns, ready_ns, true, &mut out);
+    if ready_ns < wait.exit_ns {
+        let seen = producer.query(ready_ns, wait.exit_ns);
+        out.kernel_ns += seen.kernel_ns;
+        out.shim_ns += wait.exit_ns - ready_ns - seen.kernel_ns;
+        out.causes[Cause::Transfer] += wait.exit_ns - ready_ns;
+        if !wait.in_process {
+            out.transfer_behind_fetch_ns += blocked_in_fetch(&seen.activity);
+        }
+    }
+    out
+}
+
+/// Blocked in storage or network. A futex that a thread ended which had itself been woken from a socket is a
+/// client with threads of its own; Unix sockets and `epoll` in the midst of a batch are requests to a cache or
+/// an event loop.
+fn blocked_in_fetch(activity: &Activity) -> u64 {
+    [
+        Blocked::FileRead,
+        Blocked::FileWrite,
+        Blocked::Fault,
+        Blocked::Net,
+        Blocked::Unix,
+        Blocked::Sync,
+        Blocked::Rename,
+        Blocked::FutexNet,
+        Blocked::Poll,
+    ]
+    .iter()
+    .map(|kind| activity.of(*kind))
+    .sum()
+}
+
+/// The part of a wait during which its producer was at work; `in_batch`: on the awaited batch.
+fn produce(wait: &Wait<'_>, producer: &View<'_>, a_ns: u64, b_ns: u64, in_batch: bool, out: &mut Attributed) {
+    if a_ns >= b_ns {
+        return;
+    }
+    let seen = producer.query(a_ns, b_ns);
+    out.saw(&seen);
+    let activity = &seen.activity;
+    let times = &activity.times;
+    let helped_ns = activity.of(Blocked::Futex).min(activity.sibling_cpu_ns);
+    let read_on_cpu_ns = times.cpu_read_ns.min(times.cpu_ns);
+    let blocked_ns = blocked_in_fetch(activity);
+
+    // Wrapped opens and reads also count what was read from memory on the CPU, which the kernel tells from
+    // decoding only while syscalls are hooked. Their time beyond the blocked time was spent on the CPU or
+    // waiting for one, in the proportion of the whole.
+    let wrapped_ns = producer.shim.reading(a_ns, b_ns).saturating_sub(blocked_ns);
+    let wrapped_cpu_ns = crate::timeline::scale(wrapped_ns, times.cpu_ns, times.cpu_ns + times.runnable_ns);
+    let read_on_cpu_ns = read_on_cpu_ns.max(wrapped_cpu_ns.min(times.cpu_ns));
+
+    out.causes[Cause::Fetch] += blocked_ns + read_on_cpu_ns;
+    out.causes[Cause::Starved] += times.runnable_ns;
+    out.causes[Cause::Prep] += times.cpu_ns - read_on_cpu_ns + helped_ns;
+    out.unknown(Some(Blocked::Futex), activity.of(Blocked::Futex) - helped_ns);
+    for kind in [Blocked::Sleep, Blocked::Other] {
+        out.unknown(Some(kind), activity.of(kind));
+    }
+
+    // In a pipe a worker waits for its index; in the midst of a batch, longer than two stretches can blur,
+    // it is a helper process (a decoder, say) that it waits for.
+    let pipe_ns = activity.of(Blocked::Pipe);
+    let helper = wait.in_process || (in_batch && wait.start_ns.is_some() && pipe_ns > 2 * wait.slice_ns);
+    let cause = if helper { Cause::Prep } else { Cause::Transfer };
+    out.causes[cause] += pipe_ns;
+    out.causes[Cause::Prep] += activity.of(Blocked::Child);
+}

@@ -1,0 +1,101 @@
+//! Calls of one trainer that have a cause of their own: checkpoints and collectives.
+
+use crate::attribute::{Call, CallKind};
+use stallscope_abi::lane::{Record, Saver};
+use stallscope_model::Checkpoints;
+
+const MAX_CALLS: usize = 4096;
+
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    /// By start, without overlap.
+    calls: Vec<Call>,
+    /// Checkpoints counted lately, so that one that turns out to have been called by another is taken back.
+    recent: Vec<Saved>,
+    pub(crate) checkpoints: Checkpoints,
+    pub(crate) dropped: u64,
+}
+
+/// What one record added to the sums.
+#[derive(Clone, Copy, Debug)]
+struct Saved {
+    start_ns: u64,
+    end_ns: u64,
+    background: bool,
+    counted: bool,
+    bytes: u64,
+}
+
+impl Calls {
+    pub(crate) fn all(&self) -> &[Call] {
+        &self.calls
+    }
+
+    pub(crate) fn collective(&mut self, record: &Record) {
+        self.insert(Call { start_ns: record.a, end_ns: record.time_ns, kind: CallKind::Collective });
+    }
+
+    /// One save may call another (`DCP` calls `torch.save`), and the inner one is told first: the outer one
+    /// then stands for both.
+    pub(crate) fn checkpoint(&mut self, record: &Record) {
+        let background = record.d != 0;
+        let (start_ns, end_ns) = (record.a.min(record.time_ns), record.time_ns);
+        let mut bytes = record.c;
+        self.recent.retain(|inner| {
+            let within =
+                inner.background == background && inner.start_ns >= start_ns && inner.end_ns <= end_ns;
+            if within {
+                bytes = bytes.max(inner.bytes);
+                take_back(&mut self.checkpoints, inner);
+            }
+            !within
+        });
+        let asynchronous = record.id == Saver::DcpAsyncSave as u32;
+        let counted = if asynchronous { !background && record.b == 0 } else { true };
+        let saved = Saved { start_ns, end_ns, background, counted, bytes: if counted { bytes } else { 0 } };
+        let span_ns = end_ns - start_ns;
+        let sums = &mut self.checkpoints;
+        sums.count += u64::from(saved.counted);
+        sums.bytes = sums.bytes.saturating_add(saved.bytes);
+        let spent = if background { &mut sums.background_ns } else { &mut sums.blocked_ns };
+        *spent = spent.saturating_add(span_ns);
+        self.recent.push(saved);
+        if self.recent.len() > 64 {
+            self.recent.remove(0);
+        }
+        if !background {
+            let kind = if record.b == 0 { CallKind::Snapshot } else { CallKind::Persist };
+            self.insert(Call { start_ns, end_ns, kind });
+        }
+    }
+
+    /// Keeps calls apart: a call within another is part of it; where two cross, the earlier one goes first.
+    fn insert(&mut self, mut call: Call) {
+        self.calls.retain(|inner| inner.start_ns < call.start_ns || inner.end_ns > call.end_ns);
+        let at = self.calls.partition_point(|known| known.start_ns < call.start_ns);
+        if let Some(before) = at.checked_sub(1).map(|before| self.calls[before]) {
+            call.start_ns = call.start_ns.max(before.end_ns);
+        }
+        if let Some(after) = self.calls.get(at) {
+            call.end_ns = call.end_ns.min(after.start_ns);
+        }
+        if call.start_ns < call.end_ns {
+            self.calls.insert(at, call);
+        }
+        if self.calls.len() > MAX_CALLS {
+            self.calls.remove(0);
+            self.dropped += 1;
+        }
+    }
+
+    pub(crate) fn forget_before(&mut self, horizon_ns: u64) {
+        self.calls.retain(|call| call.end_ns > horizon_ns);
+    }
+}
+
+fn take_back(sums: &mut Checkpoints, inner: &Saved) {
+    sums.count = sums.count.saturating_sub(u64::from(inner.counted));
+    sums.bytes = sums.bytes.saturating_sub(inner.bytes);
+    let spent = if inner.background { &mut sums.background_ns } else { &mut sums.blocked_ns };
+    *spent = spent.saturating_sub(inner.end_ns - inner.start_ns);
+}

@@ -1,0 +1,393 @@
+//! Findings, like a linter's: one sentence, the figures behind it, what to do, and what is at stake.
+
+use crate::summary::Figures;
+use crate::verdict::FEWEST_STEPS;
+use crate::words::{count, part_of, percent, rate, span};
+use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked};
+use stallscope_model::{Cause, Diagnosis, LoaderFacts, WorkerLoad};
+
+/// Less of the time than this is not worth a finding.
+const WORTH: f64 = 0.05;
+
+/// Every finding, by what is at stake.
+pub(crate) fn all(figures: &Figures<'_>) -> Vec<Diagnosis> {
+    let mut found: Vec<Diagnosis> = Vec::new();
+    if figures.total.steps >= FEWEST_STEPS {
+        let lints = [
+            fetch_bound,
+            prep_bound,
+            starved,
+            transfer_bound,
+            checkpoint_stall,
+            straggler_rank,
+            peer,
+            preempted,
+            uneven_workers,
+            unexplained,
+            no_data_stall,
+        ];
+        found.extend(lints.iter().filter_map(|lint| lint(figures)));
+    } else if figures.total.steps > 0 {
+        found.push(too_few_steps(figures));
+    }
+    found.extend(disagreement(figures));
+    found.extend(evidence_missing(figures));
+    found.sort_by(|a, b| b.share.total_cmp(&a.share));
+    found
+}
+
+fn diagnosis(
+    name: &str,
+    cause: Cause,
+    share: f64,
+    finding: String,
+    evidence: String,
+    advice: String,
+) -> Diagnosis {
+    Diagnosis { name: name.to_owned(), finding, evidence, advice, cause: Some(cause), share }
+}
+
+fn of_time(figures: &Figures<'_>, share: f64) -> String {
+    let part_ns = (figures.total.wall_ns as f64 * share) as u64;
+    let exposed = figures.exposed();
+    let device = match figures.total.hidden_ns {
+        Some(_) => format!("; the device ran dry in {} of the waits", percent(exposed)),
+        None => String::new(),
+    };
+    format!("{} of {} steps{device}", part_of(part_ns, figures.total.wall_ns), figures.total.steps)
+}
+
+fn loaders<'a>(figures: &'a Figures<'_>) -> impl Iterator<Item = &'a LoaderFacts> {
+    figures.ranks.iter().flat_map(|rank| &rank.facts.loaders)
+}
+
+fn workers<'a>(figures: &'a Figures<'_>) -> impl Iterator<Item = &'a WorkerLoad> {
+    figures.ranks.iter().flat_map(|rank| &rank.workers)
+}
+
+/// All loaders make their batches in the trainer itself.
+fn in_process(figures: &Figures<'_>) -> bool {
+    let mut workers = loaders(figures).map(|loader| loader.workers).peekable();
+    workers.peek().is_some() && workers.all(|workers| workers == 0)
+}
+
+fn worker_setting(figures: &Figures<'_>) -> String {
+    let most = loaders(figures).map(|loader| loader.workers).max();
+    most.map_or("num_workers".to_owned(), |workers| format!("num_workers (now {workers})"))
+}
+
+fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
+    let share = figures.share(Cause::Fetch);
+    let mut evidence = of_time(figures, share);
+    let (mut sum, mut number) = (WorkerLoad::default(), 0u64);
+    workers(figures).for_each(|load| {
+        crate::process::join_loads(&mut sum, load);
+        number += 1;
+    });
+    if number > 0 && sum.wall_ns > 0 {
+        let reading = percent(sum.fetch_ns as f64 / sum.wall_ns as f64);
+        evidence.push_str(&format!(
+            "; {} spent {reading} of their time reading",
+            count(number, "worker", "workers")
+        ));
+        if sum.read_bytes > 0 {
+            let each_ns = sum.wall_ns / number;
+            evidence.push_str(&format!(", {} from storage together", rate(sum.read_bytes, each_ns)));
+        }
+    }
+    let advice = if in_process(figures) {
+        "Set num_workers to 2 or more, so that reading goes on while the trainer computes; then keep the data on a \
+         local disk or in the page cache, and pack small files into large ones"
+            .to_owned()
+    } else {
+        format!(
+            "Keep more reads in flight with a larger {} or prefetch_factor, keep the data on a local disk or in \
+             the page cache, and pack small files into large ones",
+            worker_setting(figures)
+        )
+    };
+    let finding = format!("{} of {} waits for storage", percent(share), figures.time());
+    (share >= WORTH).then(|| diagnosis("fetch-bound", Cause::Fetch, share, finding, evidence, advice))
+}
+
+fn prep_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
+    let share = figures.share(Cause::Prep);
+    let advice = if in_process(figures) {
+        "Set num_workers to 1 or more, so that batches are made while the trainer computes".to_owned()
+    } else {
+        let room = match figures.cpus {
+            0 => String::new(),
+            cpus => format!(", up to the {cpus} CPUs here"),
+        };
+        format!(
+            "Raise {}{room}; else make a sample cheaper: decode at the size that is needed, store decoded or \
+             resized samples, or move augmentation to the device",
+            worker_setting(figures)
+        )
+    };
+    let finding = format!(
+        "{} of {} waits for samples to be decoded, augmented and collated",
+        percent(share),
+        figures.time()
+    );
+    (share >= WORTH)
+        .then(|| diagnosis("prep-bound", Cause::Prep, share, finding, of_time(figures, share), advice))
+}
+
+fn starved(figures: &Figures<'_>) -> Option<Diagnosis> {
+    let share = figures.share(Cause::Starved);
+    let finding = format!(
+        "{} of {} waits for loader processes that are ready to run and get no CPU",
+        percent(share),
+        figures.time()
+    );
+    let advice = format!(
+        "Give the job more CPUs (the cgroup's limit, --cpus-per-task), or ask for less: a smaller {} or fewer \
+         threads (OMP_NUM_THREADS, torch.set_num_threads)",
+        worker_setting(figures)
+    );
+    (share >= WORTH).then(|| {
+        diagnosis("starved-workers", Cause::Starved, share, finding, of_time(figures, share), advice)
+    })
+}
+
+fn transfer_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
+    let share = figures.share(Cause::Transfer);
+    let mut evidence = of_time(figures, share);
+    let behind = figures.transfer_behind_fetch_share;
+    let mut advice = "Return fewer and larger tensors in a batch (each crosses on its own), or try \
+                      torch.multiprocessing.set_sharing_strategy('file_system')"
+        .to_owned();
+    if behind >= 0.25 {
+        evidence.push_str(&format!(
+            "; for {} of it the worker was blocked reading its next batch",
+            percent(behind)
+        ));
+        advice.push_str(
+            "; a page fault in a memory-mapped file holds the worker's interpreter lock, so read with pread instead, \
+             or warm the file",
+        );
+    }
+    let finding = format!(
+        "{} of {} waits for finished batches on their way to the trainer",
+        percent(share),
+        figures.time()
+    );
+    (share >= WORTH).then(|| diagnosis("transfer-bound", Cause::Transfer, share, finding, evidence, advice))
+}
+
+fn checkpoint_stall(figures: &Figures<'_>) -> Option<Diagnosis> {
+    let share = figures.share(Cause::Snapshot) + figures.share(Cause::Persist);
+    let sums = |of: fn(&stallscope_model::Checkpoints) -> u64| -> u64 {
+        figures.ranks.iter().map(|rank| of(&rank.checkpoints)).fold(0, u64::saturating_add)
+    };
+    let (number, blocked_ns) = (sums(|c| c.count), sums(|c| c.blocked_ns));
+    let mut evidence = of_time(figures, share);
+    if number > 0 {
+        evidence.push_str(&format!(
+            "; {} blocked the trainer for {} each",
+            count(number, "checkpoint", "checkpoints"),
+            span(blocked_ns / number)
+        ));
+    }
+    let finding = format!("{} of {} is blocked by checkpoints", percent(share), figures.time());
+    let advice =
+        "Save less often, or in the background: torch.distributed.checkpoint.async_save, or copy the \
+                  state into buffers that are kept and write it from another process"
+            .to_owned();
+    let cause = if figures.share(Cause::Snapshot) > figures.share(Cause::Persist) {
+        Cause::Snapshot
+    } else {
+        Cause::Persist
+    };
+    (share >= 0.02).then(|| diagnosis("checkpoint-stall", cause, share, finding, evidence, advice))
+}
+
+/// The rank that others wait for most of the time, if there is one: index into `figures.ranks`.
+pub(crate) fn straggler(figures: &Figures<'_>) -> Option<usize> {
+    let slow = (0..figures.slowest_share.len())
+        .max_by(|a, b| figures.slowest_share[*a].total_cmp(&figures.slowest_share[*b]))?;
+    let alone = figures.slowest_share[slow] >= 0.6 && figures.training.len() > 1;
+    (alone && others_wait(figures, slow) >= WORTH).then_some(slow)
+}
+
+fn others_wait(figures: &Figures<'_>, slow: usize) -> f64 {
+    let others = figures.training.iter().enumerate().filter(|(rank, _)| *rank != slow);
+    let shares: Vec<f64> = others.map(|(_, causes)| causes.share(Cause::Peer)).collect();
+    shares.iter().sum::<f64>() / shares.len().max(1) as f64
+}
+
+fn straggler_rank(figures: &Figures<'_>) -> Option<Diagnosis> {
+    let slow = straggler(figures)?;
+    let share = others_wait(figures, slow);
+    let excess = |cause: Cause| {
+        let others = figures.training.iter().enumerate().filter(|(rank, _)| *rank != slow);
+        let (sum, number) = others.fold((0.0, 0), |(sum, n), (_, causes)| (sum + causes.share(cause), n + 1));
+        figures.training[slow].share(cause) - sum / f64::from(number.max(1))
+    };
+    let own = Cause::ALL.into_iter().filter(|cause| *cause != Cause::Peer);
+    let cause = own.max_by(|a, b| excess(*a).total_cmp(&excess(*b)))?;
+    let rank = figures.ranks.get(slow)?.facts.rank;
+    let finding = format!(
+        "the other ranks wait {} of their time for rank {rank}, which spends it on {}",
+        percent(share),
+        cause.name()
+    );
+    let evidence = format!(
+        "rank {rank} was the slowest in {} of the time; {} takes {} more of its time than of the others'",
+        percent(figures.slowest_share[slow]),
+        cause.name(),
+        percent(excess(cause))
+    );
+    let advice = format!(
+        "Look at rank {rank} alone: its {} decides the speed of all; compare its data, host and neighbours",
+        cause.name()
+    );
+    Some(diagnosis("straggler-rank", cause, share, finding, evidence, advice))
+}
+
+fn peer(figures: &Figures<'_>) -> Option<Diagnosis> {
+    let share = figures.share(Cause::Peer);
+    if share < WORTH || straggler(figures).is_some() {
+        return None;
+    }
+    let finding = format!("{} of {} waits for other ranks", percent(share), figures.time());
+    let advice =
+        "No rank seen here is the slow one all the time: balance the work of a step over the ranks, and \
+                  profile the ranks on other hosts"
+            .to_owned();
+    Some(diagnosis("peer-wait", Cause::Peer, share, finding, of_time(figures, share), advice))
+}
+
+fn preempted(figures: &Figures<'_>) -> Option<Diagnosis> {
+    let share = figures.share(Cause::Preempted);
+    let finding =
+        format!("for {} of {} the trainer is ready to run and gets no CPU", percent(share), figures.time());
+    let advice = format!(
+        "The trainer shares its CPUs with its own loader or with neighbours: lower {}, bound threads with \
+         OMP_NUM_THREADS, or give the job more CPUs",
+        worker_setting(figures)
+    );
+    (share >= WORTH).then(|| {
+        diagnosis("preempted-trainer", Cause::Preempted, share, finding, of_time(figures, share), advice)
+    })
+}
+
+fn uneven_workers(figures: &Figures<'_>) -> Option<Diagnosis> {
+    let share = figures.data_stall_share();
+    if share < WORTH {
+        return None;
+    }
+    let busy = |load: &WorkerLoad| load.wall_ns.saturating_sub(load.idle_ns);
+    figures.ranks.iter().find_map(|rank| {
+        let number = rank.workers.len() as u64;
+        let sum_ns = rank.workers.iter().map(busy).fold(0, u64::saturating_add);
+        let most = rank.workers.iter().max_by_key(|load| busy(load))?;
+        let part = busy(most) as f64 / sum_ns.max(1) as f64;
+        if number < 2 || part * (number as f64) < 1.75 {
+            return None;
+        }
+        let finding = format!(
+            "one of the {number} workers of rank {} does {} of their work",
+            rank.facts.rank,
+            percent(part)
+        );
+        let evidence = format!("worker {} made {} of the batches", most.pid, most.batches);
+        let advice =
+            "Give every worker a like share: with an IterableDataset split by get_worker_info(), else look \
+                      for samples that are much larger than the rest"
+                .to_owned();
+        Some(Diagnosis { name: "uneven-workers".to_owned(), finding, evidence, advice, cause: None, share })
+    })
+}
+
+fn unexplained(figures: &Figures<'_>) -> Option<Diagnosis> {
+    let share = figures.share(Cause::Unknown);
+    if share < 0.1 {
+        return None;
+    }
+    let most = (0..=BLOCKED_KINDS).max_by_key(|kind| figures.unexplained.0[*kind])?;
+    let what = match u8::try_from(most).ok().and_then(Blocked::from_u8) {
+        Some(Blocked::Futex | Blocked::FutexNet) => "waiting for a lock or another thread",
+        Some(Blocked::Net | Blocked::Unix) => "waiting on a socket of its own",
+        Some(Blocked::Sleep) => "asleep by its own wish",
+        Some(Blocked::FileRead | Blocked::Fault) => "reading files outside any loader",
+        Some(Blocked::Pipe | Blocked::Child) => "waiting for another process",
+        Some(_) => "blocked in a device or something else",
+        None => "not seen by kernel or shim",
+    };
+    let finding = format!("nothing explains {} of {}: mostly {what}", percent(share), figures.time());
+    let advice = if most == BLOCKED_KINDS {
+        "Add the evidence that is missing (see doctor), then measure again".to_owned()
+    } else {
+        "It is no data stall; look in the training loop itself (logging, requests, locks), for instance with py-spy dump"
+            .to_owned()
+    };
+    Some(diagnosis("unexplained-time", Cause::Unknown, share, finding, of_time(figures, share), advice))
+}
+
+fn no_data_stall(figures: &Figures<'_>) -> Option<Diagnosis> {
+    let share = figures.data_stall_share();
+    let seen = figures.share(Cause::Unknown) < 0.25 || figures.unexplained.0[BLOCKED_KINDS] == 0;
+    (share < WORTH && seen).then(|| Diagnosis {
+        name: "no-data-stall".to_owned(),
+        finding: format!("data keeps up: {} of {} waits for it", percent(share), figures.time()),
+        evidence: of_time(figures, share),
+        advice: "A faster loader would not make this job faster".to_owned(),
+        cause: None,
+        share,
+    })
+}
+
+fn too_few_steps(figures: &Figures<'_>) -> Diagnosis {
+    Diagnosis {
+        name: "too-few-steps".to_owned(),
+        finding: format!("only {} seen", count(figures.total.steps, "step was", "steps were")),
+        evidence: format!("a finding needs {FEWEST_STEPS}"),
+        advice: "Let the job run longer".to_owned(),
+        cause: None,
+        share: 0.0,
+    }
+}
+
+fn disagreement(figures: &Figures<'_>) -> Option<Diagnosis> {
+    let share = figures.disagreement_share.filter(|share| *share >= WORTH)?;
+    Some(Diagnosis {
+        name: "evidence-disagrees".to_owned(),
+        finding: format!("kernel and shim differ by {} of {} on one cause", percent(share), figures.time()),
+        evidence: "the figures shown use the kernel's account between the shim's boundaries".to_owned(),
+        advice: "Trust the sum of stalls more than their split, and report the case".to_owned(),
+        cause: None,
+        share: 0.0,
+    })
+}
+
+fn evidence_missing(figures: &Figures<'_>) -> Option<Diagnosis> {
+    let missing = |finding: &str, advice: &str, evidence: String| Diagnosis {
+        name: "evidence-missing".to_owned(),
+        finding: finding.to_owned(),
+        evidence,
+        advice: advice.to_owned(),
+        cause: None,
+        share: 0.0,
+    };
+    let hooks: Vec<&str> =
+        figures.ranks.iter().flat_map(|rank| rank.facts.unavailable.iter().map(String::as_str)).collect();
+    if !figures.shim_seen {
+        return Some(missing(
+            "no shim reported from inside the job, so checkpoints and phases are not told apart",
+            "Start the job with `stallscope run`",
+            "kernel evidence only".to_owned(),
+        ));
+    }
+    if !hooks.is_empty() {
+        return Some(missing("some hooks could not be set", "See doctor", hooks.join("; ")));
+    }
+    (!figures.kernel_seen).then(|| {
+        missing(
+            "no kernel evidence, so what blocked a process is not named",
+            "Run `sudo stallscope collect` beside the job",
+            "the shim's clocks only".to_owned(),
+        )
+    })
+}

@@ -1,0 +1,82 @@
+//! The common form of one wait for a batch, whoever saw it.
+
+use stallscope_abi::lane::{Record, wait_flags};
+
+/// Who made the awaited batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Producer {
+    /// The trainer's own main thread.
+    Trainer,
+    /// A worker, by its pid in the trainer's pid namespace.
+    NamespacePid(u32),
+    /// A worker, by its pid on the host.
+    Pid(u32),
+    /// Nobody could tell.
+    Unknown,
+}
+
+/// When a batch was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchTimes {
+    /// Its index was taken up.
+    pub start_ns: u64,
+    /// It was about to be put on the result queue.
+    pub ready_ns: u64,
+}
+
+/// Who saw a handover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    Shim,
+    Kernel,
+}
+
+/// A batch was handed to the trainer. Made from the shim's records, or by a detector that reads kernel records
+/// (a struct whose `record(&kernel::Record)` returns the handovers that became certain, for
+/// [`Ledger::handover`](crate::Ledger::handover)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handover {
+    /// The trainer's pid on the host.
+    pub pid: u32,
+    pub loader: u16,
+    /// `next()` was entered, and returned.
+    pub enter_ns: u64,
+    pub exit_ns: u64,
+    pub producer: Producer,
+    /// `None` from the shim: looked up among the producer's records when the step is closed.
+    pub batch: Option<BatchTimes>,
+    /// Index of the batch within its iterator.
+    pub index: u64,
+    /// Samples in the batch, 0 when unknown.
+    pub samples: u32,
+    /// Bits of [`wait_flags`].
+    pub flags: u64,
+    pub source: Source,
+}
+
+impl Handover {
+    /// From a trainer's [`Kind::Wait`](stallscope_abi::lane::Kind::Wait).
+    pub(crate) fn of_wait(pid: u32, wait: &Record) -> Handover {
+        let producer = match wait.id {
+            _ if wait.d & wait_flags::IN_PROCESS != 0 => Producer::Trainer,
+            0 => Producer::Unknown,
+            id => Producer::NamespacePid(id),
+        };
+        Handover {
+            pid,
+            loader: wait.loader,
+            enter_ns: wait.a.min(wait.time_ns),
+            exit_ns: wait.time_ns,
+            producer,
+            batch: None,
+            index: wait.b,
+            samples: u32::try_from(wait.c).unwrap_or(u32::MAX),
+            flags: wait.d,
+            source: Source::Shim,
+        }
+    }
+
+    pub(crate) fn has(&self, flag: u64) -> bool {
+        self.flags & flag != 0
+    }
+}

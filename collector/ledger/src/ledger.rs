@@ -1,0 +1,347 @@
+use crate::Config;
+use crate::handover::{Handover, Source};
+use crate::process::{Process, ProcessFacts, ProcessKind, join_loads};
+use crate::rank::{Processes, Rank, owner};
+use crate::ranks::Job;
+use crate::summary::{Summary, summarise};
+use crate::timeline::Pushed;
+use stallscope_abi::kernel::{self, TaskSlot};
+use stallscope_abi::lane;
+use stallscope_model::{LoaderFacts, StepLedger};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Later times are no times: two years after boot.
+const MAX_TIME_NS: u64 = 1 << 56;
+const MAX_PROCESSES: usize = kernel::MAX_TASKS as usize;
+const MAX_STEPS_OUT: usize = 65_536;
+const MAX_RETIRED: usize = 1024;
+/// What is kept of processes that belong to no rank, for a detector that finds one later.
+const KEPT_NS: u64 = 10_000_000_000;
+
+/// What was seen and could not be used.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lost {
+    pub(crate) malformed: u64,
+    pub(crate) unknown_kind: u64,
+    pub(crate) overlapping: u64,
+    pub(crate) late_waits: u64,
+    pub(crate) history: u64,
+    pub(crate) steps_not_taken: u64,
+    pub(crate) processes: u64,
+}
+
+/// One job's account. Feed it evidence in order, call [`Ledger::advance`] regularly, and take the steps.
+#[derive(Debug)]
+pub struct Ledger {
+    pub(crate) config: Config,
+    pub(crate) root: Option<(u32, u64)>,
+    pub(crate) processes: Processes,
+    /// Trainers, by pid.
+    pub(crate) ranks: BTreeMap<u32, Rank>,
+    pub(crate) job: Job,
+    pub(crate) lost: Lost,
+    pub(crate) kernel_seen: bool,
+    out: VecDeque<StepLedger>,
+}
+
+impl Ledger {
+    pub fn new(config: Config) -> Ledger {
+        Ledger {
+            config,
+            root: None,
+            processes: BTreeMap::new(),
+            ranks: BTreeMap::new(),
+            job: Job::default(),
+            lost: Lost::default(),
+            kernel_seen: false,
+            out: VecDeque::new(),
+        }
+    }
+
+    /// The root of the job's process tree was launched or attached to.
+    pub fn root(&mut self, pid: u32, now_ns: u64) {
+        self.root = Some((pid, now_ns.min(MAX_TIME_NS)));
+        self.touch(pid, now_ns);
+    }
+
+    /// A record of the kernel programs, in the order of their ring.
+    pub fn kernel(&mut self, record: &kernel::Record) {
+        let header = *record.header();
+        if header.time_ns > MAX_TIME_NS {
+            self.lost.malformed += 1;
+            return;
+        }
+        self.kernel_seen = true;
+        // Only main threads are accounted by name; their siblings show in `sibling_cpu_ns`.
+        if header.tid != header.tgid {
+            return;
+        }
+        match record {
+            kernel::Record::Slice(slice) => match self.touch(header.tgid, header.time_ns).slice(slice) {
+                Some(Pushed::Whole) => {}
+                Some(Pushed::Overlapping) => self.lost.overlapping += 1,
+                Some(Pushed::HistoryLost) => self.lost.history += 1,
+                None => self.lost.malformed += 1,
+            },
+            kernel::Record::TaskNew(task) => {
+                self.replace_if_gone(header.tgid, header.time_ns);
+                let process = self.touch(header.tgid, header.time_ns);
+                process.host_ppid = Some(task.ppid);
+                process.named(&task.comm);
+            }
+            kernel::Record::TaskExec(task) => self.touch(header.tgid, header.time_ns).named(&task.comm),
+            kernel::Record::TaskExit(_) => self.gone(header.tgid, header.time_ns),
+            // Boundaries for a detector; the shim's are exact where there is one.
+            kernel::Record::Wait(_) | kernel::Record::Wake(_) | kernel::Record::BatchRead(_) => {}
+        }
+    }
+
+    /// The stretch still under way of a watched task, at each tick: a provisional end of its account.
+    pub fn open_slot(&mut self, slot: &TaskSlot, now_ns: u64) {
+        if slot.tid == slot.tgid && now_ns <= MAX_TIME_NS {
+            self.kernel_seen = true;
+            self.touch(slot.tgid, now_ns).slot(slot, now_ns);
+        }
+    }
+
+    /// A shim greeted from its process.
+    pub fn process(&mut self, facts: ProcessFacts) {
+        let pid = facts.pid;
+        self.replace_if_gone(pid, 0);
+        let process = self.touch(pid, 0);
+        process.greeted = true;
+        process.facts = facts;
+        self.enrol(pid);
+    }
+
+    /// What a process is became clear after it greeted.
+    pub fn kind(&mut self, pid: u32, kind: ProcessKind, rank: u32, world_size: u32) {
+        let facts = &mut self.touch(pid, 0).facts;
+        (facts.kind, facts.rank, facts.world_size) = (kind, rank, world_size);
+        self.enrol(pid);
+    }
+
+    /// A hook could not be set; `what` is one sentence.
+    pub fn unavailable(&mut self, pid: u32, what: String) {
+        let unavailable = &mut self.touch(pid, 0).facts.unavailable;
+        if unavailable.len() < 64 && !unavailable.contains(&what) {
+            unavailable.push(what);
+        }
+    }
+
+    /// A loader of the trainer `pid` became known.
+    pub fn loader(&mut self, pid: u32, facts: LoaderFacts) {
+        self.trainer(pid).loaders.insert(facts.loader, facts);
+    }
+
+    /// The process is gone: nothing more will be told of it.
+    pub fn gone(&mut self, pid: u32, now_ns: u64) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.exited_ns.get_or_insert(now_ns);
+        }
+        if let Some(rank) = self.ranks.get_mut(&pid) {
+            rank.ended = true;
+        }
+    }
+
+    /// A record of a process's own lane, in lane order.
+    pub fn lane(&mut self, pid: u32, record: &lane::Record) {
+        let Some(kind) = lane::Kind::from_u16(record.kind) else {
+            self.lost.unknown_kind += 1;
+            return;
+        };
+        if record.time_ns > MAX_TIME_NS {
+            self.lost.malformed += 1;
+            return;
+        }
+        let process = self.touch(pid, record.time_ns);
+        let worker = process.facts.kind == ProcessKind::Worker;
+        match kind {
+            lane::Kind::Clock => process.shim.clock(record, worker),
+            lane::Kind::Sample => process.shim.sample(record),
+            lane::Kind::Batch => process.shim.batch(record),
+            lane::Kind::Bye => self.gone(pid, record.time_ns),
+            lane::Kind::Wait => self.handover(Handover::of_wait(pid, record)),
+            lane::Kind::IterStart => {
+                let (loader, flags, time_ns) = (record.loader, record.d, record.time_ns);
+                self.trainer_pieces(pid, |rank, pieces| {
+                    rank.phases.iter_start(loader, flags, time_ns, pieces)
+                });
+            }
+            lane::Kind::IterEnd => {
+                let (loader, time_ns) = (record.loader, record.time_ns);
+                self.trainer_pieces(pid, |rank, pieces| rank.phases.iter_end(loader, time_ns, pieces));
+            }
+            lane::Kind::Checkpoint => self.trainer(pid).calls.checkpoint(record),
+            lane::Kind::DeviceIdle => self.trainer(pid).device_idle(record.b, record.a),
+            lane::Kind::Collective => self.trainer(pid).calls.collective(record),
+        }
+    }
+
+    /// A batch was handed to a trainer: from the shim's records, or found in the kernel's by a detector. Where
+    /// a shim tells of the trainer, a detector's are ignored.
+    pub fn handover(&mut self, handover: Handover) {
+        if handover.exit_ns > MAX_TIME_NS {
+            self.lost.malformed += 1;
+            return;
+        }
+        let rank = self.trainer(handover.pid);
+        match handover.source {
+            Source::Shim => rank.shim_handovers += 1,
+            Source::Kernel if rank.shim_handovers > 0 => return,
+            Source::Kernel => {}
+        }
+        let mut taken = true;
+        self.trainer_pieces(handover.pid, |rank, pieces| taken = rank.phases.wait(handover, pieces));
+        self.lost.late_waits += u64::from(!taken);
+    }
+
+    /// Closes the steps whose evidence has arrived, or has been waited for long enough: in order per rank.
+    pub fn advance(&mut self, now_ns: u64) -> Vec<StepLedger> {
+        self.close(now_ns);
+        self.job.settle(now_ns, self.config.rank_patience_ns);
+        self.forget(now_ns);
+        self.out.drain(..).collect()
+    }
+
+    /// Closes everything: the job has ended or is left.
+    pub fn finish(&mut self, now_ns: u64) -> Vec<StepLedger> {
+        self.close(u64::MAX);
+        self.ranks.keys().for_each(|pid| self.job.end(*pid));
+        self.job.settle(u64::MAX, 0);
+        self.forget(now_ns);
+        self.out.drain(..).collect()
+    }
+
+    /// Everything known up to the last [`Ledger::advance`].
+    pub fn summary(&self) -> Summary {
+        summarise(self)
+    }
+
+    fn close(&mut self, now_ns: u64) {
+        self.processes.values_mut().for_each(|process| process.shim.flush(now_ns));
+        let pids: Vec<u32> = self.ranks.keys().copied().collect();
+        pids.into_iter().for_each(|pid| self.close_rank(pid, now_ns));
+    }
+
+    fn close_rank(&mut self, pid: u32, now_ns: u64) {
+        let several = self.several_ranks(pid);
+        let Some(rank) = self.ranks.get_mut(&pid) else { return };
+        for closed in rank.close(&mut self.processes, several, &self.config, now_ns) {
+            self.job.add(pid, &closed);
+            self.out.push_back(closed.step);
+            if self.out.len() > MAX_STEPS_OUT {
+                self.out.pop_front();
+                self.lost.steps_not_taken += 1;
+            }
+        }
+        if rank.ended && rank.pending.is_empty() {
+            self.job.end(pid);
+        }
+    }
+
+    pub(crate) fn several_ranks(&self, pid: u32) -> bool {
+        self.ranks.len() > 1 || self.processes.get(&pid).is_some_and(|process| process.facts.world_size > 1)
+    }
+
+    fn touch(&mut self, pid: u32, time_ns: u64) -> &mut Process {
+        if !self.processes.contains_key(&pid) && self.processes.len() >= MAX_PROCESSES {
+            self.evict();
+        }
+        let process = self.processes.entry(pid).or_default();
+        process.facts.pid = pid;
+        process.last_seen_ns = process.last_seen_ns.max(time_ns);
+        process
+    }
+
+    /// Makes room: for a process that is gone if there is one, else for the one not heard of for longest.
+    fn evict(&mut self) {
+        let ranks = &self.ranks;
+        let stale = self
+            .processes
+            .iter()
+            .filter(|(pid, _)| !ranks.contains_key(pid))
+            .min_by_key(|(_, process)| (process.exited_ns.is_none(), process.last_seen_ns))
+            .map(|(pid, _)| *pid);
+        if let Some(pid) = stale {
+            self.retire(pid);
+            self.lost.processes += 1;
+        }
+    }
+
+    /// pids come round again: a new process under the pid of one that is gone begins anew.
+    fn replace_if_gone(&mut self, pid: u32, time_ns: u64) {
+        if self.processes.get(&pid).is_some_and(|process| process.exited_ns.is_some()) {
+            self.close_rank(pid, u64::MAX);
+            self.retire(pid);
+            self.touch(pid, time_ns);
+        }
+    }
+
+    fn enrol(&mut self, pid: u32) {
+        let facts = &self.touch(pid, 0).facts;
+        let (kind, number) = (facts.kind, facts.rank);
+        if kind == ProcessKind::Trainer {
+            let rank = self.trainer(pid);
+            (rank.number, rank.ended) = (number, false);
+        }
+    }
+
+    /// The rank of a trainer, made when it is first told of.
+    fn trainer(&mut self, pid: u32) -> &mut Rank {
+        let started_ns = self.root.map_or(0, |(_, started_ns)| started_ns);
+        let process = self.touch(pid, 0);
+        let (greeted, number) = (process.greeted, process.facts.rank);
+        let nth = u32::try_from(self.ranks.len()).unwrap_or(u32::MAX);
+        self.job.member(pid);
+        self.ranks
+            .entry(pid)
+            .or_insert_with(|| Rank::new(pid, if greeted { number } else { nth }, started_ns))
+    }
+
+    fn trainer_pieces(&mut self, pid: u32, event: impl FnOnce(&mut Rank, &mut Vec<crate::steps::Piece>)) {
+        let rank = self.trainer(pid);
+        let mut pieces = Vec::new();
+        event(rank, &mut pieces);
+        rank.pending.extend(pieces);
+        if rank.pending.len() > crate::rank::MAX_PENDING {
+            self.close_rank(pid, 0);
+        }
+    }
+
+    /// Drops evidence that no open step needs.
+    fn forget(&mut self, now_ns: u64) {
+        let live = self.ranks.values().filter(|rank| !rank.ended || !rank.pending.is_empty());
+        let horizon_ns = live.map(Rank::horizon_ns).min().unwrap_or_else(|| now_ns.saturating_sub(KEPT_NS));
+        for process in self.processes.values_mut() {
+            process.kernel.forget_before(horizon_ns);
+            process.shim.forget_before(horizon_ns);
+        }
+        let gone = |process: &Process| process.exited_ns.is_some_and(|exited_ns| exited_ns < horizon_ns);
+        let gone: Vec<u32> = self
+            .processes
+            .iter()
+            .filter(|(pid, process)| gone(process) && !self.ranks.contains_key(pid))
+            .map(|(pid, _)| *pid)
+            .collect();
+        gone.into_iter().for_each(|pid| self.retire(pid));
+    }
+
+    /// Keeps a worker's load with its rank, and drops the rest of it.
+    fn retire(&mut self, pid: u32) {
+        if let Some(process) = self.processes.get(&pid)
+            && process.facts.kind == ProcessKind::Worker
+            && let Some(of) = owner(pid, &self.processes, |pid| self.ranks.contains_key(&pid))
+            && let Some(rank) = self.ranks.get_mut(&of)
+        {
+            let mut place = process.place();
+            if rank.retired.len() >= MAX_RETIRED && !rank.retired.contains_key(&place) {
+                place = (u16::MAX, u32::MAX);
+            }
+            join_loads(rank.retired.entry(place).or_default(), &process.load());
+        }
+        if let Some(process) = self.processes.remove(&pid) {
+            self.lost.history = self.lost.history.saturating_add(process.shim.history_dropped);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! One process of the job: what the kernel and its own shim told of it.
+
+use crate::attribute::View;
+use crate::shim::Shim;
+use crate::timeline::{Activity, Pushed, Stretch, Timeline};
+use stallscope_abi::kernel::{Blocked, Slice, TaskSlot};
+use stallscope_model::WorkerLoad;
+
+/// What a process is to the job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProcessKind {
+    Trainer,
+    Worker,
+    #[default]
+    Other,
+}
+
+/// What a shim says of its process when it greets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessFacts {
+    /// On the host.
+    pub pid: u32,
+    /// In the process's own pid namespace.
+    pub ns_pid: u32,
+    /// In the process's own pid namespace.
+    pub ppid: u32,
+    pub kind: ProcessKind,
+    pub rank: u32,
+    /// 0 or 1 when the process trains alone.
+    pub world_size: u32,
+    pub host: String,
+    pub torch_version: Option<String>,
+    pub python_version: Option<String>,
+    /// Hooks that could not be set, one sentence each.
+    pub unavailable: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Process {
+    pub(crate) facts: ProcessFacts,
+    pub(crate) greeted: bool,
+    /// pid of the parent on the host, by the kernel.
+    pub(crate) host_ppid: Option<u32>,
+    pub(crate) kernel: Timeline,
+    pub(crate) shim: Shim,
+    read_bytes: u64,
+    pub(crate) last_seen_ns: u64,
+    pub(crate) exited_ns: Option<u64>,
+}
+
+impl Process {
+    pub(crate) fn slice(&mut self, slice: &Slice) -> Option<Pushed> {
+        self.read_bytes = self.read_bytes.saturating_add(slice.read_bytes);
+        Stretch::of_slice(slice).map(|stretch| self.kernel.push(stretch))
+    }
+
+    pub(crate) fn slot(&mut self, slot: &TaskSlot, now_ns: u64) {
+        self.host_ppid = Some(slot.ppid);
+        self.named(&slot.comm);
+        self.kernel.set_open(Stretch::of_slot(slot, now_ns));
+    }
+
+    /// DataLoader workers name their main thread, which tells them where no shim does.
+    pub(crate) fn named(&mut self, comm: &[u8; 16]) {
+        if !self.greeted && comm.starts_with(b"pt_data_worker") {
+            self.facts.kind = ProcessKind::Worker;
+        }
+    }
+
+    pub(crate) fn view(&self) -> View<'_> {
+        View { kernel: (!self.kernel.is_empty()).then_some(&self.kernel), shim: &self.shim }
+    }
+
+    pub(crate) fn shim_view(&self) -> View<'_> {
+        View { kernel: None, shim: &self.shim }
+    }
+
+    /// Whether everything up to `to_ns` has arrived, as far as anything will.
+    pub(crate) fn covers(&self, to_ns: u64) -> bool {
+        self.view().covers(to_ns) || self.exited_ns.is_some_and(|exited_ns| exited_ns <= to_ns)
+    }
+
+    /// Loader and number of a worker: who follows it under another pid has the same.
+    pub(crate) fn place(&self) -> (u16, u32) {
+        match self.shim.last_place {
+            Some(place) => place,
+            None => (u16::MAX, self.facts.pid),
+        }
+    }
+
+    pub(crate) fn load(&self) -> WorkerLoad {
+        let total = if self.kernel.is_empty() { &self.shim.timeline.total } else { &self.kernel.total };
+        let mut load = load_of(total);
+        load.pid = self.facts.pid;
+        load.batches = self.shim.batches_made;
+        load.samples = self.shim.samples_made;
+        load.read_bytes = self.read_bytes;
+        load
+    }
+}
+
+fn load_of(total: &Activity) -> WorkerLoad {
+    let times = &total.times;
+    let read_on_cpu_ns = times.cpu_read_ns.min(times.cpu_ns);
+    let reading_ns: u64 = [Blocked::FileRead, Blocked::Fault, Blocked::Net, Blocked::FutexNet]
+        .iter()
+        .map(|kind| total.of(*kind))
+        .fold(read_on_cpu_ns, u64::saturating_add);
+    let blocked_ns = times.blocked_ns.iter().fold(0, |sum: u64, ns| sum.saturating_add(*ns));
+    let wall_ns = times.cpu_ns.saturating_add(times.runnable_ns).saturating_add(blocked_ns);
+    let cpu_ns = times.cpu_ns - read_on_cpu_ns;
+    WorkerLoad {
+        wall_ns,
+        fetch_ns: reading_ns,
+        cpu_ns,
+        runnable_ns: times.runnable_ns,
+        idle_ns: wall_ns.saturating_sub(reading_ns).saturating_sub(cpu_ns).saturating_sub(times.runnable_ns),
+        ..WorkerLoad::default()
+    }
+}
+
+/// Joins the loads of workers that follow each other in the same place.
+pub(crate) fn join_loads(into: &mut WorkerLoad, other: &WorkerLoad) {
+    into.pid = other.pid;
+    into.batches = into.batches.saturating_add(other.batches);
+    into.samples = into.samples.saturating_add(other.samples);
+    into.wall_ns = into.wall_ns.saturating_add(other.wall_ns);
+    into.fetch_ns = into.fetch_ns.saturating_add(other.fetch_ns);
+    into.cpu_ns = into.cpu_ns.saturating_add(other.cpu_ns);
+    into.runnable_ns = into.runnable_ns.saturating_add(other.runnable_ns);
+    into.idle_ns = into.idle_ns.saturating_add(other.idle_ns);
+    into.read_bytes = into.read_bytes.saturating_add(other.read_bytes);
+}

@@ -1,0 +1,299 @@
+//! One trainer: its pieces that wait for evidence, and their attribution once it is there.
+
+use crate::Config;
+use crate::attribute::{Attributed, Trainer, Unexplained, Wait, own_part, wait_part};
+use crate::calls::Calls;
+use crate::handover::{BatchTimes, Handover, Producer, Source};
+use crate::process::Process;
+use crate::steps::{Phases, Piece};
+use crate::tally::Tallies;
+use stallscope_model::{Causes, EvidenceKinds, LoaderFacts, Phase, StepLedger, WorkerLoad};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Pieces that may wait for evidence at the same time.
+pub(crate) const MAX_PENDING: usize = 4096;
+const MAX_DEVICE_IDLE: usize = 4096;
+
+pub(crate) type Processes = BTreeMap<u32, Process>;
+
+/// Sums over the training steps of a rank that both the kernel and the shim saw.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Compared {
+    pub(crate) fused: Causes,
+    pub(crate) shim: Causes,
+}
+
+/// A closed piece: what is published, and what the job's ledger aligns.
+#[derive(Clone, Debug)]
+pub(crate) struct Closed {
+    pub(crate) step: StepLedger,
+    pub(crate) own: Causes,
+    pub(crate) wait: Causes,
+}
+
+#[derive(Debug)]
+pub(crate) struct Rank {
+    pub(crate) pid: u32,
+    pub(crate) number: u32,
+    pub(crate) phases: Phases,
+    pub(crate) pending: VecDeque<Piece>,
+    pub(crate) calls: Calls,
+    /// Nanoseconds without work for the device, by the end of the wait.
+    device_idle: BTreeMap<u64, u64>,
+    pub(crate) has_device: bool,
+    pub(crate) loaders: BTreeMap<u16, LoaderFacts>,
+    indices: BTreeMap<Phase, u64>,
+    pub(crate) tallies: Tallies,
+    pub(crate) compared: Compared,
+    /// Over training.
+    pub(crate) unexplained: Unexplained,
+    pub(crate) transfer_behind_fetch_ns: u64,
+    /// Loads of workers that are gone, by loader and place.
+    pub(crate) retired: BTreeMap<(u16, u32), WorkerLoad>,
+    pub(crate) batches_unseen: u64,
+    /// What the shim handed over; once it did, a detector's handovers are no longer taken.
+    pub(crate) shim_handovers: u64,
+    pub(crate) ended: bool,
+}
+
+impl Rank {
+    pub(crate) fn new(pid: u32, number: u32, started_ns: u64) -> Rank {
+        Rank {
+            pid,
+            number,
+            phases: Phases::new(started_ns),
+            pending: VecDeque::new(),
+            calls: Calls::default(),
+            device_idle: BTreeMap::new(),
+            has_device: false,
+            loaders: BTreeMap::new(),
+            indices: BTreeMap::new(),
+            tallies: Tallies::default(),
+            compared: Compared::default(),
+            unexplained: Unexplained::default(),
+            transfer_behind_fetch_ns: 0,
+            retired: BTreeMap::new(),
+            batches_unseen: 0,
+            shim_handovers: 0,
+            ended: false,
+        }
+    }
+
+    pub(crate) fn device_idle(&mut self, wait_end_ns: u64, idle_ns: u64) {
+        self.has_device = true;
+        self.device_idle.insert(wait_end_ns, idle_ns);
+        if self.device_idle.len() > MAX_DEVICE_IDLE {
+            self.device_idle.pop_first();
+        }
+    }
+
+    /// Start of what is not attributed yet: evidence from then on is needed.
+    pub(crate) fn horizon_ns(&self) -> u64 {
+        self.pending.front().map_or(self.phases.at_ns(), |piece| piece.start_ns)
+    }
+
+    /// Closes pieces in order as long as their evidence is there or has been waited for long enough.
+    pub(crate) fn close(
+        &mut self,
+        processes: &mut Processes,
+        several_ranks: bool,
+        config: &Config,
+        now_ns: u64,
+    ) -> Vec<Closed> {
+        let mut closed = Vec::new();
+        while let Some(piece) = self.pending.front() {
+            let full = self.pending.len() > MAX_PENDING;
+            if !full && !self.is_final(piece, processes, config, now_ns) {
+                break;
+            }
+            let Some(piece) = self.pending.pop_front() else { break };
+            closed.push(self.attribute(&piece, processes, several_ranks, config));
+        }
+        let horizon_ns = self.horizon_ns();
+        self.calls.forget_before(horizon_ns);
+        self.device_idle = self.device_idle.split_off(&horizon_ns);
+        closed
+    }
+
+    fn is_final(&self, piece: &Piece, processes: &Processes, config: &Config, now_ns: u64) -> bool {
+        let waited_ns = now_ns.saturating_sub(piece.end_ns);
+        if self.has_device
+            && piece.wait.is_some()
+            && !self.device_idle.contains_key(&piece.end_ns)
+            && waited_ns < config.device_patience_ns
+        {
+            return false;
+        }
+        if waited_ns >= config.patience_ns {
+            return true;
+        }
+        let Some(trainer) = processes.get(&self.pid) else { return true };
+        if !trainer.covers(piece.enter_ns()) {
+            return false;
+        }
+        let Some(wait) = &piece.wait else { return true };
+        let Some(producer) = producer_pid(wait, processes).and_then(|pid| processes.get(&pid)) else {
+            return false;
+        };
+        match batch_of(wait, producer) {
+            Some(batch) => producer.covers(batch.ready_ns.min(piece.end_ns)),
+            None => false,
+        }
+    }
+
+    fn attribute(
+        &mut self,
+        piece: &Piece,
+        processes: &mut Processes,
+        several_ranks: bool,
+        config: &Config,
+    ) -> Closed {
+        let enter_ns = piece.enter_ns();
+        let producer_pid = piece.wait.as_ref().and_then(|wait| producer_pid(wait, processes));
+        let (mut own, mut waited) = (Attributed::default(), Attributed::default());
+        let mut shadow = None;
+        if let Some(process) = processes.get(&self.pid) {
+            let producer = producer_pid.and_then(|pid| processes.get(&pid));
+            let batch =
+                piece.wait.as_ref().zip(producer).and_then(|(wait, producer)| batch_of(wait, producer));
+            if piece.wait.is_some() && batch.is_none() {
+                self.batches_unseen += 1;
+            }
+            let account = |kernel: bool| {
+                let view = if kernel { Process::view } else { Process::shim_view };
+                let trainer = Trainer {
+                    view: view(process),
+                    calls: self.calls.all(),
+                    several_ranks,
+                    has_device: self.has_device,
+                };
+                let wait = piece.wait.map(|wait| Wait {
+                    enter_ns,
+                    exit_ns: piece.end_ns,
+                    start_ns: batch.map(|batch| batch.start_ns),
+                    ready_ns: batch.map(|batch| batch.ready_ns),
+                    producer: producer.map(view),
+                    in_process: wait.producer == Producer::Trainer,
+                    slice_ns: config.slice_ns,
+                });
+                let own = own_part(&trainer, piece.start_ns, enter_ns);
+                (own, wait.as_ref().map(wait_part).unwrap_or_default())
+            };
+            (own, waited) = account(true);
+            if piece.phase == Phase::Training && own.kernel_ns + waited.kernel_ns > 0 {
+                let (own, waited) = account(false);
+                let seen_ns = own.shim_ns + waited.shim_ns;
+                // Less than that is a shim that was told to leave clocks to the kernel.
+                shadow =
+                    (seen_ns * 10 >= (piece.end_ns - piece.start_ns) * 9).then(|| own.join(&waited).causes);
+            }
+        }
+        let both = own.join(&waited);
+        if let Some(shim) = &shadow {
+            self.compared.fused += &both.causes;
+            self.compared.shim += shim;
+        }
+        if piece.phase == Phase::Training {
+            self.unexplained.add(&both.unexplained);
+            self.transfer_behind_fetch_ns += both.transfer_behind_fetch_ns;
+        }
+        self.pair(piece, producer_pid, processes);
+        let hidden_ns = self.hidden_ns(piece, &waited.causes);
+        let index = self.indices.entry(piece.phase).or_default();
+        let shim_handover = piece.wait.is_none_or(|wait| wait.source == Source::Shim);
+        let step = StepLedger {
+            rank: self.number,
+            loader: piece.loader,
+            phase: piece.phase,
+            index: *index,
+            start_ns: piece.start_ns,
+            end_ns: piece.end_ns,
+            causes: both.causes,
+            hidden_ns,
+            producer: producer_pid.filter(|pid| *pid != self.pid),
+            samples: piece.samples,
+            evidence: EvidenceKinds { kernel: both.kernel_ns > 0, shim: shim_handover || both.shim_ns > 0 },
+        };
+        *index += 1;
+        self.tallies.step(&step);
+        Closed { step, own: own.causes, wait: waited.causes }
+    }
+
+    /// A wait of which the device ran dry for a part only is a stall for that part only.
+    fn hidden_ns(&self, piece: &Piece, waited: &Causes) -> Option<u64> {
+        if !self.has_device {
+            return None;
+        }
+        if piece.wait.is_none() {
+            return Some(0);
+        }
+        let idle_ns = *self.device_idle.get(&piece.end_ns)?;
+        let wait_ns = waited.total_ns();
+        Some(wait_ns - idle_ns.min(wait_ns))
+    }
+
+    fn pair(&self, piece: &Piece, producer_pid: Option<u32>, processes: &mut Processes) {
+        let Some(wait) = piece.wait.filter(|wait| wait.source == Source::Shim) else { return };
+        let Some(producer) = producer_pid.and_then(|pid| processes.get_mut(&pid)) else { return };
+        if let Some(batch) = producer.shim.find(loader_of(&wait), wait.index, wait.exit_ns) {
+            producer.shim.paired(&batch);
+        }
+    }
+}
+
+/// A worker serves one loader and may not know its number; a trainer may serve several.
+fn loader_of(wait: &Handover) -> Option<u16> {
+    (wait.producer == Producer::Trainer).then_some(wait.loader)
+}
+
+fn batch_of(wait: &Handover, producer: &Process) -> Option<BatchTimes> {
+    let paired = || {
+        let batch = producer.shim.find(loader_of(wait), wait.index, wait.exit_ns)?;
+        Some(BatchTimes { start_ns: batch.start_ns, ready_ns: batch.ready_ns })
+    };
+    wait.batch.or_else(paired)
+}
+
+/// The producer's pid on the host. A pid inside a container is looked for among the trainer's descendants
+/// first; where trainer and host share a namespace it is the host's.
+fn producer_pid(wait: &Handover, processes: &Processes) -> Option<u32> {
+    let id = match wait.producer {
+        Producer::Trainer => return Some(wait.pid),
+        Producer::Pid(pid) => return Some(pid),
+        Producer::NamespacePid(id) => id,
+        Producer::Unknown => return None,
+    };
+    let trainer = processes.get(&wait.pid)?;
+    if !trainer.greeted || trainer.facts.ns_pid == wait.pid {
+        return Some(id);
+    }
+    let named = || processes.iter().filter(|(_, process)| process.greeted && process.facts.ns_pid == id);
+    let (pid, _) = named()
+        .filter(|(pid, _)| owner(**pid, processes, |owner| owner == wait.pid).is_some())
+        .max_by_key(|(_, process)| process.last_seen_ns)
+        .or_else(|| named().max_by_key(|(_, process)| process.last_seen_ns))?;
+    Some(*pid)
+}
+
+/// The nearest ancestor for which `is` holds. By the kernel's parents where it told them, else by what the
+/// processes said, whose numbers hold within their own pid namespace.
+pub(crate) fn owner(pid: u32, processes: &Processes, is: impl Fn(u32) -> bool) -> Option<u32> {
+    let mut at = pid;
+    for _ in 0..8 {
+        let process = processes.get(&at)?;
+        at = match process.host_ppid {
+            Some(parent) => parent,
+            None if process.facts.ns_pid == process.facts.pid => process.facts.ppid,
+            None => {
+                *processes
+                    .iter()
+                    .find(|(_, other)| other.greeted && other.facts.ns_pid == process.facts.ppid)?
+                    .0
+            }
+        };
+        if is(at) {
+            return Some(at);
+        }
+    }
+    None
+}

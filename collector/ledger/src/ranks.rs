@@ -1,0 +1,150 @@
+//! The job's own ledger: ranks aligned by step; the slowest rank's time and causes are the job's.
+
+use crate::rank::Closed;
+use crate::tally::Tallies;
+use stallscope_model::{Cause, Causes, Phase};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Units a rank may be ahead of another before the job's ledger goes on without that one.
+const MAX_AHEAD: usize = 4096;
+
+/// What is aligned. In training: the wait for a batch and the work with it, because that is what ranks that
+/// exchange gradients do between two meetings: who waits long for a batch makes the others wait in the work
+/// that follows. In other phases the piece itself.
+#[derive(Clone, Copy, Debug)]
+struct Unit {
+    loader: u16,
+    end_ns: u64,
+    wall_ns: u64,
+    causes: Causes,
+    samples: u64,
+    hidden_ns: Option<u64>,
+}
+
+impl Unit {
+    /// Time that is not a wait for other ranks: who has most of it is who the others wait for.
+    fn busy_ns(&self) -> u64 {
+        self.wall_ns - self.causes[Cause::Peer]
+    }
+}
+
+#[derive(Debug, Default)]
+struct Aligned {
+    /// Units that are settled, of every rank.
+    settled: u64,
+    queues: BTreeMap<u32, Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    next: u64,
+    units: VecDeque<Unit>,
+}
+
+#[derive(Debug, Default)]
+struct Member {
+    ended: bool,
+    /// The last wait in training; the work with its batch is still to come.
+    held: Option<(Causes, Option<u64>)>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Job {
+    members: BTreeMap<u32, Member>,
+    phases: BTreeMap<Phase, Aligned>,
+    pub(crate) tallies: Tallies,
+    /// Training time of the job in which a rank was the slowest, by pid.
+    pub(crate) slowest_ns: BTreeMap<u32, u64>,
+    /// Units that came when the job had gone on without them.
+    pub(crate) unaligned: u64,
+}
+
+impl Job {
+    pub(crate) fn member(&mut self, pid: u32) {
+        self.members.entry(pid).or_default();
+    }
+
+    /// The rank is gone: nobody waits for its steps any more.
+    pub(crate) fn end(&mut self, pid: u32) {
+        if let Some(member) = self.members.get_mut(&pid) {
+            member.ended = true;
+        }
+    }
+
+    pub(crate) fn add(&mut self, pid: u32, closed: &Closed) {
+        let member = self.members.entry(pid).or_default();
+        let step = &closed.step;
+        let mut unit = Unit {
+            loader: step.loader,
+            end_ns: step.end_ns,
+            wall_ns: step.end_ns - step.start_ns,
+            causes: step.causes,
+            samples: u64::from(step.samples),
+            hidden_ns: step.hidden_ns,
+        };
+        if step.phase == Phase::Training {
+            let (waited, hidden_ns) = member.held.replace((closed.wait, step.hidden_ns)).unwrap_or_default();
+            unit.causes = closed.own;
+            unit.causes += &waited;
+            unit.wall_ns = unit.causes.total_ns();
+            unit.hidden_ns = hidden_ns;
+        }
+        let aligned = self.phases.entry(step.phase).or_default();
+        let queue = aligned.queues.entry(pid).or_default();
+        let index = queue.next;
+        queue.next += 1;
+        if index < aligned.settled {
+            self.unaligned += 1;
+        } else {
+            queue.units.push_back(unit);
+        }
+    }
+
+    /// Settles what every rank has delivered. A rank that has not begun a phase is waited for until
+    /// `patience_ns` after the others did, as some phases are one rank's alone.
+    pub(crate) fn settle(&mut self, now_ns: u64, patience_ns: u64) {
+        for (phase, aligned) in &mut self.phases {
+            loop {
+                let oldest_ns =
+                    aligned.queues.values().filter_map(|queue| queue.units.front()).map(|u| u.end_ns);
+                let Some(oldest_ns) = oldest_ns.min() else { break };
+                let ahead = aligned.queues.values().any(|queue| queue.units.len() > MAX_AHEAD);
+                let patient = now_ns.saturating_sub(oldest_ns) < patience_ns;
+                let awaited = self.members.iter().any(|(pid, member)| match aligned.queues.get(pid) {
+                    _ if member.ended => false,
+                    Some(queue) => queue.units.is_empty(),
+                    None => patient,
+                });
+                if awaited && !ahead {
+                    break;
+                }
+                let index = aligned.settled;
+                aligned.settled += 1;
+                let mut slowest: Option<(u32, Unit)> = None;
+                let mut samples = 0u64;
+                for (pid, queue) in &mut aligned.queues {
+                    let front = queue.next - queue.units.len() as u64;
+                    if front != index {
+                        continue;
+                    }
+                    let Some(unit) = queue.units.pop_front() else { continue };
+                    samples = samples.saturating_add(unit.samples);
+                    if slowest.is_none_or(|(_, known)| unit.busy_ns() > known.busy_ns()) {
+                        slowest = Some((*pid, unit));
+                    }
+                }
+                if let Some((pid, unit)) = slowest {
+                    self.tallies.of(*phase, unit.loader).add(
+                        unit.wall_ns,
+                        samples,
+                        &unit.causes,
+                        unit.hidden_ns,
+                    );
+                    if *phase == Phase::Training {
+                        *self.slowest_ns.entry(pid).or_default() += unit.wall_ns;
+                    }
+                }
+            }
+        }
+    }
+}

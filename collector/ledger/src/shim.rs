@@ -1,0 +1,243 @@
+//! What a process's own records tell of its main thread: a timeline made from its clocks and samples, for
+//! where the kernel saw nothing, and to compare with where it did.
+
+use crate::timeline::{Activity, Stretch, Timeline, scale};
+use stallscope_abi::kernel::{Blocked, Times};
+use stallscope_abi::lane::{ClockAt, Record};
+use std::collections::VecDeque;
+
+const MAX_SAMPLES: usize = 8192;
+const MAX_BATCHES: usize = 1024;
+/// A batch and the clock beside it may come in different drains of the lane.
+const CLOCK_LATE_NS: u64 = 100_000_000;
+
+/// A batch that a process made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Batch {
+    pub(crate) loader: u16,
+    pub(crate) index: u64,
+    pub(crate) start_ns: u64,
+    pub(crate) ready_ns: u64,
+    cpu_ns: u64,
+}
+
+/// One sample, and how much of its making was spent in wrapped opens and reads.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    start_ns: u64,
+    end_ns: u64,
+    reading_ns: u64,
+}
+
+/// The records of one process, worker or trainer.
+#[derive(Debug, Default)]
+pub(crate) struct Shim {
+    pub(crate) timeline: Timeline,
+    /// Batches made and not yet paired with the wait they ended.
+    pub(crate) batches: VecDeque<Batch>,
+    samples: VecDeque<Sample>,
+    clock: Option<Record>,
+    /// The latest batch, until it is known whether a clock tells more of it.
+    bare: Option<Batch>,
+    pub(crate) batches_made: u64,
+    pub(crate) samples_made: u64,
+    /// Loader and worker number of the last batch.
+    pub(crate) last_place: Option<(u16, u32)>,
+    pub(crate) history_dropped: u64,
+}
+
+impl Shim {
+    pub(crate) fn sample(&mut self, record: &Record) {
+        self.samples_made = self.samples_made.saturating_add(u64::from(record.id));
+        if record.a >= record.time_ns {
+            return;
+        }
+        self.samples.push_back(Sample {
+            start_ns: record.a,
+            end_ns: record.time_ns,
+            reading_ns: record.c.min(record.time_ns - record.a),
+        });
+        if self.samples.len() > MAX_SAMPLES {
+            self.samples.pop_front();
+            self.history_dropped += 1;
+        }
+    }
+
+    pub(crate) fn batch(&mut self, record: &Record) {
+        self.flush(u64::MAX);
+        let batch = Batch {
+            loader: record.loader,
+            index: record.b,
+            start_ns: record.a.min(record.time_ns),
+            ready_ns: record.time_ns,
+            cpu_ns: record.d,
+        };
+        self.batches_made += 1;
+        self.last_place = Some((record.loader, record.id));
+        self.bare = Some(batch);
+        self.batches.push_back(batch);
+        if self.batches.len() > MAX_BATCHES {
+            self.batches.pop_front();
+            self.history_dropped += 1;
+        }
+    }
+
+    /// Clocks come in pairs around what they measure; two that follow each other tell of the time between.
+    pub(crate) fn clock(&mut self, record: &Record, worker: bool) {
+        if let Some(before) = self.clock.replace(*record) {
+            self.between(&before, record, worker);
+        }
+    }
+
+    fn between(&mut self, before: &Record, after: &Record, worker: bool) {
+        let Some(span_ns) = after.time_ns.checked_sub(before.time_ns).filter(|span| *span > 0) else {
+            return;
+        };
+        let at = |clock: &Record| clock.id;
+        let making = at(before) == ClockAt::BatchStart as u32 && at(after) == ClockAt::BatchReady as u32;
+        let waiting = at(before) != ClockAt::WaitExit as u32 && at(after) != ClockAt::WaitEnter as u32;
+        let own = at(before) == ClockAt::WaitExit as u32 && at(after) == ClockAt::WaitEnter as u32;
+        let idle = at(before) == ClockAt::BatchReady as u32 && at(after) == ClockAt::BatchStart as u32;
+        let deltas = (|| {
+            Some((
+                after.a.checked_sub(before.a)?,
+                after.b.checked_sub(before.b)?,
+                after.c.saturating_sub(before.c),
+            ))
+        })();
+        // Clocks that run backwards were read on different threads: they tell nothing.
+        let Some((cpu_ns, delay_ns, process_cpu_ns)) = deltas else {
+            self.push(before.time_ns, after.time_ns, Activity::blocked(Blocked::Other, span_ns));
+            return;
+        };
+        let cpu_ns = cpu_ns.min(span_ns);
+        let runnable_ns = delay_ns.min(span_ns - cpu_ns);
+        let rest_ns = span_ns - cpu_ns - runnable_ns;
+        let sibling_cpu_ns = process_cpu_ns.saturating_sub(cpu_ns);
+        let mut activity =
+            Activity { times: Times { cpu_ns, runnable_ns, ..Times::default() }, sibling_cpu_ns };
+        let mut blocked = |kind: Blocked, ns: u64| activity.times.blocked_ns[kind as usize] += ns;
+        if worker && making {
+            // A worker's other threads only carry its batches: what blocks it is its reading.
+            blocked(Blocked::FileRead, rest_ns);
+        } else if worker && idle {
+            blocked(Blocked::Pipe, rest_ns);
+        } else if own {
+            blocked(Blocked::Futex, rest_ns);
+        } else if !worker && (making || waiting) {
+            let helped_ns = rest_ns.min(sibling_cpu_ns);
+            blocked(Blocked::Futex, helped_ns);
+            blocked(Blocked::FileRead, rest_ns - helped_ns);
+        } else {
+            blocked(Blocked::Other, rest_ns);
+        }
+        let wrapped_ns = after.d.saturating_sub(before.d);
+        let in_samples = self.reading(before.time_ns, after.time_ns);
+        if in_samples == 0 && wrapped_ns > 0 {
+            let reading_ns = wrapped_ns.min(span_ns);
+            self.samples.push_back(Sample { start_ns: before.time_ns, end_ns: after.time_ns, reading_ns });
+        }
+        self.refine(before.time_ns, after.time_ns, &activity);
+    }
+
+    /// Spreads a stretch's reading over the samples made in it, so that a wait that begins in the middle of a
+    /// batch is not charged for a slow sample before it.
+    fn refine(&mut self, start_ns: u64, end_ns: u64, activity: &Activity) {
+        let reading_ns = activity.of(Blocked::FileRead);
+        let mut spans: Vec<Sample> = Vec::new();
+        for sample in self.samples.iter().rev().take_while(|sample| sample.end_ns > start_ns) {
+            let end = spans.last().map_or(end_ns, |later| later.start_ns).min(sample.end_ns);
+            let start = sample.start_ns.max(start_ns);
+            if start < end {
+                spans.push(Sample { start_ns: start, end_ns: end, reading_ns: sample.reading_ns });
+            }
+        }
+        let wrapped: u64 = spans.iter().map(|span| span.reading_ns).sum();
+        let length: u64 = spans.iter().map(|span| span.end_ns - span.start_ns).sum();
+        if spans.len() < 2 || reading_ns == 0 {
+            self.push(start_ns, end_ns, *activity);
+            return;
+        }
+        let mut rest = *activity;
+        let mut pieces: Vec<(u64, u64, u64)> = Vec::with_capacity(2 * spans.len() + 1);
+        let mut at_ns = start_ns;
+        for span in spans.iter().rev() {
+            pieces.push((at_ns, span.start_ns, 0));
+            let span_ns = span.end_ns - span.start_ns;
+            let share = if wrapped > 0 {
+                scale(reading_ns, span.reading_ns, wrapped)
+            } else {
+                scale(reading_ns, span_ns, length)
+            };
+            let share = share.min(span_ns);
+            rest.times.blocked_ns[Blocked::FileRead as usize] -= share;
+            pieces.push((span.start_ns, span.end_ns, share));
+            at_ns = span.end_ns;
+        }
+        pieces.push((at_ns, end_ns, 0));
+        for (from_ns, to_ns, read_ns) in pieces {
+            let mut piece = rest.fit(to_ns - from_ns - read_ns);
+            piece.times.blocked_ns[Blocked::FileRead as usize] += read_ns;
+            self.push(from_ns, to_ns, piece);
+        }
+    }
+
+    fn push(&mut self, start_ns: u64, end_ns: u64, activity: Activity) {
+        if let Some(stretch) = Stretch::new(start_ns, end_ns, activity) {
+            self.timeline.push(stretch);
+        }
+    }
+
+    /// Takes up the latest batch if no clock told of it by `now_ns`: its CPU time is known, the rest is not.
+    pub(crate) fn flush(&mut self, now_ns: u64) {
+        let due = |batch: &mut Batch| now_ns.saturating_sub(batch.ready_ns) >= CLOCK_LATE_NS;
+        if let Some(batch) = self.bare.take_if(due)
+            && self.timeline.covered_to_ns() < batch.ready_ns
+        {
+            let span_ns = batch.ready_ns - batch.start_ns;
+            let cpu_ns = batch.cpu_ns.min(span_ns);
+            let mut activity = Activity::blocked(Blocked::Other, span_ns - cpu_ns);
+            activity.times.cpu_ns = cpu_ns;
+            self.push(batch.start_ns, batch.ready_ns, activity);
+        }
+    }
+
+    /// Nanoseconds of `[a_ns, b_ns)` inside wrapped opens and reads; a sample that is cut gives in proportion.
+    pub(crate) fn reading(&self, a_ns: u64, b_ns: u64) -> u64 {
+        let mut sum_ns = 0u64;
+        for sample in self.samples.iter().rev().take_while(|sample| sample.end_ns > a_ns) {
+            let overlap_ns = sample.end_ns.min(b_ns).saturating_sub(sample.start_ns.max(a_ns));
+            sum_ns =
+                sum_ns.saturating_add(scale(sample.reading_ns, overlap_ns, sample.end_ns - sample.start_ns));
+        }
+        sum_ns.min(b_ns.saturating_sub(a_ns))
+    }
+
+    /// The batch of a wait that ended at `exit_ns`. Indices begin again with every iterator, so the latest batch
+    /// of that index that was ready by then is the one; `loader` is `None` for workers, which have one each.
+    pub(crate) fn find(&self, loader: Option<u16>, index: u64, exit_ns: u64) -> Option<Batch> {
+        self.batches
+            .iter()
+            .rev()
+            .find(|batch| {
+                batch.index == index
+                    && batch.ready_ns <= exit_ns
+                    && loader.is_none_or(|loader| loader == batch.loader)
+            })
+            .copied()
+    }
+
+    /// Drops a batch that was paired, and what an earlier iterator left under the same index.
+    pub(crate) fn paired(&mut self, paired: &Batch) {
+        self.batches.retain(|batch| {
+            batch.index != paired.index || batch.loader != paired.loader || batch.ready_ns > paired.ready_ns
+        });
+    }
+
+    pub(crate) fn forget_before(&mut self, horizon_ns: u64) {
+        self.timeline.forget_before(horizon_ns);
+        while self.samples.front().is_some_and(|sample| sample.end_ns <= horizon_ns) {
+            self.samples.pop_front();
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Cuts a trainer's time into pieces that each belong to one phase.
+
+use crate::handover::Handover;
+use stallscope_abi::lane::wait_flags;
+use stallscope_model::Phase;
+use std::collections::BTreeMap;
+
+/// A stretch of a trainer's time: its own part, and then the wait if one ends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) phase: Phase,
+    pub(crate) loader: u16,
+    pub(crate) start_ns: u64,
+    pub(crate) end_ns: u64,
+    /// `None` where the piece ends for another reason: its iterator ended, or an evaluation began within it.
+    pub(crate) wait: Option<Handover>,
+    /// Samples of the batch that the trainer had in hand.
+    pub(crate) samples: u32,
+}
+
+impl Piece {
+    /// Where the own part ends and the wait begins.
+    pub(crate) fn enter_ns(&self) -> u64 {
+        self.wait.map_or(self.end_ns, |wait| wait.enter_ns.clamp(self.start_ns, self.end_ns))
+    }
+}
+
+/// The phases of one trainer. Pieces follow each other without overlap.
+///
+/// An evaluation inside a training step cuts that step in two: its time belongs to the evaluation alone.
+#[derive(Debug)]
+pub(crate) struct Phases {
+    /// End of the last piece.
+    at_ns: u64,
+    /// Loader and phase of the batch in hand.
+    current: Option<(u16, Phase)>,
+    /// Training loaders whose iterator handed over a batch and did not end; the last used one is last.
+    iterating: Vec<u16>,
+    /// Iterators of each loader that started and did not end. A loop that replaces its iterator starts the new
+    /// one before the old one is dropped.
+    live: BTreeMap<u16, u32>,
+    trained: bool,
+    samples_in_hand: u32,
+}
+
+impl Phases {
+    pub(crate) fn new(started_ns: u64) -> Phases {
+        Phases {
+            at_ns: started_ns,
+            current: None,
+            iterating: Vec::new(),
+            live: BTreeMap::new(),
+            trained: false,
+            samples_in_hand: 0,
+        }
+    }
+
+    pub(crate) fn at_ns(&self) -> u64 {
+        self.at_ns
+    }
+
+    /// A batch was handed over. False when it tells of time that is accounted already.
+    pub(crate) fn wait(&mut self, wait: Handover, pieces: &mut Vec<Piece>) -> bool {
+        if wait.exit_ns <= self.at_ns {
+            return false;
+        }
+        let loader = wait.loader;
+        if wait.has(wait_flags::NO_GRAD) {
+            if self.current != Some((loader, Phase::Evaluation)) {
+                self.cut(wait.enter_ns, self.background(loader), pieces);
+            }
+            self.close(wait, Phase::Evaluation, pieces);
+            self.current = Some((loader, Phase::Evaluation));
+            return true;
+        }
+        // An evaluation that was left without its iterator ending: what follows its last batch is its own.
+        if let Some((evaluated, Phase::Evaluation)) = self.current {
+            self.cut(wait.enter_ns, (Phase::Evaluation, evaluated), pieces);
+        }
+        let first = wait.has(wait_flags::FIRST) || !self.iterating.contains(&loader);
+        let phase = match (self.trained, first) {
+            (false, _) => Phase::Startup,
+            (true, true) => Phase::Between,
+            (true, false) => Phase::Training,
+        };
+        self.close(wait, phase, pieces);
+        if !wait.has(wait_flags::FAILED) {
+            self.trained = true;
+            self.iterating.retain(|other| *other != loader);
+            self.iterating.push(loader);
+            self.current = Some((loader, Phase::Training));
+        }
+        true
+    }
+
+    /// A loader is iterated from the start.
+    pub(crate) fn iter_start(&mut self, loader: u16, flags: u64, time_ns: u64, pieces: &mut Vec<Piece>) {
+        let live = self.live.entry(loader).or_default();
+        *live = live.saturating_add(1);
+        if flags & wait_flags::NO_GRAD != 0 {
+            self.cut(time_ns, self.background(loader), pieces);
+            self.current = Some((loader, Phase::Evaluation));
+        }
+    }
+
+    /// An iterator is exhausted or was dropped.
+    pub(crate) fn iter_end(&mut self, loader: u16, time_ns: u64, pieces: &mut Vec<Piece>) {
+        let live = self.live.entry(loader).or_default();
+        *live = live.saturating_sub(1);
+        if *live > 0 {
+            return;
+        }
+        match self.current {
+            Some((current, phase)) if current == loader => {
+                self.cut(time_ns, (phase, loader), pieces);
+                self.current = None;
+            }
+            None if self.iterating.contains(&loader) => {
+                self.cut(time_ns, (Phase::Training, loader), pieces);
+            }
+            _ => {}
+        }
+        self.iterating.retain(|other| *other != loader);
+    }
+
+    /// What the trainer is in while it waits for nothing.
+    fn background(&self, next_loader: u16) -> (Phase, u16) {
+        match (self.current, self.iterating.last()) {
+            (Some((loader, phase)), _) => (phase, loader),
+            (None, Some(outer)) => (Phase::Training, *outer),
+            (None, None) if self.trained => (Phase::Between, next_loader),
+            (None, None) => (Phase::Startup, next_loader),
+        }
+    }
+
+    fn cut(&mut self, to_ns: u64, (phase, loader): (Phase, u16), pieces: &mut Vec<Piece>) {
+        if to_ns > self.at_ns {
+            let samples = std::mem::take(&mut self.samples_in_hand);
+            pieces.push(Piece { phase, loader, start_ns: self.at_ns, end_ns: to_ns, wait: None, samples });
+            self.at_ns = to_ns;
+        }
+    }
+
+    fn close(&mut self, wait: Handover, phase: Phase, pieces: &mut Vec<Piece>) {
+        let samples = std::mem::replace(&mut self.samples_in_hand, wait.samples);
+        let (start_ns, end_ns) = (self.at_ns, wait.exit_ns);
+        pieces.push(Piece { phase, loader: wait.loader, start_ns, end_ns, wait: Some(wait), samples });
+        self.at_ns = end_ns;
+    }
+}

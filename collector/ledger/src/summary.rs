@@ -1,0 +1,219 @@
+//! What is known of the run by now, in the form that screens and reports show.
+
+use crate::attribute::Unexplained;
+use crate::ledger::Ledger;
+use crate::process::{ProcessKind, join_loads};
+use crate::rank::{Compared, Rank, owner};
+use crate::tally::Tally;
+use crate::{diagnose, verdict};
+use stallscope_model::{
+    Cause, Causes, Diagnosis, Loss, Phase, PhaseSummary, RankFacts, RankSummary, Verdict, WorkerLoad,
+};
+use std::collections::BTreeMap;
+
+const MAX_WORKERS_SHOWN: usize = 256;
+
+/// The ledger's part of a [`RunSummary`](stallscope_model::RunSummary).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Summary {
+    /// By rank. Where no training was seen: the root of the job, with the loads of its processes.
+    pub ranks: Vec<RankSummary>,
+    pub phases: Vec<PhaseSummary>,
+    pub disagreement_share: Option<f64>,
+    pub losses: Vec<Loss>,
+    pub diagnoses: Vec<Diagnosis>,
+    pub verdict: Verdict,
+}
+
+/// The figures that diagnoses and the verdict are made from.
+#[derive(Debug)]
+pub(crate) struct Figures<'a> {
+    /// The job's own training; its evaluation where it never trained.
+    pub(crate) total: Tally,
+    pub(crate) phase: Phase,
+    pub(crate) ranks: &'a [RankSummary],
+    /// Training causes of each of `ranks`.
+    pub(crate) training: Vec<Causes>,
+    /// Share of the job's training time in which each of `ranks` was the slowest.
+    pub(crate) slowest_share: Vec<f64>,
+    pub(crate) unexplained: Unexplained,
+    pub(crate) transfer_behind_fetch_share: f64,
+    pub(crate) disagreement_share: Option<f64>,
+    pub(crate) kernel_seen: bool,
+    pub(crate) shim_seen: bool,
+    pub(crate) cpus: u32,
+}
+
+impl Figures<'_> {
+    /// Share of the time of interest that goes to a cause: a wait that a busy device hid is no stall.
+    pub(crate) fn share(&self, cause: Cause) -> f64 {
+        let share = self.total.causes.share(cause);
+        if cause.is_data_stall() { share * self.exposed() } else { share }
+    }
+
+    /// Part of the waits for data during which the device ran dry; 1 where no device was watched.
+    pub(crate) fn exposed(&self) -> f64 {
+        let stall_ns = self.total.causes.data_stall_ns();
+        match self.total.hidden_ns {
+            Some(hidden_ns) if stall_ns > 0 => 1.0 - hidden_ns.min(stall_ns) as f64 / stall_ns as f64,
+            _ => 1.0,
+        }
+    }
+
+    pub(crate) fn data_stall_share(&self) -> f64 {
+        Cause::ALL.iter().filter(|cause| cause.is_data_stall()).map(|cause| self.share(*cause)).sum()
+    }
+
+    /// "training time", or what stands for it.
+    pub(crate) fn time(&self) -> &'static str {
+        if self.phase == Phase::Training { "training time" } else { "evaluation time" }
+    }
+}
+
+pub(crate) fn summarise(ledger: &Ledger) -> Summary {
+    let ranks: Vec<&Rank> = {
+        let mut ranks: Vec<&Rank> = ledger.ranks.values().collect();
+        ranks.sort_by_key(|rank| (rank.number, rank.pid));
+        ranks
+    };
+    let mut summaries: Vec<RankSummary> = ranks.iter().map(|rank| of_rank(ledger, rank)).collect();
+    let tallies = match ranks.as_slice() {
+        [alone] => &alone.tallies,
+        _ => &ledger.job.tallies,
+    };
+    if summaries.is_empty() {
+        summaries.extend(of_root(ledger));
+    }
+    let disagreement_share = disagreement(ranks.iter().map(|rank| &rank.compared));
+    let mut unexplained = Unexplained::default();
+    ranks.iter().for_each(|rank| unexplained.add(&rank.unexplained));
+    let behind_ns: u64 = ranks.iter().map(|rank| rank.transfer_behind_fetch_ns).sum();
+    let training: Vec<Causes> = ranks.iter().map(|rank| rank.tallies.phase(Phase::Training).causes).collect();
+    let transfer_ns: u64 = training.iter().map(|causes| causes[Cause::Transfer]).sum();
+    let slowest_ns: u64 = ledger.job.slowest_ns.values().sum();
+    let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
+    let total = tallies.phase(Phase::Training);
+    let (phase, total) = match total.steps {
+        0 => (Phase::Evaluation, tallies.phase(Phase::Evaluation)),
+        _ => (Phase::Training, total),
+    };
+    let figures = Figures {
+        total,
+        phase,
+        ranks: &summaries,
+        training,
+        slowest_share: ranks
+            .iter()
+            .map(|rank| share(ledger.job.slowest_ns.get(&rank.pid).copied().unwrap_or(0), slowest_ns))
+            .collect(),
+        unexplained,
+        transfer_behind_fetch_share: share(behind_ns, transfer_ns),
+        disagreement_share,
+        kernel_seen: ledger.kernel_seen,
+        shim_seen: ledger.processes.values().any(|process| process.greeted)
+            || ranks.iter().any(|rank| rank.shim_handovers > 0),
+        cpus: ledger.config.cpus,
+    };
+    let (diagnoses, verdict) = (diagnose::all(&figures), verdict::of(&figures));
+    Summary {
+        phases: tallies.summaries(),
+        ranks: summaries,
+        disagreement_share,
+        losses: losses(ledger),
+        diagnoses,
+        verdict,
+    }
+}
+
+fn of_rank(ledger: &Ledger, rank: &Rank) -> RankSummary {
+    let facts = ledger.processes.get(&rank.pid).map(|process| process.facts.clone()).unwrap_or_default();
+    RankSummary {
+        facts: RankFacts {
+            rank: rank.number,
+            world_size: facts.world_size.max(1),
+            pid: rank.pid,
+            host: facts.host,
+            torch_version: facts.torch_version,
+            python_version: facts.python_version,
+            unavailable: facts.unavailable,
+            loaders: rank.loaders.values().cloned().collect(),
+        },
+        phases: rank.tallies.summaries(),
+        workers: loads(ledger, rank),
+        checkpoints: rank.calls.checkpoints.clone(),
+    }
+}
+
+fn loads(ledger: &Ledger, rank: &Rank) -> Vec<WorkerLoad> {
+    let mut by_place: BTreeMap<(u16, u32), WorkerLoad> = rank.retired.clone();
+    for (pid, process) in &ledger.processes {
+        let is_rank = |pid: u32| ledger.ranks.contains_key(&pid);
+        if process.facts.kind == ProcessKind::Worker
+            && owner(*pid, &ledger.processes, is_rank) == Some(rank.pid)
+        {
+            join_loads(by_place.entry(process.place()).or_default(), &process.load());
+        }
+    }
+    by_place.into_values().take(MAX_WORKERS_SHOWN).collect()
+}
+
+/// Without any training there is still the account of the job's processes, the root's first.
+fn of_root(ledger: &Ledger) -> Option<RankSummary> {
+    let (root, _) = ledger.root?;
+    let process = ledger.processes.get(&root)?;
+    let mut workers: Vec<WorkerLoad> = ledger.processes.values().map(|process| process.load()).collect();
+    workers.retain(|load| load.wall_ns > 0);
+    if workers.is_empty() && !process.greeted {
+        return None;
+    }
+    workers.sort_by_key(|load| (load.pid != root, std::cmp::Reverse(load.wall_ns)));
+    workers.truncate(MAX_WORKERS_SHOWN);
+    let facts = RankFacts {
+        world_size: 1,
+        pid: root,
+        host: process.facts.host.clone(),
+        torch_version: process.facts.torch_version.clone(),
+        python_version: process.facts.python_version.clone(),
+        unavailable: process.facts.unavailable.clone(),
+        ..RankFacts::default()
+    };
+    Some(RankSummary { facts, phases: Vec::new(), workers, checkpoints: Default::default() })
+}
+
+/// Largest difference of one cause between the ledger and what the shim alone would say, over the training
+/// time that both saw.
+fn disagreement<'a>(compared: impl Iterator<Item = &'a Compared>) -> Option<f64> {
+    let (mut fused, mut shim) = (Causes::default(), Causes::default());
+    for of_rank in compared {
+        fused += &of_rank.fused;
+        shim += &of_rank.shim;
+    }
+    let whole_ns = fused.total_ns();
+    let most = Cause::ALL.iter().map(|cause| fused[*cause].abs_diff(shim[*cause])).max()?;
+    (whole_ns > 0).then(|| most as f64 / whole_ns as f64)
+}
+
+fn losses(ledger: &Ledger) -> Vec<Loss> {
+    let ranks = || ledger.ranks.values();
+    let shims = ledger.processes.values().map(|process| process.shim.history_dropped);
+    let lost = &ledger.lost;
+    let counts = [
+        ("record that makes no sense", lost.malformed),
+        ("record of an unknown kind", lost.unknown_kind),
+        ("slice that overlaps another", lost.overlapping),
+        ("wait told twice or too late", lost.late_waits),
+        (
+            "history dropped before its step was closed",
+            lost.history + shims.sum::<u64>() + ranks().map(|rank| rank.calls.dropped).sum::<u64>(),
+        ),
+        ("wait whose batch nobody saw being made", ranks().map(|rank| rank.batches_unseen).sum()),
+        ("step of a rank too late for the job's ledger", ledger.job.unaligned),
+        ("step that nobody took", lost.steps_not_taken),
+        ("process too many", lost.processes),
+    ];
+    counts
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(reason, count)| Loss { reason: reason.to_owned(), count })
+        .collect()
+}
