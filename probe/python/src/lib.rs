@@ -1,1 +1,89 @@
-//! The shim inside the training process.
+//! The shim inside the training process: what runs for every sample and every batch.
+//!
+//! Nothing here may disturb the job. Observing code never raises, never waits, and runs behind
+//! [`guard::observe`], which turns the shim off at the first fault. All of it runs with Python's interpreter lock
+//! held, and runs no Python code that the job did not ask for, so that signal handlers keep raising where they
+//! would have without us.
+
+mod batch;
+mod clock;
+mod connection;
+mod device;
+mod fetcher;
+mod fork;
+mod guard;
+mod iteration;
+mod lane;
+mod own_fd;
+mod producer;
+mod queues;
+mod reader;
+
+use pyo3::prelude::*;
+use stallscope_abi::lane::{Kind, Record};
+
+/// CLOCK_MONOTONIC, ns.
+#[pyfunction]
+fn now() -> u64 {
+    clock::now_ns()
+}
+
+/// Writes one record; meant for rare events, the frequent ones have functions of their own.
+#[pyfunction]
+#[pyo3(signature = (kind, time_ns, *, loader = 0, id = 0, a = 0, b = 0, c = 0, d = 0))]
+#[allow(clippy::too_many_arguments, reason = "the fields of a record, named by the caller")]
+fn push(kind: u16, time_ns: u64, loader: u16, id: u32, a: u64, b: u64, c: u64, d: u64) {
+    guard::observe((), || lane::push(&Record { time_ns, kind, loader, id, a, b, c, d }));
+}
+
+/// Tells the collector that this process ends in an orderly way.
+#[pyfunction]
+fn bye() {
+    guard::observe((), || {
+        lane::push(&Record { time_ns: clock::now_ns(), kind: Kind::Bye as u16, ..Record::default() });
+    });
+}
+
+/// Whether the shim still measures.
+#[pyfunction]
+fn enabled() -> bool {
+    guard::enabled()
+}
+
+/// Turns the shim off for this process; `what` says why, in a sentence.
+#[pyfunction]
+fn disable(what: &str) {
+    guard::disable(what);
+}
+
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    for function in [
+        wrap_pyfunction!(now, module)?,
+        wrap_pyfunction!(push, module)?,
+        wrap_pyfunction!(bye, module)?,
+        wrap_pyfunction!(enabled, module)?,
+        wrap_pyfunction!(disable, module)?,
+        wrap_pyfunction!(connection::configure, module)?,
+        wrap_pyfunction!(connection::fact, module)?,
+        wrap_pyfunction!(connection::poll, module)?,
+        wrap_pyfunction!(device::watch_device, module)?,
+        wrap_pyfunction!(iteration::next_index, module)?,
+        wrap_pyfunction!(iteration::sent, module)?,
+        wrap_pyfunction!(iteration::observing, module)?,
+        wrap_pyfunction!(iteration::enter, module)?,
+        wrap_pyfunction!(iteration::leave, module)?,
+        wrap_pyfunction!(iteration::stop, module)?,
+    ] {
+        module.add_function(function)?;
+    }
+    module.add_class::<iteration::Iteration>()?;
+    module.add_class::<producer::Producer>()?;
+    module.add_class::<fetcher::Fetch>()?;
+    module.add_class::<queues::IndexQueue>()?;
+    module.add_class::<queues::DataQueue>()?;
+    module.add_class::<reader::LaneReader>()?;
+    module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
+    module.add("LANE_VERSION", stallscope_abi::lane::VERSION)?;
+    Ok(())
+}

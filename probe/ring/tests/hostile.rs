@@ -1,4 +1,5 @@
 //! Lanes made by somebody who wants the reader to fall over.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};

@@ -1,4 +1,5 @@
 //! Lanes between honest sides.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use stallscope_abi::lane::Record;
 use stallscope_ring::{Error, Reader, Writer};

@@ -1,4 +1,5 @@
 //! The handover between both sides of a socket.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use stallscope_abi::lane::Record;
 use stallscope_ring::{

@@ -1,0 +1,351 @@
+//! The trainer's side: one loader iterator, and the waits for its batches.
+
+use crate::fetcher::Fetch;
+use crate::producer::{Making, Producer, clock};
+use crate::{batch, clock, connection, device, fork, guard, lane};
+use pyo3::exceptions::PyStopIteration;
+use pyo3::intern;
+use pyo3::prelude::*;
+use stallscope_abi::lane::{ClockAt, Kind, Record, wait_flags};
+use stallscope_ring::Fact;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// A worker's own loaders (a data set may iterate one) belong to its batches.
+static IS_WORKER: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn set_worker(worker: bool) {
+    IS_WORKER.store(worker, Ordering::Relaxed);
+}
+
+thread_local! {
+    /// The iterator whose `next()` this thread is in, 0 for none: a `next()` inside another one is a part of it.
+    static WITHIN: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// What is known of a batch that was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    worker: usize,
+    samples: u64,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    /// Batches handed over.
+    batches: u64,
+    ended: bool,
+    enter_ns: u64,
+    flags: u64,
+    /// In order of their indices; those handed over are taken out.
+    asked: BTreeMap<u64, Asked>,
+    /// Samples in the index that was drawn last.
+    drawn: u64,
+    received: u64,
+    /// pids by worker, beside the address of the process object they came from.
+    pids: Vec<(usize, u32)>,
+}
+
+/// One iterator of a loader, from its first batch to its end. Python keeps it on the iterator.
+#[pyclass(frozen, module = "stallscope._native")]
+#[derive(Debug)]
+pub(crate) struct Iteration {
+    forks: u64,
+    loader: u16,
+    /// Bits that hold for all its waits.
+    flags: u64,
+    whole_batches: bool,
+    in_order: bool,
+    making: Option<Arc<Making>>,
+    grad_enabled: Py<PyAny>,
+    /// `observe(fetcher, producer)`: called when the iterator has a fetcher that is not timed yet.
+    observe_fetcher: Py<PyAny>,
+    progress: Mutex<Progress>,
+}
+
+#[pymethods]
+impl Iteration {
+    /// A new epoch of `loader`, its `epoch`-th iterator from 0. `whole_batches`: the data set makes them itself, so
+    /// that an index says nothing about samples.
+    #[new]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments, one a fact")]
+    #[pyo3(signature = (*, loader, epoch, in_process, pinned, whole_batches, in_order, grad_enabled, observe_fetcher))]
+    fn new(
+        py: Python<'_>,
+        loader: u16,
+        epoch: u64,
+        in_process: bool,
+        pinned: bool,
+        whole_batches: bool,
+        in_order: bool,
+        grad_enabled: Py<PyAny>,
+        observe_fetcher: Py<PyAny>,
+    ) -> Iteration {
+        let flag = |set, bit| if set { bit } else { 0 };
+        let iteration = Iteration {
+            forks: fork::generation(),
+            loader,
+            flags: flag(in_process, wait_flags::IN_PROCESS) | flag(pinned && !in_process, wait_flags::PINNED),
+            whole_batches,
+            in_order,
+            making: in_process.then(|| Producer::in_process(loader).making),
+            grad_enabled,
+            observe_fetcher,
+            progress: Mutex::default(),
+        };
+        guard::observe((), || {
+            let now = clock::now_ns();
+            connection::look(now);
+            lane::push(&Record {
+                time_ns: now,
+                kind: Kind::IterStart as u16,
+                loader,
+                a: epoch,
+                d: iteration.flags | wait_flags::FIRST | iteration.no_grad(py),
+                ..Record::default()
+            });
+        });
+        iteration
+    }
+
+    /// The iterator is over; also when it is dropped or begun anew.
+    fn end(&self) {
+        guard::observe((), || self.finish(0));
+    }
+}
+
+impl Drop for Iteration {
+    fn drop(&mut self) {
+        guard::observe((), || self.finish(0));
+    }
+}
+
+impl Iteration {
+    fn no_grad(&self, py: Python<'_>) -> u64 {
+        let enabled = self.grad_enabled.bind(py).call0().and_then(|enabled| enabled.is_truthy());
+        if enabled.unwrap_or(true) { 0 } else { wait_flags::NO_GRAD }
+    }
+
+    /// `enter_ns`: when the `next()` that found the end was entered, 0 if none did.
+    fn finish(&self, enter_ns: u64) {
+        let Ok(mut progress) = self.progress.try_lock() else { return };
+        if progress.ended || self.forks != fork::generation() {
+            return;
+        }
+        progress.ended = true;
+        lane::push(&Record {
+            time_ns: clock::now_ns(),
+            kind: Kind::IterEnd as u16,
+            loader: self.loader,
+            a: progress.batches,
+            b: enter_ns,
+            ..Record::default()
+        });
+    }
+
+    /// pid of worker `number`, remembered with the process it came from, as workers may be replaced.
+    fn pid(progress: &mut Progress, iterator: &Bound<'_, PyAny>, number: usize) -> Option<u32> {
+        let py = iterator.py();
+        let process = iterator.getattr(intern!(py, "_workers")).ok()?.get_item(number).ok()?;
+        if progress.pids.len() <= number {
+            progress.pids.resize(number + 1, (0, 0));
+        }
+        let known = progress.pids.get_mut(number)?;
+        if known.0 != process.as_ptr() as usize {
+            *known = (process.as_ptr() as usize, process.getattr(intern!(py, "pid")).ok()?.extract().ok()?);
+        }
+        Some(known.1)
+    }
+
+    /// Index of the batch that `next()` just gave, and what was known of it.
+    fn handed_over(
+        &self,
+        progress: &mut Progress,
+        iterator: &Bound<'_, PyAny>,
+    ) -> Option<(u64, Option<Asked>)> {
+        let py = iterator.py();
+        if let Some(making) = &self.making {
+            return Some((making.batch(), Some(Asked { worker: 0, samples: progress.drawn })));
+        }
+        let received: u64 = iterator.getattr(intern!(py, "_rcvd_idx")).ok()?.extract().ok()?;
+        let mut index = received.checked_sub(1);
+        if !self.in_order {
+            // Out of order `_rcvd_idx` stays behind; the batch is the one at or after it that nobody waits for now.
+            let waiting = iterator.getattr(intern!(py, "_task_info")).ok()?;
+            let early = progress.asked.range(received..).map(|(index, _)| *index);
+            index =
+                early.into_iter().find(|index| waiting.contains(*index).is_ok_and(|there| !there)).or(index);
+        }
+        let index = index?;
+        let asked = progress.asked.remove(&index);
+        if self.in_order {
+            // Iterable data sets may skip indices.
+            progress.asked = progress.asked.split_off(&index);
+        }
+        progress.received = received;
+        Some((index, asked))
+    }
+
+    fn tell_workers(&self, progress: &mut Progress, iterator: &Bound<'_, PyAny>) {
+        let py = iterator.py();
+        let count = iterator.getattr(intern!(py, "_workers")).and_then(|workers| workers.len()).unwrap_or(0);
+        let pids = (0..count).filter_map(|number| Self::pid(progress, iterator, number)).collect();
+        connection::tell(Fact::Workers { loader: self.loader, pids });
+    }
+
+    fn wait(&self, progress: &Progress, time_ns: u64, id: u32, index: u64, samples: u64, flags: u64) {
+        lane::push(&Record {
+            time_ns,
+            kind: Kind::Wait as u16,
+            loader: self.loader,
+            id,
+            a: progress.enter_ns,
+            b: index,
+            c: samples,
+            d: progress.flags | flags,
+        });
+        clock(ClockAt::WaitExit, time_ns, self.loader);
+    }
+}
+
+fn iteration<'py>(iterator: &Bound<'py, PyAny>) -> Option<Bound<'py, Iteration>> {
+    iterator.getattr(intern!(iterator.py(), "_stallscope")).ok()?.cast_into().ok()
+}
+
+/// An index was drawn for `iterator`.
+#[pyfunction]
+pub(crate) fn next_index(iterator: &Bound<'_, PyAny>, index: &Bound<'_, PyAny>) {
+    guard::observe((), || {
+        let Some(iteration) = iteration(iterator) else { return };
+        let iteration = iteration.get();
+        let Ok(mut progress) = iteration.progress.try_lock() else { return };
+        // A whole batch is asked for by one index, or by a list of them where the sampler gives lists.
+        let several = batch::list_length(index);
+        progress.drawn = several.unwrap_or(if iteration.whole_batches { 0 } else { 1 });
+    });
+}
+
+/// Indices may have been sent to workers of `iterator`.
+#[pyfunction]
+pub(crate) fn sent(iterator: &Bound<'_, PyAny>) {
+    guard::observe((), || {
+        let py = iterator.py();
+        let Some(iteration) = iteration(iterator) else { return };
+        let Ok(mut progress) = iteration.get().progress.try_lock() else { return };
+        let worker = || -> Option<(u64, usize)> {
+            let next: u64 = iterator.getattr(intern!(py, "_send_idx")).ok()?.extract().ok()?;
+            let last = next.checked_sub(1)?;
+            let info = iterator.getattr(intern!(py, "_task_info")).ok()?.get_item(last).ok()?;
+            Some((last, info.get_item(0).ok()?.extract().ok()?))
+        };
+        if let Some((index, worker)) = worker() {
+            let samples = progress.drawn;
+            progress.asked.entry(index).or_insert(Asked { worker, samples });
+        }
+    });
+}
+
+/// Whether a loader that is iterated from here counts: not inside a worker, nor inside another loader's `next()`.
+#[pyfunction]
+pub(crate) fn observing() -> bool {
+    let (forks, within) = WITHIN.get();
+    guard::enabled() && !IS_WORKER.load(Ordering::Relaxed) && (within == 0 || forks != fork::generation())
+}
+
+/// `next()` of `iterator` begins; whether [`leave`] or [`stop`] is wanted.
+#[pyfunction]
+pub(crate) fn enter(iterator: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let entered = guard::observe(false, || {
+        let within = WITHIN.get();
+        let nested =
+            within.0 == fork::generation() && within.1 != 0 && within.1 != iterator.as_ptr() as usize;
+        if nested || IS_WORKER.load(Ordering::Relaxed) {
+            return false;
+        }
+        let Some(iteration) = iteration(iterator) else { return false };
+        let iteration = iteration.get();
+        if iteration.forks != fork::generation() {
+            return false;
+        }
+        let Ok(mut progress) = iteration.progress.try_lock() else { return false };
+        WITHIN.set((fork::generation(), iterator.as_ptr() as usize));
+        let first = if progress.batches == 0 { wait_flags::FIRST } else { 0 };
+        progress.flags = iteration.flags | first | iteration.no_grad(iterator.py());
+        if first != 0 && iteration.making.is_none() {
+            iteration.tell_workers(&mut progress, iterator);
+        }
+        progress.enter_ns = clock::now_ns();
+        clock(ClockAt::WaitEnter, progress.enter_ns, iteration.loader);
+        true
+    });
+    if entered {
+        observe_fetcher(iterator)?;
+        device::enter(iterator.py())?;
+    }
+    Ok(entered)
+}
+
+/// Without workers, sees to it that the iterator's fetcher is timed.
+fn observe_fetcher(iterator: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = iterator.py();
+    let Some(iteration) = iteration(iterator) else { return Ok(()) };
+    let Some(making) = &iteration.get().making else { return Ok(()) };
+    let Ok(fetcher) = iterator.getattr(intern!(py, "_dataset_fetcher")) else { return Ok(()) };
+    if fetcher.getattr(intern!(py, "fetch")).is_ok_and(|fetch| fetch.is_instance_of::<Fetch>()) {
+        return Ok(());
+    }
+    let producer = Bound::new(py, Producer { making: making.clone() })?;
+    guard::ours(iteration.get().observe_fetcher.call1(py, (fetcher, producer)).map(drop))
+}
+
+/// `next()` of `iterator` gave `data`.
+#[pyfunction]
+pub(crate) fn leave(iterator: &Bound<'_, PyAny>, data: &Bound<'_, PyAny>) -> PyResult<()> {
+    let now = clock::now_ns();
+    guard::observe((), || {
+        WITHIN.set((0, 0));
+        let Some(iteration) = iteration(iterator) else { return };
+        let iteration = iteration.get();
+        let Ok(mut progress) = iteration.progress.try_lock() else { return };
+        let (index, asked) =
+            iteration.handed_over(&mut progress, iterator).unwrap_or((progress.batches, None));
+        let pid = asked
+            .filter(|_| iteration.making.is_none())
+            .and_then(|asked| Iteration::pid(&mut progress, iterator, asked.worker));
+        let asked = asked.map_or(0, |asked| asked.samples);
+        let samples = batch::samples(data, asked, iteration.whole_batches);
+        iteration.wait(&progress, now, pid.unwrap_or(0), index, samples, 0);
+        progress.batches += 1;
+        progress.enter_ns = 0;
+        connection::look(now);
+    });
+    device::leave(iterator.py(), now)
+}
+
+/// `next()` of `iterator` raised `error`.
+#[pyfunction]
+pub(crate) fn stop(iterator: &Bound<'_, PyAny>, error: &Bound<'_, PyAny>) {
+    let now = clock::now_ns();
+    guard::observe((), || {
+        WITHIN.set((0, 0));
+        let Some(iteration) = iteration(iterator) else { return };
+        let iteration = iteration.get();
+        let enter_ns = {
+            let Ok(mut progress) = iteration.progress.try_lock() else { return };
+            if progress.enter_ns == 0 {
+                return;
+            }
+            if !error.is_instance_of::<PyStopIteration>() {
+                let index = progress.received;
+                iteration.wait(&progress, now, 0, index, 0, wait_flags::FAILED);
+            }
+            std::mem::take(&mut progress.enter_ns)
+        };
+        if error.is_instance_of::<PyStopIteration>() {
+            iteration.finish(enter_ns);
+        }
+        connection::look(now);
+    });
+}

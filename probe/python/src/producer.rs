@@ -1,0 +1,126 @@
+//! Who makes batches: a worker's main thread, or the trainer itself without workers.
+
+use crate::{clock, connection, guard, lane};
+use pyo3::prelude::*;
+use stallscope_abi::lane::{ClockAt, Kind, Record};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One producer's batch under way. Written by one thread at a time; atomics only because Python may move objects
+/// between threads.
+#[derive(Debug, Default)]
+pub(crate) struct Making {
+    worker: u32,
+    loader: u16,
+    batch: AtomicU64,
+    /// 0: no batch is under way.
+    start_ns: AtomicU64,
+    start_cpu_ns: AtomicU64,
+    collate_ns: AtomicU64,
+    /// End of the sample before.
+    last_ns: AtomicU64,
+}
+
+impl Making {
+    /// The index of `batch` was taken up.
+    pub(crate) fn begin(&self, batch: u64) {
+        let now = clock::now_ns();
+        let cpu = clock(ClockAt::BatchStart, now, self.loader);
+        self.batch.store(batch, Ordering::Relaxed);
+        self.start_cpu_ns.store(cpu, Ordering::Relaxed);
+        self.collate_ns.store(0, Ordering::Relaxed);
+        self.last_ns.store(now, Ordering::Relaxed);
+        self.start_ns.store(now, Ordering::Relaxed);
+    }
+
+    /// `samples` more were made, in one go.
+    #[inline]
+    pub(crate) fn sample(&self, samples: u32) {
+        let now = clock::now_ns();
+        lane::push(&Record {
+            time_ns: now,
+            kind: Kind::Sample as u16,
+            loader: self.loader,
+            id: samples,
+            a: self.last_ns.swap(now, Ordering::Relaxed),
+            b: self.batch.load(Ordering::Relaxed),
+            c: 0,
+            d: 0,
+        });
+    }
+
+    pub(crate) fn collate(&self) {
+        self.collate_ns.store(clock::now_ns(), Ordering::Relaxed);
+    }
+
+    /// The batch is about to leave.
+    pub(crate) fn ready(&self) {
+        let start = self.start_ns.swap(0, Ordering::Relaxed);
+        if start == 0 {
+            return;
+        }
+        let now = clock::now_ns();
+        let cpu = clock(ClockAt::BatchReady, now, self.loader);
+        lane::push(&Record {
+            time_ns: now,
+            kind: Kind::Batch as u16,
+            loader: self.loader,
+            id: self.worker,
+            a: start,
+            b: self.batch.load(Ordering::Relaxed),
+            c: self.collate_ns.load(Ordering::Relaxed),
+            d: cpu.saturating_sub(self.start_cpu_ns.load(Ordering::Relaxed)),
+        });
+        connection::look(now);
+    }
+
+    /// Index of the batch begun last.
+    pub(crate) fn batch(&self) -> u64 {
+        self.batch.load(Ordering::Relaxed)
+    }
+
+    /// The batch came to nothing.
+    pub(crate) fn abandon(&self) {
+        self.start_ns.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Pushes the calling thread's clocks and gives its CPU time.
+pub(crate) fn clock(at: ClockAt, time_ns: u64, loader: u16) -> u64 {
+    let cpu = clock::thread_cpu_ns();
+    lane::push(&Record {
+        time_ns,
+        kind: Kind::Clock as u16,
+        loader,
+        id: at as u32,
+        a: cpu,
+        b: clock::run_delay_ns(),
+        c: clock::process_cpu_ns(),
+        d: 0,
+    });
+    cpu
+}
+
+/// A producer, as Python hands it around.
+#[pyclass(frozen, module = "stallscope._native")]
+#[derive(Debug)]
+pub(crate) struct Producer {
+    pub(crate) making: Arc<Making>,
+}
+
+#[pymethods]
+impl Producer {
+    /// A worker process's only producer: this process is a worker from now on.
+    #[new]
+    fn new(worker: u32) -> Producer {
+        guard::observe((), || crate::iteration::set_worker(true));
+        Producer { making: Arc::new(Making { worker, ..Making::default() }) }
+    }
+}
+
+impl Producer {
+    /// The trainer itself.
+    pub(crate) fn in_process(loader: u16) -> Producer {
+        Producer { making: Arc::new(Making { loader, ..Making::default() }) }
+    }
+}

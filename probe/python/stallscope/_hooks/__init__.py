@@ -1,0 +1,55 @@
+"""Hooks that are set when a module of interest is imported, and not before."""
+
+import sys
+
+# Module -> (module of ours, function that hooks it).
+_TARGETS = {
+    "torch.utils.data.dataloader": ("loader", "hook_dataloader"),
+    "torchdata.stateful_dataloader.worker": ("loader", "hook_worker_module"),
+    "torchdata.stateful_dataloader.stateful_dataloader": ("loader", "hook_stateful"),
+    "torch.serialization": ("checkpoint", "hook_torch_save"),
+    "torch.distributed.checkpoint.state_dict_saver": ("checkpoint", "hook_dcp"),
+    "safetensors.torch": ("checkpoint", "hook_safetensors"),
+    "torch.distributed.distributed_c10d": ("collectives", "hook_collectives"),
+}
+
+
+def install():
+    """Watches for the imports; hooks at once what is there already."""
+    from .finder import Finder
+
+    if any(isinstance(finder, Finder) for finder in sys.meta_path):
+        return
+    sys.meta_path.insert(0, Finder(_TARGETS))
+    for name in _TARGETS:
+        module = sys.modules.get(name)
+        if module is not None:
+            hook(name, module)
+
+
+def hook(name, module):
+    """Sets the hooks for `module`; what fails is reported and never raised."""
+    ours, function = _TARGETS[name]
+    try:
+        from . import process
+
+        process.start()
+        imported = __import__(f"{__name__}.{ours}", fromlist=[function])
+        getattr(imported, function)(module)
+    except Exception as error:
+        _failed(name, error)
+
+
+def _failed(name, error):
+    import os
+
+    if os.environ.get("STALLSCOPE_DEBUG"):
+        import traceback
+
+        traceback.print_exc()
+    try:
+        from . import process
+
+        process.unavailable(f"{name} could not be hooked: {type(error).__name__}: {error}.")
+    except Exception:
+        pass

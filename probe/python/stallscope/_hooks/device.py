@@ -1,0 +1,112 @@
+"""How long the device ran dry while the trainer waited for a batch.
+
+An event at the entry of a wait is complete when the device has done all that was asked of it before; one at its
+exit cannot complete before the exit. The time between them is what the device had no work for. Both are read when
+they are complete, some steps later, so that nothing waits for the device.
+"""
+
+import importlib
+import os
+import sys
+
+from stallscope import _native
+
+from . import process
+
+_DEVICE_IDLE = 8
+# Waits whose events are not complete yet; beyond it the device is that far behind that the oldest says nothing new.
+_MAX_PENDING = 64
+
+_watcher = None
+
+
+class Watcher:
+    """Measures through `device`, which has `record() -> event`, `query(event) -> bool`, `elapsed_ms(first, second)`
+    and, optionally, `recycle(event)`, and `ready() -> bool`: whether it has been used at all."""
+
+    def __init__(self, device):
+        self.device = device
+        self.entered = None
+        self.entered_ns = 0
+        self.pending = []
+
+    def enter(self):
+        self.entered = None
+        if not self.device.ready():
+            return
+        self.entered_ns = _native.now()
+        self.entered = self.device.record()
+
+    def leave(self, time_ns):
+        if self.entered is None:
+            return
+        self.pending.append((self.entered, self.device.record(), self.entered_ns, time_ns))
+        self.entered = None
+        self.collect()
+
+    def collect(self):
+        """Tells of the waits whose events are complete."""
+        while self.pending:
+            first, last, entered_ns, left_ns = self.pending[0]
+            if not self.device.query(last):
+                break
+            self.pending.pop(0)
+            idle_ns = int(self.device.elapsed_ms(first, last) * 1e6)
+            idle_ns = max(0, min(idle_ns, left_ns - entered_ns))
+            _native.push(_DEVICE_IDLE, _native.now(), a=idle_ns, b=left_ns)
+            self.device.recycle(first)
+            self.device.recycle(last)
+        while len(self.pending) > _MAX_PENDING:
+            first, last, _, _ = self.pending.pop(0)
+            self.device.recycle(first)
+            self.device.recycle(last)
+
+
+class CudaDevice:
+    """CUDA and ROCm, through events on the current stream."""
+
+    def __init__(self, cuda):
+        self.cuda = cuda
+        self.free = []
+
+    def ready(self):
+        # Asking for an event would create a context: only the job may do that.
+        return self.cuda.is_initialized() and not self.cuda.is_current_stream_capturing()
+
+    def record(self):
+        event = self.free.pop() if self.free else self.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def query(self, event):
+        return event.query()
+
+    def elapsed_ms(self, first, last):
+        return first.elapsed_time(last)
+
+    def recycle(self, event):
+        self.free.append(event)
+
+
+def register(device):
+    """Watches `device`, in place of any other; None: no device."""
+    global _watcher
+    _watcher = None if device is None else Watcher(device)
+    _native.watch_device(_watcher)
+
+
+def look():
+    """Finds the device, once a process: the one named by STALLSCOPE_DEVICE (module:function), else CUDA."""
+    global _watcher
+    if _watcher is not None:
+        return
+    named = os.environ.get("STALLSCOPE_DEVICE")
+    torch = sys.modules.get("torch")
+    try:
+        if named:
+            module, function = named.split(":")
+            register(getattr(importlib.import_module(module), function)())
+        elif torch.version.cuda or torch.version.hip:
+            register(CudaDevice(torch.cuda))
+    except Exception as error:
+        process.unavailable(f"The device cannot be watched: {type(error).__name__}: {error}.")

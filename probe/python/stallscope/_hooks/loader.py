@@ -1,0 +1,113 @@
+"""DataLoader: who made which batch when, and how long the trainer waited for it.
+
+Iterators are observed through their class, so that subclasses of DataLoader and of its iterators are seen as well.
+"""
+
+import inspect
+import sys
+
+from stallscope import _native
+
+from . import loaders, process, worker
+from .patch import UnknownShape, attribute, replace
+
+
+def hook_dataloader(module):
+    """`module`: torch.utils.data.dataloader."""
+    base = attribute(module, "_BaseDataLoaderIter")
+    _expect_parameters(attribute(base, "__init__"), ["self", "loader"])
+    _expect_parameters(attribute(base, "_reset"), ["self", "loader", "first_iter"])
+    attribute(base, "__next__")
+    grad_enabled = sys.modules["torch"].is_grad_enabled
+    loaders.prepare(grad_enabled)
+    replace(base, "__init__", _init)
+    replace(base, "_reset", _reset)
+    replace(base, "__next__", _next)
+    _attempt("the number of samples in a batch", replace, base, "_next_index", _next_index)
+    _attempt("which worker made a batch", hook_puts, attribute(module, "_MultiProcessingDataLoaderIter"))
+    _attempt("what workers do", hook_worker_module, module._utils.worker)
+    _attempt("the times of single samples", worker.hook_fetchers, module)
+
+
+def hook_stateful(module):
+    """`module`: torchdata.stateful_dataloader.stateful_dataloader, whose iterators put indices themselves."""
+    _attempt("which worker made a batch", hook_puts, attribute(module, "_StatefulMultiProcessingDataLoaderIter"))
+
+
+def hook_worker_module(module):
+    """`module` has a `_worker_loop`."""
+    worker.hook_loop(module)
+
+
+def hook_puts(iterator_class):
+    source = inspect.getsource(attribute(iterator_class, "_try_put_index"))
+    for name in ("_task_info", "_send_idx"):
+        if name not in source:
+            raise UnknownShape(f"{iterator_class.__name__}._try_put_index has no {name}")
+    replace(iterator_class, "_try_put_index", _try_put_index)
+
+
+def _attempt(what, function, *arguments):
+    try:
+        function(*arguments)
+    except Exception as error:
+        process.unavailable(f"In this torch {what} cannot be seen: {error}.")
+
+
+def _expect_parameters(function, names):
+    found = list(inspect.signature(function).parameters)
+    if found[: len(names)] != names:
+        raise UnknownShape(f"{function.__qualname__} takes {', '.join(found)}")
+
+
+# The native functions below never raise but what a signal handler raised, and observe nothing once they are off.
+
+
+def _init(original):
+    def __init__(self, loader, *args, **kwargs):
+        original(self, loader, *args, **kwargs)
+        loaders.begin(self, loader)
+
+    return __init__
+
+
+def _reset(original):
+    def _reset(self, loader, first_iter=False, *args, **kwargs):
+        if not first_iter:
+            loaders.begin(self, loader)
+        return original(self, loader, first_iter, *args, **kwargs)
+
+    return _reset
+
+
+def _next(original, enter=_native.enter, leave=_native.leave, stop=_native.stop):
+    def __next__(self):
+        if not enter(self):
+            return original(self)
+        try:
+            data = original(self)
+            leave(self, data)
+            return data
+        except BaseException as error:
+            stop(self, error)
+            raise
+
+    return __next__
+
+
+def _next_index(original, next_index=_native.next_index):
+    def _next_index(self):
+        index = original(self)
+        next_index(self, index)
+        return index
+
+    return _next_index
+
+
+def _try_put_index(original, sent=_native.sent):
+    def _try_put_index(self, *args, **kwargs):
+        result = original(self, *args, **kwargs)
+        sent(self)
+        return result
+
+    return _try_put_index

@@ -1,0 +1,107 @@
+"""Where batches are made: in a worker's loop, or in the trainer itself without workers."""
+
+import inspect
+import weakref
+
+from stallscope import _native
+
+from . import process
+from .patch import UnknownShape, attribute, replace
+
+# In a worker: the data set it was started with, and the producer that its batches belong to.
+_own_dataset = None
+_own_producer = None
+
+_map_fetcher = None
+_iterable_fetcher = None
+
+
+def hook_loop(module):
+    """Observes `module._worker_loop` from inside the worker, where it is looked up by name (spawn) or inherited."""
+    loop = attribute(module, "_worker_loop")
+    parameters = list(inspect.signature(loop).parameters)
+    for name in ("index_queue", "data_queue", "worker_id"):
+        if name not in parameters:
+            raise UnknownShape(f"{loop.__module__}._worker_loop has no parameter {name}")
+
+    def make(original):
+        def _worker_loop(*args, **kwargs):
+            args = _observed(parameters, args)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                _native.bye()
+
+        return _worker_loop
+
+    replace(module, "_worker_loop", make)
+
+
+def _observed(parameters, args):
+    """The loop's arguments with its queues observed; as they were when anything is unlike what is known."""
+    global _own_dataset, _own_producer
+    try:
+        if not _native.enabled():
+            return args
+        named = dict(zip(parameters, args))
+        producer = _native.Producer(named["worker_id"])
+        process.tell_kind("worker")
+        _native.poll()
+        observed = {
+            "index_queue": _native.IndexQueue(named["index_queue"], producer),
+            "data_queue": _native.DataQueue(named["data_queue"], producer),
+        }
+        holder = named.get("dataset_holder")
+        _own_dataset = holder[0] if holder else named.get("dataset")
+        _own_producer = producer
+        return tuple(observed.get(name, value) for name, value in named.items()) + args[len(named) :]
+    except Exception as error:
+        _native.disable(f"A worker could not be observed: {type(error).__name__}: {error}.")
+        return args
+
+
+def hook_fetchers(module):
+    """`module`: torch.utils.data.dataloader."""
+    global _map_fetcher, _iterable_fetcher
+    fetch = module._utils.fetch
+    _map_fetcher = attribute(fetch, "_MapDatasetFetcher")
+    _iterable_fetcher = attribute(fetch, "_IterableDatasetFetcher")
+    kind = attribute(module, "_DatasetKind")
+    for fetcher in (_map_fetcher, _iterable_fetcher):
+        parameters = list(inspect.signature(attribute(fetcher, "fetch")).parameters)
+        if len(parameters) != 2:
+            raise UnknownShape(f"{fetcher.__name__}.fetch takes {', '.join(parameters)}")
+    replace(kind, "create_fetcher", _create_fetcher)
+
+
+def _create_fetcher(original):
+    def create_fetcher(kind, dataset, *args, **kwargs):
+        fetcher = original(kind, dataset, *args, **kwargs)
+        # A loader that a worker's data set iterates has another data set.
+        if _own_producer is not None and dataset is _own_dataset:
+            _observe_guarded(fetcher, _own_producer)
+        return fetcher
+
+    return create_fetcher
+
+
+def _observe_guarded(fetcher, producer):
+    try:
+        _observe(fetcher, producer, in_process=False)
+    except Exception as error:
+        process.unavailable(f"The times of single samples cannot be seen: {type(error).__name__}: {error}.")
+
+
+def observe_own_fetcher(fetcher, producer):
+    """The trainer makes its batches itself."""
+    _observe(fetcher, producer, in_process=True)
+
+
+def _observe(fetcher, producer, in_process):
+    if type(fetcher) not in (_map_fetcher, _iterable_fetcher):
+        process.unavailable(f"The times of single samples cannot be seen in a {type(fetcher).__name__}.")
+        return
+    shadow = object.__new__(type(fetcher))
+    shadow.__dict__.update(fetcher.__dict__)
+    iterable = type(fetcher) is _iterable_fetcher
+    fetcher.fetch = _native.Fetch(weakref.ref(fetcher), shadow, producer, iterable, in_process)
