@@ -145,12 +145,18 @@ class Account:
         causes["transfer"] += exit_ns - cut_ns
 
     def training(self, pid: int) -> list[tuple[int, int]]:
-        """The stretches that are training: steps of training that are not the first of their iterator."""
-        return [
-            (step.start_ns, step.end_ns)
-            for step in self.steps(pid)
-            if step.phase == Phase.TRAINING and not step.first
-        ]
+        """The stretches that are training: steps of training that are not the first of their iterator, and what
+        follows an iterator's last batch until its end."""
+        steps = [step for step in self.steps(pid) if step.phase == Phase.TRAINING]
+        whole = [(step.start_ns, step.end_ns) for step in steps if not step.first]
+        exits = {step.end_ns: step.loader for step in steps}
+        tails, last = [], None
+        for mark in self.threads[pid, pid].marks:
+            if mark.did == Did.EXIT:
+                last = mark.time_ns
+            elif mark.did == Did.END and exits.get(last) == mark.value:
+                tails.append((last, mark.time_ns))
+        return sorted(whole + tails)
 
 
 def steps_of(marks: list[Mark]) -> list[Step]:

@@ -52,7 +52,8 @@ def flags() -> argparse.Namespace:
     add("--checkpoint-mb", type=int, default=32)
     add("--lock-ms", type=float, default=0, help="the loop sleeps on a lock of its own")
     add("--request-ms", type=float, default=0, help="the loop makes a request of its own")
-    add("--slow-rank", type=int, default=-1, help="reduce gradients over ranks; this one works three times as long")
+    add("--slow-rank", type=int, default=-1, help="reduce gradients over ranks; this one is four times as slow")
+    add("--slow-in", choices=["compute", "fetch"], default="compute")
     add("--device-ms", type=float, default=0, help="each step gives an asynchronous device that much to do")
     return parser.parse_args()
 
@@ -166,8 +167,7 @@ class Loop:
 
     def __init__(self, options: argparse.Namespace):
         self.options = options
-        slow = options.slow_rank >= 0 and options.slow_rank == int(os.environ.get("RANK", 0))
-        self.compute_ns = int(options.compute_ms * MS * (3 if slow else 1))
+        self.compute_ns = int(options.compute_ms * MS)
         self.trainer = Trainer(extra_mb=options.checkpoint_mb if options.checkpoint != "none" else 0)
         self.checkpoints = Checkpoints(options.checkpoint, self.trainer)
         self.lock = threading.Lock()
@@ -180,7 +180,7 @@ class Loop:
         evaluation = make_loader(self.options, self.options.evaluate) if self.options.evaluate else None
         while self.train(loaders):
             if evaluation:
-                self.evaluate(evaluation, len(loaders))
+                self.evaluate(evaluation)
         self.checkpoints.close()
 
     def train(self, loaders) -> bool:
@@ -241,9 +241,13 @@ class Loop:
 
 
 def main():
-    options = flags()
+    options, rank = flags(), int(os.environ.get("RANK", 0))
     torch.set_num_threads(1)
-    log().mark(Did.RANK, int(os.environ.get("RANK", 0)))
+    log().mark(Did.RANK, rank)
+    if rank == options.slow_rank and options.slow_in == "compute":
+        options.compute_ms *= 4
+    elif rank == options.slow_rank:
+        options.net_ms *= 4
     if options.pin:
         emulate_pinning()
     with contextlib.ExitStack() as stack:

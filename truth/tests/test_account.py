@@ -146,4 +146,4 @@ def test_phases_and_first_batches_are_told_apart():
     account = Account({TRAINER: rows})
     assert account.ranks() == {3: 10}
     assert [step.first for step in account.steps(10)] == [True, False, True, False, True, False]
-    assert account.training(10) == [(10, 20), (70, 80)]
+    assert account.training(10) == [(10, 20), (20, 30), (70, 80)]
