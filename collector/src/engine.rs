@@ -3,12 +3,14 @@
 use crate::host;
 use stallscope_abi::kernel::{Record, TaskSlot};
 use stallscope_ledger::{Config, Ledger, ProcessFacts};
-use stallscope_model::{EvidenceState, HostFacts, JobFacts, Loss, Overhead, RunSummary};
+use stallscope_model::{
+    EvidenceState, HostFacts, JobFacts, LoaderFacts, Loss, Overhead, RankSummary, RunSummary, StepLedger,
+};
 use stallscope_ring::{Fact, Greeting, Reader};
 use stallscope_store::{ClockAnchor, Recorder};
 use stallscope_wire::frame::{Splitter, Tag, Tick};
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub(crate) struct Engine {
     ledger: Ledger,
@@ -28,6 +30,9 @@ pub(crate) struct Engine {
     records: u64,
     begun_ns: u64,
     wants_shim: bool,
+    shims_seen: bool,
+    refused: u64,
+    notices: Vec<String>,
 }
 
 struct Lane {
@@ -55,6 +60,9 @@ impl Engine {
             records: 0,
             begun_ns,
             wants_shim,
+            shims_seen: false,
+            refused: 0,
+            notices: Vec::new(),
         }
     }
 
@@ -62,8 +70,15 @@ impl Engine {
         self.recorder = Some(recorder);
     }
 
+    /// Where the recording is being written.
     pub(crate) fn recording(&self) -> Option<PathBuf> {
-        self.recorder.as_ref().map(|recorder| recorder.path().to_path_buf())
+        self.recorder.as_ref().and_then(Recorder::path).map(Path::to_path_buf)
+    }
+
+    /// Sentences for the person at the terminal since the last call.
+    pub(crate) fn notices(&mut self) -> Vec<String> {
+        let recorder = self.recorder.as_mut().map(Recorder::take_notices).unwrap_or_default();
+        recorder.into_iter().chain(std::mem::take(&mut self.notices)).collect()
     }
 
     pub(crate) fn kernel_is(&mut self, state: EvidenceState) {
@@ -109,20 +124,53 @@ impl Engine {
             pid,
             ns_pid: greeting.pid,
             ppid: greeting.ppid,
-            kind: greeting.kind,
-            rank: greeting.rank,
-            world_size: greeting.world_size,
+            kind: kind(greeting.kind),
+            rank: greeting.rank.rank,
+            world_size: greeting.rank.world_size,
             host: self.host.host.clone(),
             torch_version: greeting.torch,
             python_version: greeting.python,
             unavailable: greeting.unavailable,
         });
+        self.shims_seen = true;
         self.lanes.insert(connection, Lane { pid, reader });
     }
 
+    /// A shim whose lane can't be read, because it is older, newer or none of ours.
+    pub(crate) fn shim_refused(&mut self, pid: u32, reason: &str) {
+        self.refused += 1;
+        if self.refused == 1 {
+            self.notices.push(format!("the shim in process {pid} is not read: {reason}"));
+        }
+    }
+
+    /// Somebody connected who spoke no language of ours.
+    pub(crate) fn stranger_refused(&mut self) {
+        self.refused += 1;
+    }
+
     pub(crate) fn shim_said(&mut self, connection: u64, fact: Fact) {
-        let Some(lane) = self.lanes.get(&connection) else { return };
-        self.ledger.fact(lane.pid, fact);
+        let Some(Lane { pid, .. }) = self.lanes.get(&connection) else { return };
+        match fact {
+            Fact::Loader(loader) => self.ledger.loader(
+                *pid,
+                LoaderFacts {
+                    loader: loader.loader,
+                    workers: loader.workers,
+                    batch_size: loader.batch_size,
+                    prefetch_factor: loader.prefetch_factor,
+                    pin_memory: loader.pin_memory,
+                    persistent_workers: loader.persistent_workers,
+                    start_method: loader.start_method,
+                    dataset: loader.dataset,
+                    dataset_len: loader.dataset_len,
+                },
+            ),
+            Fact::Kind { kind: is, rank } => self.ledger.kind(*pid, kind(is), rank.rank, rank.world_size),
+            Fact::Unavailable { what } => self.ledger.unavailable(*pid, what),
+            // Waits name their workers themselves; a newer shim may say more.
+            Fact::Workers { .. } | Fact::Unknown => {}
+        }
     }
 
     /// A process with the shim is gone or hung up; what it wrote before is still read.
@@ -139,8 +187,12 @@ impl Engine {
             drain(&mut self.ledger, &mut self.records, lane);
         }
         let steps = self.ledger.advance(host::now_ns());
+        self.keep(steps);
+    }
+
+    fn keep(&mut self, steps: Vec<StepLedger>) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.steps(&steps);
+            steps.into_iter().for_each(|step| recorder.step(step));
         }
     }
 
@@ -153,28 +205,43 @@ impl Engine {
         };
         let summary = self.summary();
         if let Some(recorder) = &mut self.recorder {
-            recorder.flush(&summary, anchor);
+            recorder.anchor(anchor);
+            recorder.flush(&summary);
         }
         summary
     }
 
     /// The job has ended, or is left: closes everything.
-    pub(crate) fn finish(&mut self, exit_code: Option<i32>) -> RunSummary {
+    pub(crate) fn finish(&mut self, exit_code: Option<i32>) -> (RunSummary, Option<PathBuf>) {
         let connections: Vec<u64> = self.lanes.keys().copied().collect();
         for connection in connections {
             self.shim_gone(connection);
         }
         let steps = self.ledger.finish(host::now_ns());
-        if let Some(recorder) = &mut self.recorder {
-            recorder.steps(&steps);
-        }
+        self.keep(steps);
         self.job.exit_code = exit_code;
         self.job.ended_wall_ns = Some(host::wall_ns());
-        let summary = self.flush();
+        let summary = self.summary();
+        let mut recording = None;
         if let Some(recorder) = self.recorder.take() {
-            recorder.finish(&summary);
+            let finished = recorder.finish(&summary);
+            self.notices.extend(finished.notices);
+            recording = finished.path;
         }
-        summary
+        (summary, recording)
+    }
+
+    fn shim_state(&self, ranks: &[RankSummary]) -> EvidenceState {
+        let unavailable: Vec<&str> =
+            ranks.iter().flat_map(|rank| rank.facts.unavailable.iter().map(String::as_str)).collect();
+        match (self.wants_shim, self.shims_seen, unavailable.is_empty()) {
+            (false, ..) => EvidenceState::Off,
+            (true, false, _) => EvidenceState::Missing(
+                "no process of the job loaded it: is it Python with torch, and not started with -I or -S?".into(),
+            ),
+            (true, true, true) => EvidenceState::On,
+            (true, true, false) => EvidenceState::Partial(unavailable.join("; ")),
+        }
     }
 
     pub(crate) fn summary(&self) -> RunSummary {
@@ -184,6 +251,7 @@ impl Engine {
         let mut losses = seen.losses;
         losses.extend(self.kernel_lost.iter().map(|(reason, count)| Loss { reason: reason.clone(), count: *count }));
         losses.push(Loss { reason: "lane full".into(), count: dropped });
+        losses.push(Loss { reason: "connection refused".into(), count: self.refused });
         losses.extend(self.recorder.iter().flat_map(Recorder::losses));
         losses.retain(|loss| loss.count > 0);
         RunSummary {
@@ -205,6 +273,14 @@ impl Engine {
                 wall_ns: host::now_ns().saturating_sub(self.begun_ns),
             },
         }
+    }
+}
+
+fn kind(kind: stallscope_ring::ProcessKind) -> stallscope_ledger::ProcessKind {
+    match kind {
+        stallscope_ring::ProcessKind::Trainer => stallscope_ledger::ProcessKind::Trainer,
+        stallscope_ring::ProcessKind::Worker => stallscope_ledger::ProcessKind::Worker,
+        stallscope_ring::ProcessKind::Other => stallscope_ledger::ProcessKind::Other,
     }
 }
 

@@ -8,13 +8,15 @@ pub(crate) fn facts() -> HostFacts {
     let wanted = RefreshKind::nothing()
         .with_cpu(CpuRefreshKind::nothing())
         .with_memory(MemoryRefreshKind::nothing().with_ram());
-    let system = System::new_with_specifics(wanted);
+    // Where /proc is closed to us the facts are simply not known.
+    let system = System::new_with_specifics(wanted).ok();
+    let cpus = system.as_ref().map(System::cpus).unwrap_or_default();
     HostFacts {
         host: System::host_name().unwrap_or_default(),
         kernel: System::kernel_version().unwrap_or_default(),
-        cpus: system.cpus().len() as u32,
-        cpu_model: system.cpus().first().map(|cpu| cpu.brand().trim().to_string()).unwrap_or_default(),
-        memory_bytes: system.total_memory(),
+        cpus: cpus.len() as u32,
+        cpu_model: cpus.first().map(|cpu| cpu.brand().trim().to_string()).unwrap_or_default(),
+        memory_bytes: system.as_ref().map_or(0, System::total_memory),
         gpus: gpus().unwrap_or_default(),
     }
 }

@@ -6,10 +6,10 @@
 use crate::host::now_ns;
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use stallscope_abi::kernel::{Record, TaskSlot, flags};
-use stallscope_ebpf::{Kernel, Options};
+use stallscope_abi::kernel::{Lost, Record, TaskSlot, bytes_of, flags};
+use stallscope_ebpf::{Kernel, Options, ProgramState as Program};
 use stallscope_wire::{Accepted, Client, Hello, ProgramState, Reply, frame, frame::Tag};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -18,6 +18,12 @@ use std::time::Duration;
 
 /// The ring buffer holds some seconds of records, so that its readers need not be woken for each.
 const ROUND: Duration = Duration::from_millis(100);
+
+const LOST: [(Lost, &str); 3] = [
+    (Lost::RingFull, "kernel ring full"),
+    (Lost::NoSlot, "too many tasks"),
+    (Lost::NoStorage, "no task storage"),
+];
 
 /// What waits for a caller that does not read; beyond it records are dropped and counted.
 const BACKLOG_LIMIT_BYTES: usize = 16 << 20;
@@ -79,7 +85,7 @@ struct Service {
     kernel: Kernel,
     callers: Vec<Caller>,
     /// Watched tasks by slot, whose present stretch is sent each round.
-    watched: HashMap<u32, u32>,
+    watched: HashSet<u32>,
 }
 
 struct Caller {
@@ -96,7 +102,7 @@ struct Caller {
 impl Service {
     fn load() -> Result<Service> {
         let kernel = Kernel::load(&Options::default())?;
-        Ok(Service { kernel, callers: Vec::new(), watched: HashMap::new() })
+        Ok(Service { kernel, callers: Vec::new(), watched: HashSet::new() })
     }
 
     /// Sleeps a round, or until somebody calls or hangs up.
@@ -142,7 +148,6 @@ impl Service {
             caller_uid == 0 || caller_uid == owner,
             "process {watch} belongs to another user; ask them, or root, to profile it"
         );
-        let tasks = self.kernel.watch(watch)? as u32;
         let mut caller = Caller {
             stream: stream.try_clone()?,
             root: watch,
@@ -153,24 +158,26 @@ impl Service {
             gone: false,
         };
         caller.stream.set_nonblocking(true)?;
-        // Tasks that another caller already watches bring no record of their arrival: tell of them here.
-        for slot in self.watched.keys().filter_map(|slot| self.kernel.slot(*slot)) {
-            if slot.ppid == watch || caller.processes.contains(&slot.ppid) || slot.tgid == watch {
-                caller.processes.insert(slot.tgid);
+        let tasks = self.kernel.watch(watch)?;
+        for task in &tasks {
+            if task.flags & flags::WATCHED != 0 {
+                self.watched.insert(task.header.slot);
             }
+            caller.offer(&Record::TaskNew(*task), bytes_of(task));
         }
         self.choose_hooks(syscalls)?;
-        let programs = self
-            .kernel
-            .programs()
-            .into_iter()
-            .map(|program| ProgramState {
-                attached: program.is_attached(),
-                reason: program.reason().unwrap_or_default(),
-                program: program.name,
-            })
-            .collect();
-        Ok((caller, Accepted { tasks, programs }))
+        let programs = self.kernel.programs().into_iter().filter_map(|program| {
+            let reason = match program.state {
+                Program::Attached => String::new(),
+                // Only what was asked for and is not there is worth a word.
+                Program::Off => return None,
+                Program::Missing(reason) => reason,
+                Program::Broken(reason) => format!("broken: {reason}"),
+            };
+            Some(ProgramState { program: program.name.into(), attached: reason.is_empty(), reason })
+        });
+        let accepted = Accepted { tasks: tasks.len() as u32, programs: programs.collect() };
+        Ok((caller, accepted))
     }
 
     /// Syscall hooks are on as long as one caller wants them.
@@ -181,12 +188,12 @@ impl Service {
 
     fn round(&mut self) {
         let Service { kernel, callers, watched } = self;
-        kernel.drain(|bytes| {
+        let drained = kernel.drain(|bytes| {
             let Some(record) = Record::parse(bytes) else { return };
             let header = *record.header();
             match &record {
                 Record::TaskNew(new) if new.flags & flags::WATCHED != 0 => {
-                    watched.insert(header.slot, header.tid);
+                    watched.insert(header.slot);
                 }
                 Record::TaskExit(_) => drop(watched.remove(&header.slot)),
                 _ => {}
@@ -195,13 +202,22 @@ impl Service {
                 caller.offer(&record, bytes);
             }
         });
-        let slots: Vec<TaskSlot> = watched.keys().filter_map(|slot| kernel.slot(*slot)).collect();
+        // A slot that could not be handed back is one task fewer that can be tracked: counted as such later.
+        drop(drained);
+        let slots: Vec<TaskSlot> = watched.iter().filter_map(|slot| kernel.slot(*slot)).collect();
         let now_ns = now_ns();
-        let losses: Vec<(String, u64)> = kernel.losses().into_iter().filter(|(_, count)| *count > 0).collect();
-        let run_time_ns = kernel.run_time_ns();
+        let losses = kernel.losses().unwrap_or_default();
+        let losses: Vec<(String, u64)> = LOST
+            .iter()
+            .map(|(reason, name)| ((*name).to_string(), losses[*reason as usize]))
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        let run_time_ns = kernel.run_time().ok().map(|time| time.as_nanos() as u64).filter(|ns| *ns > 0);
         for caller in callers.iter_mut() {
-            for slot in slots.iter().filter(|slot| caller.processes.contains(&slot.tgid)) {
-                caller.push(Tag::Slot, slot.as_bytes());
+            for slot in &slots {
+                if caller.processes.contains(&slot.tgid) {
+                    caller.push(Tag::Slot, bytes_of(slot));
+                }
             }
             let mut lost = losses.clone();
             if caller.dropped > 0 {
@@ -212,12 +228,19 @@ impl Service {
             caller.flush();
         }
         let before = callers.len();
+        let mut left = Vec::new();
         callers.retain(|caller| {
             if caller.gone {
-                kernel.unwatch(caller.root);
+                left.push(caller.root);
             }
             !caller.gone
         });
+        for root in left {
+            if callers.iter().all(|caller| caller.root != root) {
+                // The process may be long gone, and its tasks with it.
+                let _ = kernel.unwatch(root);
+            }
+        }
         if callers.len() < before {
             // A hook that can't be taken off costs time and harms nothing; the next change tries again.
             let _ = self.choose_hooks(false);

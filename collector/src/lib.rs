@@ -4,6 +4,7 @@
 //! which gives kernel evidence to the sessions of all users.
 
 mod child;
+mod doctor;
 mod engine;
 mod host;
 mod join;
@@ -15,6 +16,7 @@ mod shims;
 mod viewer;
 
 pub use child::{LaunchError, python_package};
+pub use doctor::{Check, doctor};
 pub use kernel_service::serve;
 pub use runtime::{Card, KERNEL_SOCKET, RuntimeDir};
 pub use session::{AttachOptions, KernelChoice, RunOptions, View, attach, run};

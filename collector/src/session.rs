@@ -7,8 +7,10 @@ use crate::runtime::{Card, Claim, RuntimeDir};
 use crate::{host, join, shims};
 use anyhow::{Context, Result};
 use stallscope_model::{JobFacts, RunSummary};
-use stallscope_store::Recorder;
+use stallscope_store::{Options, Recorder};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -196,11 +198,14 @@ async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> 
     }
     start_recording(&mut engine, &job, options.output, &name, RunAs::caller_of_sudo(), view);
     let deadline = options.period.map(|period| Instant::now() + period);
-    let pidfd = tokio::io::unix::AsyncFd::new(pidfd)?;
     let mut session = Session { engine, kernel, server: None, view };
     loop {
         let over = async {
-            let ended = async { drop(pidfd.readable().await) };
+            let ended = async {
+                while !has_ended(&pidfd) {
+                    tokio::time::sleep(TICK).await;
+                }
+            };
             match deadline {
                 Some(deadline) => tokio::select! { () = ended => (), () = sleep_until(deadline) => () },
                 None => ended.await,
@@ -251,6 +256,9 @@ impl Session<'_> {
                     if count == TICKS_A_FLUSH {
                         let summary = self.engine.flush();
                         self.view.progress(&summary);
+                        for sentence in self.engine.notices() {
+                            self.view.note(&sentence);
+                        }
                         return Happened::Idle;
                     }
                 }
@@ -275,10 +283,19 @@ impl Session<'_> {
                 () = sleep_until(deadline) => break,
             }
         }
-        let recording = self.engine.recording();
-        let summary = self.engine.finish(code);
+        let (summary, recording) = self.engine.finish(code);
+        for sentence in self.engine.notices() {
+            self.view.note(&sentence);
+        }
         self.view.screen(&summary, recording.as_deref());
     }
+}
+
+/// Whether the process behind a pidfd is gone.
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 fn hear(engine: &mut Engine, heard: Heard<'_>) {
@@ -301,14 +318,13 @@ fn start_recording(
     view: &mut dyn View,
 ) {
     let target = output.unwrap_or_else(|| PathBuf::from(format!("{name}.stall")));
-    match Recorder::create(&target, job, &engine.summary().host) {
-        Ok(recorder) => {
-            if let Some(RunAs { uid, gid }) = run_as {
-                let _ = std::os::unix::fs::chown(recorder.path(), Some(uid), Some(gid));
-            }
-            engine.record_with(recorder);
-        }
-        Err(error) => view.note(&format!("nothing is recorded: {error}")),
+    engine.record_with(Recorder::create(&target, job, Options::default()));
+    for sentence in engine.notices() {
+        view.note(&sentence);
+    }
+    if let (Some(RunAs { uid, gid }), Some(path)) = (run_as, engine.recording()) {
+        // The file is the caller's of sudo, as everything that the job writes.
+        let _ = std::os::unix::fs::chown(path, Some(uid), Some(gid));
     }
 }
 

@@ -34,7 +34,7 @@ pub fn ask(socket: &Path) -> Result<RunSummary> {
 /// None or several are called so.
 pub fn running_job(job: &str) -> Result<RunSummary> {
     let running = RuntimeDir::of_this_user()?.running();
-    let pid = job.parse().ok();
+    let pid: Option<u32> = job.parse().ok();
     let exact = |name: &str| running.iter().any(|(_, card)| card.name == *name);
     let found: Vec<_> = running
         .iter()

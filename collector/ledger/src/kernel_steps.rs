@@ -26,7 +26,7 @@ const REMEMBERED: usize = 256;
 
 /// The detector. Feed it every record in ring order.
 #[derive(Debug, Default)]
-pub struct KernelSteps {
+pub(crate) struct KernelSteps {
     processes: HashMap<u32, Process>,
 }
 
@@ -67,7 +67,7 @@ struct Message {
 
 impl KernelSteps {
     /// Takes one record and returns the handover that it makes certain.
-    pub fn record(&mut self, record: &Record) -> Option<Handover> {
+    pub(crate) fn record(&mut self, record: &Record) -> Option<Handover> {
         match record {
             Record::TaskNew(task) => self.arrived(task),
             Record::TaskExit(exit) if exit.header.tid == exit.header.tgid => {

@@ -1,5 +1,6 @@
 use crate::Config;
 use crate::handover::{Handover, Source};
+use crate::kernel_steps::KernelSteps;
 use crate::process::{Process, ProcessFacts, ProcessKind, join_loads};
 use crate::rank::{Processes, Rank, owner};
 use crate::ranks::Job;
@@ -41,6 +42,7 @@ pub struct Ledger {
     pub(crate) job: Job,
     pub(crate) lost: Lost,
     pub(crate) kernel_seen: bool,
+    kernel_steps: KernelSteps,
     out: VecDeque<StepLedger>,
 }
 
@@ -54,6 +56,7 @@ impl Ledger {
             job: Job::default(),
             lost: Lost::default(),
             kernel_seen: false,
+            kernel_steps: KernelSteps::default(),
             out: VecDeque::new(),
         }
     }
@@ -72,6 +75,11 @@ impl Ledger {
             return;
         }
         self.kernel_seen = true;
+        if let Some(handover) = self.kernel_steps.record(record)
+            && !self.has_working_shim(handover.pid)
+        {
+            self.handover(handover);
+        }
         // Only main threads are accounted by name; their siblings show in `sibling_cpu_ns`.
         if header.tid != header.tgid {
             return;
@@ -91,9 +99,14 @@ impl Ledger {
             }
             kernel::Record::TaskExec(task) => self.touch(header.tgid, header.time_ns).named(&task.comm),
             kernel::Record::TaskExit(_) => self.gone(header.tgid, header.time_ns),
-            // Boundaries for a detector; the shim's are exact where there is one.
+            // Boundaries, for the detector above.
             kernel::Record::Wait(_) | kernel::Record::Wake(_) | kernel::Record::BatchRead(_) => {}
         }
+    }
+
+    /// A shim's boundaries are exact, so the detector's are not needed; one whose hooks failed has none.
+    fn has_working_shim(&self, pid: u32) -> bool {
+        self.processes.get(&pid).is_some_and(|process| process.greeted && process.facts.unavailable.is_empty())
     }
 
     /// The stretch still under way of a watched task, at each tick: a provisional end of its account.

@@ -12,6 +12,7 @@ mod attribute;
 mod calls;
 mod diagnose;
 mod handover;
+mod kernel_steps;
 mod ledger;
 mod process;
 mod rank;

@@ -255,6 +255,7 @@ pub const LOST_REASONS: usize = 3;
 
 const _: () = {
     assert!(size_of::<Times>() == 8 * (3 + BLOCKED_KINDS));
+    assert!(size_of::<TaskSlot>() == 32 + 24 + 2 * size_of::<Times>() + 32 + 16 + 16 + 64);
     assert!(size_of::<Header>() == 24);
     assert!(size_of::<Slice>() == 24 + 8 + size_of::<Times>() + 24);
     assert!(size_of::<Wait>() == 48);
@@ -304,14 +305,34 @@ impl Record {
     }
 }
 
-/// Marks the structs of this module that any bytes make a valid value of.
-trait Plain: Copy {}
-impl Plain for Slice {}
-impl Plain for Wait {}
-impl Plain for Wake {}
-impl Plain for BatchRead {}
-impl Plain for TaskNew {}
-impl Plain for TaskExit {}
+impl TaskSlot {
+    /// Copies a slot out of `bytes`; `None` when there are too few.
+    pub fn parse(bytes: &[u8]) -> Option<TaskSlot> {
+        copy(bytes)
+    }
+}
+
+/// The bytes that [`Record::parse`] and [`TaskSlot::parse`] read.
+pub fn bytes_of<T: Plain>(value: &T) -> &[u8] {
+    // SAFETY: `Plain` types have no padding, so each of their bytes is initialised, and the slice borrows `value`.
+    unsafe { core::slice::from_raw_parts(core::ptr::from_ref(value).cast::<u8>(), size_of::<T>()) }
+}
+
+/// Marks the structs of this module that any bytes make a valid value of and that have no padding.
+pub trait Plain: Copy + private::Sealed {}
+
+mod private {
+    pub trait Sealed {}
+}
+
+impl<T: Copy + private::Sealed> Plain for T {}
+impl private::Sealed for TaskSlot {}
+impl private::Sealed for Slice {}
+impl private::Sealed for Wait {}
+impl private::Sealed for Wake {}
+impl private::Sealed for BatchRead {}
+impl private::Sealed for TaskNew {}
+impl private::Sealed for TaskExit {}
 
 fn copy<T: Plain>(bytes: &[u8]) -> Option<T> {
     if bytes.len() < size_of::<T>() {

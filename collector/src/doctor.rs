@@ -1,0 +1,78 @@
+//! What works on this machine, and how to get the rest.
+
+use crate::child;
+use crate::runtime::{KERNEL_SOCKET, RuntimeDir};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+
+/// One thing that some part of the measurement needs.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Check {
+    pub name: String,
+    pub ok: bool,
+    /// What was found.
+    pub detail: String,
+    /// What to do about it; empty when it is all right.
+    pub remedy: String,
+}
+
+/// Looks at everything that `run`, `attach` and `collect` need here. Changes nothing.
+pub fn doctor() -> Vec<Check> {
+    let mut checks = vec![runtime(), shim(), torch(), service()];
+    checks.extend(stallscope_ebpf::doctor::checks().into_iter().map(|check| Check {
+        name: check.name.to_string(),
+        ok: check.ok,
+        detail: check.detail,
+        remedy: check.how_to_get.to_string(),
+    }));
+    checks
+}
+
+fn check(name: &str, found: Result<String, String>, remedy: &str) -> Check {
+    let ok = found.is_ok();
+    Check {
+        name: name.into(),
+        ok,
+        detail: found.unwrap_or_else(|missing| missing),
+        remedy: if ok { String::new() } else { remedy.into() },
+    }
+}
+
+fn runtime() -> Check {
+    let found = RuntimeDir::of_this_user().map(|dir| dir.path().display().to_string());
+    check(
+        "runtime folder",
+        found.map_err(|error| format!("{error:#}")),
+        "set STALLSCOPE_RUNTIME_DIR to a folder of yours",
+    )
+}
+
+fn shim() -> Check {
+    let found = child::python_package().map(|dir| dir.display().to_string());
+    check(
+        "shim",
+        found.map_err(|error| format!("{error:#}")),
+        "install the stallscope wheel with pip, which brings binary and shim together",
+    )
+}
+
+fn torch() -> Check {
+    let question = "import importlib.metadata as m, sys; print(m.version('torch'), 'with Python', sys.version.split()[0])";
+    let found = match Command::new("python3").args(["-c", question]).output() {
+        Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).trim().to_string()),
+        Ok(_) => Err("python3 has no torch".to_string()),
+        Err(_) => Err("there is no python3 on the PATH".to_string()),
+    };
+    check("PyTorch", found, "activate the environment that your jobs run in")
+}
+
+fn service() -> Check {
+    let found = if UnixStream::connect(KERNEL_SOCKET).is_ok() {
+        Ok(format!("the node's collector serves {KERNEL_SOCKET}"))
+    } else if rustix::process::geteuid().is_root() {
+        Ok("you are root: `run` and `attach` bring their own".to_string())
+    } else {
+        Err("no privileged collector runs here".to_string())
+    };
+    check("kernel evidence", found, "start `sudo stallscope collect` once per node, or use `run --kernel`")
+}

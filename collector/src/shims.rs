@@ -1,0 +1,202 @@
+//! Who connects to a job's collector: its processes with the shim, further tasks of the job, and viewers.
+
+use crate::engine::Engine;
+use anyhow::{Context, Result};
+use stallscope_ring::{Fact, Greeting, LineReader, Reader, Received};
+use stallscope_wire::{Client, Hello, Reply, Request};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
+
+/// Events that wait for the session; more than it can take make the connections wait, never the job.
+const EVENTS: usize = 1024;
+
+/// Listens at a job's socket.
+#[derive(Debug)]
+pub(crate) struct Server {
+    listener: UnixListener,
+    events: mpsc::Receiver<Event>,
+    sender: mpsc::Sender<Event>,
+    connections: u64,
+    joined: usize,
+}
+
+pub(crate) enum Event {
+    ShimArrived { connection: u64, pid: u32, greeting: Box<Greeting>, lane: OwnedFd },
+    ShimSaid { connection: u64, fact: Fact },
+    ShimGone { connection: u64 },
+    Joined { recording: oneshot::Sender<Reply> },
+    Left,
+    Asked { request: Request, reply: oneshot::Sender<Reply> },
+    /// Somebody sent what is no message of ours.
+    Refused,
+}
+
+impl Server {
+    /// # Errors
+    /// The socket can't be bound.
+    pub(crate) fn bind(socket: &Path) -> Result<Server> {
+        let listener = UnixListener::bind(socket).with_context(|| format!("cannot listen at {}", socket.display()))?;
+        let (sender, events) = mpsc::channel(EVENTS);
+        Ok(Server { listener, events, sender, connections: 0, joined: 0 })
+    }
+
+    /// Further tasks of the job that are still running.
+    pub(crate) fn joined(&self) -> usize {
+        self.joined
+    }
+
+    async fn next(&mut self) -> Event {
+        loop {
+            tokio::select! {
+                Some(event) = self.events.recv() => {
+                    match event {
+                        Event::Joined { .. } => self.joined += 1,
+                        Event::Left => self.joined -= 1,
+                        _ => {}
+                    }
+                    return event;
+                }
+                accepted = self.listener.accept() => if let Ok((stream, _)) = accepted {
+                    self.connections += 1;
+                    tokio::spawn(serve(stream, self.connections, self.sender.clone()));
+                },
+            }
+        }
+    }
+}
+
+/// The next event; never returns where nobody listens.
+pub(crate) async fn next(server: &mut Option<Server>) -> Event {
+    match server {
+        Some(server) => server.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+pub(crate) fn handle(engine: &mut Engine, event: Event) {
+    match event {
+        Event::ShimArrived { connection, pid, greeting, lane } => match Reader::open(lane) {
+            Ok(reader) => engine.shim_arrived(connection, pid, *greeting, reader),
+            Err(error) => engine.shim_refused(pid, &error.to_string()),
+        },
+        Event::ShimSaid { connection, fact } => engine.shim_said(connection, fact),
+        Event::ShimGone { connection } => engine.shim_gone(connection),
+        Event::Joined { recording } => {
+            let path = engine.recording().map_or_else(|| "no recording".into(), |path| path.display().to_string());
+            // A caller that hung up meanwhile needs no answer.
+            let _ = recording.send(Reply::Joined { recording: path });
+        }
+        Event::Left => {}
+        Event::Asked { request: Request::Summary, reply } => {
+            let _ = reply.send(Reply::Summary(Box::new(engine.summary())));
+        }
+        Event::Refused => engine.stranger_refused(),
+    }
+}
+
+/// One connection from its greeting to its end.
+async fn serve(stream: UnixStream, connection: u64, events: mpsc::Sender<Event>) {
+    let mut lines = Lines { stream, reader: LineReader::default() };
+    let Some((first, lane)) = lines.next().await else { return };
+    let hello = stallscope_wire::decode::<Hello>(first.as_bytes()).and_then(Hello::accept);
+    // A send fails only when the session is over; then there is nobody to tell.
+    let _ = match (hello, lane) {
+        (Ok(Client::Shim), Some(lane)) => shim(&mut lines, connection, &first, lane, &events).await,
+        (Ok(Client::Viewer), _) => viewer(&mut lines, &events).await,
+        (Ok(Client::Run { .. }), _) => task(&mut lines, &events).await,
+        (Ok(_), _) => {
+            lines.answer(&Reply::Error("a job's collector has no kernel evidence to give; ask `stallscope collect`".into())).await;
+            Ok(())
+        }
+        (Err(error), _) => {
+            lines.answer(&Reply::Error(error.to_string())).await;
+            events.send(Event::Refused).await
+        }
+    };
+}
+
+type Sent = Result<(), mpsc::error::SendError<Event>>;
+
+async fn shim(lines: &mut Lines, connection: u64, first: &str, lane: OwnedFd, events: &mpsc::Sender<Event>) -> Sent {
+    let greeting: Greeting = match serde_json::from_str(first) {
+        Ok(greeting) => greeting,
+        Err(_) => return events.send(Event::Refused).await,
+    };
+    // By the kernel's word and in our own pid namespace, whatever the greeting says.
+    let Some(pid) = lines.stream.peer_cred().ok().and_then(|peer| peer.pid()) else {
+        return events.send(Event::Refused).await;
+    };
+    events.send(Event::ShimArrived { connection, pid: pid as u32, greeting: Box::new(greeting), lane }).await?;
+    while let Some((line, _)) = lines.next().await {
+        if let Ok(fact) = serde_json::from_str::<Fact>(&line) {
+            events.send(Event::ShimSaid { connection, fact }).await?;
+        }
+    }
+    events.send(Event::ShimGone { connection }).await
+}
+
+async fn viewer(lines: &mut Lines, events: &mpsc::Sender<Event>) -> Sent {
+    while let Some((line, _)) = lines.next().await {
+        match stallscope_wire::decode::<Request>(line.as_bytes()) {
+            Ok(request) => {
+                let (reply, answer) = oneshot::channel();
+                events.send(Event::Asked { request, reply }).await?;
+                let Ok(answer) = answer.await else { return Ok(()) };
+                lines.answer(&answer).await;
+            }
+            Err(error) => lines.answer(&Reply::Error(error.to_string())).await,
+        }
+    }
+    Ok(())
+}
+
+async fn task(lines: &mut Lines, events: &mpsc::Sender<Event>) -> Sent {
+    let (recording, answer) = oneshot::channel();
+    events.send(Event::Joined { recording }).await?;
+    if let Ok(answer) = answer.await {
+        lines.answer(&answer).await;
+    }
+    while lines.next().await.is_some() {}
+    events.send(Event::Left).await
+}
+
+/// A connection as lines.
+struct Lines {
+    stream: UnixStream,
+    reader: LineReader,
+}
+
+impl Lines {
+    /// The next line; `None` when the other side is gone or sends none within the limits.
+    async fn next(&mut self) -> Option<(String, Option<OwnedFd>)> {
+        loop {
+            match self.reader.receive(self.stream.as_fd()) {
+                Ok(Received::Line(line, fd)) => return Some((line, fd)),
+                Ok(Received::WouldBlock) => {
+                    self.stream.readable().await.ok()?;
+                    // `receive` reads past tokio, which learns only from a read of its own that the socket is
+                    // empty again.
+                    let _ = self.stream.try_io(tokio::io::Interest::READABLE, || {
+                        match rustix::net::recv(
+                            &self.stream,
+                            &mut [0u8; 1][..],
+                            rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT,
+                        ) {
+                            Err(rustix::io::Errno::AGAIN) => Err(std::io::ErrorKind::WouldBlock.into()),
+                            _ => Ok(()),
+                        }
+                    });
+                }
+                Ok(Received::Closed) | Err(_) => return None,
+            }
+        }
+    }
+
+    async fn answer(&mut self, reply: &Reply) {
+        // Whoever asked may be gone; the next read tells.
+        let _ = self.stream.write_all(&stallscope_wire::encode(reply)).await;
+    }
+}

@@ -1,0 +1,39 @@
+use crate::terminal::{self, Colour};
+use anyhow::Result;
+use clap::Args;
+use std::fmt::Write;
+use std::process::ExitCode;
+
+/// Say what works on this machine and how to get the rest.
+///
+/// Changes nothing. Exits 0 when everything works, 1 when something is missing.
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// JSON for scripts
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn main(verb: &Doctor, colour: Colour) -> Result<ExitCode> {
+    let checks = stallscope_collector::doctor();
+    let text = if verb.json {
+        serde_json::to_string_pretty(&checks)? + "\n"
+    } else {
+        let style = terminal::style(&std::io::stdout(), colour);
+        let paint = |code: &str, text: &str| {
+            if style.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
+        };
+        let width = checks.iter().map(|check| check.name.chars().count()).max().unwrap_or(0);
+        let mut text = String::new();
+        for check in &checks {
+            let mark = if check.ok { paint("32", "ok     ") } else { paint("31", "missing") };
+            writeln!(text, "{mark}  {:width$}  {}", check.name, check.detail)?;
+            if !check.ok {
+                writeln!(text, "{:9}{:width$}  {}", "", "", paint("1", &check.remedy))?;
+            }
+        }
+        text
+    };
+    terminal::print(&text)?;
+    Ok(if checks.iter().all(|check| check.ok) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

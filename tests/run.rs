@@ -1,0 +1,184 @@
+//! `stallscope run` as a user meets it: the job's output, exit code and files are as without us.
+
+mod support;
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{Sandbox, job, python, text};
+
+/// Polls until `ready` holds; the limit only ends a test that would hang.
+fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !ready() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn signal(pid: u32, name: &str) {
+    assert!(Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn the_jobs_output_and_exit_code_are_its_own() {
+    let sandbox = Sandbox::new("exit");
+    let bare = Command::new(python()).arg(job("train.py")).output().unwrap();
+    let output = sandbox.run(&["run", "--", &python(), &job("train.py"), "--exit", "7"]);
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), text(&bare.stdout), "stdout belongs to the job, and it computes the same");
+    let screen = text(&output.stderr);
+    assert!(screen.contains("train.stall"), "the screen says where the recording is:\n{screen}");
+    assert!(sandbox.path("train.stall").is_file());
+}
+
+#[test]
+fn every_batch_is_a_step_and_causes_add_up() {
+    let sandbox = Sandbox::new("steps");
+    let output = sandbox.run(&["run", "--", &python(), &job("train.py"), "--epochs", "3", "--save", "model.pt"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let run = sandbox.report("train.stall");
+    let phases = run["phases"].as_array().unwrap();
+    let training = phases.iter().find(|phase| phase["phase"] == "training").expect("training was seen");
+    // 64 samples in batches of 4; the first batch of each epoch ends another phase.
+    assert_eq!(training["steps"], 3 * 15);
+    assert_eq!(training["samples"], 3 * 15 * 4);
+    for phase in phases {
+        let causes = phase["causes"].as_array().unwrap().iter().map(|ns| ns.as_u64().unwrap()).sum::<u64>();
+        assert_eq!(causes, phase["wall_ns"].as_u64().unwrap());
+    }
+    assert_eq!(run["ranks"][0]["checkpoints"]["count"], 3);
+    assert_eq!(run["losses"].as_array().unwrap().len(), 0, "{}", run["losses"]);
+}
+
+#[test]
+fn a_command_that_cannot_start_says_so() {
+    let sandbox = Sandbox::new("nostart");
+    let output = sandbox.run(&["run", "--", "no-such-program"]);
+    assert_eq!(output.status.code(), Some(127));
+    assert!(text(&output.stderr).contains("no command no-such-program"), "{}", text(&output.stderr));
+    let output = sandbox.run(&["run", "--", "/etc/passwd"]);
+    assert_eq!(output.status.code(), Some(126));
+    let output = sandbox.run(&["run"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn a_script_that_is_not_there_fails_as_without_us() {
+    let sandbox = Sandbox::new("noscript");
+    let output = sandbox.run(&["run", "--", &python(), "not-there.py"]);
+    assert_eq!(output.status.code(), Some(2), "Python's own exit code");
+    assert!(text(&output.stderr).contains("can't open file"));
+}
+
+#[test]
+fn a_job_that_is_not_python_runs_and_is_told_apart() {
+    let sandbox = Sandbox::new("sh");
+    let output = sandbox.run(&["run", "--no-kernel", "--", "sh", "-c", "echo hello; exit 3"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(text(&output.stdout), "hello\n");
+    assert!(text(&output.stderr).contains("no process of the job loaded it"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn an_isolated_interpreter_runs_without_the_shim() {
+    let sandbox = Sandbox::new("isolated");
+    for flag in ["-I", "-S"] {
+        let output = sandbox.run(&["run", "--no-kernel", "--", &python(), flag, "-c", "print('ran')"]);
+        assert_eq!(output.status.code(), Some(0));
+        assert_eq!(text(&output.stdout), "ran\n");
+    }
+}
+
+#[test]
+fn a_killed_job_exits_as_in_a_shell() {
+    let sandbox = Sandbox::new("killed");
+    let output = sandbox.run(&["run", "--", "sh", "-c", "kill -9 $$"]);
+    assert_eq!(output.status.code(), Some(128 + 9));
+    assert!(sandbox.path("sh.stall").is_file());
+}
+
+#[test]
+fn signals_reach_the_job_and_the_screen_still_comes() {
+    let sandbox = Sandbox::new("term");
+    let script = "trap 'echo caught; exit 5' TERM; echo ready; while true; do sleep 0.05; done";
+    let mut child = sandbox
+        .stallscope(&["run", "--", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut ready = [0; 6];
+    stdout.read_exact(&mut ready).unwrap();
+    signal(child.id(), "USR1");
+    signal(child.id(), "TERM");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(5));
+    assert!(text(&output.stderr).contains("sh.stall"));
+}
+
+#[test]
+fn a_recording_is_never_overwritten() {
+    let sandbox = Sandbox::new("again");
+    for _ in 0..2 {
+        assert!(sandbox.run(&["run", "--name", "twice", "--", "true"]).status.success());
+    }
+    assert!(sandbox.path("twice.stall").is_file());
+    assert!(sandbox.path("twice.2.stall").is_file());
+}
+
+#[test]
+fn a_target_that_cannot_be_written_costs_the_recording_only() {
+    let sandbox = Sandbox::new("target");
+    let output = sandbox.run(&["run", "-o", "/proc/no/such/place.stall", "--", "sh", "-c", "echo ran; exit 4"]);
+    assert_eq!(output.status.code(), Some(4));
+    assert_eq!(text(&output.stdout), "ran\n");
+}
+
+#[test]
+fn the_job_outlives_a_killed_collector() {
+    let sandbox = Sandbox::new("kill9");
+    let total = sandbox.path("total");
+    let script = format!("{} {} --epochs 6 > {}", python(), job("train.py"), total.display());
+    let mut child = sandbox
+        .stallscope(&["run", "--name", "orphan", "--", "sh", "-c", &script])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("a first step in the recording", || {
+        let output = sandbox.run(&["report", "orphan.stall", "--format", "json"]);
+        let run: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        run["ranks"].as_array().is_some_and(|ranks| !ranks.is_empty())
+    });
+    signal(child.id(), "KILL");
+    child.wait().unwrap();
+    wait_until("the job's own end", || {
+        std::fs::read_to_string(&total).is_ok_and(|text| text.contains("total loss"))
+    });
+    let bare = Command::new(python()).args([&job("train.py"), "--epochs", "6"]).output().unwrap();
+    assert_eq!(std::fs::read_to_string(&total).unwrap(), text(&bare.stdout));
+    let run = sandbox.report("orphan.stall");
+    assert_eq!(run["job"]["name"], "orphan");
+}
+
+#[test]
+fn two_runs_of_one_slurm_step_share_a_recording() {
+    let sandbox = Sandbox::new("slurm");
+    let run = |rank: &str| {
+        let mut command = sandbox.stallscope(&["run", "--name", "step", "--", &python(), &job("train.py")]);
+        command.env("SLURM_JOB_ID", "77").env("SLURM_STEP_ID", "0").env("SLURM_PROCID", rank);
+        command.env("RANK", rank).env("WORLD_SIZE", "2");
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let children = [run("0"), run("1")];
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+    let run = sandbox.report("step.stall");
+    let ranks: Vec<u64> =
+        run["ranks"].as_array().unwrap().iter().map(|rank| rank["facts"]["rank"].as_u64().unwrap()).collect();
+    assert_eq!(ranks, [0, 1]);
+    assert!(!sandbox.path("step.2.stall").exists());
+}
