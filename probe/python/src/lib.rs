@@ -21,6 +21,10 @@ mod reader;
 
 use pyo3::prelude::*;
 use stallscope_abi::lane::{Kind, Record};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Fork generation, plus 1, of the process that has said bye.
+static SAID_BYE: AtomicU64 = AtomicU64::new(0);
 
 /// CLOCK_MONOTONIC, ns.
 #[pyfunction]
@@ -36,10 +40,15 @@ fn push(kind: u16, time_ns: u64, loader: u16, id: u32, a: u64, b: u64, c: u64, d
     guard::observe((), || lane::push(&Record { time_ns, kind, loader, id, a, b, c, d }));
 }
 
-/// Tells the collector that this process ends in an orderly way.
+/// Tells the collector, once, that this process ends in an orderly way.
 #[pyfunction]
 fn bye() {
     guard::observe((), || {
+        // Generations count from 0.
+        let generation = fork::generation() + 1;
+        if SAID_BYE.swap(generation, Ordering::Relaxed) == generation {
+            return;
+        }
         lane::push(&Record { time_ns: clock::now_ns(), kind: Kind::Bye as u16, ..Record::default() });
     });
 }

@@ -15,6 +15,7 @@ _MAX_ARGUMENTS = 64
 _MAX_ARGUMENT_LENGTH = 400
 
 _started = False
+_kind = "other"
 
 
 def start():
@@ -45,9 +46,19 @@ def tell(**fact):
     _native.fact(json.dumps(fact))
 
 
-def tell_kind(kind, rank=None):
+def tell_kind(kind):
     """`kind`: trainer, worker or other."""
-    tell(fact="kind", kind=kind, **(rank or ranks.current()))
+    global _kind
+    _kind = kind
+    tell(fact="kind", kind=kind, **ranks.current())
+
+
+def tell_rank():
+    """torch.distributed knows the rank now."""
+    try:
+        tell_kind(_kind)
+    except Exception as error:
+        _native.disable(f"The rank could not be told: {type(error).__name__}: {error}.")
 
 
 def unavailable(sentence):

@@ -1,0 +1,122 @@
+"""Checkpoint calls: how long the caller was held, and how much was written.
+
+A call inside another one (safetensors' save_model, DCP's own torch.save in whatever thread) is a part of it.
+"""
+
+import os
+import threading
+from concurrent.futures import Future
+
+from stallscope import _native
+
+from . import process
+from .patch import UnknownShape, replace
+
+_CHECKPOINT = 7
+_TORCH_SAVE, _DCP_SAVE, _DCP_ASYNC_SAVE, _SAFETENSORS = 1, 2, 3, 4
+_SNAPSHOT, _PERSIST = 0, 1
+
+_here = threading.local()
+_dcp_lock = threading.Lock()
+_dcp_saves = 0
+
+
+def hook_torch_save(module):
+    """`module`: torch.serialization."""
+    replace(module, "save", lambda original: _timed(original, _TORCH_SAVE, _PERSIST, 1, "f"))
+
+
+def hook_safetensors(module):
+    """`module`: safetensors.torch."""
+    replace(module, "save_file", lambda original: _timed(original, _SAFETENSORS, _PERSIST, 1, "filename"))
+
+
+def hook_dcp(module):
+    """`module`: torch.distributed.checkpoint.state_dict_saver; older ones have less."""
+    found = [name for name in ("save", "save_state_dict", "async_save") if hasattr(module, name)]
+    if not found:
+        raise UnknownShape("it has no save function")
+    for name in found:
+        if name == "async_save":
+            replace(module, name, lambda original: _timed(original, _DCP_ASYNC_SAVE, _SNAPSHOT, None, None))
+        else:
+            replace(module, name, lambda original: _timed(original, _DCP_SAVE, _PERSIST, None, "checkpoint_id"))
+
+
+def _timed(original, saver, stage, position, keyword):
+    """`original`, recorded. The target is its argument `position` or `keyword`."""
+    distributed = saver in (_DCP_SAVE, _DCP_ASYNC_SAVE)
+
+    def save(*args, **kwargs):
+        global _dcp_saves
+        if not _native.enabled() or getattr(_here, "saving", False) or (_dcp_saves and not distributed):
+            return original(*args, **kwargs)
+        target = kwargs.get(keyword)
+        if target is None and position is not None and len(args) > position:
+            target = args[position]
+        _here.saving = True
+        if saver == _DCP_SAVE:
+            with _dcp_lock:
+                _dcp_saves += 1
+        written = _written(target)
+        began_ns = _native.now()
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            ended_ns = _native.now()
+            _here.saving = False
+            if saver == _DCP_SAVE:
+                with _dcp_lock:
+                    _dcp_saves -= 1
+            _record(saver, stage, began_ns, ended_ns, _written(target, since=written))
+        if saver == _DCP_ASYNC_SAVE:
+            _watch_future(result)
+        return result
+
+    return save
+
+
+def _record(saver, stage, began_ns, ended_ns, written):
+    elsewhere = threading.current_thread() is not threading.main_thread()
+    _native.push(_CHECKPOINT, ended_ns, id=saver, a=began_ns, b=stage, c=written, d=int(elsewhere))
+    _native.poll()
+
+
+def _watch_future(result):
+    """A caller who waits for an asynchronous save waits for the checkpoint."""
+    future = getattr(result, "upload_completion", result)
+    if not isinstance(future, Future):
+        return
+    wait = future.result
+
+    def timed(*args, **kwargs):
+        if future.done():
+            return wait(*args, **kwargs)
+        began_ns = _native.now()
+        try:
+            return wait(*args, **kwargs)
+        finally:
+            _record(_DCP_ASYNC_SAVE, _PERSIST, began_ns, _native.now(), 0)
+
+    future.result = timed
+
+
+def _written(target, since=0):
+    """Bytes at `target`: a file's size, a folder's files of this rank, or how far an open file has got. `since`:
+    the same before the save, which counts for open files alone, as the others are written anew."""
+    try:
+        if target is None:
+            return 0
+        if isinstance(target, (str, os.PathLike)):
+            return _files_bytes(os.fspath(target))
+        return max(0, target.tell() - since)
+    except Exception:
+        return 0
+
+
+def _files_bytes(path):
+    if not os.path.isdir(path):
+        return os.path.getsize(path)
+    mine = f"__{process.ranks.current()['rank']}_"
+    with os.scandir(path) as entries:
+        return sum(entry.stat().st_size for entry in entries if entry.name.startswith(mine))
