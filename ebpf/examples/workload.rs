@@ -1,0 +1,281 @@
+//! Does one known thing, for the tests and for trying out the `trace` example.
+//!
+//! `workload DEED [N] [FILE]` prints "ready", waits for a line on its standard input, does it, and leaves.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const PAUSE: Duration = Duration::from_millis(60);
+const FILE_BYTES: usize = 16 << 20;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let deed = arguments.next().ok_or("usage: workload DEED [N] [FILE]")?;
+    let count: usize = arguments.next().map_or(Ok(1), |n| n.parse())?;
+    let path = arguments.next().unwrap_or_default();
+
+    let cold = matches!(deed.as_str(), "read" | "read-warm" | "fault");
+    if cold {
+        make_file(&path, deed != "read-warm")?;
+    }
+    if deed != "execed" {
+        println!("ready");
+        let mut line = String::new();
+        io::stdin().lock().read_line(&mut line)?;
+    }
+
+    match deed.as_str() {
+        "sleep" => thread::sleep(PAUSE),
+        "burn" => burn(),
+        "compete" => compete(count)?,
+        "read" => drop(fs::read(&path)?),
+        "read-warm" => read_warm(&path, count)?,
+        "fault" => fault(&path)?,
+        "write-sync" => write_sync(&path)?,
+        "pipe" => pipe(false)?,
+        "poll" => pipe(true)?,
+        "unix" => unix()?,
+        "tcp" => tcp()?,
+        "futex" => futex(),
+        "peer" => peer()?,
+        "hand-over" => hand_over(count)?,
+        "pin" => pin()?,
+        "threads" => threads(count),
+        "fork" => fork(count)?,
+        "fork-at-once" => fork_at_once(count)?,
+        "exec" => return Err(Command::new("/proc/self/exe").arg("execed").exec().into()),
+        "execed" => {}
+        other => return Err(format!("no deed {other}").into()),
+    }
+    Ok(())
+}
+
+/// Writes the file that a deed reads, and, when `cold`, drops it from the page cache.
+fn make_file(path: &str, cold: bool) -> Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(&vec![7; FILE_BYTES])?;
+    file.sync_all()?;
+    if cold {
+        // SAFETY: plain system call on a descriptor that is open.
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    }
+    Ok(())
+}
+
+fn burn() {
+    let start = Instant::now();
+    while start.elapsed() < PAUSE {
+        std::hint::spin_loop();
+    }
+}
+
+/// `count` processes share one CPU with this one, so that each is preempted.
+fn compete(count: usize) -> Result<()> {
+    // SAFETY: the set is initialised by zeroing, and lives through the call.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
+    }
+    let children = (0..count).map(|_| child(burn)).collect::<Result<Vec<_>>>()?;
+    burn();
+    children.into_iter().try_for_each(reap)
+}
+
+/// Reads a file that the page cache holds, in small pieces and without ever blocking.
+fn read_warm(path: &str, count: usize) -> Result<()> {
+    let mut piece = [0; 4096];
+    for _ in 0..count {
+        let mut file = File::open(path)?;
+        while file.read(&mut piece)? > 0 {}
+    }
+    Ok(())
+}
+
+fn fault(path: &str) -> Result<()> {
+    let file = File::open(path)?;
+    // SAFETY: a fresh private mapping of a file that nobody truncates, read within its length.
+    let sum: u64 = unsafe {
+        let at = libc::mmap(
+            std::ptr::null_mut(),
+            FILE_BYTES,
+            libc::PROT_READ,
+            libc::MAP_PRIVATE,
+            file.as_raw_fd(),
+            0,
+        );
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error().into());
+        }
+        (0..FILE_BYTES).step_by(4096).map(|i| u64::from(at.cast::<u8>().add(i).read_volatile())).sum()
+    };
+    if sum == 0 { Err("the file is empty".into()) } else { Ok(()) }
+}
+
+fn write_sync(path: &str) -> Result<()> {
+    let mut file = OpenOptions::new().create(true).truncate(true).write(true).open(path)?;
+    for _ in 0..8 {
+        file.write_all(&vec![7; FILE_BYTES / 8])?;
+        file.sync_all()?;
+        fs::rename(path, format!("{path}.new"))?;
+        fs::rename(format!("{path}.new"), path)?;
+    }
+    Ok(())
+}
+
+/// Waits for a child's bytes in a pipe.
+fn pipe(poll: bool) -> Result<()> {
+    let (mut reader, mut writer) = io::pipe()?;
+    let child = child(move || {
+        thread::sleep(PAUSE);
+        let _ = writer.write_all(b"1234");
+    })?;
+    if poll {
+        let mut polled = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor, which lives through the call.
+        unsafe { libc::poll(&mut polled, 1, 5000) };
+    }
+    let mut header = [0; 4];
+    reader.read_exact(&mut header)?;
+    reap(child)
+}
+
+fn unix() -> Result<()> {
+    let (mut ours, mut theirs) = UnixStream::pair()?;
+    let child = child(move || {
+        thread::sleep(PAUSE);
+        let _ = theirs.write_all(b"1234");
+    })?;
+    ours.read_exact(&mut [0; 4])?;
+    reap(child)
+}
+
+fn tcp() -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let child = child(move || {
+        if let Ok(mut stream) = TcpStream::connect(address) {
+            thread::sleep(PAUSE);
+            let _ = stream.write_all(b"1234");
+        }
+    })?;
+    listener.accept()?.0.read_exact(&mut [0; 4])?;
+    reap(child)
+}
+
+fn futex() {
+    let (sender, receiver) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        thread::sleep(PAUSE);
+        sender.send(())
+    });
+    let _ = receiver.recv();
+    let _ = thread.join();
+}
+
+/// The main thread waits for a thread that waits for the network: what waiting for another rank looks like.
+fn peer() -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let child = child(move || {
+        if let Ok(mut stream) = TcpStream::connect(address) {
+            thread::sleep(PAUSE);
+            let _ = stream.write_all(b"1234");
+        }
+    })?;
+    let mut stream = listener.accept()?.0;
+    let (sender, receiver) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        let _ = stream.read_exact(&mut [0; 4]);
+        sender.send(())
+    });
+    let _ = receiver.recv();
+    let _ = thread.join();
+    reap(child)
+}
+
+/// The leader wakes a thread that sleeps in an untimed lock, as Python's queues do (sem_wait).
+fn hand_over(count: usize) -> Result<()> {
+    struct Semaphore(libc::sem_t);
+    // SAFETY: a semaphore is made to be shared by threads.
+    unsafe impl Sync for Semaphore {}
+    let semaphore = Box::leak(Box::new(Semaphore(
+        // SAFETY: initialised by sem_init before its use.
+        unsafe { std::mem::zeroed() },
+    )));
+    let at = (&raw mut semaphore.0) as usize;
+    // SAFETY: the semaphore is leaked, so that it lives as long as the process.
+    unsafe { libc::sem_init(at as *mut libc::sem_t, 0, 0) };
+    let thread = thread::spawn(move || {
+        for _ in 0..count {
+            // SAFETY: as above.
+            unsafe { libc::sem_wait(at as *mut libc::sem_t) };
+        }
+    });
+    for _ in 0..count {
+        thread::sleep(Duration::from_millis(5));
+        // SAFETY: as above.
+        unsafe { libc::sem_post(at as *mut libc::sem_t) };
+    }
+    thread.join().map_err(|_| "the thread failed")?;
+    Ok(())
+}
+
+/// The main thread waits in a futex for a thread with the name that torch gives its pin-memory thread.
+fn pin() -> Result<()> {
+    let (sender, receiver) = mpsc::channel();
+    let thread = thread::Builder::new().name("pt_data_pin".to_owned()).spawn(move || {
+        thread::sleep(PAUSE);
+        sender.send(())
+    })?;
+    let _ = receiver.recv();
+    let _ = thread.join();
+    Ok(())
+}
+
+fn threads(count: usize) {
+    let threads: Vec<_> = (0..count).map(|_| thread::spawn(burn)).collect();
+    for thread in threads {
+        let _ = thread.join();
+    }
+}
+
+/// One child after the other.
+fn fork(count: usize) -> Result<()> {
+    (0..count).try_for_each(|_| reap(child(|| {})?))
+}
+
+/// All children before the first is waited for.
+fn fork_at_once(count: usize) -> Result<()> {
+    let children = (0..count).map(|_| child(|| thread::sleep(PAUSE))).collect::<Result<Vec<_>>>()?;
+    children.into_iter().try_for_each(reap)
+}
+
+fn child(work: impl FnOnce()) -> Result<libc::pid_t> {
+    // SAFETY: this process has one thread when it forks; the child does its work and leaves without unwinding.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error().into()),
+        0 => {
+            work();
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(3) }
+        }
+        pid => Ok(pid),
+    }
+}
+
+fn reap(pid: libc::pid_t) -> Result<()> {
+    let mut status = 0;
+    // SAFETY: `status` lives through the call.
+    if unsafe { libc::waitpid(pid, &mut status, 0) } == pid { Ok(()) } else { Err("no such child".into()) }
+}

@@ -1,0 +1,150 @@
+//! A job is followed through all that it starts, nothing is lost unseen, and nothing is left behind.
+
+use std::collections::HashSet;
+use std::process::Command;
+
+use crate::support::{Seen, Workload, kernel};
+use stallscope_abi::kernel::{Blocked, Lost, MAX_TASKS, Record, flags, state};
+use stallscope_ebpf::{Error, Options};
+
+#[test]
+fn a_thousand_forks_are_told_and_their_slots_come_back() {
+    // Fewer slots than forks: they have to be used again.
+    let Some(mut kernel) = kernel(&Options { max_tasks: 200, ..Options::default() }) else { return };
+    let workload = Workload::spawn(&["fork", "1000"]);
+    let pid = workload.pid();
+    let seen = Seen::of(&mut kernel, workload);
+    let losses = kernel.losses().unwrap();
+    let told = seen.joined().count() as u64;
+    assert_eq!(told + losses[Lost::NoSlot as usize], 1000, "each fork is told or counted");
+    let status: Vec<u32> =
+        seen.exits().filter(|exit| exit.header.tgid != pid).map(|exit| exit.status).collect();
+    assert!(status.iter().all(|&status| status == 3 << 8), "the exit status is told");
+    assert_eq!(status.len() as u64, told);
+    assert_eq!(losses[Lost::RingFull as usize], 0);
+    assert!(told > 200, "slots were used again");
+}
+
+#[test]
+fn more_tasks_than_slots_are_counted() {
+    let Some(mut kernel) = kernel(&Options { max_tasks: 5, ..Options::default() }) else { return };
+    let seen = Seen::of(&mut kernel, Workload::spawn(&["fork-at-once", "10"]));
+    assert_eq!(seen.joined().count(), 4, "one slot is the parent's");
+    assert_eq!(kernel.losses().unwrap()[Lost::NoSlot as usize], 6);
+    let seen = Seen::of(&mut kernel, Workload::spawn(&["fork-at-once", "4"]));
+    assert_eq!(seen.joined().count(), 4, "all slots came back");
+}
+
+#[test]
+fn what_a_full_ring_loses_is_counted_and_its_slots_come_back() {
+    let Some(mut kernel) = kernel(&Options { max_tasks: 200, ring_bytes: 4096, ..Options::default() }) else {
+        return;
+    };
+    let mut workload = Workload::spawn(&["fork", "150"]);
+    let pid = workload.pid();
+    kernel.watch(pid).unwrap();
+    workload.begin();
+    workload.wait();
+    let losses = kernel.losses().unwrap();
+    assert!(losses[Lost::RingFull as usize] > 0 && losses[Lost::NoSlot as usize] == 0, "{losses:?}");
+    kernel.drain(|_| {}).unwrap();
+    kernel.unwatch(pid).unwrap();
+
+    let mut workload = Workload::spawn(&["fork", "150"]);
+    let pid = workload.pid();
+    kernel.watch(pid).unwrap();
+    workload.begin();
+    workload.wait();
+    assert_eq!(kernel.losses().unwrap()[Lost::NoSlot as usize], 0, "all slots came back");
+    kernel.unwatch(pid).unwrap();
+}
+
+#[test]
+fn tasks_that_exist_are_found_with_their_threads_and_children() {
+    let Some(mut kernel) = kernel(&Options::default()) else { return };
+    let mut workload = Workload::spawn(&["pipe"]);
+    let pid = workload.pid();
+    workload.begin();
+    // Until the child is there; it sleeps for a while.
+    let children = format!("/proc/{pid}/task/{pid}/children");
+    while std::fs::read_to_string(&children).unwrap().is_empty() {
+        std::thread::yield_now();
+    }
+    let tasks = kernel.watch(pid).unwrap();
+    assert_eq!(tasks.len(), 2, "{tasks:?}");
+    assert!(tasks.iter().all(|task| task.flags & (flags::AT_ATTACH | flags::LEADER) != 0));
+    assert_eq!(tasks.iter().filter(|task| task.ppid == pid).count(), 1);
+    assert!(tasks.iter().all(|task| kernel.root(task.header.slot) == Some(pid)));
+    let mut seen = Seen { tasks, ..Seen::default() };
+    seen.drain_until_exit(&mut kernel, pid);
+    for task in &seen.tasks {
+        seen.assert_complete(task.header.tid, task.header.time_ns);
+    }
+    workload.wait();
+}
+
+#[test]
+fn threads_are_followed_and_exec_keeps_the_account() {
+    let Some(mut kernel) = kernel(&Options::default()) else { return };
+    let workload = Workload::spawn(&["threads", "5"]);
+    let pid = workload.pid();
+    let seen = Seen::of(&mut kernel, workload);
+    let threads: HashSet<u32> = seen.joined().map(|task| task.header.tid).collect();
+    assert_eq!(threads.len(), 5);
+    assert!(seen.joined().all(|task| task.header.tgid == pid && task.flags & flags::LEADER == 0));
+    assert!(threads.iter().all(|&tid| seen.slices(tid).count() == 0), "threads are not watched");
+
+    let mut workload = Workload::spawn(&["exec"]);
+    let pid = workload.pid();
+    let mut seen = Seen { tasks: kernel.watch(pid).unwrap(), ..Seen::default() };
+    workload.begin();
+    seen.drain_until_exit(&mut kernel, pid);
+    workload.wait();
+    let execs = seen.records.iter().filter(|record| matches!(record, Record::TaskExec(_))).count();
+    assert!(execs >= 1);
+    seen.assert_complete(pid, seen.tasks[0].header.time_ns);
+}
+
+#[test]
+fn a_slot_tells_what_its_task_does_right_now() {
+    let Some(mut kernel) = kernel(&Options::default()) else { return };
+    let mut workload = Workload::spawn(&["sleep"]);
+    let pid = workload.pid();
+    let tasks = kernel.watch(pid).unwrap();
+    let number = tasks[0].header.slot;
+    // It may be on its way to wait for a line.
+    while kernel.slot(number).unwrap().state != state::BLOCKED {
+        std::thread::yield_now();
+    }
+    let slot = kernel.slot(number).unwrap();
+    assert_eq!((slot.tid, slot.tgid, slot.blocked_in), (pid, pid, Blocked::Pipe as u8));
+    assert!(kernel.slot(MAX_TASKS).is_none());
+    workload.begin();
+    workload.wait();
+    let slot = kernel.slot(number).unwrap();
+    assert_eq!(slot.state, state::EXITED);
+    assert!(slot.total.cpu_ns > 0);
+    kernel.unwatch(pid).unwrap();
+}
+
+#[test]
+fn processes_that_are_not_there_or_not_watched_are_named() {
+    let Some(mut kernel) = kernel(&Options::default()) else { return };
+    let gone = Workload::spawn(&["sleep"]);
+    let pid = gone.pid();
+    let mut gone = gone;
+    gone.begin();
+    gone.wait();
+    assert!(matches!(kernel.watch(pid), Err(Error::NoProcess(p)) if p == pid));
+    assert!(matches!(kernel.unwatch(pid), Err(Error::NotWatched(p)) if p == pid));
+
+    // A process that has ended and waits for its parent has a number, and nothing to watch.
+    let mut zombie = Command::new("true").spawn().unwrap();
+    let pid = zombie.id();
+    while !std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") Z ") {
+        std::thread::yield_now();
+    }
+    assert!(matches!(kernel.watch(pid), Err(Error::ProcessGone(p)) if p == pid));
+    assert!(kernel.watched().next().is_none());
+    zombie.wait().unwrap();
+}

@@ -1,0 +1,188 @@
+//! Every stretch of a task's life is seen, exactly, and called by its name.
+
+use crate::support::{Seen, Workload, file, kernel, main_kind};
+use stallscope_abi::kernel::{Blocked, Record, Times};
+use stallscope_ebpf::{Kernel, Options};
+
+/// Follows `workload` from before it begins to its end, checks that nothing is missing, and returns the totals
+/// of its main thread without the wait for the word to begin.
+fn totals(kernel: &mut Kernel, arguments: &[&str]) -> (Seen, Times) {
+    let workload = Workload::spawn(arguments);
+    let pid = workload.pid();
+    let seen = Seen::of(kernel, workload);
+    let main = seen.tasks.iter().find(|task| task.header.tid == pid).unwrap();
+    seen.assert_complete(pid, main.header.time_ns);
+    for child in seen.joined().filter(|task| task.header.tid == task.header.tgid) {
+        seen.assert_complete(child.header.tid, child.header.time_ns);
+    }
+    let mut times = seen.exit(pid).total;
+    // It waits for a line in a pipe; what it blocks in there is not the deed.
+    if !matches!(arguments[0], "pipe" | "poll") {
+        times.blocked_ns[Blocked::Pipe as usize] = 0;
+    }
+    (seen, times)
+}
+
+#[track_caller]
+fn assert_blocks_in(arguments: &[&str], kind: Blocked) {
+    let Some(mut kernel) = kernel(&Options::default()) else { return };
+    let (_, times) = totals(&mut kernel, arguments);
+    assert_eq!(main_kind(&times), kind, "{times:?}");
+}
+
+#[test]
+fn sleeping() {
+    assert_blocks_in(&["sleep"], Blocked::Sleep);
+}
+
+#[test]
+fn an_internet_socket() {
+    assert_blocks_in(&["tcp"], Blocked::Net);
+}
+
+#[test]
+fn a_unix_socket() {
+    assert_blocks_in(&["unix"], Blocked::Unix);
+}
+
+#[test]
+fn a_futex() {
+    assert_blocks_in(&["futex"], Blocked::Futex);
+}
+
+#[test]
+fn a_futex_whose_waker_came_from_the_network() {
+    assert_blocks_in(&["peer"], Blocked::FutexNet);
+}
+
+#[test]
+fn children() {
+    assert_blocks_in(&["fork-at-once", "4"], Blocked::Child);
+}
+
+#[test]
+fn reading_a_cold_file() {
+    let path = file("cold-read");
+    assert_blocks_in(&["read", "1", path.to_str().unwrap()], Blocked::FileRead);
+}
+
+#[test]
+fn faulting_on_a_cold_mapped_file() {
+    let path = file("cold-map");
+    assert_blocks_in(&["fault", "1", path.to_str().unwrap()], Blocked::Fault);
+}
+
+#[test]
+fn syncing_what_was_written() {
+    let path = file("synced");
+    assert_blocks_in(&["write-sync", "1", path.to_str().unwrap()], Blocked::Sync);
+}
+
+#[test]
+fn a_pipe_that_another_process_of_the_job_fills_is_a_wait() {
+    let Some(mut kernel) = kernel(&Options::default()) else { return };
+    for deed in ["pipe", "poll"] {
+        let (seen, times) = totals(&mut kernel, &[deed]);
+        assert_eq!(main_kind(&times), Blocked::Pipe, "{deed}: {times:?}");
+        let child = seen.joined().next().unwrap();
+        let waits: Vec<_> = seen
+            .records
+            .iter()
+            .filter_map(|record| match record {
+                Record::Wait(wait) if wait.waker_tid == child.header.tid => Some(wait),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(waits.len(), 1, "{deed}: {:?}", seen.records);
+        assert_eq!(waits[0].blocked_in, Blocked::Pipe as u32);
+        assert!(waits[0].start_ns < waits[0].header.time_ns);
+    }
+}
+
+#[test]
+fn burning_is_time_on_the_cpu() {
+    let Some(mut kernel) = kernel(&Options::default()) else { return };
+    let (_, times) = totals(&mut kernel, &["burn"]);
+    let blocked_ns: u64 = times.blocked_ns.iter().sum();
+    assert!(times.cpu_ns > blocked_ns, "{times:?}");
+    assert_eq!(times.cpu_read_ns, 0, "unknown without system call hooks");
+}
+
+#[test]
+fn being_preempted_is_runnable() {
+    let Some(mut kernel) = kernel(&Options::default()) else { return };
+    let (_, times) = totals(&mut kernel, &["compete", "3"]);
+    let blocked_ns: u64 = times.blocked_ns.iter().sum();
+    assert!(times.runnable_ns > 0 && times.runnable_ns > blocked_ns / 2, "{times:?}");
+}
+
+#[test]
+fn cpu_time_inside_reads_is_told_with_system_call_hooks() {
+    let Some(mut kernel) = kernel(&Options::default()) else { return };
+    let path = file("warm-read");
+    let arguments = ["read-warm", "4", path.to_str().unwrap()];
+    kernel.set_syscalls(true).unwrap();
+    let (_, with_hooks) = totals(&mut kernel, &arguments);
+    assert!(with_hooks.cpu_read_ns > with_hooks.cpu_ns / 2, "{with_hooks:?}");
+    kernel.set_syscalls(false).unwrap();
+    let (_, without) = totals(&mut kernel, &arguments);
+    assert_eq!(without.cpu_read_ns, 0);
+}
+
+#[test]
+fn a_message_header_read_from_a_pipe_is_told_with_system_call_hooks() {
+    let Some(mut kernel) = kernel(&Options::default()) else { return };
+    kernel.set_syscalls(true).unwrap();
+    let (seen, _) = totals(&mut kernel, &["pipe"]);
+    let reads = seen.records.iter().filter(|record| matches!(record, Record::BatchRead(_))).count();
+    assert_eq!(reads, 1);
+}
+
+#[test]
+fn the_leader_waking_a_thread_in_an_untimed_lock_is_a_wake() {
+    let Some(mut kernel) = kernel(&Options::default()) else { return };
+    let (seen, _) = totals(&mut kernel, &["hand-over", "5"]);
+    let thread = seen.joined().next().unwrap().header.tid;
+    let cpu_ns: Vec<u64> = seen
+        .records
+        .iter()
+        .filter_map(|record| match record {
+            Record::Wake(wake) if wake.woken_tid == thread => Some(wake.cpu_ns),
+            _ => None,
+        })
+        .collect();
+    // The last may find the thread awake, or about to join.
+    assert!((4..=6).contains(&cpu_ns.len()), "{cpu_ns:?}");
+    assert!(cpu_ns.is_sorted() && cpu_ns[0] > 0, "{cpu_ns:?}");
+}
+
+#[test]
+fn being_woken_by_the_pin_memory_thread_is_a_wait() {
+    let Some(mut kernel) = kernel(&Options::default()) else { return };
+    let (seen, _) = totals(&mut kernel, &["pin"]);
+    let pin = seen.joined().next().unwrap().header.tid;
+    let renamed = seen.records.iter().any(
+        |record| matches!(record, Record::TaskExec(task) if task.header.tid == pin && task.comm.starts_with(b"pt_data_pin\0")),
+    );
+    assert!(renamed, "its name is told");
+    let waits = seen
+        .records
+        .iter()
+        .filter(|record| matches!(record, Record::Wait(wait) if wait.waker_tid == pin && wait.blocked_in == Blocked::Futex as u32))
+        .count();
+    assert!(waits >= 1);
+    assert!(seen.slices(pin).count() > 0, "it is watched itself");
+}
+
+#[test]
+fn siblings_on_a_cpu_are_told_to_their_leader() {
+    let Some(mut kernel) = kernel(&Options::default()) else { return };
+    let workload = Workload::spawn(&["threads", "3"]);
+    let pid = workload.pid();
+    let seen = Seen::of(&mut kernel, workload);
+    let told_ns: u64 = seen.slices(pid).map(|slice| slice.sibling_cpu_ns).sum();
+    let used_ns: u64 =
+        seen.exits().filter(|e| e.header.tgid == pid && e.header.tid != pid).map(|e| e.total.cpu_ns).sum();
+    // What a thread does after it has woken its leader for the last time may come too late.
+    assert!(told_ns <= used_ns && told_ns > used_ns / 2, "{told_ns} of {used_ns}");
+}

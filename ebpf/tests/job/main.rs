@@ -1,0 +1,8 @@
+//! What the kernel programs see of a job. Needs root; says so where it has to skip.
+
+#[cfg(test)]
+mod follow;
+#[cfg(test)]
+mod kinds;
+#[cfg(test)]
+mod support;
