@@ -56,6 +56,10 @@ impl View<'_> {
 pub(crate) struct Unexplained(pub(crate) [u64; BLOCKED_KINDS + 1]);
 
 impl Unexplained {
+    pub(crate) fn unseen_ns(&self) -> u64 {
+        self.0[BLOCKED_KINDS]
+    }
+
     fn note(&mut self, kind: Option<Blocked>, ns: u64) {
         let at = kind.map_or(BLOCKED_KINDS, |kind| kind as usize);
         self.0[at] = self.0[at].saturating_add(ns);
@@ -164,7 +168,7 @@ fn in_call(trainer: &Trainer<'_>, kind: CallKind, a_ns: u64, b_ns: u64, out: &mu
     }
     let seen = trainer.view.query(a_ns, b_ns);
     out.kernel_ns += seen.kernel_ns;
-    out.shim_ns += span_ns - seen.kernel_ns;
+    out.shim_ns += seen.shim_ns;
 }
 
 fn own_work(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64, out: &mut Attributed) {
@@ -234,7 +238,7 @@ pub(crate) fn wait_part(wait: &Wait<'_>) -> Attributed {
     if ready_ns < wait.exit_ns {
         let seen = producer.query(ready_ns, wait.exit_ns);
         out.kernel_ns += seen.kernel_ns;
-        out.shim_ns += wait.exit_ns - ready_ns - seen.kernel_ns;
+        out.shim_ns += seen.shim_ns;
         out.causes[Cause::Transfer] += wait.exit_ns - ready_ns;
         if !wait.in_process {
             out.transfer_behind_fetch_ns += blocked_in_fetch(&seen.activity);
@@ -283,13 +287,14 @@ fn produce(wait: &Wait<'_>, producer: &View<'_>, a_ns: u64, b_ns: u64, in_batch:
     let wrapped_cpu_ns = crate::timeline::scale(wrapped_ns, times.cpu_ns, times.cpu_ns + times.runnable_ns);
     let read_on_cpu_ns = read_on_cpu_ns.max(wrapped_cpu_ns.min(times.cpu_ns));
 
-    out.causes[Cause::Fetch] += blocked_ns + read_on_cpu_ns;
+    // Asleep in the midst of a batch for something that is neither a file nor a socket of its own (a client
+    // library's lock, a service's pause, a device): the batch is on its way to the producer all the same.
+    let asleep_ns =
+        activity.of(Blocked::Futex) - helped_ns + activity.of(Blocked::Sleep) + activity.of(Blocked::Other);
+
+    out.causes[Cause::Fetch] += blocked_ns + read_on_cpu_ns + asleep_ns;
     out.causes[Cause::Starved] += times.runnable_ns;
     out.causes[Cause::Prep] += times.cpu_ns - read_on_cpu_ns + helped_ns;
-    out.unknown(Some(Blocked::Futex), activity.of(Blocked::Futex) - helped_ns);
-    for kind in [Blocked::Sleep, Blocked::Other] {
-        out.unknown(Some(kind), activity.of(kind));
-    }
 
     // In a pipe a worker waits for its index; in the midst of a batch, longer than two stretches can blur,
     // it is a helper process (a decoder, say) that it waits for.

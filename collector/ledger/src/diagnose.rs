@@ -328,7 +328,7 @@ fn unexplained(figures: &Figures<'_>) -> Option<Diagnosis> {
 
 fn no_data_stall(figures: &Figures<'_>) -> Option<Diagnosis> {
     let share = figures.data_stall_share();
-    let seen = figures.share(Cause::Unknown) < 0.25 || figures.unexplained.0[BLOCKED_KINDS] == 0;
+    let seen = figures.share(Cause::Unknown) < 0.25 || figures.unexplained.unseen_ns() == 0;
     (share < WORTH && seen).then(|| Diagnosis {
         name: "no-data-stall".to_owned(),
         finding: format!("data keeps up: {} of {} waits for it", percent(share), figures.time()),

@@ -76,7 +76,9 @@ impl KernelSteps {
             Record::Wait(wait) => return self.waited(wait),
             Record::Wake(wake) => return self.woke(wake),
             Record::Slice(slice) => self.ran(slice),
-            Record::BatchRead(read) => return self.read_message(read.header.tgid, read.header.tid, read.header.time_ns),
+            Record::BatchRead(read) => {
+                return self.read_message(read.header.tgid, read.header.tid, read.header.time_ns);
+            }
             Record::TaskExec(_) | Record::TaskExit(_) => {}
         }
         None
@@ -94,9 +96,10 @@ impl KernelSteps {
 
     /// The nearest trainer among the ancestors of `pid`.
     fn trainer_above(&mut self, pid: u32) -> Option<&mut Trainer> {
-        let found = self.ancestors(pid).into_iter().find(|above| {
-            self.processes.get(above).is_some_and(|process| process.trainer.is_some())
-        })?;
+        let found = self
+            .ancestors(pid)
+            .into_iter()
+            .find(|above| self.processes.get(above).is_some_and(|process| process.trainer.is_some()))?;
         self.processes.get_mut(&found)?.trainer.as_mut()
     }
 
@@ -120,7 +123,8 @@ impl KernelSteps {
             let process = self.processes.entry(pid).or_default();
             process.is_worker = true;
             remember(&mut process.taken_up_ns, at_ns);
-            if let Some(trainer) = self.processes.get_mut(&from).and_then(|process| process.trainer.as_mut()) {
+            if let Some(trainer) = self.processes.get_mut(&from).and_then(|process| process.trainer.as_mut())
+            {
                 trainer.feeders.insert(wait.waker_tid);
             }
             return None;
@@ -176,7 +180,10 @@ impl KernelSteps {
             remember(&mut process.ready_ns, at_ns);
             return None;
         };
-        if trainer.message.is_none() && trainer.enter_ns.is_none() && !trainer.feeders.contains(&wake.woken_tid) {
+        if trainer.message.is_none()
+            && trainer.enter_ns.is_none()
+            && !trainer.feeders.contains(&wake.woken_tid)
+        {
             return None;
         }
         trainer.feeders.insert(wake.woken_tid);
@@ -234,7 +241,8 @@ impl KernelSteps {
     /// When the batch of a message was made: it was the last that its worker had ready.
     fn batch(&self, message: Message) -> Option<BatchTimes> {
         let worker = self.processes.get(&message.worker)?;
-        let before = |moments: &VecDeque<u64>, at_ns: u64| moments.iter().rev().copied().find(|ns| *ns <= at_ns);
+        let before =
+            |moments: &VecDeque<u64>, at_ns: u64| moments.iter().rev().copied().find(|ns| *ns <= at_ns);
         let ready_ns = before(&worker.ready_ns, message.at_ns)?;
         let earlier = before(&worker.ready_ns, ready_ns.saturating_sub(1));
         let taken_up = before(&worker.taken_up_ns, ready_ns);
@@ -304,7 +312,12 @@ mod tests {
 
     fn cpu(pid: u32, start_ns: u64, end_ns: u64) -> Record {
         let times = Times { cpu_ns: end_ns - start_ns, ..Times::default() };
-        Record::Slice(Slice { header: header(Kind::Slice, pid, pid, end_ns), start_ns, times, ..Slice::default() })
+        Record::Slice(Slice {
+            header: header(Kind::Slice, pid, pid, end_ns),
+            start_ns,
+            times,
+            ..Slice::default()
+        })
     }
 
     const MS: u64 = 1_000_000;

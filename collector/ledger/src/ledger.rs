@@ -106,7 +106,9 @@ impl Ledger {
 
     /// A shim's boundaries are exact, so the detector's are not needed; one whose hooks failed has none.
     fn has_working_shim(&self, pid: u32) -> bool {
-        self.processes.get(&pid).is_some_and(|process| process.greeted && process.facts.unavailable.is_empty())
+        self.processes
+            .get(&pid)
+            .is_some_and(|process| process.greeted && process.facts.unavailable.is_empty())
     }
 
     /// The stretch still under way of a watched task, at each tick: a provisional end of its account.

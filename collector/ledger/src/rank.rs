@@ -182,10 +182,10 @@ impl Rank {
             (own, waited) = account(true);
             if piece.phase == Phase::Training && own.kernel_ns + waited.kernel_ns > 0 {
                 let (own, waited) = account(false);
-                let seen_ns = own.shim_ns + waited.shim_ns;
-                // Less than that is a shim that was told to leave clocks to the kernel.
-                shadow =
-                    (seen_ns * 10 >= (piece.end_ns - piece.start_ns) * 9).then(|| own.join(&waited).causes);
+                let alone = own.join(&waited);
+                // More unseen than that is a shim that was told to leave clocks to the kernel.
+                let told = alone.unexplained.unseen_ns() <= (piece.end_ns - piece.start_ns) / 10;
+                shadow = told.then_some(alone.causes);
             }
         }
         let both = own.join(&waited);

@@ -188,7 +188,8 @@ impl Shim {
         }
     }
 
-    /// Takes up the latest batch if no clock told of it by `now_ns`: its CPU time is known, the rest is not.
+    /// Takes up the latest batch if no clock told of it by `now_ns`: its CPU time is known, and of the rest only
+    /// that it was off the CPU.
     pub(crate) fn flush(&mut self, now_ns: u64) {
         let due = |batch: &mut Batch| now_ns.saturating_sub(batch.ready_ns) >= CLOCK_LATE_NS;
         if let Some(batch) = self.bare.take_if(due)

@@ -1,0 +1,382 @@
+//! One wait, cut where the producer of the awaited batch changed what it was doing.
+
+mod stage;
+
+use stage::{Does, MS, Stage, TRAINER, WORKER, slot};
+use stallscope_abi::kernel::Blocked;
+use stallscope_abi::lane::{self, ClockAt, wait_flags};
+use stallscope_ledger::{BatchTimes, Handover, ProcessKind, Producer, Source};
+use stallscope_model::Cause::*;
+use stallscope_model::Phase::{Startup, Training};
+
+/// First batch at 100 ms, so that training begins there.
+fn training() -> Stage {
+    let mut stage = Stage::new();
+    stage.batch(WORKER, 20, 90, 0);
+    stage.wait(50, 100, 0);
+    stage
+}
+
+#[test]
+fn a_wait_is_cut_into_fetch_prep_starved_and_transfer() {
+    let mut stage = training();
+    stage.does(TRAINER, 0, &[(120, Does::Cpu), (80, Does::In(Blocked::Pipe))]);
+    stage.does(
+        WORKER,
+        100,
+        &[
+            (30, Does::In(Blocked::FileRead)),
+            (20, Does::Cpu),
+            (10, Does::Runnable),
+            (5, Does::In(Blocked::Fault)),
+            (35, Does::In(Blocked::Pipe)),
+        ],
+    );
+    stage.batch(WORKER, 100, 165, 1);
+    stage.wait(120, 200, 1);
+    stage.finish(300);
+    stage.expect(Training, 0, &[(Compute, 20), (Fetch, 15), (Prep, 20), (Starved, 10), (Transfer, 35)]);
+    let step = stage.step(Training, 0);
+    assert_eq!(step.producer, Some(WORKER));
+    assert!(step.evidence.kernel && step.evidence.shim);
+}
+
+#[test]
+fn what_the_worker_did_for_an_earlier_batch_stood_in_the_way_too() {
+    let mut stage = training();
+    stage.does(TRAINER, 0, &[(110, Does::Cpu), (70, Does::In(Blocked::Pipe))]);
+    stage.does(
+        WORKER,
+        90,
+        &[
+            (50, Does::Cpu),
+            (5, Does::In(Blocked::Pipe)),
+            (25, Does::In(Blocked::Net)),
+            (20, Does::In(Blocked::Pipe)),
+        ],
+    );
+    stage.batch(WORKER, 90, 140, 7);
+    stage.batch(WORKER, 145, 170, 1);
+    stage.wait(110, 180, 1);
+    stage.finish(300);
+    // 5 ms without an index, then 10 ms on the way.
+    stage.expect(Training, 0, &[(Compute, 10), (Prep, 30), (Fetch, 25), (Transfer, 15)]);
+}
+
+#[test]
+fn a_batch_that_was_ready_before_the_wait_is_all_transfer() {
+    let mut stage = training();
+    stage.does(TRAINER, 0, &[(130, Does::Cpu), (20, Does::In(Blocked::Unix))]);
+    stage.does(WORKER, 0, &[(150, Does::In(Blocked::FileRead))]);
+    stage.batch(WORKER, 100, 125, 1);
+    stage.wait(130, 150, 1);
+    stage.finish(300);
+    stage.expect(Training, 0, &[(Compute, 30), (Transfer, 20)]);
+}
+
+#[test]
+fn reads_served_from_memory_are_fetch_where_anybody_saw_them() {
+    let mut stage = training();
+    stage.does(TRAINER, 0, &[(110, Does::Cpu), (100, Does::In(Blocked::Pipe))]);
+    // The kernel with syscall hooks.
+    stage.does(WORKER, 110, &[(50, Does::CpuReading(20)), (50, Does::Cpu)]);
+    stage.batch(WORKER, 110, 160, 1);
+    stage.wait(110, 160, 1);
+    // Wrapped opens and reads: half of the time of a sample that took all of the batch.
+    stage.sample(WORKER, 160, 210, 25);
+    stage.batch(WORKER, 160, 210, 2);
+    stage.wait(160, 210, 2);
+    stage.finish(300);
+    stage.expect(Training, 0, &[(Compute, 10), (Fetch, 20), (Prep, 30)]);
+    stage.expect(Training, 1, &[(Fetch, 25), (Prep, 25)]);
+}
+
+#[test]
+fn a_wrapped_read_that_blocked_is_counted_once() {
+    let mut stage = training();
+    stage.does(TRAINER, 0, &[(100, Does::Cpu), (100, Does::In(Blocked::Pipe))]);
+    stage.does(WORKER, 100, &[(40, Does::In(Blocked::FileRead)), (30, Does::Cpu), (30, Does::Runnable)]);
+    stage.sample(WORKER, 100, 200, 60);
+    stage.batch(WORKER, 100, 200, 1);
+    stage.wait(100, 200, 1);
+    stage.finish(300);
+    // 20 ms of the reads were not blocked: half on the CPU, half waiting for one.
+    stage.expect(Training, 0, &[(Fetch, 50), (Prep, 20), (Starved, 30)]);
+}
+
+#[test]
+fn without_workers_the_trainer_is_the_producer() {
+    let mut stage = Stage::empty();
+    stage.greet(TRAINER, 1, ProcessKind::Trainer, 0, 1);
+    stage.does(
+        TRAINER,
+        0,
+        &[(100, Does::Cpu), (10, Does::Cpu), (20, Does::In(Blocked::FileRead)), (7, Does::Runnable)],
+    );
+    stage.does(TRAINER, 137, &[(13, Does::Cpu), (10, Does::Helped(Blocked::Futex, 8))]);
+    stage.wait_for(TRAINER, 0, 0, 50, 100, 0, wait_flags::FIRST | wait_flags::IN_PROCESS);
+    stage.batch(TRAINER, 110, 160, 1);
+    stage.wait_for(TRAINER, 0, 0, 110, 160, 1, wait_flags::IN_PROCESS);
+    stage.finish(300);
+    stage.expect(Training, 0, &[(Compute, 10), (Fetch, 22), (Starved, 7), (Prep, 21)]);
+    assert_eq!(stage.step(Training, 0).producer, None);
+}
+
+#[test]
+fn the_own_part_is_told_apart_by_positive_evidence() {
+    let mut stage = training();
+    stage.does(
+        TRAINER,
+        0,
+        &[
+            (100, Does::Cpu),
+            (30, Does::Cpu),
+            (10, Does::Runnable),
+            (20, Does::Helped(Blocked::Futex, 15)),
+            (9, Does::In(Blocked::Sleep)),
+            (6, Does::In(Blocked::Sync)),
+            (5, Does::In(Blocked::FutexNet)),
+        ],
+    );
+    stage.batch(WORKER, 100, 110, 1);
+    stage.wait(180, 180, 1);
+    stage.finish(300);
+    stage.expect(Training, 0, &[(Compute, 45), (Preempted, 10), (Unknown, 19), (Persist, 6)]);
+}
+
+#[test]
+fn an_unnamed_producer_leaves_the_wait_unknown() {
+    let mut stage = training();
+    stage.does(TRAINER, 0, &[(110, Does::Cpu), (40, Does::In(Blocked::Pipe))]);
+    stage.wait_for(TRAINER, 0, 0, 110, 150, 1, 0);
+    stage.finish(300);
+    stage.expect(Training, 0, &[(Compute, 10), (Unknown, 40)]);
+    let losses = stage.ledger.summary().losses;
+    assert!(losses.iter().any(|loss| loss.reason.starts_with("wait whose batch")), "{losses:?}");
+}
+
+#[test]
+fn a_worker_that_died_is_known_until_then() {
+    let mut stage = training();
+    stage.does(TRAINER, 0, &[(110, Does::Cpu), (90, Does::In(Blocked::Pipe))]);
+    stage.does(WORKER, 100, &[(40, Does::In(Blocked::FileRead))]);
+    stage.exits(WORKER, 140);
+    stage.wait_for(TRAINER, 0, WORKER, 110, 200, 1, wait_flags::FAILED);
+    stage.finish(300);
+    stage.expect(Training, 0, &[(Compute, 10), (Fetch, 30), (Unknown, 60)]);
+}
+
+#[test]
+fn an_open_slot_closes_a_step_before_its_slice_comes() {
+    let mut stage = Stage::new();
+    stage.does(TRAINER, 0, &[(60, Does::Cpu)]);
+    stage.does(WORKER, 0, &[(90, Does::Cpu)]);
+    stage.batch(WORKER, 20, 90, 0);
+    stage.wait(60, 100, 0);
+    stage.advance(150);
+    assert_eq!(stage.steps.len(), 1, "all evidence of the first wait is there");
+    stage.batch(WORKER, 90, 190, 1);
+    stage.wait(120, 200, 1);
+    stage.advance(200);
+    assert_eq!(stage.steps.len(), 1, "nothing tells what the worker did after 90 ms");
+    stage.ledger.open_slot(&slot(TRAINER, 60, Does::Cpu), 205 * MS);
+    stage.ledger.open_slot(&slot(WORKER, 90, Does::In(Blocked::FileRead)), 205 * MS);
+    stage.advance(205);
+    stage.expect(Training, 0, &[(Compute, 20), (Fetch, 70), (Transfer, 10)]);
+    // The slice replaces the provisional end.
+    stage.did(WORKER, 90, 250, Does::In(Blocked::FileRead));
+    stage.batch(WORKER, 200, 250, 2);
+    stage.did(TRAINER, 60, 260, Does::Cpu);
+    stage.wait(210, 260, 2);
+    stage.advance(260);
+    stage.expect(Training, 1, &[(Compute, 10), (Fetch, 40), (Transfer, 10)]);
+}
+
+#[test]
+fn a_step_is_closed_with_what_is_known_after_a_second() {
+    let mut stage = training();
+    stage.did(TRAINER, 0, 110, Does::Cpu);
+    stage.wait(110, 200, 1);
+    stage.advance(300);
+    assert!(stage.steps.iter().all(|step| step.phase == Startup));
+    stage.advance(1200);
+    stage.expect(Training, 0, &[(Compute, 10), (Unknown, 90)]);
+}
+
+#[test]
+fn a_workers_lane_may_be_read_after_the_trainers() {
+    let mut stage = training();
+    stage.did(TRAINER, 0, 150, Does::Cpu);
+    stage.did(WORKER, 0, 150, Does::Cpu);
+    stage.wait(110, 150, 1);
+    stage.advance(160);
+    assert_eq!(stage.steps.len(), 1);
+    stage.batch(WORKER, 100, 130, 1);
+    stage.advance(170);
+    stage.expect(Training, 0, &[(Compute, 10), (Prep, 20), (Transfer, 20)]);
+}
+
+#[test]
+fn a_late_slice_is_put_where_it_belongs() {
+    let mut stage = training();
+    stage.did(TRAINER, 0, 150, Does::Cpu);
+    stage.did(WORKER, 140, 200, Does::Cpu);
+    stage.did(WORKER, 0, 140, Does::In(Blocked::FileRead));
+    stage.batch(WORKER, 100, 150, 1);
+    stage.wait(110, 150, 1);
+    stage.finish(300);
+    stage.expect(Training, 0, &[(Compute, 10), (Fetch, 30), (Prep, 10)]);
+}
+
+#[test]
+fn an_index_that_comes_again_is_paired_with_its_own_batch() {
+    let mut stage = training();
+    stage.does(TRAINER, 0, &[(1000, Does::Cpu)]);
+    stage.does(WORKER, 0, &[(1000, Does::Cpu)]);
+    stage.batch(WORKER, 100, 140, 1);
+    stage.wait(110, 150, 1);
+    stage.iter_end(0, 200);
+    // The next epoch with the same worker.
+    stage.batch(WORKER, 300, 340, 0);
+    stage.wait(310, 350, 0);
+    stage.batch(WORKER, 350, 390, 1);
+    stage.wait(370, 400, 1);
+    stage.finish(1000);
+    stage.expect(Training, 0, &[(Compute, 10), (Prep, 30), (Transfer, 10)]);
+    stage.expect(Training, 2, &[(Compute, 20), (Prep, 20), (Transfer, 10)]);
+}
+
+#[test]
+fn clocks_alone_give_the_same_answer() {
+    let mut stage = Stage::new();
+    stage.clock(WORKER, ClockAt::BatchStart, 20, (0, 0, 0));
+    stage.clock(WORKER, ClockAt::BatchReady, 90, (70, 0, 70));
+    stage.batch(WORKER, 20, 90, 0);
+    stage.clock(TRAINER, ClockAt::WaitEnter, 50, (50, 0, 50));
+    stage.wait(50, 100, 0);
+    stage.clock(TRAINER, ClockAt::WaitExit, 100, (50, 0, 50));
+    // Own part: 30 ms of CPU, 5 without one, 15 blocked while other threads used 10.
+    stage.clock(TRAINER, ClockAt::WaitEnter, 150, (80, 5, 90));
+    stage.clock(WORKER, ClockAt::BatchStart, 150, (70, 0, 70));
+    // 60 ms: 20 of CPU, 10 without one, so 30 reading.
+    stage.batch(WORKER, 150, 210, 1);
+    stage.clock(WORKER, ClockAt::BatchReady, 210, (90, 10, 90));
+    stage.wait(150, 230, 1);
+    stage.clock(TRAINER, ClockAt::WaitExit, 230, (80, 5, 90));
+    stage.advance(231);
+    stage.expect(
+        Training,
+        0,
+        &[
+            (Compute, 40),
+            (Preempted, 5),
+            (Unknown, 5),
+            (Fetch, 30),
+            (Prep, 20),
+            (Starved, 10),
+            (Transfer, 20),
+        ],
+    );
+    assert!(!stage.step(Training, 0).evidence.kernel);
+    assert_eq!(stage.ledger.summary().disagreement_share, None);
+}
+
+#[test]
+fn a_slow_sample_before_the_wait_is_not_charged_to_it() {
+    let mut stage = Stage::new();
+    stage.clock(WORKER, ClockAt::BatchStart, 0, (0, 0, 0));
+    stage.clock(TRAINER, ClockAt::WaitEnter, 0, (0, 0, 0));
+    stage.sample(WORKER, 0, 50, 50);
+    stage.sample(WORKER, 50, 100, 0);
+    stage.clock(WORKER, ClockAt::BatchReady, 100, (50, 0, 50));
+    stage.batch(WORKER, 0, 100, 0);
+    stage.wait(50, 100, 0);
+    stage.finish(200);
+    let startup = stage.step(Startup, 0);
+    assert_eq!((startup.causes[Fetch], startup.causes[Prep]), (0, 50 * MS));
+}
+
+#[test]
+fn a_batch_without_clocks_is_fetch_as_far_as_it_was_off_the_cpu() {
+    let mut stage = training();
+    let kind = lane::Kind::Batch as u16;
+    let (time_ns, a, d) = (200 * MS, 100 * MS, 60 * MS);
+    stage.lane(WORKER, lane::Record { time_ns, kind, a, b: 1, d, ..Default::default() });
+    stage.wait(100, 200, 1);
+    stage.finish(300);
+    stage.expect(Training, 0, &[(Prep, 60), (Fetch, 40)]);
+}
+
+#[test]
+fn kernel_and_shim_are_compared_where_both_saw_a_step() {
+    let mut stage = training();
+    stage.clock(TRAINER, ClockAt::WaitExit, 100, (0, 0, 0));
+    stage.clock(TRAINER, ClockAt::WaitEnter, 110, (10, 0, 10));
+    stage.clock(WORKER, ClockAt::BatchStart, 100, (0, 0, 0));
+    stage.clock(WORKER, ClockAt::BatchReady, 200, (50, 0, 50));
+    stage.did(TRAINER, 0, 200, Does::Cpu);
+    stage.did(WORKER, 0, 100, Does::Cpu);
+    stage.does(WORKER, 100, &[(40, Does::Cpu), (60, Does::In(Blocked::FileRead))]);
+    stage.batch(WORKER, 100, 200, 1);
+    stage.wait(110, 200, 1);
+    stage.finish(300);
+    // By the kernel 60 ms of the 90 are fetch, by the clocks half of them.
+    stage.expect(Training, 0, &[(Compute, 10), (Prep, 30), (Fetch, 60)]);
+    let share = stage.ledger.summary().disagreement_share.unwrap();
+    assert!((share - 0.15).abs() < 1e-9, "{share}");
+}
+
+#[test]
+fn handovers_that_a_detector_found_in_kernel_records_are_cut_the_same_way() {
+    let mut stage = Stage::empty();
+    stage.does(
+        TRAINER,
+        0,
+        &[(20, Does::Cpu), (80, Does::In(Blocked::Pipe)), (10, Does::Cpu), (40, Does::In(Blocked::Pipe))],
+    );
+    stage.does(WORKER, 0, &[(140, Does::In(Blocked::FileRead))]);
+    for (enter, exit, start, ready) in [(20, 100, 0, 90), (110, 150, 90, 140)] {
+        stage.ledger.handover(Handover {
+            pid: TRAINER,
+            loader: 0,
+            enter_ns: enter * MS,
+            exit_ns: exit * MS,
+            producer: Producer::Pid(WORKER),
+            batch: Some(BatchTimes { start_ns: start * MS, ready_ns: ready * MS }),
+            index: 0,
+            samples: 0,
+            flags: 0,
+            source: Source::Kernel,
+        });
+    }
+    stage.finish(300);
+    stage.expect(Training, 0, &[(Compute, 10), (Fetch, 30), (Transfer, 10)]);
+    assert!(!stage.step(Training, 0).evidence.shim);
+}
+
+#[test]
+fn workers_are_found_across_pid_namespaces() {
+    let mut stage = Stage::empty();
+    let facts = |pid, ns_pid, ppid, kind| stallscope_ledger::ProcessFacts {
+        pid,
+        ns_pid,
+        ppid,
+        kind,
+        ..Default::default()
+    };
+    stage.ledger.process(facts(4100, 7, 1, ProcessKind::Trainer));
+    stage.ledger.process(facts(4200, 9, 7, ProcessKind::Worker));
+    // Another container of the job has a process of the same number.
+    stage.ledger.process(facts(4300, 9, 1, ProcessKind::Worker));
+    stage.new_task(4200, 4100, 1, "python");
+    stage.new_task(4300, 4000, 1, "python");
+    stage.did(4100, 0, 200, Does::Cpu);
+    stage.did(4200, 0, 200, Does::In(Blocked::FileRead));
+    stage.did(4300, 0, 200, Does::Runnable);
+    stage.wait_for(4100, 0, 9, 50, 100, 0, wait_flags::FIRST);
+    stage.batch(4200, 110, 140, 1);
+    stage.wait_for(4100, 0, 9, 110, 150, 1, 0);
+    stage.finish(300);
+    stage.expect(Training, 0, &[(Compute, 10), (Fetch, 30), (Transfer, 10)]);
+    assert_eq!(stage.step(Training, 0).producer, Some(4200));
+}

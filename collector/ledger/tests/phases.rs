@@ -1,0 +1,235 @@
+//! Which phase a trainer's time belongs to.
+
+mod stage;
+
+use stage::{Does, MS, Stage, TRAINER, WORKER};
+use stallscope_abi::lane::{self, Saver, wait_flags};
+use stallscope_ledger::ProcessKind;
+use stallscope_model::Cause::*;
+use stallscope_model::Phase::{self, Between, Evaluation, Startup, Training};
+
+const EVAL_WORKER: u32 = 102;
+
+/// A trainer and workers that are always on a CPU, so that only phases matter.
+fn busy() -> Stage {
+    let mut stage = Stage::new();
+    stage.greet(EVAL_WORKER, TRAINER, ProcessKind::Worker, 0, 1);
+    for pid in [TRAINER, WORKER, EVAL_WORKER] {
+        stage.did(pid, 0, 2000, Does::Cpu);
+    }
+    stage
+}
+
+fn spans(stage: &Stage) -> Vec<(Phase, u64, u64)> {
+    stage.steps.iter().map(|step| (step.phase, step.start_ns / MS, step.end_ns / MS)).collect()
+}
+
+fn evaluates(stage: &mut Stage, enter: u64, exit: u64, index: u64) {
+    let first = if index == 0 { wait_flags::FIRST } else { 0 };
+    stage.wait_for(TRAINER, 1, EVAL_WORKER, enter, exit, index, wait_flags::NO_GRAD | first);
+}
+
+#[test]
+fn an_epoch_end_separates_training_from_the_next_epochs_start() {
+    let mut stage = busy();
+    stage.iter_start(0, 40, 0);
+    stage.wait(50, 100, 0);
+    stage.wait(120, 150, 1);
+    stage.iter_end(0, 180);
+    stage.iter_start(0, 200, 0);
+    stage.wait(210, 260, 0);
+    stage.wait(300, 310, 1);
+    stage.finish(2000);
+    let wanted = [
+        (Startup, 0, 100),
+        (Training, 100, 150),
+        (Training, 150, 180),
+        (Between, 180, 260),
+        (Training, 260, 310),
+    ];
+    assert_eq!(spans(&stage), wanted);
+    // The batch in hand counts where the trainer worked on it: the last of an epoch too.
+    let summary = stage.ledger.summary();
+    let samples: Vec<(Phase, u64, u64)> =
+        summary.phases.iter().map(|p| (p.phase, p.steps, p.samples)).collect();
+    assert_eq!(samples, [(Startup, 1, 0), (Training, 3, 24), (Between, 1, 0)]);
+}
+
+#[test]
+fn an_evaluation_inside_a_training_step_is_cut_out_of_it() {
+    let mut stage = busy();
+    stage.wait(50, 100, 0);
+    stage.wait(120, 150, 1);
+    stage.iter_start(1, 160, wait_flags::NO_GRAD);
+    evaluates(&mut stage, 165, 200, 0);
+    evaluates(&mut stage, 220, 240, 1);
+    stage.iter_end(1, 250);
+    stage.wait(260, 270, 2);
+    stage.finish(2000);
+    let wanted = [
+        (Startup, 0, 100),
+        (Training, 100, 150),
+        (Training, 150, 160),
+        (Evaluation, 160, 200),
+        (Evaluation, 200, 240),
+        (Evaluation, 240, 250),
+        (Training, 250, 270),
+    ];
+    assert_eq!(spans(&stage), wanted);
+    let summary = stage.ledger.summary();
+    let training: u64 = summary.phases.iter().filter(|p| p.phase == Training).map(|p| p.wall_ns).sum();
+    assert_eq!(training, 80 * MS);
+}
+
+#[test]
+fn an_evaluation_by_waits_alone_is_told_apart_too() {
+    let mut stage = busy();
+    stage.wait(50, 100, 0);
+    evaluates(&mut stage, 110, 120, 5);
+    evaluates(&mut stage, 130, 140, 6);
+    stage.wait(150, 160, 1);
+    stage.finish(2000);
+    let wanted = [
+        (Startup, 0, 100),
+        (Training, 100, 110),
+        (Evaluation, 110, 120),
+        (Evaluation, 120, 140),
+        (Evaluation, 140, 150),
+        (Training, 150, 160),
+    ];
+    assert_eq!(spans(&stage), wanted);
+}
+
+#[test]
+fn a_check_before_training_leaves_start_up_what_is_its_own() {
+    let mut stage = busy();
+    stage.iter_start(1, 30, wait_flags::NO_GRAD);
+    evaluates(&mut stage, 35, 60, 0);
+    stage.iter_end(1, 70);
+    stage.wait(80, 100, 0);
+    stage.finish(2000);
+    assert_eq!(
+        spans(&stage),
+        [(Startup, 0, 30), (Evaluation, 30, 60), (Evaluation, 60, 70), (Startup, 70, 100)]
+    );
+}
+
+#[test]
+fn an_evaluation_between_epochs_is_not_between_epochs() {
+    let mut stage = busy();
+    stage.wait(50, 100, 0);
+    stage.iter_end(0, 120);
+    stage.iter_start(1, 130, wait_flags::NO_GRAD);
+    evaluates(&mut stage, 135, 160, 0);
+    stage.iter_end(1, 170);
+    stage.wait(180, 200, 0);
+    stage.finish(2000);
+    let wanted = [
+        (Startup, 0, 100),
+        (Training, 100, 120),
+        (Between, 120, 130),
+        (Evaluation, 130, 160),
+        (Evaluation, 160, 170),
+        (Between, 170, 200),
+    ];
+    assert_eq!(spans(&stage), wanted);
+}
+
+#[test]
+fn two_loaders_that_take_turns_share_the_time_without_overlap() {
+    let mut stage = busy();
+    stage.wait(50, 100, 0);
+    stage.wait_for(TRAINER, 2, EVAL_WORKER, 100, 110, 0, wait_flags::FIRST);
+    for step in 1..4u64 {
+        let at = 100 + 50 * step;
+        stage.wait(at, at + 10, step);
+        stage.wait_for(TRAINER, 2, EVAL_WORKER, at + 10, at + 15, step, 0);
+    }
+    stage.finish(2000);
+    let summary = stage.ledger.summary();
+    let of =
+        |loader| summary.phases.iter().find(|p| p.phase == Training && p.loader == Some(loader)).unwrap();
+    assert_eq!((of(0).steps, of(0).wall_ns), (3, (50 + 45 + 45) * MS));
+    assert_eq!((of(2).steps, of(2).wall_ns), (3, 15 * MS));
+}
+
+#[test]
+fn an_iterator_that_is_replaced_before_it_is_dropped_ends_nothing() {
+    let mut stage = busy();
+    stage.iter_start(0, 40, 0);
+    stage.wait(50, 100, 0);
+    stage.iter_start(0, 110, 0);
+    stage.iter_end(0, 111);
+    stage.wait(120, 130, 0);
+    stage.wait(140, 150, 1);
+    stage.finish(2000);
+    assert_eq!(spans(&stage), [(Startup, 0, 100), (Between, 100, 130), (Training, 130, 150)]);
+}
+
+#[test]
+fn a_failed_next_ends_no_start_up() {
+    let mut stage = busy();
+    stage.wait_for(TRAINER, 0, WORKER, 50, 60, 0, wait_flags::FIRST | wait_flags::FAILED);
+    stage.wait(70, 100, 0);
+    stage.finish(2000);
+    assert_eq!(spans(&stage), [(Startup, 0, 60), (Startup, 60, 100)]);
+}
+
+#[test]
+fn a_wait_told_twice_is_counted_as_lost() {
+    let mut stage = busy();
+    stage.wait(50, 100, 0);
+    stage.wait(50, 100, 0);
+    stage.wait(20, 90, 1);
+    stage.finish(2000);
+    assert_eq!(spans(&stage), [(Startup, 0, 100)]);
+    let losses = stage.ledger.summary().losses;
+    assert!(
+        losses.iter().any(|loss| loss.reason == "wait told twice or too late" && loss.count == 2),
+        "{losses:?}"
+    );
+}
+
+#[test]
+fn a_checkpoint_in_the_loop_is_snapshot_or_persist_whatever_it_uses() {
+    let mut stage = busy();
+    stage.wait(50, 100, 0);
+    // torch.save within DCP's save: told first, one call all the same.
+    stage.checkpoint(110, 130, Saver::TorchSave, true, false);
+    stage.checkpoint(105, 140, Saver::DcpSave, true, false);
+    stage.checkpoint(150, 160, Saver::DcpAsyncSave, false, false);
+    stage.checkpoint(160, 400, Saver::DcpAsyncSave, true, true);
+    stage.wait(200, 200, 1);
+    stage.finish(2000);
+    stage.expect(Training, 0, &[(Persist, 35), (Snapshot, 10), (Compute, 55)]);
+    let checkpoints = stage.ledger.summary().ranks[0].checkpoints.clone();
+    assert_eq!((checkpoints.count, checkpoints.bytes), (2, 2000));
+    assert_eq!((checkpoints.blocked_ns, checkpoints.background_ns), (45 * MS, 240 * MS));
+}
+
+#[test]
+fn a_device_that_had_work_hides_its_part_of_a_wait() {
+    let mut stage = busy();
+    stage.wait(50, 100, 0);
+    stage.batch(WORKER, 100, 200, 1);
+    stage.wait(120, 200, 1);
+    stage.batch(WORKER, 200, 250, 2);
+    stage.wait(210, 250, 2);
+    let idle = |end: u64, ms: u64| lane::Record {
+        time_ns: 500 * MS,
+        kind: lane::Kind::DeviceIdle as u16,
+        a: ms * MS,
+        b: end * MS,
+        ..Default::default()
+    };
+    stage.lane(TRAINER, idle(100, 50));
+    stage.lane(TRAINER, idle(200, 30));
+    stage.advance(1900);
+    assert_eq!(stage.steps.len(), 2, "the third wait's idle time may still come");
+    stage.lane(TRAINER, idle(250, 99));
+    stage.advance(1901);
+    assert_eq!(stage.step(Training, 0).hidden_ns, Some(50 * MS));
+    assert_eq!(stage.step(Training, 1).hidden_ns, Some(0));
+    stage.expect(Training, 0, &[(Compute, 20), (Prep, 80)]);
+    assert_eq!(stage.ledger.summary().phases[1].hidden_ns, Some(50 * MS));
+}
