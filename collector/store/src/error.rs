@@ -23,12 +23,25 @@ impl Error {
     pub(crate) fn of_sqlite(path: &Path, error: &rusqlite::Error) -> Error {
         use rusqlite::ErrorCode::*;
         let path = path.to_path_buf();
+        let reason = one_line(&error.to_string());
         match error.sqlite_error_code() {
             Some(NotADatabase) => Error::NotARecording { path },
             Some(
                 CannotOpen | PermissionDenied | ReadOnly | DatabaseBusy | DatabaseLocked | SystemIoFailure,
-            ) => Error::Unreadable { path, reason: error.to_string() },
-            _ => Error::Damaged { path, reason: error.to_string() },
+            ) => Error::Unreadable { path, reason },
+            _ => Error::Damaged { path, reason },
         }
     }
+}
+
+/// SQLite quotes what it stumbled over, which comes from the file.
+pub(crate) fn one_line(text: &str) -> String {
+    let mut line = String::new();
+    for char in text.chars().take(200) {
+        match char.is_control() {
+            true => line.extend(char.escape_default()),
+            false => line.push(char),
+        }
+    }
+    line
 }

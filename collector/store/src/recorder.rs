@@ -6,6 +6,7 @@ use crate::tables;
 use stallscope_model::{JobFacts, Loss, RunSummary, StepLedger};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How a recording is written; the defaults are what everybody should use.
 #[derive(Clone, Debug)]
@@ -198,6 +199,7 @@ impl Recorder {
         }
         tables::mirror(&transaction, self.mirrored.as_ref(), summary)?;
         tables::set_summary(&transaction, &json)?;
+        tables::set_meta(&transaction, "written_wall_ns", &wall_ns().to_string())?;
         if last {
             tables::set_meta(&transaction, "state", "finished")?;
         }
@@ -276,4 +278,8 @@ fn describe(live: &Live, job: &JobFacts, options: &Options) -> Result<(), Troubl
     tables::mirror(&transaction, None, &summary)?;
     tables::set_summary(&transaction, &serde_json::to_string(&summary)?)?;
     Ok(transaction.commit()?)
+}
+
+fn wall_ns() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos())
 }

@@ -1,5 +1,5 @@
 use crate::alive::{beside, is_written};
-use crate::error::Error;
+use crate::error::{Error, one_line};
 use crate::place::Pointer;
 use crate::rows::{
     ClockAnchor, Rollup, RollupPeriod, StepRow, phase_text, read_rollup, read_step, rollup_columns,
@@ -128,7 +128,8 @@ impl Recording {
         })
     }
 
-    /// The run as of the last flush, with everything that was lost.
+    /// The run as of the last flush, with everything that was lost. Where its writer was killed, the job ended
+    /// for us at that flush, without an exit code.
     ///
     /// # Errors
     /// When the file is damaged.
@@ -137,7 +138,20 @@ impl Recording {
         let mut summary: RunSummary =
             serde_json::from_str(&json).map_err(|error| self.damaged(format!("its summary: {error}")))?;
         summary.losses = self.losses()?;
+        if summary.job.ended_wall_ns.is_none() && self.state()? == State::Killed {
+            summary.job.ended_wall_ns = Some(self.written_wall_ns()?);
+        }
         Ok(summary)
+    }
+
+    /// When the last flush was, on the wall clock.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub fn written_wall_ns(&self) -> Result<u64, Error> {
+        let text: String =
+            self.one("SELECT value FROM meta WHERE key = 'written_wall_ns'", |row| row.get(0))?;
+        text.parse().map_err(|_| self.damaged(format!("the time of its last flush is {text:?}")))
     }
 
     /// # Errors
@@ -217,7 +231,7 @@ impl Recording {
     }
 
     fn damaged(&self, reason: String) -> Error {
-        Error::Damaged { path: self.path.clone(), reason }
+        Error::Damaged { path: self.path.clone(), reason: one_line(&reason) }
     }
 }
 

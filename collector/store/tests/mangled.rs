@@ -1,5 +1,7 @@
 //! Files that are not, or no longer, recordings: a sentence, never a panic.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests too")]
+
 mod support;
 
 use proptest::prelude::*;

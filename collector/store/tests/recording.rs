@@ -1,5 +1,7 @@
 //! What is written can be read: afterwards, meanwhile, from elsewhere.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests too")]
+
 mod support;
 
 use stallscope_model::{

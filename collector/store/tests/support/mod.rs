@@ -1,4 +1,4 @@
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, clippy::unwrap_used, reason = "helpers of tests, of which each file uses its part")]
 
 use stallscope_model::{Cause, Causes, EvidenceKinds, JobFacts, Phase, RunSummary, StepLedger};
 use stallscope_store::{Options, Recording, StepFilter, StepRow};

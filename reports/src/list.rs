@@ -1,0 +1,77 @@
+//! Jobs and recordings, one a line.
+
+use crate::style::{Line, Style, left, right};
+use crate::units;
+use unicode_width::UnicodeWidthStr;
+
+/// A job or a recording in the list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Row {
+    pub name: String,
+    /// "running", "finished", "killed", "unreadable", …
+    pub state: String,
+    pub pid: Option<u32>,
+    pub started_wall_ns: Option<u64>,
+    pub duration_ns: Option<u64>,
+    /// The verdict's sentence, or why there is none.
+    pub verdict: String,
+}
+
+/// A table with a heading; `now_wall_ns` is what "ago" is counted from. Empty without rows.
+pub fn table(rows: &[Row], now_wall_ns: u64, style: &Style) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let columns = style.columns();
+    let cells: Vec<[String; 6]> = rows.iter().map(|row| cells(row, now_wall_ns, style)).collect();
+    let heading = ["NAME", "STATE", "PID", "STARTED", "TOOK", "VERDICT"].map(str::to_owned);
+    let widest =
+        |column: usize| cells.iter().chain([&heading]).map(|row| row[column].width()).max().unwrap_or(0);
+    let name = widest(0).min((columns / 3).max(10));
+    let widths = [name, widest(1), widest(2), widest(3), widest(4)];
+    // On a narrow terminal the verdict goes below, where it has room.
+    let before: usize = widths.iter().map(|width| width + 2).sum();
+    let beside = columns >= before + 24;
+
+    let mut text = String::new();
+    for (nth, row) in [&heading].into_iter().chain(&cells).enumerate() {
+        let facts = format!(
+            "{}  {}  {}  {}  {}",
+            left(&style.clip(&row[0], name), name),
+            left(&row[1], widths[1]),
+            right(&row[2], widths[2]),
+            left(&row[3], widths[3]),
+            right(&row[4], widths[4]),
+        );
+        let line = match (nth, beside) {
+            (0, true) => Line::default().bold(format!("{facts}  {}", row[5])),
+            (0, false) => Line::default().bold(facts),
+            (_, true) => Line::new(facts).plain("  ").plain(style.clip(&row[5], columns - before)),
+            (_, false) => Line::new(facts),
+        };
+        line.render(style, &mut text);
+        if nth > 0 && !beside && !row[5].is_empty() {
+            Line::new("  ").dim(style.clip(&row[5], columns - 2)).render(style, &mut text);
+        }
+    }
+    text
+}
+
+fn cells(row: &Row, now_wall_ns: u64, style: &Style) -> [String; 6] {
+    let nothing = || "-".to_owned();
+    [
+        style.clean(&row.name),
+        style.clean(&row.state),
+        row.pid.map_or_else(nothing, |pid| pid.to_string()),
+        row.started_wall_ns.map_or_else(nothing, |started_ns| {
+            format!("{} ago", units::duration(coarse(now_wall_ns.saturating_sub(started_ns))))
+        }),
+        row.duration_ns.map_or_else(nothing, units::duration),
+        style.clean(&row.verdict),
+    ]
+}
+
+/// Whole seconds: nobody wants to know how many milliseconds ago.
+fn coarse(ns: u64) -> u64 {
+    ns - ns % 1_000_000_000
+}

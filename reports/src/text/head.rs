@@ -1,0 +1,97 @@
+//! The answer, why, and what to do; further findings come after the figures.
+
+use super::{Page, causes_in_words, training};
+use crate::style::{Ink, Line};
+use crate::units;
+use stallscope_model::{Diagnosis, RunSummary};
+
+pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
+    verdict(summary, page);
+    let dot = page.style.dot();
+    if let Some(first) = summary.diagnoses.first() {
+        page.labelled("  why  ", 7, &why(first), Ink::Plain);
+        page.labelled("  do   ", 7, &first.advice, Ink::Bold);
+    } else if let Some(total) = training(&summary.phases) {
+        page.labelled("  why  ", 7, &causes_in_words(&total.causes), Ink::Plain);
+    }
+    let job = &summary.job;
+    let mut facts = Vec::new();
+    if !job.name.is_empty() {
+        facts.push(job.name.clone());
+    }
+    facts.push(format!("pid {}", job.pid));
+    let end_ns = job.ended_wall_ns.map(|ended| ended.saturating_sub(job.started_wall_ns));
+    let took_ns = end_ns.unwrap_or(summary.overhead.wall_ns);
+    facts.push(match (job.exit_code, job.ended_wall_ns) {
+        (Some(0), _) => format!("finished after {}", units::duration(took_ns)),
+        (Some(code), _) => format!("{} after {}", exit(code), units::duration(took_ns)),
+        (None, Some(_)) if job.attached => {
+            format!("watched for {}", units::duration(summary.overhead.wall_ns))
+        }
+        (None, Some(_)) => {
+            format!("its end was not seen; what is here goes up to {}", units::duration(took_ns))
+        }
+        (None, None) => format!("running for {}", units::duration(took_ns)),
+    });
+    if !summary.host.host.is_empty() {
+        facts.push(summary.host.host.clone());
+    }
+    for (number, noun) in [(u64::from(summary.host.cpus), "CPU"), (summary.host.gpus.len() as u64, "GPU")] {
+        if number > 0 {
+            facts.push(units::counted(number, noun));
+        }
+    }
+    page.labelled("  job  ", 7, &facts.join(dot), Ink::Dim);
+    if !job.command.is_empty() {
+        let command = page.style.clip(&job.command.join(" "), page.style.columns() - 7);
+        page.line(Line::default().dim("       ").dim(command));
+    }
+}
+
+fn verdict(summary: &RunSummary, page: &mut Page<'_>) {
+    let sentence = match summary.verdict.sentence.as_str() {
+        "" => "not measured yet",
+        sentence => sentence,
+    };
+    for line in page.style.wrap(sentence, page.style.columns()) {
+        page.line(Line::default().bold(line));
+    }
+}
+
+fn why(diagnosis: &Diagnosis) -> String {
+    let Diagnosis { name, finding, evidence, share, .. } = diagnosis;
+    let colon = if finding.trim_end().ends_with(['.', '!', '?', ':', ';']) { "" } else { ":" };
+    let said = if evidence.is_empty() { finding.clone() } else { format!("{finding}{colon} {evidence}") };
+    match units::percent(*share).as_str() {
+        "0%" => format!("{said} ({name})"),
+        share => format!("{said} ({name}, {share} of training time)"),
+    }
+}
+
+/// Every diagnosis but the first.
+pub(super) fn write_more(summary: &RunSummary, page: &mut Page<'_>) {
+    let Some((_, more)) = summary.diagnoses.split_first().filter(|(_, more)| !more.is_empty()) else {
+        return;
+    };
+    page.heading("Also", "");
+    let arrow = page.style.arrow();
+    for diagnosis in more {
+        page.labelled("  -", 4, &why(diagnosis), Ink::Plain);
+        if !diagnosis.advice.is_empty() {
+            page.labelled("", 4, &format!("{arrow} {}", diagnosis.advice), Ink::Bold);
+        }
+    }
+}
+
+fn exit(code: i32) -> String {
+    let signal = code.checked_sub(128).filter(|signal| (1..=64).contains(signal));
+    match signal {
+        Some(2) => "interrupted (SIGINT)".to_owned(),
+        Some(6) => "aborted (SIGABRT)".to_owned(),
+        Some(9) => "killed (SIGKILL, often out of memory)".to_owned(),
+        Some(11) => "crashed (SIGSEGV)".to_owned(),
+        Some(15) => "terminated (SIGTERM)".to_owned(),
+        Some(signal) => format!("killed by signal {signal}"),
+        None => format!("failed with exit code {code}"),
+    }
+}

@@ -1,0 +1,147 @@
+//! What is beside the training ledger: other phases, the workers' load, checkpoints.
+
+use super::{Page, causes_in_words, training};
+use crate::style::{Line, left, right};
+use crate::units;
+use stallscope_model::{Phase, PhaseSummary, RankSummary, RunSummary, WorkerLoad};
+use unicode_width::UnicodeWidthStr;
+
+pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
+    phases(summary, page);
+    workers(summary, page);
+    checkpoints(summary, page);
+}
+
+fn phases(summary: &RunSummary, page: &mut Page<'_>) {
+    let mut others: Vec<&PhaseSummary> =
+        summary.phases.iter().filter(|phase| phase.phase != Phase::Training && phase.wall_ns > 0).collect();
+    if others.is_empty() {
+        return;
+    }
+    others.sort_by_key(|other| (other.phase, other.loader));
+    let loaders = |phase: Phase| others.iter().filter(|other| other.phase == phase).count();
+    let rows: Vec<[String; 4]> = others
+        .iter()
+        .map(|other| {
+            let name = match other.loader {
+                Some(loader) if loaders(other.phase) > 1 => {
+                    format!("{}, loader {loader}", other.phase.name())
+                }
+                _ => other.phase.name().to_owned(),
+            };
+            let steps = match other.phase {
+                Phase::Evaluation => units::counted(other.steps, "step"),
+                _ => String::new(),
+            };
+            [name, units::duration(other.wall_ns), steps, causes_in_words(&other.causes)]
+        })
+        .collect();
+    page.heading("Other phases", "");
+    let widest = |column: usize| rows.iter().map(|row| row[column].width()).max().unwrap_or(0);
+    for row in &rows {
+        let steps = match widest(2) {
+            0 => String::new(),
+            width => format!("  {}", right(&row[2], width)),
+        };
+        let figures = format!("  {}  {}{steps}  ", left(&row[0], widest(0)), right(&row[1], widest(1)));
+        let room = page.style.columns().saturating_sub(figures.width());
+        page.line(Line::new(figures).plain(page.style.clip(&row[3], room)));
+    }
+}
+
+/// Workers listed one by one at most; more are added up by rank.
+const WORKERS: usize = 6;
+
+fn workers(summary: &RunSummary, page: &mut Page<'_>) {
+    let ranks: Vec<&RankSummary> = summary.ranks.iter().filter(|rank| !rank.workers.is_empty()).collect();
+    if ranks.is_empty() {
+        return;
+    }
+    let all: usize = ranks.iter().map(|rank| rank.workers.len()).sum();
+    let mut rows: Vec<(String, WorkerLoad)> = Vec::new();
+    for rank in &ranks {
+        let of_rank = if ranks.len() > 1 { format!("rank {}, ", rank.facts.rank) } else { String::new() };
+        if all <= WORKERS {
+            rows.extend(rank.workers.iter().map(|load| (format!("{of_rank}pid {}", load.pid), load.clone())));
+        } else {
+            let count = units::counted(rank.workers.len() as u64, "worker");
+            rows.push((format!("{of_rank}{count}"), together(&rank.workers)));
+        }
+    }
+    let left_out = rows.len().saturating_sub(2 * WORKERS);
+    if left_out > 0 {
+        let idle = |load: &WorkerLoad| units::share(load.idle_ns, load.wall_ns);
+        let mut idlest: Vec<f64> = rows.iter().map(|(_, load)| idle(load)).collect();
+        idlest.sort_by(f64::total_cmp);
+        let limit = idlest[2 * WORKERS - 1];
+        rows.retain(|(_, load)| idle(load) <= limit);
+        rows.truncate(2 * WORKERS);
+    }
+
+    page.heading("Workers", "their load, whether or not training waited for it");
+    let label = rows.iter().map(|(label, _)| label.width()).max().unwrap_or(0);
+    let wide = page.style.columns() >= label + 58;
+    let heading = match wide {
+        true => "  reading   on CPU  no CPU    idle   batches    read",
+        false => "  reading  on CPU    idle",
+    };
+    page.line(Line::default().dim(format!("  {}{heading}", left("", label))));
+    for (name, load) in &rows {
+        let part = |ns: u64, columns: usize| right(&units::percent(units::share(ns, load.wall_ns)), columns);
+        let figures = match wide {
+            true => format!(
+                "{}{}{}{}{}{}",
+                part(load.fetch_ns, 9),
+                part(load.cpu_ns, 9),
+                part(load.runnable_ns, 8),
+                part(load.idle_ns, 8),
+                right(&units::count(load.batches), 10),
+                right(&units::bytes(load.read_bytes), 8)
+            ),
+            false => format!("{}{}{}", part(load.fetch_ns, 9), part(load.cpu_ns, 8), part(load.idle_ns, 8)),
+        };
+        page.line(Line::new(format!("  {}{figures}", left(name, label))));
+    }
+    if left_out > 0 {
+        page.line(Line::default().dim(format!("  and {left_out} more, which were no busier")));
+    }
+}
+
+fn together(workers: &[WorkerLoad]) -> WorkerLoad {
+    let mut total = WorkerLoad::default();
+    for load in workers {
+        for (sum, part) in [
+            (&mut total.batches, load.batches),
+            (&mut total.samples, load.samples),
+            (&mut total.wall_ns, load.wall_ns),
+            (&mut total.fetch_ns, load.fetch_ns),
+            (&mut total.cpu_ns, load.cpu_ns),
+            (&mut total.runnable_ns, load.runnable_ns),
+            (&mut total.idle_ns, load.idle_ns),
+            (&mut total.read_bytes, load.read_bytes),
+        ] {
+            *sum = sum.saturating_add(part);
+        }
+    }
+    total
+}
+
+fn checkpoints(summary: &RunSummary, page: &mut Page<'_>) {
+    let saved = summary.ranks.iter().filter(|rank| rank.checkpoints.count > 0);
+    // Ranks save together: the one that was blocked longest is what the job paid.
+    let Some(rank) = saved.max_by_key(|rank| rank.checkpoints.blocked_ns) else { return };
+    let saved = &rank.checkpoints;
+    let mut text = units::count(saved.count);
+    if saved.bytes > 0 {
+        text.push_str(&format!(" of {}", units::bytes(saved.bytes / saved.count.max(1))));
+    }
+    text.push_str(&format!("; training stood still for {}", units::duration(saved.blocked_ns)));
+    if let Some(total) = training(&rank.phases) {
+        text.push_str(&format!(" ({})", units::percent_exact(units::share(saved.blocked_ns, total.wall_ns))));
+    }
+    text.push_str(&format!(", {} each", units::duration(saved.blocked_ns / saved.count.max(1))));
+    if saved.background_ns > 0 {
+        text.push_str(&format!("; {} in the background", units::duration(saved.background_ns)));
+    }
+    page.heading("Checkpoints", &text);
+}

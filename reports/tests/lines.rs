@@ -1,0 +1,53 @@
+//! The smaller outputs: progress, list, JSON.
+
+mod support;
+
+use stallscope_model::RunSummary;
+use stallscope_reports::{Style, json, list, progress};
+use support::PLAIN;
+
+#[test]
+fn progress_drops_what_does_not_fit() {
+    let run = support::fetch_bound();
+    insta::assert_snapshot!(progress::line(&run, 120), @"58 s  1,204 steps  36 ms a step  884 samples/s  fetch 61%  prep 4%  persist 2%");
+    insta::assert_snapshot!(progress::line(&run, 60), @"58 s  1,204 steps  36 ms a step  884 samples/s  fetch 61%");
+    insta::assert_snapshot!(progress::line(&run, 12), @"58 s");
+    insta::assert_snapshot!(progress::line(&support::no_steps(), 80), @"58 s  no step yet");
+    insta::assert_snapshot!(progress::line(&RunSummary::default(), 80), @"0 s  nothing to see it by");
+}
+
+fn rows() -> Vec<list::Row> {
+    let hour = 3_600_000_000_000;
+    vec![
+        list::Row {
+            name: "resnet".into(),
+            state: "running".into(),
+            pid: Some(4821),
+            started_wall_ns: Some(1000 * hour),
+            duration_ns: Some(hour / 2),
+            verdict: "fetch-bound: 61% of training time waits for storage; about 26 of 44 seconds".into(),
+        },
+        list::Row {
+            name: "a-name-that-is-much-too-long-for-any-column-of-a-table.stall".into(),
+            state: "killed".into(),
+            ..list::Row::default()
+        },
+    ]
+}
+
+#[test]
+fn list_in_columns() {
+    let now_wall_ns = 1002 * 3_600_000_000_000;
+    insta::assert_snapshot!(list::table(&rows(), now_wall_ns, &Style { width: 110, ..PLAIN }));
+    insta::assert_snapshot!(list::table(&rows(), now_wall_ns, &Style { width: 60, unicode: false, ..PLAIN }));
+    assert_eq!(list::table(&[], 0, &PLAIN), "");
+}
+
+#[test]
+fn json_holds_the_whole_run() {
+    let run = support::fetch_bound();
+    let mut document: serde_json::Value = serde_json::from_str(&json::render(&run)).unwrap();
+    let schema = document.as_object_mut().unwrap().remove("schema");
+    assert_eq!(schema, Some(serde_json::Value::from("stallscope.run/1")));
+    assert_eq!(serde_json::from_value::<RunSummary>(document).unwrap(), run);
+}

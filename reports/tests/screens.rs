@@ -1,0 +1,82 @@
+//! The screens as they are seen; `cargo insta review` shows what a change does to them.
+
+mod support;
+
+use stallscope_model::RunSummary;
+use stallscope_reports::{Style, text};
+use std::path::Path;
+use support::PLAIN;
+
+fn screen(summary: &RunSummary, style: &Style) -> String {
+    text::screen(summary, Some(Path::new("/home/ada/runs/resnet.stall")), style)
+}
+
+#[test]
+fn fetch_bound() {
+    insta::assert_snapshot!(screen(&support::fetch_bound(), &PLAIN));
+}
+
+#[test]
+fn compute_bound() {
+    insta::assert_snapshot!(screen(&support::compute_bound(), &PLAIN));
+}
+
+#[test]
+fn four_ranks_with_a_straggler() {
+    insta::assert_snapshot!(screen(&support::straggler(4), &PLAIN));
+}
+
+#[test]
+fn many_ranks() {
+    insta::assert_snapshot!(screen(&support::straggler(64), &PLAIN));
+}
+
+#[test]
+fn two_loaders() {
+    insta::assert_snapshot!(screen(&support::two_loaders(), &PLAIN));
+}
+
+#[test]
+fn shim_only() {
+    insta::assert_snapshot!(screen(&support::shim_only(), &PLAIN));
+}
+
+#[test]
+fn kernel_only() {
+    insta::assert_snapshot!(screen(&support::kernel_only(), &PLAIN));
+}
+
+#[test]
+fn no_steps() {
+    insta::assert_snapshot!(screen(&support::no_steps(), &PLAIN));
+}
+
+#[test]
+fn killed() {
+    insta::assert_snapshot!(screen(&support::killed(), &PLAIN));
+}
+
+#[test]
+fn long_names() {
+    insta::assert_snapshot!(screen(&support::long_names(), &PLAIN));
+}
+
+#[test]
+fn narrow() {
+    insta::assert_snapshot!(screen(&support::straggler(4), &Style { width: 50, ..PLAIN }));
+}
+
+#[test]
+fn wide_ascii() {
+    insta::assert_snapshot!(screen(&support::fetch_bound(), &Style { width: 110, unicode: false, ..PLAIN }));
+}
+
+#[test]
+fn colour() {
+    insta::assert_snapshot!(screen(&support::fetch_bound(), &Style { colour: true, ..PLAIN }).escape_debug());
+}
+
+#[test]
+fn nothing_known_yet() {
+    insta::assert_snapshot!(text::screen(&RunSummary::default(), None, &PLAIN));
+}
