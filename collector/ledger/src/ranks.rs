@@ -3,6 +3,7 @@
 use crate::rank::Closed;
 use crate::tally::Tallies;
 use stallscope_model::{Cause, Causes, Phase};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Units a rank may be ahead of another before the job's ledger goes on without that one.
@@ -22,9 +23,10 @@ struct Unit {
 }
 
 impl Unit {
-    /// Time that is not a wait for other ranks: who has most of it is who the others wait for.
-    fn busy_ns(&self) -> u64 {
-        self.wall_ns - self.causes[Cause::Peer]
+    /// Orders units by time that is not a wait for other ranks: who has most of it is who the others wait for.
+    fn slowness(&self) -> (u64, Reverse<u64>) {
+        let peer_ns = self.causes[Cause::Peer];
+        (self.wall_ns - peer_ns, Reverse(peer_ns))
     }
 }
 
@@ -45,7 +47,7 @@ struct Queue {
 struct Member {
     ended: bool,
     /// The last wait in training; the work with its batch is still to come.
-    held: Option<(Causes, Option<u64>)>,
+    held: Option<Unit>,
 }
 
 #[derive(Debug, Default)]
@@ -68,11 +70,13 @@ impl Job {
     pub(crate) fn end(&mut self, pid: u32) {
         if let Some(member) = self.members.get_mut(&pid) {
             member.ended = true;
+            if let Some(held) = member.held.take() {
+                self.push(pid, Phase::Training, held);
+            }
         }
     }
 
     pub(crate) fn add(&mut self, pid: u32, closed: &Closed) {
-        let member = self.members.entry(pid).or_default();
         let step = &closed.step;
         let mut unit = Unit {
             loader: step.loader,
@@ -83,13 +87,21 @@ impl Job {
             hidden_ns: step.hidden_ns,
         };
         if step.phase == Phase::Training {
-            let (waited, hidden_ns) = member.held.replace((closed.wait, step.hidden_ns)).unwrap_or_default();
-            unit.causes = closed.own;
-            unit.causes += &waited;
-            unit.wall_ns = unit.causes.total_ns();
-            unit.hidden_ns = hidden_ns;
+            let wait_ns = closed.wait.total_ns();
+            let wait = Unit { wall_ns: wait_ns, causes: closed.wait, samples: 0, ..unit };
+            let held = self.members.entry(pid).or_default().held.replace(wait);
+            (unit.causes, unit.wall_ns, unit.hidden_ns) = (closed.own, unit.wall_ns - wait_ns, None);
+            if let Some(held) = held {
+                unit.causes += &held.causes;
+                unit.wall_ns += held.wall_ns;
+                unit.hidden_ns = held.hidden_ns;
+            }
         }
-        let aligned = self.phases.entry(step.phase).or_default();
+        self.push(pid, step.phase, unit);
+    }
+
+    fn push(&mut self, pid: u32, phase: Phase, unit: Unit) {
+        let aligned = self.phases.entry(phase).or_default();
         let queue = aligned.queues.entry(pid).or_default();
         let index = queue.next;
         queue.next += 1;
@@ -129,7 +141,7 @@ impl Job {
                     }
                     let Some(unit) = queue.units.pop_front() else { continue };
                     samples = samples.saturating_add(unit.samples);
-                    if slowest.is_none_or(|(_, known)| unit.busy_ns() > known.busy_ns()) {
+                    if slowest.is_none_or(|(_, known)| unit.slowness() > known.slowness()) {
                         slowest = Some((*pid, unit));
                     }
                 }

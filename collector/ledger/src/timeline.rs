@@ -229,8 +229,9 @@ impl Timeline {
         self.stretches.len() < before
     }
 
+    /// Whether anything was ever told of the task, kept or not.
     pub(crate) fn is_empty(&self) -> bool {
-        self.stretches.is_empty() && self.open == [None, None]
+        self.total == Activity::default() && self.open == [None, None]
     }
 
     fn iter(&self) -> impl Iterator<Item = &Stretch> {

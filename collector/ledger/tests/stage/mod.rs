@@ -1,6 +1,6 @@
 //! A stage on which a job plays a known part: what its tasks do is written down as the records that the
 //! kernel programs and the shim would send. Times are milliseconds.
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 use stallscope_abi::kernel::{self, Blocked, Header, Slice, TaskExit, TaskNew, TaskSlot, Times, state};
 use stallscope_abi::lane::{self, ClockAt, wait_flags};

@@ -1,0 +1,167 @@
+//! What is said of a job: the verdict, the findings, and the loads.
+
+mod stage;
+
+use stage::{Does, MS, Stage, TRAINER, WORKER};
+use stallscope_abi::kernel::Blocked;
+use stallscope_abi::lane::wait_flags;
+use stallscope_ledger::{ProcessKind, Summary};
+use stallscope_model::LoaderFacts;
+
+/// `steps` steps of 100 ms: the trainer does `own`, then waits while its worker does `made`.
+fn job(steps: u64, own: &[(u64, Does)], made: &[(u64, Does)]) -> Stage {
+    let mut stage = Stage::new();
+    stage.ledger.loader(TRAINER, LoaderFacts { workers: 1, ..Default::default() });
+    let own_ms: u64 = own.iter().map(|(ms, _)| ms).sum();
+    for step in 0..steps {
+        let at = 1000 + 100 * step;
+        stage.does(TRAINER, at, own);
+        stage.did(TRAINER, at + own_ms, at + 100, Does::In(Blocked::Pipe));
+        stage.did(WORKER, at, at + own_ms, Does::In(Blocked::Pipe));
+        stage.does(WORKER, at + own_ms, made);
+        let made_ms: u64 = made.iter().map(|(ms, _)| ms).sum();
+        stage.batch(WORKER, at + own_ms, at + own_ms + made_ms, step);
+        stage.wait(at + own_ms, at + 100, step);
+        stage.advance(at + 100);
+    }
+    stage.finish(1000 + 100 * steps + 2000);
+    stage
+}
+
+fn names(summary: &Summary) -> Vec<&str> {
+    summary.diagnoses.iter().map(|d| d.name.as_str()).collect()
+}
+
+#[test]
+fn a_job_that_waits_for_storage_is_fetch_bound() {
+    let stage = job(101, &[(30, Does::Cpu)], &[(61, Does::In(Blocked::FileRead)), (5, Does::Cpu)]);
+    let summary = stage.ledger.summary();
+    assert_eq!(
+        summary.verdict.sentence,
+        "fetch-bound: 61% of training time waits for storage; about 6.1 of 10 seconds"
+    );
+    assert_eq!(names(&summary), ["fetch-bound", "prep-bound"]);
+    let first = &summary.diagnoses[0];
+    assert!((first.share - 0.61).abs() < 0.001);
+    assert!(first.evidence.contains("1 worker spent"), "{}", first.evidence);
+    assert!(first.advice.contains("num_workers (now 1)"), "{}", first.advice);
+}
+
+#[test]
+fn each_cause_has_its_finding() {
+    use Does::*;
+    let cases: [(&str, &str, &[(u64, Does)], &[(u64, Does)]); 6] = [
+        ("prep-bound", "prep-bound", &[(50, Cpu)], &[(50, Cpu)]),
+        ("starved", "starved-workers", &[(50, Cpu)], &[(10, Cpu), (40, Runnable)]),
+        ("transfer-bound", "transfer-bound", &[(50, Cpu)], &[]),
+        ("short of CPU", "preempted-trainer", &[(50, Cpu), (50, Runnable)], &[]),
+        ("checkpoint-bound", "checkpoint-stall", &[(50, Cpu), (50, In(Blocked::Sync))], &[]),
+        ("unexplained", "unexplained-time", &[(50, Cpu), (50, In(Blocked::Futex))], &[]),
+    ];
+    for (finding, lint, own, made) in cases {
+        let summary = job(20, own, made).ledger.summary();
+        assert_eq!(summary.verdict.finding, finding, "{}", summary.verdict.sentence);
+        assert_eq!(names(&summary)[0], lint);
+    }
+}
+
+#[test]
+fn a_loop_that_sleeps_on_its_own_has_no_data_stall() {
+    for kind in [Blocked::Futex, Blocked::Net, Blocked::Sleep] {
+        let summary = job(20, &[(60, Does::Cpu), (40, Does::In(kind))], &[]).ledger.summary();
+        assert!(names(&summary).contains(&"no-data-stall"), "{kind:?}: {:?}", summary.diagnoses);
+    }
+}
+
+#[test]
+fn a_job_at_work_is_compute_bound() {
+    let summary = job(20, &[(99, Does::Cpu)], &[(1, Does::Cpu)]).ledger.summary();
+    assert_eq!(summary.verdict.finding, "compute-bound");
+    assert_eq!(names(&summary), ["no-data-stall"]);
+}
+
+#[test]
+fn a_few_steps_are_no_verdict() {
+    let summary = job(4, &[(30, Does::Cpu)], &[(70, Does::In(Blocked::FileRead))]).ledger.summary();
+    assert_eq!(summary.verdict.finding, "too few steps");
+    assert_eq!(names(&summary), ["too-few-steps"]);
+}
+
+#[test]
+fn any_process_can_be_looked_at_without_steps() {
+    let mut stage = Stage::empty();
+    stage.does(TRAINER, 0, &[(60, Does::Cpu), (30, Does::In(Blocked::FileRead)), (10, Does::Runnable)]);
+    stage.did(300, 0, 50, Does::In(Blocked::Sleep));
+    stage.finish(200);
+    let summary = stage.ledger.summary();
+    assert_eq!(summary.verdict.finding, "no training steps seen");
+    assert!(summary.verdict.sentence.contains("on a CPU for 40%"), "{}", summary.verdict.sentence);
+    let loads = &summary.ranks[0].workers;
+    assert_eq!((loads[0].pid, loads[0].fetch_ns, loads[0].runnable_ns), (TRAINER, 30 * MS, 10 * MS));
+    assert_eq!((loads[1].pid, loads[1].idle_ns), (300, 50 * MS));
+    assert!(summary.phases.is_empty());
+}
+
+#[test]
+fn nothing_seen_is_said_to_be_nothing() {
+    let summary = Stage::empty().ledger.summary();
+    assert_eq!(summary.verdict.finding, "not measured");
+    assert!(summary.ranks.is_empty());
+}
+
+#[test]
+fn loads_of_workers_that_follow_each_other_are_one_line() {
+    let mut stage = Stage::empty();
+    stage.greet(TRAINER, 1, ProcessKind::Trainer, 0, 1);
+    for epoch in 0..300u32 {
+        let (pid, at) = (1000 + epoch, u64::from(epoch) * 100);
+        stage.new_task(pid, TRAINER, at, "python");
+        stage.greet(pid, TRAINER, ProcessKind::Worker, 0, 1);
+        stage.does(
+            pid,
+            at,
+            &[(20, Does::In(Blocked::FileRead)), (10, Does::Cpu), (10, Does::In(Blocked::Pipe))],
+        );
+        stage.batch(pid, at, at + 30, 0);
+        stage.wait_for(TRAINER, 0, pid, at, at + 40, 0, wait_flags::FIRST);
+        stage.exits(pid, at + 41);
+        stage.advance(at + 99);
+    }
+    stage.finish(40_000);
+    let summary = stage.ledger.summary();
+    let [load] = summary.ranks[0].workers.as_slice() else { panic!("{:?}", summary.ranks[0].workers) };
+    assert_eq!((load.batches, load.wall_ns), (300, 12_000 * MS));
+    assert_eq!((load.fetch_ns, load.cpu_ns, load.idle_ns), (6_000 * MS, 3_000 * MS, 3_000 * MS));
+}
+
+#[test]
+fn one_worker_that_does_all_is_named() {
+    let mut stage = job(20, &[(30, Does::Cpu)], &[(70, Does::In(Blocked::FileRead))]);
+    stage.greet(102, TRAINER, ProcessKind::Worker, 0, 1);
+    stage.did(102, 1000, 3000, Does::In(Blocked::Pipe));
+    let summary = stage.ledger.summary();
+    let uneven = summary.diagnoses.iter().find(|d| d.name == "uneven-workers").unwrap();
+    assert!(uneven.finding.starts_with("one of the 2 workers of rank 0 does 100%"), "{}", uneven.finding);
+}
+
+#[test]
+fn a_stall_that_the_device_did_not_feel_is_no_verdict() {
+    use stallscope_abi::lane;
+    let mut stage = Stage::new();
+    for step in 0..20u64 {
+        let at = 1000 + 100 * step;
+        stage.did(TRAINER, at, at + 100, Does::Cpu);
+        stage.did(WORKER, at, at + 100, Does::In(Blocked::FileRead));
+        stage.batch(WORKER, at + 10, at + 100, step);
+        stage.wait(at + 10, at + 100, step);
+        let kind = lane::Kind::DeviceIdle as u16;
+        stage.lane(
+            TRAINER,
+            lane::Record { time_ns: at * MS, kind, a: 0, b: (at + 100) * MS, ..Default::default() },
+        );
+    }
+    stage.finish(5000);
+    let summary = stage.ledger.summary();
+    assert_eq!(summary.verdict.finding, "no data stall", "{}", summary.verdict.sentence);
+    assert!(names(&summary).contains(&"no-data-stall"));
+}
