@@ -1,0 +1,179 @@
+"""A small collector in Python: what tests hand to a job in place of the real one."""
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+PACKAGE = Path(os.environ.get("STALLSCOPE_PYTHON", Path(__file__).resolve().parents[3] / "target" / "python"))
+sys.path.insert(0, str(PACKAGE))
+
+from stallscope import _native  # noqa: E402
+
+WAIT, CLOCK, ITER_START, ITER_END, SAMPLE, BATCH, CHECKPOINT, DEVICE_IDLE, COLLECTIVE, BYE = range(1, 11)
+NO_GRAD, FIRST, IN_PROCESS, PINNED, FAILED = 1, 2, 4, 8, 16
+
+
+class Record(NamedTuple):
+    time_ns: int
+    kind: int
+    loader: int
+    id: int
+    a: int
+    b: int
+    c: int
+    d: int
+
+
+class Process:
+    """One connection of a shim."""
+
+    def __init__(self, connection):
+        self.connection = connection
+        self.pending = b""
+        self.greeting = None
+        self.facts = []
+        self.lane = None
+        self.records = []
+
+    def receive(self):
+        data, fds, _, _ = socket.recv_fds(self.connection, 65536, 4)
+        for fd in fds:
+            assert self.lane is None, "a second descriptor"
+            self.lane = _native.LaneReader(fd)
+        if not data:
+            self.connection.close()
+            self.connection = None
+            return
+        *lines, self.pending = (self.pending + data).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            if self.greeting is None:
+                self.greeting = message
+            else:
+                self.facts.append(message)
+
+    def drain(self):
+        if self.lane is not None:
+            self.records += [Record(*record) for record in self.lane.drain()]
+
+    def of(self, kind, loader=None):
+        return [r for r in self.records if r.kind == kind and loader in (None, r.loader)]
+
+    def told(self, fact):
+        return [told for told in self.facts if told["fact"] == fact]
+
+    @property
+    def pid(self):
+        return self.greeting["pid"]
+
+    @property
+    def kind(self):
+        return ([self.greeting] + self.told("kind"))[-1]["kind"]
+
+
+class Collector:
+    """Listens for shims while a job runs."""
+
+    def __init__(self, drain=True):
+        self.folder = tempfile.TemporaryDirectory(prefix="stallscope-test-")
+        self.path = os.path.join(self.folder.name, "socket")
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(self.path)
+        self.listener.listen(64)
+        self.drain = drain
+        self.processes = []
+
+    def serve_once(self, timeout=0.02):
+        """Whether anything happened."""
+        open_ones = {p.connection: p for p in self.processes if p.connection}
+        readable, _, _ = select.select([self.listener, *open_ones], [], [], timeout)
+        for ready in readable:
+            if ready is self.listener:
+                self.processes.append(Process(self.listener.accept()[0]))
+            else:
+                open_ones[ready].receive()
+        if self.drain:
+            for process in self.processes:
+                process.drain()
+        return bool(readable)
+
+    def serve(self, job, limit_s=240):
+        """Until `job` has ended and everything it sent is here; gives its exit code."""
+        deadline = time.monotonic() + limit_s
+        while job.poll() is None:
+            assert time.monotonic() < deadline, "the job hangs"
+            self.serve_once()
+        while self.serve_once(timeout=0.1):
+            pass
+        for process in self.processes:
+            process.drain()
+        return job.returncode
+
+    def close(self):
+        self.listener.close()
+        for process in self.processes:
+            if process.connection:
+                process.connection.close()
+        self.folder.cleanup()
+
+    def trainer(self):
+        (trainer,) = [process for process in self.processes if process.kind == "trainer"]
+        return trainer
+
+    def by_pid(self, pid):
+        (process,) = [process for process in self.processes if process.pid == pid]
+        return process
+
+
+def environment(socket_path, **more):
+    """What the launcher sets; without a socket, what a job has that is not launched by us."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("STALLSCOPE_", "PYTHON"))}
+    env["PYTHONDONTWRITEBYTECODE"] = "1"
+    if socket_path:
+        env["PYTHONPATH"] = str(PACKAGE / "stallscope" / "_inject")
+        env["STALLSCOPE_SOCKET"] = str(socket_path)
+        env["STALLSCOPE_DEBUG"] = "1"
+    env.update(more)
+    return env
+
+
+def start(command, env):
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+class Run(NamedTuple):
+    code: int
+    out: str
+    err: str
+    collector: Collector
+
+
+def run(command, drain=True, **more):
+    """Runs `command` under the shim."""
+    collector = Collector(drain)
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        env = environment(collector.path, **more)
+        job = subprocess.Popen([str(part) for part in command], env=env, stdout=out, stderr=err)
+        try:
+            code = collector.serve(job)
+        finally:
+            if job.poll() is None:
+                job.kill()
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read())
+    return Run(code, *texts, collector)
+
+
+def run_plain(command, **more):
+    """Runs `command` without the shim."""
+    done = subprocess.run([str(p) for p in command], env=environment(None, **more), capture_output=True, text=True)
+    return Run(done.returncode, done.stdout, done.stderr, None)

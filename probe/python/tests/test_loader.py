@@ -1,0 +1,227 @@
+"""What the shim sees of real DataLoaders, and that they give the same with and without it."""
+
+import json
+from collections import defaultdict
+
+import pytest
+from collector import (
+    BATCH, BYE, CLOCK, FAILED, FIRST, IN_PROCESS, ITER_END, ITER_START, NO_GRAD, SAMPLE, WAIT, run, run_plain,
+)
+from conftest import JOB, has, torch_version
+
+SAMPLES = 22
+STREAM = SAMPLES - 3
+
+FORKED = [
+    "map-0", "map-1", "map-2", "map-4", "persistent-2", "getitems-0", "getitems-2", "stream-0", "stream-2",
+    "stream-persistent-2", "break-0", "break-2", "failing-0", "failing-2", "dead-worker", "evaluation", "anew",
+    "side-by-side", "whole-batches", "nesting-0", "nesting-1",
+]  # fmt: skip
+# Epochs, batches and samples an epoch of the scenarios that run through.
+COMPLETE = {
+    **{name: (2, 6, SAMPLES) for name in ("map-0", "map-1", "map-2", "map-4", "persistent-2", "getitems-2")},
+    **{name: (2, 6, SAMPLES) for name in ("spawn-2", "forkserver-1", "nesting-0", "nesting-1", "stateful")},
+    "stream-0": (2, 5, STREAM),
+    "anew": (3, 6, SAMPLES),
+}
+
+
+class Seen:
+    """A job's run with the shim, cut by scenario."""
+
+    def __init__(self, python, scenarios):
+        command = [python, JOB, *scenarios]
+        self.run = run(command)
+        assert self.run.code == 0, self.run.err
+        self.plain = run_plain(command)
+        self.trainer = self.run.collector.trainer()
+        self.first = {}
+        number = 0
+        for line in self.run.out.splitlines():
+            told = json.loads(line)
+            self.first[told["name"]] = number
+            number += told["loaders"]
+        self.loaders = number
+
+    def of(self, kind, scenario, offset=0):
+        return self.trainer.of(kind, self.first[scenario] + offset)
+
+    def producer(self, wait):
+        return self.run.collector.by_pid(wait.id) if wait.id else self.trainer
+
+
+@pytest.fixture(scope="module")
+def seen(python):
+    version = torch_version(python)[0]
+    scenarios = list(FORKED)
+    if not version.startswith("1."):
+        scenarios.append("out-of-order")
+    if has(python, "torchdata.stateful_dataloader"):
+        scenarios.append("stateful")
+    return Seen(python, scenarios)
+
+
+@pytest.fixture(scope="module")
+def spawned(python):
+    return Seen(python, ["spawn-2", "forkserver-1"])
+
+
+def both(seen, spawned):
+    return [(run, name) for run in (seen, spawned) for name in run.first if name in COMPLETE]
+
+
+def test_results_are_the_same_with_and_without(seen, spawned):
+    for run in (seen, spawned):
+        assert run.run.out == run.plain.out
+        assert run.run.code == run.plain.code
+
+
+def test_nothing_is_unavailable_and_nothing_lost(seen, spawned):
+    for run in (seen, spawned):
+        for process in run.run.collector.processes:
+            assert process.told("unavailable") == []
+            assert process.lane.dropped == 0
+            # A killed worker says no goodbye.
+            if len(process.records) and process.of(BATCH) and process is not run.trainer:
+                assert len(process.of(BYE)) <= 1
+
+
+def test_every_process_says_who_it_is(seen, spawned):
+    for run in (seen, spawned):
+        greeting = run.trainer.greeting
+        assert greeting["stallscope"] == 1 and greeting["role"] == "shim" and greeting["rank"] == 0
+        assert greeting["torch"] == torch_version_of(run) and greeting["lane_version"] == 1
+        workers = [p for p in run.run.collector.processes if p is not run.trainer and p.records]
+        assert workers and all(worker.kind == "worker" for worker in workers)
+        told = {pid for fact in run.trainer.told("workers") for pid in fact["pids"]}
+        assert {worker.pid for worker in workers} <= told
+
+
+def torch_version_of(run):
+    return torch_version(run.trainer.greeting["argv"][0])[0]
+
+
+def test_epochs_begin_and_end(seen, spawned):
+    for run, name in both(seen, spawned):
+        epochs, batches, _ = COMPLETE[name]
+        starts = run.of(ITER_START, name)
+        ends = run.of(ITER_END, name)
+        assert [start.a for start in starts] == list(range(epochs)), name
+        assert [end.a for end in ends] == [batches] * epochs, name
+        assert all(start.time_ns < end.time_ns for start, end in zip(starts, ends)), name
+
+
+def test_every_batch_has_its_wait(seen, spawned):
+    for run, name in both(seen, spawned):
+        epochs, batches, samples = COMPLETE[name]
+        waits = run.of(WAIT, name)
+        assert [wait.b for wait in waits] == list(range(batches)) * epochs, name
+        assert sum(wait.c for wait in waits) == samples * epochs, name
+        assert [bool(wait.d & FIRST) for wait in waits] == [wait.b == 0 for wait in waits], name
+        assert {bool(wait.d & IN_PROCESS) for wait in waits} == {name.endswith("-0") or name == "anew"}, name
+        assert not any(wait.d & (NO_GRAD | FAILED) for wait in waits), name
+        assert all(before.time_ns <= wait.a < wait.time_ns for before, wait in zip(waits, waits[1:])), name
+
+
+def test_every_batch_was_made_by_the_named_process(seen, spawned):
+    for run, name in both(seen, spawned):
+        # A persistent worker makes a batch of the same number every epoch.
+        made = defaultdict(list)
+        loader = run.first[name]
+        for wait in run.of(WAIT, name):
+            producer = run.producer(wait)
+            kind_loader = loader if producer is run.trainer else 0
+            nth = len(made[wait.id, wait.b])
+            batches = [batch for batch in producer.of(BATCH, kind_loader) if batch.b == wait.b]
+            batch = batches[nth]
+            made[wait.id, wait.b].append(batch)
+            assert batch.a <= batch.c <= batch.time_ns <= wait.time_ns, name
+            if producer is run.trainer:
+                assert wait.a <= batch.a, name
+            samples = [
+                sample
+                for sample in producer.of(SAMPLE, kind_loader)
+                if sample.b == wait.b and batch.a <= sample.a <= sample.time_ns <= batch.time_ns
+            ]
+            assert sum(sample.id for sample in samples) == wait.c, name
+            assert len(samples) == (1 if name.startswith("getitems") else wait.c), name
+            assert all(one.time_ns <= two.a for one, two in zip(samples, samples[1:])), name
+            assert samples[-1].time_ns <= batch.c, name
+            assert 0 < batch.d, name
+
+
+def test_several_workers_share_the_work(seen):
+    assert len({wait.id for wait in seen.of(WAIT, "persistent-2")}) == 2
+    assert len({wait.id for wait in seen.of(WAIT, "map-2")}) == 4, "new workers every epoch"
+    numbers = [seen.producer(wait).of(BATCH)[0].id for wait in seen.of(WAIT, "map-4")[:4]]
+    assert numbers == [0, 1, 2, 3]
+
+
+def test_clocks_stand_beside_waits_and_batches(seen):
+    waits = seen.of(WAIT, "map-2")
+    clocks = {(clock.id, clock.time_ns): clock for clock in seen.trainer.of(CLOCK, seen.first["map-2"])}
+    for wait in waits:
+        enter, leave = clocks[1, wait.a], clocks[2, wait.time_ns]
+        assert 0 < enter.a <= leave.a and enter.b <= leave.b and 0 < enter.c <= leave.c
+    worker = seen.producer(waits[0])
+    clocks = {(clock.id, clock.time_ns): clock for clock in worker.of(CLOCK)}
+    for batch in worker.of(BATCH):
+        start, ready = clocks[3, batch.a], clocks[4, batch.time_ns]
+        assert ready.a - start.a == batch.d and start.b <= ready.b
+
+
+def test_streams_count_what_came(seen):
+    for name in ("stream-2", "stream-persistent-2"):
+        waits = seen.of(WAIT, name)
+        assert sum(wait.c for wait in waits) == STREAM * 2, name
+        for wait in waits:
+            assert any(batch.b == wait.b for batch in seen.producer(wait).of(BATCH)), name
+
+
+def test_a_loop_that_breaks_off_ends_its_epoch(seen):
+    for name in ("break-0", "break-2"):
+        assert len(seen.of(ITER_START, name)) == len(seen.of(ITER_END, name)) == 2, name
+        assert [end.a for end in seen.of(ITER_END, name)] == [4, 4], name
+
+
+def test_an_error_of_the_data_set_is_a_failed_wait(seen):
+    for name in ("failing-0", "failing-2"):
+        assert [bool(wait.d & FAILED) for wait in seen.of(WAIT, name)].count(True) == 1, name
+        assert len(seen.of(ITER_END, name)) == 1, name
+    assert [wait.d & FAILED for wait in seen.of(WAIT, "dead-worker")][-1] == FAILED
+
+
+def test_evaluation_is_marked_and_loaders_are_told_apart(seen):
+    train, held_out = seen.of(WAIT, "evaluation"), seen.of(WAIT, "evaluation", 1)
+    assert len(train) == 12 and not any(wait.d & NO_GRAD for wait in train)
+    assert len(held_out) == 4 and all(wait.d & NO_GRAD for wait in held_out)
+    assert all(start.d & NO_GRAD for start in seen.of(ITER_START, "evaluation", 1))
+    two, four = seen.of(WAIT, "side-by-side"), seen.of(WAIT, "side-by-side", 1)
+    assert {wait.c for wait in two} == {2} and {wait.c for wait in four} == {4, 2}
+
+
+def test_facts_describe_each_loader_once(seen):
+    facts = {fact["loader"]: fact for fact in seen.trainer.told("loader")}
+    assert sorted(facts) == list(range(seen.loaders))
+    map_4 = facts[seen.first["map-4"]]
+    expected = {
+        "workers": 4, "batch_size": 4, "prefetch_factor": 3, "pin_memory": False, "persistent_workers": False,
+        "start_method": "fork", "dataset": "Squares", "dataset_len": SAMPLES, "main_thread": True,
+    }  # fmt: skip
+    assert {key: map_4[key] for key in expected} == expected
+    assert facts[seen.first["map-0"]]["start_method"] == ""
+    assert facts[seen.first["stream-0"]]["dataset_len"] is None
+    assert facts[seen.first["whole-batches"]]["batch_size"] is None
+
+
+def test_whole_batches_are_counted_where_their_tensors_agree(seen):
+    assert {wait.c for wait in seen.of(WAIT, "whole-batches")} == {6}
+
+
+def test_batches_out_of_order_name_their_workers(seen):
+    if "out-of-order" not in seen.first:
+        pytest.skip("SKIPPED: this torch always keeps the order")
+    waits = seen.of(WAIT, "out-of-order")
+    assert sorted(wait.b for wait in waits) == sorted(list(range(6)) * 2)
+    for wait in waits:
+        assert wait.b in [batch.b for batch in seen.producer(wait).of(BATCH)]
