@@ -2,6 +2,8 @@
 
 use crate::style::{Line, Style, left, right};
 use crate::units;
+use stallscope_store::{Recording, State};
+use std::path::Path;
 use unicode_width::UnicodeWidthStr;
 
 /// A job or a recording in the list.
@@ -17,6 +19,42 @@ pub struct Row {
     pub verdict: String,
 }
 
+impl Row {
+    /// The recording at `path`; one that cannot be read is listed with the reason.
+    pub fn of_recording(path: &Path) -> Row {
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        match read(path) {
+            Ok(row) => Row { name, ..row },
+            Err(error) => {
+                Row { name, state: "unreadable".to_owned(), verdict: error.to_string(), ..Row::default() }
+            }
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Row, stallscope_store::Error> {
+    let recording = Recording::open(path)?;
+    let summary = recording.summary()?;
+    let job = summary.job;
+    let ended_wall_ns = match job.ended_wall_ns {
+        Some(ended) => ended,
+        None => recording.written_wall_ns()?,
+    };
+    let state = match recording.state()? {
+        State::Running => "running",
+        State::Finished => "finished",
+        State::Killed => "killed",
+    };
+    Ok(Row {
+        name: String::new(),
+        state: state.to_owned(),
+        pid: Some(job.pid),
+        started_wall_ns: (job.started_wall_ns > 0).then_some(job.started_wall_ns),
+        duration_ns: (job.started_wall_ns > 0).then(|| ended_wall_ns.saturating_sub(job.started_wall_ns)),
+        verdict: summary.verdict.sentence,
+    })
+}
+
 /// A table with a heading; `now_wall_ns` is what "ago" is counted from. Empty without rows.
 pub fn table(rows: &[Row], now_wall_ns: u64, style: &Style) -> String {
     if rows.is_empty() {
@@ -27,7 +65,7 @@ pub fn table(rows: &[Row], now_wall_ns: u64, style: &Style) -> String {
     let heading = ["NAME", "STATE", "PID", "STARTED", "TOOK", "VERDICT"].map(str::to_owned);
     let widest =
         |column: usize| cells.iter().chain([&heading]).map(|row| row[column].width()).max().unwrap_or(0);
-    let name = widest(0).min((columns / 3).max(10));
+    let name = widest(0).min((columns / 4).max(10));
     let widths = [name, widest(1), widest(2), widest(3), widest(4)];
     // On a narrow terminal the verdict goes below, where it has room.
     let before: usize = widths.iter().map(|width| width + 2).sum();

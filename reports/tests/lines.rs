@@ -4,6 +4,7 @@ mod support;
 
 use stallscope_model::RunSummary;
 use stallscope_reports::{Style, json, list, progress};
+use stallscope_store::{Options, Recorder};
 use support::PLAIN;
 
 #[test]
@@ -41,6 +42,28 @@ fn list_in_columns() {
     insta::assert_snapshot!(list::table(&rows(), now_wall_ns, &Style { width: 110, ..PLAIN }));
     insta::assert_snapshot!(list::table(&rows(), now_wall_ns, &Style { width: 60, unicode: false, ..PLAIN }));
     assert_eq!(list::table(&[], 0, &PLAIN), "");
+}
+
+#[test]
+fn recordings_are_listed_with_what_they_say() {
+    let directory = tempfile::tempdir().unwrap();
+    let target = directory.path().join("resnet.stall");
+    let run = support::fetch_bound();
+    let options = Options { spool: Some(directory.path().join("spool")), ..Options::default() };
+    let mut recorder = Recorder::create(&target, &run.job, options);
+    recorder.flush(&run);
+    let row = list::Row::of_recording(&target);
+    assert_eq!((row.name.as_str(), row.state.as_str(), row.pid), ("resnet.stall", "running", Some(4821)));
+    assert_eq!(row.duration_ns, Some(58_000_000_000));
+    assert_eq!(row.verdict, run.verdict.sentence);
+    drop(recorder);
+    assert_eq!(list::Row::of_recording(&target).state, "killed");
+    let recorder = Recorder::create(&target, &run.job, Options::default());
+    assert_eq!(list::Row::of_recording(&recorder.finish(&run).path.unwrap()).state, "finished");
+    std::fs::write(&target, "something else").unwrap();
+    let row = list::Row::of_recording(&target);
+    assert_eq!(row.state, "unreadable");
+    assert!(row.verdict.ends_with("is not a stallscope recording"), "{}", row.verdict);
 }
 
 #[test]

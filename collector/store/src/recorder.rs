@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// How a recording is written; the defaults are what everybody should use.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Rows of steps before the oldest are merged; about 150 bytes each.
+    /// Rows of steps before the oldest are merged; about 70 bytes each.
     pub step_rows: u64,
     /// Steps kept in memory while the disk is full; more are dropped and counted.
     pub waiting_steps: usize,

@@ -231,7 +231,7 @@ fn bar(causes: &Causes, cells: usize, style: &Style) -> Line {
 fn fill(cause: Cause, style: &Style) -> char {
     match (style.colour, style.unicode) {
         (true, true) if cause == Cause::Unknown => '░',
-        (true, true) => '█',
+        (true, true) => '▇',
         (false, true) => ['░', '█', '▓', '▞', '▒', '▚', '▤', '▥', '┄', '?'][cause as usize],
         (_, false) => ['.', '#', '%', '!', '>', '^', 's', 'w', '-', '?'][cause as usize],
     }
@@ -242,13 +242,12 @@ fn ink(cause: Cause) -> Ink {
         Cause::Compute => 32,
         Cause::Fetch => 31,
         Cause::Prep => 33,
-        Cause::Starved => 35,
+        Cause::Starved => 95,
         Cause::Transfer => 36,
-        Cause::Preempted => 95,
+        Cause::Preempted => 35,
         Cause::Snapshot => 94,
         Cause::Persist => 34,
-        Cause::Peer => 96,
-        Cause::Unknown => 90,
+        Cause::Peer | Cause::Unknown => 90,
     })
 }
 
