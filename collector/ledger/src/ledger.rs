@@ -88,7 +88,6 @@ impl Ledger {
             kernel::Record::Slice(slice) => match self.touch(header.tgid, header.time_ns).slice(slice) {
                 Some(Pushed::Whole) => {}
                 Some(Pushed::Overlapping) => self.lost.overlapping += 1,
-                Some(Pushed::HistoryLost) => self.lost.history += 1,
                 None => self.lost.malformed += 1,
             },
             kernel::Record::TaskNew(task) => {
@@ -284,10 +283,16 @@ impl Ledger {
         }
     }
 
-    /// pids come round again: a new process under the pid of one that is gone begins anew.
+    /// pids come round again: a new process under the pid of one that is gone begins anew. A trainer's is kept,
+    /// as its steps are.
     fn replace_if_gone(&mut self, pid: u32, time_ns: u64) {
-        if self.processes.get(&pid).is_some_and(|process| process.exited_ns.is_some()) {
-            self.close_rank(pid, u64::MAX);
+        let Some(process) = self.processes.get_mut(&pid).filter(|process| process.exited_ns.is_some()) else {
+            return;
+        };
+        if let Some(rank) = self.ranks.get_mut(&pid) {
+            process.exited_ns = None;
+            rank.ended = false;
+        } else {
             self.retire(pid);
             self.touch(pid, time_ns);
         }
@@ -356,7 +361,7 @@ impl Ledger {
             join_loads(rank.retired.entry(place).or_default(), &process.load());
         }
         if let Some(process) = self.processes.remove(&pid) {
-            self.lost.history = self.lost.history.saturating_add(process.shim.history_dropped);
+            self.lost.history = self.lost.history.saturating_add(process.history_dropped());
         }
     }
 }

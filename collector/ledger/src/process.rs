@@ -80,6 +80,10 @@ impl Process {
         self.view().covers(to_ns) || self.exited_ns.is_some_and(|exited_ns| exited_ns <= to_ns)
     }
 
+    pub(crate) fn history_dropped(&self) -> u64 {
+        self.shim.history_dropped + self.shim.timeline.dropped + self.kernel.dropped
+    }
+
     /// Loader and number of a worker: who follows it under another pid has the same.
     pub(crate) fn place(&self) -> (u16, u32) {
         match self.shim.last_place {

@@ -149,7 +149,8 @@ impl Shim {
             let end = spans.last().map_or(end_ns, |later| later.start_ns).min(sample.end_ns);
             let start = sample.start_ns.max(start_ns);
             if start < end {
-                spans.push(Sample { start_ns: start, end_ns: end, reading_ns: sample.reading_ns });
+                let reading_ns = sample.reading_ns.min(end - start);
+                spans.push(Sample { start_ns: start, end_ns: end, reading_ns });
             }
         }
         let wrapped: u64 = spans.iter().map(|span| span.reading_ns).sum();

@@ -2,7 +2,7 @@
 
 use crate::attribute::Unexplained;
 use crate::ledger::Ledger;
-use crate::process::{ProcessKind, join_loads};
+use crate::process::{Process, ProcessKind, join_loads};
 use crate::rank::{Compared, Rank, owner};
 use crate::tally::Tally;
 use crate::{diagnose, verdict};
@@ -195,7 +195,7 @@ fn disagreement<'a>(compared: impl Iterator<Item = &'a Compared>) -> Option<f64>
 
 fn losses(ledger: &Ledger) -> Vec<Loss> {
     let ranks = || ledger.ranks.values();
-    let shims = ledger.processes.values().map(|process| process.shim.history_dropped);
+    let processes = ledger.processes.values().map(Process::history_dropped);
     let lost = &ledger.lost;
     let counts = [
         ("record that makes no sense", lost.malformed),
@@ -204,7 +204,7 @@ fn losses(ledger: &Ledger) -> Vec<Loss> {
         ("wait told twice or too late", lost.late_waits),
         (
             "history dropped before its step was closed",
-            lost.history + shims.sum::<u64>() + ranks().map(|rank| rank.calls.dropped).sum::<u64>(),
+            lost.history + processes.sum::<u64>() + ranks().map(|rank| rank.calls.dropped).sum::<u64>(),
         ),
         ("wait whose batch nobody saw being made", ranks().map(|rank| rank.batches_unseen).sum()),
         ("step of a rank too late for the job's ledger", ledger.job.unaligned),

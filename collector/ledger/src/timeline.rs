@@ -169,8 +169,6 @@ pub(crate) enum Pushed {
     Whole,
     /// Part of it, or all, told of time that was known already.
     Overlapping,
-    /// It was kept, but the oldest stretch had to go.
-    HistoryLost,
 }
 
 /// The stretches of one task, in order and without overlap.
@@ -181,6 +179,8 @@ pub(crate) struct Timeline {
     open: [Option<Stretch>; 2],
     /// Everything ever pushed.
     pub(crate) total: Activity,
+    /// Stretches dropped for want of room.
+    pub(crate) dropped: u64,
 }
 
 impl Timeline {
@@ -193,9 +193,8 @@ impl Timeline {
         let Some(fitting) = stretch.clipped(from, to) else { return Pushed::Overlapping };
         self.stretches.insert(at, fitting);
         self.total.add(&fitting.activity);
-        if self.stretches.len() > MAX_STRETCHES && !self.coarsen() {
-            self.stretches.pop_front();
-            return Pushed::HistoryLost;
+        if self.stretches.len() > MAX_STRETCHES {
+            self.coarsen();
         }
         if fitting == stretch { Pushed::Whole } else { Pushed::Overlapping }
     }
@@ -205,10 +204,9 @@ impl Timeline {
         self.open = open.map(|stretch| stretch.and_then(|stretch| stretch.clipped(from, u64::MAX)));
     }
 
-    /// Joins neighbours in the older half; false when there were none to join.
-    fn coarsen(&mut self) -> bool {
-        let before = self.stretches.len();
-        let newer = self.stretches.split_off(before / 2);
+    /// Joins neighbours in the older half. Where gaps between them leave too many, the oldest go.
+    fn coarsen(&mut self) {
+        let newer = self.stretches.split_off(self.stretches.len() / 2);
         let mut older: VecDeque<Stretch> = VecDeque::with_capacity(MAX_STRETCHES + 1);
         let mut joined_last = true;
         for stretch in self.stretches.drain(..) {
@@ -224,9 +222,10 @@ impl Timeline {
                 }
             }
         }
+        let excess = (older.len() + newer.len()).saturating_sub(MAX_STRETCHES - MAX_STRETCHES / 8);
+        self.dropped += older.drain(..excess.min(older.len())).len() as u64;
         older.extend(newer);
         self.stretches = older;
-        self.stretches.len() < before
     }
 
     /// Whether anything was ever told of the task, kept or not.
@@ -271,9 +270,147 @@ impl Timeline {
         let ended = self.stretches.partition_point(|stretch| stretch.end_ns <= horizon_ns);
         self.stretches.drain(..ended);
     }
+}
 
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.stretches.len()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn reading(start_ns: u64, end_ns: u64) -> Stretch {
+        Stretch::new(start_ns, end_ns, Activity::blocked(Blocked::FileRead, end_ns - start_ns)).unwrap()
+    }
+
+    fn on_cpu(start_ns: u64, end_ns: u64) -> Stretch {
+        let times = Times { cpu_ns: end_ns - start_ns, ..Times::default() };
+        Stretch::new(start_ns, end_ns, Activity { times, sibling_cpu_ns: 0 }).unwrap()
+    }
+
+    fn sum_ns(timeline: &Timeline, a_ns: u64, b_ns: u64) -> (Activity, u64) {
+        let mut gaps_ns = 0;
+        let activity = timeline.query(a_ns, b_ns, |from, to| gaps_ns += to - from);
+        (activity, gaps_ns)
+    }
+
+    #[test]
+    fn a_cut_stretch_gives_in_proportion_and_gaps_are_told() {
+        let mut timeline = Timeline::default();
+        timeline.push(reading(100, 200));
+        timeline.push(on_cpu(250, 300));
+        let (activity, gaps_ns) = sum_ns(&timeline, 150, 320);
+        assert_eq!((activity.of(Blocked::FileRead), activity.times.cpu_ns, gaps_ns), (50, 50, 70));
+        assert_eq!(sum_ns(&timeline, 0, 50), (Activity::default(), 50));
+    }
+
+    #[test]
+    fn what_is_known_already_is_kept() {
+        let mut timeline = Timeline::default();
+        assert_eq!(timeline.push(reading(100, 200)), Pushed::Whole);
+        assert_eq!(timeline.push(on_cpu(150, 250)), Pushed::Overlapping);
+        assert_eq!(timeline.push(on_cpu(120, 180)), Pushed::Overlapping);
+        assert_eq!(timeline.push(on_cpu(50, 120)), Pushed::Overlapping);
+        let (activity, gaps_ns) = sum_ns(&timeline, 50, 250);
+        assert_eq!((activity.of(Blocked::FileRead), activity.times.cpu_ns, gaps_ns), (100, 100, 0));
+    }
+
+    #[test]
+    fn the_open_end_is_replaced_by_the_slice_that_follows() {
+        let mut timeline = Timeline::default();
+        timeline.push(on_cpu(0, 100));
+        timeline.set_open([Some(reading(50, 180)), Some(on_cpu(180, 200))]);
+        assert_eq!(timeline.covered_to_ns(), 200);
+        assert_eq!(sum_ns(&timeline, 90, 200).0.of(Blocked::FileRead), 80);
+        timeline.push(on_cpu(100, 150));
+        assert_eq!(timeline.covered_to_ns(), 150);
+        assert_eq!(sum_ns(&timeline, 0, 150).0.times.cpu_ns, 150);
+    }
+
+    #[test]
+    fn an_open_slot_is_what_was_accounted_and_then_the_state_that_holds() {
+        let mut slot = TaskSlot { slice_start_ns: 100, since_ns: 130, ..TaskSlot::default() };
+        (slot.state, slot.blocked_in) = (state::BLOCKED, Blocked::Net as u8);
+        (slot.total.cpu_ns, slot.sent.cpu_ns) = (1020, 1000);
+        slot.total.runnable_ns = 10;
+        (slot.sibling_cpu_ns, slot.sent_sibling_cpu_ns) = (100, 20);
+        let [Some(accounted), Some(holds)] = Stretch::of_slot(&slot, 180) else { panic!() };
+        assert_eq!((accounted.activity.times.cpu_ns, accounted.activity.times.runnable_ns), (20, 10));
+        assert_eq!((holds.start_ns, holds.end_ns, holds.activity.of(Blocked::Net)), (130, 180, 50));
+        assert_eq!((accounted.activity.sibling_cpu_ns, holds.activity.sibling_cpu_ns), (30, 50));
+        slot.state = state::EXITED;
+        assert_eq!(Stretch::of_slot(&slot, 180)[1], None);
+    }
+
+    #[test]
+    fn history_that_does_not_fit_gets_coarser_and_keeps_its_sums() {
+        let mut timeline = Timeline::default();
+        for i in 0..100_000u64 {
+            let push = if i % 2 == 0 { reading } else { on_cpu };
+            assert_eq!(timeline.push(push(i * 10, i * 10 + 10)), Pushed::Whole);
+            assert!(timeline.stretches.len() <= MAX_STRETCHES);
+        }
+        let (activity, gaps_ns) = sum_ns(&timeline, 0, 1_000_000);
+        assert_eq!((activity.of(Blocked::FileRead), activity.times.cpu_ns, gaps_ns), (500_000, 500_000, 0));
+        // The newest are as fine as ever.
+        assert_eq!(sum_ns(&timeline, 999_980, 999_990).0.of(Blocked::FileRead), 10);
+    }
+
+    #[test]
+    fn history_full_of_gaps_loses_its_oldest() {
+        let mut timeline = Timeline::default();
+        for i in 0..10_000u64 {
+            timeline.push(on_cpu(i * 10, i * 10 + 5));
+            assert!(timeline.stretches.len() <= MAX_STRETCHES);
+        }
+        assert_eq!(timeline.dropped, 10_000 - timeline.stretches.len() as u64);
+        assert_eq!(timeline.covered_to_ns(), 99_995);
+    }
+
+    #[test]
+    fn what_no_step_needs_is_dropped_but_not_its_sum() {
+        let mut timeline = Timeline::default();
+        timeline.push(on_cpu(0, 10));
+        timeline.push(on_cpu(10, 20));
+        timeline.forget_before(15);
+        assert_eq!((timeline.stretches.len(), timeline.total.times.cpu_ns), (1, 20));
+        assert!(!timeline.is_empty());
+    }
+
+    fn activity() -> impl Strategy<Value = Activity> {
+        let ns = || prop_oneof![0..1000u64, Just(0), any::<u64>()];
+        (ns(), ns(), ns(), prop::array::uniform14(ns()), ns()).prop_map(
+            |(cpu_ns, cpu_read_ns, runnable_ns, blocked_ns, sibling_cpu_ns)| Activity {
+                times: Times { cpu_ns, cpu_read_ns, runnable_ns, blocked_ns },
+                sibling_cpu_ns,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn a_fitted_activity_adds_up_to_its_span(activity in activity(), span_ns in prop_oneof![0..5000u64, any::<u64>()]) {
+            let fitted = activity.fit(span_ns);
+            prop_assert_eq!(fitted.whole_ns(), u128::from(span_ns));
+            // A part is off by less than a nanosecond's rounding.
+            let whole = activity.whole_ns();
+            for (part, of) in fitted.parts().into_iter().zip(activity.parts()) {
+                if let Some(wanted) = (u128::from(of) * u128::from(span_ns)).checked_div(whole) {
+                    prop_assert!(u128::from(part).abs_diff(wanted) <= 1);
+                }
+            }
+            prop_assert!(fitted.times.cpu_read_ns <= fitted.times.cpu_ns || fitted == activity);
+        }
+
+        #[test]
+        fn activity_and_gaps_are_the_time_asked_for(
+            stretches in prop::collection::vec((0..500u64, 1..60u64, activity()), 0..40),
+            (a_ns, length_ns) in (0..600u64, 0..300u64),
+        ) {
+            let mut timeline = Timeline::default();
+            for (start_ns, length_ns, activity) in stretches {
+                timeline.push(Stretch::new(start_ns, start_ns + length_ns, activity).unwrap());
+            }
+            let (activity, gaps_ns) = sum_ns(&timeline, a_ns, a_ns + length_ns);
+            prop_assert_eq!(activity.whole_ns() + u128::from(gaps_ns), u128::from(length_ns));
+        }
     }
 }
