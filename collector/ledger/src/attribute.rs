@@ -5,6 +5,7 @@ use crate::shim::Shim;
 use crate::timeline::{Activity, Timeline};
 use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked};
 use stallscope_model::{Cause, Causes};
+use std::collections::VecDeque;
 
 /// What there is to know about one process: the kernel's account, and in its gaps the shim's.
 #[derive(Clone, Copy, Debug)]
@@ -126,7 +127,7 @@ pub(crate) enum CallKind {
 pub(crate) struct Trainer<'a> {
     pub(crate) view: View<'a>,
     /// By start, without overlap.
-    pub(crate) calls: &'a [Call],
+    pub(crate) calls: &'a VecDeque<Call>,
     pub(crate) several_ranks: bool,
     pub(crate) has_device: bool,
 }

@@ -3,15 +3,16 @@
 use crate::attribute::{Call, CallKind};
 use stallscope_abi::lane::{Record, Saver};
 use stallscope_model::Checkpoints;
+use std::collections::VecDeque;
 
 const MAX_CALLS: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     /// By start, without overlap.
-    calls: Vec<Call>,
+    calls: VecDeque<Call>,
     /// Checkpoints counted lately, so that one that turns out to have been called by another is taken back.
-    recent: Vec<Saved>,
+    recent: VecDeque<Saved>,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) dropped: u64,
 }
@@ -27,7 +28,7 @@ struct Saved {
 }
 
 impl Calls {
-    pub(crate) fn all(&self) -> &[Call] {
+    pub(crate) fn all(&self) -> &VecDeque<Call> {
         &self.calls
     }
 
@@ -59,9 +60,9 @@ impl Calls {
         sums.bytes = sums.bytes.saturating_add(saved.bytes);
         let spent = if background { &mut sums.background_ns } else { &mut sums.blocked_ns };
         *spent = spent.saturating_add(span_ns);
-        self.recent.push(saved);
+        self.recent.push_back(saved);
         if self.recent.len() > 64 {
-            self.recent.remove(0);
+            self.recent.pop_front();
         }
         if !background {
             let kind = if record.b == 0 { CallKind::Snapshot } else { CallKind::Persist };
@@ -71,7 +72,8 @@ impl Calls {
 
     /// Keeps calls apart: a call within another is part of it; where two cross, the earlier one goes first.
     fn insert(&mut self, mut call: Call) {
-        self.calls.retain(|inner| inner.start_ns < call.start_ns || inner.end_ns > call.end_ns);
+        let within = |inner: &mut Call| inner.start_ns >= call.start_ns && inner.end_ns <= call.end_ns;
+        while self.calls.pop_back_if(within).is_some() {}
         let at = self.calls.partition_point(|known| known.start_ns < call.start_ns);
         if let Some(before) = at.checked_sub(1).map(|before| self.calls[before]) {
             call.start_ns = call.start_ns.max(before.end_ns);
@@ -83,13 +85,13 @@ impl Calls {
             self.calls.insert(at, call);
         }
         if self.calls.len() > MAX_CALLS {
-            self.calls.remove(0);
+            self.calls.pop_front();
             self.dropped += 1;
         }
     }
 
     pub(crate) fn forget_before(&mut self, horizon_ns: u64) {
-        self.calls.retain(|call| call.end_ns > horizon_ns);
+        while self.calls.pop_front_if(|call| call.end_ns <= horizon_ns).is_some() {}
     }
 }
 

@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Later times are no times: two years after boot.
 const MAX_TIME_NS: u64 = 1 << 56;
-const MAX_PROCESSES: usize = kernel::MAX_TASKS as usize;
-const MAX_STEPS_OUT: usize = 65_536;
+pub(crate) const MAX_PROCESSES: usize = kernel::MAX_TASKS as usize;
+pub(crate) const MAX_STEPS_OUT: usize = 65_536;
 const MAX_RETIRED: usize = 1024;
 /// What is kept of processes that belong to no rank, for a detector that finds one later.
 const KEPT_NS: u64 = 10_000_000_000;
@@ -268,16 +268,13 @@ impl Ledger {
         process
     }
 
-    /// Makes room: for a process that is gone if there is one, else for the one not heard of for longest.
+    /// Makes room: processes that are gone are dropped first, then those not heard of for longest.
     fn evict(&mut self) {
-        let ranks = &self.ranks;
-        let stale = self
-            .processes
-            .iter()
-            .filter(|(pid, _)| !ranks.contains_key(pid))
-            .min_by_key(|(_, process)| (process.exited_ns.is_none(), process.last_seen_ns))
-            .map(|(pid, _)| *pid);
-        if let Some(pid) = stale {
+        let no_rank = self.processes.iter().filter(|(pid, _)| !self.ranks.contains_key(pid));
+        let mut stale: Vec<(bool, u64, u32)> =
+            no_rank.map(|(pid, process)| (process.exited_ns.is_none(), process.last_seen_ns, *pid)).collect();
+        stale.sort_unstable();
+        for (_, _, pid) in stale.into_iter().take(MAX_PROCESSES / 8) {
             self.retire(pid);
             self.lost.processes += 1;
         }

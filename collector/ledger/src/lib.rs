@@ -9,6 +9,8 @@
 //! nanosecond is given away once; nothing is normalised afterwards.
 
 mod attribute;
+#[cfg(test)]
+mod bounds;
 mod calls;
 mod diagnose;
 mod handover;

@@ -101,9 +101,10 @@ impl Rank {
         now_ns: u64,
     ) -> Vec<Closed> {
         let mut closed = Vec::new();
+        // Where too many wait, the older half goes with what is known.
+        let keep = if self.pending.len() > MAX_PENDING { MAX_PENDING / 2 } else { MAX_PENDING };
         while let Some(piece) = self.pending.front() {
-            let full = self.pending.len() > MAX_PENDING;
-            if !full && !self.is_final(piece, processes, config, now_ns) {
+            if self.pending.len() <= keep && !self.is_final(piece, processes, config, now_ns) {
                 break;
             }
             let Some(piece) = self.pending.pop_front() else { break };
@@ -236,7 +237,7 @@ impl Rank {
         let Some(wait) = piece.wait.filter(|wait| wait.source == Source::Shim) else { return };
         let Some(producer) = producer_pid.and_then(|pid| processes.get_mut(&pid)) else { return };
         if let Some(batch) = producer.shim.find(loader_of(&wait), wait.index, wait.exit_ns) {
-            producer.shim.paired(&batch);
+            producer.shim.paired(&batch, wait.loader);
         }
     }
 }

@@ -41,7 +41,7 @@ pub(crate) struct Shim {
     bare: Option<Batch>,
     pub(crate) batches_made: u64,
     pub(crate) samples_made: u64,
-    /// Loader and worker number of the last batch.
+    /// Loader and worker number. A worker itself may not know which loader it serves: its batches tell.
     pub(crate) last_place: Option<(u16, u32)>,
     pub(crate) history_dropped: u64,
 }
@@ -73,7 +73,8 @@ impl Shim {
             cpu_ns: record.d,
         };
         self.batches_made += 1;
-        self.last_place = Some((record.loader, record.id));
+        let loader = self.last_place.map_or(record.loader, |(loader, _)| loader);
+        self.last_place = Some((loader, record.id));
         self.bare = Some(batch);
         self.batches.push_back(batch);
         if self.batches.len() > MAX_BATCHES {
@@ -229,8 +230,12 @@ impl Shim {
             .copied()
     }
 
-    /// Drops a batch that was paired, and what an earlier iterator left under the same index.
-    pub(crate) fn paired(&mut self, paired: &Batch) {
+    /// Drops a batch that `loader` was found to have waited for, and what an earlier iterator left under the same
+    /// index.
+    pub(crate) fn paired(&mut self, paired: &Batch, loader: u16) {
+        if let Some((of, _)) = &mut self.last_place {
+            *of = loader;
+        }
         self.batches.retain(|batch| {
             batch.index != paired.index || batch.loader != paired.loader || batch.ready_ns > paired.ready_ns
         });

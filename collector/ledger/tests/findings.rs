@@ -165,3 +165,20 @@ fn a_stall_that_the_device_did_not_feel_is_no_verdict() {
     assert_eq!(summary.verdict.finding, "no data stall", "{}", summary.verdict.sentence);
     assert!(names(&summary).contains(&"no-data-stall"));
 }
+
+#[test]
+fn workers_of_two_loaders_are_kept_apart() {
+    let mut stage = Stage::new();
+    stage.greet(102, TRAINER, ProcessKind::Worker, 0, 1);
+    stage.did(WORKER, 0, 100, Does::Cpu);
+    stage.did(102, 0, 100, Does::Cpu);
+    // Both call themselves worker 0 of loader 0.
+    stage.batch(WORKER, 0, 20, 0);
+    stage.batch(102, 0, 20, 0);
+    stage.wait_for(TRAINER, 0, WORKER, 0, 30, 0, wait_flags::FIRST);
+    stage.wait_for(TRAINER, 1, 102, 40, 50, 0, wait_flags::FIRST | wait_flags::NO_GRAD);
+    stage.finish(200);
+    let summary = stage.ledger.summary();
+    let pids: Vec<u32> = summary.ranks[0].workers.iter().map(|load| load.pid).collect();
+    assert_eq!(pids, [WORKER, 102]);
+}
