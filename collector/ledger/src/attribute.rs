@@ -136,7 +136,8 @@ pub(crate) struct Trainer<'a> {
 pub(crate) fn own_part(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64) -> Attributed {
     let mut out = Attributed::default();
     let mut at_ns = a_ns;
-    for call in trainer.calls {
+    let first = trainer.calls.partition_point(|call| call.end_ns <= a_ns);
+    for call in trainer.calls.range(first..).take_while(|call| call.start_ns < b_ns) {
         let (from_ns, to_ns) = (call.start_ns.max(at_ns), call.end_ns.min(b_ns));
         if from_ns >= to_ns {
             continue;

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Later times are no times: two years after boot.
 const MAX_TIME_NS: u64 = 1 << 56;
 pub(crate) const MAX_PROCESSES: usize = kernel::MAX_TASKS as usize;
-pub(crate) const MAX_STEPS_OUT: usize = 65_536;
+pub(crate) const MAX_STEPS_OUT: usize = 16_384;
 const MAX_RETIRED: usize = 1024;
 /// What is kept of processes that belong to no rank, for a detector that finds one later.
 const KEPT_NS: u64 = 10_000_000_000;

@@ -208,7 +208,8 @@ impl Shim {
     /// Nanoseconds of `[a_ns, b_ns)` inside wrapped opens and reads; a sample that is cut gives in proportion.
     pub(crate) fn reading(&self, a_ns: u64, b_ns: u64) -> u64 {
         let mut sum_ns = 0u64;
-        for sample in self.samples.iter().rev().take_while(|sample| sample.end_ns > a_ns) {
+        let first = self.samples.partition_point(|sample| sample.end_ns <= a_ns);
+        for sample in self.samples.range(first..).take_while(|sample| sample.start_ns < b_ns) {
             let overlap_ns = sample.end_ns.min(b_ns).saturating_sub(sample.start_ns.max(a_ns));
             sum_ns =
                 sum_ns.saturating_add(scale(sample.reading_ns, overlap_ns, sample.end_ns - sample.start_ns));

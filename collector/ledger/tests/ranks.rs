@@ -41,7 +41,7 @@ fn step(stage: &mut Stage, at: u64, index: u64, slow: usize, fetch: u64) -> u64 
 }
 
 fn training(phases: &[PhaseSummary]) -> &PhaseSummary {
-    phases.iter().find(|phase| phase.phase == Training).unwrap()
+    phases.iter().find(|phase| phase.phase == Training).expect("no training")
 }
 
 fn share(phases: &[PhaseSummary], cause: Cause) -> f64 {
