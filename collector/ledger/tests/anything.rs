@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug)]
 enum Event {
     Kernel(kernel::Record),
-    Slot(TaskSlot),
+    Slot(Box<TaskSlot>),
     Lane(u32, lane::Record),
     Greet(u32, u8),
     Gone(u32),
@@ -90,7 +90,7 @@ fn event() -> impl Strategy<Value = Event> {
     let slot = (pid(), moment(), times(), 0..6u8, any::<u8>()).prop_map(
         |(pid, since_ns, total, state, blocked_in)| {
             let slice_start_ns = since_ns / 2;
-            Event::Slot(TaskSlot {
+            Event::Slot(Box::new(TaskSlot {
                 tid: pid,
                 tgid: pid,
                 since_ns,
@@ -99,7 +99,7 @@ fn event() -> impl Strategy<Value = Event> {
                 state,
                 blocked_in,
                 ..Default::default()
-            })
+            }))
         },
     );
     prop_oneof![

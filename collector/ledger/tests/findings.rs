@@ -50,7 +50,8 @@ fn a_job_that_waits_for_storage_is_fetch_bound() {
 #[test]
 fn each_cause_has_its_finding() {
     use Does::*;
-    let cases: [(&str, &str, &[(u64, Does)], &[(u64, Does)]); 6] = [
+    type Doing = &'static [(u64, Does)];
+    let cases: [(&str, &str, Doing, Doing); 6] = [
         ("prep-bound", "prep-bound", &[(50, Cpu)], &[(50, Cpu)]),
         ("starved", "starved-workers", &[(50, Cpu)], &[(10, Cpu), (40, Runnable)]),
         ("transfer-bound", "transfer-bound", &[(50, Cpu)], &[]),
