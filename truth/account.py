@@ -144,6 +144,20 @@ class Account:
         self.threads[key].charge(enter_ns, cut_ns, causes, AWAITED, AWAITED_REST)
         causes["transfer"] += exit_ns - cut_ns
 
+    def hidden_ns(self, pid: int, start_ns: int, end_ns: int) -> int:
+        """The part of the waits in the window during which the device still had work; 0 without a device."""
+        hidden_ns, busy_until_ns = 0, 0
+        entered_ns = None
+        for mark in self.threads[pid, pid].marks:
+            if mark.did == Did.DEVICE:
+                busy_until_ns = mark.value
+            elif mark.did == Did.ENTER:
+                entered_ns = mark.time_ns
+            elif mark.did == Did.EXIT:
+                until_ns = min(mark.time_ns, busy_until_ns, end_ns)
+                hidden_ns += max(0, until_ns - max(entered_ns, start_ns))
+        return hidden_ns
+
     def training(self, pid: int) -> list[tuple[int, int]]:
         """The stretches that are training: steps of training that are not the first of their iterator, and what
         follows an iterator's last batch until its end."""

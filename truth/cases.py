@@ -16,6 +16,8 @@ class Case:
     no_stall: bool = False
     # The report has to name this rank as the slow one.
     slow_rank: int | None = None
+    # A device works asynchronously; this many points its hidden waits may be off.
+    hidden_bar: float | None = None
     # Run at reduced length by the tests, too.
     tested: bool = False
     # Read limits of the storage: MiB/s, requests/s.
@@ -72,6 +74,7 @@ CASES = [
         kernel_bar=None,
         slow_rank=2,
     ),
+    Case("device", "--workers 2 --compute-ms 2 --device-ms 15 --prep-ms 0.5", hidden_bar=2, tested=True),
     Case("no-stall", "--workers 1 --source none --prep-ms 0.2 --compute-ms 60", no_stall=True, tested=True),
     Case("own-lock", "--workers 1 --source none --prep-ms 0.2 --lock-ms 20", no_stall=True),
     Case("own-request", "--workers 1 --source none --prep-ms 0.2 --request-ms 20", no_stall=True),

@@ -27,6 +27,9 @@ class Comparison:
     seen_ns: int
     truth_ns: int
     steps: int
+    # Waits that the device did not feel: truth, and what was seen (None: no device was watched).
+    true_hidden: float
+    seen_hidden: float | None
 
     def error(self, cause: str) -> float:
         return self.seen[cause] - self.truth[cause]
@@ -68,6 +71,7 @@ def compare_rank(rank: int, pid: int, rows: list[sqlite3.Row], account: Account)
     )
     if true_ns == 0:
         raise NotComparable(f"what the recording calls training of rank {rank} is none")
+    hidden = [row["hidden_ns"] for row in rows if row["hidden_ns"] is not None]
     return Comparison(
         rank,
         {cause: 100 * truth[cause] / wall_ns for cause in CAUSES},
@@ -75,6 +79,8 @@ def compare_rank(rank: int, pid: int, rows: list[sqlite3.Row], account: Account)
         wall_ns,
         true_ns,
         len(rows),
+        100 * sum(account.hidden_ns(pid, row["start_ns"], row["end_ns"]) for row in rows) / wall_ns,
+        100 * sum(hidden) / wall_ns if hidden else None,
     )
 
 

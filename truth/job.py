@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import sources
 from checkpoints import Checkpoints
+from device import fake
 from log import Did, Phase, log
 from work import Trainer, burn
 
@@ -196,6 +197,8 @@ class Loop:
     def step(self):
         options, mine = self.options, log()
         self.trainer.step(mine, self.compute_ns)
+        if options.device_ms:
+            mine.mark(Did.DEVICE, fake().submit(int(options.device_ms * MS)))
         if options.slow_rank >= 0:
             torch.distributed.all_reduce(torch.ones(1024))
             mine.mark(Did.COLLECTIVE, self.steps)

@@ -40,6 +40,8 @@ class Did(IntEnum):
     END = 12
     # This process is the trainer whose rank is `value`.
     RANK = 13
+    # The device got work and will be done with all of it at `value`.
+    DEVICE = 14
 
 
 class Phase(IntEnum):

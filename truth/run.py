@@ -1,5 +1,6 @@
 """Runs one truth job, with or without the profiler beside it, on storage as slow as its case says."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -43,6 +44,10 @@ class Bench:
         self.stack = ExitStack()
 
     def __enter__(self) -> "Bench":
+        WORK.mkdir(parents=True, exist_ok=True)
+        # One at a time: storage, logs and recording have fixed places, and a neighbour would be in the figures.
+        lock = self.stack.enter_context(open(WORK / "lock", "w"))
+        fcntl.flock(lock, fcntl.LOCK_EX)
         storage = SlowStorage(WORK / "storage.img", WORK / "storage", size_mb=768)
         self.storage = self.stack.enter_context(storage)
         self.port = self.stack.enter_context(request_server())
@@ -70,7 +75,7 @@ class Bench:
         """The job without the profiler: what it does to itself."""
         logs = fresh(WORK / "logs")
         done = subprocess.run(
-            self.command(case, self.seconds), env=environment(logs), capture_output=True, text=True, check=False
+            self.command(case, self.seconds), env=environment(logs, case), capture_output=True, text=True, check=False
         )
         must(done.returncode == 0, f"{case.name} failed", done.stderr)
         return Account.of_folder(logs)
@@ -81,7 +86,7 @@ class Bench:
         command = [STALLSCOPE, "run", "--name", case.name, "-o", recording, *options, "--"]
         done = subprocess.run(
             [*command, *self.command(case, self.seconds)],
-            env=environment(logs),
+            env=environment(logs, case),
             capture_output=True,
             text=True,
             check=False,
@@ -95,7 +100,7 @@ class Bench:
         # The job has to outlast the attachment.
         command = self.command(case, self.seconds + 6)
         output = open(WORK / "job.txt", "w+")
-        with output, subprocess.Popen(command, env=environment(logs), stdout=output, stderr=output) as job:
+        with output, subprocess.Popen(command, env=environment(logs, case), stdout=output, stderr=output) as job:
             try:
                 while not trains(logs, case.ranks):
                     must(job.poll() is None, f"{case.name} ended before it trained", (WORK / "job.txt").read_text())
@@ -138,8 +143,9 @@ def trains(logs: Path, ranks: int) -> bool:
     return len(pids) == ranks and all(len(account.steps(pid)) > 4 for pid in pids)
 
 
-def environment(logs: Path) -> dict:
-    return {**os.environ, FOLDER: str(logs), "OMP_NUM_THREADS": "1"}
+def environment(logs: Path, case: Case) -> dict:
+    device = {"STALLSCOPE_DEVICE": "device:fake"} if case.hidden_bar else {}
+    return {**os.environ, FOLDER: str(logs), "OMP_NUM_THREADS": "1", **device}
 
 
 def fresh(folder: Path) -> Path:

@@ -1,10 +1,4 @@
 """The truth calculator on logs written by hand."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from account import CAUSES, Account
 from log import Did, Mark, Phase
 
@@ -147,3 +141,21 @@ def test_phases_and_first_batches_are_told_apart():
     assert account.ranks() == {3: 10}
     assert [step.first for step in account.steps(10)] == [True, False, True, False, True, False]
     assert account.training(10) == [(10, 20), (20, 30), (70, 80)]
+
+
+def test_a_wait_is_hidden_as_long_as_the_device_had_work():
+    trainer = [
+        (0, 0, Did.BEGIN),
+        (10, 0, Did.ENTER),
+        (20, 0, Did.EXIT, 1),
+        (30, 0, Did.DEVICE, 60),
+        (40, 0, Did.ENTER),
+        (90, 0, Did.EXIT, 2),
+        (95, 0, Did.DEVICE, 200),
+        (100, 0, Did.ENTER),
+        (150, 0, Did.EXIT, 3),
+    ]
+    account = job([(0, 0, Did.BEGIN)], trainer)
+    assert account.hidden_ns(10, 20, 150) == 20 + 50
+    assert account.hidden_ns(10, 50, 90) == 10
+    assert account.hidden_ns(10, 0, 30) == 0

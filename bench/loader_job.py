@@ -1,0 +1,89 @@
+"""The job of `make bench-overhead`: torchvision's ImageFolder through a DataLoader into a small model.
+
+Prints a line of JSON for each epoch, and starts an epoch for each line that it reads. Nothing here knows of a profiler,
+except for --profile, which turns torch's own on.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader
+from torchvision import datasets, transforms
+
+
+def processes(workers) -> list[int]:
+    return [os.getpid(), *(worker.pid for worker in workers)]
+
+
+def cpu_ns(pids: list[int]) -> int:
+    """CPU time of every live thread."""
+    return sum(
+        int(schedstat.read_text().split()[0])
+        for pid in pids
+        for schedstat in Path(f"/proc/{pid}/task").glob("*/schedstat")
+    )
+
+
+def read_bytes(pids: list[int]) -> int:
+    """Bytes that had to come from storage."""
+    return sum(int(Path(f"/proc/{pid}/io").read_text().split("read_bytes: ")[1].split()[0]) for pid in pids)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--profile", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    images = datasets.ImageFolder(args.data, transforms.ToTensor())
+    loader = DataLoader(
+        images, args.batch_size, shuffle=True, num_workers=args.workers, persistent_workers=True, drop_last=True
+    )
+    model = torch.nn.Sequential(torch.nn.AvgPool2d(8), torch.nn.Flatten(), torch.nn.LazyLinear(len(images.classes)))
+    model(images[0][0][None])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def epoch() -> int:
+        samples = 0
+        for batch, labels in loader:
+            loss = torch.nn.functional.cross_entropy(model(batch), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            samples += len(labels)
+        return samples
+
+    def measured() -> dict:
+        workers = loader._iterator._workers
+        for path, _ in images.samples:
+            Path(path).read_bytes()
+        pids = processes(workers)
+        bytes_before, cpu_before, start = read_bytes(pids), cpu_ns(pids), time.monotonic()
+        if args.profile:
+            with torch.profiler.profile():
+                samples = epoch()
+        else:
+            samples = epoch()
+        return {
+            "seconds": time.monotonic() - start,
+            "cpu_s": (cpu_ns(pids) - cpu_before) / 1e9,
+            "samples": samples,
+            "read_bytes": read_bytes(pids) - bytes_before,
+            "pid": os.getpid(),
+        }
+
+    epoch()
+    print(json.dumps({"pid": os.getpid()}), flush=True)
+    for _ in sys.stdin:
+        print(json.dumps(measured()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

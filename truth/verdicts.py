@@ -1,0 +1,19 @@
+"""Whether a report draws the conclusion that its truth job calls for."""
+
+from cases import Case
+
+DATA_CAUSES = {"fetch", "prep", "starved", "transfer"}
+
+
+def complaint(case: Case, report: dict) -> str | None:
+    """What is wrong with the conclusions of `stallscope report --format json`; None when nothing is."""
+    verdict, diagnoses = report["verdict"], report["diagnoses"]
+    if case.no_stall:
+        stalls = [found["name"] for found in diagnoses if found["cause"] in DATA_CAUSES]
+        if stalls or verdict["finding"].split("-")[0] in DATA_CAUSES:
+            return f"no data stall was to be found, but the report says '{verdict['sentence']}' and {stalls}"
+    if case.slow_rank is not None:
+        said = [verdict["sentence"], *(found["finding"] for found in diagnoses)]
+        if not any(f"rank {case.slow_rank}" in sentence for sentence in said):
+            return f"rank {case.slow_rank} was the slow one, but the report only says {said}"
+    return None
