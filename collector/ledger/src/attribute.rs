@@ -80,9 +80,9 @@ pub(crate) struct Attributed {
     pub(crate) unexplained: Unexplained,
     pub(crate) kernel_ns: u64,
     pub(crate) shim_ns: u64,
-    /// Part of `transfer` during which the producer was reading or faulting: a page fault holds the
-    /// interpreter's lock, so the previous batch can't leave meanwhile.
-    pub(crate) transfer_behind_fetch_ns: u64,
+    /// Part of `transfer` during which the producer was in a page fault: that holds the interpreter's lock, so
+    /// the previous batch can't leave meanwhile.
+    pub(crate) transfer_behind_fault_ns: u64,
 }
 
 impl Attributed {
@@ -102,7 +102,7 @@ impl Attributed {
         self.unexplained.add(&other.unexplained);
         self.kernel_ns += other.kernel_ns;
         self.shim_ns += other.shim_ns;
-        self.transfer_behind_fetch_ns += other.transfer_behind_fetch_ns;
+        self.transfer_behind_fault_ns += other.transfer_behind_fault_ns;
         self
     }
 }
@@ -243,7 +243,7 @@ pub(crate) fn wait_part(wait: &Wait<'_>) -> Attributed {
         out.shim_ns += seen.shim_ns;
         out.causes[Cause::Transfer] += wait.exit_ns - ready_ns;
         if !wait.in_process {
-            out.transfer_behind_fetch_ns += blocked_in_fetch(&seen.activity);
+            out.transfer_behind_fault_ns += seen.activity.of(Blocked::Fault);
         }
     }
     out

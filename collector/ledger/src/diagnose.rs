@@ -154,13 +154,13 @@ fn starved(figures: &Figures<'_>) -> Option<Diagnosis> {
 fn transfer_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     let share = figures.share(Cause::Transfer);
     let mut evidence = of_time(figures, share);
-    let behind = figures.transfer_behind_fetch_share;
+    let behind = figures.transfer_behind_fault_share;
     let mut advice = "Return fewer and larger tensors in a batch (each crosses on its own), or try \
                       torch.multiprocessing.set_sharing_strategy('file_system')"
         .to_owned();
     if behind >= 0.25 {
         evidence.push_str(&format!(
-            "; for {} of it the worker was blocked reading its next batch",
+            "; for {} of it the worker was in page faults of its next batch",
             percent(behind)
         ));
         advice.push_str(

@@ -47,7 +47,7 @@ pub(crate) struct Rank {
     pub(crate) compared: Compared,
     /// Over training.
     pub(crate) unexplained: Unexplained,
-    pub(crate) transfer_behind_fetch_ns: u64,
+    pub(crate) transfer_behind_fault_ns: u64,
     /// Loads of workers that are gone, by loader and place.
     pub(crate) retired: BTreeMap<(u16, u32), WorkerLoad>,
     pub(crate) batches_unseen: u64,
@@ -71,7 +71,7 @@ impl Rank {
             tallies: Tallies::default(),
             compared: Compared::default(),
             unexplained: Unexplained::default(),
-            transfer_behind_fetch_ns: 0,
+            transfer_behind_fault_ns: 0,
             retired: BTreeMap::new(),
             batches_unseen: 0,
             shim_handovers: 0,
@@ -196,7 +196,7 @@ impl Rank {
         }
         if piece.phase == Phase::Training {
             self.unexplained.add(&both.unexplained);
-            self.transfer_behind_fetch_ns += both.transfer_behind_fetch_ns;
+            self.transfer_behind_fault_ns += both.transfer_behind_fault_ns;
         }
         self.pair(piece, producer_pid, processes);
         let hidden_ns = self.hidden_ns(piece, &waited.causes);

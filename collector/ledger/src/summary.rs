@@ -37,7 +37,7 @@ pub(crate) struct Figures<'a> {
     /// Share of the job's training time in which each of `ranks` was the slowest.
     pub(crate) slowest_share: Vec<f64>,
     pub(crate) unexplained: Unexplained,
-    pub(crate) transfer_behind_fetch_share: f64,
+    pub(crate) transfer_behind_fault_share: f64,
     pub(crate) disagreement_share: Option<f64>,
     pub(crate) kernel_seen: bool,
     pub(crate) shim_seen: bool,
@@ -87,7 +87,7 @@ pub(crate) fn summarise(ledger: &Ledger) -> Summary {
     let disagreement_share = disagreement(ranks.iter().map(|rank| &rank.compared));
     let mut unexplained = Unexplained::default();
     ranks.iter().for_each(|rank| unexplained.add(&rank.unexplained));
-    let behind_ns: u64 = ranks.iter().map(|rank| rank.transfer_behind_fetch_ns).sum();
+    let behind_ns: u64 = ranks.iter().map(|rank| rank.transfer_behind_fault_ns).sum();
     let training: Vec<Causes> = ranks.iter().map(|rank| rank.tallies.phase(Phase::Training).causes).collect();
     let transfer_ns: u64 = training.iter().map(|causes| causes[Cause::Transfer]).sum();
     let slowest_ns: u64 = ledger.job.slowest_ns.values().sum();
@@ -107,7 +107,7 @@ pub(crate) fn summarise(ledger: &Ledger) -> Summary {
             .map(|rank| share(ledger.job.slowest_ns.get(&rank.pid).copied().unwrap_or(0), slowest_ns))
             .collect(),
         unexplained,
-        transfer_behind_fetch_share: share(behind_ns, transfer_ns),
+        transfer_behind_fault_share: share(behind_ns, transfer_ns),
         disagreement_share,
         kernel_seen: ledger.kernel_seen,
         shim_seen: ledger.processes.values().any(|process| process.greeted)
