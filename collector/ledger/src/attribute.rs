@@ -130,6 +130,9 @@ pub(crate) struct Trainer<'a> {
     pub(crate) calls: &'a VecDeque<Call>,
     pub(crate) several_ranks: bool,
     pub(crate) has_device: bool,
+    /// The waits come from the kernel alone, which sees them from the first sleep on: what a hand-over does
+    /// before and after (one Unix socket exchange a tensor) lies in the own part.
+    pub(crate) kernel_waits: bool,
 }
 
 /// The trainer's own part `[a_ns, b_ns)`: outside any wait for a batch.
@@ -193,6 +196,7 @@ fn own_work(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64, out: &mut Attributed) {
             Blocked::FutexNet | Blocked::Net => peer_or_unknown(trainer, kind, ns, out),
             // Written by hand, without a saver that is hooked.
             Blocked::FileWrite | Blocked::Sync | Blocked::Rename => out.causes[Cause::Persist] += ns,
+            Blocked::Unix | Blocked::Pipe if trainer.kernel_waits => out.causes[Cause::Transfer] += ns,
             // A driver that lets its caller sleep until the device is done.
             Blocked::Other | Blocked::Poll if trainer.has_device => out.causes[Cause::Compute] += ns,
             _ => out.unknown(Some(kind), ns),
@@ -252,7 +256,7 @@ pub(crate) fn wait_part(wait: &Wait<'_>) -> Attributed {
 /// Blocked in storage or network. A futex that a thread ended which had itself been woken from a socket is a
 /// client with threads of its own; Unix sockets and `epoll` in the midst of a batch are requests to a cache or
 /// an event loop.
-fn blocked_in_fetch(activity: &Activity) -> u64 {
+pub(crate) fn blocked_in_fetch(activity: &Activity) -> u64 {
     [
         Blocked::FileRead,
         Blocked::FileWrite,
@@ -267,6 +271,13 @@ fn blocked_in_fetch(activity: &Activity) -> u64 {
     .iter()
     .map(|kind| activity.of(*kind))
     .sum()
+}
+
+/// Asleep in the midst of a batch for something that is neither a file nor a socket of its own (a client
+/// library's lock, a service's pause, a device): the data are on their way to the producer all the same.
+pub(crate) fn asleep(activity: &Activity) -> u64 {
+    let futex_ns = activity.of(Blocked::Futex);
+    futex_ns - futex_ns.min(activity.sibling_cpu_ns) + activity.of(Blocked::Sleep) + activity.of(Blocked::Other)
 }
 
 /// The part of a wait during which its producer was at work; `in_batch`: on the awaited batch.
@@ -289,12 +300,7 @@ fn produce(wait: &Wait<'_>, producer: &View<'_>, a_ns: u64, b_ns: u64, in_batch:
     let wrapped_cpu_ns = crate::timeline::scale(wrapped_ns, times.cpu_ns, times.cpu_ns + times.runnable_ns);
     let read_on_cpu_ns = read_on_cpu_ns.max(wrapped_cpu_ns.min(times.cpu_ns));
 
-    // Asleep in the midst of a batch for something that is neither a file nor a socket of its own (a client
-    // library's lock, a service's pause, a device): the batch is on its way to the producer all the same.
-    let asleep_ns =
-        activity.of(Blocked::Futex) - helped_ns + activity.of(Blocked::Sleep) + activity.of(Blocked::Other);
-
-    out.causes[Cause::Fetch] += blocked_ns + read_on_cpu_ns + asleep_ns;
+    out.causes[Cause::Fetch] += blocked_ns + read_on_cpu_ns + asleep(activity);
     out.causes[Cause::Starved] += times.runnable_ns;
     out.causes[Cause::Prep] += times.cpu_ns - read_on_cpu_ns + helped_ns;
 

@@ -280,6 +280,8 @@ fn uneven_workers(figures: &Figures<'_>) -> Option<Diagnosis> {
     }
     let busy = |load: &WorkerLoad| load.wall_ns.saturating_sub(load.idle_ns);
     figures.ranks.iter().find_map(|rank| {
+        // The kernel alone does not know who made batches, and when a worker began.
+        rank.workers.iter().find(|load| load.batches > 0)?;
         let number = rank.workers.len() as u64;
         let sum_ns = rank.workers.iter().map(busy).fold(0, u64::saturating_add);
         let most = rank.workers.iter().max_by_key(|load| busy(load))?;

@@ -1,6 +1,6 @@
 //! One process of the job: what the kernel and its own shim told of it.
 
-use crate::attribute::View;
+use crate::attribute::{View, asleep, blocked_in_fetch};
 use crate::shim::Shim;
 use crate::timeline::{Activity, Pushed, Stretch, Timeline};
 use stallscope_abi::kernel::{Blocked, Slice, TaskSlot};
@@ -94,7 +94,7 @@ impl Process {
 
     pub(crate) fn load(&self) -> WorkerLoad {
         let total = if self.kernel.is_empty() { &self.shim.timeline.total } else { &self.kernel.total };
-        let mut load = load_of(total);
+        let mut load = load_of(total, self.facts.kind == ProcessKind::Worker);
         load.pid = self.facts.pid;
         load.batches = self.shim.batches_made;
         load.samples = self.shim.samples_made;
@@ -103,13 +103,13 @@ impl Process {
     }
 }
 
-fn load_of(total: &Activity) -> WorkerLoad {
+/// A worker that is blocked waits for data, but in a pipe for an index; what others sleep for nobody knows.
+fn load_of(total: &Activity, worker: bool) -> WorkerLoad {
     let times = &total.times;
     let read_on_cpu_ns = times.cpu_read_ns.min(times.cpu_ns);
-    let reading_ns: u64 = [Blocked::FileRead, Blocked::Fault, Blocked::Net, Blocked::FutexNet]
-        .iter()
-        .map(|kind| total.of(*kind))
-        .fold(read_on_cpu_ns, u64::saturating_add);
+    let asleep_ns = if worker { asleep(total) } else { 0 };
+    let blocked_in_fetch_ns = blocked_in_fetch(total).saturating_add(asleep_ns);
+    let reading_ns = blocked_in_fetch_ns.saturating_add(read_on_cpu_ns);
     let blocked_ns = times.blocked_ns.iter().fold(0, |sum: u64, ns| sum.saturating_add(*ns));
     let wall_ns = times.cpu_ns.saturating_add(times.runnable_ns).saturating_add(blocked_ns);
     let cpu_ns = times.cpu_ns - read_on_cpu_ns;

@@ -157,7 +157,9 @@ impl Rank {
             let producer = producer_pid.and_then(|pid| processes.get(&pid));
             let batch =
                 piece.wait.as_ref().zip(producer).and_then(|(wait, producer)| batch_of(wait, producer));
-            if piece.wait.is_some() && batch.is_none() {
+            // Of a batch that was there already the kernel alone sees nothing, and nobody waited for it.
+            let told = piece.wait.is_some_and(|wait| wait.source == Source::Shim);
+            if told && batch.is_none() {
                 self.batches_unseen += 1;
             }
             let account = |kernel: bool| {
@@ -167,6 +169,7 @@ impl Rank {
                     calls: self.calls.all(),
                     several_ranks,
                     has_device: self.has_device,
+                    kernel_waits: self.shim_handovers == 0,
                 };
                 let wait = piece.wait.map(|wait| Wait {
                     enter_ns,

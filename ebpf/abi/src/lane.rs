@@ -34,7 +34,8 @@ pub enum Kind {
     /// Trainer: a loader was iterated from the start (an epoch began). `a`: iterators so far of this loader.
     /// `d`: [`wait_flags`].
     IterStart = 3,
-    /// Trainer: that iterator is exhausted or was dropped. `a`: batches handed over.
+    /// Trainer: that iterator is exhausted or was dropped. `a`: batches handed over. `b`: when the `next()` that
+    /// found the end was entered, 0 if none did.
     IterEnd = 4,
     /// Worker (or the trainer without workers): one sample, or one `__getitems__`, was made. `id`: samples.
     /// `a`: when it was begun. `b`: index of the batch. `c`: nanoseconds of it inside wrapped opens and reads.
