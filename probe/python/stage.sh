@@ -12,6 +12,9 @@ case $profile in
 esac
 cargo build --quiet --manifest-path "$here/Cargo.toml" $flags
 staged=$target/python/stallscope
+# Two at a time would lay out half of each.
+exec 9>"$target/stage.lock"
+flock 9
 rm -rf "$staged.new"
 mkdir -p "$staged.new"
 (cd "$here/stallscope" && find . -name '*.py' -print) | while read -r file; do

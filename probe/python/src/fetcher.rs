@@ -7,7 +7,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyString};
 use pyo3::{PyTraverseError, PyVisit, intern};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A data set whose samples are timed.
 #[pyclass(frozen, module = "stallscope._native")]
@@ -103,7 +102,6 @@ pub(crate) struct Fetch {
     iterable: bool,
     /// Without workers this is also where a batch begins and ends.
     in_process: bool,
-    batches: AtomicU64,
 }
 
 #[pymethods]
@@ -117,14 +115,7 @@ impl Fetch {
         iterable: bool,
         in_process: bool,
     ) -> Fetch {
-        Fetch {
-            fetcher,
-            shadow,
-            making: producer.making.clone(),
-            iterable,
-            in_process,
-            batches: AtomicU64::new(0),
-        }
+        Fetch { fetcher, shadow, making: producer.making.clone(), iterable, in_process }
     }
 
     fn __call__<'py>(&self, py: Python<'py>, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
@@ -138,8 +129,7 @@ impl Fetch {
             return fetcher.get_type().call_method1(intern!(py, "fetch"), (&fetcher, index));
         }
         if self.in_process {
-            let number = self.batches.fetch_add(1, Ordering::Relaxed);
-            guard::observe((), || self.making.begin(number));
+            guard::observe((), || self.making.begin(self.making.batch()));
         }
         let batch = shadow.call_method1(intern!(py, "fetch"), (index,));
         if self.iterable {

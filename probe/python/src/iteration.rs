@@ -1,6 +1,5 @@
 //! The trainer's side: one loader iterator, and the waits for its batches.
 
-use crate::fetcher::Fetch;
 use crate::producer::{Making, Producer, clock};
 use crate::{batch, clock, connection, device, fork, guard, lane};
 use pyo3::exceptions::PyStopIteration;
@@ -44,6 +43,10 @@ struct Progress {
     /// Samples in the index that was drawn last.
     drawn: u64,
     received: u64,
+    /// `next()` calls so far that found no end.
+    calls: u64,
+    /// Address of the fetcher that was last looked at.
+    fetcher: usize,
     /// pids by worker, beside the address of the process object they came from.
     pids: Vec<(usize, u32)>,
 }
@@ -166,8 +169,8 @@ impl Iteration {
         iterator: &Bound<'_, PyAny>,
     ) -> Option<(u64, Option<Asked>)> {
         let py = iterator.py();
-        if let Some(making) = &self.making {
-            return Some((making.batch(), Some(Asked { worker: 0, samples: progress.drawn })));
+        if self.making.is_some() {
+            return Some((progress.calls, Some(Asked { worker: 0, samples: progress.drawn })));
         }
         let received: u64 = iterator.getattr(intern!(py, "_rcvd_idx")).ok()?.extract().ok()?;
         let mut index = received.checked_sub(1);
@@ -273,8 +276,10 @@ pub(crate) fn enter(iterator: &Bound<'_, PyAny>) -> PyResult<bool> {
         WITHIN.set((fork::generation(), iterator.as_ptr() as usize));
         let first = if progress.batches == 0 { wait_flags::FIRST } else { 0 };
         progress.flags = iteration.flags | first | iteration.no_grad(iterator.py());
-        if first != 0 && iteration.making.is_none() {
-            iteration.tell_workers(&mut progress, iterator);
+        match &iteration.making {
+            Some(making) => making.expect(progress.calls),
+            None if first != 0 => iteration.tell_workers(&mut progress, iterator),
+            None => {}
         }
         progress.enter_ns = clock::now_ns();
         clock(ClockAt::WaitEnter, progress.enter_ns, iteration.loader);
@@ -293,8 +298,11 @@ fn observe_fetcher(iterator: &Bound<'_, PyAny>) -> PyResult<()> {
     let Some(iteration) = iteration(iterator) else { return Ok(()) };
     let Some(making) = &iteration.get().making else { return Ok(()) };
     let Ok(fetcher) = iterator.getattr(intern!(py, "_dataset_fetcher")) else { return Ok(()) };
-    if fetcher.getattr(intern!(py, "fetch")).is_ok_and(|fetch| fetch.is_instance_of::<Fetch>()) {
-        return Ok(());
+    {
+        let Ok(mut progress) = iteration.get().progress.try_lock() else { return Ok(()) };
+        if std::mem::replace(&mut progress.fetcher, fetcher.as_ptr() as usize) == fetcher.as_ptr() as usize {
+            return Ok(());
+        }
     }
     let producer = Bound::new(py, Producer { making: making.clone() })?;
     guard::ours(iteration.get().observe_fetcher.call1(py, (fetcher, producer)).map(drop))
@@ -318,6 +326,7 @@ pub(crate) fn leave(iterator: &Bound<'_, PyAny>, data: &Bound<'_, PyAny>) -> PyR
         let samples = batch::samples(data, asked, iteration.whole_batches);
         iteration.wait(&progress, now, pid.unwrap_or(0), index, samples, 0);
         progress.batches += 1;
+        progress.calls += 1;
         progress.enter_ns = 0;
         connection::look(now);
     });
@@ -337,8 +346,9 @@ pub(crate) fn stop(iterator: &Bound<'_, PyAny>, error: &Bound<'_, PyAny>) {
             if progress.enter_ns == 0 {
                 return;
             }
+            progress.calls += 1;
             if !error.is_instance_of::<PyStopIteration>() {
-                let index = progress.received;
+                let index = if iteration.making.is_some() { progress.calls - 1 } else { progress.received };
                 iteration.wait(&progress, now, 0, index, 0, wait_flags::FAILED);
             }
             std::mem::take(&mut progress.enter_ns)

@@ -74,7 +74,12 @@ impl Making {
         connection::look(now);
     }
 
-    /// Index of the batch begun last.
+    /// The batch to be begun next has this index; for the trainer's own, which no queue names.
+    pub(crate) fn expect(&self, batch: u64) {
+        self.batch.store(batch, Ordering::Relaxed);
+    }
+
+    /// Index of the batch begun last or to be begun.
     pub(crate) fn batch(&self) -> u64 {
         self.batch.load(Ordering::Relaxed)
     }

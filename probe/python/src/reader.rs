@@ -3,6 +3,9 @@ use pyo3::prelude::*;
 use rustix::fd::{FromRawFd, OwnedFd, RawFd};
 use stallscope_ring::Reader;
 
+/// `(time_ns, kind, loader, id, a, b, c, d)`
+type Fields = (u64, u16, u16, u32, u64, u64, u64, u64);
+
 /// The reading end of a lane, for tests and for looking into one by hand.
 #[pyclass(module = "stallscope._native")]
 #[derive(Debug)]
@@ -21,8 +24,8 @@ impl LaneReader {
         Reader::open(fd).map(LaneReader).map_err(|error| PyOSError::new_err(error.to_string()))
     }
 
-    /// Records as tuples `(time_ns, kind, loader, id, a, b, c, d)`.
-    fn drain(&mut self) -> Vec<(u64, u16, u16, u32, u64, u64, u64, u64)> {
+    /// What is there now, oldest first.
+    fn drain(&mut self) -> Vec<Fields> {
         let mut records = Vec::new();
         self.0.drain(|r| records.push((r.time_ns, r.kind, r.loader, r.id, r.a, r.b, r.c, r.d)));
         records

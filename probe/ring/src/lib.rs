@@ -8,14 +8,25 @@
 //! [`Greeting`] and [`Fact`] are the JSON lines that go with it over a Unix stream socket; see [`send_greeting`]
 //! and [`LineReader`].
 
+// Loom has atomics of its own, which no shared memory holds: under it the ring alone is built.
+#[cfg(not(loom))]
 mod error;
+#[cfg(not(loom))]
 mod lane;
+#[cfg(not(loom))]
 mod layout;
+#[cfg(not(loom))]
 mod message;
+#[cfg(not(loom))]
 mod socket;
+#[cfg_attr(loom, allow(dead_code, reason = "only its tests use it"))]
 mod spsc;
 
+#[cfg(not(loom))]
 pub use error::{Error, Result};
+#[cfg(not(loom))]
 pub use lane::{Drained, MAX_CAPACITY, Reader, Writer};
+#[cfg(not(loom))]
 pub use message::{Fact, Greeting, LoaderFact, PROTOCOL_VERSION, ProcessKind, RankFact};
+#[cfg(not(loom))]
 pub use socket::{LineReader, MAX_LINE_BYTES, Received, send_greeting, send_line};

@@ -109,6 +109,7 @@ impl Consumer {
 }
 
 #[cfg(all(test, loom))]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
     use loom::sync::Arc;

@@ -63,15 +63,13 @@ def _observed(parameters, args):
 def hook_fetchers(module):
     """`module`: torch.utils.data.dataloader."""
     global _map_fetcher, _iterable_fetcher
-    fetch = module._utils.fetch
-    _map_fetcher = attribute(fetch, "_MapDatasetFetcher")
-    _iterable_fetcher = attribute(fetch, "_IterableDatasetFetcher")
-    kind = attribute(module, "_DatasetKind")
-    for fetcher in (_map_fetcher, _iterable_fetcher):
+    fetchers = [attribute(module._utils.fetch, name) for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher")]
+    for fetcher in fetchers:
         parameters = list(inspect.signature(attribute(fetcher, "fetch")).parameters)
         if len(parameters) != 2:
             raise UnknownShape(f"{fetcher.__name__}.fetch takes {', '.join(parameters)}")
-    replace(kind, "create_fetcher", _create_fetcher)
+    replace(attribute(module, "_DatasetKind"), "create_fetcher", _create_fetcher)
+    _map_fetcher, _iterable_fetcher = fetchers
 
 
 def _create_fetcher(original):
@@ -98,6 +96,8 @@ def observe_own_fetcher(fetcher, producer):
 
 
 def _observe(fetcher, producer, in_process):
+    if _map_fetcher is None:
+        return
     if type(fetcher) not in (_map_fetcher, _iterable_fetcher):
         process.unavailable(f"The times of single samples cannot be seen in a {type(fetcher).__name__}.")
         return

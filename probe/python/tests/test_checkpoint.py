@@ -1,0 +1,152 @@
+"""Checkpoint calls, collectives and ranks."""
+
+import pytest
+from collector import CHECKPOINT, COLLECTIVE, ITER_START, WAIT, run
+from conftest import has
+
+TORCH_SAVE, DCP_SAVE, DCP_ASYNC_SAVE, SAFETENSORS = 1, 2, 3, 4
+SNAPSHOT, PERSIST = 0, 1
+
+SAVES = """
+import io, os, sys, threading, torch
+folder = sys.argv[1]
+state = {"weight": torch.zeros(100_000)}
+torch.save(state, folder + "/a.pt")
+with open(folder + "/b.pt", "wb") as file:
+    file.write(b"x" * 1000)
+    torch.save(state, file)
+torch.save(state, io.BytesIO())
+thread = threading.Thread(target=torch.save, args=(state, folder + "/c.pt"))
+thread.start()
+thread.join()
+try:
+    torch.save(state, folder + "/nowhere/d.pt")
+except (OSError, RuntimeError):
+    print("refused")
+print(torch.save.__name__, torch.save.__module__, torch.load(folder + "/a.pt")["weight"].sum().item())
+"""
+
+DISTRIBUTED_SAVES = """
+import sys, warnings, torch
+import torch.distributed.checkpoint as dcp
+warnings.simplefilter("ignore")
+folder = sys.argv[1]
+state = {"weight": torch.zeros(100_000)}
+dcp.save(state, checkpoint_id=folder + "/one")
+future = dcp.async_save(state, checkpoint_id=folder + "/two")
+future.result()
+"""
+
+RANKS = """
+import os, sys, torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.utils.data import DataLoader, TensorDataset
+
+def rank(number, path):
+    dist.init_process_group("gloo", init_method="file://" + path, rank=number, world_size=2)
+    for _ in DataLoader(TensorDataset(torch.arange(4)), batch_size=2):
+        dist.all_reduce(torch.ones(1))
+    dist.all_gather_object([None, None], number)
+    dist.all_reduce(torch.ones(1), async_op=True).wait()
+    dist.barrier()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    mp.spawn(rank, (sys.argv[1],), nprocs=2)
+"""
+
+
+def written(tmp_path, text):
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    return path
+
+
+def only_process(done):
+    assert done.code == 0, done.err
+    (process,) = [process for process in done.collector.processes if process.records]
+    return process
+
+
+def test_torch_save(python, tmp_path):
+    done = run([python, written(tmp_path, SAVES), tmp_path])
+    assert done.out == "refused\nsave torch.serialization 0.0\n"
+    saves = only_process(done).of(CHECKPOINT)
+    assert [save.id for save in saves] == [TORCH_SAVE] * 5 and {save.b for save in saves} == {PERSIST}
+    assert [save.d for save in saves] == [0, 0, 0, 1, 0]
+    size = (tmp_path / "a.pt").stat().st_size
+    assert saves[0].c == size and saves[3].c == (tmp_path / "c.pt").stat().st_size
+    assert saves[1].c == (tmp_path / "b.pt").stat().st_size - 1000
+    assert saves[2].c > 400_000 and saves[4].c == 0
+    assert all(save.a < save.time_ns for save in saves)
+
+
+def test_safetensors_counts_nested_calls_once(python, tmp_path):
+    if not has(python, "safetensors.torch"):
+        pytest.skip(f"SKIPPED: {python} has no safetensors")
+    text = """
+import sys, torch
+from safetensors.torch import save_file, save_model
+save_file({"weight": torch.zeros(1000)}, sys.argv[1] + "/a.safetensors")
+save_model(torch.nn.Linear(10, 10), sys.argv[1] + "/b.safetensors")
+"""
+    done = run([python, written(tmp_path, text), tmp_path])
+    saves = only_process(done).of(CHECKPOINT)
+    assert [save.id for save in saves] == [SAFETENSORS] * 2
+    assert [save.c for save in saves] == [(tmp_path / f"{name}.safetensors").stat().st_size for name in "ab"]
+
+
+def test_distributed_checkpoints(python, tmp_path):
+    if not has(python, "torch.distributed.checkpoint"):
+        pytest.skip(f"SKIPPED: the torch of {python} has no distributed checkpoints")
+    done = run([python, written(tmp_path, DISTRIBUTED_SAVES), tmp_path])
+    saves = only_process(done).of(CHECKPOINT)
+    assert [save.id for save in saves].count(DCP_SAVE) == 2, "DCP's own torch.save calls are a part of it"
+    sync = [save for save in saves if (save.id, save.d) == (DCP_SAVE, 0)]
+    background = [save for save in saves if (save.id, save.d) == (DCP_SAVE, 1)]
+    (snapshot,) = [save for save in saves if (save.id, save.b) == (DCP_ASYNC_SAVE, SNAPSHOT)]
+    drains = [save for save in saves if (save.id, save.b) == (DCP_ASYNC_SAVE, PERSIST)]
+    assert len(sync) == len(background) == 1 and sync[0].c > 400_000 and background[0].c > 400_000
+    assert snapshot.d == 0 and all(drain.time_ns >= snapshot.time_ns for drain in drains)
+    assert {save.id for save in saves} == {DCP_SAVE, DCP_ASYNC_SAVE}
+
+
+def test_ranks_and_collectives(python, tmp_path):
+    if not has(python, "torch.distributed.distributed_c10d"):
+        pytest.skip(f"SKIPPED: the torch of {python} has no distributed training")
+    done = run([python, written(tmp_path, RANKS), tmp_path / "rendezvous"])
+    assert done.code == 0, done.err
+    trainers = [process for process in done.collector.processes if process.kind == "trainer"]
+    told = [(fact["rank"], fact["world_size"]) for t in trainers for fact in t.told("kind")[-1:]]
+    assert sorted(told) == [(0, 2), (1, 2)]
+    for trainer in trainers:
+        assert len(trainer.of(WAIT)) == 2 and len(trainer.of(ITER_START)) == 1
+        collectives = trainer.of(COLLECTIVE)
+        assert 5 <= len(collectives) and all(c.a < c.time_ns for c in collectives)
+
+
+def test_the_launchers_ranks(tmp_path):
+    import json
+    import sys
+
+    from collector import PACKAGE
+
+    text = f"""
+import json, sys
+sys.path.insert(0, {str(PACKAGE)!r})
+from stallscope._hooks import ranks
+print(json.dumps(ranks.from_environment()))
+"""
+    cases = [
+        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, (3, 8, 1)),
+        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "2"}, (5, 6, 2)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (1, 2, 0)),
+        ({"RANK": "nonsense", "WORLD_SIZE": "2"}, (0, 1, 0)),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, (0, 1, 0)),
+        ({}, (0, 1, 0)),
+    ]
+    for variables, expected in cases:
+        done = run([sys.executable, written(tmp_path, text)], **variables)
+        fact = json.loads(done.out)
+        assert (fact["rank"], fact["world_size"], fact["local_rank"]) == expected, variables

@@ -1,0 +1,87 @@
+"""Idle time of an asynchronous device, with a fake one that does its work by the clock."""
+
+from collector import DEVICE_IDLE, WAIT, run
+
+FAKE = """
+import time
+
+class Device:
+    '''Work ends at `free_ns`; an event is complete when everything before it is.'''
+
+    def __init__(self):
+        self.free_ns = 0
+
+    def work(self, seconds):
+        self.free_ns = max(self.free_ns, time.monotonic_ns()) + int(seconds * 1e9)
+
+    def ready(self):
+        return True
+
+    def record(self):
+        return max(self.free_ns, time.monotonic_ns())
+
+    def query(self, event):
+        return event <= time.monotonic_ns()
+
+    def elapsed_ms(self, first, last):
+        return (last - first) / 1e6
+
+    def recycle(self, event):
+        pass
+
+device = Device()
+
+def get():
+    return device
+
+class Broken(Device):
+    def record(self):
+        raise RuntimeError("the device fell off the bus")
+
+def broken():
+    return Broken()
+"""
+
+TRAIN = """
+import time, fake
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        time.sleep(0.05)
+        return index
+
+for batch in DataLoader(Slow()):
+    fake.device.work(0.02)
+time.sleep(0.1)
+"""
+
+
+def job(python, tmp_path, device):
+    (tmp_path / "fake.py").write_text(FAKE)
+    (tmp_path / "train.py").write_text(TRAIN)
+    done = run([python, tmp_path / "train.py"], STALLSCOPE_DEVICE=device)
+    assert (done.code, done.err) == (0, "")
+    return done.collector.trainer()
+
+
+def test_the_device_is_idle_from_the_end_of_its_work_to_the_end_of_the_wait(python, tmp_path):
+    trainer = job(python, tmp_path, "fake:get")
+    waits = {wait.time_ns: wait for wait in trainer.of(WAIT)}
+    idles = trainer.of(DEVICE_IDLE)
+    assert len(idles) >= 7
+    for idle in idles[1:]:
+        wait = waits[idle.b]
+        length_ns = wait.time_ns - wait.a
+        # 20 ms of work are queued just before the wait; whatever else the machine does, idle time is what is left.
+        assert 0 < idle.a <= length_ns - 19_000_000
+
+
+def test_a_device_that_fails_is_given_up(python, tmp_path):
+    trainer = job(python, tmp_path, "fake:broken")
+    assert len(trainer.of(WAIT)) == 8 and trainer.of(DEVICE_IDLE) == []
+    (told,) = trainer.told("unavailable")
+    assert "fell off the bus" in told["what"]
