@@ -154,26 +154,23 @@ pub(crate) fn own_part(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64) -> Attribute
 }
 
 fn in_call(trainer: &Trainer<'_>, kind: CallKind, a_ns: u64, b_ns: u64, out: &mut Attributed) {
-    let span_ns = b_ns - a_ns;
-    match kind {
-        CallKind::Snapshot => out.causes[Cause::Snapshot] += span_ns,
-        CallKind::Persist => out.causes[Cause::Persist] += span_ns,
-        // Other threads use CPU in a collective too (they carry it), so that is no sign of compute here.
-        CallKind::Collective if trainer.several_ranks => {
-            let seen = trainer.view.query(a_ns, b_ns);
-            out.kernel_ns += seen.kernel_ns;
-            out.shim_ns += seen.shim_ns;
-            let times = &seen.activity.times;
-            out.causes[Cause::Compute] += times.cpu_ns;
-            out.causes[Cause::Preempted] += times.runnable_ns;
-            out.causes[Cause::Peer] += span_ns - times.cpu_ns - times.runnable_ns;
-            return;
-        }
-        CallKind::Collective => return own_work(trainer, a_ns, b_ns, out),
+    if kind == CallKind::Collective && !trainer.several_ranks {
+        return own_work(trainer, a_ns, b_ns, out);
     }
+    let span_ns = b_ns - a_ns;
     let seen = trainer.view.query(a_ns, b_ns);
     out.kernel_ns += seen.kernel_ns;
     out.shim_ns += seen.shim_ns;
+    match kind {
+        CallKind::Snapshot => out.causes[Cause::Snapshot] += span_ns,
+        CallKind::Persist => out.causes[Cause::Persist] += span_ns,
+        // On a CPU it carries the others' data or spins until they come: no work of its own either way.
+        CallKind::Collective => {
+            let runnable_ns = seen.activity.times.runnable_ns;
+            out.causes[Cause::Preempted] += runnable_ns;
+            out.causes[Cause::Peer] += span_ns - runnable_ns;
+        }
+    }
 }
 
 fn own_work(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64, out: &mut Attributed) {
@@ -277,7 +274,9 @@ pub(crate) fn blocked_in_fetch(activity: &Activity) -> u64 {
 /// library's lock, a service's pause, a device): the data are on their way to the producer all the same.
 pub(crate) fn asleep(activity: &Activity) -> u64 {
     let futex_ns = activity.of(Blocked::Futex);
-    futex_ns - futex_ns.min(activity.sibling_cpu_ns) + activity.of(Blocked::Sleep) + activity.of(Blocked::Other)
+    futex_ns - futex_ns.min(activity.sibling_cpu_ns)
+        + activity.of(Blocked::Sleep)
+        + activity.of(Blocked::Other)
 }
 
 /// The part of a wait during which its producer was at work; `in_batch`: on the awaited batch.

@@ -217,33 +217,43 @@ fn others_wait(figures: &Figures<'_>, slow: usize) -> f64 {
     shares.iter().sum::<f64>() / shares.len().max(1) as f64
 }
 
-fn straggler_rank(figures: &Figures<'_>) -> Option<Diagnosis> {
-    let slow = straggler(figures)?;
-    let share = others_wait(figures, slow);
-    let excess = |cause: Cause| {
+/// How much more of its time than the others the slow rank spends on what, most first.
+fn excess(figures: &Figures<'_>, slow: usize) -> (Cause, f64) {
+    let of = |cause: Cause| {
         let others = figures.training.iter().enumerate().filter(|(rank, _)| *rank != slow);
         let (sum, number) = others.fold((0.0, 0), |(sum, n), (_, causes)| (sum + causes.share(cause), n + 1));
         figures.training[slow].share(cause) - sum / f64::from(number.max(1))
     };
     let own = Cause::ALL.into_iter().filter(|cause| *cause != Cause::Peer);
-    let cause = own.max_by(|a, b| excess(*a).total_cmp(&excess(*b)))?;
+    own.map(|cause| (cause, of(cause))).max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((Cause::Unknown, 0.0))
+}
+
+/// "the other ranks wait 50% of their time for rank 1, which spends it on compute".
+pub(crate) fn straggles(figures: &Figures<'_>, slow: usize) -> String {
+    format!(
+        "the other ranks wait {} of their time for rank {}, which spends it on {}",
+        percent(others_wait(figures, slow)),
+        figures.ranks[slow].facts.rank,
+        excess(figures, slow).0.name()
+    )
+}
+
+fn straggler_rank(figures: &Figures<'_>) -> Option<Diagnosis> {
+    let slow = straggler(figures)?;
+    let (cause, excess) = excess(figures, slow);
     let rank = figures.ranks.get(slow)?.facts.rank;
-    let finding = format!(
-        "the other ranks wait {} of their time for rank {rank}, which spends it on {}",
-        percent(share),
-        cause.name()
-    );
     let evidence = format!(
         "rank {rank} was the slowest in {} of the time; {} takes {} more of its time than of the others'",
         percent(figures.slowest_share[slow]),
         cause.name(),
-        percent(excess(cause))
+        percent(excess)
     );
     let advice = format!(
         "Look at rank {rank} alone: its {} decides the speed of all; compare its data, host and neighbours",
         cause.name()
     );
-    Some(diagnosis("straggler-rank", cause, share, finding, evidence, advice))
+    let share = others_wait(figures, slow);
+    Some(diagnosis("straggler-rank", cause, share, straggles(figures, slow), evidence, advice))
 }
 
 fn peer(figures: &Figures<'_>) -> Option<Diagnosis> {

@@ -1,6 +1,6 @@
 //! The first line of a report.
 
-use crate::diagnose::straggler;
+use crate::diagnose::{straggler, straggles};
 use crate::summary::Figures;
 use crate::words::{part_of, percent};
 use stallscope_model::{Cause, Phase, Verdict};
@@ -23,16 +23,18 @@ pub(crate) fn of(figures: &Figures<'_>) -> Verdict {
             &format!("only {steps} were seen, which says nothing about the job"),
         );
     }
-    let Some(cause) = leading(figures) else {
+    let (leading, slow) = (leading(figures), straggler(figures));
+    let stall = leading.filter(|cause| cause.is_data_stall() || cause.is_checkpoint_stall());
+    if let (None, Some(slow)) = (stall, slow) {
+        return verdict("straggler", &straggles(figures, slow));
+    }
+    let Some(cause) = leading else {
         return no_stall(figures);
     };
     let share = figures.share(cause);
     let part_ns = (figures.total.wall_ns as f64 * share) as u64;
     let about = part_of(part_ns, figures.total.wall_ns);
-    let on_rank = match straggler(figures) {
-        Some(slow) if figures.ranks.len() > 1 => format!(" on rank {}", figures.ranks[slow].facts.rank),
-        _ => String::new(),
-    };
+    let on_rank = slow.map_or(String::new(), |slow| format!(" on rank {}", figures.ranks[slow].facts.rank));
     let (finding, what) = phrase(cause);
     verdict(finding, &format!("{} of {} {what}{on_rank}; about {about}", percent(share), figures.time()))
 }

@@ -110,20 +110,20 @@ fn a_rank_that_ends_early_is_not_waited_for() {
 }
 
 #[test]
-fn a_collective_is_peer_as_far_as_it_blocked() {
+fn a_collective_is_peer_as_far_as_it_had_a_cpu_if_it_wanted_one() {
     let mut stage = two_ranks();
     let (trainer, worker) = RANKS[0];
     stage.batch(worker, 0, 40, 0);
     stage.wait_for(trainer, 0, worker, 10, 50, 0, wait_flags::FIRST);
     // gloo's own threads carry the data meanwhile: that is no compute.
     stage.did(trainer, 50, 60, Does::Cpu);
-    stage.did(trainer, 60, 90, Does::Helped(Blocked::Futex, 30));
+    stage.does(trainer, 60, &[(20, Does::Helped(Blocked::Futex, 30)), (6, Does::Cpu), (4, Does::Runnable)]);
     let kind = lane::Kind::Collective as u16;
     stage.lane(trainer, lane::Record { time_ns: 90 * MS, kind, a: 60 * MS, ..Default::default() });
     stage.batch(worker, 50, 60, 1);
     stage.wait_for(trainer, 0, worker, 90, 90, 1, 0);
     stage.finish(2000);
-    stage.expect(Training, 0, &[(Compute, 10), (Peer, 30)]);
+    stage.expect(Training, 0, &[(Compute, 10), (Peer, 26), (Preempted, 4)]);
 }
 
 #[test]
@@ -141,4 +141,28 @@ fn a_phase_of_one_rank_alone_is_the_jobs_after_a_while() {
     assert!(!evaluated(&stage));
     stage.advance(at + 20_000);
     assert!(evaluated(&stage));
+}
+
+#[test]
+fn a_rank_that_computes_for_longer_is_named_as_the_straggler() {
+    let mut stage = two_ranks();
+    let mut at = 1000;
+    for index in 0..20 {
+        for (rank, (trainer, worker)) in RANKS.into_iter().enumerate() {
+            stage.batch(worker, at - 5, at, index);
+            stage.did(worker, at - 5, at + 35, Does::In(Blocked::Pipe));
+            stage.wait_for(trainer, 0, worker, at, at, index, if index == 0 { wait_flags::FIRST } else { 0 });
+            let own = if rank == 0 { 40 } else { 10 };
+            stage.did(trainer, at, at + own, Does::Cpu);
+            stage.did(trainer, at + own, at + 40, Does::In(Blocked::FutexNet));
+        }
+        at += 40;
+        stage.advance(at);
+    }
+    stage.finish(at + 2000);
+    let sentence = stage.ledger.summary().verdict.sentence;
+    assert_eq!(
+        sentence,
+        "straggler: the other ranks wait 75% of their time for rank 0, which spends it on compute"
+    );
 }
