@@ -183,10 +183,11 @@ impl Ledger {
                 });
             }
             lane::Kind::IterEnd => {
-                // From the `next()` that found the end on, workers are shut down: that is between epochs.
                 let entered_ns = if record.b == 0 { record.time_ns } else { record.b.min(record.time_ns) };
-                let loader = record.loader;
-                self.trainer_pieces(pid, |rank, pieces| rank.phases.iter_end(loader, entered_ns, pieces));
+                let (loader, time_ns) = (record.loader, record.time_ns);
+                self.trainer_pieces(pid, |rank, pieces| {
+                    rank.phases.iter_end(loader, entered_ns, time_ns, pieces)
+                });
             }
             lane::Kind::Checkpoint => self.trainer(pid).calls.checkpoint(record),
             lane::Kind::DeviceIdle => self.trainer(pid).device_idle(record.b, record.a),

@@ -3,7 +3,7 @@
 use crate::attribute::{View, asleep, blocked_in_fetch};
 use crate::shim::Shim;
 use crate::timeline::{Activity, Pushed, Stretch, Timeline};
-use stallscope_abi::kernel::{Blocked, Slice, TaskSlot};
+use stallscope_abi::kernel::{Slice, TaskSlot};
 use stallscope_model::WorkerLoad;
 
 /// What a process is to the job.

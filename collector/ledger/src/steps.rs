@@ -103,20 +103,25 @@ impl Phases {
         }
     }
 
-    /// An iterator is exhausted or was dropped.
-    pub(crate) fn iter_end(&mut self, loader: u16, time_ns: u64, pieces: &mut Vec<Piece>) {
+    /// An iterator is exhausted or was dropped; `entered_ns`: when the `next()` that found the end was entered.
+    /// From then on workers are shut down: between epochs, or still in the evaluation.
+    pub(crate) fn iter_end(&mut self, loader: u16, entered_ns: u64, time_ns: u64, pieces: &mut Vec<Piece>) {
         let live = self.live.entry(loader).or_default();
         *live = live.saturating_sub(1);
         if *live > 0 {
             return;
         }
         match self.current {
+            Some((current, Phase::Evaluation)) if current == loader => {
+                self.cut(time_ns, (Phase::Evaluation, loader), pieces);
+                self.current = None;
+            }
             Some((current, phase)) if current == loader => {
-                self.cut(time_ns, (phase, loader), pieces);
+                self.cut(entered_ns, (phase, loader), pieces);
                 self.current = None;
             }
             None if self.iterating.contains(&loader) => {
-                self.cut(time_ns, (Phase::Training, loader), pieces);
+                self.cut(entered_ns, (Phase::Training, loader), pieces);
             }
             _ => {}
         }

@@ -82,6 +82,27 @@ fn an_evaluation_inside_a_training_step_is_cut_out_of_it() {
 }
 
 #[test]
+fn shutting_workers_down_is_no_training() {
+    let mut stage = busy();
+    stage.wait(50, 100, 0);
+    stage.iter_start(1, 110, wait_flags::NO_GRAD);
+    evaluates(&mut stage, 115, 120, 0);
+    stage.iter_end_found(1, 125, 140);
+    stage.iter_end_found(0, 150, 190);
+    stage.wait(200, 250, 0);
+    stage.finish(2000);
+    let wanted = [
+        (Startup, 0, 100),
+        (Training, 100, 110),
+        (Evaluation, 110, 120),
+        (Evaluation, 120, 140),
+        (Training, 140, 150),
+        (Between, 150, 250),
+    ];
+    assert_eq!(spans(&stage), wanted);
+}
+
+#[test]
 fn an_evaluation_by_waits_alone_is_told_apart_too() {
     let mut stage = busy();
     stage.wait(50, 100, 0);

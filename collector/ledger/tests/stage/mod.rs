@@ -144,8 +144,14 @@ impl Stage {
     }
 
     pub fn iter_end(&mut self, loader: u16, at: u64) {
+        self.iter_end_found(loader, 0, at);
+    }
+
+    /// The end was found by a `next()` that was entered at `enter`.
+    pub fn iter_end_found(&mut self, loader: u16, enter: u64, at: u64) {
         let kind = lane::Kind::IterEnd as u16;
-        self.lane(TRAINER, lane::Record { time_ns: at * MS, kind, loader, ..Default::default() });
+        let record = lane::Record { time_ns: at * MS, kind, loader, b: enter * MS, ..Default::default() };
+        self.lane(TRAINER, record);
     }
 
     pub fn checkpoint(&mut self, start: u64, end: u64, saver: lane::Saver, persist: bool, background: bool) {
