@@ -53,6 +53,16 @@ fn bye() {
     });
 }
 
+/// Pushes `count` records, without reading a clock, and gives the CPU time this took, ns.
+#[pyfunction]
+fn bench_push(count: u64) -> u64 {
+    let began = clock::thread_cpu_ns();
+    for n in 0..count {
+        lane::push(&Record { time_ns: n, kind: Kind::Sample as u16, ..Record::default() });
+    }
+    clock::thread_cpu_ns() - began
+}
+
 /// Whether the shim still measures.
 #[pyfunction]
 fn enabled() -> bool {
@@ -71,6 +81,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(now, module)?,
         wrap_pyfunction!(push, module)?,
         wrap_pyfunction!(bye, module)?,
+        wrap_pyfunction!(bench_push, module)?,
         wrap_pyfunction!(enabled, module)?,
         wrap_pyfunction!(disable, module)?,
         wrap_pyfunction!(connection::configure, module)?,

@@ -1,0 +1,167 @@
+"""What the shim costs, in ns of CPU time: per sample, per event, per batch, beside a Unix datagram for the same event.
+
+usage: bench_shim.py [--pairs N] [--json FILE]     (after stage.sh; needs torch)
+
+CPU time of the thread, because a busy machine distorts it least. Interleaved pairs in one run, medians over them; a table on the terminal, and JSON with --json. Fails when a bar does
+not hold.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "tests"))
+
+SAMPLES, BATCH = 20_000, 50
+BARS = {"sample": 150, "event": 60}
+
+
+class Items:
+    """As cheap as a data set gets: what is measured is the shim."""
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        return index
+
+
+def loader_ns(loader):
+    """One epoch."""
+    began = time.thread_time_ns()
+    for _ in loader:
+        pass
+    return time.thread_time_ns() - began
+
+
+def measure(pairs):
+    """Runs inside the job: the same loop through torch's fetcher, plain and timed."""
+    import socket
+    import threading
+
+    from stallscope import _native
+    from stallscope._hooks import worker
+    from torch.utils.data._utils.fetch import _MapDatasetFetcher
+
+    items = Items()
+    indices = list(range(SAMPLES))
+    plain = _MapDatasetFetcher(items, True, len, False)
+    timed = _MapDatasetFetcher(items, True, len, False)
+    producer = _native.Producer(0)
+    worker._observe(timed, producer, in_process=False)
+
+    listener, sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sender.setblocking(False)
+
+    def swallow():
+        while listener.recv(100):
+            pass
+
+    threading.Thread(target=swallow, daemon=True).start()
+    payload = bytes(48)
+
+    def fetch(fetcher):
+        began = time.thread_time_ns()
+        for at in range(0, SAMPLES, BATCH):
+            fetcher.fetch(indices[at : at + BATCH])
+        return (time.thread_time_ns() - began) / SAMPLES
+
+    def events(action):
+        began = time.thread_time_ns()
+        for _ in range(SAMPLES):
+            action()
+        return (time.thread_time_ns() - began) / SAMPLES
+
+    def datagram():
+        try:
+            sender.send(payload)
+        except BlockingIOError:
+            pass
+
+    def nothing():
+        pass
+
+    rows = {"sample": [], "event": [], "datagram": []}
+    for _ in range(pairs + 1):
+        # A pause for the collector, so that the lane isn't full.
+        time.sleep(0.1)
+        base = fetch(plain)
+        rows["sample"].append(fetch(timed) - base)
+        time.sleep(0.1)
+        rows["event"].append(_native.bench_push(SAMPLES) / SAMPLES)
+        empty = events(nothing)
+        rows["datagram"].append(events(datagram) - empty)
+    # The first round touches the lane's memory for the first time.
+    return {name: values[1:] for name, values in rows.items()}
+
+
+def batches(pairs):
+    """ns more a batch of an in-process loader, by whole epochs."""
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(Items(), batch_size=1, collate_fn=len)
+    loader_ns(loader)
+    return [loader_ns(loader) / SAMPLES for _ in range(pairs)]
+
+
+def child(what, pairs):
+    import torch  # noqa: F401
+
+    import torch.utils.data  # noqa: F401
+
+    result = measure(pairs) if what == "costs" else {"batch": batches(pairs)}
+    print(json.dumps(result))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        return child(options.child, options.pairs)
+
+    from collector import run, run_plain
+
+    command = [sys.executable, __file__, "--pairs", str(options.pairs), "--child"]
+    costs = run([*command, "costs"])
+    if costs.code != 0:
+        sys.exit(f"bench_shim.py: the measurement failed: {costs.err}")
+    results = json.loads(costs.out)
+    batch = []
+    for _ in range(3):
+        bare, shim = run_plain([*command, "batch"]), run([*command, "batch"])
+        pair = [statistics.median(json.loads(done.out)["batch"]) for done in (bare, shim)]
+        batch.append(pair[1] - pair[0])
+    results["batch of one sample, in process"] = batch
+
+    rows, failed = [], []
+    for name, values in results.items():
+        value, bar = statistics.median(values), BARS.get(name)
+        holds = bar is None or value <= bar
+        failed += [] if holds else [name]
+        spread = (min(values), max(values))
+        rows.append({"case": name, "metric": "time", "value": round(value, 1), "unit": "ns", "bar": bar, "holds": holds})
+        rows[-1]["spread"] = [round(edge, 1) for edge in spread]
+    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} CPUs, Linux {platform.release()}"
+    report = {"name": "shim", "machine": machine, "rows": rows}
+    print(f"{machine}; medians of {options.pairs} pairs\n")
+    print("| case | ns | spread | bar | holds |\n|---|---|---|---|---|")
+    for row in rows:
+        low, high = row["spread"]
+        print(f"| {row['case']} | {row['value']} | {low} to {high} | {row['bar'] or '-'} | {'yes' if row['holds'] else 'NO'} |")
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(report, indent=1))
+    return f"bench_shim.py: over the bar: {', '.join(failed)}" if failed else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
