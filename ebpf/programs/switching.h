@@ -90,6 +90,10 @@ INLINE void get_cpu(struct task_slot *slot, struct task_struct *task, u64 now)
 	end_write(slot);
 }
 
+/* Sleeps shorter than this are no boundary of anything: the second part of a message, a game of ping-pong.
+ * Told all the same, they would fill the ring. */
+#define BRIEF_NS 20000
+
 INLINE void send_wait(struct task_slot *slot, struct task_slot *waker, u64 now)
 {
 	struct wait *wait = reserve(sizeof(*wait));
@@ -128,16 +132,17 @@ INLINE bool woken_by(struct task_slot *slot, struct task_struct *task, struct ta
 	long nr = task_pt_regs(waker_task)->orig_ax;
 	bool watched = slot->flags & FLAG_WATCHED;
 	bool same_process = slot->tgid == waker->tgid;
+	bool brief = now - slot->since_ns < BRIEF_NS;
 
 	if (same_process)
 		credit_leader(waker, now);
 	if (slot->blocked_in == BLOCKED_PIPE && (nr == NR_WRITE || nr == NR_WRITEV)) {
-		if (watched && !same_process && slot->scratch.root == waker->scratch.root)
+		if (watched && !brief && !same_process && slot->scratch.root == waker->scratch.root)
 			send_wait(slot, waker, now);
 	} else if (slot->blocked_in == BLOCKED_FUTEX && (nr == NR_FUTEX || nr == NR_FUTEX_WAKE)) {
-		if (watched && same_process && waker->scratch.notes & NOTE_PIN)
+		if (watched && !brief && same_process && waker->scratch.notes & NOTE_PIN)
 			send_wait(slot, waker, now);
-		if (waker->flags & FLAG_LEADER && same_process && task_pt_regs(task)->si == FUTEX_UNTIMED_LOCK)
+		if (!brief && waker->flags & FLAG_LEADER && same_process && task_pt_regs(task)->si == FUTEX_UNTIMED_LOCK)
 			send_wake(waker, slot, now);
 		return waker->scratch.notes & NOTE_FROM_NET;
 	}

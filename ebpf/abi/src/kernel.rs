@@ -184,6 +184,7 @@ pub struct Slice {
 
 /// A watched task's wait that another task of the job ended: blocked in a pipe (poll or read) or, for the
 /// trainer beside a pin-memory thread, in a futex woken by that thread. `header.time_ns` is the wake-up.
+/// Waits shorter than 20 us are not told.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wait {
@@ -197,7 +198,8 @@ pub struct Wait {
 }
 
 /// A thread group leader woke a sibling that slept in an untimed lock (futex operation 0x189): in a trainer the
-/// index feeder (a batch was handed over), in a worker the result feeder (a batch is ready).
+/// index feeder (a batch was handed over), in a worker the result feeder (a batch is ready). Not told when the
+/// sibling slept for less than 20 us.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wake {
@@ -208,7 +210,7 @@ pub struct Wake {
     pub cpu_ns: u64,
 }
 
-/// With syscall hooks only: a leader reads a message header (4 bytes) from a pipe.
+/// With syscall hooks only: a watched task has read a message header (4 bytes) from a pipe.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchRead {
@@ -217,7 +219,8 @@ pub struct BatchRead {
     pub pad: u32,
 }
 
-/// A task joined the job. [`Kind::TaskExec`] has the same layout and tells of its new name.
+/// A task joined the job. [`Kind::TaskExec`] has the same layout and tells of its new name: it executed a
+/// program, or a thread was renamed (`pt_data_worker`, `pt_data_pin`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskNew {
