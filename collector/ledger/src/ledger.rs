@@ -262,7 +262,7 @@ impl Ledger {
     }
 
     fn touch(&mut self, pid: u32, time_ns: u64) -> &mut Process {
-        if !self.processes.contains_key(&pid) && self.processes.len() >= MAX_PROCESSES {
+        if self.processes.len() >= MAX_PROCESSES && !self.processes.contains_key(&pid) {
             self.evict();
         }
         let process = self.processes.entry(pid).or_default();

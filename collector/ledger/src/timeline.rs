@@ -187,16 +187,24 @@ impl Timeline {
     /// Adds a stretch. One that comes late is put where it belongs; what is known already is kept.
     pub(crate) fn push(&mut self, stretch: Stretch) -> Pushed {
         self.open = [None, None];
+        if self.stretches.back().is_none_or(|last| last.end_ns <= stretch.start_ns) {
+            self.insert(self.stretches.len(), stretch);
+            return Pushed::Whole;
+        }
         let at = self.stretches.partition_point(|known| known.start_ns < stretch.start_ns);
         let from = at.checked_sub(1).map_or(0, |before| self.stretches[before].end_ns);
         let to = self.stretches.get(at).map_or(u64::MAX, |after| after.start_ns);
         let Some(fitting) = stretch.clipped(from, to) else { return Pushed::Overlapping };
-        self.stretches.insert(at, fitting);
-        self.total.add(&fitting.activity);
+        self.insert(at, fitting);
+        if fitting == stretch { Pushed::Whole } else { Pushed::Overlapping }
+    }
+
+    fn insert(&mut self, at: usize, stretch: Stretch) {
+        self.total.add(&stretch.activity);
+        self.stretches.insert(at, stretch);
         if self.stretches.len() > MAX_STRETCHES {
             self.coarsen();
         }
-        if fitting == stretch { Pushed::Whole } else { Pushed::Overlapping }
     }
 
     pub(crate) fn set_open(&mut self, open: [Option<Stretch>; 2]) {
@@ -386,6 +394,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
         #[test]
         fn a_fitted_activity_adds_up_to_its_span(activity in activity(), span_ns in prop_oneof![0..5000u64, any::<u64>()]) {
             let fitted = activity.fit(span_ns);

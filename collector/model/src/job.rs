@@ -52,7 +52,8 @@ pub struct StepLedger {
     pub hidden_ns: Option<u64>,
     /// pid of the worker that made the batch; `None`: the trainer itself, or not known.
     pub producer: Option<u32>,
-    /// Samples in the batch, 0 when unknown.
+    /// Samples in the batch that the trainer had in hand during the step (handed over at its start), 0 when
+    /// unknown.
     pub samples: u32,
     pub evidence: EvidenceKinds,
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 pub struct RunSummary {
     pub job: JobFacts,
     pub host: HostFacts,
-    /// By rank; empty when no step was seen.
+    /// By rank. Where no step was seen: the root of the job without phases, its processes' loads as workers.
     pub ranks: Vec<RankSummary>,
     /// The job's own ledger: ranks aligned by step, the slowest rank's causes. For one rank the same as its own.
     pub phases: Vec<PhaseSummary>,
