@@ -257,8 +257,13 @@ impl Ledger {
         }
     }
 
-    pub(crate) fn several_ranks(&self, pid: u32) -> bool {
-        self.ranks.len() > 1 || self.processes.get(&pid).is_some_and(|process| process.facts.world_size > 1)
+    /// Whether `pid` trains together with others: by its own word, else when the kernel found several trainers.
+    /// Trainers that a job runs beside each other, each alone, don't wait for one another.
+    fn several_ranks(&self, pid: u32) -> bool {
+        match self.processes.get(&pid) {
+            Some(process) if process.greeted => process.facts.world_size > 1,
+            _ => self.ranks.len() > 1,
+        }
     }
 
     fn touch(&mut self, pid: u32, time_ns: u64) -> &mut Process {

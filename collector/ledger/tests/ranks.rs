@@ -166,3 +166,16 @@ fn a_rank_that_computes_for_longer_is_named_as_the_straggler() {
         "straggler: the other ranks wait 75% of their time for rank 0, which spends it on compute"
     );
 }
+
+#[test]
+fn trainers_beside_each_other_do_not_wait_for_one_another() {
+    let mut stage = Stage::empty();
+    for (rank, (trainer, worker)) in RANKS.into_iter().enumerate() {
+        stage.greet(trainer, 1, ProcessKind::Trainer, rank as u32, 1);
+        stage.greet(worker, trainer, ProcessKind::Worker, rank as u32, 1);
+    }
+    let at = step(&mut stage, 1000, 0, 1, 32);
+    step(&mut stage, at, 1, 1, 32);
+    stage.finish(5000);
+    stage.expect(Training, 0, &[(Unknown, 30), (Compute, 10), (Fetch, 2)]);
+}
