@@ -4,6 +4,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
+use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,17 @@ use stallscope_ebpf::{Error, Kernel, Options};
 
 const USAGE: &str = "usage: trace PID [--syscalls] [--seconds N]";
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("trace: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let mut pid = None;
     let mut seconds = 10.0;
     let mut syscalls = false;

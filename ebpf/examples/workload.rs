@@ -54,6 +54,10 @@ fn main() -> Result<()> {
         "fork" => fork(count)?,
         "fork-at-once" => fork_at_once(count)?,
         "exec" => return Err(Command::new("/proc/self/exe").arg("execed").exec().into()),
+        "exec-in-thread" => {
+            let thread = thread::spawn(|| Command::new("/proc/self/exe").arg("execed").exec());
+            return Err(thread.join().map_err(|_| "the thread failed")?.into());
+        }
         "execed" => {}
         other => return Err(format!("no deed {other}").into()),
     }

@@ -126,3 +126,26 @@ fn pid_namespace() -> String {
 fn in_initial_pid_namespace() -> bool {
     pid_namespace() == INITIAL_PID_NAMESPACE
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_check_says_what_was_found_and_what_to_do() {
+        for check in checks() {
+            assert!(!check.detail.is_empty(), "{check:?}");
+            assert_eq!(check.ok, check.how_to_get.is_empty(), "{check:?}");
+        }
+    }
+
+    #[test]
+    fn a_thread_stands_for_its_process() {
+        let process = std::process::id();
+        // SAFETY: takes nothing and cannot fail.
+        let thread = unsafe { libc::gettid() } as u32;
+        assert_eq!(process_of(process), Some(process));
+        assert_eq!(process_of(thread), Some(process));
+        assert_eq!(process_of(u32::MAX), None);
+    }
+}

@@ -28,6 +28,10 @@ pub enum Error {
     NoProcess(u32),
     #[error("process {0} ended before it could be watched")]
     ProcessGone(u32),
+    #[error(
+        "process {0} can't be watched: as many tasks are followed already as fit; stop watching another job first"
+    )]
+    TooManyTasks(u32),
     #[error("process {0} is not being watched")]
     NotWatched(u32),
     #[error("the ring buffer can't be {0} bytes; it takes a power of two of at least one page")]

@@ -119,13 +119,14 @@ impl Kernel {
     /// [`flags::AT_ATTACH`] again, but tells of every later one.
     ///
     /// # Errors
-    /// There is no such process, or it ended meanwhile.
+    /// There is no such process, it ended meanwhile, or too many tasks are followed already.
     pub fn watch(&mut self, pid: u32) -> Result<Vec<TaskNew>, Error> {
         let root = doctor::process_of(pid).ok_or(Error::NoProcess(pid))?;
-        let first = self.roots.is_empty();
-        if first {
-            self.attach()?;
+        if let Err(error) = self.attach() {
+            self.detach_if_unwatched();
+            return Err(error);
         }
+        let without_slot = self.losses()?[Lost::NoSlot as usize];
         let found = self.seed(root);
         match found {
             Ok(tasks) if tasks.iter().any(|task| task.header.tgid == root) => {
@@ -135,7 +136,8 @@ impl Kernel {
             found => {
                 self.roots.insert(root);
                 self.unwatch(root)?;
-                found.and(Err(Error::ProcessGone(pid)))
+                let full = self.losses()?[Lost::NoSlot as usize] > without_slot;
+                found.and(Err(if full { Error::TooManyTasks(pid) } else { Error::ProcessGone(pid) }))
             }
         }
     }
@@ -150,9 +152,7 @@ impl Kernel {
         if !self.roots.remove(&root) {
             return Err(Error::NotWatched(pid));
         }
-        if self.roots.is_empty() {
-            self.programs.detach(|_| true);
-        }
+        self.detach_if_unwatched();
         self.seeds.insert(root, root, 0)?;
         // Tasks forked behind the iterator's back are found in the next round.
         for _ in 0..MAX_SEED_ROUNDS {
@@ -288,6 +288,12 @@ impl Kernel {
             Role::Syscalls => syscalls,
             Role::Iterator => false,
         })
+    }
+
+    fn detach_if_unwatched(&mut self) {
+        if self.roots.is_empty() {
+            self.programs.detach(|_| true);
+        }
     }
 
     /// Tracks `root` and its descendants, and returns all of them.

@@ -121,3 +121,25 @@ fn fold_wake(mut slot: TaskSlot) -> TaskSlot {
     }
     slot
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stallscope_abi::kernel::Blocked;
+
+    #[test]
+    fn a_woken_task_without_a_cpu_is_runnable() {
+        let mut slot =
+            TaskSlot { state: state::BLOCKED, blocked_in: Blocked::Net as u8, ..TaskSlot::default() };
+        slot.since_ns = 1000;
+        // Bit 0 says where the waker came from.
+        slot.scratch[SCRATCH_WAKE] = 1500 | 1;
+        let now = fold_wake(slot);
+        assert_eq!((now.state, now.since_ns), (state::RUNNABLE, 1500));
+        assert_eq!(now.total.blocked_ns[Blocked::Net as usize], 500);
+
+        // A wake-up before the sleep began says nothing.
+        slot.scratch[SCRATCH_WAKE] = 900;
+        assert_eq!(fold_wake(slot), slot);
+    }
+}

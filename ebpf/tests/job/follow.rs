@@ -31,6 +31,7 @@ fn more_tasks_than_slots_are_counted() {
     let seen = Seen::of(&mut kernel, Workload::spawn(&["fork-at-once", "10"]));
     assert_eq!(seen.joined().count(), 4, "one slot is the parent's");
     assert_eq!(kernel.losses().unwrap()[Lost::NoSlot as usize], 6);
+
     let seen = Seen::of(&mut kernel, Workload::spawn(&["fork-at-once", "4"]));
     assert_eq!(seen.joined().count(), 4, "all slots came back");
 }
@@ -103,6 +104,25 @@ fn threads_are_followed_and_exec_keeps_the_account() {
     let execs = seen.records.iter().filter(|record| matches!(record, Record::TaskExec(_))).count();
     assert!(execs >= 1);
     seen.assert_complete(pid, seen.tasks[0].header.time_ns);
+}
+
+#[test]
+fn a_thread_that_executes_a_program_becomes_the_leader() {
+    let Some(mut kernel) = kernel(&Options::default()) else { return };
+    let mut workload = Workload::spawn(&["exec-in-thread"]);
+    let pid = workload.pid();
+    let mut seen = Seen { tasks: kernel.watch(pid).unwrap(), ..Seen::default() };
+    workload.begin();
+    workload.wait();
+    seen.drain_until_exit(&mut kernel, pid);
+    let thread = seen.joined().next().unwrap().header.slot;
+    let leads = seen.records.iter().any(|record| {
+        matches!(record, Record::TaskExec(task)
+            if task.header.slot == thread && task.header.tid == pid && task.flags & flags::LEADER != 0)
+    });
+    assert!(leads, "{:?}", seen.records);
+    // The old leader, and the thread in its place.
+    assert_eq!(seen.exits().filter(|exit| exit.header.tid == pid).count(), 2);
 }
 
 #[test]

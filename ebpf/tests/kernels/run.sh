@@ -28,7 +28,7 @@ unpack() {
 	folder=$work/$real
 	if [ ! -e "$folder/unpacked" ]; then
 		rm -rf "$folder" && mkdir -p "$folder"
-		(cd "$folder" && apt-get download -qq "$real" >&2 && dpkg-deb -x ./*.deb . && rm ./*.deb && touch unpacked)
+		(cd "$folder" && apt-get download -qq "$real" 2> /dev/null && dpkg-deb -x ./*.deb . && rm ./*.deb && touch unpacked)
 	fi
 	echo "$folder"
 }
@@ -44,7 +44,8 @@ root_with() {
 		cp --parents -L "$path" "$root"
 	done
 	for path in drivers/virtio drivers/block fs/ext4 fs/jbd2 fs/mbcache lib crypto arch/x86/crypto; do
-		(cd "$kernel" && cp -r --parents lib/modules/"$version"/kernel/"$path"* "$root")
+		# What a kernel has built in is no module.
+		(cd "$kernel" && cp -r --parents lib/modules/"$version"/kernel/"$path"* "$root" 2> /dev/null) || true
 	done
 	cp "$kernel/lib/modules/$version"/modules.{order,builtin} "$root/lib/modules/$version"
 	cat > "$root/init" <<-EOF
@@ -52,6 +53,7 @@ root_with() {
 		/bin/busybox --install -s /bin
 		export PATH=/bin
 		mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
+		mkdir -p /lib/modules/\$(uname -r)
 		depmod
 		for module in virtio_pci virtio_blk crc32c_generic ext4; do modprobe \$module; done
 		ip link set lo up
