@@ -35,6 +35,7 @@ enum blocked {
 };
 
 enum state {
+	STATE_FREE = 0,
 	STATE_RUNNING = 1,
 	STATE_RUNNABLE = 2,
 	STATE_BLOCKED = 3,

@@ -63,7 +63,7 @@ INLINE void end_write(struct task_slot *slot)
  * The slot of `task`, or NULL when it is not tracked. The first test spares everybody else a call.
  *
  * A number may stay in the storage of a task that has left: up to 6.1 the kernel refuses to delete it when it
- * interrupted another use of task storage. Then the slot says EXITED, or has a younger generation.
+ * interrupted another use of task storage. Then the slot says EXITED or FREE, or has a younger generation.
  */
 INLINE struct task_slot *find_slot(struct task_struct *task)
 {
@@ -76,7 +76,9 @@ INLINE struct task_slot *find_slot(struct task_struct *task)
 	if (!ref)
 		return NULL;
 	slot = map_lookup_elem(&slots, &ref->index);
-	return slot && slot->generation == ref->generation && slot->state != STATE_EXITED ? slot : NULL;
+	if (!slot || slot->generation != ref->generation)
+		return NULL;
+	return slot->state != STATE_FREE && slot->state != STATE_EXITED ? slot : NULL;
 }
 
 INLINE void fill_header(struct header *header, const struct task_slot *slot, u32 kind, u32 size, u64 time_ns)

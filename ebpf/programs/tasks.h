@@ -109,7 +109,7 @@ static __attribute__((noinline)) struct task_slot *track(struct task_struct *tas
 		return slot;
 	if (!stored)
 		count_lost(LOST_NO_STORAGE);
-	slot->state = 0;
+	slot->state = STATE_FREE;
 	map_push_elem(&free_slots, &ref.index, 0);
 	return NULL;
 }

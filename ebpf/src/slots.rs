@@ -80,7 +80,7 @@ impl Slots {
             unsafe {
                 let exited = ptr::read_volatile(&raw const (*at).state) == state::EXITED;
                 if exited {
-                    ptr::write_volatile(&raw mut (*at).state, 0);
+                    ptr::write_volatile(&raw mut (*at).state, state::FREE);
                 }
                 exited
             }
@@ -91,7 +91,7 @@ impl Slots {
     pub(crate) fn mark_free(&self, slot: u32) {
         if let Some(at) = self.at(slot) {
             // SAFETY: as in `take_back_exited`.
-            unsafe { ptr::write_volatile(&raw mut (*at).state, 0) };
+            unsafe { ptr::write_volatile(&raw mut (*at).state, state::FREE) };
         }
     }
 

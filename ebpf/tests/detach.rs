@@ -34,7 +34,7 @@ fn attached_only_while_somebody_watches() {
     assert_eq!(links(), 8);
     kernel.watch(second.pid()).unwrap();
     kernel.unwatch(first.pid()).unwrap();
-    assert_eq!(kernel.slot(slot).unwrap().state, 0, "its slot is free");
+    assert_eq!(kernel.slot(slot).unwrap().state, state::FREE);
     assert_eq!(links(), 8, "somebody still watches");
     kernel.set_syscalls(false).unwrap();
     assert_eq!(links(), 6);

@@ -67,6 +67,8 @@ impl Blocked {
 
 /// What a task is doing right now ([`TaskSlot::state`]).
 pub mod state {
+    /// No task has the slot.
+    pub const FREE: u8 = 0;
     pub const RUNNING: u8 = 1;
     pub const RUNNABLE: u8 = 2;
     pub const BLOCKED: u8 = 3;
