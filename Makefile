@@ -26,7 +26,7 @@ test:
 # Quiet on success: the second `make demo` has nothing to say here.
 build:
 	@cargo build --release --quiet
-	@PYTHON=$(PYTHON) probe/python/stage.sh release
+	@PYTHON=$(PYTHON) probe/python/stage.sh release >/dev/null
 
 lint:
 	cargo fmt --all --check

@@ -40,7 +40,7 @@ def picture(kind: str, seed: int) -> Image.Image:
 
 def make(work: tuple[Path, str, int]):
     path, kind, seed = work
-    picture(kind, seed).save(path, quality=92)
+    picture(kind, seed).save(path, quality=90)
 
 
 def main():

@@ -32,8 +32,8 @@ fi
 [ -e "$data/complete" ] || say "making the data set (2,320 JPEG files, once)"
 "$python" demo/images.py "$data"
 if [ "$data" = "$here/data" ]; then
-    storage limit --read-mb-s 5
-    say "the data set lies on a disk that reads 5 MiB/s"
+    storage limit --read-mb-s 3.5
+    say "the data set lies on a disk that reads 3.5 MiB/s"
 fi
 "$python" truth/storage.py forget --mount "$data"
 forget &

@@ -68,8 +68,11 @@ test)
     ;;
 bench)
     toolchain
-    packages e2fsprogs mount strace bpftrace fio
+    packages e2fsprogs mount strace bpftrace
     environment
+    # bpftrace looks for its tracepoints there.
+    [ "$(id -u)" != 0 ] || [ -e /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing ||
+        say "tracefs cannot be mounted on /sys/kernel/tracing; bpftrace needs it"
     ;;
 *)
     say "unknown purpose '$purpose'; it is demo, test or bench"

@@ -74,9 +74,7 @@ class Bench:
     def bare(self, case: Case) -> Account:
         """The job without the profiler: what it does to itself."""
         logs = fresh(WORK / "logs")
-        done = subprocess.run(
-            self.command(case, self.seconds), env=environment(logs, case), capture_output=True, text=True, check=False
-        )
+        done = quiet(self.command(case, self.seconds), self.seconds, env=environment(logs, case))
         must(done.returncode == 0, f"{case.name} failed", done.stderr)
         return Account.of_folder(logs)
 
@@ -84,43 +82,42 @@ class Bench:
         """Kernel and shim: `stallscope run`. Raises JobFailed, NotComparable."""
         logs, recording = fresh(WORK / "logs"), new_recording()
         command = [STALLSCOPE, "run", "--name", case.name, "-o", recording, *options, "--"]
-        done = subprocess.run(
-            [*command, *self.command(case, self.seconds)],
-            env=environment(logs, case),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = quiet([*command, *self.command(case, self.seconds)], self.seconds, env=environment(logs, case))
         must(done.returncode == 0, f"`stallscope run` of {case.name} failed", done.stdout + done.stderr)
         return Outcome(compare(recording, Account.of_folder(logs)), report(recording))
 
     def attach(self, case: Case, *options: str) -> Outcome:
         """Kernel alone: `stallscope attach` once the job trains. Raises JobFailed, NotComparable."""
         logs, recording = fresh(WORK / "logs"), new_recording()
-        # The job has to outlast the attachment.
-        command = self.command(case, self.seconds + 6)
+        # The job has to outlast the attachment; it ends by itself, so that its workers let go of the storage.
+        command = self.command(case, self.seconds + 4)
         output = open(WORK / "job.txt", "w+")
         with output, subprocess.Popen(command, env=environment(logs, case), stdout=output, stderr=output) as job:
             try:
                 while not trains(logs, case.ranks):
                     must(job.poll() is None, f"{case.name} ended before it trained", (WORK / "job.txt").read_text())
                     time.sleep(0.1)
-                done = subprocess.run(
-                    [STALLSCOPE, "attach", str(job.pid), "--for", f"{self.seconds}s", "-o", recording, *options],
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                )
+                attach = [STALLSCOPE, "attach", str(job.pid), "--for", f"{self.seconds}s", "-o", recording]
+                done = quiet([*attach, *options], self.seconds)
                 must(done.returncode == 0, f"`stallscope attach` to {case.name} failed", done.stdout + done.stderr)
+                job.wait(120)
+            except subprocess.TimeoutExpired as late:
+                raise JobFailed(f"{case.name} did not end after `stallscope attach` had gone") from late
             finally:
-                job.terminate()
+                job.kill()
         return Outcome(compare(recording, Account.of_folder(logs)), report(recording))
 
 
+def quiet(command: list, seconds: float, env: dict | None = None) -> subprocess.CompletedProcess:
+    """Runs what should take about `seconds`. Raises JobFailed when it takes minutes more."""
+    try:
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=seconds + 180)
+    except subprocess.TimeoutExpired as late:
+        raise JobFailed(f"`{late.cmd[0]} …` did not end within {late.timeout:.0f} s") from late
+
+
 def report(recording: Path) -> dict:
-    done = subprocess.run(
-        [STALLSCOPE, "report", recording, "--format", "json"], capture_output=True, text=True, check=False
-    )
+    done = quiet([STALLSCOPE, "report", recording, "--format", "json"], 0)
     must(done.returncode == 0, f"`stallscope report` of {recording} failed", done.stderr)
     return json.loads(done.stdout)
 
