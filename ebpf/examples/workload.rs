@@ -6,6 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -38,7 +39,7 @@ fn main() -> Result<()> {
         "sleep" => thread::sleep(PAUSE),
         "burn" => burn(),
         "compete" => compete(count)?,
-        "read" => drop(fs::read(&path)?),
+        "read" => read_from_disk(&path)?,
         "read-warm" => read_warm(&path, count)?,
         "fault" => fault(&path)?,
         "write-sync" => write_sync(&path)?,
@@ -94,6 +95,16 @@ fn compete(count: usize) -> Result<()> {
     let children = (0..count).map(|_| child(burn)).collect::<Result<Vec<_>>>()?;
     burn();
     children.into_iter().try_for_each(reap)
+}
+
+/// Reads a file past the page cache, so that every read waits for the disk.
+fn read_from_disk(path: &str) -> Result<()> {
+    #[repr(align(4096))]
+    struct Piece([u8; 65536]);
+    let mut piece = Box::new(Piece([0; 65536]));
+    let mut file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
+    while file.read(&mut piece.0)? > 0 {}
+    Ok(())
 }
 
 /// Reads a file that the page cache holds, in small pieces and without ever blocking.
@@ -193,7 +204,8 @@ fn peer() -> Result<()> {
     let address = listener.local_addr()?;
     let child = child(move || {
         if let Ok(mut stream) = TcpStream::connect(address) {
-            thread::sleep(PAUSE);
+            // Long enough for the thread to be there first, on a slow machine too.
+            thread::sleep(PAUSE * 10);
             let _ = stream.write_all(b"1234");
         }
     })?;

@@ -53,10 +53,10 @@ fn a_futex() {
 #[test]
 fn a_futex_whose_waker_came_from_the_network() {
     let Some(mut kernel) = kernel(&Options::default()) else { return };
-    let (_, times) = totals(&mut kernel, &["peer"]);
+    let (seen, times) = totals(&mut kernel, &["peer"]);
     let [plain_ns, from_net_ns] =
         [Blocked::Futex, Blocked::FutexNet].map(|kind| times.blocked_ns[kind as usize]);
-    assert!(from_net_ns > plain_ns, "{times:?}");
+    assert!(from_net_ns > plain_ns, "{:?}", seen.exits().collect::<Vec<_>>());
 }
 
 #[test]
@@ -65,8 +65,8 @@ fn children() {
 }
 
 #[test]
-fn reading_a_cold_file() {
-    let path = file("cold-read");
+fn reading_a_file_from_the_disk() {
+    let path = file("disk-read");
     assert_blocks_in(&["read", "1", path.to_str().unwrap()], Blocked::FileRead);
 }
 
