@@ -2,10 +2,9 @@ use crate::terminal::{self, Colour};
 use anyhow::{Context, Result};
 use clap::Args;
 use stallscope_collector::RuntimeDir;
-use stallscope_model::RunSummary;
 use stallscope_reports::list::{Row, table};
-use stallscope_store::{Recording, State, recordings_in};
-use std::path::{Path, PathBuf};
+use stallscope_store::recordings_in;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -25,7 +24,14 @@ pub(crate) fn main(verb: &Ls, colour: Colour) -> Result<ExitCode> {
         .running()
         .into_iter()
         .map(|(socket, card)| match stallscope_collector::ask(&socket) {
-            Ok(summary) => row(card.name, "running", &summary),
+            Ok(summary) => Row {
+                name: card.name,
+                state: "running".into(),
+                pid: Some(card.pid),
+                started_wall_ns: Some(card.started_wall_ns),
+                duration_ns: Some(summary.overhead.wall_ns),
+                verdict: summary.verdict.sentence,
+            },
             Err(error) => Row {
                 name: card.name,
                 state: "running".into(),
@@ -38,7 +44,8 @@ pub(crate) fn main(verb: &Ls, colour: Colour) -> Result<ExitCode> {
         .collect();
     let found = recordings_in(&verb.folder)
         .with_context(|| format!("cannot list the recordings in {}", verb.folder.display()))?;
-    rows.extend(found.iter().filter_map(|path| recording(path)));
+    // The recording of a running job has a row already.
+    rows.extend(found.iter().map(|path| Row::of_recording(path)).filter(|row| row.state != "running"));
     let text = if verb.json {
         let rows: Vec<_> = rows
             .iter()
@@ -59,31 +66,4 @@ pub(crate) fn main(verb: &Ls, colour: Colour) -> Result<ExitCode> {
     };
     terminal::print(&text)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// A recording's row; none for the one of a running job, which has a row already.
-fn recording(path: &Path) -> Option<Row> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let read = Recording::open(path).and_then(|recording| Ok((recording.state()?, recording.summary()?)));
-    match read {
-        Ok((State::Running, _)) => None,
-        Ok((State::Finished, summary)) => Some(row(name, "finished", &summary)),
-        Ok((State::Killed, summary)) => Some(row(name, "killed", &summary)),
-        Err(error) => Some(Row { name, state: "unreadable".into(), verdict: error.to_string(), ..Row::default() }),
-    }
-}
-
-fn row(name: String, state: &str, summary: &RunSummary) -> Row {
-    let started = summary.job.started_wall_ns;
-    Row {
-        name,
-        state: state.into(),
-        pid: (state == "running").then_some(summary.job.pid),
-        started_wall_ns: Some(started),
-        duration_ns: Some(match summary.job.ended_wall_ns {
-            Some(ended) => ended.saturating_sub(started),
-            None => summary.overhead.wall_ns,
-        }),
-        verdict: summary.verdict.sentence.clone(),
-    }
 }

@@ -87,6 +87,9 @@ fn json(record: &Record) -> String {
             format!(r#"{},"woken_tid":{},"cpu_ns":{}}}"#, head("wake", &r.header), r.woken_tid, r.cpu_ns)
         }
         Record::BatchRead(r) => format!(r#"{},"fd":{}}}"#, head("batch_read", &r.header), r.fd),
+        Record::Save(r) => {
+            format!(r#"{},"what":{},"bytes":{}}}"#, head("save", &r.header), r.what, r.bytes)
+        }
         Record::TaskNew(r) => task("task_new", r),
         Record::TaskExec(r) => task("task_exec", r),
         Record::TaskExit(r) => {

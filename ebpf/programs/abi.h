@@ -12,6 +12,7 @@ typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
+typedef signed long long s64;
 
 #define ABI_VERSION 1
 #define MAX_TASKS 16384
@@ -56,6 +57,7 @@ enum kind {
 	KIND_TASK_NEW = 5,
 	KIND_TASK_EXEC = 6,
 	KIND_TASK_EXIT = 7,
+	KIND_SAVE = 8,
 };
 
 enum lost {
@@ -163,6 +165,13 @@ struct batch_read {
 	u32 pad;
 };
 
+struct save {
+	struct header header;
+	u32 what;
+	u32 pad;
+	u64 bytes;
+};
+
 struct task_new {
 	struct header header;
 	u32 ppid;
@@ -186,6 +195,7 @@ _Static_assert(sizeof(struct slice) == 24 + 8 + sizeof(struct times) + 24, "slic
 _Static_assert(sizeof(struct wait) == 48, "wait");
 _Static_assert(sizeof(struct wake) == 40, "wake");
 _Static_assert(sizeof(struct batch_read) == 32, "batch_read");
+_Static_assert(sizeof(struct save) == 40, "save");
 _Static_assert(sizeof(struct task_new) == 56, "task_new");
 _Static_assert(sizeof(struct task_exit) == 32 + sizeof(struct times), "task_exit");
 

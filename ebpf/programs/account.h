@@ -23,6 +23,8 @@ enum note {
 	NOTE_PIN = 1,
 	/* Its last sleep was in a socket or in epoll. */
 	NOTE_FROM_NET = 2,
+	/* Its last sleep was in a read of a file, a page fault or a network socket. */
+	NOTE_FROM_READ = 4,
 };
 
 enum reading {

@@ -69,6 +69,7 @@ struct super_block {
 
 struct inode {
 	u16 i_mode;
+	s64 i_size;
 	struct super_block *i_sb;
 };
 
@@ -85,6 +86,7 @@ struct path {
 };
 
 struct file {
+	u32 f_mode;
 	struct inode *f_inode;
 	void *private_data;
 	struct path f_path;

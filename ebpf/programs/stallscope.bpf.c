@@ -6,6 +6,7 @@
  * for them. Contexts are taken as arrays of u64.
  */
 #include "reads.h"
+#include "saves.h"
 #include "switching.h"
 #include "tasks.h"
 
@@ -141,6 +142,8 @@ int sys_enter(u64 *ctx)
 	if (!slot)
 		return 0;
 	deed = deed_of(nr);
+	if (slot->flags & FLAG_LEADER)
+		note_save(slot, task, regs, deed, nr);
 	if (!may_read(deed))
 		return 0;
 	kind = kind_of_syscall(task, regs, deed, true);

@@ -30,6 +30,19 @@
 #include "account.h"
 #include "classify.h"
 
+INLINE bool is_read(u32 kind)
+{
+	return kind == BLOCKED_FILE_READ || kind == BLOCKED_FAULT || kind == BLOCKED_NET;
+}
+
+/* A short run between two sleeps in reads is part of the reading (copying out, faulting on, the next call):
+ * the same rule as for bursts of calls in reads.h, as far as the scheduler alone can see it. */
+INLINE bool between_reads(struct task_slot *slot, u32 kind, u64 now)
+{
+	return is_read(kind) && slot->scratch.notes & NOTE_FROM_READ && !slot->scratch.reading &&
+	       now - slot->scratch.run_start_ns < BURST_GAP_NS;
+}
+
 INLINE void leave_cpu(struct task_slot *slot, struct task_struct *task, bool preempted, u64 now)
 {
 	u32 state = task->__state;
@@ -38,7 +51,10 @@ INLINE void leave_cpu(struct task_slot *slot, struct task_struct *task, bool pre
 
 	begin_write(slot);
 	copy_bytes_moved(slot, task);
-	book_running(slot, now);
+	if (blocks && between_reads(slot, kind, now))
+		book(slot, TIME_CPU_READ, now);
+	else
+		book_running(slot, now);
 	credit_leader(slot, now);
 	slot->blocked_in = kind;
 	barrier();
@@ -66,6 +82,10 @@ INLINE void book_sleep(struct task_slot *slot, struct task_struct *task, u64 now
 		slot->scratch.notes |= NOTE_FROM_NET;
 	else
 		slot->scratch.notes &= ~NOTE_FROM_NET;
+	if (is_read(kind))
+		slot->scratch.notes |= NOTE_FROM_READ;
+	else
+		slot->scratch.notes &= ~NOTE_FROM_READ;
 	if (kind >= BLOCKED_KINDS)
 		kind = BLOCKED_OTHER;
 	if (woken > slot->since_ns)
@@ -137,6 +157,10 @@ INLINE bool woken_by(struct task_slot *slot, struct task_struct *task, struct ta
 	if (same_process)
 		credit_leader(waker, now);
 	if (slot->blocked_in == BLOCKED_PIPE && (nr == NR_WRITE || nr == NR_WRITEV)) {
+		if (watched && !brief && !same_process && slot->scratch.root == waker->scratch.root)
+			send_wait(slot, waker, now);
+	} else if (slot->blocked_in == BLOCKED_UNIX && (nr == NR_WRITE || nr == NR_SENDMSG)) {
+		/* A tensor's handle comes over a Unix socket from a thread of the worker that made it. */
 		if (watched && !brief && !same_process && slot->scratch.root == waker->scratch.root)
 			send_wait(slot, waker, now);
 	} else if (slot->blocked_in == BLOCKED_FUTEX && (nr == NR_FUTEX || nr == NR_FUTEX_WAKE)) {

@@ -33,6 +33,7 @@ enum syscall_number {
 	NR_WRITE = 1,
 	NR_CLOSE = 3,
 	NR_WRITEV = 20,
+	NR_SENDMSG = 46,
 	NR_FUTEX = 202,
 	NR_FUTEX_WAKE = 454,
 };
@@ -63,7 +64,7 @@ INLINE enum deed deed_of(long nr)
 	case 18: /* pwrite64 */
 	case NR_WRITEV:
 	case 44: /* sendto */
-	case 46: /* sendmsg */
+	case NR_SENDMSG:
 	case 48: /* shutdown */
 	case 77: /* ftruncate */
 	case 285: /* fallocate */

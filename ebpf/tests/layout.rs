@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use stallscope_abi::kernel::{
-    BLOCKED_KINDS, BatchRead, Blocked, Header, Kind, LOST_REASONS, Lost, MAX_TASKS, Slice, TaskExit, TaskNew,
-    TaskSlot, Times, VERSION, Wait, Wake, flags, state,
+    BLOCKED_KINDS, BatchRead, Blocked, Header, Kind, LOST_REASONS, Lost, MAX_TASKS, Save, Slice, TaskExit,
+    TaskNew, TaskSlot, Times, VERSION, Wait, Wake, flags, state,
 };
 
 /// Assertions in C that `$type` is the struct `$name` with these fields at the same places.
@@ -51,6 +51,7 @@ fn the_header_mirrors_the_module() {
     same_struct!(c, "wait", Wait, header start_ns waker_tid waker_tgid blocked_in);
     same_struct!(c, "wake", Wake, header woken_tid cpu_ns);
     same_struct!(c, "batch_read", BatchRead, header fd);
+    same_struct!(c, "save", Save, header what bytes);
     same_struct!(c, "task_new", TaskNew, header ppid flags start_boottime_ns comm);
     same_struct!(c, "task_exit", TaskExit, header status total);
     // What user space reads of the kernel side's internals: slots.rs.

@@ -4,6 +4,9 @@
 //! - the trainer's main thread sleeps in a pipe until a worker's feeder thread writes a message about a batch;
 //!   with a pin-memory thread, that thread sleeps in the pipe and the main thread in a futex of its;
 //! - when a batch is handed over, the main thread puts the next index: it wakes a feeder thread of its own;
+//! - with syscall hooks, a main thread that creates a file, writes and closes it between two hand-overs saves a
+//!   checkpoint; a file that stays open over hand-overs is something else (a log);
+//! - before that, each tensor's handle comes over a Unix socket from a thread of the worker that made it;
 //! - a worker takes an index from a pipe, makes the batch and wakes its own feeder thread: the batch is ready.
 //!
 //! Which batch was awaited is decided afterwards: the last message before the main thread puts the next index
@@ -11,8 +14,8 @@
 //! when it woke its reader, not when the reader got a CPU.
 
 use crate::handover::{BatchTimes, Handover, Producer, Source};
-use stallscope_abi::kernel::{Blocked, Record, Slice, TaskNew, Wait, Wake};
-use stallscope_abi::lane::wait_flags;
+use stallscope_abi::kernel::{self, Blocked, Record, Slice, TaskNew, Wait, Wake};
+use stallscope_abi::lane::{self, wait_flags};
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// What the main thread does between the put of the next index and the return of `next()`.
@@ -57,12 +60,17 @@ struct Trainer {
     /// Workers were started since the last handover: an epoch begins.
     new_workers: bool,
     pinned: bool,
+    /// Since the last handover: when a file was created, and the size of the largest one written.
+    save_begun_ns: Option<u64>,
+    saved_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Message {
     at_ns: u64,
     worker: u32,
+    /// Nobody waited for it in a pipe: the batch was there before.
+    was_ready: bool,
 }
 
 impl KernelSteps {
@@ -79,9 +87,34 @@ impl KernelSteps {
             Record::BatchRead(read) => {
                 return self.read_message(read.header.tgid, read.header.tid, read.header.time_ns);
             }
-            Record::TaskExec(_) | Record::TaskExit(_) => {}
+            Record::TaskExec(_) | Record::TaskExit(_) | Record::Save(_) => {}
         }
         None
+    }
+
+    /// With syscall hooks: the checkpoint that `save` completes, in the shim's form. The same one comes again,
+    /// longer, with every further mark.
+    pub(crate) fn save(&mut self, save: &kernel::Save) -> Option<lane::Record> {
+        let header = &save.header;
+        if header.tid != header.tgid {
+            return None;
+        }
+        let trainer = self.processes.get_mut(&header.tgid)?.trainer.as_mut()?;
+        if save.what == kernel::save::BEGUN {
+            trainer.save_begun_ns.get_or_insert(header.time_ns);
+            return None;
+        }
+        trainer.saved_bytes = trainer.saved_bytes.max(save.bytes);
+        let begun_ns = trainer.save_begun_ns.filter(|_| trainer.saved_bytes > 0)?;
+        Some(lane::Record {
+            time_ns: header.time_ns,
+            kind: lane::Kind::Checkpoint as u16,
+            id: lane::Saver::Other as u32,
+            a: begun_ns,
+            b: 1,
+            c: trainer.saved_bytes,
+            ..lane::Record::default()
+        })
     }
 
     fn arrived(&mut self, task: &TaskNew) {
@@ -117,6 +150,10 @@ impl KernelSteps {
     fn waited(&mut self, wait: &Wait) -> Option<Handover> {
         let (pid, tid, at_ns) = (wait.header.tgid, wait.header.tid, wait.header.time_ns);
         let pipe = wait.blocked_in == Blocked::Pipe as u32;
+        if wait.blocked_in == Blocked::Unix as u32 {
+            self.received_tensor(wait);
+            return None;
+        }
         let from = wait.waker_tgid;
         if pipe && self.ancestors(pid).contains(&from) {
             // A worker waited for an index.
@@ -131,7 +168,7 @@ impl KernelSteps {
         }
         let process = self.processes.entry(pid).or_default();
         let message = if pipe && from != pid {
-            Message { at_ns, worker: from }
+            Message { at_ns, worker: from, was_ready: false }
         } else if !pipe && from == pid && tid == pid {
             // The pin-memory thread passed on what it had got.
             let pinned = process.pinned?;
@@ -154,6 +191,23 @@ impl KernelSteps {
         trainer.message = Some(message);
         trainer.cpu_since_message_ns = 0;
         handed_over
+    }
+
+    /// A batch that was there already shows by this alone.
+    fn received_tensor(&mut self, wait: &Wait) {
+        let pid = wait.header.tgid;
+        if wait.header.tid != pid || !self.ancestors(wait.waker_tgid).contains(&pid) {
+            return;
+        }
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        let trainer = process.trainer.get_or_insert_default();
+        trainer.enter_ns.get_or_insert(wait.start_ns);
+        trainer.message.get_or_insert(Message {
+            at_ns: wait.start_ns,
+            worker: wait.waker_tgid,
+            was_ready: true,
+        });
+        trainer.cpu_since_message_ns = 0;
     }
 
     /// With syscall hooks: the main thread reads a message that was there already.
@@ -207,7 +261,10 @@ impl KernelSteps {
 
     fn hand_over(&mut self, pid: u32, ended: Ended) -> Handover {
         let message = self.processes.get(&pid).and_then(|process| process.trainer.as_ref()?.message);
-        let batch = message.and_then(|message| self.batch(message));
+        let batch = message.and_then(|message| {
+            let ready = BatchTimes { start_ns: message.at_ns, ready_ns: message.at_ns };
+            self.batch(message).or(message.was_ready.then_some(ready))
+        });
         let mut handover = Handover {
             pid,
             loader: 0,
@@ -234,6 +291,8 @@ impl KernelSteps {
             trainer.enter_ns = None;
             trainer.message = None;
             trainer.cpu_since_message_ns = 0;
+            trainer.save_begun_ns = None;
+            trainer.saved_bytes = 0;
         }
         handover
     }

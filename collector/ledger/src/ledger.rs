@@ -98,6 +98,13 @@ impl Ledger {
             }
             kernel::Record::TaskExec(task) => self.touch(header.tgid, header.time_ns).named(&task.comm),
             kernel::Record::TaskExit(_) => self.gone(header.tgid, header.time_ns),
+            kernel::Record::Save(save) => {
+                if let Some(checkpoint) = self.kernel_steps.save(save)
+                    && !self.has_working_shim(header.tgid)
+                {
+                    self.trainer(header.tgid).calls.checkpoint(&checkpoint);
+                }
+            }
             // Boundaries, for the detector above.
             kernel::Record::Wait(_) | kernel::Record::Wake(_) | kernel::Record::BatchRead(_) => {}
         }

@@ -175,7 +175,11 @@ impl Rank {
                     enter_ns,
                     exit_ns: piece.end_ns,
                     start_ns: batch.map(|batch| batch.start_ns),
-                    ready_ns: batch.map(|batch| batch.ready_ns),
+                    // What the kernel alone saw without a message was there already: all hand-over.
+                    ready_ns: match (batch, wait.producer, wait.source) {
+                        (None, Producer::Unknown, Source::Kernel) => Some(enter_ns),
+                        (batch, ..) => batch.map(|batch| batch.ready_ns),
+                    },
                     producer: producer.map(view),
                     in_process: wait.producer == Producer::Trainer,
                     slice_ns: config.slice_ns,

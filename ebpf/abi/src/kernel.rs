@@ -92,8 +92,8 @@ pub mod flags {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     pub cpu_ns: u64,
-    /// Part of `cpu_ns` spent inside reads of regular files and internet sockets. Known only while syscall
-    /// hooks are attached, else 0.
+    /// Part of `cpu_ns` spent inside reads of regular files and internet sockets. Without syscall hooks only
+    /// the short runs between two sleeps in reads are known to be that.
     pub cpu_read_ns: u64,
     pub runnable_ns: u64,
     pub blocked_ns: [u64; BLOCKED_KINDS],
@@ -150,6 +150,7 @@ pub enum Kind {
     TaskNew = 5,
     TaskExec = 6,
     TaskExit = 7,
+    Save = 8,
 }
 
 /// Begins every record of the ring buffer.
@@ -221,6 +222,26 @@ pub struct BatchRead {
     pub pad: u32,
 }
 
+/// With syscall hooks only: a leader does what makes a checkpoint.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Save {
+    pub header: Header,
+    /// One of [`save`].
+    pub what: u32,
+    pub pad: u32,
+    /// Size of the file that is being closed.
+    pub bytes: u64,
+}
+
+/// What a [`Save`] tells of.
+pub mod save {
+    /// It creates a file, or empties one, to write it.
+    pub const BEGUN: u32 = 1;
+    /// It closes a written file of at least 64 KiB, syncs one, or renames one.
+    pub const DONE: u32 = 2;
+}
+
 /// A task joined the job. [`Kind::TaskExec`] has the same layout and tells of its new name: it executed a
 /// program, or a thread was renamed (`pt_data_worker`, `pt_data_pin`).
 #[repr(C)]
@@ -266,6 +287,7 @@ const _: () = {
     assert!(size_of::<Wait>() == 48);
     assert!(size_of::<Wake>() == 40);
     assert!(size_of::<BatchRead>() == 32);
+    assert!(size_of::<Save>() == 40);
     assert!(size_of::<TaskNew>() == 56);
     assert!(size_of::<TaskExit>() == 32 + size_of::<Times>());
 };
@@ -280,6 +302,7 @@ pub enum Record {
     TaskNew(TaskNew),
     TaskExec(TaskNew),
     TaskExit(TaskExit),
+    Save(Save),
 }
 
 impl Record {
@@ -294,6 +317,7 @@ impl Record {
             k if k == Kind::TaskNew as u16 => Record::TaskNew(copy(bytes)?),
             k if k == Kind::TaskExec as u16 => Record::TaskExec(copy(bytes)?),
             k if k == Kind::TaskExit as u16 => Record::TaskExit(copy(bytes)?),
+            k if k == Kind::Save as u16 => Record::Save(copy(bytes)?),
             _ => return None,
         })
     }
@@ -306,6 +330,7 @@ impl Record {
             Record::BatchRead(r) => &r.header,
             Record::TaskNew(r) | Record::TaskExec(r) => &r.header,
             Record::TaskExit(r) => &r.header,
+            Record::Save(r) => &r.header,
         }
     }
 }
@@ -338,6 +363,7 @@ impl private::Sealed for Wake {}
 impl private::Sealed for BatchRead {}
 impl private::Sealed for TaskNew {}
 impl private::Sealed for TaskExit {}
+impl private::Sealed for Save {}
 
 fn copy<T: Plain>(bytes: &[u8]) -> Option<T> {
     if bytes.len() < size_of::<T>() {
