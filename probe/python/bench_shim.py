@@ -6,20 +6,34 @@ CPU time of the thread, because a busy machine distorts it least. Interleaved pa
 not hold.
 """
 
+import _io
 import argparse
+import builtins
 import json
 import os
 import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "tests"))
 
-SAMPLES, BATCH = 20_000, 50
-BARS = {"sample": 150, "event": 60}
+SAMPLES, BATCH, READS = 20_000, 50, 5_000
+BARS = {"sample": 150, "sample with wrapped open and read": 900, "event": 60}
+
+
+class Files:
+    """One small file, again and again."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __getitem__(self, index):
+        with open(self.path, "rb") as file:
+            return file.read()
 
 
 class Items:
@@ -87,12 +101,31 @@ def measure(pairs):
     def nothing():
         pass
 
-    rows = {"sample": [], "event": [], "datagram": []}
+    def reads(fetcher):
+        began = time.thread_time_ns()
+        for at in range(0, READS, BATCH):
+            fetcher.fetch(indices[at : at + BATCH])
+        return (time.thread_time_ns() - began) / READS
+
+    plain_open, timed_open = _io.open, builtins.open
+    assert timed_open is not plain_open, "STALLSCOPE_OPENS is not set"
+    file = tempfile.NamedTemporaryFile()
+    file.write(bytes(15_000))
+    file.flush()
+    plain_files = _MapDatasetFetcher(Files(file.name), True, len, False)
+    timed_files = _MapDatasetFetcher(Files(file.name), True, len, False)
+    worker._observe(timed_files, producer, in_process=False)
+
+    rows = {"sample": [], "sample with wrapped open and read": [], "event": [], "datagram": []}
     for _ in range(pairs + 1):
         # A pause for the collector, so that the lane isn't full.
         time.sleep(0.1)
         base = fetch(plain)
         rows["sample"].append(fetch(timed) - base)
+        builtins.open = plain_open
+        base = reads(plain_files)
+        builtins.open = timed_open
+        rows["sample with wrapped open and read"].append(reads(timed_files) - base)
         time.sleep(0.1)
         rows["event"].append(_native.bench_push(SAMPLES) / SAMPLES)
         empty = events(nothing)
@@ -131,7 +164,7 @@ def main():
     from collector import run, run_plain
 
     command = [sys.executable, __file__, "--pairs", str(options.pairs), "--child"]
-    costs = run([*command, "costs"])
+    costs = run([*command, "costs"], STALLSCOPE_OPENS="1")
     if costs.code != 0:
         sys.exit(f"bench_shim.py: the measurement failed: {costs.err}")
     results = json.loads(costs.out)

@@ -9,5 +9,5 @@ out=${1:-$target/wheels}
 command -v maturin >/dev/null || { echo "build-wheel.sh: no maturin here; get it with: pip install 'maturin>=1.16'" >&2; exit 1; }
 cargo build --quiet --release --manifest-path "$root/Cargo.toml" --package stallscope --bin stallscope
 mkdir -p "$here/wheel-data/scripts"
-install -m 755 "$target/release/stallscope" "$here/wheel-data/scripts/stallscope"
+install -s -m 755 "$target/release/stallscope" "$here/wheel-data/scripts/stallscope"
 maturin build --release --manifest-path "$here/Cargo.toml" --out "$out"

@@ -4,7 +4,8 @@
 set -eu
 profile=${1:-release}
 here=$(cd "$(dirname "$0")" && pwd)
-target=${CARGO_TARGET_DIR:-$here/../../target}
+root=$(cd "$here/../.." && pwd)
+target=${CARGO_TARGET_DIR:-$root/target}
 case $profile in
     release) flags=--release ;;
     debug) flags= ;;
@@ -12,16 +13,19 @@ case $profile in
 esac
 cargo build --quiet --manifest-path "$here/Cargo.toml" $flags
 staged=$target/python/stallscope
-# Two at a time would lay out half of each.
-exec 9>"$target/stage.lock"
-flock 9
-rm -rf "$staged.new"
-mkdir -p "$staged.new"
-(cd "$here/stallscope" && find . -name '*.py' -print) | while read -r file; do
-    mkdir -p "$staged.new/$(dirname "$file")"
-    cp "$here/stallscope/$file" "$staged.new/$file"
+
+# File by file, and only what changed: a job that runs from there must never find half of it.
+place() {
+    cmp -s "$1" "$2" && return
+    mkdir -p "$(dirname "$2")"
+    cp "$1" "$2.$$"
+    mv "$2.$$" "$2"
+}
+(cd "$here/stallscope" && find . -name '*.py') | while read -r file; do
+    place "$here/stallscope/$file" "$staged/$file"
 done
-cp "$target/$profile/lib_native.so" "$staged.new/_native.abi3.so"
-rm -rf "$staged"
-mv "$staged.new" "$staged"
+place "$target/$profile/lib_native.so" "$staged/_native.abi3.so"
+(cd "$staged" && find . -name '*.py') | while read -r file; do
+    [ -e "$here/stallscope/$file" ] || rm -f "$staged/$file"
+done
 echo "$staged"

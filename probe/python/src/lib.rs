@@ -14,6 +14,7 @@ mod fork;
 mod guard;
 mod iteration;
 mod lane;
+mod opens;
 mod own_fd;
 mod producer;
 mod queues;
@@ -88,6 +89,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(connection::fact, module)?,
         wrap_pyfunction!(connection::poll, module)?,
         wrap_pyfunction!(device::watch_device, module)?,
+        wrap_pyfunction!(opens::add_read, module)?,
         wrap_pyfunction!(iteration::next_index, module)?,
         wrap_pyfunction!(iteration::sent, module)?,
         wrap_pyfunction!(iteration::observing, module)?,
@@ -100,6 +102,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<iteration::Iteration>()?;
     module.add_class::<producer::Producer>()?;
     module.add_class::<fetcher::Fetch>()?;
+    module.add_class::<opens::Open>()?;
     module.add_class::<queues::IndexQueue>()?;
     module.add_class::<queues::DataQueue>()?;
     module.add_class::<reader::LaneReader>()?;

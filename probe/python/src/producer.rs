@@ -1,6 +1,6 @@
 //! Who makes batches: a worker's main thread, or the trainer itself without workers.
 
-use crate::{clock, connection, guard, lane};
+use crate::{clock, connection, guard, lane, opens};
 use pyo3::prelude::*;
 use stallscope_abi::lane::{ClockAt, Kind, Record};
 use std::sync::Arc;
@@ -17,8 +17,9 @@ pub(crate) struct Making {
     start_ns: AtomicU64,
     start_cpu_ns: AtomicU64,
     collate_ns: AtomicU64,
-    /// End of the sample before.
+    /// End of the sample before, and the thread's reading time then.
     last_ns: AtomicU64,
+    last_read_ns: AtomicU64,
 }
 
 impl Making {
@@ -30,6 +31,7 @@ impl Making {
         self.start_cpu_ns.store(cpu, Ordering::Relaxed);
         self.collate_ns.store(0, Ordering::Relaxed);
         self.last_ns.store(now, Ordering::Relaxed);
+        self.last_read_ns.store(opens::read_ns(), Ordering::Relaxed);
         self.start_ns.store(now, Ordering::Relaxed);
     }
 
@@ -37,6 +39,7 @@ impl Making {
     #[inline]
     pub(crate) fn sample(&self, samples: u32) {
         let now = clock::now_ns();
+        let read = opens::read_ns();
         lane::push(&Record {
             time_ns: now,
             kind: Kind::Sample as u16,
@@ -44,7 +47,7 @@ impl Making {
             id: samples,
             a: self.last_ns.swap(now, Ordering::Relaxed),
             b: self.batch.load(Ordering::Relaxed),
-            c: 0,
+            c: read.saturating_sub(self.last_read_ns.swap(read, Ordering::Relaxed)),
             d: 0,
         });
     }
@@ -101,7 +104,7 @@ pub(crate) fn clock(at: ClockAt, time_ns: u64, loader: u16) -> u64 {
         a: cpu,
         b: clock::run_delay_ns(),
         c: clock::process_cpu_ns(),
-        d: 0,
+        d: opens::read_ns(),
     });
     cpu
 }

@@ -149,6 +149,25 @@ def stateful():
     return [result, sorted(loader.state_dict())]
 
 
+def pinned():
+    """Pretends that there is a device, so that the pin-memory thread runs; only copying is left out."""
+    pins = sys.modules["torch.utils.data._utils.pin_memory"]
+    saved = []
+    for owner in (torch.cuda, getattr(torch, "accelerator", None)):
+        for name, value in (("is_available", True), ("current_device", 0), ("current_device_index", 0),
+                            ("set_device", None), ("set_device_index", None)):  # fmt: skip
+            if owner is not None and hasattr(owner, name):
+                saved.append((owner, name, getattr(owner, name)))
+                setattr(owner, name, lambda *_, value=value: value)
+    saved.append((pins, "pin_memory", pins.pin_memory))
+    pins.pin_memory = lambda data, device=None: data
+    try:
+        return plain(2, pin_memory=True)
+    finally:
+        for owner, name, value in saved:
+            setattr(owner, name, value)
+
+
 SCENARIOS = {
     "map-0": (1, lambda: plain()),
     "map-1": (1, lambda: plain(1)),
@@ -165,6 +184,7 @@ SCENARIOS = {
     "failing-0": (1, lambda: failing(0)),
     "failing-2": (1, lambda: failing(2)),
     "dead-worker": (1, dead_worker),
+    "pinned-2": (1, pinned),
     "evaluation": (2, evaluation),
     "anew": (1, anew),
     "side-by-side": (2, side_by_side),

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import pytest
 from collector import (
-    BATCH, BYE, CLOCK, FAILED, FIRST, IN_PROCESS, ITER_END, ITER_START, NO_GRAD, SAMPLE, WAIT, run, run_plain,
+    BATCH, BYE, CLOCK, FAILED, FIRST, IN_PROCESS, ITER_END, ITER_START, NO_GRAD, PINNED, SAMPLE, WAIT, run, run_plain,
 )
 from conftest import JOB, has, torch_version
 
@@ -15,11 +15,11 @@ STREAM = SAMPLES - 3
 FORKED = [
     "map-0", "map-1", "map-2", "map-4", "persistent-2", "getitems-0", "getitems-2", "stream-0", "stream-2",
     "stream-persistent-2", "break-0", "break-2", "failing-0", "failing-2", "dead-worker", "evaluation", "anew",
-    "side-by-side", "whole-batches", "nesting-0", "nesting-1",
+    "side-by-side", "whole-batches", "pinned-2", "nesting-0", "nesting-1",
 ]  # fmt: skip
 # Epochs, batches and samples an epoch of the scenarios that run through.
 COMPLETE = {
-    **{name: (2, 6, SAMPLES) for name in ("map-0", "map-1", "map-2", "map-4", "persistent-2", "getitems-2")},
+    **{name: (2, 6, SAMPLES) for name in ("map-0", "map-1", "map-2", "map-4", "persistent-2", "getitems-2", "pinned-2")},
     **{name: (2, 6, SAMPLES) for name in ("spawn-2", "forkserver-1", "nesting-0", "nesting-1", "stateful")},
     "stream-0": (2, 5, STREAM),
     "anew": (3, 6, SAMPLES),
@@ -120,6 +120,7 @@ def test_every_batch_has_its_wait(seen, spawned):
         assert [bool(wait.d & FIRST) for wait in waits] == [wait.b == 0 for wait in waits], name
         assert {bool(wait.d & IN_PROCESS) for wait in waits} == {name.endswith("-0") or name == "anew"}, name
         assert not any(wait.d & (NO_GRAD | FAILED) for wait in waits), name
+        assert {bool(wait.d & PINNED) for wait in waits} == {name.startswith("pinned")}, name
         assert all(before.time_ns <= wait.a < wait.time_ns for before, wait in zip(waits, waits[1:])), name
 
 

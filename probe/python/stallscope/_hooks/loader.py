@@ -8,7 +8,7 @@ import sys
 
 from stallscope import _native
 
-from . import loaders, process, worker
+from . import loaders, opens, process, worker
 from .patch import UnknownShape, attribute, replace
 
 
@@ -27,6 +27,7 @@ def hook_dataloader(module):
     _attempt("which worker made a batch", hook_puts, attribute(module, "_MultiProcessingDataLoaderIter"))
     _attempt("what workers do", hook_worker_module, module._utils.worker)
     _attempt("the times of single samples", worker.hook_fetchers, module)
+    _attempt("the time in opens and reads", opens.install)
 
 
 def hook_stateful(module):
