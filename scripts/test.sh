@@ -11,12 +11,12 @@ suite() { # NAME COMMAND…
     "${@:2}" </dev/null 2>&1 | tee "$logs/$1.txt" || failed+=("$1")
 }
 
-# A Rust test that cannot run here passes and prints a line that begins with "skipped: "; that is counted too.
+# A Rust test that cannot run here passes and prints a line that begins with "SKIPPED: "; that is counted too.
 if command -v cargo-nextest >/dev/null; then
     printf '\n== rust\n'
     cargo nextest run --workspace --no-fail-fast --status-level fail --final-status-level fail \
         --success-output final --no-output-indent --color never >"$logs/rust.txt" 2>&1 </dev/null || failed+=(rust)
-    grep -E '^ *(Summary|FAIL|SIGABRT|SIGSEGV|TIMEOUT|error|skipped: )' "$logs/rust.txt" | sort -u
+    grep -E '^ *(Summary|FAIL|SIGABRT|SIGSEGV|TIMEOUT|error|SKIPPED: )' "$logs/rust.txt" | sort -u
     case " ${failed[*]-} " in *" rust "*) tail -n 200 "$logs/rust.txt" ;; esac
 else
     suite rust cargo test --workspace --no-fail-fast --quiet -- --nocapture
@@ -25,11 +25,14 @@ for tests in probe/python/tests truth/tests demo/tests; do
     [ -d "$tests" ] && suite "${tests//\//-}" .venv/bin/python -m pytest -q -rs "$tests"
 done
 
-# "12 tests run: 12 passed, 1 skipped", "test result: ok. 5 passed; 0 failed; 1 ignored" and "4 passed, 2 skipped in 3s".
-sum() { cat "$logs"/*.txt | grep -E "$1" | grep -oE "[0-9]+ $2" | awk '{total += $1} END {print total + 0}'; }
-summary='^ *(Summary|test result:)|^(=+ )?[0-9]+ (passed|failed|skipped|error)'
-passed=$(sum "$summary" passed)
-skipped=$(($(sum "$summary" '(skipped|ignored)') + $(cat "$logs"/*.txt | grep -c '^ *skipped: ')))
+# nextest: "Summary … 12 passed, 1 skipped"; cargo test: "test result: ok. 5 passed; … 1 ignored"; pytest: "4 passed, 2 skipped in 3s".
+grep -q '^ *Summary' "$logs/rust.txt" && rust='^ *Summary' || rust='^test result:'
+sum() {
+    { grep -hE "$rust" "$logs/rust.txt"; grep -hE '^(=+ )?[0-9]+ (passed|failed|skipped|error).* in ' "$logs"/*-tests.txt; } |
+        grep -oE "[0-9]+ $1" | awk '{total += $1} END {print total + 0}'
+}
+passed=$(sum passed)
+skipped=$(($(sum '(skipped|ignored)') + $(cat "$logs"/*.txt | grep -c '^ *SKIPPED: ')))
 printf '\n%s tests passed, %s skipped' "$passed" "$skipped"
 if [ ${#failed[@]} -gt 0 ]; then
     printf '; failed: %s (see %s)\n' "${failed[*]}" "$logs"

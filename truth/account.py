@@ -31,6 +31,8 @@ OWN = {
     Did.SNAPSHOT: ("snapshot", "snapshot"),
     Did.COLLECTIVE: ("peer", "preempted"),
     Did.SLEEP: ("unknown", "preempted"),
+    # Without a batch: the loader waits for its workers to leave.
+    Did.END: ("unknown", "preempted"),
 }
 OWN_REST = ("compute", "preempted")
 
@@ -39,7 +41,7 @@ AWAITED = {Did.FETCH: ("fetch", "starved"), Did.PREP: ("prep", "starved")}
 AWAITED_REST = ("transfer", "starved")
 
 # A thread that was blocked and is woken waits for a CPU at the end of its piece, not throughout.
-BLOCKED_FIRST = (Did.IDLE, Did.SLEEP, Did.COLLECTIVE)
+BLOCKED_FIRST = (Did.IDLE, Did.SLEEP, Did.COLLECTIVE, Did.END)
 
 
 class Step(NamedTuple):

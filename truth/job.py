@@ -150,17 +150,22 @@ def make_loader(options: argparse.Namespace, batches: int) -> DataLoader | Backg
 
 
 def batches(iterator, number: int, phase: Phase):
-    """Yields what the loader hands over, each hand-over in the log."""
-    while True:
-        log().mark(Did.COMPUTE)
-        log().mark(Did.ENTER, number)
-        try:
+    """Yields what the loader hands over, each hand-over in the log, and the iterator's end, however it comes."""
+    try:
+        while True:
+            log().mark(Did.COMPUTE)
+            log().mark(Did.ENTER, number)
             batch = next(iterator)
-        except StopIteration:
-            log().mark(Did.END, number)
-            return
-        log().mark(Did.EXIT, int(batch[-1]), phase)
-        yield batch
+            log().mark(Did.EXIT, int(batch[-1]), phase)
+            yield batch
+    except StopIteration:
+        pass
+    except GeneratorExit:
+        log().mark(Did.COMPUTE)
+        # Waits for the workers to end.
+        del iterator
+    finally:
+        log().mark(Did.END, number)
 
 
 class Loop:
@@ -191,6 +196,8 @@ class Loop:
             self.stop = self.stop or time.monotonic() + self.options.seconds
             self.step()
             if self.agree_to_stop():
+                for one in running:
+                    one.close()
                 return False
         return True
 

@@ -36,7 +36,7 @@ class Did(IntEnum):
     EXIT = 10
     # The batch with the token `value` is about to leave its producer.
     READY = 11
-    # next() raised StopIteration.
+    # The iterator of the loader `value` is exhausted or was dropped.
     END = 12
     # This process is the trainer whose rank is `value`.
     RANK = 13
