@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 PACKAGE = Path(os.environ.get("STALLSCOPE_PYTHON", Path(__file__).resolve().parents[3] / "target" / "python"))
+if not (PACKAGE / "stallscope" / "_native.abi3.so").exists():
+    sys.exit(f"There is no staged package in {PACKAGE}; run probe/python/stage.sh first.")
 sys.path.insert(0, str(PACKAGE))
 
 from stallscope import _native  # noqa: E402

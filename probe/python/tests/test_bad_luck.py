@@ -245,11 +245,12 @@ def test_a_forked_child_has_a_lane_of_its_own(python, script):
     """)
     done = run([python, train])
     assert (done.code, done.out, done.err) == (0, "5 4\n", "")
-    parent, child = sorted(done.collector.processes, key=lambda process: process.pid == process.greeting["ppid"])
-    parent, child = (child, parent) if parent.greeting["ppid"] == child.pid else (parent, child)
+    one, other = done.collector.processes
+    parent, child = (one, other) if other.greeting["ppid"] == one.pid else (other, one)
     assert child.greeting["ppid"] == parent.pid
     assert len(parent.of(WAIT)) == 7 and len(child.of(WAIT)) == 5
     assert len(child.of(BATCH)) == 5 and len(parent.of(ITER_END)) == 2
+    assert child.kind == parent.kind == "trainer" and [fact["loader"] for fact in child.told("loader")] == [0]
 
 
 def test_an_alarm_inside_next_reaches_the_job(python, script):

@@ -1,6 +1,7 @@
 """The loaders of this process, numbered in order of first use."""
 
 import multiprocessing
+import os
 import sys
 import threading
 import weakref
@@ -28,6 +29,8 @@ def prepare(grad_enabled):
     """`grad_enabled()` tells training from evaluation."""
     global _grad_enabled
     _grad_enabled = grad_enabled
+    # A forked child that trains as well is a trainer of its own, with loaders of its own.
+    os.register_at_fork(after_in_child=_known.clear)
 
 
 def begin(iterator, loader):

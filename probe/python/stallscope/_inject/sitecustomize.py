@@ -23,7 +23,7 @@ def _start(folder):
 
 def _hand_on(folder):
     """Runs the sitecustomize that this one stands before, as Python itself would have."""
-    if sys.version_info < (3, 4):
+    if sys.version_info < (3, 5):
         return
     from importlib.machinery import PathFinder
     from importlib._bootstrap import module_from_spec
