@@ -23,15 +23,18 @@ enum Format {
 }
 
 pub(crate) fn main(verb: &Report, colour: Colour) -> Result<ExitCode> {
-    let (summary, recording) = if verb.run.exists() || verb.run.extension().is_some_and(|ext| ext == "stall") {
+    let (summary, recording) = if verb.run.exists() || verb.run.extension().is_some_and(|ext| ext == "stall")
+    {
         (Recording::open(&verb.run)?.summary()?, Some(verb.run.as_path()))
     } else {
         (stallscope_collector::running_job(&verb.run.to_string_lossy())?, None::<&Path>)
     };
     let text = match verb.format {
-        Format::Text => {
-            stallscope_reports::text::screen(&summary, recording, &terminal::style(&std::io::stdout(), colour))
-        }
+        Format::Text => stallscope_reports::text::screen(
+            &summary,
+            recording,
+            &terminal::style(&std::io::stdout(), colour),
+        ),
         Format::Json => stallscope_reports::json::render(&summary),
     };
     terminal::print(&text)?;

@@ -16,7 +16,9 @@ pub(crate) enum Colour {
 pub(crate) fn style(stream: &impl IsTerminal, colour: Colour) -> stallscope_reports::Style {
     let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let terminal = stream.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
-    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(|name| std::env::var(name).ok().filter(|v| !v.is_empty()));
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok().filter(|v| !v.is_empty()));
     stallscope_reports::Style {
         width: width(),
         colour: match colour {
@@ -54,8 +56,8 @@ pub(crate) struct StatusLine {
 
 impl StatusLine {
     pub(crate) fn new() -> StatusLine {
-        let terminal = std::io::stderr().is_terminal()
-            && std::env::var_os("TERM").is_some_and(|term| term != "dumb");
+        let terminal =
+            std::io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb");
         StatusLine { terminal, rows: 0, last_plain: Instant::now() }
     }
 

@@ -22,7 +22,8 @@ fn crates_know_only_whom_they_may() {
     let mut seen = 0;
     for package in metadata.workspace_packages() {
         let Some(name) = package.name.strip_prefix("stallscope-") else { continue };
-        let allowed = may_know.get(name).unwrap_or_else(|| panic!("crate {name} has no place in the house yet"));
+        let allowed =
+            may_know.get(name).unwrap_or_else(|| panic!("crate {name} has no place in the house yet"));
         for dependency in &package.dependencies {
             let Some(known) = dependency.name.strip_prefix("stallscope") else { continue };
             let known = known.trim_start_matches('-');

@@ -4,21 +4,7 @@ mod support;
 
 use std::io::Read;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-use support::{Sandbox, job, python, text};
-
-/// Polls until `ready` holds; the limit only ends a test that would hang.
-fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !ready() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn signal(pid: u32, name: &str) {
-    assert!(Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap().success());
-}
+use support::{Sandbox, job, python, signal, text, wait_until};
 
 #[test]
 fn the_jobs_output_and_exit_code_are_its_own() {
@@ -26,7 +12,11 @@ fn the_jobs_output_and_exit_code_are_its_own() {
     let bare = Command::new(python()).arg(job("train.py")).output().unwrap();
     let output = sandbox.run(&["run", "--", &python(), &job("train.py"), "--exit", "7"]);
     assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
-    assert_eq!(text(&output.stdout), text(&bare.stdout), "stdout belongs to the job, and it computes the same");
+    assert_eq!(
+        text(&output.stdout),
+        text(&bare.stdout),
+        "stdout belongs to the job, and it computes the same"
+    );
     let screen = text(&output.stderr);
     assert!(screen.contains("train.stall"), "the screen says where the recording is:\n{screen}");
     assert!(sandbox.path("train.stall").is_file());
@@ -35,7 +25,8 @@ fn the_jobs_output_and_exit_code_are_its_own() {
 #[test]
 fn every_batch_is_a_step_and_causes_add_up() {
     let sandbox = Sandbox::new("steps");
-    let output = sandbox.run(&["run", "--", &python(), &job("train.py"), "--epochs", "3", "--save", "model.pt"]);
+    let output =
+        sandbox.run(&["run", "--", &python(), &job("train.py"), "--epochs", "3", "--save", "model.pt"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let run = sandbox.report("train.stall");
     let phases = run["phases"].as_array().unwrap();
@@ -131,7 +122,8 @@ fn a_recording_is_never_overwritten() {
 #[test]
 fn a_target_that_cannot_be_written_costs_the_recording_only() {
     let sandbox = Sandbox::new("target");
-    let output = sandbox.run(&["run", "-o", "/proc/no/such/place.stall", "--", "sh", "-c", "echo ran; exit 4"]);
+    let output =
+        sandbox.run(&["run", "-o", "/proc/no/such/place.stall", "--", "sh", "-c", "echo ran; exit 4"]);
     assert_eq!(output.status.code(), Some(4));
     assert_eq!(text(&output.stdout), "ran\n");
 }
@@ -181,4 +173,81 @@ fn two_runs_of_one_slurm_step_share_a_recording() {
         run["ranks"].as_array().unwrap().iter().map(|rank| rank["facts"]["rank"].as_u64().unwrap()).collect();
     assert_eq!(ranks, [0, 1]);
     assert!(!sandbox.path("step.2.stall").exists());
+}
+
+#[test]
+fn a_job_that_forks_a_thousand_processes_is_left_alone() {
+    let sandbox = Sandbox::new("forks");
+    let script = "i=0; while [ $i -lt 1000 ]; do (exit 0) & i=$((i+1)); done; wait; echo done";
+    let output = sandbox.run(&["run", "--", "sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "done\n");
+    assert_eq!(sandbox.report("sh.stall")["losses"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn an_unknown_torch_costs_figures_not_the_job() {
+    let sandbox = Sandbox::new("oddtorch");
+    // A torch whose loader has another shape than any that the hooks know.
+    let package = sandbox.path("torch/utils/data");
+    std::fs::create_dir_all(&package).unwrap();
+    for (file, content) in [
+        ("torch/__init__.py", "__version__ = '99.0'\n"),
+        ("torch/utils/__init__.py", ""),
+        ("torch/utils/data/__init__.py", "from .dataloader import DataLoader\n"),
+        (
+            "torch/utils/data/dataloader.py",
+            "class DataLoader:\n    def __iter__(self):\n        return iter([1, 2, 3])\n",
+        ),
+        ("odd.py", "import torch.utils.data as d\nprint(sum(d.DataLoader()))\n"),
+    ] {
+        std::fs::write(sandbox.path(file), content).unwrap();
+    }
+    let output = sandbox.run(&["run", "--no-kernel", "--", "/usr/bin/python3", "odd.py"]);
+    assert_eq!(text(&output.stdout), "6\n", "{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn a_stranger_at_the_socket_is_told_so_and_harms_nothing() {
+    use std::io::{Read, Write};
+    let sandbox = Sandbox::new("stranger");
+    let mut child = sandbox
+        .stallscope(&[
+            "run",
+            "--name",
+            "host",
+            "--",
+            "sh",
+            "-c",
+            "while [ ! -e stop ]; do sleep 0.05; done; exit 9",
+        ])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let jobs = sandbox.path("run/jobs");
+    let mut socket = None;
+    wait_until("the job's socket", || {
+        socket = std::fs::read_dir(&jobs)
+            .ok()
+            .and_then(|mut entries| entries.next())
+            .map(|entry| entry.unwrap().path().join("sock"))
+            .filter(|socket| socket.exists());
+        socket.is_some()
+    });
+    let socket = socket.unwrap();
+    for noise in
+        [&b"GET / HTTP/1.1\r\n\r\n"[..], b"{\"stallscope\":77,\"role\":\"viewer\"}\n", &[0xff; 70_000], b"\n"]
+    {
+        let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        // It may hang up while we still write.
+        let _ = stream.write_all(noise);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    let live = sandbox.run(&["report", "host", "--format", "json"]);
+    assert!(live.status.success(), "it still answers: {}", text(&live.stderr));
+    std::fs::write(sandbox.path("stop"), "").unwrap();
+    let output = child.wait().unwrap();
+    assert_eq!(output.code(), Some(9));
 }

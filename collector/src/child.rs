@@ -96,7 +96,8 @@ fn shares_terminal() -> bool {
 /// # Errors
 /// None of the places where an installation puts it has one.
 pub fn python_package() -> Result<PathBuf> {
-    let mut places: Vec<PathBuf> = std::env::var_os("STALLSCOPE_PYTHON").map(PathBuf::from).into_iter().collect();
+    let mut places: Vec<PathBuf> =
+        std::env::var_os("STALLSCOPE_PYTHON").map(PathBuf::from).into_iter().collect();
     if let Some(bin) = std::env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_path_buf)) {
         places.push(bin.join("../python"));
         // Beside a wheel's binary: the site-packages of the same environment.
@@ -108,7 +109,9 @@ pub fn python_package() -> Result<PathBuf> {
             return Ok(place.canonicalize()?);
         }
     }
-    bail!("the Python package of stallscope is not beside its binary; install both with pip, or name its folder in STALLSCOPE_PYTHON")
+    bail!(
+        "the Python package of stallscope is not beside its binary; install both with pip, or name its folder in STALLSCOPE_PYTHON"
+    )
 }
 
 /// A job's name from its command: the script's, else the program's.

@@ -1,7 +1,7 @@
 //! What works on this machine, and how to get the rest.
 
 use crate::child;
-use crate::runtime::{KERNEL_SOCKET, RuntimeDir};
+use crate::runtime::{RuntimeDir, kernel_socket};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 
@@ -59,7 +59,9 @@ fn shim() -> Check {
 fn torch() -> Check {
     let question = "import importlib.metadata as m, sys; print(m.version('torch'), 'with Python', sys.version.split()[0])";
     let found = match Command::new("python3").args(["-c", question]).output() {
-        Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).trim().to_string()),
+        Ok(output) if output.status.success() => {
+            Ok(String::from_utf8_lossy(&output.stdout).trim().to_string())
+        }
         Ok(_) => Err("python3 has no torch".to_string()),
         Err(_) => Err("there is no python3 on the PATH".to_string()),
     };
@@ -67,8 +69,9 @@ fn torch() -> Check {
 }
 
 fn service() -> Check {
-    let found = if UnixStream::connect(KERNEL_SOCKET).is_ok() {
-        Ok(format!("the node's collector serves {KERNEL_SOCKET}"))
+    let socket = kernel_socket();
+    let found = if UnixStream::connect(&socket).is_ok() {
+        Ok(format!("the node's collector serves {}", socket.display()))
     } else if rustix::process::geteuid().is_root() {
         Ok("you are root: `run` and `attach` bring their own".to_string())
     } else {

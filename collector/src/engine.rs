@@ -43,13 +43,14 @@ struct Lane {
 impl Engine {
     pub(crate) fn new(job: JobFacts, wants_shim: bool) -> Engine {
         let begun_ns = host::now_ns();
-        let mut ledger = Ledger::new(Config::default());
+        let host = host::facts();
+        let mut ledger = Ledger::new(Config { cpus: host.cpus, ..Config::default() });
         ledger.root(job.pid, begun_ns);
         Engine {
             ledger,
             recorder: None,
             job,
-            host: host::facts(),
+            host,
             lanes: HashMap::new(),
             lane_dropped: 0,
             kernel: EvidenceState::Off,
@@ -177,6 +178,7 @@ impl Engine {
     pub(crate) fn shim_gone(&mut self, connection: u64) {
         if let Some(mut lane) = self.lanes.remove(&connection) {
             drain(&mut self.ledger, &mut self.records, &mut lane);
+            self.ledger.gone(lane.pid, host::now_ns());
             self.lane_dropped += lane.reader.dropped();
         }
     }
@@ -237,7 +239,8 @@ impl Engine {
         match (self.wants_shim, self.shims_seen, unavailable.is_empty()) {
             (false, ..) => EvidenceState::Off,
             (true, false, _) => EvidenceState::Missing(
-                "no process of the job loaded it: is it Python with torch, and not started with -I or -S?".into(),
+                "no process of the job loaded it: is it Python with torch, and not started with -I or -S?"
+                    .into(),
             ),
             (true, true, true) => EvidenceState::On,
             (true, true, false) => EvidenceState::Partial(unavailable.join("; ")),
@@ -247,9 +250,12 @@ impl Engine {
     pub(crate) fn summary(&self) -> RunSummary {
         let seen = self.ledger.summary();
         let (collector_cpu_ns, collector_rss_bytes) = host::own_cost();
-        let dropped: u64 = self.lane_dropped + self.lanes.values().map(|lane| lane.reader.dropped()).sum::<u64>();
+        let dropped: u64 =
+            self.lane_dropped + self.lanes.values().map(|lane| lane.reader.dropped()).sum::<u64>();
         let mut losses = seen.losses;
-        losses.extend(self.kernel_lost.iter().map(|(reason, count)| Loss { reason: reason.clone(), count: *count }));
+        losses.extend(
+            self.kernel_lost.iter().map(|(reason, count)| Loss { reason: reason.clone(), count: *count }),
+        );
         losses.push(Loss { reason: "lane full".into(), count: dropped });
         losses.push(Loss { reason: "connection refused".into(), count: self.refused });
         losses.extend(self.recorder.iter().flat_map(Recorder::losses));

@@ -4,9 +4,9 @@
 use crate::child::{self, RunAs};
 use crate::session::{Signals, View};
 use anyhow::Result;
+use stallscope_wire::{Client, Hello, Reply};
 use std::ffi::OsString;
 use std::path::Path;
-use stallscope_wire::{Client, Hello, Reply};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::signal::unix::SignalKind;

@@ -4,7 +4,7 @@
 use crate::KernelChoice;
 use crate::engine::Engine;
 use crate::kernel_service;
-use crate::runtime::KERNEL_SOCKET;
+use crate::runtime::kernel_socket;
 use anyhow::{Context, Result, anyhow};
 use stallscope_model::EvidenceState;
 use stallscope_wire::{Accepted, Client, Hello, Reply};
@@ -44,7 +44,12 @@ pub(crate) enum Heard<'a> {
 
 impl KernelClient {
     /// Finds a source and calls it once, so that the job's first tasks are seen.
-    pub(crate) fn start(choice: KernelChoice, watch: u32, syscalls: bool, engine: &mut Engine) -> KernelClient {
+    pub(crate) fn start(
+        choice: KernelChoice,
+        watch: u32,
+        syscalls: bool,
+        engine: &mut Engine,
+    ) -> KernelClient {
         let mut client = KernelClient {
             source: None,
             watch,
@@ -134,11 +139,11 @@ impl KernelClient {
 
 fn find(choice: KernelChoice) -> Result<Option<Source>> {
     let root = rustix::process::geteuid().is_root();
-    let node = Path::new(KERNEL_SOCKET);
+    let node = kernel_socket();
     let serves = |path: &Path| BlockingStream::connect(path).is_ok();
     match choice {
         KernelChoice::Off => Ok(None),
-        _ if serves(node) => Ok(Some(Source::Service(node.to_path_buf()))),
+        _ if serves(&node) => Ok(Some(Source::Service(node))),
         _ if root => Ok(Some(Source::Within)),
         KernelChoice::Sudo => start_with_sudo().map(|path| Some(Source::Service(path))),
         KernelChoice::Auto => Err(anyhow!(

@@ -130,7 +130,9 @@ impl Service {
         };
         let line = stallscope_wire::encode(&reply);
         match self.callers.last_mut() {
-            Some(caller) if matches!(reply, Reply::Watching(_)) => caller.out.splice(0..0, line).for_each(drop),
+            Some(caller) if matches!(reply, Reply::Watching(_)) => {
+                caller.out.splice(0..0, line).for_each(drop)
+            }
             _ => drop(stream.write_all(&line)),
         }
     }
@@ -139,7 +141,9 @@ impl Service {
         stream.set_read_timeout(Some(Duration::from_secs(1)))?;
         let hello: Hello = stallscope_wire::decode(&read_line(stream)?)?;
         let Client::Kernel { watch, syscalls } = hello.accept()? else {
-            anyhow::bail!("the node's collector gives kernel evidence only; start jobs with `stallscope run`");
+            anyhow::bail!(
+                "the node's collector gives kernel evidence only; start jobs with `stallscope run`"
+            );
         };
         let caller_uid = rustix::net::sockopt::socket_peercred(&*stream)?.uid.as_raw();
         let owner = std::fs::metadata(format!("/proc/{watch}")).map(|meta| meta.uid());

@@ -10,6 +10,11 @@ use std::time::Duration;
 /// Where the node's privileged collector listens, so that every user finds it.
 pub const KERNEL_SOCKET: &str = "/run/stallscope/kernel.sock";
 
+/// [`KERNEL_SOCKET`], or where a container has it mounted: `$STALLSCOPE_KERNEL_SOCKET`.
+pub(crate) fn kernel_socket() -> PathBuf {
+    std::env::var_os("STALLSCOPE_KERNEL_SOCKET").map_or_else(|| KERNEL_SOCKET.into(), PathBuf::from)
+}
+
 /// Longest part of a job's name in a path: a Unix socket's path may have 107 bytes.
 const NAME_LIMIT_BYTES: usize = 32;
 
@@ -49,7 +54,10 @@ impl RuntimeDir {
             })?;
             let owner = fs::symlink_metadata(&dir)?;
             if owner.uid() != uid || !owner.is_dir() {
-                bail!("{} belongs to another user; set STALLSCOPE_RUNTIME_DIR to a folder of yours", dir.display());
+                bail!(
+                    "{} belongs to another user; set STALLSCOPE_RUNTIME_DIR to a folder of yours",
+                    dir.display()
+                );
             }
         }
         Ok(RuntimeDir { jobs: base.join("jobs"), base })

@@ -6,9 +6,9 @@ use crate::kernel_client::{Heard, KernelClient};
 use crate::runtime::{Card, Claim, RuntimeDir};
 use crate::{host, join, shims};
 use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use stallscope_model::{JobFacts, RunSummary};
 use stallscope_store::{Options, Recorder};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -91,7 +91,9 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
     let mut signals = Signals::new()?;
     let dir = match RuntimeDir::of_this_user().and_then(|runtime| runtime.claim(&join::key(&name))) {
         Ok(Claim::Mine(dir)) => Some(dir),
-        Ok(Claim::Taken(socket)) => return join::run(&options.command, options.shim, &socket, run_as, view).await,
+        Ok(Claim::Taken(socket)) => {
+            return join::run(&options.command, options.shim, &socket, run_as, view).await;
+        }
         Err(error) => {
             view.note(&format!("the shim stays off: {error:#}"));
             None
@@ -172,7 +174,8 @@ async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> 
     let pid = find(&options.job)?;
     let proc_dir = PathBuf::from(format!("/proc/{pid}"));
     let owner = std::fs::metadata(&proc_dir).with_context(|| format!("there is no process {pid}"))?.uid();
-    let raw = rustix::process::Pid::from_raw(pid as i32).with_context(|| format!("there is no process {pid}"))?;
+    let raw =
+        rustix::process::Pid::from_raw(pid as i32).with_context(|| format!("there is no process {pid}"))?;
     let pidfd = rustix::process::pidfd_open(raw, rustix::process::PidfdFlags::NONBLOCK)
         .with_context(|| format!("there is no process {pid}"))?;
     let command = std::fs::read(proc_dir.join("cmdline")).unwrap_or_default();
@@ -337,7 +340,9 @@ fn find(job: &str) -> Result<u32> {
     let found: Vec<_> = running.iter().filter(|(_, card)| card.name.starts_with(job)).collect();
     match found.as_slice() {
         [(_, card)] => Ok(card.pid),
-        [] => anyhow::bail!("no job is called {job}; `stallscope ls` lists them, any process can be named by its pid"),
+        [] => anyhow::bail!(
+            "no job is called {job}; `stallscope ls` lists them, any process can be named by its pid"
+        ),
         several => anyhow::bail!("{} jobs are called {job}…; say more of the name, or a pid", several.len()),
     }
 }

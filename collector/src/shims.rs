@@ -24,12 +24,27 @@ pub(crate) struct Server {
 }
 
 pub(crate) enum Event {
-    ShimArrived { connection: u64, pid: u32, greeting: Box<Greeting>, lane: OwnedFd },
-    ShimSaid { connection: u64, fact: Fact },
-    ShimGone { connection: u64 },
-    Joined { recording: oneshot::Sender<Reply> },
+    ShimArrived {
+        connection: u64,
+        pid: u32,
+        greeting: Box<Greeting>,
+        lane: OwnedFd,
+    },
+    ShimSaid {
+        connection: u64,
+        fact: Fact,
+    },
+    ShimGone {
+        connection: u64,
+    },
+    Joined {
+        recording: oneshot::Sender<Reply>,
+    },
     Left,
-    Asked { request: Request, reply: oneshot::Sender<Reply> },
+    Asked {
+        request: Request,
+        reply: oneshot::Sender<Reply>,
+    },
     /// Somebody sent what is no message of ours.
     Refused,
 }
@@ -38,7 +53,8 @@ impl Server {
     /// # Errors
     /// The socket can't be bound.
     pub(crate) fn bind(socket: &Path) -> Result<Server> {
-        let listener = UnixListener::bind(socket).with_context(|| format!("cannot listen at {}", socket.display()))?;
+        let listener =
+            UnixListener::bind(socket).with_context(|| format!("cannot listen at {}", socket.display()))?;
         let (sender, events) = mpsc::channel(EVENTS);
         Ok(Server { listener, events, sender, connections: 0, joined: 0 })
     }
@@ -85,7 +101,8 @@ pub(crate) fn handle(engine: &mut Engine, event: Event) {
         Event::ShimSaid { connection, fact } => engine.shim_said(connection, fact),
         Event::ShimGone { connection } => engine.shim_gone(connection),
         Event::Joined { recording } => {
-            let path = engine.recording().map_or_else(|| "no recording".into(), |path| path.display().to_string());
+            let path =
+                engine.recording().map_or_else(|| "no recording".into(), |path| path.display().to_string());
             // A caller that hung up meanwhile needs no answer.
             let _ = recording.send(Reply::Joined { recording: path });
         }
@@ -108,7 +125,11 @@ async fn serve(stream: UnixStream, connection: u64, events: mpsc::Sender<Event>)
         (Ok(Client::Viewer), _) => viewer(&mut lines, &events).await,
         (Ok(Client::Run { .. }), _) => task(&mut lines, &events).await,
         (Ok(_), _) => {
-            lines.answer(&Reply::Error("a job's collector has no kernel evidence to give; ask `stallscope collect`".into())).await;
+            lines
+                .answer(&Reply::Error(
+                    "a job's collector has no kernel evidence to give; ask `stallscope collect`".into(),
+                ))
+                .await;
             Ok(())
         }
         (Err(error), _) => {
@@ -120,7 +141,13 @@ async fn serve(stream: UnixStream, connection: u64, events: mpsc::Sender<Event>)
 
 type Sent = Result<(), mpsc::error::SendError<Event>>;
 
-async fn shim(lines: &mut Lines, connection: u64, first: &str, lane: OwnedFd, events: &mpsc::Sender<Event>) -> Sent {
+async fn shim(
+    lines: &mut Lines,
+    connection: u64,
+    first: &str,
+    lane: OwnedFd,
+    events: &mpsc::Sender<Event>,
+) -> Sent {
     let greeting: Greeting = match serde_json::from_str(first) {
         Ok(greeting) => greeting,
         Err(_) => return events.send(Event::Refused).await,
@@ -129,7 +156,9 @@ async fn shim(lines: &mut Lines, connection: u64, first: &str, lane: OwnedFd, ev
     let Some(pid) = lines.stream.peer_cred().ok().and_then(|peer| peer.pid()) else {
         return events.send(Event::Refused).await;
     };
-    events.send(Event::ShimArrived { connection, pid: pid as u32, greeting: Box::new(greeting), lane }).await?;
+    events
+        .send(Event::ShimArrived { connection, pid: pid as u32, greeting: Box::new(greeting), lane })
+        .await?;
     while let Some((line, _)) = lines.next().await {
         if let Ok(fact) = serde_json::from_str::<Fact>(&line) {
             events.send(Event::ShimSaid { connection, fact }).await?;

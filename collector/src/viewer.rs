@@ -46,7 +46,9 @@ pub fn running_job(job: &str) -> Result<RunSummary> {
         .collect();
     match found.as_slice() {
         [(socket, _)] => ask(socket),
-        [] => bail!("there is neither a recording nor a running job called {job}; `stallscope ls` lists both"),
+        [] => {
+            bail!("there is neither a recording nor a running job called {job}; `stallscope ls` lists both")
+        }
         several => bail!("{} jobs are called {job}…; say more of the name, or a pid", several.len()),
     }
 }

@@ -2,44 +2,84 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
-pub struct Sandbox {
+const NOBODY: u32 = 65534;
+
+pub(crate) struct Sandbox {
     dir: PathBuf,
 }
 
 impl Sandbox {
-    pub fn new(name: &str) -> Sandbox {
+    pub(crate) fn new(name: &str) -> Sandbox {
         let dir = std::env::temp_dir().join(format!("ss-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(dir.join("run")).expect("a folder in the temporary folder");
         Sandbox { dir }
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn kernel_socket(&self) -> PathBuf {
+        self.dir.join("kernel.sock")
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
     /// `stallscope` with these words, in this sandbox.
-    pub fn stallscope(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_stallscope"));
+    pub(crate) fn stallscope(&self, words: &[&str]) -> Command {
+        let words = words.iter().map(OsString::from);
+        self.command(env!("CARGO_BIN_EXE_stallscope").into(), words.collect())
+    }
+
+    fn command(&self, program: OsString, words: Vec<OsString>) -> Command {
+        let mut command = Command::new(program);
         command
             .args(words)
             .current_dir(&self.dir)
             .stdin(Stdio::null())
             .env("STALLSCOPE_RUNTIME_DIR", self.dir.join("run"))
             .env("STALLSCOPE_PYTHON", package())
+            // No test depends on what else runs on this machine.
+            .env("STALLSCOPE_KERNEL_SOCKET", self.kernel_socket())
             .env_remove("SLURM_JOB_ID");
         command
     }
 
-    pub fn run(&self, words: &[&str]) -> Output {
+    pub(crate) fn run(&self, words: &[&str]) -> Output {
         self.stallscope(words).output().expect("the binary starts")
     }
 
+    /// The same as the user nobody, to whom this sandbox then belongs. Who cannot reach the checkout, perhaps:
+    /// program, package and jobs are copied here.
+    pub(crate) fn stallscope_as_nobody(&self, words: &[&str]) -> Command {
+        for dir in [self.dir.clone(), self.dir.join("run")] {
+            std::os::unix::fs::chown(dir, Some(NOBODY), Some(NOBODY)).expect("root may give folders away");
+        }
+        let (binary, python) = (self.dir.join("stallscope"), self.dir.join("python"));
+        if !python.exists() {
+            std::fs::create_dir(&python).unwrap();
+            let jobs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/jobs");
+            for (from, to) in [
+                (PathBuf::from(env!("CARGO_BIN_EXE_stallscope")), binary.clone()),
+                (package().join("stallscope"), python.clone()),
+                (jobs, self.dir.join("jobs")),
+            ] {
+                assert!(Command::new("cp").arg("-r").args([from, to]).status().unwrap().success());
+            }
+        }
+        let words = words.iter().map(OsString::from);
+        let mut command = self.command(binary.into_os_string(), words.collect());
+        command.uid(NOBODY).gid(NOBODY).env("HOME", &self.dir).env("STALLSCOPE_PYTHON", python);
+        command
+    }
+
     /// The summary of a recording, as `report --format json` prints it.
-    pub fn report(&self, recording: &str) -> serde_json::Value {
+    pub(crate) fn report(&self, recording: &str) -> serde_json::Value {
         let output = self.run(&["report", recording, "--format", "json"]);
         assert!(output.status.success(), "{}", text(&output.stderr));
         serde_json::from_slice(&output.stdout).expect("JSON")
@@ -52,16 +92,39 @@ impl Drop for Sandbox {
     }
 }
 
-pub fn text(bytes: &[u8]) -> String {
+/// Polls until `ready` holds; the limit only ends a test that would hang.
+pub(crate) fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !ready() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+pub(crate) fn signal(pid: u32, name: &str) {
+    assert!(Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap().success());
+}
+
+/// A process that does not outlive its test, however that ends.
+pub(crate) struct Killed(pub(crate) Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-pub fn job(name: &str) -> String {
+pub(crate) fn job(name: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/jobs").join(name).display().to_string()
 }
 
 /// The Python with torch that `make test` sets up.
-pub fn python() -> String {
+pub(crate) fn python() -> String {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join(".venv/bin/python");
     assert!(python.exists(), "no {}: run `make test`, which sets it up", python.display());
     python.display().to_string()
@@ -69,12 +132,16 @@ pub fn python() -> String {
 
 fn package() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/python");
-    assert!(package.join("stallscope").exists(), "no {}: run `make test`, which stages it", package.display());
+    assert!(
+        package.join("stallscope").exists(),
+        "no {}: run `make test`, which stages it",
+        package.display()
+    );
     package
 }
 
 /// Whether this process may load kernel programs; says so loudly when not.
-pub fn privileged(test: &str) -> bool {
+pub(crate) fn privileged(test: &str) -> bool {
     let root = text(&Command::new("id").arg("-u").output().expect("id").stdout).trim() == "0";
     if !root {
         eprintln!("SKIPPED {test}: needs root for kernel evidence");

@@ -9,9 +9,13 @@ pub const LINE_LIMIT_BYTES: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the other side sent something that is no stallscope message ({0}); is it another program's socket?")]
+    #[error(
+        "the other side sent something that is no stallscope message ({0}); is it another program's socket?"
+    )]
     Malformed(String),
-    #[error("the other side speaks version {theirs} of the collector's protocol and this stallscope speaks {VERSION}; use the same release on both sides")]
+    #[error(
+        "the other side speaks version {theirs} of the collector's protocol and this stallscope speaks {VERSION}; use the same release on both sides"
+    )]
     Version { theirs: u32 },
 }
 
@@ -65,7 +69,9 @@ pub enum Request {
 pub enum Reply {
     Summary(Box<RunSummary>),
     /// To a [`Client::Run`]: the job's recording.
-    Joined { recording: String },
+    Joined {
+        recording: String,
+    },
     /// To a [`Client::Kernel`]: frames follow.
     Watching(Accepted),
     /// One sentence for the person at the terminal.
@@ -128,7 +134,8 @@ mod tests {
 
     #[test]
     fn garbage_is_an_error() {
-        for line in [&b"GET / HTTP/1.1"[..], b"", b"{}", b"{\"stallscope\":1,\"role\":\"king\"}", &[0xff; 9]] {
+        for line in [&b"GET / HTTP/1.1"[..], b"", b"{}", b"{\"stallscope\":1,\"role\":\"king\"}", &[0xff; 9]]
+        {
             assert!(decode::<Hello>(line).is_err());
         }
     }

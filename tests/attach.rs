@@ -1,0 +1,102 @@
+//! `stallscope attach`: a job that already runs, untouched.
+
+mod support;
+
+use std::process::{Command, Stdio};
+use support::{Sandbox, job, privileged, python, text, wait_until};
+
+#[test]
+fn a_process_that_is_not_there_is_one_sentence() {
+    let sandbox = Sandbox::new("nopid");
+    let output = sandbox.run(&["attach", "4194303"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        text(&output.stderr),
+        "stallscope: there is no process 4194303: No such file or directory (os error 2)\n"
+    );
+    let output = sandbox.run(&["attach", "nosuchjob"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("no job is called nosuchjob"), "{}", text(&output.stderr));
+    let output = sandbox.run(&["attach", "1", "--for", "soon"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn a_loader_is_seen_without_touching_its_job() {
+    if !privileged("a_loader_is_seen_without_touching_its_job") {
+        return;
+    }
+    let sandbox = Sandbox::new("attach");
+    let total = sandbox.path("total");
+    let mut job = Command::new(python())
+        .args([&job("train.py"), "--epochs", "40"])
+        .stdout(std::fs::File::create(&total).unwrap())
+        .spawn()
+        .unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", job.id());
+    wait_until("its workers", || {
+        std::fs::read_to_string(&children).is_ok_and(|pids| pids.split_whitespace().count() >= 2)
+    });
+    let output = sandbox.run(&["attach", &job.id().to_string(), "--for", "3s", "-o", "a.stall"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let run = sandbox.report("a.stall");
+    let phases = run["phases"].as_array().unwrap();
+    let training =
+        phases.iter().find(|phase| phase["phase"] == "training").expect("steps from the kernel alone");
+    assert!(training["steps"].as_u64().unwrap() > 20, "{training}");
+    let causes: u64 = training["causes"].as_array().unwrap().iter().map(|ns| ns.as_u64().unwrap()).sum();
+    assert_eq!(causes, training["wall_ns"].as_u64().unwrap());
+    assert_eq!(run["kernel"], "on");
+    assert_eq!(run["shim"], "off");
+    assert!(job.wait().unwrap().success());
+    assert!(std::fs::read_to_string(&total).unwrap().contains("total loss"));
+}
+
+#[test]
+fn a_process_without_a_loader_gets_the_same_evidence_without_steps() {
+    if !privileged("a_process_without_a_loader_gets_the_same_evidence_without_steps") {
+        return;
+    }
+    let sandbox = Sandbox::new("other");
+    let mut sleeper = Command::new("sleep").arg("1").spawn().unwrap();
+    // It ends before the time is over: so does the attachment.
+    let output = sandbox.run(&["attach", &sleeper.id().to_string(), "--for", "50s", "-o", "s.stall"]);
+    sleeper.wait().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("no training steps"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn without_privilege_it_says_how_to_get_it() {
+    if !privileged("without_privilege_it_says_how_to_get_it") {
+        return;
+    }
+    let sandbox = Sandbox::new("unprivileged");
+    let mut sleeper = Command::new("sleep").arg("50").spawn().unwrap();
+    let output = sandbox.stallscope_as_nobody(&["attach", &sleeper.id().to_string()]).output().unwrap();
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("sudo stallscope collect"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn ctrl_c_ends_the_attachment_and_not_the_job() {
+    if !privileged("ctrl_c_ends_the_attachment_and_not_the_job") {
+        return;
+    }
+    let sandbox = Sandbox::new("ctrlc");
+    let mut sleeper = Command::new("sleep").arg("50").spawn().unwrap();
+    let child = sandbox
+        .stallscope(&["attach", &sleeper.id().to_string(), "-o", "c.stall"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("the recording", || sandbox.path("c.stall").exists());
+    support::signal(child.id(), "INT");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(sleeper.try_wait().unwrap().is_none(), "the job goes on");
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+}

@@ -1,0 +1,142 @@
+//! The node's privileged collector and the jobs of users without privilege.
+
+mod support;
+
+use std::process::{Command, Stdio};
+use support::{Killed, Sandbox, privileged, signal, text, wait_until};
+
+/// Who is nobody can't reach a Python in somebody's home, but Debian's.
+const PYTHON: &str = "/usr/bin/python3";
+const JOB: &str = "jobs/train.py";
+
+/// Starts `stallscope collect` as root for this sandbox.
+fn collector(sandbox: &Sandbox) -> Killed {
+    let socket = sandbox.kernel_socket();
+    let child = sandbox
+        .stallscope(&["collect", "--socket", &socket.display().to_string()])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("the collector listens", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
+    Killed(child)
+}
+
+#[test]
+fn a_user_without_privilege_gets_kernel_evidence_of_their_own_job() {
+    if !privileged("a_user_without_privilege_gets_kernel_evidence_of_their_own_job") {
+        return;
+    }
+    let sandbox = Sandbox::new("node");
+    let _node = collector(&sandbox);
+    let run = ["run", "-o", "mine.stall", "--", PYTHON, JOB];
+    let output = sandbox.stallscope_as_nobody(&run).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report = sandbox.report("mine.stall");
+    assert_eq!(report["kernel"], "on", "{}", text(&output.stderr));
+    assert_eq!(report["shim"], "on");
+    assert_eq!(report["job"]["user"], "nobody");
+
+    let roots = Killed(Command::new("sleep").arg("50").spawn().unwrap());
+    let output = sandbox.stallscope_as_nobody(&["attach", &roots.0.id().to_string()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("belongs to another user"), "{}", text(&output.stderr));
+
+    let second = sandbox.run(&["collect", "--socket", &sandbox.kernel_socket().display().to_string()]);
+    assert_eq!(second.status.code(), Some(1));
+    assert!(text(&second.stderr).contains("one a node is enough"), "{}", text(&second.stderr));
+}
+
+#[test]
+fn a_collector_that_is_killed_and_restarted_is_told_and_the_job_goes_on() {
+    if !privileged("a_collector_that_is_killed_and_restarted_is_told_and_the_job_goes_on") {
+        return;
+    }
+    let sandbox = Sandbox::new("restart");
+    let node = collector(&sandbox);
+    let child = sandbox
+        .stallscope_as_nobody(&["run", "--name", "job", "--", PYTHON, JOB, "--epochs", "30"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let kernel = || {
+        let output = sandbox.stallscope_as_nobody(&["report", "job", "--format", "json"]).output().unwrap();
+        serde_json::from_slice::<serde_json::Value>(&output.stdout)
+            .map(|run| run["kernel"].to_string())
+            .unwrap_or_default()
+    };
+    wait_until("kernel evidence", || kernel() == "\"on\"");
+    drop(node);
+    wait_until("the loss is told", || kernel().contains("went away"));
+    let _node = collector(&sandbox);
+    wait_until("the return is told", || kernel().contains("restarted"));
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("total loss"));
+}
+
+#[test]
+fn without_a_collector_the_shim_measures_alone_and_says_what_is_missing() {
+    if !privileged("without_a_collector_the_shim_measures_alone_and_says_what_is_missing") {
+        return;
+    }
+    let sandbox = Sandbox::new("alone");
+    let run = ["run", "-o", "alone.stall", "--", PYTHON, JOB, "--exit", "3"];
+    let output = sandbox.stallscope_as_nobody(&run).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("sudo stallscope collect"), "{}", text(&output.stderr));
+    let report = sandbox.report("alone.stall");
+    let training =
+        &report["phases"].as_array().unwrap().iter().find(|p| p["phase"] == "training").unwrap()["steps"];
+    assert_eq!(*training, 2 * 16);
+}
+
+#[test]
+fn a_user_without_privilege_cannot_be_the_nodes_collector() {
+    if !privileged("a_user_without_privilege_cannot_be_the_nodes_collector") {
+        return;
+    }
+    let sandbox = Sandbox::new("notroot");
+    let socket = sandbox.kernel_socket().display().to_string();
+    let output = sandbox.stallscope_as_nobody(&["collect", "--socket", &socket]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).lines().count() == 1, "one sentence: {}", text(&output.stderr));
+}
+
+#[test]
+fn doctor_tells_what_is_missing_by_its_exit_code() {
+    if !privileged("doctor_tells_what_is_missing_by_its_exit_code") {
+        return;
+    }
+    let sandbox = Sandbox::new("doctor");
+    let output = sandbox.stallscope_as_nobody(&["doctor", "--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let checks: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let kernel = checks.as_array().unwrap().iter().find(|check| check["name"] == "kernel evidence").unwrap();
+    assert_eq!(kernel["ok"], false);
+    assert!(kernel["remedy"].as_str().unwrap().contains("sudo stallscope collect"));
+}
+
+#[test]
+fn ls_shows_jobs_and_recordings() {
+    let sandbox = Sandbox::new("ls");
+    assert!(sandbox.run(&["run", "--name", "done", "--", "true"]).status.success());
+    let child = sandbox
+        .stallscope(&["run", "--name", "alive", "--", "sleep", "50"])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let list = || text(&sandbox.run(&["ls", "--json"]).stdout);
+    wait_until("the job is listed", || list().contains("\"alive\""));
+    let rows: serde_json::Value = serde_json::from_str(&list()).unwrap();
+    let states: Vec<(String, String)> = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| (row["name"].as_str().unwrap().into(), row["state"].as_str().unwrap().into()))
+        .collect();
+    assert!(states.contains(&("alive".into(), "running".into())), "{states:?}");
+    assert!(states.contains(&("done.stall".into(), "finished".into())), "{states:?}");
+    signal(child.id(), "TERM");
+    child.wait_with_output().unwrap();
+}
