@@ -25,6 +25,7 @@ def hook_dataloader(module):
     replace(base, "__next__", _next)
     _attempt("the number of samples in a batch", replace, base, "_next_index", _next_index)
     _attempt("which worker made a batch", hook_puts, attribute(module, "_MultiProcessingDataLoaderIter"))
+    _attempt("when a loop is left early", hook_shutdown, attribute(module, "_MultiProcessingDataLoaderIter"))
     _attempt("what workers do", hook_worker_module, module._utils.worker)
     _attempt("the times of single samples", worker.hook_fetchers, module)
     _attempt("the time in opens and reads", opens.install)
@@ -46,6 +47,12 @@ def hook_puts(iterator_class):
         if name not in source:
             raise UnknownShape(f"{iterator_class.__name__}._try_put_index has no {name}")
     replace(iterator_class, "_try_put_index", _try_put_index)
+
+
+def hook_shutdown(iterator_class):
+    """An iterator that a `break` drops ends before its workers are shut down, which takes a while."""
+    attribute(iterator_class, "_shutdown_workers")
+    replace(iterator_class, "_shutdown_workers", _shutdown_workers)
 
 
 def _attempt(what, function, *arguments):
@@ -112,3 +119,13 @@ def _try_put_index(original, sent=_native.sent):
         return result
 
     return _try_put_index
+
+
+def _shutdown_workers(original):
+    def _shutdown_workers(self, *args, **kwargs):
+        iteration = self.__dict__.get("_stallscope")
+        if iteration is not None:
+            iteration.end()
+        return original(self, *args, **kwargs)
+
+    return _shutdown_workers
