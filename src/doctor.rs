@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 /// Say what works on this machine and how to get the rest.
 ///
-/// Changes nothing. Exits 0 when everything works, 1 when something is missing.
+/// Only looks. Exits 0 when everything works, 1 when something is missing.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
     /// JSON for scripts

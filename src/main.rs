@@ -46,6 +46,9 @@ enum Verb {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let colour = arguments.color;
+    if !matches!(arguments.verb, Verb::Collect(_)) {
+        stallscope_collector::open_files_as_caller_of_sudo();
+    }
     let outcome = match arguments.verb {
         Verb::Run(verb) => run::main(verb, colour),
         Verb::Attach(verb) => attach::main(verb, colour),
@@ -55,7 +58,7 @@ fn main() -> ExitCode {
         Verb::Doctor(verb) => doctor::main(&verb, colour),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("stallscope: {error:#}");
+        terminal::say(&format!("{error:#}"));
         ExitCode::FAILURE
     })
 }

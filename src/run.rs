@@ -62,7 +62,7 @@ pub(crate) fn main(verb: Run, colour: Colour) -> Result<ExitCode> {
         Ok(code) => Ok(ExitCode::from(code as u8)),
         Err(error) => match error.downcast_ref::<LaunchError>() {
             Some(launch) => {
-                eprintln!("stallscope: {launch}");
+                terminal::say(&launch.to_string());
                 Ok(ExitCode::from(launch.code as u8))
             }
             None => Err(error),
@@ -93,7 +93,7 @@ impl View for Screen {
 
     fn note(&mut self, sentence: &str) {
         if !self.quiet {
-            eprintln!("stallscope: {sentence}");
+            terminal::say(sentence);
         }
     }
 
@@ -101,7 +101,8 @@ impl View for Screen {
         self.status.clear();
         if !self.quiet {
             let style = terminal::style(&std::io::stderr(), self.colour);
-            eprint!("\n{}", stallscope_reports::text::screen(summary, recording, &style));
+            let screen = stallscope_reports::text::screen(summary, recording, &style);
+            terminal::write_err(&format!("\n{screen}"));
         }
     }
 }

@@ -116,3 +116,13 @@ pub(crate) fn print(text: &str) -> std::io::Result<()> {
         other => other,
     }
 }
+
+/// One sentence of ours, on stderr.
+pub(crate) fn say(sentence: &str) {
+    write_err(&format!("stallscope: {sentence}\n"));
+}
+
+/// Writes to stderr, which may be gone while the job goes on.
+pub(crate) fn write_err(text: &str) {
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}

@@ -2,9 +2,9 @@
 
 mod support;
 
-use std::io::Read;
+use std::io::{BufRead, Read};
 use std::process::{Command, Stdio};
-use support::{Sandbox, job, python, signal, text, wait_until};
+use support::{Sandbox, job, privileged, python, signal, text, wait_until};
 
 #[test]
 fn the_jobs_output_and_exit_code_are_its_own() {
@@ -78,6 +78,7 @@ fn an_isolated_interpreter_runs_without_the_shim() {
         let output = sandbox.run(&["run", "--no-kernel", "--", &python(), flag, "-c", "print('ran')"]);
         assert_eq!(output.status.code(), Some(0));
         assert_eq!(text(&output.stdout), "ran\n");
+        assert!(text(&output.stderr).contains("no process of the job loaded it"), "{}", text(&output.stderr));
     }
 }
 
@@ -102,11 +103,17 @@ fn signals_reach_the_job_and_the_screen_still_comes() {
     let mut stdout = child.stdout.take().unwrap();
     let mut ready = [0; 6];
     stdout.read_exact(&mut ready).unwrap();
+    let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
     signal(child.id(), "USR1");
+    let mut screen = String::new();
+    while !screen.contains("sh.stall") {
+        assert_ne!(stderr.read_line(&mut screen).unwrap(), 0, "a screen while the job runs: {screen}");
+    }
     signal(child.id(), "TERM");
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(5));
-    assert!(text(&output.stderr).contains("sh.stall"));
+    let mut rest = String::new();
+    stderr.read_to_string(&mut rest).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(5));
+    assert!(rest.contains("sh.stall"), "and one at the end: {rest}");
 }
 
 #[test]
@@ -168,11 +175,55 @@ fn two_runs_of_one_slurm_step_share_a_recording() {
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success(), "{}", text(&output.stderr));
     }
-    let run = sandbox.report("step.stall");
-    let ranks: Vec<u64> =
-        run["ranks"].as_array().unwrap().iter().map(|rank| rank["facts"]["rank"].as_u64().unwrap()).collect();
+    let report = sandbox.report("step.stall");
+    let ranks: Vec<u64> = report["ranks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|rank| rank["facts"]["rank"].as_u64().unwrap())
+        .collect();
     assert_eq!(ranks, [0, 1]);
     assert!(!sandbox.path("step.2.stall").exists());
+    if privileged("two_runs_of_one_slurm_step_share_a_recording, its kernel half") {
+        for rank in report["ranks"].as_array().unwrap() {
+            let reads =
+                rank["workers"].as_array().unwrap().iter().map(|load| load["wall_ns"].as_u64().unwrap());
+            assert!(reads.sum::<u64>() > 0, "kernel evidence of both tasks: {rank}");
+        }
+    }
+}
+
+#[test]
+fn a_job_under_nohup_outlives_its_terminal() {
+    let sandbox = Sandbox::new("nohup");
+    let mut command =
+        sandbox.stallscope(&["run", "--", "sh", "-c", "while [ ! -e stop ]; do sleep 0.05; done; exit 6"]);
+    let mut nohup = Command::new("nohup");
+    nohup.arg(command.get_program()).args(command.get_args()).current_dir(sandbox.path("."));
+    nohup.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    nohup.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command = nohup;
+    let mut child = command.spawn().unwrap();
+    wait_until("the recording", || sandbox.path("sh.stall").exists());
+    signal(child.id(), "HUP");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(child.try_wait().unwrap().is_none(), "it still runs");
+    std::fs::write(sandbox.path("stop"), "").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(6));
+}
+
+#[test]
+fn a_terminal_that_is_gone_costs_the_screen_only() {
+    let sandbox = Sandbox::new("epipe");
+    let mut child = sandbox
+        .stallscope(&["run", "--", "sh", "-c", "while [ ! -e stop ]; do sleep 0.05; done; exit 8"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stderr.take());
+    std::fs::write(sandbox.path("stop"), "").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(8));
+    assert!(sandbox.path("sh.stall").is_file());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Launches the job as the user who typed it, in their environment, with the shim on its Python path.
 
+use crate::sudo::Caller;
 use anyhow::{Result, bail};
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -7,22 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::SignalKind;
-
-/// A user other than root for whom root launches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RunAs {
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-}
-
-impl RunAs {
-    /// Who called `sudo`, when root got here that way: the job never runs as root for our sake.
-    pub(crate) fn caller_of_sudo() -> Option<RunAs> {
-        let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
-        let (uid, gid) = (number("SUDO_UID")?, number("SUDO_GID")?);
-        (rustix::process::geteuid().is_root() && uid != 0).then_some(RunAs { uid, gid })
-    }
-}
 
 /// Why a command did not start; `code` is what a shell would exit with.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +21,7 @@ pub struct LaunchError {
 pub(crate) fn launch(
     command: &[OsString],
     shim: Option<(&Path, &Path)>,
-    run_as: Option<RunAs>,
+    run_as: Option<&Caller>,
 ) -> Result<Child, LaunchError> {
     let Some((program, arguments)) = command.split_first() else {
         return Err(LaunchError { code: 2, sentence: "no command was given".into() });
@@ -53,8 +38,8 @@ pub(crate) fn launch(
         }
         child.env("STALLSCOPE_SOCKET", socket);
     }
-    if let Some(RunAs { uid, gid }) = run_as {
-        child.uid(uid).gid(gid);
+    if let Some(caller) = run_as {
+        caller.run(&mut child);
     }
     child.spawn().map_err(|error| {
         let name = Path::new(program).display();
@@ -102,7 +87,11 @@ pub fn python_package() -> Result<PathBuf> {
         places.push(bin.join("../python"));
         // Beside a wheel's binary: the site-packages of the same environment.
         let versions = std::fs::read_dir(bin.join("../lib")).into_iter().flatten().flatten();
-        places.extend(versions.map(|version| version.path().join("site-packages")));
+        // Debian's own pip calls it dist-packages.
+        let packages = |version: std::fs::DirEntry| {
+            ["site-packages", "dist-packages"].map(|packages| version.path().join(packages))
+        };
+        places.extend(versions.flat_map(packages));
     }
     for place in &places {
         if place.join("stallscope/_inject/sitecustomize.py").is_file() {

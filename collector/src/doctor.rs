@@ -16,7 +16,7 @@ pub struct Check {
     pub remedy: String,
 }
 
-/// Looks at everything that `run`, `attach` and `collect` need here. Changes nothing.
+/// Looks at everything that `run`, `attach` and `collect` need here. Only looks.
 pub fn doctor() -> Vec<Check> {
     let mut checks = vec![runtime(), shim(), torch(), service()];
     checks.extend(stallscope_ebpf::doctor::checks().into_iter().map(|check| Check {

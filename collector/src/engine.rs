@@ -21,9 +21,11 @@ pub(crate) struct Engine {
     lanes: HashMap<u64, Lane>,
     /// What lanes of finished processes had dropped.
     lane_dropped: u64,
+    lane_damaged: u64,
     kernel: EvidenceState,
     frames: Splitter,
     kernel_lost: BTreeMap<String, u64>,
+    kernel_lost_before: BTreeMap<String, u64>,
     kernel_cpu_ns: Option<u64>,
     /// Latest moment up to which all kernel evidence has arrived.
     kernel_until_ns: u64,
@@ -53,9 +55,11 @@ impl Engine {
             host,
             lanes: HashMap::new(),
             lane_dropped: 0,
+            lane_damaged: 0,
             kernel: EvidenceState::Off,
             frames: Splitter::default(),
             kernel_lost: BTreeMap::new(),
+            kernel_lost_before: BTreeMap::new(),
             kernel_cpu_ns: None,
             kernel_until_ns: 0,
             records: 0,
@@ -84,6 +88,10 @@ impl Engine {
 
     pub(crate) fn kernel_is(&mut self, state: EvidenceState) {
         self.kernel = state;
+        // Each connection counts its losses from its own beginning.
+        for (reason, count) in std::mem::take(&mut self.kernel_lost) {
+            *self.kernel_lost_before.entry(reason).or_default() += count;
+        }
         // A new connection begins with a whole frame.
         self.frames = Splitter::default();
     }
@@ -100,7 +108,10 @@ impl Engine {
             Tag::Record => {
                 *records += 1;
                 match Record::parse(payload) {
-                    Some(record) => ledger.kernel(&record),
+                    Some(record) => {
+                        ledger.kernel(&record);
+                        name_rank(ledger, &record);
+                    }
                     None => *kernel_lost.entry("unknown kernel record".into()).or_default() += 1,
                 }
             }
@@ -180,6 +191,7 @@ impl Engine {
             drain(&mut self.ledger, &mut self.records, &mut lane);
             self.ledger.gone(lane.pid, host::now_ns());
             self.lane_dropped += lane.reader.dropped();
+            self.lane_damaged += lane.reader.resyncs();
         }
     }
 
@@ -253,10 +265,14 @@ impl Engine {
         let dropped: u64 =
             self.lane_dropped + self.lanes.values().map(|lane| lane.reader.dropped()).sum::<u64>();
         let mut losses = seen.losses;
-        losses.extend(
-            self.kernel_lost.iter().map(|(reason, count)| Loss { reason: reason.clone(), count: *count }),
-        );
+        let mut kernel_lost = self.kernel_lost_before.clone();
+        for (reason, count) in &self.kernel_lost {
+            *kernel_lost.entry(reason.clone()).or_default() += count;
+        }
+        losses.extend(kernel_lost.into_iter().map(|(reason, count)| Loss { reason, count }));
         losses.push(Loss { reason: "lane full".into(), count: dropped });
+        let damaged = self.lane_damaged + self.lanes.values().map(|lane| lane.reader.resyncs()).sum::<u64>();
+        losses.push(Loss { reason: "lane damaged".into(), count: damaged });
         losses.push(Loss { reason: "connection refused".into(), count: self.refused });
         losses.extend(self.recorder.iter().flat_map(Recorder::losses));
         losses.retain(|loss| loss.count > 0);
@@ -279,6 +295,24 @@ impl Engine {
                 wall_ns: host::now_ns().saturating_sub(self.begun_ns),
             },
         }
+    }
+}
+
+/// torchrun and Slurm tell a process its rank by its environment, which we may read of our own processes and,
+/// privileged, of all. The shim, where there is one, says it better.
+fn name_rank(ledger: &mut Ledger, record: &Record) {
+    let (Record::TaskNew(task) | Record::TaskExec(task)) = record else { return };
+    if task.header.tid != task.header.tgid {
+        return;
+    }
+    let environment = std::fs::read(format!("/proc/{}/environ", task.header.tgid)).unwrap_or_default();
+    let number = |name: &str| {
+        let value =
+            environment.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(name.as_bytes()))?;
+        std::str::from_utf8(value).ok()?.parse().ok()
+    };
+    if let (Some(rank), Some(world_size)) = (number("RANK="), number("WORLD_SIZE=")) {
+        ledger.rank(task.header.tgid, rank, world_size);
     }
 }
 

@@ -1,21 +1,26 @@
 //! Several `stallscope run` of one job on one node (eight Slurm tasks, say): the first is the collector, the
 //! others launch their task, point its shim there and stay connected while it runs.
 
-use crate::child::{self, RunAs};
+use crate::child;
 use crate::session::{Signals, View};
+use crate::sudo::Caller;
 use anyhow::Result;
 use stallscope_wire::{Client, Hello, Reply};
 use std::ffi::OsString;
 use std::path::Path;
+use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::signal::unix::SignalKind;
+use tokio::time::timeout;
+
+/// How long the job's collector may take to answer; the task's own end would be noticed that much later.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// What all tasks of one job on this node have in common and no other job has.
 pub(crate) fn key(name: &str) -> String {
     match (std::env::var("SLURM_JOB_ID"), std::env::var("SLURM_STEP_ID")) {
         (Ok(job), Ok(step)) => format!("slurm-{job}.{step}"),
-        (Ok(job), Err(_)) => format!("slurm-{job}"),
         _ => format!("{name}-{}", std::process::id()),
     }
 }
@@ -25,7 +30,7 @@ pub(crate) async fn run(
     command: &[OsString],
     wants_shim: bool,
     socket: &Path,
-    run_as: Option<RunAs>,
+    run_as: Option<&Caller>,
     view: &mut dyn View,
 ) -> Result<i32> {
     let package = if wants_shim { child::python_package().ok() } else { None };
@@ -33,7 +38,9 @@ pub(crate) async fn run(
     let mut child = child::launch(command, package.as_deref().map(|package| (package, socket)), run_as)?;
     let pid = child.id().unwrap_or_default();
     // Held open until the task is over; the collector counts it.
-    let _connection = match introduce(socket, pid).await {
+    let introduced = timeout(ANSWER_WITHIN, introduce(socket, pid)).await;
+    let introduced = introduced.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer in time")));
+    let _connection = match introduced {
         Ok((recording, connection)) => {
             view.note(&format!("this task is measured together with the job's others, into {recording}"));
             Some(connection)

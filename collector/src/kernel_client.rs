@@ -7,7 +7,7 @@ use crate::kernel_service;
 use crate::runtime::kernel_socket;
 use anyhow::{Context, Result, anyhow};
 use stallscope_model::EvidenceState;
-use stallscope_wire::{Accepted, Client, Hello, Reply};
+use stallscope_wire::{Accepted, Client, Hello, Reply, Request};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,12 @@ use tokio::time::Instant;
 
 const CALL_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Where kernel evidence comes from.
+/// How long the service may take to answer; the session stands still meanwhile.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+
+/// Where kernel evidence comes from, or why it does not.
+pub(crate) struct KernelSource(Result<Option<Source>>);
+
 enum Source {
     /// The node's collector, or one that sudo started for us.
     Service(PathBuf),
@@ -26,9 +31,21 @@ enum Source {
     Within,
 }
 
+impl KernelSource {
+    /// Looks for one, or has sudo start one.
+    ///
+    /// # Errors
+    /// It was asked for by name and can't be had: better no job than one that is not measured as told.
+    pub(crate) fn find(choice: KernelChoice) -> Result<KernelSource> {
+        let found = find(choice);
+        if choice == KernelChoice::Sudo { Ok(KernelSource(Ok(found?))) } else { Ok(KernelSource(found)) }
+    }
+}
+
 pub(crate) struct KernelClient {
     source: Option<Source>,
-    watch: u32,
+    /// Roots of the job's process trees.
+    watch: Vec<u32>,
     syscalls: bool,
     stream: Option<UnixStream>,
     call_again: Instant,
@@ -43,22 +60,22 @@ pub(crate) enum Heard<'a> {
 }
 
 impl KernelClient {
-    /// Finds a source and calls it once, so that the job's first tasks are seen.
+    /// Calls the source for the process tree of `watch`.
     pub(crate) fn start(
-        choice: KernelChoice,
+        source: KernelSource,
         watch: u32,
         syscalls: bool,
         engine: &mut Engine,
     ) -> KernelClient {
         let mut client = KernelClient {
             source: None,
-            watch,
+            watch: vec![watch],
             syscalls,
             stream: None,
             call_again: Instant::now(),
             buffer: vec![0; 256 << 10],
         };
-        let state = match find(choice) {
+        let state = match source.0 {
             Ok(Some(source)) => {
                 client.source = Some(source);
                 client.call()
@@ -85,21 +102,35 @@ impl KernelClient {
         }
     }
 
+    /// Watches a further task of the job, which is no descendant of the first.
+    pub(crate) fn also(&mut self, pid: u32) {
+        if self.watch.contains(&pid) {
+            return;
+        }
+        self.watch.push(pid);
+        if let Some(stream) = &self.stream {
+            // A line is far below what a socket takes at once; a service that is gone hears it when called again.
+            let _ = stream.try_write(&stallscope_wire::encode(&Request::Watch(pid)));
+        }
+    }
+
     fn try_call(&self) -> Result<(UnixStream, Accepted)> {
         let mut stream = match &self.source {
-            Some(Source::Service(path)) => BlockingStream::connect(path)
+            Some(Source::Service(path)) => connect(path)
                 .with_context(|| format!("the node's collector does not answer at {}", path.display()))?,
             Some(Source::Within) => kernel_service::serve_within()?,
             None => return Err(anyhow!("there is no kernel service to call")),
         };
-        stream.write_all(&stallscope_wire::encode(&Hello::new(Client::Kernel {
-            watch: self.watch,
-            syscalls: self.syscalls,
-        })))?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let (first, further) = self.watch.split_first().context("there is no process to watch")?;
+        let hello = Hello::new(Client::Kernel { watch: *first, syscalls: self.syscalls });
+        stream.write_all(&stallscope_wire::encode(&hello))?;
+        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
         let reply = stallscope_wire::decode(&read_line(&mut stream)?)?;
         match reply {
             Reply::Watching(accepted) => {
+                for pid in further {
+                    stream.write_all(&stallscope_wire::encode(&Request::Watch(*pid)))?;
+                }
                 stream.set_nonblocking(true)?;
                 Ok((UnixStream::from_std(stream)?, accepted))
             }
@@ -137,22 +168,42 @@ impl KernelClient {
     }
 }
 
-fn find(choice: KernelChoice) -> Result<Option<Source>> {
-    let root = rustix::process::geteuid().is_root();
-    let node = kernel_socket();
-    let serves = |path: &Path| BlockingStream::connect(path).is_ok();
-    match choice {
-        KernelChoice::Off => Ok(None),
-        _ if serves(&node) => Ok(Some(Source::Service(node))),
-        _ if root => Ok(Some(Source::Within)),
-        KernelChoice::Sudo => start_with_sudo().map(|path| Some(Source::Service(path))),
-        KernelChoice::Auto => Err(anyhow!(
-            "no privileged collector runs here; start `sudo stallscope collect` once per node, or use --kernel"
-        )),
-    }
+/// A connection, unless it would have to wait for its turn: no job waits for the collector.
+fn connect(path: &Path) -> Result<BlockingStream> {
+    let kind = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
+    let unix = rustix::net::AddressFamily::UNIX;
+    let socket = rustix::net::socket_with(unix, rustix::net::SocketType::STREAM, kind, None)?;
+    rustix::net::connect(&socket, &rustix::net::SocketAddrUnix::new(path)?)?;
+    let stream = BlockingStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
-/// Starts a collector for this job alone. sudo asks on the terminal, before the job starts.
+fn find(choice: KernelChoice) -> Result<Option<Source>> {
+    if choice == KernelChoice::Off {
+        return Ok(None);
+    }
+    let node = kernel_socket();
+    match connect(&node) {
+        Ok(_) => return Ok(Some(Source::Service(node))),
+        Err(_) if rustix::process::geteuid().is_root() => return Ok(Some(Source::Within)),
+        Err(error) if error.downcast_ref() == Some(&rustix::io::Errno::ACCESS) => {
+            return Err(anyhow!(
+                "{} is closed to you; ask who runs the collector to open its folder",
+                node.display()
+            ));
+        }
+        Err(_) => {}
+    }
+    if choice == KernelChoice::Sudo {
+        return start_with_sudo().map(|path| Some(Source::Service(path)));
+    }
+    Err(anyhow!(
+        "no privileged collector runs here; start `sudo stallscope collect` once per node, or use --kernel"
+    ))
+}
+
+/// Starts a collector for this job alone. sudo may ask on the terminal.
 fn start_with_sudo() -> Result<PathBuf> {
     let runtime = crate::runtime::RuntimeDir::of_this_user()?;
     let socket = runtime.path().join(format!("kernel-{}.sock", std::process::id()));
@@ -162,11 +213,12 @@ fn start_with_sudo() -> Result<PathBuf> {
         .arg(exe)
         .args(["collect", "--until-idle", "--socket"])
         .arg(&socket)
+        .stdin(std::process::Stdio::null())
         .stdout(std::process::Stdio::null())
         .spawn()
         .context("--kernel needs sudo; without it ask an administrator for `stallscope collect`")?;
     loop {
-        if BlockingStream::connect(&socket).is_ok() {
+        if connect(&socket).is_ok() {
             return Ok(socket);
         }
         if let Some(status) = sudo.try_wait()? {

@@ -3,21 +3,28 @@
 //!
 //! One thread, no async: it sleeps [`ROUND`], drains the ring buffer, hands out, and sleeps again.
 
+use crate::caller::Caller;
 use crate::host::now_ns;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use stallscope_abi::kernel::{Lost, Record, TaskSlot, bytes_of, flags};
+use stallscope_abi::kernel::{Lost, Record, TaskSlot, bytes_of, flags, state};
 use stallscope_ebpf::{Kernel, Options, ProgramState as Program};
-use stallscope_wire::{Accepted, Client, Hello, ProgramState, Reply, frame, frame::Tag};
-use std::collections::HashSet;
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use stallscope_wire::{Accepted, Client, Hello, ProgramState, Reply, Request, frame, frame::Tag};
+use std::collections::{BTreeMap, HashMap};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// The ring buffer holds some seconds of records, so that its readers need not be woken for each.
+/// How often callers get what there is; the ring buffer wakes us earlier when it fills.
 const ROUND: Duration = Duration::from_millis(100);
+
+/// How long a collector that was started for one caller waits for it.
+const FIRST_CALL: Duration = Duration::from_secs(60);
+
+/// Connections of one user, and trees that one of them may watch: more is a mistake or an attack.
+const CALLERS_A_USER: usize = 64;
+const TREES_A_CALLER: usize = 64;
 
 const LOST: [(Lost, &str); 3] = [
     (Lost::RingFull, "kernel ring full"),
@@ -25,41 +32,53 @@ const LOST: [(Lost, &str); 3] = [
     (Lost::NoStorage, "no task storage"),
 ];
 
-/// What waits for a caller that does not read; beyond it records are dropped and counted.
-const BACKLOG_LIMIT_BYTES: usize = 16 << 20;
-
 /// Serves everybody at `socket` until the process ends; with `only_until_idle`, until the first caller and all
-/// others are gone.
+/// others are gone. Calls `listening` once it can be called.
 ///
 /// # Errors
 /// The programs can't be loaded (no privilege, no BTF), or the socket can't be bound.
-pub fn serve(socket: &Path, only_until_idle: bool) -> Result<()> {
+pub fn serve(socket: &Path, only_until_idle: bool, listening: impl FnOnce()) -> Result<()> {
     let mut service = Service::load()?;
-    if let Some(dir) = socket.parent() {
-        std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    }
-    if UnixStream::connect(socket).is_ok() {
-        anyhow::bail!("a collector already serves {}; one a node is enough", socket.display());
-    }
-    let _ = std::fs::remove_file(socket);
-    let listener =
-        UnixListener::bind(socket).with_context(|| format!("cannot listen at {}", socket.display()))?;
-    // Anybody may call; what they get is decided by who they are.
-    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o666))?;
-    listener.set_nonblocking(true)?;
+    let listener = listen(socket)?;
+    listening();
     let mut had_a_caller = false;
+    let begun = Instant::now();
     loop {
-        service.wait(Some(&listener))?;
-        while let Ok((stream, _)) = listener.accept() {
-            service.greet(stream);
-        }
+        // With nobody watched there is nothing to drain: sleep until somebody calls.
+        let forever = service.callers.is_empty() && !only_until_idle;
+        service.wait(Some(&listener), if forever { None } else { Some(ROUND) })?;
+        service.accept(&listener);
+        service.hear();
         service.round();
-        had_a_caller |= !service.callers.is_empty();
+        // Whoever had us started may have died before calling.
+        had_a_caller |= !service.callers.is_empty() || begun.elapsed() > FIRST_CALL;
         if only_until_idle && had_a_caller && service.callers.is_empty() {
             let _ = std::fs::remove_file(socket);
             return Ok(());
         }
     }
+}
+
+fn listen(socket: &Path) -> Result<UnixListener> {
+    if let Some(dir) = socket.parent().filter(|dir| !dir.exists()) {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        // Whatever the umask: every user has to pass.
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o711))?;
+    }
+    if UnixStream::connect(socket).is_ok() {
+        bail!("a collector already serves {}; one a node is enough", socket.display());
+    }
+    match std::fs::symlink_metadata(socket) {
+        Ok(meta) if meta.file_type().is_socket() => std::fs::remove_file(socket)?,
+        Ok(_) => bail!("{} is there and is no socket; name another place with --socket", socket.display()),
+        Err(_) => {}
+    }
+    let listener =
+        UnixListener::bind(socket).with_context(|| format!("cannot listen at {}", socket.display()))?;
+    // Anybody may call; what they get is decided by who they are.
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o666))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// Serves one caller inside this process, on a thread of its own, until that caller hangs up.
@@ -69,12 +88,10 @@ pub fn serve(socket: &Path, only_until_idle: bool) -> Result<()> {
 pub(crate) fn serve_within() -> Result<UnixStream> {
     let mut service = Service::load()?;
     let (ours, theirs) = UnixStream::pair()?;
+    service.callers.push(Caller::new(theirs)?);
     std::thread::Builder::new().name("kernel evidence".into()).spawn(move || {
-        service.greet(theirs);
-        while !service.callers.is_empty() {
-            if service.wait(None).is_err() {
-                return;
-            }
+        while !service.callers.is_empty() && service.wait(None, Some(ROUND)).is_ok() {
+            service.hear();
             service.round();
         }
     })?;
@@ -84,93 +101,115 @@ pub(crate) fn serve_within() -> Result<UnixStream> {
 struct Service {
     kernel: Kernel,
     callers: Vec<Caller>,
-    /// Watched tasks by slot, whose present stretch is sent each round.
-    watched: HashSet<u32>,
-}
-
-struct Caller {
-    stream: UnixStream,
-    root: u32,
-    syscalls: bool,
-    /// Processes of the tree.
-    processes: HashSet<u32>,
-    out: Vec<u8>,
-    dropped: u64,
-    gone: bool,
+    /// Watched tasks, whose present stretch is sent each round: tid by slot.
+    watched: HashMap<u32, u32>,
 }
 
 impl Service {
     fn load() -> Result<Service> {
         let kernel = Kernel::load(&Options::default())?;
-        Ok(Service { kernel, callers: Vec::new(), watched: HashSet::new() })
+        Ok(Service { kernel, callers: Vec::new(), watched: HashMap::new() })
     }
 
-    /// Sleeps a round, or until somebody calls or hangs up.
-    fn wait(&self, listener: Option<&UnixListener>) -> Result<()> {
-        let mut fds: Vec<PollFd> = Vec::with_capacity(self.callers.len() + 1);
+    /// Sleeps for `round`, or until somebody calls, speaks or hangs up, or the ring fills.
+    fn wait(&self, listener: Option<&UnixListener>, round: Option<Duration>) -> Result<()> {
+        let ring = self.kernel.fd();
+        let mut fds: Vec<PollFd> = vec![PollFd::new(&ring, PollFlags::IN)];
         fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
-        fds.extend(self.callers.iter().map(|caller| PollFd::new(&caller.stream, PollFlags::HUP)));
-        let round = Timespec { tv_sec: 0, tv_nsec: ROUND.subsec_nanos().into() };
-        // With nobody watched there is nothing to drain: sleep until somebody calls.
-        let timeout = if self.callers.is_empty() && listener.is_some() { None } else { Some(&round) };
-        match poll(&mut fds, timeout) {
+        fds.extend(self.callers.iter().map(|caller| PollFd::new(caller.stream(), PollFlags::IN)));
+        let round = round.map(|round| Timespec { tv_sec: 0, tv_nsec: round.subsec_nanos().into() });
+        match poll(&mut fds, round.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Hears who calls and takes them in, or tells them why not.
-    fn greet(&mut self, mut stream: UnixStream) {
-        let reply = match self.take_in(&mut stream) {
-            Ok((caller, accepted)) => {
-                self.callers.push(caller);
-                Reply::Watching(accepted)
+    fn accept(&mut self, listener: &UnixListener) {
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    let Ok(mut caller) = Caller::new(stream) else { continue };
+                    if self.callers.iter().filter(|other| other.uid == caller.uid).count() >= CALLERS_A_USER {
+                        caller.refuse(format!("{CALLERS_A_USER} jobs of yours are watched already"));
+                    }
+                    self.callers.push(caller);
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    // Out of descriptors: the connection stays readable, and trying at once would spin.
+                    std::thread::sleep(ROUND);
+                    return;
+                }
             }
-            Err(error) => Reply::Error(format!("{error:#}")),
-        };
-        let line = stallscope_wire::encode(&reply);
-        match self.callers.last_mut() {
-            Some(caller) if matches!(reply, Reply::Watching(_)) => {
-                caller.out.splice(0..0, line).for_each(drop)
-            }
-            _ => drop(stream.write_all(&line)),
         }
     }
 
-    fn take_in(&mut self, stream: &mut UnixStream) -> Result<(Caller, Accepted)> {
-        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-        let hello: Hello = stallscope_wire::decode(&read_line(stream)?)?;
+    /// Does what callers ask, or tells them why not.
+    fn hear(&mut self) {
+        let mut callers = std::mem::take(&mut self.callers);
+        for caller in &mut callers {
+            for line in caller.lines() {
+                if let Err(error) = self.obey(caller, &line) {
+                    caller.refuse(format!("{error:#}"));
+                }
+            }
+        }
+        self.callers = callers;
+        // A hook that can't be set or taken off costs figures or time and harms nothing; the next round tries
+        // again.
+        let _ = self.kernel.set_syscalls(self.callers.iter().any(|caller| caller.syscalls && !caller.gone));
+    }
+
+    fn obey(&mut self, caller: &mut Caller, line: &[u8]) -> Result<()> {
+        if !caller.roots.is_empty() {
+            let Request::Watch(pid) = stallscope_wire::decode(line)? else {
+                bail!("the node's collector gives kernel evidence only");
+            };
+            ensure!(caller.roots.len() < TREES_A_CALLER, "one caller may watch {TREES_A_CALLER} trees");
+            return self.watch(caller, pid).map(drop);
+        }
+        let hello: Hello = stallscope_wire::decode(line)?;
         let Client::Kernel { watch, syscalls } = hello.accept()? else {
-            anyhow::bail!(
-                "the node's collector gives kernel evidence only; start jobs with `stallscope run`"
-            );
+            bail!("the node's collector gives kernel evidence only; start jobs with `stallscope run`");
         };
-        let caller_uid = rustix::net::sockopt::socket_peercred(&*stream)?.uid.as_raw();
-        let owner = std::fs::metadata(format!("/proc/{watch}")).map(|meta| meta.uid());
-        let owner = owner.map_err(|_| anyhow::anyhow!("there is no process {watch}"))?;
-        anyhow::ensure!(
-            caller_uid == 0 || caller_uid == owner,
-            "process {watch} belongs to another user; ask them, or root, to profile it"
+        if syscalls {
+            self.kernel.set_syscalls(true)?;
+        }
+        caller.syscalls = syscalls;
+        caller.lost_before = self.losses();
+        self.watch(caller, watch)
+    }
+
+    /// Takes up the process tree of `root` for `caller`, if it is theirs.
+    fn watch(&mut self, caller: &mut Caller, root: u32) -> Result<()> {
+        let owner = std::fs::metadata(format!("/proc/{root}")).map(|meta| meta.uid());
+        let owner = owner.map_err(|_| anyhow::anyhow!("there is no process {root}"))?;
+        ensure!(
+            caller.uid == 0 || caller.uid == owner,
+            "process {root} belongs to another user; ask them, or root, to profile it"
         );
-        let mut caller = Caller {
-            stream: stream.try_clone()?,
-            root: watch,
-            syscalls,
-            processes: HashSet::from([watch]),
-            out: Vec::new(),
-            dropped: 0,
-            gone: false,
-        };
-        caller.stream.set_nonblocking(true)?;
-        let tasks = self.kernel.watch(watch)?;
+        // Its numbers would mean other processes to us, and ours to it.
+        ensure!(
+            same_pid_namespace(caller.pid),
+            "your stallscope runs in a pid namespace of its own; start the container with the host's"
+        );
+        let tasks = self.kernel.watch(root)?;
+        if caller.roots.is_empty() {
+            caller.say(&Reply::Watching(Accepted { tasks: tasks.len() as u32, programs: self.programs() }));
+        }
+        caller.roots.push(root);
+        caller.processes.insert(root);
         for task in &tasks {
             if task.flags & flags::WATCHED != 0 {
-                self.watched.insert(task.header.slot);
+                self.watched.insert(task.header.slot, task.header.tid);
             }
             caller.offer(&Record::TaskNew(*task), bytes_of(task));
         }
-        self.choose_hooks(syscalls)?;
-        let programs = self.kernel.programs().into_iter().filter_map(|program| {
+        Ok(())
+    }
+
+    fn programs(&self) -> Vec<ProgramState> {
+        let state = |program: stallscope_ebpf::ProgramStatus| {
             let reason = match program.state {
                 Program::Attached => String::new(),
                 // Only what was asked for and is not there is worth a word.
@@ -179,125 +218,89 @@ impl Service {
                 Program::Broken(reason) => format!("broken: {reason}"),
             };
             Some(ProgramState { program: program.name.into(), attached: reason.is_empty(), reason })
-        });
-        let accepted = Accepted { tasks: tasks.len() as u32, programs: programs.collect() };
-        Ok((caller, accepted))
+        };
+        self.kernel.programs().into_iter().filter_map(state).collect()
     }
 
-    /// Syscall hooks are on as long as one caller wants them.
-    fn choose_hooks(&mut self, also: bool) -> Result<()> {
-        let wanted = also || self.callers.iter().any(|caller| caller.syscalls);
-        Ok(self.kernel.set_syscalls(wanted)?)
+    fn losses(&self) -> BTreeMap<&'static str, u64> {
+        let counts = self.kernel.losses().unwrap_or_default();
+        LOST.iter().map(|(reason, name)| (*name, counts[*reason as usize])).collect()
     }
 
+    /// Hands out what there is, and forgets who is gone.
     fn round(&mut self) {
         let Service { kernel, callers, watched } = self;
         let drained = kernel.drain(|bytes| {
             let Some(record) = Record::parse(bytes) else { return };
-            let header = *record.header();
+            let header = record.header();
             match &record {
                 Record::TaskNew(new) if new.flags & flags::WATCHED != 0 => {
-                    watched.insert(header.slot);
+                    watched.insert(header.slot, header.tid);
                 }
                 Record::TaskExit(_) => drop(watched.remove(&header.slot)),
                 _ => {}
             }
-            for caller in callers.iter_mut() {
-                caller.offer(&record, bytes);
-            }
+            callers.iter_mut().for_each(|caller| caller.offer(&record, bytes));
         });
         // A slot that could not be handed back is one task fewer that can be tracked: counted as such later.
         drop(drained);
-        let slots: Vec<TaskSlot> = watched.iter().filter_map(|slot| kernel.slot(*slot)).collect();
+        let mut slots: Vec<TaskSlot> = Vec::with_capacity(watched.len());
+        // A task whose end was lost in a full ring has left its slot all the same.
+        watched.retain(|slot, tid| match kernel.slot(*slot) {
+            Some(copy) if copy.tid == *tid && copy.state != state::EXITED && copy.state != state::FREE => {
+                slots.push(copy);
+                true
+            }
+            _ => false,
+        });
         let now_ns = now_ns();
-        let losses = kernel.losses().unwrap_or_default();
-        let losses: Vec<(String, u64)> = LOST
-            .iter()
-            .map(|(reason, name)| ((*name).to_string(), losses[*reason as usize]))
-            .filter(|(_, count)| *count > 0)
-            .collect();
-        let run_time_ns = kernel.run_time().ok().map(|time| time.as_nanos() as u64).filter(|ns| *ns > 0);
-        for caller in callers.iter_mut() {
-            for slot in &slots {
-                if caller.processes.contains(&slot.tgid) {
-                    caller.push(Tag::Slot, bytes_of(slot));
+        let lost = self.losses();
+        let run_time_ns = self.kernel.run_time().ok().map(|time| time.as_nanos() as u64).filter(|ns| *ns > 0);
+        for caller in &mut self.callers {
+            if !caller.roots.is_empty() {
+                for slot in &slots {
+                    if caller.processes.contains(&slot.tgid) {
+                        caller.push(Tag::Slot, bytes_of(slot));
+                    }
                 }
+                let tick = frame::Tick { now_ns, lost: caller.lost(&lost), run_time_ns };
+                caller.push(Tag::Tick, &stallscope_wire::encode(&tick));
             }
-            let mut lost = losses.clone();
-            if caller.dropped > 0 {
-                lost.push(("collector too slow".into(), caller.dropped));
-            }
-            let tick = frame::Tick { now_ns, lost, run_time_ns };
-            caller.push(Tag::Tick, &stallscope_wire::encode(&tick));
             caller.flush();
         }
-        let before = callers.len();
-        let mut left = Vec::new();
-        callers.retain(|caller| {
-            if caller.gone {
-                left.push(caller.root);
-            }
-            !caller.gone
-        });
-        for root in left {
-            if callers.iter().all(|caller| caller.root != root) {
+        self.forget_gone();
+    }
+
+    fn forget_gone(&mut self) {
+        let (gone, callers) = std::mem::take(&mut self.callers).into_iter().partition(|caller| caller.gone);
+        self.callers = callers;
+        let gone: Vec<Caller> = gone;
+        let roots: Vec<u32> = gone.into_iter().flat_map(|caller| caller.roots).collect();
+        for root in &roots {
+            if self.callers.iter().all(|caller| !caller.roots.contains(root)) {
                 // The process may be long gone, and its tasks with it.
-                let _ = kernel.unwatch(root);
+                let _ = self.kernel.unwatch(*root);
             }
         }
-        if callers.len() < before {
-            // A hook that can't be taken off costs time and harms nothing; the next change tries again.
-            let _ = self.choose_hooks(false);
+        if roots.is_empty() {
+            return;
         }
-    }
-}
-
-impl Caller {
-    fn offer(&mut self, record: &Record, bytes: &[u8]) {
-        let header = record.header();
-        if let Record::TaskNew(new) = record
-            && self.processes.contains(&new.ppid)
-        {
-            self.processes.insert(header.tgid);
-        }
-        if self.processes.contains(&header.tgid) {
-            self.push(Tag::Record, bytes);
-        }
-        if matches!(record, Record::TaskExit(_)) && header.tid == header.tgid && header.tid != self.root {
-            self.processes.remove(&header.tgid);
-        }
-    }
-
-    fn push(&mut self, tag: Tag, payload: &[u8]) {
-        if self.out.len() + payload.len() > BACKLOG_LIMIT_BYTES {
-            self.dropped += 1;
-        } else {
-            frame::push(&mut self.out, tag, payload);
-        }
-    }
-
-    fn flush(&mut self) {
-        while !self.out.is_empty() && !self.gone {
-            match self.stream.write(&self.out) {
-                Ok(0) => self.gone = true,
-                Ok(written) => drop(self.out.drain(..written)),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => self.gone = true,
+        // A tree within the one that was let go was followed as part of it: take it up again.
+        for caller in &mut self.callers {
+            for root in caller.roots.clone() {
+                for task in self.kernel.watch(root).unwrap_or_default() {
+                    if task.flags & flags::WATCHED != 0 {
+                        self.watched.insert(task.header.slot, task.header.tid);
+                    }
+                    caller.offer(&Record::TaskNew(task), bytes_of(&task));
+                }
             }
         }
     }
 }
 
-fn read_line(stream: &mut UnixStream) -> Result<Vec<u8>> {
-    let mut line = Vec::new();
-    let mut byte = [0];
-    while line.len() < 4096 {
-        anyhow::ensure!(stream.read(&mut byte)? == 1, "the caller hung up");
-        if byte[0] == b'\n' {
-            return Ok(line);
-        }
-        line.push(byte[0]);
-    }
-    anyhow::bail!("the caller's first line does not end")
+fn same_pid_namespace(pid: u32) -> bool {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/pid")).ok();
+    // Of a process that is gone already nothing is told to anybody.
+    namespace(&pid.to_string()) == namespace("self")
 }

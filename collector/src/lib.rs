@@ -3,6 +3,7 @@
 //! [`run`] and [`attach`] are sessions with an embedded collector; [`serve`] is the node's privileged daemon,
 //! which gives kernel evidence to the sessions of all users.
 
+mod caller;
 mod child;
 mod doctor;
 mod engine;
@@ -13,6 +14,7 @@ mod kernel_service;
 mod runtime;
 mod session;
 mod shims;
+mod sudo;
 mod viewer;
 
 pub use child::{LaunchError, python_package};
@@ -20,4 +22,5 @@ pub use doctor::{Check, doctor};
 pub use kernel_service::serve;
 pub use runtime::{Card, KERNEL_SOCKET, RuntimeDir};
 pub use session::{AttachOptions, KernelChoice, RunOptions, View, attach, run};
+pub use sudo::open_files_as_caller_of_sudo;
 pub use viewer::{ask, running_job};

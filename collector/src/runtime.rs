@@ -1,9 +1,10 @@
 //! Where running jobs are found: one folder a job, with a lock, a socket and a card that says whose it is.
 
+use crate::sudo::Caller;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -29,24 +30,28 @@ pub struct RuntimeDir {
 }
 
 impl RuntimeDir {
-    /// `$STALLSCOPE_RUNTIME_DIR`, else `/run/stallscope` for root, else `$XDG_RUNTIME_DIR/stallscope`, else
-    /// `/tmp/stallscope-UID`; created for this user alone.
+    /// `$STALLSCOPE_RUNTIME_DIR`, else `/run/stallscope` for root, else the user's own runtime folder (of who
+    /// called sudo, where somebody did), else `/tmp/stallscope-UID`; created for this user alone.
     ///
     /// # Errors
     /// The folder can't be created, or belongs to somebody else.
     pub fn of_this_user() -> Result<RuntimeDir> {
-        let uid = rustix::process::geteuid().as_raw();
+        let caller = Caller::find().map(|caller| caller.uid);
+        let uid = caller.unwrap_or_else(|| rustix::process::geteuid().as_raw());
+        let own = match caller {
+            Some(uid) => Some(PathBuf::from(format!("/run/user/{uid}"))),
+            None => std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from),
+        };
         let base = if let Some(dir) = std::env::var_os("STALLSCOPE_RUNTIME_DIR") {
             PathBuf::from(dir)
         } else if uid == 0 {
             PathBuf::from("/run/stallscope")
-        } else if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| Path::new(dir).is_dir()) {
-            PathBuf::from(dir).join("stallscope")
+        } else if let Some(dir) = own.filter(|dir| dir.is_dir()) {
+            dir.join("stallscope")
         } else {
             PathBuf::from(format!("/tmp/stallscope-{uid}"))
         };
-        // Root's folder is passable (not listable), because a job that root launches for another user reaches
-        // its own folder in it.
+        // The node's collector listens in root's folder: passable, not listable.
         let mode = if uid == 0 { 0o711 } else { 0o700 };
         for dir in [base.clone(), base.join("jobs")] {
             fs::DirBuilder::new().recursive(true).mode(mode).create(&dir).with_context(|| {
@@ -99,6 +104,26 @@ impl RuntimeDir {
             }
         }
         bail!("{} stays locked and nobody listens there; remove it and try again", path.display())
+    }
+
+    /// The running job that `job` means: a pid, a name, or a prefix of one name. Gives its socket and card.
+    ///
+    /// # Errors
+    /// None or several are called so.
+    pub fn find(&self, job: &str) -> Result<(PathBuf, Card)> {
+        let pid: Option<u32> = job.parse().ok();
+        let mut found = self.running();
+        let exact = found.iter().any(|(_, card)| card.name == job);
+        found.retain(|(_, card)| match pid {
+            Some(pid) => card.pid == pid,
+            None if exact => card.name == job,
+            None => card.name.starts_with(job),
+        });
+        match found.len() {
+            1 => Ok(found.remove(0)),
+            0 => bail!("no running job is called {job}; `stallscope ls` lists them"),
+            several => bail!("{several} running jobs are called {job}…; say more of the name, or a pid"),
+        }
     }
 
     /// Jobs that run here now; folders that killed collectors left behind are removed on the way.
@@ -155,13 +180,6 @@ impl JobDir {
         let bytes = serde_json::to_vec_pretty(card)?;
         fs::write(self.path.join("job.json"), bytes)
             .with_context(|| format!("cannot write into {}", self.path.display()))
-    }
-
-    /// Lets `uid` use this folder: the user for whom root launches the job.
-    pub fn give_to(&self, uid: u32, gid: u32) -> Result<()> {
-        std::os::unix::fs::chown(&self.path, Some(uid), Some(gid))?;
-        fs::set_permissions(&self.path, fs::Permissions::from_mode(0o700))?;
-        Ok(())
     }
 }
 

@@ -1,9 +1,10 @@
 //! `run` and `attach` from the first moment to the last screen.
 
-use crate::child::{self, RunAs};
+use crate::child;
 use crate::engine::Engine;
-use crate::kernel_client::{Heard, KernelClient};
-use crate::runtime::{Card, Claim, RuntimeDir};
+use crate::kernel_client::{Heard, KernelClient, KernelSource};
+use crate::runtime::{Card, Claim, JobDir, RuntimeDir};
+use crate::sudo::Caller;
 use crate::{host, join, shims};
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -85,7 +86,8 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 }
 
 async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
-    let run_as = RunAs::caller_of_sudo();
+    let caller = Caller::find();
+    let run_as = caller.as_ref();
     let name = options.name.unwrap_or_else(|| child::name_of(&options.command));
     // Signals are ours before there is a child that could be left behind.
     let mut signals = Signals::new()?;
@@ -99,37 +101,29 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
             None
         }
     };
-    let package = if options.shim { child::python_package() } else { Err(anyhow::anyhow!("off")) };
-    if let (true, Err(error)) = (options.shim, &package) {
-        view.note(&format!("the shim stays off: {error:#}"));
-    }
-    let mut server = None;
-    if let (Some(dir), Ok(_)) = (&dir, &package) {
-        server = Some(shims::Server::bind(&dir.socket())?);
-        if let Some(RunAs { uid, gid }) = run_as {
-            dir.give_to(uid, gid)?;
-            std::os::unix::fs::chown(dir.socket(), Some(uid), Some(gid))?;
-        }
-    }
-    let socket = dir.as_ref().map(|dir| dir.socket());
-    let shim = match (&package, &socket) {
-        (Ok(package), Some(socket)) => Some((package.as_path(), socket.as_path())),
-        _ => None,
-    };
+    let server = dir.as_ref().and_then(|dir| open_server(dir, view));
+    let package = if options.shim { package(view) } else { None };
+    let socket = dir.as_ref().map(JobDir::socket).filter(|_| server.is_some());
+    let shim = package.as_deref().zip(socket.as_deref());
     let wants_shim = shim.is_some();
+    // Before the job, because sudo may have to ask.
+    let kernel = KernelSource::find(options.kernel)?;
     let mut child = child::launch(&options.command, shim, run_as)?;
     let pid = child.id().context("the job ended before it could be looked at")?;
     let job = JobFacts {
         name: name.clone(),
         command: options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         pid,
-        user: host::user_name(run_as.map_or_else(|| rustix::process::getuid().as_raw(), |user| user.uid)),
+        user: run_as.map_or_else(
+            || host::user_name(rustix::process::getuid().as_raw()),
+            |caller| caller.name.clone(),
+        ),
         started_wall_ns: host::wall_ns(),
         ..JobFacts::default()
     };
     let mut engine = Engine::new(job.clone(), wants_shim);
-    let kernel = KernelClient::start(options.kernel, pid, options.syscalls, &mut engine);
-    start_recording(&mut engine, &job, options.output, &name, run_as, view);
+    let kernel = KernelClient::start(kernel, pid, options.syscalls, &mut engine);
+    start_recording(&mut engine, &job, options.output, &name, view);
     if let Some(dir) = &dir {
         let recording = engine.recording().unwrap_or_default();
         let card = Card { name, pid, recording, started_wall_ns: job.started_wall_ns };
@@ -151,13 +145,15 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
             Happened::Over(status) => {
                 code = Some(status.map_or(1, child::exit_code));
             }
-            Happened::Signal(kind) => {
-                if kind == SignalKind::user_defined1() {
-                    session.show();
-                } else {
-                    child::forward(kind, pid);
+            Happened::Signal(kind) if kind == SignalKind::user_defined1() => session.show(),
+            Happened::Signal(kind) => match code {
+                // The job is over, and its number may be another process's by now.
+                Some(code) => {
+                    session.end(Some(code)).await;
+                    return Ok(code);
                 }
-            }
+                None => child::forward(kind, pid),
+            },
             Happened::Idle => {}
         }
         if let Some(code) = code
@@ -169,15 +165,26 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
     }
 }
 
+/// The folder of the shim; without it the job runs unmeasured from inside.
+fn package(view: &mut dyn View) -> Option<PathBuf> {
+    child::python_package().map_err(|error| view.note(&format!("the shim stays off: {error:#}"))).ok()
+}
+
+/// Listens for the job's processes and for viewers.
+fn open_server(dir: &JobDir, view: &mut dyn View) -> Option<shims::Server> {
+    let opened = shims::Server::bind(&dir.socket());
+    opened.map_err(|error| view.note(&format!("the shim stays off: {error:#}"))).ok()
+}
+
 async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> {
     let mut signals = Signals::new()?;
     let pid = find(&options.job)?;
     let proc_dir = PathBuf::from(format!("/proc/{pid}"));
-    let owner = std::fs::metadata(&proc_dir).with_context(|| format!("there is no process {pid}"))?.uid();
-    let raw =
-        rustix::process::Pid::from_raw(pid as i32).with_context(|| format!("there is no process {pid}"))?;
-    let pidfd = rustix::process::pidfd_open(raw, rustix::process::PidfdFlags::NONBLOCK)
-        .with_context(|| format!("there is no process {pid}"))?;
+    let gone = || anyhow::anyhow!("there is no process {pid}; `stallscope ls` lists jobs");
+    let owner = std::fs::metadata(&proc_dir).map_err(|_| gone())?.uid();
+    let raw = rustix::process::Pid::from_raw(pid as i32).ok_or_else(gone)?;
+    let pidfd =
+        rustix::process::pidfd_open(raw, rustix::process::PidfdFlags::NONBLOCK).map_err(|_| gone())?;
     let command = std::fs::read(proc_dir.join("cmdline")).unwrap_or_default();
     let command: Vec<OsString> = command
         .split(|byte| *byte == 0)
@@ -195,11 +202,12 @@ async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> 
         ..JobFacts::default()
     };
     let mut engine = Engine::new(job.clone(), false);
-    let kernel = KernelClient::start(KernelChoice::Auto, pid, options.syscalls, &mut engine);
+    let kernel =
+        KernelClient::start(KernelSource::find(KernelChoice::Auto)?, pid, options.syscalls, &mut engine);
     if let stallscope_model::EvidenceState::Missing(reason) = &engine.summary().kernel {
         anyhow::bail!("cannot attach to {pid}: {reason}");
     }
-    start_recording(&mut engine, &job, options.output, &name, RunAs::caller_of_sudo(), view);
+    start_recording(&mut engine, &job, options.output, &name, view);
     let deadline = options.period.map(|period| Instant::now() + period);
     let mut session = Session { engine, kernel, server: None, view };
     loop {
@@ -252,7 +260,7 @@ impl Session<'_> {
                 value = &mut over => return Happened::Over(value),
                 kind = signals.next() => return Happened::Signal(kind),
                 heard = self.kernel.next() => hear(&mut self.engine, heard),
-                event = shims::next(&mut self.server) => shims::handle(&mut self.engine, event),
+                event = shims::next(&mut self.server) => self.handle(event),
                 _ = ticks.tick() => {
                     self.engine.tick();
                     count += 1;
@@ -269,6 +277,13 @@ impl Session<'_> {
         }
     }
 
+    fn handle(&mut self, event: shims::Event) {
+        if let shims::Event::Joined { pid, .. } = &event {
+            self.kernel.also(*pid);
+        }
+        shims::handle(&mut self.engine, event);
+    }
+
     fn show(&mut self) {
         let summary = self.engine.flush();
         let recording = self.engine.recording();
@@ -282,7 +297,7 @@ impl Session<'_> {
         while self.engine.kernel_until_ns() < over_ns {
             tokio::select! {
                 heard = self.kernel.next() => hear(&mut self.engine, heard),
-                event = shims::next(&mut self.server) => shims::handle(&mut self.engine, event),
+                event = shims::next(&mut self.server) => self.handle(event),
                 () = sleep_until(deadline) => break,
             }
         }
@@ -317,7 +332,6 @@ fn start_recording(
     job: &JobFacts,
     output: Option<PathBuf>,
     name: &str,
-    run_as: Option<RunAs>,
     view: &mut dyn View,
 ) {
     let target = output.unwrap_or_else(|| PathBuf::from(format!("{name}.stall")));
@@ -325,25 +339,13 @@ fn start_recording(
     for sentence in engine.notices() {
         view.note(&sentence);
     }
-    if let (Some(RunAs { uid, gid }), Some(path)) = (run_as, engine.recording()) {
-        // The file is the caller's of sudo, as everything that the job writes.
-        let _ = std::os::unix::fs::chown(path, Some(uid), Some(gid));
-    }
 }
 
 /// The pid that a person means: a number, or a running job's name or prefix.
 fn find(job: &str) -> Result<u32> {
-    if let Ok(pid) = job.parse() {
-        return Ok(pid);
-    }
-    let running = RuntimeDir::of_this_user()?.running();
-    let found: Vec<_> = running.iter().filter(|(_, card)| card.name.starts_with(job)).collect();
-    match found.as_slice() {
-        [(_, card)] => Ok(card.pid),
-        [] => anyhow::bail!(
-            "no job is called {job}; `stallscope ls` lists them, any process can be named by its pid"
-        ),
-        several => anyhow::bail!("{} jobs are called {job}…; say more of the name, or a pid", several.len()),
+    match job.parse() {
+        Ok(pid) => Ok(pid),
+        Err(_) => Ok(RuntimeDir::of_this_user()?.find(job)?.1.pid),
     }
 }
 
@@ -359,7 +361,13 @@ impl Signals {
             SignalKind::quit(),
             SignalKind::user_defined1(),
         ];
-        let heard: std::io::Result<_> = kinds.into_iter().map(|kind| Ok((kind, signal(kind)?))).collect();
+        // What whoever started us wants ignored (nohup, a shell's background) stays ignored, for the job too.
+        let ignored = ignored_signals();
+        let heard: std::io::Result<_> = kinds
+            .into_iter()
+            .filter(|kind| ignored >> (kind.as_raw_value() - 1) & 1 == 0)
+            .map(|kind| Ok((kind, signal(kind)?)))
+            .collect();
         Ok(Signals(heard?))
     }
 
@@ -374,4 +382,11 @@ impl Signals {
         })
         .await
     }
+}
+
+/// The set of signals that this process ignores, bit 0 for signal 1.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }

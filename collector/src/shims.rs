@@ -37,7 +37,9 @@ pub(crate) enum Event {
     ShimGone {
         connection: u64,
     },
+    /// Another task of the job, by the pid of its root.
     Joined {
+        pid: u32,
         recording: oneshot::Sender<Reply>,
     },
     Left,
@@ -45,8 +47,11 @@ pub(crate) enum Event {
         request: Request,
         reply: oneshot::Sender<Reply>,
     },
-    /// Somebody sent what is no message of ours.
-    Refused,
+    /// Somebody sent what is no message of ours; `reason` when it was a shim.
+    Refused {
+        pid: u32,
+        reason: Option<String>,
+    },
 }
 
 impl Server {
@@ -100,17 +105,21 @@ pub(crate) fn handle(engine: &mut Engine, event: Event) {
         },
         Event::ShimSaid { connection, fact } => engine.shim_said(connection, fact),
         Event::ShimGone { connection } => engine.shim_gone(connection),
-        Event::Joined { recording } => {
+        Event::Joined { recording, .. } => {
             let path =
                 engine.recording().map_or_else(|| "no recording".into(), |path| path.display().to_string());
             // A caller that hung up meanwhile needs no answer.
             let _ = recording.send(Reply::Joined { recording: path });
         }
         Event::Left => {}
+        Event::Asked { request: Request::Watch(_), reply } => {
+            let _ = reply.send(Reply::Error("only the node's collector watches processes".into()));
+        }
         Event::Asked { request: Request::Summary, reply } => {
             let _ = reply.send(Reply::Summary(Box::new(engine.summary())));
         }
-        Event::Refused => engine.stranger_refused(),
+        Event::Refused { pid, reason: Some(reason) } => engine.shim_refused(pid, &reason),
+        Event::Refused { reason: None, .. } => engine.stranger_refused(),
     }
 }
 
@@ -123,7 +132,7 @@ async fn serve(stream: UnixStream, connection: u64, events: mpsc::Sender<Event>)
     let _ = match (hello, lane) {
         (Ok(Client::Shim), Some(lane)) => shim(&mut lines, connection, &first, lane, &events).await,
         (Ok(Client::Viewer), _) => viewer(&mut lines, &events).await,
-        (Ok(Client::Run { .. }), _) => task(&mut lines, &events).await,
+        (Ok(Client::Run { pid }), _) => task(&mut lines, pid, &events).await,
         (Ok(_), _) => {
             lines
                 .answer(&Reply::Error(
@@ -132,9 +141,10 @@ async fn serve(stream: UnixStream, connection: u64, events: mpsc::Sender<Event>)
                 .await;
             Ok(())
         }
-        (Err(error), _) => {
+        (Err(error), lane) => {
             lines.answer(&Reply::Error(error.to_string())).await;
-            events.send(Event::Refused).await
+            let reason = lane.is_some().then(|| error.to_string());
+            events.send(Event::Refused { pid: lines.peer(), reason }).await
         }
     };
 }
@@ -150,15 +160,12 @@ async fn shim(
 ) -> Sent {
     let greeting: Greeting = match serde_json::from_str(first) {
         Ok(greeting) => greeting,
-        Err(_) => return events.send(Event::Refused).await,
+        Err(error) => {
+            return events.send(Event::Refused { pid: lines.peer(), reason: Some(error.to_string()) }).await;
+        }
     };
-    // By the kernel's word and in our own pid namespace, whatever the greeting says.
-    let Some(pid) = lines.stream.peer_cred().ok().and_then(|peer| peer.pid()) else {
-        return events.send(Event::Refused).await;
-    };
-    events
-        .send(Event::ShimArrived { connection, pid: pid as u32, greeting: Box::new(greeting), lane })
-        .await?;
+    let pid = lines.peer();
+    events.send(Event::ShimArrived { connection, pid, greeting: Box::new(greeting), lane }).await?;
     while let Some((line, _)) = lines.next().await {
         if let Ok(fact) = serde_json::from_str::<Fact>(&line) {
             events.send(Event::ShimSaid { connection, fact }).await?;
@@ -182,9 +189,9 @@ async fn viewer(lines: &mut Lines, events: &mpsc::Sender<Event>) -> Sent {
     Ok(())
 }
 
-async fn task(lines: &mut Lines, events: &mpsc::Sender<Event>) -> Sent {
+async fn task(lines: &mut Lines, pid: u32, events: &mpsc::Sender<Event>) -> Sent {
     let (recording, answer) = oneshot::channel();
-    events.send(Event::Joined { recording }).await?;
+    events.send(Event::Joined { pid, recording }).await?;
     if let Ok(answer) = answer.await {
         lines.answer(&answer).await;
     }
@@ -222,6 +229,11 @@ impl Lines {
                 Ok(Received::Closed) | Err(_) => return None,
             }
         }
+    }
+
+    /// pid of the other side, by the kernel's word and in our own pid namespace, whatever a greeting says.
+    fn peer(&self) -> u32 {
+        self.stream.peer_cred().ok().and_then(|peer| peer.pid()).unwrap_or(0) as u32
     }
 
     async fn answer(&mut self, reply: &Reply) {

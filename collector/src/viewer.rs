@@ -28,27 +28,11 @@ pub fn ask(socket: &Path) -> Result<RunSummary> {
     }
 }
 
-/// The running job that `job` means: a pid, or a name or its prefix.
+/// The state of the running job that `job` means: a pid, a name, or a prefix of one name.
 ///
 /// # Errors
-/// None or several are called so.
+/// None or several are called so, or its collector does not answer.
 pub fn running_job(job: &str) -> Result<RunSummary> {
-    let running = RuntimeDir::of_this_user()?.running();
-    let pid: Option<u32> = job.parse().ok();
-    let exact = |name: &str| running.iter().any(|(_, card)| card.name == *name);
-    let found: Vec<_> = running
-        .iter()
-        .filter(|(_, card)| match pid {
-            Some(pid) => card.pid == pid,
-            None if exact(job) => card.name == job,
-            None => card.name.starts_with(job),
-        })
-        .collect();
-    match found.as_slice() {
-        [(socket, _)] => ask(socket),
-        [] => {
-            bail!("there is neither a recording nor a running job called {job}; `stallscope ls` lists both")
-        }
-        several => bail!("{} jobs are called {job}…; say more of the name, or a pid", several.len()),
-    }
+    let (socket, _) = RuntimeDir::of_this_user()?.find(job)?;
+    ask(&socket)
 }

@@ -142,6 +142,14 @@ impl Ledger {
         self.enrol(pid);
     }
 
+    /// The environment of a process names its rank; what its shim says counts more.
+    pub fn rank(&mut self, pid: u32, rank: u32, world_size: u32) {
+        let process = self.touch(pid, 0);
+        if !process.greeted {
+            (process.facts.rank, process.facts.world_size) = (rank, world_size);
+        }
+    }
+
     /// A hook could not be set; `what` is one sentence.
     pub fn unavailable(&mut self, pid: u32, what: String) {
         let unavailable = &mut self.touch(pid, 0).facts.unavailable;
@@ -323,12 +331,10 @@ impl Ledger {
     fn trainer(&mut self, pid: u32) -> &mut Rank {
         let started_ns = self.root.map_or(0, |(_, started_ns)| started_ns);
         let process = self.touch(pid, 0);
-        let (greeted, number) = (process.greeted, process.facts.rank);
+        let (named, number) = (process.greeted || process.facts.world_size > 0, process.facts.rank);
         let nth = u32::try_from(self.ranks.len()).unwrap_or(u32::MAX);
         self.job.member(pid);
-        self.ranks
-            .entry(pid)
-            .or_insert_with(|| Rank::new(pid, if greeted { number } else { nth }, started_ns))
+        self.ranks.entry(pid).or_insert_with(|| Rank::new(pid, if named { number } else { nth }, started_ns))
     }
 
     fn trainer_pieces(&mut self, pid: u32, event: impl FnOnce(&mut Rank, &mut Vec<crate::steps::Piece>)) {

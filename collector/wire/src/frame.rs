@@ -50,6 +50,8 @@ impl Splitter {
         while let Some(head) = self.buffer.get(at..at + 4) {
             let length = u32::from_ne_bytes([head[0], head[1], head[2], head[3]]) as usize;
             if length == 0 || length > LIMIT_BYTES {
+                // Nothing after it can be told apart any more.
+                self.buffer.clear();
                 return Err(Error::Malformed(format!("a frame of {length} bytes")));
             }
             let Some(body) = self.buffer.get(at + 4..at + 4 + length) else { break };

@@ -62,6 +62,8 @@ impl Hello {
 pub enum Request {
     /// The state of the run, as the screen at the end shows it.
     Summary,
+    /// From a [`Client::Kernel`]: a further process tree of the same job.
+    Watch(u32),
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,0 +1,148 @@
+//! One connection to the kernel service: lines in, a line and then frames out, never waiting for either.
+
+use stallscope_abi::kernel::Record;
+use stallscope_wire::{Reply, frame, frame::Tag};
+use std::collections::{BTreeMap, HashSet};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// How long a caller may take to say who it is.
+const HELLO: Duration = Duration::from_secs(1);
+
+/// The longest line a caller has to send.
+const LINE_LIMIT_BYTES: usize = 4096;
+
+/// What waits for a caller that does not read; beyond it records are dropped and counted.
+const BACKLOG_LIMIT_BYTES: usize = 16 << 20;
+
+pub(crate) struct Caller {
+    stream: UnixStream,
+    pub(crate) uid: u32,
+    /// In our own pid namespace.
+    pub(crate) pid: u32,
+    begun: Instant,
+    inbox: Vec<u8>,
+    out: Vec<u8>,
+    /// Roots of the trees that it watches; empty until it said what it wants.
+    pub(crate) roots: Vec<u32>,
+    pub(crate) syscalls: bool,
+    /// Processes of these trees.
+    pub(crate) processes: HashSet<u32>,
+    dropped: u64,
+    /// The service's losses when it came: those are not its own.
+    pub(crate) lost_before: BTreeMap<&'static str, u64>,
+    /// Nothing more is to be said than what waits to be sent.
+    closing: bool,
+    pub(crate) gone: bool,
+}
+
+impl Caller {
+    /// # Errors
+    /// The connection is gone already.
+    pub(crate) fn new(stream: UnixStream) -> std::io::Result<Caller> {
+        stream.set_nonblocking(true)?;
+        let peer = rustix::net::sockopt::socket_peercred(&stream)?;
+        Ok(Caller {
+            stream,
+            uid: peer.uid.as_raw(),
+            pid: peer.pid.as_raw_nonzero().get() as u32,
+            begun: Instant::now(),
+            inbox: Vec::new(),
+            out: Vec::new(),
+            roots: Vec::new(),
+            syscalls: false,
+            processes: HashSet::new(),
+            dropped: 0,
+            lost_before: BTreeMap::new(),
+            closing: false,
+            gone: false,
+        })
+    }
+
+    pub(crate) fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// The lines that have arrived whole. Notices a caller that hung up, says nothing, or too much.
+    pub(crate) fn lines(&mut self) -> Vec<Vec<u8>> {
+        let mut chunk = [0; LINE_LIMIT_BYTES];
+        match self.stream.read(&mut chunk) {
+            Ok(0) => self.gone = true,
+            Ok(length) => self.inbox.extend_from_slice(&chunk[..length]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(_) => self.gone = true,
+        }
+        let mut lines = Vec::new();
+        while let Some(end) = self.inbox.iter().position(|byte| *byte == b'\n') {
+            let rest = self.inbox.split_off(end + 1);
+            self.inbox.pop();
+            lines.push(std::mem::replace(&mut self.inbox, rest));
+        }
+        let silent = self.roots.is_empty() && self.begun.elapsed() > HELLO;
+        self.gone |= silent || self.inbox.len() > LINE_LIMIT_BYTES;
+        lines
+    }
+
+    pub(crate) fn say(&mut self, reply: &Reply) {
+        self.out.extend_from_slice(&stallscope_wire::encode(reply));
+    }
+
+    /// Tells why there is nothing to be had, and hangs up.
+    pub(crate) fn refuse(&mut self, why: String) {
+        if self.roots.is_empty() {
+            self.say(&Reply::Error(why));
+            self.closing = true;
+        }
+    }
+
+    /// Sends a record of its trees.
+    pub(crate) fn offer(&mut self, record: &Record, bytes: &[u8]) {
+        let header = record.header();
+        if let Record::TaskNew(new) = record
+            && self.processes.contains(&new.ppid)
+        {
+            self.processes.insert(header.tgid);
+        }
+        if self.processes.contains(&header.tgid) {
+            self.push(Tag::Record, bytes);
+        }
+        // The number may be another user's process next.
+        if matches!(record, Record::TaskExit(_)) && header.tid == header.tgid {
+            self.processes.remove(&header.tgid);
+        }
+    }
+
+    pub(crate) fn push(&mut self, tag: Tag, payload: &[u8]) {
+        if self.out.len() + payload.len() > BACKLOG_LIMIT_BYTES {
+            self.dropped += 1;
+        } else {
+            frame::push(&mut self.out, tag, payload);
+        }
+    }
+
+    /// What it lost since it came, of `now`, the service's counters.
+    pub(crate) fn lost(&self, now: &BTreeMap<&'static str, u64>) -> Vec<(String, u64)> {
+        let since = |reason: &str, count: &u64| count - self.lost_before.get(reason).unwrap_or(&0).min(count);
+        let own = now.iter().map(|(reason, count)| (*reason, since(reason, count)));
+        own.chain([("kernel collector too slow", self.dropped)])
+            .filter(|(_, count)| *count > 0)
+            .map(|(reason, count)| (reason.to_string(), count))
+            .collect()
+    }
+
+    pub(crate) fn flush(&mut self) {
+        let mut sent = 0;
+        while sent < self.out.len() && !self.gone {
+            match self.stream.write(&self.out[sent..]) {
+                Ok(0) => self.gone = true,
+                Ok(written) => sent += written,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => self.gone = true,
+            }
+        }
+        self.out.drain(..sent);
+        self.gone |= self.closing && self.out.is_empty();
+    }
+}
