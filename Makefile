@@ -1,5 +1,9 @@
 # The two commands of the README are `make demo` and `make test`; each sets up what it needs.
-PYTHON := .venv/bin/python
+# Not PYTHON: that is the user's, who may name there what scripts/setup.sh makes .venv with.
+VENV_PYTHON := .venv/bin/python
+export PYO3_PYTHON := $(CURDIR)/$(VENV_PYTHON)
+# Where the scripts look for what was built.
+export CARGO_TARGET_DIR := $(CURDIR)/target
 
 .PHONY: help demo test build lint bench bench-truth bench-overhead clean-storage
 
@@ -7,7 +11,7 @@ help:
 	@echo 'make demo            train a small network on slow storage and show where its time went'
 	@echo 'make test            set up, build and run every test'
 	@echo 'make build           the program and the Python package, optimised'
-	@echo 'make lint            formatting, clippy, licences and advisories'
+	@echo 'make lint            formatting, clippy, licences and sources'
 	@echo 'make ebpf            rebuild the committed kernel object; make ebpf-check compares'
 	@echo 'make test-kernels    load the kernel side on other kernels, in virtual machines'
 	@echo 'make bench-truth     measured shares beside the true ones'
@@ -24,27 +28,30 @@ test:
 	@scripts/test.sh
 
 # Quiet on success: the second `make demo` has nothing to say here.
-build:
+build: $(VENV_PYTHON)
 	@cargo build --release --quiet
-	@PYTHON=$(PYTHON) probe/python/stage.sh release >/dev/null
+	@probe/python/stage.sh release >/dev/null
 
-lint:
+lint: $(VENV_PYTHON)
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
-	@if command -v cargo-deny >/dev/null; then cargo deny --log-level error check; \
-	else echo 'lint: cargo-deny is not installed, so licences and advisories were not checked' >&2; fi
+	@if command -v cargo-deny >/dev/null; then cargo deny --log-level error check bans licenses sources; \
+	else echo 'lint: licences, bans and sources were not checked; `cargo install cargo-deny --locked` gets what checks them' >&2; fi
+
+$(VENV_PYTHON):
+	@scripts/setup.sh demo
 
 bench: bench-truth bench-overhead
 
 bench-truth:
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory build
-	@$(PYTHON) bench/truth.py $(ARGS)
+	@$(VENV_PYTHON) bench/truth.py $(ARGS)
 
 bench-overhead:
 	@scripts/setup.sh bench
 	@$(MAKE) --no-print-directory build
-	@$(PYTHON) bench/overhead.py $(ARGS)
+	@$(VENV_PYTHON) bench/overhead.py $(ARGS)
 
 # What a killed demo or benchmark left mounted; their next start does the same.
 clean-storage:

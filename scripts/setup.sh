@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 say() { printf 'setup: %s\n' "$*" >&2; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# Installs Debian packages where that is possible; else names them.
+# Installs Debian packages where that is possible; else names them. One call fails as a whole for one unknown name.
 packages() {
     local missing=()
     for name in "$@"; do
@@ -24,32 +24,64 @@ packages() {
         say "installing ${missing[*]}"
         local log=target/setup/apt.log
         mkdir -p target/setup
-        { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; } \
+        { refresh && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; } \
             >"$log" 2>&1 </dev/null || say "apt-get could not install ${missing[*]} (see $log); what needs them stays off"
     fi
 }
 
-# A Python with torch in .venv, remade only when the list of requirements changed.
-environment() {
-    local stamp=.venv/.requirements
-    [ -f "$stamp" ] && cmp -s scripts/requirements.txt "$stamp" && return 0
-    local python=${PYTHON:-}
-    for candidate in python3.13 python3.12 python3.11 python3.10 python3; do
-        [ -n "$python" ] && break
-        have "$candidate" && "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null &&
-            python=$candidate
+# Package by package, so that a release that lacks one still gets the others.
+optional() {
+    for name in "$@"; do packages "$name"; done
+}
+
+refreshed=
+refresh() {
+    [ -n "$refreshed" ] || apt-get update
+    refreshed=yes
+}
+
+suits() { "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+# Names a Python that the requirements can be put beside.
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-python3.13 python3.12 python3.11 python3}; do
+        if suits "$candidate"; then
+            echo "$candidate"
+            return
+        fi
     done
+}
+
+# A Python with torch in .venv, remade only when the list of requirements or its Python changed.
+environment() {
+    local stamp=.venv/.requirements python
+    suits .venv/bin/python && cmp -s scripts/requirements.txt "$stamp" && return 0
+    python=$(find_python)
+    [ -n "$python" ] || optional python3-venv
+    [ -n "$python" ] || python=$(find_python)
+    # Ubuntu 22.04 has one beside its own 3.10.
+    [ -n "$python" ] || optional python3.11-venv
+    [ -n "$python" ] || python=$(find_python)
     if [ -z "$python" ]; then
-        say "no Python of 3.10 or later with venv was found; install python3 and python3-venv, or name one in PYTHON"
+        say "${PYTHON:-python3} is no Python of 3.11 or later with venv; install one, or name it in PYTHON"
         exit 1
     fi
     say "putting torch and its kin into .venv with $python (about 3 GB, once)"
-    [ -x .venv/bin/python ] || "$python" -m venv .venv
+    suits .venv/bin/python || "$python" -m venv --clear .venv
     .venv/bin/python -m pip install --quiet --requirement scripts/requirements.txt </dev/null
     cp scripts/requirements.txt "$stamp"
 }
 
+# Whether C can be compiled and linked: SQLite is built along, and Rust links with cc.
+compiles() { echo '#include <stdio.h>' | cc -x c -fsyntax-only - 2>/dev/null && have ld; }
+
 toolchain() {
+    compiles || packages gcc libc6-dev
+    if ! compiles; then
+        say "there is no C compiler with its headers; install gcc and libc6-dev (or their like)"
+        exit 1
+    fi
     have cargo && return 0
     say "cargo is not there; install Rust (rustup.rs) of the version named in Cargo.toml"
     exit 1
@@ -58,17 +90,17 @@ toolchain() {
 case $purpose in
 demo)
     toolchain
-    packages e2fsprogs mount
+    optional e2fsprogs mount
     environment
     ;;
 test)
     toolchain
-    packages e2fsprogs mount strace python3-torch python3-venv clang-19 llvm-19 libbpf-dev
+    optional e2fsprogs mount strace python3-torch python3-venv clang-19 llvm-19 libbpf-dev
     environment
     ;;
 bench)
     toolchain
-    packages e2fsprogs mount strace bpftrace
+    optional e2fsprogs mount strace bpftrace
     environment
     # bpftrace looks for its tracepoints there.
     [ "$(id -u)" != 0 ] || [ -e /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing ||
