@@ -1,7 +1,7 @@
 """What may watch the loader job: nothing, stallscope in its modes, and other people's tools.
 
-Each contender is a context manager that yields a `Job`; the tools that would slow others down as well as their own
-job are switched on for their own epochs alone.
+Each contender starts a job that it watches from then on, until the job is closed: nothing of it is alive while
+the bare job runs, since some tools slow down the whole machine.
 """
 
 import json
@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,8 +35,12 @@ class BenchFailed(Exception):
     """One sentence on what could not be measured."""
 
 
+# No epoch and no start takes this long, even under strace.
+ANSWER_SECONDS = 120
+
+
 class Job:
-    """A running loader job whose epochs are started one by one."""
+    """A running loader job whose epochs are started one by one; a context manager. Raises BenchFailed."""
 
     def __init__(self, command: list[str], environment: dict | None = None):
         self.log = tempfile.TemporaryFile("w+")
@@ -46,8 +49,15 @@ class Job:
         )
         self.pid = self.answer()["pid"]
 
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
     def answer(self) -> dict:
-        line = self.process.stdout.readline()
+        readable, _, _ = select.select([self.process.stdout], [], [], ANSWER_SECONDS)
+        line = self.process.stdout.readline() if readable else ""
         if not line.startswith("{"):
             self.process.kill()
             self.log.seek(0)
@@ -55,33 +65,42 @@ class Job:
         return json.loads(line)
 
     def epoch(self) -> dict:
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write("go\n")
+            self.process.stdin.flush()
+        except BrokenPipeError as gone:
+            raise BenchFailed(f"`{self.process.args[0]} …` ended before its epochs had") from gone
         return self.answer()
 
     def close(self):
-        self.process.stdin.close()
-        self.process.stdout.read()
-        self.process.wait(60)
+        try:
+            self.process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
         self.log.close()
 
 
 class Watched(Job):
-    """A bare job with a tool that is attached to it for each epoch."""
+    """A job that a tool attaches to once it has started."""
 
     def __init__(self, tool, ready: str):
         super().__init__(JOB)
-        self.tool, self.ready = tool, ready
+        self.watcher = subprocess.Popen(tool(self.pid), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        try:
+            wait_for(self.watcher, ready)
+        except BenchFailed:
+            self.close()
+            raise
 
-    def epoch(self) -> dict:
-        command = self.tool(self.pid)
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as watcher:
-            wait_for(watcher, self.ready)
-            try:
-                return super().epoch()
-            finally:
-                watcher.send_signal(signal.SIGINT)
-                watcher.communicate(timeout=60)
+    def close(self):
+        self.watcher.send_signal(signal.SIGINT)
+        try:
+            self.watcher.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.watcher.kill()
+            self.watcher.communicate()
+        super().close()
 
 
 def wait_for(watcher: subprocess.Popen, ready: str, seconds: float = 30):
@@ -99,19 +118,16 @@ def wait_for(watcher: subprocess.Popen, ready: str, seconds: float = 30):
 @dataclass(frozen=True)
 class Contender:
     name: str
+    # Makes a Job.
     start: object
     # A program that has to be there.
     needs: str | None = None
     # Bar for the ratio to the bare job, as an excess: 0.01 is 1%.
     bar: float | None = None
-
-    @contextmanager
-    def job(self):
-        job = self.start()
-        try:
-            yield job
-        finally:
-            job.close()
+    # Pairs of jobs at most, epochs of each, and the time after which no further pair is begun.
+    pairs: int = 5
+    epochs: int = 2
+    seconds: float = 70
 
     def missing(self) -> str | None:
         if self.needs and not shutil.which(self.needs):
@@ -153,16 +169,17 @@ def bpftrace(pid: int) -> list[str]:
 
 PY_SPY = str(Path(sys.executable).with_name("py-spy"))
 OURS = [
-    Contender("kernel + shim", stallscope(), bar=0.01),
+    Contender("kernel + shim", stallscope(), bar=0.01, pairs=40, epochs=10, seconds=240),
     Contender("shim", stallscope("--no-kernel")),
     Contender("kernel", stallscope("--no-shim")),
     Contender("attach, syscall hooks", attached()),
 ]
+FEW = {"pairs": 3, "seconds": 45}
 PEERS = [
-    Contender("torch.profiler", lambda: Job([*JOB, "--profile"])),
-    Contender("py-spy record", lambda: Watched(py_spy, "Sampling"), needs=PY_SPY),
+    Contender("torch.profiler", lambda: Job([*JOB, "--profile"]), **FEW),
+    Contender("py-spy record", lambda: Watched(py_spy, "Sampling"), needs=PY_SPY, **FEW),
     Contender(
-        "strace -c -f", lambda: Job(["strace", "-c", "-f", "-o", str(WORK / "strace.txt"), *JOB]), needs="strace"
+        "strace -c -f", lambda: Job(["strace", "-c", "-f", "-o", str(WORK / "strace.txt"), *JOB]), needs="strace", **FEW
     ),
-    Contender("bpftrace", lambda: Watched(bpftrace, "ready"), needs="bpftrace"),
+    Contender("bpftrace", lambda: Watched(bpftrace, "ready"), needs="bpftrace", **FEW),
 ]

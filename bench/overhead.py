@@ -1,21 +1,24 @@
 """`make bench-overhead`: what watching a real PyTorch loader costs it, beside other tools. Needs root.
 
-A bare and a watched job take turns, epoch by epoch (A B B A …), over a warm cache, until the 95% interval of the
-median ratio of their times is narrow enough or there were enough pairs. Pairs that met storage are thrown away.
+A bare and a watched job take turns (A B B A …), each alone, over a warm cache and without its first epochs, until
+the 95% interval of the median ratio of their times is narrow enough or time is up: some 12 minutes in all.
 """
 
 import argparse
 import math
 import os
-import subprocess
 import sys
-from statistics import median
+import time
+from statistics import fmean, median
 
-from contenders import OURS, PEERS, ROOT, STALLSCOPE, WORK, BenchFailed, Contender, bare
+from contenders import OURS, PEERS, STALLSCOPE, WORK, BenchFailed, Contender, bare
 from images import keep_in_memory, make_images
+from parts import measure_parts
 from table import Row, markdown, summary, write
 
 HALF_WIDTH = 0.005
+# Fewer values have no 95% interval of their median.
+LEAST_FOR_INTERVAL = 6
 LEAST_RATE = 2000
 # What an epoch may read from storage and still count as warm: pages of libraries come and go.
 WARM_BYTES = 64 << 10
@@ -33,125 +36,140 @@ def interval(values: list[float]) -> tuple[float, float]:
     return (ordered[rank], ordered[n - 1 - rank]) if rank >= 0 else (-math.inf, math.inf)
 
 
+class Block:
+    """Means over the epochs of one job that met no storage."""
+
+    def __init__(self, start, epochs: int):
+        """Runs the job. Raises BenchFailed."""
+        with start() as job:
+            # The first under its watcher is a warm-up.
+            job.epoch()
+            taken = [job.epoch() for _ in range(epochs)]
+        warm = [epoch for epoch in taken if epoch["read_bytes"] <= WARM_BYTES]
+        self.cold = len(taken) - len(warm)
+        self.usable = bool(warm)
+        if warm:
+            self.seconds = fmean(epoch["seconds"] for epoch in warm)
+            self.cpu_s = fmean(epoch["cpu_s"] for epoch in warm)
+            self.rate = warm[0]["samples"] / self.seconds
+
+
 class Pairs:
-    """Epochs of the bare and of the watched job, two by two."""
+    """Ratios of watched to bare jobs that ran one after the other."""
 
     def __init__(self):
         self.wall, self.cpu, self.rates = [], [], []
-        self.thrown_away = 0
+        self.cold_epochs = 0
 
-    def take(self, plain, watched, order: int):
-        jobs = [plain, watched] if order % 2 == 0 else [watched, plain]
-        epochs = [job.epoch() for job in jobs]
-        a, b = epochs if order % 2 == 0 else epochs[::-1]
-        if max(a["read_bytes"], b["read_bytes"]) > WARM_BYTES:
-            self.thrown_away += 1
-            return
-        self.wall.append(b["seconds"] / a["seconds"])
-        self.cpu.append(b["cpu_s"] / a["cpu_s"])
-        self.rates.append(a["samples"] / a["seconds"])
+    def take(self, contender: Contender, order: int):
+        starts = [bare, contender.start] if order % 2 == 0 else [contender.start, bare]
+        blocks = [Block(start, contender.epochs) for start in starts]
+        plain, watched = blocks if order % 2 == 0 else blocks[::-1]
+        self.cold_epochs += plain.cold + watched.cold
+        if plain.usable and watched.usable:
+            self.wall.append(watched.seconds / plain.seconds)
+            self.cpu.append(watched.cpu_s / plain.cpu_s)
+            self.rates.append(plain.rate)
+
+    def spread(self) -> tuple[float, float]:
+        """The 95% interval of the median; of few pairs, the least and the greatest."""
+        few = len(self.wall) < LEAST_FOR_INTERVAL
+        return (min(self.wall), max(self.wall)) if few else interval(self.wall)
 
     def half_width(self) -> float:
         low, high = interval(self.wall)
         return (high - low) / 2
 
 
-def measure(contender: Contender, most: int, half_width: float) -> Pairs:
+def measure(contender: Contender, most: int) -> Pairs:
     """Raises BenchFailed."""
-    pairs = Pairs()
-    with contender.job() as watched:
-        plain = bare()
-        try:
-            for order in range(2 * most):
-                pairs.take(plain, watched, order)
-                if len(pairs.wall) >= most or (len(pairs.wall) >= 6 and pairs.half_width() <= half_width):
-                    break
-        finally:
-            plain.close()
-    if len(pairs.wall) < 5:
-        raise BenchFailed(f"{contender.name}: only {len(pairs.wall)} pairs kept their files in memory; free some")
+    pairs, end = Pairs(), time.monotonic() + contender.seconds
+    for order in range(min(most, contender.pairs)):
+        pairs.take(contender, order)
+        if time.monotonic() >= end or pairs.half_width() <= HALF_WIDTH:
+            break
+    if not pairs.wall:
+        raise BenchFailed("no pair of jobs kept its files in memory; free some")
     return pairs
 
 
-def measure_all(most: int) -> tuple[list[Row], list[list[str]]]:
-    rows, lines = [], []
-    for contender in OURS + PEERS:
-        ours = contender in OURS
-        pairs = measure(contender, most if ours else min(most, 8), HALF_WIDTH if ours else 0.02)
-        low, high = interval(pairs.wall)
-        ratio, cpu = median(pairs.wall), median(pairs.cpu)
-        holds = None if contender.bar is None else ratio - 1 <= contender.bar
-        bar = "-" if contender.bar is None else f"<= {contender.bar:.0%}"
-        narrow = pairs.half_width() <= HALF_WIDTH
-        lines.append(
-            [
-                contender.name,
-                f"{100 * (ratio - 1):+.2f}%",
-                f"{100 * (low - 1):+.2f} to {100 * (high - 1):+.2f}",
-                f"{100 * (cpu - 1):+.2f}%",
-                str(len(pairs.wall)),
-                str(pairs.thrown_away),
-                f"{median(pairs.rates):.0f}",
-                bar,
-                "" if holds is None else "yes" if holds else "no",
-            ]
-        )
-        print(" | ".join(lines[-1]), flush=True)
-        rows.append(Row(contender.name, "job time", 100 * (ratio - 1), "%", None if holds is None else bar, holds))
-        rows.append(Row(contender.name, "job CPU", 100 * (cpu - 1), "%"))
-        width = 100 * pairs.half_width()
+class Table:
+    """Gathers figures, and prints each as it comes."""
+
+    HEADER = ["watched by", "job time", "spread", "job CPU", "pairs", "cold epochs", "samples/s bare", "bar", "holds"]
+
+    def __init__(self):
+        self.rows: list[Row] = []
+        self.lines: list[list[str]] = []
+
+    def add(self, contender: Contender, pairs: Pairs):
+        low, high = pairs.spread()
+        ratio, cpu, rate = median(pairs.wall), median(pairs.cpu), median(pairs.rates)
         barred = contender.bar is not None
-        rows.append(
-            Row(
-                contender.name,
-                "half-width of the 95% interval",
-                width if math.isfinite(width) else -1,
-                "%",
-                "<= 0.5%" if barred else None,
-                narrow if barred else None,
-            )
+        holds = ratio - 1 <= contender.bar if barred else None
+        bar = f"<= {contender.bar:.0%}" if barred else None
+        self.line(
+            contender.name,
+            f"{100 * (ratio - 1):+.2f}%",
+            f"{100 * (low - 1):+.2f} to {100 * (high - 1):+.2f}",
+            f"{100 * (cpu - 1):+.2f}%",
+            str(len(pairs.wall)),
+            str(pairs.cold_epochs),
+            f"{rate:.0f}",
+            bar or "-",
+            {None: "", True: "yes", False: "no"}[holds],
         )
-        rate = median(pairs.rates)
-        rows.append(Row(contender.name, "bare job", rate, "samples/s", f">= {LEAST_RATE}", rate >= LEAST_RATE))
-    return rows, lines
+        self.rows.append(Row(contender.name, "job time", 100 * (ratio - 1), "%", bar, holds))
+        self.rows.append(Row(contender.name, "job CPU", 100 * (cpu - 1), "%"))
+        self.rows.append(Row(contender.name, "half of the spread", 50 * (high - low), "%"))
+        if barred:
+            width = pairs.half_width()
+            shown = 100 * width if math.isfinite(width) else 100.0
+            self.rows.append(
+                Row(contender.name, "half-width of the 95% interval", shown, "%", "<= 0.5%", width <= HALF_WIDTH)
+            )
+            self.rows.append(Row(contender.name, "bare job", rate, "samples/s", f">= {LEAST_RATE}", rate >= LEAST_RATE))
 
+    def miss(self, contender: Contender):
+        self.line(contender.name, "not measured", *[""] * 5, "-" if contender.bar is None else f"<= {contender.bar:.0%}", "no")
+        self.rows.append(Row(contender.name, "measured", 0, "", "1", False))
 
-# Costs of single events, measured by programs of those who know them; each prints its own table.
-PARTS = {
-    "a syscall": ["cargo", "run", "--release", "--quiet", "-p", "stallscope-ebpf", "--example", "syscall_cost"],
-    "a sample": [sys.executable, str(ROOT / "probe" / "python" / "bench_shim.py")],
-}
+    def line(self, *cells: str):
+        self.lines.append(list(cells))
+        print(" | ".join(cells), flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=120, help="at most, a mode")
+    parser.add_argument("--pairs", type=int, default=1000, help="at most, of any contender")
+    parser.add_argument("--only", action="append", help="a contender's name; all by default")
     options = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("bench-overhead: kernel evidence needs root; run this as root")
     if not STALLSCOPE.exists():
         sys.exit(f"bench-overhead: {STALLSCOPE} is not built; run `make build` first")
-    if missing := [reason for contender in PEERS if (reason := contender.missing())]:
+    chosen = [one for one in OURS + PEERS if not options.only or one.name in options.only]
+    if missing := [reason for contender in chosen if (reason := contender.missing())]:
         sys.exit("bench-overhead: " + "; ".join(missing))
     WORK.mkdir(parents=True, exist_ok=True)
     make_images(WORK / "images")
     keep_in_memory(WORK / "images")
-    try:
-        rows, lines = measure_all(options.pairs)
-    except BenchFailed as error:
-        sys.exit(f"bench-overhead: {error}")
-    header = ["watched by", "job time", "95% interval", "job CPU", "pairs", "cold", "samples/s bare", "bar", "holds"]
+    table, failures = Table(), []
+    for contender in chosen:
+        try:
+            table.add(contender, measure(contender, options.pairs))
+        except BenchFailed as error:
+            table.miss(contender)
+            failures.append(f"{contender.name}: {error}")
     print("\nBeside the same job unwatched, medians of pairs:\n")
-    print(markdown(header, lines))
+    print(markdown(Table.HEADER, table.lines), flush=True)
+    part_rows, part_failures = measure_parts()
+    rows, failures = table.rows + part_rows, failures + part_failures
     print()
     print(summary(rows))
     print(f"Written to {write('overhead', rows)}")
-    failed = False
-    for what, command in PARTS.items():
-        print(f"\nWhat watching costs {what}:\n", flush=True)
-        failed |= subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, check=False).returncode != 0
-    if failed:
-        sys.exit("bench-overhead: a part could not be measured; see above")
+    if failures:
+        sys.exit("bench-overhead: could not be measured:\n" + "\n".join(failures))
 
 
 if __name__ == "__main__":
