@@ -1,4 +1,4 @@
-"""Storage that is exactly as slow as asked: ext4 on a loop device under a blkio throttle. Needs root and blkio v1.
+"""Storage that is exactly as slow as asked: ext4 on a loop device with limited reads. Needs root and cgroups.
 
 As a program: `storage.py check|up|limit|down --image FILE --mount DIR [--size-mb N] [--read-mb-s N]
 [--read-iops N]`, and `storage.py forget --mount DIR`, which drops a folder's cached pages.
@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-THROTTLE = Path("/sys/fs/cgroup/blkio")
+import throttle
 
 
 class StorageError(Exception):
@@ -21,12 +21,10 @@ class StorageError(Exception):
 def unavailable() -> str | None:
     """The reason why slow storage cannot be had here, or None when it can."""
     if os.geteuid() != 0:
-        return "throttled storage needs root (loop device and blkio); run this as root"
-    if not (THROTTLE / "blkio.throttle.read_bps_device").exists():
-        return f"{THROTTLE} has no throttle files; mount the blkio cgroup (v1) there"
+        return "throttled storage needs root (loop device and cgroup); run this as root"
     if not Path("/dev/loop-control").exists():
         return "there is no /dev/loop-control; load the loop module"
-    return None
+    return throttle.unavailable()
 
 
 class SlowStorage:
@@ -66,13 +64,16 @@ class SlowStorage:
             call("losetup", "-d", device)
             raise
 
-    def limit(self, read_bytes_s: int = 0, read_iops: int = 0):
-        """Sets both limits; 0 is none. Raises StorageError when not mounted."""
+    def limit(self, read_bytes_s: int = 0, read_iops: int = 0, pid: int | None = None):
+        """Sets both limits, 0 being none, for `pid` (this process) and its later children.
+
+        Raises StorageError when not mounted, OSError when the kernel refuses.
+        """
         devices = self.devices()
         if not devices:
             raise StorageError(f"{self.mount} is not mounted; call up() first")
         for device in devices:
-            throttle(device, read_bytes_s, read_iops)
+            throttle.limit(device, pid or os.getpid(), read_bytes_s, read_iops)
 
     def devices(self) -> list[str]:
         if not self.image.exists():
@@ -87,14 +88,8 @@ class SlowStorage:
             except StorageError:
                 call("umount", "--lazy", self.mount)
         for device in self.devices():
-            throttle(device, 0, 0)
+            throttle.lift(device)
             call("losetup", "-d", device)
-
-
-def throttle(device: str, read_bytes_s: int, read_iops: int):
-    number = Path("/sys/block", Path(device).name, "dev").read_text().strip()
-    (THROTTLE / "blkio.throttle.read_bps_device").write_text(f"{number} {read_bytes_s}\n")
-    (THROTTLE / "blkio.throttle.read_iops_device").write_text(f"{number} {read_iops}\n")
 
 
 def forget(folder: Path):
@@ -131,7 +126,8 @@ def main():
         elif flags.verb == "up":
             storage.up()
         elif flags.verb == "limit":
-            storage.limit(int(flags.read_mb_s * (1 << 20)), flags.read_iops)
+            # The script that called is whose job is to be slow.
+            storage.limit(int(flags.read_mb_s * (1 << 20)), flags.read_iops, os.getppid())
         elif flags.verb == "down":
             storage.down()
         else:
