@@ -46,7 +46,7 @@ impl Engine {
     pub(crate) fn new(job: JobFacts, wants_shim: bool) -> Engine {
         let begun_ns = host::now_ns();
         let host = host::facts();
-        let mut ledger = Ledger::new(Config { cpus: host.cpus, ..Config::default() });
+        let mut ledger = Ledger::new(Config { cpus: host.cpus, attached: job.attached, ..Config::default() });
         ledger.root(job.pid, begun_ns);
         Engine {
             ledger,

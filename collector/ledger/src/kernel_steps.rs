@@ -184,7 +184,13 @@ impl KernelSteps {
         if !self.ancestors(message.worker).contains(&pid) {
             return None;
         }
-        let tail = self.processes.get_mut(&pid)?.trainer.get_or_insert_default().tail(wait.start_ns);
+        let trainer = self.processes.get_mut(&pid)?.trainer.get_or_insert_default();
+        if !pipe && trainer.cpu_since_message_ns >= OWN_WORK_NS {
+            // The two threads hand the interpreter's lock to each other all the time, which looks the same. What
+            // was followed by work of its own was no wait for a batch.
+            (trainer.enter_ns, trainer.message) = (None, None);
+        }
+        let tail = trainer.tail(wait.start_ns);
         let handed_over = tail.map(|tail| self.hand_over(pid, tail));
         let trainer = self.processes.get_mut(&pid)?.trainer.get_or_insert_default();
         trainer.enter_ns.get_or_insert(wait.start_ns);
@@ -429,6 +435,27 @@ mod tests {
         assert_eq!(found.producer, Producer::Pid(WORKERS[0]));
         assert!(found.has(wait_flags::PINNED));
         assert_eq!(found.enter_ns, 2 * MS);
+    }
+
+    #[test]
+    fn the_interpreters_lock_is_no_batch() {
+        let mut steps = job();
+        let pin = TRAINER + 5;
+        let Record::Wait(mut message) = wait(TRAINER, MS, 8 * MS, (WORKERS[0], 98)) else { unreachable!() };
+        message.header.tid = pin;
+        steps.record(&Record::Wait(message));
+        let from_pin = |start_ns, end_ns| {
+            let Record::Wait(mut wait) = wait(TRAINER, start_ns, end_ns, (TRAINER, pin)) else {
+                unreachable!()
+            };
+            wait.blocked_in = Blocked::Futex as u32;
+            Record::Wait(wait)
+        };
+        assert_eq!(steps.record(&from_pin(10 * MS, 11 * MS)), None);
+        steps.record(&cpu(TRAINER, 11 * MS, 19 * MS));
+        assert_eq!(steps.record(&from_pin(19 * MS, 30 * MS)), None, "work between: the first was the lock");
+        let found = steps.record(&wake(TRAINER, 31 * MS, FEEDER)).unwrap();
+        assert_eq!(found.enter_ns, 19 * MS);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::kernel_steps::KernelSteps;
 use crate::process::{Process, ProcessFacts, ProcessKind, join_loads};
 use crate::rank::{Processes, Rank, owner};
 use crate::ranks::Job;
+use crate::steps::Phases;
 use crate::summary::{Summary, summarise};
 use crate::timeline::Pushed;
 use stallscope_abi::kernel::{self, TaskSlot};
@@ -217,7 +218,12 @@ impl Ledger {
             self.lost.malformed += 1;
             return;
         }
+        let met_under_way = self.config.attached && !self.ranks.contains_key(&handover.pid);
         let rank = self.trainer(handover.pid);
+        if met_under_way {
+            rank.phases = Phases::under_way(handover.exit_ns, handover.loader);
+            return;
+        }
         match handover.source {
             Source::Shim => rank.shim_handovers += 1,
             Source::Kernel if rank.shim_handovers > 0 => return,

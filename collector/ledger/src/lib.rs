@@ -45,6 +45,9 @@ pub struct Config {
     pub slice_ns: u64,
     /// CPUs the job may use, for advice; 0 when unknown.
     pub cpus: u32,
+    /// The job ran before we looked: what comes before the first hand-over is no start-up but part of a step of
+    /// which nobody saw the beginning, and is left out.
+    pub attached: bool,
 }
 
 impl Default for Config {
@@ -55,6 +58,7 @@ impl Default for Config {
             rank_patience_ns: 10_000_000_000,
             slice_ns: 1_000_000,
             cpus: 0,
+            attached: false,
         }
     }
 }

@@ -55,6 +55,12 @@ impl Phases {
         }
     }
 
+    /// Training goes on with a batch of `loader` in hand: how a job is met that ran before we looked.
+    pub(crate) fn under_way(at_ns: u64, loader: u16) -> Phases {
+        let current = Some((loader, Phase::Training));
+        Phases { current, iterating: vec![loader], trained: true, ..Phases::new(at_ns) }
+    }
+
     pub(crate) fn at_ns(&self) -> u64 {
         self.at_ns
     }
