@@ -1,5 +1,6 @@
 //! How many samples a batch has.
 
+use crate::guard;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -21,43 +22,46 @@ pub(crate) fn list_length(index: &Bound<'_, PyAny>) -> Option<u64> {
 /// What the batch itself shows counts where it has less than was asked for, as the last one of a stream has. Where
 /// the data set makes whole batches and no list of indices was drawn, two tensors of the same length are believed,
 /// one alone is not (it might be an image).
-pub(crate) fn samples(data: &Bound<'_, PyAny>, asked: u64, whole_batches: bool) -> u64 {
+pub(crate) fn samples(data: &Bound<'_, PyAny>, asked: u64, whole_batches: bool) -> PyResult<u64> {
     let mut lengths = Vec::new();
-    tensor_lengths(data, &mut lengths, 2);
+    tensor_lengths(data, &mut lengths, 2)?;
     let agreed = lengths.first().copied().filter(|first| lengths.iter().all(|length| length == first));
-    match (agreed, asked) {
+    Ok(match (agreed, asked) {
         (Some(length), 0) if whole_batches && lengths.len() > 1 => length,
         (Some(length), asked) if 0 < length && length < asked && !whole_batches => length,
         (_, asked) => asked,
-    }
+    })
 }
 
-fn tensor_lengths(data: &Bound<'_, PyAny>, lengths: &mut Vec<u64>, depth: u32) {
+fn tensor_lengths(data: &Bound<'_, PyAny>, lengths: &mut Vec<u64>, depth: u32) -> PyResult<()> {
     if lengths.len() >= MAX_TENSORS {
-        return;
+        return Ok(());
     }
     if let Ok(list) = data.cast::<PyList>() {
         list.iter()
             .take(MAX_TENSORS)
             .filter(|_| depth > 0)
-            .for_each(|item| tensor_lengths(&item, lengths, depth - 1));
+            .try_for_each(|item| tensor_lengths(&item, lengths, depth - 1))
     } else if let Ok(tuple) = data.cast::<PyTuple>() {
         tuple
             .iter()
             .take(MAX_TENSORS)
             .filter(|_| depth > 0)
-            .for_each(|item| tensor_lengths(&item, lengths, depth - 1));
+            .try_for_each(|item| tensor_lengths(&item, lengths, depth - 1))
     } else if let Ok(fields) = data.cast::<PyDict>() {
         fields
             .iter()
             .take(MAX_TENSORS)
             .filter(|_| depth > 0)
-            .for_each(|(_, item)| tensor_lengths(&item, lengths, depth - 1));
+            .try_for_each(|(_, item)| tensor_lengths(&item, lengths, depth - 1))
     } else if data.get_type().name().is_ok_and(|name| name == "Tensor") {
         let length = data
             .getattr(intern!(data.py(), "shape"))
             .and_then(|shape| shape.get_item(0))
             .and_then(|length| length.extract::<u64>());
-        lengths.extend(length.ok());
+        lengths.extend(guard::known(data.py(), length)?);
+        Ok(())
+    } else {
+        Ok(())
     }
 }

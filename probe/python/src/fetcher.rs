@@ -37,7 +37,8 @@ impl Samples {
     /// Only ever called on what `__getattr__` gave for `__getitems__`.
     fn __call__<'py>(&self, py: Python<'py>, indices: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let samples = self.dataset.bind(py).call1((indices,))?;
-        guard::observe((), || self.making.sample(indices.len().unwrap_or(1) as u32));
+        let count = guard::known(py, indices.len())?.unwrap_or(1);
+        guard::observe((), || self.making.sample(count as u32));
         Ok(samples)
     }
 
@@ -121,8 +122,8 @@ impl Fetch {
     fn __call__<'py>(&self, py: Python<'py>, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let fetcher = self.fetcher.bind(py).call0()?;
         let shadow = self.shadow.bind(py);
-        let ready = guard::observe(false, || self.prepare(&fetcher, shadow).is_ok());
-        if !ready {
+        let ready = guard::observe(Ok(None), || guard::known(py, self.prepare(&fetcher, shadow)))?;
+        if ready.is_none() {
             guard::disable(
                 "The loader's fetcher has another shape than expected; no times of single samples.",
             );

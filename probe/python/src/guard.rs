@@ -37,6 +37,16 @@ pub(crate) fn observe<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
     }
 }
 
+/// What is not to be had in this `result` is `None`; what is no `Exception` (an interrupt, an exit) is the job's, as
+/// Python code of the job's or of a library's may have run.
+pub(crate) fn known<T>(py: Python<'_>, result: PyResult<T>) -> PyResult<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.is_instance_of::<PyException>(py) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Takes an error that our own Python code raised; what is no `Exception` (an interrupt, an exit) is the job's.
 pub(crate) fn ours(result: PyResult<()>) -> PyResult<()> {
     let Err(error) = result else { return Ok(()) };

@@ -63,6 +63,8 @@ pub(crate) struct Iteration {
     in_order: bool,
     making: Option<Arc<Making>>,
     grad_enabled: Py<PyAny>,
+    /// `looked_on()`: whether the job would notice that a tensor's shape is looked at.
+    looked_on: Py<PyAny>,
     /// `observe(fetcher, producer)`: called when the iterator has a fetcher that is not timed yet.
     observe_fetcher: Py<PyAny>,
     progress: Mutex<Progress>,
@@ -74,7 +76,7 @@ impl Iteration {
     /// that an index says nothing about samples.
     #[new]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments, one a fact")]
-    #[pyo3(signature = (*, loader, epoch, in_process, pinned, whole_batches, in_order, grad_enabled, observe_fetcher))]
+    #[pyo3(signature = (*, loader, epoch, in_process, pinned, whole_batches, in_order, grad_enabled, looked_on, observe_fetcher))]
     fn new(
         py: Python<'_>,
         loader: u16,
@@ -84,8 +86,9 @@ impl Iteration {
         whole_batches: bool,
         in_order: bool,
         grad_enabled: Py<PyAny>,
+        looked_on: Py<PyAny>,
         observe_fetcher: Py<PyAny>,
-    ) -> Iteration {
+    ) -> PyResult<Iteration> {
         let flag = |set, bit| if set { bit } else { 0 };
         let iteration = Iteration {
             forks: fork::generation(),
@@ -95,9 +98,11 @@ impl Iteration {
             in_order,
             making: in_process.then(|| Producer::in_process(loader).making),
             grad_enabled,
+            looked_on,
             observe_fetcher,
             progress: Mutex::default(),
         };
+        let no_grad = iteration.no_grad(py)?;
         guard::observe((), || {
             let now = clock::now_ns();
             connection::look(now);
@@ -106,16 +111,22 @@ impl Iteration {
                 kind: Kind::IterStart as u16,
                 loader,
                 a: epoch,
-                d: iteration.flags | wait_flags::FIRST | iteration.no_grad(py),
+                d: iteration.flags | wait_flags::FIRST | no_grad,
                 ..Record::default()
             });
         });
-        iteration
+        Ok(iteration)
     }
 
-    /// The iterator is over; also when it is dropped or begun anew.
+    /// The iterator is over: it is begun anew, or shuts its workers down. torch does the latter also inside the
+    /// `next()` that finds the end, whose [`stop`] then says when it was entered.
     fn end(&self) {
-        guard::observe((), || self.finish(0));
+        let under_way = || self.progress.try_lock().is_ok_and(|progress| progress.enter_ns != 0);
+        guard::observe((), || {
+            if !under_way() {
+                self.finish(0);
+            }
+        });
     }
 }
 
@@ -126,9 +137,18 @@ impl Drop for Iteration {
 }
 
 impl Iteration {
-    fn no_grad(&self, py: Python<'_>) -> u64 {
+    fn no_grad(&self, py: Python<'_>) -> PyResult<u64> {
         let enabled = self.grad_enabled.bind(py).call0().and_then(|enabled| enabled.is_truthy());
-        if enabled.unwrap_or(true) { 0 } else { wait_flags::NO_GRAD }
+        Ok(if guard::known(py, enabled)?.unwrap_or(true) { 0 } else { wait_flags::NO_GRAD })
+    }
+
+    /// Samples in `data`, of which `asked` were asked for; 0 when unknown.
+    fn samples(&self, data: &Bound<'_, PyAny>, asked: u64) -> PyResult<u64> {
+        let looked_on = self.looked_on.bind(data.py()).call0().and_then(|looked_on| looked_on.is_truthy());
+        if guard::known(data.py(), looked_on)?.unwrap_or(true) {
+            return Ok(asked);
+        }
+        batch::samples(data, asked, self.whole_batches)
     }
 
     /// `enter_ns`: when the `next()` that found the end was entered, 0 if none did.
@@ -149,17 +169,21 @@ impl Iteration {
     }
 
     /// pid of worker `number`, remembered with the process it came from, as workers may be replaced.
-    fn pid(progress: &mut Progress, iterator: &Bound<'_, PyAny>, number: usize) -> Option<u32> {
+    fn pid(progress: &mut Progress, iterator: &Bound<'_, PyAny>, number: usize) -> PyResult<Option<u32>> {
         let py = iterator.py();
-        let process = iterator.getattr(intern!(py, "_workers")).ok()?.get_item(number).ok()?;
+        let workers = iterator.getattr(intern!(py, "_workers"));
+        let process = workers.and_then(|workers| workers.get_item(number));
+        let Some(process) = guard::known(py, process)? else { return Ok(None) };
         if progress.pids.len() <= number {
             progress.pids.resize(number + 1, (0, 0));
         }
-        let known = progress.pids.get_mut(number)?;
+        let Some(known) = progress.pids.get_mut(number) else { return Ok(None) };
         if known.0 != process.as_ptr() as usize {
-            *known = (process.as_ptr() as usize, process.getattr(intern!(py, "pid")).ok()?.extract().ok()?);
+            let pid = process.getattr(intern!(py, "pid")).and_then(|pid| pid.extract());
+            let Some(pid) = guard::known(py, pid)? else { return Ok(None) };
+            *known = (process.as_ptr() as usize, pid);
         }
-        Some(known.1)
+        Ok(Some(known.1))
     }
 
     /// Index of the batch that `next()` just gave, and what was known of it.
@@ -191,11 +215,12 @@ impl Iteration {
         Some((index, asked))
     }
 
-    fn tell_workers(&self, progress: &mut Progress, iterator: &Bound<'_, PyAny>) {
+    fn tell_workers(&self, progress: &mut Progress, iterator: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = iterator.py();
         let count = iterator.getattr(intern!(py, "_workers")).and_then(|workers| workers.len()).unwrap_or(0);
-        let pids = (0..count).filter_map(|number| Self::pid(progress, iterator, number)).collect();
-        connection::tell(Fact::Workers { loader: self.loader, pids });
+        let pids = (0..count).filter_map(|number| Self::pid(progress, iterator, number).transpose());
+        connection::tell(Fact::Workers { loader: self.loader, pids: pids.collect::<PyResult<_>>()? });
+        Ok(())
     }
 
     fn wait(&self, progress: &Progress, time_ns: u64, id: u32, index: u64, samples: u64, flags: u64) {
@@ -257,34 +282,34 @@ pub(crate) fn observing() -> bool {
     guard::enabled() && !IS_WORKER.load(Ordering::Relaxed) && (within == 0 || forks != fork::generation())
 }
 
-/// `next()` of `iterator` begins; whether [`leave`] or [`stop`] is wanted.
+/// `next()` of `iterator` begins; whether [`leave`] is wanted. [`stop`] is where this or what follows raises.
 #[pyfunction]
 pub(crate) fn enter(iterator: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let entered = guard::observe(false, || {
+    let entered = guard::observe(PyResult::Ok(false), || {
         let within = WITHIN.get();
         let nested =
             within.0 == fork::generation() && within.1 != 0 && within.1 != iterator.as_ptr() as usize;
         if nested || IS_WORKER.load(Ordering::Relaxed) {
-            return false;
+            return Ok(false);
         }
-        let Some(iteration) = iteration(iterator) else { return false };
+        let Some(iteration) = iteration(iterator) else { return Ok(false) };
         let iteration = iteration.get();
         if iteration.forks != fork::generation() {
-            return false;
+            return Ok(false);
         }
-        let Ok(mut progress) = iteration.progress.try_lock() else { return false };
+        let Ok(mut progress) = iteration.progress.try_lock() else { return Ok(false) };
         WITHIN.set((fork::generation(), iterator.as_ptr() as usize));
         let first = if progress.batches == 0 { wait_flags::FIRST } else { 0 };
-        progress.flags = iteration.flags | first | iteration.no_grad(iterator.py());
+        progress.flags = iteration.flags | first | iteration.no_grad(iterator.py())?;
         match &iteration.making {
             Some(making) => making.expect(progress.calls),
-            None if first != 0 => iteration.tell_workers(&mut progress, iterator),
+            None if first != 0 => iteration.tell_workers(&mut progress, iterator)?,
             None => {}
         }
         progress.enter_ns = clock::now_ns();
         clock(ClockAt::WaitEnter, progress.enter_ns, iteration.loader);
-        true
-    });
+        Ok(true)
+    })?;
     if entered {
         observe_fetcher(iterator)?;
         device::enter(iterator.py())?;
@@ -312,32 +337,41 @@ fn observe_fetcher(iterator: &Bound<'_, PyAny>) -> PyResult<()> {
 #[pyfunction]
 pub(crate) fn leave(iterator: &Bound<'_, PyAny>, data: &Bound<'_, PyAny>) -> PyResult<()> {
     let now = clock::now_ns();
-    guard::observe((), || {
+    guard::observe(PyResult::Ok(()), || {
         WITHIN.set((0, 0));
-        let Some(iteration) = iteration(iterator) else { return };
+        let Some(iteration) = iteration(iterator) else { return Ok(()) };
         let iteration = iteration.get();
-        let Ok(mut progress) = iteration.progress.try_lock() else { return };
+        let Ok(mut progress) = iteration.progress.try_lock() else { return Ok(()) };
         let (index, asked) =
             iteration.handed_over(&mut progress, iterator).unwrap_or((progress.batches, None));
-        let pid = asked
-            .filter(|_| iteration.making.is_none())
-            .and_then(|asked| Iteration::pid(&mut progress, iterator, asked.worker));
-        let asked = asked.map_or(0, |asked| asked.samples);
-        let samples = batch::samples(data, asked, iteration.whole_batches);
-        iteration.wait(&progress, now, pid.unwrap_or(0), index, samples, 0);
+        let pid = match asked {
+            Some(asked) if iteration.making.is_none() => {
+                Iteration::pid(&mut progress, iterator, asked.worker)
+            }
+            _ => Ok(None),
+        };
+        let samples = iteration.samples(data, asked.map_or(0, |asked| asked.samples));
+        // The batch is recorded even where an interrupt came between.
+        let (known_pid, known_samples) =
+            (pid.as_ref().ok().copied().flatten(), samples.as_ref().ok().copied());
+        iteration.wait(&progress, now, known_pid.unwrap_or(0), index, known_samples.unwrap_or(0), 0);
         progress.batches += 1;
         progress.calls += 1;
         progress.enter_ns = 0;
         connection::look(now);
-    });
+        pid.and(samples).map(drop)
+    })?;
     device::leave(iterator.py(), now)
 }
 
-/// `next()` of `iterator` raised `error`.
+/// `next()` of `iterator` raised `error`; also one that isn't observed.
 #[pyfunction]
 pub(crate) fn stop(iterator: &Bound<'_, PyAny>, error: &Bound<'_, PyAny>) {
     let now = clock::now_ns();
     guard::observe((), || {
+        if WITHIN.get() != (fork::generation(), iterator.as_ptr() as usize) {
+            return;
+        }
         WITHIN.set((0, 0));
         let Some(iteration) = iteration(iterator) else { return };
         let iteration = iteration.get();

@@ -28,7 +28,8 @@ pub(crate) fn add_read(began_ns: u64) {
 }
 
 /// Takes the place of `open`. Not a Python function, because as a class attribute that would turn into a method.
-#[pyclass(frozen, module = "stallscope._native")]
+/// Says that it comes from `io`, as `open` does, and is pickled as `io.open`: whoever unpickles it has one.
+#[pyclass(frozen, module = "io")]
 #[derive(Debug)]
 pub(crate) struct Open {
     original: Py<PyAny>,
@@ -61,6 +62,10 @@ impl Open {
         let file = self.timed.bind(py).call1((args.get_item(0)?,));
         add_since(began_ns);
         file
+    }
+
+    fn __reduce__(&self) -> &'static str {
+        "open"
     }
 
     fn __getattr__<'py>(&self, py: Python<'py>, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {

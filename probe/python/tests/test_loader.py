@@ -185,6 +185,23 @@ def test_a_loop_that_breaks_off_ends_its_epoch(seen):
         assert [end.a for end in seen.of(ITER_END, name)] == [4, 4], name
 
 
+def test_an_iterator_that_found_its_end_says_when_it_was_asked(seen, spawned):
+    for run, name in both(seen, spawned):
+        for end in run.of(ITER_END, name):
+            assert 0 < end.b <= end.time_ns, name
+    for name in ("break-0", "break-2"):
+        assert [end.b for end in seen.of(ITER_END, name)] == [0, 0], name
+
+
+def test_a_loop_that_breaks_off_ends_before_its_workers_do(seen):
+    ends = seen.of(ITER_END, "break-2")
+    waits = seen.of(WAIT, "break-2")
+    for epoch, end in enumerate(ends):
+        workers = {wait.id for wait in waits[epoch * 4 : epoch * 4 + 4]}
+        byes = [bye for pid in workers for bye in seen.run.collector.by_pid(pid).of(BYE)]
+        assert len(workers) == 2 and byes and all(end.time_ns < bye.time_ns for bye in byes)
+
+
 def test_an_error_of_the_data_set_is_a_failed_wait(seen):
     for name in ("failing-0", "failing-2"):
         assert [bool(wait.d & FAILED) for wait in seen.of(WAIT, name)].count(True) == 1, name

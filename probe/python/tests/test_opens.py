@@ -3,7 +3,7 @@
 from collector import CLOCK, SAMPLE, run, run_plain
 
 TRAIN = """
-import builtins, io, os, sys, pathlib, torch
+import builtins, copy, io, os, pickle, sys, pathlib, torch
 from torch.utils.data import DataLoader, Dataset
 
 folder = pathlib.Path(sys.argv[1])
@@ -28,6 +28,7 @@ for workers in (0, 1):
         print(batch.tolist())
 with Holder().opener(folder / "3", "rb") as file:
     print(type(file).__name__, file.mode, file.read(3), file.name == folder / "3", file.seek(0, 2))
+print(pickle.loads(pickle.dumps(open)) is open, copy.deepcopy(open) is open, open.__module__, open.__name__)
 with open(folder / "3") as file:
     print(type(file).__name__, len(file.read()))
 try:

@@ -4,6 +4,7 @@ A call inside another one (safetensors' save_model, DCP's own torch.save in what
 """
 
 import os
+import sys
 import threading
 from concurrent.futures import Future
 
@@ -49,7 +50,9 @@ def _timed(original, saver, stage, position, keyword):
 
     def save(*args, **kwargs):
         global _dcp_saves
-        if not _native.enabled() or getattr(_here, "saving", False) or (_dcp_saves and not distributed):
+        if not _native.enabled() or getattr(_here, "saving", False):
+            return original(*args, **kwargs)
+        if _dcp_saves and not distributed and _is_dcp(sys._getframe(1)):
             return original(*args, **kwargs)
         target = kwargs.get(keyword)
         if target is None and position is not None and len(args) > position:
@@ -76,6 +79,11 @@ def _timed(original, saver, stage, position, keyword):
     return save
 
 
+def _is_dcp(frame):
+    """DCP's own threads call torch.save too."""
+    return str(frame.f_globals.get("__name__")).startswith("torch.distributed.checkpoint.")
+
+
 def _record(saver, stage, began_ns, ended_ns, written):
     elsewhere = threading.current_thread() is not threading.main_thread()
     _native.push(_CHECKPOINT, ended_ns, id=saver, a=began_ns, b=stage, c=written, d=int(elsewhere))
@@ -83,7 +91,10 @@ def _record(saver, stage, began_ns, ended_ns, written):
 
 
 def _watch_future(result):
-    """A caller who waits for an asynchronous save waits for the checkpoint."""
+    """A caller who waits for an asynchronous save waits for the checkpoint.
+
+    What is set on `future` goes when it is done: until then its executor holds it anyway, so that it lives no longer.
+    """
     future = getattr(result, "upload_completion", result)
     if not isinstance(future, Future):
         return
@@ -99,6 +110,7 @@ def _watch_future(result):
             _record(_DCP_ASYNC_SAVE, _PERSIST, began_ns, _native.now(), 0)
 
     future.result = timed
+    future.add_done_callback(lambda done: vars(done).pop("result", None))
 
 
 def _written(target, since=0):

@@ -8,6 +8,7 @@ they are complete, some steps later, so that nothing waits for the device.
 import importlib
 import os
 import sys
+import threading
 
 from stallscope import _native
 
@@ -22,15 +23,24 @@ _watcher = None
 
 class Watcher:
     """Measures through `device`, which has `record() -> event`, `query(event) -> bool`, `elapsed_ms(first, second)`
-    and, optionally, `recycle(event)`, and `ready() -> bool`: whether it has been used at all."""
+    and, optionally, `recycle(event)`, and `ready() -> bool`: whether it has been used at all.
 
-    def __init__(self, device):
+    Only in the thread that trains first, as streams and events belong to threads; `training()` says whether it does.
+    """
+
+    def __init__(self, device, training):
         self.device = device
+        self.training = training
+        self.thread = None
         self.entered = None
         self.entered_ns = 0
         self.pending = []
 
     def enter(self):
+        if self.thread is None and self.training():
+            self.thread = threading.get_ident()
+        if self.thread != threading.get_ident():
+            return
         self.entered = None
         if not self.device.ready():
             return
@@ -38,10 +48,12 @@ class Watcher:
         self.entered = self.device.record()
 
     def leave(self, time_ns):
-        if self.entered is None:
+        if self.entered is None or self.thread != threading.get_ident():
             return
-        self.pending.append((self.entered, self.device.record(), self.entered_ns, time_ns))
-        self.entered = None
+        entered, self.entered = self.entered, None
+        if not self.device.ready():
+            return
+        self.pending.append((entered, self.device.record(), self.entered_ns, time_ns))
         self.collect()
 
     def collect(self):
@@ -91,7 +103,7 @@ class CudaDevice:
 def register(device):
     """Watches `device`, in place of any other; None: no device."""
     global _watcher
-    _watcher = None if device is None else Watcher(device)
+    _watcher = None if device is None else Watcher(device, sys.modules["torch"].is_grad_enabled)
     _native.watch_device(_watcher)
 
 

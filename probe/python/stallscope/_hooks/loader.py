@@ -19,7 +19,7 @@ def hook_dataloader(module):
     _expect_parameters(attribute(base, "_reset"), ["self", "loader", "first_iter"])
     attribute(base, "__next__")
     grad_enabled = sys.modules["torch"].is_grad_enabled
-    loaders.prepare(grad_enabled)
+    loaders.prepare(grad_enabled, _looks_on)
     replace(base, "__init__", _init)
     replace(base, "_reset", _reset)
     replace(base, "__next__", _next)
@@ -32,8 +32,11 @@ def hook_dataloader(module):
 
 
 def hook_stateful(module):
-    """`module`: torchdata.stateful_dataloader.stateful_dataloader, whose iterators put indices themselves."""
-    _attempt("which worker made a batch", hook_puts, attribute(module, "_StatefulMultiProcessingDataLoaderIter"))
+    """`module`: torchdata.stateful_dataloader.stateful_dataloader, whose iterators put indices and shut their workers down
+    themselves."""
+    iterator = attribute(module, "_StatefulMultiProcessingDataLoaderIter")
+    _attempt("which worker made a batch", hook_puts, iterator)
+    _attempt("when a loop is left early", hook_shutdown, iterator)
 
 
 def hook_worker_module(module):
@@ -53,6 +56,14 @@ def hook_shutdown(iterator_class):
     """An iterator that a `break` drops ends before its workers are shut down, which takes a while."""
     attribute(iterator_class, "_shutdown_workers")
     replace(iterator_class, "_shutdown_workers", _shutdown_workers)
+
+
+def _looks_on():
+    """Whether a mode of the job's would see us look at a tensor; that of a default device doesn't care."""
+    native = sys.modules["torch"]._C
+    length = getattr(native, "_len_torch_function_stack", None)
+    modes = length() if length else 0
+    return any(type(native._get_function_stack_at(n)).__name__ != "DeviceContext" for n in range(modes))
 
 
 def _attempt(what, function, *arguments):
@@ -90,11 +101,13 @@ def _reset(original):
 
 def _next(original, enter=_native.enter, leave=_native.leave, stop=_native.stop):
     def __next__(self):
-        if not enter(self):
-            return original(self)
+        observed = False
+        # An interrupt may come before `enter` has told us its answer: `stop` knows it.
         try:
+            observed = enter(self)
             data = original(self)
-            leave(self, data)
+            if observed:
+                leave(self, data)
             return data
         except BaseException as error:
             stop(self, error)

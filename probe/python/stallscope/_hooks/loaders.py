@@ -11,8 +11,11 @@ from stallscope import _native
 from . import device, process, worker
 
 _MAX_LOADERS = 65535
+# From so many on a new loader takes the number of one that is gone.
+_MANY_LOADERS = 64
 
 _grad_enabled = None
+_looked_on = None
 _known = []
 
 
@@ -25,10 +28,10 @@ class _Known:
         self.epochs = 0
 
 
-def prepare(grad_enabled):
-    """`grad_enabled()` tells training from evaluation."""
-    global _grad_enabled
-    _grad_enabled = grad_enabled
+def prepare(grad_enabled, looked_on):
+    """`grad_enabled()` tells training from evaluation; `looked_on()` whether the job would see us look at a batch."""
+    global _grad_enabled, _looked_on
+    _grad_enabled, _looked_on = grad_enabled, looked_on
     # A forked child that trains as well is a trainer of its own, with loaders of its own.
     os.register_at_fork(after_in_child=_known.clear)
 
@@ -50,12 +53,13 @@ def begin(iterator, loader):
             whole_batches=not loader._auto_collation,
             in_order=bool(getattr(loader, "in_order", True)),
             grad_enabled=_grad_enabled,
+            looked_on=_looked_on,
             observe_fetcher=worker.observe_own_fetcher,
         )
         known.epochs += 1
         device.look()
     except Exception as error:
-        _native.disable(f"A loader could not be observed: {type(error).__name__}: {error}.")
+        process.disable(f"A loader could not be observed: {type(error).__name__}: {error}.")
 
 
 def _number(loader):
@@ -84,25 +88,33 @@ def _number(loader):
 
 
 def _successor_of(known):
-    """A script may build the same loader anew for every epoch: it keeps its number."""
-    for number, earlier in enumerate(_known):
-        if earlier.reference() is None and earlier.facts == known.facts:
-            return number
-    return None
+    """A script may build the same loader anew for every epoch: it keeps its number. One that builds ever others
+    gets the numbers of those that are gone."""
+    gone = [number for number, earlier in enumerate(_known) if earlier.reference() is None]
+    alike = [number for number in gone if _known[number].facts == known.facts]
+    if len(_known) >= _MANY_LOADERS:
+        alike += gone
+    return alike[0] if alike else None
 
 
 def _facts(loader):
-    batch_size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    # As a plain attribute only: anything else would be code of the job's.
+    sampled = getattr(loader.batch_sampler, "__dict__", {}).get("batch_size")
     return {
-        "workers": loader.num_workers,
-        "batch_size": batch_size if isinstance(batch_size, int) else None,
-        "prefetch_factor": loader.prefetch_factor if loader.num_workers else None,
+        "workers": int(loader.num_workers),
+        "batch_size": _count(loader.batch_size or sampled),
+        "prefetch_factor": _count(loader.prefetch_factor) if loader.num_workers else None,
         "pin_memory": bool(loader.pin_memory),
         "persistent_workers": bool(loader.persistent_workers),
         "start_method": _start_method(loader) if loader.num_workers else "",
         "dataset": type(loader.dataset).__name__,
-        "dataset_len": _length(loader.dataset),
+        "dataset_len": _length(loader),
     }
+
+
+def _count(value):
+    """None for what cannot be a number of samples or batches."""
+    return value if type(value) is int and 0 < value < 2**32 else None
 
 
 def _start_method(loader):
@@ -112,11 +124,17 @@ def _start_method(loader):
     return chosen or multiprocessing.get_all_start_methods()[0]
 
 
-def _length(dataset):
-    iterable = getattr(sys.modules.get("torch.utils.data.dataset"), "IterableDataset", ())
-    if isinstance(dataset, iterable):
+def _length(loader):
+    """`len(dataset)` is code of the job's: asked for only where torch's samplers ask for it as well."""
+    samplers = sys.modules["torch.utils.data.sampler"]
+    sampler = loader.sampler
+    if loader.batch_sampler is not None:
+        if type(loader.batch_sampler) is not samplers.BatchSampler:
+            return None
+        sampler = loader.batch_sampler.sampler
+    if type(sampler) not in (samplers.SequentialSampler, samplers.RandomSampler):
         return None
     try:
-        return len(dataset)
+        return len(sampler.data_source)
     except Exception:
         return None

@@ -13,6 +13,8 @@ from . import ranks
 _LANE_RECORDS = 32768
 _MAX_ARGUMENTS = 64
 _MAX_ARGUMENT_LENGTH = 400
+# Half of what a line to the collector may have.
+_MAX_ARGUMENTS_BYTES = 32 * 1024
 
 _started = False
 _kind = "other"
@@ -23,22 +25,35 @@ def start():
     global _started
     if _started:
         return
-    _started = True
     torch = sys.modules.get("torch")
     greeting = {
         **ranks.from_environment(),
-        "argv": [argument[:_MAX_ARGUMENT_LENGTH] for argument in _arguments()[:_MAX_ARGUMENTS]],
+        "argv": _arguments(),
         "torch": str(getattr(torch, "__version__", "")) or None,
         "python": sys.version.split()[0],
     }
     capacity = int(os.environ.get("STALLSCOPE_LANE_RECORDS", _LANE_RECORDS))
     _native.configure(os.environ["STALLSCOPE_SOCKET"], json.dumps(greeting), capacity)
+    _started = True
     _native.poll()
     atexit.register(_native.bye)
 
 
 def _arguments():
-    return [str(argument) for argument in getattr(sys, "orig_argv", None) or sys.argv]
+    """The command line, cut to what a greeting may hold."""
+    arguments, free_bytes = [], _MAX_ARGUMENTS_BYTES
+    for argument in (getattr(sys, "orig_argv", None) or sys.argv)[:_MAX_ARGUMENTS]:
+        argument = _text(argument)[:_MAX_ARGUMENT_LENGTH]
+        free_bytes -= len(json.dumps(argument, ensure_ascii=False).encode())
+        if free_bytes < 0:
+            break
+        arguments.append(argument)
+    return arguments
+
+
+def _text(value):
+    """What isn't text in `value`, as in a file name of other days, shows as question marks."""
+    return str(value).encode("utf-8", "replace").decode("utf-8")
 
 
 def tell(**fact):
@@ -58,9 +73,14 @@ def tell_rank():
     try:
         tell_kind(_kind)
     except Exception as error:
-        _native.disable(f"The rank could not be told: {type(error).__name__}: {error}.")
+        disable(f"The rank could not be told: {type(error).__name__}: {error}.")
 
 
 def unavailable(sentence):
     """Something cannot be measured, and the rest goes on."""
-    tell(fact="unavailable", what=sentence)
+    tell(fact="unavailable", what=_text(sentence))
+
+
+def disable(sentence):
+    """Nothing more is measured in this process."""
+    _native.disable(_text(sentence))

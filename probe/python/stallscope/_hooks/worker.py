@@ -8,7 +8,8 @@ from stallscope import _native
 from . import process
 from .patch import UnknownShape, attribute, replace
 
-# In a worker: the data set it was started with, and the producer that its batches belong to.
+# In a worker: the data set it was started with, by its address, as the worker drops it before it ends; and the
+# producer that its batches belong to.
 _own_dataset = None
 _own_producer = None
 
@@ -30,11 +31,17 @@ def hook_loop(module):
             try:
                 return original(*args, **kwargs)
             finally:
+                _forget()
                 _native.bye()
 
         return _worker_loop
 
     replace(module, "_worker_loop", make)
+
+
+def _forget():
+    global _own_dataset, _own_producer
+    _own_dataset = _own_producer = None
 
 
 def _observed(parameters, args):
@@ -52,11 +59,11 @@ def _observed(parameters, args):
             "data_queue": _native.DataQueue(named["data_queue"], producer),
         }
         holder = named.get("dataset_holder")
-        _own_dataset = holder[0] if holder else named.get("dataset")
+        _own_dataset = id(holder[0] if holder else named.get("dataset"))
         _own_producer = producer
         return tuple(observed.get(name, value) for name, value in named.items()) + args[len(named) :]
     except Exception as error:
-        _native.disable(f"A worker could not be observed: {type(error).__name__}: {error}.")
+        process.disable(f"A worker could not be observed: {type(error).__name__}: {error}.")
         return args
 
 
@@ -76,7 +83,7 @@ def _create_fetcher(original):
     def create_fetcher(kind, dataset, *args, **kwargs):
         fetcher = original(kind, dataset, *args, **kwargs)
         # A loader that a worker's data set iterates has another data set.
-        if _own_producer is not None and dataset is _own_dataset:
+        if _own_producer is not None and id(dataset) == _own_dataset:
             _observe_guarded(fetcher, _own_producer)
         return fetcher
 

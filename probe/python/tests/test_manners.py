@@ -1,0 +1,167 @@
+"""What a job could notice of the shim, and must not."""
+
+import os
+import sys
+
+from collector import BATCH, WAIT, run, run_plain
+from conftest import torch_version
+
+DROPPED = """
+import os, sys, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Data(Dataset):
+    def __init__(self):
+        self.pid = os.getpid()
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return index
+
+    def __del__(self):
+        with open(sys.argv[1], "a") as file:
+            print("the trainer's" if os.getpid() == self.pid else "a worker's", file=file)
+
+loader = DataLoader(Data(), batch_size=2, num_workers=1)
+print([batch.tolist() for batch in loader])
+del loader
+"""
+
+COUNTED = """
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler
+from torch.overrides import TorchFunctionMode
+
+class Data(Dataset):
+    def __init__(self, kind):
+        self.kind, self.asked = kind, 0
+
+    def __len__(self):
+        self.asked += 1
+        return 4
+
+    def __getitem__(self, index):
+        return index
+
+class Own(Sampler):
+    def __init__(self):
+        pass
+
+    def __iter__(self):
+        return iter(range(4))
+
+class Batches(Own):
+    @property
+    def batch_size(self):
+        raise RuntimeError("nobody asks for it")
+
+    def __iter__(self):
+        return iter([[0, 1], [2, 3]])
+
+class Watching(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if "get" in str(function):
+            print("watched")
+        return function(*args, **(kwargs or {}))
+
+own, batches, usual = Data("own"), Data("batches"), Data("usual")
+for loader in (
+    DataLoader(own, batch_size=2, sampler=Own()),
+    DataLoader(batches, batch_sampler=Batches()),
+    DataLoader(usual, batch_size=2),
+):
+    print([batch.tolist() for batch in loader])
+print(own.asked, batches.asked, usual.asked > 0)
+with Watching():
+    for batch in DataLoader(own, batch_size=2, sampler=Own()):
+        pass
+"""
+
+MANY = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+for size in range(1, 101):
+    for batch in DataLoader(TensorDataset(torch.arange(size)), batch_size=size):
+        pass
+"""
+
+INTERRUPTED = """
+import sys
+from torch.utils.data import DataLoader, TensorDataset
+import torch
+loader = DataLoader(TensorDataset(torch.arange(3)))
+real = torch.is_grad_enabled
+from stallscope._hooks import loaders
+calls = 0
+
+def interrupting():
+    global calls
+    calls += 1
+    if calls == 3:
+        raise KeyboardInterrupt
+    return True
+
+loaders._grad_enabled = interrupting
+try:
+    for batch in loader:
+        pass
+except KeyboardInterrupt:
+    print("interrupted")
+for batch in loader:
+    pass
+"""
+
+
+def job(python, tmp_path, text, *arguments):
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    return [python, path, *arguments]
+
+
+def test_a_worker_drops_its_data_set_when_it_would_have(python, tmp_path):
+    plain = run_plain(job(python, tmp_path, DROPPED, tmp_path / "plain"))
+    done = run(job(python, tmp_path, DROPPED, tmp_path / "shim"))
+    assert (done.code, done.out, done.err) == (0, plain.out, "")
+    assert any(process.of(BATCH) for process in done.collector.processes)
+    assert (tmp_path / "shim").read_text() == (tmp_path / "plain").read_text()
+    if python == sys.executable and not torch_version(python)[0].startswith("1."):
+        assert "a worker's" in (tmp_path / "shim").read_text()
+
+
+def test_the_jobs_own_code_is_not_called(python, tmp_path):
+    command = job(python, tmp_path, COUNTED)
+    plain, done = run_plain(command), run(command)
+    assert plain.code == 0 and (done.code, done.out, done.err) == (0, plain.out, "")
+    trainer = done.collector.trainer()
+    assert trainer.told("unavailable") == []
+    facts = trainer.told("loader")
+    assert [fact["dataset_len"] for fact in facts][:3] == [None, None, 4]
+    assert [fact["batch_size"] for fact in facts][:3] == [2, None, 2]
+    assert [wait.c for wait in trainer.of(WAIT)] == [2] * 8
+
+
+def test_loaders_that_are_gone_give_their_numbers_away(python, tmp_path):
+    done = run(job(python, tmp_path, MANY))
+    assert (done.code, done.err) == (0, "")
+    waits = done.collector.trainer().of(WAIT)
+    assert [wait.c for wait in waits] == list(range(1, 101))
+    assert max(wait.loader for wait in waits) == 63
+
+
+def test_an_interrupt_in_our_code_is_the_jobs(python, tmp_path):
+    done = run(job(python, tmp_path, INTERRUPTED))
+    assert (done.code, done.out, done.err) == (0, "interrupted\n", "")
+    trainer = done.collector.trainer()
+    assert [wait.b for wait in trainer.of(WAIT)] == [0, 0, 1, 2], "the second loop is seen"
+    assert trainer.told("unavailable") == []
+
+
+def test_any_command_line_is_measured(python, tmp_path):
+    arguments = [os.fsdecode(b"caf\xe9"), *["\x01" * 390] * 60]
+    done = run(job(python, tmp_path, MANY.replace("101", "2"), *arguments))
+    assert (done.code, done.err) == (0, "")
+    trainer = done.collector.trainer()
+    assert len(trainer.of(WAIT)) == 1
+    assert "caf?" in trainer.greeting["argv"] and 2 < len(trainer.greeting["argv"]) < 60
