@@ -1,5 +1,7 @@
 //! The node's privileged collector and the jobs of users without privilege.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
 mod support;
 
 use std::process::{Command, Stdio};

@@ -1,5 +1,7 @@
 //! `stallscope run` as a user meets it: the job's output, exit code and files are as without us.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
 mod support;
 
 use std::io::{BufRead, Read};

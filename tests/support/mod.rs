@@ -1,6 +1,7 @@
 //! Starts the real binary on real jobs, each in a folder and with a runtime folder of its own.
 
 #![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
