@@ -169,7 +169,7 @@ def bpftrace(pid: int) -> list[str]:
 
 PY_SPY = str(Path(sys.executable).with_name("py-spy"))
 OURS = [
-    Contender("kernel + shim", stallscope(), bar=0.01, pairs=40, epochs=10, seconds=240),
+    Contender("kernel + shim", stallscope(), bar=0.01, pairs=40, epochs=10, seconds=210),
     Contender("shim", stallscope("--no-kernel")),
     Contender("kernel", stallscope("--no-shim")),
     Contender("attach, syscall hooks", attached()),
