@@ -24,9 +24,11 @@ class Data(Dataset):
         with open(sys.argv[1], "a") as file:
             print("the trainer's" if os.getpid() == self.pid else "a worker's", file=file)
 
-loader = DataLoader(Data(), batch_size=2, num_workers=1)
-print([batch.tolist() for batch in loader])
-del loader
+if __name__ == "__main__":
+    # A forked worker has the trainer's references as well, and never drops it.
+    loader = DataLoader(Data(), batch_size=2, num_workers=1, multiprocessing_context="spawn")
+    print([batch.tolist() for batch in loader])
+    del loader
 """
 
 COUNTED = """
