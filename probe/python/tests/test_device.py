@@ -1,6 +1,6 @@
 """Idle time of an asynchronous device, with a fake one that does its work by the clock."""
 
-from collector import DEVICE_IDLE, WAIT, run
+from collector import DEVICE_IDLE, NO_GRAD, WAIT, run
 
 FAKE = """
 import time
@@ -60,9 +60,28 @@ time.sleep(0.1)
 """
 
 
-def job(python, tmp_path, device):
+THREADS = """
+import threading, torch
+from torch.utils.data import TensorDataset
+
+def evaluate():
+    with torch.no_grad():
+        for batch in DataLoader(TensorDataset(torch.arange(5))):
+            time.sleep(0.01)
+
+thread = threading.Thread(target=evaluate)
+thread.start()
+for batch in DataLoader(Slow()):
+    fake.device.work(0.02)
+    if thread.is_alive():
+        thread.join()
+time.sleep(0.1)
+"""
+
+
+def job(python, tmp_path, device, train=TRAIN):
     (tmp_path / "fake.py").write_text(FAKE)
-    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "train.py").write_text(train)
     done = run([python, tmp_path / "train.py"], STALLSCOPE_DEVICE=device)
     assert (done.code, done.err) == (0, "")
     return done.collector.trainer()
@@ -78,6 +97,14 @@ def test_the_device_is_idle_from_the_end_of_its_work_to_the_end_of_the_wait(pyth
         length_ns = wait.time_ns - wait.a
         # 20 ms of work are queued just before the wait; whatever else the machine does, idle time is what is left.
         assert 0 < idle.a <= length_ns - 19_000_000
+
+
+def test_the_device_is_asked_in_the_training_thread_alone(python, tmp_path):
+    trainer = job(python, tmp_path, "fake:get", TRAIN.split("for batch")[0] + THREADS)
+    trained = {wait.time_ns for wait in trainer.of(WAIT) if not wait.d & NO_GRAD}
+    assert len(trainer.of(WAIT)) == 13 and len(trained) == 8
+    idles = trainer.of(DEVICE_IDLE)
+    assert len(idles) >= 7 and {idle.b for idle in idles} <= trained
 
 
 def test_a_device_that_fails_is_given_up(python, tmp_path):
