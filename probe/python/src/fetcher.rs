@@ -1,4 +1,4 @@
-//! Per-sample times, taken between the loader's fetcher and the data set without either noticing: the fetcher
+//! Per-sample times in a worker's main thread (`_hooks/own.py` says why not elsewhere), taken between the loader's fetcher and the data set without either noticing: the fetcher
 //! keeps its own attributes, and its `fetch` runs on a shadow of it whose data set is timed.
 
 use crate::guard;
@@ -101,22 +101,14 @@ pub(crate) struct Fetch {
     shadow: Py<PyAny>,
     making: Arc<Making>,
     iterable: bool,
-    /// Without workers this is also where a batch begins and ends.
-    in_process: bool,
 }
 
 #[pymethods]
 impl Fetch {
     /// `fetcher`: a weak reference; `shadow`: a second object of its class.
     #[new]
-    fn new(
-        fetcher: Py<PyAny>,
-        shadow: Py<PyAny>,
-        producer: &Producer,
-        iterable: bool,
-        in_process: bool,
-    ) -> Fetch {
-        Fetch { fetcher, shadow, making: producer.making.clone(), iterable, in_process }
+    fn new(fetcher: Py<PyAny>, shadow: Py<PyAny>, producer: &Producer, iterable: bool) -> Fetch {
+        Fetch { fetcher, shadow, making: producer.making.clone(), iterable }
     }
 
     fn __call__<'py>(&self, py: Python<'py>, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
@@ -129,15 +121,9 @@ impl Fetch {
             );
             return fetcher.get_type().call_method1(intern!(py, "fetch"), (&fetcher, index));
         }
-        if self.in_process {
-            guard::observe((), || self.making.begin(self.making.batch()));
-        }
         let batch = shadow.call_method1(intern!(py, "fetch"), (index,));
         if self.iterable {
             fetcher.setattr(intern!(py, "ended"), shadow.getattr(intern!(py, "ended"))?)?;
-        }
-        if self.in_process {
-            guard::observe((), || if batch.is_ok() { self.making.ready() } else { self.making.abandon() });
         }
         batch
     }

@@ -124,6 +124,30 @@ impl Producer {
         guard::observe((), || crate::iteration::set_worker(true));
         Producer { making: Arc::new(Making { worker, ..Making::default() }) }
     }
+
+    /// The batch that is expected is begun.
+    fn begin(&self) {
+        guard::observe((), || self.making.begin(self.making.batch()));
+    }
+
+    /// `count` samples more were made, in one go.
+    fn sample(&self, count: u32) {
+        guard::observe((), || self.making.sample(count));
+    }
+
+    fn collate(&self) {
+        guard::observe((), || self.making.collate());
+    }
+
+    /// The batch is made.
+    fn ready(&self) {
+        guard::observe((), || self.making.ready());
+    }
+
+    /// The batch came to nothing.
+    fn abandon(&self) {
+        guard::observe((), || self.making.abandon());
+    }
 }
 
 impl Producer {

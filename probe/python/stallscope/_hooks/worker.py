@@ -5,7 +5,7 @@ import weakref
 
 from stallscope import _native
 
-from . import process
+from . import own, process
 from .patch import UnknownShape, attribute, replace
 
 # In a worker: the data set it was started with, by its address, as the worker drops it before it ends; and the
@@ -92,23 +92,24 @@ def _create_fetcher(original):
 
 def _observe_guarded(fetcher, producer):
     try:
-        _observe(fetcher, producer, in_process=False)
+        if _is_known(fetcher):
+            shadow = object.__new__(type(fetcher))
+            shadow.__dict__.update(fetcher.__dict__)
+            fetcher.fetch = _native.Fetch(weakref.ref(fetcher), shadow, producer, type(fetcher) is _iterable_fetcher)
     except Exception as error:
         process.unavailable(f"The times of single samples cannot be seen: {type(error).__name__}: {error}.")
 
 
 def observe_own_fetcher(fetcher, producer):
     """The trainer makes its batches itself."""
-    _observe(fetcher, producer, in_process=True)
+    if _is_known(fetcher):
+        own.observe(fetcher, producer, type(fetcher) is _iterable_fetcher)
 
 
-def _observe(fetcher, producer, in_process):
+def _is_known(fetcher):
     if _map_fetcher is None:
-        return
-    if type(fetcher) not in (_map_fetcher, _iterable_fetcher):
+        return False
+    known = type(fetcher) in (_map_fetcher, _iterable_fetcher)
+    if not known:
         process.unavailable(f"The times of single samples cannot be seen in a {type(fetcher).__name__}.")
-        return
-    shadow = object.__new__(type(fetcher))
-    shadow.__dict__.update(fetcher.__dict__)
-    iterable = type(fetcher) is _iterable_fetcher
-    fetcher.fetch = _native.Fetch(weakref.ref(fetcher), shadow, producer, iterable, in_process)
+    return known
