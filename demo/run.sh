@@ -10,11 +10,11 @@ mkdir -p "$here"
 say() { printf 'demo: %s\n' "$*" >&2; }
 storage() { "$python" truth/storage.py "$1" --image "$here/storage.img" --mount "$here/data" --size-mb 512 "${@:2}"; }
 
-forgetter=
+disk= forgetter= pacer=
 tidy() {
     trap '' INT TERM
-    [ -z "$forgetter" ] || { kill "$forgetter" && wait "$forgetter"; } 2>/dev/null || true
-    [ "$data" = "$here/plain" ] || storage down
+    for child in $forgetter $pacer; do { kill "$child" && wait "$child"; } 2>/dev/null || true; done
+    [ -z "$disk" ] || storage down
 }
 
 # Drops cached pages for as long as the demo runs, as a machine does whose data set is larger than its memory.
@@ -28,28 +28,55 @@ unlimited() {
     say "the data set lies on ordinary storage, so there is little to wait for; do not judge by what follows"
 }
 
+# The second choice, which needs no root: the same rate through a file system of our own. $1: why not the first.
+# Without root the kernel's evidence is missing as well, but for a collector that root runs.
+pace() {
+    local slow=$here/slow
+    if ! command -v fusermount3 >/dev/null; then
+        unlimited "$1; or \`apt-get install fuse3\` as root, and a paced FUSE takes its place"
+    elif ! { [ -r /dev/fuse ] && [ -w /dev/fuse ]; }; then
+        unlimited "$1; a paced FUSE in its stead needs a /dev/fuse that you may read and write"
+    elif ! cargo build --release -q -p slowfs; then
+        unlimited "$1; and the paced FUSE could not be built"
+    else
+        # What a killed demo left.
+        fusermount3 -uzq "$slow" 2>/dev/null || true
+        mkdir -p "$slow"
+        # In a session of its own: Ctrl-C is for the training, which still reads; tidy() ends this one.
+        setsid target/release/slowfs "$data" "$slow" --mib-per-s $read_mb_s &
+        pacer=$!
+        until mountpoint -q "$slow"; do
+            kill -0 $pacer 2>/dev/null || { pacer=; unlimited "$1; and the paced FUSE could not be mounted"; return; }
+            sleep 0.1
+        done
+        data=$slow
+        say "$1"
+        say "so the data set lies on a paced FUSE instead, which reads $read_mb_s MiB/s"
+        [ "$(id -u)" = 0 ] || say "the kernel's evidence is missing unless root runs \`stallscope collect\`"
+    fi
+}
+
 data=$here/plain
 trap tidy EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 if reason=$("$python" truth/storage.py check 2>&1); then
-    data=$here/data
+    disk=$here/data data=$here/data
     storage up
-else
-    unlimited "$reason"
 fi
 [ -e "$data/complete" ] || say "making the data set (2,320 JPEG files, once)"
 "$python" demo/images.py "$data"
-if [ "$data" = "$here/data" ]; then
-    if reason=$(storage limit --read-mb-s $read_mb_s 2>&1); then
-        say "the data set lies on a disk that reads $read_mb_s MiB/s"
-    else
-        unlimited "$reason"
-    fi
+if [ -n "$disk" ] && reason=$(storage limit --read-mb-s $read_mb_s 2>&1); then
+    say "the data set lies on a disk that reads $read_mb_s MiB/s"
+else
+    pace "$reason"
 fi
-"$python" truth/storage.py forget --mount "$data"
-forget &
-forgetter=$!
+# The paced FUSE forgets by itself, at every opening.
+if [ -z "$pacer" ]; then
+    "$python" truth/storage.py forget --mount "$data"
+    forget &
+    forgetter=$!
+fi
 
 say "training; the recording will be $here/demo.stall"
 rm -f "$here"/demo.stall*
