@@ -33,7 +33,7 @@ unlimited() {
 pace() {
     local slow=$here/slow
     if ! command -v fusermount3 >/dev/null; then
-        unlimited "$1; or \`apt-get install fuse3\` as root, and a paced FUSE takes its place"
+        unlimited "$1; with \`apt-get install fuse3\` a paced FUSE takes its place"
     elif ! { [ -r /dev/fuse ] && [ -w /dev/fuse ]; }; then
         unlimited "$1; a paced FUSE in its stead needs a /dev/fuse that you may read and write"
     elif ! cargo build --release -q -p slowfs; then
