@@ -24,6 +24,10 @@ const AFTER_PUT_NS: u64 = 60_000;
 const OWN_WORK_NS: u64 = 1_000_000;
 /// What unpickling a batch takes where no put shows its end: at an epoch's tail there are no more indices.
 const UNPICKLE_NS: u64 = 300_000;
+/// With a pin-memory thread: after its wake-up the main thread may have to wait for the interpreter's lock, at once;
+/// and soon after that it puts the next index. What is longer ago was about the lock alone.
+const LOCK_GAP_NS: u64 = 400_000;
+const PUT_WITHIN_NS: u64 = 2_000_000;
 /// Moments that are remembered of each process.
 const REMEMBERED: usize = 256;
 
@@ -185,7 +189,7 @@ impl KernelSteps {
             return None;
         }
         let trainer = self.processes.get_mut(&pid)?.trainer.get_or_insert_default();
-        if !pipe && trainer.cpu_since_message_ns >= OWN_WORK_NS {
+        if !pipe && trainer.message.is_some_and(|last| wait.start_ns > last.at_ns + LOCK_GAP_NS) {
             // The two threads hand the interpreter's lock to each other all the time, which looks the same. What
             // was followed by work of its own was no wait for a batch.
             (trainer.enter_ns, trainer.message) = (None, None);
@@ -250,6 +254,9 @@ impl KernelSteps {
         if at_ns < trainer.last_exit_ns {
             // Depth grows with several puts in a row: one handover.
             return None;
+        }
+        if trainer.pinned && trainer.message.is_some_and(|last| at_ns > last.at_ns + PUT_WITHIN_NS) {
+            (trainer.enter_ns, trainer.message) = (None, None);
         }
         let ended = Ended { enter_ns: trainer.enter_ns.unwrap_or(at_ns), exit_ns: at_ns + AFTER_PUT_NS };
         Some(self.hand_over(pid, ended))
