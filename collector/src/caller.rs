@@ -1,6 +1,8 @@
 //! One connection to the kernel service: lines in, a line and then frames out, never waiting for either.
 
-use stallscope_abi::kernel::Record;
+use rustix::event::PollFlags;
+use stallscope_abi::kernel::{Record, TaskSlot, bytes_of};
+use stallscope_ebpf::Still;
 use stallscope_wire::{Reply, frame, frame::Tag};
 use std::collections::{BTreeMap, HashSet};
 use std::io::{ErrorKind, Read, Write};
@@ -16,6 +18,9 @@ const LINE_LIMIT_BYTES: usize = 4096;
 /// What waits for a caller that does not read; beyond it records are dropped and counted.
 const BACKLOG_LIMIT_BYTES: usize = 16 << 20;
 
+/// Of tids in a frame.
+const STILL_BYTES: usize = 32 << 10;
+
 pub(crate) struct Caller {
     stream: UnixStream,
     pub(crate) uid: u32,
@@ -30,6 +35,8 @@ pub(crate) struct Caller {
     /// Processes of these trees.
     pub(crate) processes: HashSet<u32>,
     dropped: u64,
+    /// Every slot was sent to it since the last that was dropped.
+    pub(crate) knows_slots: bool,
     /// The service's losses when it came: those are not its own.
     pub(crate) lost_before: BTreeMap<&'static str, u64>,
     /// Nothing more is to be said than what waits to be sent.
@@ -54,6 +61,7 @@ impl Caller {
             syscalls: false,
             processes: HashSet::new(),
             dropped: 0,
+            knows_slots: false,
             lost_before: BTreeMap::new(),
             closing: false,
             gone: false,
@@ -62,6 +70,11 @@ impl Caller {
 
     pub(crate) fn stream(&self) -> &UnixStream {
         &self.stream
+    }
+
+    /// What it may next be ready for.
+    pub(crate) fn awaits(&self) -> PollFlags {
+        if self.out.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT }
     }
 
     /// The lines that have arrived whole. Notices a caller that hung up, says nothing, or too much.
@@ -116,9 +129,23 @@ impl Caller {
     pub(crate) fn push(&mut self, tag: Tag, payload: &[u8]) {
         if self.out.len() + payload.len() > BACKLOG_LIMIT_BYTES {
             self.dropped += 1;
+            self.knows_slots = false;
         } else {
             frame::push(&mut self.out, tag, payload);
         }
+    }
+
+    /// Sends what its processes are doing now.
+    pub(crate) fn present(&mut self, changed: &[TaskSlot], still: &[Still]) {
+        self.knows_slots = true;
+        for slot in changed {
+            if self.processes.contains(&slot.tgid) {
+                self.push(Tag::Slot, bytes_of(slot));
+            }
+        }
+        let own = still.iter().filter(|still| self.processes.contains(&still.tgid));
+        let tids: Vec<u8> = own.flat_map(|still| still.tid.to_ne_bytes()).collect();
+        tids.chunks(STILL_BYTES).for_each(|tids| self.push(Tag::Still, tids));
     }
 
     /// What it lost since it came, of `now`, the service's counters.

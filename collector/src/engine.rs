@@ -120,6 +120,9 @@ impl Engine {
                     ledger.open_slot(&slot, now_ns);
                 }
             }
+            Tag::Still => payload.chunks_exact(4).for_each(|tid| {
+                ledger.still_blocked(u32::from_ne_bytes([tid[0], tid[1], tid[2], tid[3]]), now_ns);
+            }),
             Tag::Tick => {
                 if let Ok(tick) = stallscope_wire::decode::<Tick>(payload) {
                     kernel_lost.extend(tick.lost);

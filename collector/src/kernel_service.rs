@@ -8,7 +8,7 @@ use crate::host::now_ns;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stallscope_abi::kernel::{Lost, Record, TaskSlot, bytes_of, flags, state};
-use stallscope_ebpf::{Kernel, Options, ProgramState as Program};
+use stallscope_ebpf::{Kernel, Options, ProgramState as Program, Still};
 use stallscope_wire::{Accepted, Client, Hello, ProgramState, Reply, Request, frame, frame::Tag};
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -46,10 +46,10 @@ pub fn serve(socket: &Path, only_until_idle: bool, listening: impl FnOnce()) -> 
     loop {
         // With nobody watched there is nothing to drain: sleep until somebody calls.
         let forever = service.callers.is_empty() && !only_until_idle;
-        service.wait(Some(&listener), if forever { None } else { Some(ROUND) })?;
+        let due = service.wait(Some(&listener), forever)?;
         service.accept(&listener);
         service.hear();
-        service.round();
+        service.hand_out(due);
         // Whoever had us started may have died before calling.
         had_a_caller |= !service.callers.is_empty() || begun.elapsed() > FIRST_CALL;
         if only_until_idle && had_a_caller && service.callers.is_empty() {
@@ -90,9 +90,11 @@ pub(crate) fn serve_within() -> Result<UnixStream> {
     let (ours, theirs) = UnixStream::pair()?;
     service.callers.push(Caller::new(theirs)?);
     std::thread::Builder::new().name("kernel evidence".into()).spawn(move || {
-        while !service.callers.is_empty() && service.wait(None, Some(ROUND)).is_ok() {
+        while !service.callers.is_empty()
+            && let Ok(due) = service.wait(None, false)
+        {
             service.hear();
-            service.round();
+            service.hand_out(due);
         }
     })?;
     Ok(ours)
@@ -101,27 +103,54 @@ pub(crate) fn serve_within() -> Result<UnixStream> {
 struct Service {
     kernel: Kernel,
     callers: Vec<Caller>,
-    /// Watched tasks, whose present stretch is sent each round: tid by slot.
-    watched: HashMap<u32, u32>,
+    /// Watched tasks, whose present stretch is sent each round, by slot.
+    watched: HashMap<u32, Watched>,
+    last_round: Instant,
+}
+
+struct Watched {
+    tid: u32,
+    /// What it was, and still may be, when its slot was last sent to all callers.
+    still: Option<Still>,
+}
+
+impl Watched {
+    fn new(tid: u32) -> Watched {
+        Watched { tid, still: None }
+    }
 }
 
 impl Service {
     fn load() -> Result<Service> {
         let kernel = Kernel::load(&Options::default())?;
-        Ok(Service { kernel, callers: Vec::new(), watched: HashMap::new() })
+        Ok(Service { kernel, callers: Vec::new(), watched: HashMap::new(), last_round: Instant::now() })
     }
 
-    /// Sleeps for `round`, or until somebody calls, speaks or hangs up, or the ring fills.
-    fn wait(&self, listener: Option<&UnixListener>, round: Option<Duration>) -> Result<()> {
+    /// Sleeps until the next round is due (and says so), for ever if asked, or until somebody calls, speaks, hangs
+    /// up, or takes more of what waits for them.
+    fn wait(&self, listener: Option<&UnixListener>, forever: bool) -> Result<bool> {
         let ring = self.kernel.fd();
         let mut fds: Vec<PollFd> = vec![PollFd::new(&ring, PollFlags::IN)];
         fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
-        fds.extend(self.callers.iter().map(|caller| PollFd::new(caller.stream(), PollFlags::IN)));
-        let round = round.map(|round| Timespec { tv_sec: 0, tv_nsec: round.subsec_nanos().into() });
-        match poll(&mut fds, round.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
+        fds.extend(self.callers.iter().map(|caller| PollFd::new(caller.stream(), caller.awaits())));
+        let left = ROUND.saturating_sub(self.last_round.elapsed());
+        let left = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut fds, if forever { None } else { Some(&left) }) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
+        // The ring wakes us when it has filled by so much that it can't wait.
+        Ok(!fds[0].revents().is_empty() || self.last_round.elapsed() >= ROUND)
+    }
+
+    /// Sends what waits to be sent, after a round if one is due, and forgets who is gone.
+    fn hand_out(&mut self, round_is_due: bool) {
+        if round_is_due {
+            self.last_round = Instant::now();
+            self.round();
+        }
+        self.callers.iter_mut().for_each(Caller::flush);
+        self.forget_gone();
     }
 
     fn accept(&mut self, listener: &UnixListener) {
@@ -199,9 +228,10 @@ impl Service {
         }
         caller.roots.push(root);
         caller.processes.insert(root);
+        caller.knows_slots = false;
         for task in &tasks {
             if task.flags & flags::WATCHED != 0 {
-                self.watched.insert(task.header.slot, task.header.tid);
+                self.watched.insert(task.header.slot, Watched::new(task.header.tid));
             }
             caller.offer(&Record::TaskNew(*task), bytes_of(task));
         }
@@ -227,15 +257,15 @@ impl Service {
         LOST.iter().map(|(reason, name)| (*name, counts[*reason as usize])).collect()
     }
 
-    /// Hands out what there is, and forgets who is gone.
+    /// Puts together what there is for every caller.
     fn round(&mut self) {
-        let Service { kernel, callers, watched } = self;
+        let Service { kernel, callers, watched, .. } = self;
         let drained = kernel.drain(|bytes| {
             let Some(record) = Record::parse(bytes) else { return };
             let header = record.header();
             match &record {
                 Record::TaskNew(new) if new.flags & flags::WATCHED != 0 => {
-                    watched.insert(header.slot, header.tid);
+                    watched.insert(header.slot, Watched::new(header.tid));
                 }
                 Record::TaskExit(_) => drop(watched.remove(&header.slot)),
                 _ => {}
@@ -244,31 +274,33 @@ impl Service {
         });
         // A slot that could not be handed back is one task fewer that can be tracked: counted as such later.
         drop(drained);
-        let mut slots: Vec<TaskSlot> = Vec::with_capacity(watched.len());
-        // A task whose end was lost in a full ring has left its slot all the same.
-        watched.retain(|slot, tid| match kernel.slot(*slot) {
-            Some(copy) if copy.tid == *tid && copy.state != state::EXITED && copy.state != state::FREE => {
-                slots.push(copy);
-                true
-            }
-            _ => false,
-        });
         let now_ns = now_ns();
+        let (mut slots, mut stills): (Vec<TaskSlot>, Vec<Still>) = (Vec::new(), Vec::new());
+        let all_know = callers.iter().all(|caller| caller.roots.is_empty() || caller.knows_slots);
+        watched.retain(|slot, task| {
+            let still = kernel.still(*slot, now_ns).filter(|still| still.tid == task.tid);
+            if let (true, Some(still), true) = (all_know, still, still == task.still) {
+                stills.push(still);
+                return true;
+            }
+            task.still = still;
+            // A task whose end was lost in a full ring has left its slot all the same.
+            let gone = |copy: &TaskSlot| {
+                copy.tid != task.tid || copy.state == state::EXITED || copy.state == state::FREE
+            };
+            let copy = kernel.slot(*slot).filter(|copy| !gone(copy));
+            slots.extend(copy);
+            copy.is_some()
+        });
         let lost = self.losses();
         let run_time_ns = self.kernel.run_time().ok().map(|time| time.as_nanos() as u64).filter(|ns| *ns > 0);
         for caller in &mut self.callers {
             if !caller.roots.is_empty() {
-                for slot in &slots {
-                    if caller.processes.contains(&slot.tgid) {
-                        caller.push(Tag::Slot, bytes_of(slot));
-                    }
-                }
+                caller.present(&slots, &stills);
                 let tick = frame::Tick { now_ns, lost: caller.lost(&lost), run_time_ns };
                 caller.push(Tag::Tick, &stallscope_wire::encode(&tick));
             }
-            caller.flush();
         }
-        self.forget_gone();
     }
 
     fn forget_gone(&mut self) {
@@ -290,7 +322,7 @@ impl Service {
             for root in caller.roots.clone() {
                 for task in self.kernel.watch(root).unwrap_or_default() {
                     if task.flags & flags::WATCHED != 0 {
-                        self.watched.insert(task.header.slot, task.header.tid);
+                        self.watched.insert(task.header.slot, Watched::new(task.header.tid));
                     }
                     caller.offer(&Record::TaskNew(task), bytes_of(&task));
                 }

@@ -14,7 +14,7 @@ use stallscope_abi::kernel::{
 use crate::Error;
 use crate::doctor;
 use crate::programs::{ProgramStatus, Programs, RELEASE, Role, SEED};
-use crate::slots::Slots;
+use crate::slots::{Slots, Still};
 
 static OBJECT: &[u8] = include_bytes_aligned!("../programs/stallscope.bpf.o");
 
@@ -183,11 +183,11 @@ impl Kernel {
     /// # Errors
     /// The kernel refused to attach them.
     pub fn set_syscalls(&mut self, wanted: bool) -> Result<(), Error> {
-        self.syscalls = wanted;
+        let were_wanted = std::mem::replace(&mut self.syscalls, wanted);
         if wanted && !self.roots.is_empty() {
             self.attach()?;
         }
-        if !wanted {
+        if were_wanted && !wanted {
             self.programs.detach(|role| role == Role::Syscalls);
             wait_for_programs();
             self.slots.clear_reading();
@@ -226,6 +226,12 @@ impl Kernel {
     /// What the task in `slot` is doing as of now. `None` for a number out of range.
     pub fn slot(&self, slot: u32) -> Option<TaskSlot> {
         self.slots.copy(slot)
+    }
+
+    /// The task in `slot`, where it has been blocked since before `before_ns` and no other thread of its process
+    /// has run: as long as this does not change, neither does what [`Kernel::slot`] says.
+    pub fn still(&self, slot: u32, before_ns: u64) -> Option<Still> {
+        self.slots.still(slot, before_ns)
     }
 
     /// The watched process from which the task in `slot` descends, whoever its parent is by now. Valid until

@@ -14,3 +14,4 @@ mod slots;
 pub use error::Error;
 pub use kernel::{Kernel, Options};
 pub use programs::{ProgramState, ProgramStatus};
+pub use slots::Still;

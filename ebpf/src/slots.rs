@@ -19,6 +19,14 @@ const READING_BYTE: usize = 5;
 /// The word that begins with `scratch.root`.
 const SCRATCH_ROOT: usize = 7;
 
+/// A task that does nothing. The kernel side moves `seq` on with everything that it books.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Still {
+    pub tid: u32,
+    pub tgid: u32,
+    seq: u32,
+}
+
 #[derive(Debug)]
 pub(crate) struct Slots(MmapRaw);
 
@@ -57,6 +65,31 @@ impl Slots {
             std::hint::spin_loop();
         }
         None
+    }
+
+    /// Reads a tenth of what [`Slots::copy`] does: see [`Still`].
+    pub(crate) fn still(&self, slot: u32, before_ns: u64) -> Option<Still> {
+        let at = self.at(slot)?;
+        // SAFETY: as in `copy`, field by field; each is a whole word or less and may be of another moment than the
+        // others. `seq`, read first and last, tells.
+        let (before, (tid, tgid, state, since_ns, woken_ns, siblings_ns, told_ns), after) = unsafe {
+            let before = ptr::read_volatile(&raw const (*at).seq);
+            compiler_fence(Ordering::SeqCst);
+            let fields = (
+                ptr::read_volatile(&raw const (*at).tid),
+                ptr::read_volatile(&raw const (*at).tgid),
+                ptr::read_volatile(&raw const (*at).state),
+                ptr::read_volatile(&raw const (*at).since_ns),
+                ptr::read_volatile(&raw const (*at).scratch[SCRATCH_WAKE]) & !1,
+                ptr::read_volatile(&raw const (*at).sibling_cpu_ns),
+                ptr::read_volatile(&raw const (*at).sent_sibling_cpu_ns),
+            );
+            compiler_fence(Ordering::SeqCst);
+            (before, fields, ptr::read_volatile(&raw const (*at).seq))
+        };
+        let blocked = state == state::BLOCKED && woken_ns <= since_ns && since_ns < before_ns;
+        let stands = before == after && before % 2 == 0;
+        (stands && blocked && siblings_ns == told_ns).then_some(Still { tid, tgid, seq: before })
     }
 
     /// The watched process from which the task in `slot` descends.

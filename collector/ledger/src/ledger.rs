@@ -126,6 +126,14 @@ impl Ledger {
         }
     }
 
+    /// The main thread of `pid` has been blocked since before its last [`Ledger::open_slot`].
+    pub fn still_blocked(&mut self, pid: u32, now_ns: u64) {
+        if let Some(process) = self.processes.get_mut(&pid).filter(|_| now_ns <= MAX_TIME_NS) {
+            process.last_seen_ns = process.last_seen_ns.max(now_ns);
+            process.kernel.hold_open(now_ns);
+        }
+    }
+
     /// A shim greeted from its process.
     pub fn process(&mut self, facts: ProcessFacts) {
         let pid = facts.pid;

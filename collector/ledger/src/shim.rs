@@ -10,6 +10,8 @@ const MAX_SAMPLES: usize = 8192;
 const MAX_BATCHES: usize = 1024;
 /// A batch and the clock beside it may come in different drains of the lane.
 const CLOCK_LATE_NS: u64 = 100_000_000;
+/// As fine as the kernel's slices.
+const PIECE_NS: u64 = 1_000_000;
 
 /// A batch that a process made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,16 +144,23 @@ impl Shim {
     }
 
     /// Spreads a stretch's reading over the samples made in it, so that a wait that begins in the middle of a
-    /// batch is not charged for a slow sample before it.
+    /// batch is not charged for a slow sample before it. Short samples share a piece.
     fn refine(&mut self, start_ns: u64, end_ns: u64, activity: &Activity) {
         let reading_ns = activity.of(Blocked::FileRead);
         let mut spans: Vec<Sample> = Vec::new();
         for sample in self.samples.iter().rev().take_while(|sample| sample.end_ns > start_ns) {
             let end = spans.last().map_or(end_ns, |later| later.start_ns).min(sample.end_ns);
             let start = sample.start_ns.max(start_ns);
-            if start < end {
-                let reading_ns = sample.reading_ns.min(end - start);
-                spans.push(Sample { start_ns: start, end_ns: end, reading_ns });
+            if start >= end {
+                continue;
+            }
+            let reading_ns = sample.reading_ns.min(end - start);
+            match spans.last_mut() {
+                Some(later) if later.end_ns - start < PIECE_NS => {
+                    later.start_ns = start;
+                    later.reading_ns += reading_ns;
+                }
+                _ => spans.push(Sample { start_ns: start, end_ns: end, reading_ns }),
             }
         }
         let wrapped: u64 = spans.iter().map(|span| span.reading_ns).sum();

@@ -76,7 +76,13 @@ pub(crate) fn summarise(ledger: &Ledger) -> Summary {
         ranks.sort_by_key(|rank| (rank.number, rank.pid));
         ranks
     };
-    let mut summaries: Vec<RankSummary> = ranks.iter().map(|rank| of_rank(ledger, rank)).collect();
+    let mut summaries: Vec<RankSummary> = {
+        let mut workers = workers(ledger);
+        ranks
+            .iter()
+            .map(|rank| of_rank(ledger, rank, workers.remove(&rank.pid).unwrap_or_default()))
+            .collect()
+    };
     let tallies = match ranks.as_slice() {
         [alone] => &alone.tallies,
         _ => &ledger.job.tallies,
@@ -125,7 +131,7 @@ pub(crate) fn summarise(ledger: &Ledger) -> Summary {
     }
 }
 
-fn of_rank(ledger: &Ledger, rank: &Rank) -> RankSummary {
+fn of_rank(ledger: &Ledger, rank: &Rank, workers: Vec<&Process>) -> RankSummary {
     let facts = ledger.processes.get(&rank.pid).map(|process| process.facts.clone()).unwrap_or_default();
     RankSummary {
         facts: RankFacts {
@@ -139,20 +145,27 @@ fn of_rank(ledger: &Ledger, rank: &Rank) -> RankSummary {
             loaders: rank.loaders.values().cloned().collect(),
         },
         phases: rank.tallies.summaries(),
-        workers: loads(ledger, rank),
+        workers: loads(rank, workers),
         checkpoints: rank.calls.checkpoints.clone(),
     }
 }
 
-fn loads(ledger: &Ledger, rank: &Rank) -> Vec<WorkerLoad> {
-    let mut by_place: BTreeMap<(u16, u32), WorkerLoad> = rank.retired.clone();
-    for (pid, process) in &ledger.processes {
-        let is_rank = |pid: u32| ledger.ranks.contains_key(&pid);
-        if process.facts.kind == ProcessKind::Worker
-            && owner(*pid, &ledger.processes, is_rank) == Some(rank.pid)
-        {
-            join_loads(by_place.entry(process.place()).or_default(), &process.load());
+/// The workers of every rank, by the rank's pid.
+fn workers(ledger: &Ledger) -> BTreeMap<u32, Vec<&Process>> {
+    let mut workers: BTreeMap<u32, Vec<&Process>> = BTreeMap::new();
+    let is_worker = |process: &Process| process.facts.kind == ProcessKind::Worker;
+    for (pid, process) in ledger.processes.iter().filter(|(_, process)| is_worker(process)) {
+        if let Some(rank) = owner(*pid, &ledger.processes, |pid| ledger.ranks.contains_key(&pid)) {
+            workers.entry(rank).or_default().push(process);
         }
+    }
+    workers
+}
+
+fn loads(rank: &Rank, workers: Vec<&Process>) -> Vec<WorkerLoad> {
+    let mut by_place: BTreeMap<(u16, u32), WorkerLoad> = rank.retired.clone();
+    for process in workers {
+        join_loads(by_place.entry(process.place()).or_default(), &process.load());
     }
     by_place.into_values().take(MAX_WORKERS_SHOWN).collect()
 }

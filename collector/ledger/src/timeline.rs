@@ -64,7 +64,7 @@ impl Activity {
         let parts = self.parts();
         let mut shares = [0u64; PARTS];
         let mut rests = [0u128; PARTS];
-        for i in 0..PARTS {
+        for i in (0..PARTS).filter(|i| parts[*i] > 0) {
             let product = u128::from(parts[i]) * u128::from(span_ns);
             shares[i] = (product / whole) as u64;
             rests[i] = product % whole;
@@ -212,6 +212,16 @@ impl Timeline {
         self.open = open.map(|stretch| stretch.and_then(|stretch| stretch.clipped(from, u64::MAX)));
     }
 
+    /// The blocked state that held at the end of the last [`Timeline::set_open`] holds until `now_ns`.
+    pub(crate) fn hold_open(&mut self, now_ns: u64) {
+        let Some(held) = self.open[1].as_mut() else { return };
+        let longer_ns = now_ns.saturating_sub(held.end_ns);
+        if let Some(blocked_ns) = held.activity.times.blocked_ns.iter_mut().find(|ns| **ns > 0) {
+            *blocked_ns += longer_ns;
+            held.end_ns += longer_ns;
+        }
+    }
+
     /// Joins neighbours in the older half. Where gaps between them leave too many, the oldest go.
     fn coarsen(&mut self) {
         let newer = self.stretches.split_off(self.stretches.len() / 2);
@@ -331,6 +341,20 @@ mod tests {
         timeline.push(on_cpu(100, 150));
         assert_eq!(timeline.covered_to_ns(), 150);
         assert_eq!(sum_ns(&timeline, 0, 150).0.times.cpu_ns, 150);
+    }
+
+    #[test]
+    fn a_blocked_state_is_held_on_until_told_otherwise() {
+        let mut timeline = Timeline::default();
+        timeline.hold_open(500);
+        assert_eq!(timeline.covered_to_ns(), 0);
+        timeline.set_open([Some(on_cpu(0, 100)), Some(reading(100, 150))]);
+        timeline.hold_open(300);
+        timeline.hold_open(250);
+        assert_eq!((timeline.covered_to_ns(), sum_ns(&timeline, 0, 300).0.of(Blocked::FileRead)), (300, 200));
+        timeline.set_open([None, Some(on_cpu(300, 310))]);
+        timeline.hold_open(400);
+        assert_eq!(timeline.covered_to_ns(), 310);
     }
 
     #[test]

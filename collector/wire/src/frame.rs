@@ -15,6 +15,9 @@ pub enum Tag {
     Slot = 2,
     /// [`Tick`]: everything up to its time has been sent.
     Tick = 3,
+    /// tids, `u32` each, of tasks that have been blocked ever since their last [`Tag::Slot`]: most of a job's
+    /// are at most moments, and what a slot tells of them is long.
+    Still = 4,
 }
 
 /// Ends each round of frames.
@@ -59,6 +62,7 @@ impl Splitter {
                 1 => each(Tag::Record, &body[1..]),
                 2 => each(Tag::Slot, &body[1..]),
                 3 => each(Tag::Tick, &body[1..]),
+                4 => each(Tag::Still, &body[1..]),
                 _ => {}
             }
             at += 4 + length;
