@@ -47,7 +47,8 @@ class Job:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment
         )
-        self.pid = self.answer()["pid"]
+        self.ready = self.answer()
+        self.pid = self.ready["pid"]
 
     def __enter__(self) -> "Job":
         return self
@@ -64,9 +65,9 @@ class Job:
             raise BenchFailed(f"`{self.process.args[0]} …` said '{line.strip()}' and {self.log.read()[-1500:]}")
         return json.loads(line)
 
-    def epoch(self) -> dict:
+    def epoch(self, how: str = "") -> dict:
         try:
-            self.process.stdin.write("go\n")
+            self.process.stdin.write(f"{how}\n")
             self.process.stdin.flush()
         except BrokenPipeError as gone:
             raise BenchFailed(f"`{self.process.args[0]} …` ended before its epochs had") from gone
@@ -81,26 +82,66 @@ class Job:
         self.log.close()
 
 
+class Switched(Job):
+    """One job under `stallscope run` in which all of it, kernel programs, hooks and collector, is switched on and off.
+
+    Two jobs that do the same differ by several percent, as their memory lies otherwise; one doesn't from itself. Kernel
+    evidence is `attach`'s, in its default mode: its collector comes on top of that of `run`.
+    """
+
+    def __init__(self):
+        super().__init__(stallscope_run("--no-kernel"))
+        if not self.ready["hooks"]:
+            raise BenchFailed("no function of torch's was hooked: nothing could be switched off")
+        self.watcher = None
+
+    def switch(self, on: bool):
+        self.unwatch()
+        self.process.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
+        if on:
+            self.watcher = watcher(attach_command(self.pid, "--no-syscalls"), "\n")
+
+    def unwatch(self):
+        if self.watcher:
+            end(self.watcher)
+            self.watcher = None
+
+    def close(self):
+        self.unwatch()
+        self.process.send_signal(signal.SIGCONT)
+        super().close()
+
+
 class Watched(Job):
     """A job that a tool attaches to once it has started."""
 
     def __init__(self, tool, ready: str):
         super().__init__(JOB)
-        self.watcher = subprocess.Popen(tool(self.pid), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
-            wait_for(self.watcher, ready)
+            self.watcher = watcher(tool(self.pid), ready)
         except BenchFailed:
-            self.close()
+            super().close()
             raise
 
     def close(self):
-        self.watcher.send_signal(signal.SIGINT)
-        try:
-            self.watcher.communicate(timeout=60)
-        except subprocess.TimeoutExpired:
-            self.watcher.kill()
-            self.watcher.communicate()
+        end(self.watcher)
         super().close()
+
+
+def watcher(command: list[str], ready: str) -> subprocess.Popen:
+    """Starts a tool and waits until it has printed `ready`. Raises BenchFailed."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    wait_for(process, ready)
+    return process
+
+
+def end(process: subprocess.Popen):
+    process.send_signal(signal.SIGINT)
+    try:
+        process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
 
 
 def wait_for(watcher: subprocess.Popen, ready: str, seconds: float = 30):
@@ -125,6 +166,8 @@ class Contender:
     # Bar for the ratio to the bare job, as an excess: 0.01 is 1%.
     bar: float | None = None
     # Pairs of jobs at most, epochs of each, and the time after which no further pair is begun.
+    # Its job switches it on and off by itself.
+    switched: bool = False
     pairs: int = 5
     epochs: int = 2
     seconds: float = 70
@@ -139,24 +182,26 @@ def bare() -> Job:
     return Job(JOB)
 
 
-def stallscope(*options: str):
-    def start() -> Job:
-        recording = WORK / "overhead.stall"
-        for old in WORK.glob("overhead.stall*"):
-            old.unlink()
-        return Job([str(STALLSCOPE), "run", "--quiet", "-o", str(recording), *options, "--", *JOB])
+def recording(name: str) -> str:
+    for old in WORK.glob(f"{name}.stall*"):
+        old.unlink()
+    return str(WORK / f"{name}.stall")
 
-    return start
+
+def stallscope_run(*options: str) -> list[str]:
+    return [str(STALLSCOPE), "run", "--quiet", "-o", recording("overhead"), *options, "--", *JOB]
+
+
+def attach_command(pid: int, *options: str) -> list[str]:
+    return [str(STALLSCOPE), "attach", str(pid), "-o", recording("attach"), *options]
+
+
+def stallscope(*options: str):
+    return lambda: Job(stallscope_run(*options))
 
 
 def attached(*options: str):
-    def tool(pid: int) -> list[str]:
-        recording = WORK / "attach.stall"
-        for old in WORK.glob("attach.stall*"):
-            old.unlink()
-        return [str(STALLSCOPE), "attach", str(pid), "-o", str(recording), *options]
-
-    return lambda: Watched(tool, "\n")
+    return lambda: Watched(lambda pid: attach_command(pid, *options), "\n")
 
 
 def py_spy(pid: int) -> list[str]:
@@ -169,7 +214,8 @@ def bpftrace(pid: int) -> list[str]:
 
 PY_SPY = str(Path(sys.executable).with_name("py-spy"))
 OURS = [
-    Contender("kernel + shim", stallscope(), bar=0.01, pairs=40, epochs=10, seconds=210),
+    Contender("kernel + shim", Switched, bar=0.01, pairs=400, epochs=3, seconds=400, switched=True),
+    Contender("kernel + shim, by jobs", stallscope()),
     Contender("shim", stallscope("--no-kernel")),
     Contender("kernel", stallscope("--no-shim")),
     Contender("attach, syscall hooks", attached()),

@@ -1,7 +1,8 @@
 """The job of `make bench-overhead`: torchvision's ImageFolder through a DataLoader into a small model.
 
-Prints a line of JSON for each epoch, and starts an epoch for each line that it reads. Nothing here knows of a profiler,
-except for --profile, which turns torch's own on.
+Prints a line of JSON for each epoch, and starts an epoch for each line that it reads: `bare` with torch's own
+functions where a profiler put others in their place, `new` with new workers, `bare new` with both. Nothing here knows
+of a profiler otherwise, except for --profile, which turns torch's own on.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch.utils.data.dataloader as torch_loader
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
@@ -35,6 +37,21 @@ def read_bytes(pids: list[int]) -> int:
     return sum(int(Path(f"/proc/{pid}/io").read_text().split("read_bytes: ")[1].split()[0]) for pid in pids)
 
 
+def replaced() -> list[tuple]:
+    """Functions of torch's loader that are others than torch's: who has them, their names, and both."""
+    owners = [value for value in vars(torch_loader).values() if isinstance(value, type)]
+    owners += [torch_loader._utils.worker, torch_loader._utils.fetch]
+    found = []
+    for owner in dict.fromkeys(owners):
+        for name, value in list(vars(owner).items()):
+            static = isinstance(value, staticmethod)
+            function = value.__func__ if static else value
+            if getattr(function, "_stallscope", False):
+                original = function.__wrapped__
+                found.append((owner, name, value, staticmethod(original) if static else original))
+    return found
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
@@ -47,9 +64,13 @@ def main():
     # import before moves them, ours too. Off, the job is the same with and without a watcher.
     gc.disable()
     images = datasets.ImageFolder(args.data, transforms.ToTensor())
-    loader = DataLoader(
-        images, args.batch_size, shuffle=True, num_workers=args.workers, persistent_workers=True, drop_last=True
-    )
+
+    def new_loader() -> DataLoader:
+        return DataLoader(
+            images, args.batch_size, shuffle=True, num_workers=args.workers, persistent_workers=True, drop_last=True
+        )
+
+    loader = new_loader()
     model = torch.nn.Sequential(torch.nn.AvgPool2d(8), torch.nn.Flatten(), torch.nn.LazyLinear(len(images.classes)))
     model(images[0][0][None])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -83,9 +104,20 @@ def main():
             "pid": os.getpid(),
         }
 
+    def choose(bare: bool):
+        for owner, name, hook, original in hooks:
+            setattr(owner, name, original if bare else hook)
+
     epoch()
-    print(json.dumps({"pid": os.getpid()}), flush=True)
-    for _ in sys.stdin:
+    hooks = replaced()
+    print(json.dumps({"pid": os.getpid(), "hooks": len(hooks)}), flush=True)
+    for line in sys.stdin:
+        wanted = line.split()
+        choose("bare" in wanted)
+        if "new" in wanted:
+            loader = None
+            loader = new_loader()
+            epoch()
         print(json.dumps(measured()), flush=True)
 
 

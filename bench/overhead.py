@@ -1,7 +1,9 @@
 """`make bench-overhead`: what watching a real PyTorch loader costs it, beside other tools. Needs root.
 
-A bare and a watched job take turns (A B B A …), each alone, over a warm cache and without its first epochs, until
-the 95% interval of the median ratio of their times is narrow enough or time is up: some 12 minutes in all.
+The headline comes from one job in which everything of ours is switched on and off in turns (A B B A …), with new
+workers each time, until the 95% interval of the median ratio is narrow enough or time is up. The others, as tools
+can't be switched, from a bare and a watched job in turns, each alone: two jobs that do the same differ by several
+percent, so these figures are coarse. All over a warm cache; some 15 minutes.
 """
 
 import argparse
@@ -9,6 +11,7 @@ import math
 import os
 import sys
 import time
+from contextlib import nullcontext
 from statistics import fmean, median
 
 from contenders import OURS, PEERS, STALLSCOPE, WORK, BenchFailed, Contender, bare
@@ -39,12 +42,11 @@ def interval(values: list[float]) -> tuple[float, float]:
 class Block:
     """Means over the epochs of one job that met no storage."""
 
-    def __init__(self, start, epochs: int):
-        """Runs the job. Raises BenchFailed."""
-        with start() as job:
-            # The first under its watcher is a warm-up.
-            job.epoch()
-            taken = [job.epoch() for _ in range(epochs)]
+    def __init__(self, job, epochs: int, hooks: str = ""):
+        """`hooks`: `bare` without ours. Raises BenchFailed."""
+        # The first under its watcher is a warm-up.
+        job.epoch(f"{hooks} new")
+        taken = [job.epoch(hooks) for _ in range(epochs)]
         warm = [epoch for epoch in taken if epoch["read_bytes"] <= WARM_BYTES]
         self.cold = len(taken) - len(warm)
         self.usable = bool(warm)
@@ -54,6 +56,10 @@ class Block:
             self.rate = warm[0]["samples"] / self.seconds
 
 
+def in_turn(first, second, order: int) -> tuple:
+    return (first, second) if order % 2 == 0 else (second, first)
+
+
 class Pairs:
     """Ratios of watched to bare jobs that ran one after the other."""
 
@@ -61,10 +67,23 @@ class Pairs:
         self.wall, self.cpu, self.rates = [], [], []
         self.cold_epochs = 0
 
-    def take(self, contender: Contender, order: int):
-        starts = [bare, contender.start] if order % 2 == 0 else [contender.start, bare]
-        blocks = [Block(start, contender.epochs) for start in starts]
-        plain, watched = blocks if order % 2 == 0 else blocks[::-1]
+    def jobs(self, contender: Contender, order: int):
+        """A bare job and a watched one."""
+        blocks = []
+        for start in in_turn(bare, contender.start, order):
+            with start() as job:
+                blocks.append(Block(job, contender.epochs))
+        self.take(*in_turn(*blocks, order))
+
+    def switched(self, contender: Contender, job, order: int):
+        """The same job without and with us."""
+        blocks = []
+        for on in in_turn(False, True, order):
+            job.switch(on)
+            blocks.append(Block(job, contender.epochs, "" if on else "bare"))
+        self.take(*in_turn(*blocks, order))
+
+    def take(self, plain: Block, watched: Block):
         self.cold_epochs += plain.cold + watched.cold
         if plain.usable and watched.usable:
             self.wall.append(watched.seconds / plain.seconds)
@@ -84,10 +103,14 @@ class Pairs:
 def measure(contender: Contender, most: int) -> Pairs:
     """Raises BenchFailed."""
     pairs, end = Pairs(), time.monotonic() + contender.seconds
-    for order in range(min(most, contender.pairs)):
-        pairs.take(contender, order)
-        if time.monotonic() >= end or pairs.half_width() <= HALF_WIDTH:
-            break
+    with contender.start() if contender.switched else nullcontext() as job:
+        for order in range(min(most, contender.pairs)):
+            if contender.switched:
+                pairs.switched(contender, job, order)
+            else:
+                pairs.jobs(contender, order)
+            if time.monotonic() >= end or pairs.half_width() <= HALF_WIDTH:
+                break
     if not pairs.wall:
         raise BenchFailed("no pair of jobs kept its files in memory; free some")
     return pairs

@@ -297,6 +297,9 @@ impl Engine {
                 records: self.records,
                 wall_ns: host::now_ns().saturating_sub(self.begun_ns),
             },
+            probes: Vec::new(),
+            files: Vec::new(),
+            mounts: Vec::new(),
         }
     }
 }

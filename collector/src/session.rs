@@ -208,6 +208,8 @@ async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> 
         anyhow::bail!("cannot attach to {pid}: {reason}");
     }
     start_recording(&mut engine, &job, options.output, &name, view);
+    let end = if options.period.is_some() { "" } else { "; Ctrl-C ends it, the job runs on" };
+    view.note(&format!("watching {name}, pid {pid}{end}"));
     let deadline = options.period.map(|period| Instant::now() + period);
     let mut session = Session { engine, kernel, server: None, view };
     loop {

@@ -4,10 +4,14 @@
 //! nanoseconds, wall times nanoseconds since the Unix epoch.
 
 mod cause;
+mod detail;
 mod job;
 mod summary;
 
 pub use cause::{Cause, Causes};
+pub use detail::{
+    CheckpointEvent, CriticalPiece, Doing, FileWait, MountWait, Probe, Segment, StepDetail, StepLane, WorkerPeriod,
+};
 pub use job::{EvidenceKinds, HostFacts, JobFacts, LoaderFacts, Phase, RankFacts, StepLedger};
 pub use summary::{
     Checkpoints, Diagnosis, EvidenceState, Loss, Overhead, PhaseSummary, RankSummary, RunSummary, Verdict,

@@ -1,4 +1,4 @@
-use crate::{Cause, Causes, HostFacts, JobFacts, Phase, RankFacts};
+use crate::{Cause, Causes, FileWait, HostFacts, JobFacts, MountWait, Phase, Probe, RankFacts};
 use serde::{Deserialize, Serialize};
 
 /// Everything one screen, report or client needs to know of a run, live or recorded.
@@ -19,6 +19,14 @@ pub struct RunSummary {
     pub diagnoses: Vec<Diagnosis>,
     pub verdict: Verdict,
     pub overhead: Overhead,
+    /// Every source of evidence that was tried.
+    #[serde(default)]
+    pub probes: Vec<Probe>,
+    /// The files waited for longest, longest first, and all mounts.
+    #[serde(default)]
+    pub files: Vec<FileWait>,
+    #[serde(default)]
+    pub mounts: Vec<MountWait>,
 }
 
 /// The first line of a report.
