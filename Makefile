@@ -5,7 +5,7 @@ export PYO3_PYTHON := $(CURDIR)/$(VENV_PYTHON)
 # Where the scripts look for what was built.
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
-.PHONY: help demo test build lint bench bench-truth bench-overhead clean-storage
+.PHONY: help demo test build lint bench bench-truth bench-overhead bench-collector clean-storage
 
 help:
 	@echo 'make demo            train a small network on slow storage and show where its time went'
@@ -16,6 +16,7 @@ help:
 	@echo 'make test-kernels    load the kernel side on other kernels, in virtual machines'
 	@echo 'make bench-truth     measured shares beside the true ones'
 	@echo 'make bench-overhead  what measuring costs, beside other tools'
+	@echo 'make bench-collector what the collector costs beside many ranks, and what it loses when flooded'
 
 demo:
 	@scripts/setup.sh demo
@@ -41,7 +42,7 @@ lint: $(VENV_PYTHON)
 $(VENV_PYTHON):
 	@scripts/setup.sh demo
 
-bench: bench-truth bench-overhead
+bench: bench-truth bench-overhead bench-collector
 
 bench-truth:
 	@scripts/setup.sh test
@@ -52,6 +53,11 @@ bench-overhead:
 	@scripts/setup.sh bench
 	@$(MAKE) --no-print-directory build
 	@$(VENV_PYTHON) bench/overhead.py $(ARGS)
+
+bench-collector:
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory build
+	@$(VENV_PYTHON) bench/collector.py $(ARGS)
 
 # What a killed demo or benchmark left mounted; their next start does the same.
 clean-storage:

@@ -9,6 +9,7 @@ percent, so these figures are coarse. All over a warm cache; some 15 minutes.
 import argparse
 import math
 import os
+import signal
 import sys
 import time
 from contextlib import nullcontext
@@ -167,6 +168,8 @@ def main():
     parser.add_argument("--pairs", type=int, default=1000, help="at most, of any contender")
     parser.add_argument("--only", action="append", help="a contender's name; all by default")
     options = parser.parse_args()
+    # A shell that started us in the background has SIGINT ignored, which tools that end by it would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.geteuid() != 0:
         sys.exit("bench-overhead: kernel evidence needs root; run this as root")
     if not STALLSCOPE.exists():
