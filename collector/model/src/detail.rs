@@ -112,11 +112,17 @@ pub struct WorkerPeriod {
     /// Of the period, a multiple of its length (as a roll-up's).
     pub start_ns: u64,
     pub rank: u32,
+    /// `u16::MAX` where no shim told it.
     pub loader: u16,
-    /// Of the worker within its loader, from 0.
+    /// Of the worker within its loader, from 0; its pid where no shim told it.
     pub worker: u32,
     /// Of this period alone.
     pub load: WorkerLoad,
+}
+
+impl WorkerPeriod {
+    /// How long a period is.
+    pub const LENGTH_NS: u64 = 10_000_000_000;
 }
 
 /// Time that tasks of the job were blocked reading or writing one file: load, not stall.

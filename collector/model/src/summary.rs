@@ -1,5 +1,6 @@
 use crate::{Cause, Causes, FileWait, HostFacts, JobFacts, MountWait, Phase, Probe, RankFacts};
 use serde::{Deserialize, Serialize};
+use std::ops::AddAssign;
 
 /// Everything one screen, report or client needs to know of a run, live or recorded.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -75,6 +76,21 @@ pub struct WorkerLoad {
     pub runnable_ns: u64,
     pub idle_ns: u64,
     pub read_bytes: u64,
+}
+
+/// What was done later in the same place, by whoever is there now.
+impl AddAssign<&WorkerLoad> for WorkerLoad {
+    fn add_assign(&mut self, later: &WorkerLoad) {
+        self.pid = later.pid;
+        self.batches = self.batches.saturating_add(later.batches);
+        self.samples = self.samples.saturating_add(later.samples);
+        self.wall_ns = self.wall_ns.saturating_add(later.wall_ns);
+        self.fetch_ns = self.fetch_ns.saturating_add(later.fetch_ns);
+        self.cpu_ns = self.cpu_ns.saturating_add(later.cpu_ns);
+        self.runnable_ns = self.runnable_ns.saturating_add(later.runnable_ns);
+        self.idle_ns = self.idle_ns.saturating_add(later.idle_ns);
+        self.read_bytes = self.read_bytes.saturating_add(later.read_bytes);
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -1,10 +1,10 @@
-//! Keeps a recording from growing for ever: its oldest steps are merged, its oldest fine roll-ups dropped.
+//! Keeps a recording from growing for ever: its oldest steps are merged, of the other tables the oldest rows dropped.
 //!
 //! Steps are merged in passes over the older half of the rows, the newer half stays as it was measured. Each pass
 //! allows twice as many steps in a row as the one before, so that the older half keeps an even resolution. The
 //! work is spread over the flushes.
 
-use crate::rows::{RollupPeriod, STEP_COLUMNS, StepRow, read_step, signed, step_columns, unsigned};
+use crate::rows::{STEP_COLUMNS, StepRow, read_step, signed, step_columns, unsigned};
 use crate::tables::{placeholders, step_values};
 use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
@@ -12,8 +12,8 @@ use stallscope_model::{EvidenceKinds, Phase, StepLedger};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// Flushes between two looks at the number of roll-ups: counting them takes a walk over the table.
-const ROLLUPS_EVERY: u64 = 600;
+/// Flushes between two looks at the other tables: counting their rows takes a walk over them.
+const OTHERS_EVERY: u64 = 600;
 
 /// Where the merging stands.
 #[derive(Clone, Debug)]
@@ -108,35 +108,75 @@ struct Growing {
     changed: bool,
 }
 
-impl Growth {
-    /// Drops the oldest roll-ups of a period of which there are more than half the cap. Their steps, merged by
-    /// then, stay. To be called once a flush, within its transaction.
-    pub(crate) fn trim_rollups(&mut self, connection: &Connection) -> rusqlite::Result<()> {
-        self.flushes += 1;
-        if self.flushes.is_multiple_of(ROLLUPS_EVERY) { self.drop_rollups(connection) } else { Ok(()) }
-    }
+/// A table of which too many rows go, and the order in which they do.
+struct Bounded {
+    /// Where what went is counted in `meta`.
+    dropped: &'static str,
+    /// Of the rows that there may be of steps, one in how many.
+    one_in: u64,
+    /// The first that have to go: `?` is how many.
+    count: &'static str,
+    delete: &'static str,
+}
 
-    fn drop_rollups(&self, connection: &Connection) -> rusqlite::Result<()> {
-        for period in RollupPeriod::ALL {
-            let seconds = signed(period.seconds());
-            let rows =
-                connection.query_row("SELECT count(*) FROM rollup WHERE period_s = ?", [seconds], |row| {
-                    unsigned(row, 0)
-                })?;
-            let excess = rows.saturating_sub(self.cap / 2);
-            if excess == 0 {
-                continue;
+/// Roll-ups of each period, worker periods and checkpoints: the oldest, as their steps, merged by then, stay. Step
+/// details: those of the shortest steps.
+const BOUNDED: [Bounded; 5] = [
+    Bounded {
+        dropped: "rollups_dropped",
+        one_in: 2,
+        count: "SELECT count(*) FROM rollup WHERE period_s = 10",
+        delete: "DELETE FROM rollup WHERE period_s = 10 AND start_ns <= (SELECT start_ns FROM rollup
+            WHERE period_s = 10 ORDER BY start_ns LIMIT 1 OFFSET ? - 1)",
+    },
+    Bounded {
+        dropped: "rollups_dropped",
+        one_in: 2,
+        count: "SELECT count(*) FROM rollup WHERE period_s = 60",
+        delete: "DELETE FROM rollup WHERE period_s = 60 AND start_ns <= (SELECT start_ns FROM rollup
+            WHERE period_s = 60 ORDER BY start_ns LIMIT 1 OFFSET ? - 1)",
+    },
+    Bounded {
+        dropped: "worker_periods_dropped",
+        one_in: 2,
+        count: "SELECT count(*) FROM worker_period",
+        delete: "DELETE FROM worker_period WHERE start_ns <= (SELECT start_ns FROM worker_period
+            ORDER BY start_ns LIMIT 1 OFFSET ? - 1)",
+    },
+    Bounded {
+        dropped: "checkpoints_dropped",
+        one_in: 10,
+        count: "SELECT count(*) FROM checkpoint",
+        delete: "DELETE FROM checkpoint WHERE start_ns <= (SELECT start_ns FROM checkpoint
+            ORDER BY start_ns LIMIT 1 OFFSET ? - 1)",
+    },
+    Bounded {
+        dropped: "step_details_dropped",
+        one_in: 100,
+        count: "SELECT count(*) FROM step_detail",
+        delete: "DELETE FROM step_detail WHERE id IN (SELECT id FROM step_detail
+            ORDER BY end_ns - start_ns, id LIMIT ?)",
+    },
+];
+
+impl Growth {
+    /// Drops from the other tables what is too much. To be called once a flush, within its transaction.
+    pub(crate) fn trim_others(&mut self, connection: &Connection, last: bool) -> rusqlite::Result<()> {
+        self.flushes += 1;
+        if !last && !self.flushes.is_multiple_of(OTHERS_EVERY) {
+            return Ok(());
+        }
+        for table in &BOUNDED {
+            let rows = connection.query_row(table.count, [], |row| unsigned(row, 0))?;
+            let excess = rows.saturating_sub(self.cap / table.one_in);
+            if excess > 0 {
+                let dropped = connection.execute(table.delete, [signed(excess)])?;
+                connection.execute(
+                    "INSERT INTO meta VALUES (?1, ?2)
+                        ON CONFLICT DO UPDATE SET value = CAST(value AS INTEGER) + ?2",
+                    rusqlite::params![table.dropped, signed(dropped as u64)],
+                )?;
             }
-            let dropped = connection.execute(
-                "DELETE FROM rollup WHERE period_s = ?1 AND start_ns <= (SELECT start_ns FROM rollup
-                    WHERE period_s = ?1 ORDER BY start_ns LIMIT 1 OFFSET ?2)",
-                [seconds, signed(excess - 1)],
-            )?;
-            connection.execute(
-                "INSERT INTO meta VALUES ('rollups_dropped', ?1)
-                    ON CONFLICT DO UPDATE SET value = CAST(value AS INTEGER) + ?1",
-                [signed(dropped as u64)],
-            )?;
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! other tools.
 
 mod alive;
+mod details;
 mod error;
 mod growth;
 mod live;
@@ -14,6 +15,8 @@ mod rollup;
 mod rows;
 mod schema;
 mod tables;
+mod tail;
+mod waiting;
 
 pub use error::Error;
 pub use place::{live_recordings, recordings_in};

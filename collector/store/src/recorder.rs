@@ -2,8 +2,9 @@ use crate::growth::Growth;
 use crate::live::{Live, Trouble};
 use crate::rollup::Rollups;
 use crate::rows::ClockAnchor;
-use crate::tables;
-use stallscope_model::{JobFacts, Loss, RunSummary, StepLedger};
+use crate::waiting::Waiting;
+use crate::{details, tables};
+use stallscope_model::{CheckpointEvent, JobFacts, Loss, RunSummary, StepDetail, StepLedger, WorkerPeriod};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// How a recording is written; the defaults are what everybody should use.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Rows of steps before the oldest are merged; about 70 bytes each.
+    /// Rows of steps before the oldest are merged; about 70 bytes each. The other tables grow in proportion.
     pub step_rows: u64,
     /// Steps kept in memory while the disk is full; more are dropped and counted.
     pub waiting_steps: usize,
@@ -43,6 +44,7 @@ pub struct Recorder {
     live: Option<Live>,
     steps: VecDeque<StepLedger>,
     rollups: Rollups,
+    waiting: Waiting,
     anchors: Vec<ClockAnchor>,
     last_anchor_ns: Option<u64>,
     growth: Growth,
@@ -76,6 +78,7 @@ impl Recorder {
             live: None,
             steps: VecDeque::new(),
             rollups: Rollups::default(),
+            waiting: Waiting::default(),
             anchors: Vec::new(),
             last_anchor_ns: None,
             lost: BTreeMap::new(),
@@ -102,6 +105,21 @@ impl Recorder {
         }
     }
 
+    /// Takes a step in full. Of each rank the three slowest that end within a minute are kept.
+    pub fn step_detail(&mut self, detail: StepDetail) {
+        self.waiting.detail(detail);
+    }
+
+    /// Takes a checkpoint, which stands for those of its rank that lie within it.
+    pub fn checkpoint(&mut self, checkpoint: CheckpointEvent) {
+        self.waiting.checkpoint(checkpoint);
+    }
+
+    /// Adds to what is known of a worker's period.
+    pub fn worker_period(&mut self, period: WorkerPeriod) {
+        self.waiting.worker(period);
+    }
+
     /// Takes a reading of the clocks; about one in ten seconds is kept.
     pub fn anchor(&mut self, anchor: ClockAnchor) {
         if self.last_anchor_ns.is_none_or(|last| anchor.monotonic_ns >= last.saturating_add(ANCHOR_EVERY_NS))
@@ -118,11 +136,13 @@ impl Recorder {
 
     /// What the recorder could not write, by reason; steps still waiting are not among it.
     pub fn losses(&self) -> Vec<Loss> {
-        let rollups = (self.rollups.dropped > 0)
-            .then_some((&"recording: roll-ups not writable", &self.rollups.dropped));
+        let others = [
+            (&"recording: roll-ups not writable", &self.rollups.dropped),
+            (&"recording: details not writable", &self.waiting.dropped),
+        ];
         self.lost
             .iter()
-            .chain(rollups)
+            .chain(others.into_iter().filter(|(_, dropped)| **dropped > 0))
             .map(|(reason, count)| Loss { reason: (*reason).to_owned(), count: *count })
             .collect()
     }
@@ -170,6 +190,7 @@ impl Recorder {
                 self.growth = growth;
                 self.steps.clear();
                 self.rollups.written();
+                self.waiting.written();
                 self.anchors.clear();
                 self.mirrored = Some(summary.clone());
                 if self.trouble.take().is_some() {
@@ -192,7 +213,10 @@ impl Recorder {
         growth.rows += self.steps.len() as u64;
         growth.trim_steps(&transaction)?;
         tables::insert_rollups(&transaction, &self.rollups.unwritten())?;
-        growth.trim_rollups(&transaction)?;
+        details::insert_details(&transaction, &self.waiting.details)?;
+        details::insert_checkpoints(&transaction, &self.waiting.checkpoints)?;
+        details::add_worker_periods(&transaction, self.waiting.workers())?;
+        growth.trim_others(&transaction, last)?;
         tables::insert_anchors(&transaction, &self.anchors)?;
         for loss in summary.losses.iter().chain(&losses) {
             tables::set_loss(&transaction, loss)?;

@@ -41,8 +41,9 @@ pub struct StepFilter {
 /// A recording opened for reading, whether it is finished, being written or left by a killed writer.
 #[derive(Debug)]
 pub struct Recording {
-    connection: Connection,
+    pub(crate) connection: Connection,
     path: PathBuf,
+    format: i64,
 }
 
 impl Recording {
@@ -106,13 +107,18 @@ impl Recording {
             found if found < 1 => {
                 Err(Error::Damaged { path: path.to_path_buf(), reason: format!("format {found}") })
             }
-            _ => Ok(Recording { connection, path: path.to_path_buf() }),
+            format => Ok(Recording { connection, path: path.to_path_buf(), format }),
         }
     }
 
     /// Where the recording is, which is not where it was asked for when that is a pointer.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Version of its tables; those that an older format lacks read as empty.
+    pub fn format(&self) -> i64 {
+        self.format
     }
 
     /// # Errors
@@ -206,7 +212,7 @@ impl Recording {
         })
     }
 
-    fn one<T>(
+    pub(crate) fn one<T>(
         &self,
         sql: &str,
         read: impl FnOnce(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
@@ -214,7 +220,7 @@ impl Recording {
         self.connection.query_row(sql, [], read).map_err(|error| self.sqlite(&error))
     }
 
-    fn all<T>(
+    pub(crate) fn all<T>(
         &self,
         sql: &str,
         values: &[Value],
@@ -226,11 +232,11 @@ impl Recording {
         rows().map_err(|error| self.sqlite(&error))
     }
 
-    fn sqlite(&self, error: &rusqlite::Error) -> Error {
+    pub(crate) fn sqlite(&self, error: &rusqlite::Error) -> Error {
         Error::of_sqlite(&self.path, error)
     }
 
-    fn damaged(&self, reason: String) -> Error {
+    pub(crate) fn damaged(&self, reason: String) -> Error {
         Error::Damaged { path: self.path.clone(), reason: one_line(&reason) }
     }
 }

@@ -147,8 +147,8 @@ pub(crate) fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
     u64::try_from(value).map_err(|_| invalid(column, format!("negative number {value}")))
 }
 
-fn phase(row: &Row<'_>, column: usize) -> rusqlite::Result<Phase> {
-    let text: String = row.get(column)?;
+pub(crate) fn phase(row: &Row<'_>, column: usize) -> rusqlite::Result<Phase> {
+    let text = row.get_ref(column)?.as_str()?;
     Phase::ALL
         .into_iter()
         .find(|phase| phase_text(*phase) == text)
@@ -163,6 +163,6 @@ fn causes(row: &Row<'_>, at: usize) -> rusqlite::Result<Causes> {
     Ok(causes)
 }
 
-fn invalid(column: usize, reason: String) -> rusqlite::Error {
+pub(crate) fn invalid(column: usize, reason: String) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(column, Type::Integer, reason.into())
 }

@@ -1,8 +1,8 @@
 use rusqlite::Connection;
 use stallscope_model::Cause;
 
-/// Version of the tables below, kept in `PRAGMA user_version`.
-pub const VERSION: i64 = 1;
+/// Version of the tables below, kept in `PRAGMA user_version`. Format 1 has no [`DETAIL_TABLES`].
+pub const VERSION: i64 = 2;
 
 /// `PRAGMA application_id` of a recording: "STAL".
 pub(crate) const APPLICATION_ID: i64 = 0x5354_414c;
@@ -23,11 +23,30 @@ CREATE TABLE clock_anchor (monotonic_ns INTEGER PRIMARY KEY, boottime_ns INTEGER
 CREATE TABLE summary (id INTEGER PRIMARY KEY CHECK (id = 1), json TEXT NOT NULL);
 ";
 
+/// First format that has [`DETAIL_TABLES`].
+pub(crate) const DETAILS_SINCE: i64 = 2;
+
+const DETAIL_TABLES: &str = "
+CREATE TABLE step_detail (id INTEGER PRIMARY KEY, rank INTEGER NOT NULL, loader INTEGER NOT NULL,
+    phase TEXT NOT NULL, idx INTEGER NOT NULL, start_ns INTEGER NOT NULL, end_ns INTEGER NOT NULL,
+    lanes TEXT NOT NULL, critical TEXT NOT NULL);
+CREATE INDEX step_detail_minute ON step_detail (rank, end_ns);
+CREATE TABLE checkpoint (rank INTEGER NOT NULL, background INTEGER NOT NULL, start_ns INTEGER NOT NULL,
+    end_ns INTEGER NOT NULL, saver TEXT NOT NULL, cause TEXT NOT NULL, bytes INTEGER NOT NULL,
+    PRIMARY KEY (rank, background, start_ns, end_ns)) WITHOUT ROWID;
+CREATE TABLE worker_period (start_ns INTEGER NOT NULL, rank INTEGER NOT NULL, loader INTEGER NOT NULL,
+    worker INTEGER NOT NULL, pid INTEGER NOT NULL, batches INTEGER NOT NULL, samples INTEGER NOT NULL,
+    wall_ns INTEGER NOT NULL, fetch_ns INTEGER NOT NULL, cpu_ns INTEGER NOT NULL, runnable_ns INTEGER NOT NULL,
+    idle_ns INTEGER NOT NULL, read_bytes INTEGER NOT NULL,
+    PRIMARY KEY (start_ns, rank, loader, worker)) WITHOUT ROWID;
+";
+
 /// Makes the tables in an empty database, in one transaction.
 pub(crate) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let causes: String = cause_columns().map(|name| format!("{name} INTEGER NOT NULL, ")).collect();
     let tables = format!(
         "{TABLES}
+        {DETAIL_TABLES}
         CREATE TABLE step (id INTEGER PRIMARY KEY, rank INTEGER NOT NULL, loader INTEGER NOT NULL,
             phase TEXT NOT NULL, idx INTEGER NOT NULL, start_ns INTEGER NOT NULL, end_ns INTEGER NOT NULL,
             {causes} hidden_ns INTEGER, producer INTEGER, samples INTEGER NOT NULL, kernel INTEGER NOT NULL,

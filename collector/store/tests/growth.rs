@@ -4,7 +4,7 @@ mod support;
 
 use stallscope_model::{Causes, Phase};
 use stallscope_store::{Options, Recorder, Recording, RollupPeriod};
-use support::{job, options, step, steps, summary};
+use support::{checkpoint, detail, job, options, second, step, steps, summary};
 
 #[test]
 fn old_steps_are_merged_and_everything_is_conserved() {
@@ -74,4 +74,36 @@ fn old_rollups_make_room() {
         .unwrap();
     let minutes = recording.rollups(RollupPeriod::Minute).unwrap().len();
     assert_eq!(dropped as usize, 1200 + 201 - fine.len() - minutes);
+}
+
+#[test]
+fn what_lies_behind_the_sums_makes_room_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = Options { step_rows: 200, ..options(directory.path()) };
+    let mut recorder = Recorder::create(&directory.path().join("run.stall"), &job(), limits);
+    for nth in 0..1000 {
+        // One a minute; the longest in the middle.
+        recorder.step_detail(detail(0, nth * 600, nth.abs_diff(1000).min(nth) * 1000));
+        recorder.checkpoint(checkpoint(0, nth * 10, nth * 10 + 5));
+        recorder.worker_period(second(nth, 0));
+        recorder.flush(&summary());
+    }
+    let path = recorder.finish(&summary()).path.unwrap();
+    let recording = Recording::open(&path).unwrap();
+    let details: Vec<u64> =
+        recording.step_details().unwrap().iter().map(|detail| detail.index / 600).collect();
+    assert_eq!(details, [500, 501], "the longest stay");
+    let checkpoints = recording.checkpoints().unwrap();
+    assert_eq!((checkpoints.len(), checkpoints[0].start_ns), (20, 9800));
+    let periods = recording.worker_periods().unwrap();
+    assert_eq!((periods.len(), periods[99].start_ns / 10_000_000_000), (100, 999));
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    for (what, dropped) in
+        [("step_details_dropped", 998), ("checkpoints_dropped", 980), ("worker_periods_dropped", 900)]
+    {
+        let counted: i64 = connection
+            .query_row("SELECT CAST(value AS INTEGER) FROM meta WHERE key = ?", [what], |row| row.get(0))
+            .unwrap();
+        assert_eq!(counted, dropped, "{what}");
+    }
 }

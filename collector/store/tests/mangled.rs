@@ -9,7 +9,7 @@ use stallscope_store::{Error, Recorder, Recording, RollupPeriod, StepFilter, VER
 use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
-use support::{job, options, step, summary};
+use support::{checkpoint, detail, job, options, second, step, summary};
 
 /// Reads all there is and gives the first error.
 fn read(path: &Path) -> Result<(), Error> {
@@ -17,7 +17,19 @@ fn read(path: &Path) -> Result<(), Error> {
     recording.state()?;
     recording.summary()?;
     recording.anchors()?;
+    recording.data_version()?;
     recording.rollups(RollupPeriod::Minute)?;
+    recording.rollups_from(RollupPeriod::TenSeconds, 1_010_000_000_000)?;
+    recording.steps_after(recording.last_step_id()? / 2, 1000)?;
+    recording.checkpoints()?;
+    recording.worker_periods()?;
+    for detail in recording.step_details()? {
+        let ns: u64 = detail.critical.iter().map(|piece| piece.end_ns - piece.start_ns).sum();
+        assert_eq!(ns, detail.end_ns - detail.start_ns);
+        assert!(detail.critical.iter().all(|piece| piece.lane < detail.lanes.len()));
+        let lanes = detail.lanes.iter().flat_map(|lane| &lane.segments);
+        assert!(lanes.into_iter().all(|segment| segment.start_ns <= segment.end_ns));
+    }
     recording.steps(&StepFilter::default())?.try_for_each(|row| row.map(drop))
 }
 
@@ -28,6 +40,9 @@ fn good() -> &'static [u8] {
         let mut recorder =
             Recorder::create(&directory.path().join("run.stall"), &job(), options(directory.path()));
         (0..300).for_each(|index| recorder.step(step(0, index)));
+        (0..9).for_each(|rank| recorder.step_detail(detail(rank, 7, 0)));
+        (0..9).for_each(|nth| recorder.checkpoint(checkpoint(0, nth * 10, nth * 10 + 5)));
+        (0..90).for_each(|worker| recorder.worker_period(second(1, worker)));
         fs::read(recorder.finish(&summary()).path.unwrap()).unwrap()
     })
 }
@@ -68,6 +83,16 @@ fn values_that_no_recorder_writes_are_damage() {
         "DROP TABLE rollup",
         "DROP TABLE step; CREATE VIEW step AS SELECT * FROM rollup",
         "DELETE FROM meta",
+        "UPDATE checkpoint SET cause = 'boredom'",
+        "UPDATE checkpoint SET bytes = -1",
+        "UPDATE worker_period SET wall_ns = 0.5",
+        "DROP TABLE worker_period",
+        "UPDATE step_detail SET end_ns = end_ns + 1",
+        "UPDATE step_detail SET start_ns = -1",
+        "UPDATE step_detail SET lanes = '[]'",
+        "UPDATE step_detail SET lanes = '[[1,\"trainer\",[[5,4,\"reading\"]]],[2,\"worker\",[]]]'",
+        "UPDATE step_detail SET critical = '[[9223372036854775807,\"fetch\",0],[9223372036854775807,\"fetch\",0]]'",
+        "UPDATE step_detail SET critical = x'00'",
     ] {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.stall");
