@@ -2,8 +2,8 @@
 /*
  * What the kernel programs account per task and send through the ring buffer.
  *
- * Mirrors ebpf/abi/src/kernel.rs, which has the meaning of every field; the test `layout` compares the two
- * field by field. All times are CLOCK_MONOTONIC nanoseconds.
+ * Mirrors ebpf/abi/src/kernel.rs and files.rs, which have the meaning of every field; the test `layout` compares
+ * them field by field. All times are CLOCK_MONOTONIC nanoseconds.
  */
 #ifndef STALLSCOPE_ABI_H
 #define STALLSCOPE_ABI_H
@@ -14,8 +14,12 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef signed long long s64;
 
-#define ABI_VERSION 1
+#define ABI_VERSION 2
 #define MAX_TASKS 16384
+#define MAX_FILES 8192
+#define MAX_MOUNTS 1024
+#define NAME_BYTES 64
+#define PARENT_BYTES 32
 
 enum blocked {
 	BLOCKED_FILE_READ = 0,
@@ -64,7 +68,8 @@ enum lost {
 	LOST_RING_FULL = 0,
 	LOST_NO_SLOT = 1,
 	LOST_NO_STORAGE = 2,
-	LOST_REASONS = 3,
+	LOST_NO_MOUNT = 3,
+	LOST_REASONS = 4,
 };
 
 struct times {
@@ -187,6 +192,28 @@ struct task_exit {
 	struct times total;
 };
 
+struct file_key {
+	u32 root;
+	u32 mount;
+	u32 dev;
+	u32 pad;
+	u64 inode;
+};
+
+struct mount_wait {
+	u64 wait_ns;
+	u64 waits;
+};
+
+struct file_wait {
+	u64 wait_ns;
+	u64 waits;
+	u32 tgid;
+	u32 whole;
+	u8 name[NAME_BYTES];
+	u8 parent[PARENT_BYTES];
+};
+
 _Static_assert(sizeof(struct times) == 8 * (3 + BLOCKED_KINDS), "times");
 _Static_assert(sizeof(struct scratch) == 64, "scratch");
 _Static_assert(sizeof(struct task_slot) == 24 + 8 + 24 + 2 * sizeof(struct times) + 48 + 16 + 64, "task_slot");
@@ -198,5 +225,8 @@ _Static_assert(sizeof(struct batch_read) == 32, "batch_read");
 _Static_assert(sizeof(struct save) == 40, "save");
 _Static_assert(sizeof(struct task_new) == 56, "task_new");
 _Static_assert(sizeof(struct task_exit) == 32 + sizeof(struct times), "task_exit");
+_Static_assert(sizeof(struct file_key) == 24, "file_key");
+_Static_assert(sizeof(struct mount_wait) == 16, "mount_wait");
+_Static_assert(sizeof(struct file_wait) == 24 + NAME_BYTES + PARENT_BYTES, "file_wait");
 
 #endif

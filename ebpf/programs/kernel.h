@@ -24,6 +24,7 @@ enum map_type {
 	MAP_HASH = 1,
 	MAP_ARRAY = 2,
 	MAP_PERCPU_ARRAY = 6,
+	MAP_LRU_HASH = 9,
 	MAP_QUEUE = 22,
 	MAP_RINGBUF = 27,
 	MAP_TASK_STORAGE = 29,
@@ -38,6 +39,7 @@ enum map_type {
 #define BPF_RB_AVAIL_DATA 0
 
 struct task_struct;
+struct mm_struct;
 struct pt_regs;
 struct seq_file;
 
@@ -48,6 +50,7 @@ static long (*const map_push_elem)(void *map, const void *value, u64 flags) = (v
 static long (*const map_pop_elem)(void *map, void *value) = (void *)88;
 static long (*const probe_read_user)(void *to, u32 size, const void *from) = (void *)112;
 static long (*const probe_read_kernel)(void *to, u32 size, const void *from) = (void *)113;
+static long (*const probe_read_kernel_str)(void *to, u32 size, const void *from) = (void *)115;
 static long (*const seq_write)(struct seq_file *seq, const void *data, u32 size) = (void *)127;
 static void *(*const ringbuf_reserve)(void *ring, u64 size, u64 flags) = (void *)131;
 static void (*const ringbuf_submit)(void *record, u64 flags) = (void *)132;
@@ -64,11 +67,13 @@ struct pt_regs {
 };
 
 struct super_block {
+	u32 s_dev;
 	unsigned long s_magic;
 };
 
 struct inode {
 	u16 i_mode;
+	unsigned long i_ino;
 	s64 i_size;
 	struct super_block *i_sb;
 };
@@ -78,11 +83,29 @@ struct qstr {
 };
 
 struct dentry {
+	struct dentry *d_parent;
 	struct qstr d_name;
+	struct inode *d_inode;
+};
+
+struct vfsmount {
+	struct dentry *mnt_root;
+	struct super_block *mnt_sb;
+};
+
+struct mount {
+	struct vfsmount mnt;
+	int mnt_id;
 };
 
 struct path {
+	struct vfsmount *mnt;
 	struct dentry *dentry;
+};
+
+/* A walk along a path that is under way. */
+struct nameidata {
+	struct path path;
 };
 
 struct file {
@@ -99,6 +122,17 @@ struct fdtable {
 
 struct files_struct {
 	struct fdtable *fdt;
+};
+
+struct vm_area_struct {
+	unsigned long vm_start, vm_end;
+	struct mm_struct *vm_mm;
+	struct file *vm_file;
+};
+
+struct vm_fault {
+	struct vm_area_struct *vma;
+	unsigned long address;
 };
 
 struct sock_common {
@@ -126,7 +160,9 @@ struct task_struct {
 	struct task_struct *real_parent, *group_leader;
 	u64 start_boottime;
 	char comm[16];
+	struct mm_struct *mm;
 	struct files_struct *files;
+	struct nameidata *nameidata;
 	struct task_io_accounting ioac;
 	void *bpf_storage;
 };

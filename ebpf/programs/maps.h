@@ -57,6 +57,37 @@ struct {
 	MAP_TYPE(value, u64);
 } lost SEC(".maps");
 
+/* The files that tasks were blocked in. Of a million small ones those go that were not waited for of late; the
+ * mounts keep the sums. */
+struct {
+	MAP_UINT(type, MAP_LRU_HASH);
+	MAP_UINT(max_entries, MAX_FILES);
+	MAP_TYPE(key, struct file_key);
+	MAP_TYPE(value, struct file_wait);
+} file_waits SEC(".maps");
+
+/* The same by mount, `inode` being 0; and without any number for what no file is known of. */
+struct {
+	MAP_UINT(type, MAP_HASH);
+	MAP_UINT(max_entries, MAX_MOUNTS);
+	MAP_TYPE(key, struct file_key);
+	MAP_TYPE(value, struct mount_wait);
+} mount_waits SEC(".maps");
+
+/* Where the stack of a task that faulted is looked at: it is too large for a program's own. */
+#define FAULT_WORDS 128
+
+struct fault_stack {
+	u64 words[FAULT_WORDS];
+};
+
+struct {
+	MAP_UINT(type, MAP_PERCPU_ARRAY);
+	MAP_UINT(max_entries, 1);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, struct fault_stack);
+} fault_stacks SEC(".maps");
+
 /* Set by the loader. */
 const volatile u64 min_slice_ns = 1000000;
 const volatile u64 wakeup_bytes = 1 << 20;

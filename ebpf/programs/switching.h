@@ -29,6 +29,7 @@
 
 #include "account.h"
 #include "classify.h"
+#include "files.h"
 
 INLINE bool is_read(u32 kind)
 {
@@ -71,7 +72,7 @@ INLINE bool comes_from_net(struct task_struct *task, u32 kind)
 
 INLINE void book_sleep(struct task_slot *slot, struct task_struct *task, u64 now)
 {
-	u64 woken = slot->scratch.wake_ns;
+	u64 woken = slot->scratch.wake_ns, since = slot->since_ns, until = 0;
 	u32 kind = slot->blocked_in;
 
 	if (slot->state != STATE_BLOCKED)
@@ -88,10 +89,13 @@ INLINE void book_sleep(struct task_slot *slot, struct task_struct *task, u64 now
 		slot->scratch.notes &= ~NOTE_FROM_READ;
 	if (kind >= BLOCKED_KINDS)
 		kind = BLOCKED_OTHER;
-	if (woken > slot->since_ns)
-		book(slot, TIME_BLOCKED + kind, woken < now ? woken : now);
+	if (woken > since)
+		until = woken < now ? woken : now;
 	else if (woken < slot->scratch.run_start_ns)
-		book(slot, TIME_BLOCKED + kind, now);
+		until = now;
+	book(slot, TIME_BLOCKED + kind, until);
+	if (until > since && is_file_wait(kind))
+		count_file_wait(slot, task, kind, until - since);
 	book(slot, TIME_RUNNABLE, now);
 }
 

@@ -33,7 +33,10 @@ enum syscall_number {
 	NR_WRITE = 1,
 	NR_CLOSE = 3,
 	NR_WRITEV = 20,
+	NR_MSYNC = 26,
+	NR_SENDFILE = 40,
 	NR_SENDMSG = 46,
+	NR_SYNC = 162,
 	NR_FUTEX = 202,
 	NR_FUTEX_WAKE = 454,
 };
@@ -93,7 +96,7 @@ INLINE enum deed deed_of(long nr)
 		return DEED_POLL;
 	/* A descriptor is out of the table when close waits: flushing (FUSE, NFS), mostly of what was read. */
 	case NR_CLOSE:
-	case 40: /* sendfile */
+	case NR_SENDFILE:
 	case 208: /* io_getevents */
 	case 333: /* io_pgetevents */
 	case 426: /* io_uring_enter */
@@ -103,10 +106,10 @@ INLINE enum deed deed_of(long nr)
 	case 85: /* creat */
 	case 326: /* copy_file_range */
 		return DEED_FILE_WRITE;
-	case 26: /* msync */
+	case NR_MSYNC:
 	case 74: /* fsync */
 	case 75: /* fdatasync */
-	case 162: /* sync */
+	case NR_SYNC:
 	case 277: /* sync_file_range */
 	case 306: /* syncfs */
 		return DEED_SYNC;

@@ -7,14 +7,17 @@ use std::time::Duration;
 
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, Queue, RingBuf};
 use aya::{Btf, Ebpf, EbpfLoader, VerifierLogLevel, include_bytes_aligned};
+use stallscope_abi::files::{FileWait, MountWait};
 use stallscope_abi::kernel::{
-    Header, Kind, LOST_REASONS, Lost, MAX_TASKS, Record, Slice, TaskExit, TaskNew, TaskSlot, VERSION, flags,
+    Header, Kind, LOST_REASONS, Lost, MAX_TASKS, Plain, Record, Slice, TaskExit, TaskNew, TaskSlot, VERSION,
+    flags,
 };
 
 use crate::Error;
 use crate::doctor;
 use crate::programs::{ProgramStatus, Programs, RELEASE, Role, SEED};
 use crate::slots::{Slots, Still};
+use crate::tables::{Table, Waits};
 
 static OBJECT: &[u8] = include_bytes_aligned!("../programs/stallscope.bpf.o");
 
@@ -56,6 +59,8 @@ pub struct Kernel {
     seeds: HashMap<MapData, u32, u32>,
     events: RingBuf<MapData>,
     lost: PerCpuArray<MapData, u64>,
+    files: Table<FileWait>,
+    mounts: Table<MountWait>,
     roots: BTreeSet<u32>,
     syscalls: bool,
     /// [`Lost::RingFull`] when the slots were last swept.
@@ -102,6 +107,8 @@ impl Kernel {
             seeds: HashMap::try_from(take_map(&mut ebpf, "seeds")?)?,
             events: RingBuf::try_from(take_map(&mut ebpf, "events")?)?,
             lost: PerCpuArray::try_from(take_map(&mut ebpf, "lost")?)?,
+            files: table(&mut ebpf, "file_waits")?,
+            mounts: table(&mut ebpf, "mount_waits")?,
             ebpf,
             programs,
             roots: BTreeSet::new(),
@@ -168,7 +175,8 @@ impl Kernel {
             }
         }
         self.seeds.remove(&root)?;
-        Ok(())
+        self.files.forget(root)?;
+        self.mounts.forget(root)
     }
 
     /// The processes being watched.
@@ -243,6 +251,15 @@ impl Kernel {
     /// Asks for [`Slice`]s and boundary records of a task that is neither a leader nor named pt_data_pin.
     pub fn watch_task(&self, slot: u32) {
         self.slots.set_flags(slot, flags::WATCHED);
+    }
+
+    /// The files that tasks of all trees were blocked in, as many as [`stallscope_abi::files::MAX_FILES`], and the
+    /// sums by mount, which lack nothing but [`Lost::NoMount`].
+    ///
+    /// # Errors
+    /// They could not be read.
+    pub fn waits(&self) -> Result<Waits, Error> {
+        Ok(Waits { files: self.files.entries()?, mounts: self.mounts.entries()? })
     }
 
     /// What the kernel side has lost since it was loaded, by [`Lost`]. A slice that found no room is carried by
@@ -369,6 +386,10 @@ fn check_abi(ebpf: &Ebpf) -> Result<(), Error> {
 
 fn take_map(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, Error> {
     ebpf.take_map(name).ok_or_else(|| no_map(name))
+}
+
+fn table<T: Plain>(ebpf: &mut Ebpf, name: &'static str) -> Result<Table<T>, Error> {
+    Table::new(take_map(ebpf, name)?).ok_or_else(|| no_map(name))
 }
 
 fn no_map(name: &str) -> Error {

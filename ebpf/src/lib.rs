@@ -10,8 +10,10 @@ mod error;
 mod kernel;
 mod programs;
 mod slots;
+mod tables;
 
 pub use error::Error;
 pub use kernel::{Kernel, Options};
 pub use programs::{ProgramState, ProgramStatus};
 pub use slots::Still;
+pub use tables::Waits;

@@ -1,10 +1,11 @@
-//! `programs/abi.h` says the same as `stallscope_abi::kernel`, field by field: the C compiler is asked.
+//! `programs/abi.h` says the same as `stallscope_abi`, field by field: the C compiler is asked.
 
 use std::fmt::Write as _;
 use std::mem::offset_of;
 use std::path::Path;
 use std::process::Command;
 
+use stallscope_abi::files::{FileKey, FileWait, MAX_FILES, MAX_MOUNTS, MountWait};
 use stallscope_abi::kernel::{
     BLOCKED_KINDS, BatchRead, Blocked, Header, Kind, LOST_REASONS, Lost, MAX_TASKS, Save, Slice, TaskExit,
     TaskNew, TaskSlot, Times, VERSION, Wait, Wake, flags, state,
@@ -54,6 +55,9 @@ fn the_header_mirrors_the_module() {
     same_struct!(c, "save", Save, header what bytes);
     same_struct!(c, "task_new", TaskNew, header ppid flags start_boottime_ns comm);
     same_struct!(c, "task_exit", TaskExit, header status total);
+    same_struct!(c, "file_key", FileKey, root mount dev inode);
+    same_struct!(c, "mount_wait", MountWait, wait_ns waits);
+    same_struct!(c, "file_wait", FileWait, wait_ns waits tgid whole name parent);
     // What user space reads of the kernel side's internals: slots.rs.
     same(&mut c, "__builtin_offsetof(struct scratch, wake_ns)", 0);
     same(&mut c, "__builtin_offsetof(struct scratch, leader)", 4 * 8);
@@ -68,12 +72,14 @@ fn the_header_mirrors_the_module() {
     {
         same(&mut c, &format!("KIND_{}", upper(&format!("{kind:?}"))), kind as u64);
     }
-    for lost in [Lost::RingFull, Lost::NoSlot, Lost::NoStorage] {
+    for lost in [Lost::RingFull, Lost::NoSlot, Lost::NoStorage, Lost::NoMount] {
         same(&mut c, &format!("LOST_{}", upper(&format!("{lost:?}"))), lost as u64);
     }
     for (name, value) in [
         ("ABI_VERSION", u64::from(VERSION)),
         ("MAX_TASKS", u64::from(MAX_TASKS)),
+        ("MAX_FILES", u64::from(MAX_FILES)),
+        ("MAX_MOUNTS", u64::from(MAX_MOUNTS)),
         ("BLOCKED_KINDS", BLOCKED_KINDS as u64),
         ("LOST_REASONS", LOST_REASONS as u64),
         ("FLAG_WATCHED", u64::from(flags::WATCHED)),

@@ -1,7 +1,7 @@
 //! What the kernel programs account per task and send through the ring buffer.
 
-/// Version of every layout in this module; the committed object carries it and the loader compares.
-pub const VERSION: u32 = 1;
+/// Version of every layout in this module and [`crate::files`]; the committed object carries it and the loader compares.
+pub const VERSION: u32 = 2;
 
 /// Tasks that can be tracked at the same time; one [`TaskSlot`] each.
 pub const MAX_TASKS: u32 = 16_384;
@@ -275,9 +275,11 @@ pub enum Lost {
     NoSlot = 1,
     /// Task storage could not be had.
     NoStorage = 2,
+    /// Waits on more than [`crate::files::MAX_MOUNTS`] mounts at once.
+    NoMount = 3,
 }
 
-pub const LOST_REASONS: usize = 3;
+pub const LOST_REASONS: usize = 4;
 
 const _: () = {
     assert!(size_of::<Times>() == 8 * (3 + BLOCKED_KINDS));
@@ -351,7 +353,7 @@ pub fn bytes_of<T: Plain>(value: &T) -> &[u8] {
 /// Marks the structs of this module that any bytes make a valid value of and that have no padding.
 pub trait Plain: Copy + private::Sealed {}
 
-mod private {
+pub(crate) mod private {
     pub trait Sealed {}
 }
 
@@ -365,7 +367,8 @@ impl private::Sealed for TaskNew {}
 impl private::Sealed for TaskExit {}
 impl private::Sealed for Save {}
 
-fn copy<T: Plain>(bytes: &[u8]) -> Option<T> {
+/// The value that `bytes` begins with, copied out; `None` when there are too few. The reverse of [`bytes_of`].
+pub fn copy<T: Plain>(bytes: &[u8]) -> Option<T> {
     if bytes.len() < size_of::<T>() {
         return None;
     }

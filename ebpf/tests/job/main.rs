@@ -1,6 +1,8 @@
 //! What the kernel programs see of a job. Needs root; says so where it has to skip.
 
 #[cfg(test)]
+mod files;
+#[cfg(test)]
 mod follow;
 #[cfg(test)]
 mod kinds;

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Which file a task was blocked in, asked when it gets a CPU again: it is then still within the same system call
+ * or fault, so that nothing has to be kept while it sleeps. (Another thread may have closed the descriptor
+ * meanwhile; then the wait counts without a file, or for the one that has the number now.)
+ */
+#ifndef STALLSCOPE_FILES_H
+#define STALLSCOPE_FILES_H
+
+#include "account.h"
+#include "classify.h"
+
+/* A `struct path` of our own. */
+struct place {
+	struct vfsmount *mnt;
+	struct dentry *dentry;
+};
+
+INLINE bool is_file_wait(u32 kind)
+{
+	return kind == BLOCKED_FILE_READ || kind == BLOCKED_FILE_WRITE || kind == BLOCKED_FAULT || kind == BLOCKED_SYNC;
+}
+
+/* How many words after `vma` the address is in a `struct vm_fault`. */
+INLINE u32 words_to_address(void)
+{
+	struct vm_fault *fault = NULL;
+
+	return (__builtin_preserve_field_info(fault->address, 0) - __builtin_preserve_field_info(fault->vma, 0)) / 8;
+}
+
+INLINE struct file *file_at(struct task_struct *task, struct vm_area_struct *vma, u64 address)
+{
+	u64 mm = 0, start = 0, end = 0;
+	struct file *file = NULL;
+
+	READ(mm, vma->vm_mm);
+	READ(start, vma->vm_start);
+	READ(end, vma->vm_end);
+	if (mm != (u64)task->mm || address < start || address >= end)
+		return NULL;
+	READ(file, vma->vm_file);
+	return file;
+}
+
+/*
+ * The file whose page a task faulted on in user space.
+ *
+ * Nothing names it but the `struct vm_fault` in the frame of __handle_mm_fault, some hundred bytes below the
+ * saved registers. It is told by what it holds: a mapping of the task's own, and an address in it, of a page.
+ * Only a wait for storage is taken, since before there is such a frame (a wait for the lock of the mappings, say)
+ * that of an earlier fault may lie there.
+ */
+static __attribute__((noinline)) struct file *faulted_file(struct task_struct *task)
+{
+	u32 zero = 0, ahead = words_to_address();
+	struct fault_stack *stack = map_lookup_elem(&fault_stacks, &zero);
+	void *registers = task_pt_regs(task);
+	struct file *file;
+	u64 vma, address;
+
+	if (!stack || ahead >= 8 || !in_iowait(task) ||
+	    probe_read_kernel(stack, sizeof(*stack), registers - sizeof(*stack)))
+		return NULL;
+	for (u32 up = 8; up < FAULT_WORDS; up++) {
+		vma = stack->words[FAULT_WORDS - 1 - up];
+		address = stack->words[FAULT_WORDS - 1 - up + ahead];
+		/* Pointers of the kernel's are negative numbers; an address of user space is none, and not small. */
+		if ((s64)vma >= 0 || vma & 7 || (s64)address < 4096 || address & 4095)
+			continue;
+		file = file_at(task, (void *)vma, address);
+		if (file)
+			return file;
+	}
+	return NULL;
+}
+
+/* The open file that a system call is about. */
+INLINE struct file *called_file(struct task_struct *task, struct pt_regs *regs)
+{
+	long nr = regs->orig_ax;
+
+	switch (deed_of(nr)) {
+	case DEED_FD_READ:
+	case DEED_FD_WRITE:
+		return file_of(task, regs->di);
+	case DEED_SYNC:
+		return nr == NR_SYNC || nr == NR_MSYNC ? NULL : file_of(task, regs->di);
+	case DEED_FILE_READ:
+		return nr == NR_SENDFILE ? file_of(task, regs->si) : NULL;
+	default:
+		return NULL;
+	}
+}
+
+/* Where in the file system a task waits. Before there is an open file, it is how far the walk along its path has
+ * come: the directory in which a name is being looked up, then what is being opened. */
+INLINE bool find_place(struct task_struct *task, u32 kind, struct place *place)
+{
+	struct pt_regs *regs = task_pt_regs(task);
+	struct nameidata *walk = task->nameidata;
+	struct file *file;
+
+	if (regs->orig_ax == (unsigned long)-1) {
+		file = faulted_file(task);
+	} else if (kind == BLOCKED_FAULT) {
+		/* On the arguments of a call that is not about a file. */
+		return false;
+	} else if (walk) {
+		READ(place->mnt, walk->path.mnt);
+		READ(place->dentry, walk->path.dentry);
+		return place->mnt && place->dentry;
+	} else {
+		file = called_file(task, regs);
+	}
+	if (!file)
+		return false;
+	READ(place->mnt, file->f_path.mnt);
+	READ(place->dentry, file->f_path.dentry);
+	return place->mnt && place->dentry;
+}
+
+INLINE void fill_key(struct file_key *key, const struct place *place)
+{
+	struct mount *mount = NULL;
+	struct super_block *sb = NULL;
+	struct inode *inode = NULL;
+
+	mount = (void *)place->mnt - __builtin_preserve_field_info(mount->mnt, 0);
+	READ(key->mount, mount->mnt_id);
+	READ(sb, place->mnt->mnt_sb);
+	READ(key->dev, sb->s_dev);
+	READ(inode, place->dentry->d_inode);
+	READ(key->inode, inode->i_ino);
+}
+
+INLINE void fill_name(u8 *to, u32 size, struct dentry *dentry)
+{
+	const unsigned char *name = NULL;
+
+	READ(name, dentry->d_name.name);
+	probe_read_kernel_str(to, size, name);
+}
+
+/* The last two parts of the path, as far as they lie within the mount. */
+INLINE void fill_path(struct file_wait *file, const struct place *place)
+{
+	struct dentry *top = NULL, *parent = NULL, *above = NULL;
+
+	READ(top, place->mnt->mnt_root);
+	READ(parent, place->dentry->d_parent);
+	file->whole = place->dentry == top || parent == top;
+	if (place->dentry != top)
+		fill_name(file->name, sizeof(file->name), place->dentry);
+	/* Of what has no path (a pipe's memory, an unlinked directory) the parent is itself. */
+	if (file->whole || parent == place->dentry)
+		return;
+	fill_name(file->parent, sizeof(file->parent), parent);
+	READ(above, parent->d_parent);
+	file->whole = above == top;
+}
+
+INLINE void count_mount_wait(const struct file_key *file, u64 wait_ns)
+{
+	struct file_key key = { .root = file->root, .mount = file->mount, .dev = file->dev };
+	struct mount_wait *wait = map_lookup_elem(&mount_waits, &key);
+	struct mount_wait none = {};
+
+	if (!wait) {
+		map_update_elem(&mount_waits, &key, &none, BPF_NOEXIST);
+		wait = map_lookup_elem(&mount_waits, &key);
+	}
+	if (!wait) {
+		count_lost(LOST_NO_MOUNT);
+		return;
+	}
+	__sync_fetch_and_add(&wait->wait_ns, wait_ns);
+	__sync_fetch_and_add(&wait->waits, 1);
+}
+
+/* Adds a wait of `task`, the owner of `slot`, to that of its file and mount. */
+static __attribute__((noinline)) void count_file_wait(struct task_slot *slot, struct task_struct *task, u32 kind,
+						      u64 wait_ns)
+{
+	struct file_key key = { .root = slot->scratch.root };
+	struct file_wait *wait, begun = {};
+	struct place place = {};
+
+	if (!find_place(task, kind, &place)) {
+		count_mount_wait(&key, wait_ns);
+		return;
+	}
+	fill_key(&key, &place);
+	count_mount_wait(&key, wait_ns);
+	wait = map_lookup_elem(&file_waits, &key);
+	if (!wait) {
+		fill_path(&begun, &place);
+		map_update_elem(&file_waits, &key, &begun, BPF_NOEXIST);
+		wait = map_lookup_elem(&file_waits, &key);
+	}
+	if (!wait)
+		return;
+	__sync_fetch_and_add(&wait->wait_ns, wait_ns);
+	__sync_fetch_and_add(&wait->waits, 1);
+	wait->tgid = slot->tgid;
+}
+
+#endif
