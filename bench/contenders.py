@@ -35,6 +35,9 @@ class BenchFailed(Exception):
     """One sentence on what could not be measured."""
 
 
+# `run` calls a kernel service that went away again each second.
+CALLED_AGAIN_SECONDS = 1.5
+
 # No epoch and no start takes this long, even under strace.
 ANSWER_SECONDS = 120
 
@@ -85,31 +88,40 @@ class Job:
 class Switched(Job):
     """One job under `stallscope run` in which all of it, kernel programs, hooks and collector, is switched on and off.
 
-    Two jobs that do the same differ by several percent, as their memory lies otherwise; one doesn't from itself. Kernel
-    evidence is `attach`'s, in its default mode: its collector comes on top of that of `run`.
+    Two jobs that do the same differ by several percent, as their memory lies otherwise; one doesn't from itself.
+    Kernel evidence comes from a `stallscope collect` that is started and ended: `run` calls a new one by itself.
     """
 
     def __init__(self):
-        super().__init__(stallscope_run("--no-kernel"))
+        socket = WORK / "kernel.sock"
+        self.service_command = [str(STALLSCOPE), "collect", "--socket", str(socket)]
+        self.service = self.serve()
+        super().__init__(stallscope_run(), {**os.environ, "STALLSCOPE_KERNEL_SOCKET": str(socket)})
         if not self.ready["hooks"]:
             raise BenchFailed("no function of torch's was hooked: nothing could be switched off")
-        self.watcher = None
+
+    def serve(self) -> subprocess.Popen:
+        return watcher(self.service_command, "kernel.sock")
 
     def switch(self, on: bool):
-        self.unwatch()
-        self.process.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
-        if on:
-            self.watcher = watcher(attach_command(self.pid, "--no-syscalls"), "\n")
+        if on and not self.service:
+            self.service = self.serve()
+            self.process.send_signal(signal.SIGCONT)
+            time.sleep(CALLED_AGAIN_SECONDS)
+        if not on and self.service:
+            self.unserve()
+            time.sleep(CALLED_AGAIN_SECONDS)
+            self.process.send_signal(signal.SIGSTOP)
 
-    def unwatch(self):
-        if self.watcher:
-            end(self.watcher)
-            self.watcher = None
+    def unserve(self):
+        end(self.service)
+        self.service = None
 
     def close(self):
-        self.unwatch()
         self.process.send_signal(signal.SIGCONT)
         super().close()
+        if self.service:
+            self.unserve()
 
 
 class Watched(Job):
