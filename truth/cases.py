@@ -16,6 +16,8 @@ class Case:
     no_stall: bool = False
     # The report has to name this rank as the slow one.
     slow_rank: int | None = None
+    # What training waits for can't be told here: no steps are to be shown, and the report has to say these words.
+    withheld: str | None = None
     # A device works asynchronously; this many points its hidden waits may be off.
     hidden_bar: float | None = None
     # Run at reduced length by the tests, too.
@@ -38,7 +40,7 @@ CASES = [
     Case("prefetch-8", "--workers 2 --prefetch 8"),
     Case("pin", "--workers 2 --pin", tested=True),
     Case("pin-4", "--workers 4 --pin --skew 3"),
-    Case("thread", "--workers 0 --thread", kernel_bar=None),
+    Case("thread", "--workers 0 --thread", withheld="iterated by a thread", tested=True, kernel_bar=None),
     Case("mmap", "--workers 2 --source mmap", tested=True),
     Case("mmap-held", "--workers 2 --source mmap-held"),
     Case("mmap-pin", "--workers 2 --source mmap --pin"),

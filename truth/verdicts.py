@@ -1,5 +1,7 @@
 """Whether a report draws the conclusion that its truth job calls for."""
 
+import json
+
 from cases import Case
 
 DATA_CAUSES = {"fetch", "prep", "starved", "transfer"}
@@ -8,6 +10,10 @@ DATA_CAUSES = {"fetch", "prep", "starved", "transfer"}
 def complaint(case: Case, report: dict) -> str | None:
     """What is wrong with the conclusions of `stallscope report --format json`; None when nothing is."""
     verdict, diagnoses = report["verdict"], report["diagnoses"]
+    if case.withheld:
+        shown = [phase["phase"] for phase in report["phases"] if phase["phase"] == "training"]
+        if shown or case.withheld not in json.dumps(report["shim"]):
+            return f"training steps were to be withheld, but the report has {len(shown)} and says {report['shim']}"
     if case.no_stall:
         stalls = [found["name"] for found in diagnoses if found["cause"] in DATA_CAUSES]
         if stalls or verdict["finding"].split("-")[0] in DATA_CAUSES:

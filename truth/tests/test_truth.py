@@ -21,7 +21,7 @@ def check(found, margin):
 @pytest.mark.parametrize("case", TESTED, ids=lambda case: case.name)
 def test_kernel_and_shim_agree_with_the_truth(bench, case):
     outcome = bench.run(case)
-    assert len(outcome.comparisons) == case.ranks
+    assert len(outcome.comparisons) == (0 if case.withheld else case.ranks)
     for found in outcome.comparisons:
         check(found, KERNEL_AND_SHIM)
         assert abs(found.phase_error) <= PHASES, found

@@ -88,8 +88,6 @@ impl Workers {
             prefetch_factor: Some(PREFETCH as u32),
             start_method: "spawn".into(),
             dataset: "swarm".into(),
-            tid: std::process::id(),
-            main_thread: true,
             ..LoaderFact::default()
         }))?;
         lane.tell(&Fact::Workers { loader: 0, pids: self.children.iter().map(Child::id).collect() })

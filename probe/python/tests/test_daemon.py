@@ -1,9 +1,10 @@
-"""A daemon thread that iterates a loader when the interpreter ends is taken down inside the data set: no native
-frame of ours may be around it then. (torch alone aborts in about half of such exits, so exit codes tell nothing.)"""
+"""Loaders in threads. A daemon thread that iterates one when the interpreter ends is taken down inside the data set: no
+native frame of ours may be around it then. (torch alone aborts in about half of such exits, so exit codes tell nothing.)
+And what training waits for can't be told from a loader that another thread than the main one iterates."""
 
 import textwrap
 
-from collector import SAMPLE, run
+from collector import ITER_START, SAMPLE, WAIT, run
 
 JOB = """
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -35,3 +36,31 @@ def test_the_trainers_own_batches_are_timed_in_python(python, tmp_path):
     done = run([python, script])
     assert (done.code, done.out) == (0, "python all the way\n"), done.err
     assert sum(record.id for process in done.collector.processes for record in process.of(SAMPLE)) == 8
+
+
+IN_A_THREAD = """
+import threading
+from torch.utils.data import DataLoader
+
+got = []
+def feed(workers):
+    for batch in DataLoader(list(range(8)), batch_size=2, num_workers=workers):
+        got.append(len(batch))
+
+for workers in (0, 1):
+    thread = threading.Thread(target=feed, args=(workers,))
+    thread.start()
+    thread.join()
+print(got)
+"""
+
+
+def test_a_loader_in_a_thread_gives_a_sentence_and_no_waits(python, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(IN_A_THREAD)
+    done = run([python, script])
+    assert (done.code, done.out) == (0, f"{[2] * 8}\n"), done.err
+    records = [record for process in done.collector.processes for record in process.of(WAIT) + process.of(ITER_START)]
+    assert records == []
+    told = {fact["what"] for process in done.collector.processes for fact in process.told("unavailable")}
+    assert any("iterated by a thread beside the main one" in sentence for sentence in told), told

@@ -224,7 +224,7 @@ def test_facts_describe_each_loader_once(seen):
     map_4 = facts[seen.first["map-4"]]
     expected = {
         "workers": 4, "batch_size": 4, "prefetch_factor": 3, "pin_memory": False, "persistent_workers": False,
-        "start_method": "fork", "dataset": "Squares", "dataset_len": SAMPLES, "main_thread": True,
+        "start_method": "fork", "dataset": "Squares", "dataset_len": SAMPLES,
     }  # fmt: skip
     assert {key: map_4[key] for key in expected} == expected
     assert facts[seen.first["map-0"]]["start_method"] == ""

@@ -75,9 +75,6 @@ pub struct LoaderFact {
     /// Class of the data set.
     pub dataset: String,
     pub dataset_len: Option<u64>,
-    /// Thread that iterates it, and whether it is the process's main thread.
-    pub tid: u32,
-    pub main_thread: bool,
 }
 
 /// A later line of a shim. A repeated fact replaces the earlier one of the same kind (and loader).

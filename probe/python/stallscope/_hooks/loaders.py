@@ -14,6 +14,11 @@ _MAX_LOADERS = 65535
 # From so many on a new loader takes the number of one that is gone.
 _MANY_LOADERS = 64
 
+_IN_A_THREAD = (
+    "A loader is iterated by a thread beside the main one: what training waits for cannot be told from it; "
+    "iterate the loader where the model is trained."
+)
+
 _grad_enabled = None
 _looked_on = None
 _known = []
@@ -40,6 +45,10 @@ def begin(iterator, loader):
     """`iterator` starts a new epoch of `loader`."""
     try:
         if not _native.observing():
+            return
+        if threading.current_thread() is not threading.main_thread():
+            # Its waits are the thread's own, not those of whoever takes the batches from it.
+            process.unavailable(_IN_A_THREAD)
             return
         previous = iterator.__dict__.get("_stallscope")
         if previous is not None:
@@ -76,14 +85,7 @@ def _number(loader):
     else:
         known.epochs = _known[number].epochs
         _known[number] = known
-    thread = threading.current_thread()
-    process.tell(
-        fact="loader",
-        loader=number,
-        tid=threading.get_native_id(),
-        main_thread=thread is threading.main_thread(),
-        **known.facts,
-    )
+    process.tell(fact="loader", loader=number, **known.facts)
     return number, known
 
 

@@ -1,0 +1,107 @@
+"""The files and mounts that a job waited for, beside its own account of it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from run import ROOT, STALLSCOPE, WORK, fresh, new_recording, quiet, report
+from storage import forget
+
+SLOWFS = ROOT / "target" / "release" / "slowfs"
+# Points of all waits by which a mount's share may be off.
+MARGIN = 5
+
+
+@pytest.fixture
+def slow_folder(tmp_path):
+    """A folder on a file system of its own, where each read takes 20 ms."""
+    if not shutil.which("fusermount3") or not os.access("/dev/fuse", os.W_OK):
+        pytest.skip("SKIPPED: a second slow mount needs fusermount3 and /dev/fuse; `apt-get install fuse3`")
+    if not SLOWFS.exists():
+        pytest.fail(f"{SLOWFS} is not built; run `make build` first")
+    source, point = tmp_path / "source", tmp_path / "slow mount"
+    (source / "train").mkdir(parents=True)
+    for number in range(40):
+        (source / "train" / f"{number:03}.bin").write_bytes(os.urandom(8192))
+    point.mkdir()
+    server = subprocess.Popen([SLOWFS, source, point, "--mib-per-s", "100", "--latency-ms", "20"])
+    while not os.path.ismount(point):
+        assert server.poll() is None, "slowfs ended before it was mounted"
+        time.sleep(0.02)
+    yield point
+    subprocess.run(["fusermount3", "-uzq", point], check=False, capture_output=True)
+    server.wait(30)
+
+
+@pytest.fixture
+def disk(bench):
+    """A folder on the throttled disk, with a file for each way of reading."""
+    bench.storage.limit()
+    folder = fresh(bench.storage.mount / "files" / "deep" / "er")
+    (folder / "direct.bin").write_bytes(os.urandom(6 << 20))
+    (folder / "mapped.bin").write_bytes(os.urandom(3 << 20))
+    forget(folder)
+    bench.storage.limit(read_bytes_s=8 << 20)
+    yield folder
+    bench.storage.limit()
+
+
+def read(tasks: list[str], prefix: tuple[str, ...] = ()) -> tuple[dict[str, int], dict]:
+    """Runs the reader; its account, and the report of its run."""
+    account, recording = WORK / "reader.json", new_recording()
+    job = [*prefix, sys.executable, ROOT / "truth" / "reader.py", account, *tasks]
+    done = quiet([STALLSCOPE, "run", "--name", "reader", "-o", recording, "--", *job], 5)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(account.read_text()), report(recording)
+
+
+def wait_ns(found: dict, path: Path) -> int:
+    names = {str(path), f"{mount_of(path)}/…/{path.parent.name}/{path.name}"}
+    return sum(file["wait_ns"] for file in found["files"] if file["path"] in names)
+
+
+def mount_of(path: Path) -> Path:
+    return next(folder for folder in [path, *path.parents] if os.path.ismount(folder))
+
+
+def test_files_and_mounts_agree_with_the_jobs_own_account(disk, slow_folder):
+    tasks = [f"direct:{disk}/direct.bin", f"mapped:{disk}/mapped.bin", f"files:{slow_folder}/train"]
+    truth, found = read(tasks)
+    total = sum(truth.values())
+    seen = sum(mount["wait_ns"] for mount in found["mounts"])
+    for mount, fs_type in [(mount_of(disk), "ext4"), (slow_folder, "fuse.slowfs")]:
+        true_share = sum(ns for path, ns in truth.items() if Path(path).is_relative_to(mount)) / total
+        row = next(row for row in found["mounts"] if row["mount"] == str(mount))
+        assert row["fs_type"] == fs_type
+        assert abs(row["wait_ns"] / seen - true_share) * 100 <= MARGIN, (mount, true_share, found["mounts"])
+    assert len(found["files"]) > 40
+    for name in ["direct.bin", "mapped.bin"]:
+        path = disk / name
+        error = abs(wait_ns(found, path) - truth[str(path)]) / total * 100
+        assert error <= MARGIN, (name, truth[str(path)], found["files"][:5])
+    longest = max(truth, key=truth.get)
+    assert found["files"][0]["path"] in (longest, f"{mount_of(disk)}/…/er/{Path(longest).name}")
+    some = f"{slow_folder}/train/007.bin"
+    assert any(file["path"] == some and file["mount"] == str(slow_folder) for file in found["files"]), found["files"]
+
+
+def test_a_bind_mount_in_a_namespace_of_the_jobs_own_is_named(disk, tmp_path):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    prefix = ("unshare", "-m", "sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"', disk, inside)
+    truth, found = read([f"direct:{inside}/direct.bin"], tuple(map(str, prefix)))
+    top = found["files"][0]
+    assert top["path"] == str(inside / "direct.bin"), (top, truth)
+    assert top["mount"] == str(inside)
+
+
+def test_a_file_on_a_mount_that_is_waited_for_has_its_share_in_the_report(disk):
+    read([f"direct:{disk}/direct.bin"])
+    screen = quiet([STALLSCOPE, "report", WORK / "recording.stall"], 0).stdout
+    assert "\nFiles  " in screen and "direct.bin" in screen and f"all of {mount_of(disk)} (ext4)" in screen, screen
