@@ -1,20 +1,24 @@
-//! A run as JSON, for programs.
+//! A run as JSON, for programs; schema/run-2.json says what is in it.
 
+mod document;
+mod lines;
+
+use crate::{Error, Run};
+use document::Document;
+use lines::Lines;
 use serde::Serialize;
-use stallscope_model::RunSummary;
+use std::io::Write;
 
-/// Names the fields below and their meaning; changes when one of them does.
-pub const SCHEMA: &str = "stallscope.run/1";
+/// Says what the fields are and mean; changes when one of them does, or goes.
+pub const SCHEMA: u32 = 2;
 
-#[derive(Serialize)]
-struct Document<'a> {
-    schema: &'static str,
-    #[serde(flatten)]
-    run: &'a RunSummary,
-}
-
-/// The whole summary, indented, with a newline at its end.
-pub fn render(summary: &RunSummary) -> String {
-    // Strings, numbers and lists in structs: there is nothing in a summary that JSON cannot hold.
-    serde_json::to_string_pretty(&Document { schema: SCHEMA, run: summary }).unwrap_or_default() + "\n"
+/// Writes the whole run except for what is too long for a document, its single steps and its workers over time: a
+/// line an entry, and nothing in it that a terminal would obey.
+///
+/// # Errors
+/// `out` cannot be written to.
+pub fn write(run: &Run, out: &mut dyn Write) -> Result<(), Error> {
+    let mut serializer = serde_json::Serializer::with_formatter(&mut *out, Lines::default());
+    Document::of(run).serialize(&mut serializer).map_err(|error| Error::Output(error.into()))?;
+    Ok(out.write_all(b"\n")?)
 }

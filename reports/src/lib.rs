@@ -1,10 +1,28 @@
 //! Reports of a recording or a running job: one file a format.
 
+mod clean;
+pub mod csv;
+pub mod diff;
+mod error;
+mod file;
+pub mod html;
 pub mod json;
 pub mod list;
+pub mod markdown;
+mod merge;
+pub mod openmetrics;
+pub mod parquet;
+pub mod perfetto;
 pub mod progress;
+mod redact;
+mod run;
 mod style;
+pub mod tables;
+pub mod target;
 pub mod text;
-pub mod units;
 
+pub use error::Error;
+pub use file::write_whole;
+pub use run::{Run, Source, StepWalls};
+pub use stallscope_look::{palette, units};
 pub use style::Style;

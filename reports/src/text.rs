@@ -1,22 +1,40 @@
 //! The screen at the end of a run: the answer, the evidence, what to do, and then the figures.
 
+mod files;
 mod foot;
 mod head;
 mod ledger;
 mod others;
 
+pub(crate) use foot::{cost, delivered, evidence_in_words};
+pub(crate) use head::{ending, why};
+pub(crate) use ledger::{loader_in_words, meaning};
+pub(crate) use others::saved_in_words;
+
+use crate::Run;
 use crate::style::{Ink, Line, Style};
 use stallscope_model::{Cause, Causes, Phase, PhaseSummary, RunSummary};
 use std::path::Path;
 
 /// The screen of a run, live or recorded; `recording` is where that is. Ends with a newline.
 pub fn screen(summary: &RunSummary, recording: Option<&Path>, style: &Style) -> String {
+    page(summary, recording.as_slice(), &[], style)
+}
+
+/// The same for a report, with what its reader should know.
+pub fn report(run: &Run, style: &Style) -> String {
+    let recordings: Vec<&Path> = run.sources.iter().map(|source| source.path.as_path()).collect();
+    page(&run.summary, &recordings, &run.notes, style)
+}
+
+fn page(summary: &RunSummary, recordings: &[&Path], notes: &[String], style: &Style) -> String {
     let mut page = Page { style, text: String::new() };
     head::write(summary, &mut page);
     ledger::write(summary, &mut page);
     others::write(summary, &mut page);
+    files::write(summary, &mut page);
     head::write_more(summary, &mut page);
-    foot::write(summary, recording, &mut page);
+    foot::write(summary, recordings, notes, &mut page);
     page.text
 }
 
@@ -92,7 +110,7 @@ fn total_ns(causes: &Causes) -> u64 {
 }
 
 /// "fetch 61%, compute 30%": the largest causes first.
-fn causes_in_words(causes: &Causes) -> String {
+pub(crate) fn causes_in_words(causes: &Causes) -> String {
     let mut shares = shares(causes);
     shares.retain(|(_, share)| *share >= 0.005);
     shares.sort_by(|a, b| b.1.total_cmp(&a.1));

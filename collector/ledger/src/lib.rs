@@ -9,13 +9,17 @@
 //! nanosecond is given away once; nothing is normalised afterwards.
 
 mod attribute;
+mod beside;
 #[cfg(test)]
 mod bounds;
 mod calls;
+mod detail;
 mod diagnose;
 mod handover;
 mod kernel_steps;
 mod ledger;
+mod periods;
+mod merged;
 mod process;
 mod rank;
 mod ranks;
@@ -29,6 +33,7 @@ mod words;
 
 pub use handover::{BatchTimes, Handover, Producer, Source};
 pub use ledger::Ledger;
+pub use merged::{About, JobSummary, Merged, OF_ONE_COLLECTOR};
 pub use process::{ProcessFacts, ProcessKind};
 pub use summary::Summary;
 

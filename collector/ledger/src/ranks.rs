@@ -93,7 +93,7 @@ impl Job {
             (unit.causes, unit.wall_ns, unit.hidden_ns) = (closed.own, unit.wall_ns - wait_ns, None);
             if let Some(held) = held {
                 unit.causes += &held.causes;
-                unit.wall_ns += held.wall_ns;
+                unit.wall_ns = unit.wall_ns.saturating_add(held.wall_ns);
                 unit.hidden_ns = held.hidden_ns;
             }
         }
@@ -153,7 +153,8 @@ impl Job {
                         unit.hidden_ns,
                     );
                     if *phase == Phase::Training {
-                        *self.slowest_ns.entry(pid).or_default() += unit.wall_ns;
+                        let slowest_ns = self.slowest_ns.entry(pid).or_default();
+                        *slowest_ns = slowest_ns.saturating_add(unit.wall_ns);
                     }
                 }
             }

@@ -23,10 +23,11 @@ impl Tally {
     pub(crate) fn add(&mut self, wall_ns: u64, samples: u64, causes: &Causes, hidden_ns: Option<u64>) {
         self.steps += 1;
         self.samples = self.samples.saturating_add(samples);
-        self.wall_ns += wall_ns;
+        self.wall_ns = self.wall_ns.saturating_add(wall_ns);
         self.causes += causes;
         if let Some(ns) = hidden_ns {
-            *self.hidden_ns.get_or_insert(0) += ns;
+            let hidden_ns = self.hidden_ns.get_or_insert(0);
+            *hidden_ns = hidden_ns.saturating_add(ns);
         }
         self.max_ns = self.max_ns.max(wall_ns);
         if self.walls.is_none() {
@@ -47,10 +48,11 @@ impl Tally {
     pub(crate) fn join(&mut self, other: &Tally) {
         self.steps += other.steps;
         self.samples = self.samples.saturating_add(other.samples);
-        self.wall_ns += other.wall_ns;
+        self.wall_ns = self.wall_ns.saturating_add(other.wall_ns);
         self.causes += &other.causes;
         if let Some(ns) = other.hidden_ns {
-            *self.hidden_ns.get_or_insert(0) += ns;
+            let hidden_ns = self.hidden_ns.get_or_insert(0);
+            *hidden_ns = hidden_ns.saturating_add(ns);
         }
         self.max_ns = self.max_ns.max(other.max_ns);
     }

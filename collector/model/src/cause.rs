@@ -73,8 +73,9 @@ impl Cause {
 pub struct Causes(pub [u64; Cause::COUNT]);
 
 impl Causes {
+    /// The sums below are held at the largest where figures from a file are beyond all reason.
     pub fn total_ns(&self) -> u64 {
-        self.0.iter().sum()
+        self.0.into_iter().fold(0, u64::saturating_add)
     }
 
     /// Share of the total, 0 to 1; 0 when there is no time at all.
@@ -83,11 +84,15 @@ impl Causes {
     }
 
     pub fn data_stall_ns(&self) -> u64 {
-        self.iter().filter(|(cause, _)| cause.is_data_stall()).map(|(_, ns)| ns).sum()
+        self.sum_of(Cause::is_data_stall)
     }
 
     pub fn checkpoint_stall_ns(&self) -> u64 {
-        self.iter().filter(|(cause, _)| cause.is_checkpoint_stall()).map(|(_, ns)| ns).sum()
+        self.sum_of(Cause::is_checkpoint_stall)
+    }
+
+    fn sum_of(&self, is_one: fn(Cause) -> bool) -> u64 {
+        self.iter().filter(|(cause, _)| is_one(*cause)).map(|(_, ns)| ns).fold(0, u64::saturating_add)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Cause, u64)> + '_ {
@@ -115,7 +120,7 @@ impl IndexMut<Cause> for Causes {
 impl AddAssign<&Causes> for Causes {
     fn add_assign(&mut self, other: &Causes) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
-            *mine += theirs;
+            *mine = mine.saturating_add(theirs);
         }
     }
 }

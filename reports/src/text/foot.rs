@@ -8,15 +8,18 @@ use std::path::Path;
 
 const LABEL: usize = 11;
 
-pub(super) fn write(summary: &RunSummary, recording: Option<&Path>, page: &mut Page<'_>) {
+pub(super) fn write(summary: &RunSummary, recordings: &[&Path], notes: &[String], page: &mut Page<'_>) {
     page.gap();
     evidence(summary, page);
     page.labelled("Delivered", LABEL, &delivered(summary), Ink::Dim);
     if summary.overhead.wall_ns > 0 {
         page.labelled("Cost", LABEL, &cost(summary), Ink::Dim);
     }
-    if let Some(recording) = recording {
+    for recording in recordings {
         page.labelled("Recording", LABEL, &recording.display().to_string(), Ink::Plain);
+    }
+    for note in notes {
+        page.labelled("Note", LABEL, note, Ink::Plain);
     }
 }
 
@@ -30,8 +33,8 @@ fn evidence(summary: &RunSummary, page: &mut Page<'_>) {
         let agreement = agreement.map(|agreement| format!("; {agreement}")).unwrap_or_default();
         page.labelled("Evidence", LABEL, &format!("kernel and loader shim{agreement}"), Ink::Dim);
     } else {
-        page.labelled("Evidence", LABEL, &in_words("kernel", kernel), ink(kernel));
-        page.labelled("", LABEL, &in_words("loader shim", shim), ink(shim));
+        page.labelled("Evidence", LABEL, &format!("kernel: {}", evidence_in_words(kernel)), ink(kernel));
+        page.labelled("", LABEL, &format!("loader shim: {}", evidence_in_words(shim)), ink(shim));
         if let Some(agreement) = agreement {
             page.labelled("", LABEL, &agreement, Ink::Plain);
         }
@@ -47,12 +50,13 @@ fn evidence(summary: &RunSummary, page: &mut Page<'_>) {
     }
 }
 
-fn in_words(name: &str, state: &EvidenceState) -> String {
+/// Whether a kind of evidence was there, and why not.
+pub(crate) fn evidence_in_words(state: &EvidenceState) -> String {
     match state {
-        EvidenceState::On => format!("{name}: on"),
-        EvidenceState::Off => format!("{name}: not used"),
-        EvidenceState::Partial(missing) => format!("{name}: partly; {missing}"),
-        EvidenceState::Missing(reason) => format!("{name}: missing; {reason}"),
+        EvidenceState::On => "on".to_owned(),
+        EvidenceState::Off => "not used".to_owned(),
+        EvidenceState::Partial(missing) => format!("partly; {missing}"),
+        EvidenceState::Missing(reason) => format!("missing; {reason}"),
     }
 }
 
@@ -60,7 +64,7 @@ fn ink(state: &EvidenceState) -> Ink {
     if matches!(state, EvidenceState::Partial(_) | EvidenceState::Missing(_)) { Ink::Plain } else { Ink::Dim }
 }
 
-fn delivered(summary: &RunSummary) -> String {
+pub(crate) fn delivered(summary: &RunSummary) -> String {
     let lost = summary.losses.iter().fold(0u64, |sum, loss| sum.saturating_add(loss.count));
     let delivered = summary.overhead.records;
     if lost == 0 {
@@ -81,7 +85,7 @@ fn delivered(summary: &RunSummary) -> String {
     )
 }
 
-fn cost(summary: &RunSummary) -> String {
+pub(crate) fn cost(summary: &RunSummary) -> String {
     let overhead = &summary.overhead;
     let core = |ns: u64| units::percent_exact(units::share(ns, overhead.wall_ns));
     let mut text = format!(

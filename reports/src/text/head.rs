@@ -20,19 +20,7 @@ pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
         facts.push(job.name.clone());
     }
     facts.push(format!("pid {}", job.pid));
-    let end_ns = job.ended_wall_ns.map(|ended| ended.saturating_sub(job.started_wall_ns));
-    let took_ns = end_ns.unwrap_or(summary.overhead.wall_ns);
-    facts.push(match (job.exit_code, job.ended_wall_ns) {
-        (Some(0), _) => format!("finished after {}", units::duration(took_ns)),
-        (Some(code), _) => format!("{} after {}", exit(code), units::duration(took_ns)),
-        (None, Some(_)) if job.attached => {
-            format!("watched for {}", units::duration(summary.overhead.wall_ns))
-        }
-        (None, Some(_)) => {
-            format!("its end was not seen; what is here goes up to {}", units::duration(took_ns))
-        }
-        (None, None) => format!("running for {}", units::duration(took_ns)),
-    });
+    facts.push(ending(summary));
     if !summary.host.host.is_empty() {
         facts.push(summary.host.host.clone());
     }
@@ -48,6 +36,24 @@ pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
     }
 }
 
+/// How the run ended, or how long it has gone on for.
+pub(crate) fn ending(summary: &RunSummary) -> String {
+    let job = &summary.job;
+    let end_ns = job.ended_wall_ns.map(|ended| ended.saturating_sub(job.started_wall_ns));
+    let took_ns = end_ns.unwrap_or(summary.overhead.wall_ns);
+    match (job.exit_code, job.ended_wall_ns) {
+        (Some(0), _) => format!("finished after {}", units::duration(took_ns)),
+        (Some(code), _) => format!("{} after {}", exit(code), units::duration(took_ns)),
+        (None, Some(_)) if job.attached => {
+            format!("watched for {}", units::duration(summary.overhead.wall_ns))
+        }
+        (None, Some(_)) => {
+            format!("its end was not seen; what is here goes up to {}", units::duration(took_ns))
+        }
+        (None, None) => format!("running for {}", units::duration(took_ns)),
+    }
+}
+
 fn verdict(summary: &RunSummary, page: &mut Page<'_>) {
     let sentence = match summary.verdict.sentence.as_str() {
         "" => "not measured yet",
@@ -58,7 +64,8 @@ fn verdict(summary: &RunSummary, page: &mut Page<'_>) {
     }
 }
 
-fn why(diagnosis: &Diagnosis) -> String {
+/// Finding and evidence of a diagnosis, with its name and what is at stake.
+pub(crate) fn why(diagnosis: &Diagnosis) -> String {
     let Diagnosis { name, finding, evidence, share, .. } = diagnosis;
     let colon = if finding.trim_end().ends_with(['.', '!', '?', ':', ';']) { "" } else { ":" };
     let said = if evidence.is_empty() { finding.clone() } else { format!("{finding}{colon} {evidence}") };

@@ -2,7 +2,7 @@
 
 use super::{Page, shares, total_ns, training};
 use crate::style::{Ink, Line, Style, left, right};
-use crate::units;
+use crate::{palette, units};
 use stallscope_model::{Cause, Causes, LoaderFacts, Phase, PhaseSummary, RunSummary};
 use unicode_width::UnicodeWidthStr;
 
@@ -56,10 +56,11 @@ fn spread(total: &PhaseSummary) -> Option<String> {
 fn loaders(summary: &RunSummary) -> Vec<String> {
     let Some(rank) = summary.ranks.first() else { return Vec::new() };
     let several = rank.facts.loaders.len() > 1;
-    rank.facts.loaders.iter().map(|loader| in_words(loader, several)).collect()
+    rank.facts.loaders.iter().map(|loader| loader_in_words(loader, several)).collect()
 }
 
-fn in_words(loader: &LoaderFacts, several: bool) -> String {
+/// How a loader is set; by its number where there are several.
+pub(crate) fn loader_in_words(loader: &LoaderFacts, several: bool) -> String {
     let mut facts = Vec::new();
     if !loader.dataset.is_empty() {
         facts.push(match loader.dataset_len {
@@ -232,26 +233,17 @@ fn fill(cause: Cause, style: &Style) -> char {
     match (style.colour, style.unicode) {
         (true, true) if cause == Cause::Unknown => '░',
         (true, true) => '▇',
-        (false, true) => ['░', '█', '▓', '▞', '▒', '▚', '▤', '▥', '┄', '?'][cause as usize],
-        (_, false) => ['.', '#', '%', '!', '>', '^', 's', 'w', '-', '?'][cause as usize],
+        (_, unicode) => palette::pattern(cause, unicode),
     }
 }
 
 fn ink(cause: Cause) -> Ink {
-    Ink::Colour(match cause {
-        Cause::Compute => 32,
-        Cause::Fetch => 31,
-        Cause::Prep => 33,
-        Cause::Starved => 95,
-        Cause::Transfer => 36,
-        Cause::Preempted => 35,
-        Cause::Snapshot => 94,
-        Cause::Persist => 34,
-        Cause::Peer | Cause::Unknown => 90,
-    })
+    let index = palette::index(cause);
+    Ink::Colour(if index < 8 { 30 + index } else { 82 + index })
 }
 
-fn meaning(cause: Cause) -> &'static str {
+/// What a cause means, in a few words.
+pub(crate) fn meaning(cause: Cause) -> &'static str {
     match cause {
         Cause::Compute => "own work, or the device's",
         Cause::Fetch => "the batch was being read",

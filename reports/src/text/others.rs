@@ -127,9 +127,16 @@ fn together(workers: &[WorkerLoad]) -> WorkerLoad {
 }
 
 fn checkpoints(summary: &RunSummary, page: &mut Page<'_>) {
+    if let Some(text) = saved_in_words(summary) {
+        page.heading("Checkpoints", &text);
+    }
+}
+
+/// How many checkpoints there were, and what training paid for them; `None` where there was none.
+pub(crate) fn saved_in_words(summary: &RunSummary) -> Option<String> {
     let saved = summary.ranks.iter().filter(|rank| rank.checkpoints.count > 0);
     // Ranks save together: the one that was blocked longest is what the job paid.
-    let Some(rank) = saved.max_by_key(|rank| rank.checkpoints.blocked_ns) else { return };
+    let rank = saved.max_by_key(|rank| rank.checkpoints.blocked_ns)?;
     let saved = &rank.checkpoints;
     let mut text = units::count(saved.count);
     if saved.bytes > 0 {
@@ -143,5 +150,5 @@ fn checkpoints(summary: &RunSummary, page: &mut Page<'_>) {
     if saved.background_ns > 0 {
         text.push_str(&format!("; {} in the background", units::duration(saved.background_ns)));
     }
-    page.heading("Checkpoints", &text);
+    Some(text)
 }

@@ -1,5 +1,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod recordings;
+
 use stallscope_model::*;
 use stallscope_reports::Style;
 
@@ -68,6 +70,10 @@ fn worker(pid: u32) -> WorkerLoad {
         idle_ns: 3 * S,
         read_bytes: 301_000_000,
     }
+}
+
+fn file(path: &str, mount: &str, wait_ms: u64, waits: u64) -> FileWait {
+    FileWait { path: path.into(), mount: mount.into(), wait_ns: wait_ms * MS, waits }
 }
 
 fn rank(number: u32, world_size: u32, phases: Vec<PhaseSummary>) -> RankSummary {
@@ -159,6 +165,16 @@ pub(crate) fn fetch_bound() -> RunSummary {
                 share: 0.02,
             },
         ],
+        files: vec![
+            file("/data/imagenette/…/n03425413/n03425413_12803.JPEG", "/data", 412, 9),
+            file("/data/imagenette/…/n03888257/n03888257_44731.JPEG", "/data", 366, 8),
+            file("/home/ada/runs/model.pt", "/", 301, 12),
+        ],
+        mounts: vec![
+            MountWait { mount: "/data".into(), fs_type: "nfs4".into(), wait_ns: 61 * S, waits: 75_310 },
+            MountWait { mount: "/".into(), fs_type: "overlay".into(), wait_ns: S, waits: 41 },
+            MountWait { mount: "unknown".into(), fs_type: String::new(), wait_ns: S / 40, waits: 3 },
+        ],
         verdict: Verdict {
             finding: "fetch-bound".into(),
             sentence: "fetch-bound: 61% of training time waits for storage; about 26 of 44 seconds".into(),
@@ -227,6 +243,8 @@ pub(crate) fn shim_only() -> RunSummary {
                 .into(),
         ),
         disagreement_share: None,
+        files: Vec::new(),
+        mounts: Vec::new(),
         overhead: Overhead { kernel_cpu_ns: None, ..base().overhead },
         ..fetch_bound()
     }
@@ -279,6 +297,8 @@ pub(crate) fn long_names() -> RunSummary {
         "a-very-long-name-that-somebody-generated-from-all-the-hyper-parameters-lr-0.1-wd-1e-4".into();
     summary.job.command =
         vec!["python".into(), "-c".into(), "print('\x1b[2J')\nörgerlich".into(), "x".repeat(300)];
+    summary.files[0].path = format!("/data/\x1b[2J{}/shard\u{202e}.tar", "deep/".repeat(40));
+    summary.mounts[0].mount = format!("/{}", "m".repeat(200));
     summary.ranks[0].facts.loaders[0].dataset = "ConcatDataset\u{202e}tesataD".into();
     summary.ranks[0].facts.unavailable = vec![
         "torch.save is not the function it was in any known torch: its checkpoints are not told apart".into(),

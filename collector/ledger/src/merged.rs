@@ -1,0 +1,140 @@
+//! The job's ledger over ranks that several collectors saw, made again from their closed steps.
+
+use crate::attribute::Unexplained;
+use crate::rank::Closed;
+use crate::ranks::Job;
+use crate::summary::Figures;
+use crate::{diagnose, verdict};
+use stallscope_model::{Causes, Diagnosis, Phase, PhaseSummary, RankSummary, StepLedger, Verdict};
+use std::collections::BTreeMap;
+
+/// Steps between two looks at what every rank has delivered.
+const SETTLE_EVERY: u64 = 1024;
+/// Findings that need what only the collector of a rank knows; its own are to be shown instead.
+pub const OF_ONE_COLLECTOR: [&str; 3] = ["unexplained-time", "evidence-disagrees", "evidence-missing"];
+
+/// Aligns the steps of ranks as their collectors would have done together. A recorded step says what it was spent
+/// on but not in which order: waits for data count as its wait for a batch, everything else as its work.
+#[derive(Debug, Default)]
+pub struct Merged {
+    job: Job,
+    /// The next step's index, by rank and phase.
+    next: BTreeMap<(u32, Phase), u64>,
+    steps: u64,
+    latest_ns: u64,
+    patience_ns: u64,
+}
+
+/// What is known of the job beside its steps.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct About {
+    pub disagreement_share: Option<f64>,
+    pub kernel_seen: bool,
+    pub shim_seen: bool,
+    /// Of all hosts, for advice; 0 when unknown.
+    pub cpus: u32,
+}
+
+/// The job's part of a summary.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct JobSummary {
+    pub phases: Vec<PhaseSummary>,
+    /// Without those [`OF_ONE_COLLECTOR`].
+    pub diagnoses: Vec<Diagnosis>,
+    pub verdict: Verdict,
+}
+
+impl Merged {
+    /// Waits for steps of all of `ranks`.
+    pub fn new(ranks: impl IntoIterator<Item = u32>) -> Merged {
+        let mut job = Job::default();
+        ranks.into_iter().for_each(|rank| job.member(rank));
+        Merged { job, patience_ns: crate::Config::default().rank_patience_ns, ..Merged::default() }
+    }
+
+    /// Takes the next step of a rank, or `count` of them whose sums `step` has. Ranks should come about evenly: one
+    /// that is thousands of steps behind the others is left out of the job's ledger.
+    pub fn add(&mut self, step: &StepLedger, count: u64) {
+        self.latest_ns = self.latest_ns.max(step.end_ns);
+        let next = self.next.entry((step.rank, step.phase)).or_default();
+        // A hole takes no time, so that what comes after it stays aligned; one beyond all reason is damage.
+        let hole = step.index.saturating_sub(*next).min(SETTLE_EVERY);
+        *next = step.index.saturating_add(count).max(*next);
+        for _ in 0..hole {
+            self.job.add(step.rank, &part(&StepLedger { causes: Causes::default(), ..step.clone() }, 1, 0));
+        }
+        for nth in 0..count {
+            self.job.add(step.rank, &part(step, count, nth));
+            self.steps += 1;
+            if self.steps.is_multiple_of(SETTLE_EVERY) {
+                self.job.settle(self.latest_ns, self.patience_ns);
+            }
+        }
+    }
+
+    /// The rank has no more steps.
+    pub fn end(&mut self, rank: u32) {
+        self.job.end(rank);
+    }
+
+    /// What the job was spent on, whose causes the slowest rank's are, and what follows from it.
+    pub fn conclude(mut self, ranks: &[RankSummary], about: &About) -> JobSummary {
+        ranks.iter().for_each(|rank| self.job.end(rank.facts.rank));
+        self.job.settle(u64::MAX, 0);
+        let training: Vec<Causes> = ranks.iter().map(training).collect();
+        let slowest_ns = self.job.slowest_ns.values().copied().fold(0, u64::saturating_add);
+        let slowest = |rank: &RankSummary| {
+            let own_ns = self.job.slowest_ns.get(&rank.facts.rank).copied().unwrap_or(0);
+            if slowest_ns == 0 { 0.0 } else { own_ns as f64 / slowest_ns as f64 }
+        };
+        let tallies = &self.job.tallies;
+        let total = tallies.phase(Phase::Training);
+        let (phase, total) = match total.steps {
+            0 => (Phase::Evaluation, tallies.phase(Phase::Evaluation)),
+            _ => (Phase::Training, total),
+        };
+        let figures = Figures {
+            total,
+            phase,
+            ranks,
+            training,
+            slowest_share: ranks.iter().map(slowest).collect(),
+            unexplained: Unexplained::default(),
+            transfer_behind_fault_share: 0.0,
+            disagreement_share: about.disagreement_share,
+            kernel_seen: about.kernel_seen,
+            shim_seen: about.shim_seen,
+            cpus: about.cpus,
+        };
+        let mut diagnoses = diagnose::all(&figures);
+        diagnoses.retain(|found| !OF_ONE_COLLECTOR.contains(&found.name.as_str()));
+        JobSummary { phases: tallies.summaries(), diagnoses, verdict: verdict::of(&figures) }
+    }
+}
+
+/// The `nth` of `count` like steps that add up to `step`.
+fn part(step: &StepLedger, count: u64, nth: u64) -> Closed {
+    let share = |sum: u64| sum / count + u64::from(nth < sum % count);
+    let causes = Causes(step.causes.0.map(share));
+    let (mut own, mut wait) = (causes, Causes::default());
+    for (cause, ns) in causes.iter().filter(|(cause, _)| cause.is_data_stall()) {
+        (own[cause], wait[cause]) = (0, ns);
+    }
+    let step = StepLedger {
+        start_ns: step.end_ns.saturating_sub(causes.total_ns()),
+        end_ns: step.end_ns.max(causes.total_ns()),
+        causes,
+        hidden_ns: step.hidden_ns.map(share),
+        samples: share(step.samples.into()) as u32,
+        ..step.clone()
+    };
+    Closed { step, own, wait }
+}
+
+fn training(rank: &RankSummary) -> Causes {
+    let mut causes = Causes::default();
+    for phase in rank.phases.iter().filter(|phase| phase.phase == Phase::Training) {
+        causes += &phase.causes;
+    }
+    causes
+}

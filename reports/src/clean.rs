@@ -1,0 +1,64 @@
+//! Foreign texts in markdown: shown, and nothing else.
+
+/// A text between others: nothing in it begins markup, a table's cell, a mention or a link.
+pub(crate) fn text(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for (nth, word) in stallscope_look::clean(text, true).split(' ').enumerate() {
+        if nth > 0 {
+            safe.push(' ');
+        }
+        // What a forge makes links and mentions of even where it is escaped.
+        let linked = word.contains('@')
+            || word.contains("://")
+            || word.contains("www.")
+            || word.contains('#') && word.contains(|char: char| char.is_ascii_digit());
+        if linked {
+            safe.push_str(&code(&word.replace('|', "¦")));
+        } else {
+            safe.extend(word.chars().flat_map(|char| {
+                let escape = "\\`*_[]<>|~&$#!".contains(char).then_some('\\');
+                escape.into_iter().chain([char])
+            }));
+        }
+    }
+    safe
+}
+
+/// A name, path or command as code; nothing for nothing.
+pub(crate) fn code(text: &str) -> String {
+    let text = stallscope_look::clean(text, true);
+    let text = text.trim();
+    if text.is_empty() {
+        return String::new();
+    }
+    // More backticks around it than there are in a row within it.
+    let longest = text.split(|char| char != '`').map(str::len).max().unwrap_or(0);
+    let fence = "`".repeat(longest + 1);
+    let gap = if text.starts_with('`') || text.ends_with('`') { " " } else { "" };
+    format!("{fence}{gap}{text}{gap}{fence}")
+}
+
+/// The same within a table, where a bar ends the cell even within code.
+pub(crate) fn cell(name: &str) -> String {
+    if name.contains('|') { text(name) } else { code(name) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_stay_sentences() {
+        assert_eq!(
+            text("54% waits, 4.4 MiB/s: raise num_workers"),
+            "54% waits, 4.4 MiB/s: raise num\\_workers"
+        );
+        assert_eq!(text("<b>|x|\n# @ada fixes #12"), "\\<b\\>\\|x\\| \\# `@ada` fixes `#12`");
+    }
+
+    #[test]
+    fn names_are_code() {
+        assert_eq!([code(""), code("a*b"), code("a`b"), code("``")], ["", "`a*b`", "``a`b``", "``` `` ```"]);
+        assert_eq!([cell("a b"), cell("a|b")], ["`a b`", "a\\|b"]);
+    }
+}

@@ -1,0 +1,75 @@
+//! A run as a folder of CSV files, one table each: for spreadsheets, pandas and R.
+
+use crate::file::write_whole;
+use crate::tables::{TABLES, Table, Value};
+use crate::{Error, Run};
+use std::borrow::Cow;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Writes every table into `folder`, which is created where it is missing; files of an earlier report there are
+/// replaced. Gives the files.
+///
+/// # Errors
+/// The folder cannot be written to, or a recording can no longer be read.
+pub fn write(run: &Run, folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    std::fs::create_dir_all(folder).map_err(Error::at(folder))?;
+    TABLES
+        .iter()
+        .map(|table| {
+            let path = folder.join(format!("{}.csv", table.name));
+            write_whole(&path, |out| write_table(table, run, out))?;
+            Ok(path)
+        })
+        .collect()
+}
+
+/// One table with a heading, by RFC 4180 but with Unix line ends.
+fn write_table(table: &Table, run: &Run, out: &mut dyn Write) -> Result<(), Error> {
+    let mut csv = csv::Writer::from_writer(out);
+    let failed = |error: csv::Error| Error::Output(error.into());
+    csv.write_record(table.columns().iter().map(|column| column.name)).map_err(failed)?;
+    table.each_row(run, |row| {
+        for cell in row {
+            csv.write_field(field(cell).as_bytes()).map_err(failed)?;
+        }
+        csv.write_record(None::<&[u8]>).map_err(failed)
+    })?;
+    Ok(csv.flush()?)
+}
+
+fn field<'a>(value: &'a Value<'_>) -> Cow<'a, str> {
+    match value {
+        Value::Empty => Cow::Borrowed(""),
+        Value::Count(count) => count.to_string().into(),
+        Value::Code(code) => code.to_string().into(),
+        Value::Share(share) if share.is_finite() => share.to_string().into(),
+        Value::Share(_) => Cow::Borrowed(""),
+        Value::Flag(true) => Cow::Borrowed("true"),
+        Value::Flag(false) => Cow::Borrowed("false"),
+        Value::Text(text) => guarded(text),
+    }
+}
+
+/// A text that a spreadsheet would take for a formula gets an apostrophe before it, by which it does not.
+fn guarded(text: &str) -> Cow<'_, str> {
+    match text.trim_start().chars().next() {
+        Some('=' | '+' | '-' | '@' | '＝' | '＋' | '－' | '＠') => format!("'{text}").into(),
+        _ => text.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_looks_like_a_formula_is_none() {
+        for formula in ["=1+1", "+1", "-cmd", "@SUM(A1)", " =1", "＝1"] {
+            assert_eq!(guarded(formula), format!("'{formula}"));
+        }
+        for text in ["", "train", "a=1", "'x"] {
+            assert_eq!(guarded(text), text);
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Files that are there whole or not at all.
+
+use crate::Error;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+/// Writes `path` by way of a file beside it, which then takes its place. Something that is no plain file, like a
+/// pipe, is written to as it is.
+///
+/// # Errors
+/// The folder or the file cannot be written to, or `write` failed; then what was at `path` is still there.
+pub fn write_whole(
+    path: &Path,
+    write: impl FnOnce(&mut (dyn Write + Send)) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let at = Error::at(path);
+    if fs::metadata(path).is_ok_and(|facts| !facts.is_file()) {
+        let mut out = BufWriter::new(File::options().write(true).open(path).map_err(&at)?);
+        write(&mut out)?;
+        return out.flush().map_err(&at);
+    }
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.part", std::process::id()));
+    let part = path.with_file_name(name);
+    let written = (|| {
+        let mut out = BufWriter::new(File::options().write(true).create_new(true).open(&part).map_err(&at)?);
+        write(&mut out)?;
+        out.flush().map_err(&at)?;
+        drop(out);
+        fs::rename(&part, path).map_err(&at)
+    })();
+    if written.is_err() {
+        let _ = fs::remove_file(&part);
+    }
+    written
+}

@@ -1,0 +1,106 @@
+//! A run as markdown, to be put into a pull request: the answer, the figures by cause, what to do; the rest folded.
+
+mod more;
+
+use crate::clean::{code, text};
+use crate::text::{ending, meaning, training};
+use crate::{Error, Run, units};
+use stallscope_model::{Diagnosis, PhaseSummary};
+use std::fmt::Write as _;
+use std::io::Write;
+
+/// Writes the report.
+///
+/// # Errors
+/// `out` cannot be written to.
+pub fn write(run: &Run, out: &mut dyn Write) -> Result<(), Error> {
+    let mut page = String::new();
+    head(run, &mut page);
+    if let Some(total) = training(&run.summary.phases) {
+        causes(&total, &mut page);
+    }
+    diagnoses(&run.summary.diagnoses, &mut page);
+    for note in &run.notes {
+        line(&mut page, format_args!("> {}\n", text(note)));
+    }
+    more::write(run, &mut page);
+    Ok(out.write_all(page.as_bytes())?)
+}
+
+/// Into a string nothing fails.
+fn line(page: &mut String, line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(page, "{line}");
+}
+
+fn head(run: &Run, page: &mut String) {
+    let summary = &run.summary;
+    let sentence = match summary.verdict.sentence.as_str() {
+        "" => "not measured yet",
+        sentence => sentence,
+    };
+    line(page, format_args!("**{}**\n", text(sentence)));
+    let mut facts = vec![text(&ending(summary))];
+    if summary.ranks.len() > 1 {
+        facts.push(units::counted(summary.ranks.len() as u64, "rank"));
+    }
+    for (number, noun) in [(u64::from(summary.host.cpus), "CPU"), (summary.host.gpus.len() as u64, "GPU")] {
+        if number > 0 {
+            facts.push(units::counted(number, noun));
+        }
+    }
+    let name = [code(&summary.job.name), code(&summary.host.host)];
+    let name: Vec<&str> = name.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();
+    let colon = if name.is_empty() { "" } else { ": " };
+    line(page, format_args!("{}{colon}{}\n", name.join(" on "), facts.join(", ")));
+}
+
+fn causes(total: &PhaseSummary, page: &mut String) {
+    let steps = total.steps.max(1);
+    let whole_ns = total.causes.0.into_iter().fold(0, u64::saturating_add);
+    line(page, format_args!("| cause | time | share | a step | |"));
+    line(page, format_args!("|:--|--:|--:|--:|:--|"));
+    for (cause, ns) in total.causes.iter().filter(|(_, ns)| *ns > 0) {
+        line(
+            page,
+            format_args!(
+                "| `{}` | {} | {} | {} | {} |",
+                cause.name(),
+                units::duration(ns),
+                units::percent_exact(units::share(ns, whole_ns)),
+                units::duration(ns / steps),
+                meaning(cause)
+            ),
+        );
+    }
+    let samples = match total.samples {
+        0 => String::new(),
+        samples => format!(", {} samples/s", units::per_second(samples, total.wall_ns)),
+    };
+    line(
+        page,
+        format_args!(
+            "| **training** | **{}** | | **{}** | {}{samples} |\n",
+            units::duration(total.wall_ns),
+            units::duration(total.wall_ns / steps),
+            units::counted(total.steps, "step")
+        ),
+    );
+}
+
+fn diagnoses(diagnoses: &[Diagnosis], page: &mut String) {
+    for found in diagnoses {
+        let share = match units::percent(found.share).as_str() {
+            "0%" => String::new(),
+            share => format!(" ({share})"),
+        };
+        let evidence =
+            if found.evidence.is_empty() { String::new() } else { format!(": {}", text(&found.evidence)) };
+        line(page, format_args!("- {}{share}: {}{evidence}", code(&found.name), text(&found.finding)));
+        if !found.advice.is_empty() {
+            line(page, format_args!("  → {}", text(&found.advice)));
+        }
+    }
+    if !diagnoses.is_empty() {
+        page.push('\n');
+    }
+}

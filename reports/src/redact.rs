@@ -1,0 +1,201 @@
+//! A report that may leave the house: without paths, hosts, users and command lines.
+
+use crate::Run;
+use crate::run::name;
+use stallscope_model::{EvidenceState, RunSummary};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+impl Run {
+    /// Puts words like `host-1`, `path-2` and `mount-1` for every path, host, user and command line; the same word
+    /// for the same thing throughout. In sentences too: what was written elsewhere in this run is replaced there,
+    /// and so is whatever looks like a path. A job called like its script is called `job`.
+    pub fn redact(&mut self) {
+        let mut words = Words::default();
+        for host in &mut self.hosts {
+            words.hide("host", &mut host.host);
+        }
+        for source in &mut self.sources {
+            words.hide("host", &mut source.host);
+            let called = words.word("recording", &name(&source.path));
+            words.hide_path(&source.path.to_string_lossy());
+            source.path = PathBuf::from(called);
+        }
+        of_summary(&mut self.summary, &mut words);
+        for note in &mut self.notes {
+            words.scrub(note);
+        }
+    }
+}
+
+fn of_summary(summary: &mut RunSummary, words: &mut Words) {
+    let several: Vec<&str> = summary.host.host.split(", ").collect();
+    summary.host.host = several.iter().map(|host| words.word("host", host)).collect::<Vec<_>>().join(", ");
+    for rank in &mut summary.ranks {
+        words.hide("host", &mut rank.facts.host);
+    }
+    words.hide("user", &mut summary.job.user);
+    for word in std::mem::take(&mut summary.job.command) {
+        words.hide_argument(&word, &mut summary.job.name);
+    }
+    for mount in &mut summary.mounts {
+        words.hide_mount(&mut mount.mount);
+    }
+    for file in &mut summary.files {
+        words.hide_mount(&mut file.mount);
+        words.hide("path", &mut file.path);
+    }
+    // Sentences last, when everything is known that must not be in them.
+    words.scrub(&mut summary.job.name);
+    words.scrub(&mut summary.verdict.sentence);
+    for state in [&mut summary.kernel, &mut summary.shim] {
+        if let EvidenceState::Partial(why) | EvidenceState::Missing(why) = state {
+            words.scrub(why);
+        }
+    }
+    let unavailable = summary.ranks.iter_mut().flat_map(|rank| &mut rank.facts.unavailable);
+    let reasons = summary.probes.iter_mut().map(|probe| &mut probe.reason);
+    let losses = summary.losses.iter_mut().map(|loss| &mut loss.reason);
+    let found = summary
+        .diagnoses
+        .iter_mut()
+        .flat_map(|found| [&mut found.finding, &mut found.evidence, &mut found.advice]);
+    unavailable.chain(reasons).chain(losses).chain(found).for_each(|text| words.scrub(text));
+}
+
+/// What stands for what.
+#[derive(Debug, Default)]
+struct Words {
+    by_secret: BTreeMap<String, String>,
+    counts: BTreeMap<&'static str, usize>,
+}
+
+impl Words {
+    /// The word for `secret`; nothing for nothing.
+    fn word(&mut self, kind: &'static str, secret: &str) -> String {
+        if secret.is_empty() {
+            return String::new();
+        }
+        let counts = &mut self.counts;
+        let make = || {
+            let count = counts.entry(kind).or_default();
+            *count += 1;
+            format!("{kind}-{count}")
+        };
+        self.by_secret.entry(secret.to_owned()).or_insert_with(make).clone()
+    }
+
+    fn hide(&mut self, kind: &'static str, text: &mut String) {
+        *text = self.word(kind, text);
+    }
+
+    /// The root says nothing of anybody.
+    fn hide_mount(&mut self, mount: &mut String) {
+        if mount != "/" {
+            self.hide("mount", mount);
+        }
+    }
+
+    fn hide_path(&mut self, path: &str) {
+        self.word("path", path);
+    }
+
+    /// Remembers what of an argument could be said elsewhere: it, its value, its file's name. A job called after
+    /// it, as jobs are that were given no name, loses that name.
+    fn hide_argument(&mut self, argument: &str, job: &mut String) {
+        let value = argument.split_once('=').map_or(argument, |(_, value)| value);
+        let file = value.rsplit('/').next().unwrap_or(value);
+        let stem = file.rsplit_once('.').map_or(file, |(stem, _)| stem);
+        if !stem.is_empty() && job == stem || job == file || job == argument {
+            *job = "job".to_owned();
+        }
+        for secret in [argument, value, file] {
+            // Interpreters, options and short numbers are words of our own sentences too.
+            let telling = secret.contains(['/', '.', '=', '@', '_']) || secret.len() > 12;
+            if telling && !secret.starts_with("--") {
+                self.word("argument", secret);
+            }
+        }
+    }
+
+    /// Replaces what is known, then what looks like a path.
+    fn scrub(&self, text: &mut String) {
+        for (secret, word) in self.by_secret.iter().rev() {
+            *text = replace_word(text, secret, word);
+        }
+        *text = without_paths(text);
+    }
+}
+
+/// Replaces `secret` where it is not a part of a longer word.
+fn replace_word(text: &str, secret: &str, word: &str) -> String {
+    let mut replaced = String::with_capacity(text.len());
+    let mut rest = text;
+    let part_of_word = |char: Option<char>| char.is_some_and(|char| char.is_alphanumeric() || char == '_');
+    while let Some(at) = rest.find(secret) {
+        let (before, after) = (&rest[..at], &rest[at + secret.len()..]);
+        let whole = !part_of_word(before.chars().next_back().or(replaced.chars().next_back()))
+            && !part_of_word(after.chars().next());
+        replaced.push_str(before);
+        replaced.push_str(if whole { word } else { secret });
+        rest = after;
+    }
+    replaced + rest
+}
+
+/// Puts `[path]` for what begins like a path: `/x`, `~/x`, `./x`, `../x`, but not for the slash of `samples/s`.
+fn without_paths(text: &str) -> String {
+    let ends = |char: char| char.is_whitespace() || "\"'`()[]{}<>;,|".contains(char);
+    let mut clean = String::with_capacity(text.len());
+    for piece in text.split_inclusive(ends) {
+        let word = piece.trim_end_matches(ends);
+        let from = word
+            .char_indices()
+            .find(|(at, char)| {
+                let before = word[..*at].chars().next_back();
+                *char == '/'
+                    && word[at + 1..].starts_with(|next: char| !next.is_whitespace())
+                    && !before.is_some_and(char::is_alphanumeric)
+            })
+            .map(|(at, _)| word[..at].trim_end_matches(['.', '~']).len());
+        match from {
+            Some(at) => {
+                clean.push_str(&word[..at]);
+                clean.push_str("[path]");
+                clean.push_str(&piece[word.len()..]);
+            }
+            // Two slashes and more are no unit.
+            None if word.matches('/').count() > 1 => {
+                clean.push_str("[path]");
+                clean.push_str(&piece[word.len()..]);
+            }
+            None => clean.push_str(piece),
+        }
+    }
+    clean
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_found_and_units_are_not() {
+        for (text, clean) in [
+            ("reads /data/x.jpg slowly", "reads [path] slowly"),
+            ("from ~/data, ../x and ./y.", "from [path], [path] and [path]"),
+            ("file=/a/b (4.4 MiB/s, 120 samples/s)", "file=[path] (4.4 MiB/s, 120 samples/s)"),
+            ("in data/train/x and/or not", "in [path] and/or not"),
+            ("a / b", "a / b"),
+            ("", ""),
+        ] {
+            assert_eq!(without_paths(text), clean, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_whole_words_are_replaced() {
+        assert_eq!(replace_word("vm and vms, vm", "vm", "host-1"), "host-1 and vms, host-1");
+        assert_eq!(replace_word("xvmvm vm.", "vm", "host-1"), "xvmvm host-1.");
+    }
+}

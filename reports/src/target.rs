@@ -1,0 +1,157 @@
+//! Where a report goes.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Where to write one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    Stdout,
+    File(Place),
+}
+
+/// A file or folder of a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub path: PathBuf,
+    /// There is one already, whose place it takes.
+    pub replaces: bool,
+}
+
+/// How a format of one file is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// Of its files.
+    pub ending: &'static str,
+    /// People read it where they are, so it goes to stdout unless a file is named.
+    pub read_at_once: bool,
+    /// No terminal can show it.
+    pub binary: bool,
+}
+
+/// Why a report cannot go there; one sentence with the way out.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misplaced {
+    #[error("this format is binary and would do your terminal no good: name a file with -o, or pipe it")]
+    BinaryOnTerminal,
+    #[error("this format is several files: name a folder with -o")]
+    FolderOnStdout,
+    #[error("{} is a recording, which no report replaces: name another file with -o", .0.display())]
+    Recording(PathBuf),
+    #[error("{} is a file, and this format is several: name a folder with -o", .0.display())]
+    NoFolder(PathBuf),
+}
+
+/// Where a report of one file goes: to `output`, whatever report is there already, `-` being stdout. Without it, to
+/// stdout or into the current folder under the run's `name`, or the first free of `NAME.2.html`, `NAME.3.html`, ….
+///
+/// # Errors
+/// A terminal cannot show it, or a recording would be lost.
+pub fn file(kind: Kind, output: Option<&Path>, name: &str, terminal: bool) -> Result<Target, Misplaced> {
+    let path = match output {
+        None if kind.read_at_once => return Ok(Target::Stdout),
+        None => return Ok(Target::File(free(name, kind.ending))),
+        Some(output) if output == Path::new("-") && kind.binary && terminal => {
+            return Err(Misplaced::BinaryOnTerminal);
+        }
+        Some(output) if output == Path::new("-") => return Ok(Target::Stdout),
+        Some(output) if output.is_dir() => output.join(format!("{}{}", file_name(name), kind.ending)),
+        Some(output) => output.to_path_buf(),
+    };
+    match is_recording(&path) {
+        true => Err(Misplaced::Recording(path)),
+        false => Ok(Target::File(Place { replaces: path.is_file(), path })),
+    }
+}
+
+/// The same for a report of several files: a folder, whose files of the same names are replaced.
+///
+/// # Errors
+/// There is a file in its place, or stdout was asked for.
+pub fn folder(ending: &str, output: Option<&Path>, name: &str) -> Result<Place, Misplaced> {
+    match output {
+        None => Ok(free(name, ending)),
+        Some(output) if output == Path::new("-") => Err(Misplaced::FolderOnStdout),
+        Some(output) if output.exists() && !output.is_dir() => Err(Misplaced::NoFolder(output.to_path_buf())),
+        Some(output) => Ok(Place {
+            path: output.to_path_buf(),
+            replaces: std::fs::read_dir(output).is_ok_and(|mut entries| entries.next().is_some()),
+        }),
+    }
+}
+
+/// A name in the current folder that nothing has.
+fn free(name: &str, ending: &str) -> Place {
+    let name = file_name(name);
+    let first = PathBuf::from(format!("{name}{ending}"));
+    let more = (2..100_000).map(|nth| PathBuf::from(format!("{name}.{nth}{ending}")));
+    let path = std::iter::once(first).chain(more).find(|path| !path.exists()).unwrap_or_default();
+    Place { path, replaces: false }
+}
+
+/// A job's name as a part of a file's.
+fn file_name(name: &str) -> String {
+    let safe = |char: char| if char.is_alphanumeric() || "-_. ".contains(char) { char } else { '_' };
+    let name: String = name.chars().map(safe).take(100).collect();
+    match name.trim_matches(['.', ' ']) {
+        "" => "run".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+/// By its ending, or because it begins like every SQLite file.
+fn is_recording(path: &Path) -> bool {
+    let mut head = [0; 16];
+    path.extension().is_some_and(|extension| extension == "stall")
+        || path.is_file()
+            && std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut head)).is_ok()
+            && &head == b"SQLite format 3\0"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: Kind = Kind { ending: ".txt", read_at_once: true, binary: false };
+    const HTML: Kind = Kind { ending: ".html", read_at_once: false, binary: false };
+    const TRACE: Kind = Kind { ending: ".perfetto-trace", read_at_once: false, binary: true };
+
+    fn place(path: impl Into<PathBuf>, replaces: bool) -> Place {
+        Place { path: path.into(), replaces }
+    }
+
+    #[test]
+    fn texts_are_read_and_the_rest_is_kept() {
+        assert_eq!(file(TEXT, None, "a", true), Ok(Target::Stdout));
+        assert_eq!(file(HTML, None, "no such/run", true), Ok(Target::File(place("no such_run.html", false))));
+        assert_eq!(folder("-csv", None, "no such/run"), Ok(place("no such_run-csv", false)));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_said() {
+        let stdout = Some(Path::new("-"));
+        assert_eq!(folder("-csv", stdout, "a"), Err(Misplaced::FolderOnStdout));
+        assert_eq!(file(TRACE, stdout, "a", true), Err(Misplaced::BinaryOnTerminal));
+        assert_eq!(file(TRACE, stdout, "a", false), Ok(Target::Stdout));
+        assert_eq!(file(HTML, stdout, "a", true), Ok(Target::Stdout));
+        assert_eq!(
+            file(HTML, Some(Path::new("a.stall")), "a", true),
+            Err(Misplaced::Recording("a.stall".into()))
+        );
+    }
+
+    #[test]
+    fn what_is_there_is_replaced_only_when_it_was_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let page = directory.path().join("a.html");
+        std::fs::write(&page, "old").unwrap();
+        assert_eq!(file(HTML, Some(directory.path()), "a", false), Ok(Target::File(place(&page, true))));
+        assert_eq!(folder("-csv", Some(&page), "a"), Err(Misplaced::NoFolder(page)));
+        assert_eq!(folder("-csv", Some(directory.path()), "a"), Ok(place(directory.path(), true)));
+        // `src` is there wherever this runs.
+        assert_eq!(folder("", None, "src"), Ok(place("src.2", false)));
+        let database = directory.path().join("kept");
+        std::fs::write(&database, b"SQLite format 3\0...").unwrap();
+        assert_eq!(file(HTML, Some(&database), "a", false), Err(Misplaced::Recording(database)));
+    }
+}

@@ -1,0 +1,69 @@
+//! Which files and mounts the job's tasks were blocked in.
+
+use super::Page;
+use crate::style::{Line, Style, left, right};
+use crate::units;
+use stallscope_model::RunSummary;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// Rows of each kind.
+const FILES: usize = 5;
+const MOUNTS: usize = 5;
+
+pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
+    let total_ns = summary.mounts.iter().fold(0, |sum: u64, mount| sum.saturating_add(mount.wait_ns));
+    if total_ns == 0 {
+        return;
+    }
+    let facts = format!(
+        "tasks were blocked in them for {}, whether or not training waited",
+        units::duration(total_ns)
+    );
+    page.heading("Files", &facts);
+    let mut rows: Vec<(String, u64, u64)> = Vec::new();
+    for file in summary.files.iter().take(FILES) {
+        rows.push((file.path.clone(), file.wait_ns, file.waits));
+    }
+    for mount in summary.mounts.iter().take(MOUNTS) {
+        let fs_type = match mount.fs_type.as_str() {
+            "" => String::new(),
+            fs_type => format!(" ({fs_type})"),
+        };
+        rows.push((format!("all of {}{fs_type}", mount.mount), mount.wait_ns, mount.waits));
+    }
+    let wide = page.style.columns() >= 60;
+    let figures = if wide { 31 } else { 17 };
+    let room = page.style.columns().saturating_sub(2 + figures);
+    for (name, wait_ns, waits) in &rows {
+        let share = units::percent_exact(units::share(*wait_ns, total_ns));
+        let mut line = Line::new(format!("  {}", left(&ending(page.style, name, room), room)))
+            .plain(right(&units::duration(*wait_ns), 9))
+            .bold(right(&share, 8));
+        if wide {
+            line = line.dim(right(&units::counted(*waits, "wait"), 14));
+        }
+        page.line(line);
+    }
+    let left_out = summary.mounts.len().saturating_sub(MOUNTS);
+    if left_out > 0 {
+        page.line(Line::default().dim(format!("  and {}", units::counted(left_out as u64, "more mount"))));
+    }
+}
+
+/// `text` if it fits, else "…" and its end: of a path that tells more than its beginning.
+fn ending(style: &Style, text: &str, columns: usize) -> String {
+    let text = style.clean(text);
+    if text.width() <= columns {
+        return text;
+    }
+    let more = if style.unicode { "…" } else { "..." };
+    let mut room = columns.saturating_sub(more.width());
+    let kept = text.char_indices().rev().take_while(|(_, char)| {
+        let width = char.width().unwrap_or(0);
+        let fits = width <= room;
+        room = room.saturating_sub(width);
+        fits
+    });
+    let start = kept.last().map_or(text.len(), |(place, _)| place);
+    format!("{more}{}", &text[start..])
+}
