@@ -44,6 +44,18 @@ impl View<'_> {
         seen
     }
 
+    /// Calls `each` for every stretch of `[a_ns, b_ns)` and every gap nothing is known of, in order.
+    pub(crate) fn each(&self, a_ns: u64, b_ns: u64, mut each: impl FnMut(u64, u64, Option<&Activity>)) {
+        let shim = &self.shim.timeline;
+        match self.kernel {
+            Some(timeline) => timeline.each(a_ns, b_ns, |from, to, activity| match activity {
+                Some(_) => each(from, to, activity),
+                None => shim.each(from, to, &mut each),
+            }),
+            None => shim.each(a_ns, b_ns, &mut each),
+        }
+    }
+
     pub(crate) fn covers(&self, to_ns: u64) -> bool {
         match self.kernel {
             Some(timeline) => timeline.covered_to_ns() >= to_ns,
@@ -138,6 +150,17 @@ pub(crate) struct Trainer<'a> {
 /// The trainer's own part `[a_ns, b_ns)`: outside any wait for a batch.
 pub(crate) fn own_part(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64) -> Attributed {
     let mut out = Attributed::default();
+    own_parts(trainer, a_ns, b_ns, |call, from, to| out = out.join(&own_rule(trainer, call, from, to)));
+    out
+}
+
+/// The stretches of `[a_ns, b_ns)` that each have one rule: calls and the work between them, in order.
+pub(crate) fn own_parts(
+    trainer: &Trainer<'_>,
+    a_ns: u64,
+    b_ns: u64,
+    mut each: impl FnMut(Option<CallKind>, u64, u64),
+) {
     let mut at_ns = a_ns;
     let first = trainer.calls.partition_point(|call| call.end_ns <= a_ns);
     for call in trainer.calls.range(first..).take_while(|call| call.start_ns < b_ns) {
@@ -145,11 +168,24 @@ pub(crate) fn own_part(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64) -> Attribute
         if from_ns >= to_ns {
             continue;
         }
-        own_work(trainer, at_ns, from_ns, &mut out);
-        in_call(trainer, call.kind, from_ns, to_ns, &mut out);
+        if at_ns < from_ns {
+            each(None, at_ns, from_ns);
+        }
+        each(Some(call.kind), from_ns, to_ns);
         at_ns = to_ns;
     }
-    own_work(trainer, at_ns, b_ns, &mut out);
+    if at_ns < b_ns {
+        each(None, at_ns, b_ns);
+    }
+}
+
+/// A stretch that is one call, or work between calls.
+pub(crate) fn own_rule(trainer: &Trainer<'_>, call: Option<CallKind>, a_ns: u64, b_ns: u64) -> Attributed {
+    let mut out = Attributed::default();
+    match call {
+        Some(kind) => in_call(trainer, kind, a_ns, b_ns, &mut out),
+        None => own_work(trainer, a_ns, b_ns, &mut out),
+    }
     out
 }
 
@@ -174,9 +210,6 @@ fn in_call(trainer: &Trainer<'_>, kind: CallKind, a_ns: u64, b_ns: u64, out: &mu
 }
 
 fn own_work(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64, out: &mut Attributed) {
-    if a_ns >= b_ns {
-        return;
-    }
     let seen = trainer.view.query(a_ns, b_ns);
     out.saw(&seen);
     let activity = &seen.activity;
@@ -224,28 +257,55 @@ pub(crate) struct Wait<'a> {
     pub(crate) slice_ns: u64,
 }
 
+/// How far the awaited batch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Its producer still makes another one: that is what stands in the way.
+    Before,
+    Making,
+    Ready,
+}
+
 /// Cuts a wait where the producer of the awaited batch changed what it was doing. After the batch was ready all
-/// of it is transfer. Earlier, time in which the producer still made another batch counts by what it did then:
-/// that is what stood in the way.
+/// of it is transfer.
 pub(crate) fn wait_part(wait: &Wait<'_>) -> Attributed {
     let mut out = Attributed::default();
+    wait_parts(wait, |stage, from, to| out = out.join(&wait_rule(wait, stage, from, to)));
+    out
+}
+
+/// The stretches of a wait that each have one rule, in order.
+pub(crate) fn wait_parts(wait: &Wait<'_>, mut each: impl FnMut(Stage, u64, u64)) {
     let ready_ns = wait.ready_ns.map_or(wait.exit_ns, |ready| ready.clamp(wait.enter_ns, wait.exit_ns));
-    let Some(producer) = &wait.producer else {
-        out.unknown(None, ready_ns - wait.enter_ns);
-        out.causes[Cause::Transfer] += wait.exit_ns - ready_ns;
-        return out;
-    };
     let start_ns = wait.start_ns.map_or(ready_ns, |start| start.clamp(wait.enter_ns, ready_ns));
-    produce(wait, producer, wait.enter_ns, start_ns, false, &mut out);
-    produce(wait, producer, start_ns, ready_ns, true, &mut out);
-    if ready_ns < wait.exit_ns {
-        let seen = producer.query(ready_ns, wait.exit_ns);
-        out.kernel_ns += seen.kernel_ns;
-        out.shim_ns += seen.shim_ns;
-        out.causes[Cause::Transfer] += wait.exit_ns - ready_ns;
-        if !wait.in_process {
-            out.transfer_behind_fault_ns += seen.activity.of(Blocked::Fault);
+    for (stage, from_ns, to_ns) in [
+        (Stage::Before, wait.enter_ns, start_ns),
+        (Stage::Making, start_ns, ready_ns),
+        (Stage::Ready, ready_ns, wait.exit_ns),
+    ] {
+        if from_ns < to_ns {
+            each(stage, from_ns, to_ns);
         }
+    }
+}
+
+/// A stretch of a wait within one stage.
+pub(crate) fn wait_rule(wait: &Wait<'_>, stage: Stage, a_ns: u64, b_ns: u64) -> Attributed {
+    let mut out = Attributed::default();
+    match (stage, &wait.producer) {
+        (Stage::Ready, producer) => {
+            out.causes[Cause::Transfer] += b_ns - a_ns;
+            if let Some(producer) = producer {
+                let seen = producer.query(a_ns, b_ns);
+                out.kernel_ns += seen.kernel_ns;
+                out.shim_ns += seen.shim_ns;
+                if !wait.in_process {
+                    out.transfer_behind_fault_ns += seen.activity.of(Blocked::Fault);
+                }
+            }
+        }
+        (_, None) => out.unknown(None, b_ns - a_ns),
+        (_, Some(producer)) => produce(wait, producer, a_ns, b_ns, stage == Stage::Making, &mut out),
     }
     out
 }
@@ -281,9 +341,6 @@ pub(crate) fn asleep(activity: &Activity) -> u64 {
 
 /// The part of a wait during which its producer was at work; `in_batch`: on the awaited batch.
 fn produce(wait: &Wait<'_>, producer: &View<'_>, a_ns: u64, b_ns: u64, in_batch: bool, out: &mut Attributed) {
-    if a_ns >= b_ns {
-        return;
-    }
     let seen = producer.query(a_ns, b_ns);
     out.saw(&seen);
     let activity = &seen.activity;

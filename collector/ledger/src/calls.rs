@@ -2,10 +2,11 @@
 
 use crate::attribute::{Call, CallKind};
 use stallscope_abi::lane::{Record, Saver};
-use stallscope_model::Checkpoints;
+use stallscope_model::{Cause, CheckpointEvent, Checkpoints};
 use std::collections::VecDeque;
 
 const MAX_CALLS: usize = 4096;
+const MAX_EVENTS: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
@@ -14,6 +15,9 @@ pub(crate) struct Calls {
     /// Checkpoints counted lately, so that one that turns out to have been called by another is taken back.
     recent: VecDeque<Saved>,
     pub(crate) checkpoints: Checkpoints,
+    /// Until they are taken.
+    pub(crate) events: VecDeque<CheckpointEvent>,
+    pub(crate) events_dropped: u64,
     pub(crate) dropped: u64,
 }
 
@@ -60,6 +64,7 @@ impl Calls {
         sums.bytes = sums.bytes.saturating_add(saved.bytes);
         let spent = if background { &mut sums.background_ns } else { &mut sums.blocked_ns };
         *spent = spent.saturating_add(span_ns);
+        self.tell(record, &saved);
         self.recent.push_back(saved);
         if self.recent.len() > 64 {
             self.recent.pop_front();
@@ -67,6 +72,29 @@ impl Calls {
         if !background {
             let kind = if record.b == 0 { CallKind::Snapshot } else { CallKind::Persist };
             self.insert(Call { start_ns, end_ns, kind });
+        }
+    }
+
+    /// The inner ones that were taken already are within it for whoever took them, too.
+    fn tell(&mut self, record: &Record, saved: &Saved) {
+        let inner = |event: &mut CheckpointEvent| {
+            event.background == saved.background
+                && event.start_ns >= saved.start_ns
+                && event.end_ns <= saved.end_ns
+        };
+        while self.events.pop_back_if(inner).is_some() {}
+        self.events.push_back(CheckpointEvent {
+            rank: 0,
+            start_ns: saved.start_ns,
+            end_ns: saved.end_ns,
+            saver: saver(record.id).to_owned(),
+            cause: if record.b == 0 { Cause::Snapshot } else { Cause::Persist },
+            background: saved.background,
+            bytes: saved.bytes,
+        });
+        if self.events.len() > MAX_EVENTS {
+            self.events.pop_front();
+            self.events_dropped += 1;
         }
     }
 
@@ -92,6 +120,17 @@ impl Calls {
 
     pub(crate) fn forget_before(&mut self, horizon_ns: u64) {
         while self.calls.pop_front_if(|call| call.end_ns <= horizon_ns).is_some() {}
+    }
+}
+
+fn saver(id: u32) -> &'static str {
+    let is = |saver: Saver| id == saver as u32;
+    match () {
+        _ if is(Saver::TorchSave) => "torch.save",
+        _ if is(Saver::DcpSave) => "dcp.save",
+        _ if is(Saver::DcpAsyncSave) => "dcp.async_save",
+        _ if is(Saver::Safetensors) => "safetensors",
+        _ => "other",
     }
 }
 

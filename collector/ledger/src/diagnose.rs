@@ -81,7 +81,7 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     let mut evidence = of_time(figures, share);
     let (mut sum, mut number) = (WorkerLoad::default(), 0u64);
     workers(figures).for_each(|load| {
-        crate::process::join_loads(&mut sum, load);
+        sum += load;
         number += 1;
     });
     if number > 0 && sum.wall_ns > 0 {

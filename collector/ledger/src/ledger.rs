@@ -1,7 +1,7 @@
 use crate::Config;
 use crate::handover::{Handover, Source};
 use crate::kernel_steps::KernelSteps;
-use crate::process::{Process, ProcessFacts, ProcessKind, join_loads};
+use crate::process::{Process, ProcessFacts, ProcessKind};
 use crate::rank::{Processes, Rank, owner};
 use crate::ranks::Job;
 use crate::steps::Phases;
@@ -9,7 +9,7 @@ use crate::summary::{Summary, summarise};
 use crate::timeline::Pushed;
 use stallscope_abi::kernel::{self, TaskSlot};
 use stallscope_abi::lane;
-use stallscope_model::{LoaderFacts, StepLedger};
+use stallscope_model::{LoaderFacts, StepLedger, WorkerPeriod};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Later times are no times: two years after boot.
@@ -43,6 +43,8 @@ pub struct Ledger {
     pub(crate) job: Job,
     pub(crate) lost: Lost,
     pub(crate) kernel_seen: bool,
+    /// Of workers that are gone, until they are taken.
+    pub(crate) last_periods: Vec<WorkerPeriod>,
     kernel_steps: KernelSteps,
     out: VecDeque<StepLedger>,
 }
@@ -57,6 +59,7 @@ impl Ledger {
             job: Job::default(),
             lost: Lost::default(),
             kernel_seen: false,
+            last_periods: Vec::new(),
             kernel_steps: KernelSteps::default(),
             out: VecDeque::new(),
         }
@@ -390,7 +393,9 @@ impl Ledger {
             if rank.retired.len() >= MAX_RETIRED && !rank.retired.contains_key(&place) {
                 place = (u16::MAX, u32::MAX);
             }
-            join_loads(rank.retired.entry(place).or_default(), &process.load());
+            *rank.retired.entry(place).or_default() += &process.load();
+            let number = rank.number;
+            self.keep_periods(pid, number);
         }
         if let Some(process) = self.processes.remove(&pid) {
             self.lost.history = self.lost.history.saturating_add(process.history_dropped());

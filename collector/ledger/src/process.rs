@@ -4,7 +4,8 @@ use crate::attribute::{View, asleep, blocked_in_fetch};
 use crate::shim::Shim;
 use crate::timeline::{Activity, Pushed, Stretch, Timeline};
 use stallscope_abi::kernel::{Slice, TaskSlot};
-use stallscope_model::WorkerLoad;
+use stallscope_model::{WorkerLoad, WorkerPeriod};
+use std::collections::BTreeMap;
 
 /// What a process is to the job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub(crate) struct Process {
     pub(crate) kernel: Timeline,
     pub(crate) shim: Shim,
     read_bytes: u64,
+    /// What was counted up to the last [`Process::take_periods`].
+    taken: WorkerLoad,
     pub(crate) last_seen_ns: u64,
     pub(crate) exited_ns: Option<u64>,
 }
@@ -94,12 +97,47 @@ impl Process {
 
     pub(crate) fn load(&self) -> WorkerLoad {
         let total = if self.kernel.is_empty() { &self.shim.timeline.total } else { &self.kernel.total };
-        let mut load = load_of(total, self.facts.kind == ProcessKind::Worker);
+        let mut load = self.counts();
+        load += &load_of(total, self.facts.kind == ProcessKind::Worker);
         load.pid = self.facts.pid;
-        load.batches = self.shim.batches_made;
-        load.samples = self.shim.samples_made;
-        load.read_bytes = self.read_bytes;
         load
+    }
+
+    fn counts(&self) -> WorkerLoad {
+        WorkerLoad {
+            batches: self.shim.batches_made,
+            samples: self.shim.samples_made,
+            read_bytes: self.read_bytes,
+            ..WorkerLoad::default()
+        }
+    }
+
+    /// Whether it is known which worker it is, or ever will be.
+    pub(crate) fn is_placed(&self) -> bool {
+        !self.greeted || self.shim.placed || self.exited_ns.is_some()
+    }
+
+    /// What a worker did since the last call, by period. What it counted belongs to the last one.
+    pub(crate) fn take_periods(&mut self) -> BTreeMap<u64, WorkerLoad> {
+        let (kernel, shim) = (self.kernel.take_periods(), self.shim.timeline.take_periods());
+        let told = if self.kernel.is_empty() { shim } else { kernel };
+        let mut loads: BTreeMap<u64, WorkerLoad> = BTreeMap::new();
+        for (period_ns, activity) in told {
+            *loads.entry(period_ns).or_default() += &load_of(&activity, true);
+        }
+        let counts = self.counts();
+        let before = std::mem::replace(&mut self.taken, counts.clone());
+        if counts != before {
+            let period_ns = self.last_seen_ns - self.last_seen_ns % WorkerPeriod::LENGTH_NS;
+            *loads.entry(period_ns).or_default() += &WorkerLoad {
+                batches: counts.batches - before.batches,
+                samples: counts.samples - before.samples,
+                read_bytes: counts.read_bytes - before.read_bytes,
+                ..WorkerLoad::default()
+            };
+        }
+        loads.values_mut().for_each(|load| load.pid = self.facts.pid);
+        loads
     }
 }
 
@@ -121,17 +159,4 @@ fn load_of(total: &Activity, worker: bool) -> WorkerLoad {
         idle_ns: wall_ns.saturating_sub(reading_ns).saturating_sub(cpu_ns).saturating_sub(times.runnable_ns),
         ..WorkerLoad::default()
     }
-}
-
-/// Joins the loads of workers that follow each other in the same place.
-pub(crate) fn join_loads(into: &mut WorkerLoad, other: &WorkerLoad) {
-    into.pid = other.pid;
-    into.batches = into.batches.saturating_add(other.batches);
-    into.samples = into.samples.saturating_add(other.samples);
-    into.wall_ns = into.wall_ns.saturating_add(other.wall_ns);
-    into.fetch_ns = into.fetch_ns.saturating_add(other.fetch_ns);
-    into.cpu_ns = into.cpu_ns.saturating_add(other.cpu_ns);
-    into.runnable_ns = into.runnable_ns.saturating_add(other.runnable_ns);
-    into.idle_ns = into.idle_ns.saturating_add(other.idle_ns);
-    into.read_bytes = into.read_bytes.saturating_add(other.read_bytes);
 }

@@ -3,16 +3,20 @@
 use crate::Config;
 use crate::attribute::{Attributed, Trainer, Unexplained, Wait, own_part, wait_part};
 use crate::calls::Calls;
+use crate::detail::{self, Slowest};
 use crate::handover::{BatchTimes, Handover, Producer, Source};
 use crate::process::Process;
 use crate::steps::{Phases, Piece};
 use crate::tally::Tallies;
-use stallscope_model::{Causes, EvidenceKinds, LoaderFacts, Phase, StepLedger, WorkerLoad};
+use stallscope_model::{
+    Causes, CriticalPiece, EvidenceKinds, LoaderFacts, Phase, StepDetail, StepLane, StepLedger, WorkerLoad,
+};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Pieces that may wait for evidence at the same time.
 pub(crate) const MAX_PENDING: usize = 4096;
 const MAX_DEVICE_IDLE: usize = 4096;
+const MAX_DETAILS: usize = 64;
 
 pub(crate) type Processes = BTreeMap<u32, Process>;
 
@@ -48,6 +52,9 @@ pub(crate) struct Rank {
     /// Over training.
     pub(crate) unexplained: Unexplained,
     pub(crate) transfer_behind_fault_ns: u64,
+    slowest: Slowest,
+    /// Of the slowest steps, until they are taken.
+    pub(crate) details: VecDeque<StepDetail>,
     /// Loads of workers that are gone, by loader and place.
     pub(crate) retired: BTreeMap<(u16, u32), WorkerLoad>,
     pub(crate) batches_unseen: u64,
@@ -72,6 +79,8 @@ impl Rank {
             compared: Compared::default(),
             unexplained: Unexplained::default(),
             transfer_behind_fault_ns: 0,
+            slowest: Slowest::default(),
+            details: VecDeque::new(),
             retired: BTreeMap::new(),
             batches_unseen: 0,
             shim_handovers: 0,
@@ -152,7 +161,7 @@ impl Rank {
         let enter_ns = piece.enter_ns();
         let producer_pid = piece.wait.as_ref().and_then(|wait| producer_pid(wait, processes));
         let (mut own, mut waited) = (Attributed::default(), Attributed::default());
-        let mut shadow = None;
+        let (mut shadow, mut shown) = (None, None);
         if let Some(process) = processes.get(&self.pid) {
             let producer = producer_pid.and_then(|pid| processes.get(&pid));
             let batch =
@@ -162,7 +171,7 @@ impl Rank {
             if told && batch.is_none() {
                 self.batches_unseen += 1;
             }
-            let account = |kernel: bool| {
+            let evidence = |kernel: bool| {
                 let view = if kernel { Process::view } else { Process::shim_view };
                 let trainer = Trainer {
                     view: view(process),
@@ -184,12 +193,19 @@ impl Rank {
                     in_process: wait.producer == Producer::Trainer,
                     slice_ns: config.slice_ns,
                 });
-                let own = own_part(&trainer, piece.start_ns, enter_ns);
+                (trainer, wait)
+            };
+            let account = |(trainer, wait): &(Trainer<'_>, Option<Wait<'_>>)| {
+                let own = own_part(trainer, piece.start_ns, enter_ns);
                 (own, wait.as_ref().map(wait_part).unwrap_or_default())
             };
-            (own, waited) = account(true);
+            let fused = evidence(true);
+            (own, waited) = account(&fused);
+            if piece.phase == Phase::Training && self.slowest.takes(piece.start_ns, piece.end_ns) {
+                shown = Some(in_full(piece, &fused.0, fused.1.as_ref(), self.pid, producer_pid));
+            }
             if piece.phase == Phase::Training && own.kernel_ns + waited.kernel_ns > 0 {
-                let (own, waited) = account(false);
+                let (own, waited) = account(&evidence(false));
                 let alone = own.join(&waited);
                 // More unseen than that is a shim that was told to leave clocks to the kernel.
                 let told = alone.unexplained.unseen_ns() <= (piece.end_ns - piece.start_ns) / 10;
@@ -223,6 +239,22 @@ impl Rank {
             evidence: EvidenceKinds { kernel: both.kernel_ns > 0, shim: shim_handover || both.shim_ns > 0 },
         };
         *index += 1;
+        if let Some((lanes, critical)) = shown {
+            self.details.push_back(StepDetail {
+                rank: step.rank,
+                loader: step.loader,
+                phase: step.phase,
+                index: step.index,
+                start_ns: step.start_ns,
+                end_ns: step.end_ns,
+                lanes,
+                critical,
+            });
+            // Those that nobody takes: the later ones are slower, or of a later minute.
+            if self.details.len() > MAX_DETAILS {
+                self.details.pop_front();
+            }
+        }
         self.tallies.step(&step);
         Closed { step, own: own.causes, wait: waited.causes }
     }
@@ -247,6 +279,24 @@ impl Rank {
             producer.shim.paired(&batch, wait.loader);
         }
     }
+}
+
+/// What a step's detail shows. A worker's lane begins with the making of the batch, as far as that is remembered.
+fn in_full(
+    piece: &Piece,
+    trainer: &Trainer<'_>,
+    wait: Option<&Wait<'_>>,
+    pid: u32,
+    producer_pid: Option<u32>,
+) -> (Vec<StepLane>, Vec<CriticalPiece>) {
+    let mut lanes = vec![detail::lane(&trainer.view, pid, "trainer", piece.start_ns, piece.end_ns)];
+    let worker =
+        wait.filter(|wait| !wait.in_process).and_then(|wait| Some((wait, wait.producer?, producer_pid?)));
+    if let Some((wait, view, pid)) = worker {
+        let from_ns = wait.start_ns.unwrap_or(piece.start_ns).min(piece.start_ns);
+        lanes.push(detail::lane(&view, pid, "worker", from_ns, piece.end_ns));
+    }
+    (lanes, detail::critical(trainer, wait, piece.start_ns, piece.enter_ns()))
 }
 
 /// A worker serves one loader and may not know its number; a trainer may serve several.

@@ -45,6 +45,8 @@ pub(crate) struct Shim {
     pub(crate) samples_made: u64,
     /// Loader and worker number. A worker itself may not know which loader it serves: its batches tell.
     pub(crate) last_place: Option<(u16, u32)>,
+    /// A wait for one of its batches named the loader.
+    pub(crate) placed: bool,
     pub(crate) history_dropped: u64,
 }
 
@@ -246,6 +248,7 @@ impl Shim {
         if let Some((of, _)) = &mut self.last_place {
             *of = loader;
         }
+        self.placed = true;
         self.batches.retain(|batch| {
             batch.index != paired.index || batch.loader != paired.loader || batch.ready_ns > paired.ready_ns
         });

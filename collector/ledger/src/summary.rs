@@ -2,7 +2,7 @@
 
 use crate::attribute::Unexplained;
 use crate::ledger::Ledger;
-use crate::process::{Process, ProcessKind, join_loads};
+use crate::process::{Process, ProcessKind};
 use crate::rank::{Compared, Rank, owner};
 use crate::tally::Tally;
 use crate::{diagnose, verdict};
@@ -165,7 +165,7 @@ fn workers(ledger: &Ledger) -> BTreeMap<u32, Vec<&Process>> {
 fn loads(rank: &Rank, workers: Vec<&Process>) -> Vec<WorkerLoad> {
     let mut by_place: BTreeMap<(u16, u32), WorkerLoad> = rank.retired.clone();
     for process in workers {
-        join_loads(by_place.entry(process.place()).or_default(), &process.load());
+        *by_place.entry(process.place()).or_default() += &process.load();
     }
     by_place.into_values().take(MAX_WORKERS_SHOWN).collect()
 }
@@ -223,6 +223,7 @@ fn losses(ledger: &Ledger) -> Vec<Loss> {
         ("step of a rank too late for the job's ledger", ledger.job.unaligned),
         ("step that nobody took", lost.steps_not_taken),
         ("process too many", lost.processes),
+        ("checkpoint that nobody took", ranks().map(|rank| rank.calls.events_dropped).sum()),
     ];
     counts
         .into_iter()

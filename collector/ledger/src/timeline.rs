@@ -1,11 +1,15 @@
 //! What one task did, as consecutive stretches of time.
 
+use crate::periods::Periods;
 use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked, Slice, TaskSlot, Times, state};
 use std::collections::VecDeque;
 
 /// Stretches kept of one task. Beyond it the older half is made coarser, so that memory is bounded while sums
 /// stay exact.
 const MAX_STRETCHES: usize = 2048;
+
+/// How long before an open step stretches are kept.
+const LEAD_NS: u64 = 1_000_000_000;
 
 const PARTS: usize = 2 + BLOCKED_KINDS;
 
@@ -179,6 +183,7 @@ pub(crate) struct Timeline {
     open: [Option<Stretch>; 2],
     /// Everything ever pushed.
     pub(crate) total: Activity,
+    periods: Periods,
     /// Stretches dropped for want of room.
     pub(crate) dropped: u64,
 }
@@ -201,6 +206,7 @@ impl Timeline {
 
     fn insert(&mut self, at: usize, stretch: Stretch) {
         self.total.add(&stretch.activity);
+        self.periods.add(&stretch);
         self.stretches.insert(at, stretch);
         if self.stretches.len() > MAX_STRETCHES {
             self.coarsen();
@@ -263,7 +269,16 @@ impl Timeline {
     /// What the task did in `[a_ns, b_ns)`. A stretch that is cut gives in proportion. Calls `gap` for each part
     /// nothing is known of; activity and gaps together are exactly `b_ns - a_ns`.
     pub(crate) fn query(&self, a_ns: u64, b_ns: u64, mut gap: impl FnMut(u64, u64)) -> Activity {
-        let mut activity = Activity::default();
+        let mut sum = Activity::default();
+        self.each(a_ns, b_ns, |from, to, activity| match activity {
+            Some(activity) => sum.add(activity),
+            None => gap(from, to),
+        });
+        sum
+    }
+
+    /// Calls `each` for every stretch of `[a_ns, b_ns)`, cut to it, and for every gap between them, in order.
+    pub(crate) fn each(&self, a_ns: u64, b_ns: u64, mut each: impl FnMut(u64, u64, Option<&Activity>)) {
         let mut at_ns = a_ns;
         let first = self.stretches.partition_point(|stretch| stretch.end_ns <= a_ns);
         for stretch in self.stretches.range(first..).chain(self.open.iter().flatten()) {
@@ -272,19 +287,27 @@ impl Timeline {
             }
             let Some(part) = stretch.clipped(a_ns, b_ns) else { continue };
             if part.start_ns > at_ns {
-                gap(at_ns, part.start_ns);
+                each(at_ns, part.start_ns, None);
             }
-            activity.add(&part.activity);
+            each(part.start_ns, part.end_ns, Some(&part.activity));
             at_ns = part.end_ns;
         }
         if at_ns < b_ns {
-            gap(at_ns, b_ns);
+            each(at_ns, b_ns, None);
         }
-        activity
     }
 
-    /// Drops what ended at or before `horizon_ns`.
+    /// What the task did since the last call, by period, the stretch under way included.
+    pub(crate) fn take_periods(&mut self) -> Vec<(u64, Activity)> {
+        self.open.iter().flatten().for_each(|stretch| self.periods.add(stretch));
+        self.periods.take()
+    }
+
+    /// Drops what ended at or before `horizon_ns`. Where there is room, what led to it is kept a little longer, for
+    /// the details of the step that begins there.
     pub(crate) fn forget_before(&mut self, horizon_ns: u64) {
+        let roomy = self.stretches.len() <= MAX_STRETCHES / 2;
+        let horizon_ns = if roomy { horizon_ns.saturating_sub(LEAD_NS) } else { horizon_ns };
         let ended = self.stretches.partition_point(|stretch| stretch.end_ns <= horizon_ns);
         self.stretches.drain(..ended);
     }
@@ -402,9 +425,15 @@ mod tests {
         let mut timeline = Timeline::default();
         timeline.push(on_cpu(0, 10));
         timeline.push(on_cpu(10, 20));
-        timeline.forget_before(15);
+        timeline.forget_before(15 + LEAD_NS);
         assert_eq!((timeline.stretches.len(), timeline.total.times.cpu_ns), (1, 20));
         assert!(!timeline.is_empty());
+        // Without room for it nothing is kept for details alone.
+        for i in 2..=1026 {
+            timeline.push(on_cpu(i * 10, i * 10 + 10));
+        }
+        timeline.forget_before(10_000);
+        assert_eq!(timeline.stretches.len(), 27);
     }
 
     fn activity() -> impl Strategy<Value = Activity> {

@@ -84,11 +84,7 @@ fn no_stall(figures: &Figures<'_>) -> Verdict {
 
 fn without_steps(figures: &Figures<'_>) -> Verdict {
     let mut sum = stallscope_model::WorkerLoad::default();
-    figures
-        .ranks
-        .iter()
-        .flat_map(|rank| &rank.workers)
-        .for_each(|load| crate::process::join_loads(&mut sum, load));
+    figures.ranks.iter().flat_map(|rank| &rank.workers).for_each(|load| sum += load);
     if figures.phase != Phase::Training && sum.wall_ns == 0 {
         return verdict("not measured", "no training step and no process of the job was seen");
     }

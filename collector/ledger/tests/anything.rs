@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use stallscope_abi::kernel::{self, BLOCKED_KINDS, Header, TaskSlot, Times};
 use stallscope_abi::lane;
 use stallscope_ledger::{Config, Ledger, ProcessFacts, ProcessKind};
-use stallscope_model::{PhaseSummary, StepLedger};
+use stallscope_model::{Causes, PhaseSummary, StepDetail, StepLedger, WorkerPeriod};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Debug)]
@@ -126,11 +126,19 @@ fn greet(ledger: &mut Ledger, pid: u32, kind: u8) {
     });
 }
 
-fn run(events: &[Event]) -> (Vec<StepLedger>, Ledger) {
+/// Everything that came out, and what is left.
+struct Outcome {
+    steps: Vec<StepLedger>,
+    details: Vec<StepDetail>,
+    periods: Vec<WorkerPeriod>,
+    ledger: Ledger,
+}
+
+fn run(events: &[Event]) -> Outcome {
     let mut ledger = Ledger::new(Config::default());
     ledger.root(100, 0);
     (100..105).for_each(|pid| greet(&mut ledger, pid, (pid % 3) as u8));
-    let mut steps = Vec::new();
+    let (mut steps, mut details, mut periods) = (Vec::new(), Vec::new(), Vec::new());
     let mut now_ns = 0;
     for event in events {
         match event {
@@ -150,11 +158,15 @@ fn run(events: &[Event]) -> (Vec<StepLedger>, Ledger) {
             Event::Advance => {
                 now_ns += 100_000_000;
                 steps.extend(ledger.advance(now_ns));
+                details.extend(ledger.details());
+                periods.extend(ledger.worker_periods());
             }
         }
     }
     steps.extend(ledger.finish(now_ns));
-    (steps, ledger)
+    details.extend(ledger.details());
+    periods.extend(ledger.worker_periods());
+    Outcome { steps, details, periods, ledger }
 }
 
 fn adds_up(phase: &PhaseSummary) -> bool {
@@ -168,7 +180,7 @@ proptest! {
 
     #[test]
     fn causes_add_up_and_steps_come_in_order(events in prop::collection::vec(event(), 0..200)) {
-        let (steps, ledger) = run(&events);
+        let Outcome { steps, ledger, .. } = run(&events);
         let mut ends: BTreeMap<u64, u64> = BTreeMap::new();
         let mut indices = BTreeMap::new();
         for step in &steps {
@@ -198,7 +210,47 @@ proptest! {
     #[test]
     fn the_same_evidence_gives_the_same_ledger(events in prop::collection::vec(event(), 0..100)) {
         let (first, second) = (run(&events), run(&events));
-        prop_assert_eq!(first.0, second.0);
-        prop_assert_eq!(first.1.summary(), second.1.summary());
+        prop_assert_eq!(first.steps, second.steps);
+        prop_assert_eq!(first.details, second.details);
+        prop_assert_eq!(first.periods, second.periods);
+        prop_assert_eq!(first.ledger.summary(), second.ledger.summary());
+    }
+
+    #[test]
+    fn a_steps_detail_gives_away_exactly_its_causes(events in prop::collection::vec(event(), 0..200)) {
+        let Outcome { steps, details, .. } = run(&events);
+        for detail in details {
+            let of = |step: &&StepLedger| {
+                (step.rank, step.phase, step.index) == (detail.rank, detail.phase, detail.index)
+            };
+            let step = steps.iter().find(of).unwrap();
+            prop_assert_eq!((step.start_ns, step.end_ns), (detail.start_ns, detail.end_ns));
+            let (mut causes, mut at_ns) = (Causes::default(), detail.start_ns);
+            for piece in &detail.critical {
+                prop_assert_eq!(piece.start_ns, at_ns);
+                prop_assert!(piece.lane < detail.lanes.len() && piece.end_ns > at_ns);
+                causes[piece.cause] += piece.end_ns - piece.start_ns;
+                at_ns = piece.end_ns;
+            }
+            prop_assert_eq!(at_ns, detail.end_ns);
+            prop_assert_eq!(causes, step.causes);
+            for lane in &detail.lanes {
+                prop_assert!(lane.segments.iter().all(|segment| segment.start_ns < segment.end_ns));
+                prop_assert!(lane.segments.is_sorted_by(|a, b| a.end_ns <= b.start_ns));
+            }
+        }
+    }
+
+    #[test]
+    fn a_worker_has_ten_seconds_in_a_period(events in prop::collection::vec(event(), 0..200)) {
+        let mut walls: BTreeMap<(u64, u32), u64> = BTreeMap::new();
+        for period in run(&events).periods {
+            prop_assert_eq!(period.start_ns % WorkerPeriod::LENGTH_NS, 0);
+            let load = &period.load;
+            prop_assert_eq!(load.wall_ns, load.fetch_ns + load.cpu_ns + load.runnable_ns + load.idle_ns);
+            *walls.entry((period.start_ns, load.pid)).or_default() += load.wall_ns;
+        }
+        // One process of its pid at a time, but two of them may share a period, as numbers come round.
+        prop_assert!(walls.values().all(|ns| *ns <= 2 * WorkerPeriod::LENGTH_NS), "{:?}", walls);
     }
 }
