@@ -1,0 +1,45 @@
+//! The signals that a session hears.
+
+use anyhow::Result;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+pub(crate) struct Signals(Vec<(SignalKind, Signal)>);
+
+impl Signals {
+    pub(crate) fn new() -> Result<Signals> {
+        let kinds = [
+            SignalKind::interrupt(),
+            SignalKind::terminate(),
+            SignalKind::hangup(),
+            SignalKind::quit(),
+            SignalKind::user_defined1(),
+        ];
+        // What whoever started us wants ignored (nohup, a shell's background) stays ignored, for the job too.
+        let ignored = ignored_signals();
+        let heard: std::io::Result<_> = kinds
+            .into_iter()
+            .filter(|kind| ignored >> (kind.as_raw_value() - 1) & 1 == 0)
+            .map(|kind| Ok((kind, signal(kind)?)))
+            .collect();
+        Ok(Signals(heard?))
+    }
+
+    pub(crate) async fn next(&mut self) -> SignalKind {
+        std::future::poll_fn(|context| {
+            for (kind, stream) in &mut self.0 {
+                if let std::task::Poll::Ready(Some(())) = stream.poll_recv(context) {
+                    return std::task::Poll::Ready(*kind);
+                }
+            }
+            std::task::Poll::Pending
+        })
+        .await
+    }
+}
+
+/// The set of signals that this process ignores, bit 0 for signal 1.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}

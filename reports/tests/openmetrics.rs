@@ -1,0 +1,141 @@
+//! What Prometheus is given adds up to what the summary says, and names nobody's processes or paths.
+
+mod support;
+
+use stallscope_model::*;
+use stallscope_reports::openmetrics::{render, render_node};
+use std::collections::BTreeMap;
+
+/// Samples by name and labels; panics where the text is not OpenMetrics.
+fn samples(text: &str) -> BTreeMap<String, f64> {
+    let mut family = String::new();
+    let mut samples = BTreeMap::new();
+    let body = text.strip_suffix("# EOF\n").expect("the text says where it ends");
+    for line in body.lines() {
+        if let Some(described) = line.strip_prefix("# ") {
+            let mut words = described.split(' ');
+            let (what, name) = (words.next().expect("a word"), words.next().expect("a name"));
+            match what {
+                "TYPE" => family = name.to_owned(),
+                "UNIT" => assert!(name.ends_with(words.next().expect("a unit")), "{line}"),
+                "HELP" => assert!(described.ends_with('.'), "{line}"),
+                other => panic!("{other}"),
+            }
+            assert_eq!(name, family, "a family's lines stay together");
+        } else {
+            let (sample, value) = line.rsplit_once(' ').expect("a sample has a value");
+            assert!(sample.starts_with(&family), "{line} is not of {family}");
+            let value: f64 = value.parse().expect("a number");
+            assert!(samples.insert(sample.to_owned(), value).is_none(), "{sample} is there twice");
+        }
+    }
+    samples
+}
+
+/// The sum of all samples whose names begin with `name` and whose labels have `labels`.
+fn sum(samples: &BTreeMap<String, f64>, name: &str, labels: &[&str]) -> f64 {
+    let of_it = samples.iter().filter(|(sample, _)| {
+        sample.split('{').next() == Some(name) && labels.iter().all(|label| sample.contains(label))
+    });
+    of_it.map(|(_, value)| value).sum()
+}
+
+fn close(one: f64, ns: u64) {
+    let other = ns as f64 / 1e9;
+    assert!((one - other).abs() <= 1e-9 * other.abs().max(1.0), "{one} s, not {other} s");
+}
+
+#[test]
+fn figures_are_those_of_the_summary() {
+    let run = support::straggler(4);
+    let samples = samples(&render(&run));
+    for rank in &run.ranks {
+        let number = format!("rank=\"{}\"", rank.facts.rank);
+        for (phase, name) in [(Phase::Training, "training"), (Phase::Startup, "startup")] {
+            let phases = || rank.phases.iter().filter(|summary| summary.phase == phase);
+            let name = format!("phase=\"{name}\"");
+            let labels = [number.as_str(), name.as_str()];
+            close(
+                sum(&samples, "stallscope_time_seconds_total", &labels),
+                phases().map(|summary| summary.wall_ns).sum(),
+            );
+            let steps: u64 = phases().map(|summary| summary.steps).sum();
+            assert_eq!(sum(&samples, "stallscope_steps_total", &labels), steps as f64);
+        }
+        close(
+            sum(&samples, "stallscope_worker_load_seconds_total", &[&number, "doing=\"fetch\""]),
+            rank.workers.iter().map(|worker| worker.fetch_ns).sum(),
+        );
+    }
+    close(
+        sum(&samples, "stallscope_job_time_seconds_total", &["cause=\"fetch\""]),
+        run.phases.iter().map(|phase| phase.causes[Cause::Fetch]).sum(),
+    );
+    let training = run.phases.iter().find(|phase| phase.phase == Phase::Training).expect("a training phase");
+    close(
+        sum(&samples, "stallscope_step_seconds", &["phase=\"training\"", "quantile=\"0.95\""]),
+        training.step_p95_ns,
+    );
+    assert_eq!(sum(&samples, "stallscope_build_info", &[env!("CARGO_PKG_VERSION")]), 1.0);
+}
+
+#[test]
+fn two_trainers_of_one_number_and_two_loaders_are_one_sample() {
+    let mut run = support::straggler(4);
+    let mut twin = run.ranks[0].clone();
+    twin.facts.pid += 1;
+    let more = twin.phases[0].clone();
+    twin.phases.push(PhaseSummary { loader: Some(7), ..more });
+    run.ranks.push(twin);
+    // Twice the same sample would make Prometheus refuse the page.
+    samples(&render(&run));
+}
+
+#[test]
+fn names_from_outside_break_nothing_and_name_nobody() {
+    let mut run = support::straggler(4);
+    run.job.name = "evil\"} 1\n# EOF\nup{job=\"x".into();
+    run.losses.push(Loss { reason: "disk \"full\"\\\r\n\u{1b}[2J".into(), count: 3 });
+    let text = render(&run);
+    samples(&text);
+    assert_eq!(text.matches("# EOF\n").count(), 1);
+    assert!(!text.contains('\u{1b}'));
+    for secret in [run.job.user.as_str(), &run.job.command.join(" "), &run.job.pid.to_string(), "pid", "/"] {
+        assert!(secret.is_empty() || !text.contains(&format!("\"{secret}\"")), "{secret} is in the text");
+    }
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        for label in line.split_once('{').map_or("", |(_, labels)| labels).split("\",") {
+            let name = label.split('=').next().unwrap_or_default();
+            let known = [
+                "job", "rank", "phase", "cause", "loader", "quantile", "doing", "reason", "source", "version",
+            ];
+            assert!(name.is_empty() || known.contains(&name) || line.contains("evil"), "{name} in {line}");
+        }
+    }
+}
+
+#[test]
+fn a_node_tells_of_itself_alone() {
+    let node = NodeSummary {
+        sessions: 2,
+        trees: 3,
+        tasks: 40,
+        programs: vec![
+            Probe { name: "sched_switch".into(), on: true, reason: String::new() },
+            Probe { name: "sys_enter".into(), on: false, reason: "nobody needs it now".into() },
+        ],
+        losses: vec![Loss { reason: "kernel ring full".into(), count: 0 }],
+        overhead: Overhead {
+            collector_cpu_ns: 1_500_000_000,
+            collector_rss_bytes: 4096,
+            ..Overhead::default()
+        },
+    };
+    let text = render_node(&node);
+    let samples = samples(&text);
+    assert_eq!(samples["stallscope_node_trees"], 3.0);
+    assert_eq!(samples["stallscope_node_program_on{program=\"sys_enter\"}"], 0.0);
+    assert_eq!(samples["stallscope_node_losses_total{reason=\"kernel ring full\"}"], 0.0);
+    assert_eq!(samples["stallscope_collector_cpu_seconds_total"], 1.5);
+    assert!(!text.contains("job="));
+}
