@@ -3,12 +3,12 @@
 use super::Page;
 use crate::style::{Line, Style, left, right};
 use crate::units;
-use stallscope_model::RunSummary;
+use stallscope_model::{MountWait, RunSummary};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Rows of each kind.
+const MOUNTS: usize = 4;
 const FILES: usize = 5;
-const MOUNTS: usize = 5;
 
 pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
     let total_ns = summary.mounts.iter().fold(0, |sum: u64, mount| sum.saturating_add(mount.wait_ns));
@@ -21,15 +21,21 @@ pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
     );
     page.heading("Files", &facts);
     let mut rows: Vec<(String, u64, u64)> = Vec::new();
+    for mount in summary.mounts.iter().take(MOUNTS) {
+        let name = match (mount.mount.as_str(), mount.fs_type.as_str()) {
+            ("unknown", "") => "which file is not known".to_owned(),
+            (point, "") => format!("on {point}"),
+            (point, fs_type) => format!("on {point} ({fs_type})"),
+        };
+        rows.push((name, mount.wait_ns, mount.waits));
+    }
+    if let Some(others) = summary.mounts.get(MOUNTS..).filter(|others| !others.is_empty()) {
+        let name = format!("on {}", units::counted(others.len() as u64, "other mount"));
+        let sum = |of: fn(&MountWait) -> u64| others.iter().map(of).fold(0, u64::saturating_add);
+        rows.push((name, sum(|mount| mount.wait_ns), sum(|mount| mount.waits)));
+    }
     for file in summary.files.iter().take(FILES) {
         rows.push((file.path.clone(), file.wait_ns, file.waits));
-    }
-    for mount in summary.mounts.iter().take(MOUNTS) {
-        let fs_type = match mount.fs_type.as_str() {
-            "" => String::new(),
-            fs_type => format!(" ({fs_type})"),
-        };
-        rows.push((format!("all of {}{fs_type}", mount.mount), mount.wait_ns, mount.waits));
     }
     let wide = page.style.columns() >= 60;
     let figures = if wide { 31 } else { 17 };
@@ -43,10 +49,6 @@ pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
             line = line.dim(right(&units::counted(*waits, "wait"), 14));
         }
         page.line(line);
-    }
-    let left_out = summary.mounts.len().saturating_sub(MOUNTS);
-    if left_out > 0 {
-        page.line(Line::default().dim(format!("  and {}", units::counted(left_out as u64, "more mount"))));
     }
 }
 
