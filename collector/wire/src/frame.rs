@@ -18,6 +18,11 @@ pub enum Tag {
     /// tids, `u32` each, of tasks that have been blocked ever since their last [`Tag::Slot`]: most of a job's
     /// are at most moments, and what a slot tells of them is long.
     Still = 4,
+    /// One file that tasks were blocked in, with sums so far: key and wait of `stallscope-abi`'s module `files`.
+    /// Sent about once a second, those with the longest waits alone.
+    FileWait = 5,
+    /// The same of a mount; all of them.
+    MountWait = 6,
 }
 
 /// Ends each round of frames.
@@ -63,6 +68,8 @@ impl Splitter {
                 2 => each(Tag::Slot, &body[1..]),
                 3 => each(Tag::Tick, &body[1..]),
                 4 => each(Tag::Still, &body[1..]),
+                5 => each(Tag::FileWait, &body[1..]),
+                6 => each(Tag::MountWait, &body[1..]),
                 _ => {}
             }
             at += 4 + length;
