@@ -1,0 +1,132 @@
+//! What is said of two recordings that differ by a known amount, or by nothing.
+
+#[path = "support/made.rs"]
+mod made;
+
+use made::{Shape, record};
+use stallscope_model::{Cause, Phase};
+use stallscope_reports::diff::{self, Change, Condition, Diff, Figure, Judgement};
+use stallscope_reports::{Run, Style};
+use std::path::Path;
+
+const PLAIN: Style = Style { width: 80, colour: false, unicode: true };
+
+fn compare(dir: &Path, shapes: [Shape; 2]) -> Diff {
+    let [a, b] = [("a.stall", shapes[0]), ("b.stall", shapes[1])]
+        .map(|(name, shape)| Run::open(&[record(&dir.join(name), &shape)]).unwrap());
+    diff::compare(&a, &b).unwrap()
+}
+
+fn training(diff: &Diff, figure: Figure) -> &Change {
+    let training = diff.training().expect("there was training");
+    training.figures.iter().find(|change| change.figure == figure).expect("every figure is there")
+}
+
+fn failures(diff: &Diff, conditions: &[&str]) -> Vec<String> {
+    let conditions: Vec<Condition> = conditions.iter().map(|text| text.parse().unwrap()).collect();
+    diff.failures(&conditions)
+}
+
+#[test]
+fn a_change_is_found_and_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let a = Shape { seconds: 400, ..Shape::default() };
+    let diff = compare(dir.path(), [a, Shape { fetch_ms: 15.0, seed: 2, ..a }]);
+    // Of the fetch, a hundredth takes ten times as long.
+    let fetch = training(&diff, Figure::PerStep(Cause::Fetch));
+    assert_eq!(fetch.judgement, Judgement::BeyondNoise);
+    assert!((fetch.change.unwrap() + 10.9e6).abs() < fetch.noise.unwrap(), "{fetch:?}");
+    let step = training(&diff, Figure::StepMean);
+    let sum: f64 =
+        Cause::ALL.iter().filter_map(|cause| training(&diff, Figure::PerStep(*cause)).change).sum();
+    assert!((step.change.unwrap() - sum).abs() < 1.0, "the causes' changes add up to the step's");
+    assert_eq!(training(&diff, Figure::Share(Cause::Compute)).judgement, Judgement::BeyondNoise);
+    assert_eq!(training(&diff, Figure::PerStep(Cause::Prep)).judgement, Judgement::WithinNoise);
+    assert_eq!(diff.verdict, "a step takes 12% less time: 89 ms, before 100 ms; fetch -12 ms");
+    assert!(diff.same_job);
+
+    assert_eq!(
+        failures(&diff, &["fetch > 30%", "fetch > +1%", "step_p50 > +1%", "samples_per_s < -1%"]),
+        [""; 0]
+    );
+    let said = failures(&diff, &["fetch > 10%", "samples_per_s > +5%", "step_mean < -5%", "fetch < -5%"]);
+    assert_eq!(said.len(), 4, "{said:?}");
+    assert!(said[0].starts_with("\"fetch > 10%\": fetch is 1"), "{}", said[0]);
+    assert!(said[2].starts_with("\"step_mean < -5%\": step_mean went from "), "{}", said[2]);
+}
+
+#[test]
+fn runs_of_the_same_job_do_not_differ() {
+    let dir = tempfile::tempdir().unwrap();
+    let a = Shape { seconds: 400, ranks: 2, ..Shape::default() };
+    let diff = compare(dir.path(), [a, Shape { seed: 7, ..a }]);
+    for change in &diff.training().unwrap().figures {
+        let known = change.a.is_some();
+        assert!(!known || change.judgement == Judgement::WithinNoise, "{change:?}");
+    }
+    assert!(diff.verdict.starts_with("no change of step time beyond noise: "), "{}", diff.verdict);
+    assert_eq!(
+        failures(&diff, &["step_mean > +0%", "step_mean < -0%", "fetch > +0%", "fetch < -0%"]),
+        [""; 0]
+    );
+}
+
+#[test]
+fn short_runs_are_cut_into_seconds_and_shorter_ones_tell_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let a = Shape { seconds: 40, ..Shape::default() };
+    let short = compare(dir.path(), [a, Shape { compute_ms: 120.0, seed: 2, ..a }]);
+    assert_eq!(short.a.window_ns, made::S);
+    assert_eq!(training(&short, Figure::StepMean).judgement, Judgement::BeyondNoise);
+
+    let dir = tempfile::tempdir().unwrap();
+    let a = Shape { seconds: 5, ..Shape::default() };
+    let tiny = compare(dir.path(), [a, Shape { compute_ms: 120.0, seed: 2, ..a }]);
+    assert_eq!(training(&tiny, Figure::StepMean).judgement, Judgement::TooShortToTell);
+    assert!(tiny.verdict.starts_with("too short to tell: "), "{}", tiny.verdict);
+    // A gate goes by what there is, and says so.
+    let said = failures(&tiny, &["step_mean > +5%", "compute_per_step > 200ms"]);
+    assert!(
+        matches!(&said[..], [one] if one.contains("too short to tell whether that is noise")),
+        "{said:?}"
+    );
+    assert!(diff::text(&tiny, &PLAIN).contains("noise is known from 10 on"));
+}
+
+#[test]
+fn a_run_without_training_fails_a_gate_and_is_said_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let a = Shape { seconds: 40, ..Shape::default() };
+    let diff = compare(dir.path(), [a, Shape { seconds: 0, name: "other", ..a }]);
+    assert!(!diff.same_job);
+    assert_eq!(diff.verdict, "nothing to compare: the second recording has no training steps");
+    assert_eq!(
+        failures(&diff, &["fetch > 99%"]),
+        ["\"fetch > 99%\" cannot be judged: the second recording has no training steps"]
+    );
+    assert!(diff::text(&diff, &PLAIN).contains("two different jobs"));
+}
+
+#[test]
+fn json_says_what_the_text_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let a = Shape { seconds: 400, ..Shape::default() };
+    let diff = compare(dir.path(), [a, Shape { prep_ms: 30.0, ..a }]);
+    let failed = failures(&diff, &["prep > 10%"]);
+    let json: serde_json::Value = serde_json::from_str(&diff::json(&diff, &failed)).unwrap();
+    assert_eq!(json["schema"], "stallscope.diff/1");
+    assert_eq!(json["failed"].as_array().unwrap().len(), 1);
+    let phase = &json["phases"][0];
+    assert_eq!(phase["phase"], "training");
+    assert_eq!(phase["a"]["steps"], diff.training().unwrap().a.steps);
+    let prep = phase["figures"].as_array().unwrap().iter().find(|f| f["figure"] == "prep_share").unwrap();
+    let truth = training(&diff, Figure::Share(Cause::Prep));
+    assert_eq!(prep["b"].as_f64(), truth.b);
+    assert_eq!(prep["judgement"], "beyond-noise");
+    let text = diff::text(&diff, &PLAIN);
+    assert!(text.starts_with(&diff.verdict[..20]), "{text}");
+    let said = format!("{:.1}%", truth.b.unwrap() * 100.0);
+    let line = text.lines().find(|line| line.trim_start().starts_with("prep ")).unwrap();
+    assert!(line.contains(&said) && line.contains("beyond noise"), "{line}");
+    assert!(text.contains("Between epochs") == diff.phases.iter().any(|phase| phase.phase == Phase::Between));
+}

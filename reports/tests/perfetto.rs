@@ -1,0 +1,401 @@
+//! A trace is decoded again, with messages declared here, and compared with the run it was made from.
+
+#[path = "support/made.rs"]
+mod made;
+#[path = "support/python.rs"]
+mod python;
+
+use made::{Shape, record};
+use prost::Message;
+use stallscope_model::{Cause, Phase};
+use stallscope_reports::{Run, perfetto};
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+
+#[derive(Clone, PartialEq, Message)]
+struct Trace {
+    #[prost(message, repeated, tag = "1")]
+    packet: Vec<Packet>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Packet {
+    #[prost(message, optional, tag = "6")]
+    clock_snapshot: Option<Clocks>,
+    #[prost(uint64, optional, tag = "8")]
+    timestamp: Option<u64>,
+    #[prost(uint32, optional, tag = "10")]
+    sequence: Option<u32>,
+    #[prost(message, optional, tag = "11")]
+    event: Option<Event>,
+    #[prost(message, optional, tag = "12")]
+    interned: Option<Interned>,
+    #[prost(uint32, optional, tag = "13")]
+    flags: Option<u32>,
+    #[prost(message, optional, tag = "59")]
+    defaults: Option<Defaults>,
+    #[prost(message, optional, tag = "60")]
+    track: Option<Descriptor>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Defaults {
+    #[prost(uint32, optional, tag = "58")]
+    clock: Option<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Clocks {
+    #[prost(message, repeated, tag = "1")]
+    clocks: Vec<Clock>,
+    #[prost(uint32, optional, tag = "2")]
+    primary: Option<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Clock {
+    #[prost(uint32, optional, tag = "1")]
+    id: Option<u32>,
+    #[prost(uint64, optional, tag = "2")]
+    timestamp: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Interned {
+    #[prost(message, repeated, tag = "1")]
+    categories: Vec<Name>,
+    #[prost(message, repeated, tag = "2")]
+    events: Vec<Name>,
+    #[prost(message, repeated, tag = "3")]
+    annotations: Vec<Name>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Name {
+    #[prost(uint64, optional, tag = "1")]
+    iid: Option<u64>,
+    #[prost(string, optional, tag = "2")]
+    name: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Descriptor {
+    #[prost(uint64, optional, tag = "1")]
+    uuid: Option<u64>,
+    #[prost(string, optional, tag = "2")]
+    name: Option<String>,
+    #[prost(uint64, optional, tag = "5")]
+    parent: Option<u64>,
+    #[prost(message, optional, tag = "8")]
+    counter: Option<Counter>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Counter {
+    #[prost(string, optional, tag = "6")]
+    unit: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Event {
+    #[prost(uint64, repeated, packed = "false", tag = "3")]
+    categories: Vec<u64>,
+    #[prost(message, repeated, tag = "4")]
+    annotations: Vec<Annotation>,
+    #[prost(uint32, optional, tag = "9")]
+    kind: Option<u32>,
+    #[prost(uint64, optional, tag = "10")]
+    name: Option<u64>,
+    #[prost(uint64, optional, tag = "11")]
+    track: Option<u64>,
+    #[prost(double, optional, tag = "44")]
+    value: Option<f64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Annotation {
+    #[prost(uint64, optional, tag = "1")]
+    name: Option<u64>,
+    #[prost(uint64, optional, tag = "3")]
+    value: Option<u64>,
+}
+
+/// A slice as a viewer shows it.
+#[derive(Clone, Debug, PartialEq)]
+struct Slice {
+    name: String,
+    category: String,
+    start_ns: u64,
+    end_ns: u64,
+    depth: usize,
+    facts: BTreeMap<String, u64>,
+}
+
+/// A trace as a viewer shows it: by the track's path of names.
+#[derive(Debug, Default)]
+struct Shown {
+    slices: BTreeMap<String, Vec<Slice>>,
+    values: BTreeMap<String, Vec<(u64, f64)>>,
+    clocks: Vec<(u32, u64)>,
+}
+
+fn show(bytes: &[u8]) -> Shown {
+    let trace = Trace::decode(bytes).expect("the trace is a message");
+    let mut shown = Shown::default();
+    let mut paths: HashMap<u64, String> = HashMap::new();
+    let [mut categories, mut events, mut annotations] = [const { BTreeMap::<u64, String>::new() }; 3];
+    let mut open: HashMap<u64, Vec<Slice>> = HashMap::new();
+    for (place, packet) in trace.packet.iter().enumerate() {
+        assert_eq!(packet.sequence, Some(1));
+        assert_eq!(place == 0, packet.flags == Some(1), "names are interned anew at the beginning alone");
+        if place == 0 {
+            let clocks = packet.clock_snapshot.as_ref().expect("clocks come first");
+            assert_eq!((clocks.primary, packet.defaults.as_ref().unwrap().clock), (Some(1), Some(1)));
+            shown.clocks =
+                clocks.clocks.iter().map(|clock| (clock.id.unwrap(), clock.timestamp.unwrap())).collect();
+        }
+        if let Some(new) = &packet.interned {
+            let kinds = [
+                (&mut categories, &new.categories),
+                (&mut events, &new.events),
+                (&mut annotations, &new.annotations),
+            ];
+            for (known, names) in kinds {
+                for name in names {
+                    let before = known.insert(name.iid.unwrap(), name.name.clone().unwrap());
+                    assert_eq!(before, None, "a name's number is given once");
+                }
+            }
+        }
+        if let Some(track) = &packet.track {
+            let name = track.name.clone().unwrap();
+            let path = track.parent.map_or(name.clone(), |parent| format!("{}/{name}", paths[&parent]));
+            assert_eq!(paths.insert(track.uuid.unwrap(), path), None, "a track's number is given once");
+        }
+        let Some(event) = &packet.event else { continue };
+        let (at_ns, track) = (packet.timestamp.unwrap(), event.track.unwrap());
+        let path = paths[&track].clone();
+        let stack = open.entry(track).or_default();
+        match event.kind {
+            Some(1) => stack.push(Slice {
+                name: events[&event.name.unwrap()].clone(),
+                category: categories[&event.categories[0]].clone(),
+                start_ns: at_ns,
+                end_ns: 0,
+                depth: stack.len(),
+                facts: event
+                    .annotations
+                    .iter()
+                    .map(|fact| (annotations[&fact.name.unwrap()].clone(), fact.value.unwrap()))
+                    .collect(),
+            }),
+            Some(2) => {
+                let slice = Slice { end_ns: at_ns, ..stack.pop().expect("a slice that ends has begun") };
+                let around = stack.last().map_or(0, |around| around.start_ns);
+                assert!(around <= slice.start_ns && slice.start_ns <= at_ns, "{slice:?}");
+                shown.slices.entry(path).or_default().push(slice);
+            }
+            Some(4) => shown.values.entry(path).or_default().push((at_ns, event.value.unwrap())),
+            other => panic!("event of kind {other:?}"),
+        }
+    }
+    assert!(open.values().all(Vec::is_empty), "every slice ends");
+    for slices in shown.slices.values_mut() {
+        slices.sort_by_key(|slice| (slice.start_ns, slice.depth));
+    }
+    shown
+}
+
+fn made_run(name: &str, shape: &Shape) -> (tempfile::TempDir, Run) {
+    let dir = tempfile::tempdir().unwrap();
+    let path: PathBuf = record(&dir.path().join(name), shape);
+    let run = Run::open(&[path]).unwrap();
+    (dir, run)
+}
+
+fn trace_of(run: &Run) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    perfetto::write(run, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn a_trace_holds_every_step_with_its_causes() {
+    let (_dir, run) = made_run("two.stall", &Shape { ranks: 2, seconds: 90, ..Shape::default() });
+    let shown = show(&trace_of(&run));
+    let mut steps = 0;
+    let mut at: HashMap<u32, usize> = HashMap::new();
+    run.each_step(|row| {
+        let step = &row.step;
+        if step.phase != Phase::Training {
+            return Ok(());
+        }
+        let track = &shown.slices[&format!("resnet/rank {} on node1/training", step.rank)];
+        let place = at.entry(step.rank).or_default();
+        let slice = &track[*place];
+        assert_eq!((slice.name.as_str(), slice.depth), ("training step", 0));
+        assert_eq!((slice.start_ns, slice.end_ns), (step.start_ns, step.end_ns));
+        assert_eq!(slice.facts["index"], step.index);
+        assert_eq!(slice.facts["samples"], u64::from(step.samples));
+        assert_eq!(slice.facts["producer_pid"], u64::from(step.producer.unwrap()));
+        let inside: Vec<&Slice> = track[*place + 1..].iter().take_while(|slice| slice.depth == 1).collect();
+        *place += 1 + inside.len();
+        for cause in Cause::ALL {
+            let ns: u64 = inside
+                .iter()
+                .filter(|slice| slice.name == cause.name())
+                .map(|slice| slice.end_ns - slice.start_ns)
+                .sum();
+            assert_eq!(ns, step.causes[cause], "{} of step {}", cause.name(), step.index);
+        }
+        steps += 1;
+        Ok(())
+    })
+    .unwrap();
+    assert!(steps > 1500, "{steps}");
+    let all: usize = at.values().sum();
+    let shown_all: usize =
+        [0, 1].iter().map(|rank| shown.slices[&format!("resnet/rank {rank} on node1/training")].len()).sum();
+    assert_eq!(all, shown_all, "no slice is there without its step");
+}
+
+#[test]
+fn steps_kept_in_full_have_their_causes_in_order_and_their_tasks() {
+    let (_dir, run) = made_run("details.stall", &Shape { seconds: 120, ..Shape::default() });
+    assert!(!run.details.is_empty());
+    let shown = show(&trace_of(&run));
+    let training = &shown.slices["resnet/rank 0 on node1/training"];
+    for detail in &run.details {
+        let place = training
+            .iter()
+            .position(|slice| slice.depth == 0 && slice.facts["index"] == detail.index)
+            .unwrap();
+        let pieces: Vec<(&str, u64, u64)> = training[place + 1..]
+            .iter()
+            .take_while(|slice| slice.depth == 1)
+            .inspect(|slice| assert_eq!(slice.category, "critical_path"))
+            .map(|slice| (slice.name.as_str(), slice.start_ns, slice.end_ns))
+            .collect();
+        let truth: Vec<_> =
+            detail.critical.iter().map(|at| (at.cause.name(), at.start_ns, at.end_ns)).collect();
+        assert_eq!(pieces, truth);
+        for lane in &detail.lanes {
+            let track = match lane.role.as_str() {
+                "trainer" => "trainer, in its slowest steps".to_owned(),
+                _ => format!("worker {}, in the slowest steps", lane.pid),
+            };
+            let did = &shown.slices[&format!("resnet/rank 0 on node1/{track}")];
+            for segment in &lane.segments {
+                let same = |slice: &&Slice| {
+                    (slice.start_ns, slice.end_ns, slice.name.as_str())
+                        == (segment.start_ns, segment.end_ns, segment.doing.name())
+                };
+                assert!(
+                    segment.start_ns == segment.end_ns || did.iter().any(|slice| same(&slice)),
+                    "{segment:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn checkpoints_counters_and_clocks_are_there() {
+    let (_dir, run) = made_run("whole.stall", &Shape { seconds: 100, ..Shape::default() });
+    let shown = show(&trace_of(&run));
+    let saved = &shown.slices["resnet/rank 0 on node1/checkpoints"];
+    assert_eq!(saved.len(), run.checkpoints.len());
+    for (slice, event) in saved.iter().zip(&run.checkpoints) {
+        assert_eq!(slice.name, "torch.save (persist)");
+        assert_eq!(
+            (slice.start_ns, slice.end_ns, slice.facts["bytes"]),
+            (event.start_ns, event.end_ns, event.bytes)
+        );
+    }
+    let training: Vec<_> = run.rollups.iter().filter(|rollup| rollup.phase == Phase::Training).collect();
+    for name in ["samples_per_s", "data_stall_share", "checkpoint_stall_share"] {
+        let values = &shown.values[&format!("resnet/rank 0 on node1/{name}")];
+        assert_eq!(values.len(), training.len() + 1, "a value a roll-up and a zero at the end");
+        assert_eq!(values.last().unwrap().1, 0.0);
+        for ((at_ns, value), rollup) in values.iter().zip(&training) {
+            let causes = &rollup.causes;
+            let truth = match name {
+                "samples_per_s" => rollup.samples as f64 * 1e9 / causes.total_ns() as f64,
+                "data_stall_share" => causes.data_stall_ns() as f64 / causes.total_ns() as f64,
+                _ => causes.checkpoint_stall_ns() as f64 / causes.total_ns() as f64,
+            };
+            assert_eq!((*at_ns, *value), (rollup.start_ns, truth));
+        }
+    }
+    let [(1, wall_ns), (3, monotonic_ns), (6, boottime_ns)] = shown.clocks[..] else {
+        panic!("{:?}", shown.clocks)
+    };
+    assert_eq!(wall_ns - made::START_WALL_NS, monotonic_ns - made::START_NS);
+    assert_eq!(boottime_ns - monotonic_ns, made::S);
+}
+
+#[test]
+fn perfettos_own_messages_hold_the_same() {
+    let Some(python) = python::with(&["perfetto.protos.perfetto.trace.perfetto_trace_pb2"]) else { return };
+    let (dir, run) = made_run("own.stall", &Shape { ranks: 2, seconds: 40, ..Shape::default() });
+    let bytes = trace_of(&run);
+    let file = dir.path().join("own.pftrace");
+    std::fs::write(&file, &bytes).unwrap();
+    let theirs: serde_json::Value =
+        serde_json::from_str(&python::run(&python, "read_trace.py", &[&file])).unwrap();
+    let ours = show(&bytes);
+    assert_eq!((&theirs["unknown_bytes"], &theirs["open"]), (&0.into(), &0.into()));
+    assert_eq!((&theirs["primary_clock"], &theirs["default_clock"]), (&1.into(), &1.into()));
+    for ((_, ns), name) in ours.clocks.iter().zip(["REALTIME", "MONOTONIC", "BOOTTIME"]) {
+        assert_eq!(theirs["clocks"][name], *ns);
+    }
+    let mut slices: Vec<serde_json::Value> = theirs["slices"].as_array().unwrap().clone();
+    let mut expected: Vec<serde_json::Value> = ours
+        .slices
+        .iter()
+        .flat_map(|(path, slices)| slices.iter().map(move |slice| (path, slice)))
+        .map(|(path, slice)| {
+            serde_json::json!([path, slice.name, slice.category, slice.start_ns, slice.facts, slice.end_ns])
+        })
+        .collect();
+    for list in [&mut slices, &mut expected] {
+        list.sort_by_cached_key(serde_json::Value::to_string);
+    }
+    assert_eq!(slices, expected);
+    let values: usize = ours.values.values().map(Vec::len).sum();
+    assert_eq!(theirs["values"].as_array().unwrap().len(), values);
+}
+
+#[test]
+fn a_merged_row_is_one_slice() {
+    let (_dir, run) = made_run("merged.stall", &Shape { seconds: 90, step_rows: 300, ..Shape::default() });
+    let (mut rows, mut steps) = (0usize, 0u64);
+    run.each_step(|row| {
+        if row.step.phase == Phase::Training {
+            (rows, steps) = (rows + 1, steps + row.merged);
+        }
+        Ok(())
+    })
+    .unwrap();
+    let shown = show(&trace_of(&run));
+    let training: Vec<&Slice> =
+        shown.slices["resnet/rank 0 on node1/training"].iter().filter(|slice| slice.depth == 0).collect();
+    assert!((rows as u64) < steps && training.len() == rows, "{rows} rows, {} slices", training.len());
+    let merged = |slice: &&&Slice| slice.facts.contains_key("merged");
+    assert!(training.iter().filter(merged).all(|slice| slice.name == "training steps"));
+    let shown_steps: u64 = training.iter().map(|slice| slice.facts.get("merged").copied().unwrap_or(1)).sum();
+    assert_eq!(shown_steps, steps);
+}
+
+#[test]
+fn foreign_names_are_clean() {
+    let (_dir, mut run) = made_run("names.stall", &Shape { seconds: 30, ..Shape::default() });
+    run.summary.job.name = "evil\x1b[2J\nname".into();
+    run.checkpoints[0].saver = "\u{202e}saver".into();
+    let shown = show(&trace_of(&run));
+    for path in shown.slices.keys().chain(shown.values.keys()) {
+        assert!(path.starts_with("evil\\u{1b}[2J name/"), "{path}");
+    }
+    let saved = shown.slices.iter().find(|(path, _)| path.ends_with("/checkpoints")).unwrap().1;
+    assert_eq!(saved[0].name, "\\u{202e}saver (persist)");
+}
