@@ -73,6 +73,20 @@ environment() {
     cp scripts/requirements.txt "$stamp"
 }
 
+# Prometheus for the test that has it scrape; unpacked beside the build, because one that is installed is a service.
+prometheus() {
+    local dir=target/prometheus log=target/setup/prometheus.log
+    have promtool || [ -x "$dir/usr/bin/promtool" ] && return 0
+    if ! have apt-get; then
+        say "Prometheus is not there; with prometheus and promtool in PATH their test runs"
+        return 0
+    fi
+    say "unpacking Debian's prometheus into $dir"
+    mkdir -p "$dir" target/setup
+    { [ "$(id -u)" != 0 ] || refresh; (cd "$dir" && apt-get download prometheus && dpkg -x prometheus_*.deb .); } \
+        >"$log" 2>&1 </dev/null || say "Debian's prometheus cannot be had (see $log); its test is skipped"
+}
+
 # Whether C can be compiled and linked: SQLite is built along, and Rust links with cc.
 compiles() { echo '#include <stdio.h>' | cc -x c -fsyntax-only - 2>/dev/null && have ld; }
 
@@ -95,12 +109,13 @@ demo)
     ;;
 test)
     toolchain
-    optional e2fsprogs mount strace python3-torch python3-venv clang-19 llvm-19 libbpf-dev
+    optional e2fsprogs mount strace python3-torch python3-venv clang-19 llvm-19 libbpf-dev groff-base chromium
+    prometheus
     environment
     ;;
 bench)
     toolchain
-    optional e2fsprogs mount strace bpftrace
+    optional e2fsprogs mount strace bpftrace htop
     environment
     # bpftrace looks for its tracepoints there.
     [ "$(id -u)" != 0 ] || [ -e /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing ||

@@ -1,8 +1,10 @@
-use crate::run::Screen;
+use crate::metrics;
+use crate::run::{Screen, served_at};
 use crate::terminal::Colour;
 use anyhow::Result;
 use clap::Args;
 use stallscope_collector::AttachOptions;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -25,6 +27,10 @@ pub(crate) struct Attach {
     /// Leave syscalls unhooked: cheaper for the node, coarser for jobs that read warm files
     #[arg(long)]
     no_syscalls: bool,
+    /// Serve figures for Prometheus at http://ADDR/metrics: 9400 is for this machine alone, 0.0.0.0:9400 for
+    /// everybody; 0 picks a free port and says it
+    #[arg(long, value_name = "ADDR", value_parser = metrics::address)]
+    metrics: Option<SocketAddr>,
     /// Print neither progress nor the screen at the end
     #[arg(short, long)]
     quiet: bool,
@@ -37,6 +43,7 @@ pub(crate) fn main(verb: Attach, colour: Colour) -> Result<ExitCode> {
         period: verb.period,
         output: verb.output,
         syscalls: !verb.no_syscalls,
+        metrics: verb.metrics.map(served_at),
     };
     stallscope_collector::attach(options, &mut view)?;
     Ok(ExitCode::SUCCESS)

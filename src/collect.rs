@@ -1,6 +1,8 @@
-use crate::terminal;
+use crate::{metrics, terminal};
 use anyhow::Result;
 use clap::Args;
+use stallscope_collector::Metrics;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -16,13 +18,22 @@ pub(crate) struct Collect {
     /// End when the last caller is gone
     #[arg(long)]
     until_idle: bool,
+    /// Serve figures for Prometheus at http://ADDR/metrics: 9400 is for this machine alone, 0.0.0.0:9400 for
+    /// everybody; 0 picks a free port and says it. Of the node alone, not of anybody's job
+    #[arg(long, value_name = "ADDR", value_parser = metrics::address)]
+    metrics: Option<SocketAddr>,
 }
 
 pub(crate) fn main(verb: &Collect) -> Result<ExitCode> {
-    stallscope_collector::serve(&verb.socket, verb.until_idle, || {
+    let metrics =
+        verb.metrics.map(|address| Metrics { address, render: stallscope_reports::openmetrics::render_node });
+    stallscope_collector::serve(&verb.socket, verb.until_idle, metrics, |whereabouts| {
         // One that serves a single job shares that job's terminal.
         if !verb.until_idle {
             terminal::say(&format!("serving kernel evidence at {}; Ctrl-C ends", verb.socket.display()));
+        }
+        if let Some(whereabouts) = whereabouts {
+            terminal::say(&whereabouts);
         }
     })?;
     Ok(ExitCode::SUCCESS)

@@ -2,11 +2,16 @@
 
 mod attach;
 mod collect;
+mod diff;
 mod doctor;
 mod ls;
+mod metrics;
 mod report;
 mod run;
+mod shell;
 mod terminal;
+mod top;
+mod working;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -37,10 +42,19 @@ enum Verb {
     Collect(collect::Collect),
     /// List the jobs that run here and the recordings in this folder
     Ls(ls::Ls),
+    /// Watch jobs live, or replay a recording
+    Top(top::Top),
     /// Print what a recording or a running job tells
     Report(report::Report),
+    /// Say what changed between two recordings, and whether it is more than noise
+    Diff(diff::Diff),
     /// Say what works on this machine and how to get the rest
     Doctor(doctor::Doctor),
+    /// Print completions for a shell
+    Completions(shell::Completions),
+    /// Write the man pages into a folder
+    #[command(hide = true)]
+    Man(shell::Man),
 }
 
 fn main() -> ExitCode {
@@ -54,8 +68,12 @@ fn main() -> ExitCode {
         Verb::Attach(verb) => attach::main(verb, colour),
         Verb::Collect(verb) => collect::main(&verb),
         Verb::Ls(verb) => ls::main(&verb, colour),
+        Verb::Top(verb) => top::main(verb, colour),
         Verb::Report(verb) => report::main(&verb, colour),
+        Verb::Diff(verb) => diff::main(&verb, colour),
         Verb::Doctor(verb) => doctor::main(&verb, colour),
+        Verb::Completions(verb) => shell::completions(&verb),
+        Verb::Man(verb) => shell::man(&verb),
     };
     outcome.unwrap_or_else(|error| {
         terminal::say(&format!("{error:#}"));

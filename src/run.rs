@@ -1,9 +1,11 @@
+use crate::metrics;
 use crate::terminal::{self, Colour, StatusLine};
 use anyhow::Result;
 use clap::Args;
-use stallscope_collector::{KernelChoice, LaunchError, RunOptions, View};
+use stallscope_collector::{KernelChoice, LaunchError, Metrics, RunOptions, View};
 use stallscope_model::RunSummary;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -35,6 +37,10 @@ pub(crate) struct Run {
     /// Hook syscalls too: sees CPU time inside reads, costs each syscall of the node about 100 ns
     #[arg(long, conflicts_with = "no_kernel")]
     syscalls: bool,
+    /// Serve figures for Prometheus at http://ADDR/metrics: 9400 is for this machine alone, 0.0.0.0:9400 for
+    /// everybody; 0 picks a free port and says it. Where that cannot be, the job is not started
+    #[arg(long, value_name = "ADDR", value_parser = metrics::address)]
+    metrics: Option<SocketAddr>,
     /// Print neither progress nor the screen at the end
     #[arg(short, long)]
     quiet: bool,
@@ -54,6 +60,7 @@ pub(crate) fn main(verb: Run, colour: Colour) -> Result<ExitCode> {
             },
             shim: !verb.no_shim,
             syscalls: verb.syscalls,
+            metrics: verb.metrics.map(served_at),
         },
         &mut view,
     );
@@ -68,6 +75,11 @@ pub(crate) fn main(verb: Run, colour: Colour) -> Result<ExitCode> {
             None => Err(error),
         },
     }
+}
+
+/// The job's figures, at `address`.
+pub(crate) fn served_at(address: SocketAddr) -> Metrics<RunSummary> {
+    Metrics { address, render: stallscope_reports::openmetrics::render }
 }
 
 /// The terminal of `run` and `attach`: everything goes to stderr, because stdout is the job's.

@@ -2,7 +2,7 @@
 
 use crate::{Arguments, terminal};
 use anyhow::{Context, Result};
-use clap::{Args, CommandFactory};
+use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,8 +21,12 @@ pub(crate) struct Completions {
 }
 
 pub(crate) fn completions(verb: &Completions) -> Result<ExitCode> {
+    let all = Arguments::command();
+    // Some shells' scripts would offer hidden verbs too.
+    let verbs = all.get_subcommands().filter(|verb| !verb.is_hide_set());
+    let mut shown = Command::new("stallscope").args(all.get_arguments()).subcommands(verbs).version("");
     let mut script = Vec::new();
-    clap_complete::generate(verb.shell, &mut Arguments::command(), "stallscope", &mut script);
+    clap_complete::generate(verb.shell, &mut shown, "stallscope", &mut script);
     terminal::print(&String::from_utf8_lossy(&script))?;
     Ok(ExitCode::SUCCESS)
 }

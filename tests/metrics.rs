@@ -15,7 +15,10 @@ use support::{Killed, Sandbox, job, privileged, python, text, wait_until};
 /// Samples by name and labels.
 fn samples(page: &str) -> BTreeMap<String, f64> {
     let lines = page.lines().filter(|line| !line.starts_with('#'));
-    lines.map(|line| line.rsplit_once(' ').unwrap()).map(|(s, v)| (s.to_owned(), v.parse().unwrap())).collect()
+    lines
+        .map(|line| line.rsplit_once(' ').unwrap())
+        .map(|(s, v)| (s.to_owned(), v.parse().unwrap()))
+        .collect()
 }
 
 /// A job that ends with exit code 7 once `stop` is there.
@@ -29,23 +32,40 @@ fn stopped(sandbox: &Sandbox, job: &mut Child) -> Option<i32> {
 #[test]
 fn figures_are_served_while_the_job_runs_and_counters_only_grow() {
     let sandbox = Sandbox::new("served");
-    let (_run, address) = sandbox.serving(
-        &["run", "--name", "mine", "--metrics", "0", "--", &python(), &job("train.py"), "--epochs", "1000", "--save", "x.pt"],
-    );
+    let (_run, address) = sandbox.serving(&[
+        "run",
+        "--name",
+        "mine",
+        "--metrics",
+        "0",
+        "--",
+        &python(),
+        &job("train.py"),
+        "--epochs",
+        "1000",
+        "--save",
+        "x.pt",
+    ]);
     assert!(address.ip().is_loopback(), "a port alone is for this machine");
     let steps = "stallscope_steps_total{job=\"mine\",rank=\"0\",phase=\"training\"}";
     let page = || get(address, "/metrics").body;
+    wait_until("there are figures", || get(address, "/metrics").status == 200);
     wait_until("steps are served", || samples(&page()).get(steps).is_some_and(|steps| *steps > 40.0));
     let before = samples(&page());
     wait_until("more steps are served", || samples(&page())[steps] > before[steps]);
     let after = samples(&page());
     for (name, value) in before.iter().filter(|(name, _)| name.contains("_total")) {
-        assert!(after.get(name).is_some_and(|later| later >= value), "{name} fell from {value} to {:?}", after.get(name));
+        assert!(
+            after.get(name).is_some_and(|later| later >= value),
+            "{name} fell from {value} to {:?}",
+            after.get(name)
+        );
     }
     let checkpoints = after["stallscope_checkpoints_total{job=\"mine\",rank=\"0\"}"];
     assert!(checkpoints >= 1.0, "{checkpoints}");
 
-    let answer = get_with(address, "GET", "/metrics", "Accept: application/openmetrics-text; version=1.0.0\r\n");
+    let answer =
+        get_with(address, "GET", "/metrics", "Accept: application/openmetrics-text; version=1.0.0\r\n");
     assert_eq!(answer.status, 200);
     assert!(answer.head.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"));
     assert!(answer.body.ends_with("# EOF\n"));
@@ -91,7 +111,8 @@ fn hostile_clients_disturb_neither_the_job_nor_its_collector() {
     let connect = || TcpStream::connect(address).unwrap();
     let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", run.0.id())).unwrap().count();
     wait_until("its collector is at work", || {
-        sandbox.run(&["report", "calm", "--format", "json"]).status.success() && sandbox.path("calm.stall").exists()
+        sandbox.run(&["report", "calm", "--format", "json"]).status.success()
+            && sandbox.path("calm.stall").exists()
     });
     let at_rest = descriptors();
 
@@ -112,8 +133,9 @@ fn hostile_clients_disturb_neither_the_job_nor_its_collector() {
         })
         .collect();
     // Many at once, most of whom nobody will ever answer.
-    let crowd: Vec<_> =
-        (0..300).filter_map(|_| TcpStream::connect_timeout(&address, Duration::from_millis(5)).ok()).collect();
+    let crowd: Vec<_> = (0..300)
+        .filter_map(|_| TcpStream::connect_timeout(&address, Duration::from_millis(5)).ok())
+        .collect();
     assert!(descriptors() <= at_rest + 20, "{} descriptors, {at_rest} at rest", descriptors());
     // The collector answers others meanwhile.
     let report = sandbox.run(&["report", "calm", "--format", "json"]);
@@ -142,20 +164,32 @@ fn a_node_serves_itself_and_nobodys_job() {
     let socket = sandbox.kernel_socket().display().to_string();
     let (_node, of_node) = sandbox.serving(&["collect", "--socket", &socket, "--metrics", "0"]);
     let page = || get(of_node, "/metrics").body;
+    wait_until("there are figures", || get(of_node, "/metrics").status == 200);
     let figure = |name: &str| samples(&page()).get(name).copied();
     assert_eq!(figure("stallscope_node_trees"), Some(0.0));
     assert_eq!(figure("stallscope_node_program_on{program=\"sched_switch\"}"), Some(0.0));
     let mut sleeper = Killed(Command::new("sleep").arg("60").spawn().unwrap());
-    let (mut attached, of_job) =
-        sandbox.serving(&["attach", &sleeper.0.id().to_string(), "--metrics", "127.0.0.1:0", "-o", "a.stall"]);
+    let (mut attached, of_job) = sandbox.serving(&[
+        "attach",
+        &sleeper.0.id().to_string(),
+        "--metrics",
+        "127.0.0.1:0",
+        "-o",
+        "a.stall",
+    ]);
     wait_until("its tree is counted", || figure("stallscope_node_trees") == Some(1.0));
     wait_until("the programs are on", || {
         figure("stallscope_node_program_on{program=\"sched_switch\"}") == Some(1.0)
     });
     assert!(!page().contains("job="), "{}", page());
     assert!(figure("stallscope_collector_cpu_seconds_total").unwrap() > 0.0);
+    wait_until("there are the job's", || get(of_job, "/metrics").status == 200);
     let own = get(of_job, "/metrics").body;
-    assert_eq!(samples(&own).get("stallscope_evidence_on{job=\"sleep\",source=\"kernel\"}"), Some(&1.0), "{own}");
+    assert_eq!(
+        samples(&own).get("stallscope_evidence_on{job=\"sleep\",source=\"kernel\"}"),
+        Some(&1.0),
+        "{own}"
+    );
     sleeper.0.kill().unwrap();
     assert!(attached.0.wait().unwrap().success());
     wait_until("it is gone", || figure("stallscope_node_trees") == Some(0.0));

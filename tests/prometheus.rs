@@ -51,7 +51,13 @@ fn check(page: &str) {
             let words: Vec<&str> = line.splitn(4, ' ').collect();
             let suffix = |name: &str| {
                 let is = |kind| page.contains(&format!("# TYPE {name} {kind}\n"));
-                if is("counter") { "_total" } else if is("info") { "_info" } else { "" }
+                if is("counter") {
+                    "_total"
+                } else if is("info") {
+                    "_info"
+                } else {
+                    ""
+                }
             };
             match words.as_slice() {
                 ["#", "TYPE", name, "info"] => format!("# TYPE {name}_info gauge\n"),
@@ -108,7 +114,8 @@ impl Prometheus {
     fn query(&self, query: &str) -> Vec<f64> {
         let data = self.api(&format!("/api/v1/query?query={}", encoded(query)));
         let results = data["result"].as_array().unwrap();
-        let values = results.iter().map(|sample| sample["value"][1].as_str().unwrap().parse::<f64>().unwrap());
+        let values =
+            results.iter().map(|sample| sample["value"][1].as_str().unwrap().parse::<f64>().unwrap());
         values.filter(|value| !value.is_nan()).collect()
     }
 }
@@ -124,9 +131,20 @@ fn a_real_prometheus_scrapes_it_and_every_panel_has_data() {
         let socket = sandbox.kernel_socket().display().to_string();
         sandbox.serving(&["collect", "--socket", &socket, "--metrics", "0"])
     });
-    let (_run, of_job) = sandbox.serving(
-        &["run", "--name", "mine", "--metrics", "127.0.0.1:0", "--", &python(), &job("train.py"), "--epochs", "100000", "--save", "x.pt"],
-    );
+    let (_run, of_job) = sandbox.serving(&[
+        "run",
+        "--name",
+        "mine",
+        "--metrics",
+        "127.0.0.1:0",
+        "--",
+        &python(),
+        &job("train.py"),
+        "--epochs",
+        "100000",
+        "--save",
+        "x.pt",
+    ]);
     let of_node = node.as_ref().map_or(of_job, |(_, address)| *address);
     let config = contrib("prometheus.yml")
         .replace("127.0.0.1:9400", &of_job.to_string())

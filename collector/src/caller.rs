@@ -2,10 +2,11 @@
 
 use rustix::event::PollFlags;
 use stallscope_abi::kernel::{Record, TaskSlot, bytes_of};
-use stallscope_ebpf::Still;
+use stallscope_ebpf::{Still, Waits};
 use stallscope_wire::{Reply, frame, frame::Tag};
 use std::collections::{BTreeMap, HashSet};
 use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,12 @@ const LINE_LIMIT_BYTES: usize = 4096;
 
 /// What waits for a caller that does not read; beyond it records are dropped and counted.
 const BACKLOG_LIMIT_BYTES: usize = 16 << 20;
+
+/// Why a caller lost records of its own.
+pub(crate) const TOO_SLOW: &str = "kernel collector too slow";
+
+/// Told at a time.
+const FILES: usize = 200;
 
 /// Of tids in a frame.
 const STILL_BYTES: usize = 32 << 10;
@@ -34,7 +41,8 @@ pub(crate) struct Caller {
     pub(crate) syscalls: bool,
     /// Processes of these trees.
     pub(crate) processes: HashSet<u32>,
-    dropped: u64,
+    /// Records that it was too slow to take.
+    pub(crate) dropped: u64,
     /// Every slot was sent to it since the last that was dropped.
     pub(crate) knows_slots: bool,
     /// The service's losses when it came: those are not its own.
@@ -148,11 +156,35 @@ impl Caller {
         tids.chunks(STILL_BYTES).for_each(|tids| self.push(Tag::Still, tids));
     }
 
+    /// Sends what its trees waited for: all mounts, and the files with the longest waits.
+    pub(crate) fn tell_waits(&mut self, waits: &Waits) {
+        let roots: HashSet<u32> = waits.mounts.iter().map(|(key, _)| key.root).collect();
+        let own: HashSet<u32> = roots.into_iter().filter(|root| self.may_know(*root)).collect();
+        for (key, wait) in waits.mounts.iter().filter(|(key, _)| own.contains(&key.root)) {
+            self.push(Tag::MountWait, &[bytes_of(key), bytes_of(wait)].concat());
+        }
+        let mut files: Vec<_> = waits.files.iter().filter(|(key, _)| own.contains(&key.root)).collect();
+        files.sort_unstable_by_key(|(_, wait)| std::cmp::Reverse(wait.wait_ns));
+        for (key, wait) in files.into_iter().take(FILES) {
+            self.push(Tag::FileWait, &[bytes_of(key), bytes_of(wait)].concat());
+        }
+    }
+
+    /// Whether it may be told of the tree of `root`: one of its own, or one within. A tree may outlive its root,
+    /// whose number may be another user's process by then.
+    fn may_know(&self, root: u32) -> bool {
+        let others = || {
+            let owner = std::fs::metadata(format!("/proc/{root}")).map(|meta| meta.uid());
+            self.uid != 0 && owner.is_ok_and(|owner| owner != self.uid)
+        };
+        self.processes.contains(&root) || self.roots.contains(&root) && !others()
+    }
+
     /// What it lost since it came, of `now`, the service's counters.
     pub(crate) fn lost(&self, now: &BTreeMap<&'static str, u64>) -> Vec<(String, u64)> {
         let since = |reason: &str, count: &u64| count - self.lost_before.get(reason).unwrap_or(&0).min(count);
         let own = now.iter().map(|(reason, count)| (*reason, since(reason, count)));
-        own.chain([("kernel collector too slow", self.dropped)])
+        own.chain([(TOO_SLOW, self.dropped)])
             .filter(|(_, count)| *count > 0)
             .map(|(reason, count)| (reason.to_string(), count))
             .collect()

@@ -2,7 +2,8 @@
 //! others launch their task, point its shim there and stay connected while it runs.
 
 use crate::child;
-use crate::session::{Signals, View};
+use crate::session::View;
+use crate::signals::Signals;
 use crate::sudo::Caller;
 use anyhow::Result;
 use stallscope_wire::{Client, Hello, Reply};
@@ -23,6 +24,11 @@ pub(crate) fn key(name: &str) -> String {
         (Ok(job), Ok(step)) => format!("slurm-{job}.{step}"),
         _ => format!("{name}-{}", std::process::id()),
     }
+}
+
+/// The same for one that is attached to, perhaps beside its own collector and others who attach.
+pub(crate) fn attached_key(pid: u32) -> String {
+    format!("attach-{pid}-{}", std::process::id())
 }
 
 /// Launches `command` as one more task of the job whose collector listens at `socket`.

@@ -3,12 +3,15 @@
 //!
 //! One thread, no async: it sleeps [`ROUND`], drains the ring buffer, hands out, and sleeps again.
 
-use crate::caller::Caller;
+use crate::caller::{Caller, TOO_SLOW};
 use crate::host::now_ns;
+use crate::metrics::Metrics;
+use crate::node::{self, NodeMetrics};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stallscope_abi::kernel::{Lost, Record, TaskSlot, bytes_of, flags, state};
 use stallscope_ebpf::{Kernel, Options, ProgramState as Program, Still};
+use stallscope_model::NodeSummary;
 use stallscope_wire::{Accepted, Client, Hello, ProgramState, Reply, Request, frame, frame::Tag};
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -26,26 +29,39 @@ const FIRST_CALL: Duration = Duration::from_secs(60);
 const CALLERS_A_USER: usize = 64;
 const TREES_A_CALLER: usize = 64;
 
-const LOST: [(Lost, &str); 3] = [
+/// How often callers are told which files were waited for.
+const FILES_EVERY: Duration = Duration::from_secs(1);
+
+const LOST: [(Lost, &str); 4] = [
     (Lost::RingFull, "kernel ring full"),
     (Lost::NoSlot, "too many tasks"),
     (Lost::NoStorage, "no task storage"),
+    (Lost::NoMount, "too many mounts"),
 ];
 
 /// Serves everybody at `socket` until the process ends; with `only_until_idle`, until the first caller and all
-/// others are gone. Calls `listening` once it can be called.
+/// others are gone. Calls `listening` once it can be called, with a sentence that says where metrics are served.
 ///
 /// # Errors
-/// The programs can't be loaded (no privilege, no BTF), or the socket can't be bound.
-pub fn serve(socket: &Path, only_until_idle: bool, listening: impl FnOnce()) -> Result<()> {
+/// The programs can't be loaded (no privilege, no BTF), or the socket or the metrics' address can't be bound.
+pub fn serve(
+    socket: &Path,
+    only_until_idle: bool,
+    metrics: Option<Metrics<NodeSummary>>,
+    listening: impl FnOnce(Option<String>),
+) -> Result<()> {
     let mut service = Service::load()?;
+    let mut metrics = metrics.map(NodeMetrics::start).transpose()?;
     let listener = listen(socket)?;
-    listening();
+    listening(metrics.as_ref().map(NodeMetrics::whereabouts));
     let mut had_a_caller = false;
     let begun = Instant::now();
     loop {
         // With nobody watched there is nothing to drain: sleep until somebody calls.
         let forever = service.callers.is_empty() && !only_until_idle;
+        if let Some(metrics) = &mut metrics {
+            metrics.publish(forever, || service.figures());
+        }
         let due = service.wait(Some(&listener), forever)?;
         service.accept(&listener);
         service.hear();
@@ -105,7 +121,12 @@ struct Service {
     callers: Vec<Caller>,
     /// Watched tasks, whose present stretch is sent each round, by slot.
     watched: HashMap<u32, Watched>,
+    /// Taken from the kernel so far.
+    records: u64,
+    /// Records that callers who are gone were too slow to take.
+    dropped: u64,
     last_round: Instant,
+    files_told: Instant,
 }
 
 struct Watched {
@@ -123,7 +144,15 @@ impl Watched {
 impl Service {
     fn load() -> Result<Service> {
         let kernel = Kernel::load(&Options::default())?;
-        Ok(Service { kernel, callers: Vec::new(), watched: HashMap::new(), last_round: Instant::now() })
+        Ok(Service {
+            kernel,
+            callers: Vec::new(),
+            watched: HashMap::new(),
+            records: 0,
+            dropped: 0,
+            last_round: Instant::now(),
+            files_told: Instant::now(),
+        })
     }
 
     /// Sleeps until the next round is due (and says so), for ever if asked, or until somebody calls, speaks, hangs
@@ -252,6 +281,12 @@ impl Service {
         self.kernel.programs().into_iter().filter_map(state).collect()
     }
 
+    fn figures(&self) -> NodeSummary {
+        let slow = self.dropped + self.callers.iter().map(|caller| caller.dropped).sum::<u64>();
+        let losses = self.losses().into_iter().chain([(TOO_SLOW, slow)]);
+        node::figures(&self.kernel, &self.callers, self.watched.len(), self.records, losses)
+    }
+
     fn losses(&self) -> BTreeMap<&'static str, u64> {
         let counts = self.kernel.losses().unwrap_or_default();
         LOST.iter().map(|(reason, name)| (*name, counts[*reason as usize])).collect()
@@ -259,15 +294,20 @@ impl Service {
 
     /// Puts together what there is for every caller.
     fn round(&mut self) {
-        let Service { kernel, callers, watched, .. } = self;
+        let Service { kernel, callers, watched, records, .. } = self;
+        let mut a_root_ended = false;
         let drained = kernel.drain(|bytes| {
+            *records += 1;
             let Some(record) = Record::parse(bytes) else { return };
             let header = record.header();
             match &record {
                 Record::TaskNew(new) if new.flags & flags::WATCHED != 0 => {
                     watched.insert(header.slot, Watched::new(header.tid));
                 }
-                Record::TaskExit(_) => drop(watched.remove(&header.slot)),
+                Record::TaskExit(_) => {
+                    watched.remove(&header.slot);
+                    a_root_ended |= callers.iter().any(|caller| caller.roots.contains(&header.tid));
+                }
                 _ => {}
             }
             callers.iter_mut().for_each(|caller| caller.offer(&record, bytes));
@@ -292,6 +332,13 @@ impl Service {
             slots.extend(copy);
             copy.is_some()
         });
+        // What a job waited for last is told while its collector still listens.
+        if a_root_ended || self.files_told.elapsed() >= FILES_EVERY {
+            self.files_told = Instant::now();
+            // Sums: what can't be read now is in the next ones.
+            let waits = self.kernel.waits().unwrap_or_default();
+            self.callers.iter_mut().for_each(|caller| caller.tell_waits(&waits));
+        }
         let lost = self.losses();
         let run_time_ns = self.kernel.run_time().ok().map(|time| time.as_nanos() as u64).filter(|ns| *ns > 0);
         for caller in &mut self.callers {
@@ -307,6 +354,7 @@ impl Service {
         let (gone, callers) = std::mem::take(&mut self.callers).into_iter().partition(|caller| caller.gone);
         self.callers = callers;
         let gone: Vec<Caller> = gone;
+        self.dropped += gone.iter().map(|caller| caller.dropped).sum::<u64>();
         let roots: Vec<u32> = gone.into_iter().flat_map(|caller| caller.roots).collect();
         for root in &roots {
             if self.callers.iter().all(|caller| !caller.roots.contains(root)) {

@@ -231,12 +231,16 @@ mod tests {
         let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
             application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=0.0.4;q=0.4,*/*;q=0.3";
         let browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
-        for yes in [prometheus, browser, "*/*", "Application/OpenMetrics-Text", "application/*", "a/b, */* ; q=0.1"] {
+        for yes in
+            [prometheus, browser, "*/*", "Application/OpenMetrics-Text", "application/*", "a/b, */* ; q=0.1"]
+        {
             let answered = ask("GET", "/metrics", Some(yes));
             assert_eq!(answered.status(), 200, "{yes}");
             assert_eq!(answered.headers()[CONTENT_TYPE], OPENMETRICS);
         }
-        for no in ["", "text/plain", "text/*, image/png", "*/*;q=0", "application/openmetrics-text; q=0.0", ";;,,"] {
+        for no in
+            ["", "text/plain", "text/*, image/png", "*/*;q=0", "application/openmetrics-text; q=0.0", ";;,,"]
+        {
             assert_eq!(ask("GET", "/metrics", Some(no)).status(), 406, "{no:?}");
         }
     }

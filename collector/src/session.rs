@@ -3,7 +3,9 @@
 use crate::child;
 use crate::engine::Engine;
 use crate::kernel_client::{Heard, KernelClient, KernelSource};
+use crate::metrics::{Metrics, Publisher};
 use crate::runtime::{Card, Claim, JobDir, RuntimeDir};
+use crate::signals::Signals;
 use crate::sudo::Caller;
 use crate::{host, join, shims};
 use anyhow::{Context, Result};
@@ -15,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 const TICK: Duration = Duration::from_millis(100);
@@ -42,6 +44,7 @@ pub struct RunOptions {
     pub kernel: KernelChoice,
     pub shim: bool,
     pub syscalls: bool,
+    pub metrics: Option<Metrics<RunSummary>>,
 }
 
 #[derive(Debug)]
@@ -51,6 +54,7 @@ pub struct AttachOptions {
     pub period: Option<Duration>,
     pub output: Option<PathBuf>,
     pub syscalls: bool,
+    pub metrics: Option<Metrics<RunSummary>>,
 }
 
 /// Where a session shows itself.
@@ -66,8 +70,9 @@ pub trait View {
 /// Launches a job, measures it to its end and returns the exit code that a shell would show.
 ///
 /// # Errors
-/// [`crate::LaunchError`] when the command can't be started. Whatever else fails costs measurement, never the
-/// job: it is said through `view`.
+/// [`crate::LaunchError`] when the command can't be started; or what was asked for by name (sudo's collector,
+/// metrics) can't be had, before the job starts. Whatever else fails costs measurement, never the job: it is said
+/// through `view`.
 pub fn run(options: RunOptions, view: &mut dyn View) -> Result<i32> {
     runtime()?.block_on(run_here(options, view))
 }
@@ -75,7 +80,8 @@ pub fn run(options: RunOptions, view: &mut dyn View) -> Result<i32> {
 /// Measures a running process tree until it ends, `period` is over or Ctrl-C.
 ///
 /// # Errors
-/// There is no such job, it belongs to another user, or there is no kernel evidence to be had.
+/// There is no such job, it belongs to another user, there is no kernel evidence to be had, or metrics can't be
+/// served where they should.
 pub fn attach(options: AttachOptions, view: &mut dyn View) -> Result<()> {
     runtime()?.block_on(attach_here(options, view))
 }
@@ -101,6 +107,8 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
             None
         }
     };
+    // Who asked for metrics would rather mend the address than find out after a day that there are none.
+    let metrics = start_metrics(options.metrics, view)?;
     let server = dir.as_ref().and_then(|dir| open_server(dir, view));
     let package = if options.shim { package(view) } else { None };
     let socket = dir.as_ref().map(JobDir::socket).filter(|_| server.is_some());
@@ -125,14 +133,10 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
     let kernel = KernelClient::start(kernel, pid, options.syscalls, &mut engine);
     start_recording(&mut engine, &job, options.output, &name, view);
     if let Some(dir) = &dir {
-        let recording = engine.recording().unwrap_or_default();
-        let card = Card { name, pid, recording, started_wall_ns: job.started_wall_ns };
-        if let Err(error) = dir.write_card(&card) {
-            view.note(&format!("`stallscope ls` will not show this job: {error:#}"));
-        }
+        show_card(dir, &job, &engine, view);
     }
     let mut code = None;
-    let mut session = Session { engine, kernel, server, view };
+    let mut session = Session::new(engine, kernel, server, metrics, view);
     loop {
         let over = async {
             match code {
@@ -176,6 +180,31 @@ fn open_server(dir: &JobDir, view: &mut dyn View) -> Option<shims::Server> {
     opened.map_err(|error| view.note(&format!("the shim stays off: {error:#}"))).ok()
 }
 
+/// Lets others find the job.
+fn show_card(dir: &JobDir, job: &JobFacts, engine: &Engine, view: &mut dyn View) {
+    let card = Card {
+        name: job.name.clone(),
+        pid: job.pid,
+        recording: engine.recording().unwrap_or_default(),
+        started_wall_ns: job.started_wall_ns,
+    };
+    if let Err(error) = dir.write_card(&card) {
+        view.note(&format!("`stallscope ls` will not show this job: {error:#}"));
+    }
+}
+
+/// Serves figures where somebody asked for them.
+fn start_metrics(
+    metrics: Option<Metrics<RunSummary>>,
+    view: &mut dyn View,
+) -> Result<Option<Publisher<RunSummary>>> {
+    let publisher = metrics.map(Publisher::start).transpose()?;
+    if let Some(publisher) = &publisher {
+        view.note(&publisher.whereabouts());
+    }
+    Ok(publisher)
+}
+
 async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> {
     let mut signals = Signals::new()?;
     let pid = find(&options.job)?;
@@ -201,6 +230,7 @@ async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> 
         attached: true,
         ..JobFacts::default()
     };
+    let metrics = start_metrics(options.metrics, view)?;
     let mut engine = Engine::new(job.clone(), false);
     let kernel =
         KernelClient::start(KernelSource::find(KernelChoice::Auto)?, pid, options.syscalls, &mut engine);
@@ -208,10 +238,20 @@ async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> 
         anyhow::bail!("cannot attach to {pid}: {reason}");
     }
     start_recording(&mut engine, &job, options.output, &name, view);
+    // Seen by `ls` and `top` like a job that was launched; it is measured all the same without.
+    let dir = match RuntimeDir::of_this_user().and_then(|runtime| runtime.claim(&join::attached_key(pid))) {
+        Ok(Claim::Mine(dir)) => Some(dir),
+        Ok(Claim::Taken(_)) | Err(_) => None,
+    };
+    let server = dir.as_ref().and_then(|dir| shims::Server::bind(&dir.socket()).ok());
+    match &dir {
+        Some(dir) => show_card(dir, &job, &engine, view),
+        None => view.note("`stallscope ls` will not show this job: its folder cannot be made"),
+    }
     let end = if options.period.is_some() { "" } else { "; Ctrl-C ends it, the job runs on" };
     view.note(&format!("watching {name}, pid {pid}{end}"));
     let deadline = options.period.map(|period| Instant::now() + period);
-    let mut session = Session { engine, kernel, server: None, view };
+    let mut session = Session::new(engine, kernel, server, metrics, view);
     loop {
         let over = async {
             let ended = async {
@@ -240,6 +280,7 @@ struct Session<'a> {
     engine: Engine,
     kernel: KernelClient,
     server: Option<shims::Server>,
+    metrics: Option<Publisher<RunSummary>>,
     view: &'a mut dyn View,
 }
 
@@ -250,7 +291,20 @@ enum Happened<T> {
     Idle,
 }
 
-impl Session<'_> {
+impl<'a> Session<'a> {
+    fn new(
+        engine: Engine,
+        kernel: KernelClient,
+        server: Option<shims::Server>,
+        metrics: Option<Publisher<RunSummary>>,
+        view: &'a mut dyn View,
+    ) -> Session<'a> {
+        if let Some(metrics) = &metrics {
+            metrics.publish(engine.summary());
+        }
+        Session { engine, kernel, server, metrics, view }
+    }
+
     /// Measures until something happens that the caller has to decide on, a flush at the latest.
     async fn until<T>(&mut self, over: impl Future<Output = T>, signals: &mut Signals) -> Happened<T> {
         let mut ticks = interval(TICK);
@@ -271,6 +325,9 @@ impl Session<'_> {
                         self.view.progress(&summary);
                         for sentence in self.engine.notices() {
                             self.view.note(&sentence);
+                        }
+                        if let Some(metrics) = &self.metrics {
+                            metrics.publish(summary);
                         }
                         return Happened::Idle;
                     }
@@ -325,7 +382,10 @@ fn hear(engine: &mut Engine, heard: Heard<'_>) {
                 engine.kernel_is(stallscope_model::EvidenceState::Partial(error.to_string()));
             }
         }
-        Heard::State(state) => engine.kernel_is(state),
+        Heard::State(state, programs) => {
+            engine.kernel_is(state);
+            engine.kernel_has(programs);
+        }
     }
 }
 
@@ -349,46 +409,4 @@ fn find(job: &str) -> Result<u32> {
         Ok(pid) => Ok(pid),
         Err(_) => Ok(RuntimeDir::of_this_user()?.find(job)?.1.pid),
     }
-}
-
-/// The signals that a session hears.
-pub(crate) struct Signals(Vec<(SignalKind, tokio::signal::unix::Signal)>);
-
-impl Signals {
-    pub(crate) fn new() -> Result<Signals> {
-        let kinds = [
-            SignalKind::interrupt(),
-            SignalKind::terminate(),
-            SignalKind::hangup(),
-            SignalKind::quit(),
-            SignalKind::user_defined1(),
-        ];
-        // What whoever started us wants ignored (nohup, a shell's background) stays ignored, for the job too.
-        let ignored = ignored_signals();
-        let heard: std::io::Result<_> = kinds
-            .into_iter()
-            .filter(|kind| ignored >> (kind.as_raw_value() - 1) & 1 == 0)
-            .map(|kind| Ok((kind, signal(kind)?)))
-            .collect();
-        Ok(Signals(heard?))
-    }
-
-    pub(crate) async fn next(&mut self) -> SignalKind {
-        std::future::poll_fn(|context| {
-            for (kind, stream) in &mut self.0 {
-                if let std::task::Poll::Ready(Some(())) = stream.poll_recv(context) {
-                    return std::task::Poll::Ready(*kind);
-                }
-            }
-            std::task::Poll::Pending
-        })
-        .await
-    }
-}
-
-/// The set of signals that this process ignores, bit 0 for signal 1.
-fn ignored_signals() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }

@@ -3,7 +3,11 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
+pub(crate) mod http;
+pub(crate) mod pty;
+
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -55,6 +59,20 @@ impl Sandbox {
         self.stallscope(words).output().expect("the binary starts")
     }
 
+    /// Starts `stallscope` with these words and waits until it says where its metrics are.
+    pub(crate) fn serving(&self, words: &[&str]) -> (Killed, SocketAddr) {
+        let said = self.path(&format!("{}.said", words[0]));
+        let stderr = std::fs::File::create(&said).unwrap();
+        let mut command = self.stallscope(words);
+        let child = Killed(command.stdout(Stdio::null()).stderr(stderr).spawn().unwrap());
+        let address = || {
+            let said = std::fs::read_to_string(&said).unwrap();
+            said.split_once("metrics at http://")?.1.split_once("/metrics\n")?.0.parse().ok()
+        };
+        wait_until("it says where its metrics are", || address().is_some());
+        (child, address().unwrap())
+    }
+
     /// The same as the user nobody, to whom this sandbox then belongs. Who cannot reach the checkout, perhaps:
     /// program, package and jobs are copied here.
     pub(crate) fn stallscope_as_nobody(&self, words: &[&str]) -> Command {
@@ -85,6 +103,12 @@ impl Sandbox {
         assert!(output.status.success(), "{}", text(&output.stderr));
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
+}
+
+/// All causes of a phase of a JSON report together.
+pub(crate) fn causes_ns(phase: &serde_json::Value) -> u64 {
+    let columns = stallscope_model::Cause::ALL.map(|cause| format!("{}_ns", cause.name()));
+    columns.iter().map(|column| phase[column].as_u64().expect("a column a cause")).sum()
 }
 
 impl Drop for Sandbox {

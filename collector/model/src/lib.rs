@@ -6,6 +6,7 @@
 mod cause;
 mod detail;
 mod job;
+mod node;
 mod summary;
 
 pub use cause::{Cause, Causes};
@@ -13,6 +14,7 @@ pub use detail::{
     CheckpointEvent, CriticalPiece, Doing, FileWait, MountWait, Probe, Segment, StepDetail, StepLane, WorkerPeriod,
 };
 pub use job::{EvidenceKinds, HostFacts, JobFacts, LoaderFacts, Phase, RankFacts, StepLedger};
+pub use node::NodeSummary;
 pub use summary::{
     Checkpoints, Diagnosis, EvidenceState, Loss, Overhead, PhaseSummary, RankSummary, RunSummary, Verdict,
     WorkerLoad,
