@@ -3,7 +3,7 @@
 /// A text between others: nothing in it begins markup, a table's cell, a mention or a link.
 pub(crate) fn text(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
-    for (nth, word) in stallscope_look::clean(text, true).split(' ').enumerate() {
+    for (nth, word) in stallscope_look::clean(text, true).trim().split(' ').enumerate() {
         if nth > 0 {
             safe.push(' ');
         }
@@ -20,6 +20,12 @@ pub(crate) fn text(text: &str) -> String {
                 escape.into_iter().chain([char])
             }));
         }
+    }
+    // What would make it a list or a rule at the beginning of a line.
+    let digits = safe.bytes().take_while(u8::is_ascii_digit).count();
+    let marks: &[char] = if digits > 0 { &['.', ')'] } else { &['-', '+', '='] };
+    if safe[digits..].starts_with(marks) {
+        safe.insert(digits, '\\');
     }
     safe
 }
@@ -53,6 +59,7 @@ mod tests {
             text("54% waits, 4.4 MiB/s: raise num_workers"),
             "54% waits, 4.4 MiB/s: raise num\\_workers"
         );
+        assert_eq!([text("- a"), text("1. a"), text("1.5 a")], ["\\- a", "1\\. a", "1\\.5 a"]);
         assert_eq!(text("<b>|x|\n# @ada fixes #12"), "\\<b\\>\\|x\\| \\# `@ada` fixes `#12`");
     }
 

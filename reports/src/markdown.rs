@@ -34,7 +34,7 @@ fn line(page: &mut String, line: std::fmt::Arguments<'_>) {
 
 fn head(run: &Run, page: &mut String) {
     let summary = &run.summary;
-    let sentence = match summary.verdict.sentence.as_str() {
+    let sentence = match summary.verdict.sentence.trim() {
         "" => "not measured yet",
         sentence => sentence,
     };

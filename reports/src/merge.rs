@@ -77,7 +77,7 @@ fn one_job(runs: &[Run]) -> Result<(), Error> {
         if sizes[0] != sizes[1] && sizes.iter().all(|size| *size > 1) {
             return differ(format!("of {} and of {} ranks", sizes[0], sizes[1]));
         }
-        let [(begun, ended), (other_begun, other_ended)] = [first, other].map(|run| interval(run));
+        let [(begun, ended), (other_begun, other_ended)] = [first, other].map(interval);
         if begun > other_ended || other_begun > ended {
             return differ("they did not run at the same time".to_owned());
         }

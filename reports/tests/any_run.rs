@@ -4,7 +4,7 @@ mod support;
 
 use proptest::prelude::*;
 use stallscope_model::*;
-use stallscope_reports::{Style, json, list, progress, text};
+use stallscope_reports::{Run, Style, json, list, progress, text};
 use std::path::Path;
 use unicode_width::UnicodeWidthStr;
 
@@ -109,36 +109,59 @@ fn any_run() -> impl Strategy<Value = RunSummary> {
         (any_evidence(), any_evidence(), any::<Option<f64>>()),
         prop::collection::vec((words(), number()), 0..4),
         prop::collection::vec(diagnosis, 0..3),
+        prop::collection::vec((words(), words(), number()), 0..8),
     )
-        .prop_map(|(texts, phases, ranks, (kernel, shim, disagreement_share), losses, diagnoses)| {
-            let (name, host, sentence, command, exit_code, number) = texts;
-            RunSummary {
-                job: JobFacts {
-                    name,
-                    command,
-                    exit_code,
-                    ended_wall_ns: (number % 2 == 1).then_some(number),
-                    started_wall_ns: number / 2,
-                    ..JobFacts::default()
-                },
-                host: HostFacts { host, cpus: number as u32, ..HostFacts::default() },
-                ranks,
-                phases,
-                kernel,
-                shim,
-                disagreement_share,
-                losses: losses.into_iter().map(|(reason, count)| Loss { reason, count }).collect(),
-                diagnoses,
-                verdict: Verdict { finding: String::new(), sentence },
-                overhead: Overhead {
-                    collector_cpu_ns: number,
-                    collector_rss_bytes: number,
-                    kernel_cpu_ns: Some(number),
-                    records: number,
-                    wall_ns: number / 3,
-                },
-            }
-        })
+        .prop_map(
+            |(texts, phases, ranks, (kernel, shim, disagreement_share), losses, diagnoses, waits)| {
+                let probe = |(name, reason, number): &(String, String, u64)| Probe {
+                    name: name.clone(),
+                    on: number % 2 == 0,
+                    reason: reason.clone(),
+                };
+                let file = |(path, mount, number): &(String, String, u64)| FileWait {
+                    path: path.clone(),
+                    mount: mount.clone(),
+                    wait_ns: *number,
+                    waits: *number,
+                };
+                let mount = |(mount, fs_type, number): &(String, String, u64)| MountWait {
+                    mount: mount.clone(),
+                    fs_type: fs_type.clone(),
+                    wait_ns: *number,
+                    waits: *number,
+                };
+                let (name, host, sentence, command, exit_code, number) = texts;
+                RunSummary {
+                    job: JobFacts {
+                        name,
+                        command,
+                        exit_code,
+                        ended_wall_ns: (number % 2 == 1).then_some(number),
+                        started_wall_ns: number / 2,
+                        ..JobFacts::default()
+                    },
+                    host: HostFacts { host, cpus: number as u32, ..HostFacts::default() },
+                    ranks,
+                    phases,
+                    kernel,
+                    shim,
+                    disagreement_share,
+                    losses: losses.into_iter().map(|(reason, count)| Loss { reason, count }).collect(),
+                    diagnoses,
+                    verdict: Verdict { finding: String::new(), sentence },
+                    overhead: Overhead {
+                        collector_cpu_ns: number,
+                        collector_rss_bytes: number,
+                        kernel_cpu_ns: Some(number),
+                        records: number,
+                        wall_ns: number / 3,
+                    },
+                    probes: waits.iter().map(probe).collect(),
+                    files: waits.iter().map(file).collect(),
+                    mounts: waits.iter().map(mount).collect(),
+                }
+            },
+        )
 }
 
 /// `text` without what sets colours; nothing else may begin with an escape.
@@ -188,6 +211,8 @@ proptest! {
             pid: Some(run.job.pid),
         };
         check(&list::table(&[row], run.overhead.wall_ns, &style), &style)?;
-        prop_assert!(json::render(&run).contains("stallscope.run/1"));
+        let mut bytes = Vec::new();
+        json::write(&Run::of_summary(run), &mut bytes).unwrap();
+        prop_assert!(serde_json::from_slice::<serde_json::Value>(&bytes).is_ok());
     }
 }

@@ -1,0 +1,340 @@
+//! What csv, json and markdown say is what the summary says, whatever names are in it.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests too")]
+
+mod support;
+
+use proptest::prelude::*;
+use serde_json::Value;
+use stallscope_model::*;
+use stallscope_reports::{Run, csv, json, markdown, openmetrics, tables, text, units};
+use std::collections::BTreeMap;
+use std::path::Path;
+use support::recordings::{Synthetic, two_hosts};
+
+fn two_host_run() -> (tempfile::TempDir, Run) {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = two_hosts().map(|job| job.record(folder.path(), &format!("{}.stall", job.host)));
+    let run = Run::open(&paths).unwrap();
+    (folder, run)
+}
+
+fn as_json(run: &Run) -> Value {
+    let mut bytes = Vec::new();
+    json::write(run, &mut bytes).unwrap();
+    serde_json::from_slice(&bytes).unwrap()
+}
+
+fn as_markdown(run: &Run) -> String {
+    let mut bytes = Vec::new();
+    markdown::write(run, &mut bytes).unwrap();
+    String::from_utf8(bytes).unwrap()
+}
+
+/// Rows of every table, by column.
+fn as_csv(run: &Run, folder: &Path) -> BTreeMap<String, Vec<BTreeMap<String, String>>> {
+    let written = csv::write(run, folder).unwrap();
+    assert_eq!(written.len(), tables::TABLES.len());
+    let table = |path: &Path| {
+        let mut reader = ::csv::Reader::from_path(path).unwrap();
+        reader.deserialize().map(Result::unwrap).collect()
+    };
+    written.iter().map(|path| (path.file_stem().unwrap().to_str().unwrap().to_owned(), table(path))).collect()
+}
+
+fn number(row: &BTreeMap<String, String>, column: &str) -> u64 {
+    row[column].parse().unwrap_or_else(|_| panic!("{column} is {:?}", row[column]))
+}
+
+/// The schema as committed, but closed: a field that it does not tell is an error.
+fn schema() -> jsonschema::Validator {
+    fn close(schema: &mut Value) {
+        if let Some(object) = schema.as_object_mut() {
+            if object.contains_key("properties") {
+                object.insert("additionalProperties".to_owned(), false.into());
+            }
+            object.values_mut().for_each(close);
+        } else if let Some(list) = schema.as_array_mut() {
+            list.iter_mut().for_each(close);
+        }
+    }
+    let mut schema = serde_json::from_str(include_str!("../schema/run-2.json")).unwrap();
+    close(&mut schema);
+    jsonschema::validator_for(&schema).unwrap()
+}
+
+fn check_schema(document: &Value, schema: &jsonschema::Validator) -> Result<(), String> {
+    let errors = schema.iter_errors(document);
+    let errors: Vec<String> = errors.map(|error| format!("{}: {error}", error.instance_path())).collect();
+    if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
+}
+
+#[test]
+fn json_is_as_its_schema_says() {
+    let schema = schema();
+    let (_folder, run) = two_host_run();
+    let document = as_json(&run);
+    check_schema(&document, &schema).unwrap();
+    for list in ["recordings", "slow_steps", "rollups", "step_walls", "checkpoints", "files", "probes"] {
+        assert!(!document[list].as_array().unwrap().is_empty(), "nothing of {list} was looked at");
+    }
+    check_schema(&as_json(&Run::of_summary(RunSummary::default())), &schema).unwrap();
+    let mut wrong = document.clone();
+    wrong["phases"][0]["fetch_ms"] = 1.into();
+    check_schema(&wrong, &schema).unwrap_err();
+    wrong = document;
+    wrong["job"].as_object_mut().unwrap().remove("name");
+    check_schema(&wrong, &schema).unwrap_err();
+}
+
+#[test]
+fn every_format_has_the_sums_of_the_summary() {
+    let (folder, run) = two_host_run();
+    let (document, tables) = (as_json(&run), as_csv(&run, &folder.path().join("csv")));
+    let training =
+        |phases: &[PhaseSummary]| phases.iter().find(|phase| phase.phase == Phase::Training).unwrap().clone();
+    let job = training(&run.summary.phases);
+    for (cause, ns) in job.causes.iter() {
+        let column = format!("{}_ns", cause.name());
+        let of_phase = |row: &&Value| row["phase"] == "training";
+        let in_json = document["phases"].as_array().unwrap().iter().find(of_phase).unwrap();
+        assert_eq!(in_json[&column], ns);
+        let of_job = |row: &&BTreeMap<String, String>| row["rank"].is_empty() && row["phase"] == "training";
+        assert_eq!(number(tables["phases"].iter().find(of_job).unwrap(), &column), ns);
+    }
+    for rank in &run.summary.ranks {
+        let own = training(&rank.phases);
+        let of_rank = |row: &&BTreeMap<String, String>| {
+            number(row, "rank") == u64::from(rank.facts.rank) && row["phase"] == "training"
+        };
+        for table in ["steps", "rollups"] {
+            for (cause, ns) in own.causes.iter() {
+                let column = format!("{}_ns", cause.name());
+                let sum: u64 = tables[table].iter().filter(of_rank).map(|row| number(row, &column)).sum();
+                assert_eq!(sum, ns, "{column} of {table}");
+            }
+        }
+        let merged: u64 = tables["steps"].iter().filter(of_rank).map(|row| number(row, "merged")).sum();
+        assert_eq!(merged, own.steps);
+        let walls = document["step_walls"].as_array().unwrap();
+        let walls = walls.iter().filter(|walls| walls["rank"] == rank.facts.rank);
+        assert_eq!(walls.map(|walls| walls["steps"].as_u64().unwrap()).sum::<u64>(), own.steps);
+    }
+    let run_row = &tables["run"][0];
+    assert_eq!(number(run_row, "lost"), 6);
+    assert_eq!(document["losses"][0]["count"], 6);
+    assert_eq!(run_row["sentence"], document["verdict"]["sentence"].as_str().unwrap());
+    assert_eq!(tables["checkpoints"].len(), document["checkpoints"].as_array().unwrap().len());
+    let page = as_markdown(&run);
+    for (cause, ns) in job.causes.iter().filter(|(_, ns)| *ns > 0) {
+        let share = units::percent_exact(job.causes.share(cause));
+        let row = format!("| `{}` | {} | {share} |", cause.name(), units::duration(ns));
+        assert!(page.contains(&row), "no {row} in\n{page}");
+    }
+    assert!(page.contains(&format!("| **training** | **{}** |", units::duration(job.wall_ns))));
+}
+
+#[test]
+fn the_screen_of_a_merged_run_lists_its_recordings() {
+    let (_folder, run) = two_host_run();
+    let screen = text::report(&run, &support::PLAIN);
+    assert!(screen.contains("node1.stall") && screen.contains("node2.stall"), "{screen}");
+    assert!(screen.contains("Note       the job's ledger was made from the steps"), "{screen}");
+}
+
+#[test]
+fn markdown_reads_well() {
+    let mut run = Run::of_summary(support::fetch_bound());
+    run.notes.push("the clocks of resnet.stall were never read: its times are a guess".into());
+    insta::assert_snapshot!(as_markdown(&run));
+}
+
+#[test]
+fn every_table_and_column_is_documented() {
+    let docs = include_str!("../../docs/reports.md");
+    for table in tables::TABLES {
+        let section = docs
+            .split_once(&format!("\n### `{}`\n", table.name))
+            .unwrap_or_else(|| panic!("{}", table.name))
+            .1;
+        let section = section.split("\n###").next().unwrap();
+        let shared = "| the causes |";
+        for column in table.columns() {
+            let known = section.contains(&format!("`{}`", column.name))
+                || Cause::ALL.iter().any(|cause| column.name == format!("{}_ns", cause.name()))
+                    && section.contains(shared);
+            assert!(known, "docs/reports.md does not tell column {} of table {}", column.name, table.name);
+        }
+    }
+}
+
+/// Names that would do harm somewhere.
+fn hostile() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[-=+@|<>*_`#\\[\\]()!~&\"'\\\\/a-c0-9 \n\t]{0,24}",
+        any::<String>(),
+        prop::sample::select(vec![
+            "=cmd|' /C calc'!A0",
+            "<script>alert(1)</script>",
+            "</details><img src=x onerror=alert(1)>",
+            "| a | b |\n|--|--|",
+            "[click](http://evil)",
+            "@everyone #1 https://evil",
+            "```\n# no",
+            "\u{1b}[2J\u{202e}\u{7f}\u{9b}31m",
+            "\\",
+            "a\\|b",
+        ])
+        .prop_map(String::from),
+    ]
+}
+
+fn hostile_run() -> impl Strategy<Value = Run> {
+    (prop::collection::vec(hostile(), 24), any::<u64>(), any::<f64>()).prop_map(|(names, number, share)| {
+        let mut names = names.into_iter().cycle();
+        let mut name = move || names.next().unwrap();
+        let mut summary = support::fetch_bound();
+        summary.job.name = name();
+        summary.job.command = vec![name(), name()];
+        summary.job.user = name();
+        summary.host =
+            HostFacts { host: name(), kernel: name(), cpu_model: name(), gpus: vec![name()], ..summary.host };
+        summary.verdict.sentence = name();
+        summary.kernel = EvidenceState::Missing(name());
+        summary.shim = EvidenceState::Partial(name());
+        summary.disagreement_share = Some(share);
+        summary.losses = vec![Loss { reason: name(), count: number }];
+        summary.overhead.records = number;
+        summary.diagnoses = vec![Diagnosis {
+            name: name(),
+            finding: name(),
+            evidence: name(),
+            advice: name(),
+            cause: None,
+            share,
+        }];
+        summary.files = vec![FileWait { path: name(), mount: name(), wait_ns: number, waits: number }];
+        summary.mounts = vec![MountWait { mount: name(), fs_type: name(), wait_ns: number, waits: number }];
+        summary.probes = vec![Probe { name: name(), on: false, reason: name() }];
+        let mut second = summary.ranks[0].clone();
+        second.facts = RankFacts { rank: 1, host: name(), unavailable: vec![name()], ..second.facts };
+        second.facts.loaders[0].dataset = name();
+        summary.ranks.push(second);
+        let mut run = Run::of_summary(summary);
+        run.notes = vec![name()];
+        run
+    })
+}
+
+/// Panics where something in the page is more than text, code, tables, lists, quotes and what we fold.
+fn check_markdown(page: &str) {
+    use pulldown_cmark::{Event, Options, Parser, Tag};
+    let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_MATH;
+    let (mut cells, mut columns) = (0, 0);
+    for event in Parser::new_ext(page, options) {
+        match event {
+            Event::Html(html) | Event::InlineHtml(html) => {
+                let ours = html.trim().replace("<details>", "").replace("</details>", "");
+                let ours = ours.trim().replace("<summary>", "").replace("</summary>", "");
+                assert!(!ours.contains(['<', '>']), "{html:?} in\n{page}");
+            }
+            Event::Start(tag) => match tag {
+                Tag::Table(alignments) => columns = alignments.len(),
+                Tag::TableHead | Tag::TableRow => cells = 0,
+                Tag::TableCell => cells += 1,
+                Tag::Paragraph
+                | Tag::List(None)
+                | Tag::Item
+                | Tag::Strong
+                | Tag::BlockQuote(_)
+                | Tag::HtmlBlock => {}
+                other => panic!("{other:?} in\n{page}"),
+            },
+            Event::End(pulldown_cmark::TagEnd::TableRow) => assert_eq!(cells, columns, "{page}"),
+            Event::InlineMath(_) | Event::DisplayMath(_) | Event::Rule => panic!("{event:?} in\n{page}"),
+            _ => {}
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_name_does_harm_in_any_format(run in hostile_run()) {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, rows) in as_csv(&run, folder.path()) {
+            for (column, cell) in rows.iter().flatten() {
+                let numeric = cell.parse::<f64>().is_ok();
+                prop_assert!(numeric || !cell.trim_start().starts_with(['=', '+', '-', '@']), "{name}.{column}: {cell:?}");
+                prop_assert!(!cell.chars().any(char::is_control), "{name}.{column}: {cell:?}");
+            }
+        }
+        let mut bytes = Vec::new();
+        json::write(&run, &mut bytes).unwrap();
+        let written = String::from_utf8(bytes).unwrap();
+        prop_assert!(!written.chars().any(|char| char != '\n' && char.is_control()));
+        let document: Value = serde_json::from_str(&written).unwrap();
+        prop_assert_eq!(document["job"]["name"].as_str().unwrap(), &run.summary.job.name);
+        check_schema(&document, &schema()).map_err(TestCaseError::fail)?;
+        let page = as_markdown(&run);
+        prop_assert!(!page.chars().any(|char| char != '\n' && char.is_control()));
+        check_markdown(&page);
+        prop_assert!(openmetrics::render(&run.summary).ends_with("# EOF\n"));
+    }
+}
+
+/// Words that a redacted report must not have.
+const SECRETS: [&str; 7] = ["qzhost", "qzuser", "qzscript", "qzdata", "qzfolder", "qzmount", "qzfile"];
+
+#[test]
+fn redacted_reports_tell_nothing_in_any_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let inside = folder.path().join("qzfolder");
+    std::fs::create_dir(&inside).unwrap();
+    let [first, second] = two_hosts().map(|job| Synthetic {
+        name: "qzscript".into(),
+        command: ["python", "/home/qzuser/qzscript.py", "--data=/mnt/qzdata", "qzdata_v2.tar"]
+            .map(String::from)
+            .into(),
+        user: "qzuser".into(),
+        host: format!("qz{}", job.host.replace("node", "host")),
+        ..job
+    });
+    let paths = [first.record(&inside, "qzscript.stall"), second.record(&inside, "qzdata.stall")];
+    let mut run = Run::open(&paths).unwrap();
+    let summary = &mut run.summary;
+    summary.files[0] =
+        FileWait { path: "qzfile/a.jpg".into(), mount: "/mnt/qzmount".into(), ..summary.files[0].clone() };
+    summary.mounts[0].mount = "/mnt/qzmount".into();
+    summary.diagnoses[0].evidence =
+        "on qzhost1 most of /mnt/qzmount/qzfile/a.jpg, by qzuser (qzdata_v2.tar)".into();
+    summary.diagnoses[0].advice = "keep '/mnt/qzdata' or qzfile/a.jpg nearer to qzhost2: 4.4 MiB/s".into();
+    summary.kernel = EvidenceState::Missing("qzuser may not read /run/qzfolder".into());
+    summary.probes[0] = Probe { name: "x".into(), on: false, reason: "qzhost1: /sys/qzdata".into() };
+    summary.ranks[0].facts.unavailable = vec!["no hook in /home/qzuser/lib.py".into()];
+    run.notes.push("qzscript.stall of qzhost2 is odd".into());
+    run.redact();
+    let mut written = as_markdown(&run) + &as_json(&run).to_string();
+    written += &text::report(&run, &support::PLAIN);
+    written += &openmetrics::render(&run.summary);
+    for path in csv::write(&run, &folder.path().join("out")).unwrap() {
+        written += &std::fs::read_to_string(path).unwrap();
+    }
+    for secret in SECRETS {
+        let at = written.find(secret).map(|at| &written[at.saturating_sub(60)..(at + 60).min(written.len())]);
+        assert_eq!(at, None, "{secret} is told");
+    }
+    assert!(written.contains("host-1") && written.contains("host-2") && written.contains("MiB/s"));
+    assert!(written.contains("job"));
+    let mount = &run.summary.mounts[0].mount;
+    assert_eq!(&run.summary.files[0].mount, mount, "the same thing has the same word");
+    // Steps are read from the same files all the same.
+    let mut steps = 0;
+    run.each_step(|_| {
+        steps += 1;
+        Ok(())
+    })
+    .unwrap();
+    assert!(steps > 0);
+}
