@@ -243,3 +243,28 @@ def test_batches_out_of_order_name_their_workers(seen):
     assert sorted(wait.b for wait in waits) == sorted(list(range(6)) * 2)
     for wait in waits:
         assert wait.b in [batch.b for batch in seen.producer(wait).of(BATCH)]
+
+
+TRAINER = """
+from torch.utils.data import DataLoader
+
+class Trainer:
+    loader = DataLoader(list(range(8)), batch_size=2)
+
+    def evaluation_loop(self, loader):
+        return sum(len(batch) for batch in loader)
+
+    def train(self):
+        return [sum(len(batch) for batch in self.loader), self.evaluation_loop(DataLoader(list(range(4)), batch_size=2))]
+"""
+
+
+def test_hugging_faces_evaluation_is_evaluation(python, tmp_path):
+    (tmp_path / "transformers").mkdir()
+    (tmp_path / "transformers" / "__init__.py").write_text("")
+    (tmp_path / "transformers" / "trainer.py").write_text(TRAINER)
+    (tmp_path / "train.py").write_text("from transformers.trainer import Trainer\nprint(Trainer().train())\n")
+    done = run([python, tmp_path / "train.py"])
+    assert (done.code, done.out) == (0, "[8, 4]\n"), done.err
+    waits = done.collector.trainer().of(WAIT)
+    assert [bool(wait.d & NO_GRAD) for wait in waits] == [False] * 4 + [True] * 2

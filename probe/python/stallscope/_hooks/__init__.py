@@ -10,6 +10,7 @@ _TARGETS = {
     "torch.serialization": ("checkpoint", "hook_torch_save"),
     "torch.distributed.checkpoint.state_dict_saver": ("checkpoint", "hook_dcp"),
     "safetensors.torch": ("checkpoint", "hook_safetensors"),
+    "transformers.trainer": ("evaluation", "hook_trainer"),
     "torch.distributed.distributed_c10d": ("collectives", "hook_collectives"),
 }
 

@@ -8,7 +8,7 @@ import weakref
 
 from stallscope import _native
 
-from . import device, process, worker
+from . import device, evaluation, process, worker
 
 _MAX_LOADERS = 65535
 # From so many on a new loader takes the number of one that is gone.
@@ -61,7 +61,7 @@ def begin(iterator, loader):
             pinned=bool(getattr(iterator, "_pin_memory", False)),
             whole_batches=not loader._auto_collation,
             in_order=bool(getattr(loader, "in_order", True)),
-            grad_enabled=_grad_enabled,
+            grad_enabled=_never if evaluation.under_way() else _grad_enabled,
             looked_on=_looked_on,
             observe_fetcher=worker.observe_own_fetcher,
         )
@@ -69,6 +69,10 @@ def begin(iterator, loader):
         device.look()
     except Exception as error:
         process.disable(f"A loader could not be observed: {type(error).__name__}: {error}.")
+
+
+def _never():
+    return False
 
 
 def _number(loader):
