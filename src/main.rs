@@ -42,7 +42,6 @@ enum Verb {
     Collect(collect::Collect),
     /// List the jobs that run here and the recordings in this folder
     Ls(ls::Ls),
-    /// Watch jobs live, or replay a recording
     Top(top::Top),
     /// Print what a recording or a running job tells
     Report(report::Report),

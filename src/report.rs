@@ -1,42 +1,223 @@
 use crate::terminal::{self, Colour};
+use crate::working::Working;
 use anyhow::Result;
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
-use stallscope_store::Recording;
+use stallscope_collector::RuntimeDir;
+use stallscope_reports::target::{self, Kind, Place, Target};
+use stallscope_reports::{
+    Error, Run, Style, csv, html, json, markdown, openmetrics, parquet, perfetto, text, write_whole,
+};
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Print what a recording or a running job tells.
+/// Tell what a recording or a running job shows: here, or as a page, tables or a trace.
+///
+/// Several recordings of one job (a node's each, say) become one report: their clocks are aligned, and the job's
+/// ledger is made again over all ranks.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Report {
-    /// A recording (NAME.stall), or a running job's name, prefix or pid
-    #[arg(value_name = "FILE|JOB")]
-    run: PathBuf,
-    /// The screen, or JSON for scripts
-    #[arg(long, value_enum, default_value = "text")]
-    format: Format,
+    /// Recordings (NAME.stall) of one job, or a running job's name, prefix or pid
+    #[arg(value_name = "FILE|JOB", required = true)]
+    runs: Vec<PathBuf>,
+    /// By default what the ending of -o says, else text
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// Where to write it, `-` for stdout. By default text, markdown, json and openmetrics go to stdout, the others
+    /// into this folder under the recording's name; a file that is named here is replaced
+    #[arg(short, long, value_name = "FILE|FOLDER")]
+    output: Option<PathBuf>,
+    /// Hide paths, hosts, users and command lines
+    #[arg(long)]
+    redact: bool,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+const EXAMPLES: &str = "\
+Examples:
+  stallscope report train.stall                         the screen again
+  stallscope report train.stall -o train.html           one page to send round
+  stallscope report node*.stall --format markdown       all nodes of a job, for a pull request
+  stallscope report train.stall --format csv -o tables  a folder of tables, see docs/reports.md
+  stallscope report train --format json | jq .verdict   a job that still runs";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Text,
+    Markdown,
+    Html,
+    Csv,
     Json,
+    Parquet,
+    Perfetto,
+    Openmetrics,
+}
+
+impl ValueEnum for Format {
+    fn value_variants<'a>() -> &'a [Format] {
+        use Format::*;
+        &[Text, Markdown, Html, Csv, Json, Parquet, Perfetto, Openmetrics]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.name()).help(match self {
+            Format::Text => "the screen that a run ends with",
+            Format::Markdown => "for a pull request",
+            Format::Html => "one page that needs nothing else",
+            Format::Csv => "a folder of tables",
+            Format::Json => "for programs, with a schema",
+            Format::Parquet => "a folder of tables for data frames",
+            Format::Perfetto => "a trace for ui.perfetto.dev",
+            Format::Openmetrics => "the figures that Prometheus scrapes",
+        }))
+    }
+}
+
+impl Format {
+    const fn name(self) -> &'static str {
+        match self {
+            Format::Text => "text",
+            Format::Markdown => "markdown",
+            Format::Html => "html",
+            Format::Csv => "csv",
+            Format::Json => "json",
+            Format::Parquet => "parquet",
+            Format::Perfetto => "perfetto",
+            Format::Openmetrics => "openmetrics",
+        }
+    }
+
+    fn writer(self) -> Writer {
+        let text = |ending| Kind { ending, read_at_once: true, binary: false };
+        match self {
+            Format::Text => Writer::Screen(text(".txt")),
+            Format::Markdown => Writer::File(text(".md"), markdown::write),
+            Format::Html => {
+                Writer::File(Kind { ending: ".html", read_at_once: false, binary: false }, html::write)
+            }
+            Format::Csv => Writer::Folder("-csv", csv::write),
+            Format::Json => Writer::File(text(".json"), json::write),
+            Format::Parquet => Writer::Folder("-parquet", parquet::write),
+            Format::Perfetto => {
+                let kind = Kind { ending: ".perfetto-trace", read_at_once: false, binary: true };
+                Writer::File(kind, perfetto::write)
+            }
+            Format::Openmetrics => Writer::File(text(".prom"), openmetrics::write),
+        }
+    }
+
+    /// What a file of this name is expected to be.
+    fn of(path: &Path) -> Option<Format> {
+        Some(match path.extension()?.to_str()? {
+            "txt" => Format::Text,
+            "md" => Format::Markdown,
+            "html" | "htm" => Format::Html,
+            "json" => Format::Json,
+            "perfetto-trace" | "pftrace" => Format::Perfetto,
+            "prom" => Format::Openmetrics,
+            _ => return None,
+        })
+    }
+}
+
+/// How a format is written.
+enum Writer {
+    /// For a terminal of any kind.
+    Screen(Kind),
+    File(Kind, fn(&Run, &mut dyn Write) -> Result<(), Error>),
+    /// Its folder's name ends in this.
+    Folder(&'static str, fn(&Run, &Path) -> Result<Vec<PathBuf>, Error>),
 }
 
 pub(crate) fn main(verb: &Report, colour: Colour) -> Result<ExitCode> {
-    let (summary, recording) = if verb.run.exists() || verb.run.extension().is_some_and(|ext| ext == "stall")
-    {
-        (Recording::open(&verb.run)?.summary()?, Some(verb.run.as_path()))
-    } else {
-        (stallscope_collector::running_job(&verb.run.to_string_lossy())?, None::<&Path>)
-    };
-    let text = match verb.format {
-        Format::Text => stallscope_reports::text::screen(
-            &summary,
-            recording,
-            &terminal::style(&std::io::stdout(), colour),
-        ),
-        Format::Json => stallscope_reports::json::render(&summary),
-    };
-    terminal::print(&text)?;
+    let output = verb.output.as_deref();
+    let format = verb.format.or_else(|| Format::of(output?)).unwrap_or(Format::Text);
+    let name = verb.runs[0].file_stem().unwrap_or_default().to_string_lossy();
+    let terminal = std::io::stdout().is_terminal();
+    // Where it goes is looked at before a long recording is read.
+    match format.writer() {
+        Writer::Screen(kind) => {
+            let target = target::file(kind, output, &name, terminal)?;
+            let style = match target {
+                Target::Stdout => terminal::style(&std::io::stdout(), colour),
+                // Read anywhere.
+                Target::File(_) => Style { width: 100, colour: false, unicode: true },
+            };
+            one_file(verb, target, |run, out| Ok(out.write_all(text::report(run, &style).as_bytes())?))
+        }
+        Writer::File(kind, write) => {
+            one_file(verb, target::file(kind, output, &name, terminal)?, |run, out| write(run, out))
+        }
+        Writer::Folder(ending, write) => {
+            let place = target::folder(ending, output, &name)?;
+            let working = Working::on(format!("reading {}", called(&verb.runs)));
+            write(&open(verb)?, &place.path)?;
+            drop(working);
+            done(&place)
+        }
+    }
+}
+
+fn one_file(
+    verb: &Report,
+    target: Target,
+    write: impl FnOnce(&Run, &mut dyn Write) -> Result<(), Error>,
+) -> Result<ExitCode> {
+    let working = Working::on(format!("reading {}", called(&verb.runs)));
+    let run = open(verb)?;
+    match target {
+        Target::Stdout => {
+            drop(working);
+            let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+            match write(&run, &mut out).and_then(|()| Ok(out.flush()?)) {
+                // A reader that has seen enough (`| head`) is no error.
+                Err(Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+                other => Ok(other.map(|()| ExitCode::SUCCESS)?),
+            }
+        }
+        Target::File(place) => {
+            write_whole(&place.path, |out| write(&run, out))?;
+            drop(working);
+            done(&place)
+        }
+    }
+}
+
+fn done(place: &Place) -> Result<ExitCode> {
+    let verb = if place.replaces { "replaced" } else { "wrote" };
+    terminal::say(&format!("{verb} {}", place.path.display()));
     Ok(ExitCode::SUCCESS)
+}
+
+fn open(verb: &Report) -> Result<Run> {
+    let mut run = read(&verb.runs)?;
+    if verb.redact {
+        run.redact();
+    }
+    Ok(run)
+}
+
+/// Recordings, or the running job of that name.
+fn read(runs: &[PathBuf]) -> Result<Run> {
+    if let [job] = runs
+        && !job.exists()
+        && job.extension().is_none_or(|extension| extension != "stall")
+    {
+        let job = job.to_string_lossy();
+        let (socket, card) = RuntimeDir::of_this_user()?.find(&job)?;
+        // Its recording knows more; where there is none the job itself is asked.
+        return match Run::open(&[card.recording]) {
+            Ok(run) => Ok(run),
+            Err(_) => Ok(Run::of_summary(stallscope_collector::ask(&socket)?)),
+        };
+    }
+    Ok(Run::open(runs)?)
+}
+
+fn called(runs: &[PathBuf]) -> String {
+    match runs {
+        [one] => one.display().to_string(),
+        several => format!("{} recordings", several.len()),
+    }
 }

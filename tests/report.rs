@@ -1,0 +1,150 @@
+//! `stallscope report`: one recording or several, every format, in the right place.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+mod support;
+
+use std::path::Path;
+use std::process::Output;
+use support::{Sandbox, job, python, text, wait_until};
+
+/// A real job's recording, `train.stall`, in a folder of its own.
+fn recorded(name: &str) -> Sandbox {
+    let sandbox = Sandbox::new(name);
+    let output =
+        sandbox.run(&["run", "-o", "train.stall", "--", &python(), &job("train.py"), "--epochs", "3"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    sandbox
+}
+
+fn succeeds(output: &Output) -> String {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn refused(output: &Output, reason: &str) {
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(reason) && said.lines().count() == 1, "{said}");
+}
+
+#[test]
+fn every_format_goes_where_people_look_for_it() {
+    let sandbox = recorded("report-formats");
+    let screen = succeeds(&sandbox.run(&["report", "train.stall"]));
+    assert!(screen.contains("Recording  train.stall"), "{screen}");
+    for (format, begins) in [("markdown", "**"), ("json", "{\n  \"schema\": 2,"), ("openmetrics", "# TYPE ")]
+    {
+        let page = succeeds(&sandbox.run(&["report", "train.stall", "--format", format]));
+        assert!(page.starts_with(begins), "{page}");
+    }
+    for (format, made) in [
+        ("html", "train.html"),
+        ("perfetto", "train.perfetto-trace"),
+        ("csv", "train-csv/steps.csv"),
+        ("parquet", "train-parquet/steps.parquet"),
+    ] {
+        let output = sandbox.run(&["report", "train.stall", "--format", format]);
+        assert_eq!(succeeds(&output), "");
+        let place = made.split('/').next().unwrap();
+        assert_eq!(text(&output.stderr), format!("stallscope: wrote {place}\n"));
+        assert!(sandbox.path(made).metadata().unwrap().len() > 0, "{made}");
+        // What nobody named is not replaced.
+        let again = text(&sandbox.run(&["report", "train.stall", "--format", format]).stderr);
+        assert!(again.contains("wrote train.2"), "{again}");
+    }
+}
+
+#[test]
+fn output_says_where_and_its_ending_what() {
+    let sandbox = recorded("report-output");
+    let report = |words: &[&str]| sandbox.run(&[&["report", "train.stall"], words].concat());
+    for (file, begins) in [("a.html", "<!"), ("a.md", "**"), ("a.json", "{"), ("a.txt", "")] {
+        succeeds(&report(&["-o", file]));
+        assert!(std::fs::read_to_string(sandbox.path(file)).unwrap().starts_with(begins), "{file}");
+    }
+    assert_eq!(text(&report(&["-o", "a.html"]).stderr), "stallscope: replaced a.html\n");
+    assert!(succeeds(&report(&["--format", "html", "-o", "-"])).starts_with("<!"));
+    refused(&report(&["--format", "csv", "-o", "-"]), "name a folder");
+    refused(&report(&["--format", "csv", "-o", "a.md"]), "a.md is a file");
+    refused(&report(&["--format", "html", "-o", "train.stall"]), "is a recording");
+    refused(&report(&["--format", "html", "-o", "no/such/a.html"]), "a.html cannot be written");
+    let left: Vec<String> = std::fs::read_dir(sandbox.path("."))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .filter(|name| name.contains("part"))
+        .collect();
+    assert_eq!(left, [] as [&str; 0], "nothing half is left");
+}
+
+#[test]
+fn what_is_redacted_is_in_no_format() {
+    let sandbox = recorded("report-redact");
+    let secrets = [
+        python(),
+        job("train.py"),
+        text(&std::process::Command::new("uname").arg("-n").output().unwrap().stdout),
+    ];
+    let mut told = String::new();
+    for format in ["text", "markdown", "json", "openmetrics"] {
+        told += &succeeds(&sandbox.run(&["report", "train.stall", "--redact", "--format", format]));
+    }
+    for format in ["csv", "html"] {
+        succeeds(&sandbox.run(&["report", "train.stall", "--redact", "--format", format, "-o", format]));
+    }
+    for entry in std::fs::read_dir(sandbox.path("csv")).unwrap() {
+        told += &std::fs::read_to_string(entry.unwrap().path()).unwrap();
+    }
+    told += &std::fs::read_to_string(sandbox.path("html")).unwrap();
+    for secret in secrets {
+        let secret = secret.trim();
+        let whole_word = |at: usize| {
+            let around = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+            let (before, after) = (
+                at.checked_sub(1).and_then(|at| told.as_bytes().get(at)),
+                told.as_bytes().get(at + secret.len()),
+            );
+            !around(before) && !around(after)
+        };
+        assert!(!told.match_indices(secret).any(|(at, _)| whole_word(at)), "{secret} is told");
+    }
+}
+
+#[test]
+fn what_cannot_be_reported_is_said_in_one_sentence() {
+    let sandbox = recorded("report-refused");
+    refused(&sandbox.run(&["report", "no.stall"]), "no.stall cannot be read");
+    refused(&sandbox.run(&["report", "nosuchjob"]), "no running job is called nosuchjob");
+    std::fs::write(sandbox.path("x.stall"), "hello").unwrap();
+    refused(
+        &sandbox.run(&["report", "x.stall", "--format", "html"]),
+        "x.stall is not a stallscope recording",
+    );
+    assert!(!sandbox.path("x.html").exists());
+    refused(&sandbox.run(&["report", "train.stall", "train.stall"]), "rank 0 is in both");
+    let output = sandbox.run(&["report", "train.stall", "--format", "word"]);
+    assert_eq!(output.status.code(), Some(2));
+    let whole = std::fs::read(sandbox.path("train.stall")).unwrap();
+    std::fs::write(sandbox.path("half.stall"), &whole[..whole.len() / 2]).unwrap();
+    refused(&sandbox.run(&["report", "half.stall"]), "half.stall");
+}
+
+#[test]
+fn a_running_job_is_reported_by_its_name() {
+    let sandbox = Sandbox::new("report-running");
+    let script = "while [ ! -e stop ]; do sleep 0.05; done";
+    let mut running = sandbox
+        .stallscope(&["run", "--no-kernel", "--name", "live", "--", "sh", "-c", script])
+        .spawn()
+        .unwrap();
+    wait_until("the job is listed", || succeeds(&sandbox.run(&["ls"])).contains("live"));
+    wait_until("its recording can be read", || {
+        let output = sandbox.run(&["report", "live", "--format", "json"]);
+        let run: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        run["recordings"][0]["state"] == "running"
+    });
+    succeeds(&sandbox.run(&["report", "live", "-o", "live.html"]));
+    std::fs::write(sandbox.path("stop"), "").unwrap();
+    assert!(running.wait().unwrap().success());
+    assert!(Path::new(&sandbox.path("live.html")).exists());
+}
