@@ -15,7 +15,9 @@ fn crates_know_only_whom_they_may() {
         ("ring", &["abi", "model"]),
         ("python", &["abi", "model", "ring"]),
         ("collector", &["abi", "model", "ledger", "wire", "store", "ebpf", "ring"]),
-        ("reports", &["model", "ledger", "wire", "store"]),
+        ("look", &["model"]),
+        ("reports", &["model", "ledger", "wire", "store", "look"]),
+        ("tui", &["model", "ledger", "wire", "store", "look"]),
     ]
     .into();
     let metadata = MetadataCommand::new().no_deps().exec().expect("cargo metadata runs in a checkout");

@@ -119,6 +119,10 @@ impl RuntimeDir {
             None if exact => card.name == job,
             None => card.name.starts_with(job),
         });
+        // Launched by one session and attached to by another: the first sees most of it.
+        if found.windows(2).all(|pair| pair[0].1.pid == pair[1].1.pid) {
+            found.truncate(1);
+        }
         match found.len() {
             1 => Ok(found.remove(0)),
             0 => bail!("no running job is called {job}; `stallscope ls` lists them"),

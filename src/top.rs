@@ -1,0 +1,86 @@
+use crate::terminal::{self, Colour};
+use anyhow::Result;
+use clap::Args;
+use stallscope_collector::RuntimeDir;
+use stallscope_store::recordings_in;
+use stallscope_tui::{Colours, Ended, Place, Places, Theme};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Watch jobs live, or replay a recording.
+///
+/// Without a name: all jobs of yours that run on this node, and the recordings in this folder. It attaches nothing by
+/// itself and changes nothing. Inside, ? shows every key, : every command, and q leaves; the job runs on.
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// A running job's name, prefix or pid, or a recording (NAME.stall) to replay
+    #[arg(value_name = "JOB|FILE")]
+    run: Option<PathBuf>,
+}
+
+pub(crate) fn main(verb: Top, colour: Colour) -> Result<ExitCode> {
+    if !std::io::stdout().is_terminal() {
+        terminal::say("top needs a terminal; `stallscope report` and `stallscope ls` write text");
+        return Ok(ExitCode::from(2));
+    }
+    let runtime = RuntimeDir::of_this_user()?;
+    let recording = match verb.run {
+        None => None,
+        Some(run) if run.exists() || run.extension().is_some_and(|extension| extension == "stall") => {
+            // What cannot be read is said here, not in a screen that has to be left first.
+            stallscope_store::Recording::open(&run)?;
+            Some(run)
+        }
+        Some(job) => {
+            let (_, card) = runtime.find(&job.to_string_lossy())?;
+            anyhow::ensure!(
+                !card.recording.as_os_str().is_empty(),
+                "{} is not recorded, so there is nothing to show; its screen comes with `kill -USR1`",
+                card.name
+            );
+            Some(card.recording)
+        }
+    };
+    let style = terminal::style(&std::io::stdout(), colour);
+    let millions = std::env::var("COLORTERM").is_ok_and(|term| term == "truecolor" || term == "24bit");
+    let colours = match (style.colour, millions) {
+        (false, _) => Colours::None,
+        (true, false) => Colours::Sixteen,
+        (true, true) => Colours::Millions,
+    };
+    let theme = Theme { colours, unicode: style.unicode };
+    match stallscope_tui::show(recording, Box::new(Here { runtime }), theme)? {
+        Ended::ByUser => Ok(ExitCode::SUCCESS),
+        Ended::BySignal(signal) => Ok(ExitCode::from(128 + signal as u8)),
+    }
+}
+
+/// The jobs of this user on this node, and the recordings in this folder.
+struct Here {
+    runtime: RuntimeDir,
+}
+
+impl Places for Here {
+    fn places(&mut self) -> Vec<Place> {
+        let running = self.runtime.running();
+        let mut places: Vec<Place> = running
+            .into_iter()
+            .map(|(_, card)| Place {
+                name: card.name,
+                pid: Some(card.pid),
+                recording: card.recording,
+                running: true,
+            })
+            .collect();
+        for recording in recordings_in(Path::new(".")).unwrap_or_default() {
+            // The recording of a running job is there already.
+            let real = recording.canonicalize().unwrap_or_else(|_| recording.clone());
+            if places.iter().all(|place| place.recording != real) {
+                let name = recording.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                places.push(Place { name, recording, ..Place::default() });
+            }
+        }
+        places
+    }
+}

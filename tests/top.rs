@@ -1,0 +1,128 @@
+//! `stallscope top` in a terminal, on real jobs and recordings.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+mod support;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
+use support::pty::Pty;
+use support::{Killed, Sandbox, job, python, signal, text, wait_until};
+
+/// A job that runs until it is told to stop.
+fn running(sandbox: &Sandbox) -> Killed {
+    let words =
+        ["run", "--no-kernel", "--name", "lively", "--", &python(), &job("train.py"), "--epochs", "100000"];
+    let mut command = sandbox.stallscope(&words);
+    Killed(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+}
+
+/// A recording of a short job.
+fn recorded(sandbox: &Sandbox) {
+    let output = sandbox.run(&["run", "--no-kernel", "--name", "short", "--", &python(), &job("train.py")]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_job_is_watched_live_until_it_ends() {
+    let sandbox = Sandbox::new("top");
+    let mut run = running(&sandbox);
+    let visible = || text(&sandbox.run(&["ls"]).stdout).contains("lively");
+    wait_until("the job's card", visible);
+
+    let mut top = Pty::start(sandbox.stallscope(&["top", "lively"]), 80, 24);
+    // Its workers sleep, which is fetch to the shim, and prep to nobody.
+    top.wait_for(&["lively", "live", "Ledger", "Ranks", "compute"]);
+    top.press("6");
+    top.wait_for(&["Diagnoses"]);
+    top.press("7");
+    top.wait_for(&["Evidence", "collector"]);
+    top.press("4");
+    top.wait_for(&["num_workers", "no controller runs"]);
+    top.press("?");
+    top.wait_for(&["KEYS", "next-view"]);
+    top.press("2 ");
+    top.wait_for(&["⏸"]);
+    top.press(" ");
+    top.wait_for(&["live"]);
+    top.resize(20, 5);
+    top.wait_for(&["stallscope needs"]);
+    top.resize(200, 60);
+    top.wait_for(&["Files and mounts", "needs kernel evidence"]);
+    top.press(":job");
+    top.wait_for(&["one job: its time by cause"]);
+    top.press("\x1b");
+    top.press("1");
+    top.wait_for(&["JOB", "VERDICT", "lively"]);
+
+    top.press("\r");
+    top.wait_for(&["Ledger"]);
+    signal(run.0.id(), "TERM");
+    run.0.wait().unwrap();
+    top.wait_for(&["ended with 143"]);
+    top.press("q");
+    let status = top.ends_and_restores();
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn a_recording_is_replayed() {
+    let sandbox = Sandbox::new("replay");
+    recorded(&sandbox);
+    let mut top = Pty::start(sandbox.stallscope(&["top", "short.stall"]), 80, 24);
+    top.wait_for(&["short", "finished after", "end 0:00"]);
+    top.press("0");
+    top.wait_for(&["⏸ 0:00:00"]);
+    top.press(">> ");
+    top.wait_for(&["▶ 4x"]);
+    top.wait_for(&["end 0:00"]);
+    top.press("w");
+    top.wait_for(&["step"]);
+    top.press("q");
+    assert_eq!(top.ends_and_restores().code(), Some(0));
+}
+
+#[test]
+fn the_terminal_is_given_back_on_signals() {
+    let sandbox = Sandbox::new("topsig");
+    for (name, number) in [("TERM", 15), ("INT", 2), ("HUP", 1), ("QUIT", 3)] {
+        let mut top = Pty::start(sandbox.stallscope(&["top"]), 80, 24);
+        top.wait_for(&["No job runs here", "stallscope run -- python train.py"]);
+        signal(top.pid(), name);
+        let status = top.ends_and_restores();
+        assert_eq!(status.code(), Some(128 + number), "{name}: {:?}", status.signal());
+    }
+}
+
+#[test]
+fn without_colours_or_utf8_neither_is_used() {
+    let sandbox = Sandbox::new("topplain");
+    recorded(&sandbox);
+    let mut command = sandbox.stallscope(&["--color", "never", "top", "short.stall"]);
+    command.env("LC_ALL", "C");
+    let mut top = Pty::start(command, 80, 24);
+    top.wait_for(&["short", "Ledger"]);
+    assert!(top.text().is_ascii(), "{}", top.text());
+    assert!(!top.has_colour());
+    top.press("q");
+    assert_eq!(top.ends_and_restores().code(), Some(0));
+}
+
+#[test]
+fn what_cannot_be_shown_is_said_in_one_sentence() {
+    let sandbox = Sandbox::new("topnot");
+    let output = sandbox.run(&["top"]);
+    assert_eq!(output.status.code(), Some(2), "no terminal");
+    assert!(text(&output.stderr).contains("top needs a terminal"), "{}", text(&output.stderr));
+
+    std::fs::write(sandbox.path("foreign.stall"), "not a recording").unwrap();
+    for (run, sentence) in [
+        ("foreign.stall", "foreign.stall is not a stallscope recording"),
+        ("gone.stall", "gone.stall cannot be read"),
+        ("nobody", "no running job is called nobody"),
+    ] {
+        let mut top = Pty::start(sandbox.stallscope(&["top", run]), 80, 24);
+        top.wait_for(&[sentence]);
+        assert_eq!(top.ends_and_restores().code(), Some(1));
+    }
+}

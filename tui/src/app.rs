@@ -1,0 +1,444 @@
+//! What the terminal shows, and what keys do to it. Knows neither a terminal nor a disk: keys and snapshots come
+//! in, what has to be read and drawn follows from the state.
+
+use crate::command::{self, Command};
+use crate::key::Key;
+use crate::read::Ask;
+use crate::rows;
+use crate::snapshot::{JobRow, JobState, RunView, Update, Wanted};
+use crate::time::{Extent, Time};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum View {
+    #[default]
+    Jobs,
+    Job,
+    Step,
+    Knobs,
+    Audit,
+    Diagnoses,
+    Health,
+    Help,
+}
+
+impl View {
+    pub(crate) const ALL: [View; 8] = [
+        View::Jobs,
+        View::Job,
+        View::Step,
+        View::Knobs,
+        View::Audit,
+        View::Diagnoses,
+        View::Health,
+        View::Help,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            View::Jobs => "jobs",
+            View::Job => "job",
+            View::Step => "step",
+            View::Knobs => "knobs",
+            View::Audit => "audit",
+            View::Diagnoses => "diagnoses",
+            View::Health => "health",
+            View::Help => "help",
+        }
+    }
+}
+
+/// What is to be done beyond drawing again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Redraw,
+    Quit,
+}
+
+/// What tables show of each line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Columns {
+    #[default]
+    Bars,
+    Shares,
+    Times,
+}
+
+/// A part of the job that is shown alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Ledger,
+    Ranks,
+    Workers,
+    Files,
+}
+
+/// A line that is being typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Prompt {
+    Filter { before: String },
+    Palette { text: String, picked: usize },
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sort {
+    /// Index of the view's columns in [`rows::SORTS`].
+    pub column: usize,
+    pub reversed: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct App {
+    pub view: View,
+    pub jobs: Option<Arc<Vec<JobRow>>>,
+    /// The recording that is looked at.
+    pub recording: Option<PathBuf>,
+    pub run: Option<Arc<RunView>>,
+    /// Why it cannot be read, or read on.
+    pub lost: Option<String>,
+    pub time: Time,
+    pub filters: [String; View::ALL.len()],
+    pub sorts: [Sort; View::ALL.len()],
+    pub columns: Columns,
+    pub part: Option<Part>,
+    pub prompt: Option<Prompt>,
+    /// A sentence until the next key.
+    pub message: Option<String>,
+    /// Where the cursor is, by what is there, so that it stays when lines move.
+    pub job_at: Option<PathBuf>,
+    pub rank_at: Option<u32>,
+    /// Rank and start of a step.
+    pub step_at: Option<(u32, u64)>,
+    pub line_at: [usize; View::ALL.len()],
+    /// Lines that fit on the screen.
+    pub page: usize,
+    /// The worst step is to be gone to as soon as steps are there.
+    seek_worst: bool,
+}
+
+impl App {
+    /// Begins with all jobs, or with one.
+    pub(crate) fn new(recording: Option<PathBuf>) -> App {
+        let view = if recording.is_some() { View::Job } else { View::Jobs };
+        App { view, recording, page: 10, ..App::default() }
+    }
+
+    /// What has to be read for what is shown.
+    pub(crate) fn ask(&self) -> Ask {
+        let steps = self.view == View::Step || self.seek_worst;
+        Ask {
+            jobs: self.view == View::Jobs,
+            run: self.recording.clone().filter(|_| self.view != View::Jobs).map(|recording| Wanted {
+                recording,
+                to_ns: self.time.at_ns,
+                span_ns: self.time.span_ns(),
+                rank: rows::rank_at(self),
+                steps,
+            }),
+        }
+    }
+
+    /// The run that is shown, once it is read.
+    pub(crate) fn shown(&self) -> Option<&RunView> {
+        self.run.as_deref().filter(|run| Some(&run.recording) == self.recording.as_ref())
+    }
+
+    pub(crate) fn extent(&self) -> Extent {
+        self.shown().map_or_else(Extent::default, |run| Extent {
+            begin_ns: run.begin_ns,
+            end_ns: run.end_ns,
+            running: run.state == JobState::Running,
+        })
+    }
+
+    pub(crate) fn filter(&self) -> &str {
+        &self.filters[self.view as usize]
+    }
+
+    pub(crate) fn on_update(&mut self, update: Update) {
+        match update {
+            Update::Jobs(jobs) => self.jobs = Some(jobs),
+            Update::Run(run) if Some(&run.recording) == self.recording.as_ref() => {
+                if self.shown().is_none() && run.state == JobState::Running {
+                    self.time.recent();
+                }
+                self.lost = None;
+                self.run = Some(run);
+                // Chosen once, so that the cursor does not move by itself.
+                self.rank_at = self.rank_at.or_else(|| rows::rank_at(self));
+                if self.seek_worst && self.shown().is_some_and(|run| run.steps.is_some()) {
+                    self.seek_worst = false;
+                    self.worst();
+                }
+            }
+            Update::Lost { recording, reason } if Some(&recording) == self.recording.as_ref() => {
+                self.lost = Some(reason);
+            }
+            // Of a recording that was left meanwhile.
+            Update::Run(_) | Update::Lost { .. } => {}
+        }
+    }
+
+    /// Time has passed; whether that changes what is shown.
+    pub(crate) fn on_tick(&mut self, passed_ns: u64) -> bool {
+        let before = self.time;
+        self.time.pass(passed_ns, self.extent());
+        self.time != before
+    }
+
+    pub(crate) fn on_key(&mut self, key: Key) -> Option<Action> {
+        self.message = None;
+        match self.prompt.take() {
+            Some(prompt) => self.type_on(prompt, key),
+            None => command::of_key(key).map(|command| self.execute(command)),
+        }
+    }
+
+    fn type_on(&mut self, prompt: Prompt, key: Key) -> Option<Action> {
+        if key == Key::Ctrl('c') {
+            return Some(Action::Quit);
+        }
+        match prompt {
+            Prompt::Filter { before } => {
+                let filter = &mut self.filters[self.view as usize];
+                match key {
+                    Key::Esc => *filter = before,
+                    Key::Enter => {}
+                    _ => {
+                        edit(filter, key);
+                        self.prompt = Some(Prompt::Filter { before });
+                    }
+                }
+            }
+            Prompt::Palette { mut text, picked } => {
+                let found = command::matching(&text);
+                let last = found.len().saturating_sub(1);
+                let picked = match key {
+                    Key::Esc => return Some(Action::Redraw),
+                    Key::Enter => {
+                        let Some(entry) = found.get(picked) else {
+                            self.message = Some(format!("there is no command {text}; ? shows them all"));
+                            return Some(Action::Redraw);
+                        };
+                        return Some(self.execute(entry.command));
+                    }
+                    Key::Down | Key::Tab => (picked + 1).min(last),
+                    Key::Up | Key::BackTab => picked.saturating_sub(1),
+                    _ => {
+                        edit(&mut text, key);
+                        0
+                    }
+                };
+                self.prompt = Some(Prompt::Palette { text, picked });
+            }
+        }
+        Some(Action::Redraw)
+    }
+
+    pub(crate) fn execute(&mut self, command: Command) -> Action {
+        let extent = self.extent();
+        match command {
+            Command::Quit => return Action::Quit,
+            Command::Jobs => self.go(View::Jobs),
+            Command::Job => self.go(View::Job),
+            Command::Step => self.go(View::Step),
+            Command::Knobs => self.go(View::Knobs),
+            Command::Audit => self.go(View::Audit),
+            Command::Diagnoses => self.go(View::Diagnoses),
+            Command::Health => self.go(View::Health),
+            Command::Help => self.go(View::Help),
+            Command::NextView => self.turn(1),
+            Command::PreviousView => self.turn(View::ALL.len() - 1),
+            Command::Down => rows::go(self, |at| at + 1),
+            Command::Up => rows::go(self, |at| at.saturating_sub(1)),
+            Command::PageDown => {
+                let page = self.page;
+                rows::go(self, |at| at + page);
+            }
+            Command::PageUp => {
+                let page = self.page;
+                rows::go(self, |at| at.saturating_sub(page));
+            }
+            Command::First => rows::go(self, |_| 0),
+            Command::Last => rows::go(self, |_| usize::MAX),
+            Command::Open => self.open(),
+            Command::Back => self.back(),
+            Command::Filter => self.prompt = Some(Prompt::Filter { before: self.filter().to_owned() }),
+            Command::Palette => self.prompt = Some(Prompt::Palette { text: String::new(), picked: 0 }),
+            Command::Sort => self.sort(),
+            Command::Reverse => self.sorts[self.view as usize].reversed ^= true,
+            Command::Columns => {
+                self.columns = match self.columns {
+                    Columns::Bars => Columns::Shares,
+                    Columns::Shares => Columns::Times,
+                    Columns::Times => Columns::Bars,
+                }
+            }
+            Command::Part => {
+                self.part = match self.part {
+                    None => Some(Part::Ledger),
+                    Some(Part::Ledger) => Some(Part::Ranks),
+                    Some(Part::Ranks) => Some(Part::Workers),
+                    Some(Part::Workers) => Some(Part::Files),
+                    Some(Part::Files) => None,
+                }
+            }
+            Command::Pause => self.time.pause(extent),
+            Command::Earlier => self.time.seek(false, extent),
+            Command::Later => self.time.seek(true, extent),
+            Command::Beginning => {
+                let first_ns = extent.begin_ns.saturating_add(self.time.span_ns().unwrap_or(0));
+                self.time.go_to(first_ns, extent);
+            }
+            Command::Newest => self.time.go_to(u64::MAX, extent),
+            Command::Worst => self.worst(),
+            Command::ZoomIn => self.time.zoom(true, extent),
+            Command::ZoomOut => self.time.zoom(false, extent),
+            Command::Slower => self.time.slower(),
+            Command::Faster => self.time.faster(),
+        }
+        Action::Redraw
+    }
+
+    fn go(&mut self, view: View) {
+        // Nobody wants an empty view of a job when there is a cursor on one.
+        if !matches!(view, View::Jobs | View::Help) && self.recording.is_none() {
+            self.choose();
+        }
+        self.view = view;
+    }
+
+    fn turn(&mut self, by: usize) {
+        self.go(View::ALL[(self.view as usize + by) % View::ALL.len()]);
+    }
+
+    /// Looks at the job that the cursor is on.
+    fn choose(&mut self) {
+        let Some(job) = rows::jobs(self).get(rows::job_place(self)).map(|job| job.recording.clone()) else {
+            return;
+        };
+        if self.recording.as_ref() != Some(&job) {
+            self.recording = Some(job);
+            self.run = None;
+            self.lost = None;
+            self.time = Time::default();
+            self.rank_at = None;
+            self.step_at = None;
+        }
+    }
+
+    fn open(&mut self) {
+        match self.view {
+            View::Jobs => {
+                self.choose();
+                if self.recording.is_some() {
+                    self.view = View::Job;
+                }
+            }
+            View::Job => {
+                let rank = rows::rank_at(self);
+                self.view = View::Step;
+                self.filters[View::Step as usize] =
+                    rank.map_or_else(String::new, |rank| format!("rank {rank}"));
+            }
+            View::Diagnoses => self.open_diagnosis(),
+            View::Help => {
+                let entry = rows::commands(self).get(self.line_at[View::Help as usize]).copied();
+                if let Some(entry) = entry {
+                    self.execute(entry.command);
+                }
+            }
+            View::Step | View::Knobs | View::Audit | View::Health => {}
+        }
+    }
+
+    /// Goes to when the cause of a finding took most time.
+    fn open_diagnosis(&mut self) {
+        let place = self.line_at[View::Diagnoses as usize];
+        let Some(diagnosis) = rows::diagnoses(self).get(place).copied().cloned() else { return };
+        let moment = diagnosis.cause.and_then(|cause| {
+            let window = &self.shown()?.window;
+            let most = window.bins.iter().enumerate().max_by_key(|(_, bin)| bin.causes[cause])?;
+            let (place, bin) = most;
+            (bin.causes[cause] > 0).then(|| window.from_ns + window.bin_ns * place as u64 + window.bin_ns / 2)
+        });
+        match moment {
+            Some(at_ns) => {
+                self.time.look_at(at_ns, self.extent());
+                self.view = View::Job;
+                self.message = Some(format!("here {} cost most of the time shown before", diagnosis.name));
+            }
+            None => {
+                self.message = Some(format!("{} has no moment of its own in the time shown", diagnosis.name))
+            }
+        }
+    }
+
+    fn back(&mut self) {
+        let filter = &mut self.filters[self.view as usize];
+        if !filter.is_empty() {
+            filter.clear();
+        } else if self.part.is_some() && self.view == View::Job {
+            self.part = None;
+        } else if !matches!(self.view, View::Jobs | View::Job) {
+            self.view = View::Job;
+        } else {
+            self.view = View::Jobs;
+        }
+    }
+
+    fn sort(&mut self) {
+        let columns = rows::SORTS[self.view as usize];
+        if columns.is_empty() {
+            self.message = Some("there is nothing to sort here".into());
+            return;
+        }
+        let sort = &mut self.sorts[self.view as usize];
+        *sort = Sort { column: (sort.column + 1) % columns.len(), reversed: false };
+        self.message = Some(format!("by {}", columns[sort.column]));
+    }
+
+    fn worst(&mut self) {
+        if self.recording.is_none() {
+            self.choose();
+        }
+        self.view = View::Step;
+        self.filters[View::Step as usize].clear();
+        let Some(run) = self.shown() else {
+            self.seek_worst = self.recording.is_some();
+            return;
+        };
+        let extent = self.extent();
+        let (first, longest) = match &run.steps {
+            None => {
+                self.seek_worst = true;
+                return;
+            }
+            Some(steps) => (steps.first().map(|step| (step.rank, step.start_ns, step.end_ns)), run.worst),
+        };
+        match (first, longest) {
+            (Some((rank, start_ns, end_ns)), _) => {
+                self.step_at = Some((rank, start_ns));
+                self.time.look_at(end_ns, extent);
+            }
+            (None, Some((at_ns, took_ns))) => {
+                self.time.look_at(at_ns, extent);
+                let took = stallscope_look::units::duration(took_ns);
+                self.message = Some(format!(
+                    "the longest step took {took} and ended about here; it was not kept in full"
+                ));
+            }
+            (None, None) => self.message = Some("there is no step yet".into()),
+        }
+    }
+}
+
+fn edit(text: &mut String, key: Key) {
+    match key {
+        Key::Char(char) => text.push(char),
+        Key::Backspace => drop(text.pop()),
+        Key::Ctrl('u') => text.clear(),
+        _ => {}
+    }
+}

@@ -1,0 +1,210 @@
+//! The lines of each view, filtered and in order, and the cursor among them. Pure.
+
+use crate::app::{App, View};
+use crate::command::{COMMANDS, Entry};
+use crate::series::Sum;
+use crate::snapshot::{JobRow, JobState, stall_share};
+use stallscope_model::{Cause, Causes, Diagnosis, StepDetail};
+use std::cmp::Reverse;
+
+/// What each view can be sorted by, the order it begins with first.
+pub(crate) const SORTS: [&[&str]; View::ALL.len()] = [
+    &["state", "start", "name", "step time", "samples a second", "stall"],
+    &["rank", "step time", "stall", "samples"],
+    &["duration", "time", "rank"],
+    &[],
+    &[],
+    &[],
+    &[],
+    &[],
+];
+
+/// One rank within the time shown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RankRow {
+    pub rank: u32,
+    pub sum: Sum,
+    /// The others wait for it.
+    pub slowest: bool,
+}
+
+/// The cause that stalled most; `None` without a stall.
+pub(crate) fn worst_cause(causes: &Causes) -> Option<Cause> {
+    let stalls = causes.iter().filter(|(cause, ns)| *cause != Cause::Compute && *ns > 0);
+    stalls.max_by_key(|(_, ns)| *ns).map(|(cause, _)| cause)
+}
+
+fn contains(text: &str, filter: &str) -> bool {
+    text.to_lowercase().contains(&filter.to_lowercase())
+}
+
+fn sorted<T>(app: &App, view: View, rows: &mut [T], compare: impl Fn(&T, &T, usize) -> std::cmp::Ordering) {
+    let sort = app.sorts[view as usize];
+    rows.sort_by(|a, b| {
+        let order = compare(a, b, sort.column);
+        if sort.reversed { order.reverse() } else { order }
+    });
+}
+
+pub(crate) fn jobs(app: &App) -> Vec<&JobRow> {
+    let filter = &app.filters[View::Jobs as usize];
+    let Some(all) = &app.jobs else { return Vec::new() };
+    let mut rows: Vec<&JobRow> = all
+        .iter()
+        .filter(|job| {
+            contains(&job.name, filter)
+                || contains(job.state.name(), filter)
+                || contains(&job.verdict, filter)
+        })
+        .collect();
+    let rate = |job: &JobRow| job.samples as f64 / job.wall_ns.max(1) as f64;
+    sorted(app, View::Jobs, &mut rows, |a, b, column| {
+        let newest = || b.started_wall_ns.cmp(&a.started_wall_ns);
+        let order = match column {
+            0 => (a.state != JobState::Running).cmp(&(b.state != JobState::Running)),
+            1 => newest(),
+            2 => a.name.cmp(&b.name),
+            3 => b.step_ns.cmp(&a.step_ns),
+            4 => rate(b).total_cmp(&rate(a)),
+            _ => b.stall_share().total_cmp(&a.stall_share()),
+        };
+        order.then_with(newest).then_with(|| a.recording.cmp(&b.recording))
+    });
+    rows
+}
+
+pub(crate) fn ranks(app: &App) -> Vec<RankRow> {
+    let filter = &app.filters[View::Job as usize];
+    let Some(run) = app.shown() else { return Vec::new() };
+    let slowest = run.window.slowest();
+    let mut rows: Vec<RankRow> = run
+        .window
+        .ranks
+        .iter()
+        .map(|(rank, sum)| RankRow { rank: *rank, sum: *sum, slowest: slowest == Some(*rank) })
+        .filter(|row| {
+            let cause = worst_cause(&row.sum.causes).map_or("", Cause::name);
+            contains(&format!("rank {}", row.rank), filter) || contains(cause, filter)
+        })
+        .collect();
+    sorted(app, View::Job, &mut rows, |a, b, column| {
+        let order = match column {
+            0 => a.rank.cmp(&b.rank),
+            1 => b.sum.step_ns().cmp(&a.sum.step_ns()),
+            2 => stall_share(&b.sum.causes).total_cmp(&stall_share(&a.sum.causes)),
+            _ => b.sum.samples.cmp(&a.sum.samples),
+        };
+        order.then(a.rank.cmp(&b.rank))
+    });
+    rows
+}
+
+/// The steps kept in full that end in the time shown.
+pub(crate) fn steps(app: &App) -> Vec<&StepDetail> {
+    let filter = &app.filters[View::Step as usize];
+    let Some(run) = app.shown() else { return Vec::new() };
+    let Some(steps) = &run.steps else { return Vec::new() };
+    let mut rows: Vec<&StepDetail> = steps
+        .iter()
+        .filter(|step| step.end_ns > run.window.from_ns && step.start_ns < run.window.to_ns)
+        .filter(|step| {
+            filter.is_empty()
+                || format!("rank {}", step.rank) == filter.trim()
+                || contains(&format!("step {}", step.index), filter)
+                || contains(step.phase.name(), filter)
+                || worst_piece(step).is_some_and(|cause| contains(cause.name(), filter))
+        })
+        .collect();
+    sorted(app, View::Step, &mut rows, |a, b, column| match column {
+        0 => Reverse(a.end_ns - a.start_ns).cmp(&Reverse(b.end_ns - b.start_ns)),
+        1 => a.start_ns.cmp(&b.start_ns),
+        _ => a.rank.cmp(&b.rank),
+    });
+    rows
+}
+
+/// The stall that took most of a step.
+pub(crate) fn worst_piece(step: &StepDetail) -> Option<Cause> {
+    let mut causes = Causes::default();
+    for piece in &step.critical {
+        causes[piece.cause] += piece.end_ns.saturating_sub(piece.start_ns);
+    }
+    worst_cause(&causes)
+}
+
+pub(crate) fn diagnoses(app: &App) -> Vec<&Diagnosis> {
+    let filter = &app.filters[View::Diagnoses as usize];
+    let Some(run) = app.shown() else { return Vec::new() };
+    run.summary
+        .diagnoses
+        .iter()
+        .filter(|diagnosis| contains(&diagnosis.name, filter) || contains(&diagnosis.finding, filter))
+        .collect()
+}
+
+pub(crate) fn commands(app: &App) -> Vec<&'static Entry> {
+    let filter = &app.filters[View::Help as usize];
+    COMMANDS
+        .iter()
+        .filter(|entry| {
+            let keys = entry.keys.iter().any(|key| key.to_string() == *filter);
+            keys || contains(entry.name, filter) || contains(entry.help, filter)
+        })
+        .collect()
+}
+
+/// The cursor's place among the jobs.
+pub(crate) fn job_place(app: &App) -> usize {
+    let at = app.job_at.as_ref().or(app.recording.as_ref());
+    jobs(app).iter().position(|job| Some(&job.recording) == at).unwrap_or(0)
+}
+
+/// The rank the cursor is on.
+pub(crate) fn rank_at(app: &App) -> Option<u32> {
+    let rows = ranks(app);
+    let at = app.rank_at.filter(|rank| rows.iter().any(|row| row.rank == *rank));
+    // What makes the others wait is what one comes to see.
+    let slowest = || rows.iter().find(|row| row.slowest).map(|row| row.rank);
+    at.or_else(slowest).or_else(|| rows.first().map(|row| row.rank))
+}
+
+/// The cursor's place among the ranks.
+pub(crate) fn rank_place(app: &App) -> usize {
+    let at = rank_at(app);
+    ranks(app).iter().position(|row| Some(row.rank) == at).unwrap_or(0)
+}
+
+/// The cursor's place among the steps.
+pub(crate) fn step_place(app: &App) -> usize {
+    steps(app).iter().position(|step| Some((step.rank, step.start_ns)) == app.step_at).unwrap_or(0)
+}
+
+/// Puts the cursor of the view elsewhere.
+pub(crate) fn go(app: &mut App, to: impl Fn(usize) -> usize) {
+    let within = |place: usize, len: usize| to(place).min(len.saturating_sub(1));
+    match app.view {
+        View::Jobs => {
+            let rows = jobs(app);
+            app.job_at = rows.get(within(job_place(app), rows.len())).map(|job| job.recording.clone());
+        }
+        View::Job => {
+            let rows = ranks(app);
+            app.rank_at = rows.get(within(rank_place(app), rows.len())).map(|row| row.rank);
+        }
+        View::Step => {
+            let rows = steps(app);
+            app.step_at =
+                rows.get(within(step_place(app), rows.len())).map(|step| (step.rank, step.start_ns));
+        }
+        View::Diagnoses => app.line_at[View::Diagnoses as usize] = within(line(app), diagnoses(app).len()),
+        View::Help => app.line_at[View::Help as usize] = within(line(app), commands(app).len()),
+        // As far as there are lines, which is known when they are drawn.
+        View::Health | View::Knobs | View::Audit => {
+            app.line_at[app.view as usize] = to(line(app)).min(10_000);
+        }
+    }
+}
+
+fn line(app: &App) -> usize {
+    app.line_at[app.view as usize]
+}

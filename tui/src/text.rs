@@ -1,0 +1,165 @@
+//! Lines that know their width.
+
+use crate::theme::Theme;
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// Bytes of `text` that fit into `columns`.
+fn within(text: &str, columns: usize) -> usize {
+    let mut used = 0;
+    text.char_indices()
+        .find(|(_, char)| {
+            used += char.width().unwrap_or(0);
+            used > columns
+        })
+        .map_or(text.len(), |(place, _)| place)
+}
+
+/// A foreign text if it fits, else its beginning and "…".
+pub(crate) fn clip(text: &str, columns: usize, theme: &Theme) -> String {
+    let text = theme.clean(text);
+    if text.width() <= columns {
+        return text;
+    }
+    let more = theme.either("…", "~");
+    let Some(room) = columns.checked_sub(more.width()) else { return String::new() };
+    format!("{}{more}", &text[..within(&text, room)])
+}
+
+/// The end of a foreign text, where its beginning tells less: of a path.
+pub(crate) fn clip_start(text: &str, columns: usize, theme: &Theme) -> String {
+    let text = theme.clean(text);
+    let width = text.width();
+    if width <= columns {
+        return text;
+    }
+    let Some(room) = columns.checked_sub(1) else { return String::new() };
+    let mut skipped = 0;
+    let from = text.char_indices().find(|(_, char)| {
+        let enough = skipped >= width - room;
+        skipped += char.width().unwrap_or(0);
+        enough
+    });
+    format!("{}{}", theme.either("…", "~"), from.map_or("", |(place, _)| &text[place..]))
+}
+
+/// `text`, clipped and padded to exactly `columns`.
+pub(crate) fn left(text: &str, columns: usize, theme: &Theme) -> String {
+    let text = clip(text, columns, theme);
+    let pad = columns.saturating_sub(text.width());
+    format!("{text}{}", " ".repeat(pad))
+}
+
+pub(crate) fn right(text: &str, columns: usize, theme: &Theme) -> String {
+    let text = clip(text, columns, theme);
+    let pad = columns.saturating_sub(text.width());
+    format!("{}{text}", " ".repeat(pad))
+}
+
+/// Lines of at most `columns`, broken at spaces.
+pub(crate) fn wrap(text: &str, columns: usize, theme: &Theme) -> Vec<String> {
+    let columns = columns.max(4);
+    let mut lines = vec![String::new()];
+    for word in theme.clean(text).split(' ').filter(|word| !word.is_empty()) {
+        let mut word = word;
+        loop {
+            let last = lines.last_mut().map_or(0, |line| line.width());
+            let gap = usize::from(last > 0);
+            if last + gap + word.width() <= columns {
+                if let Some(line) = lines.last_mut() {
+                    line.push_str(if gap == 1 { " " } else { "" });
+                    line.push_str(word);
+                }
+                break;
+            }
+            if last > 0 {
+                lines.push(String::new());
+                continue;
+            }
+            let first = word.chars().next().map_or(0, char::len_utf8);
+            let (head, tail) = word.split_at(within(word, columns).max(first));
+            if let Some(line) = lines.last_mut() {
+                line.push_str(head);
+            }
+            lines.push(String::new());
+            word = tail;
+        }
+    }
+    lines
+}
+
+pub(crate) fn plain(text: impl Into<String>) -> Span<'static> {
+    Span::raw(text.into())
+}
+
+pub(crate) fn ink(text: impl Into<String>, style: Style) -> Span<'static> {
+    Span::styled(text.into(), style)
+}
+
+/// A wrapped text beside a label.
+pub(crate) fn labelled(
+    label: &str,
+    text: &str,
+    style: Style,
+    columns: usize,
+    theme: &Theme,
+) -> Vec<Line<'static>> {
+    let width = label.width();
+    wrap(text, columns.saturating_sub(width), theme)
+        .into_iter()
+        .enumerate()
+        .map(|(nth, line)| {
+            let label = if nth == 0 { label.to_owned() } else { " ".repeat(width) };
+            Line::from(vec![ink(label, theme.dim()), ink(line, style)])
+        })
+        .collect()
+}
+
+/// A figure in front of its heading: "Ranks  64, the slowest first".
+pub(crate) fn heading(title: &str, facts: &str, columns: usize, theme: &Theme) -> Line<'static> {
+    let room = columns.saturating_sub(title.width() + 2);
+    Line::from(vec![
+        ink(title.to_owned(), theme.bold()),
+        plain("  "),
+        ink(clip(facts, room, theme), theme.dim()),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::theme::Colours;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_foreign_name_is_wider_than_its_place_or_steers_the_terminal(
+            name in any::<String>(), columns in 0usize..60, unicode in any::<bool>(),
+        ) {
+            let theme = Theme { colours: Colours::None, unicode };
+            let mut texts = vec![
+                clip(&name, columns, &theme),
+                clip_start(&name, columns, &theme),
+                left(&name, columns, &theme),
+                right(&name, columns, &theme),
+            ];
+            for text in &texts {
+                prop_assert!(text.width() <= columns, "{text:?}");
+            }
+            texts.extend(wrap(&name, columns, &theme));
+            for text in &texts {
+                prop_assert!(!text.chars().any(char::is_control), "{text:?}");
+                prop_assert!(unicode || text.is_ascii(), "{text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_texts_keep_the_end_that_tells_more() {
+        let theme = Theme { colours: Colours::None, unicode: true };
+        assert_eq!(clip("a-long-name", 6, &theme), "a-lon…");
+        assert_eq!(clip_start("/data/train/0001.jpg", 9, &theme), "…0001.jpg");
+        assert_eq!(wrap("one two three", 7, &theme), ["one two", "three"]);
+    }
+}

@@ -1,0 +1,210 @@
+//! Runs the dashboard: threads for what blocks, one loop for state and screen.
+
+use crate::app::{Action, App, View};
+use crate::command::Command;
+use crate::read::{self, Ask, Places};
+use crate::render::{self, Hits};
+use crate::rows;
+use crate::snapshot::Update;
+use crate::terminal::{Screen, Told, told};
+use crate::theme::Theme;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often a replay moves on.
+const TICK: Duration = Duration::from_millis(250);
+/// How long the first frame waits for something to show.
+const FIRST: Duration = Duration::from_millis(60);
+/// Lines that the wheel moves by.
+const WHEEL: usize = 3;
+
+/// Why the dashboard could not be shown, or not any longer.
+#[derive(Debug)]
+pub enum Error {
+    /// The terminal cannot be written to or read from.
+    Terminal(io::Error),
+    /// A thread of ours ended before its time; the panic hook has said why.
+    Fault,
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::Terminal(error) => write!(out, "the terminal cannot be used: {error}"),
+            Error::Fault => out.write_str("top ended by a fault of its own; the job runs on"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Error {
+        Error::Terminal(error)
+    }
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    ByUser,
+    /// By this signal; the terminal is as it was.
+    BySignal(i32),
+}
+
+enum Event {
+    Told(Told),
+    Update(Update),
+    Signal(i32),
+    /// A thread has ended.
+    Gone,
+}
+
+/// Shows all jobs, or the recording of one, until the person at the terminal has seen enough.
+///
+/// # Errors
+/// The terminal cannot be used.
+pub fn show(recording: Option<PathBuf>, places: Box<dyn Places>, theme: Theme) -> Result<Ended, Error> {
+    let (tell, events) = mpsc::channel();
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGQUIT])?;
+    let signal_tell = tell.clone();
+    thread::spawn(move || signals.forever().all(|signal| signal_tell.send(Event::Signal(signal)).is_ok()));
+    let asks = reader(places, tell.clone());
+    let mut app = App::new(recording);
+    let mut asked = app.ask();
+    // The reader's end is told by its own event.
+    let _ = asks.send(asked.clone());
+    let mut screen = Screen::take()?;
+    thread::spawn(move || input(&tell));
+
+    let mut hits = Hits::default();
+    let mut dirty = true;
+    let mut wait = FIRST;
+    let mut ticked = Instant::now();
+    loop {
+        let mut next = match events.recv_timeout(wait) {
+            Ok(event) => Some(event),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return Err(Error::Fault),
+        };
+        wait = TICK;
+        while let Some(event) = next {
+            dirty = true;
+            match event {
+                Event::Signal(signal) => return Ok(Ended::BySignal(signal)),
+                Event::Gone => return Err(Error::Fault),
+                Event::Update(update) => app.on_update(update),
+                Event::Told(told) => {
+                    if on_told(&mut app, told, &hits) == Some(Action::Quit) {
+                        return Ok(Ended::ByUser);
+                    }
+                }
+            }
+            next = events.try_recv().ok();
+        }
+        dirty |= app.on_tick(ticked.elapsed().as_nanos() as u64);
+        ticked = Instant::now();
+        if std::mem::take(&mut dirty) {
+            hits = screen.draw(|area, buffer| render::frame(&app, &theme, area, buffer))?;
+            settle(&mut app, &hits);
+        }
+        let ask = app.ask();
+        if ask != asked {
+            asked = ask;
+            let _ = asks.send(asked.clone());
+        }
+    }
+}
+
+/// What the last frame has found out.
+fn settle(app: &mut App, hits: &Hits) {
+    app.page = hits.page.max(1);
+    if matches!(app.view, View::Health | View::Knobs | View::Audit) {
+        let line = &mut app.line_at[app.view as usize];
+        *line = (*line).min(hits.last_line);
+    }
+}
+
+fn on_told(app: &mut App, told: Told, hits: &Hits) -> Option<Action> {
+    match told {
+        Told::Key(key) => app.on_key(key),
+        Told::Resized => Some(Action::Redraw),
+        Told::WheelDown => {
+            rows::go(app, |at| at + WHEEL);
+            Some(Action::Redraw)
+        }
+        Told::WheelUp => {
+            rows::go(app, |at| at.saturating_sub(WHEEL));
+            Some(Action::Redraw)
+        }
+        Told::Click { column, line } => Some(click(app, column, line, hits)),
+    }
+}
+
+/// A click on a view's name shows it; on a line, chooses that; on the line that is chosen, opens it.
+pub(crate) fn click(app: &mut App, column: u16, line: u16, hits: &Hits) -> Action {
+    if line == 1
+        && let Some((_, view)) = hits.tabs.iter().find(|(columns, _)| columns.contains(&column))
+    {
+        let commands = [
+            Command::Jobs,
+            Command::Job,
+            Command::Step,
+            Command::Knobs,
+            Command::Audit,
+            Command::Diagnoses,
+            Command::Health,
+            Command::Help,
+        ];
+        return app.execute(commands[*view as usize]);
+    }
+    if let Some((_, place)) = hits.rows.iter().find(|(row, _)| *row == line) {
+        let at = match app.view {
+            View::Jobs => rows::job_place(app),
+            View::Job => rows::rank_place(app),
+            View::Step => rows::step_place(app),
+            _ => app.line_at[app.view as usize],
+        };
+        if at == *place && app.view != View::Help {
+            return app.execute(Command::Open);
+        }
+        rows::go(app, |_| *place);
+    }
+    Action::Redraw
+}
+
+/// Starts the thread that reads; what it is sent is what it reads next.
+fn reader(mut places: Box<dyn Places>, tell: Sender<Event>) -> Sender<Ask> {
+    let (asks, asked) = mpsc::channel();
+    thread::spawn(move || {
+        let _gone = Gone(tell.clone());
+        read::serve(places.as_mut(), &asked, |update| tell.send(Event::Update(update)).is_ok());
+    });
+    asks
+}
+
+/// Reads what the person does; blocks in the terminal.
+fn input(tell: &Sender<Event>) {
+    let _gone = Gone(tell.clone());
+    while let Ok(event) = crossterm::event::read() {
+        if let Some(told) = told(&event)
+            && tell.send(Event::Told(told)).is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// Says so when its thread ends, by a panic too.
+struct Gone(Sender<Event>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        let _ = self.0.send(Event::Gone);
+    }
+}
