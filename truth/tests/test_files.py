@@ -55,7 +55,9 @@ def disk(bench):
 def read(tasks: list[str], prefix: tuple[str, ...] = ()) -> tuple[dict[str, int], dict]:
     """Runs the reader; its account, and the report of its run."""
     account, recording = WORK / "reader.json", new_recording()
-    job = [*prefix, sys.executable, ROOT / "truth" / "reader.py", account, *tasks]
+    # What a job does before the kernel programs are loaded nobody sees; the recording is begun after that.
+    job = ["sh", "-c", 'until [ -e "$0" ]; do sleep 0.05; done; exec "$@"', recording, *prefix]
+    job += [sys.executable, ROOT / "truth" / "reader.py", account, *tasks]
     done = quiet([STALLSCOPE, "run", "--name", "reader", "-o", recording, "--", *job], 5)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(account.read_text()), report(recording)
@@ -75,10 +77,10 @@ def test_files_and_mounts_agree_with_the_jobs_own_account(disk, slow_folder):
     truth, found = read(tasks)
     total = sum(truth.values())
     seen = sum(mount["wait_ns"] for mount in found["mounts"])
-    for mount, fs_type in [(mount_of(disk), "ext4"), (slow_folder, "fuse.slowfs")]:
+    for mount, fs_type in [(mount_of(disk), "ext4"), (slow_folder, "fuse")]:
         true_share = sum(ns for path, ns in truth.items() if Path(path).is_relative_to(mount)) / total
         row = next(row for row in found["mounts"] if row["mount"] == str(mount))
-        assert row["fs_type"] == fs_type
+        assert row["fs_type"].startswith(fs_type)
         assert abs(row["wait_ns"] / seen - true_share) * 100 <= MARGIN, (mount, true_share, found["mounts"])
     assert len(found["files"]) > 40
     for name in ["direct.bin", "mapped.bin"]:
@@ -94,7 +96,9 @@ def test_files_and_mounts_agree_with_the_jobs_own_account(disk, slow_folder):
 def test_a_bind_mount_in_a_namespace_of_the_jobs_own_is_named(disk, tmp_path):
     inside = tmp_path / "inside"
     inside.mkdir()
-    prefix = ("unshare", "-m", "sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"', disk, inside)
+    # Mounts are looked up once a second, while there is a process that sees them.
+    script = 'mount --bind "$0" "$1" && shift && "$@" && sleep 4'
+    prefix = ("unshare", "-m", "sh", "-c", script, disk, inside)
     truth, found = read([f"direct:{inside}/direct.bin"], tuple(map(str, prefix)))
     top = found["files"][0]
     assert top["path"] == str(inside / "direct.bin"), (top, truth)
@@ -104,4 +108,4 @@ def test_a_bind_mount_in_a_namespace_of_the_jobs_own_is_named(disk, tmp_path):
 def test_a_file_on_a_mount_that_is_waited_for_has_its_share_in_the_report(disk):
     read([f"direct:{disk}/direct.bin"])
     screen = quiet([STALLSCOPE, "report", WORK / "recording.stall"], 0).stdout
-    assert "\nFiles  " in screen and "direct.bin" in screen and f"all of {mount_of(disk)} (ext4)" in screen, screen
+    assert "\nFiles  " in screen and "direct.bin" in screen and f"on {mount_of(disk)} (ext4)" in screen, screen
