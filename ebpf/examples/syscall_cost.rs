@@ -5,9 +5,9 @@
 //! the calls; the cases take turns in every round, and each figure is the median of its differences to the bare
 //! case of the same round. CPU time, so that neighbours matter little. Fails when a bar does not hold.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 
 use stallscope_ebpf::{Kernel, Options};
@@ -17,15 +17,21 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const GETPPIDS: u64 = 400_000;
 const PREADS: u64 = 200_000;
 const ROUND_TRIPS: u64 = 20_000;
+const WAITS: u64 = 2_000;
 
-const METRICS: [&str; 3] = ["getppid", "pread of 4 KiB, cached", "pipe round trip, two switches"];
+const METRICS: [&str; 4] = [
+    "getppid",
+    "pread of 4 KiB, cached",
+    "pipe round trip, two switches",
+    "pread of 4 KiB that waits for the disk",
+];
 
 struct Case {
     name: &'static str,
     watched: Watched,
     syscalls: bool,
     /// Most that a call may cost more, by metric.
-    bars_ns: [Option<f64>; 3],
+    bars_ns: [Option<f64>; METRICS.len()],
 }
 
 #[derive(PartialEq)]
@@ -36,30 +42,35 @@ enum Watched {
 }
 
 const CASES: [Case; 5] = [
-    Case { name: "nothing attached", watched: Watched::Nobody, syscalls: false, bars_ns: [None; 3] },
+    Case {
+        name: "nothing attached",
+        watched: Watched::Nobody,
+        syscalls: false,
+        bars_ns: [None; METRICS.len()],
+    },
     Case {
         name: "default, unrelated process",
         watched: Watched::Another,
         syscalls: false,
-        bars_ns: [Some(10.0), Some(10.0), None],
+        bars_ns: [Some(10.0), Some(10.0), None, None],
     },
     Case {
         name: "default, observed process",
         watched: Watched::TheCaller,
         syscalls: false,
-        bars_ns: [None; 3],
+        bars_ns: [None; METRICS.len()],
     },
     Case {
         name: "with system call hooks, unrelated process",
         watched: Watched::Another,
         syscalls: true,
-        bars_ns: [Some(160.0), Some(160.0), None],
+        bars_ns: [Some(160.0), Some(160.0), None, None],
     },
     Case {
         name: "with system call hooks, observed process",
         watched: Watched::TheCaller,
         syscalls: true,
-        bars_ns: [None, Some(300.0), None],
+        bars_ns: [None, Some(300.0), None, None],
     },
 ];
 
@@ -76,7 +87,7 @@ fn main() -> Result<ExitCode> {
 
     let mut measured = Vec::with_capacity(rounds);
     for _ in 0..rounds {
-        let mut round = [[0.0; 3]; CASES.len()];
+        let mut round = [[0.0; METRICS.len()]; CASES.len()];
         for (case, ns) in CASES.iter().zip(&mut round) {
             let pid = if case.watched == Watched::TheCaller { caller.pid() } else { other.pid() };
             if case.watched != Watched::Nobody {
@@ -95,7 +106,7 @@ fn main() -> Result<ExitCode> {
 }
 
 /// Prints what was measured and tells whether all bars hold.
-fn report(rounds: &[[[f64; 3]; CASES.len()]]) -> ExitCode {
+fn report(rounds: &[[[f64; METRICS.len()]; CASES.len()]]) -> ExitCode {
     let mut rows = Vec::new();
     let mut all_hold = true;
     for (case, metric, unit_name) in
@@ -167,11 +178,11 @@ impl Caller {
     }
 
     /// ns of CPU for each of [`METRICS`].
-    fn measure(&mut self) -> Result<[f64; 3]> {
+    fn measure(&mut self) -> Result<[f64; METRICS.len()]> {
         self.ask.write_all(b"!")?;
-        let mut answer = [0; 24];
+        let mut answer = [0; 8 * METRICS.len()];
         self.answer.read_exact(&mut answer)?;
-        let mut ns = [0.0; 3];
+        let mut ns = [0.0; METRICS.len()];
         for (ns, bytes) in ns.iter_mut().zip(answer.chunks_exact(8)) {
             *ns = f64::from_ne_bytes(bytes.try_into()?);
         }
@@ -191,11 +202,15 @@ fn caller() -> Result<()> {
     let path = std::env::temp_dir().join(format!("syscall_cost.{}", std::process::id()));
     std::fs::write(&path, [7; 4096])?;
     let file = File::open(&path)?;
+    file.sync_all()?;
+    let disk = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path)?;
     std::fs::remove_file(&path)?;
     let (mut there, mut back) = echo()?;
     let mut go = [0];
+    #[repr(align(4096))]
+    struct Aligned([u8; 4096]);
     while io::stdin().read(&mut go)? == 1 {
-        let mut piece = [0; 4096];
+        let (mut piece, mut aligned) = ([0; 4096], Aligned([0; 4096]));
         let ns = [
             cost_ns(GETPPIDS, || {
                 // SAFETY: takes nothing and cannot fail. (libc may keep no copy of it, unlike of getpid.)
@@ -207,6 +222,7 @@ fn caller() -> Result<()> {
                 there.write_all(b"!")?;
                 back.read_exact(&mut [0])
             })?,
+            cost_ns(WAITS, || disk.read_exact_at(&mut aligned.0, 0))?,
         ];
         for ns in ns {
             io::stdout().write_all(&ns.to_ne_bytes())?;
