@@ -1,6 +1,7 @@
 //! One job's evidence in, its ledger, recording and summary out. Knows no socket and no clock of its own.
 
-use crate::host;
+use crate::files::Files;
+use crate::{host, probes};
 use stallscope_abi::kernel::{Record, TaskSlot};
 use stallscope_ledger::{Config, Ledger, ProcessFacts};
 use stallscope_model::{
@@ -8,6 +9,7 @@ use stallscope_model::{
 };
 use stallscope_ring::{Fact, Greeting, Reader};
 use stallscope_store::{ClockAnchor, Recorder};
+use stallscope_wire::ProgramState;
 use stallscope_wire::frame::{Splitter, Tag, Tick};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -23,10 +25,12 @@ pub(crate) struct Engine {
     lane_dropped: u64,
     lane_damaged: u64,
     kernel: EvidenceState,
+    programs: Vec<ProgramState>,
     frames: Splitter,
     kernel_lost: BTreeMap<String, u64>,
     kernel_lost_before: BTreeMap<String, u64>,
     kernel_cpu_ns: Option<u64>,
+    files: Files,
     /// Latest moment up to which all kernel evidence has arrived.
     kernel_until_ns: u64,
     records: u64,
@@ -57,10 +61,12 @@ impl Engine {
             lane_dropped: 0,
             lane_damaged: 0,
             kernel: EvidenceState::Off,
+            programs: Vec::new(),
             frames: Splitter::default(),
             kernel_lost: BTreeMap::new(),
             kernel_lost_before: BTreeMap::new(),
             kernel_cpu_ns: None,
+            files: Files::default(),
             kernel_until_ns: 0,
             records: 0,
             begun_ns,
@@ -92,8 +98,14 @@ impl Engine {
         for (reason, count) in std::mem::take(&mut self.kernel_lost) {
             *self.kernel_lost_before.entry(reason).or_default() += count;
         }
+        self.files.restart();
         // A new connection begins with a whole frame.
         self.frames = Splitter::default();
+    }
+
+    /// The kernel programs as of now: none while no service answers.
+    pub(crate) fn kernel_has(&mut self, programs: Vec<ProgramState>) {
+        self.programs = programs;
     }
 
     pub(crate) fn kernel_until_ns(&self) -> u64 {
@@ -102,7 +114,7 @@ impl Engine {
 
     /// Bytes from the kernel service, cut anywhere.
     pub(crate) fn kernel_bytes(&mut self, bytes: &[u8]) -> Result<(), stallscope_wire::Error> {
-        let Engine { frames, ledger, kernel_lost, kernel_cpu_ns, kernel_until_ns, records, .. } = self;
+        let Engine { frames, ledger, kernel_lost, kernel_cpu_ns, files, kernel_until_ns, records, .. } = self;
         let mut now_ns = host::now_ns();
         frames.feed(bytes, |tag, payload| match tag {
             Tag::Record => {
@@ -123,6 +135,8 @@ impl Engine {
             Tag::Still => payload.chunks_exact(4).for_each(|tid| {
                 ledger.still_blocked(u32::from_ne_bytes([tid[0], tid[1], tid[2], tid[3]]), now_ns);
             }),
+            Tag::FileWait => files.file(payload),
+            Tag::MountWait => files.mount(payload),
             Tag::Tick => {
                 if let Ok(tick) = stallscope_wire::decode::<Tick>(payload) {
                     kernel_lost.extend(tick.lost);
@@ -213,14 +227,26 @@ impl Engine {
         }
     }
 
+    fn keep_details(&mut self) {
+        let (details, checkpoints) = (self.ledger.details(), self.ledger.checkpoints());
+        let periods = self.ledger.worker_periods();
+        if let Some(recorder) = &mut self.recorder {
+            details.into_iter().for_each(|detail| recorder.step_detail(detail));
+            checkpoints.into_iter().for_each(|checkpoint| recorder.checkpoint(checkpoint));
+            periods.into_iter().for_each(|period| recorder.worker_period(period));
+        }
+    }
+
     /// Once a second: what a reader of the recording, or its survivor after a kill, gets to see.
     pub(crate) fn flush(&mut self) -> RunSummary {
+        self.files.look();
         let anchor = ClockAnchor {
             monotonic_ns: host::now_ns(),
             boottime_ns: host::boottime_ns(),
             wall_ns: host::wall_ns(),
         };
         let summary = self.summary();
+        self.keep_details();
         if let Some(recorder) = &mut self.recorder {
             recorder.anchor(anchor);
             recorder.flush(&summary);
@@ -236,6 +262,8 @@ impl Engine {
         }
         let steps = self.ledger.finish(host::now_ns());
         self.keep(steps);
+        self.keep_details();
+        self.files.look();
         self.job.exit_code = exit_code;
         self.job.ended_wall_ns = Some(host::wall_ns());
         let summary = self.summary();
@@ -279,10 +307,12 @@ impl Engine {
         losses.push(Loss { reason: "connection refused".into(), count: self.refused });
         losses.extend(self.recorder.iter().flat_map(Recorder::losses));
         losses.retain(|loss| loss.count > 0);
+        let shim = self.shim_state(&seen.ranks);
         RunSummary {
             job: self.job.clone(),
             host: self.host.clone(),
-            shim: self.shim_state(&seen.ranks),
+            probes: probes::all(&self.kernel, &self.programs, &shim, &seen.phases),
+            shim,
             ranks: seen.ranks,
             phases: seen.phases,
             kernel: self.kernel.clone(),
@@ -297,9 +327,8 @@ impl Engine {
                 records: self.records,
                 wall_ns: host::now_ns().saturating_sub(self.begun_ns),
             },
-            probes: Vec::new(),
-            files: Vec::new(),
-            mounts: Vec::new(),
+            files: self.files.waits(),
+            mounts: self.files.mount_waits(),
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::kernel_service;
 use crate::runtime::kernel_socket;
 use anyhow::{Context, Result, anyhow};
 use stallscope_model::EvidenceState;
-use stallscope_wire::{Accepted, Client, Hello, Reply, Request};
+use stallscope_wire::{Accepted, Client, Hello, ProgramState, Reply, Request};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::path::{Path, PathBuf};
@@ -55,8 +55,8 @@ pub(crate) struct KernelClient {
 /// What [`KernelClient::next`] found.
 pub(crate) enum Heard<'a> {
     Bytes(&'a [u8]),
-    /// The evidence's state changed.
-    State(EvidenceState),
+    /// The evidence's state changed, and what there is of programs.
+    State(EvidenceState, Vec<ProgramState>),
 }
 
 impl KernelClient {
@@ -75,13 +75,13 @@ impl KernelClient {
             call_again: Instant::now(),
             buffer: vec![0; 256 << 10],
         };
-        let state = match source.0 {
+        let (state, programs) = match source.0 {
             Ok(Some(source)) => {
                 client.source = Some(source);
                 client.call()
             }
-            Ok(None) => EvidenceState::Off,
-            Err(error) => EvidenceState::Missing(format!("{error:#}")),
+            Ok(None) => (EvidenceState::Off, Vec::new()),
+            Err(error) => (EvidenceState::Missing(format!("{error:#}")), Vec::new()),
         };
         if client.stream.is_none() {
             // What failed at the first call (no privilege, no BTF) would fail again: only a service that was
@@ -89,16 +89,17 @@ impl KernelClient {
             client.source = None;
         }
         engine.kernel_is(state);
+        engine.kernel_has(programs);
         client
     }
 
-    fn call(&mut self) -> EvidenceState {
+    fn call(&mut self) -> (EvidenceState, Vec<ProgramState>) {
         match self.try_call() {
             Ok((stream, accepted)) => {
                 self.stream = Some(stream);
-                state_of(&accepted)
+                (state_of(&accepted), accepted.programs)
             }
-            Err(error) => EvidenceState::Missing(format!("{error:#}")),
+            Err(error) => (EvidenceState::Missing(format!("{error:#}")), Vec::new()),
         }
     }
 
@@ -148,18 +149,16 @@ impl KernelClient {
                     _ => {
                         self.stream = None;
                         self.call_again = Instant::now() + CALL_AGAIN_AFTER;
-                        return Heard::State(EvidenceState::Partial(
-                            "the kernel collector went away while the job ran".into(),
-                        ));
+                        let gone = "the kernel collector went away while the job ran";
+                        return Heard::State(EvidenceState::Partial(gone.into()), Vec::new());
                     }
                 },
                 None if self.source.is_some() => {
                     tokio::time::sleep_until(self.call_again).await;
                     self.call_again = Instant::now() + CALL_AGAIN_AFTER;
-                    if let EvidenceState::On | EvidenceState::Partial(_) = self.call() {
-                        return Heard::State(EvidenceState::Partial(
-                            "the kernel collector was restarted while the job ran".into(),
-                        ));
+                    if let (EvidenceState::On | EvidenceState::Partial(_), programs) = self.call() {
+                        let back = "the kernel collector was restarted while the job ran";
+                        return Heard::State(EvidenceState::Partial(back.into()), programs);
                     }
                 }
                 None => std::future::pending().await,

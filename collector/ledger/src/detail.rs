@@ -40,8 +40,15 @@ impl Slowest {
     }
 }
 
+/// Whose lane it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Trainer,
+    Worker,
+}
+
 /// The trainer's lane comes first.
-pub(crate) const TRAINER: usize = 0;
+const TRAINER: usize = 0;
 const PRODUCER: usize = 1;
 
 /// The causes of a step's time in order, without gaps; the sum of each is that of the step's ledger.
@@ -162,7 +169,7 @@ fn pieces(cells: &[Cell]) -> Vec<CriticalPiece> {
 }
 
 /// What a task did in `[a_ns, b_ns)`, as far as it is known.
-pub(crate) fn lane(view: &View<'_>, pid: u32, role: &str, a_ns: u64, b_ns: u64) -> StepLane {
+pub(crate) fn lane(view: &View<'_>, pid: u32, role: Role, a_ns: u64, b_ns: u64) -> StepLane {
     let mut spans: Vec<(u64, u64, Option<Activity>)> = Vec::new();
     view.each(a_ns, b_ns, |from, to, activity| spans.push((from, to, activity.copied())));
     let spans = halve_to(MAX_SEGMENTS, spans, |span, next| {
@@ -176,21 +183,25 @@ pub(crate) fn lane(view: &View<'_>, pid: u32, role: &str, a_ns: u64, b_ns: u64) 
     });
     let mut segments: Vec<Segment> = Vec::new();
     for (start_ns, end_ns, activity) in spans {
-        let Some(doing) = activity.as_ref().map(mostly) else { continue };
+        let Some(doing) = activity.as_ref().map(|activity| mostly(activity, role)) else { continue };
         match segments.last_mut() {
             Some(last) if last.doing == doing && last.end_ns == start_ns => last.end_ns = end_ns,
             _ => segments.push(Segment { start_ns, end_ns, doing }),
         }
     }
+    let role = match role {
+        Role::Trainer => "trainer",
+        Role::Worker => "worker",
+    };
     StepLane { pid, role: role.to_owned(), segments }
 }
 
-fn mostly(activity: &Activity) -> Doing {
+fn mostly(activity: &Activity, role: Role) -> Doing {
     let mut times = [0u64; Doing::ALL.len()];
     times[Doing::Computing as usize] = activity.times.cpu_ns;
     times[Doing::Runnable as usize] = activity.times.runnable_ns;
     for kind in Blocked::ALL {
-        times[blocked_in(kind) as usize] += activity.of(kind);
+        times[blocked_in(kind, role) as usize] += activity.of(kind);
     }
     let mut most = Doing::Computing;
     for doing in Doing::ALL {
@@ -201,8 +212,10 @@ fn mostly(activity: &Activity) -> Doing {
     most
 }
 
-fn blocked_in(kind: Blocked) -> Doing {
+fn blocked_in(kind: Blocked, role: Role) -> Doing {
     match kind {
+        // A worker's thread hands tensors over that way; a worker asks a cache.
+        Blocked::Unix if role == Role::Trainer => Doing::Waiting,
         Blocked::FileRead | Blocked::Fault => Doing::Reading,
         Blocked::FileWrite | Blocked::Sync | Blocked::Rename => Doing::Writing,
         Blocked::Net | Blocked::FutexNet | Blocked::Unix => Doing::Network,

@@ -3,7 +3,7 @@
 use crate::Config;
 use crate::attribute::{Attributed, Trainer, Unexplained, Wait, own_part, wait_part};
 use crate::calls::Calls;
-use crate::detail::{self, Slowest};
+use crate::detail::{self, Role, Slowest};
 use crate::handover::{BatchTimes, Handover, Producer, Source};
 use crate::process::Process;
 use crate::steps::{Phases, Piece};
@@ -289,12 +289,12 @@ fn in_full(
     pid: u32,
     producer_pid: Option<u32>,
 ) -> (Vec<StepLane>, Vec<CriticalPiece>) {
-    let mut lanes = vec![detail::lane(&trainer.view, pid, "trainer", piece.start_ns, piece.end_ns)];
+    let mut lanes = vec![detail::lane(&trainer.view, pid, Role::Trainer, piece.start_ns, piece.end_ns)];
     let worker =
         wait.filter(|wait| !wait.in_process).and_then(|wait| Some((wait, wait.producer?, producer_pid?)));
     if let Some((wait, view, pid)) = worker {
         let from_ns = wait.start_ns.unwrap_or(piece.start_ns).min(piece.start_ns);
-        lanes.push(detail::lane(&view, pid, "worker", from_ns, piece.end_ns));
+        lanes.push(detail::lane(&view, pid, Role::Worker, from_ns, piece.end_ns));
     }
     (lanes, detail::critical(trainer, wait, piece.start_ns, piece.enter_ns()))
 }
