@@ -117,7 +117,7 @@ fn hostile_clients_disturb_neither_the_job_nor_its_collector() {
     let at_rest = descriptors();
 
     // They say nothing, half of a request, or one byte and then no more.
-    let silent: Vec<TcpStream> = (0..48)
+    let silent: Vec<TcpStream> = (0..32)
         .map(|number| {
             let mut stream = connect();
             stream.write_all([&b""[..], b"GET /metrics HTTP/1.1\r\nHost: x\r\n", b"G"][number % 3]).unwrap();
@@ -133,7 +133,7 @@ fn hostile_clients_disturb_neither_the_job_nor_its_collector() {
         })
         .collect();
     // Many at once, most of whom nobody will ever answer.
-    let crowd: Vec<_> = (0..300)
+    let crowd: Vec<_> = (0..200)
         .filter_map(|_| TcpStream::connect_timeout(&address, Duration::from_millis(5)).ok())
         .collect();
     assert!(descriptors() <= at_rest + 20, "{} descriptors, {at_rest} at rest", descriptors());
@@ -153,6 +153,25 @@ fn hostile_clients_disturb_neither_the_job_nor_its_collector() {
     assert_eq!(get(address, "/metrics").status, 200, "an honest client is served again");
     wait_until("all of them are let go", || descriptors() <= at_rest);
     assert_eq!(stopped(&sandbox, &mut run.0), Some(7), "the job ends as it would");
+}
+
+#[test]
+fn tasks_of_one_slurm_step_are_served_together() {
+    let sandbox = Sandbox::new("slurmmetrics");
+    let task = |words: &[&str]| {
+        let mut command = sandbox.stallscope(words);
+        command.env("SLURM_JOB_ID", "7").env("SLURM_STEP_ID", "0");
+        command
+    };
+    let (mut first, address) =
+        sandbox.served_by(task(&["run", "--metrics", "0", "--", "sh", "-c", UNTIL_STOPPED]));
+    wait_until("there are figures", || get(address, "/metrics").status == 200);
+    let second =
+        task(&["run", "--metrics", &address.to_string(), "--", "sh", "-c", "exit 3"]).output().unwrap();
+    assert_eq!(second.status.code(), Some(3), "its address is the first one's: {}", text(&second.stderr));
+    assert!(text(&second.stderr).contains("measured together"), "{}", text(&second.stderr));
+    assert_eq!(get(address, "/metrics").status, 200);
+    assert_eq!(stopped(&sandbox, &mut first.0), Some(7));
 }
 
 #[test]

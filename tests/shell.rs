@@ -30,7 +30,10 @@ fn every_shell_gets_completions_that_it_can_read() {
         for word in ["attach", "completions", "metrics"] {
             assert!(script.contains(word), "{shell}: no {word}");
         }
-        assert!(!script.contains("Write the man pages") && !script.contains("stallscope__man"), "{shell}: hidden verb");
+        assert!(
+            !script.contains("Write the man pages") && !script.contains("stallscope__man"),
+            "{shell}: hidden verb"
+        );
         let path = sandbox.path(shell);
         std::fs::write(&path, script).unwrap();
         if can("every_shell_gets_completions_that_it_can_read", shell) {

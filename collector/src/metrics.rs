@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 /// Clients that are answered at a time; the kernel keeps further ones waiting, and refuses those beyond.
 const CLIENTS: usize = 16;
 /// Between two connections, so that many a second cost little.
-const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE: Duration = Duration::from_millis(50);
 /// How long a client may take to say what it wants, and to have its answer.
 const HEAD_WITHIN: Duration = Duration::from_secs(1);
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);

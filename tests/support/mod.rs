@@ -61,9 +61,13 @@ impl Sandbox {
 
     /// Starts `stallscope` with these words and waits until it says where its metrics are.
     pub(crate) fn serving(&self, words: &[&str]) -> (Killed, SocketAddr) {
-        let said = self.path(&format!("{}.said", words[0]));
+        self.served_by(self.stallscope(words))
+    }
+
+    pub(crate) fn served_by(&self, mut command: Command) -> (Killed, SocketAddr) {
+        let verb = command.get_args().next().expect("a verb").to_string_lossy().into_owned();
+        let said = self.path(&format!("{verb}.said"));
         let stderr = std::fs::File::create(&said).unwrap();
-        let mut command = self.stallscope(words);
         let child = Killed(command.stdout(Stdio::null()).stderr(stderr).spawn().unwrap());
         let address = || {
             let said = std::fs::read_to_string(&said).unwrap();
