@@ -201,7 +201,7 @@ fn open(verb: &Report) -> Result<Run> {
 /// Recordings, or the running job of that name.
 fn read(runs: &[PathBuf]) -> Result<Run> {
     if let [job] = runs
-        && !job.exists()
+        && !job.is_file()
         && job.extension().is_none_or(|extension| extension != "stall")
     {
         let job = job.to_string_lossy();

@@ -14,6 +14,9 @@ pub fn write_whole(
     path: &Path,
     write: impl FnOnce(&mut (dyn Write + Send)) -> Result<(), Error>,
 ) -> Result<(), Error> {
+    // What a link leads to is replaced, not the link.
+    let resolved = fs::canonicalize(path);
+    let path = resolved.as_deref().unwrap_or(path);
     let at = Error::at(path);
     if fs::metadata(path).is_ok_and(|facts| !facts.is_file()) {
         let mut out = BufWriter::new(File::options().write(true).open(path).map_err(&at)?);

@@ -23,6 +23,13 @@ pub(crate) fn all(runs: Vec<Run>) -> Result<Run, Error> {
     merged.notes.push(
         "the job's ledger was made from the steps of all recordings, aligned by their numbers".to_owned(),
     );
+    if merged.summary.job.attached {
+        merged.notes.push(
+            "steps of a job that was attached to are counted from then on: the job's ledger is right as far as all \
+             were attached to at the same time"
+                .to_owned(),
+        );
+    }
     merged.hosts = facts::hosts(&runs);
     merged.period = runs.first().map_or(merged.period, |run| run.period);
     for run in runs {
