@@ -32,26 +32,18 @@ struct Arguments {
 const EXIT_CODES: &str = "Exit codes: `run` exits as the job does (126 or 127 when it could not be started); \
 all others: 0 done, 1 failed, 2 wrong arguments.";
 
+/// What each does is said where its options are.
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Launch a job and measure it
     Run(run::Run),
-    /// Measure a job that already runs, from the kernel alone
     Attach(attach::Attach),
-    /// Give kernel evidence to every job of this node (once per node, as root)
     Collect(collect::Collect),
-    /// List the jobs that run here and the recordings in this folder
     Ls(ls::Ls),
     Top(top::Top),
-    /// Print what a recording or a running job tells
     Report(report::Report),
-    /// Say what changed between two recordings, and whether it is more than noise
     Diff(diff::Diff),
-    /// Say what works on this machine and how to get the rest
     Doctor(doctor::Doctor),
-    /// Print completions for a shell
     Completions(shell::Completions),
-    /// Write the man pages into a folder
     #[command(hide = true)]
     Man(shell::Man),
 }

@@ -84,6 +84,8 @@ fn every_verb_has_a_man_page_that_renders() {
         }
     }
     assert!(!sandbox.path("pages/stallscope-man.1").exists(), "a hidden verb has a page");
+    let run = std::fs::read_to_string(sandbox.path("pages/stallscope-run.1")).unwrap();
+    assert!(run.contains("SIGUSR1"), "pages tell as much as --help does");
     let unwritable = sandbox.run(&["man", "/proc/nowhere"]);
     assert_eq!(unwritable.status.code(), Some(1));
     assert!(text(&unwritable.stderr).starts_with("stallscope: cannot write man pages into /proc/nowhere"));
