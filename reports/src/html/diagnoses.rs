@@ -1,0 +1,30 @@
+//! What was found, and what to do about it.
+
+use super::fill::Fill;
+use super::page::{Block, Finding, Section};
+use crate::run::Run;
+use stallscope_look::units;
+
+pub(super) fn section(run: &Run) -> Section {
+    let findings: Vec<Finding> = run
+        .summary
+        .diagnoses
+        .iter()
+        .map(|diagnosis| Finding {
+            fill: diagnosis.cause.map(Fill::Cause),
+            name: diagnosis.name.clone(),
+            finding: diagnosis.finding.clone(),
+            evidence: diagnosis.evidence.clone(),
+            advice: diagnosis.advice.clone(),
+            share: match units::percent(diagnosis.share).as_str() {
+                "0%" => String::new(),
+                share => share.to_owned(),
+            },
+        })
+        .collect();
+    let blocks = match findings.is_empty() {
+        true => vec![Block::Note("Nothing was found that is worth changing.".to_owned())],
+        false => vec![Block::Findings(findings)],
+    };
+    Section { id: "diagnoses", heading: "Diagnoses", lead: String::new(), blocks }
+}

@@ -1,0 +1,10 @@
+//! The HTML report: as text, and as a browser shows it.
+
+mod browser;
+mod in_browser;
+#[path = "../support/made.rs"]
+mod made;
+mod page;
+mod runs;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,222 @@
+//! What is in the file.
+
+use crate::runs::{HOSTILE, agree, hostile, page, recorded, report};
+use crate::support;
+use proptest::prelude::*;
+use sha2::{Digest, Sha256};
+use stallscope_model::*;
+use stallscope_reports::{Run, StepWalls};
+use stallscope_store::{Rollup, RollupPeriod};
+
+/// The texts between `before` and the next `after`.
+fn between<'a>(page: &'a str, before: &str, after: &str) -> Vec<&'a str> {
+    let rest = page.split(before).skip(1);
+    rest.map(|rest| rest.split(after).next().unwrap_or_default()).collect()
+}
+
+#[test]
+fn the_policy_lets_in_the_style_and_the_script_of_the_page_alone() {
+    let page = page(&Run::of_summary(support::fetch_bound()));
+    let policy = between(&page, "Content-Security-Policy\" content=\"", "\"")[0].replace("&#39;", "'");
+    assert!(policy.starts_with("default-src 'none'; "), "{policy}");
+    for (directive, element) in [("style-src", "<style>"), ("script-src", "<script>")] {
+        let text = between(&page, element, "</")[0];
+        let hash = base64(&Sha256::digest(text));
+        assert!(
+            policy.contains(&format!("{directive} 'sha256-{hash}'")),
+            "{element} is sha256-{hash} now, not in {policy}"
+        );
+    }
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for three in bytes.chunks(3) {
+        let bits = (0..3)
+            .fold(0usize, |bits, place| bits << 8 | usize::from(three.get(place).copied().unwrap_or(0)));
+        for place in 0..4 {
+            let digit = DIGITS[bits >> (18 - 6 * place) & 63];
+            text.push(if place <= three.len() { digit as char } else { '=' });
+        }
+    }
+    text
+}
+
+#[test]
+fn nothing_in_the_page_points_outside_it() {
+    let page = page(&recorded(2).run);
+    for word in ["http:", "https:", "//", " src=", "@import", "<link", "<iframe", "<object", "<base"] {
+        let shown: Vec<&str> =
+            page.lines().filter(|line| line.contains(word) && !line.starts_with("//")).collect();
+        assert!(shown.is_empty(), "{word}: {shown:?}");
+    }
+    assert!(between(&page, "url(", ")").iter().all(|address| address.starts_with('#')));
+    assert!(between(&page, " href=\"", "\"").iter().all(|address| address.starts_with('#')));
+}
+
+#[test]
+fn figures_are_those_of_the_json_report() {
+    for ranks in [1, 3] {
+        let recorded = recorded(ranks);
+        let page = page(&recorded.run);
+        let report = report(&recorded.run);
+        let cells = between(&page, " data-value=\"", ">").into_iter().filter_map(|cell| {
+            let (exact, rest) = cell.split_once('"')?;
+            let source = rest.split_once("data-source=\"")?.1.trim_end_matches('"');
+            Some((source.to_owned(), exact.to_owned()))
+        });
+        let figures: Vec<(String, String)> = cells.collect();
+        assert!(figures.len() > 40, "{}", figures.len());
+        agree(&figures, &report);
+        let block = between(&page, "id=\"run\">", "</script>")[0];
+        assert_eq!(serde_json::from_str::<serde_json::Value>(block).unwrap(), report);
+    }
+}
+
+#[test]
+fn names_are_shown_and_do_nothing() {
+    let mut recorded = recorded(2);
+    let plain = page(&recorded.run);
+    hostile(&mut recorded.run);
+    let page = page(&recorded.run);
+    for word in ["<script", "</script", "<img", "<svg/", "</svg", "{{7"] {
+        let (had, has) = (plain.matches(word).count(), page.matches(word).count());
+        assert!(has <= had || word == "{{7", "{word}: {has} times");
+    }
+    assert!(!page.chars().any(|char| char != '\n' && char.is_control() || char == '\u{202e}'));
+    let shown =
+        page.matches("&lt;img src=x onerror=hacked=2&gt;").count() + page.matches("&#60;img src=x").count();
+    assert!(shown > 20, "{shown}");
+    assert_eq!(report(&recorded.run)["job"]["name"], HOSTILE);
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    let page = page(&Run::of_summary(RunSummary::default()));
+    let sections = between(&page, "<section id=\"", "</section>");
+    assert_eq!(sections.len(), 11);
+    for section in sections {
+        let id = section.split('"').next().unwrap();
+        let says = ["class=\"remark\"", "class=\"facts\""].iter().any(|class| section.contains(class));
+        assert!(says, "{id} is empty");
+        assert!(!section.contains("class=\"plot\""), "{id} draws nothing");
+    }
+}
+
+#[test]
+fn of_many_ranks_the_slowest_are_shown_and_all_are_summed() {
+    let page = page(&Run::of_summary(support::straggler(10_000)));
+    let ranks = between(&page, "<section id=\"ranks\"", "</section>")[0];
+    assert!(ranks.contains("Rank 2 is the slowest"), "{}", &ranks[..400]);
+    assert_eq!(ranks.matches("<th scope=\"row\"").count(), 33);
+    assert!(ranks.contains("all 10,000"));
+    let workers = between(&page, "<section id=\"workers\"", "</section>")[0];
+    assert_eq!(workers.matches("<th scope=\"row\"").count(), 32);
+}
+
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(0), Just(u64::MAX), 0..100u64, 0..100_000_000_000u64, any::<u64>()]
+}
+
+fn any_detail() -> impl Strategy<Value = StepDetail> {
+    let segment = (number(), number(), prop::sample::select(&Doing::ALL[..]));
+    let piece = (number(), number(), prop::sample::select(&Cause::ALL[..]), 0..5usize);
+    let lanes = prop::collection::vec(prop::collection::vec(segment, 0..4), 0..4);
+    (number(), number(), lanes, prop::collection::vec(piece, 0..4)).prop_map(
+        |(start_ns, end_ns, lanes, critical)| {
+            let lane = |segments: Vec<(u64, u64, Doing)>| StepLane {
+                pid: 7,
+                role: "worker".into(),
+                segments: segments
+                    .into_iter()
+                    .map(|(start_ns, end_ns, doing)| Segment { start_ns, end_ns, doing })
+                    .collect(),
+            };
+            StepDetail {
+                rank: 0,
+                loader: 0,
+                phase: Phase::Training,
+                index: start_ns,
+                start_ns,
+                end_ns,
+                lanes: lanes.into_iter().map(lane).collect(),
+                critical: critical
+                    .into_iter()
+                    .map(|(start_ns, end_ns, cause, lane)| CriticalPiece { start_ns, end_ns, cause, lane })
+                    .collect(),
+            }
+        },
+    )
+}
+
+fn any_rollup() -> impl Strategy<Value = Rollup> {
+    let numbers = [(); 16].map(|()| number());
+    (numbers, prop::sample::select(&Phase::ALL[..])).prop_map(|(numbers, phase)| {
+        let [start_ns, steps, samples, step_p50_ns, step_p95_ns, step_max_ns, causes @ ..] = numbers;
+        Rollup {
+            period: RollupPeriod::TenSeconds,
+            start_ns,
+            rank: 0,
+            loader: 0,
+            phase,
+            steps,
+            samples,
+            causes: Causes(causes),
+            step_p50_ns,
+            step_p95_ns,
+            step_max_ns,
+        }
+    })
+}
+
+fn any_checkpoint() -> impl Strategy<Value = CheckpointEvent> {
+    (number(), number(), number(), any::<bool>()).prop_map(|(start_ns, end_ns, bytes, background)| {
+        CheckpointEvent {
+            rank: 0,
+            start_ns,
+            end_ns,
+            saver: "torch.save".into(),
+            cause: Cause::Persist,
+            background,
+            bytes,
+        }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_figure_breaks_a_page(
+        rollups in prop::collection::vec(any_rollup(), 0..6),
+        details in prop::collection::vec(any_detail(), 0..4),
+        checkpoints in prop::collection::vec(any_checkpoint(), 0..4),
+        walls in prop::collection::vec((number(), number(), number()), 0..6),
+        causes in [(); 10].map(|()| number()),
+        numbers in [(); 12].map(|()| number()),
+    ) {
+        let mut summary = support::straggler(3);
+        let [started, ended, steps, wall_ns, hidden_ns, p50, bytes, count, waits, fetch, cpu, memory] = numbers;
+        (summary.job.started_wall_ns, summary.job.ended_wall_ns) = (started, Some(ended));
+        summary.host.memory_bytes = memory;
+        let ranks = summary.ranks.iter_mut().flat_map(|rank| &mut rank.phases);
+        for phase in ranks.chain(&mut summary.phases) {
+            (phase.steps, phase.wall_ns, phase.causes) = (steps, wall_ns, Causes(causes));
+            (phase.hidden_ns, phase.step_p50_ns) = (Some(hidden_ns), p50);
+        }
+        let load = &mut summary.ranks[0].workers[0];
+        (load.fetch_ns, load.cpu_ns, load.wall_ns, load.read_bytes) = (fetch, cpu, wall_ns, bytes);
+        summary.ranks[0].checkpoints = Checkpoints { count, bytes, blocked_ns: fetch, background_ns: cpu };
+        summary.files = vec![FileWait { wait_ns: fetch, waits, ..FileWait::default() }];
+        summary.mounts = vec![MountWait { wait_ns: fetch, waits, ..MountWait::default() }];
+        summary.losses = vec![Loss { reason: "lane full".into(), count }];
+        let mut run = Run::of_summary(summary);
+        (run.rollups, run.details, run.checkpoints) = (rollups, details, checkpoints);
+        let bucket = |(low_ns, high_ns, steps)| StepWalls { rank: 0, low_ns, high_ns, steps };
+        run.step_walls = walls.into_iter().map(bucket).collect();
+        let page = page(&run);
+        prop_assert!(!page.contains("NaN") && !page.contains("inf%"));
+        prop_assert!(page.ends_with("</html>\n"));
+    }
+}
