@@ -11,6 +11,7 @@ use stallscope_reports::{Run, csv, json, markdown, openmetrics, tables, text, un
 use std::collections::BTreeMap;
 use std::path::Path;
 use support::recordings::{Synthetic, two_hosts};
+use support::schema::Schema;
 
 fn two_host_run() -> (tempfile::TempDir, Run) {
     let folder = tempfile::tempdir().unwrap();
@@ -46,45 +47,22 @@ fn number(row: &BTreeMap<String, String>, column: &str) -> u64 {
     row[column].parse().unwrap_or_else(|_| panic!("{column} is {:?}", row[column]))
 }
 
-/// The schema as committed, but closed: a field that it does not tell is an error.
-fn schema() -> jsonschema::Validator {
-    fn close(schema: &mut Value) {
-        if let Some(object) = schema.as_object_mut() {
-            if object.contains_key("properties") {
-                object.insert("additionalProperties".to_owned(), false.into());
-            }
-            object.values_mut().for_each(close);
-        } else if let Some(list) = schema.as_array_mut() {
-            list.iter_mut().for_each(close);
-        }
-    }
-    let mut schema = serde_json::from_str(include_str!("../schema/run-2.json")).unwrap();
-    close(&mut schema);
-    jsonschema::validator_for(&schema).unwrap()
-}
-
-fn check_schema(document: &Value, schema: &jsonschema::Validator) -> Result<(), String> {
-    let errors = schema.iter_errors(document);
-    let errors: Vec<String> = errors.map(|error| format!("{}: {error}", error.instance_path())).collect();
-    if errors.is_empty() { Ok(()) } else { Err(errors.join("\n")) }
-}
-
 #[test]
 fn json_is_as_its_schema_says() {
-    let schema = schema();
+    let schema = Schema::of_runs();
     let (_folder, run) = two_host_run();
     let document = as_json(&run);
-    check_schema(&document, &schema).unwrap();
+    schema.check(&document).unwrap();
     for list in ["recordings", "slow_steps", "rollups", "step_walls", "checkpoints", "files", "probes"] {
         assert!(!document[list].as_array().unwrap().is_empty(), "nothing of {list} was looked at");
     }
-    check_schema(&as_json(&Run::of_summary(RunSummary::default())), &schema).unwrap();
+    schema.check(&as_json(&Run::of_summary(RunSummary::default()))).unwrap();
     let mut wrong = document.clone();
     wrong["phases"][0]["fetch_ms"] = 1.into();
-    check_schema(&wrong, &schema).unwrap_err();
+    schema.check(&wrong).unwrap_err();
     wrong = document;
     wrong["job"].as_object_mut().unwrap().remove("name");
-    check_schema(&wrong, &schema).unwrap_err();
+    schema.check(&wrong).unwrap_err();
 }
 
 #[test]
@@ -276,7 +254,7 @@ proptest! {
         prop_assert!(!written.chars().any(|char| char != '\n' && char.is_control()));
         let document: Value = serde_json::from_str(&written).unwrap();
         prop_assert_eq!(document["job"]["name"].as_str().unwrap(), &run.summary.job.name);
-        check_schema(&document, &schema()).map_err(TestCaseError::fail)?;
+        Schema::of_runs().check(&document).map_err(TestCaseError::fail)?;
         let page = as_markdown(&run);
         prop_assert!(!page.chars().any(|char| char != '\n' && char.is_control()));
         check_markdown(&page);

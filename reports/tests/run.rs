@@ -166,11 +166,11 @@ fn what_is_no_recording_is_named_with_the_reason() {
         assert!(sentence.contains("x.stall") && !sentence.contains('\n'), "{sentence}");
         sentence
     };
-    assert!(said(Run::open(&[path.clone()]).unwrap_err()).contains("cannot be read"));
+    assert!(said(Run::open(std::slice::from_ref(&path)).unwrap_err()).contains("cannot be read"));
     fs::write(&path, "hello").unwrap();
-    assert!(said(Run::open(&[path.clone()]).unwrap_err()).contains("not a stallscope recording"));
+    assert!(said(Run::open(std::slice::from_ref(&path)).unwrap_err()).contains("not a stallscope recording"));
     fs::write(&path, &whole().2[..whole().2.len() / 3]).unwrap();
-    assert!(said(Run::open(&[path.clone()]).unwrap_err()).contains("damaged"));
+    assert!(said(Run::open(std::slice::from_ref(&path)).unwrap_err()).contains("damaged"));
     let newer = format!("PRAGMA user_version = {}", stallscope_store::VERSION + 1);
     assert!(said(tampered(&path, &newer).unwrap_err()).contains("newer stallscope"));
     assert!(said(tampered(&path, "UPDATE summary SET json = '[]'").unwrap_err()).contains("damaged"));

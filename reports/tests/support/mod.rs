@@ -1,6 +1,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod recordings;
+pub(crate) mod schema;
 
 use stallscope_model::*;
 use stallscope_reports::Style;
