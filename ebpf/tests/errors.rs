@@ -34,7 +34,7 @@ fn without_privilege_the_way_out_is_named() {
         Err(error) => {
             let _ = writeln!(
                 std::io::stderr(),
-                "SKIPPED (no privilege): nobody may run {}: {error}",
+                "SKIPPED: nobody may run {}: {error}",
                 trace.display()
             );
         }

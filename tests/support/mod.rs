@@ -173,7 +173,7 @@ fn package() -> PathBuf {
 pub(crate) fn privileged(test: &str) -> bool {
     let root = text(&Command::new("id").arg("-u").output().expect("id").stdout).trim() == "0";
     if !root {
-        eprintln!("SKIPPED {test}: needs root for kernel evidence");
+        eprintln!("SKIPPED: {test} needs root for kernel evidence");
     }
     root
 }

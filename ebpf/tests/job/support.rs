@@ -15,7 +15,7 @@ pub(crate) fn kernel(options: &Options) -> Option<Kernel> {
         Ok(kernel) => Some(kernel),
         Err(error @ (Error::NoPrivilege | Error::NoBtf { .. } | Error::Architecture(_))) => {
             // Past the test harness, which would swallow it.
-            let _ = writeln!(std::io::stderr(), "SKIPPED (kernel programs): {error}");
+            let _ = writeln!(std::io::stderr(), "SKIPPED: the kernel programs: {error}");
             None
         }
         Err(error) => panic!("{error}"),
