@@ -1,9 +1,34 @@
 //! Foreign texts in markdown: shown, and nothing else.
 
-/// A text between others: nothing in it begins markup, a table's cell, a mention or a link.
+/// A text between others: what is in backticks is code, and nothing else in it is markup, a table's cell, a mention
+/// or a link.
 pub(crate) fn text(text: &str) -> String {
+    let text = stallscope_look::clean(text, true);
+    let text = text.trim();
+    // One that is never closed is a backtick.
+    let closed = text.matches('`').count() % 2 == 0;
     let mut safe = String::with_capacity(text.len());
-    for (nth, word) in stallscope_look::clean(text, true).trim().split(' ').enumerate() {
+    for (nth, piece) in text.split('`').enumerate() {
+        match nth {
+            _ if closed && nth % 2 == 1 => safe.push_str(&code(&piece.replace('|', "¦"))),
+            _ if closed || nth == 0 => safe.push_str(&words(piece)),
+            _ => safe.extend(["\\`", &words(piece)]),
+        }
+    }
+    // What would make it a list or a rule at the beginning of a line.
+    let digits = safe.bytes().take_while(u8::is_ascii_digit).count();
+    let numbered =
+        |mark| safe[digits..].strip_prefix(mark).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
+    if safe.starts_with(['-', '+', '=']) || digits > 0 && (numbered('.') || numbered(')')) {
+        safe.insert(digits, '\\');
+    }
+    safe
+}
+
+/// A text without backticks.
+fn words(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for (nth, word) in text.split(' ').enumerate() {
         if nth > 0 {
             safe.push(' ');
         }
@@ -16,16 +41,10 @@ pub(crate) fn text(text: &str) -> String {
             safe.push_str(&code(&word.replace('|', "¦")));
         } else {
             safe.extend(word.chars().flat_map(|char| {
-                let escape = "\\`*_[]<>|~&$#!".contains(char).then_some('\\');
+                let escape = "\\*_[]<>|~&$#!".contains(char).then_some('\\');
                 escape.into_iter().chain([char])
             }));
         }
-    }
-    // What would make it a list or a rule at the beginning of a line.
-    let digits = safe.bytes().take_while(u8::is_ascii_digit).count();
-    let marks: &[char] = if digits > 0 { &['.', ')'] } else { &['-', '+', '='] };
-    if safe[digits..].starts_with(marks) {
-        safe.insert(digits, '\\');
     }
     safe
 }
@@ -59,7 +78,9 @@ mod tests {
             text("54% waits, 4.4 MiB/s: raise num_workers"),
             "54% waits, 4.4 MiB/s: raise num\\_workers"
         );
-        assert_eq!([text("- a"), text("1. a"), text("1.5 a")], ["\\- a", "1\\. a", "1\\.5 a"]);
+        assert_eq!([text("- a"), text("1. a"), text("1.5 a")], ["\\- a", "1\\. a", "1.5 a"]);
+        assert_eq!(text("Run `a_b | c` now"), "Run `a_b ¦ c` now");
+        assert_eq!(text("a ` b"), "a \\` b");
         assert_eq!(text("<b>|x|\n# @ada fixes #12"), "\\<b\\>\\|x\\| \\# `@ada` fixes `#12`");
     }
 

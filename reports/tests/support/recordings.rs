@@ -4,6 +4,7 @@
 
 use stallscope_model::*;
 use stallscope_store::{ClockAnchor, Options, Recorder};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 const MS: u64 = 1_000_000;
@@ -99,7 +100,9 @@ impl Synthetic {
     /// The summary that belongs to the steps.
     pub(crate) fn summary(&self) -> RunSummary {
         let steps = self.all_steps();
-        let ranks: Vec<RankSummary> = self.ranks.iter().map(|rank| self.rank(*rank, &steps)).collect();
+        let mut by_rank: BTreeMap<u32, Vec<&StepLedger>> = BTreeMap::new();
+        steps.iter().for_each(|step| by_rank.entry(step.rank).or_default().push(step));
+        let ranks: Vec<RankSummary> = by_rank.into_iter().map(|(rank, own)| self.rank(rank, &own)).collect();
         let slow = ranks.iter().find(|rank| rank.facts.rank == self.slow_rank).or(ranks.first());
         let mut losses = vec![Loss { reason: "lane full".into(), count: 3 }];
         losses.retain(|_| !ranks.is_empty());
@@ -256,8 +259,8 @@ impl Synthetic {
         }
     }
 
-    fn rank(&self, rank: u32, steps: &[StepLedger]) -> RankSummary {
-        let own = |phase: Phase| steps.iter().filter(move |step| step.rank == rank && step.phase == phase);
+    fn rank(&self, rank: u32, own: &[&StepLedger]) -> RankSummary {
+        let own = |phase: Phase| own.iter().copied().filter(move |step| step.phase == phase);
         let phases = [Phase::Startup, Phase::Training, Phase::Evaluation];
         RankSummary {
             facts: RankFacts {
