@@ -41,7 +41,7 @@ fn may_be(path: &Path, wait: &FileWait) -> bool {
     !told.is_empty() && if is_cut(&wait.name) { last.starts_with(told) } else { last == told }
 }
 
-/// Whether `/proc/PID/fdinfo/FD` tells of this file: `mnt_id:	36` and `ino:	12` among other lines.
+/// Whether `/proc/PID/fdinfo/FD` tells of this file: one line each begins with `mnt_id:` and `ino:`.
 fn is_of(info: &str, key: &FileKey) -> bool {
     let field = |field: &str| {
         let value = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
