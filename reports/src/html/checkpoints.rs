@@ -24,8 +24,8 @@ const BOTTOM: f64 = 2.0 * PITCH;
 pub(super) fn section(run: &Run) -> Section {
     let saved = saved_in_words(&run.summary);
     let mut blocks = Vec::new();
-    let mut longest: Vec<&CheckpointEvent> = run.checkpoints.iter().collect();
-    longest.sort_by_key(|event| Reverse(event.end_ns.saturating_sub(event.start_ns)));
+    let mut longest: Vec<Save<'_>> = run.checkpoints.iter().enumerate().collect();
+    longest.sort_by_key(|(_, event)| Reverse(event.end_ns.saturating_sub(event.start_ns)));
     match (longest.as_slice(), &saved) {
         ([], None) => blocks.push(Block::Note("No checkpoint was saved.".to_owned())),
         ([], Some(_)) => blocks.push(Block::Note(
@@ -41,7 +41,10 @@ pub(super) fn section(run: &Run) -> Section {
     Section { id: "checkpoints", heading: "Checkpoints", lead, blocks }
 }
 
-fn chart(run: &Run, events: &[&CheckpointEvent]) -> Chart {
+/// With its place in the run's list.
+type Save<'a> = (usize, &'a CheckpointEvent);
+
+fn chart(run: &Run, events: &[Save<'_>]) -> Chart {
     let span = span(run, events);
     let desc = format!(
         "A strip of {} in the training loop, and one of those in the background.",
@@ -55,7 +58,7 @@ fn chart(run: &Run, events: &[&CheckpointEvent]) -> Chart {
         svg.plain_rect(0.0, y + 2.0, 1.0, LANE, "track", "");
     }
     let mut legend = Vec::new();
-    for event in events {
+    for (_, event) in events {
         let Some((x, width)) = span.part(event.start_ns, event.end_ns) else { continue };
         let fill = Fill::Cause(event.cause);
         let y = if event.background { PITCH } else { 0.0 };
@@ -82,9 +85,9 @@ fn chart(run: &Run, events: &[&CheckpointEvent]) -> Chart {
 }
 
 /// The whole run, as far as its ends are known.
-fn span(run: &Run, events: &[&CheckpointEvent]) -> Span {
-    let first_ns = events.iter().map(|event| event.start_ns).min().unwrap_or(0);
-    let last_ns = events.iter().map(|event| event.end_ns).max().unwrap_or(0);
+fn span(run: &Run, events: &[Save<'_>]) -> Span {
+    let first_ns = events.iter().map(|(_, event)| event.start_ns).min().unwrap_or(0);
+    let last_ns = events.iter().map(|(_, event)| event.end_ns).max().unwrap_or(0);
     let job = &run.summary.job;
     let start_ns = match (run.rollups.first(), job.attached) {
         (Some(rollup), _) => rollup.start_ns,
@@ -95,7 +98,7 @@ fn span(run: &Run, events: &[&CheckpointEvent]) -> Span {
     Span::new(start_ns.min(first_ns), end_ns.max(last_ns))
 }
 
-fn table(longest: &[&CheckpointEvent], all: usize) -> Table {
+fn table(longest: &[Save<'_>], all: usize) -> Table {
     let columns = vec![
         words("At (UTC)"),
         figures("Rank"),
@@ -106,7 +109,8 @@ fn table(longest: &[&CheckpointEvent], all: usize) -> Table {
         figures("Size"),
         figures("Rate"),
     ];
-    let row = |event: &&CheckpointEvent| {
+    let row = |(place, event): &Save<'_>| {
+        let source = |field: &str| format!("/checkpoints/{place}/{field}");
         let took_ns = event.end_ns.saturating_sub(event.start_ns);
         let rate = match (event.bytes, took_ns) {
             (0, _) | (_, 0) => Cell::nothing(),
@@ -116,13 +120,17 @@ fn table(longest: &[&CheckpointEvent], all: usize) -> Table {
             }
         };
         vec![
-            Cell { exact: event.start_ns.to_string(), ..Cell::words(&clock::time(event.start_ns)) },
-            Cell::number(event.rank.into()),
+            Cell { exact: event.start_ns.to_string(), ..Cell::words(&clock::time(event.start_ns)) }
+                .of(source("start_wall_ns")),
+            Cell::number(event.rank.into()).of(source("rank")),
             Cell::words(&event.saver),
             Cell::words(event.cause.name()).with(Fill::Cause(event.cause)),
             Cell::words(if event.background { "went on" } else { "stood still" }),
             Cell::duration(took_ns),
-            Cell::bytes(event.bytes),
+            match event.bytes {
+                0 => Cell::nothing(),
+                bytes => Cell::bytes(bytes).of(source("bytes")),
+            },
             rate,
         ]
     };

@@ -28,7 +28,7 @@ pub(super) fn section(run: &Run) -> Section {
             }
         }
         None => blocks.push(Block::Note(
-            "Not shown: no training step was seen, so there is no time to account for. `stallscope doctor` says what \
+            "Not shown: no training step was seen, so there is no time to account for. stallscope doctor says what \
              can be seen on this machine."
                 .to_owned(),
         )),

@@ -10,7 +10,7 @@ use super::table::{Cell, Table, figures, words};
 use crate::Error;
 use crate::run::Run;
 use stallscope_look::units;
-use stallscope_model::Cause;
+use stallscope_model::{Cause, Phase};
 
 const TOP: f64 = 22.0;
 const HEIGHT: f64 = 200.0;
@@ -45,7 +45,7 @@ fn chart(columns: &Columns) -> Chart {
     let names: Vec<&str> = shown.iter().map(|cause| cause.name()).collect();
     let desc = format!("Stacked shares of {}; the table below has the figures.", names.join(", "));
     let mut svg = Svg::new("over-time-chart", BOTTOM + 22.0, "Shares of the causes over time", &desc);
-    phases(&mut svg, columns);
+    let phases = phases(&mut svg, columns);
     for (place, column) in columns.columns.iter().enumerate() {
         let (x, width) = columns.place(place);
         // A little under the next one: printers let the ground shine through between neighbours.
@@ -72,7 +72,10 @@ fn chart(columns: &Columns) -> Chart {
     axis::wall_clock(&mut svg, columns.span, BOTTOM, BOTTOM);
     Chart {
         svg: svg.finish(),
-        legends: Legend::only(shown.into_iter().map(Fill::Cause).collect()),
+        legends: vec![
+            Legend { name: "Phases", fills: phases.into_iter().map(Fill::Phase).collect() },
+            Legend { name: "Causes", fills: shown.into_iter().map(Fill::Cause).collect() },
+        ],
         room: "figures",
         caption: "Wall clock, UTC. Where nothing is drawn, no step was under way or none had ended yet."
             .to_owned(),
@@ -85,15 +88,17 @@ fn causes(columns: &Columns) -> Vec<Cause> {
     Cause::ALL.into_iter().filter(seen).collect()
 }
 
-/// A strip above the plot, a piece for each run of columns of the same phase.
-fn phases(svg: &mut Svg, columns: &Columns) {
+/// Draws a strip above the plot, a piece for each run of columns of the same phase; the phases, each once.
+fn phases(svg: &mut Svg, columns: &Columns) -> Vec<Phase> {
+    let mut seen = [false; Phase::ALL.len()];
     let mut from = 0;
     for pieces in columns.columns.chunk_by(|a, b| a.phase() == b.phase()) {
         let last = from + pieces.len() - 1;
         if let Some(phase) = pieces[0].phase() {
             let ((x, _), (end, width)) = (columns.place(from), columns.place(last));
             let width = end + width - x;
-            svg.plain_rect(x, 0.0, width, 16.0, &format!("phase phase-{}", phase as usize), phase.name());
+            seen[phase as usize] = true;
+            svg.rect(x, 0.0, width, 16.0, Fill::Phase(phase), phase.name());
             // About what a letter takes of a plot on a narrow page.
             if phase.name().len() as f64 * 0.022 < width {
                 svg.text(x, 5.0, 12.0, Anchor::Start, "phase-name", phase.name());
@@ -101,6 +106,7 @@ fn phases(svg: &mut Svg, columns: &Columns) {
         }
         from = last + 1;
     }
+    Phase::ALL.into_iter().filter(|phase| seen[*phase as usize]).collect()
 }
 
 fn hint(columns: &Columns, place: usize, column: &Column) -> String {

@@ -35,7 +35,7 @@ impl Svg {
 
     /// A filled rectangle, with a text that shows while the pointer is on it.
     pub(super) fn rect(&mut self, x: f64, y: f64, width: f64, height: f64, fill: Fill, hint: &str) {
-        let _ = write!(self.text, "<rect{} fill=\"{}\"", place(x, y, width, height), fill.paint());
+        let _ = write!(self.text, "<rect{} {}", place(x, y, width, height), fill.attribute());
         self.close("rect", hint);
     }
 

@@ -78,11 +78,7 @@ impl Cell {
         Cell { text: number.to_string(), exact: number.to_string(), ..Cell::default() }
     }
 
-    /// Unknown where there are none.
     pub(super) fn bytes(bytes: u64) -> Cell {
-        if bytes == 0 {
-            return Cell { exact: "0".to_owned(), ..Cell::nothing() };
-        }
         Cell { text: units::bytes(bytes), exact: bytes.to_string(), ..Cell::default() }
     }
 

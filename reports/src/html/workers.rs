@@ -90,7 +90,10 @@ fn chart(workers: &[Worker<'_>], ranks: bool) -> Chart {
     rows::draw(&mut svg, &rows);
     Chart {
         svg: svg.finish(),
-        legends: Legend::only(rows::legend(&rows, Doing::ALL.into_iter().map(Fill::Doing))),
+        legends: Legend::only(rows::legend(
+            &rows,
+            [Doing::Reading, Doing::Computing, Doing::Runnable].into_iter().map(Fill::Doing),
+        )),
         room: "names",
         caption: format!(
             "Share of each worker's time; the rest is idle.{}",

@@ -43,6 +43,11 @@ fn the_page_shows_what_the_json_report_says() {
     let shown: Vec<(String, String)> = serde_json::from_value(shown).unwrap();
     assert!(shown.len() > 60, "{}", shown.len());
     agree(&shown, &report);
+    let steps = opened.browser.evaluate(
+        "[...document.querySelectorAll('#steps tbody tr')].reduce((sum, row) => sum + Number(row.cells[2].dataset.value), 0)",
+    );
+    let walls = report["step_walls"].as_array().expect("a list");
+    assert_eq!(steps.as_u64(), Some(walls.iter().filter_map(|wall| wall["steps"].as_u64()).sum()));
     let block = opened.browser.evaluate("document.getElementById('run').textContent");
     assert_eq!(serde_json::from_str::<Value>(block.as_str().unwrap()).unwrap(), report);
     let sentence = opened.browser.evaluate("document.querySelector('h1').textContent");

@@ -2,8 +2,6 @@
 
 mod browser;
 mod in_browser;
-#[path = "../support/made.rs"]
-mod made;
 mod page;
 mod runs;
 #[path = "../support/mod.rs"]

@@ -1,7 +1,7 @@
 //! Runs to make pages of, and what a page has to agree with.
 
-use crate::made::{Shape, record};
 use crate::support;
+use madeup::{Shape, record};
 use serde_json::Value;
 use stallscope_model::*;
 use stallscope_reports::Run;
