@@ -17,6 +17,11 @@ use walls::Walls;
 /// Roll-ups of ten seconds are shown for runs up to this long; for longer ones those of a minute.
 const FINE_UP_TO_NS: u64 = 2 * 3600 * 1_000_000_000;
 
+/// Steps that are kept in full, the slowest of each recording: a day of eight ranks has 35,000.
+const DETAILS: usize = 2000;
+/// Workers' periods are read an hour at a time.
+const HOUR_NS: u64 = 3600 * 1_000_000_000;
+
 /// A run as reports show it: one recording, or several of one job merged. All times, those of roll-ups, details,
 /// checkpoints, workers and steps too, are on the wall clock: nanoseconds since the epoch.
 #[derive(Clone, Debug)]
@@ -33,7 +38,7 @@ pub struct Run {
     pub period: RollupPeriod,
     /// By time.
     pub rollups: Vec<Rollup>,
-    /// The slowest first.
+    /// The slowest first, at most 2,000 of a recording.
     pub details: Vec<StepDetail>,
     /// By time.
     pub checkpoints: Vec<CheckpointEvent>,
@@ -140,7 +145,7 @@ impl Run {
             part("its roll-ups", error);
             Vec::new()
         });
-        let mut details = recording.step_details().unwrap_or_else(|error| {
+        let mut details = recording.slowest_steps(DETAILS).unwrap_or_else(|error| {
             part("its single steps", error);
             Vec::new()
         });
@@ -148,14 +153,11 @@ impl Run {
             part("its checkpoints", error);
             Vec::new()
         });
-        let mut workers = recording.worker_periods().unwrap_or_else(|error| {
+        let period = rollups.first().map_or(least, |rollup| rollup.period);
+        let mut workers = workers(&recording, period).unwrap_or_else(|error| {
             part("its workers over time", error);
             Vec::new()
         });
-        let period = rollups.first().map_or(least, |rollup| rollup.period);
-        if period == RollupPeriod::Minute {
-            workers = by_minute(&workers);
-        }
         let step_walls = step_walls(&recording).unwrap_or_else(|error| {
             part("its step times", error);
             Vec::new()
@@ -229,18 +231,32 @@ fn rollups(recording: &Recording, least: RollupPeriod) -> Result<Vec<Rollup>, st
     Ok(if whole { fine } else { minutes })
 }
 
-/// What workers did within each minute.
-fn by_minute(periods: &[WorkerPeriod]) -> Vec<WorkerPeriod> {
+/// What workers did within each period.
+fn workers(
+    recording: &Recording,
+    period: RollupPeriod,
+) -> Result<Vec<WorkerPeriod>, stallscope_store::Error> {
+    if period == RollupPeriod::TenSeconds {
+        return recording.worker_periods();
+    }
     let mut minutes: BTreeMap<(u64, u32, u16, u32), WorkerPeriod> = BTreeMap::new();
-    for period in periods {
-        let start_ns = period.start_ns - period.start_ns % RollupPeriod::Minute.ns();
-        let key = (start_ns, period.rank, period.loader, period.worker);
-        match minutes.entry(key) {
-            Entry::Vacant(entry) => drop(entry.insert(WorkerPeriod { start_ns, ..period.clone() })),
-            Entry::Occupied(mut entry) => entry.get_mut().load += &period.load,
+    let bounds = recording.rollups(RollupPeriod::Minute)?;
+    let (Some(first), Some(last)) = (bounds.first(), bounds.last()) else { return Ok(Vec::new()) };
+    let mut hours: Vec<u64> =
+        (first.start_ns..last.start_ns).step_by(HOUR_NS as usize).skip(1).take(100_000).collect();
+    // What is before the first roll-up and after the last one belongs to them.
+    hours.insert(0, 0);
+    hours.push(u64::MAX);
+    for hour in hours.windows(2) {
+        for period in recording.worker_periods_between(hour[0], hour[1])? {
+            let start_ns = period.start_ns - period.start_ns % RollupPeriod::Minute.ns();
+            match minutes.entry((start_ns, period.rank, period.loader, period.worker)) {
+                Entry::Vacant(entry) => drop(entry.insert(WorkerPeriod { start_ns, ..period })),
+                Entry::Occupied(mut entry) => entry.get_mut().load += &period.load,
+            }
         }
     }
-    minutes.into_values().collect()
+    Ok(minutes.into_values().collect())
 }
 
 fn step_walls(recording: &Recording) -> Result<Vec<StepWalls>, stallscope_store::Error> {

@@ -135,12 +135,20 @@ impl Recording {
     /// # Errors
     /// When the file is damaged.
     pub fn step_details(&self) -> Result<Vec<StepDetail>, Error> {
+        self.slowest_steps(usize::MAX)
+    }
+
+    /// The same for the `limit` slowest.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub fn slowest_steps(&self, limit: usize) -> Result<Vec<StepDetail>, Error> {
         if self.format() < schema::DETAILS_SINCE {
             return Ok(Vec::new());
         }
         let sql = "SELECT rank, loader, phase, idx, start_ns, end_ns, lanes, critical FROM step_detail
-            ORDER BY end_ns - start_ns DESC, start_ns, rank";
-        self.all(sql, &[], read_detail)
+            ORDER BY end_ns - start_ns DESC, start_ns, rank LIMIT ?";
+        self.all(sql, &[Value::Integer(signed(limit as u64))], read_detail)
     }
 
     /// Every checkpoint, by its start.

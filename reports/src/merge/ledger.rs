@@ -77,12 +77,18 @@ struct Reader<'a> {
     delivered: u64,
 }
 
-/// Findings that cannot be made from steps alone, with the name of the host they are of.
-fn of_one_collector(runs: &[Run]) -> impl Iterator<Item = Diagnosis> {
-    runs.iter().flat_map(|run| {
+/// Findings that cannot be made from steps alone, with the name of the host they are of; each once.
+fn of_one_collector(runs: &[Run]) -> Vec<Diagnosis> {
+    let mut taken: Vec<Diagnosis> = Vec::new();
+    for run in runs {
         let whose = run.sources.first().map(called).unwrap_or_default();
         let own = run.summary.diagnoses.iter();
-        own.filter(|found| OF_ONE_COLLECTOR.contains(&found.name.as_str()))
-            .map(move |found| Diagnosis { finding: format!("{whose}: {}", found.finding), ..found.clone() })
-    })
+        for found in own.filter(|found| OF_ONE_COLLECTOR.contains(&found.name.as_str())) {
+            let found = Diagnosis { finding: format!("{whose}: {}", found.finding), ..found.clone() };
+            if !taken.contains(&found) {
+                taken.push(found);
+            }
+        }
+    }
+    taken
 }
