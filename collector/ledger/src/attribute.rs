@@ -150,7 +150,7 @@ pub(crate) struct Trainer<'a> {
 /// The trainer's own part `[a_ns, b_ns)`: outside any wait for a batch.
 pub(crate) fn own_part(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64) -> Attributed {
     let mut out = Attributed::default();
-    own_parts(trainer, a_ns, b_ns, |call, from, to| out = out.join(&own_rule(trainer, call, from, to)));
+    own_parts(trainer, a_ns, b_ns, |call, from, to| own_rule(trainer, call, from, to, &mut out));
     out
 }
 
@@ -180,13 +180,17 @@ pub(crate) fn own_parts(
 }
 
 /// A stretch that is one call, or work between calls.
-pub(crate) fn own_rule(trainer: &Trainer<'_>, call: Option<CallKind>, a_ns: u64, b_ns: u64) -> Attributed {
-    let mut out = Attributed::default();
+pub(crate) fn own_rule(
+    trainer: &Trainer<'_>,
+    call: Option<CallKind>,
+    a_ns: u64,
+    b_ns: u64,
+    out: &mut Attributed,
+) {
     match call {
-        Some(kind) => in_call(trainer, kind, a_ns, b_ns, &mut out),
-        None => own_work(trainer, a_ns, b_ns, &mut out),
+        Some(kind) => in_call(trainer, kind, a_ns, b_ns, out),
+        None => own_work(trainer, a_ns, b_ns, out),
     }
-    out
 }
 
 fn in_call(trainer: &Trainer<'_>, kind: CallKind, a_ns: u64, b_ns: u64, out: &mut Attributed) {
@@ -270,7 +274,7 @@ pub(crate) enum Stage {
 /// of it is transfer.
 pub(crate) fn wait_part(wait: &Wait<'_>) -> Attributed {
     let mut out = Attributed::default();
-    wait_parts(wait, |stage, from, to| out = out.join(&wait_rule(wait, stage, from, to)));
+    wait_parts(wait, |stage, from, to| wait_rule(wait, stage, from, to, &mut out));
     out
 }
 
@@ -290,8 +294,7 @@ pub(crate) fn wait_parts(wait: &Wait<'_>, mut each: impl FnMut(Stage, u64, u64))
 }
 
 /// A stretch of a wait within one stage.
-pub(crate) fn wait_rule(wait: &Wait<'_>, stage: Stage, a_ns: u64, b_ns: u64) -> Attributed {
-    let mut out = Attributed::default();
+pub(crate) fn wait_rule(wait: &Wait<'_>, stage: Stage, a_ns: u64, b_ns: u64, out: &mut Attributed) {
     match (stage, &wait.producer) {
         (Stage::Ready, producer) => {
             out.causes[Cause::Transfer] += b_ns - a_ns;
@@ -305,9 +308,8 @@ pub(crate) fn wait_rule(wait: &Wait<'_>, stage: Stage, a_ns: u64, b_ns: u64) -> 
             }
         }
         (_, None) => out.unknown(None, b_ns - a_ns),
-        (_, Some(producer)) => produce(wait, producer, a_ns, b_ns, stage == Stage::Making, &mut out),
+        (_, Some(producer)) => produce(wait, producer, a_ns, b_ns, stage == Stage::Making, out),
     }
-    out
 }
 
 /// Blocked in storage or network. A futex that a thread ended which had itself been woken from a socket is a

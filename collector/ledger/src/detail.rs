@@ -60,13 +60,15 @@ pub(crate) fn critical(
 ) -> Vec<CriticalPiece> {
     let mut cells = Vec::new();
     own_parts(trainer, start_ns, enter_ns, |call, from, to| {
-        cells.extend(cut(Some(&trainer.view), TRAINER, from, to, |a, b| own_rule(trainer, call, a, b)));
+        let rule = |a, b, out: &mut Attributed| own_rule(trainer, call, a, b, out);
+        cells.extend(cut(Some(&trainer.view), TRAINER, from, to, rule));
     });
     if let Some(wait) = wait {
         wait_parts(wait, |stage, from, to| {
             let own = wait.in_process || wait.producer.is_none() || stage == Stage::Ready;
             let lane = if own { TRAINER } else { PRODUCER };
-            cells.extend(cut(wait.producer.as_ref(), lane, from, to, |a, b| wait_rule(wait, stage, a, b)));
+            let rule = |a, b, out: &mut Attributed| wait_rule(wait, stage, a, b, out);
+            cells.extend(cut(wait.producer.as_ref(), lane, from, to, rule));
         });
     }
     pieces(&halve_to(MAX_CELLS, cells, Cell::join))
@@ -98,7 +100,7 @@ fn cut(
     lane: usize,
     a_ns: u64,
     b_ns: u64,
-    rule: impl Fn(u64, u64) -> Attributed,
+    rule: impl Fn(u64, u64, &mut Attributed),
 ) -> Vec<Cell> {
     let mut spans: Vec<(u64, u64)> = Vec::new();
     match view {
@@ -109,18 +111,17 @@ fn cut(
         span.1 = next.1;
         true
     });
-    let whole = rule(a_ns, b_ns).causes;
-    if spans.len() < 2 {
-        return vec![Cell { start_ns: a_ns, end_ns: b_ns, causes: whole, lane }];
-    }
-    let cell = |&(start_ns, end_ns): &(u64, u64)| Cell {
-        start_ns,
-        end_ns,
-        causes: rule(start_ns, end_ns).causes,
-        lane,
+    let cell = |start_ns: u64, end_ns: u64| {
+        let mut given = Attributed::default();
+        rule(start_ns, end_ns, &mut given);
+        Cell { start_ns, end_ns, causes: given.causes, lane }
     };
-    let mut cells: Vec<Cell> = spans.iter().map(cell).collect();
-    settle(&mut cells, &whole);
+    let whole = cell(a_ns, b_ns);
+    if spans.len() < 2 {
+        return vec![whole];
+    }
+    let mut cells: Vec<Cell> = spans.into_iter().map(|(from, to)| cell(from, to)).collect();
+    settle(&mut cells, &whole.causes);
     cells
 }
 

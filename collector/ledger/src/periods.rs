@@ -24,10 +24,14 @@ impl Periods {
         while from_ns < stretch.end_ns {
             let period_ns = from_ns - from_ns % WorkerPeriod::LENGTH_NS;
             let to_ns = stretch.end_ns.min(period_ns + WorkerPeriod::LENGTH_NS);
-            let activity = stretch.activity.fit(to_ns - from_ns);
-            match self.untaken.back_mut() {
-                Some((last_ns, sum)) if *last_ns == period_ns => sum.add(&activity),
-                _ => self.untaken.push_back((period_ns, activity)),
+            if self.untaken.back().is_none_or(|(last_ns, _)| *last_ns != period_ns) {
+                self.untaken.push_back((period_ns, Activity::default()));
+            }
+            if let Some((_, sum)) = self.untaken.back_mut() {
+                match to_ns - from_ns == stretch.end_ns - stretch.start_ns {
+                    true => sum.add(&stretch.activity),
+                    false => sum.add(&stretch.activity.fit(to_ns - from_ns)),
+                }
             }
             from_ns = to_ns;
         }

@@ -308,8 +308,7 @@ impl Timeline {
     pub(crate) fn forget_before(&mut self, horizon_ns: u64) {
         let roomy = self.stretches.len() <= MAX_STRETCHES / 2;
         let horizon_ns = if roomy { horizon_ns.saturating_sub(LEAD_NS) } else { horizon_ns };
-        let ended = self.stretches.partition_point(|stretch| stretch.end_ns <= horizon_ns);
-        self.stretches.drain(..ended);
+        while self.stretches.pop_front_if(|stretch| stretch.end_ns <= horizon_ns).is_some() {}
     }
 }
 
