@@ -161,7 +161,7 @@ fn checkpoints_are_told_one_by_one() {
         background: false,
         bytes: 1000,
     };
-    assert_eq!(stage.ledger.checkpoints(), [event.clone()]);
+    assert_eq!(stage.ledger.checkpoints(), std::slice::from_ref(&event));
     stage.checkpoint(105, 140, Saver::DcpSave, true, false);
     stage.checkpoint(150, 160, Saver::DcpAsyncSave, false, false);
     stage.checkpoint(160, 400, Saver::DcpSave, true, true);
