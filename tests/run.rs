@@ -41,6 +41,25 @@ fn every_batch_is_a_step_and_causes_add_up() {
     }
     assert_eq!(run["ranks"][0]["checkpoints"]["count"], 3);
     assert_eq!(run["losses"].as_array().unwrap().len(), 0, "{}", run["losses"]);
+
+    // What lies behind the sums.
+    let recording = stallscope_store::Recording::open(&sandbox.path("train.stall")).unwrap();
+    let checkpoints = recording.checkpoints().unwrap();
+    assert_eq!(checkpoints.iter().filter(|event| event.saver == "torch.save").count(), 3);
+    let batches = recording.worker_periods().unwrap().iter().map(|period| period.load.batches).sum::<u64>();
+    assert_eq!(batches, 3 * 16);
+    let details = recording.step_details().unwrap();
+    assert!(details.len() >= 3, "{details:?}");
+    let steps: Vec<_> = recording.steps(&Default::default()).unwrap().map(|row| row.unwrap().step).collect();
+    for detail in details {
+        let mut causes = stallscope_model::Causes::default();
+        detail.critical.iter().for_each(|piece| causes[piece.cause] += piece.end_ns - piece.start_ns);
+        let of = |step: &&stallscope_model::StepLedger| {
+            (step.rank, step.phase, step.index) == (detail.rank, detail.phase, detail.index)
+        };
+        assert_eq!(steps.iter().find(of).map(|step| step.causes), Some(causes));
+        assert_eq!(detail.lanes[0].role, "trainer");
+    }
 }
 
 #[test]
