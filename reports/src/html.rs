@@ -19,6 +19,7 @@ mod rows;
 mod svg;
 mod table;
 mod verdict;
+mod worker_lanes;
 mod workers;
 mod worst;
 
@@ -32,7 +33,7 @@ use std::io::{self, Write};
 const STYLE: &str = include_str!("../templates/page.css");
 const SCRIPT: &str = include_str!("../templates/sort.js");
 /// What the page's policy lets in, and nothing beside it; `tests/html.rs` says what they have to be.
-const STYLE_HASH: &str = "sha256-k4Gjcv9+QLG+br21WCKC6nCKZvMbv/h6k4xnk3v4RDQ=";
+const STYLE_HASH: &str = "sha256-Z3Z7O1A5/X1RhJq+JiUXvE5QrhMACPwYpsEljZjre1g=";
 const SCRIPT_HASH: &str = "sha256-VXp7ocFeBsnStu6iSrsaZE/Ne+xx/lbVqc29KcE/+pA=";
 
 /// Writes the page.

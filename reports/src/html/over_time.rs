@@ -5,7 +5,7 @@ use super::clock;
 use super::columns::{Column, Columns};
 use super::fill::Fill;
 use super::page::{Block, Chart, Legend, Section};
-use super::svg::{Anchor, Svg};
+use super::svg::{Anchor, COVERED, Svg};
 use super::table::{Cell, Table, figures, words};
 use crate::Error;
 use crate::run::Run;
@@ -48,8 +48,7 @@ fn chart(columns: &Columns) -> Chart {
     let phases = phases(&mut svg, columns);
     for (place, column) in columns.columns.iter().enumerate() {
         let (x, width) = columns.place(place);
-        // A little under the next one: printers let the ground shine through between neighbours.
-        let covered = (width + 0.001).min(1.0 - x);
+        let covered = (width + COVERED).min(1.0 - x);
         let (mut share, mut y) = (0.0, BOTTOM);
         for cause in &shown {
             share += column.share(*cause);

@@ -4,6 +4,10 @@
 use super::fill::Fill;
 use std::fmt::Write;
 
+/// How far a column goes under its neighbour, as a share of the width: between two that only touch, the ground may
+/// shine through.
+pub(super) const COVERED: f64 = 0.001;
+
 /// A chart under construction. Text is escaped here, whoever it comes from.
 #[derive(Debug)]
 pub(super) struct Svg {

@@ -5,12 +5,13 @@ use super::page::{Block, Chart, Legend, Section};
 use super::rows::{self, Row};
 use super::svg::{Anchor, Svg};
 use super::table::{Cell, Table, figures};
+use super::worker_lanes;
 use crate::run::Run;
 use stallscope_look::units;
 use stallscope_model::{Doing, WorkerLoad};
 
 /// Workers shown when there are more than a page is good for.
-const SHOWN: usize = 32;
+pub(super) const SHOWN: usize = 32;
 
 struct Worker<'a> {
     rank: u32,
@@ -44,6 +45,7 @@ pub(super) fn section(run: &Run) -> Section {
             workers.sort_by_key(|worker| (worker.rank, worker.load.pid));
         }
         blocks.push(Block::Chart(chart(&workers, run.summary.ranks.len() > 1)));
+        blocks.extend(worker_lanes::chart(run).map(Block::Chart));
         blocks.push(Block::Table(table(&workers)));
     }
     Section { id: "workers", heading: "Workers", lead, blocks }
@@ -54,7 +56,7 @@ fn idle(load: &WorkerLoad) -> f64 {
 }
 
 /// What a load is made of, in the order of the bar. Idle time is the page's own colour.
-fn parts(load: &WorkerLoad) -> [(Fill, u64); 3] {
+pub(super) fn parts(load: &WorkerLoad) -> [(Fill, u64); 3] {
     [
         (Fill::Doing(Doing::Reading), load.fetch_ns),
         (Fill::Doing(Doing::Computing), load.cpu_ns),

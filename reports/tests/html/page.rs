@@ -184,6 +184,11 @@ fn any_checkpoint() -> impl Strategy<Value = CheckpointEvent> {
     })
 }
 
+fn any_period([start_ns, worker, wall_ns, fetch_ns, cpu_ns, idle_ns]: [u64; 6]) -> WorkerPeriod {
+    let load = WorkerLoad { wall_ns, fetch_ns, cpu_ns, idle_ns, ..WorkerLoad::default() };
+    WorkerPeriod { start_ns, rank: 0, loader: 0, worker: worker as u32, load }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
@@ -193,6 +198,7 @@ proptest! {
         details in prop::collection::vec(any_detail(), 0..4),
         checkpoints in prop::collection::vec(any_checkpoint(), 0..4),
         walls in prop::collection::vec((number(), number(), number()), 0..6),
+        workers in prop::collection::vec([(); 6].map(|()| number()), 0..8),
         causes in [(); 10].map(|()| number()),
         numbers in [(); 12].map(|()| number()),
     ) {
@@ -213,6 +219,7 @@ proptest! {
         summary.losses = vec![Loss { reason: "lane full".into(), count }];
         let mut run = Run::of_summary(summary);
         (run.rollups, run.details, run.checkpoints) = (rollups, details, checkpoints);
+        run.workers = workers.into_iter().map(any_period).collect();
         let bucket = |(low_ns, high_ns, steps)| StepWalls { rank: 0, low_ns, high_ns, steps };
         run.step_walls = walls.into_iter().map(bucket).collect();
         let page = page(&run);
