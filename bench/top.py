@@ -27,8 +27,10 @@ RECORDING = ROOT / "target" / "bench" / "top.stall"
 RUNTIME = ROOT / "target" / "bench" / "top-runtime"
 TICKS = os.sysconf("SC_CLK_TCK")
 LINES, COLUMNS = 60, 200
-# What has to be on the screen for a frame to count: the name, and figures of the job.
-MEANS_TOP = [b"swarm", b"Ranks", b"samples/s"]
+# What has to be on the screen for a frame to count: figures of the job, which only stand where there are some.
+MEANS_JOB = [b"Ranks", b"samples/s", b"where time goes"]
+MEANS_JOBS = [b"WHERE TIME GOES", b"running"]
+MEANS_HTOP = [b"CPU%"]
 MAX_CORE_PERCENT, MAX_FIRST_MS = 1, 100
 STARTS = 5
 
@@ -140,15 +142,16 @@ def main():
     run = subprocess.Popen(
         [str(STALLSCOPE), "run", "--quiet", "--no-kernel", "-o", str(RECORDING), "--", *job],
         stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         env=os.environ | {"STALLSCOPE_RUNTIME_DIR": str(RUNTIME)},
     )
     try:
         time.sleep(options.settle)
         top = [str(STALLSCOPE), "top", "swarm"]
-        firsts = first_frames(top, MEANS_TOP)
-        job_view = watch(top, MEANS_TOP, options.seconds)
-        list_view = watch([str(STALLSCOPE), "top"], [b"swarm", b"running"], options.seconds)
-        htop = watch(["htop", "-d", "10"], [b"CPU%"], options.seconds)
+        firsts = first_frames(top, MEANS_JOB)
+        job_view = watch(top, MEANS_JOB, options.seconds)
+        list_view = watch([str(STALLSCOPE), "top"], MEANS_JOBS, options.seconds)
+        htop = watch(["htop", "-d", "10"], MEANS_HTOP, options.seconds)
     finally:
         run.terminate()
         run.wait()

@@ -27,8 +27,8 @@ fn recorded(sandbox: &Sandbox) {
 fn a_job_is_watched_live_until_it_ends() {
     let sandbox = Sandbox::new("top");
     let mut run = running(&sandbox);
-    let visible = || text(&sandbox.run(&["ls"]).stdout).contains("lively");
-    wait_until("the job's card", visible);
+    let jobs = || std::fs::read_dir(sandbox.path("run/jobs")).into_iter().flatten().flatten();
+    wait_until("the job's card", || jobs().any(|job| job.path().join("job.json").exists()));
 
     let mut top = Pty::start(sandbox.stallscope(&["top", "lively"]), 80, 24);
     // Its workers sleep, which is fetch to the shim, and prep to nobody.

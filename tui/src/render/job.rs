@@ -118,7 +118,7 @@ fn ledger(run: &RunView, theme: &Theme, width: usize, height: usize) -> Page {
 fn pace(run: &RunView, theme: &Theme, width: usize) -> Line<'static> {
     let window = &run.window;
     let job = &window.job;
-    let span = units::duration(window.to_ns.saturating_sub(window.from_ns));
+    let span = units::duration(window.to_ns.saturating_sub(window.from_ns.max(run.begin_ns)));
     if job.steps == 0 {
         return heading("Ledger", &format!("{span} shown"), width, theme);
     }
