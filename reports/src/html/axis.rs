@@ -9,6 +9,29 @@ const MINUTE_NS: u64 = 60 * SECOND_NS;
 const HOUR_NS: u64 = 60 * MINUTE_NS;
 const DAY_NS: u64 = 24 * HOUR_NS;
 
+/// Lengths of time that people count in.
+const STEPS_NS: [u64; 19] = [
+    SECOND_NS,
+    2 * SECOND_NS,
+    5 * SECOND_NS,
+    10 * SECOND_NS,
+    15 * SECOND_NS,
+    30 * SECOND_NS,
+    MINUTE_NS,
+    2 * MINUTE_NS,
+    5 * MINUTE_NS,
+    10 * MINUTE_NS,
+    15 * MINUTE_NS,
+    30 * MINUTE_NS,
+    HOUR_NS,
+    2 * HOUR_NS,
+    3 * HOUR_NS,
+    6 * HOUR_NS,
+    12 * HOUR_NS,
+    DAY_NS,
+    7 * DAY_NS,
+];
+
 /// Marks that an axis has room for on a narrow page.
 const MARKS: u64 = 5;
 
@@ -43,27 +66,6 @@ impl Span {
 
 /// Marks on the wall clock below `y`, and thin lines up to `top`.
 pub(super) fn wall_clock(svg: &mut Svg, span: Span, top: f64, y: f64) {
-    const STEPS_NS: [u64; 19] = [
-        SECOND_NS,
-        2 * SECOND_NS,
-        5 * SECOND_NS,
-        10 * SECOND_NS,
-        15 * SECOND_NS,
-        30 * SECOND_NS,
-        MINUTE_NS,
-        2 * MINUTE_NS,
-        5 * MINUTE_NS,
-        10 * MINUTE_NS,
-        15 * MINUTE_NS,
-        30 * MINUTE_NS,
-        HOUR_NS,
-        2 * HOUR_NS,
-        3 * HOUR_NS,
-        6 * HOUR_NS,
-        12 * HOUR_NS,
-        DAY_NS,
-        7 * DAY_NS,
-    ];
     let enough = |step_ns: &u64| span.length_ns() / step_ns < MARKS;
     let step_ns = STEPS_NS.into_iter().find(enough).unwrap_or(span.length_ns() / (MARKS - 1));
     let label = |ns: u64| match step_ns {
@@ -97,6 +99,12 @@ pub(super) fn logarithmic(svg: &mut Svg, low_ns: f64, high_ns: f64, top: f64, y:
     let every = all.len().div_ceil(MARKS as usize).max(1);
     let shown = all.into_iter().step_by(every);
     marks(svg, shown.map(|ns| (place(ns), units::duration(ns as u64))), top, y);
+}
+
+/// The least length that people count in of those that are not below `atleast_ns` and multiples of `unit_ns`.
+pub(super) fn time_step(atleast_ns: u64, unit_ns: u64) -> u64 {
+    let fits = |step_ns: &u64| *step_ns >= atleast_ns && step_ns.is_multiple_of(unit_ns);
+    STEPS_NS.into_iter().find(fits).unwrap_or_else(|| atleast_ns.next_multiple_of(unit_ns))
 }
 
 /// Multiples of `step_ns` from `start_ns` to `end_ns`.
@@ -164,6 +172,13 @@ mod tests {
             "fine marks would be too many"
         );
         assert_eq!(labels(|svg| logarithmic(svg, 3e6, 4e7, 0.0, 0.0)), ["5.0 ms", "10 ms", "20 ms"]);
+    }
+
+    #[test]
+    fn stretches_are_lengths_that_people_count_in() {
+        assert_eq!(time_step(11 * SECOND_NS, 10 * SECOND_NS), 30 * SECOND_NS);
+        assert_eq!(time_step(540 * SECOND_NS, MINUTE_NS), 10 * MINUTE_NS);
+        assert_eq!(time_step(1000 * DAY_NS, MINUTE_NS), 1000 * DAY_NS);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A run cut into stretches of equal length, with the time of each cause in them.
 
-use super::axis::{Span, round_step};
+use super::axis::{Span, round_step, time_step};
 use crate::Error;
 use crate::run::Run;
 use stallscope_model::{Cause, Causes, Phase};
@@ -62,7 +62,7 @@ impl Columns {
                 return Ok(Some(Columns::filled(span, width_ns, &steps)));
             }
         }
-        let width_ns = span.length_ns().div_ceil(COLUMNS).next_multiple_of(period_ns);
+        let width_ns = time_step(span.length_ns().div_ceil(COLUMNS), period_ns);
         Ok(Some(Columns::filled(span, width_ns, &rollups)))
     }
 

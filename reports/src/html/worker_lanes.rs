@@ -29,7 +29,7 @@ pub(super) fn chart(run: &Run) -> Option<Chart> {
         return None;
     }
     let span = Span::new(first_ns, last_ns.saturating_add(WorkerPeriod::LENGTH_NS));
-    let width_ns = span.length_ns().div_ceil(COLUMNS).next_multiple_of(WorkerPeriod::LENGTH_NS);
+    let width_ns = axis::time_step(span.length_ns().div_ceil(COLUMNS), WorkerPeriod::LENGTH_NS);
     let mut lanes: BTreeMap<Who, BTreeMap<u64, WorkerLoad>> = BTreeMap::new();
     for period in &run.workers {
         let lane = lanes.entry((period.rank, period.loader, period.worker)).or_default();
