@@ -12,7 +12,7 @@ pub(super) const LOOKS: u8 = 5;
 
 /// Processes looked at a time, and descriptors of each.
 const PROCESSES: usize = 8;
-const DESCRIPTORS: usize = 512;
+const DESCRIPTORS: usize = 200;
 
 /// The paths of those of `files` that the process which waited for them last still has open.
 pub(super) fn paths(files: &[(FileKey, FileWait)]) -> HashMap<FileKey, String> {
