@@ -86,7 +86,7 @@ fn one_job(runs: &[Run]) -> Result<(), Error> {
         }
         let [(begun, ended), (other_begun, other_ended)] = [first, other].map(interval);
         if begun > other_ended || other_begun > ended {
-            return differ("they did not run at the same time".to_owned());
+            return differ("by their clocks they did not run at the same time".to_owned());
         }
     }
     Ok(())

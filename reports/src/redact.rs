@@ -34,7 +34,10 @@ fn of_summary(summary: &mut RunSummary, words: &mut Words) {
     for rank in &mut summary.ranks {
         words.hide("host", &mut rank.facts.host);
     }
-    words.hide("user", &mut summary.job.user);
+    // Like the root of all paths, this one is nobody.
+    if summary.job.user != "root" {
+        words.hide("user", &mut summary.job.user);
+    }
     for word in std::mem::take(&mut summary.job.command) {
         words.hide_argument(&word, &mut summary.job.name);
     }
@@ -106,13 +109,13 @@ impl Words {
         let value = argument.split_once('=').map_or(argument, |(_, value)| value);
         let file = value.rsplit('/').next().unwrap_or(value);
         let stem = file.rsplit_once('.').map_or(file, |(stem, _)| stem);
-        if !stem.is_empty() && job == stem || job == file || job == argument {
+        if [stem, file, argument].contains(&job.as_str()) {
             *job = "job".to_owned();
         }
         for secret in [argument, value, file] {
-            // Interpreters, options and short numbers are words of our own sentences too.
-            let telling = secret.contains(['/', '.', '=', '@', '_']) || secret.len() > 12;
-            if telling && !secret.starts_with("--") {
+            // Interpreters, options and numbers are words of our own sentences too.
+            let telling = secret.len() > 2 && secret.contains(['/', '.', '=', '@', '_']) || secret.len() > 12;
+            if telling && !secret.starts_with("--") && secret.parse::<f64>().is_err() {
                 self.word("argument", secret);
             }
         }
@@ -120,7 +123,10 @@ impl Words {
 
     /// Replaces what is known, then what looks like a path.
     fn scrub(&self, text: &mut String) {
-        for (secret, word) in self.by_secret.iter().rev() {
+        // The longest first: others may be parts of it.
+        let mut secrets: Vec<(&String, &String)> = self.by_secret.iter().collect();
+        secrets.sort_by_key(|(secret, _)| std::cmp::Reverse(secret.len()));
+        for (secret, word) in secrets {
             *text = replace_word(text, secret, word);
         }
         *text = without_paths(text);
@@ -191,6 +197,18 @@ mod tests {
         ] {
             assert_eq!(without_paths(text), clean, "{text}");
         }
+    }
+
+    #[test]
+    fn arguments_are_hidden_and_figures_are_not() {
+        let (mut words, mut job) = (Words::default(), "my_train".to_owned());
+        for argument in ["python", "src/my_train.py", "--lr=0.5", "--data=/x/y.tar", "."] {
+            words.hide_argument(argument, &mut job);
+        }
+        let mut text = "python: my_train.py of src/my_train.py, 0.5 of 9.0 s, y.tar.".to_owned();
+        words.scrub(&mut text);
+        assert_eq!(job, "job");
+        assert_eq!(text, "python: argument-2 of argument-1, 0.5 of 9.0 s, argument-4.");
     }
 
     #[test]
