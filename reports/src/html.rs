@@ -32,14 +32,14 @@ use std::io::{self, Write};
 
 const STYLE: &str = include_str!("../templates/page.css");
 const SCRIPT: &str = include_str!("../templates/sort.js");
-/// What the page's policy lets in, and nothing beside it; `tests/html.rs` says what they have to be.
+/// What the page's policy lets in, and nothing beside it; `tests/html/page.rs` says what they have to be.
 const STYLE_HASH: &str = "sha256-zYRmx1gzlyQTvemLe2PaDKA1oCy7O+bPDrPr7JdQ9u4=";
 const SCRIPT_HASH: &str = "sha256-VXp7ocFeBsnStu6iSrsaZE/Ne+xx/lbVqc29KcE/+pA=";
 
 /// Writes the page.
 ///
 /// # Errors
-/// A recording is damaged, or `out` cannot be written to.
+/// `out` cannot be written to.
 pub fn write(run: &Run, out: &mut dyn Write) -> Result<(), Error> {
     let mut json = Vec::new();
     crate::json::write(run, &mut json)?;
@@ -53,7 +53,7 @@ pub fn write(run: &Run, out: &mut dyn Write) -> Result<(), Error> {
         verdict: verdict::verdict(run),
         sections: vec![
             ledger::section(run),
-            over_time::section(run)?,
+            over_time::section(run),
             ranks::section(run),
             distribution::section(run),
             worst::section(run),

@@ -1,7 +1,6 @@
 //! A run cut into stretches of equal length, with the time of each cause in them.
 
 use super::axis::{Span, round_step, time_step};
-use crate::Error;
 use crate::run::Run;
 use stallscope_model::{Cause, Causes, Phase};
 
@@ -35,8 +34,8 @@ struct Stretch {
 
 impl Columns {
     /// `None` where no step is known by its time.
-    pub(super) fn of(run: &Run) -> Result<Option<Columns>, Error> {
-        let Some(period_ns) = run.rollups.first().map(|rollup| rollup.period.ns()) else { return Ok(None) };
+    pub(super) fn of(run: &Run) -> Option<Columns> {
+        let period_ns = run.rollups.first()?.period.ns();
         let rollups: Vec<Stretch> = run
             .rollups
             .iter()
@@ -49,21 +48,22 @@ impl Columns {
                 Stretch { span: Span::new(start_ns, end_ns), phase: rollup.phase, causes: rollup.causes }
             })
             .collect();
-        let Some(span) = all(&rollups) else { return Ok(None) };
+        let span = all(&rollups)?;
         if span.length_ns() / period_ns < COARSE {
             let mut steps = Vec::new();
-            run.each_step(|row| {
+            let read = run.each_step(|row| {
                 let span = Span::new(row.step.start_ns, row.step.end_ns);
                 steps.push(Stretch { span, phase: row.step.phase, causes: row.step.causes });
                 Ok(())
-            })?;
-            if let Some(span) = all(&steps) {
+            });
+            // Where steps are damaged, roll-ups may not be.
+            if let (Ok(()), Some(span)) = (read, all(&steps)) {
                 let width_ns = round_step(span.length_ns().div_ceil(COLUMNS));
-                return Ok(Some(Columns::filled(span, width_ns, &steps)));
+                return Some(Columns::filled(span, width_ns, &steps));
             }
         }
         let width_ns = time_step(span.length_ns().div_ceil(COLUMNS), period_ns);
-        Ok(Some(Columns::filled(span, width_ns, &rollups)))
+        Some(Columns::filled(span, width_ns, &rollups))
     }
 
     fn filled(span: Span, width_ns: u64, stretches: &[Stretch]) -> Columns {

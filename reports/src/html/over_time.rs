@@ -7,7 +7,6 @@ use super::fill::Fill;
 use super::page::{Block, Chart, Legend, Section};
 use super::svg::{Anchor, COVERED, Svg};
 use super::table::{Cell, Table, figures, words};
-use crate::Error;
 use crate::run::Run;
 use stallscope_look::units;
 use stallscope_model::{Cause, Phase};
@@ -16,8 +15,8 @@ const TOP: f64 = 22.0;
 const HEIGHT: f64 = 200.0;
 const BOTTOM: f64 = TOP + HEIGHT;
 
-pub(super) fn section(run: &Run) -> Result<Section, Error> {
-    let (lead, blocks) = match Columns::of(run)? {
+pub(super) fn section(run: &Run) -> Section {
+    let (lead, blocks) = match Columns::of(run) {
         Some(columns) => {
             let whose = match run.summary.ranks.len() {
                 0 | 1 => String::new(),
@@ -37,7 +36,7 @@ pub(super) fn section(run: &Run) -> Result<Section, Error> {
             (String::new(), vec![Block::Note(missing.to_owned())])
         }
     };
-    Ok(Section { id: "over-time", heading: "Over time", lead, blocks })
+    Section { id: "over-time", heading: "Over time", lead, blocks }
 }
 
 fn chart(columns: &Columns) -> Chart {
