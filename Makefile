@@ -75,7 +75,7 @@ bench-top:
 bench-report:
 	@scripts/setup.sh demo
 	@$(MAKE) --no-print-directory build
-	@cargo build --release --quiet -p stallscope-reports --example day
+	@cargo build --release --quiet -p madeup
 	@$(VENV_PYTHON) bench/report.py $(ARGS)
 
 # What a killed demo or benchmark left mounted; their next start does the same.

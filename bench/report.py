@@ -1,6 +1,6 @@
 """`make bench-report`: what it takes to make reports of a day of 8 ranks at 10 steps a second.
 
-The recording is made up (reports/examples/day.rs), but written by the real recorder: 6.9 million steps, the older ones
+The recording is made up (bench/madeup), but written by the real recorder: 6.9 million steps, the older ones
 merged as in any recording. Every report is a process of its own; its memory is the most it ever had.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from table import ROOT, Row, markdown, summary, write
 
 STALLSCOPE = ROOT / "target" / "release" / "stallscope"
-DAY = ROOT / "target" / "release" / "examples" / "day"
+MADEUP = ROOT / "target" / "release" / "madeup"
 RECORDING = ROOT / "target" / "bench" / "day.stall"
 OUT = ROOT / "target" / "bench" / "day"
 MAX_SECONDS, MAX_MB, MAX_OPEN_MS = 10, 500, 1000
@@ -64,18 +64,18 @@ def measure(words: list[str], out: Path | None, times: int) -> Report:
 
 
 def open_ms(times: int) -> list[float]:
-    command = [str(DAY), "open", str(RECORDING)]
+    command = [str(MADEUP), "open", str(RECORDING)]
     return [float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(times)]
 
 
 def make_recording() -> None:
     """Makes the recording anew when what writes it changed."""
-    if RECORDING.exists() and RECORDING.stat().st_mtime > DAY.stat().st_mtime:
+    if RECORDING.exists() and RECORDING.stat().st_mtime > MADEUP.stat().st_mtime:
         return
     for old in RECORDING.parent.glob("day.stall*"):
         old.unlink()
     print("making up a day of 8 ranks at 10 steps a second, which takes some minutes", file=sys.stderr)
-    seconds, mb = run([str(DAY), "make", str(RECORDING)])
+    seconds, mb = run([str(MADEUP), "make", str(RECORDING)])
     print(f"made in {seconds:.0f} s with {mb:.0f} MB: {size_mb(RECORDING):.0f} MB", file=sys.stderr)
 
 
@@ -83,7 +83,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=3, help="each report is made; the median counts")
     options = parser.parse_args()
-    if missing := [str(path) for path in (STALLSCOPE, DAY) if not path.exists()]:
+    if missing := [str(path) for path in (STALLSCOPE, MADEUP) if not path.exists()]:
         sys.exit(f"bench-report: {' and '.join(missing)} not built; run `make bench-report`, which builds them")
     OUT.mkdir(parents=True, exist_ok=True)
     make_recording()

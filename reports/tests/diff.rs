@@ -1,9 +1,5 @@
 //! What is said of two recordings that differ by a known amount, or by nothing.
-
-#[path = "support/made.rs"]
-mod made;
-
-use made::{Shape, record};
+use madeup::{Shape, record};
 use stallscope_model::{Cause, Phase};
 use stallscope_reports::diff::{self, Change, Condition, Diff, Figure, Judgement};
 use stallscope_reports::{Run, Style};
@@ -76,7 +72,7 @@ fn short_runs_are_cut_into_seconds_and_shorter_ones_tell_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let a = Shape { seconds: 40, ..Shape::default() };
     let short = compare(dir.path(), [a, Shape { compute_ms: 120.0, seed: 2, ..a }]);
-    assert_eq!(short.a.window_ns, made::S);
+    assert_eq!(short.a.window_ns, madeup::S);
     assert_eq!(training(&short, Figure::StepMean).judgement, Judgement::BeyondNoise);
 
     let dir = tempfile::tempdir().unwrap();

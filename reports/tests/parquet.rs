@@ -1,11 +1,9 @@
 //! What is exported as Parquet is what is exported as CSV, read back by this crate's reader and by pandas.
 
-#[path = "support/made.rs"]
-mod made;
 #[path = "support/python.rs"]
 mod python;
 
-use made::{Shape, record};
+use madeup::{Shape, record};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 use stallscope_reports::tables::TABLES;

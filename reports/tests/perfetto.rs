@@ -1,11 +1,9 @@
 //! A trace is decoded again, with messages declared here, and compared with the run it was made from.
 
-#[path = "support/made.rs"]
-mod made;
 #[path = "support/python.rs"]
 mod python;
 
-use made::{Shape, record};
+use madeup::{Shape, record};
 use prost::Message;
 use stallscope_model::{Cause, Phase};
 use stallscope_reports::{Run, perfetto};
@@ -330,8 +328,8 @@ fn checkpoints_counters_and_clocks_are_there() {
     let [(1, wall_ns), (3, monotonic_ns), (6, boottime_ns)] = shown.clocks[..] else {
         panic!("{:?}", shown.clocks)
     };
-    assert_eq!(wall_ns - made::START_WALL_NS, monotonic_ns - made::START_NS);
-    assert_eq!(boottime_ns - monotonic_ns, made::S);
+    assert_eq!(wall_ns - madeup::START_WALL_NS, monotonic_ns - madeup::START_NS);
+    assert_eq!(boottime_ns - monotonic_ns, madeup::S);
 }
 
 #[test]

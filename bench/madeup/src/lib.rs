@@ -1,35 +1,33 @@
 //! Recordings of a made-up job: written by the real recorder, of any length, the same for the same shape.
 
-#![allow(dead_code, reason = "each user takes its part")]
-
 use stallscope_model::*;
 use stallscope_store::{ClockAnchor, Options, Recorder};
 use std::path::{Path, PathBuf};
 
-pub(crate) const MS: u64 = 1_000_000;
-pub(crate) const S: u64 = 1000 * MS;
+pub const MS: u64 = 1_000_000;
+pub const S: u64 = 1000 * MS;
 /// When the job begins, on the monotonic and on the wall clock.
-pub(crate) const START_NS: u64 = 5000 * S;
-pub(crate) const START_WALL_NS: u64 = 1_795_000_000 * S;
+pub const START_NS: u64 = 5000 * S;
+pub const START_WALL_NS: u64 = 1_795_000_000 * S;
 const EPOCH_STEPS: u64 = 5000;
 
 /// What job to make up.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
-    pub(crate) name: &'static str,
-    pub(crate) seconds: u64,
-    pub(crate) ranks: u32,
+pub struct Shape {
+    pub name: &'static str,
+    pub seconds: u64,
+    pub ranks: u32,
     /// Mean milliseconds a step.
-    pub(crate) compute_ms: f64,
-    pub(crate) fetch_ms: f64,
-    pub(crate) prep_ms: f64,
+    pub compute_ms: f64,
+    pub fetch_ms: f64,
+    pub prep_ms: f64,
     /// How much each of them varies from step to step, as a part of it.
-    pub(crate) spread: f64,
-    pub(crate) seed: u64,
+    pub spread: f64,
+    pub seed: u64,
     /// A checkpoint every so many seconds; 0: none.
-    pub(crate) checkpoint_seconds: u64,
+    pub checkpoint_seconds: u64,
     /// Rows of steps before the oldest are merged.
-    pub(crate) step_rows: u64,
+    pub step_rows: u64,
 }
 
 impl Default for Shape {
@@ -49,8 +47,11 @@ impl Default for Shape {
     }
 }
 
-/// Records the job at `path`, where nothing may be yet.
-pub(crate) fn record(path: &Path, shape: &Shape) -> PathBuf {
+/// Records the job at `path`, or beside it where there is something; the path.
+///
+/// # Panics
+/// When the recording cannot be written.
+pub fn record(path: &Path, shape: &Shape) -> PathBuf {
     let mut summary = summary(shape);
     let mut recorder =
         Recorder::create(path, &summary.job, Options { step_rows: shape.step_rows, ..Options::default() });

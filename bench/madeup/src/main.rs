@@ -1,11 +1,9 @@
 //! Makes up the recording that `make bench-report` measures: a day of eight ranks at ten steps a second.
 //!
-//! `day make FILE [HOURS] [RANKS]` writes it; `day open FILE` prints how many milliseconds it takes from opening it to
-//! the data that a first screen shows.
+//! `madeup make FILE [HOURS] [RANKS]` writes it; `madeup open FILE` prints how many milliseconds it takes from opening
+//! it to the data that a first screen shows.
 
-#[path = "../tests/support/made.rs"]
-mod made;
-
+use madeup::{Shape, record};
 use stallscope_store::{Recording, RollupPeriod};
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,13 +19,13 @@ fn main() -> ExitCode {
     match (words.as_slice(), number(2, 24), number(3, 8)) {
         (["make", file, ..], Some(hours), Some(ranks)) => {
             let ranks = ranks.try_into().unwrap_or(u32::MAX);
-            let shape = made::Shape {
+            let shape = Shape {
                 seconds: hours * 3600,
                 ranks,
                 checkpoint_seconds: 900,
-                ..made::Shape::default()
+                ..Shape::default()
             };
-            println!("{}", made::record(Path::new(file), &shape).display());
+            println!("{}", record(Path::new(file), &shape).display());
             ExitCode::SUCCESS
         }
         (["open", file], ..) => match open(Path::new(file)) {
@@ -41,7 +39,7 @@ fn main() -> ExitCode {
             }
         },
         _ => {
-            eprintln!("usage: day make FILE [HOURS] [RANKS] | day open FILE");
+            eprintln!("usage: madeup make FILE [HOURS] [RANKS] | madeup open FILE");
             ExitCode::from(2)
         }
     }
