@@ -32,11 +32,7 @@ fn without_privilege_the_way_out_is_named() {
             assert!(!output.status.success() && said.contains("run this with sudo"), "{said}");
         }
         Err(error) => {
-            let _ = writeln!(
-                std::io::stderr(),
-                "SKIPPED: nobody may run {}: {error}",
-                trace.display()
-            );
+            let _ = writeln!(std::io::stderr(), "SKIPPED: nobody may run {}: {error}", trace.display());
         }
     }
 }
