@@ -2,6 +2,7 @@
 
 use crate::runs::{HOSTILE, agree, hostile, page, recorded, report};
 use crate::support;
+use crate::support::recordings::two_hosts;
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
 use stallscope_model::*;
@@ -57,18 +58,23 @@ fn nothing_in_the_page_points_outside_it() {
     assert!(between(&page, " href=\"", "\"").iter().all(inside));
 }
 
+/// Pointers and values of a page's figures.
+fn figures(page: &str) -> Vec<(String, String)> {
+    let cells = between(page, " data-value=\"", ">").into_iter().filter_map(|cell| {
+        let (exact, rest) = cell.split_once('"')?;
+        let source = rest.split_once("data-source=\"")?.1.trim_end_matches('"');
+        Some((source.to_owned(), exact.to_owned()))
+    });
+    cells.collect()
+}
+
 #[test]
 fn figures_are_those_of_the_json_report() {
     for ranks in [1, 3] {
         let recorded = recorded(ranks);
         let page = page(&recorded.run);
         let report = report(&recorded.run);
-        let cells = between(&page, " data-value=\"", ">").into_iter().filter_map(|cell| {
-            let (exact, rest) = cell.split_once('"')?;
-            let source = rest.split_once("data-source=\"")?.1.trim_end_matches('"');
-            Some((source.to_owned(), exact.to_owned()))
-        });
-        let figures: Vec<(String, String)> = cells.collect();
+        let figures = figures(&page);
         assert!(figures.len() > 40, "{}", figures.len());
         agree(&figures, &report);
         let block = between(&page, "id=\"run\">", "</script>")[0];
@@ -104,6 +110,33 @@ fn what_is_missing_is_said() {
         assert!(says, "{id} is empty");
         assert!(!section.contains("class=\"plot\""), "{id} draws nothing");
     }
+}
+
+#[test]
+fn damaged_steps_leave_the_roll_ups() {
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    let path = madeup::record(&folder.path().join("run.stall"), &madeup::Shape::default());
+    let recording = rusqlite::Connection::open(&path).expect("a recording");
+    assert!(recording.execute("UPDATE step SET phase = 'nonsense' WHERE id > 100", []).expect("rows") > 0);
+    drop(recording);
+    let run = Run::open(&[path]).expect("its summary is sound");
+    let page = page(&run);
+    assert!(page.contains("id=\"over-time-chart-t\""));
+    assert!(
+        !run.notes.is_empty() && run.notes.iter().all(|note| page.contains(note.split(':').next().unwrap()))
+    );
+}
+
+#[test]
+fn recordings_of_several_machines_make_one_page() {
+    let folder = tempfile::TempDir::new().expect("a temporary folder");
+    let [one, other] = two_hosts();
+    let paths = [one.record(folder.path(), "one.stall"), other.record(folder.path(), "other.stall")];
+    let run = Run::open(&paths).expect("recordings of one job");
+    let page = page(&run);
+    agree(&figures(&page), &report(&run));
+    let ranks = between(&page, "<section id=\"ranks\"", "</section>")[0];
+    assert!(run.hosts.len() > 1 && run.hosts.iter().all(|host| ranks.contains(&host.host)), "{ranks}");
 }
 
 #[test]
