@@ -6,7 +6,7 @@ pub(crate) fn text(text: &str) -> String {
     let text = stallscope_look::clean(text, true);
     let text = text.trim();
     // One that is never closed is a backtick.
-    let closed = text.matches('`').count() % 2 == 0;
+    let closed = text.matches('`').count().is_multiple_of(2);
     let mut safe = String::with_capacity(text.len());
     for (nth, piece) in text.split('`').enumerate() {
         match nth {

@@ -33,24 +33,7 @@ impl Style {
     /// A foreign or finished text as it can be shown on one line: nothing in it moves the cursor, and it is
     /// ASCII where that is asked for.
     pub(crate) fn clean(&self, text: &str) -> String {
-        let mut clean = String::with_capacity(text.len());
-        for char in text.chars() {
-            match char {
-                ' '..='~' => clean.push(char),
-                '\n' | '\t' => clean.push(' '),
-                _ if is_unsafe(char) => clean.extend(char.escape_default()),
-                _ if self.unicode => clean.push(char),
-                '…' => clean.push_str("..."),
-                '→' => clean.push_str("->"),
-                '–' | '—' | '·' | '−' => clean.push('-'),
-                '×' => clean.push('x'),
-                'µ' | 'μ' => clean.push('u'),
-                '‘' | '’' => clean.push('\''),
-                '“' | '”' => clean.push('"'),
-                _ => clean.push('?'),
-            }
-        }
-        clean
+        stallscope_look::clean(text, self.unicode)
     }
 
     /// Between two facts on a line.
@@ -126,14 +109,7 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// Characters that would move the cursor, hide or turn what follows.
-fn is_unsafe(char: char) -> bool {
-    char.is_control()
-        || char.width().unwrap_or(0) == 0
-        || matches!(char, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-/// The same, but at least one character, so that a wrap comes to an end.
+/// Bytes of `text` that fit into `columns`, but at least one character, so that a wrap comes to an end.
 fn fitting(text: &str, columns: usize) -> usize {
     within(text, columns).max(text.chars().next().map_or(0, char::len_utf8))
 }

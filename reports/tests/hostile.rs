@@ -89,7 +89,7 @@ fn spoil(summary: &mut Value, nth: usize, with: u64, seen: &mut usize) {
     match summary {
         Value::Number(number) if number.is_u64() => {
             *seen += 1;
-            if *seen % nth == 0 {
+            if seen.is_multiple_of(nth) {
                 *summary = with.into();
             }
         }
