@@ -60,6 +60,7 @@ fn a_job_is_watched_live_until_it_ends() {
     signal(run.0.id(), "TERM");
     run.0.wait().unwrap();
     top.wait_for(&["ended with 143"]);
+    wait_until("one plain file is left", || !sandbox.path("lively.stall-wal").exists());
     top.press("q");
     let status = top.ends_and_restores();
     assert_eq!(status.code(), Some(0));

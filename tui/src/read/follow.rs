@@ -27,6 +27,8 @@ pub(crate) struct Followed {
     recording: Recording,
     version: Option<i64>,
     state: State,
+    /// Its writer has finished, or was killed, while we looked.
+    has_ended: bool,
     state_at: Instant,
     written_wall_ns: u64,
     summary: Arc<RunSummary>,
@@ -59,6 +61,7 @@ impl Followed {
             recording,
             version: None,
             state,
+            has_ended: false,
             state_at: Instant::now(),
             written_wall_ns: 0,
             summary: Arc::default(),
@@ -77,6 +80,11 @@ impl Followed {
 
     pub(super) fn asked_for(&self) -> &Path {
         &self.asked_for
+    }
+
+    /// Its writer could not fold its log into it while we looked: to be opened anew, which does that.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
     /// What is wanted, if it or the recording has changed.
@@ -99,10 +107,7 @@ impl Followed {
         self.state_at = Instant::now();
         self.state = self.recording.state()?;
         if before == State::Running && self.state != State::Running {
-            // The writer could not fold its log in while we looked; the next one to open it does.
-            if let Ok(again) = Recording::open(&self.asked_for) {
-                self.recording = again;
-            }
+            self.has_ended = true;
         } else if same {
             return Ok(false);
         }

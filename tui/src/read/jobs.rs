@@ -71,9 +71,10 @@ impl Known {
 
     fn read(place: &Place, open: Option<(Recording, i64)>) -> Known {
         let found = changed(&place.recording);
-        let opened = match open {
-            Some((recording, _)) if place.running => Ok(recording),
-            _ => Recording::open(&place.recording),
+        // One that is over is opened anew, which folds its log in, if nobody else has it open.
+        let opened = match open.filter(|_| place.running) {
+            Some((recording, _)) => Ok(recording),
+            None => Recording::open(&place.recording),
         };
         match opened.and_then(|recording| Ok((row(place, &recording)?, recording))) {
             Ok((row, recording)) => {

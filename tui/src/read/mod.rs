@@ -83,8 +83,12 @@ fn show(
     }
     let Some(run) = followed else { return true };
     match run.look(wanted, news) {
-        Ok(Some(view)) => tell(Update::Run(Arc::new(view))),
-        Ok(None) => true,
+        Ok(view) => {
+            if run.has_ended() {
+                *followed = None;
+            }
+            view.is_none_or(|view| tell(Update::Run(Arc::new(view))))
+        }
         Err(error) => {
             *followed = None;
             tell(lost(error.to_string()))

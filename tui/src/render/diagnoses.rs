@@ -19,9 +19,9 @@ pub(super) fn page(app: &App, run: &RunView, theme: &Theme, width: usize, height
         let sentence = match (app.filter().is_empty(), run.summary.phases.is_empty()) {
             (false, _) => format!("no finding matches /{}", app.filter()),
             (_, true) => "no step was seen so far, so there is nothing to judge".to_owned(),
-            _ => format!("nothing is wrong with the data path: {}", run.summary.verdict.sentence),
+            _ => format!("no finding: {}", run.summary.verdict.sentence),
         };
-        page.lines.extend(labelled("  ", &sentence, theme.good(), width, theme));
+        page.lines.extend(labelled("  ", &sentence, theme.bold(), width, theme));
         return page;
     }
     page.push(heading("Diagnoses", "of the whole run, by share of training time at stake", width, theme));

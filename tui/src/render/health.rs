@@ -77,7 +77,7 @@ fn probes(run: &RunView, theme: &Theme, width: usize) -> Vec<Line<'static>> {
         lines = vec![heading("Probes", "", width, theme)];
         let why = match run.format {
             0 | 1 => "this recording was made by an older stallscope, which did not say which probes were on",
-            _ => "none was tried so far",
+            _ => "none is on record",
         };
         lines.extend(labelled("  ", why, theme.dim(), width, theme));
     }

@@ -3,6 +3,7 @@
 use super::bars::{area, by_share, legend};
 use super::{Page, chrome, clock, parts};
 use crate::app::{App, Part};
+use crate::series::Sum;
 use crate::snapshot::RunView;
 use crate::text::{clip, heading, ink, labelled, plain, right};
 use crate::theme::Theme;
@@ -117,20 +118,21 @@ fn ledger(run: &RunView, theme: &Theme, width: usize, height: usize) -> Page {
 /// Steps, their length and samples in the time shown.
 fn pace(run: &RunView, theme: &Theme, width: usize) -> Line<'static> {
     let window = &run.window;
-    let job = &window.job;
     let span = units::duration(window.to_ns.saturating_sub(window.from_ns.max(run.begin_ns)));
-    if job.steps == 0 {
+    let mut all = Sum::default();
+    window.ranks.iter().for_each(|(_, sum)| all.add(sum));
+    let ranks = window.ranks.iter().filter(|(_, sum)| sum.steps > 0).count() as u64;
+    if ranks == 0 {
         return heading("Ledger", &format!("{span} shown"), width, theme);
     }
-    let mut facts =
-        format!("{span} shown: {} of {}", units::counted(job.steps, "step"), units::duration(job.step_ns()));
-    let ranks = window.ranks.iter().filter(|(_, sum)| sum.steps > 0).count();
-    let samples: u64 = window.ranks.iter().map(|(_, sum)| sum.samples).sum();
-    if samples > 0 {
-        facts.push_str(&format!(", {} samples/s", units::per_second(samples, job.causes.total_ns())));
+    let steps = units::counted(all.steps / ranks, "step");
+    let mut facts = format!("{span} shown: {steps} of {}", units::duration(all.step_ns()));
+    if all.samples > 0 {
+        let rate = units::per_second(all.samples, all.causes.total_ns() / ranks);
+        facts.push_str(&format!(", {rate} samples/s"));
     }
     if ranks > 1 {
-        facts.push_str(&format!(", slowest of {ranks} ranks"));
+        facts.push_str(&format!(", slowest of {ranks}"));
     }
     heading("Ledger", &facts, width, theme)
 }

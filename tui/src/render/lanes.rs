@@ -97,16 +97,17 @@ fn lane(
     Line::from(line)
 }
 
-/// What took most of a worker's time.
+/// What a worker mostly did when it was not idle; `None` when it hardly did anything.
 fn most(load: &WorkerLoad) -> Option<(Cause, &'static str, u64)> {
+    const HARDLY: f64 = 0.1;
     let doings = [
-        (Some(Cause::Fetch), "reading", load.fetch_ns),
-        (Some(Cause::Prep), "on CPU", load.cpu_ns),
-        (Some(Cause::Starved), "no CPU", load.runnable_ns),
-        (None, "idle", load.idle_ns),
+        (Cause::Fetch, "reading", load.fetch_ns),
+        (Cause::Prep, "on CPU", load.cpu_ns),
+        (Cause::Starved, "no CPU", load.runnable_ns),
     ];
-    let (cause, what, ns) = doings.into_iter().max_by_key(|(.., ns)| *ns)?;
-    cause.filter(|_| ns > 0).map(|cause| (cause, what, ns))
+    let busy_ns = doings.iter().map(|(.., ns)| *ns).fold(0, u64::saturating_add);
+    let most = doings.into_iter().max_by_key(|(.., ns)| *ns);
+    most.filter(|_| units::share(busy_ns, load.wall_ns) >= HARDLY)
 }
 
 fn cell(load: &WorkerLoad, theme: &Theme) -> (char, Style) {
