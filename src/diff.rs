@@ -38,7 +38,8 @@ Conditions are FIGURE OP LIMIT with OP one of > >= < <=, about training steps:
 Figures: every cause (fetch, prep, starved, ...) and data_stall and checkpoint_stall, as shares;
 step_mean, step_p50, step_p95 and CAUSE_per_step, as times; samples_per_s.
 A limit with a sign is on the change from A to B, and holds only beyond noise (or where the runs are
-too short to know the noise). A condition about a figure that is not known counts as failed.
+too short to know the noise). A condition about a figure that is not known counts as failed. For a
+gate without a baseline, name the same recording twice.
 
 Exit codes: 0 no condition holds, 1 one holds or a recording cannot be read, 2 wrong arguments.";
 

@@ -44,7 +44,7 @@ fn clocks(run: &Run) -> Result<Vec<Clock>, Error> {
         [only] => Recording::open(&only.path)?.anchors()?.pop(),
         _ => None,
     };
-    let clock = |clock: BuiltinClock, timestamp| Clock { clock_id: clock as u32, timestamp };
+    let clock = |clock: BuiltinClock, at_ns: u64| Clock { clock_id: clock as u32, timestamp: Some(at_ns) };
     Ok(match anchor {
         Some(anchor) => vec![
             clock(BuiltinClock::Realtime, anchor.wall_ns),

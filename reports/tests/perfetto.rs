@@ -4,14 +4,16 @@
 mod python;
 
 use madeup::{Shape, record};
+use proptest::prelude::*;
 use prost::Message;
-use stallscope_model::{Cause, Phase};
+use stallscope_model::*;
 use stallscope_reports::{Run, perfetto};
+use stallscope_store::{Options, Recorder};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 #[derive(Clone, PartialEq, Message)]
-struct Trace {
+struct Decoded {
     #[prost(message, repeated, tag = "1")]
     packet: Vec<Packet>,
 }
@@ -138,7 +140,7 @@ struct Shown {
 }
 
 fn show(bytes: &[u8]) -> Shown {
-    let trace = Trace::decode(bytes).expect("the trace is a message");
+    let trace = Decoded::decode(bytes).expect("the trace is a message");
     let mut shown = Shown::default();
     let mut paths: HashMap<u64, String> = HashMap::new();
     let [mut categories, mut events, mut annotations] = [const { BTreeMap::<u64, String>::new() }; 3];
@@ -396,4 +398,89 @@ fn foreign_names_are_clean() {
     }
     let saved = shown.slices.iter().find(|(path, _)| path.ends_with("/checkpoints")).unwrap().1;
     assert_eq!(saved[0].name, "\\u{202e}saver (persist)");
+}
+
+fn any_phase() -> impl Strategy<Value = Phase> {
+    prop::sample::select(Phase::ALL.to_vec())
+}
+
+prop_compose! {
+    fn any_step()(
+        rank in 0..3u32,
+        loader in 0..2u16,
+        phase in any_phase(),
+        index in 0..50u64,
+        start_ns in prop_oneof![0..2_000_000_000u64, any::<u32>().prop_map(u64::from)],
+        causes in prop::array::uniform10(prop_oneof![Just(0u64), 0..1_000_000_000u64]),
+        producer in any::<Option<u32>>(),
+        samples in 0..100u32,
+    ) -> StepLedger {
+        let causes = Causes(causes);
+        StepLedger {
+            rank, loader, phase, index, start_ns, end_ns: start_ns + causes.total_ns(), causes,
+            hidden_ns: None, producer, samples, evidence: EvidenceKinds::default(),
+        }
+    }
+}
+
+prop_compose! {
+    /// Of a step, in times that need not fit it.
+    fn any_detail()(
+        step in any_step(),
+        times in prop::collection::vec((0..4_000_000_000u64, 0..1_000_000_000u64), 0..6),
+        pid in 0..3u32,
+    ) -> StepDetail {
+        let pieces = times.iter().map(|(start_ns, ns)| (*start_ns, start_ns + ns));
+        let segments = pieces.clone().map(|(start_ns, end_ns)| Segment { start_ns, end_ns, doing: Doing::Reading });
+        let role = if pid == 0 { "trainer" } else { "worker" };
+        StepDetail {
+            rank: step.rank, loader: step.loader, phase: step.phase, index: step.index,
+            start_ns: step.start_ns, end_ns: step.end_ns,
+            lanes: vec![StepLane { pid, role: role.into(), segments: segments.collect() }],
+            critical: pieces
+                .map(|(start_ns, end_ns)| CriticalPiece { start_ns, end_ns, cause: Cause::Fetch, lane: 0 })
+                .collect(),
+        }
+    }
+}
+
+prop_compose! {
+    fn any_checkpoint()(
+        rank in 0..3u32, start_ns in 0..4_000_000_000u64, ns in 0..2_000_000_000u64, saver in any::<String>(),
+        background: bool, bytes in any::<u64>(),
+    ) -> CheckpointEvent {
+        CheckpointEvent {
+            rank, start_ns, end_ns: start_ns + ns, saver, cause: Cause::Persist, background, bytes,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    /// [`show`] holds the trace to the format's rules: names known, slices within slices, all ended.
+    #[test]
+    fn whatever_was_recorded_makes_a_sound_trace(
+        steps in prop::collection::vec(any_step(), 0..150),
+        details in prop::collection::vec(any_detail(), 0..10),
+        checkpoints in prop::collection::vec(any_checkpoint(), 0..10),
+        step_rows in 64..200u64,
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { step_rows, ..Options::default() };
+        let mut recorder = Recorder::create(&dir.path().join("any.stall"), &JobFacts::default(), options);
+        steps.into_iter().for_each(|step| recorder.step(step));
+        let path = recorder.finish(&RunSummary::default()).path.unwrap();
+        let mut run = Run::open(&[path]).unwrap();
+        let mut rows = 0;
+        run.each_step(|_| { rows += 1; Ok(()) }).unwrap();
+        run.details = details;
+        run.checkpoints = checkpoints;
+        run.checkpoints.sort_by_key(|event| event.start_ns);
+        let shown = show(&trace_of(&run));
+        let of_steps = shown.slices.values().flatten().filter(|slice| slice.category == "step" && slice.depth == 0);
+        prop_assert_eq!(of_steps.count(), rows);
+        let saved = shown.slices.values().flatten().filter(|slice| slice.category == "checkpoint");
+        prop_assert_eq!(saved.count(), run.checkpoints.len());
+    }
 }

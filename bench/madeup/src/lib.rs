@@ -10,6 +10,7 @@ pub const S: u64 = 1000 * MS;
 pub const START_NS: u64 = 5000 * S;
 pub const START_WALL_NS: u64 = 1_795_000_000 * S;
 const EPOCH_STEPS: u64 = 5000;
+const BETWEEN_MS: f64 = 400.0;
 
 /// What job to make up.
 #[derive(Clone, Copy, Debug)]
@@ -112,16 +113,17 @@ struct Rank {
 
 impl Rank {
     fn new(rank: u32, shape: &Shape) -> Rank {
-        let phase = |phase, loader| PhaseSummary {
+        let usual_ms = shape.compute_ms + shape.fetch_ms + shape.prep_ms;
+        let phase = |phase, usual_ms: f64| PhaseSummary {
             phase,
-            loader,
+            loader: Some(0),
             steps: 0,
             samples: 0,
             wall_ns: 0,
             causes: Causes::default(),
             hidden_ns: None,
-            step_p50_ns: ((shape.compute_ms + shape.fetch_ms + shape.prep_ms) * 1e6) as u64,
-            step_p95_ns: 0,
+            step_p50_ns: (usual_ms * 1e6) as u64,
+            step_p95_ns: (usual_ms * 1.3e6) as u64,
             step_max_ns: 0,
         };
         let worker = |number| WorkerLoad { pid: 4100 + 10 * rank + number, ..WorkerLoad::default() };
@@ -146,7 +148,7 @@ impl Rank {
         Rank {
             summary: RankSummary {
                 facts,
-                phases: vec![phase(Phase::Training, Some(0)), phase(Phase::Between, Some(0))],
+                phases: vec![phase(Phase::Training, usual_ms), phase(Phase::Between, BETWEEN_MS)],
                 workers: vec![worker(0), worker(1)],
                 checkpoints: Checkpoints::default(),
             },
@@ -181,7 +183,7 @@ impl Rank {
             self.step(Phase::Training, causes, recorder);
             if self.index.is_multiple_of(EPOCH_STEPS) {
                 let mut causes = Causes::default();
-                causes[Cause::Prep] = 400 * MS;
+                causes[Cause::Prep] = BETWEEN_MS as u64 * MS;
                 self.step(Phase::Between, causes, recorder);
             }
         }
@@ -250,7 +252,6 @@ impl Rank {
         sums.wall_ns += end_ns - start_ns;
         sums.causes += &causes;
         sums.step_max_ns = sums.step_max_ns.max(end_ns - start_ns);
-        sums.step_p95_ns = sums.step_p50_ns * 13 / 10;
         recorder.step(step);
         self.at_ns = end_ns;
         self.index += u64::from(phase == Phase::Training);

@@ -19,12 +19,7 @@ fn main() -> ExitCode {
     match (words.as_slice(), number(2, 24), number(3, 8)) {
         (["make", file, ..], Some(hours), Some(ranks)) => {
             let ranks = ranks.try_into().unwrap_or(u32::MAX);
-            let shape = Shape {
-                seconds: hours * 3600,
-                ranks,
-                checkpoint_seconds: 900,
-                ..Shape::default()
-            };
+            let shape = Shape { seconds: hours * 3600, ranks, checkpoint_seconds: 900, ..Shape::default() };
             println!("{}", record(Path::new(file), &shape).display());
             ExitCode::SUCCESS
         }

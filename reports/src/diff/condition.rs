@@ -100,7 +100,20 @@ fn read_limit(figure: Figure, text: &str) -> Result<Limit, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use stallscope_model::Cause;
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_condition_or_a_sentence(
+            text in prop_oneof![any::<String>(), "[a-z_]{0,9} ?[<>]=? ?[+-]?[0-9.]{0,5}[%a-z]{0,2}"],
+        ) {
+            match text.parse::<Condition>() {
+                Ok(condition) => prop_assert_eq!(condition.to_string(), text.trim()),
+                Err(error) => prop_assert!(!error.to_string().chars().any(char::is_control)),
+            }
+        }
+    }
 
     #[test]
     fn limits_are_read_by_the_figures_unit() {

@@ -83,6 +83,23 @@ fn student(freedom: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_windows_have_a_finite_margin_or_none(
+            a in prop::collection::vec((any::<u64>(), any::<u64>()), 0..40),
+            b in prop::collection::vec((0..1000u64, 0..3u64), 0..40),
+        ) {
+            let spreads = [a, b].map(|windows| {
+                spread(&windows.into_iter().map(|(x, y)| (x as f64, y as f64)).collect::<Vec<_>>())
+            });
+            if let [Some(a), Some(b)] = spreads {
+                let margin = margin(&a, &b);
+                prop_assert!(margin.is_finite() && margin >= 0.0, "{a:?} {b:?}: {margin}");
+            }
+        }
+    }
 
     /// Uniform numbers in 0 to 1 (splitmix64).
     struct Numbers(u64);

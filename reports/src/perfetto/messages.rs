@@ -54,8 +54,9 @@ pub(super) struct ClockSnapshot {
 pub(super) struct Clock {
     #[prost(uint32, tag = "1")]
     pub(super) clock_id: u32,
-    #[prost(uint64, tag = "2")]
-    pub(super) timestamp: u64,
+    /// Written even where it is 0.
+    #[prost(uint64, optional, tag = "2")]
+    pub(super) timestamp: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Enumeration)]
