@@ -20,7 +20,7 @@ pub(super) fn section(run: &Run) -> Section {
     let (mut lead, mut blocks) = (String::new(), Vec::new());
     if steps == 0 {
         let missing =
-            "Not shown: no training step was recorded. They are in recordings: stallscope report FILE.stall";
+            "Not shown: no single training step is known. A recording has them: stallscope report FILE.stall";
         blocks.push(Block::Note(missing.to_owned()));
     } else {
         let [median_ns, p95_ns] = quantiles(run, &buckets, steps);

@@ -20,7 +20,7 @@ pub(super) fn section(run: &Run) -> Section {
         Some(columns) => {
             let whose = match run.summary.ranks.len() {
                 0 | 1 => String::new(),
-                ranks => format!(" of all {ranks} ranks together"),
+                ranks => format!(" of all {} ranks together", units::count(ranks as u64)),
             };
             let lead = format!(
                 "The share of each cause in the time{whose}, in stretches of {} from {}. The strip above names the \
@@ -31,8 +31,7 @@ pub(super) fn section(run: &Run) -> Section {
             (lead, vec![Block::Chart(chart(&columns)), Block::Table(table(&columns))])
         }
         None => {
-            let missing =
-                "Not shown: no step was recorded. They are in recordings: stallscope report FILE.stall";
+            let missing = "Not shown: nothing is known of when steps were. A recording has it: stallscope report FILE.stall";
             (String::new(), vec![Block::Note(missing.to_owned())])
         }
     };

@@ -49,14 +49,17 @@ pub(super) fn section(run: &Run) -> Section {
     if let Some(slowest) = ranks.iter().max_by_key(|rank| rank.own_ns()).filter(|_| all > 1) {
         let (number, own_ns, mean_ns) = (slowest.rank.facts.rank, slowest.own_ns(), mean_own_ns(&ranks));
         let (own, mean) = (units::duration(own_ns), units::duration(mean_ns));
+        let every = units::count(all as u64);
         let slowest = (own_ns as f64 > mean_ns as f64 * ALIKE).then_some(number);
         lead = match slowest {
             Some(rank) => format!(
                 "Rank {rank} is the slowest: a step takes it {own} without the wait for others, and {mean} in the \
-                 mean of all {all} ranks."
+                 mean of all {every} ranks."
             ),
             None => {
-                format!("All {all} ranks take about as long for a step: {mean} without the wait for others.")
+                format!(
+                    "All {every} ranks take about as long for a step: {mean} without the wait for others."
+                )
             }
         };
         let summary = together(&ranks);

@@ -82,7 +82,11 @@ fn of_training(run: &Run, total: &PhaseSummary) -> Vec<Figure> {
         units::duration(total.wall_ns)
     );
     if ranks > 1 {
-        note.push_str(&format!("; {} over {ranks} ranks", units::duration(lost_ns.saturating_mul(ranks))));
+        note.push_str(&format!(
+            "; {} over {} ranks",
+            units::duration(lost_ns.saturating_mul(ranks)),
+            units::count(ranks)
+        ));
     }
     let mut figures = vec![Figure {
         name: "Lost to stalls",

@@ -38,7 +38,7 @@ pub(super) fn section(run: &Run) -> Section {
     }
     let lead = match steps.len() {
         0 => {
-            let missing = "Not shown: no single step was kept. They are in recordings of runs with kernel evidence \
+            let missing = "Not shown: no single step was kept. Recordings have them of runs with kernel evidence \
                            or the loader shim, from format 2 on.";
             blocks.push(Block::Note(missing.to_owned()));
             String::new()
