@@ -117,9 +117,9 @@ pub(crate) fn print(text: &str) -> std::io::Result<()> {
     }
 }
 
-/// One sentence of ours, on stderr.
+/// One sentence of ours, on stderr. Names of files and jobs may be in it, which are anything.
 pub(crate) fn say(sentence: &str) {
-    write_err(&format!("stallscope: {sentence}\n"));
+    write_err(&format!("stallscope: {}\n", stallscope_reports::clean(sentence, true)));
 }
 
 /// Writes to stderr, which may be gone while the job goes on.

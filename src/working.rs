@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// What takes less is not worth a word.
-const PATIENCE: Duration = Duration::from_millis(700);
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A line on stderr for as long as this lives, where that is a terminal.
 #[derive(Debug)]
@@ -19,6 +19,7 @@ impl Working {
         }
         let (stop, stopped) = channel();
         let begun = Instant::now();
+        let what = stallscope_reports::clean(&what, true);
         let show = move || {
             let mut shown = false;
             while stopped.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {

@@ -114,6 +114,7 @@ fn what_is_redacted_is_in_no_format() {
 fn what_cannot_be_reported_is_said_in_one_sentence() {
     let sandbox = recorded("report-refused");
     refused(&sandbox.run(&["report", "no.stall"]), "no.stall cannot be read");
+    refused(&sandbox.run(&["report", "\u{1b}[2J.stall"]), "\\u{1b}[2J.stall cannot be read");
     refused(&sandbox.run(&["report", "nosuchjob"]), "no running job is called nosuchjob");
     std::fs::write(sandbox.path("x.stall"), "hello").unwrap();
     refused(

@@ -1,6 +1,5 @@
 //! Reports of a recording or a running job: one file a format.
 
-mod clean;
 pub mod csv;
 pub mod diff;
 mod error;
@@ -24,5 +23,5 @@ pub mod text;
 pub use error::Error;
 pub use file::write_whole;
 pub use run::{Run, Source, StepWalls};
-pub use stallscope_look::{palette, units};
+pub use stallscope_look::{clean, palette, units};
 pub use style::Style;

@@ -1,10 +1,11 @@
 //! A run as markdown, to be put into a pull request: the answer, the figures by cause, what to do; the rest folded.
 
+mod escape;
 mod more;
 
-use crate::clean::{code, text};
 use crate::text::{ending, meaning, training};
 use crate::{Error, Run, units};
+use escape::{code, text};
 use stallscope_model::{Diagnosis, PhaseSummary};
 use std::fmt::Write as _;
 use std::io::Write;

@@ -1,7 +1,7 @@
 //! What is folded away: ranks, other phases, workers, checkpoints, files, and how far to trust the figures.
 
+use super::escape::{cell, text};
 use super::line;
-use crate::clean::{cell, text};
 use crate::text::{cost, delivered, stalls, training};
 use crate::{Run, units};
 use stallscope_model::{EvidenceState, Phase, RunSummary, WorkerLoad};
