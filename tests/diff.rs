@@ -45,7 +45,7 @@ fn json_is_for_scripts_and_a_bad_file_is_named() {
     let done = sandbox.run(&words);
     assert_eq!(done.status.code(), Some(1));
     let json: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
-    assert_eq!((&json["schema"], &json["b"]["recording"]), (&"stallscope.diff/1".into(), &"b.stall".into()));
+    assert_eq!((&json["schema"], &json["b"]["recording"]), (&1.into(), &"b.stall".into()));
     assert_eq!(json["failed"].as_array().unwrap().len(), 1);
     let missing = sandbox.run(&["diff", "a.stall", "c.stall"]);
     assert_eq!(missing.status.code(), Some(1));

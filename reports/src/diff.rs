@@ -22,13 +22,13 @@ use stallscope_model::Phase;
 use std::path::PathBuf;
 use windows::Windows;
 
-/// Names the fields of a [`Diff`] and their meaning; changes when one of them does.
-pub const SCHEMA: &str = "stallscope.diff/1";
+/// Version of [`json`]'s fields (reports/schema/diff-1.json).
+pub const SCHEMA: u32 = 1;
 
 /// Two runs side by side.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Diff {
-    schema: &'static str,
+    schema: u32,
     pub a: Side,
     pub b: Side,
     /// The answer in one sentence.
@@ -50,6 +50,8 @@ pub struct Side {
     pub ranks: usize,
     /// Of the windows that the noise is estimated from.
     pub window_ns: u64,
+    /// What a reader should know of the recording, one sentence each.
+    pub notes: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -127,6 +129,7 @@ pub fn compare(a: &Run, b: &Run) -> Result<Diff, Error> {
         host: run.summary.host.host.clone(),
         ranks: run.summary.ranks.len(),
         window_ns: windows.length_ns,
+        notes: run.notes.clone(),
     });
     let others = Phase::ALL.into_iter().filter(|phase| *phase != Phase::Training);
     let order = [Phase::Training].into_iter().chain(others);

@@ -1,11 +1,13 @@
 //! What is said of two recordings that differ by a known amount, or by nothing.
+mod support;
+
 use madeup::{Shape, record};
 use stallscope_model::{Cause, Phase};
+use stallscope_reports::Run;
 use stallscope_reports::diff::{self, Change, Condition, Diff, Figure, Judgement};
-use stallscope_reports::{Run, Style};
 use std::path::Path;
-
-const PLAIN: Style = Style { width: 80, colour: false, unicode: true };
+use support::PLAIN;
+use support::schema::Schema;
 
 fn compare(dir: &Path, shapes: [Shape; 2]) -> Diff {
     let [a, b] = [("a.stall", shapes[0]), ("b.stall", shapes[1])]
@@ -110,7 +112,11 @@ fn json_says_what_the_text_says() {
     let diff = compare(dir.path(), [a, Shape { prep_ms: 30.0, ..a }]);
     let failed = failures(&diff, &["prep > 10%"]);
     let json: serde_json::Value = serde_json::from_str(&diff::json(&diff, &failed)).unwrap();
-    assert_eq!(json["schema"], "stallscope.diff/1");
+    let schema = Schema::of_diffs();
+    schema.check(&json).unwrap();
+    let mut wrong = json.clone();
+    wrong["phases"][0]["figures"][0]["judgement"] = "maybe".into();
+    schema.check(&wrong).unwrap_err();
     assert_eq!(json["failed"].as_array().unwrap().len(), 1);
     let phase = &json["phases"][0];
     assert_eq!(phase["phase"], "training");

@@ -6,7 +6,7 @@ mod support;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use stallscope_reports::{Run, csv, html, json, markdown, openmetrics, parquet, perfetto, text};
+use stallscope_reports::{Run, csv, diff, html, json, markdown, openmetrics, parquet, perfetto, text};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use support::recordings::{Synthetic, two_hosts};
@@ -129,6 +129,9 @@ fn every_format(run: &Run, folder: &Path) {
         assert!(error.to_string().contains(".stall"), "{error}");
     }
     assert!(!text::report(run, &support::PLAIN).is_empty());
+    if let Ok(same) = diff::compare(run, run) {
+        assert!(!diff::text(&same, &support::PLAIN).is_empty() && !diff::json(&same, &[]).is_empty());
+    }
 }
 
 proptest! {

@@ -117,8 +117,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// A phase with all its loaders; nothing where the run has no step of it. Sums saturate, since the figures
-    /// come from a file.
+    /// A phase with all its loaders; nothing where the run has no step of it.
     pub(crate) fn of_phase<'a>(parts: impl Iterator<Item = &'a PhaseSummary>) -> Totals {
         let mut totals = Totals::default();
         for part in parts.filter(|part| part.steps > 0) {
@@ -127,16 +126,8 @@ impl Totals {
             totals.step_p95_ns = only.then_some(part.step_p95_ns).filter(|ns| *ns > 0);
             totals.steps = totals.steps.saturating_add(part.steps);
             totals.samples = totals.samples.saturating_add(part.samples);
-            totals.add_causes(&part.causes);
+            totals.causes += &part.causes;
         }
         totals
-    }
-
-    pub(crate) fn add_causes(&mut self, causes: &Causes) {
-        // A sum of all causes has to fit too.
-        let room = (u64::MAX / Cause::COUNT as u64).max(1);
-        for (sum, ns) in self.causes.0.iter_mut().zip(causes.0) {
-            *sum = sum.saturating_add(ns).min(room);
-        }
     }
 }

@@ -55,6 +55,9 @@ fn notes(diff: &Diff) -> Vec<String> {
     if !diff.same_job {
         notes.push("these are two different jobs; they are compared all the same".to_owned());
     }
+    for (label, side) in [("A", &diff.a), ("B", &diff.b)] {
+        notes.extend(side.notes.iter().map(|note| format!("{label}: {note}")));
+    }
     let Some(training) = diff.training() else { return notes };
     for (label, side, of) in [("A", &diff.a, training.a), ("B", &diff.b, training.b)] {
         if of.windows < WINDOWS_AT_LEAST {

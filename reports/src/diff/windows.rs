@@ -79,7 +79,7 @@ impl Cell {
     fn add(&mut self, steps: u64, samples: u64, causes: &Causes) {
         self.totals.steps = self.totals.steps.saturating_add(steps);
         self.totals.samples = self.totals.samples.saturating_add(samples);
-        self.totals.add_causes(causes);
+        self.totals.causes += causes;
     }
 }
 

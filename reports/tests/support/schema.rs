@@ -12,6 +12,10 @@ impl Schema {
         Schema(serde_json::from_str(include_str!("../../schema/run-2.json")).unwrap())
     }
 
+    pub(crate) fn of_diffs() -> Schema {
+        Schema(serde_json::from_str(include_str!("../../schema/diff-1.json")).unwrap())
+    }
+
     /// # Errors
     /// Where the document is not as the schema says.
     pub(crate) fn check(&self, document: &Value) -> Result<(), String> {
