@@ -7,7 +7,7 @@ mod support;
 use proptest::prelude::*;
 use serde_json::Value;
 use stallscope_model::*;
-use stallscope_reports::{Run, csv, json, markdown, openmetrics, tables, text, units};
+use stallscope_reports::{Run, csv, html, json, markdown, openmetrics, perfetto, tables, text, units};
 use std::collections::BTreeMap;
 use std::path::Path;
 use support::recordings::{Synthetic, two_hosts};
@@ -296,6 +296,10 @@ fn redacted_reports_tell_nothing_in_any_format() {
     let mut written = as_markdown(&run) + &as_json(&run).to_string();
     written += &text::report(&run, &support::PLAIN);
     written += &openmetrics::render(&run.summary);
+    let mut bytes = Vec::new();
+    html::write(&run, &mut bytes).unwrap();
+    perfetto::write(&run, &mut bytes).unwrap();
+    written += &String::from_utf8_lossy(&bytes);
     for path in csv::write(&run, &folder.path().join("out")).unwrap() {
         written += &std::fs::read_to_string(path).unwrap();
     }
