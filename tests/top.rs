@@ -5,14 +5,14 @@
 mod support;
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use support::pty::Pty;
-use support::{Killed, Sandbox, job, python, signal, text, wait_until};
+use support::{Killed, Sandbox, job, privileged, python, signal, text, wait_until};
 
-/// A job that runs until it is told to stop.
+/// A job that runs for minutes, if nobody ends it.
 fn running(sandbox: &Sandbox) -> Killed {
     let words =
-        ["run", "--no-kernel", "--name", "lively", "--", &python(), &job("train.py"), "--epochs", "100000"];
+        ["run", "--no-kernel", "--name", "lively", "--", &python(), &job("train.py"), "--epochs", "600"];
     let mut command = sandbox.stallscope(&words);
     Killed(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
 }
@@ -64,6 +64,43 @@ fn a_job_is_watched_live_until_it_ends() {
     top.press("q");
     let status = top.ends_and_restores();
     assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn a_killed_collector_and_a_removed_recording_are_told() {
+    let sandbox = Sandbox::new("topkill");
+    let mut run = running(&sandbox);
+    wait_until("the recording", || sandbox.path("lively.stall").exists());
+    let mut top = Pty::start(sandbox.stallscope(&["top", "lively.stall"]), 80, 24);
+    top.wait_for(&["lively", "live"]);
+    signal(run.0.id(), "KILL");
+    run.0.wait().unwrap();
+    top.wait_for(&["its collector was killed"]);
+    for file in ["lively.stall", "lively.stall-wal", "lively.stall-shm"] {
+        let _ = std::fs::remove_file(sandbox.path(file));
+    }
+    top.wait_for(&["lost", "not read any more"]);
+    top.press("q");
+    assert_eq!(top.ends_and_restores().code(), Some(0));
+}
+
+#[test]
+fn an_attached_job_is_listed_and_watched() {
+    if !privileged("an_attached_job_is_listed_and_watched") {
+        return;
+    }
+    let sandbox = Sandbox::new("topattach");
+    let job =
+        Command::new(python()).args([&job("train.py"), "--epochs", "600"]).stdout(Stdio::null()).spawn();
+    let job = Killed(job.unwrap());
+    let mut attach = sandbox.stallscope(&["attach", "--quiet", &job.0.id().to_string()]);
+    let _attach = Killed(attach.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let mut top = Pty::start(sandbox.stallscope(&["top"]), 80, 24);
+    top.wait_for(&["train", "running"]);
+    top.press("\r");
+    top.wait_for(&["attached to", "Ledger"]);
+    top.press("q");
+    assert_eq!(top.ends_and_restores().code(), Some(0));
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub(crate) fn worst_cause(causes: &Causes) -> Option<Cause> {
 }
 
 fn contains(text: &str, filter: &str) -> bool {
-    text.to_lowercase().contains(&filter.to_lowercase())
+    filter.is_empty() || text.to_lowercase().contains(&filter.to_lowercase())
 }
 
 fn sorted<T>(app: &App, view: View, rows: &mut [T], compare: impl Fn(&T, &T, usize) -> std::cmp::Ordering) {
@@ -84,7 +84,7 @@ pub(crate) fn ranks(app: &App) -> Vec<RankRow> {
         .map(|(rank, sum)| RankRow { rank: *rank, sum: *sum, slowest: slowest == Some(*rank) })
         .filter(|row| {
             let cause = worst_cause(&row.sum.causes).map_or("", Cause::name);
-            contains(&format!("rank {}", row.rank), filter) || contains(cause, filter)
+            filter.is_empty() || contains(&format!("rank {}", row.rank), filter) || contains(cause, filter)
         })
         .collect();
     sorted(app, View::Job, &mut rows, |a, b, column| {

@@ -98,6 +98,11 @@ impl Followed {
 
     /// Takes in what was written since the last look; false when that is nothing.
     fn grow(&mut self) -> Result<bool, Error> {
+        // SQLite goes on reading a file that was removed, and nobody would know.
+        if !self.recording.path().exists() {
+            let reason = "it was moved or removed; `stallscope ls` lists recordings".to_owned();
+            return Err(Error::Unreadable { path: self.recording.path().to_path_buf(), reason });
+        }
         let version = self.recording.data_version()?;
         let same = self.version == Some(version);
         if same && (self.state != State::Running || self.state_at.elapsed() < STATE_EVERY) {

@@ -182,7 +182,10 @@ pub(super) fn files(run: &RunView, theme: &Theme, width: usize, height: usize) -
     let mut by_wait: Vec<_> = mounts.iter().collect();
     by_wait.sort_by_key(|mount| std::cmp::Reverse(mount.wait_ns));
     for mount in by_wait.into_iter().take(mounts_shown) {
-        let name = format!("{} ({})", mount.mount, mount.fs_type);
+        let name = match mount.fs_type.as_str() {
+            "" => mount.mount.clone(),
+            fs_type => format!("{} ({fs_type})", mount.mount),
+        };
         page.push(line(mount.wait_ns, mount.waits, &name, theme.bold()));
     }
     for file in files.iter().take(room.saturating_sub(mounts_shown)) {

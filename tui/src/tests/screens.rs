@@ -1,9 +1,13 @@
 use super::{PLAIN, opened, press, screen};
 use crate::app::{App, View};
+use crate::render;
 use crate::snapshot::{JobRow, JobState, Update};
 use crate::tests::sample;
 use crate::theme::{Colours, Theme};
 use proptest::prelude::*;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Color;
 use stallscope_model::{Cause, Causes};
 use std::sync::Arc;
 
@@ -145,6 +149,26 @@ fn without_utf8_all_is_ascii() {
     assert!(text.is_ascii(), "{text}");
     press(&mut app, "2");
     insta::assert_snapshot!("job-ascii", screen(&app, &theme, 80, 24).0);
+}
+
+#[test]
+fn no_background_is_set_and_without_colours_none_is() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut app = opened(&sample::four_ranks(dir.path()));
+    for (key, name) in VIEWS {
+        press(&mut app, &key.to_string());
+        for colours in [Colours::None, Colours::Sixteen, Colours::Millions] {
+            let area = Rect::new(0, 0, 120, 40);
+            let mut buffer = Buffer::empty(area);
+            render::frame(&app, &Theme { colours, unicode: true }, area, &mut buffer);
+            assert!(buffer.content.iter().all(|cell| cell.bg == Color::Reset), "{name}");
+            let plain = buffer.content.iter().all(|cell| cell.fg == Color::Reset);
+            assert!(plain || colours != Colours::None, "{name}");
+            // White or black letters would be lost on one of the two backgrounds.
+            let lost = |color: Color| matches!(color, Color::White | Color::Black | Color::Gray);
+            assert!(!buffer.content.iter().any(|cell| lost(cell.fg)), "{name}");
+        }
+    }
 }
 
 #[test]
