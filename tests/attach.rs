@@ -46,6 +46,11 @@ fn a_loader_is_seen_without_touching_its_job() {
     assert_eq!(causes_ns(training), training["wall_ns"].as_u64().unwrap());
     assert_eq!(run["kernel"], "on");
     assert_eq!(run["shim"], "off");
+    let recording = stallscope_store::Recording::open(&sandbox.path("a.stall")).unwrap();
+    assert!(!recording.step_details().unwrap().is_empty());
+    // Without a shim a worker's number is its pid.
+    let workers = recording.worker_periods().unwrap();
+    assert!(!workers.is_empty() && workers.iter().all(|of| of.worker == of.load.pid), "{workers:?}");
     assert!(job.wait().unwrap().success());
     assert!(std::fs::read_to_string(&total).unwrap().contains("total loss"));
 }

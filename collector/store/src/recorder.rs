@@ -156,9 +156,10 @@ impl Recorder {
     pub fn finish(mut self, summary: &RunSummary) -> Finished {
         self.flushes_to_retry = 0;
         self.write(summary, true);
-        if self.trouble.is_some() && !self.steps.is_empty() {
+        if self.trouble.is_some() {
             // A summary may fit where the steps do not.
             self.drop_oldest(self.steps.len());
+            self.waiting.give_up();
             self.flushes_to_retry = 0;
             self.write(summary, true);
         }

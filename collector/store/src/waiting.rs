@@ -38,6 +38,13 @@ impl Waiting {
         self.workers.values()
     }
 
+    /// Drops everything, counted.
+    pub(crate) fn give_up(&mut self) {
+        let waiting = self.details.len() + self.checkpoints.len() + self.workers.len();
+        self.dropped += waiting as u64;
+        self.written();
+    }
+
     /// To be called once everything is committed.
     pub(crate) fn written(&mut self) {
         self.details.clear();

@@ -6,7 +6,7 @@ use stallscope_store::{Options, Recorder, Recording, State};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use support::{integrity, job, options, step, steps, summary};
+use support::{checkpoint, detail, integrity, job, options, second, step, steps, summary};
 
 /// A file system of one megabyte, unmounted when dropped.
 struct Small<'a>(&'a Path);
@@ -66,6 +66,9 @@ fn losses_are_counted_and_writing_goes_on_when_there_is_room_again() {
     assert!(!steps(&reader).is_empty());
     drop(reader);
 
+    (0..50).for_each(|nth| recorder.checkpoint(checkpoint(0, nth * 10, nth * 10 + 5)));
+    recorder.step_detail(detail(0, 7, 0));
+    (0..3).for_each(|_| recorder.worker_period(second(1, 0)));
     fs::remove_file(&ballast).unwrap();
     write(&mut recorder, 1000);
     let notices = recorder.take_notices();
@@ -77,6 +80,9 @@ fn losses_are_counted_and_writing_goes_on_when_there_is_room_again() {
     let written = steps(&recording).len() as u64;
     assert_eq!(written + finished.losses[0].count, 21_000, "seen = delivered + lost");
     assert_eq!(recording.losses().unwrap(), finished.losses);
+    assert_eq!(recording.checkpoints().unwrap().len(), 50);
+    assert_eq!(recording.step_details().unwrap(), [detail(0, 7, 0)]);
+    assert_eq!(recording.worker_periods().unwrap()[0].load.batches, 6);
     drop(recording);
     assert_eq!(integrity(&path), "ok");
     drop(mounted);
@@ -102,5 +108,31 @@ fn a_disk_that_is_full_from_the_start_is_replaced_by_the_spool() {
     assert_eq!((finished.losses, finished.notices), (vec![], vec![]));
     assert_eq!(finished.path.unwrap(), target.canonicalize().unwrap());
     assert_eq!(steps(&Recording::open(&target).unwrap()).len(), 1);
+    drop(mounted);
+}
+
+#[test]
+fn a_disk_that_stays_full_still_gets_the_summary() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = directory.path().join("disk");
+    fs::create_dir(&disk).unwrap();
+    let Some(mounted) = Small::mount(&disk) else {
+        eprintln!("SKIPPED: a small file system could not be mounted; run as root to test a full disk");
+        return;
+    };
+    let mut recorder = Recorder::create(&disk.join("run.stall"), &job(), options(directory.path()));
+    for rank in 0..5000 {
+        recorder.step(step(rank, 0));
+        recorder.step_detail(detail(rank, 0, 0));
+        recorder.checkpoint(checkpoint(rank, 0, 9));
+        recorder.worker_period(second(1, rank));
+    }
+    let finished = recorder.finish(&summary());
+    let lost: Vec<_> = finished.losses.iter().map(|loss| (loss.reason.as_str(), loss.count)).collect();
+    assert_eq!(lost, [("recording: disk full", 5000), ("recording: details not writable", 15_000)]);
+    let recording = Recording::open(&finished.path.unwrap()).unwrap();
+    assert_eq!(recording.state().unwrap(), State::Finished);
+    assert_eq!(recording.losses().unwrap().len(), 2);
+    drop(recording);
     drop(mounted);
 }
