@@ -39,3 +39,33 @@ pub fn write_whole(
     }
     written
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_leaves_what_was_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.html");
+        fs::write(&path, "old").unwrap();
+        let error = write_whole(&path, |out| {
+            out.write_all(b"half")?;
+            Err(Error::NoRecording)
+        });
+        assert!(matches!(error, Err(Error::NoRecording)));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_link_stays_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("a.html"), folder.path().join("latest.html"));
+        fs::write(&path, "old").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        write_whole(&link, |out| Ok(out.write_all(b"new")?)).unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+    }
+}

@@ -235,6 +235,36 @@ fn check_markdown(page: &str) {
     }
 }
 
+/// Panics where a line is neither a description nor a sample with quoted labels and a number.
+fn check_openmetrics(text: &str) {
+    let body = text.strip_suffix("# EOF\n").expect("it says where it ends");
+    for line in body.lines().filter(|line| !line.starts_with("# ")) {
+        let name = line.find(|char: char| !(char.is_ascii_alphanumeric() || char == '_')).expect("a value");
+        let mut rest = &line[name..];
+        if let Some(labels) = rest.strip_prefix('{') {
+            rest = labels;
+            loop {
+                let (label, value) = rest.split_once("=\"").unwrap_or_else(|| panic!("{line}"));
+                assert!(label.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{line}");
+                let mut escaped = false;
+                let end = value.find(|char| {
+                    let ends = char == '"' && !escaped;
+                    assert!(!escaped || ['\\', '"', 'n'].contains(&char), "{line}");
+                    escaped = char == '\\' && !escaped;
+                    ends
+                });
+                rest = &value[end.unwrap_or_else(|| panic!("{line}")) + 1..];
+                match rest.strip_prefix(',') {
+                    Some(more) => rest = more,
+                    None => break,
+                }
+            }
+            rest = rest.strip_prefix('}').unwrap_or_else(|| panic!("{line}"));
+        }
+        assert!(rest.strip_prefix(' ').is_some_and(|number| number.parse::<f64>().is_ok()), "{line}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
@@ -258,7 +288,7 @@ proptest! {
         let page = as_markdown(&run);
         prop_assert!(!page.chars().any(|char| char != '\n' && char.is_control()));
         check_markdown(&page);
-        prop_assert!(openmetrics::render(&run.summary).ends_with("# EOF\n"));
+        check_openmetrics(&openmetrics::render(&run.summary));
     }
 }
 
