@@ -37,12 +37,14 @@ class Report:
 def run(command: list[str]) -> tuple[float, float]:
     """Seconds and greatest resident memory in MB of a command that has to succeed."""
     start = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    # What it says there is a line or two, which a pipe holds.
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.monotonic() - start
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
-        sys.exit(f"bench-report: {' '.join(command)} failed with exit code {process.returncode}")
+        sys.exit(f"bench-report: {' '.join(command)} failed: {process.stderr.read().strip()}")
+    process.stderr.close()
     return seconds, usage.ru_maxrss * 1024 / 1e6
 
 

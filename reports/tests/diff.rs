@@ -1,4 +1,7 @@
 //! What is said of two recordings that differ by a known amount, or by nothing.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests too")]
+
 mod support;
 
 use madeup::{Shape, record};

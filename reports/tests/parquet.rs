@@ -1,5 +1,7 @@
 //! What is exported as Parquet is what is exported as CSV, read back by this crate's reader and by pandas.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests too")]
+
 #[path = "support/python.rs"]
 mod python;
 

@@ -1,5 +1,7 @@
 //! A trace is decoded again, with messages declared here, and compared with the run it was made from.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests too")]
+
 #[path = "support/python.rs"]
 mod python;
 
