@@ -23,10 +23,8 @@ pub fn write_whole(
         write(&mut out)?;
         return out.flush().map_err(&at);
     }
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".{}.part", std::process::id()));
-    let part = path.with_file_name(name);
+    // Its name is no longer than any that the file may have.
+    let part = path.with_file_name(format!(".stallscope.{}.part", std::process::id()));
     let written = (|| {
         let mut out = BufWriter::new(File::options().write(true).create_new(true).open(&part).map_err(&at)?);
         write(&mut out)?;

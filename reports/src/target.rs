@@ -89,10 +89,10 @@ fn free(name: &str, ending: &str) -> Place {
     Place { path, replaces: false }
 }
 
-/// A job's name as a part of a file's.
+/// A job's name as a part of a file's, of which a file system takes 255 bytes.
 fn file_name(name: &str) -> String {
     let safe = |char: char| if char.is_alphanumeric() || "-_. ".contains(char) { char } else { '_' };
-    let name: String = name.chars().map(safe).take(100).collect();
+    let name: String = name.chars().map(safe).take(50).collect();
     match name.trim_matches(['.', ' ']) {
         "" => "run".to_owned(),
         name => name.to_owned(),
