@@ -134,8 +134,11 @@ impl Files {
         for (key, file) in self.longest() {
             let mount = self.table.find(&key);
             let point = mount.map_or_else(|| unknown(&key), |mount| mount.point.clone());
+            let mut last = file.last;
+            // Whole within its own mount, which is not the one that stands in for it.
+            last.whole &= u32::from(self.table.exactly(&key).is_some());
             let wait = together.entry((point.clone(), key.dev, key.inode)).or_insert_with(|| FileWait {
-                path: file.path.clone().unwrap_or_else(|| path(&key, &file.last, mount)),
+                path: file.path.clone().unwrap_or_else(|| path(&key, &last, mount)),
                 mount: point,
                 ..FileWait::default()
             });

@@ -93,12 +93,29 @@ INLINE struct file *called_file(struct task_struct *task, struct pt_regs *regs)
 	}
 }
 
+/* The path by which a file was opened. */
+INLINE struct path *path_of(struct file *file)
+{
+	enum { EXISTS = 2 };
+	struct backing_file *backing = (void *)file;
+	u32 mode = 0;
+
+	/* Older kernels have overlay's own path in the file itself. */
+	if (__builtin_preserve_field_info(backing->user_path, EXISTS)) {
+		READ(mode, file->f_mode);
+		if (mode & FMODE_BACKING)
+			return &backing->user_path;
+	}
+	return &file->f_path;
+}
+
 /* Where in the file system a task waits. Before there is an open file, it is how far the walk along its path has
  * come: the directory in which a name is being looked up, then what is being opened. */
 INLINE bool find_place(struct task_struct *task, u32 kind, struct place *place)
 {
 	struct pt_regs *regs = task_pt_regs(task);
 	struct nameidata *walk = task->nameidata;
+	struct path *path;
 	struct file *file;
 
 	if (regs->orig_ax == (unsigned long)-1) {
@@ -115,8 +132,9 @@ INLINE bool find_place(struct task_struct *task, u32 kind, struct place *place)
 	}
 	if (!file)
 		return false;
-	READ(place->mnt, file->f_path.mnt);
-	READ(place->dentry, file->f_path.dentry);
+	path = path_of(file);
+	READ(place->mnt, path->mnt);
+	READ(place->dentry, path->dentry);
 	return place->mnt && place->dentry;
 }
 

@@ -105,6 +105,22 @@ def test_a_bind_mount_in_a_namespace_of_the_jobs_own_is_named(disk, tmp_path):
     assert top["mount"] == str(inside)
 
 
+def test_files_on_overlay_are_overlays(disk, tmp_path):
+    if "\toverlay\n" not in Path("/proc/filesystems").read_text():
+        pytest.skip("SKIPPED: this kernel has no overlay; `modprobe overlay`")
+    upper, work, point = [fresh(disk.parent / name) for name in ["upper", "work", "merged"]]
+    options = f"lowerdir={disk},upperdir={upper},workdir={work}"
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, point], check=True)
+    try:
+        truth, found = read([f"direct:{point}/direct.bin", f"mapped:{point}/mapped.bin"])
+    finally:
+        subprocess.run(["umount", "--lazy", point], check=True)
+    total = sum(truth.values())
+    for path, ns in truth.items():
+        assert abs(wait_ns(found, Path(path)) - ns) / total * 100 <= MARGIN, (path, ns, found["files"][:5])
+    assert (found["mounts"][0]["mount"], found["mounts"][0]["fs_type"]) == (str(point), "overlay")
+
+
 def test_a_file_on_a_mount_that_is_waited_for_has_its_share_in_the_report(disk):
     read([f"direct:{disk}/direct.bin"])
     screen = quiet([STALLSCOPE, "report", WORK / "recording.stall"], 0).stdout

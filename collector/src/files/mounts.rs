@@ -50,7 +50,8 @@ impl Mounts {
             .extend(table.split(|byte| *byte == b'\n').filter_map(parse).map(|mount| (mount.id, mount)));
     }
 
-    fn exactly(&self, key: &FileKey) -> Option<&Mount> {
+    /// The mount that was used, and none that stands in for it.
+    pub(super) fn exactly(&self, key: &FileKey) -> Option<&Mount> {
         self.by_id.get(&key.mount).filter(|mount| mount.device == key.device())
     }
 
