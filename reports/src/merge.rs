@@ -2,6 +2,7 @@
 
 mod facts;
 mod ledger;
+mod skew;
 
 use crate::run::{Run, Source, name, took_ns};
 use crate::{Error, units};

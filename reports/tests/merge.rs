@@ -88,7 +88,18 @@ fn a_clock_of_one_host_that_was_set_is_said() {
     let [first, second] = two_hosts();
     let run = merged(&[first, Synthetic { clock_set_by_s: 2, ..second }]).unwrap();
     assert!(run.notes.iter().any(|note| note.contains("clock of node2 was set forward by 2.0 s")));
-    assert!(!run.notes.iter().any(|note| note.contains("node1")));
+    assert!(!run.notes.iter().any(|note| note.contains("clock of node1 was set")));
+}
+
+#[test]
+fn hosts_whose_clocks_disagree_are_said() {
+    let [first, second] = two_hosts();
+    let late = Synthetic { begun_wall_ns: BEGUN_WALL_NS + 5 * S, ..second };
+    let run = merged(&[first, late]).unwrap();
+    let note = "the clock of node2 is 5.0 s ahead of that of node1";
+    assert!(run.notes.iter().any(|said| said.contains(note)), "{:?}", run.notes);
+    let run = merged(&two_hosts()).unwrap();
+    assert_eq!(run.notes.len(), 1, "{:?}", run.notes);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The ledger of a job whose ranks are in several recordings.
 
 use super::called;
+use super::skew::{self, Ends};
 use crate::Error;
 use crate::run::{Run, StepFile};
 use stallscope_ledger::{About, JobSummary, Merged, OF_ONE_COLLECTOR};
@@ -35,10 +36,12 @@ fn feed(merged: &mut Merged, runs: &[Run]) -> Result<Vec<String>, Error> {
         runs.iter().flat_map(|run| run.files.iter().map(move |file| (run, file))).collect();
     let recordings =
         files.iter().map(|(_, file)| Recording::open(&file.path)).collect::<Result<Vec<_>, _>>()?;
+    let mut ends: Vec<Ends> = files.iter().map(|_| Ends::default()).collect();
     let mut readers = Vec::with_capacity(files.len());
-    for ((run, file), recording) in files.into_iter().zip(&recordings) {
+    for (place, ((run, file), recording)) in files.into_iter().zip(&recordings).enumerate() {
         let ranks = run.summary.ranks.len().max(1) as u64;
         readers.push(Reader {
+            place,
             run,
             file,
             steps: recording.steps(&StepFilter::default())?,
@@ -55,6 +58,7 @@ fn feed(merged: &mut Merged, runs: &[Run]) -> Result<Vec<String>, Error> {
                 let row = reader.file.on_the_wall(row);
                 let count = row.merged.clamp(1, MERGED_AT_MOST);
                 reader.delivered += count;
+                ends[reader.place].add(&row.step, row.merged);
                 merged.add(&row.step, count);
             }
             ended => {
@@ -66,10 +70,13 @@ fn feed(merged: &mut Merged, runs: &[Run]) -> Result<Vec<String>, Error> {
             }
         }
     }
+    notes.extend(skew::notes(runs, &ends));
     Ok(notes)
 }
 
 struct Reader<'a> {
+    /// Among all recordings.
+    place: usize,
     run: &'a Run,
     file: &'a StepFile,
     steps: Steps<'a>,
