@@ -170,7 +170,11 @@ fn change(figure: Figure, totals: &[Totals; 2], windows: [&[Totals]; 2]) -> Chan
         let ratios: Vec<(f64, f64)> = windows.iter().filter_map(|window| figure.ratio(window)).collect();
         noise::spread(&ratios)
     });
-    let noise = change.and(spreads[0].zip(spreads[1])).map(|(a, b)| noise::margin(&a, &b));
+    // The change is known no better than the two ways to measure it agree: a job of several ranks is more than its
+    // windows.
+    let noise = change
+        .zip(spreads[0].zip(spreads[1]))
+        .map(|(change, (a, b))| noise::margin(&a, &b) + (change - (b.ratio - a.ratio)).abs());
     let judgement = match (change, noise) {
         (None, _) => Judgement::NotInBoth,
         (_, None) => Judgement::TooShortToTell,

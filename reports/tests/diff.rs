@@ -73,6 +73,21 @@ fn runs_of_the_same_job_do_not_differ() {
 }
 
 #[test]
+fn a_change_that_no_window_shows_is_noise() {
+    let dir = tempfile::tempdir().unwrap();
+    let shape = Shape { seconds: 400, ..Shape::default() };
+    let run = Run::open(&[record(&dir.path().join("a.stall"), &shape)]).unwrap();
+    let mut other = run.clone();
+    let phase = other.summary.phases.iter_mut().find(|phase| phase.phase == Phase::Training).unwrap();
+    phase.causes[Cause::Peer] += phase.wall_ns / 10;
+    phase.wall_ns += phase.wall_ns / 10;
+    let diff = diff::compare(&run, &other).unwrap();
+    let step = training(&diff, Figure::StepMean);
+    assert!((step.change_ratio.unwrap() - 0.1).abs() < 0.001, "{step:?}");
+    assert_eq!(step.judgement, Judgement::WithinNoise);
+}
+
+#[test]
 fn short_runs_are_cut_into_seconds_and_shorter_ones_tell_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let a = Shape { seconds: 40, ..Shape::default() };
