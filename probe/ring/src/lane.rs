@@ -4,7 +4,7 @@ use crate::layout::{
     lane_bytes, pair, to_words, unpair,
 };
 use crate::spsc::{Consumer, Producer, Shared};
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use stallscope_abi::lane::{Record, VERSION};
@@ -13,6 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most records a lane may have (48 MiB of them).
 pub const MAX_CAPACITY: u32 = 1 << 20;
+
+/// A reader of many lanes would in time have all of their pages in its own account: after so many records (32 KiB)
+/// it lets go of those that it has read.
+const KEPT_RECORDS: u64 = 682;
 
 /// What the kernel calls tmpfs and memfds; a hugetlb memfd has another number, and its faults may kill us.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
@@ -56,6 +60,13 @@ impl Mapping {
             dropped: &words[DROPPED_AT],
             words: &words[RECORDS_AT..],
         }
+    }
+
+    /// Gives our share of the pages back; what is in them stays.
+    fn release(&self) {
+        // SAFETY: the mapping is shared and of a file, so that its pages only leave our page table, and the next
+        // access finds them in the file as they are. Nobody holds a reference into it but through atomics.
+        let _ = unsafe { self.map.unchecked_advise(UncheckedAdvice::DontNeed) };
     }
 
     fn load(&self, at: usize) -> u64 {
@@ -128,6 +139,8 @@ pub struct Reader {
     consumer: Consumer,
     pid: u32,
     resyncs: u64,
+    /// Records handed over since pages were last given back.
+    kept: u64,
 }
 
 /// What one [`Reader::drain`] did.
@@ -164,14 +177,21 @@ impl Reader {
         let mapping = Mapping::new(fd.as_fd(), bytes)?;
         let pid = check_header(&mapping, bytes)?;
         let consumer = Consumer::resume(mapping.shared());
-        Ok(Reader { mapping, consumer, pid, resyncs: 0 })
+        Ok(Reader { mapping, consumer, pid, resyncs: 0, kept: 0 })
     }
 
     /// Hands every record that is there now to `each`, oldest first; at most one lane full, so a writer that
     /// never stops cannot hold the reader.
     pub fn drain(&mut self, mut each: impl FnMut(&Record)) -> Drained {
         match self.consumer.drain(self.mapping.shared(), |words| each(&from_words(words))) {
-            Ok(records) => Drained { records, resynced: false },
+            Ok(records) => {
+                self.kept += records;
+                if self.kept >= KEPT_RECORDS {
+                    self.kept = 0;
+                    self.mapping.release();
+                }
+                Drained { records, resynced: false }
+            }
             Err(crate::spsc::Nonsense) => {
                 self.resyncs += 1;
                 Drained { records: 0, resynced: true }
