@@ -16,7 +16,7 @@ use stallscope_store::Recording;
 use std::io::Write;
 use trace::{Place, Trace};
 
-/// Writes the trace of `run` to `out`. At most about 250 bytes a row of the recording's steps: those that were merged
+/// Writes the trace of `run` to `out`. About 260 bytes a row of the recording's steps: those that were merged
 /// there are one slice.
 ///
 /// # Errors
