@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use support::{Sandbox, causes_ns, job, privileged, python, text, wait_until};
 
@@ -61,12 +62,23 @@ fn a_process_without_a_loader_gets_the_same_evidence_without_steps() {
         return;
     }
     let sandbox = Sandbox::new("other");
-    let mut sleeper = Command::new("sleep").arg("1").spawn().unwrap();
+    let mut sleeper = Command::new("sleep").arg("50").spawn().unwrap();
+    let mut attachment = sandbox
+        .stallscope(&["attach", &sleeper.id().to_string(), "--for", "50s", "-o", "s.stall"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(attachment.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert!(line.contains("watching sleep"), "{line}");
     // It ends before the time is over: so does the attachment.
-    let output = sandbox.run(&["attach", &sleeper.id().to_string(), "--for", "50s", "-o", "s.stall"]);
+    sleeper.kill().unwrap();
     sleeper.wait().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("no training steps"), "{}", text(&output.stderr));
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).unwrap();
+    assert!(attachment.wait().unwrap().success(), "{rest}");
+    assert!(rest.contains("no training steps"), "{rest}");
 }
 
 #[test]
