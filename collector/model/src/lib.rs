@@ -11,7 +11,8 @@ mod summary;
 
 pub use cause::{Cause, Causes};
 pub use detail::{
-    CheckpointEvent, CriticalPiece, Doing, FileWait, MountWait, Probe, Segment, StepDetail, StepLane, WorkerPeriod,
+    CheckpointEvent, CriticalPiece, Doing, FileWait, MountWait, Probe, Segment, StepDetail, StepLane,
+    WorkerPeriod,
 };
 pub use job::{EvidenceKinds, HostFacts, JobFacts, LoaderFacts, Phase, RankFacts, StepLedger};
 pub use node::NodeSummary;
