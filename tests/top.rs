@@ -9,12 +9,15 @@ use std::process::{Command, Stdio};
 use support::pty::Pty;
 use support::{Killed, Sandbox, job, privileged, python, signal, text, wait_until};
 
-/// A job that runs for minutes, if nobody ends it.
-fn running(sandbox: &Sandbox) -> Killed {
+/// A running job; 600 epochs are minutes.
+fn running(sandbox: &Sandbox, epochs: &str) -> Killed {
     let words =
-        ["run", "--no-kernel", "--name", "lively", "--", &python(), &job("train.py"), "--epochs", "600"];
+        ["run", "--no-kernel", "--name", "lively", "--", &python(), &job("train.py"), "--epochs", epochs];
     let mut command = sandbox.stallscope(&words);
-    Killed(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    let run = Killed(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let jobs = || std::fs::read_dir(sandbox.path("run/jobs")).into_iter().flatten().flatten();
+    wait_until("the job's card", || jobs().any(|job| job.path().join("job.json").exists()));
+    run
 }
 
 /// A recording of a short job.
@@ -26,12 +29,9 @@ fn recorded(sandbox: &Sandbox) {
 #[test]
 fn a_job_is_watched_live_until_it_ends() {
     let sandbox = Sandbox::new("top");
-    let mut run = running(&sandbox);
-    let jobs = || std::fs::read_dir(sandbox.path("run/jobs")).into_iter().flatten().flatten();
-    wait_until("the job's card", || jobs().any(|job| job.path().join("job.json").exists()));
+    let mut run = running(&sandbox, "600");
 
     let mut top = Pty::start(sandbox.stallscope(&["top", "lively"]), 80, 24);
-    // Its workers sleep, which is fetch to the shim, and prep to nobody.
     top.wait_for(&["lively", "live", "Ledger", "Ranks", "compute"]);
     top.press("6");
     top.wait_for(&["Diagnoses"]);
@@ -51,7 +51,9 @@ fn a_job_is_watched_live_until_it_ends() {
     top.wait_for(&["Files and mounts", "needs kernel evidence"]);
     top.press(":job");
     top.wait_for(&["one job: its time by cause"]);
+    // Escape and a key at once would be Alt and that key.
     top.press("\x1b");
+    top.wait_for(&["Space pause"]);
     top.press("1");
     top.wait_for(&["JOB", "VERDICT", "lively"]);
 
@@ -69,8 +71,8 @@ fn a_job_is_watched_live_until_it_ends() {
 #[test]
 fn a_killed_collector_and_a_removed_recording_are_told() {
     let sandbox = Sandbox::new("topkill");
-    let mut run = running(&sandbox);
-    wait_until("the recording", || sandbox.path("lively.stall").exists());
+    // Few, because the job outlives its collector.
+    let mut run = running(&sandbox, "60");
     let mut top = Pty::start(sandbox.stallscope(&["top", "lively.stall"]), 80, 24);
     top.wait_for(&["lively", "live"]);
     signal(run.0.id(), "KILL");
@@ -111,8 +113,9 @@ fn a_recording_is_replayed() {
     top.wait_for(&["short", "finished after", "end 0:00"]);
     top.press("0");
     top.wait_for(&["⏸ 0:00:00"]);
-    top.press(">> ");
-    top.wait_for(&["▶ 4x"]);
+    top.press("<< ");
+    top.wait_for(&["▶ 0.25x"]);
+    top.press(">>>>>>");
     top.wait_for(&["end 0:00"]);
     top.press("w");
     top.wait_for(&["step"]);

@@ -59,6 +59,13 @@ impl Jobs {
     }
 }
 
+impl Jobs {
+    /// Lets go of all recordings; those that grow are opened again when they are looked at again.
+    pub(super) fn close(&mut self) {
+        self.known.values_mut().for_each(|known| known.recording = None);
+    }
+}
+
 impl Known {
     fn is_stale(&self, place: &Place) -> bool {
         match &self.recording {

@@ -34,6 +34,7 @@ pub(crate) fn serve(places: &mut dyn Places, asks: &Receiver<Ask>, mut tell: imp
     let mut ask = Ask::default();
     let mut jobs = Jobs::default();
     let mut followed: Option<Followed> = None;
+    let mut lost = false;
     let mut listed: Option<Instant> = None;
     loop {
         let mut news = match asks.recv_timeout(LOOK_EVERY) {
@@ -49,8 +50,16 @@ pub(crate) fn serve(places: &mut dyn Places, asks: &Receiver<Ask>, mut tell: imp
             ask = next;
             news = true;
         }
+        // What is not shown is not held open: the last reader to go lets a recording become one plain file.
+        if ask.run.is_none() {
+            followed = None;
+        }
+        if !ask.jobs {
+            jobs.close();
+            listed = None;
+        }
         if let Some(wanted) = &ask.run
-            && !show(&mut followed, wanted, news, &mut tell)
+            && !show(&mut followed, &mut lost, wanted, news, &mut tell)
         {
             return;
         }
@@ -68,6 +77,7 @@ pub(crate) fn serve(places: &mut dyn Places, asks: &Receiver<Ask>, mut tell: imp
 /// Tells what has changed of a run; false when nobody listens any more.
 fn show(
     followed: &mut Option<Followed>,
+    was_lost: &mut bool,
     wanted: &Wanted,
     news: bool,
     tell: &mut impl FnMut(Update) -> bool,
@@ -77,13 +87,17 @@ fn show(
     if !followed.as_ref().is_some_and(|followed| is_it(followed, &wanted.recording)) {
         *followed = match Followed::open(&wanted.recording) {
             Ok(opened) => Some(opened),
-            // Once: it is tried again when it is asked for again.
-            Err(error) => return !news || tell(lost(error.to_string())),
+            // It may come back, but is said to be lost once only.
+            Err(error) => {
+                let said = std::mem::replace(was_lost, true);
+                return (said && !news) || tell(lost(error.to_string()));
+            }
         };
     }
     let Some(run) = followed else { return true };
     match run.look(wanted, news) {
         Ok(view) => {
+            *was_lost = false;
             if run.has_ended() {
                 *followed = None;
             }
@@ -91,6 +105,7 @@ fn show(
         }
         Err(error) => {
             *followed = None;
+            *was_lost = true;
             tell(lost(error.to_string()))
         }
     }

@@ -72,7 +72,7 @@ fn in_words(run: &RunView) -> String {
     let job = &run.summary.job;
     let took = |until_ns: u64| units::duration(until_ns.saturating_sub(job.started_wall_ns));
     match (run.state, job.exit_code) {
-        (JobState::Killed, _) => "its collector was killed; all up to then is here".to_owned(),
+        (JobState::Killed, _) => "its collector was killed".to_owned(),
         (JobState::Running, _) if job.attached => "attached to".to_owned(),
         (JobState::Running, _) => {
             format!("running for {}", units::duration(run.end_ns - run.begin_ns.min(run.end_ns)))
