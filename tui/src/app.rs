@@ -7,47 +7,9 @@ use crate::read::Ask;
 use crate::rows;
 use crate::snapshot::{JobRow, JobState, RunView, Update, Wanted};
 use crate::time::{Extent, Time};
+pub(crate) use crate::view::{Columns, Part, Sort, View};
 use std::path::PathBuf;
 use std::sync::Arc;
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) enum View {
-    #[default]
-    Jobs,
-    Job,
-    Step,
-    Knobs,
-    Audit,
-    Diagnoses,
-    Health,
-    Help,
-}
-
-impl View {
-    pub(crate) const ALL: [View; 8] = [
-        View::Jobs,
-        View::Job,
-        View::Step,
-        View::Knobs,
-        View::Audit,
-        View::Diagnoses,
-        View::Health,
-        View::Help,
-    ];
-
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            View::Jobs => "jobs",
-            View::Job => "job",
-            View::Step => "step",
-            View::Knobs => "knobs",
-            View::Audit => "audit",
-            View::Diagnoses => "diagnoses",
-            View::Health => "health",
-            View::Help => "help",
-        }
-    }
-}
 
 /// What is to be done beyond drawing again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,36 +18,11 @@ pub(crate) enum Action {
     Quit,
 }
 
-/// What tables show of each line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Columns {
-    #[default]
-    Bars,
-    Shares,
-    Times,
-}
-
-/// A part of the job that is shown alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    Ledger,
-    Ranks,
-    Workers,
-    Files,
-}
-
 /// A line that is being typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Prompt {
     Filter { before: String },
     Palette { text: String, picked: usize },
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sort {
-    /// Index of the view's columns in [`rows::SORTS`].
-    pub column: usize,
-    pub reversed: bool,
 }
 
 #[derive(Clone, Debug, Default)]

@@ -17,6 +17,7 @@ mod text;
 mod theme;
 mod time;
 mod ui;
+mod view;
 
 pub use read::Places;
 pub use snapshot::Place;
