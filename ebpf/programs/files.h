@@ -93,46 +93,57 @@ INLINE struct file *called_file(struct task_struct *task, struct pt_regs *regs)
 	}
 }
 
-/* The path by which a file was opened. */
-INLINE struct path *path_of(struct file *file)
+/*
+ * The path by which a mapped file was opened. Overlay and FUSE map another file than that, and have its path behind
+ * it. The flag that says so is another bit in every other kernel, so what lies behind a file is taken for a path
+ * only if that leads to one of these two.
+ */
+INLINE struct path *mapped_path(struct file *file)
 {
 	enum { EXISTS = 2 };
 	struct backing_file *backing = (void *)file;
-	u32 mode = 0;
+	struct vfsmount *mnt = NULL;
+	struct super_block *sb = NULL;
+	unsigned long magic = 0;
 
-	/* Older kernels have overlay's own path in the file itself. */
+	/* Before 6.5 the file itself has the path. */
 	if (__builtin_preserve_field_info(backing->user_path, EXISTS)) {
-		READ(mode, file->f_mode);
-		if (mode & FMODE_BACKING)
+		READ(mnt, backing->user_path.mnt);
+		READ(sb, mnt->mnt_sb);
+		READ(magic, sb->s_magic);
+		if (magic == OVERLAY_MAGIC || magic == FUSE_MAGIC)
 			return &backing->user_path;
 	}
 	return &file->f_path;
 }
 
-/* Where in the file system a task waits. Before there is an open file, it is how far the walk along its path has
- * come: the directory in which a name is being looked up, then what is being opened. */
-INLINE bool find_place(struct task_struct *task, u32 kind, struct place *place)
+/* What a task waits for. Before there is an open file, it is how far the walk along its path has come: the
+ * directory in which a name is being looked up, then what is being opened. */
+INLINE struct path *waited_path(struct task_struct *task, u32 kind)
 {
 	struct pt_regs *regs = task_pt_regs(task);
 	struct nameidata *walk = task->nameidata;
-	struct path *path;
 	struct file *file;
 
 	if (regs->orig_ax == (unsigned long)-1) {
 		file = faulted_file(task);
-	} else if (kind == BLOCKED_FAULT) {
-		/* On the arguments of a call that is not about a file. */
-		return false;
-	} else if (walk) {
-		READ(place->mnt, walk->path.mnt);
-		READ(place->dentry, walk->path.dentry);
-		return place->mnt && place->dentry;
-	} else {
-		file = called_file(task, regs);
+		return file ? mapped_path(file) : NULL;
 	}
-	if (!file)
+	/* On the arguments of a call that is not about a file. */
+	if (kind == BLOCKED_FAULT)
+		return NULL;
+	if (walk)
+		return &walk->path;
+	file = called_file(task, regs);
+	return file ? &file->f_path : NULL;
+}
+
+INLINE bool find_place(struct task_struct *task, u32 kind, struct place *place)
+{
+	struct path *path = waited_path(task, kind);
+
+	if (!path)
 		return false;
-	path = path_of(file);
 	READ(place->mnt, path->mnt);
 	READ(place->dentry, path->dentry);
 	return place->mnt && place->dentry;

@@ -115,7 +115,7 @@ struct file {
 	struct path f_path;
 };
 
-/* What overlay maps for the file that was opened: one of the file system beneath. */
+/* What overlay and FUSE map for the file that was opened: one of the file system beneath. */
 struct backing_file {
 	struct path user_path;
 };
@@ -187,7 +187,6 @@ struct bpf_iter__task {
 #define TASK_STOPPED_OR_TRACED (0x4 | 0x8)
 #define TASK_WAKING 0x200
 #define PF_EXITING 0x4
-#define FMODE_BACKING (1 << 25)
 
 #define S_IFMT 0170000
 #define S_IFSOCK 0140000
