@@ -24,7 +24,7 @@ pub(crate) fn main(verb: Top, colour: Colour) -> Result<ExitCode> {
         terminal::say("top needs a terminal; `stallscope report` and `stallscope ls` write text");
         return Ok(ExitCode::from(2));
     }
-    let runtime = RuntimeDir::of_this_user()?;
+    let runtime = RuntimeDir::of_this_user();
     let recording = match verb.run {
         None => None,
         Some(run) if run.exists() || run.extension().is_some_and(|extension| extension == "stall") => {
@@ -33,7 +33,10 @@ pub(crate) fn main(verb: Top, colour: Colour) -> Result<ExitCode> {
             Some(run)
         }
         Some(job) => {
-            let (_, card) = runtime.find(&job.to_string_lossy())?;
+            let (_, card) = match &runtime {
+                Ok(runtime) => runtime.find(&job.to_string_lossy())?,
+                Err(error) => anyhow::bail!("{error:#}"),
+            };
             anyhow::ensure!(
                 !card.recording.as_os_str().is_empty(),
                 "{} is not recorded, so there is nothing to show; its screen comes with `kill -USR1`",
@@ -50,7 +53,7 @@ pub(crate) fn main(verb: Top, colour: Colour) -> Result<ExitCode> {
         (true, true) => Colours::Millions,
     };
     let theme = Theme { colours, unicode: style.unicode };
-    match stallscope_tui::show(recording, Box::new(Here { runtime }), theme)? {
+    match stallscope_tui::show(recording, Box::new(Here { runtime: runtime.ok() }), theme)? {
         Ended::ByUser => Ok(ExitCode::SUCCESS),
         Ended::BySignal(signal) => Ok(ExitCode::from(128 + signal as u8)),
     }
@@ -58,12 +61,13 @@ pub(crate) fn main(verb: Top, colour: Colour) -> Result<ExitCode> {
 
 /// The jobs of this user on this node, and the recordings in this folder.
 struct Here {
-    runtime: RuntimeDir,
+    /// `None` where no folder for running jobs can be had: then none runs.
+    runtime: Option<RuntimeDir>,
 }
 
 impl Places for Here {
     fn places(&mut self) -> Vec<Place> {
-        let running = self.runtime.running();
+        let running = self.runtime.as_ref().map(RuntimeDir::running).unwrap_or_default();
         let mut places: Vec<Place> = running
             .into_iter()
             .map(|(_, card)| Place {

@@ -12,7 +12,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// Spans up to this are shown second by second, from the steps themselves.
 const BY_STEPS_NS: u64 = 120 * SECOND_NS;
 /// Rows of steps read for that at most; where there are more, ten seconds have to do.
-const STEPS: i64 = 20_000;
+const STEPS: i64 = 10_000;
 /// Spans up to this are shown from roll-ups of ten seconds, longer ones from minutes.
 const BY_TENS_NS: u64 = 40 * 60 * SECOND_NS;
 /// Spans up to this show what each worker did.
