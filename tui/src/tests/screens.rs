@@ -1,14 +1,16 @@
 use super::{PLAIN, opened, press, screen};
 use crate::app::{App, View};
+use crate::command::Command;
 use crate::render;
-use crate::snapshot::{JobRow, JobState, Update};
+use crate::series::{Series, Sum};
+use crate::snapshot::{JobRow, JobState, RunView, Update};
 use crate::tests::sample;
 use crate::theme::{Colours, Theme};
 use proptest::prelude::*;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Color;
-use stallscope_model::{Cause, Causes};
+use stallscope_model::{Cause, Causes, Phase};
 use std::sync::Arc;
 
 fn jobs() -> App {
@@ -149,6 +151,22 @@ fn without_utf8_all_is_ascii() {
     assert!(text.is_ascii(), "{text}");
     press(&mut app, "2");
     insta::assert_snapshot!("job-ascii", screen(&app, &theme, 80, 24).0);
+}
+
+#[test]
+fn ten_thousand_ranks_have_a_line_each() {
+    let mut series = Series::new(10);
+    let mut causes = Causes::default();
+    causes[Cause::Fetch] = 7;
+    for rank in 0..10_000 {
+        series.add(5, rank, &Sum::of(Phase::Training, &causes, 1, 32, 7));
+    }
+    let run = RunView { window: series.window(0, 10), end_ns: 10, ..RunView::default() };
+    let mut app = App::new(Some(run.recording.clone()));
+    app.on_update(Update::Run(Arc::new(run)));
+    app.execute(Command::Last);
+    let (text, _) = screen(&app, &PLAIN, 80, 24);
+    assert!(text.contains("10000, none slower") && text.contains("\n  9999 "), "{text}");
 }
 
 #[test]
