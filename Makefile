@@ -5,7 +5,7 @@ export PYO3_PYTHON := $(CURDIR)/$(VENV_PYTHON)
 # Where the scripts look for what was built.
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
-.PHONY: help demo test build man lint bench bench-truth bench-overhead bench-collector bench-top bench-report clean-storage
+.PHONY: help demo test build man lint bench bench-truth bench-overhead bench-collector bench-top bench-report pictures clean-storage
 
 help:
 	@echo 'make demo            train a small network on slow storage and show where its time went'
@@ -15,6 +15,7 @@ help:
 	@echo 'make lint            formatting, clippy, licences and sources'
 	@echo 'make ebpf            rebuild the committed kernel object; make ebpf-check compares'
 	@echo 'make test-kernels    load the kernel side on other kernels, in virtual machines'
+	@echo 'make pictures        the README pictures, from the recording of the demo'
 	@echo 'make bench-truth     measured shares beside the true ones'
 	@echo 'make bench-overhead  what measuring costs, beside other tools'
 	@echo 'make bench-collector what the collector costs beside many ranks, and what it loses when flooded'
@@ -77,6 +78,10 @@ bench-report:
 	@$(MAKE) --no-print-directory build
 	@cargo build --release --quiet -p madeup
 	@$(VENV_PYTHON) bench/report.py $(ARGS)
+
+pictures:
+	@$(MAKE) --no-print-directory build
+	@scripts/pictures.sh
 
 # What a killed demo or benchmark left mounted; their next start does the same.
 clean-storage:

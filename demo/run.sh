@@ -78,7 +78,13 @@ if [ -z "$pacer" ]; then
     forgetter=$!
 fi
 
+stallscope=target/release/stallscope
 say "training; the recording will be $here/demo.stall"
-rm -f "$here"/demo.stall*
-target/release/stallscope run --name demo -o "$here/demo.stall" -- \
+say "watch it from another terminal: $stallscope top demo"
+rm -rf "$here"/demo.stall* "$here"/demo.html "$here"/tables
+"$stallscope" run --name demo -o "$here/demo.stall" -- \
     "$python" demo/train.py "$data" --checkpoint "$here/checkpoint.pt"
+"$stallscope" report "$here/demo.stall" -o "$here/demo.html" 2>/dev/null
+"$stallscope" report "$here/demo.stall" --format parquet -o "$here/tables" 2>/dev/null
+say "the run again, step by step: $stallscope top $here/demo.stall"
+say "as a page to send round: $here/demo.html; as tables for data frames: $here/tables"

@@ -25,10 +25,7 @@ pub(super) fn write(summary: &RunSummary, recordings: &[&Path], notes: &[String]
 
 fn evidence(summary: &RunSummary, page: &mut Page<'_>) {
     let (kernel, shim) = (&summary.kernel, &summary.shim);
-    let agreement = summary.disagreement_share.map(|share| match share {
-        share if share > 0.03 => format!("they differ by {} of training time", units::percent_exact(share)),
-        share => format!("they agree within {} of training time", units::percent_exact(share)),
-    });
+    let agreement = summary.disagreement_share.map(units::agreement);
     if (kernel, shim) == (&EvidenceState::On, &EvidenceState::On) {
         let agreement = agreement.map(|agreement| format!("; {agreement}")).unwrap_or_default();
         page.labelled("Evidence", LABEL, &format!("kernel and loader shim{agreement}"), Ink::Dim);

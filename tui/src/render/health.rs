@@ -19,8 +19,7 @@ pub(super) fn page(app: &App, run: &RunView, theme: &Theme, width: usize, height
         lines.extend(evidence(name, state, theme, width));
     }
     if let Some(share) = run.summary.disagreement_share {
-        let text = format!("they agree within {} of training time", units::percent_exact(share));
-        lines.extend(labelled("             ", &text, theme.dim(), width, theme));
+        lines.extend(labelled("             ", &units::agreement(share), theme.dim(), width, theme));
     }
     lines.push(Line::default());
     lines.extend(probes(run, theme, width));
