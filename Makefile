@@ -30,6 +30,7 @@ demo:
 test:
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory build
+	@cargo build --release --quiet -p slowfs
 	@scripts/test.sh
 
 # Quiet on success: the second `make demo` has nothing to say here.
@@ -65,6 +66,7 @@ bench-overhead:
 bench-collector:
 	@scripts/setup.sh demo
 	@$(MAKE) --no-print-directory build
+	@cargo build --release --quiet -p swarm
 	@$(VENV_PYTHON) bench/collector.py $(ARGS)
 
 bench-top:

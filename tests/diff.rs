@@ -8,8 +8,8 @@ use madeup::{Shape, record};
 use std::process::Output;
 use support::{Sandbox, text};
 
-fn two_recordings() -> Sandbox {
-    let sandbox = Sandbox::new("diff");
+fn two_recordings(name: &str) -> Sandbox {
+    let sandbox = Sandbox::new(name);
     let a = Shape { seconds: 60, ..Shape::default() };
     record(&sandbox.path("a.stall"), &a);
     record(&sandbox.path("b.stall"), &Shape { fetch_ms: 60.0, seed: 2, ..a });
@@ -18,7 +18,7 @@ fn two_recordings() -> Sandbox {
 
 #[test]
 fn a_gate_holds_or_says_what_failed() {
-    let sandbox = two_recordings();
+    let sandbox = two_recordings("diff-gate");
     let diff = |conditions: &[&str]| -> Output {
         let conditions = conditions.iter().flat_map(|condition| ["--fail-if", condition]);
         let words: Vec<&str> = ["diff", "a.stall", "b.stall"].into_iter().chain(conditions).collect();
@@ -28,7 +28,7 @@ fn a_gate_holds_or_says_what_failed() {
     assert_eq!(plain.status.code(), Some(0), "{}", text(&plain.stderr));
     assert!(text(&plain.stdout).starts_with("a step takes "), "{}", text(&plain.stdout));
     assert_eq!(diff(&["fetch > 60%", "step_p50 < -5%"]).status.code(), Some(0));
-    let failed = diff(&["fetch > 60%", "fetch > +5%", "step_p50 > +5%"]);
+    let failed = diff(&["fetch > 60%", "fetch > +5%", "samples_per_s < -5%"]);
     assert_eq!(failed.status.code(), Some(1));
     let said = text(&failed.stderr);
     assert_eq!(said.lines().count(), 2, "{said}");
@@ -40,7 +40,7 @@ fn a_gate_holds_or_says_what_failed() {
 
 #[test]
 fn json_is_for_scripts_and_a_bad_file_is_named() {
-    let sandbox = two_recordings();
+    let sandbox = two_recordings("diff-json");
     let words = ["diff", "a.stall", "b.stall", "--format", "json", "--fail-if", "fetch > 10%"];
     let done = sandbox.run(&words);
     assert_eq!(done.status.code(), Some(1));
