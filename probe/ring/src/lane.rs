@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Most records a lane may have (48 MiB of them).
 pub const MAX_CAPACITY: u32 = 1 << 20;
 
-/// A reader of many lanes would in time have all of their pages in its own account: after so many records (32 KiB)
-/// it lets go of those that it has read.
-const KEPT_RECORDS: u64 = 682;
+/// A reader of many lanes would in time have all of their pages in its own account: after so many records (a page
+/// of them) it lets go of those that it has read.
+const KEPT_RECORDS: u64 = 85;
 
 /// What the kernel calls tmpfs and memfds; a hugetlb memfd has another number, and its faults may kill us.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
