@@ -226,7 +226,7 @@ def bpftrace(pid: int) -> list[str]:
 
 PY_SPY = str(Path(sys.executable).with_name("py-spy"))
 OURS = [
-    Contender("kernel + shim", Switched, bar=0.01, pairs=400, epochs=3, seconds=300, switched=True),
+    Contender("kernel + shim", Switched, bar=0.01, pairs=400, epochs=3, seconds=360, switched=True),
     Contender("kernel + shim, by jobs", stallscope()),
     Contender("shim", stallscope("--no-kernel")),
     Contender("kernel", stallscope("--no-shim")),
