@@ -27,7 +27,7 @@ pub(crate) fn main(verb: Top, colour: Colour) -> Result<ExitCode> {
     let runtime = RuntimeDir::of_this_user();
     let recording = match verb.run {
         None => None,
-        Some(run) if run.exists() || run.extension().is_some_and(|extension| extension == "stall") => {
+        Some(run) if run.is_file() || run.extension().is_some_and(|extension| extension == "stall") => {
             // What cannot be read is said here, not in a screen that has to be left first.
             stallscope_store::Recording::open(&run)?;
             Some(run)

@@ -29,6 +29,8 @@ fn recorded(sandbox: &Sandbox) {
 #[test]
 fn a_job_is_watched_live_until_it_ends() {
     let sandbox = Sandbox::new("top");
+    // A folder of the job's name is no recording of it.
+    std::fs::create_dir(sandbox.path("lively")).unwrap();
     let mut run = running(&sandbox, "600");
 
     let mut top = Pty::start(sandbox.stallscope(&["top", "lively"]), 80, 24);
