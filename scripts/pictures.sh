@@ -26,7 +26,8 @@ sleep 1
 {
     echo '<meta charset="utf-8"><style>body{margin:16px;background:#14161a;color:#d8dce3}' \
         'pre{font:14px/1.22 "DejaVu Sans Mono",monospace;margin:0}</style>'
-    tmux capture-pane -e -p -t $session | aha --no-header --black | sed '1s/^/<pre>/;$s/$/<\/pre>/'
+    # Where this checkout lies is nobody's business.
+    tmux capture-pane -e -p -t $session | sed "s#$PWD#~#g" | aha --no-header --black | sed '1s/^/<pre>/;$s/$/<\/pre>/'
 } >"$work/top.html"
 tmux send-keys -t $session q
 shoot "$work/top.html" docs/pictures/top.png 980,700
