@@ -91,8 +91,8 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
             count(number, "worker", "workers")
         ));
         if sum.read_bytes > 0 {
-            let each_ns = sum.wall_ns / number;
-            evidence.push_str(&format!(", {} from storage together", rate(sum.read_bytes, each_ns)));
+            // Together would need to be at once, which workers of several loaders are not.
+            evidence.push_str(&format!(", {} from storage each", rate(sum.read_bytes, sum.wall_ns)));
         }
     }
     let advice = if in_process(figures) {
