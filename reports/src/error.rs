@@ -1,7 +1,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why there is no report; one sentence that names the thing and the way out.
+/// Why there is no report; one sentence, with its source, that names the thing and the way out.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A recording cannot be read.
@@ -22,10 +22,10 @@ pub enum Error {
     )]
     SameRank { rank: u32, one: PathBuf, other: PathBuf },
     /// A file of the report.
-    #[error("{} cannot be written: {source}", path.display())]
+    #[error("{} cannot be written", path.display())]
     Unwritable { path: PathBuf, source: io::Error },
     /// The stream that the report goes to.
-    #[error("the report cannot be written: {0}")]
+    #[error("the report cannot be written")]
     Output(#[from] io::Error),
 }
 

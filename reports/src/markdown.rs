@@ -3,9 +3,10 @@
 mod escape;
 mod more;
 
-use crate::text::{ending, meaning, training};
+use crate::text::{ending, training};
 use crate::{Error, Run, units};
 use escape::{code, text};
+use stallscope_look::meaning;
 use stallscope_model::{Diagnosis, PhaseSummary};
 use std::fmt::Write as _;
 use std::io::Write;

@@ -8,7 +8,7 @@ mod others;
 
 pub(crate) use foot::{cost, delivered, evidence_in_words};
 pub(crate) use head::{ending, why};
-pub(crate) use ledger::{loader_in_words, meaning};
+pub(crate) use ledger::loader_in_words;
 pub(crate) use others::saved_in_words;
 
 use crate::Run;

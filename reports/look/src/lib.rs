@@ -1,7 +1,9 @@
 //! How causes, figures and foreign names look: the same in terminal, text and page.
 
 mod clean;
+mod meaning;
 pub mod palette;
 pub mod units;
 
 pub use clean::clean;
+pub use meaning::meaning;

@@ -7,8 +7,8 @@ use super::rows;
 use super::svg::Svg;
 use super::table::{Cell, Table, figures, words};
 use crate::run::Run;
-use crate::text::{causes_in_words, loader_in_words, meaning, training};
-use stallscope_look::units;
+use crate::text::{causes_in_words, loader_in_words, training};
+use stallscope_look::{meaning, units};
 use stallscope_model::{Cause, PhaseSummary, RunSummary};
 
 pub(super) fn section(run: &Run) -> Section {

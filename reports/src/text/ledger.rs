@@ -3,6 +3,7 @@
 use super::{Page, shares, total_ns, training};
 use crate::style::{Ink, Line, Style, left, right};
 use crate::{palette, units};
+use stallscope_look::meaning;
 use stallscope_model::{Cause, Causes, LoaderFacts, Phase, PhaseSummary, RunSummary};
 use unicode_width::UnicodeWidthStr;
 
@@ -240,20 +241,4 @@ fn fill(cause: Cause, style: &Style) -> char {
 fn ink(cause: Cause) -> Ink {
     let index = palette::index(cause);
     Ink::Colour(if index < 8 { 30 + index } else { 82 + index })
-}
-
-/// What a cause means, in a few words.
-pub(crate) fn meaning(cause: Cause) -> &'static str {
-    match cause {
-        Cause::Compute => "own work, or the device's",
-        Cause::Fetch => "the batch was being read",
-        Cause::Prep => "the batch was being decoded",
-        Cause::Starved => "its worker got no CPU",
-        Cause::Transfer => "the batch was on its way",
-        Cause::Preempted => "ready, but got no CPU",
-        Cause::Snapshot => "a checkpoint was copied",
-        Cause::Persist => "a checkpoint was written",
-        Cause::Peer => "another rank was not there",
-        Cause::Unknown => "nothing explains it",
-    }
 }

@@ -9,7 +9,7 @@ use crate::text::{clip, heading, ink, labelled, plain, right};
 use crate::theme::Theme;
 use ratatui::style::Style;
 use ratatui::text::Line;
-use stallscope_look::units;
+use stallscope_look::{meaning, units};
 
 /// Columns from which ranks, workers and files stand beside the ledger.
 const WIDE: usize = 120;
@@ -199,22 +199,6 @@ fn side_by_side(left: Page, right: Page, at: usize) -> Page {
         page.push(line);
     }
     page
-}
-
-const fn meaning(cause: stallscope_model::Cause) -> &'static str {
-    use stallscope_model::Cause;
-    match cause {
-        Cause::Compute => "own work, or the device's",
-        Cause::Fetch => "the batch was being read",
-        Cause::Prep => "the batch was being decoded",
-        Cause::Starved => "its worker got no CPU",
-        Cause::Transfer => "the batch was on its way",
-        Cause::Preempted => "ready, but got no CPU",
-        Cause::Snapshot => "a checkpoint was copied",
-        Cause::Persist => "a checkpoint was written",
-        Cause::Peer => "another rank was not there",
-        Cause::Unknown => "nothing explains it",
-    }
 }
 
 #[cfg(test)]
