@@ -1,0 +1,341 @@
+//! A committed checkpoint: opened, verified, read. Every byte on disk is foreign until its checksum fits.
+
+use crate::arena::lock;
+use crate::error::{Doing, Error, Result};
+use crate::files::open_plain;
+use crate::image::BLOCK;
+use crate::manifest::{Digest, MANIFEST, Manifest, Part, StoredTensor, part_name, read_sealed};
+use crate::pace::Pace;
+use crate::tensor::short;
+use memmap2::MmapMut;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+/// Threads that read: more than a disk needs, few beside a job.
+fn readers() -> usize {
+    thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 8))
+}
+
+/// A checkpoint whose manifest and parts are sound. What its chunks hold is checked when they are read.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    dir: PathBuf,
+    /// What its manifest says.
+    pub manifest: Manifest,
+    pub(crate) digest: Digest,
+    /// What each rank saved, by rank.
+    pub parts: Vec<Part>,
+}
+
+/// How thoroughly chunks are checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// By CRC: finds what a disk does to bytes.
+    Crc,
+    /// By CRC and BLAKE3: finds every change.
+    Full,
+}
+
+impl Checkpoint {
+    /// Opens the checkpoint in this folder: manifest, parts, and that every file is there in its length.
+    pub fn open(dir: &Path) -> Result<Checkpoint> {
+        if !dir.symlink_metadata().doing("open", dir)?.is_dir() {
+            return Err(Error::damaged(dir, "it is no folder"));
+        }
+        let path = dir.join(MANIFEST);
+        let (manifest, digest): (Manifest, _) = read_sealed(&path)?;
+        manifest.check(&path)?;
+        let mut parts = Vec::new();
+        for (rank, sealed) in manifest.parts.iter().enumerate() {
+            let path = dir.join(part_name(rank as u32));
+            let (part, found) = missing_is_damage(&path, open_part(dir, rank as u32))?;
+            if found != *sealed || part.save != manifest.save || part.world != manifest.world() {
+                return Err(Error::damaged(&path, "it belongs to another save"));
+            }
+            parts.push(part);
+        }
+        Ok(Checkpoint { dir: dir.to_owned(), manifest, digest, parts })
+    }
+
+    /// Its folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The name of its folder.
+    pub fn name(&self) -> String {
+        self.dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// The tensor of that name that a rank saved.
+    pub fn tensor(&self, rank: u32, name: &str) -> Option<&StoredTensor> {
+        self.parts.get(rank as usize)?.tensors.iter().find(|tensor| tensor.spec.name == name)
+    }
+
+    /// The caller's own bytes of a rank; none where it gave none.
+    pub fn user(&self, rank: u32) -> Result<Option<Vec<u8>>> {
+        let Some(user) = self.part(rank)?.user.as_ref() else { return Ok(None) };
+        let path = self.dir.join(&user.file);
+        let read = || -> Result<Vec<u8>> {
+            let file = open_plain(&path, false).doing("open", &path)?;
+            let mut bytes = Vec::new();
+            file.take(user.bytes + 1).read_to_end(&mut bytes).doing("read", &path)?;
+            Ok(bytes)
+        };
+        let bytes = missing_is_damage(&path, read())?;
+        if bytes.len() as u64 != user.bytes || Digest::of(&bytes) != user.blake3 {
+            return Err(Error::damaged(&path, "its hash does not fit its content"));
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Reads every byte and compares it with its checksums. `progress` is told, from any thread, how many bytes of how
+    /// many are done.
+    pub fn verify(&self, check: Check, progress: &(dyn Fn(u64, u64) + Sync)) -> Result<()> {
+        self.verify_paced(check, None, progress)
+    }
+
+    pub(crate) fn verify_paced(
+        &self,
+        check: Check,
+        pace: Option<&Pace>,
+        progress: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<()> {
+        let total = self.manifest_bytes();
+        let done = Mutex::new(0);
+        for part in &self.parts {
+            self.user(part.rank)?;
+            // What was just written is asked of the disk, not of the page cache.
+            self.chunks(part, pace, check, pace.is_some(), &|_| true, &|_, bytes| {
+                let mut done = lock(&done);
+                *done += bytes.len() as u64;
+                progress(*done, total);
+            })?;
+        }
+        Ok(())
+    }
+
+    fn manifest_bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.image_bytes).sum()
+    }
+
+    /// Reads tensors of a rank into memory, in parallel; each byte is checked (by CRC) before it gets there. An error
+    /// leaves some of the targets written.
+    ///
+    /// # Errors
+    /// An unknown name, or a target of another size than the tensor; damage.
+    ///
+    /// # Safety
+    /// Each pointer is writable for its number of bytes, nothing else touches them until this returns, and no two of
+    /// them overlap.
+    pub unsafe fn read_into(&self, rank: u32, targets: &[(&str, *mut u8, usize)]) -> Result<()> {
+        struct Target {
+            begin: u64,
+            end: u64,
+            to: *mut u8,
+        }
+        // SAFETY: the pointers are used for copies into disjoint ranges alone, as this function's contract allows from
+        // any thread for as long as it runs.
+        unsafe impl Sync for Target {}
+
+        let part = self.part(rank)?;
+        let tensors: HashMap<&str, &StoredTensor> =
+            part.tensors.iter().map(|tensor| (&*tensor.spec.name, tensor)).collect();
+        let mut wanted = Vec::new();
+        for &(name, to, bytes) in targets {
+            let refused = |why: String| Error::Refused(format!("{} {why}", self.name()));
+            let Some(tensor) = tensors.get(name) else {
+                return Err(refused(format!("has no tensor {:?} of rank {rank}", short(name))));
+            };
+            let has = tensor.spec.bytes()?;
+            if has != bytes as u64 {
+                let name = short(name);
+                return Err(refused(format!("has {has} bytes of tensor {name:?} and {bytes} are asked for")));
+            }
+            wanted.push(Target { begin: tensor.offset, end: tensor.offset + has, to });
+        }
+        wanted.retain(|target| target.begin < target.end);
+        wanted.sort_by_key(|target| target.begin);
+        // Tensors may overlap in a manifest made by an enemy; the search below wants ends in order too.
+        if wanted.windows(2).any(|two| two[0].end > two[1].begin) {
+            return Err(Error::damaged(&self.dir, "two of its tensors lie at the same place"));
+        }
+        let touching = |begin: u64, end: u64| {
+            let first = wanted.partition_point(|target| target.end <= begin);
+            wanted[first..].iter().take_while(move |target| target.begin < end)
+        };
+        let needed = |chunk: usize| {
+            let begin = chunk as u64 * part.chunk_bytes;
+            touching(begin, begin + part.chunk_len(chunk)).next().is_some()
+        };
+        self.chunks(part, None, Check::Crc, false, &needed, &|chunk, bytes| {
+            let chunk_begin = chunk as u64 * part.chunk_bytes;
+            let chunk_end = chunk_begin + bytes.len() as u64;
+            for target in touching(chunk_begin, chunk_end) {
+                let (begin, end) = (target.begin.max(chunk_begin), target.end.min(chunk_end));
+                let from = &bytes[(begin - chunk_begin) as usize..(end - chunk_begin) as usize];
+                // SAFETY: `begin - target.begin` and the length stay within the target; ranges of different chunks and
+                // of different targets are disjoint, so no two threads write the same byte.
+                unsafe {
+                    target
+                        .to
+                        .add((begin - target.begin) as usize)
+                        .copy_from_nonoverlapping(from.as_ptr(), from.len())
+                };
+            }
+        })
+    }
+
+    /// A rank's tensor as bytes.
+    pub fn read(&self, rank: u32, name: &str) -> Result<Vec<u8>> {
+        let bytes = self.tensor(rank, name).map_or(Ok(0), |tensor| tensor.spec.bytes())?;
+        let mut target = vec![0; bytes as usize];
+        // SAFETY: one vector of that many bytes, which nobody else knows of.
+        unsafe { self.read_into(rank, &[(name, target.as_mut_ptr(), target.len())])? };
+        Ok(target)
+    }
+
+    pub(crate) fn part(&self, rank: u32) -> Result<&Part> {
+        self.parts.get(rank as usize).ok_or_else(|| {
+            let world = self.parts.len();
+            Error::Refused(format!("{} was saved by {world} ranks and has no rank {rank}", self.name()))
+        })
+    }
+
+    /// Reads the chunks that are wanted, checks each, and hands it over; in parallel and in no order.
+    pub(crate) fn chunks(
+        &self,
+        part: &Part,
+        pace: Option<&Pace>,
+        check: Check,
+        direct: bool,
+        wanted: &(dyn Fn(usize) -> bool + Sync),
+        take: &(dyn Fn(usize, &[u8]) + Sync),
+    ) -> Result<()> {
+        let files: Vec<(PathBuf, File)> = part
+            .files
+            .iter()
+            .map(|stored| {
+                let path = self.dir.join(&stored.name);
+                let file = match open_plain(&path, direct) {
+                    Err(error) if direct && error.kind() == io::ErrorKind::InvalidInput => {
+                        open_plain(&path, false)
+                    }
+                    other => other,
+                };
+                let file = missing_is_damage(&path, file.doing("open", &path))?;
+                Ok((path, file))
+            })
+            .collect::<Result<_>>()?;
+        let next = AtomicUsize::new(0);
+        let failed: Mutex<Option<Error>> = Mutex::new(None);
+        let read_chunks = || -> Result<()> {
+            // A mapping is aligned to pages, as O_DIRECT wants it.
+            let mut buffer =
+                MmapMut::map_anon(part.chunk_bytes as usize).doing("map memory to read", &self.dir)?;
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(chunk) = part.chunks.get(at) else { return Ok(()) };
+                if !wanted(at) {
+                    continue;
+                }
+                let bytes = part.chunk_len(at);
+                if let Some(pace) = pace {
+                    pace.let_through(bytes);
+                }
+                let (path, file) = &files[chunk.file as usize];
+                let whole = bytes.next_multiple_of(BLOCK) as usize;
+                let found =
+                    read_up_to(file, &mut buffer[..whole], at as u64 * part.chunk_bytes, bytes as usize)
+                        .doing("read", path)?;
+                let bytes = &buffer[..bytes as usize];
+                let fits = found
+                    && crc32c::crc32c(bytes) == chunk.crc32c
+                    && (check == Check::Crc || Digest::of(bytes) == chunk.blake3);
+                if !fits {
+                    let what = if found {
+                        "does not hold what was saved"
+                    } else {
+                        "is missing: the file is cut short"
+                    };
+                    let begin = at as u64 * part.chunk_bytes;
+                    return Err(Error::damaged(path, format!("the chunk at byte {begin} {what}")));
+                }
+                take(at, bytes);
+            }
+        };
+        let work = || {
+            if let Err(error) = read_chunks() {
+                next.store(part.chunks.len(), Ordering::Relaxed);
+                lock(&failed).get_or_insert(error);
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..readers().min(part.chunks.len()) {
+                let _ = thread::Builder::new().name("ckpt-read".into()).spawn_scoped(scope, work);
+            }
+            work();
+        });
+        lock(&failed).take().map_or(Ok(()), Err)
+    }
+}
+
+/// Reads a rank's part, and that the files it names are there in the right length.
+pub(crate) fn open_part(dir: &Path, rank: u32) -> Result<(Part, Digest)> {
+    let path = dir.join(part_name(rank));
+    let (part, digest): (Part, _) = read_sealed(&path)?;
+    part.check(&path)?;
+    if part.rank != rank {
+        return Err(Error::damaged(&path, "it is of another rank"));
+    }
+    let chunked = part.files.iter().map(|file| (&file.name, part.image_bytes));
+    let user = part.user.iter().map(|user| (&user.file, user.bytes));
+    for (name, bytes) in chunked.chain(user) {
+        let path = dir.join(name);
+        let found = missing_is_damage(&path, path.symlink_metadata().doing("open", &path))?;
+        if !found.is_file() || found.len() != bytes {
+            let found =
+                if found.is_file() { format!("{} bytes", found.len()) } else { "no ordinary file".into() };
+            return Err(Error::damaged(&path, format!("it is {found} and was saved with {bytes} bytes")));
+        }
+    }
+    Ok((part, digest))
+}
+
+/// In a committed checkpoint a file that is not there, or no file, is damage; anything else may be passing.
+fn missing_is_damage<T>(path: &Path, result: Result<T>) -> Result<T> {
+    result.map_err(|error| match &error {
+        Error::Io { source, .. } => match source.kind() {
+            io::ErrorKind::NotFound => Error::damaged(path, "it is missing"),
+            io::ErrorKind::InvalidData | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
+                Error::damaged(path, "it is no ordinary file")
+            }
+            // O_NOFOLLOW's word for a symbolic link.
+            _ if source.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
+                Error::damaged(path, "it is a symbolic link")
+            }
+            _ => error,
+        },
+        _ => error,
+    })
+}
+
+/// Fills at least `needed` bytes; false where the file ends before.
+fn read_up_to(file: &File, buffer: &mut [u8], offset: u64, needed: usize) -> io::Result<bool> {
+    let mut filled = 0;
+    while filled < needed {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => return Ok(false),
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}

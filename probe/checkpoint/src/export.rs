@@ -1,0 +1,104 @@
+//! A checkpoint as one plain safetensors file, which anything reads.
+
+use crate::arena::lock;
+use crate::checkpoint::{Check, Checkpoint};
+use crate::error::{Doing, Error, Result};
+use crate::files::write_all;
+use crate::image::header;
+use crate::manifest::{Part, StoredTensor};
+use crate::tensor::short;
+use serde_json::{Map, json};
+use std::fs::File;
+use std::path::Path;
+use std::sync::Mutex;
+
+impl Checkpoint {
+    /// Writes the tensors of one rank, or of all, to a new safetensors file; every chunk is verified on the way. The file
+    /// appears whole or not at all.
+    ///
+    /// # Errors
+    /// The file is there already; damage; two ranks have a tensor of the same name: then name a rank.
+    pub fn export(&self, rank: Option<u32>, to: &Path) -> Result<()> {
+        if to.symlink_metadata().is_ok() {
+            return Err(Error::Refused(format!("{} is there already; name a new file", to.display())));
+        }
+        let parts = match rank {
+            Some(rank) => std::slice::from_ref(self.part(rank)?),
+            None => &self.parts[..],
+        };
+        let mut entries = Map::new();
+        let mut at = 0;
+        // By part and tensor: where it begins among the data.
+        let mut begins = Vec::new();
+        let mut tensors: Vec<_> = parts
+            .iter()
+            .enumerate()
+            .flat_map(|(part, of)| of.tensors.iter().map(move |tensor| (part, tensor)))
+            .collect();
+        tensors.sort_by_key(|(_, tensor)| std::cmp::Reverse(tensor.spec.dtype.bytes()));
+        for (part, tensor) in tensors {
+            let (spec, bytes) = (&tensor.spec, tensor.spec.bytes()?);
+            let entry =
+                json!({ "dtype": spec.dtype.name(), "shape": spec.shape, "data_offsets": [at, at + bytes] });
+            if entries.insert(spec.name.clone(), entry).is_some() {
+                let name = short(&spec.name);
+                return Err(Error::Refused(format!(
+                    "several ranks have a tensor {name:?}; export one rank at a time"
+                )));
+            }
+            begins.push((part, tensor, at));
+            at += bytes;
+        }
+        let head = header(&entries);
+        let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let file_name = to.file_name().unwrap_or_default().to_string_lossy();
+        let fresh = folder.join(format!(".{file_name}.{}", std::process::id()));
+        let written = self.write_export(&fresh, &head, &begins, parts);
+        let placed = written.and_then(|()| std::fs::rename(&fresh, to).doing("rename to", to));
+        if placed.is_err() {
+            let _ = std::fs::remove_file(&fresh);
+        }
+        placed
+    }
+
+    fn write_export(
+        &self,
+        fresh: &Path,
+        head: &[u8],
+        begins: &[(usize, &StoredTensor, u64)],
+        parts: &[Part],
+    ) -> Result<()> {
+        let file = File::create_new(fresh).doing("make", fresh)?;
+        write_all(&file, head, 0).doing("write", fresh)?;
+        let failed: Mutex<Option<Error>> = Mutex::new(None);
+        for (nth, part) in parts.iter().enumerate() {
+            let mut here: Vec<(u64, u64, u64)> = begins
+                .iter()
+                .filter(|(in_part, _, _)| *in_part == nth)
+                .map(|(_, tensor, at)| Ok((tensor.offset, tensor.offset + tensor.spec.bytes()?, *at)))
+                .collect::<Result<_>>()?;
+            here.retain(|(begin, end, _)| begin < end);
+            here.sort_unstable();
+            let chunk_bytes = part.chunk_bytes;
+            self.chunks(part, None, Check::Full, false, &|_| true, &|chunk, bytes| {
+                let (from, to) =
+                    (chunk as u64 * chunk_bytes, chunk as u64 * chunk_bytes + bytes.len() as u64);
+                for (begin, end, at) in &here {
+                    let (first, last) = ((*begin).max(from), (*end).min(to));
+                    if first >= last {
+                        continue;
+                    }
+                    let piece = &bytes[(first - from) as usize..(last - from) as usize];
+                    let place = head.len() as u64 + at + (first - begin);
+                    if let Err(error) = write_all(&file, piece, place).doing("write", fresh) {
+                        lock(&failed).get_or_insert(error);
+                    }
+                }
+            })?;
+        }
+        match lock(&failed).take() {
+            Some(error) => Err(error),
+            None => file.sync_all().doing("sync", fresh),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The few things that a save does to the file system, as a trait: tests make each of them fail.
+
+use crate::error::{Doing, Result};
+use rustix::fs::{self, Mode, OFlags};
+use std::fmt::Debug;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+/// What writes checkpoints. [`Disk`] is the real one.
+pub trait Files: Send + Sync + Debug {
+    /// Makes a folder, which must not be there yet.
+    fn create_dir(&self, path: &Path) -> io::Result<()>;
+    /// Makes a file, which must not be there yet, and opens it for writing past the page cache where that is
+    /// wanted and the file system can.
+    fn create(&self, path: &Path, direct: bool) -> io::Result<Box<dyn Out>>;
+    /// Renames; a file of the new name is replaced in one step.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Gives a file a second name.
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Makes what a folder lists durable.
+    fn sync_dir(&self, path: &Path) -> io::Result<()>;
+    /// Removes a file.
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+    /// Removes an empty folder.
+    fn remove_dir(&self, path: &Path) -> io::Result<()>;
+}
+
+/// A file being written.
+pub trait Out: Send + Sync + Debug {
+    /// Writes some of the bytes and says how many, as `pwrite` does. Where `direct`, address, length and offset are
+    /// multiples of 4096.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
+    /// Whether it writes past the page cache.
+    fn direct(&self) -> bool;
+    /// From now on through the page cache.
+    fn go_buffered(&self) -> io::Result<()>;
+    /// Sets its length.
+    fn set_len(&self, bytes: u64) -> io::Result<()>;
+    /// Makes its bytes durable.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// The file system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Disk;
+
+impl Files for Disk {
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        std::fs::create_dir(path)
+    }
+
+    fn create(&self, path: &Path, direct: bool) -> io::Result<Box<dyn Out>> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let open = |flags| fs::open(path, flags, Mode::from_raw_mode(0o666)).map(File::from);
+        if direct {
+            match open(flags | OFlags::DIRECT) {
+                Ok(file) => return Ok(Box::new(file)),
+                // Refused by tmpfs and some FUSE file systems, some of them after they have made the file.
+                Err(rustix::io::Errno::INVAL | rustix::io::Errno::OPNOTSUPP) => {
+                    let _ = std::fs::remove_file(path);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Box::new(open(flags)?))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::hard_link(from, to)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        match File::open(path)?.sync_all() {
+            // A file system that cannot sync folders has nothing to make durable there.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            other => other,
+        }
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_dir(path)
+    }
+}
+
+impl Out for File {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        FileExt::write_at(self, bytes, offset)
+    }
+
+    fn direct(&self) -> bool {
+        fs::fcntl_getfl(self).is_ok_and(|flags| flags.contains(OFlags::DIRECT))
+    }
+
+    fn go_buffered(&self) -> io::Result<()> {
+        let flags = fs::fcntl_getfl(self)?;
+        Ok(fs::fcntl_setfl(self, flags - OFlags::DIRECT)?)
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        File::set_len(self, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_all()
+    }
+}
+
+/// Writes all of it, however little a call takes. What O_DIRECT refuses (the odd end of a short write, a file system
+/// that accepts the flag and no write) goes through the page cache.
+pub(crate) fn write_all(out: &dyn Out, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    // Asked before: another thread that writes the same file may find out first.
+    let mut direct = out.direct();
+    while !bytes.is_empty() {
+        match out.write_at(bytes, offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                bytes = bytes.get(written..).unwrap_or_default();
+                offset += written as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput && direct => {
+                direct = false;
+                out.go_buffered()?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Makes a small file and makes it durable.
+pub(crate) fn write_small(files: &dyn Files, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let out = files.create(path, false)?;
+    write_all(&*out, bytes, 0)?;
+    out.sync()
+}
+
+/// A file that appears whole, durably, under a name that was free or is replaced in one step.
+pub(crate) fn put(files: &dyn Files, dir: &Path, name: &str, bytes: &[u8]) -> Result<()> {
+    let (fresh, path) = (dir.join(format!("{name}.tmp")), dir.join(name));
+    // What a killed process left is in nobody's way: only who holds the lock writes here, or the one rank.
+    let _ = files.remove_file(&fresh);
+    let out = files.create(&fresh, false).doing("make", &fresh)?;
+    write_all(&*out, bytes, 0).doing("write", &fresh)?;
+    out.sync().doing("sync", &fresh)?;
+    files.rename(&fresh, &path).doing("rename to", &path)?;
+    files.sync_dir(dir).doing("sync", dir)
+}
+
+/// Opens an ordinary file for reading that lies where it says: no link, device or pipe.
+pub(crate) fn open_plain(path: &Path, direct: bool) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = if direct { flags | OFlags::DIRECT } else { flags };
+    let file = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no ordinary file"));
+    }
+    Ok(file)
+}

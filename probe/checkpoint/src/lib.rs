@@ -1,0 +1,56 @@
+//! Checkpoints in two phases: tensors are copied into prepared memory in milliseconds, and written, committed, read back
+//! and collected in the background. A checkpoint that is called saved can be loaded, whatever was killed and when.
+//!
+//! ```no_run
+//! use stallscope_checkpoint::{Dtype, Options, Plan, Saver, Source, Store, TensorSpec};
+//! # fn main() -> Result<(), stallscope_checkpoint::Error> {
+//! let weights = vec![1.0_f32; 1024];
+//! let spec = TensorSpec { name: "weights".into(), dtype: Dtype::F32, shape: vec![1024] };
+//!
+//! let newest = Store::open("ckpts").newest_verified(&|_, _, _| {})?;
+//! let saver = Saver::open("ckpts".as_ref(), Options::default())?;
+//! let plan = Plan::of(vec![spec], &[])?;
+//! saver.prepare(&plan);
+//! // SAFETY: the vector outlives the fence and nobody writes to it before.
+//! let snapshot = unsafe { saver.snapshot(&plan, &[Source::Late(weights.as_ptr().cast())])? };
+//! snapshot.fence();
+//! saver.persist(snapshot, saver.ticket(123), b"position of the loader".to_vec())?;
+//! # Ok(()) }
+//! ```
+//!
+//! The parts: [`Saver`] saves, [`Store`] finds, verifies and collects, [`Checkpoint`] reads, [`interval`] says when to
+//! save. Format, guarantees and their reasons: docs/checkpoints.md.
+
+mod arena;
+mod checkpoint;
+mod copy;
+mod error;
+mod export;
+mod files;
+mod history;
+mod image;
+pub mod interval;
+mod locking;
+mod manifest;
+mod names;
+mod pace;
+mod persist;
+mod reuse;
+mod saver;
+mod snapshot;
+mod store;
+mod tensor;
+mod write;
+
+pub use checkpoint::{Check, Checkpoint};
+pub use error::{Error, Result};
+pub use files::{Disk, Files, Out};
+pub use history::History;
+pub use image::CHUNK_BYTES;
+pub use manifest::{Chunk, Digest, FORMAT, MANIFEST, Manifest, Part, StoredFile, StoredTensor, StoredUser};
+pub use names::Ticket;
+pub use pace::{Pace, Yielding};
+pub use saver::{Options, Outcome, Saved, Saver};
+pub use snapshot::{Plan, Snapshot, Source};
+pub use store::{Collected, Entry, LATEST, Newest, Passed, QUARANTINE, State, Store, mark_verified};
+pub use tensor::{Dtype, TensorSpec};

@@ -1,0 +1,278 @@
+//! What a checkpoint consists of, as its two kinds of JSON files say: a part a rank, and one manifest that commits all.
+
+use crate::error::{Doing, Error, Result};
+use crate::files::open_plain;
+use crate::image::BLOCK;
+use crate::tensor::TensorSpec;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde_json::value::RawValue;
+use std::collections::HashSet;
+use std::io::Read;
+use std::path::Path;
+
+/// Version of the format on disk. Readers refuse later ones.
+pub const FORMAT: u32 = 1;
+/// The file whose presence makes a folder a checkpoint.
+pub const MANIFEST: &str = "manifest.json";
+/// Largest JSON file that is read.
+const MOST_JSON: u64 = 256 << 20;
+/// Largest user state, in bytes.
+pub(crate) const MOST_USER_BYTES: u64 = 1 << 30;
+const MOST_RANKS: usize = 1 << 20;
+
+/// A BLAKE3 hash, in hexadecimal digits on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Digest(pub(crate) blake3::Hash);
+
+impl Digest {
+    pub(crate) fn of(bytes: &[u8]) -> Digest {
+        Digest(blake3::hash(bytes))
+    }
+
+    /// 64 hexadecimal digits.
+    pub fn hex(&self) -> String {
+        self.0.to_hex().to_string()
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&self.0.to_hex())
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Digest, D::Error> {
+        let hex = String::deserialize(from)?;
+        blake3::Hash::from_hex(&hex).map(Digest).map_err(|_| de::Error::custom("not a BLAKE3 hash"))
+    }
+}
+
+/// What commits a checkpoint: written last, when every part is durable.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Of this attempt to save; every part carries the same.
+    pub save: String,
+    /// Step of training.
+    pub step: u64,
+    /// One more than any other in the folder had when this was saved: the order in which checkpoints were made, whatever
+    /// their steps and clocks say.
+    pub sequence: u64,
+    /// When it was committed, in nanoseconds since 1970.
+    pub saved_wall_ns: u64,
+    /// What saved it: "stallscope 0.1.0".
+    pub tool: String,
+    /// Hash of each rank's part, by rank. As parts carry the hashes of all chunks, this seals every byte.
+    pub parts: Vec<Digest>,
+    /// Of all ranks' tensors with their headers.
+    pub image_bytes: u64,
+    /// Of these, written by this save.
+    pub written_bytes: u64,
+    /// Of these, on disk already and linked.
+    pub reused_bytes: u64,
+}
+
+/// What one rank saved.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Part {
+    /// The manifest's.
+    pub save: String,
+    /// Step of training.
+    pub step: u64,
+    /// Whose part it is.
+    pub rank: u32,
+    /// Of how many.
+    pub world: u32,
+    /// Its tensors, in the caller's order.
+    pub tensors: Vec<StoredTensor>,
+    /// Length of the image: safetensors header and tensors.
+    pub image_bytes: u64,
+    /// Length of every chunk but the last.
+    pub chunk_bytes: u64,
+    /// Files that hold chunks. A chunk lies at the same place in its file as in the image; what a file lacks is a hole.
+    pub files: Vec<StoredFile>,
+    /// In the image's order.
+    pub chunks: Vec<Chunk>,
+    /// What the caller added.
+    pub user: Option<StoredUser>,
+    /// Bytes of chunks that this save wrote.
+    pub written_bytes: u64,
+    /// Bytes of chunks that were on disk already.
+    pub reused_bytes: u64,
+}
+
+/// A tensor in an image.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StoredTensor {
+    /// What it is.
+    #[serde(flatten)]
+    pub spec: TensorSpec,
+    /// Where it begins in the image, in bytes.
+    pub offset: u64,
+}
+
+/// A file of chunks in the folder of the checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredFile {
+    /// Its name there.
+    pub name: String,
+    /// Bytes of chunks that were written to it, by whichever save.
+    pub stored_bytes: u64,
+    /// Whether an earlier checkpoint's file lies here under a second name (a hard link).
+    pub linked: bool,
+}
+
+/// A piece of an image.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Chunk {
+    /// Index into the part's files.
+    pub file: u32,
+    /// Castagnoli CRC of its bytes.
+    pub crc32c: u32,
+    /// BLAKE3 of its bytes.
+    pub blake3: Digest,
+}
+
+/// The caller's own bytes: random number generators, the loader's position, whatever else.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StoredUser {
+    /// Its file in the folder of the checkpoint.
+    pub file: String,
+    /// Length.
+    pub bytes: u64,
+    /// Of its bytes.
+    pub blake3: Digest,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Sealed<'a> {
+    format: u32,
+    blake3: Digest,
+    #[serde(borrow)]
+    content: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct Versioned {
+    format: u32,
+}
+
+/// JSON that carries the hash of its content; with that hash.
+pub(crate) fn seal(content: &impl Serialize) -> (Vec<u8>, Digest) {
+    let sealed = serde_json::to_string(content).and_then(RawValue::from_string).and_then(|content| {
+        let blake3 = Digest::of(content.get().as_bytes());
+        let mut bytes = serde_json::to_vec(&Sealed { format: FORMAT, blake3, content: &content })?;
+        bytes.push(b'\n');
+        Ok((bytes, blake3))
+    });
+    sealed.expect("strings, numbers and lists are always JSON")
+}
+
+/// The content, if it is what was sealed; with its hash. `path` is for messages.
+pub(crate) fn unseal<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<(T, Digest)> {
+    let damaged = |what: &str| Error::damaged(path, what);
+    let Versioned { format } =
+        serde_json::from_slice(bytes).map_err(|_| damaged("it is cut short or was written over"))?;
+    if format != FORMAT {
+        let path = path.display();
+        return Err(Error::Refused(format!(
+            "{path} has format {format} and this stallscope reads format {FORMAT}; use the version that saved it"
+        )));
+    }
+    let sealed: Sealed<'_> =
+        serde_json::from_slice(bytes).map_err(|_| damaged("it is cut short or was written over"))?;
+    let found = Digest::of(sealed.content.get().as_bytes());
+    if found != sealed.blake3 {
+        return Err(damaged("its hash does not fit its content"));
+    }
+    let content = serde_json::from_str(sealed.content.get())
+        .map_err(|error| damaged(&format!("its content is not what this format has: {error}")))?;
+    Ok((content, found))
+}
+
+pub(crate) fn read_sealed<T: DeserializeOwned>(path: &Path) -> Result<(T, Digest)> {
+    let file = open_plain(path, false).doing("open", path)?;
+    let mut bytes = Vec::new();
+    file.take(MOST_JSON + 1).read_to_end(&mut bytes).doing("read", path)?;
+    if bytes.len() as u64 > MOST_JSON {
+        return Err(Error::damaged(path, "it is larger than any manifest"));
+    }
+    unseal(path, &bytes)
+}
+
+/// The file of a rank's part.
+pub(crate) fn part_name(rank: u32) -> String {
+    format!("rank-{rank}.json")
+}
+
+/// Whether a file of a checkpoint may have this name: one plain component, so that nothing outside can be named.
+fn is_plain(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    (1..=255).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(fits)
+}
+
+impl Manifest {
+    /// How many ranks saved it.
+    pub fn world(&self) -> u32 {
+        self.parts.len() as u32
+    }
+
+    pub(crate) fn check(&self, path: &Path) -> Result<()> {
+        if self.parts.is_empty() || self.parts.len() > MOST_RANKS {
+            return Err(Error::damaged(path, "it names no rank, or more than there can be"));
+        }
+        Ok(())
+    }
+}
+
+impl Part {
+    /// The part's fields taken together: whatever a file says, what passes here can be read without surprise.
+    pub(crate) fn check(&self, path: &Path) -> Result<()> {
+        let damaged = |what: &str| Err(Error::damaged(path, what));
+        if !self.chunk_bytes.is_multiple_of(BLOCK) || !(BLOCK..=64 << 20).contains(&self.chunk_bytes) {
+            return damaged("its chunks have a size that none has");
+        }
+        if self.image_bytes > i64::MAX as u64 / 2 {
+            return damaged("its image is larger than any memory");
+        }
+        if self.chunks.len() as u64 != self.image_bytes.div_ceil(self.chunk_bytes) {
+            return damaged("the number of its chunks does not fit its size");
+        }
+        if self.chunks.iter().any(|chunk| chunk.file as usize >= self.files.len()) {
+            return damaged("a chunk lies in a file that it does not name");
+        }
+        let user = self.user.iter().map(|user| &user.file);
+        let mut names = HashSet::new();
+        if !self
+            .files
+            .iter()
+            .map(|file| &file.name)
+            .chain(user)
+            .all(|name| is_plain(name) && names.insert(name))
+        {
+            return damaged("it names a file as none is named");
+        }
+        if self.user.as_ref().is_some_and(|user| user.bytes > MOST_USER_BYTES) {
+            return damaged("its user state is larger than any");
+        }
+        let mut names = HashSet::new();
+        let mut left = self.image_bytes;
+        for tensor in &self.tensors {
+            let bytes = tensor.spec.bytes().map_err(|error| Error::damaged(path, error.to_string()))?;
+            let inside = tensor.offset.checked_add(bytes).is_some_and(|end| end <= self.image_bytes);
+            // Together they are no more than the image, so that nothing that is made of them is larger either.
+            match left.checked_sub(bytes) {
+                Some(rest) if inside && names.insert(&tensor.spec.name) => left = rest,
+                _ => return damaged("its tensors do not fit its image"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of that chunk.
+    pub(crate) fn chunk_len(&self, chunk: usize) -> u64 {
+        let begin = chunk as u64 * self.chunk_bytes;
+        self.chunk_bytes.min(self.image_bytes.saturating_sub(begin))
+    }
+}

@@ -1,0 +1,279 @@
+//! The second phase: a snapshot on its way to disk, and the order in which it gets there (docs/checkpoints.md).
+
+use crate::checkpoint::{Check, Checkpoint, open_part};
+use crate::error::{Doing, Error, Result};
+use crate::files::{put, write_small};
+use crate::image::CHUNK_BYTES;
+use crate::manifest::{Digest, MANIFEST, Manifest, Part, StoredTensor, StoredUser, part_name, seal};
+use crate::names::Ticket;
+use crate::reuse::Base;
+use crate::saver::{Outcome, Saved, Shared};
+use crate::snapshot::Snapshot;
+use crate::store::{LATEST, Store, mark_verified, remove};
+use crate::write::Writing;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A save that was asked for.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub(crate) snapshot: Snapshot,
+    pub(crate) ticket: Ticket,
+    pub(crate) user: Vec<u8>,
+}
+
+/// How often ranks look for each other's files.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Threads that write. Each hashes a chunk and then waits for the disk: four keep a disk busy while cores are few.
+const WRITERS: usize = 4;
+
+/// Writes one save after the other.
+#[derive(Debug)]
+pub(crate) struct Persist<'a> {
+    shared: &'a Shared,
+    /// The newest checkpoint known to be committed.
+    base: Option<Base>,
+    /// A part of this rank that becomes the base when rank 0 has committed it.
+    awaiting: Option<Base>,
+    /// Folders of saves given up that could not be removed: a rank that had not heard of it wrote there still.
+    given_up: Vec<PathBuf>,
+}
+
+impl<'a> Persist<'a> {
+    pub(crate) fn new(shared: &'a Shared, base: Option<Base>) -> Persist<'a> {
+        Persist { shared, base, awaiting: None, given_up: Vec::new() }
+    }
+
+    fn is_coordinator(&self) -> bool {
+        self.shared.options.rank == 0
+    }
+
+    pub(crate) fn save(&mut self, task: Task) {
+        let ticket = task.ticket.clone();
+        let dir = self.shared.dir.join(&ticket.name);
+        // What panics would take the thread with it, and all later saves: it is told as what it is, a failed save.
+        let saving = std::panic::AssertUnwindSafe(|| {
+            self.adopt();
+            self.remove_given_up();
+            self.find_folder(&dir)?;
+            let saved = self.try_save(task, &dir);
+            if let Err(error) = &saved {
+                self.give_up(&dir, error);
+            }
+            saved
+        });
+        let result = std::panic::catch_unwind(saving)
+            .unwrap_or_else(|_| Err(Error::Refused("saving failed by an error in stallscope itself".into())));
+        let committed = result.as_ref().is_ok_and(|saved| saved.committed);
+        self.shared.tell(Outcome { ticket: ticket.clone(), result }, true);
+        if committed {
+            self.shared.alive();
+            self.look_after(&ticket, &dir);
+        }
+    }
+
+    /// Nobody waits for the rest of a save that failed: rank 0 takes its folder away, another rank says why there.
+    fn give_up(&mut self, dir: &Path, error: &Error) {
+        if self.is_coordinator() {
+            self.given_up.push(dir.to_owned());
+            self.remove_given_up();
+        } else {
+            let said = dir.join(failed_name(self.shared.options.rank));
+            let _ = write_small(&*self.shared.files, &said, error.to_string().as_bytes());
+        }
+    }
+
+    fn try_save(&mut self, task: Task, dir: &Path) -> Result<Saved> {
+        let begun = Instant::now();
+        let (part, digest) = self.write_part(&task, dir)?;
+        let write_ns = begun.elapsed().as_nanos() as u64;
+        // The arena is free again while the others are waited for.
+        let Task { ticket, snapshot, .. } = task;
+        drop(snapshot);
+        let mut saved = Saved {
+            committed: false,
+            image_bytes: part.image_bytes,
+            written_bytes: part.written_bytes,
+            reused_bytes: part.reused_bytes,
+            write_ns,
+            commit_ns: 0,
+        };
+        if !self.is_coordinator() {
+            self.awaiting = Some(Base { dir: dir.to_owned(), part });
+            return Ok(saved);
+        }
+        let parts = self.all_parts(&ticket, dir, &part, digest)?;
+        self.commit(&ticket, dir, parts)?;
+        self.base = Some(Base { dir: dir.to_owned(), part });
+        saved.committed = true;
+        saved.commit_ns = begun.elapsed().as_nanos() as u64 - write_ns;
+        Ok(saved)
+    }
+
+    fn remove_given_up(&mut self) {
+        let files = &*self.shared.files;
+        self.given_up.retain(|dir| remove(files, dir).is_err());
+    }
+
+    /// Makes the folder, which is nobody else's then; or waits for rank 0 to have made it.
+    fn find_folder(&self, dir: &Path) -> Result<()> {
+        if self.is_coordinator() {
+            return self.shared.files.create_dir(dir).doing("make", dir);
+        }
+        self.wait_for(dir, || Ok(dir.is_dir().then_some(())))
+    }
+
+    fn adopt(&mut self) {
+        if let Some(base) = self.awaiting.take_if(|base| base.dir.join(MANIFEST).exists()) {
+            self.base = Some(base);
+        }
+    }
+
+    fn write_part(&self, task: &Task, dir: &Path) -> Result<(Part, Digest)> {
+        let Shared { files, options, .. } = self.shared;
+        let layout = &task.snapshot.plan.0;
+        let writing = Writing {
+            files: &**files,
+            dir,
+            rank: options.rank,
+            base: self.base.as_ref(),
+            pace: &self.shared.pace,
+            threads: WRITERS,
+            stop: &self.shared.stop,
+        };
+        let written = writing.image(layout, task.snapshot.image())?;
+        let user = if task.user.is_empty() {
+            None
+        } else {
+            let file = format!("user-{}.bin", options.rank);
+            let path = dir.join(&file);
+            write_small(&**files, &path, &task.user).doing("write", &path)?;
+            Some(StoredUser { file, bytes: task.user.len() as u64, blake3: Digest::of(&task.user) })
+        };
+        let tensor = |(spec, offset): &(_, u64)| StoredTensor { spec: Clone::clone(spec), offset: *offset };
+        let part = Part {
+            save: task.ticket.save.clone(),
+            step: task.ticket.step,
+            rank: options.rank,
+            world: options.world,
+            tensors: layout.tensors.iter().map(tensor).collect(),
+            image_bytes: layout.bytes,
+            chunk_bytes: CHUNK_BYTES,
+            files: written.files,
+            chunks: written.chunks,
+            user,
+            written_bytes: written.written_bytes,
+            reused_bytes: written.reused_bytes,
+        };
+        let (bytes, digest) = seal(&part);
+        // Names of shards before the part that names them.
+        files.sync_dir(dir).doing("sync", dir)?;
+        put(&**files, dir, &part_name(options.rank), &bytes)?;
+        Ok((part, digest))
+    }
+
+    /// The parts of all ranks, once they are there and sound.
+    fn all_parts(&self, ticket: &Ticket, dir: &Path, own: &Part, digest: Digest) -> Result<Parts> {
+        let mut parts = Parts { digests: vec![digest], image_bytes: own.image_bytes, ..Parts::default() };
+        (parts.written_bytes, parts.reused_bytes) = (own.written_bytes, own.reused_bytes);
+        for rank in 1..self.shared.options.world {
+            let (part, digest) = self.wait_for(&dir.join(part_name(rank)), || {
+                let failed = dir.join(failed_name(rank));
+                if failed.exists() {
+                    let why = std::fs::read_to_string(&failed).unwrap_or_default();
+                    return Err(Error::Refused(format!("rank {rank} could not save its part: {why}")));
+                }
+                match open_part(dir, rank) {
+                    Err(error) if error.is_not_found() => Ok(None),
+                    other => other.map(Some),
+                }
+            })?;
+            let of_this =
+                (&part.save, part.step, part.world) == (&ticket.save, ticket.step, self.shared.options.world);
+            if !of_this {
+                return Err(Error::Refused(format!("rank {rank} saved something else than {}", ticket.name)));
+            }
+            parts.digests.push(digest);
+            parts.image_bytes += part.image_bytes;
+            parts.written_bytes += part.written_bytes;
+            parts.reused_bytes += part.reused_bytes;
+        }
+        Ok(parts)
+    }
+
+    /// Polls until there is something; what is waited for is named where it does not come.
+    fn wait_for<T>(&self, path: &Path, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+        let begun = Instant::now();
+        loop {
+            if let Some(found) = look()? {
+                return Ok(found);
+            }
+            let patience = self.shared.options.patience;
+            if self.shared.stop.load(Ordering::Relaxed) || begun.elapsed() > patience {
+                return Err(Error::Refused(format!(
+                    "{} did not appear within {} s; is that folder shared by all ranks, and do all of them run?",
+                    path.display(),
+                    patience.as_secs()
+                )));
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    fn commit(&self, ticket: &Ticket, dir: &Path, parts: Parts) -> Result<()> {
+        let Shared { files, dir: root, .. } = self.shared;
+        let manifest = Manifest {
+            save: ticket.save.clone(),
+            step: ticket.step,
+            sequence: ticket.sequence,
+            saved_wall_ns: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64,
+            tool: concat!("stallscope ", env!("CARGO_PKG_VERSION")).into(),
+            parts: parts.digests,
+            image_bytes: parts.image_bytes,
+            written_bytes: parts.written_bytes,
+            reused_bytes: parts.reused_bytes,
+        };
+        // The folder's own name must be durable before what makes it a checkpoint.
+        files.sync_dir(root).doing("sync", root)?;
+        put(&**files, dir, MANIFEST, &seal(&manifest).0)?;
+        // From here on it is saved. A `latest` that can't be moved costs whoever reads that file, not the checkpoint.
+        let _ = put(&**files, root, LATEST, format!("{}\n", ticket.name).as_bytes());
+        Ok(())
+    }
+
+    /// After the commit: reads it back, and collects what that makes dispensable.
+    fn look_after(&mut self, ticket: &Ticket, dir: &Path) {
+        let store = Store::open(&self.shared.dir);
+        let read_back = Checkpoint::open(dir).and_then(|checkpoint| {
+            checkpoint.verify_paced(Check::Crc, Some(&self.shared.pace), &|_, _| {})?;
+            mark_verified(&checkpoint);
+            Ok(())
+        });
+        let kept = read_back.and_then(|()| match self.shared.options.keep {
+            Some(keep) => store.collect_committed(&*self.shared.files, keep, false).map(drop),
+            None => Ok(()),
+        });
+        let Err(error) = kept else { return };
+        if error.is_damage() {
+            // The next save's unchanged chunks must not rest on it.
+            self.base = None;
+            let _ = store.quarantine(&ticket.name, &error.to_string());
+        }
+        self.shared.tell(Outcome { ticket: ticket.clone(), result: Err(error) }, false);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Parts {
+    digests: Vec<Digest>,
+    image_bytes: u64,
+    written_bytes: u64,
+    reused_bytes: u64,
+}
+
+fn failed_name(rank: u32) -> PathBuf {
+    format!("failed-{rank}.txt").into()
+}

@@ -1,0 +1,313 @@
+//! A folder of checkpoints: what is in it, which of them is the newest that can be trusted, what may go.
+
+use crate::checkpoint::{Check, Checkpoint};
+use crate::error::{Doing, Error, Result};
+use crate::files::{Disk, Files, open_plain, put, write_small};
+use crate::locking::Lock;
+use crate::manifest::{Digest, MANIFEST, Manifest, read_sealed};
+use crate::names;
+use std::collections::HashSet;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Where checkpoints go that turned out bad.
+pub const QUARANTINE: &str = "quarantine";
+/// The file that names the newest checkpoint. Restoring never trusts it.
+pub const LATEST: &str = "latest";
+/// Holds the hash of the manifest whose checkpoint was read back whole.
+const VERIFIED: &str = "verified";
+
+/// A folder of checkpoints, for reading. The folder need not exist yet.
+#[derive(Clone, Debug)]
+pub struct Store {
+    dir: PathBuf,
+}
+
+/// A folder `step-…` in it.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// Step of training, by its name.
+    pub step: u64,
+    /// Which attempt to save this step it is, from 1, by its name.
+    pub attempt: u64,
+    /// What is known of it.
+    pub state: State,
+    /// What commits it, where that is sound.
+    pub manifest: Option<Manifest>,
+}
+
+/// What is known of a checkpoint without reading all of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Committed, and read back whole since.
+    Verified,
+    /// Committed.
+    Committed,
+    /// Never committed: a save under way, or one that was killed.
+    Incomplete,
+    /// Committed, and not what was saved, or not readable just now: the reason.
+    Bad(String),
+}
+
+/// A checkpoint that was passed over.
+#[derive(Clone, Debug)]
+pub struct Passed {
+    /// Its folder's name.
+    pub name: String,
+    /// What is wrong with it.
+    pub reason: String,
+    /// Where it was moved to; none where it stays (it could not be read just now, or not moved).
+    pub moved_to: Option<PathBuf>,
+}
+
+/// What looking for the newest good checkpoint came to.
+#[derive(Clone, Debug, Default)]
+pub struct Newest {
+    /// The newest that verifies; none when there is none.
+    pub checkpoint: Option<Checkpoint>,
+    /// Those that were newer and did not.
+    pub passed: Vec<Passed>,
+}
+
+/// What a collection removed, or would remove.
+#[derive(Clone, Debug, Default)]
+pub struct Collected {
+    /// Committed checkpoints beyond those to be kept.
+    pub removed: Vec<String>,
+    /// Remains of saves that were never committed.
+    pub leftovers: Vec<String>,
+}
+
+impl Store {
+    /// The checkpoints in this folder.
+    pub fn open(dir: impl Into<PathBuf>) -> Store {
+        Store { dir: dir.into() }
+    }
+
+    /// The folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What is there, newest first: in the order in which they were committed, then those never committed.
+    pub fn list(&self) -> Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        let listed = match std::fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(entries),
+            other => other.doing("list", &self.dir)?,
+        };
+        for entry in listed {
+            let entry = entry.doing("list", &self.dir)?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str() else { continue };
+            let Some((step, attempt)) = names::parse(name) else { continue };
+            // Never through a link: what it leads to is not ours to read or remove.
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let no_folder = (State::Bad("it is no folder".into()), None);
+            let (state, manifest) = if is_folder { self.state(name) } else { no_folder };
+            entries.push(Entry { name: name.into(), step, attempt, state, manifest });
+        }
+        entries.sort_by_key(|entry| {
+            let committed = entry.manifest.as_ref().map(|manifest| manifest.sequence);
+            // Unreadable ones are tried by their step, before what is older by both.
+            std::cmp::Reverse((
+                entry.state != State::Incomplete,
+                committed.is_none(),
+                committed,
+                entry.step,
+                entry.attempt,
+            ))
+        });
+        Ok(entries)
+    }
+
+    fn state(&self, name: &str) -> (State, Option<Manifest>) {
+        let path = self.dir.join(name).join(MANIFEST);
+        match read_sealed::<Manifest>(&path) {
+            Ok((manifest, digest)) => {
+                let verified = is_marked_verified(&self.dir.join(name), &digest);
+                (if verified { State::Verified } else { State::Committed }, Some(manifest))
+            }
+            Err(error) if error.is_not_found() => (State::Incomplete, None),
+            Err(error) => (State::Bad(error.to_string()), None),
+        }
+    }
+
+    /// The checkpoint of that folder name, or of that step (its newest): "step-000000123", "123", "latest".
+    pub fn checkpoint(&self, which: &str) -> Result<Checkpoint> {
+        let entries = self.list()?;
+        let committed = || entries.iter().filter(|entry| entry.state != State::Incomplete);
+        let found = match (which, which.parse::<u64>()) {
+            ("latest", _) => committed().next(),
+            (_, Ok(step)) => committed().find(|entry| entry.step == step),
+            (name, _) => committed().find(|entry| entry.name == name),
+        };
+        let Some(found) = found else {
+            let there: Vec<&str> = committed().map(|entry| &*entry.name).take(8).collect();
+            let there = if there.is_empty() { "no checkpoint".into() } else { there.join(", ") };
+            let dir = self.dir.display();
+            return Err(Error::Refused(format!("{dir} has no checkpoint {which:?}; there is {there}")));
+        };
+        Checkpoint::open(&self.dir.join(&found.name))
+    }
+
+    /// Verifies from the newest to the oldest until one is good. Those found damaged on the way are moved to the folder
+    /// `quarantine`, with a file `reason.txt`; those that can't be read just now are passed over. `progress` is told the
+    /// name, the bytes done and all bytes, from any thread.
+    ///
+    /// One process at a time: with several ranks, rank 0 looks and tells the others the name.
+    pub fn newest_verified(&self, progress: &(dyn Fn(&str, u64, u64) + Sync)) -> Result<Newest> {
+        let mut newest = Newest::default();
+        for entry in self.list()?.into_iter().filter(|entry| entry.state != State::Incomplete) {
+            let dir = self.dir.join(&entry.name);
+            let verified = Checkpoint::open(&dir).and_then(|checkpoint| {
+                checkpoint.verify(Check::Full, &|done, all| progress(&entry.name, done, all))?;
+                Ok(checkpoint)
+            });
+            match verified {
+                Ok(checkpoint) => {
+                    mark_verified(&checkpoint);
+                    newest.checkpoint = Some(checkpoint);
+                    break;
+                }
+                // Collected by the job that saves here.
+                Err(_) if !dir.exists() => {}
+                Err(error) => {
+                    let moved_to = error
+                        .is_damage()
+                        .then(|| self.quarantine(&entry.name, &error.to_string()).ok())
+                        .flatten();
+                    newest.passed.push(Passed { name: entry.name, reason: error.to_string(), moved_to });
+                }
+            }
+        }
+        Ok(newest)
+    }
+
+    pub(crate) fn quarantine(&self, name: &str, reason: &str) -> Result<PathBuf> {
+        let aside = self.dir.join(QUARANTINE);
+        match std::fs::create_dir(&aside) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            other => other.doing("make", &aside)?,
+        }
+        // A folder that is there already is never replaced: it has files.
+        let to = (1..1000)
+            .map(|attempt| aside.join(if attempt == 1 { name.into() } else { format!("{name}-{attempt}") }))
+            .find(|to| std::fs::rename(self.dir.join(name), to).is_ok())
+            .ok_or_else(|| Error::Refused(format!("cannot move {name} to {}", aside.display())))?;
+        let _ = std::fs::write(to.join("reason.txt"), format!("{reason}\n"));
+        let _ = Disk.sync_dir(&aside).and_then(|()| Disk.sync_dir(&self.dir));
+        let newest = self.list()?.into_iter().find(|entry| entry.state != State::Incomplete);
+        let _ = newest.map(|newest| put(&Disk, &self.dir, LATEST, format!("{}\n", newest.name).as_bytes()));
+        Ok(to)
+    }
+
+    /// What was set aside: names and reasons.
+    pub fn quarantined(&self) -> Vec<(String, String)> {
+        let aside = self.dir.join(QUARANTINE);
+        let listed = std::fs::read_dir(&aside).into_iter().flatten().flatten();
+        let mut found: Vec<(String, String)> = listed
+            .map(|entry| {
+                let mut reason = Vec::new();
+                let read = open_plain(&entry.path().join("reason.txt"), false)
+                    .and_then(|file| file.take(4096).read_to_end(&mut reason));
+                let reason = String::from_utf8_lossy(&reason).trim().to_owned();
+                let name = entry.file_name().to_string_lossy().into_owned();
+                (name, if read.is_ok() { reason } else { "no reason is noted".into() })
+            })
+            .collect();
+        found.sort();
+        found
+    }
+
+    /// Removes committed checkpoints that are older than the `keep` newest verified ones, and, where no job saves here,
+    /// what saves that were killed left behind. Nothing goes before `keep` newer ones have been read back whole: run
+    /// `verify` first. With `dry_run` it only says what it would remove.
+    pub fn collect(&self, keep: usize, dry_run: bool) -> Result<Collected> {
+        let mut collected = self.collect_committed(&Disk, keep, dry_run)?;
+        if let Ok(_lock) = Lock::take(&self.dir) {
+            collected.leftovers = self.remove_leftovers(&Disk, dry_run)?;
+        }
+        Ok(collected)
+    }
+
+    pub(crate) fn collect_committed(
+        &self,
+        files: &dyn Files,
+        keep: usize,
+        dry_run: bool,
+    ) -> Result<Collected> {
+        let mut collected = Collected::default();
+        let mut verified = 0;
+        for entry in self.list()? {
+            match entry.state {
+                State::Verified if verified < keep.max(1) => verified += 1,
+                State::Verified | State::Committed if verified >= keep.max(1) => {
+                    if !dry_run {
+                        remove(files, &self.dir.join(&entry.name))?;
+                    }
+                    collected.removed.push(entry.name);
+                }
+                _ => {}
+            }
+        }
+        Ok(collected)
+    }
+
+    /// Only under the lock: else it would take the folder of a save under way.
+    pub(crate) fn remove_leftovers(&self, files: &dyn Files, dry_run: bool) -> Result<Vec<String>> {
+        let incomplete = self.list()?.into_iter().filter(|entry| entry.state == State::Incomplete);
+        let names: Vec<String> = incomplete.map(|entry| entry.name).collect();
+        if !dry_run {
+            for name in &names {
+                remove(files, &self.dir.join(name))?;
+            }
+        }
+        Ok(names)
+    }
+
+    pub(crate) fn taken_names(&self) -> Result<(HashSet<String>, u64)> {
+        let entries = self.list()?;
+        let sequence = entries.iter().filter_map(|entry| Some(entry.manifest.as_ref()?.sequence)).max();
+        Ok((entries.into_iter().map(|entry| entry.name).collect(), sequence.unwrap_or(0)))
+    }
+}
+
+/// Removes a checkpoint, first what commits it: a collection that is killed leaves remains, never half a checkpoint.
+/// Follows no link, and enters no folder inside: we make none.
+pub(crate) fn remove(files: &dyn Files, dir: &Path) -> Result<()> {
+    let gone = |result: std::io::Result<()>| match result {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    };
+    let manifest = dir.join(MANIFEST);
+    gone(files.remove_file(&manifest)).doing("remove", &manifest)?;
+    // Or a power cut could bring the manifest back without what it names.
+    gone(files.sync_dir(dir)).doing("sync", dir)?;
+    let listed = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        other => other.doing("list", dir)?,
+    };
+    for entry in listed {
+        let path = entry.doing("list", dir)?.path();
+        gone(files.remove_file(&path)).doing("remove", &path)?;
+    }
+    gone(files.remove_dir(dir)).doing("remove", dir)
+}
+
+fn is_marked_verified(dir: &Path, digest: &Digest) -> bool {
+    let path = dir.join(VERIFIED);
+    let is_file = path.symlink_metadata().is_ok_and(|found| found.is_file() && found.len() < 100);
+    is_file && std::fs::read_to_string(path).is_ok_and(|text| text.trim() == digest.hex())
+}
+
+/// Notes that a checkpoint was read back whole. No harm when that fails or is lost: it will be read once more.
+pub fn mark_verified(checkpoint: &Checkpoint) {
+    if !is_marked_verified(checkpoint.dir(), &checkpoint.digest) {
+        let path = checkpoint.dir().join(VERIFIED);
+        let _ = std::fs::remove_file(&path);
+        let _ = write_small(&Disk, &path, format!("{}\n", checkpoint.digest.hex()).as_bytes());
+    }
+}

@@ -1,0 +1,184 @@
+//! Writes a snapshot's image: hashed, compared with the last checkpoint, in large writes past the page cache.
+
+use crate::arena::lock;
+use crate::error::{Doing, Error, Result};
+use crate::files::{Files, Out, write_all};
+use crate::image::{BLOCK, CHUNK_BYTES, Layout};
+use crate::manifest::{Chunk, Digest, StoredFile};
+use crate::pace::Pace;
+use crate::reuse::{Base, Fate, Reuse};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::thread;
+
+/// What an image became on disk.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(crate) files: Vec<StoredFile>,
+    pub(crate) chunks: Vec<Chunk>,
+    pub(crate) written_bytes: u64,
+    pub(crate) reused_bytes: u64,
+}
+
+/// Where and how an image is written.
+#[derive(Debug)]
+pub(crate) struct Writing<'a> {
+    pub(crate) files: &'a dyn Files,
+    pub(crate) dir: &'a Path,
+    pub(crate) rank: u32,
+    pub(crate) base: Option<&'a Base>,
+    pub(crate) pace: &'a Pace,
+    pub(crate) threads: usize,
+    pub(crate) stop: &'a AtomicBool,
+}
+
+/// A file that is made when its first chunk comes.
+struct Lazy<'a> {
+    writing: &'a Writing<'a>,
+    name: String,
+    out: OnceLock<Box<dyn Out>>,
+    making: Mutex<()>,
+}
+
+impl<'a> Lazy<'a> {
+    fn new(writing: &'a Writing<'a>, name: String) -> Lazy<'a> {
+        Lazy { writing, name, out: OnceLock::new(), making: Mutex::new(()) }
+    }
+
+    fn out(&self) -> Result<&dyn Out> {
+        if self.out.get().is_none() {
+            let _one = lock(&self.making);
+            if self.out.get().is_none() {
+                let path = self.writing.dir.join(&self.name);
+                let out = self.writing.files.create(&path, true).doing("make", &path)?;
+                let _ = self.out.set(out);
+            }
+        }
+        Ok(&**self.out.get().expect("made above, or by who held the lock"))
+    }
+}
+
+/// Both checksums, a piece at a time that fits a core's cache, so that memory is read once.
+pub(crate) fn sums(bytes: &[u8]) -> (u32, Digest) {
+    let (mut crc32c, mut blake3) = (0, blake3::Hasher::new());
+    for piece in bytes.chunks(128 << 10) {
+        crc32c = crc32c::crc32c_append(crc32c, piece);
+        blake3.update(piece);
+    }
+    (crc32c, Digest(blake3.finalize()))
+}
+
+impl Writing<'_> {
+    /// Writes and syncs. `image` reaches to the next block beyond the layout's bytes.
+    pub(crate) fn image(&self, layout: &Layout, image: &[u8]) -> Result<Written> {
+        let reuse = Reuse::new(self.base, (layout.bytes, CHUNK_BYTES), self.files, self.dir);
+        let shard = Lazy::new(self, format!("shard-{}.chunks", self.rank));
+        let still = Lazy::new(self, format!("still-{}.chunks", self.rank));
+        let fates: Vec<OnceLock<(Fate, u32, Digest)>> =
+            layout.still.iter().map(|_| OnceLock::new()).collect();
+        let next = AtomicUsize::new(0);
+        let failed: Mutex<Option<Error>> = Mutex::new(None);
+
+        let write_chunks = || -> Result<()> {
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(fate) = fates.get(at) else { return Ok(()) };
+                if self.stop.load(Ordering::Relaxed) {
+                    return Err(Error::Refused("the save was given up".into()));
+                }
+                let begin = at * CHUNK_BYTES as usize;
+                let end = (begin + CHUNK_BYTES as usize).min(layout.bytes as usize);
+                let bytes = &image[begin..end];
+                let (crc32c, blake3) = sums(bytes);
+                let decided = reuse.fate(at, &blake3, layout.still[at]);
+                let to = match decided {
+                    Fate::Changed => Some(&shard),
+                    Fate::Still => Some(&still),
+                    Fate::Linked(_) => None,
+                };
+                if let Some(to) = to {
+                    self.pace.let_through(bytes.len() as u64);
+                    let out = to.out()?;
+                    // What the last block has beyond the image is cut off below.
+                    let whole = end.next_multiple_of(BLOCK as usize);
+                    write_all(out, &image[begin..whole], begin as u64)
+                        .doing("write", &self.dir.join(&to.name))?;
+                }
+                let _ = fate.set((decided, crc32c, blake3));
+            }
+        };
+        let work = || {
+            if let Err(error) = write_chunks() {
+                next.store(fates.len(), Ordering::Relaxed);
+                lock(&failed).get_or_insert(error);
+            }
+        };
+        thread::scope(|scope| {
+            let more = self.threads.min(fates.len()).saturating_sub(1);
+            for _ in 0..more {
+                // One thread less where there is none to be had.
+                let _ = thread::Builder::new().name("ckpt-write".into()).spawn_scoped(scope, work);
+            }
+            work();
+        });
+        if let Some(error) = lock(&failed).take() {
+            return Err(error);
+        }
+        self.finish(layout, &reuse, fates, [shard, still])
+    }
+
+    fn finish(
+        &self,
+        layout: &Layout,
+        reuse: &Reuse<'_>,
+        fates: Vec<OnceLock<(Fate, u32, Digest)>>,
+        made: [Lazy<'_>; 2],
+    ) -> Result<Written> {
+        let mut written =
+            Written { files: Vec::new(), chunks: Vec::new(), written_bytes: 0, reused_bytes: 0 };
+        let linked = reuse.linked();
+        let [shard_at, still_at] = made.each_ref().map(|lazy| {
+            lazy.out.get().map(|_| {
+                written.files.push(StoredFile { name: lazy.name.clone(), stored_bytes: 0, linked: false });
+                written.files.len() - 1
+            })
+        });
+        let first_linked = written.files.len();
+        written.files.extend(linked.iter().map(|(_, file)| file.clone()));
+        for (at, fate) in fates.into_iter().enumerate() {
+            let (fate, crc32c, blake3) =
+                fate.into_inner().expect("no thread failed, so every chunk was handled");
+            let bytes = CHUNK_BYTES.min(layout.bytes - at as u64 * CHUNK_BYTES);
+            let file = match fate {
+                Fate::Changed => shard_at,
+                Fate::Still => still_at,
+                Fate::Linked(file) => {
+                    linked.iter().position(|(of_base, _)| *of_base == file).map(|at| at + first_linked)
+                }
+            };
+            let file = file.expect("a chunk's file is there before the chunk");
+            if file < first_linked {
+                written.files[file].stored_bytes += bytes;
+                written.written_bytes += bytes;
+            } else {
+                written.reused_bytes += bytes;
+            }
+            written.chunks.push(Chunk { file: file as u32, crc32c, blake3 });
+        }
+        for lazy in &made {
+            let Some(out) = lazy.out.get() else { continue };
+            let path = self.dir.join(&lazy.name);
+            out.set_len(layout.bytes).doing("set the length of", &path)?;
+            out.sync().doing("sync", &path)?;
+        }
+        // One file with every byte is a safetensors file, and says so.
+        if let ([only], Some(_)) = (&mut written.files[..], shard_at) {
+            let name = format!("shard-{}.safetensors", self.rank);
+            let path = self.dir.join(&name);
+            self.files.rename(&self.dir.join(&only.name), &path).doing("rename to", &path)?;
+            only.name = name;
+        }
+        Ok(written)
+    }
+}

@@ -1,0 +1,318 @@
+//! Nothing on disk is trusted: whatever is there instead of what was saved, it is refused, or it is what was saved.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+mod support;
+
+use proptest::prelude::*;
+use serde_json::Value;
+use stallscope_checkpoint::{Check, Checkpoint, Saver, State, Store};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use support::{Job, MIB, fast_dir, idle, newest, one};
+
+fn job() -> Job {
+    Job::new(&[4 * MIB, 33, 700_000])
+}
+
+/// A checkpoint with all that one can have: a shard, a linked file, user state.
+fn original() -> &'static Path {
+    static MADE: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let dir = MADE.get_or_init(|| {
+        let dir = fast_dir();
+        let saver = Saver::open(dir.path(), one(1)).unwrap();
+        for step in 1..=2 {
+            let mut job = job();
+            job.train(2, step);
+            job.save_by(&saver, &job.plan_with_still(&[0]), step).unwrap();
+        }
+        idle(&saver);
+        dir
+    });
+    dir.path()
+}
+
+fn expected() -> Job {
+    let mut job = job();
+    job.train(2, 2);
+    job
+}
+
+/// A copy that may be spoilt: its folder, and that of the checkpoint in it.
+fn copy() -> (tempfile::TempDir, PathBuf) {
+    let dir = fast_dir();
+    let into = dir.path().join("step-000000002");
+    std::fs::create_dir(&into).unwrap();
+    for entry in std::fs::read_dir(original().join("step-000000002")).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), into.join(entry.file_name())).unwrap();
+    }
+    (dir, into)
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+/// Whatever was done to it: either it is refused, or all of it is as it was.
+fn is_refused_or_right(root: &Path, dir: &Path) -> Result<bool, TestCaseError> {
+    // The tables must stand any of it, too.
+    let listed = Store::open(root).list().unwrap();
+    prop_assert_eq!(listed.len(), 1);
+    let checked = Checkpoint::open(dir).and_then(|checkpoint| {
+        checkpoint.verify(Check::Full, &|_, _| {})?;
+        Ok(checkpoint)
+    });
+    let Ok(checkpoint) = checked else { return Ok(false) };
+    prop_assert!(expected().is_in(&checkpoint));
+    prop_assert_eq!(checkpoint.user(0).unwrap().unwrap(), b"position 2");
+    Ok(true)
+}
+
+/// A place in a file, in 65,536ths of it.
+type Place = u16;
+
+#[derive(Clone, Debug)]
+enum Spoil {
+    Flip(Place, u8),
+    Cut(Place),
+    Overwrite(Place, Vec<u8>),
+    Grow(Vec<u8>),
+    Delete,
+    Folder,
+    Link,
+}
+
+fn spoil() -> impl Strategy<Value = Spoil> {
+    let bytes = || prop::collection::vec(any::<u8>(), 1..200);
+    prop_oneof![
+        4 => (any::<Place>(), 0..8_u8).prop_map(|(at, bit)| Spoil::Flip(at, bit)),
+        2 => any::<Place>().prop_map(Spoil::Cut),
+        2 => (any::<Place>(), bytes()).prop_map(|(at, bytes)| Spoil::Overwrite(at, bytes)),
+        1 => bytes().prop_map(Spoil::Grow),
+        1 => Just(Spoil::Delete),
+        1 => Just(Spoil::Folder),
+        1 => Just(Spoil::Link),
+    ]
+}
+
+fn apply(spoil: &Spoil, path: &Path) {
+    let mut bytes = std::fs::read(path).unwrap();
+    match spoil {
+        Spoil::Flip(at, bit) => {
+            let at = *at as usize * bytes.len() / 65_536;
+            bytes[at] ^= 1 << bit;
+        }
+        Spoil::Cut(at) => bytes.truncate(*at as usize * bytes.len() / 65_536),
+        Spoil::Overwrite(at, with) => {
+            let at = *at as usize * bytes.len() / 65_536;
+            let end = (at + with.len()).min(bytes.len());
+            bytes[at..end].copy_from_slice(&with[..end - at]);
+        }
+        Spoil::Grow(with) => bytes.extend(with),
+        Spoil::Delete | Spoil::Folder | Spoil::Link => {}
+    }
+    std::fs::remove_file(path).unwrap();
+    match spoil {
+        Spoil::Delete => {}
+        Spoil::Folder => std::fs::create_dir(path).unwrap(),
+        Spoil::Link => symlink("/etc/passwd", path).unwrap(),
+        _ => std::fs::write(path, bytes).unwrap(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn spoilt_files_are_refused(which in any::<prop::sample::Index>(), spoil in spoil()) {
+        let (root, dir) = copy();
+        let files = files(&dir);
+        apply(&spoil, &files[which.index(files.len())]);
+        is_refused_or_right(root.path(), &dir)?;
+    }
+
+    /// Manifests whose seals fit, made by somebody who means ill.
+    #[test]
+    fn sealed_lies_are_refused(
+        part in any::<bool>(),
+        which in any::<prop::sample::Index>(),
+        lie in lie(),
+    ) {
+        let (root, dir) = copy();
+        let mut manifest = content(&dir.join("manifest.json"));
+        let mut rank = content(&dir.join("rank-0.json"));
+        let target = if part { &mut rank } else { &mut manifest };
+        let mut leaves = Vec::new();
+        pointers(target, String::new(), &mut leaves);
+        let leaf = &leaves[which.index(leaves.len())];
+        *target.pointer_mut(leaf).unwrap() = lie;
+        let hash = seal(&dir.join("rank-0.json"), &rank);
+        if part {
+            manifest["parts"][0] = hash.into();
+        }
+        seal(&dir.join("manifest.json"), &manifest);
+        // A lie may be harmless (the name of the tool, say): then all the rest is right. Where tensors are described
+        // otherwise, what comes back is what the lie describes, and nothing from outside.
+        let told_otherwise = part && leaf.starts_with("/tensors") || leaf == "/tensors";
+        if told_otherwise {
+            if let Ok(checkpoint) = Checkpoint::open(&dir) {
+                for tensor in &checkpoint.parts[0].tensors {
+                    let bytes = checkpoint.read(0, &tensor.spec.name);
+                    prop_assert!(bytes.map_or(true, |bytes| bytes.len() <= 6 * MIB));
+                }
+                let _ = checkpoint.export(None, &root.path().join("out"));
+            }
+        } else if leaf.starts_with("/user") || leaf == "/save" {
+            let _ = Checkpoint::open(&dir).map(|checkpoint| checkpoint.verify(Check::Full, &|_, _| {}));
+        } else {
+            is_refused_or_right(root.path(), &dir)?;
+        }
+    }
+
+    #[test]
+    fn anything_for_a_manifest_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+        let (root, dir) = copy();
+        std::fs::write(dir.join("manifest.json"), bytes).unwrap();
+        prop_assert!(!is_refused_or_right(root.path(), &dir)?);
+    }
+}
+
+fn lie() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        any::<u64>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        prop::sample::select(vec![
+            0_u64,
+            1,
+            2,
+            4095,
+            4096,
+            1 << 20,
+            1 << 40,
+            (1 << 62) - 1,
+            u64::MAX / 8,
+            u64::MAX
+        ])
+        .prop_map(Value::from),
+        prop::sample::select(vec![
+            "",
+            ".",
+            "..",
+            "../../../etc/passwd",
+            "/etc/passwd",
+            "manifest.json",
+            "a/b",
+            "__metadata__",
+            "\u{1b}[2J",
+            "layer.1",
+        ])
+        .prop_map(Value::from),
+        Just(Value::Null),
+        Just(Value::Bool(true)),
+        Just(Value::Array(Vec::new())),
+        Just(Value::Array(vec![Value::from(u64::MAX); 70])),
+        Just(Value::Object(serde_json::Map::new())),
+    ]
+}
+
+fn pointers(value: &Value, at: String, into: &mut Vec<String>) {
+    match value {
+        Value::Object(map) => {
+            map.iter().for_each(|(key, value)| pointers(value, format!("{at}/{key}"), into))
+        }
+        Value::Array(list) => {
+            list.iter().enumerate().for_each(|(n, value)| pointers(value, format!("{at}/{n}"), into))
+        }
+        _ => {}
+    }
+    into.push(at);
+}
+
+fn content(path: &Path) -> Value {
+    serde_json::from_slice::<Value>(&std::fs::read(path).unwrap()).unwrap()["content"].clone()
+}
+
+fn seal(path: &Path, content: &Value) -> String {
+    let text = content.to_string();
+    let hash = blake3::hash(text.as_bytes()).to_hex().to_string();
+    std::fs::write(path, format!("{{\"format\":1,\"blake3\":\"{hash}\",\"content\":{text}}}")).unwrap();
+    hash
+}
+
+#[test]
+fn a_shard_that_is_a_link_to_the_right_bytes_is_refused_all_the_same() {
+    let (root, dir) = copy();
+    let shard = files(&dir).into_iter().find(|path| path.to_string_lossy().contains("/shard-")).unwrap();
+    let elsewhere = root.path().join("elsewhere");
+    std::fs::rename(&shard, &elsewhere).unwrap();
+    symlink(&elsewhere, &shard).unwrap();
+    assert!(Checkpoint::open(&dir).unwrap_err().is_damage());
+}
+
+#[test]
+fn a_linked_folder_is_never_entered_nor_removed() {
+    let (root, dir) = copy();
+    let other = fast_dir();
+    symlink(&dir, other.path().join("step-000000002")).unwrap();
+    symlink(&dir, other.path().join("step-000000003")).unwrap();
+    let store = Store::open(other.path());
+    assert!(store.list().unwrap().iter().all(|entry| matches!(entry.state, State::Bad(_))));
+    store.collect(1, false).unwrap();
+    drop(Saver::open(other.path(), one(1)).unwrap());
+    assert!(is_refused_or_right(root.path(), &dir).unwrap());
+}
+
+#[test]
+fn a_later_format_is_not_called_damaged() {
+    let (_root, dir) = copy();
+    std::fs::write(dir.join("manifest.json"), "{\"format\": 2, \"body\": 1}").unwrap();
+    let error = Checkpoint::open(&dir).unwrap_err();
+    assert!(!error.is_damage() && error.to_string().contains("format 2"), "{error}");
+}
+
+#[test]
+fn bad_ones_are_set_aside_with_their_reason_and_the_next_older_loads() {
+    let dir = fast_dir();
+    let saver = Saver::open(dir.path(), one(9)).unwrap();
+    for step in 1..=4 {
+        let mut job = job();
+        job.train_all(step);
+        job.save(&saver, step).unwrap();
+        idle(&saver);
+    }
+    let spoil = |step: u64, file: &str, spoil: Spoil| {
+        apply(&spoil, &dir.path().join(format!("step-00000000{step}/{file}")))
+    };
+    spoil(4, "shard-0.safetensors", Spoil::Flip(20_000, 3));
+    spoil(3, "rank-0.json", Spoil::Delete);
+    spoil(2, "manifest.json", Spoil::Cut(30_000));
+    let found = newest(dir.path());
+    assert_eq!(found.checkpoint.unwrap().manifest.step, 1);
+    let passed: Vec<&str> = found.passed.iter().map(|passed| &*passed.name).collect();
+    assert_eq!(passed, ["step-000000002", "step-000000004", "step-000000003"]);
+    for passed in &found.passed {
+        let reason = std::fs::read_to_string(passed.moved_to.as_ref().unwrap().join("reason.txt")).unwrap();
+        assert_eq!(reason.trim(), passed.reason);
+    }
+    assert!(newest(dir.path()).passed.is_empty(), "each is set aside once");
+}
+
+#[test]
+fn what_does_not_fit_a_restore_is_said_in_a_sentence() {
+    let (_root, dir) = copy();
+    let checkpoint = Checkpoint::open(&dir).unwrap();
+    let mut small = [0_u8; 3];
+    // SAFETY: an array of that many bytes.
+    let error =
+        unsafe { checkpoint.read_into(0, &[("layer.1", small.as_mut_ptr(), 3)]) }.unwrap_err().to_string();
+    assert_eq!(error, "step-000000002 has 33 bytes of tensor \"layer.1\" and 3 are asked for");
+    let error = checkpoint.read(0, "head.weight").unwrap_err().to_string();
+    assert_eq!(error, "step-000000002 has no tensor \"head.weight\" of rank 0");
+    let error = checkpoint.read(7, "layer.1").unwrap_err().to_string();
+    assert_eq!(error, "step-000000002 was saved by 1 ranks and has no rank 7");
+}

@@ -1,0 +1,57 @@
+"""The random generators of this process: Python's, numpy's and torch's, as one state.
+
+Only those that are loaded: numpy and CUDA are not brought in for it.
+"""
+
+import random
+import sys
+
+import torch
+
+
+def capture():
+    """The state of all of them; plain data and bytes."""
+    state = {"python": random.getstate(), "torch": generator_bytes(torch.default_generator)}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        name, key, *rest = numpy.random.get_state()
+        state["numpy"] = (name, key.tobytes(), *rest)
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        state["cuda"] = [tensor_bytes(one) for one in torch.cuda.get_rng_state_all()]
+    return state
+
+
+def restore(state):
+    """Sets those that `state` has and this process, too. A device that was not there keeps what it has."""
+    random.setstate(state["python"])
+    set_generator(torch.default_generator, state["torch"])
+    if "numpy" in state:
+        import numpy
+
+        name, key, *rest = state["numpy"]
+        numpy.random.set_state((name, numpy.frombuffer(key, dtype=numpy.uint32), *rest))
+    if "cuda" in state and torch.cuda.is_available():
+        for device, one in enumerate(state["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(_bytes_tensor(one), device)
+
+
+def generator_bytes(generator):
+    """`generator`'s state, which has no use but for `set_generator`."""
+    return tensor_bytes(generator.get_state())
+
+
+def set_generator(generator, state):
+    generator.set_state(_bytes_tensor(state))
+
+
+def tensor_bytes(tensor):
+    try:
+        return tensor.numpy().tobytes()
+    except RuntimeError:
+        # A torch without numpy.
+        return bytes(tensor.tolist())
+
+
+def _bytes_tensor(data):
+    # A copy: what comes from bytes must not be written to.
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

@@ -1,0 +1,320 @@
+"""Checkpoints of a training job: taken within a budget of its time, resumed exactly.
+
+A save has two phases. In the first, training stands still for as long as it takes to copy its state into memory that is
+held ready (some milliseconds for 200 MB); in the second, threads without the interpreter's lock write it, commit it
+and read it back. `step()` decides when, by what saves were seen to cost.
+"""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import os
+import warnings
+import weakref
+from dataclasses import dataclass, field
+
+from stallscope import _native
+from stallscope.data.position import position
+
+from . import ledger, ranks, reading
+from .copying import Copying
+from .errors import CheckpointError
+from .signals import Termination, say
+from .state import Job
+from .tree import to_bytes
+from .when import When
+
+_ASKED, _TERMINATED = "it was asked for", "SIGTERM came"
+# The other ranks' parts of a checkpoint are waited for so long before it is given up.
+_PATIENCE_S = 120.0
+
+
+@dataclass
+class Start:
+    """Where a job goes on from."""
+
+    step: int
+    """Steps that were trained."""
+    epoch: int | None
+    """The epoch under way, or the next between two; None without a loader."""
+    name: str
+    """The checkpoint's, as `stallscope ckpt ls` shows it."""
+    saved: datetime.datetime
+    passed: list = field(default_factory=list)
+    """Newer ones that did not verify: (name, reason)."""
+
+
+class Checkpointer:
+    """Takes checkpoints of a training job into `folder`, and restores the newest.
+
+    `model`, `optimizer`, `scheduler`, `scaler` and further objects by keyword: whatever has state_dict() and
+    load_state_dict(). `loader`: the training DataLoader, whose position is kept. `state`: a dict of the user's, saved
+    with the rest and filled by `restore()`.
+
+    `overhead`: the part of training's time that checkpoints may cost at most. `mtbf`: the mean time between failures
+    ("6h", seconds, or a timedelta); without it, an estimate from the folder's history. `every`: a fixed interval
+    instead, a number of steps or a time ("10m"). `rule`: another rule by its name, to compare with. `keep`: how many
+    verified checkpoints are kept.
+
+    `sharded=True`: each rank's objects give its own part of the state, and all parts are one checkpoint; otherwise rank 0
+    saves for all, and each rank its generators and position. Ranks make their Checkpointer together, after
+    init_process_group, and call step(), save() and restore() alike. The folder is one that all of them see.
+
+    `trust=True` lets `restore()` unpickle whatever classes a checkpoint has.
+    """
+
+    def __init__(
+        self,
+        folder,
+        *,
+        model=None,
+        optimizer=None,
+        scheduler=None,
+        scaler=None,
+        loader=None,
+        state=None,
+        overhead=0.02,
+        mtbf=None,
+        every=None,
+        rule="budget",
+        keep=3,
+        sharded=False,
+        trust=False,
+        **objects,
+    ):
+        named = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
+        named = {name: one for name, one in named.items() if one is not None}
+        self.folder = os.fspath(folder)
+        self.state = {} if state is None else state
+        self._job = Job({**named, **objects}, None if loader is None else position(loader), self.state)
+        self._sharded = sharded
+        self._trust = trust
+        self._ranks = ranks.of_this_job()
+        self._has_tensors = sharded or self._ranks.rank == 0
+        self._pid = os.getpid()
+        self._step = 0
+        self._closed = False
+        self._warned = set()
+        self._in_flight = {}
+        # What cannot be saved is told now rather than in the midst of training.
+        self._job.take_apart(0, "", self._has_tensors)
+        self._saver = _native.CheckpointSaver(self.folder, self._ranks.rank, self._ranks.world_size, keep, _PATIENCE_S)
+        self._when = When(self._saver, overhead, mtbf, every, rule)
+        self._copying = Copying(self._saver)
+        self._termination = Termination(self._newest)
+        self._saved_name = None
+        # Steps: of the last save, and at which the ranks look next whether to save.
+        self._begun_at = 0
+        self._look_at = 1
+        _close_at_exit(self)
+
+    # The loop's side.
+
+    def restore(self):
+        """Sets everything to the newest checkpoint that verifies; None where there is none.
+
+        Those that do not verify are moved to the folder's `quarantine`, and the next older one is taken. CheckpointError
+        where the checkpoint does not fit what is here; then nothing was changed.
+        """
+        name, saved, passed = self._find()
+        for bad, reason in passed:
+            if self._ranks.rank == 0:
+                say(f"the checkpoint {bad} was passed over: {reason}")
+        if name is None:
+            return None
+        reader = reading.named(self.folder, name)
+        same_world = reader.world == self._ranks.world_size
+        if self._sharded and not same_world:
+            raise CheckpointError(
+                f"{name} has the parts of {reader.world} ranks and here are {self._ranks.world_size}: start with "
+                f"{reader.world}, or see what it holds with `stallscope ckpt show {self.folder}`"
+            )
+        part = reading.Part(reader, self._ranks.rank if self._sharded else 0)
+        own = reading.Part(reader, self._ranks.rank) if same_world else None
+        epoch = self._job.put_back(part, own, self._trust)
+        self._step = part.encoded["step"]
+        self._begun_at, self._look_at = self._step, self._step + 1
+        self._saved_name = name
+        when = datetime.datetime.fromtimestamp(saved / 1e9, datetime.timezone.utc)
+        return Start(self._step, epoch, name, when, passed)
+
+    def step(self):
+        """To be called once after each training step, with the state whole: saves when it is time to."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._step += 1
+        loader = self._job.loader
+        waited_ns = loader.take_waited_ns() if hasattr(loader, "take_waited_ns") else 0
+        why = self._when.step(waited_ns)
+        self._hear()
+        if not self._copying.prepared:
+            # From the first step on an optimiser has all of its state.
+            self._prepare()
+        why = self._agreed(why)
+        if why is None:
+            return
+        try:
+            name = self._save(why, wait=why == _TERMINATED)
+        except Exception as error:
+            # Training goes on without this one.
+            self._warn(f"No checkpoint of step {self._step}: {error}")
+            name = None
+        if why == _TERMINATED and self._termination.asked:
+            self._last_words(name)
+
+    def save(self, wait=False):
+        """Saves now. `wait=True` comes back when the checkpoint is durable, CheckpointError where that failed; without it,
+        writing goes on in the background."""
+        if self._closed:
+            raise CheckpointError("this Checkpointer is closed; make a new one to save more")
+        self._save(_ASKED, wait)
+
+    def close(self):
+        """Finishes the save under way, and takes no more."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        if self._termination.asked:
+            say(f"SIGTERM came and no step ended after it: there is no last checkpoint, {self._newest()}")
+        self._finish()
+        if self._termination.asked:
+            self._termination.go_on()
+
+    def _finish(self):
+        self._closed = True
+        atexit.unregister(self._at_exit)
+        self._termination.stop()
+        try:
+            self._wait()
+            self._hear()
+        finally:
+            self._when.gone()
+            self._saver.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    @property
+    def costs(self):
+        """What checkpoints have cost so far, in seconds: `spent`, of `trained`; a `save`, how long one takes until it is
+        durable (`persist`), and the `interval` in force."""
+        return dict(zip(("spent", "trained", "save", "persist", "interval"), self._when.timing.costs()))
+
+    # What happens behind it.
+
+    def _find(self):
+        found = None
+        if self._ranks.rank == 0:
+            try:
+                reader, passed = reading.newest(self.folder)
+                found = (reader.name, reader.saved_wall_ns, passed) if reader else (None, 0, passed)
+            except CheckpointError as error:
+                found = str(error)
+        found = self._ranks.from_first(found)
+        if isinstance(found, str):
+            raise CheckpointError(found)
+        return found
+
+    def _agreed(self, why):
+        """Why all ranks save now; None where they do not. Ranks ask each other only at steps on which all of them know."""
+        terminated = self._termination.asked
+        if self._ranks.world_size == 1:
+            return _TERMINATED if terminated else why
+        if self._step < self._look_at:
+            return None
+        first = self._ranks.rank == 0
+        wanted = 2 if terminated else int(first and why is not None)
+        wanted, ahead = self._ranks.most([wanted, self._when.steps_ahead(self._step - self._begun_at) if first else 0])
+        self._look_at = self._step + max(1, ahead)
+        if not wanted:
+            return None
+        # The one that is due counts from here; the next look is soon after it.
+        self._look_at = self._step + 1
+        return _TERMINATED if wanted == 2 else why or "rank 0 decided it"
+
+    def _prepare(self):
+        encoded, tensors = self._job.take_apart(self._step, "", self._has_tensors)
+        try:
+            self._copying.prepare(tensors, self._job.still())
+        except CheckpointError as error:
+            self._warn(f"Memory for checkpoints cannot be prepared: {error}")
+
+    def _save(self, why, wait):
+        began_ns = _native.now()
+        ticket = self._ranks.from_first(self._saver.ticket(self._step) if self._ranks.rank == 0 else None)
+        encoded, tensors = self._job.take_apart(self._step, why, self._has_tensors)
+        snapshot, copied_bytes = self._copying.snapshot(tensors, self._job.still())
+        self._saver.persist(snapshot, ticket, to_bytes(encoded))
+        copied_ns = _native.now()
+        name = ticket.split(" ")[0]
+        self._in_flight[name] = copied_ns
+        self._begun_at = self._step
+        self._when.saved(began_ns, copied_ns)
+        ledger.snapshot(began_ns, copied_ns, copied_bytes)
+        if not wait:
+            return name
+        self._saver.limit(0)
+        self._wait()
+        ended_ns = _native.now()
+        self._when.blocked(ended_ns - copied_ns)
+        ledger.waited(copied_ns, ended_ns)
+        failed = self._hear(awaited=name)
+        if failed is not None:
+            raise CheckpointError(f"the checkpoint of step {self._step} could not be saved: {failed}")
+        return name
+
+    def _wait(self):
+        # In slices, so that an interrupt is taken.
+        while not self._saver.wait(0.2):
+            pass
+
+    def _hear(self, awaited=None):
+        """Takes note of saves that have ended; why the one failed whose name is `awaited`, if it did."""
+        failed = None
+        for outcome in self._saver.outcomes() if self._in_flight else ():
+            begun_ns = self._in_flight.pop(outcome.name, None)
+            if outcome.error is not None:
+                if outcome.name == awaited:
+                    failed = outcome.error
+                else:
+                    self._warn(f"No checkpoint of step {outcome.step}: {outcome.error}")
+                continue
+            self._saved_name = outcome.name
+            self._when.written(outcome)
+            if begun_ns is not None:
+                ended_ns = min(begun_ns + outcome.write_ns + outcome.commit_ns, _native.now())
+                ledger.persisted(begun_ns, ended_ns, outcome.written_bytes)
+        return failed
+
+    def _last_words(self, name):
+        if name is not None:
+            say(f"SIGTERM came: {name} is the last checkpoint")
+        else:
+            say(f"SIGTERM came, and step {self._step} could not be saved: {self._newest()}")
+        self._finish()
+        self._termination.go_on()
+
+    def _newest(self):
+        return f"the newest is {self._saved_name}" if self._saved_name else "and none before"
+
+    def _warn(self, sentence):
+        # The same trouble save after save is told once; another file does not make it another.
+        kind = sentence.rpartition(": ")[2]
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warnings.warn(f"stallscope: {sentence}", RuntimeWarning, stacklevel=3)
+
+
+def _close_at_exit(checkpointer):
+    reference = weakref.ref(checkpointer)
+
+    def close():
+        alive = reference()
+        if alive is not None:
+            alive.close()
+
+    checkpointer._at_exit = close
+    atexit.register(close)

@@ -1,0 +1,61 @@
+"""What the ranks of a job tell each other about checkpoints: few, small messages, over CPU sockets of their own.
+
+Nothing here waits longer than the process group's timeout, as with every collective of the job's.
+"""
+
+import sys
+
+import torch
+
+
+def of_this_job():
+    """The ranks of torch.distributed where it is initialised, else a job of one."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return Alone()
+    return Group(distributed) if distributed.get_world_size() > 1 else Alone()
+
+
+class Alone:
+    """A job of one rank."""
+
+    rank = 0
+    world_size = 1
+
+    def gather(self, value):
+        """`value` of every rank, by rank."""
+        return [value]
+
+    def from_first(self, value):
+        """Rank 0's `value`."""
+        return value
+
+    def most(self, values):
+        """The largest of every rank, number by number."""
+        return values
+
+
+class Group:
+    """The ranks of a process group. Making it is collective: every rank makes its Checkpointer."""
+
+    def __init__(self, distributed):
+        self.distributed = distributed
+        self.rank = distributed.get_rank()
+        self.world_size = distributed.get_world_size()
+        # The job's own may be of devices, and in the midst of something.
+        self.group = distributed.new_group(backend="gloo")
+
+    def gather(self, value):
+        values = [None] * self.world_size
+        self.distributed.all_gather_object(values, value, group=self.group)
+        return values
+
+    def from_first(self, value):
+        values = [value]
+        self.distributed.broadcast_object_list(values, src=0, group=self.group)
+        return values[0]
+
+    def most(self, values):
+        tensor = torch.tensor(values, dtype=torch.int64)
+        self.distributed.all_reduce(tensor, op=self.distributed.ReduceOp.MAX, group=self.group)
+        return tensor.tolist()

@@ -1,0 +1,235 @@
+"""States of models, optimisers and whatever else, as tensors apart and JSON.
+
+What is read back is plain data: nothing is unpickled but what torch holds harmless (`torch.load(weights_only=True)`), and
+other classes only where the user trusts the checkpoint.
+"""
+
+import base64
+import collections
+import io
+import json
+
+import torch
+
+from .errors import CheckpointError
+
+# torch's types by their names in safetensors files.
+DTYPES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "I16": "int16",
+    "U16": "uint16",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I32": "int32",
+    "U32": "uint32",
+    "F32": "float32",
+    "I64": "int64",
+    "U64": "uint64",
+    "F64": "float64",
+    "C64": "complex64",
+}
+DTYPES = {name: getattr(torch, torch_name) for name, torch_name in DTYPES.items() if hasattr(torch, torch_name)}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+# A dict in the JSON has one key, which says what it stands for.
+_PLAIN = (type(None), bool, int, float, str)
+
+
+class Writer:
+    """Takes trees apart: `tensors` holds what `encode` met, by name."""
+
+    def __init__(self):
+        self.tensors = {}
+        self._seen = {}
+
+    def encode(self, value, name):
+        """`value` as JSON; its tensors are called `name/…`."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if kind is list:
+            return [self.encode(one, f"{name}/{at}") for at, one in enumerate(value)]
+        if kind is tuple:
+            return {"tuple": [self.encode(one, f"{name}/{at}") for at, one in enumerate(value)]}
+        if kind is dict:
+            if all(type(key) is str for key in value):
+                return {"dict": {key: self.encode(one, f"{name}/{key}") for key, one in value.items()}}
+            return {"pairs": self._pairs(value, name)}
+        if kind is collections.OrderedDict:
+            encoded = {"ordered": self._pairs(value, name)}
+            metadata = getattr(value, "_metadata", None)
+            # What modules say of the version of their state.
+            return {"module": [encoded, self.encode(metadata, name)]} if metadata is not None else encoded
+        if kind in (torch.Tensor, torch.nn.Parameter) and _is_simple(value):
+            return self._tensor(value.detach(), name)
+        if kind is bytes:
+            return {"bytes": base64.b64encode(value).decode()}
+        if kind is torch.Size:
+            return {"size": list(value)}
+        if kind is torch.dtype:
+            return {"dtype": str(value).partition(".")[2]}
+        if kind is torch.device:
+            return {"device": str(value)}
+        if kind in (set, frozenset):
+            return {"set": [self.encode(one, name) for one in value], "frozen": kind is frozenset}
+        numpy_form = self._numpy(value, name)
+        return numpy_form if numpy_form is not None else {"pickle": _pickled(value, name)}
+
+    def _pairs(self, value, name):
+        return [[self.encode(key, name), self.encode(one, f"{name}/{key}")] for key, one in value.items()]
+
+    def _tensor(self, tensor, name):
+        same = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+        if tensor.numel() and same in self._seen:
+            # Tied weights are saved once.
+            return {"tensor": self._seen[same]}
+        unique, number = name, 1
+        while unique in self.tensors:
+            number += 1
+            unique = f"{name}#{number}"
+        self.tensors[unique] = tensor
+        self._seen[same] = unique
+        encoded = {"tensor": unique}
+        if not tensor.is_contiguous() and _is_dense(tensor):
+            encoded["stride"] = list(tensor.stride())
+        return encoded
+
+    def _numpy(self, value, name):
+        if type(value).__module__ != "numpy":
+            return None
+        import numpy
+
+        if type(value) is numpy.ndarray and value.dtype.kind in "biufc":
+            try:
+                # A copy, as its memory order and its flags are the user's.
+                tensor = torch.from_numpy(numpy.array(value, order="C"))
+            except TypeError:
+                return None
+            return {"numpy": self._tensor(tensor, name)} if tensor.dtype in _NAMES else None
+        if isinstance(value, (numpy.integer, numpy.floating, numpy.bool_)):
+            return {"scalar": [value.dtype.str, base64.b64encode(value.tobytes()).decode()]}
+        return None
+
+
+class Reader:
+    """Puts trees together again from the tensors by name."""
+
+    def __init__(self, tensors, trust):
+        self.tensors = tensors
+        self.trust = trust
+
+    def decode(self, encoded):
+        """The value that was encoded."""
+        if type(encoded) is list:
+            return [self.decode(one) for one in encoded]
+        if type(encoded) is not dict:
+            return encoded
+        kind, body = next(iter(encoded.items()))
+        if kind == "tensor":
+            return self._tensor(body, encoded.get("stride"))
+        if kind == "dict":
+            return {key: self.decode(one) for key, one in body.items()}
+        if kind == "pairs":
+            return {self.decode(key): self.decode(one) for key, one in body}
+        if kind == "ordered":
+            return collections.OrderedDict((self.decode(key), self.decode(one)) for key, one in body)
+        if kind == "module":
+            state, metadata = map(self.decode, body)
+            state._metadata = metadata
+            return state
+        if kind == "tuple":
+            return tuple(self.decode(one) for one in body)
+        if kind == "bytes":
+            return base64.b64decode(body)
+        if kind == "size":
+            return torch.Size(body)
+        if kind == "dtype" and isinstance(getattr(torch, body, None), torch.dtype):
+            return getattr(torch, body)
+        if kind == "device":
+            return torch.device(body)
+        if kind == "set":
+            return (frozenset if encoded.get("frozen") else set)(self.decode(one) for one in body)
+        if kind == "numpy":
+            return self.decode(body).numpy()
+        if kind == "scalar":
+            import numpy
+
+            return numpy.frombuffer(base64.b64decode(body[1]), dtype=numpy.dtype(body[0]))[0]
+        if kind == "pickle":
+            return _unpickled(base64.b64decode(body), self.trust)
+        raise CheckpointError(f"the checkpoint holds a {kind!r}, which this version of stallscope does not know")
+
+    def _tensor(self, name, stride):
+        if name not in self.tensors:
+            raise CheckpointError(f"the checkpoint names a tensor {name!r} that it does not have")
+        tensor = self.tensors[name]
+        if stride is None:
+            # Tied ones share no memory here: whoever loads them copies.
+            return tensor
+        return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
+
+
+def dtype_name(dtype):
+    """safetensors' name of a torch type."""
+    return _NAMES[dtype]
+
+
+def to_bytes(encoded):
+    return json.dumps(encoded, separators=(",", ":")).encode()
+
+
+def from_bytes(data):
+    try:
+        return json.loads(data)
+    except ValueError:
+        raise CheckpointError("the checkpoint's state is no JSON: another program made it") from None
+
+
+def _is_simple(tensor):
+    """Whether its elements are all there is to it."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.dtype in _NAMES
+        and not tensor.is_quantized
+        and not tensor.is_meta
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
+
+
+def _is_dense(tensor):
+    """Whether its elements fill its memory, in whatever order."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size > 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def _pickled(value, name):
+    buffer = io.BytesIO()
+    try:
+        torch.save(value, buffer)
+    except Exception as error:
+        raise CheckpointError(
+            f"{name} cannot be saved: {type(error).__name__}: {error}; leave it out of the state, or give its class a state_dict()"
+        ) from error
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def _unpickled(data, trust):
+    try:
+        return torch.load(io.BytesIO(data), weights_only=not trust)
+    except Exception as error:
+        if trust:
+            raise
+        raise CheckpointError(
+            "the checkpoint holds objects that could run code when they are loaded; if you trust it, pass trust=True "
+            f"({str(error).splitlines()[0][:200]})"
+        ) from error

@@ -1,0 +1,78 @@
+"""When to save: the steps and what saves cost go to the rule, which says when one is due."""
+
+import datetime
+import re
+
+from stallscope import _native
+
+from .ledger import IntervalKnob
+
+# Ranks look at least this often whether to save, and a look costs them a message.
+LOOK_S = 0.5
+_UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+
+
+class When:
+    """Decides for one saver."""
+
+    def __init__(self, saver, overhead, mtbf, every, rule):
+        if not 0 < overhead < 1:
+            raise ValueError(f"overhead={overhead}: it is a part of the time, such as 0.02 for 2%")
+        self.saver = saver
+        mtbf_s = saver.mtbf()[0] if mtbf is None else seconds(mtbf, "mtbf")
+        count = 0.0
+        if every is not None:
+            rule = "steps" if isinstance(every, int) else "seconds"
+            count = float(every) if rule == "steps" else seconds(every, "every")
+            if count <= 0:
+                raise ValueError(f"every={every!r}: an interval is longer than nothing")
+        self.every_steps = int(count) if rule == "steps" else None
+        self.timing = _native.CheckpointTiming(rule, overhead, mtbf_s, count)
+        self.knob = IntervalKnob(self.timing)
+
+    def step(self, waited_ns):
+        """A step ended; why a save is due, if one is and can begin."""
+        why, limit = self.timing.step(_native.now(), waited_ns, self.saver.working())
+        if limit is not None:
+            self.saver.limit(limit)
+        return why if why is not None and self.saver.ready() else None
+
+    def steps_ahead(self, since_last):
+        """In how many steps it is worth another look, so many after the last save."""
+        _, step_s = self.timing.outlook()
+        ahead = min(1000, int(LOOK_S / step_s)) if step_s > 0 else 1
+        if self.every_steps is not None:
+            ahead = min(ahead, self.every_steps - since_last)
+        return max(1, ahead)
+
+    def saved(self, began_ns, ended_ns):
+        self.timing.saved(began_ns, ended_ns)
+        self.knob.look()
+
+    def blocked(self, blocked_ns):
+        self.timing.blocked(blocked_ns)
+
+    def written(self, outcome):
+        """A save has been written; small ones say nothing of the disk."""
+        if outcome.written_bytes > 1 << 20:
+            self.timing.written(outcome.written_bytes / max(outcome.write_ns, 1) * 1e9)
+        self.knob.look()
+
+    def gone(self):
+        self.knob.gone()
+
+
+def seconds(time, name):
+    """Seconds in "6h", "1h30m", "90s", a number or a timedelta."""
+    if isinstance(time, datetime.timedelta):
+        return time.total_seconds()
+    if isinstance(time, (int, float)):
+        return float(time)
+    parts = re.findall(r"([0-9.]+)\s*([a-z]+)", str(time).strip().lower())
+    rest = re.sub(r"([0-9.]+)\s*([a-z]+)\s*", "", str(time).strip().lower())
+    try:
+        if not parts or rest:
+            raise ValueError
+        return sum(float(count) * _UNITS_S[unit] for count, unit in parts)
+    except (KeyError, ValueError):
+        raise ValueError(f"{name}={time!r} is no time; write it as '6h', '30m', '90s' or in seconds") from None

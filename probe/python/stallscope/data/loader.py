@@ -1,0 +1,39 @@
+"""torch's DataLoader, resumable in the midst of an epoch."""
+
+import torch.utils.data
+
+from .keyed import keyed, start_of_worker
+from .position import Positioned
+
+
+class DataLoader(Positioned):
+    """torch's DataLoader: the same arguments, the same samples in the same order. And:
+
+    - `state_dict()` and `load_state_dict()` give and take its exact position. The next iteration goes on behind the
+      last batch that was handed over, with the order of samples that the epoch began with, and reads nothing of what
+      was there before. `stallscope.Checkpointer(loader=…)` does both, as do Lightning and whoever else asks a loader
+      for its state.
+    - Random augmentation belongs to the sample: before a sample of a map-style data set is made, Python's, numpy's and
+      torch's generators are seeded from (seed, epoch, index). So it is the same with any number of workers, and after
+      a resume. The seed is what torch's own order of samples comes from: `torch.manual_seed` or `generator=`. A data
+      set with `__getitems__` is seeded once a batch, from its indices.
+
+    Not exact: a loader with `in_order=False`, and an IterableDataset, whose first batches are read again.
+    """
+
+    def _get_iterator(self):
+        if not self._keys_samples():
+            return super()._get_iterator()
+        # The iterator takes both from here, once; the loader's own attributes stay the user's.
+        own = {name: self.__dict__[name] for name in ("dataset", "worker_init_fn")}
+        self.__dict__.update(dataset=keyed(self.dataset), worker_init_fn=start_of_worker(self.worker_init_fn))
+        try:
+            return super()._get_iterator()
+        finally:
+            self.__dict__.update(own)
+
+    def _keys_samples(self):
+        data = torch.utils.data
+        # Pipes seed themselves, and torch wants to see that they are pipes.
+        others = [getattr(data, name) for name in ("IterableDataset", "MapDataPipe") if hasattr(data, name)]
+        return not isinstance(self.dataset, tuple(others))

@@ -1,0 +1,63 @@
+"""Checkpoints in Lightning, by one line: `Trainer(callbacks=[stallscope.lightning.CheckpointCallback("ckpts/")])`.
+
+Needs Lightning 2. What Lightning would put into a checkpoint of its own goes into ours, loops and callbacks included; `fit()`
+goes on from the newest that verifies. A `stallscope.DataLoader` keeps its position, as every loader with a state does.
+"""
+
+from __future__ import annotations
+
+from stallscope import Checkpointer
+
+try:
+    from lightning.pytorch import Callback
+except ImportError:
+    from pytorch_lightning import Callback
+
+
+class _Trainer:
+    """A Trainer's state as an object has one."""
+
+    def __init__(self, trainer):
+        self.trainer = trainer
+
+    def state_dict(self):
+        return self.trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+
+    def load_state_dict(self, state):
+        # Optimisers and loops follow: Lightning takes them from here when it has called all on_fit_start.
+        connector = self.trainer._checkpoint_connector
+        connector._loaded_checkpoint = state
+        connector.restore_callbacks()
+        connector.restore_model()
+
+
+class CheckpointCallback(Callback):
+    """Saves and restores with a `stallscope.Checkpointer`, whose options it takes. Not for strategies that shard."""
+
+    def __init__(self, folder, **options):
+        self.folder = folder
+        self.options = options
+        self.start = None
+        """Where the last `fit()` went on from; None where it began."""
+        self._checkpointer = None
+
+    def on_fit_start(self, trainer, module):
+        self._checkpointer = Checkpointer(self.folder, trainer=_Trainer(trainer), **self.options)
+        self.start = self._checkpointer.restore()
+
+    def on_train_batch_end(self, trainer, *ignored):
+        # Batches of an accumulated gradient are no step.
+        if trainer.fit_loop.epoch_loop._should_accumulate():
+            return
+        self._checkpointer.step()
+
+    def on_fit_end(self, trainer, module):
+        self._close()
+
+    def on_exception(self, trainer, module, error):
+        self._close()
+
+    def _close(self):
+        if self._checkpointer is not None:
+            self._checkpointer.close()
+            self._checkpointer = None

@@ -1,0 +1,104 @@
+"""Ranks that train one model with gloo, or each its shard of a state; each prints a line at its start and its end.
+
+usage: ranks_job.py FOLDER '{"ranks": 2, "stop": 8, "sharded": false}'
+"""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import stallscope
+
+SAMPLES, EPOCHS = 48, 2
+
+
+class Shard:
+    """A state that differs from rank to rank, as a sharded model's does."""
+
+    def __init__(self, rank):
+        self.values = torch.full((1000 + rank,), float(rank))
+
+    def state_dict(self):
+        return {"values": self.values}
+
+    def load_state_dict(self, state):
+        self.values = state["values"].clone()
+
+
+def tell(rank, **what):
+    # One write, so that the lines of two ranks do not mix.
+    os.write(1, (json.dumps({"rank": rank, **what}) + "\n").encode())
+
+
+def train(rank, meeting, folder, case):
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    if case["ranks"] > 1:
+        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=case["ranks"])
+    # Ranks draw differently; DistributedDataParallel makes their models alike.
+    torch.manual_seed(7 + rank)
+    random.seed(7 + rank)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 1))
+    trained = DistributedDataParallel(model) if case["ranks"] > 1 else model
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.arange(SAMPLES * 4.0).reshape(SAMPLES, 4) / 200)
+    sampler = DistributedSampler(data, case["ranks"], rank)
+    loader = DataLoader(data, batch_size=4, sampler=sampler)
+    shard = Shard(rank)
+    parts = {"shard": shard} if case.get("sharded") else {"model": trained, "optimizer": optimizer}
+    options = {"every": 5, **case.get("options", {})}
+    checkpointer = stallscope.Checkpointer(folder, loader=loader, sharded=bool(case.get("sharded")), **parts, **options)
+    start = checkpointer.restore()
+    tell(rank, start=start and start.step, shard=shard.values.sum().item())
+    step = start.step if start else 0
+    for epoch in range(start.epoch if start else 0, EPOCHS):
+        sampler.set_epoch(epoch)
+        for (batch,) in loader:
+            optimizer.zero_grad()
+            trained(batch).square().mean().backward()
+            optimizer.step()
+            shard.values += 1
+            time.sleep(case.get("pause_s", 0.0))
+            step += 1
+            if step == case.get("term_rank_1_at") and rank == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            checkpointer.step()
+            if step == case.get("stop"):
+                checkpointer.close()
+                return
+    # What is in the checkpoint.
+    kept = [shard.values] if case.get("sharded") else list(model.state_dict().values())
+    told = repr(([value.tolist() for value in kept], torch.rand(3).tolist(), random.random()))
+    tell(rank, end=hashlib.sha256(told.encode()).hexdigest(), steps=step)
+    checkpointer.close()
+
+
+def main():
+    case = json.loads(sys.argv[2])
+    with tempfile.TemporaryDirectory() as folder:
+        fork = multiprocessing.get_context("fork")
+        ranks = [
+            fork.Process(target=train, args=(rank, os.path.join(folder, "meeting"), sys.argv[1], case))
+            for rank in range(case["ranks"])
+        ]
+        for rank in ranks:
+            rank.start()
+        for number, rank in enumerate(ranks):
+            rank.join()
+            tell(number, code=rank.exitcode)
+
+
+if __name__ == "__main__":
+    main()

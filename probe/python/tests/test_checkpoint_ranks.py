@@ -1,0 +1,68 @@
+"""Several ranks save together, and each goes on as if nothing had happened."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from collector import PACKAGE, environment
+from conftest import has
+
+JOB = Path(__file__).with_name("ranks_job.py")
+
+
+@pytest.fixture(scope="session")
+def ranks_python(python):
+    if not has(python, "torch.distributed.distributed_c10d"):
+        pytest.skip(f"SKIPPED: the torch of {python} has no distributed training")
+    return python
+
+
+def train(python, folder, **case):
+    """Each rank's facts, by rank."""
+    env = environment(None, PYTHONPATH=str(PACKAGE))
+    case = {"ranks": 2, **case}
+    done = subprocess.run([python, JOB, folder, json.dumps(case)], env=env, capture_output=True, text=True, timeout=240)
+    told = [{} for _ in range(case["ranks"])]
+    for line in done.stdout.splitlines():
+        facts = json.loads(line)
+        told[facts.pop("rank")].update(facts)
+    for rank in told:
+        rank["err"] = done.stderr
+    return told
+
+
+def steps(folder):
+    return sorted(int(name.partition("-")[2].partition(".")[0]) for name in os.listdir(folder) if name.startswith("step-"))
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_each_rank_goes_on_where_it_was(ranks_python, tmp_path, sharded):
+    reference = train(ranks_python, tmp_path / "whole", sharded=sharded)
+    assert [rank["code"] for rank in reference] == [0, 0], reference[0]["err"]
+    assert train(ranks_python, tmp_path / "cut", sharded=sharded, stop=8)[0]["code"] == 0
+    (saved,) = steps(tmp_path / "cut")
+    assert saved >= 5
+    resumed = train(ranks_python, tmp_path / "cut", sharded=sharded)
+    for rank, (before, after) in enumerate(zip(reference, resumed)):
+        assert after["start"] == saved and after["end"] == before["end"], after["err"]
+        if sharded:
+            assert after["shard"] == (1000 + rank) * (rank + saved)
+
+
+def test_one_rank_that_is_to_end_has_all_of_them_save(ranks_python, tmp_path):
+    told = train(ranks_python, tmp_path, options={"every": 1000}, term_rank_1_at=4, pause_s=0.2)
+    assert told[1]["code"] == -signal.SIGTERM
+    (saved,) = steps(tmp_path)
+    assert saved >= 4 and f"step-{saved:09} is the last checkpoint" in told[1]["err"]
+
+
+def test_another_number_of_ranks(ranks_python, tmp_path):
+    for folder, sharded in (("one", False), ("parts", True)):
+        assert train(ranks_python, tmp_path / folder, sharded=sharded, stop=8)[0]["code"] == 0
+    (alone,) = train(ranks_python, tmp_path / "one", ranks=1)
+    assert alone["start"] >= 5 and alone["code"] == 0 and alone["steps"] > 12, "the epoch begins anew"
+    (alone,) = train(ranks_python, tmp_path / "parts", ranks=1, sharded=True)
+    assert alone["code"] == 1 and "has the parts of 2 ranks and here are 1: start with 2" in alone["err"]

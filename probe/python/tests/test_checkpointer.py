@@ -1,0 +1,248 @@
+"""A job that is killed and started again computes what the one that was not killed computes, bit for bit."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+from collector import CHECKPOINT, PACKAGE, environment, run
+
+JOB = Path(__file__).with_name("resume_job.py")
+STALLSCOPE = 6
+SNAPSHOT, PERSIST = 0, 1
+
+
+class Told:
+    """What a run of the job printed."""
+
+    def __init__(self, code, out, err):
+        lines = [json.loads(line) for line in out.splitlines()]
+        self.code, self.err = code, err
+        self.start = next((line["start"] for line in lines if "start" in line), None)
+        self.steps = {line["step"]: line["did"] for line in lines if "step" in line}
+        self.end = next((line["end"] for line in lines if "end" in line), None)
+        self.lines = lines
+
+
+@lru_cache(None)
+def server(python):
+    """Forks jobs: see resume_job.py."""
+    env = environment(None, PYTHONPATH=str(PACKAGE))
+    command = [python, str(JOB), "--serve"]
+    return subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def train(python, folder, kill_after=None, **case):
+    """Runs the job; `kill_after`: SIGKILLs it behind that many steps."""
+    serving = server(python)
+    with tempfile.TemporaryDirectory() as told:
+        out, err = (os.path.join(told, name) for name in ("out", "err"))
+        os.mkfifo(out)
+        asked = {"folder": str(folder), "case": case, "out": out, "err": err}
+        serving.stdin.write(json.dumps(asked) + "\n")
+        serving.stdin.flush()
+        pid = json.loads(serving.stdout.readline())["pid"]
+        lines = []
+        with open(out) as printed:
+            for line in printed:
+                lines.append(line)
+                kill_after = kill_after - 1 if kill_after and '"did"' in line else kill_after
+                if kill_after == 0:
+                    kill_after = None
+                    os.kill(pid, signal.SIGKILL)
+        code = json.loads(serving.stdout.readline())["code"]
+        if lines and not lines[-1].endswith("\n"):
+            lines.pop()
+        return Told(code, "".join(lines), Path(err).read_text())
+
+
+@lru_cache(None)
+def whole(python, **case):
+    """The job that nobody disturbs."""
+    with tempfile.TemporaryDirectory() as folder:
+        told = train(python, folder, **case)
+    assert told.code == 0 and len(told.steps) == 40, told.err
+    return told
+
+
+def checkpoints(folder):
+    return sorted(entry for entry in os.listdir(folder) if entry.startswith("step-"))
+
+
+def assert_goes_on(whole, told):
+    """Every step it made, and how it ended, is what the other one made."""
+    assert told.steps and told.end is not None, told.err
+    for step, did in told.steps.items():
+        assert did == whole.steps[step], f"step {step}"
+    assert told.end == whole.end
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_killed_at_random_steps_and_resumed_bit_for_bit(python, tmp_path, workers):
+    # Augmentation by workers is theirs, unless it belongs to the sample.
+    case = {"workers": workers, "ours": bool(workers)}
+    reference = whole(python, **case)
+    moments = random.Random(workers)
+    made = set()
+    while True:
+        told = train(python, tmp_path, kill_after=moments.randrange(3, 12), pause_s=0.002, **case)
+        for step, did in told.steps.items():
+            assert did == reference.steps[step], f"step {step} of a run from {told.start}"
+        made |= set(told.steps)
+        if told.end is not None:
+            break
+        assert told.code == -signal.SIGKILL, told.err
+    assert told.end == reference.end and made == set(range(1, 41))
+
+
+def test_resumed_with_another_number_of_workers(python, tmp_path):
+    reference = whole(python, ours=True)
+    assert train(python, tmp_path, kill_after=17, ours=True, workers=2, events={"16": ["save"]}).code == -signal.SIGKILL
+    told = train(python, tmp_path, ours=True, workers=1)
+    assert told.start["step"] >= 15
+    assert_goes_on(reference, told)
+
+
+def test_what_training_does_after_the_copy_is_not_in_the_checkpoint(python, tmp_path):
+    reference = whole(python)
+    spoilt = train(python, tmp_path, options={"every": 1000}, events={"13": ["save, and go on", "exit"]})
+    # The save is of the state after 12 steps by step()'s count, and after 13 trained ones.
+    assert spoilt.code == 0, spoilt.err
+    told = train(python, tmp_path)
+    assert told.steps[14] == reference.steps[14]
+    assert told.end == reference.end
+
+
+def test_an_exit_finishes_what_is_being_written(python, tmp_path):
+    told = train(python, tmp_path, options={"every": 7}, events={"8": ["exit"]})
+    assert told.code == 0, told.err
+    assert checkpoints(tmp_path) == ["step-000000007"]
+    assert train(python, tmp_path).start["step"] == 7
+
+
+def test_an_exit_of_a_real_process_does_too(python, tmp_path):
+    env = environment(None, PYTHONPATH=str(PACKAGE))
+    case = json.dumps({"events": {"8": ["save, and go on", "exit"]}, "options": {"every": 1000}})
+    assert subprocess.run([python, JOB, tmp_path, case], env=env, capture_output=True).returncode == 0
+    assert checkpoints(tmp_path) == ["step-000000007"]
+
+
+def test_a_hard_exit_in_the_midst_of_it_leaves_the_one_before(python, tmp_path):
+    reference = whole(python)
+    for _ in range(3):
+        told = train(python, tmp_path, options={"every": 1}, events={str(n): ["exit, hard"] for n in (9, 18, 27)})
+        assert told.code == 7, told.err
+    told = train(python, tmp_path)
+    assert told.start is not None and told.start["passed"] == []
+    assert_goes_on(reference, told)
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "missing"])
+def test_a_damaged_newest_falls_back_to_the_one_before(python, tmp_path, harm):
+    events = {"10": ["save"], "20": ["save"], "21": ["exit"]}
+    assert train(python, tmp_path, options={"every": 1000}, events=events).code == 0
+    names = checkpoints(tmp_path)
+    newest = tmp_path / names[-1]
+    largest = max((path for path in newest.iterdir()), key=lambda path: path.stat().st_size)
+    if harm == "flip":
+        data = bytearray(largest.read_bytes())
+        data[len(data) // 2] ^= 1
+        largest.write_bytes(data)
+    elif harm == "cut":
+        os.truncate(largest, largest.stat().st_size // 2)
+    else:
+        largest.unlink()
+    told = train(python, tmp_path)
+    assert told.start["step"] == 9 and told.start["passed"][0][0] == names[-1]
+    assert f"the checkpoint {names[-1]} was passed over" in told.err
+    assert (tmp_path / "quarantine" / names[-1]).exists()
+    assert_goes_on(whole(python), told)
+
+
+def test_another_model_is_refused_with_one_sentence(python, tmp_path):
+    assert train(python, tmp_path, events={"10": ["save", "exit"]}).code == 0
+    told = train(python, tmp_path, width=24)
+    assert told.code == 1
+    assert told.err.splitlines()[-1].endswith(
+        "CheckpointError: model: 0.weight is [16, 8] in the checkpoint and [24, 8] here: restore into a model of the same shape"
+    )
+
+
+def test_a_full_disk_stops_no_training(python, tmp_path):
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", tmp_path]).returncode:
+        pytest.skip("SKIPPED: a small file system cannot be mounted here")
+    try:
+        (tmp_path / "filler").write_bytes(b"x" * (230 << 10))
+        told = train(python, tmp_path)
+        assert told.code == 0 and len(told.steps) == 40, told.err
+        assert told.err.count("No space left on device") == 1, "told once"
+        os.unlink(tmp_path / "filler")
+        (tmp_path / "small").write_bytes(b"")
+        assert train(python, tmp_path).start is None
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+def test_sigterm_takes_a_last_checkpoint_and_ends_the_job(python, tmp_path):
+    told = train(python, tmp_path, options={"every": 1000}, events={"14": ["term"]})
+    assert told.code == -signal.SIGTERM
+    assert "stallscope: SIGTERM came: step-000000014 is the last checkpoint" in told.err
+    told = train(python, tmp_path)
+    assert told.start["step"] == 14
+    assert_goes_on(whole(python), told)
+
+
+def test_sigterm_reaches_the_handler_that_was_there(python, tmp_path):
+    told = train(python, tmp_path, options={"every": 1000}, events={"5": ["term"]}, handler=True)
+    assert told.code == 9 and {"handler": "called"} in told.lines
+    assert checkpoints(tmp_path) == ["step-000000005"]
+
+
+def test_sigterm_says_that_it_could_not(python, tmp_path):
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", tmp_path]).returncode:
+        pytest.skip("SKIPPED: a small file system cannot be mounted here")
+    try:
+        told = train(python, tmp_path, options={"every": 1000}, events={"5": ["term"]})
+        assert told.code == -signal.SIGTERM
+        assert "SIGTERM came, and step 5 could not be saved: and none before" in told.err
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+def test_a_forked_child_inherits_nothing(python, tmp_path):
+    told = train(python, tmp_path, events={"7": ["fork"], "20": ["save", "fork"]})
+    assert told.code == 0 and told.lines.count({"child": 5}) == 2, told.err
+    assert len(told.steps) == 40
+
+
+def test_two_jobs_do_not_save_into_one_folder(python, tmp_path):
+    env = environment(None, PYTHONPATH=str(PACKAGE))
+    script = """
+import sys, torch, stallscope
+first = stallscope.Checkpointer(sys.argv[1], model=torch.nn.Linear(1, 1))
+try:
+    stallscope.Checkpointer(sys.argv[1], model=torch.nn.Linear(1, 1))
+except stallscope.CheckpointError as error:
+    print(error)
+"""
+    command = [python, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert "give this job a folder of its own" in done.stdout, done.stderr
+
+
+def test_the_ledger_is_told(python, tmp_path):
+    done = run([python, JOB, tmp_path, json.dumps({"events": {"10": ["save"], "12": ["exit"]}})])
+    assert done.code == 0, done.err
+    (process,) = [process for process in done.collector.processes if process.records]
+    saves = process.of(CHECKPOINT)
+    assert {save.id for save in saves} == {STALLSCOPE}
+    copies = [save for save in saves if (save.b, save.d) == (SNAPSHOT, 0)]
+    written = [save for save in saves if (save.b, save.d) == (PERSIST, 1)]
+    awaited = [save for save in saves if (save.b, save.d) == (PERSIST, 0)]
+    assert len(copies) == len(written) == 4 and len(awaited) == 1
+    assert all(save.a <= save.time_ns and save.c > 1000 for save in copies)

@@ -1,0 +1,102 @@
+"""A loader that is taken up in the midst of an epoch goes on as if it had never stopped."""
+
+import json
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+from collector import PACKAGE, run_plain
+
+JOB = Path(__file__).with_name("position_job.py")
+
+# In the first batch, within an epoch, at its last batch, in the first of the next, and later; 6 batches an epoch.
+STOPS = (1, 3, 6, 7, 16)
+
+TORCHS = [(order, workers) for order in ("plain", "shuffle", "generator", "weighted") for workers in (0, 2)]
+TORCHS += [("persistent", 2)]
+OURS = [("shuffle", 0, 0), ("shuffle", 2, 0), ("shuffle", 0, 2), ("shuffle", 3, 1)]
+OURS += [("generator", 2, 0), ("generator", 0, 2), ("batched", 2, 0), ("batched", 0, 2)]
+
+
+def case(loader, order, workers, then=None, stops=STOPS):
+    then = workers if then is None else then
+    return json.dumps({"loader": loader, "order": order, "workers": workers, "then": then, "stops": stops})
+
+
+# All in one process: to start Python and torch takes longer than any of them.
+CASES = [
+    *[case("torch", *one) for one in TORCHS],
+    *[case("stallscope", *one, stops=(3, 6)) for one in OURS],
+    case("stallscope", "persistent", 1, stops=()),
+    case("stallscope", "stream", 0),
+    case("stallscope", "whole", 1, stops=(1, 23, 30)),
+    case("torch", "lazy", 0, stops=(3,)),
+]
+
+
+@lru_cache(None)
+def all_told(python):
+    done = run_plain([python, JOB, *CASES], PYTHONPATH=str(PACKAGE))
+    assert done.code == 0, done.err
+    return dict(zip(CASES, map(json.loads, done.out.splitlines())))
+
+
+def ids(batches):
+    return [[row[0] for row in batch] for batch in batches]
+
+
+@pytest.mark.parametrize("order,workers", TORCHS)
+def test_torchs_loader_goes_on_with_the_same_order(python, order, workers):
+    told = all_told(python)[case("torch", order, workers)]
+    assert len(told["resumed"]) == len(STOPS)
+    for resumed in told["resumed"]:
+        assert ids(resumed["got"]) == ids(told["whole"]) and not resumed["said"]
+        if not workers:
+            assert resumed["got"] == told["whole"], "augmentation is training's own, and goes on too"
+
+
+@pytest.mark.parametrize("order,workers,then", OURS)
+def test_our_loaders_augmentation_is_the_same_with_another_number_of_workers(python, order, workers, then):
+    told = all_told(python)[case("stallscope", order, workers, then, stops=(3, 6))]
+    alike = [json.dumps(all_told(python)[one]["whole"]) for one in CASES if '"stallscope"' in one and f'"{order}"' in one]
+    assert set(alike) == {json.dumps(told["whole"])}
+    for resumed in told["resumed"]:
+        assert resumed["got"] == told["whole"]
+
+
+def test_our_loaders_order_is_torchs(python):
+    ours = all_told(python)[case("stallscope", "shuffle", 2, 0, stops=(3, 6))]["whole"]
+    torchs = all_told(python)[case("torch", "shuffle", 2)]["whole"]
+    assert ids(ours) == ids(torchs) and ours != torchs
+
+
+def test_augmentation_differs_from_epoch_to_epoch_with_kept_workers(python):
+    whole = all_told(python)[case("stallscope", "persistent", 1, stops=())]["whole"]
+    first, second = (sorted(row for batch in whole[at : at + 6] for row in batch) for at in (0, 6))
+    assert [row[0] for row in first] == [row[0] for row in second]
+    assert all(one[1:] != other[1:] for one, other in zip(first, second))
+
+
+def test_nothing_that_was_handed_over_is_read_again(python):
+    told = all_told(python)[case("torch", "shuffle", 0)]
+    for resumed in told["resumed"]:
+        assert resumed["read"] == sum(map(len, resumed["got"][len(resumed["got"]) - resumed["after"] :]))
+
+
+def test_a_stream_is_read_again_up_to_its_position(python):
+    told = all_told(python)[case("stallscope", "stream", 0)]
+    for resumed in told["resumed"]:
+        assert resumed["got"] == told["whole"]
+
+
+def test_samples_without_batches(python):
+    told = all_told(python)[case("stallscope", "whole", 1, stops=(1, 23, 30))]
+    for resumed in told["resumed"]:
+        assert resumed["got"] == told["whole"]
+
+
+def test_a_sampler_that_cannot_be_taken_up_is_told_of(python):
+    told = all_told(python)[case("torch", "lazy", 0, stops=(3,))]
+    (resumed,) = told["resumed"]
+    assert "does not give the same first 3 batches" in resumed["said"][0]
+    assert len(resumed["got"]) == len(told["whole"]), "and training goes on"

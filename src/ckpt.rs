@@ -1,0 +1,364 @@
+use crate::terminal;
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use stallscope_checkpoint::{Check, Checkpoint, Entry, QUARANTINE, State, Store, mark_verified};
+use stallscope_reports::clean;
+use stallscope_reports::units::{bytes, count, counted, duration};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Look after a folder of checkpoints: list, verify, show, collect, export.
+///
+/// The folder is the one that stallscope.Checkpointer saves into. All of these work beside a job that saves there, and
+/// none touches its newest checkpoints. Where a STEP is asked for, `latest`, a step's number or a folder's name will do.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Ckpt {
+    #[command(subcommand)]
+    act: Act,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  stallscope ckpt ls ckpts/                                what is there, newest first
+  stallscope ckpt verify ckpts/                            read every byte; exits with 1 when one is bad
+  stallscope ckpt verify ckpts/ 120                        of that step alone
+  stallscope ckpt show ckpts/ latest                       its tensors
+  stallscope ckpt gc ckpts/ --keep 2 --dry-run             what would go
+  stallscope ckpt export ckpts/ latest model.safetensors   one file that anything reads";
+
+#[derive(Debug, Subcommand)]
+enum Act {
+    Ls(Ls),
+    Verify(Verify),
+    Show(Show),
+    Gc(Gc),
+    Export(Export),
+}
+
+/// List the checkpoints in a folder, newest first.
+///
+/// STATE is `verified` (read back whole since it was saved), `saved`, `incomplete` (a save under way, or one that was
+/// killed) or `bad`. REUSED is what was on disk already when it was saved, and was not written again.
+#[derive(Debug, Args)]
+struct Ls {
+    /// The folder of checkpoints
+    dir: PathBuf,
+    /// JSON for scripts
+    #[arg(long)]
+    json: bool,
+}
+
+/// Read every byte of checkpoints and compare it with its checksums.
+///
+/// Changes nothing but a note in those that are whole. A bad one is passed over when the job restores, and set aside
+/// then, in the folder `quarantine`.
+#[derive(Debug, Args)]
+struct Verify {
+    /// The folder of checkpoints
+    dir: PathBuf,
+    /// Which; all when none is named
+    step: Vec<String>,
+    /// JSON for scripts
+    #[arg(long)]
+    json: bool,
+}
+
+/// Show what a checkpoint holds: its tensors by rank, and how it lies on disk.
+#[derive(Debug, Args)]
+struct Show {
+    /// The folder of checkpoints
+    dir: PathBuf,
+    /// Which
+    #[arg(default_value = "latest")]
+    step: String,
+    /// JSON for scripts
+    #[arg(long)]
+    json: bool,
+}
+
+/// Remove old checkpoints, and what killed saves left behind.
+///
+/// Keeps the newest ones that verify; reads those that nobody has verified yet, so this may take its time. Without so
+/// many good ones nothing is removed. What a job is saving just now is never touched.
+#[derive(Debug, Args)]
+struct Gc {
+    /// The folder of checkpoints
+    dir: PathBuf,
+    /// How many verified checkpoints stay
+    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..))]
+    keep: u32,
+    /// Say what would go, and remove nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// JSON for scripts
+    #[arg(long)]
+    json: bool,
+}
+
+/// Write the tensors of a checkpoint into one safetensors file, verifying them on the way.
+#[derive(Debug, Args)]
+struct Export {
+    /// The folder of checkpoints
+    dir: PathBuf,
+    /// Which
+    step: String,
+    /// The file to be made; one that is there is never replaced
+    file: PathBuf,
+    /// Of this rank alone, where several ranks have tensors of the same name
+    #[arg(long, value_name = "N")]
+    rank: Option<u32>,
+}
+
+pub(crate) fn main(verb: &Ckpt) -> Result<ExitCode> {
+    match &verb.act {
+        Act::Ls(ls) => list(ls),
+        Act::Verify(verify) => check(verify),
+        Act::Show(verb) => show(verb),
+        Act::Gc(gc) => collect(gc),
+        Act::Export(export) => self::export(export),
+    }
+}
+
+fn store(dir: &Path) -> Result<Store> {
+    if !dir.is_dir() {
+        bail!("{} is no folder; name the one that the job saves its checkpoints into", dir.display());
+    }
+    Ok(Store::open(dir))
+}
+
+fn list(verb: &Ls) -> Result<ExitCode> {
+    let store = store(&verb.dir)?;
+    let (entries, aside) = (store.list()?, store.quarantined());
+    if verb.json {
+        let aside: Vec<Value> =
+            aside.iter().map(|(name, reason)| json!({ "name": name, "reason": reason })).collect();
+        let entries: Vec<Value> = entries.iter().map(entry_json).collect();
+        return print_json(&json!({ "checkpoints": entries, QUARANTINE: aside }));
+    }
+    let mut text = if entries.is_empty() {
+        format!("no checkpoint in {}\n", clean(&verb.dir.to_string_lossy(), true))
+    } else {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+        let rows: Vec<Vec<String>> = entries.iter().map(|entry| cells(entry, now)).collect();
+        table(&["CHECKPOINT", "STEP", "SAVED", "STATE", "RANKS", "SIZE", "REUSED"], &[1, 2, 4, 5, 6], &rows)
+    };
+    for entry in &entries {
+        if let State::Bad(reason) = &entry.state {
+            text += &format!("{}: {}\n", entry.name, clean(reason, true));
+        }
+    }
+    for (name, reason) in &aside {
+        text += &format!("set aside: {QUARANTINE}/{}: {}\n", clean(name, true), clean(reason, true));
+    }
+    terminal::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn state(entry: &Entry) -> &'static str {
+    match entry.state {
+        State::Verified => "verified",
+        State::Committed => "saved",
+        State::Incomplete => "incomplete",
+        State::Bad(_) => "bad",
+    }
+}
+
+fn cells(entry: &Entry, now_ns: u64) -> Vec<String> {
+    let manifest = entry.manifest.as_ref();
+    let of =
+        |say: &dyn Fn(&stallscope_checkpoint::Manifest) -> String| manifest.map_or_else(|| "-".into(), say);
+    vec![
+        entry.name.clone(),
+        count(entry.step),
+        of(&|manifest| format!("{} ago", duration(now_ns.saturating_sub(manifest.saved_wall_ns)))),
+        state(entry).into(),
+        of(&|manifest| manifest.world().to_string()),
+        of(&|manifest| bytes(manifest.image_bytes)),
+        of(&|manifest| bytes(manifest.reused_bytes)),
+    ]
+}
+
+fn entry_json(entry: &Entry) -> Value {
+    let reason = if let State::Bad(reason) = &entry.state { Some(reason) } else { None };
+    let manifest = entry.manifest.as_ref();
+    json!({
+        "name": entry.name, "step": entry.step, "state": state(entry), "reason": reason,
+        "saved_wall_ns": manifest.map(|manifest| manifest.saved_wall_ns),
+        "ranks": manifest.map(|manifest| manifest.world()),
+        "bytes": manifest.map(|manifest| manifest.image_bytes),
+        "written_bytes": manifest.map(|manifest| manifest.written_bytes),
+        "reused_bytes": manifest.map(|manifest| manifest.reused_bytes),
+    })
+}
+
+/// Verifies with a line of progress on a terminal; notes it where it is whole.
+fn verified(checkpoint: &Checkpoint) -> Result<(), stallscope_checkpoint::Error> {
+    let shown = std::io::stderr().is_terminal();
+    let last = Mutex::new(Instant::now());
+    let name = checkpoint.name();
+    let checked = checkpoint.verify(Check::Full, &|done, all| {
+        let Ok(mut last) = last.try_lock() else { return };
+        if shown && last.elapsed().as_millis() > 200 {
+            *last = Instant::now();
+            terminal::write_err(&format!("\r\x1b[2Kstallscope: {name}: {} of {}", bytes(done), bytes(all)));
+        }
+    });
+    if shown {
+        terminal::write_err("\r\x1b[2K");
+    }
+    checked.inspect(|()| mark_verified(checkpoint))
+}
+
+fn check(verb: &Verify) -> Result<ExitCode> {
+    let store = store(&verb.dir)?;
+    let names: Vec<String> = if verb.step.is_empty() {
+        let committed = store.list()?.into_iter().filter(|entry| entry.state != State::Incomplete);
+        committed.map(|entry| entry.name).collect()
+    } else {
+        verb.step.clone()
+    };
+    if names.is_empty() {
+        bail!("there is no checkpoint in {} to verify", verb.dir.display());
+    }
+    let (mut lines, mut rows, mut all_whole) = (String::new(), Vec::new(), true);
+    for name in names {
+        let outcome = store.checkpoint(&name).and_then(|checkpoint| {
+            let begun = Instant::now();
+            verified(&checkpoint)?;
+            Ok((checkpoint.name(), checkpoint.manifest.image_bytes, begun.elapsed()))
+        });
+        match outcome {
+            Ok((name, size, took)) => {
+                let took_ns = took.as_nanos() as u64;
+                lines += &format!("{name}: whole, {} read in {}\n", bytes(size), duration(took_ns));
+                rows.push(json!({ "name": name, "whole": true, "bytes": size, "took_ns": took_ns }));
+            }
+            Err(error) => {
+                all_whole = false;
+                lines += &format!("{}: {}\n", clean(&name, true), clean(&error.to_string(), true));
+                rows.push(json!({ "name": name, "whole": false, "reason": error.to_string() }));
+            }
+        }
+    }
+    if verb.json {
+        print_json(&Value::Array(rows))?;
+    } else {
+        terminal::print(&lines)?;
+    }
+    Ok(if all_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn show(verb: &Show) -> Result<ExitCode> {
+    let checkpoint = store(&verb.dir)?.checkpoint(&verb.step)?;
+    let manifest = &checkpoint.manifest;
+    if verb.json {
+        return print_json(&json!({
+            "name": checkpoint.name(), "step": manifest.step, "saved_wall_ns": manifest.saved_wall_ns,
+            "tool": manifest.tool, "bytes": manifest.image_bytes, "written_bytes": manifest.written_bytes,
+            "reused_bytes": manifest.reused_bytes,
+            "ranks": checkpoint.parts.iter().map(|part| json!({
+                "rank": part.rank, "files": part.files, "tensors": part.tensors,
+                "user_bytes": part.user.as_ref().map_or(0, |user| user.bytes),
+            })).collect::<Vec<_>>(),
+        }));
+    }
+    let mut text = format!(
+        "{}: step {}, {} of {}, saved by {}\n{} written, {} reused\n",
+        checkpoint.name(),
+        count(manifest.step),
+        bytes(manifest.image_bytes),
+        counted(u64::from(manifest.world()), "rank"),
+        clean(&manifest.tool, true),
+        bytes(manifest.written_bytes),
+        bytes(manifest.reused_bytes),
+    );
+    for part in &checkpoint.parts {
+        let files: Vec<String> = part.files.iter().map(|file| clean(&file.name, true)).collect();
+        let user = part.user.as_ref().map_or(0, |user| user.bytes);
+        text += &format!("rank {}: {} of user state; {}\n", part.rank, bytes(user), files.join(", "));
+    }
+    let rows: Vec<Vec<String>> = checkpoint
+        .parts
+        .iter()
+        .flat_map(|part| part.tensors.iter().map(move |tensor| (part.rank, &tensor.spec)))
+        .map(|(rank, spec)| {
+            let shape: Vec<String> = spec.shape.iter().map(u64::to_string).collect();
+            let size = bytes(spec.bytes().unwrap_or_default());
+            vec![rank.to_string(), clean(&spec.name, true), spec.dtype.name().into(), shape.join(" x "), size]
+        })
+        .collect();
+    text += &table(&["RANK", "TENSOR", "TYPE", "SHAPE", "SIZE"], &[0, 4], &rows);
+    terminal::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn collect(verb: &Gc) -> Result<ExitCode> {
+    let store = store(&verb.dir)?;
+    let keep = verb.keep as usize;
+    let mut whole = 0;
+    for entry in store.list()? {
+        let counts = match entry.state {
+            State::Verified => true,
+            State::Committed => store.checkpoint(&entry.name).and_then(|found| verified(&found)).is_ok(),
+            State::Incomplete | State::Bad(_) => false,
+        };
+        whole += usize::from(counts);
+        if whole == keep {
+            break;
+        }
+    }
+    let collected = store.collect(keep, verb.dry_run)?;
+    if verb.json {
+        return print_json(&json!({
+            "dry_run": verb.dry_run, "removed": collected.removed, "leftovers": collected.leftovers,
+        }));
+    }
+    let went = if verb.dry_run { "would go" } else { "removed" };
+    let mut text = String::new();
+    for name in &collected.removed {
+        text += &format!("{name}: {went}\n");
+    }
+    for name in &collected.leftovers {
+        text += &format!("{name}: {went}, the rest of a save that never ended\n");
+    }
+    if text.is_empty() {
+        text = format!("nothing to remove: {} of {} wanted are verified\n", whole, keep);
+    }
+    terminal::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn export(verb: &Export) -> Result<ExitCode> {
+    let checkpoint = store(&verb.dir)?.checkpoint(&verb.step)?;
+    let _working = crate::working::Working::on(format!("exporting {}", checkpoint.name()));
+    checkpoint.export(verb.rank, &verb.file)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_json(value: &Value) -> Result<ExitCode> {
+    terminal::print(&(serde_json::to_string_pretty(value)? + "\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Columns as wide as their cells; those named in `figures` are flush right.
+fn table(heading: &[&str], figures: &[usize], rows: &[Vec<String>]) -> String {
+    let heading: Vec<String> = heading.iter().map(|&word| word.into()).collect();
+    let width = |text: &String| text.chars().count();
+    let widths: Vec<usize> = (0..heading.len())
+        .map(|column| rows.iter().chain([&heading]).map(|row| width(&row[column])).max().unwrap_or(0))
+        .collect();
+    let mut text = String::new();
+    for row in [&heading].into_iter().chain(rows) {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+            if figures.contains(&column) { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        text += cells.collect::<Vec<_>>().join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}

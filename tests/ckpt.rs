@@ -1,0 +1,132 @@
+//! `stallscope ckpt` on folders as a job leaves them, good and bad.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+mod support;
+
+use serde_json::Value;
+use stallscope_checkpoint::{Dtype, Options, Plan, Saver, Source, TensorSpec};
+use std::time::Duration;
+use support::{Sandbox, text};
+
+/// A folder `ckpts` with checkpoints of these steps.
+fn saved(name: &str, steps: &[u64]) -> Sandbox {
+    let sandbox = Sandbox::new(name);
+    let saver = Saver::open(&sandbox.path("ckpts"), Options { keep: None, ..Options::default() }).unwrap();
+    let spec = |name: &str, shape: &[u64]| TensorSpec {
+        name: name.into(),
+        dtype: Dtype::F32,
+        shape: shape.to_vec(),
+    };
+    let plan = Plan::of(vec![spec("head.weight", &[3, 200]), spec("head\u{1b}[2J.bias", &[3])], &[]).unwrap();
+    for &step in steps {
+        let (weight, bias) = (vec![step as f32; 600], vec![2.5_f32; 3]);
+        let sources = [Source::Now(weight.as_ptr().cast()), Source::Now(bias.as_ptr().cast())];
+        // SAFETY: the vectors live and stay as they are until this returns.
+        let snapshot = unsafe { saver.snapshot(&plan, &sources).unwrap() };
+        saver.persist(snapshot, saver.ticket(step), b"position".to_vec()).unwrap();
+        assert!(saver.wait(Duration::from_secs(60)));
+    }
+    sandbox
+}
+
+fn json(sandbox: &Sandbox, words: &[&str]) -> Value {
+    let output = sandbox.run(words);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)))
+}
+
+fn spoil(sandbox: &Sandbox, step: u64) {
+    let shard = sandbox.path(&format!("ckpts/step-{step:09}/shard-0.safetensors"));
+    let mut bytes = std::fs::read(&shard).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(shard, bytes).unwrap();
+}
+
+#[test]
+fn a_folder_is_listed_newest_first() {
+    let sandbox = saved("ckpt-ls", &[10, 20]);
+    std::fs::create_dir(sandbox.path("ckpts/step-000000030")).unwrap();
+    let output = sandbox.run(&["ckpt", "ls", "ckpts"]);
+    let lines: Vec<String> = text(&output.stdout).lines().map(str::to_owned).collect();
+    assert!(lines[0].starts_with("CHECKPOINT  "), "{lines:?}");
+    assert!(lines[1].starts_with("step-000000020    20  "), "{lines:?}");
+    assert!(lines[1].contains(" ago  verified "), "{lines:?}");
+    assert!(lines[3].starts_with("step-000000030") && lines[3].contains("incomplete"), "{lines:?}");
+    let listed = json(&sandbox, &["ckpt", "ls", "ckpts", "--json"]);
+    assert_eq!(listed["checkpoints"][1]["step"], 10);
+    assert_eq!(listed["checkpoints"][0]["state"], "verified");
+}
+
+#[test]
+fn verifying_says_which_is_bad_and_exits_with_1() {
+    let sandbox = saved("ckpt-verify", &[10, 20]);
+    let whole = sandbox.run(&["ckpt", "verify", "ckpts"]);
+    assert_eq!(whole.status.code(), Some(0), "{}", text(&whole.stderr));
+    spoil(&sandbox, 20);
+    let bad = sandbox.run(&["ckpt", "verify", "ckpts"]);
+    assert_eq!(bad.status.code(), Some(1));
+    let said = text(&bad.stdout);
+    assert!(
+        said.contains("shard-0.safetensors is damaged: the chunk at byte 0 does not hold what was saved"),
+        "{said}"
+    );
+    assert!(said.contains("step-000000010: whole"), "{said}");
+    assert_eq!(sandbox.run(&["ckpt", "verify", "ckpts", "10"]).status.code(), Some(0));
+    assert_eq!(json(&sandbox, &["ckpt", "verify", "ckpts", "latest", "--json"])[0]["whole"], false);
+}
+
+#[test]
+fn a_checkpoint_shows_its_tensors_and_no_name_reaches_the_terminal_raw() {
+    let sandbox = saved("ckpt-show", &[10]);
+    let shown = text(&sandbox.run(&["ckpt", "show", "ckpts"]).stdout);
+    assert!(shown.starts_with("step-000000010: step 10, "), "{shown}");
+    assert!(
+        shown.contains("head.weight") && shown.contains("3 x 200") && shown.contains("2.4 kB"),
+        "{shown}"
+    );
+    assert!(!shown.contains('\u{1b}'), "{shown}");
+    let shown = json(&sandbox, &["ckpt", "show", "ckpts", "10", "--json"]);
+    assert_eq!(shown["ranks"][0]["tensors"][0]["dtype"], "F32");
+}
+
+#[test]
+fn collecting_keeps_so_many_good_ones_however_many_bad_ones_there_are() {
+    let sandbox = saved("ckpt-gc", &[10, 20, 30, 40]);
+    spoil(&sandbox, 40);
+    std::fs::remove_file(sandbox.path("ckpts/step-000000040/verified")).unwrap();
+    std::fs::create_dir(sandbox.path("ckpts/step-000000050")).unwrap();
+    let would = json(&sandbox, &["ckpt", "gc", "ckpts", "--keep", "2", "--dry-run", "--json"]);
+    assert_eq!(would["removed"], serde_json::json!(["step-000000010"]));
+    let said = text(&sandbox.run(&["ckpt", "gc", "ckpts", "--keep", "2"]).stdout);
+    assert!(said.starts_with("step-000000010: removed\nstep-000000050: removed, the rest"), "{said}");
+    let listed = json(&sandbox, &["ckpt", "ls", "ckpts", "--json"]);
+    assert_eq!(listed["checkpoints"].as_array().unwrap().len(), 3);
+    assert_eq!(sandbox.run(&["ckpt", "gc", "ckpts", "--keep", "0"]).status.code(), Some(2));
+}
+
+#[test]
+fn an_export_is_a_safetensors_file_and_replaces_none() {
+    let sandbox = saved("ckpt-export", &[10]);
+    let export = || sandbox.run(&["ckpt", "export", "ckpts", "latest", "model.safetensors"]);
+    assert_eq!(export().status.code(), Some(0));
+    let file = std::fs::read(sandbox.path("model.safetensors")).unwrap();
+    let header = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&file[8..8 + header]).unwrap();
+    assert_eq!(header["head.weight"]["shape"], serde_json::json!([3, 200]));
+    let again = export();
+    assert_eq!(again.status.code(), Some(1));
+    assert!(text(&again.stderr).contains("model.safetensors is there already"), "{}", text(&again.stderr));
+}
+
+#[test]
+fn what_is_not_there_is_said_in_a_sentence() {
+    let sandbox = saved("ckpt-none", &[10]);
+    let said = |words: &[&str]| {
+        let output = sandbox.run(words);
+        assert_eq!(output.status.code(), Some(1));
+        text(&output.stderr)
+    };
+    assert!(said(&["ckpt", "ls", "nowhere"]).starts_with("stallscope: nowhere is no folder; "));
+    let missing = said(&["ckpt", "show", "ckpts", "11"]);
+    assert!(missing.contains("has no checkpoint \"11\"; there is step-000000010"), "{missing}");
+}
