@@ -1,0 +1,20 @@
+//! Which samples are drawn when, and which of them are kept in memory.
+//!
+//! [`Draws`] say which sample is used next and with which weight in the loss; a [`Planner`] makes them ahead, so that the
+//! next use of a sample is known; a [`Policy`] says what is kept. All of it is a function of its inputs and a seed, and
+//! knows neither memory nor clock: the same code is simulated ([`simulate`]) and used live.
+
+mod draws;
+mod planner;
+mod policy;
+mod random;
+mod simulate;
+mod sweep;
+mod trace;
+
+pub use draws::{Draw, DrawKind, Draws, Selection, World};
+pub use planner::{Planned, Planner};
+pub use policy::{Policy, PolicyKind, Use};
+pub use simulate::{EpochFigures, Figures, Generated, replay, train};
+pub use sweep::{Point, Sweep};
+pub use trace::{Error, Trace, TraceUse};

@@ -1,0 +1,76 @@
+use super::*;
+use crate::draws::Selection;
+
+const JOB: Generated = Generated { samples: 4000, sample_bytes: 100, epochs: 12, batch: 64, seed: 1 };
+
+fn of(draws: DrawKind, policy: PolicyKind, share: f64) -> EpochFigures {
+    let cache_bytes = (share * f64::from(JOB.samples * JOB.sample_bytes)) as u64;
+    // The first epochs fill the cache.
+    train(&JOB, draws, policy, cache_bytes, false).0.since(4)
+}
+
+/// Closed forms for a fresh shuffle each epoch: LRU `c + (1-c) ln(1-c)`, no-evict and MIN `c`.
+#[test]
+fn a_shuffle_has_the_hits_of_the_closed_forms() {
+    for share in [0.1, 0.2, 0.5] {
+        let lru = share + (1.0 - share) * (1.0f64 - share).ln();
+        for (policy, expected) in
+            [(PolicyKind::Lru, lru), (PolicyKind::MinIo, share), (PolicyKind::Min, share)]
+        {
+            let found = of(DrawKind::Plain, policy, share).hit_ratio();
+            assert!((found - expected).abs() < 0.012, "{policy} at {share}: {found}, not {expected}");
+        }
+    }
+}
+
+/// Whatever is drawn, an epoch reads at least the samples it used less those that may have been kept.
+#[test]
+fn nobody_has_more_hits_than_there_can_be() {
+    let kept = 0.2 * f64::from(JOB.samples);
+    for draws in [DrawKind::Importance, DrawKind::Iis(Selection::Corrected)] {
+        for policy in PolicyKind::ALL {
+            let cache_bytes = (kept * f64::from(JOB.sample_bytes)) as u64;
+            let (figures, _) = train(&JOB, draws, policy, cache_bytes, false);
+            for epoch in &figures.epochs {
+                let bound = 1.0 - (epoch.unique as f64 - kept) / epoch.uses as f64;
+                assert!(epoch.hit_ratio() <= bound + 1e-9, "{policy}: {} above {bound}", epoch.hit_ratio());
+            }
+        }
+    }
+}
+
+#[test]
+fn draws_that_are_planned_let_min_have_more_than_twice_the_hits_of_lru() {
+    let (lru, min) =
+        (of(DrawKind::Importance, PolicyKind::Lru, 0.2), of(DrawKind::Importance, PolicyKind::Min, 0.2));
+    assert!(min.hit_ratio() > 2.0 * lru.hit_ratio(), "{} against {}", min.hit_ratio(), lru.hit_ratio());
+}
+
+/// Reads a use of the rolling window: `(1 - pinned) / R` of all uses, where all that it plans has room.
+#[test]
+fn reuse_reads_about_one_over_its_uses() {
+    for uses in [2, 3] {
+        let draws = DrawKind::Reuse { uses, window_share: 0.1, pinned_share: 0.1 };
+        let found = 1.0 - of(draws, PolicyKind::Min, 0.2).hit_ratio();
+        let expected = (1.0 - 0.1) / f64::from(uses);
+        assert!(found < expected * 1.06, "{uses} uses: {found} reads a use, not {expected}");
+    }
+}
+
+#[test]
+fn a_recorded_run_replays_to_the_same_hits_where_the_policy_looks_at_nothing_else() {
+    let cache_bytes = 80_000;
+    for policy in [PolicyKind::Lru, PolicyKind::MinIo] {
+        let (figures, trace) = train(&JOB, DrawKind::Plain, policy, cache_bytes, true);
+        assert_eq!(replay(&trace, policy, cache_bytes), figures, "{policy}");
+    }
+}
+
+#[test]
+fn with_every_use_known_min_has_at_least_the_hits_of_all_others() {
+    let (_, trace) = train(&JOB, DrawKind::Importance, PolicyKind::Min, 80_000, true);
+    let best = replay(&trace, PolicyKind::Min, 80_000).since(0).hits;
+    for policy in PolicyKind::ALL {
+        assert!(replay(&trace, policy, 80_000).since(0).hits <= best, "{policy}");
+    }
+}

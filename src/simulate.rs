@@ -1,0 +1,199 @@
+use crate::terminal;
+use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
+use stallscope_cache::{
+    DrawKind, Figures, Generated, Point, PolicyKind, Selection, Sweep, Trace, replay, train,
+};
+use std::fs::File;
+use std::io::{BufReader, BufWriter};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Say what a cache would save, for several samplers, policies and sizes, without training anything.
+///
+/// Hits are of the sample asked for; reads are bytes read for each byte of the data set and epoch, once the cache is full.
+/// Made-up jobs have made-up losses: what a sampler does to accuracy is not simulated.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Simulate {
+    /// A recorded trace (CSV: epoch,id,bytes,score) in place of a made-up job
+    trace: Option<PathBuf>,
+    /// Samples of the made-up job
+    #[arg(long, default_value_t = 20_000, conflicts_with = "trace", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    samples: u32,
+    /// Its epochs; the later half is shown
+    #[arg(long, default_value_t = 12, conflicts_with = "trace", value_parser = clap::value_parser!(u32).range(2..=1000))]
+    epochs: u32,
+    /// How the made-up job draws its samples
+    #[arg(long, value_delimiter = ',', default_value = "plain", conflicts_with = "trace")]
+    sampling: Vec<Sampling>,
+    /// What is kept
+    #[arg(long, value_delimiter = ',', default_value = "lru,minio,min")]
+    policy: Vec<Policy>,
+    /// Sizes of the cache, as shares of the data set
+    #[arg(long, value_delimiter = ',', default_value = "5%,10%,20%,50%", value_parser = share)]
+    cache: Vec<f64>,
+    /// Of the made-up job
+    #[arg(long, default_value_t = 0, conflicts_with = "trace")]
+    seed: u64,
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+    /// Write here instead of to the terminal
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Samplings: plain (each sample once an epoch), importance (with replacement, weighted), iis and shade (iCACHE's and
+SHADE's, corrected; iis-published and shade-published as their authors have them), reuse and reuse3 (each sample that
+was read is used two or three times while it is in memory).
+Policies: lru, minio (what came first stays), shade, icache, min (who is used again last goes first).
+
+Examples:
+  stallscope simulate
+  stallscope simulate --sampling plain,importance,reuse --policy min --cache 5%,20%,50%
+  stallscope simulate trace.csv --format svg -o hits.svg";
+
+/// Batch of the made-up job, and bytes of its samples: only SHADE's ranks depend on the one, nothing on the other.
+const BATCH: u32 = 64;
+const SAMPLE_BYTES: u32 = 100_000;
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    Text,
+    Csv,
+    Svg,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Sampling {
+    Plain,
+    Importance,
+    Iis,
+    IisPublished,
+    Shade,
+    ShadePublished,
+    Reuse,
+    Reuse3,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Policy {
+    Lru,
+    Minio,
+    Shade,
+    Icache,
+    Min,
+}
+
+impl Sampling {
+    /// `cache_share`: half of the cache is reuse's window, the other half pinned.
+    fn kind(self, cache_share: f64) -> DrawKind {
+        let shade = |selection| DrawKind::Shade { selection, copies: 3.0 };
+        let reuse =
+            |uses| DrawKind::Reuse { uses, window_share: cache_share / 2.0, pinned_share: cache_share / 2.0 };
+        match self {
+            Sampling::Plain => DrawKind::Plain,
+            Sampling::Importance => DrawKind::Importance,
+            Sampling::Iis => DrawKind::Iis(Selection::Corrected),
+            Sampling::IisPublished => DrawKind::Iis(Selection::AsPublished),
+            Sampling::Shade => shade(Selection::Corrected),
+            Sampling::ShadePublished => shade(Selection::AsPublished),
+            Sampling::Reuse => reuse(2),
+            Sampling::Reuse3 => reuse(3),
+        }
+    }
+}
+
+impl Policy {
+    fn kind(self) -> PolicyKind {
+        match self {
+            Policy::Lru => PolicyKind::Lru,
+            Policy::Minio => PolicyKind::MinIo,
+            Policy::Shade => PolicyKind::Shade,
+            Policy::Icache => PolicyKind::Icache,
+            Policy::Min => PolicyKind::Min,
+        }
+    }
+}
+
+fn share(text: &str) -> Result<f64> {
+    let percent: f64 = text.trim().strip_suffix('%').context("a size is a share such as 20%")?.parse()?;
+    ensure!(percent > 0.0 && percent <= 100.0, "a share is above 0% and up to 100%");
+    Ok(percent / 100.0)
+}
+
+pub(crate) fn main(verb: &Simulate) -> Result<ExitCode> {
+    let sweep = match &verb.trace {
+        Some(path) => {
+            let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+            let trace = Trace::read(BufReader::new(file)).with_context(|| path.display().to_string())?;
+            of_trace(verb, &trace)
+        }
+        None => of_made_up(verb),
+    };
+    let text = match verb.format {
+        Format::Text => sweep.table(),
+        Format::Csv => sweep.csv(),
+        Format::Svg => sweep.svg(),
+    };
+    match &verb.output {
+        Some(path) => {
+            use std::io::Write;
+            let written = File::create(path).and_then(|file| {
+                let mut file = BufWriter::new(file);
+                file.write_all(text.as_bytes()).and_then(|()| file.flush())
+            });
+            written.with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        None => terminal::print(&text)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn of_made_up(verb: &Simulate) -> Sweep {
+    let job = Generated {
+        samples: verb.samples,
+        sample_bytes: SAMPLE_BYTES,
+        epochs: verb.epochs,
+        batch: BATCH,
+        seed: verb.seed,
+    };
+    let dataset_bytes = u64::from(job.samples) * u64::from(job.sample_bytes);
+    let mut points = Vec::new();
+    for sampling in &verb.sampling {
+        for policy in &verb.policy {
+            for share in &verb.cache {
+                let kind = sampling.kind(*share);
+                let cache_bytes = (share * dataset_bytes as f64) as u64;
+                let (figures, _) = train(&job, kind, policy.kind(), cache_bytes, false);
+                points.push(point(kind.name(), *policy, *share, &figures));
+            }
+        }
+    }
+    Sweep { samples: job.samples.into(), dataset_bytes, points }
+}
+
+fn of_trace(verb: &Simulate, trace: &Trace) -> Sweep {
+    let (samples, dataset_bytes) = (trace.samples(), trace.dataset_bytes());
+    let mut points = Vec::new();
+    for policy in &verb.policy {
+        for share in &verb.cache {
+            let figures = replay(trace, policy.kind(), (share * dataset_bytes as f64) as u64);
+            points.push(point("trace".into(), *policy, *share, &figures));
+        }
+    }
+    Sweep { samples, dataset_bytes, points }
+}
+
+fn point(draws: String, policy: Policy, cache_share: f64, figures: &Figures) -> Point {
+    let first = figures.epochs.len() / 2;
+    Point {
+        draws,
+        policy: policy.kind().name(),
+        cache_share,
+        later: figures.since(first),
+        later_epochs: figures.epochs.len() - first,
+        read_bytes: figures.since(0).read_bytes,
+    }
+}

@@ -1,0 +1,59 @@
+//! `stallscope simulate`: what a cache would save, without training.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+mod support;
+
+use support::{Sandbox, text};
+
+#[test]
+fn a_made_up_job_has_a_line_for_each_sampler_and_policy() {
+    let sandbox = Sandbox::new("simulate");
+    let words = ["simulate", "--samples", "2000", "--sampling", "plain,reuse", "--cache", "20%"];
+    let done = sandbox.run(&words);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let table = text(&done.stdout);
+    assert_eq!(table.lines().count(), 1 + 2 * 3, "{table}");
+    assert!(table.contains("plain · minio"), "{table}");
+    assert!(table.lines().any(|line| line.starts_with("plain · min ") && line.contains("20%")), "{table}");
+}
+
+#[test]
+fn a_recorded_trace_is_replayed_and_drawn() {
+    let sandbox = Sandbox::new("simulate-trace");
+    let uses: String = (0..3)
+        .flat_map(|epoch| (0..50).map(move |n| format!("{epoch},{},1000,1\n", (n * 7 + epoch * 3) % 50)))
+        .collect();
+    std::fs::write(sandbox.path("uses.csv"), format!("epoch,id,bytes,score\n{uses}")).unwrap();
+    let done = sandbox.run(&[
+        "simulate",
+        "uses.csv",
+        "--policy",
+        "minio,min",
+        "--cache",
+        "20%,40%",
+        "--format",
+        "csv",
+    ]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let rows = text(&done.stdout);
+    assert!(rows.lines().any(|row| row.starts_with("trace,minio,0.4,0.400000,")), "{rows}");
+    let drawn = sandbox.run(&["simulate", "uses.csv", "--format", "svg", "-o", "hits.svg"]);
+    assert_eq!(drawn.status.code(), Some(0), "{}", text(&drawn.stderr));
+    assert!(std::fs::read_to_string(sandbox.path("hits.svg")).unwrap().starts_with("<svg "));
+}
+
+#[test]
+fn what_is_no_trace_or_no_size_is_named() {
+    let sandbox = Sandbox::new("simulate-wrong");
+    std::fs::write(sandbox.path("broken.csv"), "epoch,id,bytes,score\n0,seven,1,1\n").unwrap();
+    let broken = sandbox.run(&["simulate", "broken.csv"]);
+    assert_eq!(broken.status.code(), Some(1));
+    assert!(text(&broken.stderr).contains("broken.csv: line 2 of the trace"), "{}", text(&broken.stderr));
+    let missing = sandbox.run(&["simulate", "none.csv"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).contains("cannot open none.csv"), "{}", text(&missing.stderr));
+    let size = sandbox.run(&["simulate", "--cache", "120%"]);
+    assert_eq!(size.status.code(), Some(2));
+    assert!(text(&size.stderr).contains("up to 100%"), "{}", text(&size.stderr));
+}
