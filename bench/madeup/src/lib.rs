@@ -1,5 +1,7 @@
 //! Recordings of a made-up job: written by the real recorder, of any length, the same for the same shape.
 
+pub mod tuning;
+
 use stallscope_model::*;
 use stallscope_store::{ClockAnchor, Options, Recorder};
 use std::path::{Path, PathBuf};
@@ -29,6 +31,8 @@ pub struct Shape {
     pub checkpoint_seconds: u64,
     /// Rows of steps before the oldest are merged.
     pub step_rows: u64,
+    /// A controller acts as [`tuning::audit`] says, and reads take less time from then on.
+    pub tuned: bool,
 }
 
 impl Default for Shape {
@@ -44,6 +48,7 @@ impl Default for Shape {
             seed: 1,
             checkpoint_seconds: 20,
             step_rows: Options::default().step_rows,
+            tuned: false,
         }
     }
 }
@@ -58,6 +63,7 @@ pub fn record(path: &Path, shape: &Shape) -> PathBuf {
         Recorder::create(path, &summary.job, Options { step_rows: shape.step_rows, ..Options::default() });
     let mut ranks: Vec<Rank> = (0..shape.ranks).map(|rank| Rank::new(rank, shape)).collect();
     let end_ns = START_NS + shape.seconds * S;
+    let mut audit = if shape.tuned { tuning::audit(START_NS) } else { Vec::new() }.into_iter().peekable();
     let mut now_ns = START_NS;
     while now_ns < end_ns {
         recorder.anchor(ClockAnchor {
@@ -75,6 +81,12 @@ pub fn record(path: &Path, shape: &Shape) -> PathBuf {
             phase.samples = summary.ranks.iter().map(|rank| rank.phases[at].samples).sum();
         }
         summary.overhead.wall_ns = now_ns - START_NS;
+        if shape.tuned {
+            tuning::tell(&mut summary);
+        }
+        while let Some(event) = audit.next_if(|event| event.time_ns < now_ns) {
+            recorder.audit(event);
+        }
         recorder.flush(&summary);
     }
     summary.job.ended_wall_ns = Some(START_WALL_NS + shape.seconds * S);
@@ -167,7 +179,8 @@ impl Rank {
             let mut causes = Causes::default();
             causes[Cause::Compute] = about(shape.compute_ms);
             causes[Cause::Prep] = about(shape.prep_ms);
-            causes[Cause::Fetch] = about(shape.fetch_ms);
+            let faster = shape.tuned && self.at_ns > START_NS + tuning::KEPT_S * S;
+            causes[Cause::Fetch] = about(if faster { shape.fetch_ms / 2.0 } else { shape.fetch_ms });
             causes[Cause::Transfer] = about(1.0);
             // Now and then a read takes ten times as long.
             if self.numbers.next() < 0.01 {

@@ -1,6 +1,7 @@
 //! Makes up the recording that `make bench-report` measures: a day of eight ranks at ten steps a second.
 //!
-//! `madeup make FILE [HOURS] [RANKS]` writes it; `madeup open FILE` prints how many milliseconds it takes from opening
+//! `madeup make FILE [HOURS] [RANKS]` writes it, `madeup tuned FILE` one of three minutes in which a controller acts;
+//! `madeup open FILE` prints how many milliseconds it takes from opening
 //! it to the data that a first screen shows.
 
 use madeup::{Shape, record};
@@ -23,6 +24,11 @@ fn main() -> ExitCode {
             println!("{}", record(Path::new(file), &shape).display());
             ExitCode::SUCCESS
         }
+        (["tuned", file], ..) => {
+            let shape = Shape { seconds: 180, ranks: 2, fetch_ms: 120.0, tuned: true, ..Shape::default() };
+            println!("{}", record(Path::new(file), &shape).display());
+            ExitCode::SUCCESS
+        }
         (["open", file], ..) => match open(Path::new(file)) {
             Ok(ms) => {
                 println!("{ms:.1}");
@@ -34,7 +40,7 @@ fn main() -> ExitCode {
             }
         },
         _ => {
-            eprintln!("usage: madeup make FILE [HOURS] [RANKS] | madeup open FILE");
+            eprintln!("usage: madeup make FILE [HOURS] [RANKS] | madeup tuned FILE | madeup open FILE");
             ExitCode::from(2)
         }
     }

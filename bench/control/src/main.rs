@@ -1,0 +1,80 @@
+//! `make bench-control`: the controller on simulated jobs, beside doing nothing, the best static setting and hill
+//! climbing. Prints a table; writes target/bench/control.json. Exits with 1 when a bar does not hold.
+
+mod job;
+mod judge;
+mod policy;
+mod run;
+mod scenario;
+mod table;
+
+use clap::Parser;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Simulated jobs that the controller is tried on.
+#[derive(Parser)]
+struct Options {
+    /// Runs of each scenario and policy
+    #[arg(long, default_value_t = 20)]
+    seeds: u64,
+    /// Only scenarios whose names have this
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Print what the controller says in one run of each scenario, instead of the table
+    #[arg(long, value_name = "SEED")]
+    audit: Option<u64>,
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let options = Options::parse();
+    let chosen: Vec<scenario::Scenario> =
+        scenario::all().into_iter().filter(|scenario| scenario.name.contains(&options.only)).collect();
+    anyhow::ensure!(!chosen.is_empty(), "no scenario has `{}` in its name", options.only);
+    if let Some(seed) = options.audit {
+        chosen.iter().for_each(|scenario| tell(scenario, seed));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (mut body, mut rows) = (Vec::new(), Vec::new());
+    for scenario in &chosen {
+        let best = run::best_static(scenario);
+        let seeds: Vec<judge::Seed> =
+            (0..options.seeds).map(|seed| judge::seed(scenario, best, seed)).collect();
+        let (line, figures) = judge::judge(scenario, &seeds);
+        eprintln!("{} (best static: {} workers, {} batches)", line.join("  "), best.0, best.1);
+        body.push(line);
+        rows.extend(figures);
+    }
+    println!(
+        "Simulated jobs of 40 minutes, {} seeds each; samples a second and regret after {} minutes of warm-up.\n",
+        options.seeds,
+        run::WARM_UP_S / 60
+    );
+    println!("{}", table::markdown(&judge::HEADER, &body));
+    print!("{}", table::summary(&rows));
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    if options.only.is_empty() {
+        table::write(&root, &rows)?;
+    }
+    let holds = rows.iter().all(|row| row.holds != Some(false));
+    Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn tell(scenario: &scenario::Scenario, seed: u64) {
+    let ran = run::ours(scenario, seed);
+    println!("# {}: {:.0} samples/s, {:?}", scenario.name, ran.pace(run::WARM_UP_S), ran.settings);
+    for event in &ran.audit {
+        let value = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
+        println!(
+            "{:6.0} s {:3} {:8} {} {} {}\n         saw {}\n         why {}",
+            event.time_ns as f64 / 1e9,
+            event.decision,
+            event.act.name(),
+            event.knob,
+            value(event.from),
+            value(event.to),
+            event.saw,
+            event.why
+        );
+    }
+}

@@ -1,0 +1,314 @@
+//! What a change would take of the machine, worst case, and whether there is room for it.
+
+use crate::observation::NodeState;
+use crate::ranks::{Job, Rank};
+use crate::stats;
+use stallscope_model::Budgets;
+
+/// Of the machine's memory that is left to everybody else, whatever the budget.
+const FLOOR_SHARE: f64 = 0.05;
+/// Of /dev/shm that batches may be given.
+const SHM_SHARE: f64 = 0.5;
+/// Of the descriptors that a process may open.
+const DESCRIPTOR_SHARE: f64 = 0.9;
+/// Pipes and a handle of its process, in the trainer; twice what torch 2.15 takes.
+const DESCRIPTORS_A_WORKER: u64 = 8;
+/// Tensors of a batch that are passed by descriptor.
+const DESCRIPTORS_A_BATCH: u64 = 4;
+/// What was measured is believed with this much on top.
+const MARGIN: f64 = 1.15;
+/// A decoded batch against what was read for it: small JPEGs become floats.
+const EXPANSION: u64 = 40;
+/// Of free memory that one step may take, once it was seen what a worker and a batch take: where memory gets short is
+/// seen only then. Before, the worst is assumed.
+const STEP_SHARE: f64 = 0.25;
+/// Waiting for memory, share of ten seconds: nobody should at all.
+const PRESSURE: f64 = 0.05;
+
+/// A change of one rank's loader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Delta {
+    pub(crate) rank: u32,
+    pub(crate) workers: i64,
+    pub(crate) batches: i64,
+}
+
+/// What workers and batches were seen to take; before that the worst case is assumed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Costs {
+    pub(crate) worker_bytes: Option<u64>,
+    pub(crate) batch_bytes: Option<u64>,
+    /// Workers and batches that were added together, and what they took.
+    both: Option<(u64, u64, u64)>,
+    /// Memory of the job at which somebody had to wait for memory.
+    pub(crate) ceiling_bytes: Option<u64>,
+}
+
+/// Of that memory: as near as the job may come again.
+const CEILING_SHARE: f64 = 0.95;
+
+impl Costs {
+    /// Memory grew by this, at most, while knobs of a rank went up.
+    pub(crate) fn learn(&mut self, delta: Delta, grown_bytes: u64) {
+        let grown = (grown_bytes as f64 * MARGIN) as u64 + (1 << 20);
+        let (workers, batches) = (delta.workers.max(0) as u64, delta.batches.max(0) as u64);
+        match (workers, batches) {
+            (1.., 0) => self.worker_bytes = Some(grown / workers),
+            (0, 2..) => self.batch_bytes = Some(grown / batches),
+            (1.., 1..) => self.both = Some((workers, batches, grown)),
+            _ => {}
+        }
+    }
+
+    /// All memory that the rank has could be in its workers, or in its batches.
+    fn worst(rank: &Rank, name: &str) -> u64 {
+        rank.memory_bytes / rank.value(name).unwrap_or(1).max(1)
+    }
+
+    /// Of so many more workers and batches, and of the batches alone. Whatever the split of what was added together,
+    /// adding the same share of both takes the same share of it, and no other mix takes more than its larger share.
+    fn of(&self, rank: &Rank, workers: u64, batches: u64) -> (u64, u64) {
+        let together = self.both.map(|(w, b, grown)| {
+            let share = (workers as f64 / w as f64).max(batches as f64 / b as f64);
+            (grown as f64 * share) as u64
+        });
+        let alone = |bytes: Option<u64>, count: u64, otherwise: u64| {
+            let together = together.filter(|_| bytes.is_none()).unwrap_or(u64::MAX);
+            bytes.unwrap_or(otherwise).saturating_mul(count).min(together)
+        };
+        let read = rank.services.iter().filter_map(|service| service.read_bytes).max();
+        let bound = read.map_or(u64::MAX, |bytes| bytes.max(1 << 20).saturating_mul(EXPANSION));
+        let in_batches = alone(self.batch_bytes, batches, Self::worst(rank, "prefetch").min(bound));
+        let all = alone(self.worker_bytes, workers, Self::worst(rank, "workers")).saturating_add(in_batches);
+        (all.min(together.unwrap_or(u64::MAX)), in_batches)
+    }
+}
+
+/// CPU that a rank's loader and trainer take.
+struct Cpu {
+    /// Of a worker that always has a batch to make, share of a core.
+    busy: f64,
+    /// Of the loader, cores, were training never waiting.
+    loader_most: f64,
+    /// Of all that is no worker's, likewise.
+    trainer_most: f64,
+}
+
+impl Cpu {
+    fn of(rank: &Rank) -> Option<Cpu> {
+        let shares: Vec<f64> = rank
+            .services
+            .iter()
+            .map(|service| {
+                let wall = service.ready_ns - service.start_ns;
+                (service.cpu_ns as f64 + service.runnable_ns as f64) / wall as f64
+            })
+            .collect();
+        let count = shares.len() as f64;
+        if count < 8.0 {
+            return None;
+        }
+        let spread = (stats::variance(&shares)? / count).sqrt();
+        let busy = (stats::mean(&shares)? + 2.0 * spread).clamp(0.02, 1.0);
+        let cpu_ns: Vec<f64> = rank.services.iter().map(|service| service.cpu_ns as f64).collect();
+        let recent = rank.recent(0, 0, 30_000_000_000);
+        let step_ns = recent.step_ns();
+        if step_ns <= 0.0 {
+            return None;
+        }
+        let batch_ns = stats::mean(&cpu_ns)?;
+        let trainer = (rank.cores()? - batch_ns / step_ns).max(0.0);
+        let free = (1.0 - recent.stall_share()).max(0.05);
+        Some(Cpu { busy, loader_most: 1.1 * batch_ns / (step_ns * free), trainer_most: trainer / free })
+    }
+}
+
+/// What may be used, as of now.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Room {
+    pub(crate) budgets: Budgets,
+    pub(crate) node: NodeState,
+    pub(crate) costs: Costs,
+}
+
+impl Room {
+    /// Whether all of it can be taken together, or a sentence on what there is too little of.
+    pub(crate) fn fits(&self, job: &Job, deltas: &[Delta]) -> Result<(), String> {
+        self.memory(job, deltas)?;
+        self.cores(job, deltas)?;
+        for delta in deltas {
+            self.descriptors(job, *delta)?;
+        }
+        Ok(())
+    }
+
+    /// More bytes, at most. Each part counts by itself: what one rank gives back another does not have yet.
+    fn more_bytes(&self, job: &Job, deltas: &[Delta]) -> (u64, u64) {
+        let mut sums = (0u64, 0u64);
+        for delta in deltas {
+            let Some(rank) = job.ranks.get(&delta.rank) else { continue };
+            let (workers, batches) = (delta.workers.max(0) as u64, delta.batches.max(0) as u64);
+            let (all, in_batches) = self.costs.of(rank, workers, batches);
+            sums = (sums.0.saturating_add(all), sums.1.saturating_add(in_batches));
+        }
+        sums
+    }
+
+    fn memory(&self, job: &Job, deltas: &[Delta]) -> Result<(), String> {
+        let (bytes, in_shm) = self.more_bytes(job, deltas);
+        if bytes == 0 {
+            return Ok(());
+        }
+        let used = job.memory_bytes();
+        if let Some(budget) = self.budgets.memory_bytes {
+            if used == 0 {
+                return Err("the job's memory is not known, so its budget cannot be kept".to_owned());
+            }
+            if used.saturating_add(bytes) > budget {
+                return Err(format!(
+                    "it may take {} more and the job has {} of the {} that it may use",
+                    size(bytes),
+                    size(used),
+                    size(budget)
+                ));
+            }
+        }
+        let ceiling = self.costs.ceiling_bytes.map(|bytes| (bytes as f64 * CEILING_SHARE) as u64);
+        if let Some(ceiling) = ceiling.filter(|ceiling| used.saturating_add(bytes) > *ceiling) {
+            return Err(format!(
+                "it may take {} more, and near {} memory got short before",
+                size(bytes),
+                size(ceiling)
+            ));
+        }
+        let floor = self.floor_bytes();
+        if self.node.memory_limit_bytes > 0 && self.node.memory_available_bytes < bytes.saturating_add(floor)
+        {
+            return Err(format!(
+                "it may take {} more and only {} are free, of which {} stay free",
+                size(bytes),
+                size(self.node.memory_available_bytes),
+                size(floor)
+            ));
+        }
+        let seen = self.costs.both.or(self.costs.worker_bytes.or(self.costs.batch_bytes).map(|_| (0, 0, 0)));
+        let most = self.node.memory_available_bytes.saturating_sub(floor) as f64 * STEP_SHARE;
+        if self.node.memory_limit_bytes > 0 && seen.is_some() && bytes as f64 > most {
+            return Err(format!(
+                "it may take {} more, and one step may take at most {} of what is free",
+                size(bytes),
+                size(most as u64)
+            ));
+        }
+        match self.node.shm_free_bytes {
+            Some(free) if in_shm as f64 > free as f64 * SHM_SHARE => Err(format!(
+                "its batches may take {} of /dev/shm, where {} are free",
+                size(in_shm),
+                size(free)
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn cores(&self, job: &Job, deltas: &[Delta]) -> Result<(), String> {
+        if deltas.iter().all(|delta| delta.workers <= 0) {
+            return Ok(());
+        }
+        let limit = self.cores_limit();
+        let mut after = 0.0;
+        for rank in job.ranks.values() {
+            let delta: i64 =
+                deltas.iter().filter(|delta| delta.rank == rank.rank).map(|delta| delta.workers).sum();
+            let workers = rank.value("workers").unwrap_or(0) as f64 + delta as f64;
+            after += match Cpu::of(rank) {
+                Some(cpu) => (workers * cpu.busy).min(cpu.loader_most) + cpu.trainer_most,
+                None => workers + 1.0,
+            };
+        }
+        if after <= limit {
+            return Ok(());
+        }
+        Err(format!("it may take the job to {after:.1} cores, and it may use {limit:.1}"))
+    }
+
+    fn descriptors(&self, job: &Job, delta: Delta) -> Result<(), String> {
+        let Some(rank) = job.ranks.get(&delta.rank) else { return Ok(()) };
+        let more = (delta.workers.max(0) as u64)
+            .saturating_mul(DESCRIPTORS_A_WORKER)
+            .saturating_add((delta.batches.max(0) as u64).saturating_mul(DESCRIPTORS_A_BATCH));
+        let most = match self.node.descriptor_limit {
+            0 => u64::MAX,
+            limit => (limit as f64 * DESCRIPTOR_SHARE) as u64,
+        };
+        let most = most.min(self.budgets.descriptors.unwrap_or(u64::MAX));
+        if more == 0 || rank.descriptors.saturating_add(more) <= most {
+            return Ok(());
+        }
+        Err(format!(
+            "it may take {more} more descriptors, and rank {} has {} of the {most} that it may open",
+            delta.rank, rank.descriptors
+        ))
+    }
+
+    /// What may be used: the budget, and never more than there is.
+    fn cores_limit(&self) -> f64 {
+        let there = if self.node.cpus > 0.0 { self.node.cpus } else { f64::INFINITY };
+        self.budgets.cores.map_or(there, |cores| cores.min(there))
+    }
+
+    fn floor_bytes(&self) -> u64 {
+        (self.node.memory_limit_bytes as f64 * FLOOR_SHARE) as u64
+    }
+
+    /// Why memory has to be given back at once; `None`: it need not.
+    pub(crate) fn pressed(&self) -> Option<String> {
+        if let Some(share) = self.node.memory_pressure_share.filter(|share| *share > PRESSURE) {
+            return Some(format!("{:.0}% of the last ten seconds somebody waited for memory", share * 100.0));
+        }
+        let floor = self.floor_bytes();
+        (self.node.memory_limit_bytes > 0 && self.node.memory_available_bytes < floor).then(|| {
+            format!(
+                "only {} of memory are free, under the {} that stay free",
+                size(self.node.memory_available_bytes),
+                size(floor)
+            )
+        })
+    }
+
+    /// Which budget the job is over now; `None`: none.
+    pub(crate) fn exceeded(&self, job: &Job) -> Option<String> {
+        let used = job.memory_bytes();
+        if let Some(budget) = self.budgets.memory_bytes.filter(|budget| used > *budget) {
+            return Some(format!("the job has {} of memory and may use {}", size(used), size(budget)));
+        }
+        if let (Some(budget), Some(cores)) = (self.budgets.cores, job.cores())
+            && cores > budget * 1.02
+        {
+            return Some(format!("the job uses {cores:.1} cores and may use {budget:.1}"));
+        }
+        let budget = self.budgets.descriptors?;
+        let rank = job.ranks.values().find(|rank| rank.descriptors > budget)?;
+        Some(format!("rank {} has {} descriptors open and may have {budget}", rank.rank, rank.descriptors))
+    }
+
+    /// What of the budgets can never be kept, as a sentence.
+    pub(crate) fn contradiction(budgets: &Budgets) -> Option<String> {
+        match budgets {
+            Budgets { cores: Some(cores), .. } if !(cores.is_finite() && *cores > 0.0) => {
+                Some(format!("a budget of {cores} cores lets no job run; nothing will be raised"))
+            }
+            Budgets { memory_bytes: Some(0), .. } => {
+                Some("a budget of no memory lets no job run; nothing will be raised".to_owned())
+            }
+            Budgets { descriptors: Some(0), .. } => {
+                Some("a budget of no descriptors lets no job run; nothing will be raised".to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+pub(crate) fn size(bytes: u64) -> String {
+    let mib = bytes as f64 / f64::from(1 << 20);
+    if mib >= 1024.0 { format!("{:.1} GiB", mib / 1024.0) } else { format!("{mib:.0} MiB") }
+}

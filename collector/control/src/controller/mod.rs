@@ -1,0 +1,308 @@
+//! Turns knobs one at a time, proves each gain against noise, and puts back what did not help.
+//!
+//! docs/controller.md has the rules, the constants with their reasons, and why this cannot oscillate.
+
+mod drift;
+mod guard;
+mod patience;
+mod pick;
+mod probe;
+mod seed;
+mod steps;
+mod tell;
+mod trial;
+mod turn;
+
+use crate::budget::{Costs, Room};
+use crate::observation::{Observation, Outcome};
+use crate::profile::Profiles;
+use crate::random::Random;
+use crate::ranks::Job;
+use drift::Drift;
+use guard::{Probation, Rollbacks, Said};
+use patience::Patience;
+use probe::Probe;
+use seed::{Kind, Proposal};
+use stallscope_model::{Act, Advice, Budgets, TuneMode};
+use std::collections::BTreeMap;
+use turn::Turn;
+
+/// Telemetry older than this is not acted on.
+const STALE_NS: u64 = 10_000_000_000;
+/// A probe that can't be seen for this long is undone.
+const BLIND_NS: u64 = 60_000_000_000;
+/// Training that waits now and then needs what it has: nothing is released before this long without a wait.
+const CALM_NS: u64 = 600_000_000_000;
+/// And the busiest moment counts for this long.
+const PEAK_NS: u64 = 1_800_000_000_000;
+/// A job needs this long until it can be expected to train.
+const START_NS: u64 = 60_000_000_000;
+/// Ranks that the model of the job follows; a job of one is predicted by it.
+const MODELLED_RANKS: u32 = 16;
+/// Advice is looked for this often.
+const ADVISE_NS: u64 = 10_000_000_000;
+/// Time that memory pressure, told as a mean of ten seconds, gets to fall after something was given back.
+const RELIEF_NS: u64 = 40_000_000_000;
+
+/// What is being done now.
+#[derive(Clone, Debug, Default)]
+enum Work {
+    #[default]
+    Watching,
+    Probing(Box<Probe>),
+    /// A decision is made; its values are on their way.
+    Settling(u64, Turn),
+}
+
+/// Names one knob: rank, loader, name.
+type Address = (u32, Option<u16>, String);
+
+/// Of one job. Fed once a second; see [`Controller::observe`].
+#[derive(Debug)]
+pub struct Controller {
+    mode: TuneMode,
+    budgets: Budgets,
+    random: Random,
+    job: Job,
+    /// For the model's predictions; of the first few ranks.
+    profiles: Profiles,
+    room: Room,
+    costs: Costs,
+    work: Work,
+    decisions: u64,
+    patience: BTreeMap<(&'static str, Kind), Patience>,
+    /// Nothing was turned since, so these steps can be compared.
+    since_ns: u64,
+    /// Steps after it that are still of before.
+    settle: u32,
+    drift: Drift,
+    rollbacks: Rollbacks,
+    probation: Option<Probation>,
+    /// Raises that are in force, the newest last.
+    raised: Vec<Proposal>,
+    /// What the script, or a user, last set: nothing is released below, unless a budget asks for it.
+    floors: BTreeMap<Address, u64>,
+    /// Too little, as a proven gain showed: nothing is released to that or below.
+    too_few: BTreeMap<Address, u64>,
+    /// Workers that the law kept busy at the busiest moment of the last half hour, and when, by rank.
+    peaks: BTreeMap<u32, (f64, u64)>,
+    /// When training last waited for data.
+    waited_ns: u64,
+    /// As last seen.
+    values: BTreeMap<Address, u64>,
+    /// Loss, as a share, that releases since the last proven gain cost by their own measurement.
+    given_away: f64,
+    /// See [`crate::stats::compare`].
+    restless: f64,
+    said: Said,
+    advised: BTreeMap<Address, u64>,
+    advice: Vec<Advice>,
+    next_advice_ns: u64,
+    relieved_ns: u64,
+    blind_since_ns: Option<u64>,
+    now_ns: u64,
+    began_ns: Option<u64>,
+}
+
+impl Controller {
+    /// `budgets` are hard: what would exceed them is not asked for. `seed` decides by how little two waits differ, so
+    /// that probes don't fall into step with something else.
+    pub fn new(mode: TuneMode, budgets: Budgets, seed: u64) -> Controller {
+        Controller {
+            mode,
+            budgets,
+            random: Random::new(seed),
+            job: Job::default(),
+            profiles: Profiles::new(budgets.cores.unwrap_or(0.0)),
+            room: Room::default(),
+            costs: Costs::default(),
+            work: Work::default(),
+            decisions: 0,
+            patience: BTreeMap::new(),
+            since_ns: 0,
+            settle: 0,
+            drift: Drift::default(),
+            rollbacks: Rollbacks::default(),
+            probation: None,
+            raised: Vec::new(),
+            floors: BTreeMap::new(),
+            too_few: BTreeMap::new(),
+            peaks: BTreeMap::new(),
+            waited_ns: 0,
+            values: BTreeMap::new(),
+            given_away: 0.0,
+            restless: 0.0,
+            said: Said::default(),
+            advised: BTreeMap::new(),
+            advice: Vec::new(),
+            next_advice_ns: 0,
+            relieved_ns: 0,
+            blind_since_ns: None,
+            now_ns: 0,
+            began_ns: None,
+        }
+    }
+
+    pub fn mode(&self) -> TuneMode {
+        self.mode
+    }
+
+    /// What it would do now, best first; made anew every ten seconds.
+    pub fn advice(&self) -> &[Advice] {
+        &self.advice
+    }
+
+    /// Takes in what is new, and says what follows: values to ask for (only in mode act) and lines for the audit.
+    pub fn observe(&mut self, told: &Observation) -> Outcome {
+        let mut out = Outcome::default();
+        let forward = self.job.take(told);
+        let before_ns = std::mem::replace(&mut self.now_ns, told.now_ns);
+        self.room = Room { budgets: self.budgets, node: told.node.clone(), costs: self.costs };
+        self.begin(&mut out);
+        self.profile(told);
+        if !forward {
+            self.start_over(&mut out);
+        }
+        match self.mode {
+            TuneMode::Observe => {
+                self.look_for_drift(&mut out);
+            }
+            TuneMode::Advise => {
+                self.look_for_drift(&mut out);
+                self.advise(&mut out);
+            }
+            TuneMode::Act => self.act(told.now_ns.saturating_sub(before_ns), &mut out),
+        }
+        out
+    }
+
+    /// Undoes a probe under way; what was proven stays.
+    pub fn stop(&mut self, now_ns: u64) -> Outcome {
+        let mut out = Outcome::default();
+        self.now_ns = self.now_ns.max(now_ns);
+        if let Work::Probing(probe) = std::mem::take(&mut self.work) {
+            let why = "the controller was stopped before the gain was proven".to_owned();
+            self.put_back(*probe, why, &mut out);
+        }
+        if self.began_ns.is_some() {
+            let mut event = tell::line(Act::Mode, 0, self.now_ns);
+            event.why = "the controller ended; what was proven stays".to_owned();
+            out.audit.push(event);
+        }
+        self.mode = TuneMode::Observe;
+        out
+    }
+
+    fn profile(&mut self, told: &Observation) {
+        for rank in told.ranks.iter().filter(|rank| rank.rank < MODELLED_RANKS) {
+            rank.steps.iter().for_each(|step| self.profiles.step(step));
+            rank.services.iter().for_each(|service| self.profiles.service(service));
+            rank.knobs.iter().for_each(|knob| self.profiles.knob(knob));
+        }
+    }
+
+    fn begin(&mut self, out: &mut Outcome) {
+        if self.began_ns.is_some() {
+            return;
+        }
+        self.began_ns = Some(self.now_ns);
+        let cores = self.budgets.cores.unwrap_or(self.room.node.cpus).min(self.room.node.cpus);
+        self.profiles = Profiles::new(cores);
+        self.waited_ns = self.now_ns;
+        let within = tell::budgets(&self.budgets);
+        let mut event = tell::line(Act::Mode, 0, self.now_ns);
+        event.saw = format!("{} ranks", self.job.ranks.len());
+        event.why = match self.mode {
+            TuneMode::Observe => "observe: watches and changes nothing".to_owned(),
+            TuneMode::Advise => format!("advise: says what would help within {within}, and changes nothing"),
+            TuneMode::Act => {
+                format!("act: turns one knob at a time within {within}, keeps what it can prove")
+            }
+        };
+        out.audit.push(event);
+        if let Some(contradiction) = Room::contradiction(&self.budgets) {
+            self.hold("contradiction", String::new(), contradiction, out);
+        }
+    }
+
+    /// The clock ran backwards: nothing that was seen can be compared with what comes.
+    fn start_over(&mut self, out: &mut Outcome) {
+        if let Work::Probing(probe) = std::mem::take(&mut self.work) {
+            self.put_back(
+                *probe,
+                "the clock ran backwards, so its stretches cannot be compared".to_owned(),
+                out,
+            );
+        }
+        self.since_ns = self.now_ns;
+        self.probation = None;
+        self.drift = Drift::default();
+        self.hold(
+            "clock",
+            String::new(),
+            "the clock ran backwards; everything is learnt anew".to_owned(),
+            out,
+        );
+    }
+
+    /// Says why nothing is done, once.
+    fn hold(&mut self, topic: &'static str, saw: String, why: String, out: &mut Outcome) {
+        if !topic.is_empty() && self.said.is_new(topic, self.now_ns) {
+            let mut event = tell::line(Act::Hold, 0, self.now_ns);
+            (event.saw, event.why) = (saw, why);
+            out.audit.push(event);
+        }
+    }
+
+    /// What is known of a knob is forgotten when the job does other work than before.
+    fn look_for_drift(&mut self, out: &mut Outcome) -> bool {
+        let steady = !matches!(self.work, Work::Probing(_)) && self.now_ns > self.since_ns + STALE_NS;
+        let Some(seen) = self.drift.look(&self.job, self.now_ns, steady) else { return false };
+        let mut event = tell::line(Act::Drift, 0, self.now_ns);
+        event.saw = seen;
+        event.why = "what was learnt about the knobs is forgotten".to_owned();
+        out.audit.push(event);
+        self.patience.retain(|_, patience| {
+            patience.forget();
+            true
+        });
+        self.probation = None;
+        self.given_away = 0.0;
+        self.too_few.clear();
+        self.costs.ceiling_bytes = None;
+        self.since_ns = self.now_ns;
+        true
+    }
+
+    fn advise(&mut self, out: &mut Outcome) {
+        if self.now_ns < self.next_advice_ns {
+            return;
+        }
+        self.next_advice_ns = self.now_ns.saturating_add(ADVISE_NS);
+        self.note_values(out);
+        if self.blind().is_some() {
+            return;
+        }
+        let Some((proposal, saw)) = self.pick(out) else {
+            self.advice.clear();
+            return;
+        };
+        self.advice = proposal.advice();
+        for (advice, turned) in self.advice.iter().zip(&proposal.moves) {
+            let address = (turned.rank, turned.loader, turned.knob.clone());
+            // A worker more or less is no new advice.
+            let known = self.advised.get(&address).is_some_and(|to| to.abs_diff(turned.to) * 4 <= *to);
+            if known {
+                continue;
+            }
+            self.advised.insert(address, turned.to);
+            self.decisions += 1;
+            let mut event = tell::line(Act::Advise, self.decisions, self.now_ns);
+            tell::of(&mut event, turned);
+            event.saw.clone_from(&saw);
+            event.predicted = Some(advice.gain);
+            event.why.clone_from(&advice.why);
+            out.audit.push(event);
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Which change is worth trying next, and whether there is room for it.
+
+use super::seed::{self, Kind, NO_STALL, Need, PREFETCH, Proposal, STALL, WORKERS, turned};
+use super::turn::Move;
+use super::{CALM_NS, Controller, PEAK_NS, probe, tell};
+use crate::budget::Delta as Taken;
+use crate::ranks::{Job, Rank};
+use crate::whatif::{Change, Delta, Model, predict};
+use stallscope_model::{Advice, Estimate, KnobState, TuneMode};
+
+/// Simulations behind one prediction: a glance, as the probe measures it anyway.
+const REPLICAS: usize = 3;
+
+impl Proposal {
+    /// The proposal in the words of [`Advice`], one for each knob.
+    pub(super) fn advice(&self) -> Vec<Advice> {
+        let advice = |turned: &Move| Advice {
+            rank: turned.rank,
+            loader: turned.loader,
+            knob: turned.knob.clone(),
+            now: turned.from,
+            to: turned.to,
+            gain: self.predicted,
+            why: self.why.clone(),
+        };
+        self.moves.iter().map(advice).collect()
+    }
+
+    /// What it takes of each rank.
+    pub(super) fn deltas(&self) -> Vec<Taken> {
+        let mut deltas: Vec<Taken> = Vec::new();
+        for turned in &self.moves {
+            let by = i64::try_from(turned.to).unwrap_or(i64::MAX).saturating_sub_unsigned(turned.from);
+            let mut delta = deltas.pop_if(|delta| delta.rank == turned.rank).unwrap_or(Taken {
+                rank: turned.rank,
+                workers: 0,
+                batches: 0,
+            });
+            match turned.knob.as_str() {
+                WORKERS => delta.workers += by,
+                _ => delta.batches += by,
+            }
+            deltas.push(delta);
+        }
+        deltas
+    }
+}
+
+impl Controller {
+    /// The change that promises most and may be tried now, and what it is based on.
+    pub(super) fn pick(&mut self, out: &mut crate::Outcome) -> Option<(Proposal, String)> {
+        let needs: Vec<Need> =
+            self.job.training().filter_map(|rank| Need::of(rank, self.since_ns, self.settle)).collect();
+        self.note_peaks(&needs);
+        let worst = needs.iter().max_by(|a, b| a.stall().total_cmp(&b.stall()))?;
+        let figure = crate::ranks::figure(&self.job.beads(self.since_ns, self.settle), u32::MAX)?;
+        let saw = tell::saw(worst, &figure);
+        let proposal = if worst.stall() > STALL { self.raise(&needs, out) } else { None };
+        let proposal = proposal.or_else(|| self.ease(&needs)).or_else(|| self.release(worst.stall()))?;
+        Some((proposal, saw))
+    }
+
+    /// What bursts ask for is needed, although there is none just now.
+    fn note_peaks(&mut self, needs: &[Need]) {
+        let now_ns = self.now_ns;
+        for need in needs {
+            let busy = need.busy_workers();
+            let peak = self.peaks.entry(need.rank).or_insert((busy, now_ns));
+            if busy >= peak.0 || now_ns > peak.1.saturating_add(PEAK_NS) {
+                *peak = (busy, now_ns);
+            }
+        }
+    }
+
+    fn ready(&self, knob: &'static str, kind: Kind) -> bool {
+        self.mode != TuneMode::Act
+            || self.patience.get(&(knob, kind)).is_none_or(|patience| patience.ready(self.now_ns))
+    }
+
+    fn limit(&self, knob: &'static str, kind: Kind, step: u64) -> u64 {
+        self.patience.get(&(knob, kind)).map_or(step, |patience| patience.limit(step))
+    }
+
+    fn raise(&mut self, needs: &[Need], out: &mut crate::Outcome) -> Option<Proposal> {
+        if crate::budget::Room::contradiction(&self.budgets).is_some() {
+            return None;
+        }
+        let mut best: Option<Proposal> = None;
+        let mut refused = None;
+        for knob in [WORKERS, PREFETCH] {
+            if !self.ready(knob, Kind::Raise) {
+                continue;
+            }
+            let made = |most: u64| {
+                let limit = |step| self.limit(knob, Kind::Raise, step).min(most);
+                match knob {
+                    WORKERS => seed::more_workers(&self.job, needs, limit),
+                    _ => seed::more_prefetch(&self.job, needs, limit),
+                }
+            };
+            let Some(full) = made(u64::MAX) else { continue };
+            match self.shrink(full, made) {
+                Ok(fits) => {
+                    let better = best.as_ref().is_none_or(|best| fits.predicted.value > best.predicted.value);
+                    if fits.predicted.high >= probe::DELTA && better {
+                        best = Some(fits);
+                    }
+                }
+                Err(why) => refused = Some((knob, why)),
+            }
+        }
+        if let Some(mut best) = best {
+            self.foresee(&mut best);
+            return Some(best);
+        }
+        let (knob, why) = refused?;
+        if let Some(shift) = self.shift(needs) {
+            return Some(shift);
+        }
+        let saw = format!("more {knob} could help, as training waits for data");
+        self.hold(
+            if knob == WORKERS { "no room for workers" } else { "no room for prefetch" },
+            saw,
+            why,
+            out,
+        );
+        None
+    }
+
+    /// What the model of the job expects, where it can say something. It is told beside what comes of it; the choice
+    /// is the law's, which costs nothing and errs towards more.
+    fn foresee(&self, proposal: &mut Proposal) {
+        let profiles = self.profiles.training();
+        let [profile] = profiles.as_slice() else { return };
+        let to = |name: &str| {
+            let turned =
+                proposal.moves.iter().find(|turned| turned.knob == name && turned.rank == profile.rank);
+            turned.map(|turned| Delta::To(u32::try_from(turned.to).unwrap_or(u32::MAX)))
+        };
+        let change = Change { workers: to(WORKERS), prefetch: to(PREFETCH), ..Change::default() };
+        if profile.too_little().is_none()
+            && let Ok(found) = predict(&Model::new(profile), &change, REPLICAS)
+            && found.gain.value.is_finite()
+        {
+            proposal.predicted = found.gain;
+        }
+    }
+
+    /// The largest step that there is room for: half, and half again.
+    fn shrink(&self, full: Proposal, made: impl Fn(u64) -> Option<Proposal>) -> Result<Proposal, String> {
+        let mut step = full.step();
+        let mut proposal = full;
+        loop {
+            let Err(why) = self.room.fits(&self.job, &proposal.deltas()) else { return Ok(proposal) };
+            step /= 2;
+            if step == 0 {
+                proposal.moves = self.barest(proposal.moves);
+                let fits = self.room.fits(&self.job, &proposal.deltas()).is_ok();
+                return if fits { Ok(proposal) } else { Err(why) };
+            }
+            proposal = made(step).ok_or(why)?;
+        }
+    }
+
+    /// With each worker only the batch that it works on.
+    fn barest(&self, moves: Vec<Move>) -> Vec<Move> {
+        let workers: Vec<(u32, u64)> = moves
+            .iter()
+            .filter(|turned| turned.knob == WORKERS)
+            .map(|turned| (turned.rank, turned.to))
+            .collect();
+        let bare = |mut turned: Move| {
+            if turned.knob == PREFETCH
+                && let Some((_, workers)) = workers.iter().find(|(rank, _)| *rank == turned.rank)
+            {
+                turned.to = turned.to.min(*workers);
+            }
+            (turned.to > turned.from).then_some(turned)
+        };
+        moves.into_iter().filter_map(bare).collect()
+    }
+
+    /// One worker from the rank that waits least to the one that waits most.
+    fn shift(&self, needs: &[Need]) -> Option<Proposal> {
+        if !self.ready(WORKERS, Kind::Shift) {
+            return None;
+        }
+        let to = seed::slowest(needs).into_iter().max_by(|a, b| a.stall().total_cmp(&b.stall()))?;
+        let from = needs
+            .iter()
+            .filter(|need| need.workers.is_some_and(|workers| workers > 1) && need.stall() < STALL)
+            .min_by(|a, b| a.stall().total_cmp(&b.stall()))?;
+        let (to, from) = (self.job.ranks.get(&to.rank)?, self.job.ranks.get(&from.rank)?);
+        let step = self.limit(WORKERS, Kind::Shift, 1);
+        let fewer = turned(from, WORKERS, from.value(WORKERS)?.saturating_sub(step).max(1))?;
+        let more = turned(to, WORKERS, to.value(WORKERS)? + step).filter(|turned| turned.to > turned.from)?;
+        let why = format!(
+            "no cores are left for more workers, and rank {} hardly waits for data while rank {} does",
+            from.rank, to.rank
+        );
+        let moves = [vec![fewer], seed::with_prefetch(to, more, 0)].concat();
+        let predicted = Estimate { value: probe::DELTA, low: 0.0, high: STALL.max(to_high(needs)) };
+        let proposal = Proposal { kind: Kind::Shift, knob: WORKERS, moves, predicted, shortfall: 0.0, why };
+        // The workers are only moved, and their CPU with them; what prefetch takes is checked.
+        let deltas: Vec<Taken> =
+            proposal.deltas().into_iter().map(|delta| Taken { workers: 0, ..delta }).collect();
+        self.room.fits(&self.job, &deltas).is_ok().then_some(proposal)
+    }
+
+    /// Fewer workers where they take the CPU from training and from each other.
+    fn ease(&self, needs: &[Need]) -> Option<Proposal> {
+        if !self.ready(WORKERS, Kind::Ease) {
+            return None;
+        }
+        let crowded: Vec<&Rank> = needs
+            .iter()
+            .filter(|need| need.sums.share(need.sums.crowded_ns) > STALL)
+            .filter_map(|need| self.job.ranks.get(&need.rank))
+            .collect();
+        let step = |now: u64| self.limit(WORKERS, Kind::Ease, (now / 4).max(1));
+        let moves: Vec<Move> = crowded
+            .iter()
+            .filter_map(|rank| rank.value(WORKERS).map(|now| (rank, now)))
+            .filter(|(_, now)| *now > 1)
+            .filter_map(|(rank, now)| turned(rank, WORKERS, now.saturating_sub(step(now)).max(1)))
+            .filter(|turned| turned.to < turned.from)
+            .collect();
+        let most = needs.iter().map(|need| need.sums.share(need.sums.crowded_ns)).fold(0.0, f64::max);
+        let high = 1.0 / (1.0 - most).max(0.1) - 1.0;
+        (!moves.is_empty()).then(|| Proposal {
+            kind: Kind::Ease,
+            knob: WORKERS,
+            moves,
+            predicted: Estimate { value: 0.0, low: 0.0, high },
+            shortfall: 0.0,
+            why: format!(
+                "{} of training went by with work that no CPU was free for, so fewer workers may be faster",
+                tell::percent(most)
+            ),
+        })
+    }
+
+    /// Back towards what the script had, where that costs nothing.
+    fn release(&self, stall: f64) -> Option<Proposal> {
+        if self.mode != TuneMode::Act {
+            return None;
+        }
+        let over = self.room.exceeded(&self.job);
+        let resigned = |knob| self.patience.get(&(knob, Kind::Raise)).is_some_and(super::Patience::resigned);
+        let calm = stall < NO_STALL && self.now_ns > self.waited_ns.saturating_add(CALM_NS);
+        let useless = stall >= STALL && resigned(WORKERS) && resigned(PREFETCH);
+        let absurd = crate::budget::Room::contradiction(&self.budgets).is_some();
+        if absurd || !(calm || useless || over.is_some() && stall < NO_STALL) {
+            return None;
+        }
+        [WORKERS, PREFETCH].into_iter().filter(|knob| self.ready(knob, Kind::Release)).find_map(|knob| {
+            let lower = |rank: &Rank| {
+                let held = rank.knob(knob).filter(|knob| knob.state == KnobState::Applied)?;
+                let script = self.floors.get(&(rank.rank, held.loader, held.name.clone()));
+                let floor = if over.is_some() { 1 } else { script.copied().unwrap_or(held.initial) };
+                let address = (rank.rank, held.loader, held.name.clone());
+                let floor = floor.max(self.too_few.get(&address).map_or(0, |few| few + 1));
+                // Workers without a batch each would be idle.
+                let floor =
+                    if knob == PREFETCH { floor.max(rank.value(WORKERS).unwrap_or(1)) } else { floor };
+                let peak = self.peaks.get(&rank.rank).filter(|_| knob == WORKERS && !useless);
+                let floor = floor.max(peak.map_or(0, |(busy, _)| busy.ceil().min(1e6) as u64));
+                let above = held.value.checked_sub(floor).filter(|above| *above > 0)?;
+                let step = self.limit(knob, Kind::Release, above.div_ceil(2)).min(above);
+                turned(rank, knob, held.value - step).filter(|turned| turned.to < turned.from)
+            };
+            let moves: Vec<Move> = self.job.training().filter_map(lower).collect();
+            (!moves.is_empty()).then(|| Proposal {
+                kind: Kind::Release,
+                knob,
+                moves,
+                predicted: Estimate { value: 0.0, low: -probe::DELTA / 2.0, high: 0.0 },
+                shortfall: 0.0,
+                why: match &over {
+                    Some(over) => format!("{over}; less may do as well"),
+                    None if calm => format!(
+                        "training has not waited for data for ten minutes ({} now), so less may do as well",
+                        tell::percent(stall)
+                    ),
+                    None => "more did not help, so less may do as well".to_owned(),
+                },
+            })
+        })
+    }
+
+    /// Takes notice of values that somebody else set.
+    pub(super) fn note_values(&mut self, out: &mut crate::Outcome) {
+        let mut seen = std::collections::BTreeMap::new();
+        let mut theirs = Vec::new();
+        for knob in self.job.ranks.values().flat_map(|rank| &rank.knobs) {
+            let address = (knob.rank, knob.loader, knob.name.clone());
+            let known = self.values.get(&address).copied();
+            if known.is_some_and(|known| known != knob.value) {
+                theirs.push((address.clone(), knob.value, knob.set_by.clone()));
+            }
+            if known.is_none() {
+                self.floors.insert(address.clone(), knob.initial.min(knob.value));
+            }
+            seen.insert(address, knob.value);
+        }
+        self.values = seen;
+        for (address, value, by) in theirs {
+            self.settings_changed();
+            if by == super::turn::CONTROLLER {
+                continue;
+            }
+            self.leave_to(&by, &address, value, out);
+        }
+    }
+}
+
+fn to_high(needs: &[Need]) -> f64 {
+    let most = needs.iter().map(Need::stall).fold(0.0, f64::max);
+    1.0 / (1.0 - most).max(0.02) - 1.0
+}
+
+/// Steps until a change shows: all that was under way at the more of both settings.
+pub(super) fn drain(job: &Job, proposal: &Proposal) -> u32 {
+    let deeper = proposal.moves.iter().filter(|turned| turned.knob == PREFETCH).map(|turned| turned.to).max();
+    job.drain().max(deeper.unwrap_or(0).min(4096) as u32)
+}

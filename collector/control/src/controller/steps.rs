@@ -1,0 +1,243 @@
+//! One step of acting: what is under way goes on or ends, or something new begins.
+
+use super::probe::{self, plan};
+use super::seed::{Kind, Proposal, STALL, WORKERS, seconds};
+use super::turn::{Move, Status, Turn};
+use super::{Address, Controller, RELIEF_NS, STALE_NS, START_NS, Work, tell};
+use crate::Outcome;
+use crate::ranks;
+use crate::stats::Gain;
+use stallscope_model::{Act, KnobState, Phase};
+
+impl Controller {
+    pub(super) fn act(&mut self, elapsed_ns: u64, out: &mut Outcome) {
+        if self.relieve(out) {
+            return;
+        }
+        let drifted = self.look_for_drift(out);
+        match std::mem::take(&mut self.work) {
+            Work::Settling(decision, turn) => self.settle(decision, turn, out),
+            Work::Probing(probe) if drifted => {
+                let why = "the job does other work than when it began, so its stretches cannot be compared";
+                self.put_back(*probe, why.to_owned(), out);
+            }
+            Work::Probing(probe) => self.go_on(*probe, elapsed_ns, out),
+            Work::Watching => self.watch(out),
+        }
+    }
+
+    /// Why what is seen is not good enough to decide on.
+    pub(super) fn blind(&self) -> Option<(&'static str, String)> {
+        let Some(newest) = self.job.training().map(|rank| rank.seen_until_ns).min() else {
+            let early = self.began_ns.is_none_or(|began| self.now_ns < began.saturating_add(START_NS));
+            return Some((if early { "" } else { "no steps" }, "no training step was seen".to_owned()));
+        };
+        let late_ns = self.now_ns.saturating_sub(newest);
+        if late_ns > STALE_NS {
+            let late = seconds(late_ns as f64);
+            return Some(("stale", format!("what the job does is known only up to {late} ago")));
+        }
+        let usable = |rank: &ranks::Rank| rank.knobs.iter().any(|knob| knob.state != KnobState::Unavailable);
+        if !self.job.ranks.values().any(usable) {
+            return Some(("no knobs", "the job has no knob that can be turned".to_owned()));
+        }
+        None
+    }
+
+    /// Gives back at once what was raised, while memory is short or a budget is exceeded. True when that is all there
+    /// is to do now.
+    fn relieve(&mut self, out: &mut Outcome) -> bool {
+        let ours = matches!(&self.work, Work::Probing(probe) if probe.proposal.kind != Kind::Release);
+        let over = self
+            .room
+            .pressed()
+            .or_else(|| self.room.exceeded(&self.job).filter(|_| ours || !self.raised.is_empty()));
+        let Some(over) = over else { return false };
+        if ours && let Work::Probing(probe) = std::mem::take(&mut self.work) {
+            self.relieved_ns = self.now_ns;
+            let mut probe = probe;
+            probe.most_memory_bytes = probe.most_memory_bytes.max(self.job.memory_bytes());
+            if self.room.pressed().is_some() && probe.memory_bytes > 0 {
+                self.costs.ceiling_bytes = Some(probe.most_memory_bytes);
+            }
+            self.learn(&probe);
+            self.give_up(&probe.proposal, 1.0);
+            self.put_back(*probe, over, out);
+            self.rollback(out);
+            return true;
+        }
+        if !matches!(self.work, Work::Watching) {
+            return false;
+        }
+        if self.now_ns < self.relieved_ns.saturating_add(RELIEF_NS) {
+            return true;
+        }
+        let Some(last) = self.raised.pop() else {
+            self.hold(
+                "pressure",
+                over,
+                "nothing of it was raised here, so nothing can be given back".to_owned(),
+                out,
+            );
+            return true;
+        };
+        self.relieved_ns = self.now_ns;
+        self.decisions += 1;
+        self.take_back(self.decisions, &last, over, None, out);
+        true
+    }
+
+    /// Asks for what was before `proposal`, where its values are still in force.
+    fn take_back(
+        &mut self,
+        decision: u64,
+        proposal: &Proposal,
+        why: String,
+        measured: Option<Gain>,
+        out: &mut Outcome,
+    ) {
+        let mut event = tell::about(Act::Undo, decision, self.now_ns, proposal);
+        event.saw = why;
+        event.measured = measured.and_then(tell::measured);
+        event.why = format!("put back at once: {}", tell::moves(proposal));
+        out.audit.push(event);
+        let still = |turned: &&Move| turned.find(&self.job).is_some_and(|knob| knob.value == turned.to);
+        let moves: Vec<Move> = proposal.moves.iter().filter(still).map(Move::back).collect();
+        self.give_up(proposal, 1.0);
+        self.turn_to(decision, moves, out);
+        self.rollback(out);
+    }
+
+    pub(super) fn rollback(&mut self, out: &mut Outcome) {
+        if self.rollbacks.add(self.now_ns) {
+            let mut event = tell::line(Act::Freeze, 0, self.now_ns);
+            event.saw = "three changes had to be taken back at once within an hour".to_owned();
+            event.why = "nothing more is tried for an hour; what was proven stays".to_owned();
+            out.audit.push(event);
+        }
+    }
+
+    pub(super) fn turn_to(&mut self, decision: u64, moves: Vec<Move>, out: &mut Outcome) {
+        let turn = Turn { moves, asked_ns: self.now_ns };
+        out.actions.extend(turn.actions(decision));
+        self.work = Work::Settling(decision, turn);
+    }
+
+    fn settle(&mut self, decision: u64, turn: Turn, out: &mut Outcome) {
+        let status = turn.status(&self.job, self.now_ns);
+        if let Status::Waiting(_) = status {
+            self.work = Work::Settling(decision, turn);
+            return;
+        }
+        if let Status::Refused(why) | Status::Taken(why) | Status::Gone(why) = status {
+            let mut event = tell::line(Act::Refused, decision, self.now_ns);
+            if let Some(first) = turn.moves.first() {
+                tell::of(&mut event, first);
+            }
+            event.why = why;
+            out.audit.push(event);
+        }
+        self.note_values(out);
+        self.settings_changed();
+    }
+
+    /// What was measured before cannot be compared with what comes.
+    pub(super) fn settings_changed(&mut self) {
+        self.since_ns = self.now_ns;
+        self.settle = self.job.drain();
+        self.drift.turned();
+        if let Some(probation) = &mut self.probation {
+            probation.kept_ns = probation.kept_ns.max(self.now_ns.saturating_sub(STALE_NS));
+        }
+    }
+
+    /// A knob that somebody else turned is theirs for half an hour.
+    pub(super) fn leave_to(&mut self, by: &str, address: &Address, value: u64, out: &mut Outcome) {
+        let who = if by.is_empty() { "the script" } else { by };
+        self.floors.insert(address.clone(), value);
+        self.raised.retain(|proposal| {
+            !proposal.moves.iter().any(|turned| {
+                (turned.rank, turned.loader, &turned.knob) == (address.0, address.1, &address.2)
+            })
+        });
+        let mut event = tell::line(Act::Hold, 0, self.now_ns);
+        (event.rank, event.loader, event.to) = (Some(address.0), address.1, Some(value));
+        event.knob.clone_from(&address.2);
+        event.saw = format!("{who} set {} to {value}", address.2);
+        event.why = format!("it is left at that, and {} is left alone for half an hour", address.2);
+        out.audit.push(event);
+        for ((knob, _), patience) in &mut self.patience {
+            if *knob == address.2 {
+                patience.leave_alone(self.now_ns);
+            }
+        }
+        for knob in [WORKERS, super::seed::PREFETCH].into_iter().filter(|knob| *knob == address.2) {
+            for kind in [Kind::Raise, Kind::Ease, Kind::Shift, Kind::Release] {
+                self.patience.entry((knob, kind)).or_default().leave_alone(self.now_ns);
+            }
+        }
+    }
+
+    pub(super) fn patience(&mut self, proposal: &Proposal) -> &mut super::Patience {
+        self.patience.entry((proposal.knob, proposal.kind)).or_default()
+    }
+
+    pub(super) fn give_up(&mut self, proposal: &Proposal, jitter: f64) {
+        let now_ns = self.now_ns;
+        self.patience(proposal).undo(proposal.step(), now_ns, jitter);
+    }
+
+    fn watch(&mut self, out: &mut Outcome) {
+        self.note_values(out);
+        if let Some((topic, why)) = self.blind() {
+            self.hold(topic, String::new(), why, out);
+            return;
+        }
+        let waits = |rank: &ranks::Rank| rank.recent(self.since_ns, self.settle, STALE_NS).stall_share();
+        if self.job.training().map(waits).fold(0.0, f64::max) > STALL / 2.0 {
+            self.waited_ns = self.now_ns;
+        }
+        let training = self.job.training().all(|rank| rank.phase == Some(Phase::Training));
+        if !training || self.fails_probation(out) || self.rollbacks.frozen(self.now_ns) {
+            return;
+        }
+        if self.now_ns < self.relieved_ns.saturating_add(RELIEF_NS) {
+            return;
+        }
+        let drain_now = self.job.drain();
+        if plan(&self.job, self.since_ns, self.settle, [drain_now; 2], probe::AIM).is_none() {
+            return;
+        }
+        if let Some((proposal, saw)) = self.pick(out) {
+            self.try_out(proposal, saw, out);
+        }
+    }
+
+    /// A kept change that turned bad is put back: training waits much more than when it was proven, and is slower than
+    /// it was without, for two stretches.
+    fn fails_probation(&mut self, out: &mut Outcome) -> bool {
+        let Some(probation) = self.probation.take() else { return false };
+        if probation.is_over(self.now_ns) {
+            return false;
+        }
+        let beads = self.job.beads(self.since_ns.max(probation.kept_ns), self.settle);
+        let seen = beads.iter().map(|rank| crate::window::steps(rank)).min().unwrap_or(0);
+        let stall = ranks::worst_stall(&beads);
+        let figure = ranks::figure(&beads, 2 * probation.stretch);
+        let gain = figure
+            .and_then(|figure| crate::stats::compare(&[probation.before, figure], probation.restless, 0.01));
+        let bad = gain.is_some_and(|gain| gain.high < -probe::DELTA);
+        if seen < 2 * probation.stretch || stall < probation.stall_with + 0.03 || !bad {
+            self.probation = Some(probation);
+            return false;
+        }
+        let why = format!(
+            "training waits {} now, and {} when this was kept",
+            tell::percent(stall),
+            tell::percent(probation.stall_with)
+        );
+        self.raised.retain(|raised| *raised != probation.proposal);
+        self.take_back(probation.decision, &probation.proposal, why, gain, out);
+        true
+    }
+}

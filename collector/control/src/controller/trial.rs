@@ -1,0 +1,281 @@
+//! One trial: from the first request to what is kept or put back.
+
+use super::guard::Probation;
+use super::pick::drain;
+use super::probe::{self, Probe, Stage, Verdict, Why, plan};
+use super::seed::{Kind, Proposal, seconds};
+use super::turn::{Move, Status, Turn, taken_by_another};
+use super::{Address, BLIND_NS, Controller, STALE_NS, Work, tell};
+use crate::Outcome;
+use crate::stats::Gain;
+use stallscope_model::{Act, Phase};
+
+impl Controller {
+    pub(super) fn try_out(&mut self, proposal: Proposal, saw: String, out: &mut Outcome) {
+        let drain = drain(&self.job, &proposal);
+        let aim = if proposal.kind == Kind::Release { probe::AIM / 2.0 } else { probe::AIM };
+        let drains = [self.job.drain(), drain];
+        let Some(plan) = plan(&self.job, self.since_ns, self.settle, drains, aim) else { return };
+        self.restless = plan.restless.unwrap_or(self.restless);
+        self.decisions += 1;
+        for turned in &proposal.moves {
+            let act = if proposal.kind == Kind::Release { Act::Release } else { Act::Request };
+            let mut event = tell::line(act, self.decisions, self.now_ns);
+            tell::of(&mut event, turned);
+            event.saw.clone_from(&saw);
+            event.predicted = Some(proposal.predicted);
+            event.why.clone_from(&proposal.why);
+            out.audit.push(event);
+        }
+        let turn = Turn { moves: proposal.moves.clone(), asked_ns: self.now_ns };
+        out.actions.extend(turn.actions(self.decisions));
+        let memory_bytes = self.job.memory_bytes();
+        self.work = Work::Probing(Box::new(Probe {
+            decision: self.decisions,
+            alpha: self.patience(&proposal).alpha(),
+            settle: probe::settles(&proposal, drains),
+            proposal,
+            stage: Stage::Turning(turn),
+            legs: vec![plan.before],
+            allowance: (probe::DELTA / 2.0 - self.given_away).max(0.0),
+            restless: self.restless,
+            fewest: plan.fewest,
+            enough: plan.enough,
+            spent_ns: 0,
+            memory_bytes,
+            most_memory_bytes: memory_bytes,
+            stall_before: plan.stall,
+            stall_with: plan.stall,
+            stall_without: plan.stall,
+            applied_told: false,
+        }));
+    }
+
+    pub(super) fn go_on(&mut self, mut probe: Probe, elapsed_ns: u64, out: &mut Outcome) {
+        probe.most_memory_bytes = probe.most_memory_bytes.max(self.job.memory_bytes());
+        if let Stage::Turning(turn) = &probe.stage {
+            let status = turn.status(&self.job, self.now_ns);
+            match status {
+                Status::Waiting(_) => self.work = Work::Probing(Box::new(probe)),
+                Status::InForce => self.in_force(probe, out),
+                Status::Refused(why) => self.refused(probe, why, out),
+                Status::Taken(by) => self.lost(probe, &by, out),
+                Status::Gone(why) => self.put_back(probe, why, out),
+            }
+            return;
+        }
+        let Stage::Measuring(since_ns) = probe.stage else { return };
+        if let Some(by) = probe.proposal.moves.iter().find_map(|turned| taken_by_another(turned, &self.job)) {
+            return self.lost(probe, &by, out);
+        }
+        if let Some(gone) = probe.proposal.moves.iter().find(|turned| turned.find(&self.job).is_none()) {
+            let why = format!("rank {} or its knob {} is gone", gone.rank, gone.knob);
+            return self.put_back(probe, why, out);
+        }
+        if let Some((topic, why)) = self.blind() {
+            self.hold(topic, String::new(), why.clone(), out);
+            let since = *self.blind_since_ns.get_or_insert(self.now_ns);
+            if self.now_ns.saturating_sub(since) > BLIND_NS {
+                self.blind_since_ns = None;
+                return self.put_back(probe, why, out);
+            }
+            self.work = Work::Probing(Box::new(probe));
+            return;
+        }
+        self.blind_since_ns = None;
+        if !self.job.training().all(|rank| rank.phase == Some(Phase::Training)) {
+            self.work = Work::Probing(Box::new(probe));
+            return;
+        }
+        probe.spent_ns = probe.spent_ns.saturating_add(elapsed_ns.min(STALE_NS));
+        let last_ns = self.job.training().map(|rank| rank.pace.last_end_ns()).max().unwrap_or(0);
+        let silent_ns = self.now_ns.saturating_sub(last_ns.max(since_ns));
+        if probe.is_with() && silent_ns as f64 > probe::SILENCE_NS as f64 + 20.0 * self.job.step_ns() {
+            self.give_up(&probe.proposal, 1.0);
+            self.put_back(probe, format!("no step ended for {}", seconds(silent_ns as f64)), out);
+            return self.rollback(out);
+        }
+        match probe.judge(&self.job, since_ns) {
+            _ if probe.spent_ns > probe::LONGEST_PROBE_NS => {
+                let why = "it took too long to see what it does".to_owned();
+                self.undo(probe, None, why, out);
+            }
+            Verdict::Open => self.work = Work::Probing(Box::new(probe)),
+            Verdict::Next => self.next_leg(probe, out),
+            Verdict::Keep(gain) => self.keep(probe, gain, out),
+            Verdict::Undo(gain, why) => {
+                let told = format!("{}: {}", tell::why(why), tell::gain(gain));
+                if why == Why::Vanished {
+                    let now_ns = self.now_ns;
+                    let step = probe.proposal.step();
+                    self.patience(&probe.proposal).again(step, now_ns);
+                    return self.end(probe, Some(gain), Act::Undo, told, &[], out);
+                }
+                self.undo(probe, Some(gain), told, out);
+            }
+        }
+    }
+
+    fn in_force(&mut self, mut probe: Probe, out: &mut Outcome) {
+        probe.stage = Stage::Measuring(self.now_ns);
+        if !std::mem::replace(&mut probe.applied_told, true) {
+            let mut event = tell::about(Act::Applied, probe.decision, self.now_ns, &probe.proposal);
+            event.why = format!(
+                "{}; measured from here, without the {} batches that were under way",
+                tell::moves(&probe.proposal),
+                probe.settle[1]
+            );
+            out.audit.push(event);
+        }
+        self.work = Work::Probing(Box::new(probe));
+    }
+
+    fn next_leg(&mut self, mut probe: Probe, out: &mut Outcome) {
+        let with = probe.is_with();
+        let moves: Vec<Move> = probe
+            .proposal
+            .moves
+            .iter()
+            .map(|turned| if with { turned.clone() } else { turned.back() })
+            .collect();
+        let act = if probe.proposal.kind == Kind::Release && with { Act::Release } else { Act::Request };
+        let mut event = tell::about(act, probe.decision, self.now_ns, &probe.proposal);
+        if !with {
+            std::mem::swap(&mut event.from, &mut event.to);
+        }
+        event.saw = tell::stretches(&probe);
+        event.why =
+            if with { "once more with it, to be sure" } else { "back for a while, to see that it was this" }
+                .to_owned();
+        out.audit.push(event);
+        let turn = Turn { moves, asked_ns: self.now_ns };
+        out.actions.extend(turn.actions(probe.decision));
+        probe.stage = Stage::Turning(turn);
+        self.work = Work::Probing(Box::new(probe));
+    }
+
+    fn keep(&mut self, probe: Probe, gain: Gain, out: &mut Outcome) {
+        self.learn(&probe);
+        let release = probe.proposal.kind == Kind::Release;
+        let mut event = tell::about(Act::Keep, probe.decision, self.now_ns, &probe.proposal);
+        event.saw = tell::stretches(&probe);
+        event.measured = tell::measured(gain);
+        event.why = if release {
+            format!("the job is as fast without: {}", tell::gain(gain))
+        } else {
+            format!("the gain is proven: {}", tell::gain(gain))
+        };
+        out.audit.push(event);
+        self.patience(&probe.proposal).keep(probe.proposal.step());
+        if release {
+            self.given_away += (-gain.value).max(0.0);
+        } else {
+            self.given_away = 0.0;
+            // What a gain changed may let the other knob help now.
+            for ((knob, kind), patience) in &mut self.patience {
+                if *kind == Kind::Raise && *knob != probe.proposal.knob {
+                    patience.forget();
+                }
+            }
+            for turned in &probe.proposal.moves {
+                if turned.knob == probe.proposal.knob && turned.to > turned.from {
+                    let address = (turned.rank, turned.loader, turned.knob.clone());
+                    self.too_few.insert(address, turned.from);
+                }
+            }
+            self.waited_ns = self.now_ns;
+            if probe.proposal.kind == Kind::Raise {
+                self.raised.push(probe.proposal.clone());
+            }
+            if let Some(before) = probe.legs.last() {
+                self.probation = Some(Probation {
+                    decision: probe.decision,
+                    proposal: probe.proposal.clone(),
+                    before: *before,
+                    restless: self.restless,
+                    stall_with: probe.stall_with,
+                    stretch: probe.fewest[1],
+                    kept_ns: self.now_ns,
+                });
+            }
+        }
+        self.turn_to(probe.decision, probe.proposal.moves, out);
+    }
+
+    fn undo(&mut self, probe: Probe, gain: Option<Gain>, why: String, out: &mut Outcome) {
+        self.learn(&probe);
+        let jitter = self.random.unit();
+        self.give_up(&probe.proposal, jitter);
+        self.end(probe, gain, Act::Undo, why, &[], out);
+    }
+
+    /// Ends a probe that was not judged.
+    pub(super) fn put_back(&mut self, probe: Probe, why: String, out: &mut Outcome) {
+        self.end(probe, None, Act::Undo, why, &[], out);
+    }
+
+    fn refused(&mut self, probe: Probe, why: String, out: &mut Outcome) {
+        let now_ns = self.now_ns;
+        self.patience(&probe.proposal).leave_alone(now_ns);
+        self.end(probe, None, Act::Refused, why, &[], out);
+    }
+
+    /// Somebody else turned the knob: theirs stays.
+    fn lost(&mut self, probe: Probe, by: &str, out: &mut Outcome) {
+        let theirs: Vec<Move> = probe
+            .proposal
+            .moves
+            .iter()
+            .filter(|turned| taken_by_another(turned, &self.job).is_some())
+            .cloned()
+            .collect();
+        let values: Vec<(Address, u64)> = theirs
+            .iter()
+            .filter_map(|turned| {
+                let knob = turned.find(&self.job)?;
+                Some(((knob.rank, knob.loader, knob.name.clone()), knob.requested.unwrap_or(knob.value)))
+            })
+            .collect();
+        self.end(
+            probe,
+            None,
+            Act::Undo,
+            format!("{by} turned the knob meanwhile: theirs stays, the probe is dropped"),
+            &theirs,
+            out,
+        );
+        for (address, value) in values {
+            self.values.insert(address.clone(), value);
+            self.leave_to(by, &address, value, out);
+        }
+    }
+
+    fn end(
+        &mut self,
+        probe: Probe,
+        gain: Option<Gain>,
+        act: Act,
+        why: String,
+        except: &[Move],
+        out: &mut Outcome,
+    ) {
+        let mut event = tell::about(act, probe.decision, self.now_ns, &probe.proposal);
+        event.saw = tell::stretches(&probe);
+        event.measured = gain.and_then(tell::measured);
+        event.why = why;
+        out.audit.push(event);
+        let stays = |turned: &&Move| !except.contains(turned) && turned.find(&self.job).is_some();
+        let moves: Vec<Move> = probe.proposal.moves.iter().filter(stays).map(Move::back).collect();
+        self.turn_to(probe.decision, moves, out);
+    }
+
+    pub(super) fn learn(&mut self, probe: &Probe) {
+        let deltas = probe.proposal.deltas();
+        if let [delta] = deltas.as_slice()
+            && probe.applied_told
+            && probe.memory_bytes > 0
+        {
+            self.costs.learn(*delta, probe.most_memory_bytes.saturating_sub(probe.memory_bytes));
+        }
+    }
+}

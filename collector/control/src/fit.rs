@@ -1,0 +1,174 @@
+//! How reading depends on who else reads, from the batches that were made.
+//!
+//! The reading of a batch takes `L + D n` beside n readers (itself included): `L` is latency, which any number of
+//! readers can wait out at the same time, `D` is what storage needs for it alone. Within a batch the readers beside
+//! it come and go, so that the time its samples take, regressed on their number, tells `D` (collector/ledger,
+//! services.rs); over batches it does so where the number of workers was changed.
+
+use crate::profile::Profile;
+use crate::random::Random;
+use stallscope_model::{BatchService, Cause};
+use std::collections::VecDeque;
+
+/// Resamples for an interval.
+const RESAMPLES: usize = 200;
+/// Storage that pauses all readers together and then serves all of them holds a limit over a time rather than being
+/// busy: what looks like the effect of one reader more is then larger than it could be by sharing.
+const LIMITED: f64 = 1.5;
+/// A limit of the kernel (blk-throttle) or of a cloud's disks is held over about this long.
+const CREDIT_NS: f64 = 100e6;
+
+/// What reading is made of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Reading {
+    /// Share of reading time that is `D n`: 0 for pure latency, 1 for a pure limit.
+    pub(crate) shared: f64,
+    /// Whether the limit is held over a time.
+    pub(crate) limited: bool,
+    /// Nanoseconds that the limit needs for a batch at least, where it is held over a time.
+    pub(crate) batch_ns: f64,
+}
+
+/// What can be said of the reading.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Fit {
+    /// Of [`Reading::shared`], 95%; the whole of 0 to 1 where nothing tells.
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+    /// One for each resample of the batches.
+    pub(crate) readings: Vec<Reading>,
+}
+
+impl Fit {
+    pub(crate) fn new(profile: &Profile, random: &mut Random) -> Fit {
+        let services: Vec<&BatchService> = profile.services.iter().collect();
+        let tells = services.iter().filter(|service| service.reads > 2).count() >= 10
+            && services.iter().map(|service| service.readers_spread).sum::<f64>() > 1.0
+            || between(&services).0 > 0.1 * services.len() as f64;
+        let batch_ns = limit_ns(profile);
+        let mut readings: Vec<Reading> = (0..RESAMPLES)
+            .map(|_| {
+                let drawn = blocks(services.len(), services.len(), random).into_iter().map(|at| services[at]);
+                // Where nothing tells, anything may be: a limit that is held over a time too.
+                let raw = if tells { raw_share(&drawn.collect::<Vec<_>>()) } else { 2.0 * random.unit() };
+                Reading { shared: raw.clamp(0.0, 1.0), limited: raw > LIMITED, batch_ns }
+            })
+            .collect();
+        if !reads_at_all(profile) {
+            readings.iter_mut().for_each(|reading| reading.shared = 0.0);
+        }
+        let mut shares: Vec<f64> = readings.iter().map(|reading| reading.shared).collect();
+        shares.sort_by(f64::total_cmp);
+        let at = |share: f64| shares[((RESAMPLES - 1) as f64 * share).round() as usize];
+        let (low, high) = if tells { (at(0.025), at(0.975)) } else { (0.0, 1.0) };
+        Fit { low, high, readings }
+    }
+
+    /// Neither latency nor limit, by more than a half.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.high - self.low > 0.5
+    }
+}
+
+/// Whether reading is a twentieth of the making of batches.
+pub(crate) fn reads_at_all(profile: &Profile) -> bool {
+    let sum =
+        |of: fn(&BatchService) -> u64| profile.services.iter().map(of).fold(0, u64::saturating_add) as f64;
+    sum(|service| service.fetch_ns) > 0.05 * sum(|service| service.ready_ns - service.start_ns)
+}
+
+/// The time that a batch has at the present pace: a limit that training waits for is reached.
+fn limit_ns(profile: &Profile) -> f64 {
+    let wall_ns: f64 = profile.steps.iter().map(|step| step.wall_ns).sum();
+    let fetch_ns: u64 = profile.steps.iter().map(|step| step.causes[Cause::Fetch]).sum();
+    let waits = fetch_ns as f64 > 0.05 * wall_ns;
+    if waits { wall_ns / profile.steps.len().max(1) as f64 } else { 0.0 }
+}
+
+/// `D n / (L + D n)` at the mean number of readers, as the regression has it: noise and limits may take it beyond 0
+/// and 1.
+fn raw_share(services: &[&BatchService]) -> f64 {
+    let (mut spread, mut effect_ns) = between(services);
+    for service in services {
+        spread += service.readers_spread;
+        effect_ns += service.readers_effect_ns;
+    }
+    let fetch_ns: f64 = services.iter().map(|service| service.fetch_ns as f64).sum();
+    let with_readers: f64 = services.iter().map(|service| service.fetch_ns as f64 * service.readers).sum();
+    let mean_ns = fetch_ns / services.len().max(1) as f64;
+    if spread <= 0.0 || mean_ns <= 0.0 {
+        0.0
+    } else {
+        effect_ns / spread * (with_readers / fetch_ns) / mean_ns
+    }
+}
+
+/// Spread and effect over batches; none where their readers differ by chance alone.
+fn between(services: &[&BatchService]) -> (f64, f64) {
+    let reading: Vec<(f64, f64)> = services
+        .iter()
+        .filter(|service| service.fetch_ns > 0)
+        .map(|service| (service.readers, service.fetch_ns as f64))
+        .collect();
+    let mean = |of: fn(&(f64, f64)) -> f64| reading.iter().map(of).sum::<f64>() / reading.len().max(1) as f64;
+    let (mean_readers, mean_ns) = (mean(|read| read.0), mean(|read| read.1));
+    let spread: f64 = reading.iter().map(|read| (read.0 - mean_readers).powi(2)).sum();
+    let effect_ns = reading.iter().map(|read| (read.0 - mean_readers) * (read.1 - mean_ns)).sum();
+    if spread > 0.1 * reading.len() as f64 { (spread, effect_ns) } else { (0.0, 0.0) }
+}
+
+/// Mean of 1/n where n, which is whole, has the mean `readers`: nearly all of the time it is one of the two next to it.
+pub(crate) fn mean_inverse(readers: f64) -> f64 {
+    let below = readers.max(1.0).floor();
+    let above_share = readers.max(1.0) - below;
+    (1.0 - above_share) / below + above_share / (below + 1.0)
+}
+
+/// Nanoseconds that storage needs alone for a batch, and those of latency.
+pub(crate) fn demands(service: &BatchService, reading: &Reading) -> (f64, f64) {
+    let fetch_ns = service.fetch_ns as f64;
+    let alone_ns = reading.shared * fetch_ns * mean_inverse(service.readers);
+    let alone_ns = if reading.limited { alone_ns.max(reading.batch_ns) } else { alone_ns };
+    (alone_ns, (1.0 - reading.shared) * fetch_ns)
+}
+
+pub(crate) fn credit_ns(reading: &Reading) -> f64 {
+    if reading.limited { CREDIT_NS } else { 0.0 }
+}
+
+/// How many batches one stands for.
+pub(crate) fn weight(service: &BatchService) -> f64 {
+    service.weight.max(1.0)
+}
+
+/// `wanted` indices of batches, each as often as it stands for others. Where all of them were told, what is correlated
+/// stays so.
+pub(crate) fn batches(services: &VecDeque<BatchService>, wanted: usize, random: &mut Random) -> Vec<usize> {
+    let mut ends: Vec<f64> = Vec::with_capacity(services.len());
+    let mut sum = 0.0;
+    for service in services {
+        sum += weight(service);
+        ends.push(sum);
+    }
+    if sum <= services.len() as f64 * 1.01 {
+        return blocks(services.len(), wanted, random);
+    }
+    let last = ends.len().saturating_sub(1);
+    (0..wanted)
+        .map(|_| random.unit() * sum)
+        .map(|at| ends.partition_point(|end| *end <= at).min(last))
+        .collect()
+}
+
+/// `wanted` indices of a series of `length`, in blocks that follow each other as they did: what is correlated stays
+/// so (moving block bootstrap, Künsch 1989; blocks of the root of the length).
+pub(crate) fn blocks(length: usize, wanted: usize, random: &mut Random) -> Vec<usize> {
+    let block = (length as f64).sqrt().ceil() as usize;
+    let mut drawn = Vec::with_capacity(wanted + block);
+    while drawn.len() < wanted && length > 0 {
+        let from = random.below(length);
+        drawn.extend((from..from + block).map(|at| at % length));
+    }
+    drawn.truncate(wanted);
+    drawn
+}

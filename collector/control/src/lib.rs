@@ -1,0 +1,26 @@
+//! The controller of a job's knobs, and its model of the job.
+//!
+//! Pure: no I/O, no clock of its own, randomness from a seed; the same input gives the same output, so that live
+//! control, a replay and a simulation can't differ.
+
+mod advise;
+mod budget;
+mod controller;
+mod fit;
+mod observation;
+pub mod pipeline;
+mod profile;
+mod random;
+mod ranks;
+mod rates;
+mod stats;
+mod whatif;
+mod window;
+
+pub use advise::advise;
+pub use controller::Controller;
+pub use observation::{Action, NodeState, Observation, Outcome, RankObservation};
+pub use profile::{Profile, Profiles};
+pub use random::Random;
+pub use rates::rates;
+pub use whatif::{Bottleneck, Change, Delta, Outlook, Prediction, Setting, outlook, what_if};

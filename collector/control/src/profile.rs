@@ -1,0 +1,217 @@
+//! What a running job, or its recording, tells a model: the latest training steps of each rank and a sample of the
+//! batches that were made for it. Bounded, whatever the job's length.
+
+use stallscope_model::{BatchService, Cause, Causes, Knob, LoaderFacts, Phase, StepLedger};
+use std::collections::{BTreeMap, VecDeque};
+
+const MAX_STEPS: usize = 1024;
+const MAX_SERVICES: usize = 512;
+/// Fewer say nothing that a decision could rest on.
+pub(crate) const MIN_STEPS: usize = 30;
+pub(crate) const MIN_SERVICES: usize = 20;
+/// What PyTorch takes where nothing is said: batches in advance for each worker.
+const PREFETCH_FACTOR: u32 = 2;
+
+/// One training step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Step {
+    pub(crate) wall_ns: f64,
+    pub(crate) samples: f64,
+    pub(crate) causes: Causes,
+}
+
+impl Step {
+    /// Waiting for the batch.
+    pub(crate) fn stall_ns(&self) -> f64 {
+        self.causes.data_stall_ns() as f64
+    }
+
+    /// Of its own, on a core.
+    pub(crate) fn compute_ns(&self) -> f64 {
+        self.causes[Cause::Compute] as f64
+    }
+
+    /// Of its own, without a core: a device, other ranks, checkpoints, what nothing explains.
+    pub(crate) fn elsewhere_ns(&self) -> f64 {
+        let cored_ns = self.compute_ns() + self.causes[Cause::Preempted] as f64;
+        (self.wall_ns - self.stall_ns() - cored_ns).max(0.0)
+    }
+}
+
+/// One loader of one rank, at the setting that it has now.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    pub rank: u32,
+    pub loader: u16,
+    /// 0: the trainer makes its batches itself.
+    pub workers: u32,
+    /// In batches, over all workers.
+    pub prefetch: u32,
+    /// Of the machine, or of the job's part of it.
+    pub cores: f64,
+    pub(crate) steps: VecDeque<Step>,
+    pub(crate) services: VecDeque<BatchService>,
+    /// Since the setting changed: as many steps are served from what was in the queue before.
+    settling: u32,
+    trained_ns: u64,
+    /// Told once, a loader is as its script made it; told again, its knobs may say otherwise.
+    told: bool,
+}
+
+impl Profile {
+    fn new(rank: u32, loader: u16, cores: f64) -> Profile {
+        let (steps, services) = (VecDeque::new(), VecDeque::new());
+        let mut profile = Profile {
+            rank,
+            loader,
+            workers: 0,
+            prefetch: 1,
+            cores,
+            steps,
+            services,
+            settling: 0,
+            trained_ns: 0,
+            told: false,
+        };
+        profile.set(0, 1);
+        profile
+    }
+
+    /// Steps of another setting say nothing of this one; how batches are made stays true.
+    fn set(&mut self, workers: u32, prefetch: u32) {
+        (self.workers, self.prefetch) = (workers, prefetch.max(1));
+        self.settling = self.prefetch.saturating_add(self.workers).clamp(2, 64);
+        self.steps.clear();
+    }
+
+    /// Steps that are remembered.
+    pub fn steps(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Batches of which it is remembered how they were made.
+    pub fn services(&self) -> usize {
+        self.services.len()
+    }
+
+    /// Share of training time that waits for data.
+    pub fn stall_share(&self) -> f64 {
+        let wall_ns: f64 = self.steps.iter().map(|step| step.wall_ns).sum();
+        let stall_ns: f64 = self.steps.iter().map(Step::stall_ns).sum();
+        if wall_ns > 0.0 { stall_ns / wall_ns } else { 0.0 }
+    }
+
+    /// Why nothing can be said from this profile, in a sentence; `None` when something can.
+    pub fn too_little(&self) -> Option<String> {
+        if self.services.is_empty() && self.steps.len() >= MIN_STEPS {
+            return Some(
+                "it is not known how single batches were made: that is told by the shim of `stallscope run` and \
+                 recorded since format 3; run the job again under `stallscope run`"
+                    .to_owned(),
+            );
+        }
+        if self.steps.len() < MIN_STEPS || self.services.len() < MIN_SERVICES {
+            return Some(format!(
+                "{} training steps and {} batches were seen at the present setting, which is too few: it takes {} \
+                 steps and {} batches; let the job run longer",
+                self.steps.len(),
+                self.services.len(),
+                MIN_STEPS,
+                MIN_SERVICES
+            ));
+        }
+        None
+    }
+}
+
+/// The profiles of a job's loaders, fed in order of time.
+#[derive(Clone, Debug)]
+pub struct Profiles {
+    cores: f64,
+    of: BTreeMap<(u32, u16), Profile>,
+}
+
+impl Profiles {
+    /// `cores` that the job may use; 0 when unknown, which counts as no limit.
+    pub fn new(cores: f64) -> Profiles {
+        let cores = if cores > 0.0 { cores } else { f64::INFINITY };
+        Profiles { cores, of: BTreeMap::new() }
+    }
+
+    /// A loader as its script made it.
+    pub fn loader(&mut self, rank: u32, facts: &LoaderFacts) {
+        let factor = facts.prefetch_factor.unwrap_or(PREFETCH_FACTOR);
+        let profile = self.profile(rank, facts.loader);
+        if !std::mem::replace(&mut profile.told, true) {
+            profile.set(facts.workers, facts.workers.saturating_mul(factor));
+        }
+    }
+
+    /// A knob as it stands now: a new value begins a new setting.
+    pub fn knob(&mut self, knob: &Knob) {
+        let Some(profile) = knob.loader.and_then(|loader| self.of.get_mut(&(knob.rank, loader))) else {
+            return;
+        };
+        let value = u32::try_from(knob.value).unwrap_or(u32::MAX);
+        match knob.name.as_str() {
+            "workers" if value != profile.workers => profile.set(value, profile.prefetch),
+            "prefetch" if value != profile.prefetch => profile.set(profile.workers, value),
+            _ => {}
+        }
+    }
+
+    /// A closed step; only those of training count.
+    pub fn step(&mut self, step: &StepLedger) {
+        let wall_ns = step.end_ns.saturating_sub(step.start_ns);
+        if step.phase != Phase::Training || wall_ns == 0 {
+            return;
+        }
+        let profile = self.profile(step.rank, step.loader);
+        profile.trained_ns = profile.trained_ns.saturating_add(wall_ns);
+        if profile.settling > 0 {
+            profile.settling -= 1;
+            return;
+        }
+        let (wall_ns, samples) = (wall_ns as f64, f64::from(step.samples));
+        profile.steps.push_back(Step { wall_ns, samples, causes: step.causes });
+        if profile.steps.len() > MAX_STEPS {
+            profile.steps.pop_front();
+        }
+    }
+
+    /// How a batch was made. One whose loader nobody knew is the only loader's.
+    pub fn service(&mut self, service: &BatchService) {
+        let key = (service.rank, service.loader);
+        let mut only = self.of.range((service.rank, 0)..=(service.rank, u16::MAX)).map(|(key, _)| *key);
+        let key = match (self.of.contains_key(&key), only.next(), only.next()) {
+            (false, Some(only), None) => only,
+            (true, ..) => key,
+            _ => return,
+        };
+        if service.ready_ns <= service.start_ns {
+            return;
+        }
+        if let Some(profile) = self.of.get_mut(&key) {
+            profile.services.push_back(service.clone());
+            if profile.services.len() > MAX_SERVICES {
+                profile.services.pop_front();
+            }
+        }
+    }
+
+    /// Of each rank the loader that it trained with for longest.
+    pub fn training(&self) -> Vec<&Profile> {
+        let mut longest: BTreeMap<u32, &Profile> = BTreeMap::new();
+        for profile in self.of.values() {
+            let before = longest.entry(profile.rank).or_insert(profile);
+            if profile.trained_ns > before.trained_ns {
+                *before = profile;
+            }
+        }
+        longest.into_values().collect()
+    }
+
+    fn profile(&mut self, rank: u32, loader: u16) -> &mut Profile {
+        self.of.entry((rank, loader)).or_insert_with(|| Profile::new(rank, loader, self.cores))
+    }
+}

@@ -1,0 +1,185 @@
+//! What is known of each rank, and of the job that they are together.
+
+use crate::observation::RankObservation;
+use crate::window::{Bead, Pace, Sums, newest, pieces};
+use crate::{observation::Observation, stats};
+use stallscope_model::{BatchService, Knob, Phase};
+use std::collections::{BTreeMap, VecDeque};
+
+/// More ranks of one job on one node than anybody has; what claims more is not listened to.
+const MOST_RANKS: usize = 4096;
+const MOST_SERVICES: usize = 256;
+/// CPU use is told over this long.
+const CPU_SPAN_NS: u64 = 10_000_000_000;
+/// A rank that is no longer spoken of is gone after this.
+const GONE_AFTER_NS: u64 = 10_000_000_000;
+
+/// One rank.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rank {
+    pub(crate) rank: u32,
+    pub(crate) pace: Pace,
+    /// The loader that training takes its batches from.
+    pub(crate) loader: Option<u16>,
+    pub(crate) phase: Option<Phase>,
+    pub(crate) knobs: Vec<Knob>,
+    pub(crate) services: VecDeque<BatchService>,
+    pub(crate) seen_until_ns: u64,
+    pub(crate) memory_bytes: u64,
+    pub(crate) descriptors: u64,
+    cpu: VecDeque<(u64, u64)>,
+    told_ns: u64,
+    /// Training steps of each loader since it was last decided which is the one that trains.
+    votes: BTreeMap<u16, u64>,
+}
+
+impl Rank {
+    /// The knob of the loader that trains.
+    pub(crate) fn knob(&self, name: &str) -> Option<&Knob> {
+        self.knobs
+            .iter()
+            .find(|knob| knob.name == name && (knob.loader.is_none() || knob.loader == self.loader))
+    }
+
+    pub(crate) fn value(&self, name: &str) -> Option<u64> {
+        self.knob(name).map(|knob| knob.value)
+    }
+
+    /// CPU time a second of the last ten seconds; `None` while that is not known.
+    pub(crate) fn cores(&self) -> Option<f64> {
+        let (from, to) = (self.cpu.front()?, self.cpu.back()?);
+        let wall = to.0.checked_sub(from.0).filter(|ns| *ns >= CPU_SPAN_NS / 4)?;
+        Some(to.1.saturating_sub(from.1) as f64 / wall as f64)
+    }
+
+    fn take(&mut self, told: &RankObservation, now_ns: u64) {
+        self.rank = told.rank;
+        self.told_ns = now_ns;
+        self.seen_until_ns = told.seen_until_ns.min(now_ns);
+        self.phase = Some(told.phase);
+        self.knobs.clone_from(&told.knobs);
+        self.memory_bytes = told.memory_bytes;
+        self.descriptors = told.descriptors;
+        if told.cpu_ns > 0 {
+            if self.cpu.back().is_some_and(|(_, cpu)| *cpu > told.cpu_ns) {
+                self.cpu.clear();
+            }
+            self.cpu.push_back((now_ns, told.cpu_ns));
+            while self.cpu.front().is_some_and(|(ns, _)| ns + CPU_SPAN_NS < now_ns) {
+                self.cpu.pop_front();
+            }
+        }
+        self.elect(told);
+        for step in &told.steps {
+            // Another loader's steps (evaluation) end a stretch of training as any other phase does.
+            if step.phase != Phase::Training || Some(step.loader) == self.loader {
+                self.pace.add(step);
+            }
+        }
+        for service in &told.services {
+            if Some(service.loader) == self.loader && service.ready_ns > service.start_ns {
+                if self.services.len() == MOST_SERVICES {
+                    self.services.pop_front();
+                }
+                self.services.push_back(service.clone());
+            }
+        }
+    }
+
+    /// The loader that training takes most of its batches from; it changes only for one that has clearly taken over.
+    fn elect(&mut self, told: &RankObservation) {
+        for step in told.steps.iter().filter(|step| step.phase == Phase::Training) {
+            if self.votes.len() < 64 || self.votes.contains_key(&step.loader) {
+                *self.votes.entry(step.loader).or_default() += 1;
+            }
+        }
+        let Some((loader, most)) = self.votes.iter().max_by_key(|(_, votes)| **votes) else { return };
+        let mine = self.loader.and_then(|loader| self.votes.get(&loader)).copied().unwrap_or(0);
+        if self.loader != Some(*loader) && (self.loader.is_none() || *most > 100 + 2 * mine) {
+            self.loader = Some(*loader);
+            self.pace.forget();
+            self.services.clear();
+        }
+        if self.votes.values().sum::<u64>() > 100_000 {
+            self.votes.values_mut().for_each(|votes| *votes /= 2);
+        }
+    }
+
+    /// The training of about the last `ns`, without the first `settle` steps after `from_ns`.
+    pub(crate) fn recent(&self, from_ns: u64, settle: u32, ns: u64) -> Sums {
+        let from_ns = from_ns.max(self.pace.last_end_ns().saturating_sub(ns));
+        Sums::of(&self.pace.since(from_ns, settle))
+    }
+}
+
+/// The ranks of a job on this node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Job {
+    pub(crate) ranks: BTreeMap<u32, Rank>,
+    now_ns: u64,
+}
+
+impl Job {
+    /// Takes in what is new. False when the clock ran backwards: then nothing of before is believed any more.
+    pub(crate) fn take(&mut self, told: &Observation) -> bool {
+        let forward = told.now_ns >= self.now_ns;
+        if !forward {
+            self.ranks.clear();
+        }
+        self.now_ns = told.now_ns;
+        for rank in &told.ranks {
+            if self.ranks.len() < MOST_RANKS || self.ranks.contains_key(&rank.rank) {
+                self.ranks.entry(rank.rank).or_default().take(rank, told.now_ns);
+            }
+        }
+        self.ranks.retain(|_, rank| rank.told_ns + GONE_AFTER_NS >= told.now_ns);
+        forward
+    }
+
+    /// CPU time a second of all ranks, as far as known.
+    pub(crate) fn cores(&self) -> Option<f64> {
+        let known: Vec<f64> = self.ranks.values().filter_map(Rank::cores).collect();
+        (!known.is_empty()).then(|| known.iter().sum())
+    }
+
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.ranks.values().fold(0, |sum, rank| sum.saturating_add(rank.memory_bytes))
+    }
+
+    /// Most batches that are outstanding in a rank: what has to pass before a change shows in its steps.
+    pub(crate) fn drain(&self) -> u32 {
+        let depth = |rank: &Rank| rank.value("prefetch").or_else(|| rank.value("workers").map(|w| 2 * w));
+        let most = self.ranks.values().filter_map(depth).max().unwrap_or(2);
+        most.clamp(1, 4096) as u32
+    }
+
+    /// The ranks that train, by what they did since `from_ns`; those of which nothing is known yet are `None`.
+    pub(crate) fn beads(&self, from_ns: u64, settle: u32) -> Vec<Vec<Bead>> {
+        self.training().map(|rank| rank.pace.since(from_ns, settle)).collect()
+    }
+
+    pub(crate) fn training(&self) -> impl Iterator<Item = &Rank> {
+        self.ranks.values().filter(|rank| rank.loader.is_some())
+    }
+
+    /// Mean length of a step over the last half minute, in nanoseconds; 0 when unknown.
+    pub(crate) fn step_ns(&self) -> f64 {
+        let means: Vec<f64> = self
+            .training()
+            .map(|rank| rank.recent(0, 0, 30_000_000_000).step_ns())
+            .filter(|ns| *ns > 0.0)
+            .collect();
+        stats::mean(&means).unwrap_or(0.0)
+    }
+}
+
+/// The pace of all ranks together in a stretch, from the last `steps` of each.
+pub(crate) fn figure(beads: &[Vec<Bead>], steps: u32) -> Option<stats::Figure> {
+    let ranks: Vec<_> = beads.iter().map(|rank| pieces(newest(rank, steps))).collect();
+    stats::figure(&ranks)
+}
+
+/// Share of the time of the ranks that wait most, in a stretch.
+pub(crate) fn worst_stall(beads: &[Vec<Bead>]) -> f64 {
+    beads.iter().map(|rank| Sums::of(rank).stall_share()).fold(0.0, f64::max)
+}

@@ -1,0 +1,134 @@
+//! How fast each part of a rank can go by itself: DS-Analyzer's G, P, S and C (Mohan et al., VLDB 2021), but from the
+//! running job alone. Theirs takes three runs: synthetic batches, cold cache, warm cache.
+
+use crate::fit::{Fit, blocks, demands, reads_at_all, weight};
+use crate::profile::{Profile, Step};
+use crate::random::Random;
+use stallscope_model::{BatchService, Estimate, Rates};
+
+const RESAMPLES: usize = 200;
+
+/// The rates of one rank, as far as they can be told, and sentences on what can't.
+pub fn rates(profile: &Profile) -> Rates {
+    let mut rates = Rates {
+        rank: profile.rank,
+        loader: profile.loader,
+        workers: profile.workers,
+        prefetch: profile.prefetch,
+        ..Rates::default()
+    };
+    if let Some(why) = profile.too_little() {
+        rates.unknown.push(why);
+        return rates;
+    }
+    let random = &mut Random::new(u64::from(profile.rank) + 1);
+    let steps: Vec<&Step> = profile.steps.iter().collect();
+    let services: Vec<&BatchService> = profile.services.iter().collect();
+    let samples = samples_a_batch(profile);
+    rates.actual = per_second(&steps, random, |step| (step.samples, step.wall_ns));
+    rates.compute = per_second(&steps, random, |step| (step.samples, step.wall_ns - step.stall_ns()));
+    let hands = f64::from(profile.workers.max(1)) * samples;
+    rates.prep = per_second(&services, random, |service| {
+        let made_ns = (service.ready_ns - service.start_ns).saturating_sub(service.fetch_ns) as f64;
+        (weight(service) * hands, weight(service) * made_ns)
+    });
+    if samples == 0.0 {
+        rates
+            .unknown
+            .push("how many samples a batch has was not told, so that no rate can be given".to_owned());
+    }
+    reading(profile, &services, samples, &mut rates, random);
+    rates
+}
+
+fn reading(
+    profile: &Profile,
+    services: &[&BatchService],
+    samples: f64,
+    rates: &mut Rates,
+    random: &mut Random,
+) {
+    let hands = f64::from(profile.workers.max(1)) * samples;
+    if services.iter().any(|service| service.cpu_read_ns > 0) {
+        rates.cache = per_second(services, random, |service| {
+            (weight(service) * hands, weight(service) * service.cpu_read_ns as f64)
+        });
+    } else {
+        rates.unknown.push(
+            "C, the rate from memory, is not told apart from preparation: it takes the kernel's evidence with syscall \
+             hooks (`--syscalls`)"
+                .to_owned(),
+        );
+    }
+    if !reads_at_all(profile) {
+        rates
+            .unknown
+            .push("S, the rate of storage, cannot be told: hardly anything is read from it".to_owned());
+        return;
+    }
+    rates.fetch = per_second(services, random, |service| {
+        (weight(service) * hands, weight(service) * service.fetch_ns as f64)
+    });
+    let fit = Fit::new(profile, random);
+    if fit.is_unknown() {
+        rates.unknown.push(format!(
+            "Whether storage has a limit or only a delay cannot be told from {} that always do the same; one worker \
+             fewer for a few batches would tell, which `stallscope tune --act` tries",
+            if profile.workers == 1 { "1 worker".to_owned() } else { format!("{} workers", profile.workers) }
+        ));
+    } else if fit.high < 0.5 {
+        rates.unknown.push(
+            "S, the most that storage gives, was not reached: its readers don't hold each other up, so that more \
+             workers read more"
+                .to_owned(),
+        );
+    } else {
+        let readings = &fit.readings;
+        let mut at = 0;
+        rates.storage = estimate(services.len(), random, |drawn| {
+            at = (at + 1) % readings.len();
+            let alone_ns: f64 = drawn.iter().map(|one| demands(services[*one], &readings[at]).0).sum();
+            (samples * drawn.len() as f64, alone_ns)
+        });
+    }
+}
+
+/// Mean of a step's samples; of a batch's where steps don't tell.
+pub(crate) fn samples_a_batch(profile: &Profile) -> f64 {
+    let mean = |sum: f64, of: usize| if of == 0 { 0.0 } else { sum / of as f64 };
+    let of_steps = mean(profile.steps.iter().map(|step| step.samples).sum(), profile.steps.len());
+    if of_steps > 0.0 {
+        return of_steps;
+    }
+    mean(profile.services.iter().map(|service| f64::from(service.samples)).sum(), profile.services.len())
+}
+
+/// Something over nanoseconds, both summed, with the interval of a block bootstrap.
+pub(crate) fn per_second<T>(
+    series: &[T],
+    random: &mut Random,
+    of: impl Fn(&T) -> (f64, f64),
+) -> Option<Estimate> {
+    estimate(series.len(), random, |drawn| {
+        drawn.iter().fold((0.0, 0.0), |sum, at| {
+            let (some, ns) = of(&series[*at]);
+            (sum.0 + some, sum.1 + ns)
+        })
+    })
+}
+
+fn estimate(
+    length: usize,
+    random: &mut Random,
+    mut sums: impl FnMut(&[usize]) -> (f64, f64),
+) -> Option<Estimate> {
+    let mut rate = |drawn: &[usize]| {
+        let (some, ns) = sums(drawn);
+        if some > 0.0 && ns > 0.0 { Some(some / ns * 1e9) } else { None }
+    };
+    let value = rate(&(0..length).collect::<Vec<_>>())?;
+    let mut drawn: Vec<f64> = (0..RESAMPLES).filter_map(|_| rate(&blocks(length, length, random))).collect();
+    drawn.sort_by(f64::total_cmp);
+    let at = |share: f64| drawn.get((drawn.len().saturating_sub(1) as f64 * share).round() as usize).copied();
+    Some(Estimate { value, low: at(0.025)?.min(value), high: at(0.975)?.max(value) })
+}

@@ -1,0 +1,256 @@
+//! What a change would bring: the pipeline is simulated on the job's own steps and batches, as it is and as it would
+//! be, and the ratio of the two is applied to what was measured. So what the simulation gets wrong in both cancels.
+
+mod factor;
+mod outlook;
+mod simulate;
+
+use factor::{Factor, moments};
+pub use outlook::{Outlook, outlook};
+pub(crate) use simulate::Model;
+use simulate::Simulated;
+
+use crate::profile::Profile;
+use stallscope_model::{Cause, Causes, Estimate};
+
+/// What differs from now. `None`: nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Change {
+    pub workers: Option<Delta>,
+    /// In batches, over all workers. By default as many for each worker as now, as PyTorch has it.
+    pub prefetch: Option<Delta>,
+    /// Times as fast, its delays as well as its limit.
+    pub storage_factor: Option<f64>,
+    /// Of what is read from storage now, 0 to 1.
+    pub cached_share: Option<f64>,
+    pub cores: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delta {
+    To(u32),
+    More(u32),
+    Fewer(u32),
+}
+
+impl Delta {
+    fn of(self, now: u32) -> u32 {
+        match self {
+            Delta::To(value) => value,
+            Delta::More(by) => now.saturating_add(by),
+            Delta::Fewer(by) => now.saturating_sub(by),
+        }
+    }
+}
+
+/// The values of a pipeline's knobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    pub workers: u32,
+    pub prefetch: u32,
+}
+
+/// What holds a job up most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bottleneck {
+    /// Training waits for next to nothing.
+    Compute,
+    /// Storage gives no more.
+    Storage,
+    /// Each read takes its time, and too few are under way at once.
+    Latency,
+    Preparation,
+    Cores,
+    HandOver,
+}
+
+impl Bottleneck {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Bottleneck::Compute => "compute",
+            Bottleneck::Storage => "storage",
+            Bottleneck::Latency => "reads in flight",
+            Bottleneck::Preparation => "preparation",
+            Bottleneck::Cores => "cores",
+            Bottleneck::HandOver => "hand-over",
+        }
+    }
+
+    fn of(runs: &[Simulated]) -> Bottleneck {
+        let causes = summed(runs);
+        let storage_busy = runs.iter().map(|run| run.storage_busy).sum::<f64>() / runs.len().max(1) as f64;
+        let total_ns = causes.total_ns() as f64;
+        let cores_ns = causes[Cause::Starved] + causes[Cause::Preempted];
+        if (causes.data_stall_ns() + causes[Cause::Preempted]) as f64 <= 0.05 * total_ns {
+            return Bottleneck::Compute;
+        }
+        let reading = if storage_busy > 0.8 { Bottleneck::Storage } else { Bottleneck::Latency };
+        let waits = [
+            (causes[Cause::Fetch], reading),
+            (causes[Cause::Prep], Bottleneck::Preparation),
+            (cores_ns, Bottleneck::Cores),
+            (causes[Cause::Transfer], Bottleneck::HandOver),
+        ];
+        waits.into_iter().max_by_key(|(ns, _)| *ns).map_or(Bottleneck::Compute, |(_, bottleneck)| bottleneck)
+    }
+}
+
+/// What a change is expected to bring.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prediction {
+    pub now: Setting,
+    pub then: Setting,
+    /// Measured; mean of a step.
+    pub step_now_ns: Estimate,
+    pub step_ns: Estimate,
+    /// Samples a second; `None` where it is not known how many a batch has.
+    pub samples_per_s: Option<Estimate>,
+    /// Share by which samples a second rise.
+    pub gain: Estimate,
+    pub bottleneck_now: Bottleneck,
+    pub bottleneck: Bottleneck,
+    /// Share of training time that waits for data.
+    pub stall_share_now: f64,
+    pub stall_share: f64,
+    /// By how much the simulation of what is misses what was measured, as a share; the interval is wider by it.
+    pub calibration: f64,
+    /// Sentences.
+    pub doubts: Vec<String>,
+}
+
+/// Calibrations beyond that are told.
+const DOUBTFUL: f64 = 0.15;
+/// Allowances for what the model gets wrong although everything is known: a share of any step, and of the logarithm of
+/// the change. `make bench-whatif` shows them to be ample.
+const MODEL_ERROR: f64 = 0.012;
+const CHANGE_ERROR: f64 = 0.08;
+
+/// What `change` would bring to the loader of `profile`.
+///
+/// # Errors
+/// A sentence when too little is known, or the change makes no sense.
+pub fn what_if(profile: &Profile, change: &Change) -> Result<Prediction, String> {
+    if let Some(why) = profile.too_little() {
+        return Err(why);
+    }
+    let model = Model::new(profile);
+    predict(&model, change, simulate::REPLICAS)
+}
+
+/// The same with a model that is there already, and as many replicas as there is time for.
+pub(crate) fn predict(model: &Model<'_>, change: &Change, replicas: usize) -> Result<Prediction, String> {
+    let profile = model.profile;
+    let (now, then) = (model.now(), setting(profile, change)?);
+    let (mut before, mut after) = (Vec::with_capacity(replicas), Vec::with_capacity(replicas));
+    let (mut measured, mut missed, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let actual_ns = mean_ns(profile);
+    for at in 0..replicas {
+        let replica = model.replica(at);
+        let as_is = model.run(&replica, now, &Change::default());
+        let changed = model.run(&replica, then, change);
+        measured.push((replica.measured_ns / actual_ns).ln());
+        missed.push((as_is.step_ns / replica.measured_ns).ln());
+        ratios.push((changed.step_ns / as_is.step_ns).ln());
+        before.push(as_is);
+        after.push(changed);
+    }
+    let ((_, measured_sd), (missed, _)) = (moments(&measured), moments(&missed));
+    let changes = then != now || beyond_knobs(change);
+    // `scatter` beside that of the ratio.
+    let factor = |scatter: f64| {
+        let (ratio, ratio_sd) = moments(&ratios);
+        if !changes {
+            return Factor::new(0.0, scatter);
+        }
+        let model_error = MODEL_ERROR + CHANGE_ERROR * ratio.abs() + missed.abs() / 4.0;
+        let factor = Factor::new(ratio, ratio_sd.hypot(model_error).hypot(scatter));
+        // Several kinds of storage are possible: the interval reaches to what each would give.
+        if model.fit.is_unknown() { factor.reaching(&ratios) } else { factor }
+    };
+    let gain = if changes { factor(0.0).inverse() } else { Factor::ONE }.times(1.0);
+    let samples = crate::rates::samples_a_batch(profile);
+    let calibration = missed.exp() - 1.0;
+    let stall_share_now = profile.stall_share();
+    Ok(Prediction {
+        now,
+        then,
+        step_now_ns: Factor::new(0.0, measured_sd).times(actual_ns),
+        step_ns: factor(measured_sd).times(actual_ns),
+        samples_per_s: (samples > 0.0)
+            .then(|| factor(measured_sd).inverse().times(samples / actual_ns * 1e9)),
+        gain: Estimate { value: gain.value - 1.0, low: gain.low - 1.0, high: gain.high - 1.0 },
+        bottleneck_now: Bottleneck::of(&before),
+        bottleneck: Bottleneck::of(&after),
+        stall_share_now,
+        stall_share: if changes { stall_share(&after) } else { stall_share_now },
+        calibration,
+        doubts: doubts(model, change, calibration),
+    })
+}
+
+fn summed(runs: &[Simulated]) -> Causes {
+    let mut causes = Causes::default();
+    runs.iter().for_each(|run| causes += &run.causes);
+    causes
+}
+
+fn stall_share(runs: &[Simulated]) -> f64 {
+    let causes = summed(runs);
+    causes.data_stall_ns() as f64 / causes.total_ns().max(1) as f64
+}
+
+fn beyond_knobs(change: &Change) -> bool {
+    change.storage_factor.is_some() || change.cached_share.is_some() || change.cores.is_some()
+}
+
+fn doubts(model: &Model<'_>, change: &Change, calibration: f64) -> Vec<String> {
+    let mut doubts = Vec::new();
+    if calibration.abs() > DOUBTFUL {
+        let off = if calibration > 0.0 { "longer" } else { "shorter" };
+        doubts.push(format!(
+            "simulated as it is, a step takes {:.0}% {off} than measured: something that the model does not know is at \
+             work, and the interval is wider for it",
+            100.0 * calibration.abs()
+        ));
+    }
+    let turns_readers = change.workers.is_some() || change.cached_share.is_some();
+    if turns_readers && model.fit.is_unknown() && crate::fit::reads_at_all(model.profile) {
+        doubts.push(
+            "whether storage has a limit or only a delay cannot be told from the present setting, so that the interval \
+             holds both"
+                .to_owned(),
+        );
+    }
+    doubts
+}
+
+/// # Errors
+/// A sentence when the change makes no sense.
+fn setting(profile: &Profile, change: &Change) -> Result<Setting, String> {
+    let workers = change.workers.map_or(profile.workers, |delta| delta.of(profile.workers));
+    let prefetch = match change.prefetch {
+        Some(delta) => delta.of(profile.prefetch),
+        None if workers == profile.workers => profile.prefetch,
+        None => {
+            let each = if profile.workers == 0 { 2 } else { profile.prefetch.div_ceil(profile.workers) };
+            workers.saturating_mul(each)
+        }
+    };
+    let positive = |value: Option<f64>, what: &str| match value {
+        Some(value) if !(value.is_finite() && value > 0.0) => Err(format!("{what} has to be more than 0")),
+        _ => Ok(()),
+    };
+    positive(change.storage_factor, "the speed of storage")?;
+    positive(change.cores, "the number of cores")?;
+    if change.cached_share.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
+        return Err("the share that is cached has to be between 0% and 100%".to_owned());
+    }
+    if workers > 4096 || prefetch > 1 << 20 {
+        return Err("a loader has at most 4096 workers and a million batches in advance here".to_owned());
+    }
+    Ok(Setting { workers, prefetch: prefetch.max(1) })
+}
+
+pub(crate) fn mean_ns(profile: &Profile) -> f64 {
+    profile.steps.iter().map(|step| step.wall_ns).sum::<f64>() / profile.steps.len().max(1) as f64
+}

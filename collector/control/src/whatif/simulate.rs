@@ -1,0 +1,182 @@
+//! A profile as demands on a pipeline.
+
+use super::{Change, Setting};
+use crate::fit::{Fit, Reading, batches, blocks, credit_ns, demands, weight};
+use crate::pipeline::{Conditions, Demand, Pipeline, Storage};
+use crate::profile::Profile;
+use crate::random::Random;
+use stallscope_model::{BatchService, Cause, Causes};
+
+pub(crate) const REPLICAS: usize = 20;
+/// Steps that are simulated.
+const LEAST: usize = 150;
+const MOST: usize = 250;
+/// Replicas for a value that is looked for among many.
+const FEW: usize = 3;
+/// Neighbours that are tried at most, a core.
+const MAX_NEIGHBOURS: f64 = 8.0;
+
+/// What the simulations of one profile have in common.
+#[derive(Debug)]
+pub(crate) struct Model<'a> {
+    pub(crate) profile: &'a Profile,
+    pub(crate) fit: Fit,
+    /// Threads of others that always want a core: as many as explain how long workers waited for one.
+    neighbours: f64,
+    /// A few replicas, and the step that each gives as it is.
+    few: Vec<(Replica, f64)>,
+}
+
+/// One resample of the profile.
+#[derive(Debug)]
+pub(crate) struct Replica {
+    demands: Vec<Demand>,
+    reading: Reading,
+    /// Mean of the measured steps in it.
+    pub(crate) measured_ns: f64,
+    seed: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Simulated {
+    pub(crate) step_ns: f64,
+    pub(crate) causes: Causes,
+    /// Share of the time for which storage is needed.
+    pub(crate) storage_busy: f64,
+    starved_share: f64,
+}
+
+impl<'a> Model<'a> {
+    pub(crate) fn new(profile: &'a Profile) -> Model<'a> {
+        let fit = Fit::new(profile, &mut Random::new(u64::from(profile.rank) + 7));
+        let mut model = Model { profile, fit, neighbours: 0.0, few: Vec::new() };
+        model.neighbours = model.neighbours();
+        model.few = (0..FEW)
+            .map(|at| {
+                let replica = model.replica(at);
+                let step_ns = model.run(&replica, model.now(), &Change::default()).step_ns;
+                (replica, step_ns)
+            })
+            .collect();
+        model
+    }
+
+    /// By bisection, as waiting for a core grows with them.
+    fn neighbours(&mut self) -> f64 {
+        if !self.profile.cores.is_finite() {
+            return 0.0;
+        }
+        let sum = |of: fn(&BatchService) -> u64| -> f64 {
+            self.profile.services.iter().map(|one| weight(one) * of(one) as f64).sum()
+        };
+        let (cpu_ns, runnable_ns) = (sum(|one| one.cpu_ns), sum(|one| one.runnable_ns));
+        let wanted = runnable_ns / (cpu_ns + runnable_ns).max(1.0);
+        let replica = self.replica(0);
+        let now = self.now();
+        let (mut low, mut high) = (0.0, MAX_NEIGHBOURS * self.profile.cores);
+        for _ in 0..8 {
+            self.neighbours = (low + high) / 2.0;
+            match self.run(&replica, now, &Change::default()).starved_share < wanted {
+                true => low = self.neighbours,
+                false => high = self.neighbours,
+            }
+        }
+        low
+    }
+
+    /// The `nth` resample, the same whenever it is asked for.
+    pub(crate) fn replica(&self, nth: usize) -> Replica {
+        let profile = self.profile;
+        let random = &mut Random::new(0x5eed + nth as u64);
+        let length = profile.steps.len().clamp(LEAST, MOST);
+        let reading = self.fit.readings[random.below(self.fit.readings.len())];
+        let samples = crate::rates::samples_a_batch(profile).round() as u32;
+        let steps = blocks(profile.steps.len(), length, random);
+        let services = batches(&profile.services, length, random);
+        let drawn: Vec<_> = steps
+            .iter()
+            .zip(services)
+            .map(|(step, service)| (profile.steps[*step], &profile.services[service]))
+            .collect();
+        let measured_ns = drawn.iter().map(|(step, _)| step.wall_ns).sum::<f64>() / length as f64;
+        let demands = drawn
+            .into_iter()
+            .map(|(step, service)| {
+                let (alone_ns, latency_ns) = demands(service, &reading);
+                let told_ns =
+                    service.fetch_ns.saturating_add(service.cpu_ns).saturating_add(service.runnable_ns);
+                let made_ns = service.ready_ns - service.start_ns;
+                let requests = if service.reads > 0 { service.reads } else { samples.max(1) };
+                Demand {
+                    samples,
+                    cpu_ns: service.cpu_ns as f64,
+                    requests: if service.fetch_ns > 0 { requests } else { 0 },
+                    // Storage is given such a bandwidth that a byte takes it a nanosecond.
+                    bytes: alone_ns,
+                    latency_ns,
+                    blocked_ns: made_ns.saturating_sub(told_ns) as f64,
+                    handover_ns: step.causes[Cause::Transfer] as f64,
+                    compute_ns: step.compute_ns(),
+                    device_ns: step.elsewhere_ns(),
+                    memory_bytes: 0,
+                }
+            })
+            .collect();
+        Replica { demands, reading, measured_ns, seed: nth as u64 }
+    }
+
+    pub(crate) fn run(&self, replica: &Replica, setting: Setting, change: &Change) -> Simulated {
+        let faster = change.storage_factor.unwrap_or(1.0);
+        let conditions = Conditions {
+            cores: change.cores.unwrap_or(self.profile.cores),
+            neighbours: self.neighbours,
+            storage: Storage {
+                bytes_per_s: 1e9 * faster,
+                credit_ns: credit_ns(&replica.reading),
+                cached_share: change.cached_share.unwrap_or(0.0),
+                ..Storage::default()
+            },
+            ..Conditions::default()
+        };
+        let draw = |index: u64| {
+            let demand = replica.demands[index as usize % replica.demands.len()];
+            Demand { latency_ns: demand.latency_ns / faster, ..demand }
+        };
+        let mut pipeline = Pipeline::new(setting.workers, setting.prefetch, conditions, replica.seed, draw);
+        let settling = (setting.prefetch.saturating_add(setting.workers) as usize).min(2 * MOST);
+        (0..settling).for_each(|_| drop(pipeline.next_step()));
+        let from_ns = pipeline.now_ns();
+        let mut causes = Causes::default();
+        let (mut cpu_ns, mut runnable_ns, mut read) = (0, 0, 0);
+        for _ in 0..replica.demands.len() {
+            let step = pipeline.next_step();
+            causes += &step.causes;
+            for service in &step.made {
+                cpu_ns += service.cpu_ns;
+                runnable_ns += service.runnable_ns;
+                read += service.read_bytes.unwrap_or(0);
+            }
+        }
+        let wall_ns = (pipeline.now_ns() - from_ns).max(1) as f64;
+        Simulated {
+            step_ns: wall_ns / replica.demands.len() as f64,
+            causes,
+            storage_busy: read as f64 / faster / wall_ns,
+            starved_share: runnable_ns as f64 / (cpu_ns + runnable_ns).max(1) as f64,
+        }
+    }
+
+    /// Mean step over a few replicas, as a share of that of now.
+    pub(crate) fn share_of_now(&self, setting: Setting, change: &Change) -> f64 {
+        let (mut before_ns, mut after_ns) = (0.0, 0.0);
+        for (replica, step_ns) in &self.few {
+            before_ns += step_ns;
+            after_ns += self.run(replica, setting, change).step_ns;
+        }
+        after_ns / before_ns
+    }
+
+    pub(crate) fn now(&self) -> Setting {
+        Setting { workers: self.profile.workers, prefetch: self.profile.prefetch }
+    }
+}

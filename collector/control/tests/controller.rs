@@ -1,0 +1,260 @@
+//! What the controller does in situations that a person would describe, on a job that answers at once.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use stallscope_control::{Controller, Outcome};
+use stallscope_model::{Act, Budgets, KnobState, Phase, TuneMode};
+use support::{Job, SECOND_NS};
+
+fn act() -> Controller {
+    Controller::new(TuneMode::Act, Budgets::default(), 1)
+}
+
+/// Runs for so many seconds; everything that was said.
+fn run(job: &mut Job, controller: &mut Controller, seconds: u64) -> Outcome {
+    let mut all = Outcome::default();
+    for _ in 0..seconds {
+        let out = controller.observe(&job.second());
+        job.take(&out.actions);
+        all.actions.extend(out.actions);
+        all.audit.extend(out.audit);
+    }
+    all
+}
+
+fn said(out: &Outcome, act: Act) -> usize {
+    out.audit.iter().filter(|event| event.act == act).count()
+}
+
+fn reasons(out: &Outcome, act: Act) -> String {
+    let of = |event: &&stallscope_model::AuditEvent| event.act == act;
+    out.audit.iter().filter(of).map(|event| event.why.clone()).collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+fn workers_that_a_job_lacks_are_added_proven_and_kept() {
+    let mut job = Job::slow();
+    let out = run(&mut job, &mut act(), 300);
+    assert!(job.workers() > 2, "{:?}", out.audit);
+    let keep = out.audit.iter().find(|event| event.act == Act::Keep).unwrap();
+    assert!(keep.measured.unwrap().low >= 0.02 && keep.predicted.is_some());
+    assert!(!keep.saw.is_empty() && !keep.why.is_empty());
+}
+
+#[test]
+fn a_job_that_does_not_wait_stays_untouched() {
+    let mut job = Job::slow();
+    job.service_ns = 10_000_000;
+    let out = run(&mut job, &mut act(), 600);
+    assert!(out.actions.is_empty(), "{:?}", out.actions);
+}
+
+#[test]
+fn what_does_not_help_is_put_back_and_tried_ever_more_seldom() {
+    let mut job = Job::slow();
+    job.shared = true;
+    let mut controller = act();
+    let first = run(&mut job, &mut controller, 500);
+    assert_eq!(said(&first, Act::Keep), 0);
+    assert!(said(&first, Act::Undo) >= 1);
+    let later = run(&mut job, &mut controller, 500);
+    let settled = run(&mut job, &mut controller, 500);
+    assert!(said(&settled, Act::Undo) <= said(&first, Act::Undo).max(said(&later, Act::Undo)));
+    assert_eq!((job.workers(), job.prefetch()), (2, 4));
+}
+
+#[test]
+fn observing_and_advising_change_nothing() {
+    for mode in [TuneMode::Observe, TuneMode::Advise] {
+        let mut job = Job::slow();
+        let out = run(&mut job, &mut Controller::new(mode, Budgets::default(), 1), 300);
+        assert!(out.actions.is_empty());
+        assert_eq!(said(&out, Act::Advise) > 0, mode == TuneMode::Advise);
+    }
+}
+
+#[test]
+fn the_same_advice_is_given_once() {
+    let mut job = Job::slow();
+    let out = run(&mut job, &mut Controller::new(TuneMode::Advise, Budgets::default(), 1), 300);
+    assert!((1..=2).contains(&said(&out, Act::Advise)), "{:?}", out.audit);
+}
+
+#[test]
+fn a_refusal_is_told_with_its_reason_and_not_repeated_soon() {
+    let mut job = Job::slow();
+    job.refuses = Some("its data set is iterable");
+    let out = run(&mut job, &mut act(), 400);
+    assert!(reasons(&out, Act::Refused).contains("its data set is iterable"));
+    assert_eq!(job.workers(), 2);
+    assert!(said(&out, Act::Refused) <= 4, "{:?}", out.audit);
+}
+
+#[test]
+fn a_job_that_never_answers_is_given_up() {
+    let mut job = Job::slow();
+    job.answers = false;
+    let out = run(&mut job, &mut act(), 400);
+    assert!(reasons(&out, Act::Refused).contains("not in force after 120 s"), "{:?}", out.audit);
+}
+
+#[test]
+fn stopping_undoes_what_is_not_proven() {
+    let mut job = Job::slow();
+    let mut controller = act();
+    while job.workers() == 2 {
+        run(&mut job, &mut controller, 1);
+    }
+    let out = controller.stop(job.now_ns);
+    job.take(&out.actions);
+    job.second();
+    assert_eq!((job.workers(), job.prefetch()), (2, 4));
+    assert_eq!(said(&out, Act::Undo), 1);
+    assert!(controller.observe(&job.second()).actions.is_empty());
+}
+
+#[test]
+fn stopping_keeps_what_is_proven() {
+    let mut job = Job::slow();
+    let mut controller = act();
+    run(&mut job, &mut controller, 300);
+    let proven = job.workers();
+    let out = controller.stop(job.now_ns);
+    job.take(&out.actions);
+    job.second();
+    assert!(proven > 2 && job.workers() == proven);
+}
+
+#[test]
+fn memory_pressure_undoes_at_once() {
+    let mut job = Job::slow();
+    let mut controller = act();
+    while job.workers() == 2 {
+        run(&mut job, &mut controller, 1);
+    }
+    job.pressure = 0.3;
+    let out = run(&mut job, &mut controller, 2);
+    assert!(reasons(&out, Act::Undo).contains("waited for memory"), "{:?}", out.audit);
+    assert_eq!(job.workers(), 2);
+}
+
+#[test]
+fn the_third_rollback_within_an_hour_freezes() {
+    let mut job = Job::slow();
+    let mut controller = act();
+    let mut all = Outcome::default();
+    for _ in 0..900 {
+        // Memory gets short whenever there are more workers.
+        job.pressure = if job.workers() > 2 { 0.3 } else { 0.0 };
+        let out = run(&mut job, &mut controller, 1);
+        all.audit.extend(out.audit);
+    }
+    assert!(said(&all, Act::Freeze) <= 1);
+    assert!(said(&all, Act::Undo) <= 3, "{:?}", all.audit);
+    assert_eq!(job.workers(), 2);
+}
+
+#[test]
+fn a_budget_below_what_is_used_is_said_and_nothing_is_raised() {
+    let mut job = Job::slow();
+    let budgets = Budgets { memory_bytes: Some(1 << 30), ..Budgets::default() };
+    let out = run(&mut job, &mut Controller::new(TuneMode::Act, budgets, 1), 600);
+    assert!(reasons(&out, Act::Hold).contains("it may"), "{:?}", out.audit);
+    assert!(out.actions.iter().all(|action| action.value <= 4), "{:?}", out.actions);
+    assert!(said(&out, Act::Request) == 0);
+}
+
+#[test]
+fn a_budget_that_no_job_can_keep_is_a_sentence() {
+    let budgets = Budgets { cores: Some(0.0), ..Budgets::default() };
+    let mut job = Job::slow();
+    let out = run(&mut job, &mut Controller::new(TuneMode::Act, budgets, 1), 120);
+    assert!(reasons(&out, Act::Hold).contains("lets no job run"));
+    assert!(out.actions.is_empty());
+}
+
+#[test]
+fn old_news_are_not_acted_on() {
+    let mut job = Job::slow();
+    job.frozen = true;
+    let out = run(&mut job, &mut act(), 300);
+    assert!(out.actions.is_empty());
+    assert!(
+        reasons(&out, Act::Hold).contains("known only up to")
+            || reasons(&out, Act::Hold).contains("no training step")
+    );
+}
+
+#[test]
+fn a_probe_that_can_no_longer_be_seen_is_undone() {
+    let mut job = Job::slow();
+    let mut controller = act();
+    while job.workers() == 2 {
+        run(&mut job, &mut controller, 1);
+    }
+    run(&mut job, &mut controller, 2);
+    job.frozen = true;
+    let out = run(&mut job, &mut controller, 100);
+    assert_eq!(said(&out, Act::Undo), 1, "{:?}", out.audit);
+    assert_eq!(job.workers(), 2);
+}
+
+#[test]
+fn a_user_who_turns_the_knob_meanwhile_wins() {
+    let mut job = Job::slow();
+    let mut controller = act();
+    while job.workers() == 2 {
+        run(&mut job, &mut controller, 1);
+    }
+    job.user_sets("workers", 3);
+    let out = run(&mut job, &mut controller, 600);
+    assert_eq!(job.workers(), 3);
+    assert!(reasons(&out, Act::Undo).contains("alice turned the knob"), "{:?}", out.audit);
+}
+
+#[test]
+fn evaluation_is_not_judged() {
+    let mut job = Job::slow();
+    let mut controller = act();
+    while job.workers() == 2 {
+        run(&mut job, &mut controller, 1);
+    }
+    job.phase = Phase::Evaluation;
+    let out = run(&mut job, &mut controller, 120);
+    assert_eq!(said(&out, Act::Keep) + said(&out, Act::Undo), 0, "{:?}", out.audit);
+    job.phase = Phase::Training;
+    let out = run(&mut job, &mut controller, 300);
+    assert!(said(&out, Act::Keep) >= 1);
+}
+
+#[test]
+fn a_job_that_dies_in_mid_probe_ends_it() {
+    let mut job = Job::slow();
+    let mut controller = act();
+    while job.workers() == 2 {
+        run(&mut job, &mut controller, 1);
+    }
+    job.dead = true;
+    let out = run(&mut job, &mut controller, 60);
+    assert_eq!(said(&out, Act::Undo), 1, "{:?}", out.audit);
+}
+
+#[test]
+fn a_loader_without_knobs_is_left_alone() {
+    let mut job = Job::slow();
+    job.state = KnobState::Unavailable;
+    let out = run(&mut job, &mut act(), 300);
+    assert!(out.actions.is_empty());
+    assert!(reasons(&out, Act::Hold).contains("no knob that can be turned"));
+}
+
+#[test]
+fn the_clock_may_run_backwards() {
+    let mut job = Job::slow();
+    let mut controller = act();
+    run(&mut job, &mut controller, 60);
+    job.now_ns -= 30 * SECOND_NS;
+    let out = run(&mut job, &mut controller, 10);
+    assert!(reasons(&out, Act::Hold).contains("backwards"));
+}

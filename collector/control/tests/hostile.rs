@@ -1,0 +1,247 @@
+//! Whatever the controller is told, it asks for nothing out of bounds or beyond a budget, turns one knob at a time, and
+//! each request has an end.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use proptest::prelude::*;
+use stallscope_control::{Controller, NodeState, Observation, RankObservation};
+use stallscope_model::{
+    Act, BatchService, Budgets, Cause, Causes, EvidenceKinds, Knob, KnobState, Phase, StepLedger, TuneMode,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// A second as somebody hostile would tell it.
+#[derive(Clone, Debug)]
+struct Told {
+    /// Of the clock; may run backwards.
+    ahead_ns: i64,
+    steps: Vec<(u64, u64, u8)>,
+    services: Vec<(u64, u64)>,
+    knobs: Vec<(u64, u64, u64, u8, u8)>,
+    memory: u64,
+    cpu_ns: u64,
+    seen_late_ns: u64,
+    available: u64,
+    pressure: Option<u8>,
+    ranks: u8,
+}
+
+fn huge() -> impl Strategy<Value = u64> {
+    prop_oneof![0..3u64, 0..SECOND_NS, 0..(1u64 << 40), Just(u64::MAX), any::<u64>()]
+}
+
+fn told() -> impl Strategy<Value = Told> {
+    let clock =
+        prop_oneof![8 => Just(SECOND_NS as i64), 1 => -5_000_000_000..5_000_000_000i64, 1 => 0..1i64 << 50];
+    (
+        (clock, proptest::collection::vec((huge(), huge(), any::<u8>()), 0..12)),
+        proptest::collection::vec((huge(), huge()), 0..6),
+        proptest::collection::vec((0..12u64, 0..6u64, 0..70u64, any::<u8>(), any::<u8>()), 0..3),
+        (huge(), huge(), huge(), huge()),
+        (proptest::option::of(any::<u8>()), 0..4u8),
+    )
+        .prop_map(
+            |(
+                (ahead_ns, steps),
+                services,
+                knobs,
+                (memory, cpu_ns, seen_late_ns, available),
+                (pressure, ranks),
+            )| Told {
+                ahead_ns,
+                steps,
+                services,
+                knobs,
+                memory,
+                cpu_ns,
+                seen_late_ns,
+                available,
+                pressure,
+                ranks,
+            },
+        )
+}
+
+fn observation(told: &Told, now_ns: u64) -> Observation {
+    let step = |(length, stall, kind): &(u64, u64, u8)| {
+        let mut causes = Causes::default();
+        causes[Cause::Fetch] = *stall;
+        causes[Cause::Compute] = *length;
+        StepLedger {
+            rank: 0,
+            loader: u16::from(kind % 3),
+            phase: Phase::ALL[usize::from(kind % 4)],
+            index: 0,
+            start_ns: now_ns.wrapping_sub(*stall),
+            end_ns: now_ns.wrapping_sub(*stall).wrapping_add(*length),
+            causes,
+            hidden_ns: None,
+            producer: None,
+            samples: u32::from(*kind),
+            evidence: EvidenceKinds::default(),
+        }
+    };
+    let service = |(start, length): &(u64, u64)| BatchService {
+        start_ns: *start,
+        ready_ns: start.wrapping_add(*length),
+        cpu_ns: *length,
+        read_bytes: Some(*start),
+        ..BatchService::default()
+    };
+    let states = [KnobState::Applied, KnobState::Pending, KnobState::Refused, KnobState::Unavailable];
+    let knob = |(value, min, max, state, who): &(u64, u64, u64, u8, u8)| Knob {
+        loader: Some(u16::from(who % 2)),
+        name: ["workers", "prefetch", "\u{7}cache"][usize::from(who % 3)].to_owned(),
+        value: *value,
+        initial: *value,
+        min: *min,
+        max: *max,
+        requested: (who % 5 == 0).then_some(*value),
+        state: states[usize::from(state % 4)],
+        set_by: ["", "controller", "alice"][usize::from(state % 3)].to_owned(),
+        ..Knob::default()
+    };
+    let rank = |number: u32| RankObservation {
+        rank: number,
+        seen_until_ns: now_ns.saturating_sub(told.seen_late_ns),
+        phase: Phase::Training,
+        steps: told.steps.iter().map(step).collect(),
+        services: told.services.iter().map(service).collect(),
+        knobs: told.knobs.iter().map(knob).map(|knob| Knob { rank: number, ..knob }).collect(),
+        memory_bytes: told.memory,
+        cpu_ns: told.cpu_ns,
+        descriptors: told.cpu_ns,
+    };
+    Observation {
+        now_ns,
+        ranks: (0..u32::from(told.ranks)).map(rank).collect(),
+        node: NodeState {
+            cpus: 8.0,
+            memory_available_bytes: told.available,
+            memory_limit_bytes: told.available.saturating_mul(2),
+            memory_pressure_share: told.pressure.map(|share| f64::from(share) / 255.0),
+            shm_free_bytes: Some(told.available),
+            descriptor_limit: 1024,
+        },
+    }
+}
+
+/// A job that is slow enough for probes, and misbehaves now and then.
+#[derive(Clone, Debug)]
+enum Event {
+    Goes(u16),
+    Refuses(bool),
+    Answers(bool),
+    User(u8),
+    Pressed(bool),
+    Frozen(bool),
+    Slower(u8),
+    Evaluates(bool),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => (1..60u16).prop_map(Event::Goes),
+        1 => any::<bool>().prop_map(Event::Refuses),
+        1 => any::<bool>().prop_map(Event::Answers),
+        1 => (1..9u8).prop_map(Event::User),
+        1 => any::<bool>().prop_map(Event::Pressed),
+        1 => any::<bool>().prop_map(Event::Frozen),
+        2 => (1..20u8).prop_map(Event::Slower),
+        1 => any::<bool>().prop_map(Event::Evaluates),
+    ]
+}
+
+mod support;
+use support::Job;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn nothing_that_is_told_makes_it_panic_or_ask_out_of_bounds(
+        seconds in proptest::collection::vec(told(), 1..80),
+        cores in proptest::option::of(prop_oneof![Just(f64::NAN), -1.0..64.0f64]),
+        memory_bytes in proptest::option::of(huge()),
+    ) {
+        let budgets = Budgets { cores, memory_bytes, descriptors: None };
+        let mut controller = Controller::new(TuneMode::Act, budgets, 3);
+        let mut now_ns = 1000 * SECOND_NS;
+        for told in &seconds {
+            now_ns = now_ns.saturating_add_signed(told.ahead_ns);
+            let told = observation(told, now_ns);
+            let out = controller.observe(&told);
+            for action in &out.actions {
+                let knobs = told.ranks.iter().flat_map(|rank| &rank.knobs);
+                let mut same = knobs.filter(|knob| {
+                    (knob.rank, knob.loader, &knob.name) == (action.rank, action.loader, &action.knob)
+                });
+                prop_assert!(same.clone().count() > 0, "a knob that is not there: {action:?}");
+                // A value that was in force before may be put back, whatever the bounds are now.
+                let back = out.audit.iter().any(|event| event.act == Act::Undo);
+                prop_assert!(
+                    back || same.any(|knob| (knob.min..=knob.max).contains(&action.value)),
+                    "{action:?} of {:?}", told.ranks
+                );
+            }
+        }
+        controller.stop(now_ns);
+    }
+
+    #[test]
+    fn one_knob_at_a_time_and_each_request_has_an_end(events in proptest::collection::vec(event(), 4..20), seed in any::<u64>()) {
+        let mut job = Job::slow();
+        let mut controller = Controller::new(TuneMode::Act, Budgets { memory_bytes: Some(6 << 30), ..Budgets::default() }, seed);
+        let (mut open, mut audit) = (None, Vec::new());
+        for event in events.into_iter().chain([Event::Goes(60)]) {
+            let seconds = match event {
+                Event::Goes(seconds) => seconds,
+                Event::Refuses(is) => { job.refuses = is.then_some("not now"); 1 }
+                Event::Answers(is) => { job.answers = is; 1 }
+                Event::User(workers) => { job.user_sets("workers", workers.into()); 1 }
+                Event::Pressed(is) => { job.pressure = if is { 0.4 } else { 0.0 }; 5 }
+                Event::Frozen(is) => { job.frozen = is; 1 }
+                Event::Slower(tenths) => { job.service_ns = u64::from(tenths) * SECOND_NS / 10; 1 }
+                Event::Evaluates(is) => { job.phase = if is { Phase::Evaluation } else { Phase::Training }; 1 }
+            };
+            for _ in 0..seconds {
+                let out = controller.observe(&job.second());
+                let decisions: BTreeSet<u64> = out.actions.iter().map(|action| action.decision).collect();
+                prop_assert!(decisions.len() <= 1, "two decisions in one second: {:?}", out.actions);
+                for action in &out.actions {
+                    prop_assert!((1..=64).contains(&action.value));
+                    if action.knob == "workers" {
+                        // What is known of the job's memory: 2 GiB and 100 MiB a worker.
+                        prop_assert!((2 << 30) + action.value * (100 << 20) <= 6 << 30);
+                    }
+                }
+                for event in &out.audit {
+                    match event.act {
+                        Act::Request | Act::Release => {
+                            prop_assert!(open.is_none_or(|open| open == event.decision), "{:?}", event);
+                            open = Some(event.decision);
+                        }
+                        Act::Keep | Act::Undo | Act::Refused if open == Some(event.decision) => open = None,
+                        _ => {}
+                    }
+                }
+                audit.extend(out.audit);
+                job.take(&out.actions);
+            }
+        }
+        audit.extend(controller.stop(job.now_ns).audit);
+        let mut begun = BTreeMap::new();
+        for event in &audit {
+            match event.act {
+                Act::Request | Act::Release => { begun.entry(event.decision).or_insert(false); }
+                Act::Keep | Act::Undo | Act::Refused => { begun.insert(event.decision, true); }
+                _ => {}
+            }
+            if matches!(event.act, Act::Keep | Act::Undo | Act::Refused | Act::Hold | Act::Freeze) {
+                prop_assert!(!event.why.is_empty(), "{event:?}");
+            }
+        }
+        prop_assert!(begun.values().all(|ended| *ended), "{begun:?} {audit:#?}");
+    }
+}

@@ -1,0 +1,166 @@
+//! A job that is as simple as can be: each worker makes a batch in a fixed time, and training takes one.
+
+use stallscope_control::{Action, NodeState, Observation, RankObservation};
+use stallscope_model::{BatchService, Cause, Causes, EvidenceKinds, Knob, KnobState, Phase, StepLedger};
+
+pub(crate) const SECOND_NS: u64 = 1_000_000_000;
+const OWN_NS: u64 = 100_000_000;
+
+pub(crate) struct Job {
+    pub(crate) now_ns: u64,
+    /// Of a batch in a worker.
+    pub(crate) service_ns: u64,
+    /// More workers make no more batches: they share what they wait for.
+    pub(crate) shared: bool,
+    pub(crate) refuses: Option<&'static str>,
+    pub(crate) answers: bool,
+    pub(crate) pressure: f64,
+    /// Nothing new is seen.
+    pub(crate) frozen: bool,
+    pub(crate) dead: bool,
+    pub(crate) phase: Phase,
+    pub(crate) state: KnobState,
+    knobs: Vec<Knob>,
+    step_ns: u64,
+    seen_ns: u64,
+    index: u64,
+}
+
+impl Job {
+    /// Two workers where six would keep up.
+    pub(crate) fn slow() -> Job {
+        let knob = |name: &str, value: u64| Knob {
+            loader: Some(0),
+            name: name.to_owned(),
+            value,
+            initial: value,
+            min: 1,
+            max: 64,
+            ..Knob::default()
+        };
+        Job {
+            now_ns: 1000 * SECOND_NS,
+            service_ns: 550_000_000,
+            shared: false,
+            refuses: None,
+            answers: true,
+            pressure: 0.0,
+            frozen: false,
+            dead: false,
+            phase: Phase::Training,
+            state: KnobState::Applied,
+            knobs: vec![knob("workers", 2), knob("prefetch", 4)],
+            step_ns: 1000 * SECOND_NS,
+            seen_ns: 1000 * SECOND_NS,
+            index: 0,
+        }
+    }
+
+    pub(crate) fn workers(&self) -> u64 {
+        self.knobs[0].value
+    }
+
+    pub(crate) fn prefetch(&self) -> u64 {
+        self.knobs[1].value
+    }
+
+    pub(crate) fn user_sets(&mut self, name: &str, value: u64) {
+        for knob in self.knobs.iter_mut().filter(|knob| knob.name == name) {
+            (knob.value, knob.requested, knob.set_by) = (value, Some(value), "alice".to_owned());
+        }
+    }
+
+    pub(crate) fn take(&mut self, actions: &[Action]) {
+        for action in actions {
+            for knob in self.knobs.iter_mut().filter(|knob| knob.name == action.knob) {
+                knob.requested = Some(action.value);
+                knob.set_by = "controller".to_owned();
+                if let Some(reason) = self.refuses {
+                    (knob.state, knob.reason) = (KnobState::Refused, reason.to_owned());
+                } else if self.answers {
+                    (knob.value, knob.state) = (action.value, KnobState::Applied);
+                } else {
+                    knob.state = KnobState::Pending;
+                }
+            }
+        }
+    }
+
+    pub(crate) fn second(&mut self) -> Observation {
+        self.now_ns += SECOND_NS;
+        let (mut steps, mut services) = (Vec::new(), Vec::new());
+        self.step_ns = self.step_ns.min(self.now_ns);
+        while self.step_ns < self.now_ns {
+            let step = self.step();
+            self.step_ns = step.end_ns;
+            let service_ns = if self.shared { self.service_ns * self.workers() / 2 } else { self.service_ns };
+            services.push(BatchService {
+                start_ns: step.end_ns - service_ns,
+                ready_ns: step.end_ns,
+                samples: 32,
+                cpu_ns: service_ns / 10,
+                fetch_ns: service_ns / 10 * 9,
+                ..BatchService::default()
+            });
+            steps.push(step);
+        }
+        if self.frozen {
+            (steps, services) = Default::default();
+        } else {
+            self.seen_ns = self.now_ns;
+        }
+        for knob in &mut self.knobs {
+            if self.state == KnobState::Unavailable {
+                knob.state = self.state;
+            }
+        }
+        let rank = RankObservation {
+            rank: 0,
+            seen_until_ns: self.seen_ns,
+            phase: self.phase,
+            steps,
+            services,
+            knobs: self.knobs.clone(),
+            memory_bytes: (2 << 30) + self.workers() * (100 << 20),
+            cpu_ns: self.now_ns / 2,
+            descriptors: 40,
+        };
+        Observation {
+            now_ns: self.now_ns,
+            ranks: if self.dead { Vec::new() } else { vec![rank] },
+            node: NodeState {
+                cpus: 16.0,
+                memory_available_bytes: 32 << 30,
+                memory_limit_bytes: 64 << 30,
+                memory_pressure_share: Some(self.pressure),
+                shm_free_bytes: Some(16 << 30),
+                descriptor_limit: 1024,
+            },
+        }
+    }
+
+    fn step(&mut self) -> StepLedger {
+        let workers = if self.shared { 2 } else { self.workers().min(self.prefetch()) };
+        // A little noise, the same each time.
+        let noise = 1.0 + 0.05 * ((self.index * 7919 % 17) as f64 / 8.0 - 1.0);
+        let made_ns = (self.service_ns as f64 * noise / workers as f64) as u64;
+        let wall = made_ns.max(OWN_NS);
+        let mut causes = Causes::default();
+        causes[Cause::Compute] = OWN_NS;
+        causes[Cause::Fetch] = wall - OWN_NS;
+        self.index += 1;
+        StepLedger {
+            rank: 0,
+            loader: 0,
+            phase: self.phase,
+            index: self.index,
+            start_ns: self.step_ns,
+            end_ns: self.step_ns + wall,
+            causes,
+            hidden_ns: None,
+            producer: None,
+            samples: 32,
+            evidence: EvidenceKinds::default(),
+        }
+    }
+}
