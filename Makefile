@@ -5,10 +5,11 @@ export PYO3_PYTHON := $(CURDIR)/$(VENV_PYTHON)
 # Where the scripts look for what was built.
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
-.PHONY: help demo test build man lint bench bench-truth bench-overhead bench-collector bench-top bench-report pictures clean-storage
+.PHONY: help demo test build man lint bench bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-script bench-checkpoint chaos-checkpoint pictures clean-storage
 
 help:
 	@echo 'make demo            train a small network on slow storage and show where its time went'
+	@echo 'make demo ACT=1      the same on storage that is far away, with a controller that does something about it'
 	@echo 'make test            set up, build and run every test'
 	@echo 'make build           the program and the Python package, optimised'
 	@echo 'make man             man pages of all verbs, into target/man'
@@ -20,7 +21,12 @@ help:
 	@echo 'make bench-overhead  what measuring costs, beside other tools'
 	@echo 'make bench-collector what the collector costs beside many ranks, and what it loses when flooded'
 	@echo 'make bench-top       what watching a job of 64 ranks costs'
+	@echo 'make bench-checkpoint what a checkpoint costs, beside torch.save, safetensors, DCP and CheckFreq'
 	@echo 'make bench-report    what reports of a day of training cost'
+	@echo 'make chaos-checkpoint  kill a job that saves 1,000 times, fail its disk in all ways'
+	@echo 'make bench-control   the controller on simulated jobs and on real ones on slow storage'
+	@echo 'make bench-script    the same on a public script: SCRIPT=path/to/pytorch/examples/imagenet/main.py'
+	@echo 'make bench-whatif    what what-if predicts beside runs really made (root)'
 
 demo:
 	@scripts/setup.sh demo
@@ -51,7 +57,7 @@ lint: $(VENV_PYTHON)
 $(VENV_PYTHON):
 	@scripts/setup.sh demo
 
-bench: bench-truth bench-overhead bench-collector bench-top bench-report
+bench: bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-checkpoint
 
 bench-truth:
 	@scripts/setup.sh test
@@ -80,6 +86,33 @@ bench-report:
 	@$(MAKE) --no-print-directory build
 	@cargo build --release --quiet -p madeup
 	@$(VENV_PYTHON) bench/report.py $(ARGS)
+
+bench-checkpoint:
+	@scripts/setup.sh bench
+	@$(MAKE) --no-print-directory build
+	@$(VENV_PYTHON) bench/checkpoint.py $(ARGS)
+
+bench-whatif:
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory build
+	@$(VENV_PYTHON) bench/whatif.py $(ARGS)
+
+# The simulator's table first; both are printed, whether or not a bar holds.
+bench-control:
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory build
+	@cargo build --release --quiet -p control-bench -p slowfs
+	@target/release/control-bench; simulated=$$?; $(VENV_PYTHON) bench/control_real.py $(ARGS) && exit $$simulated
+
+bench-script:
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory build
+	@cargo build --release --quiet -p slowfs
+	@$(VENV_PYTHON) bench/public_script.py $(SCRIPT) $(ARGS)
+
+# A thousand times SIGKILL, and every operation of a save failing, cut off by power or lied about once.
+chaos-checkpoint:
+	@STALLSCOPE_KILLS=1000 cargo test --release --quiet -p stallscope-checkpoint --test kill --test faults --test hostile
 
 pictures:
 	@$(MAKE) --no-print-directory build

@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
 # Trains a small network on a small JPEG data set that lies on slow storage, with stallscope watching.
+# ACT=1: the storage is far away instead (each read takes a time), and stallscope does something about it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=.venv/bin/python
 here=target/demo
 # So slow that reading a batch takes about four times as long as a training step of two ordinary cores.
 read_mb_s=4.5
+# Far away: many reads can be under way at once, so that more of them help. An image takes about three reads, so that a
+# batch of two workers takes about three times as long as a training step of two ordinary cores.
+latency_ms=4
+act=${ACT:-}
 mkdir -p "$here"
 say() { printf 'demo: %s\n' "$*" >&2; }
 storage() { "$python" truth/storage.py "$1" --image "$here/storage.img" --mount "$here/data" --size-mb 512 "${@:2}"; }
@@ -28,30 +33,31 @@ unlimited() {
     say "the data set lies on ordinary storage, so there is little to wait for; do not judge by what follows"
 }
 
-# The second choice, which needs no root: the same rate through a file system of our own. $1: why not the first.
+# A file system of our own, which needs no root. $1: why that; $2: what it is like; the rest: how slow it is to be.
 # Without root the kernel's evidence is missing as well, but for a collector that root runs.
 pace() {
-    local slow=$here/slow
+    local slow=$here/slow why=$1 what=$2
+    shift 2
     if ! command -v fusermount3 >/dev/null; then
-        unlimited "$1; with \`apt-get install fuse3\` a paced FUSE takes its place"
+        unlimited "$why; with \`apt-get install fuse3\` a paced FUSE takes its place"
     elif ! { [ -r /dev/fuse ] && [ -w /dev/fuse ]; }; then
-        unlimited "$1; a paced FUSE in its stead needs a /dev/fuse that you may read and write"
+        unlimited "$why; a paced FUSE in its stead needs a /dev/fuse that you may read and write"
     elif ! cargo build --release -q -p slowfs; then
-        unlimited "$1; and the paced FUSE could not be built"
+        unlimited "$why; and the paced FUSE could not be built"
     else
         # What a killed demo left.
         fusermount3 -uzq "$slow" 2>/dev/null || true
         mkdir -p "$slow"
         # In a session of its own: Ctrl-C is for the training, which still reads; tidy() ends this one.
-        setsid target/release/slowfs "$data" "$slow" --mib-per-s $read_mb_s &
+        setsid target/release/slowfs "$data" "$slow" "$@" &
         pacer=$!
         until mountpoint -q "$slow"; do
-            kill -0 $pacer 2>/dev/null || { pacer=; unlimited "$1; and the paced FUSE could not be mounted"; return; }
+            kill -0 $pacer 2>/dev/null || { pacer=; unlimited "$why; and the paced FUSE could not be mounted"; return; }
             sleep 0.1
         done
         data=$slow
-        say "$1"
-        say "so the data set lies on a paced FUSE instead, which reads $read_mb_s MiB/s"
+        say "$why"
+        say "so the data set lies on a paced FUSE, $what"
         [ "$(id -u)" = 0 ] || say "the kernel's evidence is missing unless root runs \`stallscope collect\`"
     fi
 }
@@ -60,16 +66,19 @@ data=$here/plain
 trap tidy EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-if reason=$("$python" truth/storage.py check 2>&1); then
+if [ -z "$act" ] && reason=$("$python" truth/storage.py check 2>&1); then
     disk=$here/data data=$here/data
     storage up
 fi
 [ -e "$data/complete" ] || say "making the data set (2,320 JPEG files, once)"
 "$python" demo/images.py "$data"
-if [ -n "$disk" ] && reason=$(storage limit --read-mb-s $read_mb_s 2>&1); then
+if [ -n "$act" ]; then
+    pace "what ACT=1 is about is storage that is far away" \
+        "each read of which takes $latency_ms ms, however many are under way" --mib-per-s 400 --latency-ms $latency_ms
+elif [ -n "$disk" ] && reason=$(storage limit --read-mb-s $read_mb_s 2>&1); then
     say "the data set lies on a disk that reads $read_mb_s MiB/s"
 else
-    pace "$reason"
+    pace "$reason" "which reads $read_mb_s MiB/s" --mib-per-s $read_mb_s
 fi
 # The paced FUSE forgets by itself, at every opening.
 if [ -z "$pacer" ]; then
@@ -79,6 +88,22 @@ if [ -z "$pacer" ]; then
 fi
 
 stallscope=target/release/stallscope
+if [ -n "$act" ]; then
+    read -r load _ </proc/loadavg
+    if [ "${load%.*}" -ge "$(nproc)" ]; then
+        say "NOT REPRESENTATIVE: this machine is busy (a load of $load on $(nproc) CPUs), so all of it takes longer"
+    fi
+    say "training for some three minutes; a controller tries more workers, and keeps what it can prove"
+    say "watch it from another terminal: $stallscope top demo, then 4 for the knobs, 5 for the audit"
+    rm -rf "$here"/act.stall*
+    "$stallscope" run --name demo -o "$here/act.stall" --tune act -- \
+        "$python" demo/train.py "$data" --epochs 8 --minutes 3 --checkpoint "$here/checkpoint.pt"
+    say "what the controller did, and why:"
+    "$stallscope" audit "$here/act.stall"
+    "$python" demo/waits.py "$here/act.stall"
+    say "the run again, with its knobs and audit: $stallscope top $here/act.stall"
+    exit
+fi
 say "training; the recording will be $here/demo.stall"
 say "watch it from another terminal: $stallscope top demo"
 rm -rf "$here"/demo.stall* "$here"/demo.html "$here"/tables

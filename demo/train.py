@@ -1,6 +1,8 @@
 """Trains a small convolutional network on a folder of images."""
 
 import argparse
+import itertools
+import time
 from pathlib import Path
 
 import torch
@@ -32,6 +34,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=0, help="more epochs until then")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"))
@@ -54,7 +57,10 @@ def main():
     model = network(len(train_set.classes))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     step = 0
-    for epoch in range(args.epochs):
+    until = time.monotonic() + 60 * args.minutes
+    for epoch in itertools.count():
+        if epoch >= args.epochs and time.monotonic() > until:
+            break
         for images, labels in train_loader:
             loss = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()

@@ -115,7 +115,7 @@ test)
     ;;
 bench)
     toolchain
-    optional e2fsprogs mount strace bpftrace htop
+    optional e2fsprogs mount strace bpftrace htop fio
     environment
     # bpftrace looks for its tracepoints there.
     [ "$(id -u)" != 0 ] || [ -e /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing ||

@@ -21,6 +21,8 @@ if command -v cargo-nextest >/dev/null; then
 else
     suite rust cargo test --workspace --no-fail-fast --quiet -- --nocapture
 fi
+# What shares memory with a job, in every interleaving.
+suite loom env RUSTFLAGS="--cfg loom" cargo test -p stallscope-ring --lib --release --quiet --target-dir target/loom
 for tests in probe/python/tests truth/tests demo/tests; do
     [ -d "$tests" ] && suite "${tests//\//-}" .venv/bin/python -m pytest -q -rs "$tests"
 done

@@ -12,7 +12,8 @@ use std::time::Duration;
 /// Measure a job that already runs, from the kernel alone.
 ///
 /// Nothing in the job changes. Needs root, or `sudo stallscope collect` running on this node and the job to be
-/// yours. Ends with the job, after --for, or on Ctrl-C.
+/// yours. Ends with the job, after --for, or on Ctrl-C. Where `stallscope run` had launched the job and was killed,
+/// this takes its place: its loaders' evidence and its knobs come back within a second, and no privilege is needed.
 #[derive(Debug, Args)]
 pub(crate) struct Attach {
     /// A pid, or a job's name or prefix from `stallscope ls`

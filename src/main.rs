@@ -1,16 +1,23 @@
 //! The command line: one file a verb, no logic of its own.
 
 mod attach;
+mod audit;
+mod budgets;
+mod ckpt;
 mod collect;
 mod diff;
 mod doctor;
+mod knobs;
 mod ls;
 mod metrics;
 mod report;
 mod run;
 mod shell;
+mod simulate;
 mod terminal;
 mod top;
+mod tune;
+mod what_if;
 mod working;
 
 use clap::{Parser, Subcommand};
@@ -41,6 +48,12 @@ enum Verb {
     Ls(ls::Ls),
     Top(top::Top),
     Report(report::Report),
+    Knobs(knobs::Knobs),
+    Tune(tune::Tune),
+    Audit(audit::Audit),
+    WhatIf(what_if::WhatIf),
+    Simulate(simulate::Simulate),
+    Ckpt(ckpt::Ckpt),
     Diff(diff::Diff),
     Doctor(doctor::Doctor),
     Completions(shell::Completions),
@@ -60,7 +73,13 @@ fn main() -> ExitCode {
         Verb::Collect(verb) => collect::main(&verb),
         Verb::Ls(verb) => ls::main(&verb, colour),
         Verb::Top(verb) => top::main(verb, colour),
+        Verb::Knobs(verb) => knobs::main(verb, colour),
+        Verb::Tune(verb) => tune::main(&verb, colour),
+        Verb::Audit(verb) => audit::main(&verb, colour),
+        Verb::WhatIf(verb) => what_if::main(&verb, colour),
+        Verb::Simulate(verb) => simulate::main(&verb),
         Verb::Report(verb) => report::main(&verb, colour),
+        Verb::Ckpt(verb) => ckpt::main(&verb),
         Verb::Diff(verb) => diff::main(&verb, colour),
         Verb::Doctor(verb) => doctor::main(&verb, colour),
         Verb::Completions(verb) => shell::completions(&verb),

@@ -1,9 +1,10 @@
+use crate::budgets::Limits;
 use crate::metrics;
 use crate::terminal::{self, Colour, StatusLine};
 use anyhow::Result;
-use clap::Args;
-use stallscope_collector::{KernelChoice, LaunchError, Metrics, RunOptions, View};
-use stallscope_model::RunSummary;
+use clap::{Args, CommandFactory, ValueEnum, error::ErrorKind};
+use stallscope_collector::{KernelChoice, LaunchError, Metrics, RunOptions, TuneOptions, View};
+use stallscope_model::{RunSummary, TuneMode};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -41,12 +42,40 @@ pub(crate) struct Run {
     /// everybody; 0 picks a free port and says it. Where that cannot be, the job is not started
     #[arg(long, value_name = "ADDR", value_parser = metrics::address)]
     metrics: Option<SocketAddr>,
+    /// Let a controller work on the job from its beginning: observe (only watches), advise (says what would help) or
+    /// act (turns one knob at a time, keeps what it can prove). See `stallscope tune --help`
+    #[arg(long, value_name = "MODE", value_enum, conflicts_with = "no_shim")]
+    tune: Option<Tune>,
+    #[command(flatten)]
+    limits: Limits,
     /// Print neither progress nor the screen at the end
     #[arg(short, long)]
     quiet: bool,
 }
 
+/// [`TuneMode`] as an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Tune {
+    Observe,
+    Advise,
+    Act,
+}
+
+impl Tune {
+    fn mode(self) -> TuneMode {
+        match self {
+            Tune::Observe => TuneMode::Observe,
+            Tune::Advise => TuneMode::Advise,
+            Tune::Act => TuneMode::Act,
+        }
+    }
+}
+
 pub(crate) fn main(verb: Run, colour: Colour) -> Result<ExitCode> {
+    if verb.limits.any() && verb.tune.is_none() {
+        let what = "--cores and --memory are limits of the controller: say --tune too";
+        crate::Arguments::command().error(ErrorKind::MissingRequiredArgument, what).exit();
+    }
     let mut view = Screen::new(colour, verb.quiet);
     let outcome = stallscope_collector::run(
         RunOptions {
@@ -61,6 +90,7 @@ pub(crate) fn main(verb: Run, colour: Colour) -> Result<ExitCode> {
             shim: !verb.no_shim,
             syscalls: verb.syscalls,
             metrics: verb.metrics.map(served_at),
+            tune: verb.tune.map(|tune| TuneOptions { mode: tune.mode(), budgets: verb.limits.budgets() }),
         },
         &mut view,
     );

@@ -7,11 +7,13 @@ use stallscope_tui::{Colours, Ended, Place, Places, Theme};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Watch jobs live, or replay a recording.
 ///
 /// Without a name: all jobs of yours that run on this node, and the recordings in this folder. It attaches nothing by
-/// itself and changes nothing. Inside, ? shows every key, : every command, and q leaves; the job runs on.
+/// itself and changes nothing but knobs that you turn (t). Inside, ? shows every key, : every command, and q leaves; the
+/// job runs on.
 #[derive(Debug, Args)]
 pub(crate) struct Top {
     /// A running job's name, prefix or pid, or a recording (NAME.stall) to replay
@@ -53,10 +55,24 @@ pub(crate) fn main(verb: Top, colour: Colour) -> Result<ExitCode> {
         (true, true) => Colours::Millions,
     };
     let theme = Theme { colours, unicode: style.unicode };
-    match stallscope_tui::show(recording, Box::new(Here { runtime: runtime.ok() }), theme)? {
+    let turn = Arc::new(|recording: &Path, wishes: &str| {
+        turn(recording, wishes).unwrap_or_else(|error| format!("{error:#}"))
+    });
+    match stallscope_tui::show(recording, Box::new(Here { runtime: runtime.ok() }), turn, theme)? {
         Ended::ByUser => Ok(ExitCode::SUCCESS),
         Ended::BySignal(signal) => Ok(ExitCode::from(128 + signal as u8)),
     }
+}
+
+/// Turns knobs of the running job that writes this recording.
+fn turn(recording: &Path, wishes: &str) -> Result<String> {
+    let real = recording.canonicalize().unwrap_or_else(|_| recording.to_path_buf());
+    let running = RuntimeDir::of_this_user()?.running();
+    let job = running.into_iter().find(|(_, card)| card.recording == real || card.recording == recording);
+    let Some((socket, _)) = job else {
+        anyhow::bail!("no job of yours that runs here writes this recording")
+    };
+    crate::knobs::turn_by_words(&socket, wishes)
 }
 
 /// The jobs of this user on this node, and the recordings in this folder.

@@ -40,7 +40,13 @@ fn a_job_is_watched_live_until_it_ends() {
     top.press("7");
     top.wait_for(&["Evidence", "collector"]);
     top.press("4");
-    top.wait_for(&["num_workers", "no controller runs"]);
+    top.wait_for(&["prefetch", "the script", "no controller runs"]);
+    top.press("tworker=3\r");
+    top.wait_for(&["there is no knob worker"]);
+    top.press("tworkers=3\r");
+    top.wait_for(&["in force: workers=3"]);
+    top.press("5");
+    top.wait_for(&["applied", "workers 2 → 3"]);
     top.press("?");
     top.wait_for(&["KEYS", "next-view"]);
     top.press("2 ");

@@ -1,17 +1,25 @@
 //! One job's evidence in, its ledger, recording and summary out. Knows no socket and no clock of its own.
 
+mod summary;
+
+use crate::adviser::Adviser;
+use crate::audit::Audit;
 use crate::files::Files;
-use crate::{host, probes};
+use crate::fresh::Fresh;
+use crate::host;
+use crate::knobs::{Knobs, Place};
 use stallscope_abi::kernel::{Record, TaskSlot};
-use stallscope_ledger::{Config, Ledger, ProcessFacts};
+use stallscope_ledger::{Config, Ledger, Member, ProcessFacts};
 use stallscope_model::{
-    EvidenceState, HostFacts, JobFacts, LoaderFacts, Loss, Overhead, RankSummary, RunSummary, StepLedger,
+    AuditEvent, EvidenceState, HostFacts, JobFacts, KnobRequest, LoaderFacts, Phase, RunSummary, StepLedger,
+    TuneMode,
 };
 use stallscope_ring::{Fact, Greeting, Reader};
 use stallscope_store::{ClockAnchor, Recorder};
 use stallscope_wire::ProgramState;
 use stallscope_wire::frame::{Splitter, Tag, Tick};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 pub(crate) struct Engine {
@@ -24,6 +32,13 @@ pub(crate) struct Engine {
     /// What lanes of finished processes had dropped.
     lane_dropped: u64,
     lane_damaged: u64,
+    pub(crate) knobs: Knobs,
+    adviser: Adviser,
+    pub(crate) audit: Audit,
+    /// Of the controller, while there is one.
+    tune: Option<TuneMode>,
+    /// For it.
+    pub(crate) fresh: Fresh,
     kernel: EvidenceState,
     programs: Vec<ProgramState>,
     frames: Splitter,
@@ -35,7 +50,7 @@ pub(crate) struct Engine {
     kernel_until_ns: u64,
     records: u64,
     begun_ns: u64,
-    wants_shim: bool,
+    pub(crate) wants_shim: bool,
     shims_seen: bool,
     refused: u64,
     notices: Vec<String>,
@@ -43,6 +58,7 @@ pub(crate) struct Engine {
 
 struct Lane {
     pid: u32,
+    rank: u32,
     reader: Reader,
 }
 
@@ -52,6 +68,7 @@ impl Engine {
         let host = host::facts();
         let mut ledger = Ledger::new(Config { cpus: host.cpus, attached: job.attached, ..Config::default() });
         ledger.root(job.pid, begun_ns);
+        let cpus = host.cpus;
         Engine {
             ledger,
             recorder: None,
@@ -60,6 +77,11 @@ impl Engine {
             lanes: HashMap::new(),
             lane_dropped: 0,
             lane_damaged: 0,
+            knobs: Knobs::default(),
+            adviser: Adviser::new(cpus),
+            audit: Audit::default(),
+            tune: None,
+            fresh: Fresh::default(),
             kernel: EvidenceState::Off,
             programs: Vec::new(),
             frames: Splitter::default(),
@@ -162,7 +184,8 @@ impl Engine {
             unavailable: greeting.unavailable,
         });
         self.shims_seen = true;
-        self.lanes.insert(connection, Lane { pid, reader });
+        self.knobs.process(connection, greeting.rank.rank);
+        self.lanes.insert(connection, Lane { pid, rank: greeting.rank.rank, reader });
     }
 
     /// A shim whose lane can't be read, because it is older, newer or none of ours.
@@ -179,11 +202,10 @@ impl Engine {
     }
 
     pub(crate) fn shim_said(&mut self, connection: u64, fact: Fact) {
-        let Some(Lane { pid, .. }) = self.lanes.get(&connection) else { return };
+        let Some(Lane { pid, rank: of, .. }) = self.lanes.get_mut(&connection) else { return };
         match fact {
-            Fact::Loader(loader) => self.ledger.loader(
-                *pid,
-                LoaderFacts {
+            Fact::Loader(loader) => {
+                let facts = LoaderFacts {
                     loader: loader.loader,
                     workers: loader.workers,
                     batch_size: loader.batch_size,
@@ -193,17 +215,66 @@ impl Engine {
                     start_method: loader.start_method,
                     dataset: loader.dataset,
                     dataset_len: loader.dataset_len,
-                },
-            ),
-            Fact::Kind { kind: is, rank } => self.ledger.kind(*pid, kind(is), rank.rank, rank.world_size),
+                };
+                self.adviser.loader(*of, &facts);
+                self.ledger.loader(*pid, facts);
+            }
+            Fact::Kind { kind: is, rank } => {
+                *of = rank.rank;
+                self.ledger.kind(*pid, kind(is), rank.rank, rank.world_size);
+                self.knobs.process(connection, rank.rank);
+            }
+            Fact::Knob(knob) => self.knobs.said(connection, knob),
+            Fact::KnobGone { slot } => self.knobs.unsaid(connection, slot),
             Fact::Unavailable { what } => self.ledger.unavailable(*pid, what),
-            // Waits name their workers themselves; a newer shim may say more.
-            Fact::Workers { .. } | Fact::Unknown => {}
+            // Waits name their workers themselves; a page without its descriptor is none; a newer shim may say more.
+            Fact::Workers { .. } | Fact::Page { .. } | Fact::Unknown => {}
         }
+    }
+
+    /// A process hands over the page of its knobs.
+    pub(crate) fn page_arrived(&mut self, connection: u64, page: &OwnedFd) {
+        if let (Err(error), Some(lane)) = (self.knobs.arrived(connection, page), self.lanes.get(&connection))
+        {
+            self.notices.push(format!("the knobs of process {} cannot be turned: {error}", lane.pid));
+        }
+    }
+
+    /// Turns knobs, all that are asked for or none, in the name of `by`; gives where they are. A request without a
+    /// loader means the training loaders.
+    ///
+    /// # Errors
+    /// What cannot be, in a sentence.
+    pub(crate) fn turn(&mut self, requests: &[KnobRequest], by: &str) -> Result<Vec<Place>, String> {
+        let ranks = self.ledger.summary().ranks;
+        let training: HashSet<(u32, u16)> = ranks
+            .iter()
+            .flat_map(|rank| rank.phases.iter().map(move |phase| (rank.facts.rank, phase)))
+            .filter(|(_, phase)| phase.phase == Phase::Training && phase.steps > 0)
+            .filter_map(|(rank, phase)| Some((rank, phase.loader?)))
+            .collect();
+        self.knobs.set(requests, by, &|rank, loader| training.contains(&(rank, loader)))
+    }
+
+    /// Adds a line to the audit; it is in the recording after the next [`Engine::flush`].
+    pub(crate) fn audit(&mut self, event: AuditEvent) {
+        self.audit.add(event, self.recorder.as_mut());
+    }
+
+    /// A controller is at work on the job, or no longer.
+    pub(crate) fn tuned(&mut self, mode: Option<TuneMode>) {
+        self.tune = mode;
+        self.fresh = Fresh::default();
+    }
+
+    /// Trainers under way; see [`Ledger::members`].
+    pub(crate) fn members(&self, now_ns: u64) -> Vec<Member> {
+        self.ledger.members(now_ns)
     }
 
     /// A process with the shim is gone or hung up; what it wrote before is still read.
     pub(crate) fn shim_gone(&mut self, connection: u64) {
+        self.knobs.gone(connection);
         if let Some(mut lane) = self.lanes.remove(&connection) {
             drain(&mut self.ledger, &mut self.records, &mut lane);
             self.ledger.gone(lane.pid, host::now_ns());
@@ -222,6 +293,10 @@ impl Engine {
     }
 
     fn keep(&mut self, steps: Vec<StepLedger>) {
+        steps.iter().for_each(|step| self.adviser.step(step));
+        if self.tune.is_some() {
+            steps.iter().for_each(|step| self.fresh.step(step));
+        }
         if let Some(recorder) = &mut self.recorder {
             steps.into_iter().for_each(|step| recorder.step(step));
         }
@@ -229,11 +304,16 @@ impl Engine {
 
     fn keep_details(&mut self) {
         let (details, checkpoints) = (self.ledger.details(), self.ledger.checkpoints());
-        let periods = self.ledger.worker_periods();
+        let (periods, services) = (self.ledger.worker_periods(), self.ledger.services());
+        services.iter().for_each(|service| self.adviser.service(service));
+        if self.tune.is_some() {
+            services.iter().for_each(|service| self.fresh.service(service));
+        }
         if let Some(recorder) = &mut self.recorder {
             details.into_iter().for_each(|detail| recorder.step_detail(detail));
             checkpoints.into_iter().for_each(|checkpoint| recorder.checkpoint(checkpoint));
             periods.into_iter().for_each(|period| recorder.worker_period(period));
+            services.into_iter().for_each(|service| recorder.batch_service(service));
         }
     }
 
@@ -245,8 +325,10 @@ impl Engine {
             boottime_ns: host::boottime_ns(),
             wall_ns: host::wall_ns(),
         };
-        let summary = self.summary();
         self.keep_details();
+        let ledger = &self.ledger;
+        self.adviser.second(anchor.monotonic_ns, &self.knobs.state(), || trainers(ledger));
+        let summary = self.summary();
         if let Some(recorder) = &mut self.recorder {
             recorder.anchor(anchor);
             recorder.flush(&summary);
@@ -256,6 +338,7 @@ impl Engine {
 
     /// The job has ended, or is left: closes everything.
     pub(crate) fn finish(&mut self, exit_code: Option<i32>) -> (RunSummary, Option<PathBuf>) {
+        let trainers = trainers(&self.ledger);
         let connections: Vec<u64> = self.lanes.keys().copied().collect();
         for connection in connections {
             self.shim_gone(connection);
@@ -264,6 +347,7 @@ impl Engine {
         self.keep(steps);
         self.keep_details();
         self.files.look();
+        self.adviser.last(&self.knobs.state(), || trainers);
         self.job.exit_code = exit_code;
         self.job.ended_wall_ns = Some(host::wall_ns());
         let summary = self.summary();
@@ -275,62 +359,10 @@ impl Engine {
         }
         (summary, recording)
     }
+}
 
-    fn shim_state(&self, ranks: &[RankSummary]) -> EvidenceState {
-        let unavailable: Vec<&str> =
-            ranks.iter().flat_map(|rank| rank.facts.unavailable.iter().map(String::as_str)).collect();
-        match (self.wants_shim, self.shims_seen, unavailable.is_empty()) {
-            (false, ..) => EvidenceState::Off,
-            (true, false, _) => EvidenceState::Missing(
-                "no process of the job loaded it: is it Python with torch, and not started with -I or -S?"
-                    .into(),
-            ),
-            (true, true, true) => EvidenceState::On,
-            (true, true, false) => EvidenceState::Partial(unavailable.join("; ")),
-        }
-    }
-
-    pub(crate) fn summary(&self) -> RunSummary {
-        let seen = self.ledger.summary();
-        let (collector_cpu_ns, collector_rss_bytes) = host::own_cost();
-        let dropped: u64 =
-            self.lane_dropped + self.lanes.values().map(|lane| lane.reader.dropped()).sum::<u64>();
-        let mut losses = seen.losses;
-        let mut kernel_lost = self.kernel_lost_before.clone();
-        for (reason, count) in &self.kernel_lost {
-            *kernel_lost.entry(reason.clone()).or_default() += count;
-        }
-        losses.extend(kernel_lost.into_iter().map(|(reason, count)| Loss { reason, count }));
-        losses.push(Loss { reason: "lane full".into(), count: dropped });
-        let damaged = self.lane_damaged + self.lanes.values().map(|lane| lane.reader.resyncs()).sum::<u64>();
-        losses.push(Loss { reason: "lane damaged".into(), count: damaged });
-        losses.push(Loss { reason: "connection refused".into(), count: self.refused });
-        losses.extend(self.recorder.iter().flat_map(Recorder::losses));
-        losses.retain(|loss| loss.count > 0);
-        let shim = self.shim_state(&seen.ranks);
-        RunSummary {
-            job: self.job.clone(),
-            host: self.host.clone(),
-            probes: probes::all(&self.kernel, &self.programs, &shim, &seen.phases),
-            shim,
-            ranks: seen.ranks,
-            phases: seen.phases,
-            kernel: self.kernel.clone(),
-            disagreement_share: seen.disagreement_share,
-            losses,
-            diagnoses: seen.diagnoses,
-            verdict: seen.verdict,
-            overhead: Overhead {
-                collector_cpu_ns,
-                collector_rss_bytes,
-                kernel_cpu_ns: self.kernel_cpu_ns,
-                records: self.records,
-                wall_ns: host::now_ns().saturating_sub(self.begun_ns),
-            },
-            files: self.files.waits(),
-            mounts: self.files.mount_waits(),
-        }
-    }
+fn trainers(ledger: &Ledger) -> Vec<u32> {
+    ledger.members(host::now_ns()).into_iter().map(|member| member.pid).collect()
 }
 
 /// torchrun and Slurm tell a process its rank by its environment, which we may read of our own processes and,

@@ -3,30 +3,44 @@
 //! [`run`] and [`attach`] are sessions with an embedded collector; [`serve`] is the node's privileged daemon,
 //! which gives kernel evidence to the sessions of all users.
 
+mod acting;
+mod adviser;
+mod asked;
+mod audit;
 mod caller;
+mod cgroup;
 mod child;
+mod control;
 mod doctor;
 mod engine;
 mod files;
+mod fresh;
 mod host;
 mod join;
 mod kernel_client;
 mod kernel_service;
+mod knobs;
 mod metrics;
 mod node;
 mod probes;
+mod procfs;
+mod profiles;
 mod runtime;
 mod session;
 mod shims;
 mod signals;
 mod sudo;
+mod usage;
 mod viewer;
 
+pub use acting::{Acted, tune};
+pub use adviser::advice;
 pub use child::{LaunchError, python_package};
 pub use doctor::{Check, doctor};
 pub use kernel_service::serve;
 pub use metrics::Metrics;
+pub use profiles::profiles;
 pub use runtime::{Card, KERNEL_SOCKET, RuntimeDir};
-pub use session::{AttachOptions, KernelChoice, RunOptions, View, attach, run};
+pub use session::{AttachOptions, KernelChoice, RunOptions, TuneOptions, View, attach, run};
 pub use sudo::open_files_as_caller_of_sudo;
-pub use viewer::{ask, running_job};
+pub use viewer::{Connection, ask, running_job};

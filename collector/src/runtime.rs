@@ -3,7 +3,9 @@
 use crate::sudo::Caller;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -74,36 +76,7 @@ impl RuntimeDir {
 
     /// Becomes the collector of job `key`, or says where the one that already is listens.
     pub fn claim(&self, key: &str) -> Result<Claim> {
-        let path = self.jobs.join(shorten(key));
-        for _ in 0..CLAIM_TRIES {
-            match fs::DirBuilder::new().mode(0o700).create(&path) {
-                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                    return Err(error).with_context(|| format!("cannot create {}", path.display()));
-                }
-                _ => {}
-            }
-            // Somebody who tidies up may have removed the folder meanwhile: then it is made again.
-            let Ok(lock) = File::options().create(true).truncate(false).write(true).open(path.join("lock"))
-            else {
-                continue;
-            };
-            match lock.try_lock() {
-                Ok(()) if is_still_at(&lock, &path.join("lock")) => {
-                    // A socket that a killed collector left behind would make bind fail.
-                    let _ = fs::remove_file(path.join("sock"));
-                    return Ok(Claim::Mine(JobDir { path, _lock: lock }));
-                }
-                Err(TryLockError::WouldBlock) if path.join("sock").exists() => {
-                    return Ok(Claim::Taken(path.join("sock")));
-                }
-                Err(TryLockError::Error(error)) => {
-                    return Err(error).with_context(|| format!("cannot lock {}", path.display()));
-                }
-                // Locked by one that tidies up, or by a collector that does not listen yet.
-                Ok(()) | Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
-            }
-        }
-        bail!("{} stays locked and nobody listens there; remove it and try again", path.display())
+        claim(self.jobs.join(shorten(key)))
     }
 
     /// The running job that `job` means: a pid, a name, or a prefix of one name. Gives its socket and card.
@@ -125,29 +98,130 @@ impl RuntimeDir {
         }
         match found.len() {
             1 => Ok(found.remove(0)),
-            0 => bail!("no running job is called {job}; `stallscope ls` lists them"),
+            0 => match self.abandoned(job) {
+                Some(Card { name, pid, .. }) => bail!(
+                    "{name} runs on, but its collector is gone; `stallscope attach {pid}` takes its place"
+                ),
+                None => bail!("no running job is called {job}; `stallscope ls` lists them"),
+            },
             several => bail!("{several} running jobs are called {job}…; say more of the name, or a pid"),
         }
     }
 
-    /// Jobs that run here now; folders that killed collectors left behind are removed on the way.
+    /// The job that `job` means, a pid or a name, among those whose collector is dead while they live on.
+    pub(crate) fn abandoned(&self, job: &str) -> Option<Card> {
+        let mut cards =
+            self.folders().into_iter().filter(|folder| !folder.locked).filter_map(|folder| folder.card);
+        cards.rfind(|card| card.name == job || card.pid.to_string() == job)
+    }
+
+    /// Jobs that run here now; folders that killed collectors left behind are removed on the way, unless their job
+    /// lives on.
     pub fn running(&self) -> Vec<(PathBuf, Card)> {
+        let mut jobs: Vec<(PathBuf, Card)> = self
+            .folders()
+            .into_iter()
+            .filter(|folder| folder.locked)
+            .filter_map(|folder| Some((folder.socket, folder.card?)))
+            .collect();
+        jobs.sort_by_key(|(_, card)| card.started_wall_ns);
+        jobs
+    }
+
+    fn folders(&self) -> Vec<Folder> {
         let Ok(entries) = fs::read_dir(&self.jobs) else { return Vec::new() };
-        let mut jobs = Vec::new();
+        let mut folders = Vec::new();
         for path in entries.flatten().map(|entry| entry.path()) {
             let Ok(lock) = File::options().write(true).open(path.join("lock")) else { continue };
-            if lock.try_lock().is_ok() {
+            let (socket, card) = (path.join("sock"), read_card(&path));
+            let locked = lock.try_lock().is_err();
+            let lives_on = || card.as_ref().is_some_and(|card| socket_of(card.pid).as_ref() == Some(&socket));
+            if !locked && !lives_on() {
                 remove(&path);
                 continue;
             }
-            let card = fs::read(path.join("job.json")).ok();
-            if let Some(card) = card.and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
-                jobs.push((path.join("sock"), card));
-            }
+            folders.push(Folder { socket, card, locked });
         }
-        jobs.sort_by_key(|(_, card): &(PathBuf, Card)| card.started_wall_ns);
-        jobs
+        folders
     }
+}
+
+struct Folder {
+    socket: PathBuf,
+    card: Option<Card>,
+    /// Whether its collector lives.
+    locked: bool,
+}
+
+/// Becomes the collector of the job whose folder is `path`.
+fn claim(path: PathBuf) -> Result<Claim> {
+    for _ in 0..CLAIM_TRIES {
+        match fs::DirBuilder::new().mode(0o700).create(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(error).with_context(|| format!("cannot create {}", path.display()));
+            }
+            _ => {}
+        }
+        // Somebody who tidies up may have removed the folder meanwhile: then it is made again.
+        let Ok(lock) = File::options().create(true).truncate(false).write(true).open(path.join("lock"))
+        else {
+            continue;
+        };
+        match lock.try_lock() {
+            Ok(()) if is_still_at(&lock, &path.join("lock")) => {
+                // A socket that a killed collector left behind would make bind fail.
+                let _ = fs::remove_file(path.join("sock"));
+                return Ok(Claim::Mine(JobDir { path, _lock: lock, stays: false }));
+            }
+            Err(TryLockError::WouldBlock) if path.join("sock").exists() => {
+                return Ok(Claim::Taken(path.join("sock")));
+            }
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+            }
+            // Locked by one that tidies up, or by a collector that does not listen yet.
+            Ok(()) | Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+    bail!("{} stays locked and nobody listens there; remove it and try again", path.display())
+}
+
+/// The place of a dead collector: the folder whose socket process `pid` keeps calling, with what was said of the job.
+/// `None` where the process calls nobody, is another user's, or has a collector that lives.
+pub(crate) fn take_over(pid: u32) -> Option<(JobDir, Option<Card>)> {
+    let uid = this_user();
+    if fs::metadata(format!("/proc/{pid}")).ok()?.uid() != uid {
+        return None;
+    }
+    let socket = socket_of(pid)?;
+    let path = socket.parent().filter(|_| socket.is_absolute() && socket.ends_with("sock"))?;
+    // As `of_this_user` made it: nobody else puts anything there.
+    let jobs = fs::symlink_metadata(path.parent()?).ok()?;
+    if jobs.uid() != uid || !jobs.is_dir() || jobs.mode() & 0o022 != 0 {
+        return None;
+    }
+    let card = read_card(path).filter(|card| socket_of(card.pid).as_ref() == Some(&socket));
+    match claim(path.to_owned()) {
+        Ok(Claim::Mine(dir)) => Some((dir, card)),
+        Ok(Claim::Taken(_)) | Err(_) => None,
+    }
+}
+
+/// Where the shim of process `pid` calls, where we may know that.
+fn socket_of(pid: u32) -> Option<PathBuf> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let named =
+        environment.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(b"STALLSCOPE_SOCKET="))?;
+    Some(PathBuf::from(OsStr::from_bytes(named)))
+}
+
+fn read_card(folder: &Path) -> Option<Card> {
+    serde_json::from_slice(&fs::read(folder.join("job.json")).ok()?).ok()
+}
+
+/// Who called, where that was with sudo.
+fn this_user() -> u32 {
+    Caller::find().map_or_else(|| rustix::process::geteuid().as_raw(), |caller| caller.uid)
 }
 
 /// What a running job's folder says of it.
@@ -173,6 +247,8 @@ pub enum Claim {
 pub struct JobDir {
     path: PathBuf,
     _lock: File,
+    /// Whether the folder outlives this.
+    stays: bool,
 }
 
 impl JobDir {
@@ -187,9 +263,19 @@ impl JobDir {
     }
 }
 
+impl JobDir {
+    /// Leaves the job, which lives on and keeps calling here, to a later collector.
+    pub(crate) fn leave(mut self) {
+        self.stays = true;
+    }
+}
+
 impl Drop for JobDir {
     fn drop(&mut self) {
-        remove(&self.path);
+        match self.stays {
+            true => drop(fs::remove_file(self.socket())),
+            false => remove(&self.path),
+        }
     }
 }
 

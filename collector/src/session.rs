@@ -1,16 +1,17 @@
 //! `run` and `attach` from the first moment to the last screen.
 
 use crate::child;
+use crate::control::{Control, Owner};
 use crate::engine::Engine;
 use crate::kernel_client::{Heard, KernelClient, KernelSource};
 use crate::metrics::{Metrics, Publisher};
-use crate::runtime::{Card, Claim, JobDir, RuntimeDir};
+use crate::runtime::{self, Card, Claim, JobDir, RuntimeDir};
 use crate::signals::Signals;
 use crate::sudo::Caller;
 use crate::{host, join, shims};
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use stallscope_model::{JobFacts, RunSummary};
+use stallscope_model::{Budgets, JobFacts, RunSummary, TuneMode};
 use stallscope_store::{Options, Recorder};
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -45,6 +46,15 @@ pub struct RunOptions {
     pub shim: bool,
     pub syscalls: bool,
     pub metrics: Option<Metrics<RunSummary>>,
+    /// A controller from the first step on.
+    pub tune: Option<TuneOptions>,
+}
+
+/// What a controller may do, and use.
+#[derive(Clone, Copy, Debug)]
+pub struct TuneOptions {
+    pub mode: TuneMode,
+    pub budgets: Budgets,
 }
 
 #[derive(Debug)]
@@ -77,7 +87,8 @@ pub fn run(options: RunOptions, view: &mut dyn View) -> Result<i32> {
     runtime()?.block_on(run_here(options, view))
 }
 
-/// Measures a running process tree until it ends, `period` is over or Ctrl-C.
+/// Measures a running process tree until it ends, `period` is over or Ctrl-C. Where the collector that launched it
+/// was killed, this session takes its place.
 ///
 /// # Errors
 /// There is no such job, it belongs to another user, there is no kernel evidence to be had, or metrics can't be
@@ -135,8 +146,15 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
     if let Some(dir) = &dir {
         show_card(dir, &job, &engine, view);
     }
+    let uid = run_as.map_or_else(|| rustix::process::getuid().as_raw(), |caller| caller.uid);
     let mut code = None;
-    let mut session = Session::new(engine, kernel, server, metrics, view);
+    let mut control = Control::new(Owner { uid, job: name });
+    if let Some(TuneOptions { mode, budgets }) = options.tune
+        && let Err(sentence) = control.begin(&mut engine, mode, budgets, job.user.clone(), None)
+    {
+        view.note(&sentence);
+    }
+    let mut session = Session::new(engine, control, kernel, server, metrics, view);
     loop {
         let over = async {
             match code {
@@ -208,6 +226,10 @@ fn start_metrics(
 async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> {
     let mut signals = Signals::new()?;
     let pid = find(&options.job)?;
+    // A job whose collector was killed still calls it: then this session takes its place.
+    let (dir, card) = runtime::take_over(pid).map_or((None, None), |(dir, card)| (Some(dir), card));
+    let taken_over = dir.is_some();
+    let pid = card.as_ref().map_or(pid, |card| card.pid);
     let proc_dir = PathBuf::from(format!("/proc/{pid}"));
     let gone = || anyhow::anyhow!("there is no process {pid}; `stallscope ls` lists jobs");
     let owner = std::fs::metadata(&proc_dir).map_err(|_| gone())?.uid();
@@ -220,7 +242,7 @@ async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> 
         .filter(|word| !word.is_empty())
         .map(|word| String::from_utf8_lossy(word).into_owned().into())
         .collect();
-    let name = child::name_of(&command);
+    let name = card.map_or_else(|| child::name_of(&command), |card| card.name);
     let job = JobFacts {
         name: name.clone(),
         command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
@@ -231,18 +253,22 @@ async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> 
         ..JobFacts::default()
     };
     let metrics = start_metrics(options.metrics, view)?;
-    let mut engine = Engine::new(job.clone(), false);
+    let mut engine = Engine::new(job.clone(), taken_over);
     let kernel =
         KernelClient::start(KernelSource::find(KernelChoice::Auto)?, pid, options.syscalls, &mut engine);
-    if let stallscope_model::EvidenceState::Missing(reason) = &engine.summary().kernel {
+    if let stallscope_model::EvidenceState::Missing(reason) = &engine.summary().kernel
+        && !taken_over
+    {
         anyhow::bail!("cannot attach to {pid}: {reason}");
     }
     start_recording(&mut engine, &job, options.output, &name, view);
     // Seen by `ls` and `top` like a job that was launched; it is measured all the same without.
-    let dir = match RuntimeDir::of_this_user().and_then(|runtime| runtime.claim(&join::attached_key(pid))) {
+    let own = || match RuntimeDir::of_this_user().and_then(|runtime| runtime.claim(&join::attached_key(pid)))
+    {
         Ok(Claim::Mine(dir)) => Some(dir),
         Ok(Claim::Taken(_)) | Err(_) => None,
     };
+    let dir = dir.or_else(own);
     let server = dir.as_ref().and_then(|dir| shims::Server::bind(&dir.socket()).ok());
     match &dir {
         Some(dir) => show_card(dir, &job, &engine, view),
@@ -250,8 +276,14 @@ async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> 
     }
     let end = if options.period.is_some() { "" } else { "; Ctrl-C ends it, the job runs on" };
     view.note(&format!("watching {name}, pid {pid}{end}"));
+    if taken_over {
+        view.note(
+            "its collector was gone: this one takes its place, with its loaders' evidence and its knobs",
+        );
+    }
     let deadline = options.period.map(|period| Instant::now() + period);
-    let mut session = Session::new(engine, kernel, server, metrics, view);
+    let control = Control::new(Owner { uid: owner, job: name });
+    let mut session = Session::new(engine, control, kernel, server, metrics, view);
     loop {
         let over = async {
             let ended = async {
@@ -269,6 +301,9 @@ async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> 
             Happened::Idle => {}
             Happened::Over(()) | Happened::Signal(_) => {
                 session.end(None).await;
+                if let Some(dir) = dir.filter(|_| taken_over && !has_ended(&pidfd)) {
+                    dir.leave();
+                }
                 return Ok(());
             }
         }
@@ -278,6 +313,7 @@ async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> 
 /// A session under way.
 struct Session<'a> {
     engine: Engine,
+    control: Control,
     kernel: KernelClient,
     server: Option<shims::Server>,
     metrics: Option<Publisher<RunSummary>>,
@@ -294,6 +330,7 @@ enum Happened<T> {
 impl<'a> Session<'a> {
     fn new(
         engine: Engine,
+        control: Control,
         kernel: KernelClient,
         server: Option<shims::Server>,
         metrics: Option<Publisher<RunSummary>>,
@@ -302,7 +339,7 @@ impl<'a> Session<'a> {
         if let Some(metrics) = &metrics {
             metrics.publish(engine.summary());
         }
-        Session { engine, kernel, server, metrics, view }
+        Session { engine, control, kernel, server, metrics, view }
     }
 
     /// Measures until something happens that the caller has to decide on, a flush at the latest.
@@ -319,8 +356,10 @@ impl<'a> Session<'a> {
                 event = shims::next(&mut self.server) => self.handle(event),
                 _ = ticks.tick() => {
                     self.engine.tick();
+                    self.control.tick(&mut self.engine);
                     count += 1;
                     if count == TICKS_A_FLUSH {
+                        self.control.second(&mut self.engine);
                         let summary = self.engine.flush();
                         self.view.progress(&summary);
                         for sentence in self.engine.notices() {
@@ -340,7 +379,7 @@ impl<'a> Session<'a> {
         if let shims::Event::Joined { pid, .. } = &event {
             self.kernel.also(*pid);
         }
-        shims::handle(&mut self.engine, event);
+        shims::handle(&mut self.engine, &mut self.control, event);
     }
 
     fn show(&mut self) {
@@ -360,6 +399,7 @@ impl<'a> Session<'a> {
                 () = sleep_until(deadline) => break,
             }
         }
+        self.control.end(&mut self.engine, code.is_some());
         let (summary, recording) = self.engine.finish(code);
         for sentence in self.engine.notices() {
             self.view.note(&sentence);
@@ -407,6 +447,12 @@ fn start_recording(
 fn find(job: &str) -> Result<u32> {
     match job.parse() {
         Ok(pid) => Ok(pid),
-        Err(_) => Ok(RuntimeDir::of_this_user()?.find(job)?.1.pid),
+        Err(_) => {
+            let runtime = RuntimeDir::of_this_user()?;
+            runtime
+                .find(job)
+                .map(|(_, card)| card.pid)
+                .or_else(|error| runtime.abandoned(job).map(|card| card.pid).ok_or(error))
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Who connects to a job's collector: its processes with the shim, further tasks of the job, and viewers.
 
+use crate::control::{Control, Peer};
 use crate::engine::Engine;
 use anyhow::{Context, Result};
 use stallscope_ring::{Fact, Greeting, LineReader, Reader, Received};
@@ -34,6 +35,11 @@ pub(crate) enum Event {
         connection: u64,
         fact: Fact,
     },
+    /// The page of a process's knobs.
+    PageArrived {
+        connection: u64,
+        page: OwnedFd,
+    },
     ShimGone {
         connection: u64,
     },
@@ -45,7 +51,12 @@ pub(crate) enum Event {
     Left,
     Asked {
         request: Request,
+        peer: Peer,
         reply: oneshot::Sender<Reply>,
+    },
+    /// A viewer is gone or hung up.
+    ViewerGone {
+        connection: u64,
     },
     /// Somebody sent what is no message of ours; `reason` when it was a shim.
     Refused {
@@ -97,13 +108,14 @@ pub(crate) async fn next(server: &mut Option<Server>) -> Event {
     }
 }
 
-pub(crate) fn handle(engine: &mut Engine, event: Event) {
+pub(crate) fn handle(engine: &mut Engine, control: &mut Control, event: Event) {
     match event {
         Event::ShimArrived { connection, pid, greeting, lane } => match Reader::open(lane) {
             Ok(reader) => engine.shim_arrived(connection, pid, *greeting, reader),
             Err(error) => engine.shim_refused(pid, &error.to_string()),
         },
         Event::ShimSaid { connection, fact } => engine.shim_said(connection, fact),
+        Event::PageArrived { connection, page } => engine.page_arrived(connection, &page),
         Event::ShimGone { connection } => engine.shim_gone(connection),
         Event::Joined { recording, .. } => {
             let path =
@@ -112,12 +124,8 @@ pub(crate) fn handle(engine: &mut Engine, event: Event) {
             let _ = recording.send(Reply::Joined { recording: path });
         }
         Event::Left => {}
-        Event::Asked { request: Request::Watch(_), reply } => {
-            let _ = reply.send(Reply::Error("only the node's collector watches processes".into()));
-        }
-        Event::Asked { request: Request::Summary, reply } => {
-            let _ = reply.send(Reply::Summary(Box::new(engine.summary())));
-        }
+        Event::Asked { request, peer, reply } => control.asked(engine, request, peer, reply),
+        Event::ViewerGone { connection } => control.viewer_gone(engine, connection),
         Event::Refused { pid, reason: Some(reason) } => engine.shim_refused(pid, &reason),
         Event::Refused { reason: None, .. } => engine.stranger_refused(),
     }
@@ -131,7 +139,7 @@ async fn serve(stream: UnixStream, connection: u64, events: mpsc::Sender<Event>)
     // A send fails only when the session is over; then there is nobody to tell.
     let _ = match (hello, lane) {
         (Ok(Client::Shim), Some(lane)) => shim(&mut lines, connection, &first, lane, &events).await,
-        (Ok(Client::Viewer), _) => viewer(&mut lines, &events).await,
+        (Ok(Client::Viewer), _) => viewer(&mut lines, connection, &events).await,
         (Ok(Client::Run { pid }), _) => task(&mut lines, pid, &events).await,
         (Ok(_), _) => {
             lines
@@ -166,27 +174,40 @@ async fn shim(
     };
     let pid = lines.peer();
     events.send(Event::ShimArrived { connection, pid, greeting: Box::new(greeting), lane }).await?;
-    while let Some((line, _)) = lines.next().await {
-        if let Ok(fact) = serde_json::from_str::<Fact>(&line) {
-            events.send(Event::ShimSaid { connection, fact }).await?;
+    let mut page = None;
+    while let Some((line, fd)) = lines.next().await {
+        // It may have come with a line before its own.
+        page = fd.or(page);
+        match (serde_json::from_str::<Fact>(&line), page.take()) {
+            (Ok(Fact::Page { .. }), Some(page)) => {
+                events.send(Event::PageArrived { connection, page }).await?;
+            }
+            (Ok(fact), early) => {
+                page = early;
+                events.send(Event::ShimSaid { connection, fact }).await?;
+            }
+            (Err(_), early) => page = early,
         }
     }
     events.send(Event::ShimGone { connection }).await
 }
 
-async fn viewer(lines: &mut Lines, events: &mpsc::Sender<Event>) -> Sent {
+async fn viewer(lines: &mut Lines, connection: u64, events: &mpsc::Sender<Event>) -> Sent {
+    // Who cannot be told has the rights of nobody.
+    let uid = lines.stream.peer_cred().map_or(u32::MAX, |peer| peer.uid());
+    let peer = Peer { connection, uid };
     while let Some((line, _)) = lines.next().await {
         match stallscope_wire::decode::<Request>(line.as_bytes()) {
             Ok(request) => {
                 let (reply, answer) = oneshot::channel();
-                events.send(Event::Asked { request, reply }).await?;
-                let Ok(answer) = answer.await else { return Ok(()) };
+                events.send(Event::Asked { request, peer, reply }).await?;
+                let Ok(answer) = answer.await else { break };
                 lines.answer(&answer).await;
             }
             Err(error) => lines.answer(&Reply::Error(error.to_string())).await,
         }
     }
-    Ok(())
+    events.send(Event::ViewerGone { connection }).await
 }
 
 async fn task(lines: &mut Lines, pid: u32, events: &mpsc::Sender<Event>) -> Sent {

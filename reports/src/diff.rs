@@ -5,6 +5,7 @@
 
 mod condition;
 mod figure;
+mod knobs;
 pub mod noise;
 mod text;
 mod verdict;
@@ -12,6 +13,7 @@ mod windows;
 
 pub use condition::{BadCondition, Condition};
 pub use figure::{Figure, Unit};
+pub use knobs::KnobDiff;
 pub use text::render as text;
 
 use crate::{Error, Run};
@@ -39,6 +41,8 @@ pub struct Diff {
     pub confidence: f64,
     /// Those that either run has, training first.
     pub phases: Vec<PhaseDiff>,
+    /// Knobs that were set differently at the end.
+    pub knobs: Vec<KnobDiff>,
 }
 
 /// One of the runs.
@@ -129,7 +133,7 @@ pub fn compare(a: &Run, b: &Run) -> Result<Diff, Error> {
         host: run.summary.host.host.clone(),
         ranks: run.summary.ranks.len(),
         window_ns: windows.length_ns,
-        notes: run.notes.clone(),
+        notes: run.notes.iter().cloned().chain(knobs::note(run)).collect(),
     });
     let others = Phase::ALL.into_iter().filter(|phase| *phase != Phase::Training);
     let order = [Phase::Training].into_iter().chain(others);
@@ -142,6 +146,7 @@ pub fn compare(a: &Run, b: &Run) -> Result<Diff, Error> {
         b: side_b,
         confidence: noise::CONFIDENCE,
         phases,
+        knobs: knobs::between(a, b),
     };
     diff.verdict = verdict::of(&diff);
     Ok(diff)

@@ -18,6 +18,7 @@ mod ranks;
 mod rows;
 mod svg;
 mod table;
+mod tuning;
 mod verdict;
 mod worker_lanes;
 mod workers;
@@ -26,6 +27,7 @@ mod worst;
 use crate::Error;
 use crate::run::Run;
 use askama::Template;
+use columns::Columns;
 use page::Page;
 use stallscope_look::clean;
 use std::io::{self, Write};
@@ -45,6 +47,7 @@ pub fn write(run: &Run, out: &mut dyn Write) -> Result<(), Error> {
     crate::json::write(run, &mut json)?;
     let json = String::from_utf8_lossy(&json);
     let name = &run.summary.job.name;
+    let columns = Columns::of(run);
     let page = Page {
         title: if name.is_empty() { "stallscope".to_owned() } else { format!("{name} · stallscope") },
         style: STYLE,
@@ -53,7 +56,8 @@ pub fn write(run: &Run, out: &mut dyn Write) -> Result<(), Error> {
         verdict: verdict::verdict(run),
         sections: vec![
             ledger::section(run),
-            over_time::section(run),
+            over_time::section(run, columns.as_ref()),
+            tuning::section(run, columns.as_ref()),
             ranks::section(run),
             distribution::section(run),
             worst::section(run),

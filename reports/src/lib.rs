@@ -1,11 +1,14 @@
 //! Reports of a recording or a running job: one file a format.
 
+pub mod advice;
+pub mod audit;
 pub mod csv;
 pub mod diff;
 mod error;
 mod file;
 pub mod html;
 pub mod json;
+pub mod knobs;
 pub mod list;
 pub mod markdown;
 mod merge;
@@ -19,6 +22,7 @@ mod style;
 pub mod tables;
 pub mod target;
 pub mod text;
+mod tuning;
 
 pub use error::Error;
 pub use file::write_whole;

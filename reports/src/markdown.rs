@@ -4,6 +4,7 @@ mod escape;
 mod more;
 
 use crate::text::{ending, training};
+use crate::tuning::Tuning;
 use crate::{Error, Run, units};
 use escape::{code, text};
 use stallscope_look::meaning;
@@ -22,6 +23,7 @@ pub fn write(run: &Run, out: &mut dyn Write) -> Result<(), Error> {
         causes(&total, &mut page);
     }
     diagnoses(&run.summary.diagnoses, &mut page);
+    tuning(run, &mut page);
     for note in &run.notes {
         line(&mut page, format_args!("> {}\n", text(note)));
     }
@@ -87,6 +89,19 @@ fn causes(total: &PhaseSummary, page: &mut String) {
             units::counted(total.steps, "step")
         ),
     );
+}
+
+/// What was turned, or is advised; all of it is folded below.
+fn tuning(run: &Run, page: &mut String) {
+    let Some(tuning) = Tuning::of(&run.summary, &run.audit) else { return };
+    line(page, format_args!("**Tuning**: {}\n", text(&tuning.facts)));
+    for said in tuning.turned.iter().chain(&tuning.advised) {
+        line(page, format_args!("- {}", text(said)));
+    }
+    if let Some(rates) = &tuning.rates {
+        line(page, format_args!("- rates: {}", text(rates)));
+    }
+    page.push('\n');
 }
 
 fn diagnoses(diagnoses: &[Diagnosis], page: &mut String) {

@@ -39,6 +39,11 @@ pub(crate) fn all(runs: Vec<Run>) -> Result<Run, Error> {
         merged.rollups.extend(run.rollups);
         merged.details.extend(run.details);
         merged.checkpoints.extend(run.checkpoints);
+        let decided = merged.audit.iter().map(|event| event.decision.saturating_add(1)).max().unwrap_or(0);
+        merged.audit.extend(run.audit.into_iter().map(|mut event| {
+            event.decision = event.decision.saturating_add(decided);
+            event
+        }));
         merged.workers.extend(run.workers);
         merged.step_walls.extend(run.step_walls);
         merged.files.extend(run.files);
@@ -46,6 +51,8 @@ pub(crate) fn all(runs: Vec<Run>) -> Result<Run, Error> {
     one_period(&mut merged);
     merged.details.sort_by_key(|step| std::cmp::Reverse(step.end_ns.saturating_sub(step.start_ns)));
     merged.checkpoints.sort_by_key(|event| (event.start_ns, event.rank));
+    merged.audit.sort_by_key(|event| event.time_ns);
+    merged.audit.iter_mut().zip(0..).for_each(|(event, line)| event.line = line);
     merged.step_walls.sort_by_key(|walls| (walls.rank, walls.low_ns));
     Ok(merged)
 }

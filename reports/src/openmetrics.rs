@@ -38,6 +38,7 @@ pub fn render(summary: &RunSummary) -> String {
     ranks.steps();
     ranks.workers();
     ranks.checkpoints();
+    tuning(&mut page, job[0], summary);
     losses(&mut page, "losses", &job, &summary.losses);
     overhead(&mut page, &job, &summary.overhead);
     page.finish()
@@ -218,6 +219,25 @@ impl Ranks<'_> {
             emit(&[], rank.checkpoints.background_ns);
         });
     }
+}
+
+fn tuning(page: &mut Page, job: Label<'_>, summary: &RunSummary) {
+    let help = "What a knob is set to now, in its unit; no loader where it is its rank's.";
+    page.family(Kind::Gauge, "knob_value", "", help, |value| {
+        for knob in &summary.knobs {
+            let (rank, loader) =
+                (knob.rank.to_string(), knob.loader.map(|loader| loader.to_string()).unwrap_or_default());
+            let whose = [job, ("rank", &*rank), ("loader", &*loader)];
+            let which: [Label<'_>; 2] = [("knob", &knob.name), ("unit", &knob.unit)];
+            value.add(&[&whose[..], &which].concat(), knob.value);
+        }
+    });
+    let help = "Lines of the audit by what they say: asked for, applied, kept, undone.";
+    page.family(Kind::Counter, "decisions", "", help, |decisions| {
+        for (act, lines) in &summary.acts {
+            decisions.add(&[job, ("act", act.name())], *lines);
+        }
+    });
 }
 
 fn losses(page: &mut Page, name: &str, labels: &[Label<'_>], losses: &[Loss]) {

@@ -71,7 +71,7 @@ fn schema(table: &Table, columns: &[Column]) -> Result<Arc<Type>, ParquetError> 
     let fields = columns.iter().map(|column| {
         let (physical, logical) = match column.kind {
             Kind::Count | Kind::Code => (Physical::INT64, None),
-            Kind::Share => (Physical::DOUBLE, None),
+            Kind::Real => (Physical::DOUBLE, None),
             Kind::Flag => (Physical::BOOLEAN, None),
             Kind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
         };
@@ -108,7 +108,7 @@ impl Group {
         let cells = |column: &Column| Cells {
             values: match column.kind {
                 Kind::Count | Kind::Code => Values::Integers(Vec::new()),
-                Kind::Share => Values::Reals(Vec::new()),
+                Kind::Real => Values::Reals(Vec::new()),
                 Kind::Flag => Values::Flags(Vec::new()),
                 Kind::Text => Values::Texts(Vec::new()),
             },
@@ -130,8 +130,8 @@ impl Group {
                     values.push(*code);
                     true
                 }
-                (Values::Reals(values), Some(Value::Share(share))) => {
-                    values.push(*share);
+                (Values::Reals(values), Some(Value::Real(number))) => {
+                    values.push(*number);
                     true
                 }
                 (Values::Flags(values), Some(Value::Flag(flag))) => {

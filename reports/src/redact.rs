@@ -21,7 +21,12 @@ impl Run {
             words.hide_path(&source.path.to_string_lossy());
             source.path = PathBuf::from(called);
         }
+        for user in self.audit.iter_mut().map(|event| &mut event.by) {
+            words.hide_user(user);
+        }
         of_summary(&mut self.summary, &mut words);
+        let told = self.audit.iter_mut().flat_map(|event| [&mut event.saw, &mut event.why]);
+        told.for_each(|text| words.scrub(text));
         for note in &mut self.notes {
             words.scrub(note);
         }
@@ -34,9 +39,9 @@ fn of_summary(summary: &mut RunSummary, words: &mut Words) {
     for rank in &mut summary.ranks {
         words.hide("host", &mut rank.facts.host);
     }
-    // Like the root of all paths, this one is nobody.
-    if summary.job.user != "root" {
-        words.hide("user", &mut summary.job.user);
+    words.hide_user(&mut summary.job.user);
+    for knob in &mut summary.knobs {
+        words.hide_user(&mut knob.set_by);
     }
     for word in std::mem::take(&mut summary.job.command) {
         words.hide_argument(&word, &mut summary.job.name);
@@ -63,7 +68,11 @@ fn of_summary(summary: &mut RunSummary, words: &mut Words) {
         .diagnoses
         .iter_mut()
         .flat_map(|found| [&mut found.finding, &mut found.evidence, &mut found.advice]);
-    unavailable.chain(reasons).chain(losses).chain(found).for_each(|text| words.scrub(text));
+    let knobs = summary.knobs.iter_mut().map(|knob| &mut knob.reason);
+    let rates = summary.rates.iter_mut().flat_map(|rates| &mut rates.unknown);
+    let advice = summary.advice.iter_mut().map(|advice| &mut advice.why);
+    let tuning = knobs.chain(rates).chain(advice);
+    unavailable.chain(reasons).chain(losses).chain(found).chain(tuning).for_each(|text| words.scrub(text));
 }
 
 /// What stands for what.
@@ -90,6 +99,13 @@ impl Words {
 
     fn hide(&mut self, kind: &'static str, text: &mut String) {
         *text = self.word(kind, text);
+    }
+
+    /// Like the root of all paths, the one of all users is nobody; nor is the controller.
+    fn hide_user(&mut self, user: &mut String) {
+        if !matches!(user.as_str(), "root" | "controller") {
+            self.hide("user", user);
+        }
     }
 
     /// The root says nothing of anybody.

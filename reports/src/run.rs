@@ -7,7 +7,7 @@ pub use walls::StepWalls;
 
 use crate::{Error, merge};
 use clock::Clock;
-use stallscope_model::{CheckpointEvent, HostFacts, RunSummary, StepDetail, WorkerPeriod};
+use stallscope_model::{AuditEvent, CheckpointEvent, HostFacts, RunSummary, StepDetail, WorkerPeriod};
 use stallscope_store::{Recording, Rollup, RollupPeriod, State, StepFilter, StepRow};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -23,7 +23,7 @@ const DETAILS: usize = 2000;
 const HOUR_NS: u64 = 3600 * 1_000_000_000;
 
 /// A run as reports show it: one recording, or several of one job merged. All times, those of roll-ups, details,
-/// checkpoints, workers and steps too, are on the wall clock: nanoseconds since the epoch.
+/// checkpoints, workers, the audit and steps too, are on the wall clock: nanoseconds since the epoch.
 #[derive(Clone, Debug)]
 pub struct Run {
     pub summary: RunSummary,
@@ -42,6 +42,8 @@ pub struct Run {
     pub details: Vec<StepDetail>,
     /// By time.
     pub checkpoints: Vec<CheckpointEvent>,
+    /// By time; of several recordings with lines and decisions numbered anew.
+    pub audit: Vec<AuditEvent>,
     /// By time.
     pub workers: Vec<WorkerPeriod>,
     /// Training steps by wall time, in logarithmic buckets; by rank, then by time.
@@ -100,6 +102,7 @@ impl Run {
             rollups: Vec::new(),
             details: Vec::new(),
             checkpoints: Vec::new(),
+            audit: Vec::new(),
             workers: Vec::new(),
             step_walls: Vec::new(),
             files: Vec::new(),
@@ -153,6 +156,10 @@ impl Run {
             part("its checkpoints", error);
             Vec::new()
         });
+        let mut audit = recording.audit(0).unwrap_or_else(|error| {
+            part("its audit", error);
+            Vec::new()
+        });
         let period = rollups.first().map_or(least, |rollup| rollup.period);
         let mut workers = workers(&recording, period).unwrap_or_else(|error| {
             part("its workers over time", error);
@@ -183,6 +190,9 @@ impl Run {
             (event.start_ns, event.end_ns) = clock.moved(event.start_ns, event.end_ns);
         }
         checkpoints.sort_by_key(|event| (event.start_ns, event.rank));
+        for event in &mut audit {
+            event.time_ns = clock.wall_ns(event.time_ns);
+        }
         for period in &mut workers {
             period.start_ns = clock.wall_ns(period.start_ns);
         }
@@ -199,6 +209,7 @@ impl Run {
             rollups,
             details,
             checkpoints,
+            audit,
             workers,
             step_walls,
             files: vec![StepFile { path: path.to_path_buf(), clock }],

@@ -4,10 +4,12 @@
 pub(crate) use events::CHECKPOINTS;
 pub(crate) use summary::RECORDINGS;
 pub(crate) use time::ROLLUPS;
+pub(crate) use tuning::{ADVICE, AUDIT, KNOBS, RATES};
 
 mod events;
 mod summary;
 mod time;
+mod tuning;
 
 use crate::{Error, Run};
 use stallscope_model::{Cause, Causes, Phase};
@@ -39,8 +41,8 @@ pub enum Kind {
     Count,
     /// Signed.
     Code,
-    /// 0 to 1, or more than 1 where a share of one core is meant.
-    Share,
+    /// Any: a share (0 to 1, or more than 1 where a share of one core is meant), a gain, a rate.
+    Real,
     Flag,
     Text,
 }
@@ -52,14 +54,14 @@ pub enum Value<'a> {
     Empty,
     Count(u64),
     Code(i64),
-    Share(f64),
+    Real(f64),
     Flag(bool),
     /// Foreign texts in it are clean: no control characters, nothing that turns what follows.
     Text(Cow<'a, str>),
 }
 
 /// Every table.
-pub const TABLES: [Table; 17] = [
+pub const TABLES: [Table; 21] = [
     summary::RUN,
     summary::RECORDINGS,
     summary::HOSTS,
@@ -77,6 +79,10 @@ pub const TABLES: [Table; 17] = [
     events::LOSSES,
     events::DIAGNOSES,
     summary::PROBES,
+    tuning::KNOBS,
+    tuning::RATES,
+    tuning::ADVICE,
+    tuning::AUDIT,
 ];
 
 impl Table {
@@ -106,8 +112,8 @@ const fn code(name: &'static str) -> Column {
     Column { name, kind: Kind::Code }
 }
 
-const fn share(name: &'static str) -> Column {
-    Column { name, kind: Kind::Share }
+const fn real(name: &'static str) -> Column {
+    Column { name, kind: Kind::Real }
 }
 
 const fn flag(name: &'static str) -> Column {
@@ -190,8 +196,8 @@ impl From<i32> for Value<'_> {
 }
 
 impl From<f64> for Value<'_> {
-    fn from(share: f64) -> Self {
-        Value::Share(share)
+    fn from(number: f64) -> Self {
+        Value::Real(number)
     }
 }
 

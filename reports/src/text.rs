@@ -5,6 +5,7 @@ mod foot;
 mod head;
 mod ledger;
 mod others;
+mod tuning;
 
 pub(crate) use foot::{cost, delivered, evidence_in_words};
 pub(crate) use head::{ending, why};
@@ -13,24 +14,35 @@ pub(crate) use others::saved_in_words;
 
 use crate::Run;
 use crate::style::{Ink, Line, Style};
-use stallscope_model::{Cause, Causes, Phase, PhaseSummary, RunSummary};
+use stallscope_model::{AuditEvent, Cause, Causes, Phase, PhaseSummary, RunSummary};
+use stallscope_store::Recording;
 use std::path::Path;
 
-/// The screen of a run, live or recorded; `recording` is where that is. Ends with a newline.
+/// The screen of a run, live or recorded; `recording` is where that is, and where its audit is read from. Ends with a
+/// newline.
 pub fn screen(summary: &RunSummary, recording: Option<&Path>, style: &Style) -> String {
-    page(summary, recording.as_slice(), &[], style)
+    let decided = summary.acts.values().any(|lines| *lines > 0);
+    let audit = recording.filter(|_| decided).and_then(|path| Recording::open(path).ok()?.audit(0).ok());
+    page(summary, &audit.unwrap_or_default(), recording.as_slice(), &[], style)
 }
 
 /// The same for a report, with what its reader should know.
 pub fn report(run: &Run, style: &Style) -> String {
     let recordings: Vec<&Path> = run.sources.iter().map(|source| source.path.as_path()).collect();
-    page(&run.summary, &recordings, &run.notes, style)
+    page(&run.summary, &run.audit, &recordings, &run.notes, style)
 }
 
-fn page(summary: &RunSummary, recordings: &[&Path], notes: &[String], style: &Style) -> String {
+fn page(
+    summary: &RunSummary,
+    audit: &[AuditEvent],
+    recordings: &[&Path],
+    notes: &[String],
+    style: &Style,
+) -> String {
     let mut page = Page { style, text: String::new() };
     head::write(summary, &mut page);
     ledger::write(summary, &mut page);
+    tuning::write(summary, audit, &mut page);
     others::write(summary, &mut page);
     files::write(summary, &mut page);
     head::write_more(summary, &mut page);

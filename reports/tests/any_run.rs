@@ -131,7 +131,7 @@ fn any_run() -> impl Strategy<Value = RunSummary> {
                     waits: *number,
                 };
                 let (name, host, sentence, command, exit_code, number) = texts;
-                RunSummary {
+                let mut summary = RunSummary {
                     job: JobFacts {
                         name,
                         command,
@@ -159,7 +159,13 @@ fn any_run() -> impl Strategy<Value = RunSummary> {
                     probes: waits.iter().map(probe).collect(),
                     files: waits.iter().map(file).collect(),
                     mounts: waits.iter().map(mount).collect(),
-                }
+                    ..RunSummary::default()
+                };
+                let mut names = waits.iter().cycle().map(|(name, ..)| name.clone());
+                let figure = summary.disagreement_share.unwrap_or(0.3);
+                let mut name = || names.next().unwrap_or_default();
+                support::tuning::of_summary(&mut summary, &mut name, number, figure);
+                summary
             },
         )
 }
@@ -211,8 +217,12 @@ proptest! {
             pid: Some(run.job.pid),
         };
         check(&list::table(&[row], run.overhead.wall_ns, &style), &style)?;
+        let mut told = Run::of_summary(run);
+        let (name, number) = (told.summary.job.name.clone(), told.summary.overhead.records);
+        support::tuning::put(&mut told, &mut || name.clone(), number, 0.1);
+        check(&text::report(&told, &style), &style)?;
         let mut bytes = Vec::new();
-        json::write(&Run::of_summary(run), &mut bytes).unwrap();
+        json::write(&told, &mut bytes).unwrap();
         prop_assert!(serde_json::from_slice::<serde_json::Value>(&bytes).is_ok());
     }
 }

@@ -57,6 +57,24 @@ fn a_change_is_found_and_measured() {
 }
 
 #[test]
+fn knobs_that_were_set_differently_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let shape = Shape { seconds: 180, ranks: 2, ..Shape::default() };
+    let path = record(&dir.path().join("tuned.stall"), &Shape { tuned: true, ..shape });
+    let tuned = Run::open(&[path]).unwrap();
+    let mut before = tuned.clone();
+    before.audit.clear();
+    before.summary.knobs.iter_mut().for_each(|knob| knob.value = knob.initial);
+    let diff = diff::compare(&before, &tuned).unwrap();
+    Schema::of_diffs().check(&serde_json::from_str(&diff::json(&diff, &[])).unwrap()).unwrap();
+    let text = diff::text(&diff, &stallscope_reports::Style { width: 120, ..PLAIN });
+    assert!(text.contains("prefetch was 4 in A and 8 in B, in 2 places"), "{text}");
+    assert!(text.contains("workers was 2 in A and 4 in B\n"), "{text}");
+    assert!(text.contains("B: its knobs were turned 4 times while it ran"), "{text}");
+    assert!(diff::compare(&tuned, &tuned).unwrap().knobs.is_empty());
+}
+
+#[test]
 fn runs_of_the_same_job_do_not_differ() {
     let dir = tempfile::tempdir().unwrap();
     let a = Shape { seconds: 400, ranks: 2, ..Shape::default() };

@@ -53,7 +53,19 @@ fn json_is_as_its_schema_says() {
     let (_folder, run) = two_host_run();
     let document = as_json(&run);
     schema.check(&document).unwrap();
-    for list in ["recordings", "slow_steps", "rollups", "step_walls", "checkpoints", "files", "probes"] {
+    for list in [
+        "recordings",
+        "slow_steps",
+        "rollups",
+        "step_walls",
+        "checkpoints",
+        "files",
+        "probes",
+        "knobs",
+        "rates",
+        "advice",
+        "audit",
+    ] {
         assert!(!document[list].as_array().unwrap().is_empty(), "nothing of {list} was looked at");
     }
     schema.check(&as_json(&Run::of_summary(RunSummary::default()))).unwrap();
@@ -125,6 +137,32 @@ fn markdown_reads_well() {
     let mut run = Run::of_summary(support::fetch_bound());
     run.notes.push("the clocks of resnet.stall were never read: its times are a guess".into());
     insta::assert_snapshot!(as_markdown(&run));
+}
+
+#[test]
+fn a_tuned_run_reads_well_as_markdown() {
+    let mut run = Run::of_summary(support::tuned());
+    run.audit = madeup::tuning::audit(run.summary.job.started_wall_ns);
+    insta::assert_snapshot!(as_markdown(&run));
+}
+
+#[test]
+fn the_audit_of_several_hosts_is_in_the_order_of_time_and_no_decision_is_two() {
+    let (_folder, run) = two_host_run();
+    assert!(run.audit.is_sorted_by_key(|event| event.time_ns));
+    assert!(run.audit.iter().zip(0..).all(|(event, line)| event.line == line));
+    let ranks = |decision: u64| {
+        let of_it = run.audit.iter().filter(move |event| event.decision == decision);
+        of_it.filter_map(|event| event.rank).collect::<std::collections::BTreeSet<u32>>()
+    };
+    assert!(run.audit.iter().all(|event| ranks(event.decision).len() <= 1));
+    let turned: std::collections::BTreeSet<u32> = run.audit.iter().filter_map(|event| event.rank).collect();
+    assert_eq!(turned, [0, 2].into());
+    let knobs: Vec<u32> = run.summary.knobs.iter().map(|knob| knob.rank).collect();
+    assert_eq!(knobs, [0, 0, 1, 1, 2, 2, 3, 3]);
+    let document = as_json(&run);
+    let begun_ns = run.summary.job.started_wall_ns;
+    assert_eq!(document["audit"][0]["time_wall_ns"], begun_ns + 600_000_000);
 }
 
 #[test]
@@ -200,6 +238,7 @@ fn hostile_run() -> impl Strategy<Value = Run> {
         summary.ranks.push(second);
         let mut run = Run::of_summary(summary);
         run.notes = vec![name()];
+        support::tuning::put(&mut run, &mut name, number, share);
         run
     })
 }
@@ -321,6 +360,13 @@ fn redacted_reports_tell_nothing_in_any_format() {
     summary.kernel = EvidenceState::Missing("qzuser may not read /run/qzfolder".into());
     summary.probes[0] = Probe { name: "x".into(), on: false, reason: "qzhost1: /sys/qzdata".into() };
     summary.ranks[0].facts.unavailable = vec!["no hook in /home/qzuser/lib.py".into()];
+    summary.knobs[0].set_by = "qzuser".into();
+    summary.knobs[0].reason = "qzuser asked on qzhost1".into();
+    summary.advice[0].why = "/mnt/qzdata is slow".into();
+    summary.rates[0].unknown = vec!["how fast /mnt/qzdata is".into()];
+    run.audit[0].by = "qzuser".into();
+    run.audit[0].saw = "qzuser on qzhost2".into();
+    run.audit[0].why = "as qzuser wanted in /home/qzuser".into();
     run.notes.push("qzscript.stall of qzhost2 is odd".into());
     run.redact();
     let mut written = as_markdown(&run) + &as_json(&run).to_string();

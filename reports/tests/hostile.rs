@@ -23,7 +23,7 @@ fn whole() -> &'static [Vec<u8>; 2] {
     })
 }
 
-const COLUMNS: [(&str, &[&str]); 6] = [
+const COLUMNS: [(&str, &[&str]); 7] = [
     (
         "step",
         &[
@@ -57,6 +57,10 @@ const COLUMNS: [(&str, &[&str]); 6] = [
     ("step_detail", &["rank", "loader", "idx", "start_ns", "end_ns"]),
     ("checkpoint", &["rank", "start_ns", "end_ns", "bytes"]),
     ("worker_period", &["start_ns", "rank", "loader", "worker", "pid", "wall_ns", "fetch_ns", "idle_ns"]),
+    (
+        "audit",
+        &["time_ns", "decision", "rank", "loader", "from_value", "to_value", "predicted", "measured_low"],
+    ),
     ("clock_anchor", &["monotonic_ns", "boottime_ns", "wall_ns"]),
 ];
 

@@ -80,6 +80,17 @@ fn figures_are_those_of_the_summary() {
 }
 
 #[test]
+fn knobs_and_decisions_are_told() {
+    let run = support::tuned();
+    let samples = samples(&render(&run));
+    let labels = ["rank=\"0\"", "loader=\"0\"", "knob=\"workers\"", "unit=\"workers\""];
+    assert_eq!(sum(&samples, "stallscope_knob_value", &labels), 4.0);
+    assert_eq!(sum(&samples, "stallscope_decisions_total", &["act=\"undo\""]), 1.0);
+    let lines: u64 = run.acts.values().sum();
+    assert_eq!(sum(&samples, "stallscope_decisions_total", &["job=\"resnet\""]), lines as f64);
+}
+
+#[test]
 fn two_trainers_of_one_number_and_two_loaders_are_one_sample() {
     let mut run = support::straggler(4);
     let mut twin = run.ranks[0].clone();

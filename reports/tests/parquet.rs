@@ -91,7 +91,7 @@ fn as_field(value: &Value<'_>) -> Field {
         Value::Empty => Field::Null,
         Value::Count(count) => Field::Long(i64::try_from(*count).unwrap_or(i64::MAX)),
         Value::Code(code) => Field::Long(*code),
-        Value::Share(share) => Field::Double(*share),
+        Value::Real(number) => Field::Double(*number),
         Value::Flag(flag) => Field::Bool(*flag),
         Value::Text(text) => Field::Str(text.to_string()),
     }

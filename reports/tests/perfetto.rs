@@ -110,6 +110,33 @@ fn steps_kept_in_full_have_their_causes_in_order_and_their_tasks() {
 }
 
 #[test]
+fn decisions_are_marks_and_knobs_are_counters() {
+    let (_dir, run) = made_run("tuned.stall", &Shape { seconds: 170, tuned: true, ..Shape::default() });
+    let shown = show(&trace_of(&run));
+    let audit = &shown.slices["resnet/audit"];
+    assert_eq!(audit.len(), run.audit.len());
+    for (slice, event) in audit.iter().zip(&run.audit) {
+        assert_eq!((slice.start_ns, slice.facts["decision"]), (event.time_ns, event.decision));
+    }
+    let names: Vec<&str> = audit.iter().map(|slice| slice.name.as_str()).collect();
+    assert_eq!(
+        names[..5],
+        [
+            "mode",
+            "hold",
+            "rank 0: request workers 2 → 4",
+            "rank 0: applied workers 2 → 4",
+            "rank 0: request workers 4 → 2"
+        ]
+    );
+    let values = |knob: &str| -> Vec<f64> {
+        shown.values[&format!("resnet/rank 0 on node1/{knob}")].iter().map(|(_, value)| *value).collect()
+    };
+    assert_eq!(values("workers"), [2.0, 4.0, 4.0, 2.0, 4.0, 4.0, 6.0, 4.0]);
+    assert_eq!(values("prefetch"), [4.0, 16.0, 16.0, 4.0, 8.0, 8.0, 8.0]);
+}
+
+#[test]
 fn checkpoints_counters_and_clocks_are_there() {
     let (_dir, run) = made_run("whole.stall", &Shape { seconds: 100, ..Shape::default() });
     let shown = show(&trace_of(&run));

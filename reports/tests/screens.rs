@@ -2,8 +2,9 @@
 
 mod support;
 
+use madeup::{Shape, record};
 use stallscope_model::RunSummary;
-use stallscope_reports::{Style, text};
+use stallscope_reports::{Run, Style, text};
 use std::path::Path;
 use support::PLAIN;
 
@@ -14,6 +15,26 @@ fn screen(summary: &RunSummary, style: &Style) -> String {
 #[test]
 fn fetch_bound() {
     insta::assert_snapshot!(screen(&support::fetch_bound(), &PLAIN));
+}
+
+#[test]
+fn tuned() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut run = Run::of_summary(support::tuned());
+    run.audit = madeup::tuning::audit(0);
+    insta::assert_snapshot!(text::report(&run, &PLAIN));
+    // What a run ends with has its audit from the recording.
+    let shape = Shape { seconds: 130, tuned: true, ..Shape::default() };
+    let path = record(&folder.path().join("tuned.stall"), &shape);
+    let said = "workers 2 → 4 kept, +29% (+25% to +33%), expected +31%";
+    assert!(text::screen(&support::tuned(), Some(&path), &Style { width: 120, ..PLAIN }).contains(said));
+}
+
+#[test]
+fn advice() {
+    let mut summary = support::tuned();
+    (summary.tune, summary.acts) = (None, [].into());
+    insta::assert_snapshot!(screen(&summary, &Style { unicode: false, ..PLAIN }));
 }
 
 #[test]

@@ -12,10 +12,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What is to be done beyond drawing again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Redraw,
     Quit,
+    /// Turn knobs of the job with this recording; the answer comes as [`Update::Said`].
+    Turn {
+        recording: PathBuf,
+        wishes: String,
+    },
 }
 
 /// A line that is being typed.
@@ -47,11 +52,13 @@ pub(crate) struct App {
     pub rank_at: Option<u32>,
     /// Rank and start of a step.
     pub step_at: Option<(u32, u64)>,
+    /// Line of the audit; `None`: the newest.
+    pub audit_at: Option<u64>,
     pub line_at: [usize; View::ALL.len()],
     /// Lines that fit on the screen.
     pub page: usize,
     /// The worst step is to be gone to as soon as steps are there.
-    seek_worst: bool,
+    pub(crate) seek_worst: bool,
 }
 
 impl App {
@@ -112,6 +119,7 @@ impl App {
             Update::Lost { recording, reason } if Some(&recording) == self.recording.as_ref() => {
                 self.lost = Some(reason);
             }
+            Update::Said(sentence) => self.message = Some(sentence),
             // Of a recording that was left meanwhile.
             Update::Run(_) | Update::Lost { .. } => {}
         }
@@ -158,7 +166,12 @@ impl App {
                             self.message = Some(format!("there is no command {text}; ? shows them all"));
                             return Some(Action::Redraw);
                         };
-                        return Some(self.execute(entry.command));
+                        return Some(
+                            match command::wishes(&text).filter(|_| entry.command == Command::Set) {
+                                Some(wishes) if !wishes.is_empty() => self.set(wishes),
+                                _ => self.execute(entry.command),
+                            },
+                        );
                     }
                     Key::Down | Key::Tab => (picked + 1).min(last),
                     Key::Up | Key::BackTab => picked.saturating_sub(1),
@@ -202,6 +215,7 @@ impl App {
             Command::Open => self.open(),
             Command::Back => self.back(),
             Command::Filter => self.prompt = Some(Prompt::Filter { before: self.filter().to_owned() }),
+            Command::Set => self.prompt = Some(Prompt::Palette { text: "set ".to_owned(), picked: 0 }),
             Command::Palette => self.prompt = Some(Prompt::Palette { text: String::new(), picked: 0 }),
             Command::Sort => self.sort(),
             Command::Reverse => self.sorts[self.view as usize].reversed ^= true,
@@ -238,6 +252,22 @@ impl App {
         Action::Redraw
     }
 
+    /// Asks for other values of knobs.
+    fn set(&mut self, wishes: &str) -> Action {
+        let running = self.shown().is_some_and(|run| run.state == JobState::Running);
+        match self.recording.clone().filter(|_| running) {
+            Some(recording) => {
+                self.message = Some(format!("asked for {wishes}"));
+                Action::Turn { recording, wishes: wishes.to_owned() }
+            }
+            None => {
+                let why = "only a running job's knobs can be turned: 1 shows all jobs, Enter opens one";
+                self.message = Some(why.to_owned());
+                Action::Redraw
+            }
+        }
+    }
+
     fn go(&mut self, view: View) {
         // Nobody wants an empty view of a job when there is a cursor on one.
         if !matches!(view, View::Jobs | View::Help) && self.recording.is_none() {
@@ -251,7 +281,7 @@ impl App {
     }
 
     /// Looks at the job that the cursor is on.
-    fn choose(&mut self) {
+    pub(crate) fn choose(&mut self) {
         let Some(job) = rows::jobs(self).get(rows::job_place(self)).map(|job| job.recording.clone()) else {
             return;
         };
@@ -262,6 +292,7 @@ impl App {
             self.time = Time::default();
             self.rank_at = None;
             self.step_at = None;
+            self.audit_at = None;
         }
     }
 
@@ -286,29 +317,14 @@ impl App {
                     self.execute(entry.command);
                 }
             }
-            View::Step | View::Knobs | View::Audit | View::Health => {}
-        }
-    }
-
-    /// Goes to when the cause of a finding took most time.
-    fn open_diagnosis(&mut self) {
-        let place = self.line_at[View::Diagnoses as usize];
-        let Some(diagnosis) = rows::diagnoses(self).get(place).copied().cloned() else { return };
-        let moment = diagnosis.cause.and_then(|cause| {
-            let window = &self.shown()?.window;
-            let most = window.bins.iter().enumerate().max_by_key(|(_, bin)| bin.causes[cause])?;
-            let (place, bin) = most;
-            (bin.causes[cause] > 0).then(|| window.from_ns + window.bin_ns * place as u64 + window.bin_ns / 2)
-        });
-        match moment {
-            Some(at_ns) => {
-                self.time.look_at(at_ns, self.extent());
-                self.view = View::Job;
-                self.message = Some(format!("here {} cost most of the time shown before", diagnosis.name));
+            View::Knobs => {
+                let knob =
+                    rows::knobs(self).get(self.line_at[View::Knobs as usize]).map(|knob| knob.name.clone());
+                self.filters[View::Audit as usize] = knob.unwrap_or_default();
+                self.view = View::Audit;
             }
-            None => {
-                self.message = Some(format!("{} has no moment of its own in the time shown", diagnosis.name))
-            }
+            View::Audit => self.open_decision(),
+            View::Step | View::Health => {}
         }
     }
 
@@ -334,40 +350,6 @@ impl App {
         let sort = &mut self.sorts[self.view as usize];
         *sort = Sort { column: (sort.column + 1) % columns.len(), reversed: false };
         self.message = Some(format!("by {}", columns[sort.column]));
-    }
-
-    fn worst(&mut self) {
-        if self.recording.is_none() {
-            self.choose();
-        }
-        self.view = View::Step;
-        self.filters[View::Step as usize].clear();
-        let Some(run) = self.shown() else {
-            self.seek_worst = self.recording.is_some();
-            return;
-        };
-        let extent = self.extent();
-        let (first, longest) = match &run.steps {
-            None => {
-                self.seek_worst = true;
-                return;
-            }
-            Some(steps) => (steps.first().map(|step| (step.rank, step.start_ns, step.end_ns)), run.worst),
-        };
-        match (first, longest) {
-            (Some((rank, start_ns, end_ns)), _) => {
-                self.step_at = Some((rank, start_ns));
-                self.time.look_at(end_ns, extent);
-            }
-            (None, Some((at_ns, took_ns))) => {
-                self.time.look_at(at_ns, extent);
-                let took = stallscope_look::units::duration(took_ns);
-                self.message = Some(format!(
-                    "the longest step took {took} and ended about here; it was not kept in full"
-                ));
-            }
-            (None, None) => self.message = Some("there is no step yet".into()),
-        }
     }
 }
 

@@ -37,6 +37,7 @@ pub(crate) enum Command {
     ZoomOut,
     Slower,
     Faster,
+    Set,
     Palette,
     Quit,
 }
@@ -79,7 +80,7 @@ pub(crate) const COMMANDS: &[Entry] = {
             Command::Open,
             "open",
             &[Enter],
-            "the job, the slowest step of a rank, when a finding cost most",
+            "the job, a rank's slowest step, when a finding cost most, when it was decided",
         ),
         entry(Command::Back, "back", &[Esc, Backspace], "back; ends a filter"),
         entry(Command::Filter, "filter", &[Char('/'), Function(4)], "only lines that contain a text"),
@@ -102,10 +103,16 @@ pub(crate) const COMMANDS: &[Entry] = {
         entry(Command::ZoomOut, "zoom-out", &[Char('-')], "more time"),
         entry(Command::Slower, "slower", &[Char('<')], "replay at half the speed"),
         entry(Command::Faster, "faster", &[Char('>')], "replay at twice the speed"),
+        entry(Command::Set, "set", &[Char('t')], "turn knobs of a running job: set workers=6 [--rank N]"),
         entry(Command::Palette, "palette", &[Char(':')], "type any of these commands"),
         entry(Command::Quit, "quit", &[Char('q'), Function(10), Ctrl('c')], "leave; the job runs on"),
     ]
 };
+
+/// What follows "set " in the palette, as `stallscope knobs JOB set` takes it.
+pub(crate) fn wishes(text: &str) -> Option<&str> {
+    text.trim_start().strip_prefix("set ").map(str::trim)
+}
 
 /// What a key means.
 pub(crate) fn of_key(key: Key) -> Option<Command> {
@@ -115,7 +122,9 @@ pub(crate) fn of_key(key: Key) -> Option<Command> {
 /// Commands that a person who has typed `text` may mean: those that begin so, then those that contain it.
 pub(crate) fn matching(text: &str) -> Vec<&'static Entry> {
     let text = text.trim().to_lowercase();
-    let begins = |entry: &&Entry| entry.name.starts_with(&text);
+    // What is to be set follows the command's name.
+    let is_set = |entry: &Entry| entry.command == Command::Set && wishes(&text).is_some();
+    let begins = |entry: &&Entry| entry.name.starts_with(&text) || is_set(entry);
     let contains =
         |entry: &&Entry| !begins(entry) && (entry.name.contains(&text) || entry.help.contains(&text));
     COMMANDS.iter().filter(begins).chain(COMMANDS.iter().filter(contains)).collect()
@@ -149,5 +158,7 @@ mod tests {
         assert_eq!(matching(" Zoom")[0].command, Command::ZoomIn);
         assert_eq!(matching("").len(), COMMANDS.len());
         assert!(matching("no such thing").is_empty());
+        let set: Vec<Command> = matching("set workers=4").iter().map(|entry| entry.command).collect();
+        assert_eq!((set, wishes(" set workers=4 ")), (vec![Command::Set], Some("workers=4")));
     }
 }

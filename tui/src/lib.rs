@@ -6,6 +6,7 @@
 
 mod app;
 mod command;
+mod jump;
 mod key;
 mod read;
 mod render;
@@ -22,7 +23,7 @@ mod view;
 pub use read::Places;
 pub use snapshot::Place;
 pub use theme::{Colours, Theme};
-pub use ui::{Ended, Error, show};
+pub use ui::{Ended, Error, Turn, show};
 
 #[cfg(test)]
 mod tests;

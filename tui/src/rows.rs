@@ -4,7 +4,7 @@ use crate::app::{App, View};
 use crate::command::{COMMANDS, Entry};
 use crate::series::Sum;
 use crate::snapshot::{JobRow, JobState, stall_share};
-use stallscope_model::{Cause, Causes, Diagnosis, StepDetail};
+use stallscope_model::{AuditEvent, Cause, Causes, Diagnosis, Knob, StepDetail};
 use std::cmp::Reverse;
 
 /// What each view can be sorted by, the order it begins with first.
@@ -142,6 +142,42 @@ pub(crate) fn diagnoses(app: &App) -> Vec<&Diagnosis> {
         .collect()
 }
 
+pub(crate) fn knobs(app: &App) -> Vec<&Knob> {
+    let filter = &app.filters[View::Knobs as usize];
+    let Some(run) = app.shown() else { return Vec::new() };
+    run.summary
+        .knobs
+        .iter()
+        .filter(|knob| {
+            contains(&knob.name, filter)
+                || contains(&format!("rank {}", knob.rank), filter)
+                || contains(knob.state.name(), filter)
+                || contains(&knob.set_by, filter)
+        })
+        .collect()
+}
+
+/// The audit up to the moment that is shown.
+pub(crate) fn told(app: &App) -> &[AuditEvent] {
+    let Some(run) = app.shown() else { return &[] };
+    let upto_ns = app.time.at_ns.unwrap_or(u64::MAX);
+    // Lines are written as they come, and so are in order.
+    &run.audit[..run.audit.partition_point(|event| event.time_ns <= upto_ns)]
+}
+
+pub(crate) fn audit(app: &App) -> Vec<&AuditEvent> {
+    let filter = &app.filters[View::Audit as usize];
+    told(app)
+        .iter()
+        .filter(|event| {
+            [event.act.name(), &event.knob, &event.by, &event.why, &event.saw]
+                .into_iter()
+                .any(|text| contains(text, filter))
+                || event.rank.is_some_and(|rank| contains(&format!("rank {rank}"), filter))
+        })
+        .collect()
+}
+
 pub(crate) fn commands(app: &App) -> Vec<&'static Entry> {
     let filter = &app.filters[View::Help as usize];
     COMMANDS
@@ -179,6 +215,13 @@ pub(crate) fn step_place(app: &App) -> usize {
     steps(app).iter().position(|step| Some((step.rank, step.start_ns)) == app.step_at).unwrap_or(0)
 }
 
+/// The cursor's place in the audit: at the newest line, unless another was chosen.
+pub(crate) fn audit_place(app: &App) -> usize {
+    let rows = audit(app);
+    let chosen = app.audit_at.and_then(|line| rows.iter().position(|event| event.line == line));
+    chosen.unwrap_or(rows.len().saturating_sub(1))
+}
+
 /// Puts the cursor of the view elsewhere.
 pub(crate) fn go(app: &mut App, to: impl Fn(usize) -> usize) {
     let within = |place: usize, len: usize| to(place).min(len.saturating_sub(1));
@@ -198,10 +241,15 @@ pub(crate) fn go(app: &mut App, to: impl Fn(usize) -> usize) {
         }
         View::Diagnoses => app.line_at[View::Diagnoses as usize] = within(line(app), diagnoses(app).len()),
         View::Help => app.line_at[View::Help as usize] = within(line(app), commands(app).len()),
-        // As far as there are lines, which is known when they are drawn.
-        View::Health | View::Knobs | View::Audit => {
-            app.line_at[app.view as usize] = to(line(app)).min(10_000);
+        View::Knobs => app.line_at[View::Knobs as usize] = within(line(app), knobs(app).len()),
+        View::Audit => {
+            let rows = audit(app);
+            let place = within(audit_place(app), rows.len());
+            // The newest goes on being the newest.
+            app.audit_at = rows.get(place).filter(|_| place + 1 < rows.len()).map(|event| event.line);
         }
+        // As far as there are lines, which is known when they are drawn.
+        View::Health => app.line_at[View::Health as usize] = to(line(app)).min(10_000),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the reader tells the terminal: whole, unchanging states.
 
 use crate::series::Window;
-use stallscope_model::{Causes, CheckpointEvent, RunSummary, StepDetail, WorkerPeriod};
+use stallscope_model::{AuditEvent, Causes, CheckpointEvent, RunSummary, StepDetail, WorkerPeriod};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,6 +11,8 @@ pub(crate) enum Update {
     /// All jobs, in no order.
     Jobs(Arc<Vec<JobRow>>),
     Run(Arc<RunView>),
+    /// What came of something that was asked for.
+    Said(String),
     /// The recording at this path cannot be read (any more), in a sentence.
     Lost {
         recording: PathBuf,
@@ -117,6 +119,8 @@ pub(crate) struct RunView {
     pub workers: Vec<WorkerPeriod>,
     /// All of them.
     pub checkpoints: Arc<Vec<CheckpointEvent>>,
+    /// The newest lines, oldest first.
+    pub audit: Arc<Vec<AuditEvent>>,
     /// All steps kept in full, slowest first; `None` while they were not asked for.
     pub steps: Option<Arc<Vec<StepDetail>>>,
     /// When the longest training step that roll-ups know ended, and how long it took.

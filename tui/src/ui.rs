@@ -11,7 +11,8 @@ use crate::theme::Theme;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -65,11 +66,20 @@ enum Event {
     Gone,
 }
 
+/// Turns knobs of the job with this recording, by words such as "workers=6 --rank 2"; what came of it, in a sentence.
+/// May block for seconds.
+pub type Turn = Arc<dyn Fn(&Path, &str) -> String + Send + Sync>;
+
 /// Shows all jobs, or the recording of one, until the person at the terminal has seen enough.
 ///
 /// # Errors
 /// The terminal cannot be used.
-pub fn show(recording: Option<PathBuf>, places: Box<dyn Places>, theme: Theme) -> Result<Ended, Error> {
+pub fn show(
+    recording: Option<PathBuf>,
+    places: Box<dyn Places>,
+    turn: Turn,
+    theme: Theme,
+) -> Result<Ended, Error> {
     let (tell, events) = mpsc::channel();
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGQUIT])?;
     let signal_tell = tell.clone();
@@ -80,7 +90,8 @@ pub fn show(recording: Option<PathBuf>, places: Box<dyn Places>, theme: Theme) -
     // The reader's end is told by its own event.
     let _ = asks.send(asked.clone());
     let mut screen = Screen::take()?;
-    thread::spawn(move || input(&tell));
+    let input_tell = tell.clone();
+    thread::spawn(move || input(&input_tell));
 
     let mut hits = Hits::default();
     let mut dirty = true;
@@ -99,11 +110,17 @@ pub fn show(recording: Option<PathBuf>, places: Box<dyn Places>, theme: Theme) -
                 Event::Signal(signal) => return Ok(Ended::BySignal(signal)),
                 Event::Gone => return Err(Error::Fault),
                 Event::Update(update) => app.on_update(update),
-                Event::Told(told) => {
-                    if on_told(&mut app, told, &hits) == Some(Action::Quit) {
-                        return Ok(Ended::ByUser);
+                Event::Told(told) => match on_told(&mut app, told, &hits) {
+                    Some(Action::Quit) => return Ok(Ended::ByUser),
+                    Some(Action::Turn { recording, wishes }) => {
+                        let (turn, tell) = (turn.clone(), tell.clone());
+                        // Whoever has left by then needs no answer.
+                        thread::spawn(move || {
+                            tell.send(Event::Update(Update::Said(turn(&recording, &wishes))))
+                        });
                     }
-                }
+                    Some(Action::Redraw) | None => {}
+                },
             }
             next = events.try_recv().ok();
         }
@@ -124,7 +141,7 @@ pub fn show(recording: Option<PathBuf>, places: Box<dyn Places>, theme: Theme) -
 /// What the last frame has found out.
 fn settle(app: &mut App, hits: &Hits) {
     app.page = hits.page.max(1);
-    if matches!(app.view, View::Health | View::Knobs | View::Audit) {
+    if app.view == View::Health {
         let line = &mut app.line_at[app.view as usize];
         *line = (*line).min(hits.last_line);
     }
@@ -168,6 +185,7 @@ pub(crate) fn click(app: &mut App, column: u16, line: u16, hits: &Hits) -> Actio
             View::Jobs => rows::job_place(app),
             View::Job => rows::rank_place(app),
             View::Step => rows::step_place(app),
+            View::Audit => rows::audit_place(app),
             _ => app.line_at[app.view as usize],
         };
         if at == *place && app.view != View::Help {

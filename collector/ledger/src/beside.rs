@@ -1,9 +1,10 @@
-//! What the ledger gives beside steps and sums: the slowest steps in full, checkpoints, and workers over time.
+//! What the ledger gives beside steps and sums: the slowest steps in full, checkpoints, workers over time, and how
+//! single batches were made.
 
 use crate::ledger::Ledger;
 use crate::process::ProcessKind;
 use crate::rank::owner;
-use stallscope_model::{CheckpointEvent, StepDetail, WorkerPeriod};
+use stallscope_model::{BatchService, CheckpointEvent, StepDetail, WorkerPeriod};
 
 /// Periods of workers that are gone, and that nobody took yet.
 const MAX_LAST_PERIODS: usize = 16_384;
@@ -25,6 +26,11 @@ impl Ledger {
             told.extend(rank.calls.events.drain(..).map(|event| CheckpointEvent { rank: number, ..event }));
         }
         told
+    }
+
+    /// How batches were made that became known since the last call: a sample, at most 20 a rank and second.
+    pub fn services(&mut self) -> Vec<BatchService> {
+        self.services.take(&self.processes, self.now_ns)
     }
 
     /// What workers did since the last call: to be added to what was told of the same periods before.

@@ -55,7 +55,8 @@ impl Calls {
             }
             !within
         });
-        let asynchronous = record.id == Saver::DcpAsyncSave as u32;
+        let asynchronous =
+            [Saver::DcpAsyncSave, Saver::Stallscope].iter().any(|saver| record.id == *saver as u32);
         let counted = if asynchronous { !background && record.b == 0 } else { true };
         let saved = Saved { start_ns, end_ns, background, counted, bytes: if counted { bytes } else { 0 } };
         let span_ns = end_ns - start_ns;
@@ -90,7 +91,8 @@ impl Calls {
             saver: saver(record.id).to_owned(),
             cause: if record.b == 0 { Cause::Snapshot } else { Cause::Persist },
             background: saved.background,
-            bytes: saved.bytes,
+            // What was written in the background, too, though it counts once.
+            bytes: if saved.counted { saved.bytes } else { record.c },
         });
         if self.events.len() > MAX_EVENTS {
             self.events.pop_front();
@@ -130,6 +132,7 @@ fn saver(id: u32) -> &'static str {
         _ if is(Saver::DcpSave) => "dcp.save",
         _ if is(Saver::DcpAsyncSave) => "dcp.async_save",
         _ if is(Saver::Safetensors) => "safetensors",
+        _ if is(Saver::Stallscope) => "stallscope",
         _ => "other",
     }
 }

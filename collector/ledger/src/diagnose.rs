@@ -73,7 +73,7 @@ fn in_process(figures: &Figures<'_>) -> bool {
 
 fn worker_setting(figures: &Figures<'_>) -> String {
     let most = loaders(figures).map(|loader| loader.workers).max();
-    most.map_or("num_workers".to_owned(), |workers| format!("num_workers (now {workers})"))
+    most.map_or("num_workers".to_owned(), |workers| format!("num_workers (the script has {workers})"))
 }
 
 fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {

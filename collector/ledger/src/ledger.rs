@@ -4,6 +4,7 @@ use crate::kernel_steps::KernelSteps;
 use crate::process::{Process, ProcessFacts, ProcessKind};
 use crate::rank::{Processes, Rank, owner};
 use crate::ranks::Job;
+use crate::services::Services;
 use crate::steps::Phases;
 use crate::summary::{Summary, summarise};
 use crate::timeline::Pushed;
@@ -45,6 +46,9 @@ pub struct Ledger {
     pub(crate) kernel_seen: bool,
     /// Of workers that are gone, until they are taken.
     pub(crate) last_periods: Vec<WorkerPeriod>,
+    pub(crate) services: Services,
+    /// Of the last [`Ledger::advance`].
+    pub(crate) now_ns: u64,
     kernel_steps: KernelSteps,
     out: VecDeque<StepLedger>,
 }
@@ -60,6 +64,8 @@ impl Ledger {
             lost: Lost::default(),
             kernel_seen: false,
             last_periods: Vec::new(),
+            services: Services::default(),
+            now_ns: 0,
             kernel_steps: KernelSteps::default(),
             out: VecDeque::new(),
         }
@@ -200,7 +206,11 @@ impl Ledger {
         match kind {
             lane::Kind::Clock => process.shim.clock(record, worker),
             lane::Kind::Sample => process.shim.sample(record),
-            lane::Kind::Batch => process.shim.batch(record),
+            lane::Kind::Batch => {
+                process.shim.batch(record);
+                let samples = u32::try_from(process.shim.last_samples).unwrap_or(u32::MAX);
+                self.services.batch(pid, record, samples, self.ranks.len());
+            }
             lane::Kind::Bye => self.gone(pid, record.time_ns),
             lane::Kind::Wait => self.handover(Handover::of_wait(pid, record)),
             lane::Kind::IterStart => {
@@ -249,6 +259,8 @@ impl Ledger {
     pub fn advance(&mut self, now_ns: u64) -> Vec<StepLedger> {
         self.close(now_ns);
         self.job.settle(now_ns, self.config.rank_patience_ns);
+        self.services.advance(&self.processes, &self.ranks, &self.config, now_ns);
+        self.now_ns = now_ns;
         self.forget(now_ns);
         self.out.drain(..).collect()
     }
@@ -258,6 +270,8 @@ impl Ledger {
         self.close(u64::MAX);
         self.ranks.keys().for_each(|pid| self.job.end(*pid));
         self.job.settle(u64::MAX, 0);
+        self.services.advance(&self.processes, &self.ranks, &self.config, u64::MAX);
+        self.now_ns = u64::MAX;
         self.forget(now_ns);
         self.out.drain(..).collect()
     }
@@ -368,9 +382,10 @@ impl Ledger {
     fn forget(&mut self, now_ns: u64) {
         let live = self.ranks.values().filter(|rank| !rank.ended || !rank.pending.is_empty());
         let horizon_ns = live.map(Rank::horizon_ns).min().unwrap_or_else(|| now_ns.saturating_sub(KEPT_NS));
-        for process in self.processes.values_mut() {
-            process.kernel.forget_before(horizon_ns);
-            process.shim.forget_before(horizon_ns);
+        for (pid, process) in &mut self.processes {
+            let from_ns = self.services.needs_from_ns(*pid, process, horizon_ns);
+            process.kernel.forget_before(from_ns);
+            process.shim.forget_before(from_ns);
         }
         let gone = |process: &Process| process.exited_ns.is_some_and(|exited_ns| exited_ns < horizon_ns);
         let gone: Vec<u32> = self

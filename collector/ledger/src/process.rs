@@ -2,10 +2,14 @@
 
 use crate::attribute::{View, asleep, blocked_in_fetch};
 use crate::shim::Shim;
-use crate::timeline::{Activity, Pushed, Stretch, Timeline};
+use crate::timeline::{Activity, Pushed, Stretch, Timeline, scale};
 use stallscope_abi::kernel::{Slice, TaskSlot};
 use stallscope_model::{WorkerLoad, WorkerPeriod};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+
+/// How far apart it is remembered how much was read, and how often.
+const MARK_NS: u64 = 4_000_000;
+const MAX_MARKS: usize = 512;
 
 /// What a process is to the job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +49,8 @@ pub(crate) struct Process {
     pub(crate) kernel: Timeline,
     pub(crate) shim: Shim,
     read_bytes: u64,
+    /// `read_bytes` as of some moments of late.
+    read_marks: VecDeque<(u64, u64)>,
     /// What was counted up to the last [`Process::take_periods`].
     taken: WorkerLoad,
     pub(crate) last_seen_ns: u64,
@@ -53,8 +59,32 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn slice(&mut self, slice: &Slice) -> Option<Pushed> {
+        if self.read_marks.back().is_none_or(|(at_ns, _)| slice.start_ns >= at_ns.saturating_add(MARK_NS)) {
+            self.read_marks.push_back((slice.start_ns, self.read_bytes));
+            if self.read_marks.len() > MAX_MARKS {
+                self.read_marks.pop_front();
+            }
+        }
         self.read_bytes = self.read_bytes.saturating_add(slice.read_bytes);
         Stretch::of_slice(slice).map(|stretch| self.kernel.push(stretch))
+    }
+
+    /// Bytes that came from storage in `[a_ns, b_ns)`, a stretch between two marks giving in proportion; `None`
+    /// where nobody counted, or that is forgotten.
+    pub(crate) fn bytes_read(&self, a_ns: u64, b_ns: u64) -> Option<u64> {
+        let (first_ns, _) = *self.read_marks.front()?;
+        if a_ns < first_ns {
+            return None;
+        }
+        let by = |at_ns: u64| {
+            let after = self.read_marks.partition_point(|(mark_ns, _)| *mark_ns <= at_ns);
+            let (from_ns, from) = self.read_marks[after.saturating_sub(1)];
+            let end = (self.kernel.covered_to_ns(), self.read_bytes);
+            let (to_ns, to) = self.read_marks.get(after).copied().unwrap_or(end);
+            let span_ns = to_ns.saturating_sub(from_ns);
+            from + scale(to - from, at_ns.saturating_sub(from_ns).min(span_ns), span_ns)
+        };
+        Some(by(b_ns).saturating_sub(by(a_ns)))
     }
 
     pub(crate) fn slot(&mut self, slot: &TaskSlot, now_ns: u64) {

@@ -42,6 +42,11 @@ pub(crate) struct Shim {
     /// The latest batch, until it is known whether a clock tells more of it.
     bare: Option<Batch>,
     pub(crate) batches_made: u64,
+    /// When the latest batch was.
+    pub(crate) last_ready_ns: Option<u64>,
+    /// Samples in it, 0 where none were told, and all up to it.
+    pub(crate) last_samples: u64,
+    samples_before: u64,
     pub(crate) samples_made: u64,
     /// Loader and worker number. A worker itself may not know which loader it serves: its batches tell.
     pub(crate) last_place: Option<(u16, u32)>,
@@ -77,6 +82,9 @@ impl Shim {
             cpu_ns: record.d,
         };
         self.batches_made += 1;
+        self.last_ready_ns = Some(record.time_ns);
+        self.last_samples = self.samples_made - self.samples_before;
+        self.samples_before = self.samples_made;
         let loader = self.last_place.map_or(record.loader, |(loader, _)| loader);
         self.last_place = Some((loader, record.id));
         self.bare = Some(batch);
@@ -226,6 +234,13 @@ impl Shim {
                 sum_ns.saturating_add(scale(sample.reading_ns, overlap_ns, sample.end_ns - sample.start_ns));
         }
         sum_ns.min(b_ns.saturating_sub(a_ns))
+    }
+
+    /// When each sample of `[a_ns, b_ns)` was begun, in order.
+    pub(crate) fn sample_starts(&self, a_ns: u64, b_ns: u64) -> Vec<u64> {
+        let first = self.samples.partition_point(|sample| sample.end_ns <= a_ns);
+        let within = self.samples.range(first..).take_while(|sample| sample.start_ns < b_ns);
+        within.map(|sample| sample.start_ns.max(a_ns)).collect()
     }
 
     /// The batch of a wait that ended at `exit_ns`. Indices begin again with every iterator, so the latest batch

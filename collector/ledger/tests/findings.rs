@@ -44,7 +44,7 @@ fn a_job_that_waits_for_storage_is_fetch_bound() {
     let first = &summary.diagnoses[0];
     assert!((first.share - 0.61).abs() < 0.001);
     assert!(first.evidence.contains("1 worker spent"), "{}", first.evidence);
-    assert!(first.advice.contains("num_workers (now 1)"), "{}", first.advice);
+    assert!(first.advice.contains("num_workers (the script has 1)"), "{}", first.advice);
 }
 
 #[test]

@@ -229,6 +229,20 @@ fn a_checkpoint_in_the_loop_is_snapshot_or_persist_whatever_it_uses() {
 }
 
 #[test]
+fn a_checkpoint_of_ours_counts_once_though_it_is_copied_and_written_apart() {
+    let mut stage = busy();
+    stage.wait(50, 100, 0);
+    stage.checkpoint(150, 160, Saver::Stallscope, false, false);
+    stage.checkpoint(160, 400, Saver::Stallscope, true, true);
+    stage.wait(200, 200, 1);
+    stage.finish(2000);
+    stage.expect(Training, 0, &[(Snapshot, 10), (Compute, 90)]);
+    let checkpoints = stage.ledger.summary().ranks[0].checkpoints.clone();
+    assert_eq!((checkpoints.count, checkpoints.bytes), (1, 1000));
+    assert_eq!((checkpoints.blocked_ns, checkpoints.background_ns), (10 * MS, 240 * MS));
+}
+
+#[test]
 fn a_device_that_had_work_hides_its_part_of_a_wait() {
     let mut stage = busy();
     stage.wait(50, 100, 0);

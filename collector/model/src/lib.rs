@@ -1,15 +1,19 @@
-//! The vocabulary: job, rank, phase, step, ledger, diagnosis. A leaf that everybody may know.
+//! The vocabulary: job, rank, phase, step, ledger, knob, decision, diagnosis. A leaf that everybody may know.
 //!
 //! Units are in the names: `_ns`, `_bytes`, `_share` (0 to 1). Monotonic times are `CLOCK_MONOTONIC`
 //! nanoseconds, wall times nanoseconds since the Unix epoch.
 
 mod cause;
+mod control;
 mod detail;
 mod job;
 mod node;
 mod summary;
 
 pub use cause::{Cause, Causes};
+pub use control::{
+    Act, Advice, AuditEvent, BatchService, Budgets, Estimate, Knob, KnobRequest, KnobState, Rates, TuneMode,
+};
 pub use detail::{
     CheckpointEvent, CriticalPiece, Doing, FileWait, MountWait, Probe, Segment, StepDetail, StepLane,
     WorkerPeriod,

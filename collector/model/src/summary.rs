@@ -1,5 +1,9 @@
-use crate::{Cause, Causes, FileWait, HostFacts, JobFacts, MountWait, Phase, Probe, RankFacts};
+use crate::{
+    Act, Advice, Cause, Causes, FileWait, HostFacts, JobFacts, Knob, MountWait, Phase, Probe, RankFacts,
+    Rates, TuneMode,
+};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
 /// Everything one screen, report or client needs to know of a run, live or recorded.
@@ -28,6 +32,21 @@ pub struct RunSummary {
     pub files: Vec<FileWait>,
     #[serde(default)]
     pub mounts: Vec<MountWait>,
+    /// By rank, loader and name.
+    #[serde(default)]
+    pub knobs: Vec<Knob>,
+    /// Of each rank's training loader, as far as they could be told.
+    #[serde(default)]
+    pub rates: Vec<Rates>,
+    /// What is expected to help, best first. Made now and then, and at the end.
+    #[serde(default)]
+    pub advice: Vec<Advice>,
+    /// What a controller may do in this job now; `None`: there is none.
+    #[serde(default)]
+    pub tune: Option<TuneMode>,
+    /// Lines of the audit so far, by what they say.
+    #[serde(default)]
+    pub acts: BTreeMap<Act, u64>,
 }
 
 /// The first line of a report.

@@ -120,8 +120,8 @@ struct Bounded {
 }
 
 /// Roll-ups of each period, worker periods and checkpoints: the oldest, as their steps, merged by then, stay. Step
-/// details: those of the shortest steps.
-const BOUNDED: [Bounded; 5] = [
+/// details: those of the shortest steps. Of the audit and of how batches were made: the oldest.
+const BOUNDED: [Bounded; 7] = [
     Bounded {
         dropped: "rollups_dropped",
         one_in: 2,
@@ -156,6 +156,18 @@ const BOUNDED: [Bounded; 5] = [
         count: "SELECT count(*) FROM step_detail",
         delete: "DELETE FROM step_detail WHERE id IN (SELECT id FROM step_detail
             ORDER BY end_ns - start_ns, id LIMIT ?)",
+    },
+    Bounded {
+        dropped: "audit_lines_dropped",
+        one_in: 10,
+        count: "SELECT count(*) FROM audit",
+        delete: "DELETE FROM audit WHERE line IN (SELECT line FROM audit ORDER BY line LIMIT ?)",
+    },
+    Bounded {
+        dropped: "batch_services_dropped",
+        one_in: 5,
+        count: "SELECT count(*) FROM batch_service",
+        delete: "DELETE FROM batch_service WHERE id IN (SELECT id FROM batch_service ORDER BY id LIMIT ?)",
     },
 ];
 

@@ -4,6 +4,7 @@
 //! other tools.
 
 mod alive;
+mod decisions;
 mod details;
 mod error;
 mod growth;
@@ -13,6 +14,7 @@ mod recorder;
 mod recording;
 mod rollup;
 mod rows;
+mod sampled;
 mod schema;
 mod tables;
 mod tail;

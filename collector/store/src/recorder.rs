@@ -3,8 +3,11 @@ use crate::live::{Live, Trouble};
 use crate::rollup::Rollups;
 use crate::rows::ClockAnchor;
 use crate::waiting::Waiting;
-use crate::{details, tables};
-use stallscope_model::{CheckpointEvent, JobFacts, Loss, RunSummary, StepDetail, StepLedger, WorkerPeriod};
+use crate::{decisions, details, tables};
+use stallscope_model::{
+    AuditEvent, BatchService, CheckpointEvent, JobFacts, Loss, RunSummary, StepDetail, StepLedger,
+    WorkerPeriod,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -45,6 +48,7 @@ pub struct Recorder {
     steps: VecDeque<StepLedger>,
     rollups: Rollups,
     waiting: Waiting,
+    audit_lines: u64,
     anchors: Vec<ClockAnchor>,
     last_anchor_ns: Option<u64>,
     growth: Growth,
@@ -79,6 +83,7 @@ impl Recorder {
             steps: VecDeque::new(),
             rollups: Rollups::default(),
             waiting: Waiting::default(),
+            audit_lines: 0,
             anchors: Vec::new(),
             last_anchor_ns: None,
             lost: BTreeMap::new(),
@@ -118,6 +123,20 @@ impl Recorder {
     /// Adds to what is known of a worker's period.
     pub fn worker_period(&mut self, period: WorkerPeriod) {
         self.waiting.worker(period);
+    }
+
+    /// Adds a line to the audit and gives the number it has there, whatever it says itself.
+    pub fn audit(&mut self, event: AuditEvent) -> u64 {
+        let line = self.audit_lines;
+        self.audit_lines += 1;
+        self.waiting.audit(AuditEvent { line, ..event });
+        line
+    }
+
+    /// Takes how a batch was made. Of each rank at most 200 in ten seconds are kept, fewer where there are many
+    /// ranks: a sample, of which nothing is missing when one is not kept.
+    pub fn batch_service(&mut self, service: BatchService) {
+        self.waiting.service(service);
     }
 
     /// Takes a reading of the clocks; about one in ten seconds is kept.
@@ -217,6 +236,8 @@ impl Recorder {
         details::insert_details(&transaction, &self.waiting.details)?;
         details::insert_checkpoints(&transaction, &self.waiting.checkpoints)?;
         details::add_worker_periods(&transaction, self.waiting.workers())?;
+        decisions::insert_audit(&transaction, &self.waiting.audit)?;
+        decisions::insert_batch_services(&transaction, &self.waiting.services)?;
         growth.trim_others(&transaction, last)?;
         tables::insert_anchors(&transaction, &self.anchors)?;
         for loss in summary.losses.iter().chain(&losses) {

@@ -1,8 +1,9 @@
 use rusqlite::Connection;
 use stallscope_model::Cause;
 
-/// Version of the tables below, kept in `PRAGMA user_version`. Format 1 has no [`DETAIL_TABLES`].
-pub const VERSION: i64 = 2;
+/// Version of the tables below, kept in `PRAGMA user_version`. Format 1 has no [`DETAIL_TABLES`], formats 1 and 2 no
+/// [`DECISION_TABLES`].
+pub const VERSION: i64 = 3;
 
 /// `PRAGMA application_id` of a recording: "STAL".
 pub(crate) const APPLICATION_ID: i64 = 0x5354_414c;
@@ -41,12 +42,29 @@ CREATE TABLE worker_period (start_ns INTEGER NOT NULL, rank INTEGER NOT NULL, lo
     PRIMARY KEY (start_ns, rank, loader, worker)) WITHOUT ROWID;
 ";
 
+/// First format that has [`DECISION_TABLES`].
+pub(crate) const DECISIONS_SINCE: i64 = 3;
+
+/// `by`, `from` and `to` would have to be quoted in every question.
+const DECISION_TABLES: &str = "
+CREATE TABLE audit (line INTEGER PRIMARY KEY, time_ns INTEGER NOT NULL, decision INTEGER NOT NULL,
+    act TEXT NOT NULL, set_by TEXT NOT NULL, rank INTEGER, loader INTEGER, knob TEXT NOT NULL,
+    from_value INTEGER, to_value INTEGER, saw TEXT NOT NULL, predicted REAL, predicted_low REAL,
+    predicted_high REAL, measured REAL, measured_low REAL, measured_high REAL, why TEXT NOT NULL);
+CREATE TABLE batch_service (id INTEGER PRIMARY KEY, rank INTEGER NOT NULL, loader INTEGER NOT NULL,
+    worker INTEGER NOT NULL, start_ns INTEGER NOT NULL, ready_ns INTEGER NOT NULL, samples INTEGER NOT NULL,
+    fetch_ns INTEGER NOT NULL, cpu_ns INTEGER NOT NULL, runnable_ns INTEGER NOT NULL, read_bytes INTEGER,
+    readers REAL NOT NULL, makers REAL NOT NULL, cpu_read_ns INTEGER NOT NULL, reads INTEGER NOT NULL,
+    readers_spread REAL NOT NULL, readers_effect_ns REAL NOT NULL, weight REAL NOT NULL);
+";
+
 /// Makes the tables in an empty database, in one transaction.
 pub(crate) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let causes: String = cause_columns().map(|name| format!("{name} INTEGER NOT NULL, ")).collect();
     let tables = format!(
         "{TABLES}
         {DETAIL_TABLES}
+        {DECISION_TABLES}
         CREATE TABLE step (id INTEGER PRIMARY KEY, rank INTEGER NOT NULL, loader INTEGER NOT NULL,
             phase TEXT NOT NULL, idx INTEGER NOT NULL, start_ns INTEGER NOT NULL, end_ns INTEGER NOT NULL,
             {causes} hidden_ns INTEGER, producer INTEGER, samples INTEGER NOT NULL, kernel INTEGER NOT NULL,

@@ -1,6 +1,7 @@
-//! Step details, checkpoints and worker periods on their way to the file.
+//! What lies behind the sums, on its way to the file.
 
-use stallscope_model::{CheckpointEvent, StepDetail, WorkerPeriod};
+use crate::sampled::Sampled;
+use stallscope_model::{AuditEvent, BatchService, CheckpointEvent, StepDetail, WorkerPeriod};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
@@ -12,6 +13,9 @@ pub(crate) struct Waiting {
     pub(crate) details: Vec<StepDetail>,
     pub(crate) checkpoints: Vec<CheckpointEvent>,
     workers: BTreeMap<(u64, u32, u16, u32), WorkerPeriod>,
+    pub(crate) audit: Vec<AuditEvent>,
+    pub(crate) services: Vec<BatchService>,
+    sampled: Sampled,
     pub(crate) dropped: u64,
 }
 
@@ -34,6 +38,16 @@ impl Waiting {
         }
     }
 
+    pub(crate) fn audit(&mut self, event: AuditEvent) {
+        push(&mut self.audit, event, &mut self.dropped);
+    }
+
+    pub(crate) fn service(&mut self, service: BatchService) {
+        if self.sampled.takes(service.rank, service.ready_ns) {
+            push(&mut self.services, service, &mut self.dropped);
+        }
+    }
+
     pub(crate) fn workers(&self) -> impl Iterator<Item = &WorkerPeriod> {
         self.workers.values()
     }
@@ -41,7 +55,7 @@ impl Waiting {
     /// Drops everything, counted.
     pub(crate) fn give_up(&mut self) {
         let waiting = self.details.len() + self.checkpoints.len() + self.workers.len();
-        self.dropped += waiting as u64;
+        self.dropped += (waiting + self.audit.len() + self.services.len()) as u64;
         self.written();
     }
 
@@ -50,6 +64,8 @@ impl Waiting {
         self.details.clear();
         self.checkpoints.clear();
         self.workers.clear();
+        self.audit.clear();
+        self.services.clear();
     }
 }
 

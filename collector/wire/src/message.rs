@@ -1,5 +1,5 @@
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use stallscope_model::RunSummary;
+use stallscope_model::{AuditEvent, Budgets, Knob, KnobRequest, RunSummary, TuneMode};
 
 /// Version of the messages in this crate.
 pub const VERSION: u32 = 1;
@@ -57,13 +57,21 @@ impl Hello {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Request {
     /// The state of the run, as the screen at the end shows it.
     Summary,
     /// From a [`Client::Kernel`]: a further process tree of the same job.
     Watch(u32),
+    /// Turn knobs, all or none of them; only from the job's owner or root.
+    Set(Vec<KnobRequest>),
+    /// Let a controller tune the job for as long as this connection stands; only from the job's owner or root.
+    Tune { mode: TuneMode, budgets: Budgets },
+    /// End the controller that this connection began: it undoes what it has not proven. Answered as [`Request::Set`].
+    Stop,
+    /// The audit from this line on, a page of it.
+    Audit { from: u64 },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,6 +84,14 @@ pub enum Reply {
     },
     /// To a [`Client::Kernel`]: frames follow.
     Watching(Accepted),
+    /// To [`Request::Set`] and [`Request::Stop`]: the knobs as they stand once the job has answered, or has had a second to.
+    Knobs(Vec<Knob>),
+    /// To [`Request::Tune`]: the controller has begun; the first line of the audit that is its own.
+    Tuning {
+        from: u64,
+    },
+    /// To [`Request::Audit`].
+    Audit(Vec<AuditEvent>),
     /// One sentence for the person at the terminal.
     Error(String),
 }

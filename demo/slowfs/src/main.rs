@@ -19,7 +19,7 @@ use pace::Pacer;
 use tree::Tree;
 
 /// As many reads can wait at once; more readers than that queue in the kernel.
-const THREADS: usize = 8;
+const THREADS: usize = 32;
 
 /// Shows a folder at another place, read-only and as slow as asked.
 #[derive(Debug, Parser)]

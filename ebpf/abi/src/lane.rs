@@ -109,6 +109,8 @@ pub enum Saver {
     DcpAsyncSave = 3,
     Safetensors = 4,
     Other = 5,
+    /// `stallscope.Checkpointer`.
+    Stallscope = 6,
 }
 
 const _: () = assert!(size_of::<Record>() == 48);

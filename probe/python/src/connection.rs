@@ -1,12 +1,15 @@
 //! The socket to the collector: connect, greet, tell facts; again, at most once a second, when it is gone.
 
 use crate::own_fd::OwnFd;
-use crate::{clock, fork, lane};
+use crate::{clock, fork, knobs, lane};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
-use stallscope_ring::{Fact, Greeting, PROTOCOL_VERSION, ProcessKind, Writer, send_greeting, send_line};
+use stallscope_ring::{
+    Fact, Greeting, PROTOCOL_VERSION, ProcessKind, Writer, send_greeting, send_line, send_lines, send_with,
+};
 use std::sync::Mutex;
 
 const RETRY_NS: u64 = 1_000_000_000;
@@ -75,6 +78,15 @@ pub(crate) fn tell(fact: Fact) {
     }
 }
 
+/// Tells a fact that somebody else remembers, `fd` beside it.
+pub(crate) fn say(fact: &Fact, fd: Option<BorrowedFd<'_>>) {
+    if let Ok(mut guard) = CONNECTION.try_lock()
+        && let Some(connection) = guard.as_mut()
+    {
+        connection.say(fact, fd);
+    }
+}
+
 /// As [`poll`], when the time is known.
 pub(crate) fn look(now_ns: u64) {
     if let Ok(mut guard) = CONNECTION.try_lock()
@@ -103,17 +115,21 @@ impl Connection {
             self.greeting.kind = *kind;
             self.greeting.rank = *rank;
         }
-        if let Some(socket) = &self.socket {
-            let told = socket.checked().is_some_and(|socket| send_line(socket, &fact).is_ok());
-            if !told {
-                self.socket = None;
-            }
-        }
+        self.say(&fact, None);
         self.facts.retain(|known| !replaces(&fact, known));
         if self.facts.len() == MAX_FACTS {
             self.facts.remove(0);
         }
         self.facts.push(fact);
+    }
+
+    fn say(&mut self, fact: &Fact, fd: Option<BorrowedFd<'_>>) {
+        if let Some(socket) = &self.socket {
+            let told = socket.checked().is_some_and(|socket| send(socket, fact, fd).is_ok());
+            if !told {
+                self.socket = None;
+            }
+        }
     }
 
     fn look(&mut self, now_ns: u64) {
@@ -147,10 +163,21 @@ impl Connection {
         self.greeting.pid = std::process::id();
         self.greeting.ppid = std::os::unix::process::parent_id();
         send_greeting(socket.checked()?, &self.greeting, self.lane.as_ref()?.checked()?).ok()?;
-        for fact in &self.facts {
-            send_line(socket.checked()?, fact).ok()?;
-        }
+        let knobs = knobs::introduce(|fact, page| send_with(socket.checked()?, fact, page).ok())?;
+        send_lines(socket.checked()?, &self.facts).ok()?;
+        send_lines(socket.checked()?, &knobs).ok()?;
         Some(socket)
+    }
+}
+
+fn send(
+    socket: BorrowedFd<'_>,
+    fact: &Fact,
+    fd: Option<BorrowedFd<'_>>,
+) -> Result<(), stallscope_ring::Error> {
+    match fd {
+        Some(fd) => send_with(socket, fact, fd),
+        None => send_line(socket, fact),
     }
 }
 

@@ -24,6 +24,7 @@ pub(crate) fn watch() {
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
     crate::lane::forget();
+    crate::knobs::forget();
     crate::connection::forget();
     crate::iteration::set_worker(false);
 }

@@ -282,6 +282,19 @@ pub(crate) fn observing() -> bool {
     guard::enabled() && !IS_WORKER.load(Ordering::Relaxed) && (within == 0 || forks != fork::generation())
 }
 
+/// Workers of `iterator` came or went.
+#[pyfunction]
+pub(crate) fn workers_changed(iterator: &Bound<'_, PyAny>) -> PyResult<()> {
+    guard::observe(Ok(()), || {
+        let Some(iteration) = iteration(iterator) else { return Ok(()) };
+        let iteration = iteration.get();
+        let Ok(mut progress) = iteration.progress.try_lock() else { return Ok(()) };
+        // A process object that is gone may have left its place to another one.
+        progress.pids.clear();
+        iteration.tell_workers(&mut progress, iterator)
+    })
+}
+
 /// `next()` of `iterator` begins; whether [`leave`] is wanted. [`stop`] is where this or what follows raises.
 #[pyfunction]
 pub(crate) fn enter(iterator: &Bound<'_, PyAny>) -> PyResult<bool> {

@@ -6,6 +6,8 @@
 //! would have without us.
 
 mod batch;
+mod checkpoint;
+mod checkpoint_timing;
 mod clock;
 mod connection;
 mod device;
@@ -13,6 +15,7 @@ mod fetcher;
 mod fork;
 mod guard;
 mod iteration;
+mod knobs;
 mod lane;
 mod opens;
 mod own_fd;
@@ -89,10 +92,20 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(connection::fact, module)?,
         wrap_pyfunction!(connection::poll, module)?,
         wrap_pyfunction!(device::watch_device, module)?,
+        wrap_pyfunction!(checkpoint::newest_checkpoint, module)?,
+        wrap_pyfunction!(checkpoint::open_checkpoint, module)?,
         wrap_pyfunction!(opens::add_read, module)?,
+        wrap_pyfunction!(knobs::knob, module)?,
+        wrap_pyfunction!(knobs::knob_is, module)?,
+        wrap_pyfunction!(knobs::knob_unavailable, module)?,
+        wrap_pyfunction!(knobs::knob_gone, module)?,
+        wrap_pyfunction!(knobs::turned, module)?,
+        wrap_pyfunction!(knobs::requests, module)?,
+        wrap_pyfunction!(knobs::answer, module)?,
         wrap_pyfunction!(iteration::next_index, module)?,
         wrap_pyfunction!(iteration::sent, module)?,
         wrap_pyfunction!(iteration::observing, module)?,
+        wrap_pyfunction!(iteration::workers_changed, module)?,
         wrap_pyfunction!(iteration::enter, module)?,
         wrap_pyfunction!(iteration::leave, module)?,
         wrap_pyfunction!(iteration::stop, module)?,
@@ -106,6 +119,12 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<queues::IndexQueue>()?;
     module.add_class::<queues::DataQueue>()?;
     module.add_class::<reader::LaneReader>()?;
+    module.add_class::<checkpoint::CheckpointSaver>()?;
+    module.add_class::<checkpoint::CheckpointOutcome>()?;
+    module.add_class::<checkpoint::CheckpointSnapshot>()?;
+    module.add_class::<checkpoint::CheckpointReader>()?;
+    module.add_class::<checkpoint_timing::CheckpointTiming>()?;
+    module.add_class::<reader::KnobTurner>()?;
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
     module.add("LANE_VERSION", stallscope_abi::lane::VERSION)?;
     Ok(())

@@ -1,6 +1,27 @@
-"""Stallscope: shows where a training job waits for data and checkpoints.
+"""Stallscope: shows where a training job waits for data and checkpoints, and takes checkpoints within a budget.
 
-Nothing is imported here that a process without torch would have to pay for.
+Nothing is imported here that a process without torch would have to pay for: what needs torch comes when it is asked for.
 """
 
 __version__ = "0.1.0"
+
+# Name -> module of ours that has it.
+_LAZY = {
+    "Checkpointer": "checkpoint",
+    "CheckpointError": "checkpoint",
+    "DataLoader": "data",
+}
+
+__all__ = [*_LAZY]
+
+
+def __getattr__(name):
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+
+
+def __dir__():
+    return sorted([*globals(), *_LAZY])

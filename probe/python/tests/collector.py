@@ -42,13 +42,17 @@ class Process:
         self.greeting = None
         self.facts = []
         self.lane = None
+        self.page = None
         self.records = []
 
     def receive(self):
         data, fds, _, _ = socket.recv_fds(self.connection, 65536, 4)
         for fd in fds:
-            assert self.lane is None, "a second descriptor"
-            self.lane = _native.LaneReader(fd)
+            if self.lane is None:
+                self.lane = _native.LaneReader(fd)
+            else:
+                assert self.page is None, "a third descriptor"
+                self.page = _native.KnobTurner(fd)
         if not data:
             self.connection.close()
             self.connection = None
@@ -70,6 +74,25 @@ class Process:
 
     def told(self, fact):
         return [told for told in self.facts if told["fact"] == fact]
+
+    def knobs(self):
+        """The knobs there are, by name and loader, as they were last told."""
+        knobs = {}
+        for told in self.facts:
+            if told["fact"] == "knob":
+                knobs[told["slot"]] = told
+            elif told["fact"] == "knobgone":
+                knobs.pop(told["slot"], None)
+        return {(knob["name"], knob["loader"]): knob for knob in knobs.values()}
+
+    def ask(self, name, value, loader=None):
+        knob = self.knobs()[name, loader]
+        self.page.ask(knob["slot"], knob["generation"], value)
+
+    def standing(self, name, loader=None):
+        """The value in force, and how the last request stands."""
+        knob = self.knobs()[name, loader]
+        return self.page.standing(knob["slot"], knob["generation"])
 
     @property
     def pid(self):

@@ -1,6 +1,6 @@
 use std::io;
 
-/// What can go wrong with a lane or with the socket that hands it over.
+/// What can go wrong with a lane or a page, or with the socket that hands it over.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("a lane of {0} records is not possible: the number must be a power of two up to {max}", max = crate::MAX_CAPACITY)]
@@ -11,7 +11,9 @@ pub enum Error {
         "the lane has layout version {found}, this program reads {expected}; use the same version on both sides"
     )]
     Version { found: u32, expected: u32 },
-    #[error("{call} failed for a lane: {source}")]
+    #[error("the descriptor is no page of knobs: {0}")]
+    NotAPage(&'static str),
+    #[error("{call} failed for memory shared with a shim: {source}")]
     System { call: &'static str, source: io::Error },
     #[error("the shim's socket: {0}")]
     Socket(#[source] io::Error),

@@ -1,15 +1,12 @@
-use crate::error::{Error, Result, system};
+use crate::error::{Error, Result};
 use crate::layout::{
     CAPACITY_AT, DROPPED_AT, HEAD_AT, MAGIC, MAGIC_AT, RECORDS_AT, TAIL_AT, VERSION_AT, from_words,
     lane_bytes, pair, to_words, unpair,
 };
+use crate::mapping::Mapping;
 use crate::spsc::{Consumer, Producer, Shared};
-use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
-use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::io::Errno;
 use stallscope_abi::lane::{Record, VERSION};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::OwnedFd;
 
 /// Most records a lane may have (48 MiB of them).
 pub const MAX_CAPACITY: u32 = 1 << 20;
@@ -18,63 +15,14 @@ pub const MAX_CAPACITY: u32 = 1 << 20;
 /// of them) it lets go of those that it has read.
 const KEPT_RECORDS: u64 = 85;
 
-/// What the kernel calls tmpfs and memfds; a hugetlb memfd has another number, and its faults may kill us.
-const TMPFS_MAGIC: i64 = 0x0102_1994;
-
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
-
-/// The mapping of a lane whose size has been checked or made.
-#[derive(Debug)]
-struct Mapping {
-    map: MmapRaw,
-    words: usize,
-}
-
-// SAFETY: the mapping is plain shared memory that is only ever reached through atomics, from any thread.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    fn new(fd: BorrowedFd<'_>, bytes: usize) -> Result<Mapping> {
-        let map = MmapOptions::new()
-            .len(bytes)
-            .map_raw(&fd)
-            .map_err(|source| Error::System { call: "mmap", source })?;
-        Ok(Mapping { map, words: bytes / 8 })
-    }
-
-    #[inline]
-    fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is page-aligned, `words * 8` bytes long, shared, writable and cannot shrink under
-        // us (sealed); AtomicU64 allows any bytes and any concurrent atomic access, from other processes too.
-        unsafe { std::slice::from_raw_parts(self.map.as_mut_ptr().cast::<AtomicU64>(), self.words) }
-    }
-
-    #[inline]
-    fn shared(&self) -> Shared<'_> {
-        let words = self.words();
-        Shared {
-            head: &words[HEAD_AT],
-            tail: &words[TAIL_AT],
-            dropped: &words[DROPPED_AT],
-            words: &words[RECORDS_AT..],
-        }
-    }
-
-    /// Gives our share of the pages back; what is in them stays.
-    fn release(&self) {
-        // SAFETY: the mapping is shared and of a file, so that its pages only leave our page table, and the next
-        // access finds them in the file as they are. Nobody holds a reference into it but through atomics.
-        let _ = unsafe { self.map.unchecked_advise(UncheckedAdvice::DontNeed) };
-    }
-
-    fn load(&self, at: usize) -> u64 {
-        self.words()[at].load(Ordering::Acquire)
-    }
-
-    fn store(&self, at: usize, value: u64) {
-        self.words()[at].store(value, Ordering::Release);
+#[inline]
+fn shared(mapping: &Mapping) -> Shared<'_> {
+    let words = mapping.words();
+    Shared {
+        head: &words[HEAD_AT],
+        tail: &words[TAIL_AT],
+        dropped: &words[DROPPED_AT],
+        words: &words[RECORDS_AT..],
     }
 }
 
@@ -98,11 +46,7 @@ impl Writer {
         if !capacity.is_power_of_two() || capacity > MAX_CAPACITY {
             return Err(Error::Capacity(u64::from(capacity)));
         }
-        let fd = memfd()?;
-        let bytes = lane_bytes(capacity);
-        rustix::fs::ftruncate(&fd, bytes as u64).map_err(system("ftruncate"))?;
-        rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system("fcntl(F_ADD_SEALS)"))?;
-        let mapping = Mapping::new(fd.as_fd(), bytes)?;
+        let (mapping, fd) = Mapping::create("stallscope-lane", lane_bytes(capacity))?;
         mapping.store(VERSION_AT, pair(VERSION, size_of::<Record>() as u32));
         mapping.store(CAPACITY_AT, pair(capacity, std::process::id()));
         mapping.store(MAGIC_AT, MAGIC);
@@ -112,24 +56,13 @@ impl Writer {
     /// Appends `record`; `false` when the lane is full, and then it is counted as dropped.
     #[inline]
     pub fn push(&mut self, record: &Record) -> bool {
-        self.producer.push(self.mapping.shared(), to_words(record))
+        self.producer.push(shared(&self.mapping), to_words(record))
     }
 
     /// Counts a record that could not even be offered.
     pub fn count_dropped(&mut self) {
-        self.producer.count_dropped(self.mapping.shared());
+        self.producer.count_dropped(shared(&self.mapping));
     }
-}
-
-fn memfd() -> Result<OwnedFd> {
-    const NAME: &str = "stallscope-lane";
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    match rustix::fs::memfd_create(NAME, flags | MemfdFlags::NOEXEC_SEAL) {
-        // Kernels before 6.3 know no NOEXEC_SEAL; some later ones demand it.
-        Err(Errno::INVAL) => rustix::fs::memfd_create(NAME, flags),
-        made => made,
-    }
-    .map_err(system("memfd_create"))
 }
 
 /// The reading end.
@@ -160,30 +93,17 @@ impl Reader {
     /// [`Error::NotALane`] for anything that is not a sealed memfd of the right size and header,
     /// [`Error::Version`] for another layout, [`Error::System`] when it cannot be mapped.
     pub fn open(fd: OwnedFd) -> Result<Reader> {
-        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| Error::NotALane("it has no seals"))?;
-        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
-            return Err(Error::NotALane("its size is not sealed"));
-        }
-        let kind = rustix::fs::fstatfs(&fd).map_err(system("fstatfs"))?;
-        #[allow(clippy::unnecessary_cast, reason = "the field's type differs between architectures")]
-        if kind.f_type as i64 != TMPFS_MAGIC {
-            return Err(Error::NotALane("it is not plain memory"));
-        }
-        let bytes = rustix::fs::fstat(&fd).map_err(system("fstat"))?.st_size;
-        let bytes = usize::try_from(bytes).map_err(|_| Error::NotALane("its size is negative"))?;
-        if bytes < lane_bytes(1) || bytes > lane_bytes(MAX_CAPACITY) {
-            return Err(Error::NotALane("its size fits no lane"));
-        }
-        let mapping = Mapping::new(fd.as_fd(), bytes)?;
+        let sizes = lane_bytes(1)..=lane_bytes(MAX_CAPACITY);
+        let (mapping, bytes) = Mapping::open(&fd, sizes, Error::NotALane)?;
         let pid = check_header(&mapping, bytes)?;
-        let consumer = Consumer::resume(mapping.shared());
+        let consumer = Consumer::resume(shared(&mapping));
         Ok(Reader { mapping, consumer, pid, resyncs: 0, kept: 0 })
     }
 
     /// Hands every record that is there now to `each`, oldest first; at most one lane full, so a writer that
     /// never stops cannot hold the reader.
     pub fn drain(&mut self, mut each: impl FnMut(&Record)) -> Drained {
-        match self.consumer.drain(self.mapping.shared(), |words| each(&from_words(words))) {
+        match self.consumer.drain(shared(&self.mapping), |words| each(&from_words(words))) {
             Ok(records) => {
                 self.kept += records;
                 if self.kept >= KEPT_RECORDS {

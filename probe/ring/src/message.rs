@@ -77,6 +77,31 @@ pub struct LoaderFact {
     pub dataset_len: Option<u64>,
 }
 
+/// One knob of the process: what its page cannot say. Sent when it is new and when something here changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KnobFact {
+    /// Which knob: its place in the page, or, where it cannot be turned, a number that no page has.
+    pub slot: u32,
+    /// Tells this knob from earlier ones in the same slot; see [`crate::RequestNumber`].
+    pub generation: u32,
+    pub name: String,
+    pub unit: String,
+    /// `None`: the process's, not one loader's.
+    pub loader: Option<u16>,
+    /// In force when this was said; the page knows better.
+    pub value: u64,
+    /// What the script had set.
+    pub initial: u64,
+    pub min: u64,
+    pub max: u64,
+    pub available: bool,
+    /// Why it cannot be turned, or what the answer to request `answered` had to say.
+    pub reason: String,
+    /// [`crate::RequestNumber::word`].
+    pub answered: u64,
+}
+
 /// A later line of a shim. A repeated fact replaces the earlier one of the same kind (and loader).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "fact", rename_all = "lowercase")]
@@ -96,6 +121,15 @@ pub enum Fact {
     /// A hook could not be set or had to be given up: a sentence.
     Unavailable {
         what: String,
+    },
+    /// The process's page of knobs: its descriptor comes with this line.
+    Page {
+        version: u32,
+    },
+    Knob(KnobFact),
+    /// The knob in this slot is no more.
+    KnobGone {
+        slot: u32,
     },
     /// Something a newer shim says.
     #[serde(other)]

@@ -15,6 +15,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 /// A longer line ends the conversation.
 pub const MAX_LINE_BYTES: usize = 64 * 1024;
 
+/// About as much as the kernel takes in one piece.
+const PIECE_BYTES: usize = 16 * 1024;
+
 /// Descriptors that are received at a time; a shim sends one, the rest is closed.
 const MAX_FDS: usize = 4;
 
@@ -24,11 +27,19 @@ const MAX_FDS: usize = 4;
 /// [`Error::LineTooLong`], or [`Error::Socket`] when the socket is gone or did not take the whole line at once;
 /// the connection is of no use then.
 pub fn send_greeting(socket: BorrowedFd<'_>, greeting: &Greeting, lane: BorrowedFd<'_>) -> Result<()> {
-    let fds = [lane];
+    send_with(socket, greeting, lane)
+}
+
+/// Sends a later line with a descriptor beside it. Never waits.
+///
+/// # Errors
+/// As [`send_greeting`].
+pub fn send_with(socket: BorrowedFd<'_>, message: &impl Serialize, fd: BorrowedFd<'_>) -> Result<()> {
+    let fds = [fd];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     ancillary.push(SendAncillaryMessage::ScmRights(&fds));
-    send(socket, &line(greeting)?, &mut ancillary)
+    send(socket, &line(message)?, &mut ancillary)
 }
 
 /// Sends a later line, usually a [`crate::Fact`]. Never waits.
@@ -37,6 +48,23 @@ pub fn send_greeting(socket: BorrowedFd<'_>, greeting: &Greeting, lane: Borrowed
 /// As [`send_greeting`].
 pub fn send_line(socket: BorrowedFd<'_>, message: &impl Serialize) -> Result<()> {
     send(socket, &line(message)?, &mut SendAncillaryBuffer::default())
+}
+
+/// Sends several lines in as few pieces as possible: each piece takes room in the socket beyond its bytes, and a
+/// receiver that is busy must not make a long introduction fail. Never waits.
+///
+/// # Errors
+/// As [`send_greeting`].
+pub fn send_lines<T: Serialize>(socket: BorrowedFd<'_>, messages: &[T]) -> Result<()> {
+    let mut piece = Vec::new();
+    for message in messages {
+        piece.extend(line(message)?);
+        if piece.len() >= PIECE_BYTES {
+            send(socket, &piece, &mut SendAncillaryBuffer::default())?;
+            piece.clear();
+        }
+    }
+    if piece.is_empty() { Ok(()) } else { send(socket, &piece, &mut SendAncillaryBuffer::default()) }
 }
 
 fn line(message: &impl Serialize) -> Result<Vec<u8>> {

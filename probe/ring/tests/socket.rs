@@ -3,8 +3,8 @@
 
 use stallscope_abi::lane::Record;
 use stallscope_ring::{
-    Error, Fact, Greeting, LineReader, LoaderFact, MAX_LINE_BYTES, ProcessKind, RankFact, Reader, Received,
-    Writer, send_greeting, send_line,
+    Error, Fact, Greeting, KnobFact, LineReader, LoaderFact, MAX_LINE_BYTES, ProcessKind, RankFact, Reader,
+    Received, Writer, send_greeting, send_line, send_lines,
 };
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -74,6 +74,24 @@ fn facts_survive_the_way_in_any_cut() {
     for fact in &facts {
         assert_eq!(&serde_json::from_str::<Fact>(&line(&mut reader, &collector)).unwrap(), fact);
     }
+}
+
+#[test]
+fn all_that_a_process_remembers_fits_into_a_socket_that_nobody_reads_yet() {
+    let (shim, collector) = UnixStream::pair().unwrap();
+    let loaders = (0..256u16).map(|loader| {
+        Fact::Loader(LoaderFact { loader, dataset: "ImageFolder".into(), ..LoaderFact::default() })
+    });
+    let knobs = (0..128).map(|slot| {
+        Fact::Knob(KnobFact { slot, name: "prefetch".into(), unit: "batches".into(), ..KnobFact::default() })
+    });
+    let facts: Vec<Fact> = loaders.chain(knobs).collect();
+    send_lines(shim.as_fd(), &facts).unwrap();
+    let mut reader = LineReader::default();
+    for fact in &facts {
+        assert_eq!(&serde_json::from_str::<Fact>(&line(&mut reader, &collector)).unwrap(), fact);
+    }
+    assert!(matches!(reader.receive(collector.as_fd()).unwrap(), Received::WouldBlock));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod clean;
 mod meaning;
 pub mod palette;
+pub mod tuning;
 pub mod units;
 
 pub use clean::clean;

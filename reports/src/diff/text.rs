@@ -1,6 +1,7 @@
 //! A comparison for people.
 
 use super::figure::{Figure, Unit};
+use super::knobs;
 use super::noise::WINDOWS_AT_LEAST;
 use super::{Change, Diff, Judgement, PhaseDiff, Side};
 use crate::style::{Line, Style, left, right};
@@ -55,6 +56,7 @@ fn notes(diff: &Diff) -> Vec<String> {
     if !diff.same_job {
         notes.push("these are two different jobs; they are compared all the same".to_owned());
     }
+    notes.extend(knobs::in_words(&diff.knobs));
     for (label, side) in [("A", &diff.a), ("B", &diff.b)] {
         notes.extend(side.notes.iter().map(|note| format!("{label}: {note}")));
     }

@@ -15,8 +15,8 @@ const TOP: f64 = 22.0;
 const HEIGHT: f64 = 200.0;
 const BOTTOM: f64 = TOP + HEIGHT;
 
-pub(super) fn section(run: &Run) -> Section {
-    let (lead, blocks) = match Columns::of(run) {
+pub(super) fn section(run: &Run, columns: Option<&Columns>) -> Section {
+    let (lead, blocks) = match columns {
         Some(columns) => {
             let whose = match run.summary.ranks.len() {
                 0 | 1 => String::new(),
@@ -28,7 +28,7 @@ pub(super) fn section(run: &Run) -> Section {
                 units::duration(columns.width_ns),
                 clock::moment(columns.span.start_ns),
             );
-            (lead, vec![Block::Chart(chart(&columns)), Block::Table(table(&columns))])
+            (lead, vec![Block::Chart(chart(columns)), Block::Table(table(columns))])
         }
         None => {
             let missing = "Not shown: nothing is known of when steps were. A recording has it: stallscope report FILE.stall";

@@ -6,7 +6,7 @@ use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 use stallscope_model::{
     Causes, Checkpoints, Diagnosis, EvidenceState, FileWait, HostFacts, JobFacts, Loss, MountWait, Overhead,
-    PhaseSummary, Probe, RankFacts, RankSummary, StepDetail, StepLane, Verdict, WorkerLoad,
+    PhaseSummary, Probe, RankFacts, RankSummary, StepDetail, StepLane, TuneMode, Verdict, WorkerLoad,
 };
 
 #[derive(Serialize)]
@@ -29,6 +29,11 @@ pub(super) struct Document<'a> {
     overhead: &'a Overhead,
     files: &'a [FileWait],
     mounts: &'a [MountWait],
+    tune: Option<&'static str>,
+    knobs: Rows<'a>,
+    rates: Rows<'a>,
+    advice: Rows<'a>,
+    audit: Rows<'a>,
     checkpoints: Rows<'a>,
     step_walls: Vec<Walls>,
     slow_steps: Vec<Step<'a>>,
@@ -132,6 +137,11 @@ impl<'a> Document<'a> {
             overhead: &summary.overhead,
             files: &summary.files,
             mounts: &summary.mounts,
+            tune: summary.tune.map(TuneMode::name),
+            knobs: rows(tables::KNOBS),
+            rates: rows(tables::RATES),
+            advice: rows(tables::ADVICE),
+            audit: rows(tables::AUDIT),
             checkpoints: rows(tables::CHECKPOINTS),
             step_walls: run
                 .step_walls
@@ -261,7 +271,7 @@ impl Serialize for Value<'_> {
             Value::Empty => serializer.serialize_none(),
             Value::Count(count) => serializer.serialize_u64(*count),
             Value::Code(code) => serializer.serialize_i64(*code),
-            Value::Share(share) => serializer.serialize_f64(*share),
+            Value::Real(number) => serializer.serialize_f64(*number),
             Value::Flag(flag) => serializer.serialize_bool(*flag),
             Value::Text(text) => serializer.serialize_str(text),
         }

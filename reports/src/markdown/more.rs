@@ -4,7 +4,8 @@ use super::escape::{cell, text};
 use super::line;
 use crate::text::{cost, delivered, stalls, training};
 use crate::{Run, units};
-use stallscope_model::{EvidenceState, Phase, RunSummary, WorkerLoad};
+use stallscope_look::tuning;
+use stallscope_model::{Estimate, EvidenceState, Phase, RunSummary, WorkerLoad};
 
 pub(super) fn write(run: &Run, page: &mut String) {
     let summary = &run.summary;
@@ -13,6 +14,8 @@ pub(super) fn write(run: &Run, page: &mut String) {
     workers(summary, page);
     checkpoints(summary, page);
     files(summary, page);
+    knobs(summary, page);
+    audit(run, page);
     trust(run, page);
 }
 
@@ -157,6 +160,58 @@ fn files(summary: &RunSummary, page: &mut String) {
         })
         .collect();
     folded(page, "Files", &["file", "mount", "blocked", "times"], &files);
+}
+
+fn knobs(summary: &RunSummary, page: &mut String) {
+    let rows: Vec<Vec<String>> = summary
+        .knobs
+        .iter()
+        .map(|knob| {
+            let shown = |value: u64| tuning::amount(value, &knob.unit);
+            vec![
+                cell(&knob.name),
+                knob.rank.to_string(),
+                knob.loader.map(|loader| loader.to_string()).unwrap_or_default(),
+                shown(knob.value),
+                shown(knob.initial),
+                format!("{} to {}", shown(knob.min), shown(knob.max)),
+                knob.requested.map(shown).unwrap_or_default(),
+                knob.state.name().to_owned(),
+                cell(&knob.set_by),
+                cell(&knob.reason),
+            ]
+        })
+        .collect();
+    let columns =
+        ["knob", "rank", "loader", "now", "script", "bounds", "asked", "state", "set by", "why not"];
+    folded(page, "Knobs", &columns, &rows);
+}
+
+/// The newest lines.
+fn audit(run: &Run, page: &mut String) {
+    let begun_ns = run.summary.job.started_wall_ns;
+    let rows: Vec<Vec<String>> = run
+        .audit
+        .iter()
+        .rev()
+        .map(|event| {
+            let gain = |estimate: &Option<Estimate>| {
+                estimate.map(|estimate| tuning::gain_with_interval(&estimate)).unwrap_or_default()
+            };
+            vec![
+                units::duration(event.time_ns.saturating_sub(begun_ns)),
+                event.decision.to_string(),
+                event.act.name().to_owned(),
+                event.rank.map(|rank| rank.to_string()).unwrap_or_default(),
+                cell(&tuning::change(event, &run.summary.knobs)),
+                gain(&event.predicted),
+                gain(&event.measured),
+                cell(if event.why.is_empty() { &event.saw } else { &event.why }),
+            ]
+        })
+        .collect();
+    let columns = ["after", "decision", "done", "rank", "knob", "expected", "measured", "why"];
+    folded(page, "Audit, the newest first", &columns, &rows);
 }
 
 fn trust(run: &Run, page: &mut String) {

@@ -3,7 +3,8 @@
 use super::called;
 use crate::run::Run;
 use stallscope_model::{
-    EvidenceState, FileWait, HostFacts, JobFacts, Loss, MountWait, Overhead, Probe, RankSummary, RunSummary,
+    Act, Advice, EvidenceState, FileWait, HostFacts, JobFacts, Loss, MountWait, Overhead, Probe, RankSummary,
+    RunSummary,
 };
 use std::collections::BTreeMap;
 
@@ -26,8 +27,36 @@ pub(super) fn merged(runs: &[Run]) -> RunSummary {
         probes: probes(runs),
         files: files(runs),
         mounts: mounts(runs),
+        knobs: of_ranks(runs, |summary| &summary.knobs, |knob| knob.rank),
+        rates: of_ranks(runs, |summary| &summary.rates, |rates| rates.rank),
+        advice: advice(runs),
+        tune: runs.iter().find_map(|run| run.summary.tune),
+        acts: acts(runs),
         ..RunSummary::default()
     }
+}
+
+/// What each collector says of its own ranks, by rank.
+fn of_ranks<T: Clone>(runs: &[Run], of: fn(&RunSummary) -> &Vec<T>, rank: fn(&T) -> u32) -> Vec<T> {
+    let mut all: Vec<T> = runs.iter().flat_map(|run| of(&run.summary)).cloned().collect();
+    all.sort_by_key(rank);
+    all
+}
+
+/// Best first, as each collector has it.
+fn advice(runs: &[Run]) -> Vec<Advice> {
+    let mut all: Vec<Advice> = runs.iter().flat_map(|run| run.summary.advice.clone()).collect();
+    all.sort_by(|a, b| b.gain.value.total_cmp(&a.gain.value));
+    all
+}
+
+fn acts(runs: &[Run]) -> BTreeMap<Act, u64> {
+    let mut sums: BTreeMap<Act, u64> = BTreeMap::new();
+    for (act, count) in runs.iter().flat_map(|run| &run.summary.acts) {
+        let sum = sums.entry(*act).or_default();
+        *sum = sum.saturating_add(*count);
+    }
+    sums
 }
 
 /// The machines, each once.

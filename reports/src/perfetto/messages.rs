@@ -138,6 +138,7 @@ pub(super) enum EventType {
     Unspecified = 0,
     SliceBegin = 1,
     SliceEnd = 2,
+    Instant = 3,
     Counter = 4,
 }
 

@@ -44,7 +44,7 @@ impl Kind {
 }
 
 /// Counters come first: they are what one looks at from far away.
-const COUNTERS_ORDER: i32 = -1;
+pub(super) const COUNTERS_ORDER: i32 = -1;
 
 /// The tracks made so far.
 pub(super) struct Ranks<'a> {
@@ -60,7 +60,7 @@ impl<'a> Ranks<'a> {
         Ranks { run, job, groups: HashMap::new(), tracks: HashMap::new() }
     }
 
-    fn group(&mut self, rank: u32, trace: &mut Trace<'_>) -> io::Result<Track> {
+    pub(super) fn group(&mut self, rank: u32, trace: &mut Trace<'_>) -> io::Result<Track> {
         if let Some(group) = self.groups.get(&rank) {
             return Ok(*group);
         }

@@ -98,9 +98,20 @@ impl<'a> Trace<'a> {
         label: Label<'_>,
         facts: &[(&'static str, u64)],
     ) -> io::Result<()> {
+        self.named(EventType::SliceBegin, track, at_ns, label, facts)
+    }
+
+    fn named(
+        &mut self,
+        kind: EventType,
+        track: Track,
+        at_ns: u64,
+        label: Label<'_>,
+        facts: &[(&'static str, u64)],
+    ) -> io::Result<()> {
         let mut new = InternedData::default();
         let event = TrackEvent {
-            r#type: EventType::SliceBegin.into(),
+            r#type: kind.into(),
             track_uuid: track.0,
             category_iids: vec![self.categories.number(label.category, &mut new.event_categories)],
             name_iid: Some(self.events.number(label.name, &mut new.event_names)),
@@ -121,6 +132,17 @@ impl<'a> Trace<'a> {
         let event =
             TrackEvent { r#type: EventType::SliceEnd.into(), track_uuid: track.0, ..TrackEvent::default() };
         self.event(at_ns, event, None)
+    }
+
+    /// Something that took no time.
+    pub(super) fn mark(
+        &mut self,
+        track: Track,
+        at_ns: u64,
+        label: Label<'_>,
+        facts: &[(&'static str, u64)],
+    ) -> io::Result<()> {
+        self.named(EventType::Instant, track, at_ns, label, facts)
     }
 
     /// Sets the value of a counter track from `at_ns` on.

@@ -1,6 +1,6 @@
 //! What is one row something that happened or was found.
 
-use super::{Table, Value, count, flag, phase_name, share, text};
+use super::{Table, Value, count, flag, phase_name, real, text};
 
 pub(crate) const CHECKPOINTS: Table = Table {
     name: "checkpoints",
@@ -91,7 +91,7 @@ pub(super) const LOSSES: Table = Table {
 pub(super) const DIAGNOSES: Table = Table {
     name: "diagnoses",
     columns: || {
-        vec![text("name"), text("finding"), text("evidence"), text("advice"), text("cause"), share("share")]
+        vec![text("name"), text("finding"), text("evidence"), text("advice"), text("cause"), real("share")]
     },
     rows: |run, each| {
         run.summary.diagnoses.iter().try_for_each(|found| {

@@ -1,6 +1,6 @@
 //! What is one row a run, recording, host, rank, loader, phase, worker, file or mount.
 
-use super::{Column, Table, Value, cause_columns, code, count, flag, phase_name, share, text};
+use super::{Column, Table, Value, cause_columns, code, count, flag, phase_name, real, text};
 use crate::run::state_name;
 use stallscope_model::{EvidenceState, PhaseSummary, WorkerLoad};
 
@@ -21,7 +21,7 @@ pub(super) const RUN: Table = Table {
             text("sentence"),
             text("kernel"),
             text("shim"),
-            share("disagreement_share"),
+            real("disagreement_share"),
             count("records"),
             count("lost"),
             count("wall_ns"),

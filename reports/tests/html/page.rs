@@ -103,7 +103,7 @@ fn names_are_shown_and_do_nothing() {
 fn what_is_missing_is_said() {
     let page = page(&Run::of_summary(RunSummary::default()));
     let sections = between(&page, "<section id=\"", "</section>");
-    assert_eq!(sections.len(), 11);
+    assert_eq!(sections.len(), 12);
     for section in sections {
         let id = section.split('"').next().unwrap();
         let says = ["class=\"remark\"", "class=\"facts\""].iter().any(|class| section.contains(class));

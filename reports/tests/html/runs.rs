@@ -17,7 +17,7 @@ pub(crate) struct Recorded {
 /// A minute of some ranks, with something in every section.
 pub(crate) fn recorded(ranks: u32) -> Recorded {
     let folder = TempDir::new().expect("a temporary folder");
-    let path = record(&folder.path().join("run.stall"), &Shape { ranks, ..Shape::default() });
+    let path = record(&folder.path().join("run.stall"), &Shape { ranks, tuned: true, ..Shape::default() });
     let mut run = Run::open(&[path]).expect("a recording");
     let sample = support::fetch_bound();
     let summary = &mut run.summary;
@@ -75,6 +75,7 @@ pub(crate) fn hostile(run: &mut Run) {
     summary.probes = vec![Probe { name: name(), on: false, reason: name() }];
     summary.losses = vec![Loss { reason: name(), count: 3 }];
     run.notes = vec![name()];
+    support::tuning::put(run, &mut name.clone(), 7, 0.3);
     for source in &mut run.sources {
         (source.path, source.host) = (name().into(), name());
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod recordings;
 pub(crate) mod schema;
+pub(crate) mod tuning;
 
 use stallscope_model::*;
 use stallscope_reports::Style;
@@ -182,6 +183,13 @@ pub(crate) fn fetch_bound() -> RunSummary {
         },
         ..base()
     }
+}
+
+/// The same, tuned while it ran.
+pub(crate) fn tuned() -> RunSummary {
+    let mut summary = fetch_bound();
+    madeup::tuning::tell(&mut summary);
+    summary
 }
 
 pub(crate) fn compute_bound() -> RunSummary {

@@ -160,10 +160,21 @@ impl Synthetic {
                 wait_ns: 3 * S,
                 waits: 40,
             }],
+            knobs: madeup::tuning::knobs(self.world_size)
+                .into_iter()
+                .filter(|knob| self.ranks.contains(&knob.rank))
+                .collect(),
+            rates: madeup::tuning::rates(self.world_size)
+                .into_iter()
+                .filter(|rates| self.ranks.contains(&rates.rank))
+                .collect(),
+            advice: if self.ranks.contains(&0) { madeup::tuning::advice() } else { Vec::new() },
+            tune: Some(TuneMode::Act),
             mounts: vec![
                 MountWait { mount: "/data".into(), fs_type: "nfs4".into(), wait_ns: 9 * S, waits: 120 },
                 MountWait { mount: "/".into(), fs_type: "ext4".into(), wait_ns: S, waits: 9 },
             ],
+            ..RunSummary::default()
         }
     }
 
@@ -230,9 +241,23 @@ impl Synthetic {
         }
     }
 
+    /// What a controller did with the first rank; the same took minutes elsewhere.
+    fn audit(&self) -> impl Iterator<Item = AuditEvent> {
+        let first = self.ranks.first().copied();
+        let begun_ns = self.begun_ns;
+        madeup::tuning::audit(0).into_iter().map(move |event| AuditEvent {
+            time_ns: begun_ns + event.time_ns / 10,
+            rank: event.rank.and(first),
+            ..event
+        })
+    }
+
     /// Two checkpoints, worker periods of the first minute and the details of a few steps.
     fn events(&self, recorder: &mut Recorder) {
         let steps = self.all_steps();
+        for event in self.audit() {
+            recorder.audit(event);
+        }
         for rank in &self.ranks {
             for at_ns in [self.begun_ns + 5 * S, self.begun_ns + 9 * S] {
                 recorder.checkpoint(CheckpointEvent {

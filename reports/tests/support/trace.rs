@@ -170,18 +170,25 @@ pub(crate) fn show(bytes: &[u8]) -> Shown {
         let path = paths[&track].clone();
         let stack = open.entry(track).or_default();
         match event.kind {
-            Some(1) => stack.push(Slice {
-                name: events[&event.name.unwrap()].clone(),
-                category: categories[&event.categories[0]].clone(),
-                start_ns: at_ns,
-                end_ns: 0,
-                depth: stack.len(),
-                facts: event
-                    .annotations
-                    .iter()
-                    .map(|fact| (annotations[&fact.name.unwrap()].clone(), fact.value.unwrap()))
-                    .collect(),
-            }),
+            Some(kind @ (1 | 3)) => {
+                let slice = Slice {
+                    name: events[&event.name.unwrap()].clone(),
+                    category: categories[&event.categories[0]].clone(),
+                    start_ns: at_ns,
+                    end_ns: at_ns,
+                    depth: stack.len(),
+                    facts: event
+                        .annotations
+                        .iter()
+                        .map(|fact| (annotations[&fact.name.unwrap()].clone(), fact.value.unwrap()))
+                        .collect(),
+                };
+                match kind {
+                    1 => stack.push(slice),
+                    // An instant is as a slice of no length.
+                    _ => shown.slices.entry(path).or_default().push(slice),
+                }
+            }
             Some(2) => {
                 let slice = Slice { end_ns: at_ns, ..stack.pop().expect("a slice that ends has begun") };
                 let around = stack.last().map_or(0, |around| around.start_ns);

@@ -2,7 +2,7 @@
 
 use crate::series::{Series, Sum};
 use crate::snapshot::{JobState, RunView, Wanted};
-use stallscope_model::{CheckpointEvent, RunSummary, StepDetail, WorkerPeriod};
+use stallscope_model::{AuditEvent, CheckpointEvent, RunSummary, StepDetail, WorkerPeriod};
 use stallscope_store::{ClockAnchor, Error, Recording, RollupPeriod, State};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,6 +19,8 @@ const BY_TENS_NS: u64 = 40 * 60 * SECOND_NS;
 const WORKERS_NS: u64 = 30 * 60 * SECOND_NS;
 /// How often steps in full are read again while the recording grows.
 const DETAILS_EVERY: Duration = Duration::from_secs(2);
+/// Lines of the audit that are kept; a controller writes a few a minute.
+const AUDIT: usize = 10_000;
 /// How long a recording that is said to be written may stay as it is before its state is looked at again.
 const STATE_EVERY: Duration = Duration::from_secs(1);
 
@@ -43,6 +45,7 @@ pub(crate) struct Followed {
     /// Periods of workers from this moment on, while the recording grows.
     workers: Option<(u64, Vec<WorkerPeriod>)>,
     checkpoints: Arc<Vec<CheckpointEvent>>,
+    audit: Arc<Vec<AuditEvent>>,
     details: Option<Arc<Vec<StepDetail>>>,
     details_at: Option<Instant>,
 }
@@ -73,6 +76,7 @@ impl Followed {
             seconds: None,
             workers: None,
             checkpoints: Arc::default(),
+            audit: Arc::default(),
             details: None,
             details_at: None,
         })
@@ -120,6 +124,7 @@ impl Followed {
         self.summary = Arc::new(self.recording.summary()?);
         self.written_wall_ns = self.recording.written_wall_ns()?;
         self.checkpoints = Arc::new(self.recording.checkpoints()?);
+        self.load_audit()?;
         if self.anchor.is_none() {
             self.anchor = self.recording.anchors()?.last().copied();
         }
@@ -189,9 +194,22 @@ impl Followed {
             window: window.unwrap_or_default(),
             workers,
             checkpoints: self.checkpoints.clone(),
+            audit: self.audit.clone(),
             steps: self.details.clone(),
             worst: self.minutes.longest(),
         })
+    }
+
+    /// Reads the lines of the audit that are new.
+    fn load_audit(&mut self) -> Result<(), Error> {
+        let from_line = self.audit.last().map_or(0, |event| event.line.saturating_add(1));
+        let new = self.recording.audit(from_line)?;
+        if !new.is_empty() {
+            let audit = Arc::make_mut(&mut self.audit);
+            audit.extend(new);
+            audit.drain(..audit.len().saturating_sub(AUDIT));
+        }
+        Ok(())
     }
 
     fn load_tens(&mut self, from_ns: u64) -> Result<(), Error> {

@@ -144,7 +144,11 @@ fn foot_line(app: &App, theme: &Theme, width: usize) -> Line<'static> {
         View::Step => &[("j k", "step"), ("s", "sort"), ("w", "worst"), ("[ ]", "time"), ("+ -", "zoom")],
         View::Diagnoses => &[("j k", "finding"), ("Enter", "go to when"), ("/", "filter")],
         View::Help => &[("j k", "line"), ("Enter", "do it"), ("/", "filter")],
-        View::Knobs | View::Audit | View::Health => &[("j k", "scroll")],
+        View::Knobs => &[("j k", "knob"), ("Enter", "its audit"), ("t", "turn"), ("/", "filter")],
+        View::Audit => {
+            &[("j k", "line"), ("G", "newest"), ("Enter", "go to when"), ("/", "filter"), ("[ ]", "time")]
+        }
+        View::Health => &[("j k", "scroll")],
     });
     // The way out is never left out.
     let always = [(":", "commands"), ("?", "help"), ("q", "quit")];

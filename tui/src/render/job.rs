@@ -3,13 +3,15 @@
 use super::bars::{area, by_share, legend};
 use super::{Page, chrome, clock, parts};
 use crate::app::{App, Part};
+use crate::rows;
 use crate::series::Sum;
 use crate::snapshot::RunView;
 use crate::text::{clip, heading, ink, labelled, plain, right};
 use crate::theme::Theme;
 use ratatui::style::Style;
 use ratatui::text::Line;
-use stallscope_look::{meaning, units};
+use stallscope_look::{meaning, tuning, units};
+use stallscope_model::TuneMode;
 
 /// Columns from which ranks, workers and files stand beside the ledger.
 const WIDE: usize = 120;
@@ -32,6 +34,7 @@ pub(super) fn page(app: &App, run: &RunView, theme: &Theme, width: usize, height
     }
     let mut page = Page::default();
     page.append(verdict(run, theme, width, if height > 24 { 2 } else { 1 }));
+    page.lines.extend(tuning(app, run, theme, width));
     let rest = height.saturating_sub(page.lines.len());
     if width >= WIDE {
         let beside = (width * 2 / 5).clamp(50, 90);
@@ -59,6 +62,22 @@ fn verdict(run: &RunView, theme: &Theme, width: usize, lines: usize) -> Page {
     }
     page.lines = wrapped;
     page
+}
+
+/// The knob that was turned last, where one was; that a controller acts, where one does.
+fn tuning(app: &App, run: &RunView, theme: &Theme, width: usize) -> Option<Line<'static>> {
+    let turns = tuning::turns(rows::told(app));
+    let said = match (turns.last(), run.summary.tune) {
+        (Some(turn), _) => {
+            let when = clock(turn.last.time_ns.saturating_sub(run.begin_ns));
+            let turned = turn.in_words(&run.summary.knobs, run.summary.ranks.len() > 1);
+            format!("{turned} ({when})")
+        }
+        (None, Some(TuneMode::Act)) => "a controller acts, and has turned nothing yet".to_owned(),
+        (None, _) => return None,
+    };
+    let room = width.saturating_sub(8);
+    Some(Line::from(vec![ink("tuning: ", theme.dim()), plain(clip(&said, room, theme))]))
 }
 
 /// Time by cause over time, its scale, checkpoints, and what the colours mean.

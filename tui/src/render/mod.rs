@@ -1,15 +1,18 @@
 //! Draws a state: functions from what is known to what is seen, nothing else.
 
+mod audit;
 mod bars;
 mod chrome;
-mod control;
 mod diagnoses;
 mod health;
 mod help;
 mod job;
 mod jobs;
+mod knobs;
 mod lanes;
 mod parts;
+mod rates;
+mod stall;
 mod step;
 
 use crate::app::{App, View};
@@ -101,8 +104,8 @@ fn view(app: &App, theme: &Theme, width: usize, height: usize) -> Page {
     let Some(run) = app.shown() else { return chrome::nothing_yet(app, theme, width) };
     match app.view {
         View::Step => step::page(app, run, theme, width, height),
-        View::Knobs => control::knobs(app, run, theme, width, height),
-        View::Audit => control::audit(theme, width),
+        View::Knobs => knobs::page(app, run, theme, width, height),
+        View::Audit => audit::page(app, run, theme, width, height),
         View::Diagnoses => diagnoses::page(app, run, theme, width, height),
         View::Health => health::page(app, run, theme, width, height),
         View::Job | View::Jobs | View::Help => job::page(app, run, theme, width, height),

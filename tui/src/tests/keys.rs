@@ -1,9 +1,12 @@
 use super::{PLAIN, opened, press, read, screen};
 use crate::app::{Action, App, Columns, Part, View};
 use crate::key::Key;
+use crate::read::Followed;
 use crate::rows;
+use crate::snapshot::{JobState, Update};
 use crate::tests::sample;
 use crate::ui::click;
+use std::sync::Arc;
 
 fn run() -> (tempfile::TempDir, App) {
     let dir = tempfile::tempdir().expect("a folder");
@@ -59,6 +62,115 @@ fn a_finding_opens_when_it_cost_most() {
         .iter()
         .any(|event| event.end_ns > run.window.from_ns && event.start_ns < run.window.to_ns);
     assert!(checkpoint, "the time shown has a checkpoint in it: {:?}", app.message);
+}
+
+#[test]
+fn the_audit_begins_at_its_newest_line_and_follows_it() {
+    let (_dir, mut app) = run();
+    press(&mut app, "5");
+    let last = rows::audit(&app).len() - 1;
+    assert_eq!(rows::audit_place(&app), last);
+    press(&mut app, "kk");
+    assert_eq!((rows::audit_place(&app), app.audit_at), (last - 2, Some(last as u64 - 2)));
+    press(&mut app, "G");
+    assert_eq!(app.audit_at, None, "what comes next is the newest then");
+}
+
+#[test]
+fn of_an_audit_that_grows_each_line_is_read_once() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (mut recorder, path) = sample::growing(dir.path(), 3);
+    let mut app = opened(&path);
+    let wanted = app.ask().run.expect("it is shown");
+    let mut followed = Followed::open(&path).expect("a recording");
+    let mut lines = |app: &mut App, least: usize| -> Vec<u64> {
+        // The recorder writes in a thread of its own.
+        for _ in 0..2000 {
+            if let Some(view) = followed.look(&wanted, false).expect("a recording") {
+                app.on_update(Update::Run(Arc::new(view)));
+            }
+            if rows::told(app).len() >= least {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        rows::told(app).iter().map(|event| event.line).collect()
+    };
+    assert_eq!(lines(&mut app, 3), [0, 1, 2]);
+    press(&mut app, "5k");
+    assert_eq!(rows::audit_place(&app), 1);
+    sample::more(&mut recorder, 3, 2);
+    assert_eq!(lines(&mut app, 5), [0, 1, 2, 3, 4]);
+    assert_eq!(rows::audit_place(&app), 1, "the cursor stays on its line");
+    app.on_key(Key::Char('G'));
+    sample::more(&mut recorder, 5, 1);
+    assert_eq!(lines(&mut app, 6).len(), 6);
+    assert_eq!(rows::audit_place(&app), 5, "the newest goes on being the newest");
+}
+
+#[test]
+fn a_line_of_the_audit_is_shown_whole_and_opens_when_it_was_written() {
+    let (_dir, mut app) = run();
+    press(&mut app, "5/undo\n");
+    assert_eq!(rows::audit(&app).len(), 1);
+    let (text, _) = screen(&app, &PLAIN, 80, 24);
+    for said in ["by controller", "decision 3", "131 samples/s before, 132 with it", "+1% (-2% to +3%)"] {
+        assert!(text.contains(said), "no {said} in\n{text}");
+    }
+    press(&mut app, "\n");
+    let run = app.shown().expect("it is read");
+    let when = rows::told(&app).iter().find(|event| event.decision == 3).expect("it was turned").time_ns;
+    assert_eq!(app.view, View::Job);
+    assert!(run.window.from_ns < when && when < run.window.to_ns, "{:?}", app.message);
+}
+
+#[test]
+fn a_replay_tells_of_the_audit_what_had_been_decided_then() {
+    let (_dir, mut app) = run();
+    press(&mut app, "5");
+    let all = rows::told(&app).len();
+    press(&mut app, "[[");
+    assert!(rows::told(&app).len() < all);
+    let (text, _) = screen(&app, &PLAIN, 80, 24);
+    assert!(!text.contains("drift"), "{text}");
+    press(&mut app, "2");
+    let (text, _) = screen(&app, &PLAIN, 120, 24);
+    assert!(text.contains("tuning: rank 0: prefetch 4 → 16 being tried, expected +12% (0:01:30)"), "{text}");
+}
+
+#[test]
+fn a_knob_says_why_it_cannot_be_turned_and_opens_its_audit() {
+    let (_dir, mut app) = run();
+    press(&mut app, "4/rank 3\nj");
+    let (text, _) = screen(&app, &PLAIN, 80, 24);
+    assert!(text.contains("multiprocessing context that cannot start"), "{text}");
+    assert!(text.contains("Rates  rank 3; ") && text.contains("was never read by"), "{text}");
+    press(&mut app, "\n");
+    assert_eq!(app.view, View::Audit);
+    assert!(rows::audit(&app).iter().all(|event| event.knob == "workers"));
+    press(&mut app, "4/ and no other\n");
+    assert!(screen(&app, &PLAIN, 80, 24).0.contains("no knob matches /rank 3 and no other"));
+}
+
+#[test]
+fn knobs_of_a_running_job_are_turned_from_the_palette() {
+    let (_dir, mut app) = run();
+    let entered = |app: &mut App| app.on_key(Key::Enter);
+    press(&mut app, ":set workers=4");
+    assert_eq!(entered(&mut app), Some(Action::Redraw));
+    assert!(app.message.as_ref().is_some_and(|said| said.contains("only a running job's knobs")));
+    let mut running = app.shown().expect("it is read").clone();
+    running.state = JobState::Running;
+    let recording = running.recording.clone();
+    app.on_update(Update::Run(Arc::new(running)));
+    // Without a value it is asked for.
+    app.on_key(Key::Char('t'));
+    "workers=4 --rank 2".chars().for_each(|char| drop(app.on_key(Key::Char(char))));
+    let wishes = "workers=4 --rank 2".to_owned();
+    assert_eq!(entered(&mut app), Some(Action::Turn { recording, wishes }));
+    app.on_update(Update::Said("rank 2 has no \u{1b}[2Jworkers".into()));
+    let (text, _) = screen(&app, &PLAIN, 80, 24);
+    assert!(text.contains("rank 2 has no") && !text.contains('\u{1b}'), "{text}");
 }
 
 #[test]

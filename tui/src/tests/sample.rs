@@ -176,6 +176,7 @@ fn detail(rank: u32, index: u64, start_ns: u64, took_ns: u64) -> StepDetail {
 /// Three minutes of four ranks, rank 2 slow.
 pub(super) fn four_ranks(dir: &Path) -> PathBuf {
     let mut summary = summary("resnet");
+    madeup::tuning::tell(&mut summary);
     let mut recorder = Recorder::create(&dir.join("resnet.stall"), &summary.job, Options::default());
     recorder.anchor(ClockAnchor { monotonic_ns: BEGIN_NS, boottime_ns: BEGIN_NS, wall_ns: WALL_NS });
     let mut training = Causes::default();
@@ -215,6 +216,9 @@ pub(super) fn four_ranks(dir: &Path) -> PathBuf {
                 recorder.worker_period(WorkerPeriod { start_ns, rank, loader: 0, worker, load });
             }
         }
+    }
+    for event in madeup::tuning::audit(BEGIN_NS) {
+        recorder.audit(event);
     }
     summary.phases = vec![PhaseSummary {
         phase: Phase::Training,
@@ -267,6 +271,24 @@ pub(super) fn no_steps(dir: &Path) -> PathBuf {
     finish(recorder, summary)
 }
 
+/// A run that goes on, with the first `lines` lines of an audit in it; the recorder takes more.
+pub(super) fn growing(dir: &Path, lines: usize) -> (Recorder, PathBuf) {
+    let mut recorder = Recorder::create(&dir.join("grows.stall"), &job("grows"), Options::default());
+    recorder.anchor(ClockAnchor { monotonic_ns: BEGIN_NS, boottime_ns: BEGIN_NS, wall_ns: WALL_NS });
+    recorder.step(step(0, Phase::Training, 0, BEGIN_NS, causes(2, 1)));
+    more(&mut recorder, 0, lines);
+    let path = recorder.path().expect("a recording in a folder of ours").to_path_buf();
+    (recorder, path)
+}
+
+/// Further lines of its audit, written at once.
+pub(super) fn more(recorder: &mut Recorder, from: usize, lines: usize) {
+    for event in madeup::tuning::audit(BEGIN_NS).into_iter().skip(from).take(lines) {
+        recorder.audit(event);
+    }
+    recorder.flush(&summary("grows"));
+}
+
 /// A run whose every name tries to steer the terminal.
 pub(super) fn hostile(dir: &Path) -> PathBuf {
     let evil = "\x1b[2J\x1b]0;pwned\x07\u{202e}\r\n\t\u{9b}31m<b>";
@@ -287,7 +309,21 @@ pub(super) fn hostile(dir: &Path) -> PathBuf {
     summary.files[0].path = evil.into();
     summary.mounts[0].mount = evil.into();
     summary.mounts[0].fs_type = evil.into();
+    madeup::tuning::tell(&mut summary);
+    for knob in &mut summary.knobs {
+        for text in [&mut knob.name, &mut knob.unit, &mut knob.reason, &mut knob.set_by] {
+            *text = evil.into();
+        }
+    }
+    for advice in &mut summary.advice {
+        (advice.knob, advice.why) = (evil.into(), evil.into());
+    }
+    summary.rates[0].unknown = vec![evil.into()];
     let mut recorder = Recorder::create(&dir.join("hostile.stall"), &summary.job, Options::default());
+    for event in madeup::tuning::audit(BEGIN_NS) {
+        let text = || evil.to_owned();
+        recorder.audit(AuditEvent { by: text(), knob: text(), saw: text(), why: text(), ..event });
+    }
     let mut detail = detail(0, 7, BEGIN_NS + 10 * S, S);
     detail.lanes.iter_mut().for_each(|lane| lane.role = evil.into());
     recorder.step_detail(detail);

@@ -8,7 +8,7 @@ import sys
 
 from stallscope import _native
 
-from . import loaders, opens, process, worker
+from . import knobs, loaders, opens, process, resize, sizes, worker
 from .patch import UnknownShape, attribute, replace
 
 
@@ -27,6 +27,7 @@ def hook_dataloader(module):
     _attempt("which worker made a batch", hook_puts, attribute(module, "_MultiProcessingDataLoaderIter"))
     _attempt("when a loop is left early", hook_shutdown, attribute(module, "_MultiProcessingDataLoaderIter"))
     _attempt("what workers do", hook_worker_module, module._utils.worker)
+    sizes.know(attribute(module, "_MultiProcessingDataLoaderIter"), module._utils.worker)
     _attempt("the times of single samples", worker.hook_fetchers, module)
     _attempt("the time in opens and reads", opens.install)
 
@@ -37,6 +38,7 @@ def hook_stateful(module):
     iterator = attribute(module, "_StatefulMultiProcessingDataLoaderIter")
     _attempt("which worker made a batch", hook_puts, iterator)
     _attempt("when a loop is left early", hook_shutdown, iterator)
+    sizes.know(iterator, None)
 
 
 def hook_worker_module(module):
@@ -99,8 +101,11 @@ def _reset(original):
     return _reset
 
 
-def _next(original, enter=_native.enter, leave=_native.leave, stop=_native.stop):
+def _next(original, turned=_native.turned, enter=_native.enter, leave=_native.leave, stop=_native.stop):
     def __next__(self):
+        if turned():
+            knobs.take_up()
+            resize.settle(self)
         observed = False
         # An interrupt may come before `enter` has told us its answer: `stop` knows it.
         try:

@@ -8,7 +8,7 @@ import weakref
 
 from stallscope import _native
 
-from . import device, evaluation, process, worker
+from . import device, evaluation, process, sizes, worker
 
 _MAX_LOADERS = 65535
 # From so many on a new loader takes the number of one that is gone.
@@ -31,6 +31,9 @@ class _Known:
         self.reference = weakref.ref(loader)
         self.facts = facts
         self.epochs = 0
+        self.shown = False
+        # What can be turned, a `sizes.Size`; None where nothing can.
+        self.size = None
 
 
 def prepare(grad_enabled, looked_on):
@@ -66,9 +69,21 @@ def begin(iterator, loader):
             observe_fetcher=worker.observe_own_fetcher,
         )
         known.epochs += 1
+        _size(number, known, loader, iterator)
         device.look()
     except Exception as error:
         process.disable(f"A loader could not be observed: {type(error).__name__}: {error}.")
+
+
+def _size(number, known, loader, iterator):
+    try:
+        if not known.shown:
+            known.shown = True
+            known.size = sizes.show(number, loader, iterator)
+        if known.size is not None:
+            known.size.begin(loader, iterator)
+    except Exception as error:
+        process.unavailable(f"A loader's knobs cannot be turned: {type(error).__name__}: {error}.")
 
 
 def _never():
@@ -87,7 +102,12 @@ def _number(loader):
         number = min(len(_known), _MAX_LOADERS)
         _known[number:] = [known]
     else:
-        known.epochs = _known[number].epochs
+        former = _known[number]
+        known.epochs = former.epochs
+        if former.facts == known.facts:
+            known.shown, known.size = former.shown, former.size
+        elif former.size is not None:
+            former.size.gone()
         _known[number] = known
     process.tell(fact="loader", loader=number, **known.facts)
     return number, known

@@ -43,7 +43,7 @@ def _arguments():
     """The command line, cut to what a greeting may hold."""
     arguments, free_bytes = [], _MAX_ARGUMENTS_BYTES
     for argument in (getattr(sys, "orig_argv", None) or sys.argv)[:_MAX_ARGUMENTS]:
-        argument = _text(argument)[:_MAX_ARGUMENT_LENGTH]
+        argument = text(argument)[:_MAX_ARGUMENT_LENGTH]
         free_bytes -= len(json.dumps(argument, ensure_ascii=False).encode())
         if free_bytes < 0:
             break
@@ -51,7 +51,7 @@ def _arguments():
     return arguments
 
 
-def _text(value):
+def text(value):
     """What isn't text in `value`, as in a file name of other days, shows as question marks."""
     return str(value).encode("utf-8", "replace").decode("utf-8")
 
@@ -78,9 +78,9 @@ def tell_rank():
 
 def unavailable(sentence):
     """Something cannot be measured, and the rest goes on."""
-    tell(fact="unavailable", what=_text(sentence))
+    tell(fact="unavailable", what=text(sentence))
 
 
 def disable(sentence):
     """Nothing more is measured in this process."""
-    _native.disable(_text(sentence))
+    _native.disable(text(sentence))

@@ -1,0 +1,314 @@
+//! How single batches were made: a sample of them, for the model of the job.
+//!
+//! Which batches are looked at is chosen when they become ready, before anything is computed: by chance, so that the
+//! choice falls into step with nothing, and the slow ones always, as they are few and what prefetch is there for.
+
+use crate::Config;
+use crate::attribute::{asleep, blocked_in_fetch};
+use crate::process::{Process, ProcessKind};
+use crate::rank::{Processes, Rank, owner};
+use crate::timeline::{Activity, scale};
+use stallscope_abi::kernel::Blocked;
+use stallscope_abi::lane::Record;
+use stallscope_model::BatchService;
+use std::collections::{BTreeMap, VecDeque};
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// Of one rank in a second.
+const A_RANK: u64 = 20;
+/// Of these, kept for the slow ones where not all batches can be told.
+const A_RANK_SLOW: u64 = 6;
+/// Times the mean of the batches before.
+const SLOW: f64 = 3.0;
+/// Of all ranks together in a second: looking at a batch takes up to some tens of microseconds for each worker of its
+/// rank.
+const A_SECOND: u64 = 40;
+/// Batches that wait for evidence, and services that wait to be taken.
+const MAX_WAITING: usize = 4096;
+/// What a worker did is remembered for a batch as long as this, as far as there is room.
+const LONGEST_BATCH_NS: u64 = 30 * SECOND_NS;
+/// Parts into which the making of a batch is cut to see who else was at work, where its samples are not told apart,
+/// and at most where they are.
+const WINDOWS: u64 = 16;
+const MAX_WINDOWS: usize = 32;
+/// A sample that was blocked for less has come from memory.
+const SHORTEST_READ_NS: f64 = 50e3;
+
+/// A batch that was chosen.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    pid: u32,
+    start_ns: u64,
+    ready_ns: u64,
+    samples: u32,
+    weight: f64,
+    slow: bool,
+}
+
+/// One that was looked at, and who made it: which worker of which loader that is may not be known yet.
+#[derive(Clone, Debug)]
+struct Seen {
+    pid: u32,
+    until_ns: u64,
+    service: BatchService,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Services {
+    second: u64,
+    /// Batches made in this second, and in the one before.
+    made: u64,
+    made_before: u64,
+    slow: u64,
+    /// Of late, how long the making of a batch took.
+    mean_ns: f64,
+    /// By second and rank, of the last minute.
+    taken: BTreeMap<(u64, u32), u64>,
+    due: VecDeque<Due>,
+    seen: VecDeque<Seen>,
+}
+
+impl Services {
+    /// A process told of a batch that it made.
+    pub(crate) fn batch(&mut self, pid: u32, record: &Record, samples: u32, ranks: usize) {
+        let second = record.time_ns / SECOND_NS;
+        if second > self.second {
+            self.made_before = if second == self.second + 1 { self.made } else { 0 };
+            (self.second, self.made, self.slow) = (second, 0, 0);
+            self.taken = self.taken.split_off(&(second.saturating_sub(60), 0));
+        }
+        self.made += 1;
+        let ranks = (ranks as u64).max(1);
+        let wanted = (ranks * A_RANK).min(A_SECOND);
+        let of = self.made_before.max(self.made);
+        let Some(taken_ns) = record.time_ns.checked_sub(record.a).filter(|ns| *ns > 0) else { return };
+        let mean_ns = if self.mean_ns > 0.0 { self.mean_ns } else { taken_ns as f64 };
+        self.mean_ns = mean_ns + (taken_ns as f64 - mean_ns) / 64.0;
+        // Where all can be told none is special.
+        let for_slow = if of > wanted { wanted * A_RANK_SLOW / A_RANK } else { 0 };
+        let slow = taken_ns as f64 > SLOW * mean_ns && self.slow < for_slow;
+        let weight = if slow {
+            self.slow += 1;
+            1.0
+        } else if draw(record.time_ns, pid) % of < wanted - for_slow {
+            of as f64 / (wanted - for_slow).min(of) as f64
+        } else {
+            return;
+        };
+        self.due.push_back(Due { pid, start_ns: record.a, ready_ns: record.time_ns, samples, weight, slow });
+        if self.due.len() > MAX_WAITING {
+            self.due.pop_front();
+        }
+    }
+
+    /// Looks at the batches whose evidence has arrived, or has been waited for long enough.
+    pub(crate) fn advance(
+        &mut self,
+        processes: &Processes,
+        ranks: &BTreeMap<u32, Rank>,
+        config: &Config,
+        now_ns: u64,
+    ) {
+        if self.due.is_empty() {
+            return;
+        }
+        let workers = workers_of(processes, ranks);
+        for due in std::mem::take(&mut self.due) {
+            let Some(process) = processes.get(&due.pid) else { continue };
+            let rank_pid = match process.facts.kind {
+                ProcessKind::Worker => owner(due.pid, processes, |pid| ranks.contains_key(&pid)),
+                _ => Some(due.pid),
+            };
+            let Some(rank) = rank_pid.and_then(|pid| ranks.get(&pid)) else { continue };
+            let team = workers.get(&rank.pid).map_or(&[][..], Vec::as_slice);
+            let waits = now_ns.saturating_sub(due.ready_ns) < config.patience_ns;
+            if waits && !team.iter().chain([&process]).all(|member| member.covers(due.ready_ns)) {
+                self.due.push_back(due);
+                continue;
+            }
+            let taken = self.taken.entry((due.ready_ns / SECOND_NS, rank.number)).or_default();
+            // In the first second it is not known yet how many there are.
+            if *taken >= A_RANK && !due.slow {
+                continue;
+            }
+            if let Some(mut service) = look(&due, process, team) {
+                *taken += 1;
+                service.rank = rank.number;
+                (service.loader, service.worker) = process.place();
+                let until_ns = due.ready_ns.saturating_add(10 * SECOND_NS);
+                self.seen.push_back(Seen { pid: due.pid, until_ns, service });
+            }
+        }
+        if self.seen.len() > MAX_WAITING {
+            self.seen.drain(..self.seen.len() - MAX_WAITING);
+        }
+    }
+
+    /// Those whose worker is known by now, or will never be better known.
+    pub(crate) fn take(&mut self, processes: &Processes, now_ns: u64) -> Vec<BatchService> {
+        let mut out = Vec::new();
+        self.seen.retain_mut(|seen| {
+            let process = processes.get(&seen.pid);
+            if let Some(process) = process.filter(|process| process.is_placed()) {
+                (seen.service.loader, seen.service.worker) = process.place();
+            } else if process.is_some() && now_ns < seen.until_ns {
+                return true;
+            }
+            out.push(seen.service.clone());
+            false
+        });
+        out
+    }
+
+    /// From when on evidence of a process is needed for what it makes, and for what it made and nobody looked at.
+    pub(crate) fn needs_from_ns(&self, pid: u32, process: &Process, horizon_ns: u64) -> u64 {
+        let made_ns = process.shim.last_ready_ns.filter(|_| process.facts.kind == ProcessKind::Worker);
+        let due_ns = self.due.iter().filter(|due| due.pid == pid).map(|due| due.start_ns).min();
+        let from_ns = made_ns.into_iter().chain(due_ns).fold(horizon_ns, u64::min);
+        from_ns.max(horizon_ns.saturating_sub(LONGEST_BATCH_NS))
+    }
+}
+
+/// As good as chance: batches become ready at no certain nanosecond.
+fn draw(time_ns: u64, pid: u32) -> u64 {
+    let mixed = (time_ns ^ (u64::from(pid) << 40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ (mixed >> 29)) >> 16
+}
+
+fn workers_of<'a>(processes: &'a Processes, ranks: &BTreeMap<u32, Rank>) -> BTreeMap<u32, Vec<&'a Process>> {
+    let mut workers: BTreeMap<u32, Vec<&Process>> = BTreeMap::new();
+    for (pid, process) in processes {
+        if process.facts.kind == ProcessKind::Worker
+            && process.exited_ns.is_none()
+            && let Some(of) = owner(*pid, processes, |pid| ranks.contains_key(&pid))
+        {
+            workers.entry(of).or_default().push(process);
+        }
+    }
+    workers
+}
+
+/// `None` where more than a tenth of the batch's time is not accounted for any more.
+fn look(due: &Due, process: &Process, team: &[&Process]) -> Option<BatchService> {
+    let (start_ns, ready_ns) = (due.start_ns, due.ready_ns);
+    let seen = process.view().query(start_ns, ready_ns);
+    if seen.gap_ns > (ready_ns - start_ns) / 10 {
+        return None;
+    }
+    let samples = process.shim.sample_starts(start_ns, ready_ns);
+    let told_apart = samples.len() > 1;
+    let edges = if told_apart { thinned(samples) } else { Vec::new() };
+    let edges = if edges.is_empty() { even(start_ns, ready_ns) } else { edges };
+    let own = windows(process, &edges, ready_ns);
+    let others: Vec<Vec<Window>> = team
+        .iter()
+        .filter(|other| other.facts.pid != due.pid)
+        .map(|other| windows(other, &edges, ready_ns))
+        .collect();
+    let beside = |share: fn(&Window) -> f64, at: usize| -> f64 {
+        1.0 + others.iter().map(|other| share(&other[at])).sum::<f64>()
+    };
+    let readers: Vec<(f64, f64)> =
+        own.iter().enumerate().map(|(at, window)| (window.reading_ns, beside(Window::reading, at))).collect();
+    let reading_ns: f64 = readers.iter().map(|(ns, _)| ns).sum();
+    let with_readers: f64 = readers.iter().map(|(ns, readers)| ns * readers).sum();
+    let length_ns =
+        |at: usize| edges.get(at + 1).copied().unwrap_or(ready_ns).saturating_sub(edges[at]) as f64;
+    let with_makers: f64 = (0..own.len()).map(|at| length_ns(at) * beside(Window::busy, at)).sum();
+    let times = &seen.activity.times;
+    let mut service = BatchService {
+        start_ns,
+        ready_ns,
+        samples: due.samples,
+        weight: due.weight,
+        fetch_ns: reading(&seen.activity),
+        cpu_ns: times.cpu_ns,
+        runnable_ns: times.runnable_ns,
+        read_bytes: process.bytes_read(start_ns, ready_ns),
+        readers: if reading_ns > 0.0 { with_readers / reading_ns } else { 0.0 },
+        makers: with_makers / (ready_ns - start_ns) as f64,
+        cpu_read_ns: times.cpu_read_ns.min(times.cpu_ns),
+        ..BatchService::default()
+    };
+    if told_apart {
+        let reads: Vec<(f64, f64)> = readers.into_iter().filter(|(ns, _)| *ns >= SHORTEST_READ_NS).collect();
+        regress(&mut service, &reads);
+    }
+    Some(service)
+}
+
+/// What the samples of one batch tell of how readers hold each other up. Within a batch, so that what differs from
+/// batch to batch plays no part.
+fn regress(service: &mut BatchService, reads: &[(f64, f64)]) {
+    let count = reads.len() as f64;
+    service.reads = u32::try_from(reads.len()).unwrap_or(u32::MAX);
+    if reads.len() < 3 {
+        return;
+    }
+    let mean = |of: fn(&(f64, f64)) -> f64| reads.iter().map(of).sum::<f64>() / count;
+    let (mean_ns, mean_readers) = (mean(|read| read.0), mean(|read| read.1));
+    for (ns, readers) in reads {
+        service.readers_spread += (readers - mean_readers).powi(2);
+        service.readers_effect_ns += (readers - mean_readers) * (ns - mean_ns) * count;
+    }
+}
+
+/// Every so many of them that no more are left than a batch is cut into.
+fn thinned(starts: Vec<u64>) -> Vec<u64> {
+    let every = starts.len().div_ceil(MAX_WINDOWS).max(1);
+    starts.into_iter().step_by(every).collect()
+}
+
+fn even(start_ns: u64, ready_ns: u64) -> Vec<u64> {
+    (0..WINDOWS).map(|at| start_ns + scale(ready_ns - start_ns, at, WINDOWS)).collect()
+}
+
+/// Blocked: what a read costs on a CPU is the CPU's.
+fn reading(activity: &Activity) -> u64 {
+    blocked_in_fetch(activity).saturating_add(asleep(activity))
+}
+
+/// What a process did in a part of a batch's time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    known_ns: f64,
+    reading_ns: f64,
+    /// Everything but waiting in a pipe, where workers wait for an index.
+    busy_ns: f64,
+}
+
+impl Window {
+    fn reading(&self) -> f64 {
+        if self.known_ns > 0.0 { self.reading_ns / self.known_ns } else { 0.0 }
+    }
+
+    fn busy(&self) -> f64 {
+        if self.known_ns > 0.0 { self.busy_ns / self.known_ns } else { 0.0 }
+    }
+}
+
+/// One window from each edge to the next, the last to `ready_ns`.
+fn windows(process: &Process, edges: &[u64], ready_ns: u64) -> Vec<Window> {
+    let mut windows = vec![Window::default(); edges.len()];
+    let Some(first_ns) = edges.first() else { return windows };
+    let mut at = 0;
+    process.view().each(*first_ns, ready_ns, |from, to, activity| {
+        let Some(activity) = activity else { return };
+        let length_ns = (to - from) as f64;
+        let reading_share = reading(activity) as f64 / length_ns;
+        let busy_share = 1.0 - activity.of(Blocked::Pipe) as f64 / length_ns;
+        let mut from = from;
+        while from < to {
+            while edges.get(at + 1).is_some_and(|edge| *edge <= from) {
+                at += 1;
+            }
+            let end = edges.get(at + 1).map_or(to, |edge| to.min(*edge));
+            let part_ns = (end - from) as f64;
+            windows[at].known_ns += part_ns;
+            windows[at].reading_ns += part_ns * reading_share;
+            windows[at].busy_ns += part_ns * busy_share;
+            from = end;
+        }
+    });
+    windows
+}

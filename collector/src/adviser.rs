@@ -1,0 +1,194 @@
+//! How fast each part of the job can go and what would make it faster, made anew now and then.
+
+use crate::profiles::profiles;
+use crate::usage::node_state;
+use stallscope_control::{NodeState, Profile, Profiles, advise, rates};
+use stallscope_model::{Advice, BatchService, Budgets, Knob, LoaderFacts, Rates, RunSummary, StepLedger};
+use stallscope_store::{Error, Recording};
+use std::collections::BTreeMap;
+
+/// A look at a rank simulates it a few thousand steps, which takes up to some tenths of a second of the collector's CPU.
+/// So the first comes soon, and each next one after twice the time, up to the longest. (`tune` and `what-if` make theirs
+/// from the recording, whenever they are asked.)
+const SOON_NS: u64 = 10_000_000_000;
+const LONGEST_NS: u64 = 160_000_000_000;
+/// Ranks in one look, in turns.
+const RANKS: usize = 1;
+/// The same at the end, when nobody looks again and the caller waits for the job's exit code.
+const LAST_RANKS: usize = 4;
+/// The same when somebody asks.
+const ASKED_RANKS: usize = 16;
+
+/// What would help a run within `budgets`, from its recording, best first.
+///
+/// # Errors
+/// When the file is damaged.
+pub fn advice(recording: &Recording, summary: &RunSummary, budgets: &Budgets) -> Result<Vec<Advice>, Error> {
+    let node = NodeState { cpus: summary.host.cpus.into(), ..NodeState::default() };
+    let profiles = profiles(recording, summary)?;
+    let mut all: Vec<Advice> = Vec::new();
+    for profile in profiles.training().into_iter().take(ASKED_RANKS) {
+        all.extend(advise(profile, &summary.knobs, budgets, &node));
+    }
+    all.sort_by(|a, b| b.gain.value.total_cmp(&a.gain.value));
+    Ok(all)
+}
+
+#[derive(Debug)]
+pub(crate) struct Adviser {
+    profiles: Profiles,
+    /// By rank.
+    said: BTreeMap<u32, (Rates, Vec<Advice>)>,
+    /// The rank that was looked at last.
+    turn: u32,
+    next_ns: u64,
+    pause_ns: u64,
+}
+
+impl Adviser {
+    /// `cpus` of the machine; 0 when unknown.
+    pub(crate) fn new(cpus: u32) -> Adviser {
+        Adviser {
+            profiles: Profiles::new(cpus.into()),
+            said: BTreeMap::new(),
+            turn: u32::MAX,
+            next_ns: 0,
+            pause_ns: SOON_NS,
+        }
+    }
+
+    pub(crate) fn loader(&mut self, rank: u32, facts: &LoaderFacts) {
+        self.profiles.loader(rank, facts);
+    }
+
+    pub(crate) fn step(&mut self, step: &StepLedger) {
+        self.profiles.step(step);
+    }
+
+    pub(crate) fn service(&mut self, service: &BatchService) {
+        self.profiles.service(service);
+    }
+
+    /// Knobs as they stand, once a second; looks at the next ranks when it is time.
+    pub(crate) fn second(&mut self, now_ns: u64, knobs: &[Knob], trainers: impl FnOnce() -> Vec<u32>) {
+        knobs.iter().for_each(|knob| self.profiles.knob(knob));
+        if now_ns >= self.next_ns {
+            let looked = self.look(RANKS, knobs, trainers);
+            // Each rank once before the pauses grow.
+            if looked && self.said.len() == self.profiles.training().len() {
+                self.pause_ns = (2 * self.pause_ns).min(LONGEST_NS);
+            }
+            self.next_ns = now_ns + self.pause_ns;
+        }
+    }
+
+    /// The job is over.
+    pub(crate) fn last(&mut self, knobs: &[Knob], trainers: impl FnOnce() -> Vec<u32>) {
+        self.look(LAST_RANKS, knobs, trainers);
+    }
+
+    /// Whether there was a rank to look at.
+    fn look(&mut self, ranks: usize, knobs: &[Knob], trainers: impl FnOnce() -> Vec<u32>) -> bool {
+        let mut training: Vec<&Profile> = self.profiles.training();
+        let first = training.partition_point(|profile| profile.rank <= self.turn) % training.len().max(1);
+        training.rotate_left(first);
+        training.truncate(ranks);
+        if training.is_empty() {
+            return false;
+        }
+        let node = node_state(&trainers());
+        for profile in training {
+            let advice = advise(profile, knobs, &Budgets::default(), &node);
+            self.said.insert(profile.rank, (rates(profile), advice));
+            self.turn = profile.rank;
+        }
+        true
+    }
+
+    pub(crate) fn rates(&self) -> Vec<Rates> {
+        self.said.values().map(|(rates, _)| rates.clone()).collect()
+    }
+
+    /// Best first.
+    pub(crate) fn advice(&self) -> Vec<Advice> {
+        let mut advice: Vec<Advice> = self.said.values().flat_map(|(_, advice)| advice.clone()).collect();
+        advice.sort_by(|a, b| b.gain.value.total_cmp(&a.gain.value));
+        advice
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stallscope_model::{Cause, Causes, Phase};
+
+    const MS: u64 = 1_000_000;
+
+    /// A rank that waits for a worker most of the time.
+    fn feed(adviser: &mut Adviser, rank: u32) {
+        adviser.loader(rank, &LoaderFacts { workers: 1, prefetch_factor: Some(2), ..LoaderFacts::default() });
+        for index in 0..100 {
+            let (start_ns, end_ns) = (index * 40 * MS, (index + 1) * 40 * MS);
+            let mut causes = Causes::default();
+            causes[Cause::Compute] = 10 * MS;
+            causes[Cause::Prep] = 30 * MS;
+            adviser.step(&StepLedger {
+                rank,
+                loader: 0,
+                phase: Phase::Training,
+                index,
+                start_ns,
+                end_ns,
+                causes,
+                hidden_ns: None,
+                producer: None,
+                samples: 4,
+                evidence: Default::default(),
+            });
+            adviser.service(&BatchService {
+                rank,
+                start_ns,
+                ready_ns: end_ns,
+                samples: 4,
+                cpu_ns: 40 * MS,
+                readers: 0.0,
+                makers: 1.0,
+                ..BatchService::default()
+            });
+        }
+    }
+
+    fn workers(rank: u32) -> Knob {
+        Knob {
+            rank,
+            loader: Some(0),
+            name: "workers".into(),
+            value: 1,
+            initial: 1,
+            min: 1,
+            max: 32,
+            ..Knob::default()
+        }
+    }
+
+    #[test]
+    fn each_rank_has_its_turn() {
+        let mut adviser = Adviser::new(8);
+        let knobs: Vec<Knob> = (0..5).map(workers).collect();
+        adviser.second(0, &knobs, Vec::new);
+        assert!(adviser.rates().is_empty());
+        (0..5).for_each(|rank| feed(&mut adviser, rank));
+        let mut seen = Vec::new();
+        for look in 1..=5 {
+            adviser.second(look * SOON_NS - 1, &knobs, Vec::new);
+            adviser.second(look * SOON_NS, &knobs, || vec![std::process::id()]);
+            seen.push(adviser.rates().iter().map(|rates| rates.rank).collect::<Vec<_>>());
+        }
+        assert_eq!(seen, [vec![0], vec![0, 1], vec![0, 1, 2], vec![0, 1, 2, 3], vec![0, 1, 2, 3, 4]]);
+        assert_eq!(adviser.pause_ns, 2 * SOON_NS, "every rank was looked at once");
+        let advice = adviser.advice();
+        assert!(advice.iter().all(|advice| advice.knob == "workers" && advice.to > 1), "{advice:?}");
+        assert!(advice.windows(2).all(|pair| pair[0].gain.value >= pair[1].gain.value));
+        assert!(!advice.is_empty());
+    }
+}

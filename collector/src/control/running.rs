@@ -1,0 +1,112 @@
+//! A controller at work on a job: what it is told, and what it wants done.
+
+use crate::engine::Engine;
+use crate::usage::{Usage, node_state};
+use crate::{host, procfs};
+use stallscope_control::{Action, Controller, Observation, Outcome, RankObservation};
+use stallscope_model::{Budgets, Knob, KnobRequest, Phase, TuneMode};
+use std::collections::BTreeMap;
+
+/// Decisions whose numbers are remembered.
+const DECISIONS: usize = 4096;
+
+#[derive(Debug)]
+pub(crate) struct Running {
+    controller: Controller,
+    /// The connection whose end ends it; `None`: the session's own.
+    pub(crate) connection: Option<u64>,
+    /// Who began it.
+    pub(crate) by: String,
+    pub(crate) mode: TuneMode,
+    usage: Usage,
+    phases: BTreeMap<u32, Phase>,
+    /// The session's numbers of its decisions: people's requests are numbered along with them.
+    decisions: BTreeMap<u64, u64>,
+}
+
+impl Running {
+    pub(crate) fn new(mode: TuneMode, budgets: Budgets, by: String, connection: Option<u64>) -> Running {
+        // Any seed will do: with it a decision can be made again from what was told.
+        let controller = Controller::new(mode, budgets, host::wall_ns());
+        Running {
+            controller,
+            connection,
+            by,
+            mode,
+            usage: Usage::default(),
+            phases: BTreeMap::new(),
+            decisions: BTreeMap::new(),
+        }
+    }
+
+    /// Tells the controller what is new.
+    pub(crate) fn observe(&mut self, engine: &mut Engine) -> Outcome {
+        let observation = self.observation(engine);
+        self.controller.observe(&observation)
+    }
+
+    /// Ends it; the outcome undoes what was not proven.
+    pub(crate) fn stop(&mut self) -> Outcome {
+        self.controller.stop(host::now_ns())
+    }
+
+    fn observation(&mut self, engine: &mut Engine) -> Observation {
+        let now_ns = host::now_ns();
+        let members = engine.members(now_ns);
+        let processes: Vec<(u32, Vec<u32>)> =
+            members.iter().map(|member| (member.rank, member.pids.clone())).collect();
+        let usage = self.usage.look(&processes);
+        let trainers: Vec<u32> = members.iter().map(|member| member.pid).collect();
+        let mut knobs: BTreeMap<u32, Vec<Knob>> = BTreeMap::new();
+        for knob in engine.knobs.state() {
+            knobs.entry(knob.rank).or_default().push(knob);
+        }
+        let mut fresh = std::mem::take(&mut engine.fresh);
+        let ranks = members
+            .into_iter()
+            .map(|member| {
+                let rank = member.rank;
+                let steps = fresh.steps.remove(&rank).unwrap_or_default();
+                if let Some(step) = steps.last() {
+                    self.phases.insert(rank, step.phase);
+                }
+                let used = usage.get(&rank).copied().unwrap_or_default();
+                RankObservation {
+                    rank,
+                    seen_until_ns: member.seen_until_ns,
+                    phase: self.phases.get(&rank).copied().unwrap_or(Phase::Startup),
+                    steps,
+                    services: fresh.services.remove(&rank).unwrap_or_default(),
+                    knobs: knobs.remove(&rank).unwrap_or_default(),
+                    memory_bytes: used.memory_bytes,
+                    cpu_ns: used.cpu_ns,
+                    descriptors: procfs::descriptors(member.pid).unwrap_or(0),
+                }
+            })
+            .collect();
+        Observation { now_ns, ranks, node: node_state(&trainers) }
+    }
+
+    /// The session's number of a decision of the controller's; `next` makes one.
+    pub(crate) fn decision(&mut self, of_controller: u64, next: impl FnOnce() -> u64) -> u64 {
+        if let Some(number) = self.decisions.get(&of_controller) {
+            return *number;
+        }
+        if self.decisions.len() == DECISIONS {
+            self.decisions.pop_first();
+        }
+        let number = next();
+        self.decisions.insert(of_controller, number);
+        number
+    }
+}
+
+/// What the controller wants done, as a request.
+pub(crate) fn request(action: &Action) -> KnobRequest {
+    KnobRequest {
+        rank: Some(action.rank),
+        loader: action.loader,
+        knob: action.knob.clone(),
+        value: action.value,
+    }
+}

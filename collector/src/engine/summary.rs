@@ -1,0 +1,69 @@
+//! Everything that is known of a job at one moment.
+
+use super::Engine;
+use crate::{host, probes};
+use stallscope_model::{EvidenceState, Loss, Overhead, RankSummary, RunSummary};
+use stallscope_store::Recorder;
+
+impl Engine {
+    fn shim_state(&self, ranks: &[RankSummary]) -> EvidenceState {
+        let unavailable: Vec<&str> =
+            ranks.iter().flat_map(|rank| rank.facts.unavailable.iter().map(String::as_str)).collect();
+        match (self.wants_shim, self.shims_seen, unavailable.is_empty()) {
+            (false, ..) => EvidenceState::Off,
+            (true, false, _) => EvidenceState::Missing(
+                "no process of the job loaded it: is it Python with torch, and not started with -I or -S?"
+                    .into(),
+            ),
+            (true, true, true) => EvidenceState::On,
+            (true, true, false) => EvidenceState::Partial(unavailable.join("; ")),
+        }
+    }
+
+    pub(crate) fn summary(&self) -> RunSummary {
+        let seen = self.ledger.summary();
+        let (collector_cpu_ns, collector_rss_bytes) = host::own_cost();
+        let dropped: u64 =
+            self.lane_dropped + self.lanes.values().map(|lane| lane.reader.dropped()).sum::<u64>();
+        let mut losses = seen.losses;
+        let mut kernel_lost = self.kernel_lost_before.clone();
+        for (reason, count) in &self.kernel_lost {
+            *kernel_lost.entry(reason.clone()).or_default() += count;
+        }
+        losses.extend(kernel_lost.into_iter().map(|(reason, count)| Loss { reason, count }));
+        losses.push(Loss { reason: "lane full".into(), count: dropped });
+        let damaged = self.lane_damaged + self.lanes.values().map(|lane| lane.reader.resyncs()).sum::<u64>();
+        losses.push(Loss { reason: "lane damaged".into(), count: damaged });
+        losses.push(Loss { reason: "connection refused".into(), count: self.refused });
+        losses.extend(self.recorder.iter().flat_map(Recorder::losses));
+        losses.retain(|loss| loss.count > 0);
+        let shim = self.shim_state(&seen.ranks);
+        RunSummary {
+            job: self.job.clone(),
+            host: self.host.clone(),
+            probes: probes::all(&self.kernel, &self.programs, &shim, &seen.phases),
+            shim,
+            ranks: seen.ranks,
+            phases: seen.phases,
+            kernel: self.kernel.clone(),
+            disagreement_share: seen.disagreement_share,
+            losses,
+            diagnoses: seen.diagnoses,
+            verdict: seen.verdict,
+            overhead: Overhead {
+                collector_cpu_ns,
+                collector_rss_bytes,
+                kernel_cpu_ns: self.kernel_cpu_ns,
+                records: self.records,
+                wall_ns: host::now_ns().saturating_sub(self.begun_ns),
+            },
+            files: self.files.waits(),
+            mounts: self.files.mount_waits(),
+            knobs: self.knobs.state(),
+            rates: self.adviser.rates(),
+            advice: self.adviser.advice(),
+            tune: self.tune,
+            acts: self.audit.acts(),
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! What a controller has not been told yet.
+
+use stallscope_model::{BatchService, StepLedger};
+use std::collections::BTreeMap;
+
+/// More are not kept: a controller takes them once a second.
+const MOST: usize = 65_536;
+
+/// Steps and batches since they were last taken, by rank.
+#[derive(Debug, Default)]
+pub(crate) struct Fresh {
+    pub(crate) steps: BTreeMap<u32, Vec<StepLedger>>,
+    pub(crate) services: BTreeMap<u32, Vec<BatchService>>,
+    /// Of both.
+    count: usize,
+}
+
+impl Fresh {
+    pub(crate) fn step(&mut self, step: &StepLedger) {
+        if self.has_room() {
+            self.steps.entry(step.rank).or_default().push(step.clone());
+        }
+    }
+
+    pub(crate) fn service(&mut self, service: &BatchService) {
+        if self.has_room() {
+            self.services.entry(service.rank).or_default().push(service.clone());
+        }
+    }
+
+    fn has_room(&mut self) -> bool {
+        self.count += 1;
+        self.count <= MOST
+    }
+}

@@ -1,0 +1,151 @@
+//! What files of /proc say of a process. The readers of text take any bytes: what they do not understand is `None`.
+
+use rustix::param::{clock_ticks_per_second, page_size};
+use std::fs;
+use std::path::PathBuf;
+
+/// Of one process, as the kernel has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Resident {
+    /// Everything that is mapped and in memory.
+    pub(crate) bytes: u64,
+    /// The part of it that lies in files and shared memory.
+    pub(crate) shared_bytes: u64,
+}
+
+fn file(pid: u32, name: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/{name}"))
+}
+
+fn text(pid: u32, name: &str) -> Option<String> {
+    // Names of programs are any bytes.
+    fs::read(file(pid, name)).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+pub(crate) fn resident(pid: u32) -> Option<Resident> {
+    resident_in(&text(pid, "statm")?, page_size() as u64)
+}
+
+/// Memory of a process, shared pages divided among those who share them. The kernel walks the page tables for it:
+/// about a millisecond a gigabyte.
+pub(crate) fn proportional_bytes(pid: u32) -> Option<u64> {
+    kib_of(&text(pid, "smaps_rollup")?, "Pss:")?.checked_mul(1024)
+}
+
+/// CPU time of all threads of a process so far.
+pub(crate) fn cpu_ns(pid: u32) -> Option<u64> {
+    ticks_in(&text(pid, "stat")?)?.checked_mul(1_000_000_000 / clock_ticks_per_second().max(1))
+}
+
+/// Descriptors that a process has open.
+pub(crate) fn descriptors(pid: u32) -> Option<u64> {
+    let folder = file(pid, "fd");
+    // Newer kernels say it without being asked for each.
+    match fs::metadata(&folder).ok()?.len() {
+        0 => Some(fs::read_dir(&folder).ok()?.count() as u64),
+        open => Some(open),
+    }
+}
+
+/// Most descriptors that a process may have open.
+pub(crate) fn descriptor_limit(pid: u32) -> Option<u64> {
+    limit_in(&text(pid, "limits")?, "Max open files")
+}
+
+/// The line of `/proc/PID/stat` from its third field on: the second, the program's name, may hold anything.
+fn ticks_in(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace().skip(11);
+    let mut ticks = || fields.next()?.parse::<u64>().ok();
+    let (user, system) = (ticks()?, ticks()?);
+    user.checked_add(system)
+}
+
+fn resident_in(statm: &str, page_bytes: u64) -> Option<Resident> {
+    let mut fields = statm.split_ascii_whitespace().skip(1);
+    let mut bytes = || fields.next()?.parse::<u64>().ok()?.checked_mul(page_bytes);
+    Some(Resident { bytes: bytes()?, shared_bytes: bytes()? })
+}
+
+/// The figure behind `name` in lines like `Pss:   348 kB`.
+pub(crate) fn kib_of(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok()
+}
+
+/// The soft limit called `name`; what is unlimited is as much as there is.
+fn limit_in(limits: &str, name: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+    match line.split_ascii_whitespace().next()? {
+        "unlimited" => Some(u64::MAX),
+        limit => limit.parse().ok(),
+    }
+}
+
+/// The share of the last ten seconds in a file like `/proc/pressure/memory` in which some task waited.
+pub(crate) fn pressure_in(pressure: &str) -> Option<f64> {
+    let some = pressure.lines().find_map(|line| line.strip_prefix("some "))?;
+    let percent = some.split_ascii_whitespace().find_map(|field| field.strip_prefix("avg10="))?;
+    let percent: f64 = percent.parse().ok()?;
+    (0.0..=100.0).contains(&percent).then_some(percent / 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_the_kernel_writes_is_read() {
+        let stat = "42 (a) 1 (b) R) S 1 42 42 0 -1 4194560 9 0 0 0 250 50 7 8 20 0 4 0 12345 6 7";
+        assert_eq!(ticks_in(stat), Some(300));
+        assert_eq!(
+            resident_in("5000 300 100 1 0 200 0\n", 4096),
+            Some(Resident { bytes: 300 * 4096, shared_bytes: 100 * 4096 })
+        );
+        let rollup = "5653-7ffc ---p 0 0 0 [rollup]\nRss:     1760 kB\nPss:      348 kB\nPss_Dirty: 112 kB\n";
+        assert_eq!(kib_of(rollup, "Pss:"), Some(348));
+        let limits = "Limit   Soft Limit  Hard Limit  Units\nMax processes  96365  96365  processes\n\
+            Max open files            20000                 30000                files     \n";
+        assert_eq!(limit_in(limits, "Max open files"), Some(20_000));
+        assert_eq!(limit_in(&limits.replace("20000", "unlimited"), "Max open files"), Some(u64::MAX));
+        let pressure = "some avg10=12.50 avg60=0.00 avg300=0.00 total=1\nfull avg10=1.00 avg60=0.00 avg300=0.00 total=2\n";
+        assert_eq!(pressure_in(pressure), Some(0.125));
+        for wrong in ["", "some", "some avg10=", "some avg10=NaN", "some avg10=-1", "full avg10=3.0"] {
+            assert_eq!(pressure_in(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn this_process_is_read() {
+        let pid = std::process::id();
+        let resident = resident(pid).unwrap();
+        assert!(resident.bytes >= resident.shared_bytes && resident.bytes > 100_000);
+        assert!(proportional_bytes(pid).is_some_and(|bytes| bytes <= resident.bytes * 2));
+        assert!(cpu_ns(pid).is_some());
+        assert!(descriptors(pid).is_some_and(|open| open > 2));
+        assert!(descriptor_limit(pid).is_some_and(|limit| limit > 2));
+        assert_eq!(cpu_ns(u32::MAX), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_taken(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let text = String::from_utf8_lossy(&bytes);
+            ticks_in(&text);
+            resident_in(&text, u64::MAX);
+            kib_of(&text, "Pss:");
+            limit_in(&text, "Max");
+            pressure_in(&text);
+        }
+
+        #[test]
+        fn any_figures_are_taken(figures in prop::collection::vec(any::<u64>(), 0..20), name in "\\PC{0,20}") {
+            let fields: Vec<String> = figures.iter().map(u64::to_string).collect();
+            let fields = fields.join(" ");
+            ticks_in(&format!("1 ({name}) S {fields}"));
+            resident_in(&fields, 65_536);
+            kib_of(&format!("Pss: {fields} kB"), "Pss:");
+        }
+    }
+}

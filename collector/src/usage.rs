@@ -1,0 +1,192 @@
+//! What the job's processes use, and what its machine, or its part of it, has left.
+
+use crate::cgroup::Groups;
+use crate::procfs;
+use rustix::process::Pid;
+use stallscope_control::NodeState;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+/// Looks between two walks over a process's page tables: they are dear.
+const WALK_EVERY: u32 = 30;
+/// Walks over those of new processes in one look.
+const NEW_WALKS: usize = 8;
+
+/// The use of all processes over time. Shared pages are counted once, but for those that came since the last walk.
+#[derive(Debug, Default)]
+pub(crate) struct Usage {
+    processes: BTreeMap<u32, Process>,
+    /// CPU time of processes that are gone, by rank.
+    gone_ns: BTreeMap<u32, u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Process {
+    rank: u32,
+    cpu_ns: u64,
+    /// Looks since its page tables were walked.
+    looks: u32,
+    /// Then: shared pages divided among those who share them, and without any regard to that.
+    proportional: Option<(u64, u64)>,
+    memory_bytes: u64,
+}
+
+/// Of the processes of one rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RankUsage {
+    pub(crate) memory_bytes: u64,
+    /// Since the first look at it and before, as far as its processes were still there.
+    pub(crate) cpu_ns: u64,
+}
+
+impl Usage {
+    /// Looks at the processes of each rank; about once a second.
+    pub(crate) fn look(&mut self, ranks: &[(u32, Vec<u32>)]) -> BTreeMap<u32, RankUsage> {
+        let now: BTreeSet<u32> = ranks.iter().flat_map(|(_, pids)| pids).copied().collect();
+        self.processes.retain(|pid, process| {
+            let stays = now.contains(pid);
+            if !stays {
+                *self.gone_ns.entry(process.rank).or_default() += process.cpu_ns;
+            }
+            stays
+        });
+        let mut usage = BTreeMap::new();
+        for (rank, pids) in ranks {
+            let sum: &mut RankUsage = usage.entry(*rank).or_default();
+            sum.cpu_ns = self.gone_ns.get(rank).copied().unwrap_or(0);
+            for pid in pids {
+                let process =
+                    self.processes.entry(*pid).or_insert(Process { rank: *rank, ..Process::default() });
+                process.cpu_ns = procfs::cpu_ns(*pid).unwrap_or(0).max(process.cpu_ns);
+                process.look(*pid);
+                sum.cpu_ns += process.cpu_ns;
+            }
+        }
+        self.walk();
+        for process in self.processes.values() {
+            if let Some(sum) = usage.get_mut(&process.rank) {
+                sum.memory_bytes += process.memory_bytes;
+            }
+        }
+        usage
+    }
+
+    /// Walks the page tables of those that are new, which share most of their memory with who forked them, and of the
+    /// one for whom that was longest ago.
+    fn walk(&mut self) {
+        let (new, known): (Vec<_>, Vec<_>) =
+            self.processes.iter_mut().partition(|(_, process)| process.proportional.is_none());
+        let oldest = known.into_iter().max_by_key(|(_, process)| process.looks);
+        let due = oldest.filter(|(_, process)| process.looks >= WALK_EVERY);
+        for (pid, process) in new.into_iter().take(NEW_WALKS).chain(due) {
+            process.looks = 0;
+            let resident = procfs::resident(*pid);
+            process.proportional =
+                procfs::proportional_bytes(*pid).zip(resident.map(|resident| resident.bytes));
+            process.look(*pid);
+        }
+    }
+}
+
+impl Process {
+    fn look(&mut self, pid: u32) {
+        self.looks = self.looks.saturating_add(1);
+        let Some(resident) = procfs::resident(pid) else {
+            self.memory_bytes = 0;
+            return;
+        };
+        self.memory_bytes = match self.proportional {
+            Some((proportional, then)) => {
+                proportional.saturating_add(resident.bytes.saturating_sub(then)).min(resident.bytes)
+            }
+            // A forked worker's private pages may be its trainer's still; the walk will tell.
+            None => resident.bytes.saturating_sub(resident.shared_bytes),
+        };
+    }
+}
+
+/// The machine as the job's trainers may use it.
+pub(crate) fn node_state(trainers: &[u32]) -> NodeState {
+    let groups = Groups::of(trainers);
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let of_meminfo = |name| procfs::kib_of(&meminfo, name).unwrap_or(0).saturating_mul(1024);
+    let (mut limit_bytes, mut available_bytes) = (of_meminfo("MemTotal:"), of_meminfo("MemAvailable:"));
+    for memory in groups.iter().filter_map(Groups::memory) {
+        limit_bytes = limit_bytes.min(memory.limit_bytes);
+        available_bytes = available_bytes.min(memory.available_bytes);
+    }
+    let quota = groups.iter().filter_map(Groups::cpus).min_by(f64::total_cmp).unwrap_or(f64::INFINITY);
+    let pressure = fs::read_to_string("/proc/pressure/memory").ok();
+    let pressure = pressure.and_then(|text| procfs::pressure_in(&text));
+    NodeState {
+        cpus: allowed_cpus(trainers).min(quota),
+        memory_available_bytes: available_bytes,
+        memory_limit_bytes: limit_bytes,
+        // Whoever is pushed out may be a neighbour, or ourselves alone.
+        memory_pressure_share: groups
+            .iter()
+            .filter_map(Groups::memory_pressure)
+            .chain(pressure)
+            .max_by(f64::total_cmp),
+        shm_free_bytes: trainers.iter().filter_map(|pid| shm_free_bytes(*pid)).min(),
+        descriptor_limit: trainers.iter().filter_map(|pid| procfs::descriptor_limit(*pid)).min().unwrap_or(0),
+    }
+}
+
+/// CPUs that any of these may run on; all of the machine's where that is not to be had.
+fn allowed_cpus(pids: &[u32]) -> f64 {
+    let sets = pids.iter().filter_map(|pid| {
+        let pid = Pid::from_raw(i32::try_from(*pid).ok()?)?;
+        rustix::thread::sched_getaffinity(Some(pid)).ok()
+    });
+    let allowed: BTreeSet<usize> = sets
+        .flat_map(|set| (0..rustix::thread::CpuSet::MAX_CPU).filter(move |cpu| set.is_set(*cpu)))
+        .collect();
+    match allowed.len() {
+        0 => std::thread::available_parallelism().map_or(1.0, |cpus| cpus.get() as f64),
+        cpus => cpus as f64,
+    }
+}
+
+/// Room in a process's /dev/shm, where that is ours too: another's could be a file system that never answers.
+fn shm_free_bytes(pid: u32) -> Option<u64> {
+    let theirs = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()?;
+    if theirs != fs::read_link("/proc/self/ns/mnt").ok()? {
+        return None;
+    }
+    let shm = rustix::fs::statvfs("/dev/shm").ok()?;
+    shm.f_bavail.checked_mul(shm.f_frsize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_keeps_the_time_of_workers_that_are_gone() {
+        let pid = std::process::id();
+        let mut usage = Usage::default();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let both = usage.look(&[(3, vec![pid, child.id()])])[&3];
+        assert!(both.memory_bytes > 100_000);
+        let mut busy = usage.processes[&child.id()];
+        busy.cpu_ns = 5_000_000_000;
+        usage.processes.insert(child.id(), busy);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let left = usage.look(&[(3, vec![pid])])[&3];
+        assert!(left.cpu_ns >= 5_000_000_000, "{left:?}");
+        assert_eq!(usage.processes.len(), 1);
+        assert_eq!(usage.look(&[]), BTreeMap::new());
+    }
+
+    #[test]
+    fn this_machine_is_told() {
+        let node = node_state(&[std::process::id()]);
+        assert!(node.cpus >= 0.01 && node.cpus <= 4096.0, "{node:?}");
+        assert!(node.memory_limit_bytes >= node.memory_available_bytes, "{node:?}");
+        assert!(node.memory_available_bytes > 0 && node.descriptor_limit > 2, "{node:?}");
+        // Nobody there: the machine itself.
+        assert!(node_state(&[]).cpus >= 1.0);
+    }
+}

@@ -1,0 +1,89 @@
+"""What can be turned in this process: who has a knob registers it here with what turns it.
+
+A knob takes `turn(value)`, called in the main thread between two batches, which gives how the request stands: what is
+in force now, one of the words below, and a sentence where there is something to say.
+"""
+
+import os
+import signal
+import threading
+
+from stallscope import _native
+
+from . import process
+
+APPLIED, PENDING, REFUSED = "applied", "pending", "refused"
+
+# By slot.
+_knobs = {}
+
+
+class Knob:
+    def __init__(self, slot, value, bounds, turn):
+        self.slot = slot
+        self.value = value
+        self.bounds = bounds
+        self.turn = turn
+        self.standing = None
+
+    def answer(self, value, state, reason=""):
+        """How the request stands that was last handed to `turn`."""
+        self.value = value
+        if (value, state, reason) != self.standing:
+            self.standing = (value, state, reason)
+            _native.answer(self.slot, value, state, reason)
+
+    def is_now(self, value, waits_for=""):
+        """`value` is in force now; `waits_for`: why that is not yet what was asked for, a sentence."""
+        if self.standing is not None and self.standing[1] != REFUSED:
+            self.answer(value, PENDING if waits_for else APPLIED, waits_for)
+        elif value != self.value:
+            self.value = value
+            _native.knob_is(self.slot, value, *self.bounds)
+
+    def gone(self):
+        _knobs.pop(self.slot, None)
+        _native.knob_gone(self.slot)
+
+
+def register(name, unit, value, low, high, turn, loader=None):
+    """Shows a knob, and has `turn` called when somebody wants it turned. `loader`: the loader's number, None where
+    it is the process's."""
+    slot = _native.knob(name, unit, value, low, high, loader)
+    knob = Knob(slot, value, (low, high), turn)
+    _knobs[slot] = knob
+    return knob
+
+
+def take_up():
+    """Hands all requests to their knobs; when `_native.turned()` says that there are any."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for slot, value in _native.requests():
+        knob = _knobs.get(slot)
+        if knob is None:
+            continue
+        try:
+            knob.standing = None
+            knob.answer(*knob.turn(value))
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
+            sentence = f"It could not be turned: {type(error).__name__}: {error}."
+            knob.answer(knob.value, REFUSED, process.text(sentence))
+
+
+def raised_by_signal(error):
+    """Whether a signal handler raised it, which may run inside any call of ours: the job, or torch where a worker
+    died, wants it to arrive."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {handler.__code__ for handler in handlers if hasattr(handler, "__code__")}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+os.register_at_fork(after_in_child=_knobs.clear)

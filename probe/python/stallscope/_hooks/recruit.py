@@ -1,0 +1,151 @@
+"""A worker that is about to be added: started like torch's own, and heard of when it is ready, or why it is not."""
+
+import importlib
+import inspect
+import os
+import pickle
+import sys
+import threading
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NamedTuple
+
+# What may be large: the data set, and functions with what they hold.
+_LARGE = ("dataset", "collate_fn", "init_fn")
+
+
+class Candidate(NamedTuple):
+    process: Any
+    queue: Any
+    told: Any
+
+    def says(self):
+        """None: nothing yet; "": it is ready; else a sentence."""
+        alive = self.process.is_alive()
+        try:
+            if self.told.poll():
+                return self.told.recv_bytes().decode("utf-8", "replace")
+        except (EOFError, OSError):
+            alive = alive and not self.process.join(0.1) and self.process.is_alive()
+        return None if alive else f"A new worker ended while it started (exit code {self.process.exitcode})."
+
+
+def start(context, workers_module, iterator, number, total):
+    """Starts worker `number` of `total`, and does not wait for it."""
+    queue = context.Queue()
+    # As torch has it: a queue whose reader is gone must not hold the process up.
+    queue.cancel_join_thread()
+    told, teller = context.Pipe(duplex=False)
+    values = _values(iterator, queue, number, total)
+    method = context.get_start_method()
+    parcel = None if method == "fork" else _pack(values)
+    # A server forks for us, and ends with us.
+    parent = None if method == "forkserver" else os.getpid()
+    # A new interpreter takes seconds until it reads what it is given, and a pipe holds little: what may be large is
+    # sent by a thread.
+    source, sink = context.Pipe(duplex=False) if parcel else (None, None)
+    given = (workers_module.__name__, values, teller, source, parent)
+    process = context.Process(target=_enter, args=given, daemon=True)
+    try:
+        process.start()
+    finally:
+        teller.close()
+        if parcel:
+            source.close()
+    if parcel:
+        threading.Thread(target=_send, args=(sink, parcel), name="stallscope", daemon=True).start()
+    return Candidate(process, queue, told)
+
+
+def unknown_parameters(workers_module):
+    """What `workers_module._worker_loop` takes that we know nothing of."""
+    known = {"dataset_holder", *_values(_Anything(), None, 0, 0)}
+    return [name for name in inspect.signature(workers_module._worker_loop).parameters if name not in known]
+
+
+class _Anything:
+    def __getattr__(self, name):
+        return None
+
+
+def _values(iterator, queue, number, total):
+    """What worker `number` of `total` is given, by the names in its loop."""
+    return {
+        "dataset_kind": iterator._dataset_kind,
+        "dataset": iterator._dataset,
+        "index_queue": queue,
+        "data_queue": iterator._worker_result_queue,
+        "done_event": iterator._workers_done_event,
+        "auto_collation": iterator._auto_collation,
+        "collate_fn": iterator._collate_fn,
+        "drop_last": iterator._drop_last,
+        "base_seed": iterator._base_seed,
+        "init_fn": iterator._worker_init_fn,
+        "worker_id": number,
+        "num_workers": total,
+        "persistent_workers": iterator._persistent_workers,
+        "shared_seed": iterator._shared_seed,
+    }
+
+
+def _pack(values):
+    """Takes what may be large out of `values`, pickled; None where it must be handed over while a process starts, as
+    locks must."""
+    large = {name: values[name] for name in _LARGE}
+    try:
+        parcel = ForkingPickler.dumps(large)
+    except RuntimeError:
+        return None
+    for name in _LARGE:
+        del values[name]
+    return parcel
+
+
+def _send(sink, parcel):
+    try:
+        sink.send_bytes(parcel)
+    except OSError:
+        # It was sent away, or died.
+        pass
+    finally:
+        sink.close()
+
+
+def _enter(module_name, values, teller, source, parent):
+    """In the new process, a child of `parent`, None where that is not to be looked at."""
+    if source is not None:
+        with source:
+            values.update(pickle.loads(source.recv_bytes()))
+    # By its name, as torch does: that is where it is observed.
+    loop = importlib.import_module(module_name)._worker_loop
+    # Taken out, as the process keeps its arguments, and a worker drops its data set when it ends.
+    holder = [values.pop("dataset")]
+    init = _Entry(values.pop("init_fn"), teller, parent)
+    names = list(inspect.signature(loop).parameters)
+    given = {"init_fn": init, "dataset_holder": holder}
+    if "dataset" in names:
+        given["dataset"] = holder.pop()
+    loop(*({**values, **given}[name] for name in names))
+
+
+class _Entry:
+    """The `worker_init_fn` of a candidate: runs the script's own, and says that the worker is ready, or why not."""
+
+    def __init__(self, init, told, parent):
+        self.init = init
+        self.told = told
+        self.parent = parent
+
+    def __call__(self, worker_id):
+        failure = ""
+        try:
+            if self.init is not None:
+                self.init(worker_id)
+        except Exception as error:
+            failure = f"worker_init_fn fails in worker {worker_id}: {type(error).__name__}: {error}."
+        # torch's watchdog, which begins after this, takes whoever is our parent by then for the trainer.
+        if self.parent is not None and os.getppid() != self.parent:
+            os._exit(1)
+        self.told.send_bytes(failure.encode("utf-8", "replace")[:1000])
+        self.told.close()
+        if failure:
+            sys.exit(0)

@@ -1,0 +1,139 @@
+"""An iterator whose depth and workers may change while it runs.
+
+torch puts one index for each batch that it hands over, so an iterator's depth stays what it was at the start. The
+subclass puts none or several, until as many batches are under way as are wanted. An iterator becomes one of that
+class when somebody first turns a knob of its loader, and not before.
+"""
+
+import inspect
+import sys
+
+from .crew import Crew
+from .patch import UnknownShape, attribute
+from .recruit import unknown_parameters
+
+# What the methods that the subclass builds on use of an iterator, in torch 1.13 to 2.15 and in torchdata. Methods that
+# use more may keep books that the subclass would not keep.
+_NAMES = frozenset(
+    """
+    _AckStartup _DatasetKind _IncrementalWorkerState _IterableDatasetStopIteration _ResumeIteration _WORKER_ID
+    _dataset_kind _get_data _get_main_state _in_order _index_queues _last_yielded_worker_id _main_snapshots
+    _mark_worker_as_unavailable _next_index _num_workers _num_yielded _persistent_workers _prefetch_factor
+    _process_data _rcvd_idx _reset _sampler_iter_yielded _send_idx _shared_seed _shutdown _shutdown_workers
+    _snapshot_interval _take_snapshot _task_info _tasks_outstanding _try_put_index _update_snapshot
+    _update_worker_snapshot _utils _worker_key _worker_queue_idx_cycle _worker_snapshots _workers_num_tasks
+    _workers_status
+    """.split()
+)
+_METHODS = ("_try_put_index", "_process_data", "_next_data", "_reset")
+
+# Iterator class -> (its resizable subclass, the module that has its workers' loop or None where they stay).
+_known = {}
+_stop = ()
+
+
+def know(base, workers_module):
+    """Iterators of class `base` can be resized from now on, or UnknownShape. Their workers, too, where
+    `workers_module` has their loop; None: they stay as they are."""
+    global _stop
+    for name in _METHODS:
+        used = {name for name in inspect.unwrap(attribute(base, name)).__code__.co_names if name.startswith("_")}
+        if not used <= _NAMES:
+            raise UnknownShape(f"{name} of {base.__name__} uses {', '.join(sorted(used - _NAMES))}")
+    attribute(base, "_shutdown_workers")
+    if workers_module is not None:
+        unknown = unknown_parameters(workers_module)
+        if unknown:
+            raise UnknownShape(f"a worker takes {', '.join(unknown)}")
+    _stop = sys.modules["torch.utils.data._utils.worker"]._IterableDatasetStopIteration
+    _known[base] = (_resizable(base), workers_module)
+
+
+def is_known(iterator):
+    return type(iterator) in _known or _crew(iterator) is not None
+
+
+def has_fixed_workers(iterator):
+    return type(iterator) in _known and _known[type(iterator)][1] is None
+
+
+def touch(iterator, size):
+    """From now on `iterator` is of the size that `size` says."""
+    if _crew(iterator) is None:
+        resizable, workers_module = _known[type(iterator)]
+        iterator._stallscope_crew = Crew(size, workers_module)
+        iterator.__class__ = resizable
+    _crew(iterator).settled = False
+
+
+def settle(iterator):
+    """Before a batch is asked for: adds and takes away workers, where that is wanted."""
+    crew = _crew(iterator)
+    if crew is not None:
+        crew.settle(iterator)
+
+
+def _crew(iterator):
+    return iterator.__dict__.get("_stallscope_crew")
+
+
+def _resizable(base):
+    class Resizable(base):
+        def _try_put_index(self):
+            crew = self._stallscope_crew
+            crew.begin(self)
+            wanted = crew.size.wanted_depth(self)
+            while _under_way(self, wanted) < wanted:
+                sent = self._send_idx
+                self._prefetch_factor = _room(self, wanted)
+                super()._try_put_index()
+                if self._send_idx == sent:
+                    break
+
+        def _next_data(self):
+            crew = self._stallscope_crew
+            crew.settle(self)
+            data = super()._next_data()
+            if crew.size.asked_depth is not None:
+                crew.size.weigh(data)
+            return data
+
+        def _reset(self, loader, first_iter=False, *args, **kwargs):
+            if not first_iter:
+                self._stallscope_crew.gather(self)
+            super()._reset(loader, first_iter, *args, **kwargs)
+
+        def _shutdown_workers(self):
+            super()._shutdown_workers()
+            # torch does nothing while the interpreter ends.
+            if self._shutdown:
+                self._stallscope_crew.end()
+
+    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        setattr(Resizable, name, getattr(base, name))
+    return Resizable
+
+
+def _under_way(iterator, enough):
+    """Batches that were asked for and not handed over. What was asked of a worker whose stream has ended never
+    comes, and must not stand in the way of what does."""
+    tasks = iterator._task_info
+    if len(tasks) < enough or all(iterator._workers_status):
+        return len(tasks)
+    return sum(_comes(iterator, info) for info in tasks.values())
+
+
+def _comes(iterator, info):
+    if len(info) == 1:
+        return iterator._workers_status[info[0]]
+    data = info[1]
+    # StatefulDataLoader keeps the end of a stream like a batch, until it is its turn.
+    return not isinstance(data[0] if type(data) is tuple and data else data, _stop)
+
+
+def _room(iterator, wanted):
+    """A factor with which torch lets another index through. Out of order it also keeps each worker's batches below
+    an equal share of all, of those who are about to leave too, and would lose an index that finds no worker."""
+    workers = iterator._num_workers
+    share = -(-wanted // workers) * max(workers, sum(iterator._workers_status))
+    return -(-max(share, iterator._tasks_outstanding + 1) // workers)

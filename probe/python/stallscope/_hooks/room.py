@@ -1,0 +1,135 @@
+"""How many batches, and how many workers, this machine and this process have room for."""
+
+import os
+import resource
+import sys
+
+# A batch is walked this far at most.
+_MAX_PARTS = 10_000
+_MAX_NESTING = 32
+_CGROUPS = "/sys/fs/cgroup"
+
+
+def weigh(batch):
+    """`(bytes, tensors)` in `batch`, as far as can be seen without running code of the job's."""
+    torch = sys.modules["torch"]
+    numpy = sys.modules.get("numpy")
+    array = numpy.ndarray if numpy is not None else ()
+    tensors, size, parts = {}, 0, [(batch, 0)]
+    # Neither a mode nor a subclass of the job's is to see this.
+    with torch._C.DisableTorchFunction():
+        for _ in range(_MAX_PARTS):
+            if not parts:
+                break
+            part, nesting = parts.pop()
+            if isinstance(part, torch.Tensor):
+                tensors[id(part)] = part.element_size() * part.numel()
+            elif isinstance(part, array):
+                size += part.nbytes
+            elif isinstance(part, (bytes, bytearray, str)):
+                size += len(part)
+            elif nesting < _MAX_NESTING:
+                parts += [(inner, nesting + 1) for inner in _inside(part)]
+    return size + sum(tensors.values()), len(tensors)
+
+
+def _inside(part):
+    if isinstance(part, dict):
+        return dict.values(part)
+    if isinstance(part, (list, tuple)):
+        base = list if isinstance(part, list) else tuple
+        return base.__getitem__(part, slice(0, _MAX_PARTS))
+    return getattr(part, "__dict__", {}).values() if not isinstance(part, type) else ()
+
+
+def for_batches(batch):
+    """How many batches like `batch` may be under way, and a sentence that says why not more. Half of what is free is
+    left to others, and a batch may be twice as large as this one."""
+    size, tensors = weigh(batch)
+    limits = []
+    if size:
+        each = _bytes(size)
+        for free, where in ((_shared_free(), "in /dev/shm"), (memory_free(), "of memory")):
+            limits.append((free // (4 * size), f"a batch takes {each}, and {_bytes(free)} {where} are free"))
+    if tensors and sys.modules["torch.multiprocessing"].get_sharing_strategy() == "file_descriptor":
+        free = _descriptors_free()
+        limits.append((free // (2 * tensors), f"a batch takes {tensors} descriptors, and {free} are free (ulimit -n)"))
+    return min(limits, default=(sys.maxsize, ""))
+
+
+def for_workers(pid):
+    """How many workers like process `pid` may be added, and a sentence that says why not more."""
+    limits = [(_descriptors_free() // 16, "a worker takes some descriptors (ulimit -n)")]
+    size = _private(pid)
+    if size:
+        free = memory_free()
+        why = f"a worker takes {_bytes(size)} of its own, and {_bytes(free)} of memory are free"
+        limits.append((free // (2 * size), why))
+    return min(limits)
+
+
+def memory_free():
+    """Bytes that can be had without anybody giving some back: of the machine's, and of the job's group's."""
+    with open("/proc/meminfo") as file:
+        table = dict(line.split(":", 1) for line in file)
+    free = int(table["MemAvailable"].split()[0]) * 1024
+    for folder, limit, used in _groups():
+        try:
+            with open(os.path.join(folder, "memory.stat")) as file:
+                pages = dict(line.split() for line in file)
+            # Files in memory are given up for others. What the group's own groups have counts in both versions.
+            files = sum(int(pages.get(f"total_{kind}", pages[kind])) for kind in ("inactive_file", "active_file"))
+            free = min(free, _number(folder, limit) - _number(folder, used) + files)
+        except (OSError, ValueError, KeyError):
+            continue
+    return max(0, free)
+
+
+def _groups():
+    """The folders of this process's memory groups, from its own up, and what has limit and use there."""
+    with open("/proc/self/cgroup") as file:
+        mine = [line.strip().split(":", 2) for line in file]
+    for _, controllers, path in mine:
+        if controllers == "":
+            root, names = _CGROUPS, ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            root, names = f"{_CGROUPS}/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        # A container may see its own group as the root while its path is the host's: what is not there is passed over.
+        folder = os.path.normpath(root + path)
+        while folder.startswith(root):
+            yield folder, *names
+            folder = os.path.dirname(folder)
+
+
+def _number(folder, name):
+    with open(os.path.join(folder, name)) as file:
+        return int(file.read())
+
+
+def _shared_free():
+    room = os.statvfs("/dev/shm")
+    return room.f_bavail * room.f_frsize
+
+
+def _descriptors_free():
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return max(0, limit - len(os.listdir("/proc/self/fd")))
+
+
+def _private(pid):
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            return sum(int(line.split()[1]) for line in file if line.startswith("Private_")) * 1024
+    except (OSError, ValueError):
+        return 0
+
+
+def _bytes(count):
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.3g} {unit}" if unit != "bytes" else f"{count} bytes"
+        count /= 1000

@@ -1,0 +1,354 @@
+"""Depth and workers of a running DataLoader change, and the job gets what it would have got."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from collector import WAIT, environment
+from conftest import has, torch_version
+from turning import Turned, at_random, gives, job, old, once, pairs_are_right, skipped, whole
+
+
+@pytest.fixture
+def own_python():
+    """For what no torch does otherwise than another."""
+    version, reason = torch_version(sys.executable)
+    if version is None:
+        skipped(f"SKIPPED: no torch ({reason})")
+    return sys.executable
+
+
+def test_300_changes_in_an_epoch_leave_every_sample_in_its_place_and_nothing_behind(python, tmp_path):
+    changes = at_random(300, gap_s=0.005)
+
+    def turn(trainer):
+        changes(trainer)
+        if not changes.state["left"]:
+            (tmp_path / "enough").touch()
+
+    done = Turned(job(python, "fork", batches=1000), turn, UNTIL=tmp_path / "enough")
+    assert (done.code, done.err, changes.state["left"]) == (0, "", 0)
+    gives(done, "fork", [whole(1000)])
+    assert done.group_is_gone
+    assert len({wait.id for wait in pairs_are_right(done)}) > 2
+
+
+KINDS = ["persistent", "pinned", "file-system", "stream", "stream-persistent", "break", "failing"]
+
+
+@pytest.fixture(scope="module")
+def kinds(python):
+    kinds = KINDS if old(python) else [*KINDS, "out-of-order"]
+    return Turned(job(python, *kinds), at_random(10**9, gap_s=0.03))
+
+
+def test_every_kind_of_loader_can_be_turned_and_gives_what_it_would_have_given(kinds, python):
+    assert (kinds.code, kinds.err) == (0, "")
+    assert kinds.group_is_gone
+    pairs_are_right(kinds)
+    for scenario in ("persistent", "pinned", "file-system"):
+        gives(kinds, scenario, [whole()] * 2)
+    if not old(python):
+        lines, left = kinds.of("out-of-order")
+        assert [sorted(line["got"]) for line in lines] == [whole()] * 2 and left == []
+    for loader in range(4):
+        made = {wait.id for wait in kinds.trainer.of(WAIT, loader)}
+        assert len(made) > 2 and any(kinds.was("prefetch", depth, "applied", loader) for depth in range(8, 51))
+
+
+def test_loops_that_break_off_and_broken_samples_are_as_ever(kinds):
+    gives(kinds, "break", [list(range(52))] * 12)
+    (line,), left = kinds.of("failing")
+    assert line["got"] == [n for n in whole() if n // 2 % 25 != 24] and line["broken"] == 8 and left == []
+
+
+def test_a_stream_takes_its_depth_at_once_and_its_workers_at_the_next_epoch(kinds):
+    for scenario in ("stream", "stream-persistent"):
+        lines, left = kinds.of(scenario)
+        assert [sorted(line["got"]) for line in lines] == [whole()] * 2 and left == []
+    stream, persistent = 4, 5
+    assert any("split anew" in reason for reason in kinds.reasons("workers", "pending", stream))
+    assert any(kinds.was("prefetch", depth, "applied", stream) for depth in range(8, 51))
+    assert any(kinds.was("prefetch", depth, "applied", persistent) for depth in range(8, 51))
+    knob = kinds.trainer.knobs()["workers", persistent]
+    assert not knob["available"] and "a share of the data set" in knob["reason"]
+    # No worker is in both epochs, and none comes or goes within one.
+    told = [fact["pids"] for fact in kinds.trainer.told("workers") if fact["loader"] == stream]
+    assert len(told) == 2 and not set(told[0]) & set(told[1])
+    assert {wait.id for wait in kinds.trainer.of(WAIT, stream)} <= {*told[0], *told[1]}
+
+
+def test_a_streams_workers_are_as_many_as_asked_for_in_the_next_epoch(python):
+    if old(python):
+        pytest.skip("SKIPPED: tried with the other torch")
+    done = Turned(job(python, "stream", batches=100), once(("workers", 3)))
+    assert (done.code, done.err) == (0, "")
+    assert done.was("workers", 3, "applied")
+    told = [len(fact["pids"]) for fact in done.trainer.told("workers")]
+    assert told == [2, 3]
+
+
+def test_a_streams_workers_stay_where_other_ranks_count_on_its_batches(python):
+    if old(python):
+        pytest.skip("SKIPPED: tried with the other torch")
+    done = Turned(job(python, "stream", batches=20), lambda trainer: None, RANK="0", WORLD_SIZE="2")
+    assert done.code == 0, done.err
+    knob = done.trainer.knobs()["workers", 0]
+    assert not knob["available"] and "other ranks wait for as many" in knob["reason"]
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_that_are_not_forked_come_and_go(python, method):
+    if old(python) == (method == "forkserver"):
+        pytest.skip("SKIPPED: tried with the other torch")
+    done = Turned(job(python, method), once(("workers", 3), ("prefetch", 9), ("workers", 1)))
+    assert done.code == 0, done.err
+    lines, _ = done.of(method)
+    assert [line["got"] for line in lines] == [whole()]
+    assert done.group_is_gone
+    for asked in (("workers", 3), ("prefetch", 9), ("workers", 1)):
+        assert done.was(*asked, "applied"), done.states
+    pairs_are_right(done)
+
+
+def test_a_stateful_loader_resumes_from_what_it_saved_while_its_depth_moved(python):
+    if not has(python, "torchdata.stateful_dataloader"):
+        pytest.skip("SKIPPED: no torchdata")
+    done = Turned(job(python, "stateful"), at_random(100))
+    assert done.code == 0, done.err
+    (first, second), _ = done.of("stateful")
+    assert first["got"] == whole() and sorted(second["got"]) == whole()
+    assert first["resumed"] == second["resumed"] == [True]
+    assert "state_dict" in done.trainer.knobs()["workers", 0]["reason"]
+
+
+def test_interrupts_and_the_interpreters_end_leave_nobody_behind(python):
+    # In this order: the last one's iterator is still there at the end.
+    done = Turned(job(python, "interrupted", "exits"), at_random(200))
+    assert done.code == 0, done.err
+    (line,), left = done.of("interrupted")
+    # Python itself loses an interrupt that comes while a process is forked.
+    assert line["ended"] >= 4 and left == []
+    assert done.of("exits")[0][0]["workers"] and done.group_is_gone
+
+
+def test_a_worker_that_is_killed_while_it_leaves_is_torchs_own_error(python):
+    def turn(trainer, killed=[]):  # noqa: B006
+        if trainer.standing("workers", 0)[1] == "own":
+            trainer.ask("workers", 1, 0)
+        elif not killed and "last batches" in trainer.knobs()["workers", 0]["reason"]:
+            killed.append(trainer.told("workers")[-1]["pids"][-1])
+            os.kill(killed[0], signal.SIGKILL)
+
+    done = Turned(job(python, "slow", batches=60), turn)
+    assert done.code == 0, done.err
+    (line,), left = done.of("slow")
+    assert line["error"].startswith("DataLoader worker ")
+    assert line["got"] == whole()[: len(line["got"])] and left == [] and done.group_is_gone
+
+
+def test_a_new_worker_that_is_killed_or_fails_before_it_is_ready_costs_nothing(python):
+    def turn(trainer, killed=[]):  # noqa: B006
+        if trainer.of(WAIT)[-1].loader == 1:
+            fails(trainer)
+        elif trainer.standing("workers", 0)[1] == "own":
+            trainer.ask("workers", 3, 0)
+        elif not killed and "are starting" in trainer.knobs()["workers", 0]["reason"]:
+            children = Path(f"/proc/{trainer.pid}/task/{trainer.pid}/children").read_text().split()
+            new = set(map(int, children)) - {pid for fact in trainer.told("workers") for pid in fact["pids"]}
+            killed += new
+            for pid in new:
+                os.kill(pid, signal.SIGKILL)
+
+    fails = once(("workers", 4), ("workers", 1), loader=1)
+    done = Turned(job(python, "sleepy", "particular"), turn)
+    assert (done.code, done.err) == (0, "") and done.group_is_gone
+    gives(done, "sleepy", [whole()] * 2)
+    gives(done, "particular", [whole()] * 2)
+    pairs_are_right(done)
+    assert done.reasons("workers", "refused") >= {"A new worker ended while it started (exit code -9)."}
+    assert done.was("workers", 2, "refused", 1) and done.was("workers", 1, "applied", 1)
+    why = "worker_init_fn fails in worker 2: IndexError: there is nothing for a third worker."
+    assert done.reasons("workers", "refused", 1) >= {why}
+
+
+def test_a_worker_that_starts_while_training_is_killed_does_not_stay(own_python):
+    done = Turned(job(own_python, "orphaned"), once(("workers", 3)))
+    assert done.code == -signal.SIGKILL and done.group_is_gone
+
+
+def test_the_job_draws_the_same_numbers_and_new_workers_have_torchs_seeds(python):
+    asks = once(("workers", 4), ("prefetch", 12), loader=1)
+    turn = at_random(10**9)
+
+    def turn_both(trainer):
+        (asks if trainer.of(WAIT)[-1].loader == 1 else turn)(trainer)
+
+    done = Turned(job(python, "augmented", "seeded"), turn_both)
+    command = [str(part) for part in job(python, "augmented")]
+    plain = subprocess.run(command, env=environment(None), capture_output=True, text=True)
+    assert done.of("augmented")[0] == [json.loads(plain.stdout.splitlines()[0])]
+    assert len({wait.id for wait in done.trainer.of(WAIT, 0)}) > 2
+    ((line,), _) = done.of("seeded")
+    drawn = [line["got"][n : n + 4] for n in range(0, len(line["got"]), 4)]
+    assert [sample for sample, *_ in drawn] == whole()
+    assert len({base_seed for _, _, base_seed, _ in drawn}) == 1
+    assert {(worker, workers) for _, worker, _, workers in drawn} == {(0, 2), (1, 2), (2, 4), (3, 4)}
+
+
+def test_what_was_asked_for_holds_for_later_epochs_and_for_no_other_loader(own_python):
+    done = Turned(job(own_python, "rebuilt"), once(("workers", 3), ("prefetch", 11)))
+    assert (done.code, done.err) == (0, "")
+    lines, left = done.of("rebuilt")
+    assert [line["got"] for line in lines] == [whole()] * 3 and left == []
+    assert [line["most"] for line in lines][1:] == [3, 3]
+    assert all(line["evaluation"] == [False, 2, 4] for line in lines)
+    assert done.trainer.standing("prefetch", 0) == (11, "applied")
+    assert done.trainer.standing("workers", 1) == (2, "own")
+
+
+def test_depth_is_bounded_by_descriptors(own_python):
+    few = ["bash", "-c", 'ulimit -n 200; exec "$@"', "job"]
+    bounded(own_python, few, 6, "a batch takes 10 descriptors")
+
+
+def test_depth_is_bounded_by_shared_memory(own_python):
+    small = ["unshare", "--mount", "bash", "-c", 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"', "job"]
+    if subprocess.run([*small, "true"], capture_output=True).returncode:
+        skipped("SKIPPED: a small /dev/shm of its own needs root")
+    bounded(own_python, small, 12, "in /dev/shm are free")
+
+
+@pytest.fixture
+def group():
+    """A memory group of 2 GiB."""
+    v1 = Path("/sys/fs/cgroup/memory")
+    folder = (v1 if v1.is_dir() else Path("/sys/fs/cgroup")) / f"stallscope-test-{os.getpid()}"
+    try:
+        folder.mkdir()
+        (folder / ("memory.limit_in_bytes" if v1.is_dir() else "memory.max")).write_text(str(2 << 30))
+    except OSError as error:
+        skipped(f"SKIPPED: a memory group of its own needs root and the memory controller ({error})")
+    yield folder
+    deadline = time.monotonic() + 20
+    while folder.exists() and time.monotonic() < deadline:
+        try:
+            folder.rmdir()
+        except OSError:
+            time.sleep(0.1)
+
+
+def test_depth_is_bounded_by_the_memory_of_the_jobs_group(own_python, group):
+    inside = ["bash", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "job"]
+    bounded(own_python, inside, 12, "of memory are free")
+
+
+def bounded(python, before, fits, why):
+    done = Turned(job(python, "large"), once(("prefetch", 900), ("prefetch", fits)), before=before)
+    assert done.code == 0, done.err
+    assert any(why in reason for reason in done.reasons("prefetch", "refused"))
+    assert done.was("prefetch", 4, "refused") and done.was("prefetch", fits, "applied")
+
+
+def test_what_cannot_be_turned_says_why(own_python):
+    done = Turned(job(own_python, "in-process", "own-iterator", batches=20), lambda trainer: None)
+    reasons = (
+        "makes its batches in the training process",
+        "resize: unavailable: the loader's iterator is of class OwnIterator",
+    )
+    assert done.code == 0, done.err
+    for loader, (scenario, reason) in enumerate(zip(("in-process", "own-iterator"), reasons)):
+        gives(done, scenario, [whole(20)] * 2)
+        for name in ("prefetch", "workers"):
+            knob = done.collector.trainer().knobs()[name, loader]
+            assert not knob["available"] and reason in knob["reason"]
+
+
+@pytest.mark.parametrize("framework", ["lightning", "accelerate", "transformers"])
+def test_a_frameworks_loader_can_be_turned(python, framework, tmp_path):
+    if not has(python, framework):
+        pytest.skip(f"SKIPPED: no {framework}")
+    job = [python, Path(__file__).with_name("frameworks.py"), framework, tmp_path]
+    done = Turned(job, at_random(10**9, gap_s=0.03))
+    assert done.code == 0 and done.group_is_gone, done.err
+    assert [line["trained"] for line in done.lines] == [list(range(480))] * 2
+    assert len({wait.id for wait in pairs_are_right(done)}) > 4
+    assert any(done.was("prefetch", depth, "applied") for depth in range(9, 51))
+
+
+UNKNOWN = """
+import torch.utils.data.dataloader as dataloader
+from stallscope._hooks import resize, sizes
+base = dataloader._MultiProcessingDataLoaderIter
+
+class Other(base):
+    _try_put_index, _process_data, _reset = base._try_put_index, base._process_data, base._reset
+    _shutdown_workers = base._shutdown_workers
+
+    def _next_data(self):
+        return self._ledger_of_theirs
+
+class Loop:
+    def _worker_loop(dataset_kind, dataset, index_queue, weather):
+        pass
+
+for given in ((Other, dataloader._utils.worker), (base, Loop)):
+    try:
+        resize.know(*given)
+    except Exception as error:
+        print(error)
+"""
+
+
+def test_a_torch_that_is_built_otherwise_is_left_alone(python, tmp_path):
+    (tmp_path / "unknown.py").write_text(UNKNOWN)
+    env = environment("/nowhere")
+    done = subprocess.run([python, tmp_path / "unknown.py"], env=env, capture_output=True, text=True)
+    said = done.stdout.splitlines()
+    assert said == ["_next_data of Other uses _ledger_of_theirs", "a worker takes weather"], done.stderr
+
+
+ANOTHER = """
+import os, signal, sys, time
+import torch
+from torch.utils.data import DataLoader
+from stallscope._hooks import knobs
+
+class Stop(Exception):
+    pass
+
+def stop(*_):
+    raise Stop("of the job's own")
+
+signal.signal(signal.SIGUSR1, stop)
+
+def turn(value):
+    if value == 7:
+        raise LookupError("seven is missing")
+    if value == 8:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(60)
+    return value, knobs.APPLIED, ""
+
+knobs.register("interval", "steps", 100, 1, 1000, turn)
+loader = DataLoader(list(range(10**6)), batch_size=1)
+try:
+    for _ in loader:
+        time.sleep(0.002)
+except Stop as stopped:
+    print('{"stopped": "%s"}' % stopped)
+"""
+
+
+def test_anything_else_in_the_process_can_be_turned_as_well(own_python, tmp_path):
+    (tmp_path / "another.py").write_text(ANOTHER)
+    asked = once(("interval", 5), ("interval", 7), ("interval", 8), loader=None)
+    done = Turned([own_python, tmp_path / "another.py"], asked)
+    assert done.lines == [{"stopped": "of the job's own"}], done.err
+    assert done.was("interval", 5, "applied", None) and done.was("interval", 5, "refused", None)
+    assert "It could not be turned: LookupError: seven is missing." in done.reasons("interval", "refused", None)

@@ -1,0 +1,139 @@
+//! What is expected to make a job faster, in words.
+
+use crate::style::{Line, Style, left};
+use stallscope_look::tuning;
+use stallscope_model::{Advice, RunSummary};
+
+/// The advice for a run: each knob from what it is to what it should be, what that is expected to bring, and why.
+/// Ends with how to do it; `job` is what the user called the job, `None` when it no longer runs.
+pub fn page(summary: &RunSummary, job: Option<&str>, style: &Style) -> String {
+    let mut text = String::new();
+    let mut say = |sentence: &str| {
+        for line in style.wrap(sentence, style.columns()) {
+            Line::new(line).render(style, &mut text);
+        }
+    };
+    if summary.advice.is_empty() {
+        say(&nothing(summary));
+        return text;
+    }
+    say(&summary.verdict.sentence);
+    for advice in &summary.advice {
+        write(advice, summary, style, &mut text);
+    }
+    let how = match job {
+        Some(job) => {
+            let settings: Vec<String> =
+                best(summary).map(|advice| format!("{}={}", advice.knob, advice.to)).collect();
+            format!(
+                "Nothing was changed. By hand: stallscope knobs {job} set {}; with each gain proven or undone: \
+                 stallscope tune {job} --act",
+                settings.join(" ")
+            )
+        }
+        None => {
+            "The run is over: set it in the script, or let the next one be tuned: stallscope run --tune act"
+                .to_owned()
+        }
+    };
+    text.push('\n');
+    for line in style.wrap(&how, style.columns()) {
+        Line::default().dim(line).render(style, &mut text);
+    }
+    text
+}
+
+fn write(advice: &Advice, summary: &RunSummary, style: &Style, text: &mut String) {
+    let unit = tuning::unit_of(&advice.knob, &summary.knobs);
+    let [now, to] = [advice.now, advice.to].map(|value| tuning::amount(value, unit));
+    let whose = if summary.ranks.len() > 1 { format!("rank {}: ", advice.rank) } else { String::new() };
+    let change = style.clean(&format!("{whose}{} {now} {} {to}", advice.knob, style.arrow()));
+    text.push('\n');
+    Line::new("  ")
+        .bold(left(&change, 24))
+        .plain("  ")
+        .ink(tuning::gain_with_interval(&advice.gain), crate::style::Ink::Colour(32))
+        .plain(" samples a second")
+        .render(style, text);
+    for line in style.wrap(&advice.why, style.columns().saturating_sub(4)) {
+        Line::new("    ").plain(line).render(style, text);
+    }
+}
+
+/// Advice that can be followed together: the first for each knob.
+fn best(summary: &RunSummary) -> impl Iterator<Item = &Advice> {
+    let all = &summary.advice;
+    all.iter()
+        .enumerate()
+        .filter(|(place, advice)| all[..*place].iter().all(|earlier| earlier.knob != advice.knob))
+        .map(|(_, advice)| advice)
+}
+
+/// Why there is none.
+fn nothing(summary: &RunSummary) -> String {
+    let unmeasured = summary.rates.iter().filter(|rates| rates.actual.is_none());
+    if let Some(unknown) = unmeasured.flat_map(|rates| &rates.unknown).next() {
+        return format!("No advice so far: {unknown}");
+    }
+    if summary.rates.is_empty() {
+        return format!(
+            "No advice so far: how fast each part of {} can go is not known yet; it takes some training steps with \
+             the shim",
+            summary.job.name
+        );
+    }
+    format!(
+        "No advice: no knob is expected to make it faster within its limits. {}",
+        summary.verdict.sentence
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stallscope_model::{Estimate, Rates, Verdict};
+
+    fn summary() -> RunSummary {
+        RunSummary {
+            verdict: Verdict { finding: "fetch-bound".into(), sentence: "fetch-bound: 54% waits".into() },
+            advice: vec![Advice {
+                knob: "workers".into(),
+                now: 2,
+                to: 6,
+                gain: Estimate { value: 0.8, low: 0.6, high: 1.0 },
+                why: "workers read one after the other".into(),
+                ..Advice::default()
+            }],
+            ..RunSummary::default()
+        }
+    }
+
+    #[test]
+    fn advice_says_what_to_do_and_how() {
+        let style = Style { width: 100, colour: false, unicode: true };
+        let text = page(&summary(), Some("train"), &style);
+        for said in [
+            "fetch-bound: 54% waits",
+            "workers 2 → 6",
+            "+80% (+60% to +100%)",
+            "one after the other",
+            "knobs train set workers=6",
+        ] {
+            assert!(text.contains(said), "{said}:\n{text}");
+        }
+        assert!(page(&summary(), None, &style).contains("run --tune act"));
+    }
+
+    #[test]
+    fn no_advice_says_why() {
+        let style = Style { width: 100, colour: false, unicode: true };
+        let none = RunSummary { advice: Vec::new(), ..summary() };
+        assert!(page(&none, None, &style).contains("not known yet"));
+        let rates = Rates { unknown: vec!["storage was never asked".into()], ..Rates::default() };
+        assert!(
+            page(&RunSummary { rates: vec![rates], ..none.clone() }, None, &style).contains("never asked")
+        );
+        let known = RunSummary { rates: vec![Rates::default()], ..none };
+        assert!(page(&known, None, &style).contains("no knob is expected"));
+    }
+}

@@ -1,0 +1,117 @@
+//! What was turned, what came of it, what is advised and how fast each part could go, in sentences.
+
+use crate::units;
+use stallscope_look::tuning::{
+    PARTS, Turn, amount, gain, gain_with_interval, narrowest, rate, rate_with_interval, turns,
+    turns_in_words, unit_of,
+};
+use stallscope_model::{Advice, AuditEvent, Rates, RunSummary, TuneMode};
+
+/// Turns that are told one by one, the newest.
+const TURNS: usize = 6;
+/// Pieces of advice that are told.
+const ADVICE: usize = 3;
+
+/// The section on tuning: nothing where nobody turned, advised or knew anything.
+pub(crate) struct Tuning {
+    /// What a controller did or may do, and how often knobs were turned.
+    pub(crate) facts: String,
+    /// One sentence a knob that was turned.
+    pub(crate) turned: Vec<String>,
+    /// What would help; only where no controller turned anything.
+    pub(crate) advised: Vec<String>,
+    /// How fast each part could go, of the first rank that this is known of.
+    pub(crate) rates: Option<String>,
+}
+
+impl Tuning {
+    pub(crate) fn of(summary: &RunSummary, audit: &[AuditEvent]) -> Option<Tuning> {
+        let all = turns(audit);
+        let ranks = summary.ranks.len() > 1;
+        let by_controller = all.iter().any(Turn::is_controllers);
+        let advised = match by_controller {
+            true => Vec::new(),
+            false => summary.advice.iter().take(ADVICE).map(|advice| advised(advice, summary)).collect(),
+        };
+        let rates = summary.rates.iter().find_map(|rates| rates_in_words(rates, ranks));
+        if all.is_empty() && advised.is_empty() && rates.is_none() {
+            return None;
+        }
+        let untold = all.len().saturating_sub(TURNS);
+        let mut turned: Vec<String> =
+            all.iter().skip(untold).map(|turn| turned_in_full(turn, summary, ranks)).collect();
+        if untold > 0 {
+            let before = units::counted(untold as u64, "earlier turn");
+            turned.insert(0, format!("{before}: `stallscope audit` tells all"));
+        }
+        let mut facts: Vec<String> = mode(summary, audit).map(str::to_owned).into_iter().collect();
+        facts.push(match (all.is_empty(), advised.is_empty()) {
+            (true, true) => "nothing was turned".to_owned(),
+            (true, false) => "nothing was turned; this is expected to help".to_owned(),
+            (false, _) => turns_in_words(&all),
+        });
+        Some(Tuning { facts: facts.join("; "), turned, advised, rates })
+    }
+}
+
+/// What a controller may do, or did; nothing without one.
+fn mode(summary: &RunSummary, audit: &[AuditEvent]) -> Option<&'static str> {
+    let acted = audit.iter().any(|event| event.by == "controller" && event.from != event.to);
+    let over = summary.job.ended_wall_ns.is_some();
+    Some(match (summary.tune, over) {
+        (Some(TuneMode::Act), false) => "a controller acts",
+        (Some(TuneMode::Advise), false) => "a controller advises",
+        (Some(TuneMode::Observe), false) => "a controller observes",
+        (Some(TuneMode::Act), true) => "a controller acted",
+        (Some(TuneMode::Advise), true) => "a controller advised",
+        (Some(TuneMode::Observe), true) => "a controller observed",
+        (None, _) if acted => "a controller acted",
+        (None, _) => return None,
+    })
+}
+
+fn turned_in_full(turn: &Turn<'_>, summary: &RunSummary, ranks: bool) -> String {
+    let mut sentence = turn.in_words(&summary.knobs, ranks);
+    if let (Some(measured), Some(predicted)) = (&turn.last.measured, turn.predicted()) {
+        // The figure itself has been said.
+        let ends = gain_with_interval(measured).replacen(&gain(measured.value), "", 1);
+        sentence.push_str(&format!("{ends}, expected {}", gain(predicted.value)));
+    }
+    let why = [turn.last, turn.asked[0]].map(|line| line.why.as_str());
+    if let Some(why) = why.into_iter().find(|why| !why.is_empty()) {
+        sentence.push_str(&format!(": {why}"));
+    }
+    sentence
+}
+
+/// "rank 0: workers 4 → 6, +18% (+9% to +24%) expected: why".
+fn advised(advice: &Advice, summary: &RunSummary) -> String {
+    let whose = if summary.ranks.len() > 1 { format!("rank {}: ", advice.rank) } else { String::new() };
+    let [now, to] = [advice.now, advice.to].map(|value| amount(value, unit_of(&advice.knob, &summary.knobs)));
+    let gain = gain_with_interval(&advice.gain);
+    format!("{whose}{} {now} → {to}, {gain} expected: {}", advice.knob, advice.why)
+}
+
+/// "131 samples/s reached; storage 140 (121 to 166) is the narrowest, then fetch 168, …"; `None` where no part is
+/// known.
+pub(crate) fn rates_in_words(rates: &Rates, ranks: bool) -> Option<String> {
+    let first = narrowest(rates)?;
+    let mut others: Vec<_> = PARTS
+        .iter()
+        .filter(|part| part.name != first.name)
+        .filter_map(|part| Some((part, (part.of)(rates)?)))
+        .collect();
+    others.sort_by(|a, b| a.1.value.total_cmp(&b.1.value));
+    let mut sentence = if ranks { format!("rank {}: ", rates.rank) } else { String::new() };
+    if let Some(actual) = &rates.actual {
+        sentence.push_str(&format!("{} samples/s reached; ", rate(actual.value)));
+    }
+    let narrow = (first.of)(rates).map(|estimate| rate_with_interval(&estimate)).unwrap_or_default();
+    sentence.push_str(&format!("{} {narrow} is the narrowest", first.name));
+    if !others.is_empty() {
+        let others: Vec<String> =
+            others.iter().map(|(part, estimate)| format!("{} {}", part.name, rate(estimate.value))).collect();
+        sentence.push_str(&format!(", then {}", others.join(", ")));
+    }
+    Some(sentence)
+}

@@ -1,0 +1,210 @@
+use crate::terminal::{self, Colour};
+use anyhow::{Result, bail};
+use clap::{Args, FromArgMatches, Subcommand};
+use stallscope_collector::{Connection, RuntimeDir};
+use stallscope_model::{Knob, KnobRequest, KnobState, RunSummary};
+use stallscope_wire::{Reply, Request};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// How long `set` waits for a job that takes its time, after the collector has answered.
+const PATIENCE: Duration = Duration::from_secs(4);
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Show what can be changed in a running job, and change it.
+///
+/// Each knob with what is in force now, what the script had set, its bounds, what was last asked for and by whom,
+/// and why it is not in force where it is not. A job looks for requests at each batch and keeps the last values
+/// when nobody watches it any more. Of a recording: the knobs as they stood at its end.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, disable_help_subcommand = true)]
+pub(crate) struct Knobs {
+    /// A running job's name, prefix or pid, or a recording (NAME.stall)
+    #[arg(value_name = "JOB|FILE")]
+    run: PathBuf,
+    #[command(subcommand)]
+    act: Option<Act>,
+    /// JSON for scripts
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Act {
+    Set(Set),
+}
+
+/// Ask the job for other values: all of them, or none when one is not possible.
+///
+/// Without --rank and --loader this means the training loaders of every rank. Only the job's owner and root may turn
+/// its knobs. Exits with 1 when a value is not possible or the job refuses it.
+#[derive(Debug, Args)]
+struct Set {
+    /// prefetch=32, workers=6; sizes and times with their unit: cache=8GiB, interval=90s
+    #[arg(value_name = "NAME=VALUE", required = true, value_parser = wish)]
+    wishes: Vec<(String, u64)>,
+    /// Of this rank alone
+    #[arg(long, value_name = "N")]
+    rank: Option<u32>,
+    /// Of this loader alone, whether it trains or not
+    #[arg(long, value_name = "N")]
+    loader: Option<u16>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  stallscope knobs train                                 what can be turned, and how it stands
+  stallscope knobs train set prefetch=32 workers=6       in every rank's training loader
+  stallscope knobs train set workers=4 --rank 2          of one rank alone
+  stallscope knobs train.stall --json                    as they stood when the job ended";
+
+pub(crate) fn main(verb: Knobs, colour: Colour) -> Result<ExitCode> {
+    let Knobs { run, act, json } = verb;
+    let recorded = run.is_file() || run.extension().is_some_and(|extension| extension == "stall");
+    let (knobs, refused) = match (act, recorded) {
+        (None, true) => (stallscope_store::Recording::open(&run)?.summary()?.knobs, Vec::new()),
+        (Some(_), true) => bail!("{} is a recording: only a running job's knobs can be set", run.display()),
+        (act, false) => {
+            let (socket, _) = RuntimeDir::of_this_user()?.find(&run.to_string_lossy())?;
+            match act {
+                None => (stallscope_collector::ask(&socket)?.knobs, Vec::new()),
+                Some(Act::Set(set)) => turn(&socket, &set)?,
+            }
+        }
+    };
+    let text = if json {
+        serde_json::to_string_pretty(&knobs)? + "\n"
+    } else if knobs.is_empty() {
+        "this job shows no knobs: it has no loader yet, or runs without the shim\n".into()
+    } else {
+        stallscope_reports::knobs::table(&knobs, &terminal::style(&std::io::stdout(), colour))
+    };
+    terminal::print(&text)?;
+    for sentence in &refused {
+        terminal::say(sentence);
+    }
+    Ok(if refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Turns knobs by the words that `set` takes; what came of it, in a sentence.
+///
+/// # Errors
+/// The words say nothing that can be asked for, or the collector refused.
+pub(crate) fn turn_by_words(socket: &Path, words: &str) -> Result<String> {
+    let command = Set::augment_args(clap::Command::new("set").no_binary_name(true).disable_help_flag(true));
+    let set =
+        command.try_get_matches_from(words.split_whitespace()).and_then(|read| Set::from_arg_matches(&read));
+    let set = match set {
+        Ok(set) => set,
+        Err(error) => {
+            let text = error.to_string();
+            let first = text.lines().next().unwrap_or_default();
+            bail!("{}", first.trim_start_matches("error: ").to_owned());
+        }
+    };
+    let (knobs, refused) = turn(socket, &set)?;
+    if let Some(sentence) = refused.into_iter().next() {
+        return Ok(sentence);
+    }
+    let asked = |knob: &&Knob| set.wishes.iter().any(|(name, _)| *name == knob.name);
+    let waits = knobs.iter().filter(asked).find(|knob| knob.state == KnobState::Pending);
+    Ok(match waits {
+        Some(knob) if knob.reason.is_empty() => format!("{} is asked for, and not in force yet", knob.name),
+        Some(knob) => format!("{} is asked for, and not in force yet: {}", knob.name, knob.reason),
+        None => format!("in force: {words}"),
+    })
+}
+
+/// Asks for what `set` wishes; gives the knobs as they stand once the job has answered or had its time, and a
+/// sentence for each that it refused.
+fn turn(socket: &Path, set: &Set) -> Result<(Vec<Knob>, Vec<String>)> {
+    let request = |(knob, value): &(String, u64)| KnobRequest {
+        rank: set.rank,
+        loader: set.loader,
+        knob: knob.clone(),
+        value: *value,
+    };
+    let mut connection = Connection::open(socket)?;
+    let requests = set.wishes.iter().map(request).collect();
+    let Reply::Knobs(mut knobs) = connection.ask(&Request::Set(requests))? else {
+        bail!("the job's collector answered something else");
+    };
+    let asked = |knob: &&Knob| {
+        set.wishes.iter().any(|(name, value)| *name == knob.name && knob.requested == Some(*value))
+            && set.rank.is_none_or(|rank| rank == knob.rank)
+            && (set.loader.is_none() || set.loader == knob.loader)
+    };
+    let until = Instant::now() + PATIENCE;
+    while knobs.iter().filter(asked).any(|knob| knob.state == KnobState::Pending) && Instant::now() < until {
+        std::thread::sleep(LOOK);
+        // A job that ends meanwhile has no more to say.
+        let Ok(Reply::Summary(summary)) = connection.ask(&Request::Summary) else { break };
+        let RunSummary { knobs: now, .. } = *summary;
+        knobs = now;
+    }
+    let refused = knobs.iter().filter(asked).filter(|knob| knob.state == KnobState::Refused);
+    let refused = refused.map(refusal).collect();
+    Ok((knobs, refused))
+}
+
+fn refusal(knob: &Knob) -> String {
+    let Knob { rank, loader, name, reason, .. } = knob;
+    let place = loader.map_or(String::new(), |loader| format!(", loader {loader}"));
+    let value = knob.requested.unwrap_or(knob.value);
+    format!("rank {rank}{place} refused {name}={value}: {reason}")
+}
+
+fn wish(text: &str) -> Result<(String, u64), String> {
+    let hint = || "say NAME=VALUE, as in prefetch=32".to_string();
+    let (name, value) = text.split_once('=').ok_or_else(hint)?;
+    if name.is_empty() {
+        return Err(hint());
+    }
+    Ok((name.into(), amount(value)?))
+}
+
+/// A whole number, with a unit where it is a size (in bytes then) or a time (in nanoseconds).
+fn amount(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor: u64 = match &text[digits.len()..] {
+        "" | "B" | "ns" => 1,
+        "kB" | "us" => 1_000,
+        "MB" | "ms" => 1_000_000,
+        "GB" | "s" => 1_000_000_000,
+        "TB" => 1_000_000_000_000,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
+        "min" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        unit => return Err(format!("{unit} is no unit; use MiB or GiB, s or min, or none")),
+    };
+    let number: u64 =
+        digits.parse().map_err(|_| format!("{text} is no whole number with or without a unit"))?;
+    number.checked_mul(factor).ok_or_else(|| format!("{text} is too much"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wish;
+
+    #[test]
+    fn wishes_are_read_as_people_write_them() {
+        for (text, name, value) in [
+            ("prefetch=32", "prefetch", 32),
+            ("cache=8GiB", "cache", 8 << 30),
+            ("cache=8GB", "cache", 8_000_000_000),
+            ("interval=90s", "interval", 90_000_000_000),
+            ("interval=5min", "interval", 300_000_000_000),
+        ] {
+            assert_eq!(wish(text), Ok((name.into(), value)));
+        }
+        for wrong in
+            ["prefetch", "=3", "a=", "a=-1", "a=1.5", "a=3 parsecs", "a=3parsecs", "a=99999999999GiB"]
+        {
+            assert!(wish(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+use crate::audit::{self, Job};
+use crate::budgets::Limits;
+use crate::terminal::{self, Colour};
+use anyhow::Result;
+use clap::Args;
+use stallscope_collector::{Acted, RuntimeDir};
+use stallscope_model::{AuditEvent, Knob, KnobState, RunSummary, TuneMode};
+use stallscope_reports::{advice, audit::told};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Say what would make a job faster, or make it so.
+///
+/// Without --act: advice, each knob with the gain that is expected and why; nothing is changed. With --act: turns one
+/// knob at a time, keeps it when its gain is proven against noise, and else puts it back; stays in the foreground and
+/// tells the audit as it grows. Ctrl-C ends that: what was proven stays, what was not is undone.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Tune {
+    /// A running job's name, prefix or pid; for advice, also a recording (NAME.stall)
+    #[arg(value_name = "JOB|FILE")]
+    job: PathBuf,
+    /// Turn knobs, one at a time, until Ctrl-C or the job's end
+    #[arg(long)]
+    act: bool,
+    #[command(flatten)]
+    limits: Limits,
+    /// For scripts: the advice as one JSON document; with --act each line of the audit as one
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  stallscope tune train                        what would help, changes nothing
+  stallscope tune train.stall --json | jq .advice
+  stallscope tune train --act                  prove and keep what helps, until Ctrl-C
+  stallscope tune train --act --cores 4 --memory 8GiB
+  stallscope run --tune act -- python train.py the same from the job's beginning";
+
+pub(crate) fn main(verb: &Tune, colour: Colour) -> Result<ExitCode> {
+    if verb.act { act(verb, colour) } else { advise(verb, colour) }
+}
+
+fn advise(verb: &Tune, colour: Colour) -> Result<ExitCode> {
+    let mut job = Job::find(&verb.job)?;
+    let mut summary = job.summary()?;
+    if verb.limits.any() {
+        summary.advice = job.advice(&summary, &verb.limits.budgets())?;
+    }
+    if verb.json {
+        let RunSummary { knobs, rates, advice, .. } = &summary;
+        let document =
+            serde_json::json!({ "job": summary.job.name, "advice": advice, "knobs": knobs, "rates": rates });
+        terminal::print(&format!("{document:#}\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let style = terminal::style(&std::io::stdout(), colour);
+    let running = job.is_running().then(|| verb.job.to_string_lossy().into_owned());
+    terminal::print(&advice::page(&summary, running.as_deref(), &style))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn act(verb: &Tune, colour: Colour) -> Result<ExitCode> {
+    let name = verb.job.to_string_lossy();
+    anyhow::ensure!(
+        !audit::is_recording(&verb.job),
+        "{name} is a recording: only a running job can be turned"
+    );
+    let (socket, card) = RuntimeDir::of_this_user()?.find(&name)?;
+    let mut style = terminal::style(&std::io::stdout(), colour);
+    audit::unbroken_where_piped(&mut style);
+    let telling = audit::telling_of(&stallscope_collector::ask(&socket)?);
+    let mut begun = false;
+    let mut show = |event: &AuditEvent| {
+        if !std::mem::replace(&mut begun, true) && !verb.json {
+            terminal::say(&format!("tuning {}; Ctrl-C ends it, the job runs on", card.name));
+        }
+        let line = match verb.json {
+            true => audit::json_line(event),
+            false => told(event, &telling, &style),
+        };
+        // Who closed our stdout ends us by the next signal or with the job; the controller works on until then.
+        let _ = terminal::print(&line);
+    };
+    match stallscope_collector::tune(&socket, TuneMode::Act, verb.limits.budgets(), &mut show)? {
+        Acted::JobEnded => terminal::say(&format!("{} has ended", card.name)),
+        Acted::ByUser(knobs) => terminal::say(&format!("no longer tuning {}: {}", card.name, stays(&knobs))),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// "workers 6 (the script's: 2) and prefetch 12 (the script's: 4) stay"
+fn stays(knobs: &[Knob]) -> String {
+    let ranks = knobs.iter().any(|knob| knob.rank != knobs[0].rank);
+    let turned: Vec<String> = knobs
+        .iter()
+        .map(|knob| match (knob.state, knob.requested) {
+            (KnobState::Pending, Some(soon)) => (knob, soon),
+            _ => (knob, knob.value),
+        })
+        .filter(|(knob, value)| *value != knob.initial)
+        .map(|(knob, value)| {
+            let rank = if ranks { format!(" of rank {}", knob.rank) } else { String::new() };
+            format!("{}{rank} {value} (the script's: {})", knob.name, knob.initial)
+        })
+        .collect();
+    match turned.as_slice() {
+        [] => "every knob is as the script had set it".into(),
+        [one] => format!("{one} stays"),
+        [some @ .., last] => format!("{} and {last} stay", some.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stays_is_said() {
+        let knob = |name: &str, rank, initial, value| Knob {
+            name: name.into(),
+            rank,
+            initial,
+            value,
+            ..Knob::default()
+        };
+        assert_eq!(stays(&[]), "every knob is as the script had set it");
+        let mut knobs = vec![knob("workers", 0, 2, 6), knob("prefetch", 0, 4, 4)];
+        assert_eq!(stays(&knobs), "workers 6 (the script's: 2) stays");
+        knobs.push(knob("workers", 1, 2, 3));
+        assert_eq!(
+            stays(&knobs),
+            "workers of rank 0 6 (the script's: 2) and workers of rank 1 3 (the script's: 2) stay"
+        );
+    }
+}

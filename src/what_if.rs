@@ -1,0 +1,214 @@
+mod page;
+
+use crate::audit::Job;
+use crate::terminal::{self, Colour};
+use anyhow::{Context, Result, anyhow, ensure};
+use clap::Args;
+use serde_json::{Value, json};
+use stallscope_collector::profiles;
+use stallscope_control::{Change, Delta, Outlook, Prediction, Profile, outlook, rates, what_if};
+use stallscope_model::Estimate;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Say what a change would bring, without making it.
+///
+/// The loader's pipeline is simulated with the steps and batches that were measured, as it is and as it would be.
+/// Without a change: how fast each part of the job can go, and what single changes would bring.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct WhatIf {
+    /// A running job's name, prefix or pid, or a recording (NAME.stall)
+    #[arg(value_name = "JOB|FILE")]
+    job: PathBuf,
+    /// Loader workers: 6, or 2 more, or one fewer (+2, -1)
+    #[arg(long, value_name = "N|+N|-N", value_parser = delta, allow_hyphen_values = true)]
+    workers: Option<Delta>,
+    /// Batches in advance, over all workers; by default as many for each worker as now
+    #[arg(long, value_name = "N|+N|-N", value_parser = delta, allow_hyphen_values = true)]
+    prefetch: Option<Delta>,
+    /// Storage that is so many times as fast: 2x, 0.5x
+    #[arg(long, value_name = "X", value_parser = factor)]
+    storage: Option<f64>,
+    /// Share of what is read from storage now that would come from memory: 40%
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    cache: Option<f64>,
+    /// CPU cores for the job
+    #[arg(long, value_name = "N", value_parser = cores)]
+    cores: Option<f64>,
+    /// Of this rank; by default the one that waits for data most
+    #[arg(long, value_name = "N")]
+    rank: Option<u32>,
+    /// For scripts
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  stallscope what-if train.stall                     rates, and what single changes would bring
+  stallscope what-if train.stall --workers +2        two workers more
+  stallscope what-if train --storage 2x --cache 40%  a running job, on storage twice as fast, 40% of it cached
+  stallscope what-if train.stall --workers 8 --cores 16 --json | jq .gain";
+
+pub(crate) fn main(verb: &WhatIf, colour: Colour) -> Result<ExitCode> {
+    let mut job = Job::find(&verb.job)?;
+    let summary = job.summary()?;
+    let Job::Recorded(recording) = &job else {
+        anyhow::bail!("{} has no recording to learn from; run it with one (-o FILE)", verb.job.display());
+    };
+    let profiles = profiles(recording, &summary)?;
+    let all = profiles.training();
+    let profile = match verb.rank {
+        Some(rank) => all.into_iter().find(|profile| profile.rank == rank).with_context(|| {
+            format!("rank {rank} is not in this job, or has trained with no loader that is known")
+        })?,
+        None => all.into_iter().max_by(|a, b| a.stall_share().total_cmp(&b.stall_share())).context(
+            "no training loader is known: that takes the shim of `stallscope run` and a few seconds of training",
+        )?,
+    };
+    ensure!(profile.too_little().is_none(), profile.too_little().unwrap_or_default());
+    let change = Change {
+        workers: verb.workers,
+        prefetch: verb.prefetch,
+        storage_factor: verb.storage,
+        cached_share: verb.cache,
+        cores: verb.cores,
+    };
+    let changes = change != Change::default();
+    let prediction = what_if(profile, &change).map_err(|sentence| anyhow!(sentence))?;
+    let outlook = outlook(profile).map_err(|sentence| anyhow!(sentence))?;
+    if verb.json {
+        let mut document = of_prediction(&prediction);
+        let more = json!({ "job": summary.job.name, "rank": profile.rank, "loader": profile.loader,
+            "rates": rates(profile), "outlook": of_outlook(&outlook),
+            "singles": if changes { Value::Null } else { singles(profile) } });
+        if let (Value::Object(document), Value::Object(more)) = (&mut document, more) {
+            document.extend(more);
+        }
+        terminal::print(&format!("{document:#}\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let style = terminal::style(&std::io::stdout(), colour);
+    let rank = (summary.ranks.len() > 1).then_some(profile.rank);
+    let mut page = page::Page::new(&style);
+    page.heading(&summary.job.name, rank, profile, &prediction);
+    if changes {
+        page.prediction(&prediction);
+    } else {
+        page.rates(&rates(profile));
+        page.singles(&single_changes(profile));
+    }
+    page.outlook(&outlook, profile);
+    page.doubts(&prediction.doubts);
+    terminal::print(&page.text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Changes that are worth a look each, with their names.
+fn single_changes(profile: &Profile) -> Vec<(String, Prediction)> {
+    let none = Change::default;
+    let (workers, prefetch) = (profile.workers, profile.prefetch);
+    let mut changes = Vec::new();
+    if workers > 1 {
+        changes.push(("one worker fewer", Change { workers: Some(Delta::Fewer(1)), ..none() }));
+    }
+    changes.push(("one worker more", Change { workers: Some(Delta::More(1)), ..none() }));
+    if workers > 1 {
+        changes.push(("twice the workers", Change { workers: Some(Delta::To(2 * workers)), ..none() }));
+    }
+    if workers > 0 {
+        changes.push(("twice the prefetch", Change { prefetch: Some(Delta::To(2 * prefetch)), ..none() }));
+    }
+    changes.push(("storage twice as fast", Change { storage_factor: Some(2.0), ..none() }));
+    changes.push(("half of it cached", Change { cached_share: Some(0.5), ..none() }));
+    if profile.cores.is_finite() {
+        changes.push(("twice the cores", Change { cores: Some(2.0 * profile.cores), ..none() }));
+    }
+    let predicted = |(name, change): (&str, Change)| Some((name.to_owned(), what_if(profile, &change).ok()?));
+    changes.into_iter().filter_map(predicted).collect()
+}
+
+fn singles(profile: &Profile) -> Value {
+    let one = |(name, prediction): &(String, Prediction)| {
+        let mut value = of_prediction(prediction);
+        value["change"] = json!(name);
+        value
+    };
+    Value::Array(single_changes(profile).iter().map(one).collect())
+}
+
+fn of_prediction(prediction: &Prediction) -> Value {
+    let ms = |ns: &Estimate| json!({ "value": ns.value / 1e6, "low": ns.low / 1e6, "high": ns.high / 1e6 });
+    json!({
+        "now": { "workers": prediction.now.workers, "prefetch": prediction.now.prefetch,
+            "step_ms": ms(&prediction.step_now_ns), "stall_share": prediction.stall_share_now,
+            "bottleneck": prediction.bottleneck_now.name() },
+        "then": { "workers": prediction.then.workers, "prefetch": prediction.then.prefetch,
+            "step_ms": ms(&prediction.step_ns), "samples_per_s": prediction.samples_per_s,
+            "stall_share": prediction.stall_share, "bottleneck": prediction.bottleneck.name() },
+        "gain": prediction.gain,
+        "calibration": prediction.calibration,
+        "doubts": prediction.doubts,
+    })
+}
+
+fn of_outlook(outlook: &Outlook) -> Value {
+    json!({
+        "smallest_useful": { "cache_share": outlook.cached_share, "workers": outlook.workers, "cores": outlook.cores },
+        "direct_wait_share": outlook.direct_share,
+        "difference_to_ideal_share": outlook.difference_share,
+    })
+}
+
+fn delta(text: &str) -> Result<Delta> {
+    let number =
+        |digits: &str| digits.parse::<u32>().context("give a number, or how many more or fewer: 6, +2, -1");
+    Ok(match text.as_bytes().first() {
+        Some(b'+') => Delta::More(number(&text[1..])?),
+        Some(b'-') => Delta::Fewer(number(&text[1..])?),
+        _ => Delta::To(number(text)?),
+    })
+}
+
+fn factor(text: &str) -> Result<f64> {
+    let factor = text.strip_suffix(['x', 'X']).unwrap_or(text).parse::<f64>().ok();
+    factor
+        .filter(|factor| factor.is_finite() && (0.001..=1e6).contains(factor))
+        .context("say how many times as fast: 2x, 0.5x")
+}
+
+fn share(text: &str) -> Result<f64> {
+    let (digits, by) = match text.strip_suffix('%') {
+        Some(digits) => (digits, 100.0),
+        None => (text, 1.0),
+    };
+    let share = digits.trim().parse::<f64>().ok().map(|share| share / by);
+    share.filter(|share| (0.0..=1.0).contains(share)).context("give a share from 0% to 100%: 40%, 0.4")
+}
+
+fn cores(text: &str) -> Result<f64> {
+    let cores = text.parse::<f64>().ok();
+    cores.filter(|cores| (0.1..=65536.0).contains(cores)).context("give a number of cores from 0.1 up: 8")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_written_as_people_write_them() {
+        assert_eq!(delta("6").unwrap(), Delta::To(6));
+        assert_eq!((delta("+2").unwrap(), delta("-1").unwrap()), (Delta::More(2), Delta::Fewer(1)));
+        assert_eq!((factor("2x").unwrap(), factor("0.5").unwrap()), (2.0, 0.5));
+        assert_eq!((share("40%").unwrap(), share("0.4").unwrap()), (0.4, 0.4));
+        assert_eq!(cores("8").unwrap(), 8.0);
+        for wrong in ["", "two", "+", "--1", "é"] {
+            assert!(delta(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["0x", "-1", "nan", "inf"] {
+            assert!(factor(wrong).is_err(), "{wrong}");
+        }
+        assert!(share("140%").is_err() && share("NaN").is_err() && cores("0").is_err());
+    }
+}

@@ -1,0 +1,162 @@
+//! What the terminal shows of a prediction.
+
+use stallscope_control::{Outlook, Prediction, Profile};
+use stallscope_look::{clean, tuning, units};
+use stallscope_model::{Estimate, Rates};
+use stallscope_reports::Style;
+
+/// Widest line.
+const COLUMNS: usize = 100;
+
+pub(crate) struct Page<'a> {
+    style: &'a Style,
+    pub(crate) text: String,
+}
+
+impl Page<'_> {
+    pub(crate) fn new(style: &Style) -> Page<'_> {
+        Page { style, text: String::new() }
+    }
+
+    fn line(&mut self, line: &str) {
+        self.text.push_str(line.trim_end());
+        self.text.push('\n');
+    }
+
+    fn bold(&mut self, line: &str) {
+        let line = if self.style.colour { format!("\x1b[1m{line}\x1b[0m") } else { line.to_owned() };
+        self.line(&line);
+    }
+
+    /// Broken at spaces; what follows the first line is set in.
+    fn sentence(&mut self, sentence: &str) {
+        let columns = self.style.width.clamp(40, COLUMNS);
+        let mut line = String::new();
+        for word in sentence.split(' ') {
+            if !line.trim().is_empty() && line.chars().count() + 1 + word.chars().count() > columns {
+                self.line(&line);
+                line = "  ".to_owned();
+            }
+            if !line.trim().is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        self.line(&line);
+    }
+
+    pub(crate) fn heading(
+        &mut self,
+        job: &str,
+        rank: Option<u32>,
+        profile: &Profile,
+        prediction: &Prediction,
+    ) {
+        let rank = rank.map_or_else(String::new, |rank| format!(", rank {rank}"));
+        let workers = match profile.workers {
+            0 => "the trainer makes its batches itself".to_owned(),
+            workers => format!(
+                "{}, {} in advance",
+                units::counted(workers.into(), "worker"),
+                tuning::amount_in_full(profile.prefetch.into(), "batches")
+            ),
+        };
+        let step = units::duration(prediction.step_now_ns.value as u64);
+        let job = clean(job, self.style.unicode);
+        self.sentence(&format!(
+            "{job}{rank}: {workers}; a step takes {step}, {} of it waiting for data, held up most by {}; learnt from \
+             {} and {}",
+            units::percent(prediction.stall_share_now),
+            prediction.bottleneck_now.name(),
+            units::counted(profile.steps() as u64, "step"),
+            tuning::amount_in_full(profile.services() as u64, "batches"),
+        ));
+    }
+
+    pub(crate) fn prediction(&mut self, prediction: &Prediction) {
+        let then = match (prediction.then == prediction.now, prediction.then.workers) {
+            (true, _) => "then".to_owned(),
+            (false, 0) => "then: no workers".to_owned(),
+            (false, workers) => format!(
+                "then: {}, {} in advance",
+                units::counted(workers.into(), "worker"),
+                tuning::amount_in_full(prediction.then.prefetch.into(), "batches")
+            ),
+        };
+        self.line("");
+        self.bold(&format!("  {:<16}{:<24}{then}", "", "now"));
+        let row = |name: &str, now: String, then: String| format!("  {name:<16}{now:<24}{then}");
+        let step = |ns: &Estimate| {
+            let [value, low, high] = [ns.value, ns.low, ns.high].map(|ns| units::duration(ns as u64));
+            format!("{value} ({low} to {high})")
+        };
+        let now = units::duration(prediction.step_now_ns.value as u64);
+        self.line(&row("a step", now, step(&prediction.step_ns)));
+        if let Some(rate) = &prediction.samples_per_s {
+            let per_s = 1.0 + prediction.gain.value;
+            self.line(&row("samples/s", tuning::rate(rate.value / per_s), tuning::rate_with_interval(rate)));
+        }
+        let gain = tuning::gain_with_interval(&prediction.gain);
+        self.line(&row("gain", String::new(), gain));
+        let shares = [prediction.stall_share_now, prediction.stall_share].map(units::percent);
+        let [now, then] = shares;
+        self.line(&row("waits for data", now, then));
+        let names = [prediction.bottleneck_now, prediction.bottleneck].map(|one| one.name().to_owned());
+        let [now, then] = names;
+        self.line(&row("held up by", now, then));
+    }
+
+    pub(crate) fn rates(&mut self, rates: &Rates) {
+        self.line("");
+        self.bold("How fast each part can go by itself, samples a second (95% interval)");
+        for (name, what, rate) in [
+            ("reached", "", &rates.actual),
+            ("G compute", "were every batch there at once", &rates.compute),
+            ("P preparation", "the workers of now, were every read free", &rates.prep),
+            ("F fetch", "the workers of now, were decoding free", &rates.fetch),
+            ("S storage", "were there workers enough", &rates.storage),
+            ("C cache", "the workers of now, all in memory, decoding free", &rates.cache),
+        ] {
+            let shown = rate.as_ref().map_or_else(|| "not known".to_owned(), tuning::rate_with_interval);
+            self.line(&format!("  {name:<15}{shown:<28} {what}"));
+        }
+        rates.unknown.iter().for_each(|sentence| self.sentence(&format!("- {sentence}")));
+    }
+
+    pub(crate) fn singles(&mut self, singles: &[(String, Prediction)]) {
+        self.line("");
+        self.bold("What single changes would bring");
+        for (name, prediction) in singles {
+            let gain = tuning::gain_with_interval(&prediction.gain);
+            let next = match prediction.bottleneck == prediction.bottleneck_now {
+                true => String::new(),
+                false => format!("then held up by {}", prediction.bottleneck.name()),
+            };
+            self.line(&format!("  {name:<24}{gain:<28}{next}"));
+        }
+    }
+
+    pub(crate) fn outlook(&mut self, outlook: &Outlook, profile: &Profile) {
+        self.line("");
+        self.bold("Smallest that is as good as any more, each with all else as it is");
+        let cache = match outlook.cached_share {
+            Some(share) => format!("{} of what is read from storage now", units::percent(share)),
+            None => "none: a cache brings nothing".to_owned(),
+        };
+        self.line(&format!("  cache    {cache}"));
+        self.line(&format!("  workers  {} (now {})", outlook.workers, profile.workers));
+        if let Some(cores) = outlook.cores {
+            self.line(&format!("  cores    {cores} (now {})", profile.cores));
+        }
+        let Estimate { value, low, high } = outlook.difference_share;
+        let [direct, difference, low, high] = [outlook.direct_share, value, low, high].map(units::percent);
+        self.sentence(&format!(
+            "Gap to an ideal loader: training waits {direct} of its time for batches; with batches that are in memory \
+             and take nobody's cores its steps would be {difference} shorter ({low} to {high})"
+        ));
+    }
+
+    pub(crate) fn doubts(&mut self, doubts: &[String]) {
+        doubts.iter().for_each(|doubt| self.sentence(&format!("- {doubt}")));
+    }
+}

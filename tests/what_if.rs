@@ -1,0 +1,144 @@
+//! `stallscope what-if` as its users see it: what it predicts, and what it says where it can't.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+mod support;
+
+use madeup::{Shape, record};
+use serde_json::Value;
+use stallscope_control::Random;
+use stallscope_control::pipeline::{Conditions, Demand, Pipeline, Storage};
+use stallscope_model::{
+    BatchService, HostFacts, JobFacts, LoaderFacts, Phase, RankFacts, RankSummary, RunSummary, StepLedger,
+};
+use stallscope_store::{ClockAnchor, Options, Recorder};
+use std::path::Path;
+use support::{Sandbox, text};
+
+const WORKERS: u32 = 2;
+
+/// A recording of a job whose two workers each read 32 samples of 2 ms and decode for 6 ms a batch, beside a trainer
+/// that computes for 10 ms: 35 ms a step. Its readers don't hold each other up.
+fn delayed(path: &Path, steps: u64) {
+    let mut random = Random::new(3);
+    let draw = move |_| Demand {
+        samples: 32,
+        requests: 32,
+        cpu_ns: 6e6 * (0.8 + 0.4 * random.unit()),
+        compute_ns: 10e6,
+        ..Demand::default()
+    };
+    let storage = Storage { latency_ns: 2e6, ..Storage::default() };
+    let conditions = Conditions { cores: 8.0, storage, ..Conditions::default() };
+    let mut pipeline = Pipeline::new(WORKERS, 2 * WORKERS, conditions, 3, draw);
+    let loader = LoaderFacts {
+        workers: WORKERS,
+        batch_size: Some(32),
+        prefetch_factor: Some(2),
+        ..LoaderFacts::default()
+    };
+    let facts = RankFacts { pid: 7, loaders: vec![loader], ..RankFacts::default() };
+    let job = JobFacts { name: "made \x1b[31mup".into(), pid: 7, ..JobFacts::default() };
+    let summary = RunSummary {
+        job: job.clone(),
+        host: HostFacts { cpus: 8, ..HostFacts::default() },
+        ranks: vec![RankSummary {
+            facts,
+            phases: Vec::new(),
+            workers: Vec::new(),
+            checkpoints: Default::default(),
+        }],
+        ..RunSummary::default()
+    };
+    let mut recorder = Recorder::create(path, &job, Options::default());
+    for index in 0..steps {
+        let step = pipeline.next_step();
+        for service in step.made {
+            // The regression found that a reader more makes no difference.
+            recorder.batch_service(BatchService { reads: 32, readers_spread: 3.0, ..service });
+        }
+        recorder.step(StepLedger {
+            rank: 0,
+            loader: 0,
+            phase: Phase::Training,
+            index,
+            start_ns: step.start_ns,
+            end_ns: step.end_ns,
+            causes: step.causes,
+            hidden_ns: None,
+            producer: None,
+            samples: step.samples,
+            evidence: Default::default(),
+        });
+    }
+    let now_ns = pipeline.now_ns();
+    recorder.anchor(ClockAnchor { monotonic_ns: now_ns, boottime_ns: now_ns, wall_ns: now_ns });
+    recorder.finish(&summary);
+}
+
+fn sandbox(name: &str, steps: u64) -> Sandbox {
+    let sandbox = Sandbox::new(name);
+    delayed(&sandbox.path("a.stall"), steps);
+    sandbox
+}
+
+#[test]
+fn more_workers_are_predicted_and_the_next_bottleneck_is_named() {
+    let sandbox = sandbox("what-if-workers", 300);
+    let done = sandbox.run(&["what-if", "a.stall", "--workers", "+2", "--json"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let said: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!((&said["now"]["workers"], &said["then"]["workers"]), (&2.into(), &4.into()));
+    assert_eq!((&said["now"]["prefetch"], &said["then"]["prefetch"]), (&4.into(), &8.into()));
+    let step_ms = |at: &Value| at["step_ms"]["value"].as_f64().unwrap();
+    assert!((step_ms(&said["now"]) - 35.0).abs() < 1.0, "{said:#}");
+    assert!((step_ms(&said["then"]) - 17.5).abs() < 1.0, "{said:#}");
+    assert_eq!(said["now"]["bottleneck"], "reads in flight");
+    assert!(said["gain"]["low"].as_f64().unwrap() > 0.5, "{said:#}");
+    assert!(said["outlook"]["smallest_useful"]["workers"].as_u64().unwrap() >= 7, "{said:#}");
+    let fewer = sandbox.run(&["what-if", "a.stall", "--workers", "-1", "--json"]);
+    let said: Value = serde_json::from_slice(&fewer.stdout).unwrap();
+    assert!((step_ms(&said["then"]) - 70.0).abs() < 3.0, "{said:#}");
+}
+
+#[test]
+fn the_page_says_now_and_then_and_what_would_be_enough() {
+    let sandbox = sandbox("what-if-page", 300);
+    let shown = |words: &[&str]| {
+        let done = sandbox.run(&[&["what-if", "a.stall"], words].concat());
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        text(&done.stdout)
+    };
+    let page = shown(&["--storage", "2x", "--cache", "40%", "--cores", "4"]);
+    for said in
+        ["then", "a step", "samples/s", "gain", "held up by", "Smallest that is as good", "ideal loader"]
+    {
+        assert!(page.contains(said), "{said}:\n{page}");
+    }
+    assert!(!page.contains('\x1b'), "a name from elsewhere reached the terminal raw:\n{page}");
+    let page = shown(&[]);
+    for said in ["G compute", "S storage", "one worker more", "storage twice as fast", "reads in flight"] {
+        assert!(page.contains(said), "{said}:\n{page}");
+    }
+    assert!(page.lines().all(|line| line.chars().count() <= 100), "{page}");
+}
+
+#[test]
+fn what_cannot_be_told_is_a_sentence() {
+    let young = sandbox("what-if-young", 20);
+    let refused = |sandbox: &Sandbox, words: &[&str], code: i32| {
+        let done = sandbox.run(words);
+        assert_eq!(done.status.code(), Some(code), "{}", text(&done.stdout));
+        text(&done.stderr)
+    };
+    assert!(refused(&young, &["what-if", "a.stall"], 1).contains("let the job run longer"));
+    // A recording that knows no single batch.
+    record(&young.path("old.stall"), &Shape::default());
+    let said = refused(&young, &["what-if", "old.stall", "--workers", "4"], 1);
+    assert!(said.contains("how single batches were made"), "{said}");
+    assert!(refused(&young, &["what-if", "none.stall"], 1).contains("none.stall"));
+    assert!(refused(&young, &["what-if", "a.stall", "--rank", "9"], 1).contains("rank 9"));
+    assert!(refused(&young, &["what-if", "a.stall", "--cache", "140%"], 2).contains("from 0% to 100%"));
+    assert!(refused(&young, &["what-if", "a.stall", "--workers", "many"], 2).contains("+2"));
+    assert!(refused(&young, &["what-if", "a.stall", "--storage", "fast"], 2).contains("2x"));
+}
