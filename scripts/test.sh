@@ -24,7 +24,8 @@ fi
 # What shares memory with a job, in every interleaving.
 suite loom env RUSTFLAGS="--cfg loom" cargo test -p stallscope-ring --lib --release --quiet --target-dir target/loom
 for tests in probe/python/tests truth/tests demo/tests; do
-    [ -d "$tests" ] && suite "${tests//\//-}" .venv/bin/python -m pytest -q -rs "$tests"
+    # A test that hangs is ended and named; the slowest one takes two minutes on two cores.
+    [ -d "$tests" ] && suite "${tests//\//-}" .venv/bin/python -m pytest -q -rs --timeout 480 --durations 15 "$tests"
 done
 
 # nextest: "Summary … 12 passed, 1 skipped"; cargo test: "test result: ok. 5 passed; … 1 ignored"; pytest: "4 passed, 2 skipped in 3s".

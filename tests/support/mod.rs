@@ -92,7 +92,7 @@ impl Sandbox {
                 (package().join("stallscope"), python.clone()),
                 (jobs, self.dir.join("jobs")),
             ] {
-                assert!(Command::new("cp").arg("-r").args([from, to]).status().unwrap().success());
+                copy(&from, &to);
             }
         }
         let words = words.iter().map(OsString::from);
@@ -106,6 +106,21 @@ impl Sandbox {
         let output = self.run(&["report", recording, "--format", "json"]);
         assert!(output.status.success(), "{}", text(&output.stderr));
         serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+}
+
+/// A file, or a folder and what is in it. Not what Python compiled: other tests write and rename that at this moment.
+fn copy(from: &Path, to: &Path) {
+    if !from.is_dir() {
+        std::fs::copy(from, to).unwrap();
+        return;
+    }
+    let to = if to.is_dir() { to.join(from.file_name().unwrap()) } else { to.to_path_buf() };
+    std::fs::create_dir(&to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        if entry.file_name() != "__pycache__" {
+            copy(&entry.path(), &to.join(entry.file_name()));
+        }
     }
 }
 
