@@ -54,9 +54,17 @@ pub enum Kind {
     Collective = 9,
     /// Any: the process is about to exit in an orderly way.
     Bye = 10,
+    /// Who made a batch of a loader with a cache, once a batch: its uses of samples since the last such record.
+    /// `id`: of the hits, those whose sample was fetched ahead of its draw and is used for the first time. `a`: true hits
+    /// | substitutions << 32. `b`: misses | late << 32, late being hits that waited for a read under way.
+    /// `c`: bytes taken from the pool. `d`: bytes read from the source.
+    CacheUses = 11,
+    /// Trainer with a cache, at most once a second: the data set's part of the pool. `a`: bytes kept. `b`: bytes
+    /// that may be kept. `c`: evictions so far. `d`: samples kept.
+    CacheState = 12,
 }
 
-pub const KINDS: u16 = 10;
+pub const KINDS: u16 = 12;
 
 impl Kind {
     pub const fn from_u16(value: u16) -> Option<Kind> {
@@ -71,6 +79,8 @@ impl Kind {
             8 => Kind::DeviceIdle,
             9 => Kind::Collective,
             10 => Kind::Bye,
+            11 => Kind::CacheUses,
+            12 => Kind::CacheState,
             _ => return None,
         })
     }
