@@ -85,6 +85,15 @@ def memory_free():
     return max(0, free)
 
 
+def group_limits():
+    """Bytes that each of the job's memory groups may use, where they say."""
+    for folder, limit, _ in _groups():
+        try:
+            yield _number(folder, limit)
+        except (OSError, ValueError):
+            continue
+
+
 def _groups():
     """The folders of this process's memory groups, from its own up, and what has limit and use there."""
     with open("/proc/self/cgroup") as file:

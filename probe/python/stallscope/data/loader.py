@@ -1,7 +1,8 @@
-"""torch's DataLoader, resumable in the midst of an epoch."""
+"""torch's DataLoader, resumable in the midst of an epoch, with a cache where one is asked for."""
 
 import torch.utils.data
 
+from . import budget
 from .keyed import keyed, start_of_worker
 from .position import Positioned
 
@@ -16,10 +17,25 @@ class DataLoader(Positioned):
     - Random augmentation belongs to the sample: before a sample of a map-style data set is made, Python's, numpy's and
       torch's generators are seeded from (seed, epoch, index). So it is the same with any number of workers, and after
       a resume. The seed is what torch's own order of samples comes from: `torch.manual_seed` or `generator=`. A data
-      set with `__getitems__` is seeded once a batch, from its indices.
+      set with `__getitems__` is seeded once a batch, from its indices. A sample that is drawn again within an epoch
+      is augmented anew.
+    - `cache="8GiB"` (or bytes) keeps so much of what samples are made from in memory, for all workers, ranks and jobs of
+      this user on the node that read the same data set. What is kept comes before decoding and augmentation: the
+      bytes of `dataset.fetch(index)` where the data set has that and `decode(bytes)`, else the file that a sample opens.
+      A data set with neither is read as without a cache, and a warning says why.
 
     Not exact: a loader with `in_order=False`, and an IterableDataset, whose first batches are read again.
     """
+
+    def __init__(self, *args, cache=None, sampling="plain", **kwargs):
+        if sampling != "plain":
+            raise ValueError(f'sampling={sampling!r}: there is "plain", the draws of torch')
+        budget_bytes = None if cache is None else budget.parse(cache)
+        super().__init__(*args, **kwargs)
+        # By their own names, under which frameworks that make a loader anew look for its arguments.
+        self.cache = cache
+        self.sampling = sampling
+        self._budget_bytes = budget_bytes
 
     def _get_iterator(self):
         if not self._keys_samples():
