@@ -144,6 +144,7 @@ mod tests {
             fn planned(&mut self, id: u32, next_at: u64) {
                 self.0.push((id, next_at));
             }
+            fn forget(&mut self, _: u32) {}
             fn resize(&mut self, _: u64, _: &mut Vec<u32>) {}
         }
         let mut planner = Planner::new(DrawKind::Importance, 30, 1);

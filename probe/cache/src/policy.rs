@@ -46,6 +46,9 @@ pub trait Policy: Debug {
     /// An epoch is over.
     fn epoch(&mut self) {}
 
+    /// A kept sample is gone by itself: what it was read from has changed, or it never arrived.
+    fn forget(&mut self, id: u32);
+
     /// Another size; who has to go for it is added to `evicted`.
     fn resize(&mut self, capacity_bytes: u64, evicted: &mut Vec<u32>);
 }

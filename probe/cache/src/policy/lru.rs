@@ -32,6 +32,10 @@ impl Policy for Lru {
         self.kept.admit(used.id, used.bytes, used.at + 1, evicted)
     }
 
+    fn forget(&mut self, id: u32) {
+        self.kept.remove(id);
+    }
+
     fn resize(&mut self, capacity_bytes: u64, evicted: &mut Vec<u32>) {
         self.kept.resize(capacity_bytes, evicted);
     }

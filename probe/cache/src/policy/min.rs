@@ -49,6 +49,10 @@ impl Policy for Min {
         self.kept.rank(id, (Reverse(next_at), self.now));
     }
 
+    fn forget(&mut self, id: u32) {
+        self.kept.remove(id);
+    }
+
     fn resize(&mut self, capacity_bytes: u64, evicted: &mut Vec<u32>) {
         self.kept.resize(capacity_bytes, evicted);
     }

@@ -30,6 +30,10 @@ impl Policy for MinIo {
         self.kept.admit(used.id, used.bytes, (), evicted)
     }
 
+    fn forget(&mut self, id: u32) {
+        self.kept.remove(id);
+    }
+
     fn resize(&mut self, capacity_bytes: u64, evicted: &mut Vec<u32>) {
         self.kept.resize(capacity_bytes, evicted);
     }

@@ -77,6 +77,13 @@ impl<R: Ord + Copy> Ranking<R> {
         Some(id)
     }
 
+    pub(crate) fn remove(&mut self, id: u32) {
+        if let Some((rank, bytes)) = self.kept.remove(&id) {
+            self.order.remove(&(rank, id));
+            self.used_bytes -= u64::from(bytes);
+        }
+    }
+
     pub(crate) fn resize(&mut self, capacity_bytes: u64, evicted: &mut Vec<u32>) {
         self.capacity_bytes = capacity_bytes;
         while self.used_bytes > capacity_bytes {

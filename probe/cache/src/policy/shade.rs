@@ -54,6 +54,10 @@ impl Policy for Shade {
         self.kept.rank(id, rank);
     }
 
+    fn forget(&mut self, id: u32) {
+        self.kept.remove(id);
+    }
+
     fn resize(&mut self, capacity_bytes: u64, evicted: &mut Vec<u32>) {
         self.kept.resize(capacity_bytes, evicted);
     }

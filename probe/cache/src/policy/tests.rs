@@ -82,6 +82,10 @@ proptest! {
                     }
                     2 => policy.planned(*id, at as u64 + 5),
                     3..5 => policy.scored(*id, *score),
+                    5 => {
+                        policy.forget(*id);
+                        kept.remove(id);
+                    }
                     _ if policy.contains(*id) => policy.hit(&used),
                     _ => {
                         if policy.miss(&used, &mut evicted) {
