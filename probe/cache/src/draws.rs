@@ -5,7 +5,9 @@ mod importance;
 mod plain;
 mod reuse;
 mod shade;
+pub(crate) mod state;
 
+use state::{Read, Written};
 use std::fmt::{self, Debug};
 
 /// A sample that was drawn.
@@ -36,7 +38,7 @@ impl Debug for World<'_> {
 }
 
 /// A rule for drawing samples.
-pub trait Draws: Debug {
+pub trait Draws: Debug + Send + Sync {
     /// The next stretch of draws, in order; never empty. An epoch is [`Draws::chunks_an_epoch`] of them.
     fn chunk(&mut self, world: &World<'_>) -> Vec<Draw>;
 
@@ -57,6 +59,15 @@ pub trait Draws: Debug {
     fn score(&self, _id: u32) -> Option<f64> {
         None
     }
+
+    /// The class of each sample, as numbers from 0 on without gaps.
+    fn classes(&mut self, _of: &[u32]) {}
+
+    /// What the draws to come depend on beside what they were made with.
+    fn save(&self, state: &mut Written);
+
+    /// Takes up what [`Draws::save`] wrote, when nothing has been drawn yet. `None`: that is not what was written.
+    fn load(&mut self, state: &mut Read<'_>) -> Option<()>;
 }
 
 /// Which of the published sampler's steps are as published, and which are corrected.

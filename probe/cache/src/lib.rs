@@ -13,7 +13,7 @@ mod sweep;
 mod trace;
 
 pub use draws::{Draw, DrawKind, Draws, Selection, World};
-pub use planner::{Planned, Planner};
+pub use planner::{Planned, Planner, Told};
 pub use policy::{Policy, PolicyKind, Use};
 pub use simulate::{EpochFigures, Figures, Generated, replay, train};
 pub use sweep::{Point, Sweep};

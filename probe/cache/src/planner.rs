@@ -1,8 +1,17 @@
 //! Draws made ahead, so that each sample's next use is known as far as anybody can know it.
+//!
+//! A planner has three places in the order of uses: what is before `first` has been let go, what is before `taken` was
+//! given to somebody who may still be at work on it, and what is before [`Planner::drawn`] is planned. A simulation takes
+//! and lets go at once ([`Planner::next`]). A loader takes what it reads ahead, and plans and lets go by what training has
+//! been handed ([`Planner::plan`], [`Planner::take`], [`Planner::let_go`]), so that draws do not depend on how far it reads
+//! ahead.
 
+use crate::draws::state::{Read, Written};
 use crate::draws::{Draw, DrawKind, Draws, World};
 use crate::policy::{Policy, Use};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+
+const STATE: &[u8] = b"stallscope draws 1";
 
 /// A draw with its place in the order of uses and that of its sample's next use.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,57 +23,156 @@ pub struct Planned {
     pub ends_epoch: bool,
 }
 
+/// A sample that was taken before its next use was planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    pub id: u32,
+    /// The use that was taken.
+    pub at: u64,
+    pub next_at: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Coming {
+    draw: Draw,
+    next_at: u64,
+}
+
 #[derive(Debug)]
 pub struct Planner {
+    kind: DrawKind,
     draws: Box<dyn Draws>,
-    ahead: usize,
-    /// Planned and not taken yet.
-    coming: VecDeque<Planned>,
-    /// Lengths of the chunks in `coming`, the first without what was taken of it.
-    chunks: VecDeque<usize>,
+    /// From `first` on.
+    coming: VecDeque<Coming>,
+    first: u64,
+    taken: u64,
+    /// Where those chunks end that end behind `first`, and which the first of them is.
+    ends: VecDeque<u64>,
+    first_chunk: u64,
     /// By sample, its last planned use.
-    last_use: HashMap<u32, u64>,
-    drawn: u64,
-    chunks_drawn: u32,
+    last_use: Vec<u64>,
+    told: VecDeque<Told>,
 }
 
 impl Planner {
+    /// `samples` is at least 1.
     pub fn new(kind: DrawKind, samples: u32, seed: u64) -> Planner {
-        Planner::with(kind.make(samples, seed))
+        Planner {
+            kind,
+            draws: kind.make(samples, seed),
+            coming: VecDeque::new(),
+            first: 0,
+            taken: 0,
+            ends: VecDeque::new(),
+            first_chunk: 0,
+            last_use: vec![Use::UNKNOWN; samples as usize],
+            told: VecDeque::new(),
+        }
     }
 
-    fn with(draws: Box<dyn Draws>) -> Planner {
-        Planner {
-            ahead: draws.ahead() as usize,
-            draws,
-            coming: VecDeque::new(),
-            chunks: VecDeque::new(),
-            last_use: HashMap::new(),
-            drawn: 0,
-            chunks_drawn: 0,
-        }
+    /// The class of each sample, as numbers from 0 on without gaps.
+    pub fn classes(&mut self, of: &[u32]) {
+        self.draws.classes(of);
     }
 
     /// The next use. Plans more where too little is planned; `policy` hears of next uses that become known.
     pub fn next(&mut self, policy: &mut dyn Policy) -> Planned {
         loop {
-            while self.chunks.len() <= self.ahead {
-                self.plan(policy);
+            {
+                let policy: &dyn Policy = policy;
+                self.plan_for(self.taken, &World { resident: &|id| policy.contains(id) });
             }
-            if self.chunks.front() == Some(&0) {
-                self.chunks.pop_front();
-                continue;
+            while let Some(told) = self.told.pop_front() {
+                policy.planned(told.id, told.next_at);
             }
-            if let (Some(left), Some(planned)) = (self.chunks.front_mut(), self.coming.pop_front()) {
-                *left -= 1;
+            if let Some(planned) = self.at(self.taken) {
+                self.let_go(self.taken + 1);
                 return planned;
             }
         }
     }
 
+    /// Plans as far as draws are made ahead of `place`, which is what has been handed over; whether anything had to be
+    /// planned for it.
+    pub fn plan(&mut self, place: u64) -> bool {
+        self.plan_for(place, &World { resident: &|_| false })
+    }
+
+    /// Whether [`Planner::plan`] would plan.
+    pub fn has_to_plan(&self, place: u64) -> bool {
+        self.ends.iter().filter(|end| **end > place).count() <= self.draws.ahead() as usize
+    }
+
+    fn plan_for(&mut self, place: u64, world: &World<'_>) -> bool {
+        let mut planned = false;
+        while self.has_to_plan(place) {
+            self.plan_chunk(world);
+            planned = true;
+        }
+        planned
+    }
+
+    /// How many draws are planned, those that were let go included.
+    pub fn drawn(&self) -> u64 {
+        self.first + self.coming.len() as u64
+    }
+
+    /// Where a chunk ends; `None` where it was let go, or is not planned.
+    pub fn chunk_end(&self, chunk: u64) -> Option<u64> {
+        self.ends.get(usize::try_from(chunk.checked_sub(self.first_chunk)?).ok()?).copied()
+    }
+
+    /// Up to `count` draws from `place` on, as planned; none that was let go.
+    pub fn take(&mut self, place: u64, count: usize) -> Vec<Planned> {
+        let end = place.saturating_add(count as u64).min(self.drawn());
+        self.taken = self.taken.max(end);
+        (place..end).filter_map(|place| self.at(place)).collect()
+    }
+
+    fn at(&self, place: u64) -> Option<Planned> {
+        let coming = self.coming.get(usize::try_from(place.checked_sub(self.first)?).ok()?)?;
+        let chunk = self.ends.iter().position(|end| *end == place + 1);
+        let ends_epoch = chunk.is_some_and(|chunk| {
+            (self.first_chunk + chunk as u64 + 1).is_multiple_of(u64::from(self.draws.chunks_an_epoch()))
+        });
+        Some(Planned { draw: coming.draw, at: place, next_at: coming.next_at, ends_epoch })
+    }
+
+    /// What was taken behind `place` has not been used, and is taken again.
+    pub fn give_back(&mut self, place: u64) {
+        self.taken = place;
+    }
+
+    /// All before `place` has been used.
+    pub fn let_go(&mut self, place: u64) {
+        let count = place.saturating_sub(self.first).min(self.coming.len() as u64);
+        self.coming.drain(..count as usize);
+        self.first += count;
+        self.taken = self.taken.max(self.first);
+        while self.ends.front().is_some_and(|end| *end <= self.first) {
+            self.ends.pop_front();
+            self.first_chunk += 1;
+        }
+    }
+
+    /// Next uses of samples whose last use is before `place`, that were planned after it was taken: at most `most`
+    /// are looked at.
+    pub fn told(&mut self, place: u64, most: usize) -> Vec<Told> {
+        let mut ready = Vec::new();
+        for _ in 0..most.min(self.told.len()) {
+            let Some(told) = self.told.pop_front() else { break };
+            if told.at < place {
+                ready.push(told);
+            } else {
+                self.told.push_back(told);
+            }
+        }
+        ready
+    }
+
     /// A batch was trained on: see [`Draws::trained`]. `policy` hears of the samples' importance.
     pub fn trained(&mut self, place: usize, ids: &[u32], losses: &[f32], policy: &mut dyn Policy) {
-        self.draws.trained(place, ids, losses);
+        self.learn(place, ids, losses);
         for id in ids {
             if let Some(score) = self.draws.score(*id) {
                 policy.scored(*id, score);
@@ -72,35 +180,98 @@ impl Planner {
         }
     }
 
-    fn plan(&mut self, policy: &mut dyn Policy) {
-        let chunk = {
-            let policy: &dyn Policy = policy;
-            self.draws.chunk(&World { resident: &|id| policy.contains(id) })
-        };
-        self.chunks_drawn += 1;
-        let ends_epoch = self.chunks_drawn.is_multiple_of(self.draws.chunks_an_epoch());
-        let first_coming = self.drawn - self.coming.len() as u64;
-        self.chunks.push_back(chunk.len());
-        let last = chunk.len().saturating_sub(1);
-        for (place, draw) in chunk.into_iter().enumerate() {
-            let at = self.drawn;
-            self.drawn += 1;
-            if let Some(before) = self.last_use.insert(draw.id, at) {
-                match before.checked_sub(first_coming).and_then(|place| self.coming.get_mut(place as usize)) {
-                    Some(planned) => planned.next_at = at,
-                    None => policy.planned(draw.id, at),
+    /// [`Planner::trained`] without a policy; see [`Planner::score`].
+    pub fn learn(&mut self, place: usize, ids: &[u32], losses: &[f32]) {
+        self.draws.trained(place, ids, losses);
+    }
+
+    /// See [`Draws::score`].
+    pub fn score(&self, id: u32) -> Option<f64> {
+        self.draws.score(id)
+    }
+
+    fn plan_chunk(&mut self, world: &World<'_>) {
+        for draw in self.draws.chunk(world) {
+            let at = self.drawn();
+            let Some(last_use) = self.last_use.get_mut(draw.id as usize) else { continue };
+            let before = std::mem::replace(last_use, at);
+            if before != Use::UNKNOWN {
+                let coming = before.checked_sub(self.first).and_then(|place| usize::try_from(place).ok());
+                if let Some(coming) = coming.and_then(|place| self.coming.get_mut(place)) {
+                    coming.next_at = at;
+                }
+                if before < self.taken {
+                    self.told.push_back(Told { id: draw.id, at: before, next_at: at });
                 }
             }
-            let ends_epoch = ends_epoch && place == last;
-            self.coming.push_back(Planned { draw, at, next_at: Use::UNKNOWN, ends_epoch });
+            self.coming.push_back(Coming { draw, next_at: Use::UNKNOWN });
         }
+        self.ends.push_back(self.drawn());
+    }
+
+    /// All that the draws to come depend on, from `first` on, as bytes. Classes are not in it.
+    pub fn save(&self) -> Vec<u8> {
+        let mut state = Written::default();
+        state.bytes(STATE);
+        state.bytes(format!("{:?} of {}", self.kind, self.last_use.len()).as_bytes());
+        self.draws.save(&mut state);
+        state.u64(self.first);
+        state.u64(self.first_chunk);
+        state.u64(self.ends.len() as u64);
+        self.ends.iter().for_each(|end| state.u64(*end));
+        state.u32s(self.coming.iter().map(|coming| coming.draw.id));
+        state.u32s(self.coming.iter().map(|coming| coming.draw.weight.to_bits()));
+        state.into_bytes()
+    }
+
+    /// A planner that goes on where [`Planner::save`] was called, of the same kind and seed. `None`: the bytes are of other
+    /// draws, or damaged. What was used before is not known to it: nobody is told of a next use of that.
+    pub fn resumed(kind: DrawKind, samples: u32, seed: u64, bytes: &[u8]) -> Option<Planner> {
+        let mut planner = Planner::new(kind, samples, seed);
+        let mut state = Read::new(bytes);
+        let of = format!("{kind:?} of {samples}");
+        if state.bytes()? != STATE || state.bytes()? != of.as_bytes() {
+            return None;
+        }
+        planner.draws.load(&mut state)?;
+        (planner.first, planner.first_chunk) = (state.u64()?, state.u64()?);
+        planner.taken = planner.first;
+        for _ in 0..state.u64()? {
+            planner.ends.push_back(state.u64()?);
+        }
+        let (ids, weights) = (state.ids(samples as usize)?, state.u32s()?);
+        let in_range = planner.first < u64::MAX / 2 && planner.first_chunk < u64::MAX / 2;
+        let sound =
+            weights.iter().map(|bits| f32::from_bits(*bits)).all(|weight| weight.is_finite() && weight > 0.0);
+        if !in_range || !sound || ids.len() != weights.len() || !state.is_at_end() {
+            return None;
+        }
+        let whole = planner.ends.back().copied().unwrap_or(planner.first) == planner.first + ids.len() as u64;
+        if !whole
+            || !planner.ends.iter().is_sorted()
+            || planner.ends.front() <= Some(&planner.first) && !ids.is_empty()
+        {
+            return None;
+        }
+        for (id, weight) in ids.into_iter().zip(weights.iter().copied().map(f32::from_bits)) {
+            let at = planner.drawn();
+            let before = std::mem::replace(planner.last_use.get_mut(id as usize)?, at);
+            if before != Use::UNKNOWN {
+                planner.coming.get_mut((before - planner.first) as usize)?.next_at = at;
+            }
+            let draw = Draw { id, weight };
+            planner.coming.push_back(Coming { draw, next_at: Use::UNKNOWN });
+        }
+        Some(planner)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::draws::Selection;
     use crate::policy::PolicyKind;
+    use proptest::prelude::*;
 
     #[test]
     fn every_next_use_is_that_of_the_same_sample_and_none_lies_between() {
@@ -154,6 +325,136 @@ mod tests {
         for (id, at) in told.0 {
             if let Some(planned) = uses.get(at as usize) {
                 assert_eq!(planned.draw.id, id);
+            }
+        }
+    }
+
+    fn kinds() -> Vec<DrawKind> {
+        vec![
+            DrawKind::Plain,
+            DrawKind::Importance,
+            DrawKind::Iis(Selection::Corrected),
+            DrawKind::Shade { selection: Selection::Corrected, copies: 1.0 },
+            DrawKind::Reuse { uses: 2, window_share: 0.2, pinned_share: 0.1 },
+        ]
+    }
+
+    /// Hands over batches of 8 up to `end`, tells losses, and gives what was handed over.
+    fn hand_over(planner: &mut Planner, from: u64, end: u64) -> Vec<(u32, u32, u64)> {
+        let mut handed = Vec::new();
+        for place in (from..end).step_by(8) {
+            planner.plan(place);
+            let taken = planner.take(place, 8);
+            let ids: Vec<u32> = taken.iter().map(|planned| planned.draw.id).collect();
+            let losses: Vec<f32> = taken.iter().map(|planned| (planned.draw.id % 9) as f32).collect();
+            handed.extend(taken.iter().map(|one| (one.draw.id, one.draw.weight.to_bits(), one.at)));
+            planner.learn(0, &ids, &losses);
+            planner.let_go(place + 8);
+        }
+        handed
+    }
+
+    #[test]
+    fn a_planner_that_is_taken_up_draws_what_it_would_have_drawn() {
+        for kind in kinds() {
+            for stop in [0, 40, 808, 4000] {
+                let mut whole = Planner::new(kind, 200, 3);
+                hand_over(&mut whole, 0, stop);
+                let mut resumed = Planner::resumed(kind, 200, 3, &whole.save()).unwrap();
+                assert_eq!(
+                    hand_over(&mut resumed, stop, 6000),
+                    hand_over(&mut whole, stop, 6000),
+                    "{kind:?}"
+                );
+                assert_eq!(resumed.save(), whole.save(), "{kind:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn draws_do_not_depend_on_how_far_a_loader_reads_ahead() {
+        for kind in kinds() {
+            let mut near = Planner::new(kind, 200, 3);
+            let mut far = Planner::new(kind, 200, 3);
+            for place in (0..3000).step_by(8) {
+                near.plan(place);
+                far.plan(place);
+                far.take(place, 120);
+                let taken = near.take(place, 8);
+                for planner in [&mut near, &mut far] {
+                    let ids: Vec<u32> = taken.iter().map(|planned| planned.draw.id).collect();
+                    planner.learn(0, &ids, &[2.0; 8]);
+                    planner.let_go(place + 8);
+                }
+            }
+            assert_eq!(near.save(), far.save(), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn next_uses_that_become_known_after_a_draw_was_taken_are_told_once_it_was_used() {
+        let mut planner = Planner::new(DrawKind::Importance, 100, 3);
+        let mut next_uses = std::collections::HashMap::new();
+        let mut uses = Vec::new();
+        for place in (0..4000).step_by(10) {
+            planner.plan(place);
+            // A loader that has 40 draws under way.
+            planner.take(place, 40);
+            for planned in planner.take(place, 10) {
+                uses.push(planned.draw.id);
+            }
+            planner.let_go(place + 10);
+            for told in planner.told(place + 10, usize::MAX) {
+                assert!(told.at < place + 10 && told.next_at > told.at);
+                next_uses.insert(told.at, (told.id, told.next_at));
+            }
+        }
+        assert!(!next_uses.is_empty());
+        for (at, (id, next_at)) in next_uses {
+            assert_eq!(uses[at as usize], id);
+            let next = uses[at as usize + 1..].iter().position(|later| *later == id);
+            if (next_at as usize) < uses.len() {
+                assert_eq!(next.map(|next| at + 1 + next as u64), Some(next_at));
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_end_where_they_were_planned_to_until_they_are_let_go() {
+        let mut planner = Planner::new(DrawKind::Plain, 30, 1);
+        planner.plan(0);
+        assert_eq!(
+            (planner.chunk_end(0), planner.chunk_end(1), planner.chunk_end(2)),
+            (Some(30), Some(60), None)
+        );
+        planner.take(0, 31);
+        planner.let_go(31);
+        planner.plan(31);
+        assert_eq!(
+            (planner.chunk_end(0), planner.chunk_end(1), planner.chunk_end(2)),
+            (None, Some(60), Some(90))
+        );
+        assert!(planner.take(29, 5).len() == 3, "what was let go is not given again");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+        #[test]
+        fn any_bytes_are_taken_up_or_refused(at in 0usize..4000, flip: u8, cut in 0usize..4000, bytes: Vec<u8>) {
+            for kind in kinds() {
+                prop_assert!(Planner::resumed(kind, 50, 1, &bytes).is_none());
+                let mut planner = Planner::new(kind, 50, 1);
+                hand_over(&mut planner, 0, 80);
+                let mut state = planner.save();
+                state.truncate(state.len().saturating_sub(cut % 64));
+                let at = at % state.len();
+                state[at] ^= flip;
+                if let Some(mut resumed) = Planner::resumed(kind, 50, 1, &state) {
+                    let from = resumed.drawn();
+                    for planned in hand_over(&mut resumed, from, from + 400) {
+                        prop_assert!(planned.0 < 50);
+                    }
+                }
             }
         }
     }

@@ -5,6 +5,7 @@
 //! begins without a history, so that the first 1,024 always are. Corrected, neither is so, and what is drawn is weighted
 //! by one over its probability.
 
+use super::state::{Read, Written};
 use super::{Draw, Draws, Selection, World, sane};
 use crate::random::Random;
 use std::collections::VecDeque;
@@ -70,7 +71,7 @@ impl Iis {
 impl Draws for Iis {
     fn chunk(&mut self, _: &World<'_>) -> Vec<Draw> {
         let everything = self.epoch < WARM_UP_EPOCHS;
-        self.epoch += 1;
+        self.epoch = self.epoch.saturating_add(1);
         let order = self.random.permutation(self.losses.len() as u32);
         if everything {
             return order.into_iter().map(Draw::plain).collect();
@@ -108,5 +109,24 @@ impl Draws for Iis {
 
     fn score(&self, id: u32) -> Option<f64> {
         self.losses.get(id as usize).copied()
+    }
+
+    fn save(&self, state: &mut Written) {
+        state.u64(self.random.drawn());
+        state.u64(self.epoch);
+        state.f64s(self.losses.iter().copied());
+        state.f64s(self.history.iter().copied());
+    }
+
+    fn load(&mut self, state: &mut Read<'_>) -> Option<()> {
+        self.random.go_on_behind(state.u64()?);
+        self.epoch = state.u64()?;
+        self.losses = state.scores(self.losses.len())?;
+        let history = state.f64s()?;
+        if history.len() > HISTORY || history.iter().any(|loss| loss.is_nan()) {
+            return None;
+        }
+        history.into_iter().for_each(|loss| self.remember(loss));
+        Some(())
     }
 }

@@ -5,6 +5,7 @@
 //! Close to data echoing (Choi et al., 2019), which repeats batches or samples at once; here uses of a sample are spread
 //! over the window.
 
+use super::state::{Read, Written};
 use super::{Draw, Draws, World};
 use crate::random::Random;
 
@@ -47,13 +48,12 @@ impl Reuse {
         let mut order = self.streamed.clone();
         self.random.shuffle(&mut order);
         let half = order.len() / 2;
-        let (late, early): (Vec<u32>, Vec<u32>) =
+        let (late, mut order): (Vec<u32>, Vec<u32>) =
             order.into_iter().partition(|id| self.is_inside[*id as usize]);
-        let mut order = early;
-        for id in late {
-            let at = half + self.random.below(order.len().saturating_sub(half) + 1);
-            order.insert(at.min(order.len()), id);
-        }
+        let mut second = order.split_off(half.min(order.len()));
+        second.extend(late);
+        self.random.shuffle(&mut second);
+        order.append(&mut second);
         order.reverse();
         self.coming = order;
     }
@@ -107,5 +107,27 @@ impl Draws for Reuse {
     /// The next use of whatever is in the window is known.
     fn ahead(&self) -> u32 {
         2
+    }
+
+    fn save(&self, state: &mut Written) {
+        state.u64(self.random.drawn());
+        state.u32s(self.coming.iter().copied());
+        state.u32s(self.inside.iter().map(|(id, _)| *id));
+        state.u32s(self.inside.iter().map(|(_, left)| *left));
+        state.u32s(self.cycle.iter().copied());
+    }
+
+    fn load(&mut self, state: &mut Read<'_>) -> Option<()> {
+        let samples = self.is_inside.len();
+        self.random.go_on_behind(state.u64()?);
+        self.coming = state.ids(samples)?;
+        let (ids, left) = (state.ids(samples)?, state.u32s()?);
+        if ids.len() != left.len() || left.contains(&0) {
+            return None;
+        }
+        ids.iter().for_each(|id| self.is_inside[*id as usize] = true);
+        self.inside = ids.into_iter().zip(left).collect();
+        self.cycle = state.ids(samples)?;
+        Some(())
     }
 }

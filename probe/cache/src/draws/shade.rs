@@ -7,6 +7,7 @@
 //! draw bears `1 / (N p)`, `p` with the copies in it. That is nearly, not exactly, unbiased: misses that are cut off where the
 //! copies leave no place are not in `p`.
 
+use super::state::{Read, Written};
 use super::{Draw, Draws, Selection, World, sane, with_replacement};
 use crate::random::Random;
 
@@ -52,7 +53,7 @@ impl Shade {
             _ => {}
         }
         (self.loss_before, self.loss_sum, self.losses) = (loss, 0.0, 0.0);
-        self.epoch += 1;
+        self.epoch = self.epoch.saturating_add(1);
     }
 }
 
@@ -112,5 +113,22 @@ impl Draws for Shade {
 
     fn score(&self, id: u32) -> Option<f64> {
         self.weights.get(id as usize).copied()
+    }
+
+    fn save(&self, state: &mut Written) {
+        state.u64(self.random.drawn());
+        state.u64(self.epoch);
+        state.f64s(self.weights.iter().copied());
+        state.u32s(self.raw.iter().copied());
+        state.f64s([self.smoothing, self.loss_sum, self.losses, self.loss_before].into_iter());
+    }
+
+    fn load(&mut self, state: &mut Read<'_>) -> Option<()> {
+        self.random.go_on_behind(state.u64()?);
+        self.epoch = state.u64()?;
+        self.weights = state.scores(self.weights.len())?;
+        self.raw = state.ids(self.weights.len())?;
+        [self.smoothing, self.loss_sum, self.losses, self.loss_before] = state.scores(4)?.try_into().ok()?;
+        Some(())
     }
 }

@@ -2,7 +2,7 @@
 //! read may be anything: a reader never takes more than is there.
 
 #[derive(Debug, Default)]
-pub(crate) struct Written(Vec<u8>);
+pub struct Written(Vec<u8>);
 
 impl Written {
     pub(crate) fn u64(&mut self, number: u64) {
@@ -13,9 +13,9 @@ impl Written {
         self.u64(number.to_bits());
     }
 
-    pub(crate) fn text(&mut self, text: &str) {
-        self.u64(text.len() as u64);
-        self.0.extend_from_slice(text.as_bytes());
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        self.u64(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
     }
 
     pub(crate) fn u32s(&mut self, numbers: impl ExactSizeIterator<Item = u32>) {
@@ -35,7 +35,7 @@ impl Written {
 
 /// `None`: that is not what was written.
 #[derive(Debug)]
-pub(crate) struct Read<'a>(&'a [u8]);
+pub struct Read<'a>(&'a [u8]);
 
 impl<'a> Read<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Read<'a> {
@@ -52,13 +52,9 @@ impl<'a> Read<'a> {
         Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
     }
 
-    pub(crate) fn f64(&mut self) -> Option<f64> {
-        self.u64().map(f64::from_bits)
-    }
-
-    pub(crate) fn text(&mut self) -> Option<&'a str> {
+    pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
         let bytes = usize::try_from(self.u64()?).ok()?;
-        std::str::from_utf8(self.take(bytes)?).ok()
+        self.take(bytes)
     }
 
     pub(crate) fn u32s(&mut self) -> Option<Vec<u32>> {
@@ -80,7 +76,8 @@ impl<'a> Read<'a> {
 
     /// One number each of `samples` samples, none of them below 0.
     pub(crate) fn scores(&mut self, samples: usize) -> Option<Vec<f64>> {
-        self.f64s().filter(|scores| scores.len() == samples && scores.iter().all(|score| *score >= 0.0 && score.is_finite()))
+        let sound = |score: &f64| *score >= 0.0 && score.is_finite();
+        self.f64s().filter(|scores| scores.len() == samples && scores.iter().all(sound))
     }
 
     pub(crate) fn is_at_end(&self) -> bool {

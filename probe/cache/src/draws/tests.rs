@@ -79,13 +79,77 @@ fn weights_make_draws_unbiased() {
 #[test]
 fn importance_keeps_an_effective_sample_size_of_half_the_draws() {
     let mut draws = DrawKind::Importance.make(1000, 3);
-    (0..20).for_each(|_| train(draws.as_mut(), |id| if id < 5 { 1e6 } else { 1e-3 }));
+    // Not for so long that they are cooled.
+    (0..3).for_each(|_| train(draws.as_mut(), |id| if id < 5 { 1e6 } else { 1e-3 }));
     let drawn = epoch(draws.as_mut());
     let (sum, squares) = drawn.iter().fold((0.0, 0.0), |(sum, squares), draw| {
         let weight = f64::from(draw.weight);
         (sum + weight, squares + weight * weight)
     });
     assert!(sum * sum / squares >= 0.45 * drawn.len() as f64, "{}", sum * sum / squares);
+}
+
+/// How often samples of `of` are drawn in an epoch, against their share.
+fn drawn_share(draws: &mut dyn Draws, of: impl Fn(u32) -> bool, epochs: usize) -> f64 {
+    let drawn: Vec<Draw> = (0..epochs).flat_map(|_| epoch(draws)).collect();
+    drawn.iter().filter(|draw| of(draw.id)).count() as f64 / drawn.len() as f64
+}
+
+#[test]
+fn a_sample_that_never_gets_easier_is_left_alone_for_as_long_as_it_was_favoured() {
+    let mut draws = DrawKind::Importance.make(1000, 3);
+    let is_noisy = |id: u32| id < 50;
+    let shares: Vec<f64> = (0..16)
+        .map(|_| {
+            train(draws.as_mut(), |id| if is_noisy(id) { 5.0 } else { 1.0 });
+            // Looks at the draws without using them up.
+            let mut state = state::Written::default();
+            draws.save(&mut state);
+            let mut copy = DrawKind::Importance.make(1000, 3);
+            copy.load(&mut state::Read::new(&state.into_bytes())).unwrap();
+            drawn_share(copy.as_mut(), is_noisy, 1)
+        })
+        .collect();
+    assert!(shares[1] > 0.1 && shares[2] > 0.1, "favoured at first: {shares:?}");
+    assert!(shares[5..7].iter().all(|share| *share < 0.08), "then drawn like any other: {shares:?}");
+    assert!(shares[9..11].iter().all(|share| *share > 0.1), "then again: {shares:?}");
+}
+
+#[test]
+fn scores_that_are_not_renewed_fade() {
+    let mut draws = DrawKind::Importance.make(8000, 3);
+    (0..3).for_each(|_| train(draws.as_mut(), |id| if id % 20 == 0 { 1.9 } else { 1.0 }));
+    let fresh = drawn_share(draws.as_mut(), |id| id % 20 == 0, 1);
+    drawn_share(draws.as_mut(), |id| id % 20 == 0, 40);
+    let old = drawn_share(draws.as_mut(), |id| id % 20 == 0, 10);
+    assert!(fresh > 0.065 && (0.047..0.053).contains(&old), "{fresh}, then {old}");
+}
+
+#[test]
+fn no_class_is_drawn_less_than_half_of_its_share() {
+    let class = |id: u32| if id < 2000 { 0 } else { 1 + id % 2 };
+    let shares = [false, true].map(|known| {
+        let mut draws = DrawKind::Importance.make(100_000, 7);
+        if known {
+            draws.classes(&(0..100_000).map(class).collect::<Vec<_>>());
+        }
+        (0..3).for_each(|_| train(draws.as_mut(), |id| if class(id) == 0 { 0.0 } else { 1.0 }));
+        drawn_share(draws.as_mut(), |id| class(id) == 0, 1)
+    });
+    assert!(shares[0] < 0.0085 && shares[1] > 0.0091, "{shares:?} of 0.02");
+}
+
+#[test]
+fn classes_leave_draws_unbiased() {
+    let figure = |id: u32| f64::from(id % 7) + f64::from(id) / 100.0;
+    let truth = (0..200).map(figure).sum::<f64>() / 200.0;
+    let mut draws = DrawKind::Importance.make(200, 3);
+    draws.classes(&(0..200).map(|id| u32::from(id < 10)).collect::<Vec<_>>());
+    (0..3).for_each(|_| train(draws.as_mut(), |id| if id < 10 { 0.0 } else { (id % 13) as f32 }));
+    let drawn: Vec<Draw> = (0..500).flat_map(|_| epoch(draws.as_mut())).collect();
+    let mean =
+        drawn.iter().map(|draw| f64::from(draw.weight) * figure(draw.id)).sum::<f64>() / drawn.len() as f64;
+    assert!((mean / truth - 1.0).abs() < 0.01, "{mean} for {truth}");
 }
 
 #[test]
