@@ -98,6 +98,13 @@ impl Planner {
         self.plan_for(place, &World { resident: &|_| false })
     }
 
+    /// Plans up to `place` at least.
+    pub fn reach(&mut self, place: u64) {
+        while self.drawn() < place {
+            self.plan_chunk(&World { resident: &|_| false });
+        }
+    }
+
     /// Whether [`Planner::plan`] would plan.
     pub fn has_to_plan(&self, place: u64) -> bool {
         self.ends.iter().filter(|end| **end > place).count() <= self.draws.ahead() as usize

@@ -19,6 +19,7 @@ mod knobs;
 mod lane;
 mod opens;
 mod own_fd;
+mod planner;
 mod producer;
 mod queues;
 mod reader;
@@ -113,6 +114,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add_function(function)?;
     }
     module.add_class::<iteration::Iteration>()?;
+    module.add_class::<planner::Planner>()?;
     module.add_class::<producer::Producer>()?;
     module.add_class::<fetcher::Fetch>()?;
     module.add_class::<opens::Open>()?;
