@@ -66,7 +66,12 @@ impl Engine {
     pub(crate) fn new(job: JobFacts, wants_shim: bool) -> Engine {
         let begun_ns = host::now_ns();
         let host = host::facts();
-        let mut ledger = Ledger::new(Config { cpus: host.cpus, attached: job.attached, ..Config::default() });
+        let mut ledger = Ledger::new(Config {
+            cpus: host.cpus,
+            memory_bytes: host.memory_bytes,
+            attached: job.attached,
+            ..Config::default()
+        });
         ledger.root(job.pid, begun_ns);
         let cpus = host.cpus;
         Engine {
@@ -309,7 +314,9 @@ impl Engine {
         if self.tune.is_some() {
             services.iter().for_each(|service| self.fresh.service(service));
         }
+        let caches = self.ledger.cache_periods();
         if let Some(recorder) = &mut self.recorder {
+            caches.into_iter().for_each(|period| recorder.cache_period(period));
             details.into_iter().for_each(|detail| recorder.step_detail(detail));
             checkpoints.into_iter().for_each(|checkpoint| recorder.checkpoint(checkpoint));
             periods.into_iter().for_each(|period| recorder.worker_period(period));

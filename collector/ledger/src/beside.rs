@@ -1,10 +1,10 @@
-//! What the ledger gives beside steps and sums: the slowest steps in full, checkpoints, workers over time, and how
-//! single batches were made.
+//! What the ledger gives beside steps and sums: the slowest steps in full, checkpoints, workers and caches over time,
+//! and how single batches were made.
 
 use crate::ledger::Ledger;
 use crate::process::ProcessKind;
 use crate::rank::owner;
-use stallscope_model::{BatchService, CheckpointEvent, StepDetail, WorkerPeriod};
+use stallscope_model::{BatchService, CachePeriod, CheckpointEvent, StepDetail, WorkerPeriod};
 
 /// Periods of workers that are gone, and that nobody took yet.
 const MAX_LAST_PERIODS: usize = 16_384;
@@ -31,6 +31,12 @@ impl Ledger {
     /// How batches were made that became known since the last call: a sample, at most 20 a rank and second.
     pub fn services(&mut self) -> Vec<BatchService> {
         self.services.take(&self.processes, self.now_ns)
+    }
+
+    /// What caches gave since the last call: to be added to what was told of the same periods before. A batch is told
+    /// about a second after it was made.
+    pub fn cache_periods(&mut self) -> Vec<CachePeriod> {
+        self.caches.take_periods()
     }
 
     /// What workers did since the last call: to be added to what was told of the same periods before.

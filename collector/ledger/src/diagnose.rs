@@ -1,10 +1,11 @@
 //! Findings, like a linter's: one sentence, the figures behind it, what to do, and what is at stake.
 
+use crate::reread::reread;
 use crate::summary::Figures;
 use crate::verdict::FEWEST_STEPS;
-use crate::words::{count, part_of, percent, rate, span};
+use crate::words::{count, part_of, percent, rate, room, size, span};
 use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked};
-use stallscope_model::{Cause, Diagnosis, LoaderFacts, WorkerLoad};
+use stallscope_model::{CacheUses, Cause, Diagnosis, LoaderFacts, WorkerLoad};
 
 /// Less of the time than this is not worth a finding.
 const WORTH: f64 = 0.05;
@@ -95,6 +96,8 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
             evidence.push_str(&format!(", {} from storage each", rate(sum.read_bytes, sum.wall_ns)));
         }
     }
+    let (by_cache, to_cache) = in_memory(figures);
+    evidence.push_str(&by_cache);
     let advice = if in_process(figures) {
         "Set num_workers to 2 or more, so that reading goes on while the trainer computes; then keep the data on a \
          local disk or in the page cache, and pack small files into large ones"
@@ -106,8 +109,42 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
             worker_setting(figures)
         )
     };
+    let advice = advice + &to_cache;
     let finding = format!("{} of {} waits for storage", percent(share), figures.time());
     (share >= WORTH).then(|| diagnosis("fetch-bound", Cause::Fetch, share, finding, evidence, advice))
+}
+
+/// What a cache gives or would give: evidence for it, and what to do; each begins with what parts it from the text
+/// before, and is empty where nothing speaks for it.
+fn in_memory(figures: &Figures<'_>) -> (String, String) {
+    let mut uses = CacheUses::default();
+    figures.caches.iter().for_each(|cache| uses += &cache.training);
+    if let Some(hits) = uses.hit_share() {
+        let evidence = format!("; the cache had {} of the samples", percent(hits));
+        let full = |cache: &&stallscope_model::CacheSummary| {
+            let state = cache.state.filter(|_| cache.training.misses > 0);
+            state.is_some_and(|state| state.kept_bytes >= state.capacity_bytes - state.capacity_bytes / 20)
+        };
+        let advice = match figures.caches.iter().find(full).and_then(|cache| cache.state) {
+            Some(state) if hits < 0.9 => format!(
+                "; or give the cache more than its {}, which are full: cache.bytes is a knob",
+                size(state.capacity_bytes)
+            ),
+            _ => String::new(),
+        };
+        return (evidence, advice);
+    }
+    let Some(found) = reread(figures.epochs, figures.ranks) else { return Default::default() };
+    let evidence = format!("; each epoch reads the same {} from storage again", size(found.bytes));
+    // Half of it is the job's own.
+    let advice = match found.bytes.saturating_mul(2) <= figures.memory_bytes {
+        true => format!(
+            "; or keep the data set in memory, where it fits: stallscope.DataLoader(..., cache=\"{}\") reads it once",
+            room(found.bytes)
+        ),
+        false => String::new(),
+    };
+    (evidence, advice)
 }
 
 fn prep_bound(figures: &Figures<'_>) -> Option<Diagnosis> {

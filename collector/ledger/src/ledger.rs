@@ -1,4 +1,6 @@
 use crate::Config;
+use crate::cache::Caches;
+use crate::epochs::{self, Epochs};
 use crate::handover::{Handover, Source};
 use crate::kernel_steps::KernelSteps;
 use crate::process::{Process, ProcessFacts, ProcessKind};
@@ -9,7 +11,7 @@ use crate::steps::Phases;
 use crate::summary::{Summary, summarise};
 use crate::timeline::Pushed;
 use stallscope_abi::kernel::{self, TaskSlot};
-use stallscope_abi::lane;
+use stallscope_abi::lane::{self, wait_flags};
 use stallscope_model::{LoaderFacts, StepLedger, WorkerPeriod};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -47,6 +49,8 @@ pub struct Ledger {
     /// Of workers that are gone, until they are taken.
     pub(crate) last_periods: Vec<WorkerPeriod>,
     pub(crate) services: Services,
+    pub(crate) caches: Caches,
+    pub(crate) epochs: Epochs,
     /// Of the last [`Ledger::advance`].
     pub(crate) now_ns: u64,
     kernel_steps: KernelSteps,
@@ -65,6 +69,8 @@ impl Ledger {
             kernel_seen: false,
             last_periods: Vec::new(),
             services: Services::default(),
+            caches: Caches::default(),
+            epochs: Epochs::default(),
             now_ns: 0,
             kernel_steps: KernelSteps::default(),
             out: VecDeque::new(),
@@ -212,9 +218,21 @@ impl Ledger {
                 self.services.batch(pid, record, samples, self.ranks.len());
             }
             lane::Kind::Bye => self.gone(pid, record.time_ns),
-            lane::Kind::Wait => self.handover(Handover::of_wait(pid, record)),
+            lane::Kind::Wait => {
+                let wait = Handover::of_wait(pid, record);
+                if !wait.has(wait_flags::FAILED) {
+                    self.caches.handed(pid, wait.loader, !wait.has(wait_flags::NO_GRAD), wait.enter_ns);
+                }
+                self.handover(wait);
+            }
             lane::Kind::IterStart => {
                 let (loader, flags, time_ns) = (record.loader, record.d, record.time_ns);
+                let training = flags & wait_flags::NO_GRAD == 0;
+                self.caches.iterated(pid, loader, training, time_ns);
+                if training {
+                    let read_bytes = self.read_bytes(pid);
+                    self.epochs.begin(pid, loader, read_bytes);
+                }
                 self.trainer_pieces(pid, |rank, pieces| {
                     rank.phases.iter_start(loader, flags, time_ns, pieces)
                 });
@@ -222,6 +240,8 @@ impl Ledger {
             lane::Kind::IterEnd => {
                 let entered_ns = if record.b == 0 { record.time_ns } else { record.b.min(record.time_ns) };
                 let (loader, time_ns) = (record.loader, record.time_ns);
+                let read_bytes = self.read_bytes(pid);
+                self.epochs.end(pid, loader, record.b != 0, read_bytes);
                 self.trainer_pieces(pid, |rank, pieces| {
                     rank.phases.iter_end(loader, entered_ns, time_ns, pieces)
                 });
@@ -229,7 +249,15 @@ impl Ledger {
             lane::Kind::Checkpoint => self.trainer(pid).calls.checkpoint(record),
             lane::Kind::DeviceIdle => self.trainer(pid).device_idle(record.b, record.a),
             lane::Kind::Collective => self.trainer(pid).calls.collective(record),
-            lane::Kind::CacheUses | lane::Kind::CacheState => {}
+            lane::Kind::CacheUses => {
+                if !self.caches.uses(pid, record) {
+                    self.lost.malformed += 1;
+                }
+            }
+            lane::Kind::CacheState => {
+                let number = self.trainer(pid).number;
+                self.caches.state(pid, number, record);
+            }
         }
     }
 
@@ -261,6 +289,7 @@ impl Ledger {
         self.close(now_ns);
         self.job.settle(now_ns, self.config.rank_patience_ns);
         self.services.advance(&self.processes, &self.ranks, &self.config, now_ns);
+        self.caches.advance(&self.processes, &self.ranks, &self.config, now_ns);
         self.now_ns = now_ns;
         self.forget(now_ns);
         self.out.drain(..).collect()
@@ -272,6 +301,7 @@ impl Ledger {
         self.ranks.keys().for_each(|pid| self.job.end(*pid));
         self.job.settle(u64::MAX, 0);
         self.services.advance(&self.processes, &self.ranks, &self.config, u64::MAX);
+        self.caches.advance(&self.processes, &self.ranks, &self.config, u64::MAX);
         self.now_ns = u64::MAX;
         self.forget(now_ns);
         self.out.drain(..).collect()
@@ -369,6 +399,11 @@ impl Ledger {
         self.ranks.entry(pid).or_insert_with(|| Rank::new(pid, if named { number } else { nth }, started_ns))
     }
 
+    /// What a trainer and its workers have read from storage.
+    fn read_bytes(&self, pid: u32) -> u64 {
+        self.ranks.get(&pid).map_or(0, |rank| epochs::read_bytes(rank, &self.processes))
+    }
+
     fn trainer_pieces(&mut self, pid: u32, event: impl FnOnce(&mut Rank, &mut Vec<crate::steps::Piece>)) {
         let rank = self.trainer(pid);
         let mut pieces = Vec::new();
@@ -400,6 +435,7 @@ impl Ledger {
 
     /// Keeps a worker's load with its rank, and drops the rest of it.
     fn retire(&mut self, pid: u32) {
+        self.caches.last_of(pid, &self.processes, &self.ranks);
         if let Some(process) = self.processes.get(&pid)
             && process.facts.kind == ProcessKind::Worker
             && let Some(of) = owner(pid, &self.processes, |pid| self.ranks.contains_key(&pid))

@@ -12,9 +12,11 @@ mod attribute;
 mod beside;
 #[cfg(test)]
 mod bounds;
+mod cache;
 mod calls;
 mod detail;
 mod diagnose;
+mod epochs;
 mod handover;
 mod kernel_steps;
 mod ledger;
@@ -24,6 +26,7 @@ mod periods;
 mod process;
 mod rank;
 mod ranks;
+mod reread;
 mod services;
 mod shim;
 mod steps;
@@ -38,6 +41,7 @@ pub use ledger::Ledger;
 pub use members::Member;
 pub use merged::{About, JobSummary, Merged, OF_ONE_COLLECTOR};
 pub use process::{ProcessFacts, ProcessKind};
+pub use reread::{Reread, reread};
 pub use summary::Summary;
 
 /// How long the ledger waits for evidence, and what it knows of the machine.
@@ -53,6 +57,8 @@ pub struct Config {
     pub slice_ns: u64,
     /// CPUs the job may use, for advice; 0 when unknown.
     pub cpus: u32,
+    /// Of the machine, for advice; 0 when unknown.
+    pub memory_bytes: u64,
     /// The job ran before we looked: what comes before the first hand-over is no start-up but part of a step of
     /// which nobody saw the beginning, and is left out.
     pub attached: bool,
@@ -66,6 +72,7 @@ impl Default for Config {
             rank_patience_ns: 10_000_000_000,
             slice_ns: 1_000_000,
             cpus: 0,
+            memory_bytes: 0,
             attached: false,
         }
     }

@@ -5,7 +5,9 @@ use crate::rank::Closed;
 use crate::ranks::Job;
 use crate::summary::Figures;
 use crate::{diagnose, verdict};
-use stallscope_model::{Causes, Diagnosis, Phase, PhaseSummary, RankSummary, StepLedger, Verdict};
+use stallscope_model::{
+    CacheSummary, Causes, Diagnosis, LoaderEpochs, Phase, PhaseSummary, RankSummary, StepLedger, Verdict,
+};
 use std::collections::BTreeMap;
 
 /// Steps between two looks at what every rank has delivered.
@@ -27,12 +29,16 @@ pub struct Merged {
 
 /// What is known of the job beside its steps.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct About {
+pub struct About<'a> {
     pub disagreement_share: Option<f64>,
     pub kernel_seen: bool,
     pub shim_seen: bool,
     /// Of all hosts, for advice; 0 when unknown.
     pub cpus: u32,
+    /// Of the host that has least; 0 when unknown.
+    pub memory_bytes: u64,
+    pub caches: &'a [CacheSummary],
+    pub epochs: &'a [LoaderEpochs],
 }
 
 /// The job's part of a summary.
@@ -78,7 +84,7 @@ impl Merged {
     }
 
     /// What the job was spent on, whose causes the slowest rank's are, and what follows from it.
-    pub fn conclude(mut self, ranks: &[RankSummary], about: &About) -> JobSummary {
+    pub fn conclude(mut self, ranks: &[RankSummary], about: &About<'_>) -> JobSummary {
         ranks.iter().for_each(|rank| self.job.end(rank.facts.rank));
         self.job.settle(u64::MAX, 0);
         let training: Vec<Causes> = ranks.iter().map(training).collect();
@@ -105,6 +111,9 @@ impl Merged {
             kernel_seen: about.kernel_seen,
             shim_seen: about.shim_seen,
             cpus: about.cpus,
+            memory_bytes: about.memory_bytes,
+            caches: about.caches,
+            epochs: about.epochs,
         };
         let mut diagnoses = diagnose::all(&figures);
         diagnoses.retain(|found| !OF_ONE_COLLECTOR.contains(&found.name.as_str()));

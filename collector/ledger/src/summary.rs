@@ -7,7 +7,8 @@ use crate::rank::{Compared, Rank, owner};
 use crate::tally::Tally;
 use crate::{diagnose, verdict};
 use stallscope_model::{
-    Cause, Causes, Diagnosis, Loss, Phase, PhaseSummary, RankFacts, RankSummary, Verdict, WorkerLoad,
+    CacheSummary, Cause, Causes, Diagnosis, LoaderEpochs, Loss, Phase, PhaseSummary, RankFacts, RankSummary,
+    Verdict, WorkerLoad,
 };
 use std::collections::BTreeMap;
 
@@ -23,6 +24,8 @@ pub struct Summary {
     pub losses: Vec<Loss>,
     pub diagnoses: Vec<Diagnosis>,
     pub verdict: Verdict,
+    pub caches: Vec<CacheSummary>,
+    pub epochs: Vec<LoaderEpochs>,
 }
 
 /// The figures that diagnoses and the verdict are made from.
@@ -42,6 +45,9 @@ pub(crate) struct Figures<'a> {
     pub(crate) kernel_seen: bool,
     pub(crate) shim_seen: bool,
     pub(crate) cpus: u32,
+    pub(crate) memory_bytes: u64,
+    pub(crate) caches: &'a [CacheSummary],
+    pub(crate) epochs: &'a [LoaderEpochs],
 }
 
 impl Figures<'_> {
@@ -103,6 +109,8 @@ pub(crate) fn summarise(ledger: &Ledger) -> Summary {
         0 => (Phase::Evaluation, tallies.phase(Phase::Evaluation)),
         _ => (Phase::Training, total),
     };
+    let caches = ledger.caches.summaries(&ledger.ranks);
+    let epochs = ledger.epochs.summaries(&ledger.ranks);
     let figures = Figures {
         total,
         phase,
@@ -119,6 +127,9 @@ pub(crate) fn summarise(ledger: &Ledger) -> Summary {
         shim_seen: ledger.processes.values().any(|process| process.greeted)
             || ranks.iter().any(|rank| rank.shim_handovers > 0),
         cpus: ledger.config.cpus,
+        memory_bytes: ledger.config.memory_bytes,
+        caches: &caches,
+        epochs: &epochs,
     };
     let (diagnoses, verdict) = (diagnose::all(&figures), verdict::of(&figures));
     Summary {
@@ -128,6 +139,8 @@ pub(crate) fn summarise(ledger: &Ledger) -> Summary {
         losses: losses(ledger),
         diagnoses,
         verdict,
+        caches,
+        epochs,
     }
 }
 
@@ -224,6 +237,8 @@ fn losses(ledger: &Ledger) -> Vec<Loss> {
         ("step that nobody took", lost.steps_not_taken),
         ("process too many", lost.processes),
         ("checkpoint that nobody took", ranks().map(|rank| rank.calls.events_dropped).sum()),
+        ("cache figures of a batch that belongs to no rank", ledger.caches.unplaced),
+        ("cache figures over time that nobody took", ledger.caches.periods_dropped),
     ];
     counts
         .into_iter()

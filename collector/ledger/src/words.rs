@@ -35,6 +35,28 @@ pub(crate) fn rate(bytes: u64, ns: u64) -> String {
     format!("{mib:.1} MiB/s")
 }
 
+/// A size of memory: "1.2 GiB", "300 MiB".
+pub(crate) fn size(bytes: u64) -> String {
+    let (number, unit) = binary(bytes);
+    if number < 9.95 { format!("{number:.1} {unit}") } else { format!("{number:.0} {unit}") }
+}
+
+/// A little more than that, as `cache=` takes it: "1.3GiB".
+pub(crate) fn room(bytes: u64) -> String {
+    let (number, unit) = binary(bytes.saturating_add(bytes / 20));
+    if number < 9.95 {
+        format!("{:.1}{unit}", (number * 10.0).ceil() / 10.0)
+    } else {
+        format!("{:.0}{unit}", number.ceil())
+    }
+}
+
+fn binary(bytes: u64) -> (f64, &'static str) {
+    let units = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")];
+    let (each, unit) = units.into_iter().find(|(each, _)| bytes >= *each).unwrap_or((1 << 10, "KiB"));
+    (bytes as f64 / each as f64, unit)
+}
+
 pub(crate) fn count(n: u64, one: &str, many: &str) -> String {
     if n == 1 { format!("1 {one}") } else { format!("{n} {many}") }
 }
@@ -49,6 +71,8 @@ mod tests {
         assert_eq!(part_of(500_000_000, 90_000_000_000), "0.5 of 90 seconds");
         assert_eq!(span(1_500_000), "1.5 ms");
         assert_eq!(span(0), "0.0 ms");
+        assert_eq!([size(1_300_000_000), size(0), size(300 << 20)], ["1.2 GiB", "0.0 KiB", "300 MiB"]);
+        assert_eq!([room(1_300_000_000), room(300 << 20)], ["1.3GiB", "315MiB"]);
         assert_eq!(percent(0.614), "61%");
         assert_eq!(percent(0.0999), "10%");
         assert_eq!(percent(0.0123), "1.2%");

@@ -3,6 +3,7 @@
 //! Units are in the names: `_ns`, `_bytes`, `_share` (0 to 1). Monotonic times are `CLOCK_MONOTONIC`
 //! nanoseconds, wall times nanoseconds since the Unix epoch.
 
+mod cache;
 mod cause;
 mod control;
 mod detail;
@@ -10,6 +11,7 @@ mod job;
 mod node;
 mod summary;
 
+pub use cache::{CachePeriod, CacheState, CacheSummary, CacheUses, JobCache, LoaderEpochs};
 pub use cause::{Cause, Causes};
 pub use control::{
     Act, Advice, AuditEvent, BatchService, Budgets, Estimate, Knob, KnobRequest, KnobState, Rates, TuneMode,

@@ -1,6 +1,6 @@
 use crate::{
-    Act, Advice, Cause, Causes, FileWait, HostFacts, JobFacts, Knob, MountWait, Phase, Probe, RankFacts,
-    Rates, TuneMode,
+    Act, Advice, CacheSummary, Cause, Causes, FileWait, HostFacts, JobFacts, Knob, LoaderEpochs, MountWait,
+    Phase, Probe, RankFacts, Rates, TuneMode,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -47,6 +47,12 @@ pub struct RunSummary {
     /// Lines of the audit so far, by what they say.
     #[serde(default)]
     pub acts: BTreeMap<Act, u64>,
+    /// By rank and loader, of those that have a cache.
+    #[serde(default)]
+    pub caches: Vec<CacheSummary>,
+    /// By rank and loader, of those that were iterated in training.
+    #[serde(default)]
+    pub epochs: Vec<LoaderEpochs>,
 }
 
 /// The first line of a report.

@@ -64,6 +64,8 @@ impl Engine {
             advice: self.adviser.advice(),
             tune: self.tune,
             acts: self.audit.acts(),
+            caches: seen.caches,
+            epochs: seen.epochs,
         }
     }
 }

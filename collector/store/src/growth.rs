@@ -119,9 +119,9 @@ struct Bounded {
     delete: &'static str,
 }
 
-/// Roll-ups of each period, worker periods and checkpoints: the oldest, as their steps, merged by then, stay. Step
+/// Roll-ups of each period, periods of workers and caches, and checkpoints: the oldest, as their steps, merged by then, stay. Step
 /// details: those of the shortest steps. Of the audit and of how batches were made: the oldest.
-const BOUNDED: [Bounded; 7] = [
+const BOUNDED: [Bounded; 8] = [
     Bounded {
         dropped: "rollups_dropped",
         one_in: 2,
@@ -141,6 +141,13 @@ const BOUNDED: [Bounded; 7] = [
         one_in: 2,
         count: "SELECT count(*) FROM worker_period",
         delete: "DELETE FROM worker_period WHERE start_ns <= (SELECT start_ns FROM worker_period
+            ORDER BY start_ns LIMIT 1 OFFSET ? - 1)",
+    },
+    Bounded {
+        dropped: "cache_periods_dropped",
+        one_in: 2,
+        count: "SELECT count(*) FROM cache_period",
+        delete: "DELETE FROM cache_period WHERE start_ns <= (SELECT start_ns FROM cache_period
             ORDER BY start_ns LIMIT 1 OFFSET ? - 1)",
     },
     Bounded {

@@ -4,6 +4,7 @@
 //! other tools.
 
 mod alive;
+mod caches;
 mod decisions;
 mod details;
 mod error;

@@ -3,10 +3,10 @@ use crate::live::{Live, Trouble};
 use crate::rollup::Rollups;
 use crate::rows::ClockAnchor;
 use crate::waiting::Waiting;
-use crate::{decisions, details, tables};
+use crate::{caches, decisions, details, tables};
 use stallscope_model::{
-    AuditEvent, BatchService, CheckpointEvent, JobFacts, Loss, RunSummary, StepDetail, StepLedger,
-    WorkerPeriod,
+    AuditEvent, BatchService, CachePeriod, CheckpointEvent, JobFacts, Loss, RunSummary, StepDetail,
+    StepLedger, WorkerPeriod,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -125,6 +125,11 @@ impl Recorder {
         self.waiting.worker(period);
     }
 
+    /// Adds to what is known of a cache's period.
+    pub fn cache_period(&mut self, period: CachePeriod) {
+        self.waiting.cache(period);
+    }
+
     /// Adds a line to the audit and gives the number it has there, whatever it says itself.
     pub fn audit(&mut self, event: AuditEvent) -> u64 {
         let line = self.audit_lines;
@@ -236,6 +241,7 @@ impl Recorder {
         details::insert_details(&transaction, &self.waiting.details)?;
         details::insert_checkpoints(&transaction, &self.waiting.checkpoints)?;
         details::add_worker_periods(&transaction, self.waiting.workers())?;
+        caches::add_cache_periods(&transaction, self.waiting.caches())?;
         decisions::insert_audit(&transaction, &self.waiting.audit)?;
         decisions::insert_batch_services(&transaction, &self.waiting.services)?;
         growth.trim_others(&transaction, last)?;

@@ -2,8 +2,8 @@ use rusqlite::Connection;
 use stallscope_model::Cause;
 
 /// Version of the tables below, kept in `PRAGMA user_version`. Format 1 has no [`DETAIL_TABLES`], formats 1 and 2 no
-/// [`DECISION_TABLES`].
-pub const VERSION: i64 = 3;
+/// [`DECISION_TABLES`], formats 1 to 3 no [`CACHE_TABLES`].
+pub const VERSION: i64 = 4;
 
 /// `PRAGMA application_id` of a recording: "STAL".
 pub(crate) const APPLICATION_ID: i64 = 0x5354_414c;
@@ -58,6 +58,17 @@ CREATE TABLE batch_service (id INTEGER PRIMARY KEY, rank INTEGER NOT NULL, loade
     readers_spread REAL NOT NULL, readers_effect_ns REAL NOT NULL, weight REAL NOT NULL);
 ";
 
+/// First format that has [`CACHE_TABLES`].
+pub(crate) const CACHES_SINCE: i64 = 4;
+
+const CACHE_TABLES: &str = "
+CREATE TABLE cache_period (start_ns INTEGER NOT NULL, rank INTEGER NOT NULL, loader INTEGER NOT NULL,
+    phase TEXT NOT NULL, hits INTEGER NOT NULL, substitutions INTEGER NOT NULL, misses INTEGER NOT NULL,
+    prefetched INTEGER NOT NULL, late INTEGER NOT NULL, pool_bytes INTEGER NOT NULL, source_bytes INTEGER NOT NULL,
+    kept_bytes INTEGER, capacity_bytes INTEGER, evictions INTEGER, kept_samples INTEGER,
+    PRIMARY KEY (start_ns, rank, loader, phase)) WITHOUT ROWID;
+";
+
 /// Makes the tables in an empty database, in one transaction.
 pub(crate) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let causes: String = cause_columns().map(|name| format!("{name} INTEGER NOT NULL, ")).collect();
@@ -65,6 +76,7 @@ pub(crate) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
         "{TABLES}
         {DETAIL_TABLES}
         {DECISION_TABLES}
+        {CACHE_TABLES}
         CREATE TABLE step (id INTEGER PRIMARY KEY, rank INTEGER NOT NULL, loader INTEGER NOT NULL,
             phase TEXT NOT NULL, idx INTEGER NOT NULL, start_ns INTEGER NOT NULL, end_ns INTEGER NOT NULL,
             {causes} hidden_ns INTEGER, producer INTEGER, samples INTEGER NOT NULL, kernel INTEGER NOT NULL,

@@ -1,7 +1,9 @@
 //! What lies behind the sums, on its way to the file.
 
 use crate::sampled::Sampled;
-use stallscope_model::{AuditEvent, BatchService, CheckpointEvent, StepDetail, WorkerPeriod};
+use stallscope_model::{
+    AuditEvent, BatchService, CachePeriod, CheckpointEvent, Phase, StepDetail, WorkerPeriod,
+};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
@@ -13,6 +15,7 @@ pub(crate) struct Waiting {
     pub(crate) details: Vec<StepDetail>,
     pub(crate) checkpoints: Vec<CheckpointEvent>,
     workers: BTreeMap<(u64, u32, u16, u32), WorkerPeriod>,
+    caches: BTreeMap<(u64, u32, u16, Phase), CachePeriod>,
     pub(crate) audit: Vec<AuditEvent>,
     pub(crate) services: Vec<BatchService>,
     sampled: Sampled,
@@ -38,6 +41,16 @@ impl Waiting {
         }
     }
 
+    pub(crate) fn cache(&mut self, period: CachePeriod) {
+        let key = (period.start_ns, period.rank, period.loader, period.phase);
+        let full = self.caches.len() >= WAITING;
+        match self.caches.entry(key) {
+            Entry::Occupied(known) => known.into_mut().add(&period),
+            Entry::Vacant(_) if full => self.dropped += 1,
+            Entry::Vacant(place) => drop(place.insert(period)),
+        }
+    }
+
     pub(crate) fn audit(&mut self, event: AuditEvent) {
         push(&mut self.audit, event, &mut self.dropped);
     }
@@ -52,9 +65,13 @@ impl Waiting {
         self.workers.values()
     }
 
+    pub(crate) fn caches(&self) -> impl Iterator<Item = &CachePeriod> {
+        self.caches.values()
+    }
+
     /// Drops everything, counted.
     pub(crate) fn give_up(&mut self) {
-        let waiting = self.details.len() + self.checkpoints.len() + self.workers.len();
+        let waiting = self.details.len() + self.checkpoints.len() + self.workers.len() + self.caches.len();
         self.dropped += (waiting + self.audit.len() + self.services.len()) as u64;
         self.written();
     }
@@ -64,6 +81,7 @@ impl Waiting {
         self.details.clear();
         self.checkpoints.clear();
         self.workers.clear();
+        self.caches.clear();
         self.audit.clear();
         self.services.clear();
     }

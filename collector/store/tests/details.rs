@@ -115,5 +115,6 @@ fn a_recording_of_the_first_format_is_still_read() {
     assert_eq!(recording.step_details().unwrap(), []);
     assert_eq!(recording.checkpoints().unwrap(), []);
     assert_eq!(recording.worker_periods().unwrap(), []);
+    assert_eq!(recording.cache_periods().unwrap(), []);
     assert_eq!((recording.audit(0).unwrap(), recording.batch_services().unwrap()), (vec![], vec![]));
 }

@@ -32,6 +32,8 @@ pub(super) fn merged(runs: &[Run]) -> RunSummary {
         advice: advice(runs),
         tune: runs.iter().find_map(|run| run.summary.tune),
         acts: acts(runs),
+        caches: of_ranks(runs, |summary| &summary.caches, |cache| cache.rank),
+        epochs: of_ranks(runs, |summary| &summary.epochs, |epochs| epochs.rank),
         ..RunSummary::default()
     }
 }

@@ -21,6 +21,9 @@ pub(super) fn make(summary: &mut RunSummary, runs: &[Run]) -> Result<Vec<String>
         kernel_seen: seen(&summary.kernel),
         shim_seen: seen(&summary.shim),
         cpus: summary.host.cpus,
+        memory_bytes: runs.iter().map(|run| run.summary.host.memory_bytes).min().unwrap_or(0),
+        caches: &summary.caches,
+        epochs: &summary.epochs,
     };
     let JobSummary { phases, diagnoses, verdict } = merged.conclude(&summary.ranks, &about);
     (summary.phases, summary.diagnoses, summary.verdict) = (phases, diagnoses, verdict);

@@ -1,0 +1,96 @@
+//! Whether a job reads the same data from storage in every epoch, so that memory could keep it.
+
+use stallscope_model::{LoaderEpochs, RankSummary};
+
+/// Less is not worth a word.
+const LEAST_BYTES: u64 = 1 << 20;
+
+/// A data set that is read again in every epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reread {
+    pub loader: u16,
+    /// About the size of the data set: what an epoch reads in all ranks together, of which each draws from all of it.
+    pub bytes: u64,
+    /// Whole epochs of the rank that had fewest.
+    pub epochs: u64,
+}
+
+/// The largest such data set. That takes two whole epochs of every rank that iterates the loader, counted bytes, a data
+/// set with a length, as a stream need not be the same again, and a later epoch that read at least half of what the
+/// first one did: else the page cache has most of it.
+pub fn reread(epochs: &[LoaderEpochs], ranks: &[RankSummary]) -> Option<Reread> {
+    let mut loaders: Vec<u16> = epochs.iter().map(|of| of.loader).collect();
+    loaders.sort_unstable();
+    loaders.dedup();
+    loaders.into_iter().filter_map(|loader| of_loader(loader, epochs, ranks)).max_by_key(|found| found.bytes)
+}
+
+fn of_loader(loader: u16, epochs: &[LoaderEpochs], ranks: &[RankSummary]) -> Option<Reread> {
+    let mine: Vec<&LoaderEpochs> = epochs.iter().filter(|of| of.loader == loader).collect();
+    let whole = mine.iter().map(|of| of.whole).min().filter(|whole| *whole >= 2)?;
+    let has_length = |of: &&LoaderEpochs| {
+        let rank = ranks.iter().find(|rank| rank.facts.rank == of.rank);
+        rank.and_then(|rank| rank.facts.loaders.iter().find(|facts| facts.loader == loader))
+            .is_some_and(|facts| facts.dataset_len.is_some())
+    };
+    if !mine.iter().all(has_length) {
+        return None;
+    }
+    let sum = |of: fn(&LoaderEpochs) -> u64| mine.iter().map(|one| of(one)).fold(0, u64::saturating_add);
+    let (first, last) = (sum(|of| of.first_read_bytes), sum(|of| of.last_read_bytes));
+    if last < LEAST_BYTES || last < first / 2 {
+        return None;
+    }
+    // Ranks elsewhere read a part of each epoch too.
+    let all = ranks.iter().map(|rank| u64::from(rank.facts.world_size)).max().unwrap_or(1).max(1);
+    let elsewhere = all.max(mine.len() as u64) as f64 / mine.len() as f64;
+    let bytes = (first.max(last) as f64 * elsewhere) as u64;
+    Some(Reread { loader, bytes, epochs: whole })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stallscope_model::{Checkpoints, LoaderFacts, RankFacts};
+
+    fn rank(rank: u32, world_size: u32, dataset_len: Option<u64>) -> RankSummary {
+        let loaders = vec![LoaderFacts { dataset_len, ..LoaderFacts::default() }];
+        RankSummary {
+            facts: RankFacts { rank, world_size, loaders, ..RankFacts::default() },
+            phases: Vec::new(),
+            workers: Vec::new(),
+            checkpoints: Checkpoints::default(),
+        }
+    }
+
+    fn epochs(rank: u32, whole: u64, first: u64, last: u64) -> LoaderEpochs {
+        LoaderEpochs {
+            rank,
+            whole,
+            first_read_bytes: first << 20,
+            last_read_bytes: last << 20,
+            ..LoaderEpochs::default()
+        }
+    }
+
+    fn mebibytes(epochs: &[LoaderEpochs], ranks: &[RankSummary]) -> Option<u64> {
+        reread(epochs, ranks).map(|found| found.bytes >> 20)
+    }
+
+    #[test]
+    fn only_what_later_epochs_read_again_is_found() {
+        let alone = [rank(0, 1, Some(1000))];
+        assert_eq!(mebibytes(&[epochs(0, 3, 100, 90)], &alone), Some(100));
+        assert_eq!(mebibytes(&[epochs(0, 1, 100, 100)], &alone), None, "one epoch says nothing of the next");
+        assert_eq!(mebibytes(&[epochs(0, 3, 100, 40)], &alone), None, "the page cache has most of it");
+        assert_eq!(mebibytes(&[epochs(0, 3, 0, 0)], &alone), None, "nobody counts");
+        assert_eq!(mebibytes(&[epochs(0, 3, 100, 90)], &[rank(0, 1, None)]), None, "a stream");
+    }
+
+    #[test]
+    fn ranks_read_a_part_of_an_epoch_each() {
+        let here = [epochs(0, 2, 100, 100), epochs(1, 2, 100, 100)];
+        assert_eq!(mebibytes(&here, &[rank(0, 2, Some(9)), rank(1, 2, Some(9))]), Some(200));
+        assert_eq!(mebibytes(&here, &[rank(0, 8, Some(9)), rank(1, 8, Some(9))]), Some(800));
+    }
+}

@@ -1,0 +1,213 @@
+//! What the caches of loaders gave, and how they stand.
+
+use crate::{Phase, RunSummary};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
+
+/// Uses of samples. Each is one of three: a true hit, a substitution, a miss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheUses {
+    /// The sample that was drawn was there.
+    pub hits: u64,
+    /// Another sample was given in its place, which is no hit.
+    pub substitutions: u64,
+    /// The sample was read from its source.
+    pub misses: u64,
+    /// The hits whose sample was fetched ahead of its draw and used for the first time: reads that were made in time,
+    /// not saved.
+    pub prefetched: u64,
+    /// The hits that waited for a read under way.
+    pub late: u64,
+    pub pool_bytes: u64,
+    pub source_bytes: u64,
+}
+
+impl CacheUses {
+    pub fn draws(&self) -> u64 {
+        self.hits.saturating_add(self.substitutions).saturating_add(self.misses)
+    }
+
+    /// The hits that saved a read.
+    pub fn reuses(&self) -> u64 {
+        self.hits.saturating_sub(self.prefetched)
+    }
+
+    /// Share of the draws that were true hits, 0 to 1; `None` without any draw.
+    pub fn hit_share(&self) -> Option<f64> {
+        self.share(self.hits)
+    }
+
+    /// Share of the draws that `part` is, 0 to 1; `None` without any draw.
+    pub fn share(&self, part: u64) -> Option<f64> {
+        let draws = self.draws();
+        (draws > 0).then(|| (part as f64 / draws as f64).min(1.0))
+    }
+}
+
+impl AddAssign<&CacheUses> for CacheUses {
+    fn add_assign(&mut self, other: &CacheUses) {
+        for (sum, part) in [
+            (&mut self.hits, other.hits),
+            (&mut self.substitutions, other.substitutions),
+            (&mut self.misses, other.misses),
+            (&mut self.prefetched, other.prefetched),
+            (&mut self.late, other.late),
+            (&mut self.pool_bytes, other.pool_bytes),
+            (&mut self.source_bytes, other.source_bytes),
+        ] {
+            *sum = sum.saturating_add(part);
+        }
+    }
+}
+
+/// A data set's part of the pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheState {
+    pub kept_bytes: u64,
+    pub capacity_bytes: u64,
+    /// Since the data set came into the pool.
+    pub evictions: u64,
+    pub kept_samples: u64,
+}
+
+/// One loader of a rank that has a cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheSummary {
+    pub rank: u32,
+    pub loader: u16,
+    /// Of batches for training.
+    pub training: CacheUses,
+    /// Of all others: evaluation, and batches of which nobody told what they were for.
+    pub other: CacheUses,
+    /// The last that was told. Ranks of one host share what they keep of one data set.
+    pub state: Option<CacheState>,
+}
+
+/// What one loader's cache gave within ten seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CachePeriod {
+    /// Of the period, a multiple of its length (as a worker's).
+    pub start_ns: u64,
+    pub rank: u32,
+    pub loader: u16,
+    /// [`Phase::Training`] or [`Phase::Evaluation`], which stands for all others.
+    pub phase: Phase,
+    /// Of batches that were made within it.
+    pub uses: CacheUses,
+    /// The last that was told within it.
+    pub state: Option<CacheState>,
+}
+
+impl CachePeriod {
+    /// Adds what was told later of the same period.
+    pub fn add(&mut self, later: &CachePeriod) {
+        self.uses += &later.uses;
+        self.state = later.state.or(self.state);
+    }
+}
+
+/// What the whole epochs of a loader in training read from storage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoaderEpochs {
+    pub rank: u32,
+    pub loader: u16,
+    /// Iterated from the start to the end.
+    pub whole: u64,
+    /// Bytes that came from storage in the first of them, and in the last; 0 where nobody counts them.
+    pub first_read_bytes: u64,
+    pub last_read_bytes: u64,
+}
+
+/// The caches of all ranks together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JobCache {
+    pub training: CacheUses,
+    pub other: CacheUses,
+    /// Of the loaders in training, or of all where none trained; what ranks of one host share counts once.
+    pub state: Option<CacheState>,
+}
+
+impl RunSummary {
+    /// `None` where no loader has a cache.
+    pub fn cache(&self) -> Option<JobCache> {
+        if self.caches.is_empty() {
+            return None;
+        }
+        let mut job = JobCache::default();
+        for cache in &self.caches {
+            job.training += &cache.training;
+            job.other += &cache.other;
+        }
+        let host = |rank: u32| {
+            let facts = self.ranks.iter().map(|of| &of.facts).find(|facts| facts.rank == rank);
+            facts.map_or("", |facts| facts.host.as_str())
+        };
+        let trained = job.training.draws() > 0;
+        let mut shared: BTreeMap<(&str, u16), CacheState> = BTreeMap::new();
+        for cache in self.caches.iter().filter(|cache| !trained || cache.training.draws() > 0) {
+            let Some(state) = &cache.state else { continue };
+            let known = shared.entry((host(cache.rank), cache.loader)).or_default();
+            *known = each(known, state, u64::max);
+        }
+        job.state = shared.into_values().reduce(|sum, state| each(&sum, &state, u64::saturating_add));
+        Some(job)
+    }
+}
+
+fn each(one: &CacheState, other: &CacheState, of: fn(u64, u64) -> u64) -> CacheState {
+    CacheState {
+        kept_bytes: of(one.kept_bytes, other.kept_bytes),
+        capacity_bytes: of(one.capacity_bytes, other.capacity_bytes),
+        evictions: of(one.evictions, other.evictions),
+        kept_samples: of(one.kept_samples, other.kept_samples),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Checkpoints, RankFacts, RankSummary};
+
+    fn rank(rank: u32, host: &str) -> RankSummary {
+        RankSummary {
+            facts: RankFacts { rank, host: host.into(), ..RankFacts::default() },
+            phases: Vec::new(),
+            workers: Vec::new(),
+            checkpoints: Checkpoints::default(),
+        }
+    }
+
+    fn cache(rank: u32, loader: u16, hits: u64, kept_bytes: u64) -> CacheSummary {
+        CacheSummary {
+            rank,
+            loader,
+            training: CacheUses { hits, misses: 10 - hits, ..CacheUses::default() },
+            state: Some(CacheState { kept_bytes, capacity_bytes: 100, evictions: 1, kept_samples: 5 }),
+            ..CacheSummary::default()
+        }
+    }
+
+    #[test]
+    fn ranks_of_one_host_share_what_they_keep() {
+        let evaluation = CacheSummary { training: CacheUses::default(), ..cache(0, 1, 0, 77) };
+        let summary = RunSummary {
+            ranks: vec![rank(0, "a"), rank(1, "a"), rank(2, "b")],
+            caches: vec![cache(0, 0, 4, 50), cache(1, 0, 6, 60), cache(2, 0, 8, 20), evaluation],
+            ..RunSummary::default()
+        };
+        let job = summary.cache().unwrap();
+        assert_eq!((job.training.hits, job.training.draws()), (18, 30));
+        assert_eq!(job.training.hit_share(), Some(0.6));
+        let state = job.state.unwrap();
+        assert_eq!((state.kept_bytes, state.capacity_bytes, state.evictions), (80, 200, 2));
+        assert_eq!(RunSummary::default().cache(), None);
+    }
+
+    #[test]
+    fn a_substitution_is_no_hit() {
+        let uses = CacheUses { hits: 2, substitutions: 2, misses: 4, prefetched: 1, ..CacheUses::default() };
+        assert_eq!((uses.hit_share(), uses.reuses()), (Some(0.25), 1));
+        assert_eq!(CacheUses::default().hit_share(), None);
+    }
+}
