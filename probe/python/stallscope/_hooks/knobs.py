@@ -55,6 +55,12 @@ def register(name, unit, value, low, high, turn, loader=None):
     return knob
 
 
+def gone_unless_replaced(knob):
+    """Whoever has this knob is gone; another one may have taken its slot."""
+    if _knobs.get(knob.slot) is knob:
+        knob.gone()
+
+
 def take_up():
     """Hands all requests to their knobs; when `_native.turned()` says that there are any."""
     if threading.current_thread() is not threading.main_thread():

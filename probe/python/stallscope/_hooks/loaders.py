@@ -75,6 +75,14 @@ def begin(iterator, loader):
         process.disable(f"A loader could not be observed: {type(error).__name__}: {error}.")
 
 
+def number_of(loader):
+    """The number of a loader that has been iterated here; None for others."""
+    for number, known in enumerate(_known):
+        if known.reference() is loader:
+            return number
+    return None
+
+
 def _size(number, known, loader, iterator):
     try:
         if not known.shown:

@@ -15,6 +15,8 @@ from torch.utils.data import get_worker_info
 
 from stallscope import _random
 
+from .draws import plain
+
 _MASK = (1 << 64) - 1
 
 
@@ -26,6 +28,7 @@ def epoch_key(generator_state, epoch):
 
 def seed_of(key, index):
     """64 bits; SplitMix64's finalizer (Steele, Lea and Flood, 2014), which tells neighbours apart."""
+    index = plain(index)
     if type(index) is not int:
         index = zlib.crc32(repr(index).encode())
     mixed = (key + 0x9E3779B97F4A7C15 * (index + 1)) & _MASK
@@ -35,10 +38,11 @@ def seed_of(key, index):
 
 
 class _Keyed:
-    """Stands for a data set where an iterator makes batches."""
+    """Stands for a data set where an iterator makes batches. `maker`: makes its samples where some are kept."""
 
-    def __init__(self, dataset):
+    def __init__(self, dataset, maker=None):
         self.dataset = dataset
+        self.maker = maker
 
     def __getitem__(self, keyed_index):
         if get_worker_info() is None:
@@ -47,7 +51,7 @@ class _Keyed:
 
     def __getattr__(self, name):
         # A stand-in that is being made anew in a worker has no data set yet.
-        if "dataset" not in self.__dict__:
+        if "maker" not in self.__dict__:
             raise AttributeError(name)
         if name != "__getitems__":
             return getattr(self.dataset, name)
@@ -60,32 +64,37 @@ class _Keyed:
             if whole:
                 indices = [index for _, index in keyed_indices]
                 seed = seed_of(keyed_indices[0][0], tuple(indices))
-                make = partial(self._whole, whole, indices, seed)
+                make = partial(self._whole, whole, indices, partial(_seed, seed))
             else:
                 make = partial(self._one_by_one, keyed_indices)
             return make() if in_worker else _apart(make)
 
         return getitems
 
-    @staticmethod
-    def _whole(whole, indices, seed):
-        _seed(seed)
-        return whole(indices)
+    def _whole(self, whole, indices, seed):
+        if self.maker is not None:
+            return self.maker.many(indices, seed)
+        seed()
+        return whole([plain(index) for index in indices])
 
     def _one_by_one(self, keyed_indices):
         samples = []
         for key, index in keyed_indices:
-            _seed(seed_of(key, index))
-            samples.append(self.dataset[index])
+            seed = seed_of(key, index)
+            if self.maker is not None:
+                samples.append(self.maker.one(index, partial(_seed, seed)))
+            else:
+                _seed(seed)
+                samples.append(self.dataset[plain(index)])
         return samples
 
     def __reduce__(self):
-        return keyed, (self.dataset,)
+        return keyed, (self.dataset, self.maker)
 
 
-def keyed(dataset):
+def keyed(dataset, maker=None):
     """The stand-in for `dataset`, with the name of its class, which others may show."""
-    return type(type(dataset).__name__, (_Keyed,), {})(dataset)
+    return type(type(dataset).__name__, (_Keyed,), {})(dataset, maker)
 
 
 def _seed(seed):

@@ -5,6 +5,7 @@ import torch.utils.data
 from . import budget
 from .keyed import keyed, start_of_worker
 from .position import Positioned
+from .store import Store, start_method_of, warn_plain
 
 
 class DataLoader(Positioned):
@@ -27,6 +28,10 @@ class DataLoader(Positioned):
     Not exact: a loader with `in_order=False`, and an IterableDataset, whose first batches are read again.
     """
 
+    _budget_bytes = None
+    _store = None
+    _told = False
+
     def __init__(self, *args, cache=None, sampling="plain", **kwargs):
         if sampling != "plain":
             raise ValueError(f'sampling={sampling!r}: there is "plain", the draws of torch')
@@ -37,16 +42,43 @@ class DataLoader(Positioned):
         self.sampling = sampling
         self._budget_bytes = budget_bytes
 
+    def cache_figures(self):
+        """What came of the uses of samples so far, and what the pool has of the data set: counts and bytes by name. Empty
+        without a cache."""
+        return self._store.figures() if self._store is not None else {}
+
     def _get_iterator(self):
         if not self._keys_samples():
+            if self._budget_bytes is not None and not self._told:
+                self._told = True
+                warn_plain(self.dataset, "its samples have no index")
             return super()._get_iterator()
-        # The iterator takes both from here, once; the loader's own attributes stay the user's.
-        own = {name: self.__dict__[name] for name in ("dataset", "worker_init_fn")}
-        self.__dict__.update(dataset=keyed(self.dataset), worker_init_fn=start_of_worker(self.worker_init_fn))
+        store = self._stored()
+        # The iterator takes these from here, once; the loader's own attributes stay the user's.
+        own = {name: self.__dict__[name] for name in ("dataset", "worker_init_fn", "collate_fn")}
+        self.__dict__.update(
+            dataset=keyed(self.dataset, store and store.maker), worker_init_fn=start_of_worker(self.worker_init_fn)
+        )
+        if store is not None:
+            self.__dict__["collate_fn"] = store.collating(self.collate_fn)
         try:
             return super()._get_iterator()
         finally:
             self.__dict__.update(own)
+
+    def _stored(self):
+        """What is kept of the data set as it is now; None without a cache."""
+        if self._budget_bytes is None:
+            return None
+        if self._store is None or not self._store.is_of(self.dataset):
+            self._store = Store(self.dataset, start_method_of(self), self._budget_bytes, "minio")
+        return self._store
+
+    def _after_batch(self):
+        if self._store is None or self._store.space is None:
+            return None
+        self._store.begun(self)
+        return self._store.batch
 
     def _keys_samples(self):
         data = torch.utils.data

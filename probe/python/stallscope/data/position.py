@@ -18,6 +18,7 @@ import torch.utils.data
 
 from stallscope import _random
 
+from .draws import Repeats
 from .keyed import epoch_key
 
 _VERSION = 1
@@ -51,6 +52,7 @@ class Positioned(torch.utils.data.DataLoader):
         if self._keys_samples():
             order = beginning.states.get("generator") or beginning.states["process"]["torch"]
             beginning.key = epoch_key(order, beginning.epoch)
+            beginning.repeats = Repeats(self._samples())
         persistent = getattr(self, "_iterator", None)
         beginning.workers_kept = persistent is not None or beginning.before_order is not None
         self._beginning = beginning
@@ -69,6 +71,7 @@ class Positioned(torch.utils.data.DataLoader):
             beginning.indices.skip()
         # No cycle may hold workers: it would be collected in whatever process happens to.
         beginning.indices = beginning.before_order = None
+        beginning.after_batch = self._after_batch()
         handing = _Handing(inner, beginning)
         self._pass = weakref.ref(handing)
         return handing
@@ -78,6 +81,10 @@ class Positioned(torch.utils.data.DataLoader):
         sampler = super()._index_sampler
         beginning = self._beginning
         return sampler if beginning is None or self._streams() else _Counted(sampler, beginning, self._auto_collation)
+
+    def _after_batch(self):
+        """What is to be called when a batch was handed over, if anything is; holds no loader."""
+        return None
 
     def _keys_samples(self):
         """Whether random augmentation belongs to the sample here."""
@@ -190,6 +197,7 @@ class _Pass:
         self.skip = skip
         self.expected = expected
         self.key = None
+        self.repeats = None
         self.batches = 0
         self.digest = 0
         self.waited_ns = 0
@@ -197,6 +205,7 @@ class _Pass:
         self.indices = None
         self.workers_kept = False
         self.before_order = None
+        self.after_batch = None
 
     def handed_over(self):
         self.batches += 1
@@ -256,7 +265,8 @@ class _Indices:
         key = self.beginning.key
         if key is None:
             return index
-        return [(key, one) for one in index] if self.batched else (key, index)
+        uses = self.beginning.repeats.key
+        return [(uses(key, one), one) for one in index] if self.batched else (uses(key, index), index)
 
     def skip(self):
         """Asks the sampler for what was handed over before the checkpoint."""
@@ -264,6 +274,9 @@ class _Indices:
         skipped = 0
         for index in itertools.islice(self.indices, to_skip):
             self._add(index)
+            if self.beginning.key is not None:
+                for one in index if self.batched else (index,):
+                    self.beginning.repeats.key(0, one)
             skipped += 1
         if to_skip:
             self.beginning.skipped(skipped, self.digest)
@@ -296,6 +309,8 @@ class _Handing:
             raise
         self.current.waited_ns += monotonic_ns() - began_ns
         self.current.handed_over()
+        if self.current.after_batch is not None:
+            self.current.after_batch()
         return batch
 
     def __len__(self):

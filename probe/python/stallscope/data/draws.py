@@ -1,0 +1,49 @@
+"""What an index says beside which sample is meant."""
+
+import operator
+
+# In place of a place among the draws.
+UNKNOWN = 2**64 - 1
+_MASK = 2**64 - 1
+# Between the keys of two uses; odd, so that all of them differ.
+_APART = 0xD1342543DE82EF95
+
+
+def plain(index):
+    """`index` as the data set is to see it: without what it says of the draws."""
+    return int(index) if type(index) is not int and hasattr(index, "next_at") else index
+
+
+def places(index):
+    """The places of this use and of the next among all draws."""
+    return getattr(index, "at", UNKNOWN), getattr(index, "next_at", UNKNOWN)
+
+
+class Repeats:
+    """Tells the uses of a sample within an epoch apart, so that each is augmented anew."""
+
+    def __init__(self, samples):
+        # What is not touched of it takes no memory.
+        self.counts = bytearray(samples or 0)
+        self.more = {}
+
+    def key(self, key, index):
+        """The epoch's key for this use of `index`: for its first use as it is."""
+        first = 0
+        try:
+            number = operator.index(index)
+            if 0 <= number < len(self.counts):
+                count = self.counts[number]
+                if count < 255:
+                    self.counts[number] = count + 1
+                    return (key + count * _APART) & _MASK
+                first = 255
+        except TypeError:
+            number = index
+        try:
+            count = self.more.get(number, first)
+            self.more[number] = count + 1
+        except TypeError:
+            # Nothing that could be found again.
+            return key
+        return (key + count * _APART) & _MASK

@@ -1,0 +1,104 @@
+"""The bytes of samples: from the pool, or read and put there."""
+
+import errno
+import os
+import time
+from hashlib import blake2b
+
+# A reader of the same sample is waited for so long, in all and at a time, between which signals are heard.
+_WAITS, _WAIT_MS = 25, 200
+# Waits before reading again where a source has failed in a way that passes.
+_AGAIN_AFTER_S = (0.05, 0.5)
+_PASSES = {
+    getattr(errno, name)
+    for name in (
+        "EIO", "EAGAIN", "EINTR", "ESTALE", "ETIMEDOUT", "ECONNRESET", "ECONNREFUSED", "ECONNABORTED", "ENOTCONN",
+        "ENETDOWN", "ENETUNREACH", "EHOSTDOWN", "EHOSTUNREACH", "EREMOTEIO",
+    )
+    if hasattr(errno, name)
+}  # fmt: skip
+
+
+class Unkept(Exception):
+    """Raised by what reads a sample, where it is not to be kept: `instead` is what it gives."""
+
+    def __init__(self, instead):
+        self.instead = instead
+
+
+class Kept:
+    """What one process has of a data set's part of the pool."""
+
+    def __init__(self, space, tally, policy):
+        self.space = space
+        self.tally = tally
+        # The others learn of hits from those who had them.
+        self.tells_uses = policy != "minio"
+        self.uses = []
+
+    def of(self, use, tag, read):
+        """The bytes of a sample, read by `read()` where they are not there. `use`: the sample's id, the place of this use
+        among all draws, and of its next."""
+        space = self.space
+        data = space.get(use[0], tag)
+        if data is not None:
+            return self._hit(use, data)
+        for _ in range(_WAITS):
+            began_s = time.monotonic()
+            if space.claim(use[0], _WAIT_MS):
+                return self._fill(use, tag, read)
+            waited_s = time.monotonic() - began_s
+            data = space.get(use[0], tag)
+            if data is not None:
+                self.tally.late += 1
+                return self._hit(use, data)
+            # Whoever read it has it for himself, or what is kept for this id was read from somewhere else.
+            if waited_s < _WAIT_MS / 2000:
+                break
+        return self._read(read)
+
+    def _hit(self, use, data):
+        self.tally.hits += 1
+        self.tally.pool_bytes += len(data)
+        if self.tells_uses:
+            self.uses.append(use)
+        return data
+
+    def _fill(self, use, tag, read):
+        try:
+            data = self._read(read)
+        except BaseException:
+            self.space.give_up(use[0])
+            raise
+        self.space.fill(use[0], tag, data, use[1], use[2])
+        return data
+
+    def _read(self, read):
+        self.tally.misses += 1
+        data = again(read)
+        self.tally.source_bytes += len(data)
+        return data
+
+    def batch(self):
+        """A batch was made."""
+        self.tally.batch()
+        if self.uses:
+            uses, self.uses = self.uses, []
+            self.space.used(uses)
+
+
+def again(read):
+    """`read()`, up to three times where the source fails in a way that passes; its last error as it is."""
+    for wait_s in _AGAIN_AFTER_S:
+        try:
+            return read()
+        except OSError as error:
+            if not (error.errno in _PASSES or isinstance(error, (ConnectionError, TimeoutError))):
+                raise
+        time.sleep(wait_s)
+    return read()
+
+
+def tag_of(path):
+    """64 bits that name a file."""
+    return int.from_bytes(blake2b(os.fsencode(path), digest_size=8).digest(), "little")

@@ -1,0 +1,209 @@
+"""Makes the samples of a data set from bytes that are kept, in whatever process makes batches.
+
+Whatever goes wrong with what is kept, the sample is made once more as it would be without, from generators seeded
+alike. So the job sees what its own code gives or raises, and nothing else.
+"""
+
+import operator
+import os
+import stat
+import warnings
+
+from . import opening
+from .cut import base_index, base_of
+from .draws import places, plain
+from .kept import Unkept, again, tag_of
+
+# After so many samples that could only be made without, nothing kept is used any more.
+_MOST_AT_FAULT = 16
+
+
+class _Maker:
+    def __init__(self, dataset, samples, kept):
+        self.dataset = dataset
+        # Ids are below; None where nothing is kept.
+        self.samples = samples
+        self.kept = kept
+        self.at_fault = set()
+
+    def one(self, index, seed):
+        """As `dataset[index]` would be, after `seed()`."""
+        use = self.use_of(index)
+        if use is None:
+            seed()
+            return self.plain(index)
+        seed()
+        making = self.making([use])
+        try:
+            return making.sample(index)
+        except Exception:
+            if not making.gave:
+                raise
+        seed()
+        sample = self.plain(index)
+        self._blame(use[0])
+        return sample
+
+    def many(self, indices, seed):
+        """As the data set's `__getitems__(indices)` would be, after `seed()`."""
+        uses = [self.use_of(index) for index in indices]
+        making = self.making(uses)
+        seed()
+        try:
+            return making.batch(indices)
+        except Exception:
+            if not making.gave:
+                raise
+        seed()
+        samples = self.plain_batch(indices)
+        self._blame(*(use[0] for use in uses if use is not None))
+        return samples
+
+    def use_of(self, index):
+        """Id and places of a use; None for what is no number of a sample."""
+        if self.kept is None:
+            return None
+        try:
+            number = operator.index(base_index(self.dataset, index))
+        except Exception:
+            return None
+        if not 0 <= number < self.samples or number in self.at_fault:
+            return None
+        return (number, *places(index))
+
+    def _blame(self, *numbers):
+        if not self.at_fault:
+            warnings.warn(
+                f"stallscope: sample {numbers[0]} of {type(self.dataset).__name__} could not be made from what the cache "
+                "has of it, but without; from now on it is read anew each time",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self.at_fault.update(numbers)
+        if len(self.at_fault) >= _MOST_AT_FAULT:
+            self.kept = None
+
+    def batch_made(self):
+        if self.kept is not None:
+            self.kept.batch()
+
+
+class FromParts(_Maker):
+    """Of a data set with `fetch` and `decode`, which stand for its `__getitem__`."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.base = base_of(self.dataset)
+
+    def making(self, uses):
+        return _Parts(self, uses)
+
+    def plain(self, index):
+        return self.base.decode(again(lambda: self.base.fetch(base_index(self.dataset, plain(index)))))
+
+    def plain_batch(self, indices):
+        return [self.plain(index) for index in indices]
+
+
+class _Parts:
+    def __init__(self, maker, uses):
+        self.maker = maker
+        self.uses = uses
+        self.gave = False
+
+    def sample(self, index):
+        return self._sample(index, self.uses[0])
+
+    def batch(self, indices):
+        return [self._sample(index, use) for index, use in zip(indices, self.uses)]
+
+    def _sample(self, index, use):
+        if use is None:
+            return self.maker.plain(index)
+        base, inner = self.maker.base, base_index(self.maker.dataset, plain(index))
+
+        def fetch():
+            data = base.fetch(inner)
+            if isinstance(data, memoryview):
+                return bytes(data)
+            if not isinstance(data, (bytes, bytearray)):
+                raise Unkept(data)
+            return data
+
+        try:
+            data = self.maker.kept.of(use, 0, fetch)
+        except Unkept as unkept:
+            data = unkept.instead
+        else:
+            self.gave = True
+            # The same type from the source and from the pool, and nobody else has it.
+            data = data if type(data) is bytearray else bytearray(data)
+        return base.decode(data)
+
+
+class FromFiles(_Maker):
+    """Of a data set each of whose samples opens one file."""
+
+    def __init__(self, dataset, samples, kept, most_bytes):
+        super().__init__(dataset, samples, kept)
+        self.most_bytes = most_bytes
+
+    def making(self, uses):
+        return _Files(self, uses)
+
+    def plain(self, index):
+        return self.dataset[plain(index)]
+
+    def plain_batch(self, indices):
+        return self.dataset.__getitems__([plain(index) for index in indices])
+
+
+class _Files:
+    """Some samples that are made one after the other: the first file that is opened is the first sample's. Where it is
+    not, its name tells, and it is read."""
+
+    def __init__(self, maker, uses):
+        self.maker = maker
+        self.uses = iter(uses)
+        self.gave = False
+        opening.install()
+
+    def sample(self, index):
+        return opening.made_by(self, lambda: self.maker.plain(index))
+
+    def batch(self, indices):
+        return opening.made_by(self, lambda: self.maker.plain_batch(indices))
+
+    def opened(self, original, args, kwargs):
+        try:
+            path = opening.path_of(*args, **kwargs)
+        except TypeError:
+            path = None
+        use = next(self.uses, None) if path is not None else None
+        if use is None:
+            return original(*args, **kwargs)
+
+        def read():
+            file = original(*args, **kwargs)
+            try:
+                described = os.fstat(file.fileno())
+                if not stat.S_ISREG(described.st_mode) or not 0 < described.st_size <= self.maker.most_bytes:
+                    raise Unkept(file)
+                data = file.read()
+            except OSError:
+                file.close()
+                raise
+            file.close()
+            return data
+
+        try:
+            data = self.maker.kept.of(use, tag_of(path), read)
+        except Unkept as unkept:
+            return unkept.instead
+        except OSError:
+            # The file, so that the data set meets what is wrong with it by itself.
+            data = None
+        if data is None:
+            return original(*args, **kwargs)
+        self.gave = True
+        return opening.Held(data, args[0] if args else kwargs["file"])

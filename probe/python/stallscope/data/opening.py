@@ -1,0 +1,87 @@
+"""`open` as samples see it: what a sample opens to read goes to whoever makes the sample, everything else is untouched.
+
+The switch belongs to the thread: only while a thread makes a sample here, and only for what that thread opens, is
+anything different. Whoever wrapped `open` before is asked for what has to be read, and whoever wraps it later asks us.
+"""
+
+import builtins
+import io
+import os
+import threading
+
+_here = threading.local()
+
+
+class _Open:
+    """Takes the place of `open`. Not a function, because as a class attribute that would turn into a method. Pickled as
+    `io.open`: whoever unpickles it has one."""
+
+    # What is asked for and is not here, such as the documentation, is the original's.
+    __slots__ = ("original",)
+    __module__ = "io"
+
+    def __init__(self, original):
+        self.original = original
+
+    def __call__(self, *args, **kwargs):
+        maker = getattr(_here, "maker", None)
+        if maker is None:
+            return self.original(*args, **kwargs)
+        # What the maker opens is its own affair.
+        _here.maker = None
+        try:
+            return maker.opened(self.original, args, kwargs)
+        finally:
+            _here.maker = maker
+
+    def __reduce__(self):
+        return "open"
+
+    def __getattr__(self, name):
+        return getattr(self.original, name)
+
+
+_Open.__doc__ = open.__doc__
+
+
+def install():
+    """Once a process, before its first sample is made."""
+    if isinstance(builtins.open, _Open):
+        return
+    ours = _Open(builtins.open)
+    if io.open is builtins.open:
+        io.open = ours
+    builtins.open = ours
+
+
+def made_by(maker, make):
+    """What `make()` gives; what this thread opens meanwhile goes to `maker.opened(open, args, kwargs)`."""
+    before = getattr(_here, "maker", None)
+    _here.maker = maker
+    try:
+        return make()
+    finally:
+        _here.maker = before
+
+
+def path_of(file, mode="r", buffering=-1, encoding=None, errors=None, newline=None, closefd=True, opener=None):
+    """With the arguments of `open`: the path, where its bytes are opened to be read and nothing else is asked for; else
+    None."""
+    if mode not in ("rb", "br") or opener is not None or isinstance(file, int):
+        return None
+    try:
+        path = os.fsdecode(file)
+    except TypeError:
+        return None
+    # Joined and no more: what stands before a `..` may be a link.
+    return os.path.join(os.getcwd(), path)
+
+
+class Held(io.BytesIO):
+    """A file's bytes where the file itself is asked for."""
+
+    mode = "rb"
+
+    def __init__(self, data, name):
+        super().__init__(data)
+        self.name = name

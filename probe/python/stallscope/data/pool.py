@@ -1,0 +1,51 @@
+"""Where the pool of this user is met, and how it is started."""
+
+import os
+import sys
+
+from stallscope import _native
+
+# The package may be nowhere on the path of a new interpreter.
+_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); import runpy; runpy.run_module('stallscope._pool', run_name='__main__')"
+
+
+class NoPool(Exception):
+    """A sentence, without its end, that says why there is none."""
+
+
+def space(key, samples, capacity_bytes, policy):
+    """The part of the pool that is the data set's with this key; NoPool."""
+    make = getattr(_native, "Space", None)
+    if make is None:
+        raise NoPool("this build of stallscope has no pool")
+    if not sys.executable:
+        raise NoPool("it is not known which Python runs here")
+    try:
+        return make(runtime_dir(), start_command(), key, samples, capacity_bytes, policy)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise NoPool(f"{error}") from None
+
+
+def start_command():
+    import stallscope
+
+    root = os.path.dirname(os.path.dirname(os.path.abspath(stallscope.__file__)))
+    return [sys.executable, "-c", _START, root]
+
+
+def runtime_dir():
+    """The folder where this user's processes meet, the same that the collector takes."""
+    user = os.geteuid()
+    own = os.environ.get("XDG_RUNTIME_DIR")
+    folder = os.environ.get("STALLSCOPE_RUNTIME_DIR")
+    if not folder:
+        if user == 0:
+            folder = "/run/stallscope"
+        elif own and os.path.isdir(own):
+            folder = os.path.join(own, "stallscope")
+        else:
+            folder = f"/tmp/stallscope-{user}"
+    os.makedirs(folder, mode=0o711 if user == 0 else 0o700, exist_ok=True)
+    if os.lstat(folder).st_uid != user:
+        raise NoPool(f"{folder} belongs to another user; set STALLSCOPE_RUNTIME_DIR to a folder of yours")
+    return folder

@@ -1,0 +1,118 @@
+"""A loader's cache as the training process has it: made at the first iteration, shown once a second, turned live."""
+
+import multiprocessing
+import warnings
+from time import monotonic_ns
+
+from stallscope import _native
+
+from . import cut, fingerprint, pool
+from .kept import Kept
+from .knob import BytesKnob, number_of
+from .makers import FromFiles, FromParts
+from .tally import Collating, Tally
+
+_CACHE_STATE = 12
+_SHOWN_EVERY_NS = 1_000_000_000
+
+
+class Store:
+    """Of one loader and data set."""
+
+    def __init__(self, dataset, start_method, budget_bytes, policy):
+        self.dataset = dataset
+        self.length = _length(dataset)
+        self.budget_bytes = budget_bytes
+        self.maker = self.space = self.tally = None
+        self.number = None
+        self.look_at_ns = 0
+        try:
+            self._make(start_method, policy)
+        except (cut.NoCut, pool.NoPool) as why:
+            self._plain(str(why))
+        except Exception as error:
+            self._plain(f"{type(error).__name__}: {error}")
+
+    def _make(self, start_method, policy):
+        found = cut.of(self.dataset, start_method, self.budget_bytes)
+        if found.in_parts:
+            # Also where there is no pool, these two stand for its samples.
+            self.maker = FromParts(self.dataset, found.samples, None)
+        self.space = pool.space(fingerprint.of(found), found.samples, self.budget_bytes, policy)
+        self.tally = Tally()
+        kept = Kept(self.space, self.tally, policy)
+        if found.in_parts:
+            self.maker.kept = kept
+        else:
+            self.maker = FromFiles(self.dataset, found.samples, kept, self.budget_bytes)
+
+    def _plain(self, why):
+        self.space = None
+        warn_plain(self.dataset, why, inner=3)
+
+    def is_of(self, dataset):
+        return dataset is self.dataset and _length(dataset) == self.length
+
+    def collating(self, users):
+        """The loader's collate function, `users`, as its batches are to be collated."""
+        return users if self.space is None else Collating(users, self.maker)
+
+    def begun(self, loader):
+        """The loader, which has this cache, begins an epoch."""
+        number = number_of(loader) if self.space is not None else None
+        if number is None or number == self.number:
+            return
+        self.number = self.tally.loader = number
+        BytesKnob(self).show(number, self.budget_bytes)
+
+    def batch(self):
+        """A batch was handed over."""
+        now_ns = monotonic_ns()
+        if now_ns < self.look_at_ns or self.space is None:
+            return
+        self.look_at_ns = now_ns + _SHOWN_EVERY_NS
+        told = self.space.figures()
+        _native.push(
+            _CACHE_STATE, _native.now(), loader=self.tally.loader,
+            a=told.get("kept_bytes", 0), b=told.get("capacity_bytes", 0),
+            c=told.get("evictions", 0), d=told.get("kept_samples", 0),
+        )  # fmt: skip
+
+    def figures(self):
+        """What came of all uses so far, and what the pool has of the data set."""
+        if self.space is None:
+            return {}
+        return {**self.tally.totals(), **self.space.figures()}
+
+    def resize(self, capacity_bytes):
+        """Whether the pool may keep so many bytes of the data set from now on."""
+        if self.space is None or not self.space.resize(capacity_bytes):
+            return False
+        self.budget_bytes = capacity_bytes
+        return True
+
+
+def warn_plain(dataset, why, inner=0):
+    """Says why there is no cache. `inner`: calls between this one and the loader's."""
+    warnings.warn(
+        f"stallscope: the loader of {type(dataset).__name__} goes on without its cache: {why}",
+        RuntimeWarning,
+        stacklevel=6 + inner,
+    )
+
+
+def start_method_of(loader):
+    """How the loader's workers are started; None where it has none."""
+    if loader.num_workers == 0:
+        return None
+    context = loader.multiprocessing_context
+    # Asking without allow_none would fix the default for the job.
+    chosen = context.get_start_method() if context else multiprocessing.get_start_method(allow_none=True)
+    return chosen or multiprocessing.get_all_start_methods()[0]
+
+
+def _length(dataset):
+    try:
+        return len(dataset)
+    except Exception:
+        return None

@@ -1,0 +1,73 @@
+"""What came of the uses of samples: counted where they are made, summed up where the loader is."""
+
+import ctypes
+
+import torch
+from torch.utils.data import get_worker_info
+
+from stallscope import _native
+
+FIELDS = ("hits", "late", "misses", "prefetched", "pool_bytes", "source_bytes")
+# One for whoever makes batches in the training process, and one for each worker's number, from which on they share.
+_ROWS = 257
+_CACHE_USES = 11
+
+
+class Tally:
+    """Counts of this process since the last batch, and of all processes since the loader's first."""
+
+    def __init__(self):
+        self.sums = torch.zeros(_ROWS * len(FIELDS), dtype=torch.int64, device="cpu").share_memory_()
+        self._begin(0)
+
+    def _begin(self, loader):
+        # The loader's number in the training process, where that is known. Of a worker's batches it is found out.
+        self.loader = loader
+        # Written with no more than the interpreter has: what training has made of torch does not matter here. One process
+        # writes a row at a time, and the sums are for people; a count that is lost where two do so harms nobody.
+        self.table = (ctypes.c_int64 * self.sums.numel()).from_address(self.sums.data_ptr())
+        self.hits = self.late = self.misses = self.prefetched = self.pool_bytes = self.source_bytes = 0
+
+    def __reduce__(self):
+        return _again, (self.sums, self.loader)
+
+    def batch(self):
+        """A batch was made, or is about to be collated."""
+        counts = [getattr(self, name) for name in FIELDS]
+        if not any(counts):
+            return
+        for name in FIELDS:
+            setattr(self, name, 0)
+        info = get_worker_info()
+        row = 0 if info is None else 1 + info.id % (_ROWS - 1)
+        for column, count in enumerate(counts, row * len(FIELDS)):
+            self.table[column] += count
+        hits, late, misses, prefetched, pool_bytes, source_bytes = counts
+        # Goes nowhere where the shim is not on.
+        _native.push(
+            _CACHE_USES, _native.now(), loader=self.loader, id=prefetched,
+            a=hits, b=misses | late << 32, c=pool_bytes, d=source_bytes,
+        )  # fmt: skip
+
+    def totals(self):
+        rows = list(self.table)
+        return {name: sum(rows[column :: len(FIELDS)]) for column, name in enumerate(FIELDS)}
+
+
+def _again(sums, loader):
+    tally = Tally.__new__(Tally)
+    tally.sums = sums
+    tally._begin(loader)
+    return tally
+
+
+class Collating:
+    """A loader's collate function: when it is called, all samples of a batch are made."""
+
+    def __init__(self, users, maker):
+        self.users = users
+        self.maker = maker
+
+    def __call__(self, samples):
+        self.maker.batch_made()
+        return self.users(samples)
