@@ -1,0 +1,105 @@
+//! Who reads a sample that is not kept, so that it is read once: the first who claims it reads, the others wait, each
+//! up to a limit of its own.
+
+use super::message::Answer;
+use std::collections::{HashMap, VecDeque};
+
+/// A request of a client.
+pub(crate) type Who = (u64, u32);
+
+/// Who claims a sample later than that after the holder did is not kept waiting for it.
+const LEASE_MS: u64 = 60_000;
+
+/// Where answers are left.
+pub(crate) type Answers = Vec<(Who, Answer)>;
+
+#[derive(Debug)]
+struct Claim {
+    holder: Who,
+    since_ms: u64,
+    /// In the order in which they came, with the end of their patience.
+    waiting: VecDeque<(Who, u64)>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    by_id: HashMap<u32, Claim>,
+}
+
+impl Claims {
+    /// Who is first is answered yes; others hear when the sample is there, when it is their turn, or that they wait in
+    /// vain.
+    pub(crate) fn claim(&mut self, id: u32, who: Who, now_ms: u64, limit_ms: u32, answers: &mut Answers) {
+        let claim = self.by_id.get_mut(&id);
+        match claim {
+            Some(claim) if claim.since_ms + LEASE_MS > now_ms => {
+                claim.waiting.push_back((who, now_ms + u64::from(limit_ms)));
+            }
+            Some(claim) => {
+                claim.holder = who;
+                claim.since_ms = now_ms;
+                answers.push((who, Answer::Yes));
+            }
+            None => {
+                self.by_id.insert(id, Claim { holder: who, since_ms: now_ms, waiting: VecDeque::new() });
+                answers.push((who, Answer::Yes));
+            }
+        }
+    }
+
+    /// Whether somebody else is to fill it.
+    pub(crate) fn is_of_another(&self, id: u32, who: Who) -> bool {
+        self.by_id.get(&id).is_some_and(|claim| claim.holder != who)
+    }
+
+    /// The sample is there, or is not going to be: nobody has to wait any more.
+    pub(crate) fn settle(&mut self, id: u32, answers: &mut Answers) {
+        if let Some(claim) = self.by_id.remove(&id) {
+            answers.extend(claim.waiting.into_iter().map(|(who, _)| (who, Answer::No)));
+        }
+    }
+
+    /// Who holds it does not read it, or who waits does not wait any more.
+    pub(crate) fn give_up(&mut self, id: u32, who: Who, now_ms: u64, answers: &mut Answers) {
+        self.leave(id, |other| other == who, now_ms, answers);
+    }
+
+    /// A client is gone with all of its requests.
+    pub(crate) fn gone(&mut self, client: u64, now_ms: u64, answers: &mut Answers) {
+        let ids: Vec<u32> = self.by_id.keys().copied().collect();
+        for id in ids {
+            self.leave(id, |(other, _)| other == client, now_ms, answers);
+        }
+    }
+
+    fn leave(&mut self, id: u32, leaves: impl Fn(Who) -> bool, now_ms: u64, answers: &mut Answers) {
+        let Some(claim) = self.by_id.get_mut(&id) else { return };
+        claim.waiting.retain(|(who, _)| !leaves(*who));
+        if leaves(claim.holder) {
+            match claim.waiting.pop_front() {
+                Some((who, _)) => {
+                    claim.holder = who;
+                    claim.since_ms = now_ms;
+                    answers.push((who, Answer::Yes));
+                }
+                None => drop(self.by_id.remove(&id)),
+            }
+        }
+    }
+
+    /// Answers those whose patience is at its end, and says when the next one's is.
+    pub(crate) fn expire(&mut self, now_ms: u64, answers: &mut Answers) -> Option<u64> {
+        let mut next = None;
+        for claim in self.by_id.values_mut() {
+            claim.waiting.retain(|(who, end_ms)| {
+                if *end_ms <= now_ms {
+                    answers.push((*who, Answer::No));
+                    return false;
+                }
+                next = Some(next.map_or(*end_ms, |next: u64| next.min(*end_ms)));
+                true
+            });
+        }
+        next
+    }
+}

@@ -1,0 +1,124 @@
+//! Memory that the pool writes and its clients read: memfds of a sealed size.
+//!
+//! They are sealed against shrinking, so that no access can end in SIGBUS, and growing, but not against writing: a pool
+//! that shrinks gives pages back by punching holes, which that seal would forbid. Clients get a descriptor that was opened
+//! for reading only, of a file that its mode (0400) lets nobody open for writing.
+
+use super::error::{Error, Result, system};
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+pub(crate) const PAGE_BYTES: usize = 4096;
+
+/// What the kernel calls tmpfs and memfds; the faults of a hugetlb memfd may kill us.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// Shared memory, reached by atomics alone.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    map: MmapRaw,
+}
+
+// SAFETY: plain shared memory that is only ever reached through atomics, from any thread.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Somebody else's memory of exactly `bytes`, for reading.
+    pub(crate) fn open(fd: &OwnedFd, bytes: usize) -> Result<Memory> {
+        let refuse = |what: &str| Error::Refused(format!("its memory {what}"));
+        let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| refuse("has no seals"))?;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+            return Err(refuse("has no sealed size"));
+        }
+        let kind = rustix::fs::fstatfs(fd).map_err(system("fstatfs"))?;
+        #[allow(clippy::unnecessary_cast, reason = "the field's type differs between architectures")]
+        if kind.f_type as i64 != TMPFS_MAGIC {
+            return Err(refuse("is not plain memory"));
+        }
+        let found = rustix::fs::fstat(fd).map_err(system("fstat"))?.st_size;
+        if usize::try_from(found) != Ok(bytes) || bytes == 0 {
+            return Err(refuse("has another size than it says"));
+        }
+        let map = MmapOptions::new().len(bytes).map_raw_read_only(fd).map_err(system("mmap"))?;
+        Ok(Memory { map })
+    }
+
+    /// The words from byte `at` on; both are of whole words within the memory.
+    #[inline]
+    pub(crate) fn words(&self, at: usize, words: usize) -> &[AtomicU64] {
+        assert!(at.is_multiple_of(8) && words * 8 <= self.map.len() && at <= self.map.len() - words * 8);
+        // SAFETY: page-aligned memory that cannot shrink (sealed), within it by the check above. AtomicU64 allows any
+        // bytes and any concurrent atomic access, from other processes too. In a client the memory is read-only, where
+        // loads of words of up to 8 bytes, all that a client does, are plain loads on every platform with such words.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(at).cast::<AtomicU64>(), words) }
+    }
+
+    /// The same of half words.
+    #[inline]
+    pub(crate) fn halves(&self, at: usize, halves: usize) -> &[AtomicU32] {
+        assert!(at.is_multiple_of(4) && halves * 4 <= self.map.len() && at <= self.map.len() - halves * 4);
+        // SAFETY: as in `words`.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(at).cast::<AtomicU32>(), halves) }
+    }
+}
+
+/// Memory of the pool's own, with its descriptors.
+#[derive(Debug)]
+pub(crate) struct Owned {
+    pub(crate) memory: Memory,
+    fd: OwnedFd,
+    for_clients: OwnedFd,
+}
+
+impl Owned {
+    /// New memory of zeros. Pages are taken as they are written.
+    pub(crate) fn create(name: &str, bytes: usize) -> Result<Owned> {
+        let fd = memfd(name)?;
+        rustix::fs::ftruncate(&fd, bytes as u64).map_err(system("ftruncate"))?;
+        rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system("fcntl(F_ADD_SEALS)"))?;
+        let map = MmapOptions::new().len(bytes).map_raw(&fd).map_err(system("mmap"))?;
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let for_clients = rustix::fs::open(path, flags, Mode::empty()).map_err(system("open"))?;
+        rustix::fs::fchmod(&fd, Mode::RUSR).map_err(system("fchmod"))?;
+        Ok(Owned { memory: Memory { map }, fd, for_clients })
+    }
+
+    pub(crate) fn for_clients(&self) -> BorrowedFd<'_> {
+        self.for_clients.as_fd()
+    }
+
+    /// Gives the whole pages between two places back to the system; they read as zeros from then on.
+    pub(crate) fn punch(&self, from: u64, to: u64) {
+        let page = PAGE_BYTES as u64;
+        let (from, to) = (from.next_multiple_of(page), to / page * page);
+        if from < to {
+            let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            // A page that cannot be given back is used again.
+            let _ = rustix::fs::fallocate(&self.fd, how, from, to - from);
+        }
+    }
+
+    /// Bytes of pages that are taken.
+    #[cfg(test)]
+    pub(crate) fn taken_bytes(&self) -> u64 {
+        rustix::fs::fstat(&self.fd).map_or(0, |stat| stat.st_blocks as u64 * 512)
+    }
+}
+
+fn memfd(name: &str) -> Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        // Kernels before 6.3 know no NOEXEC_SEAL; some later ones demand it.
+        Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
+        made => made,
+    }
+    .map_err(system("memfd_create"))
+}
