@@ -1,0 +1,271 @@
+"""Iterates loaders with and without a cache; prints what each gave, a JSON line a case.
+
+usage: cached_job.py FOLDER CASE...; each case has a folder of its own under FOLDER.
+"""
+
+import json
+import os
+import random
+import shutil
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import torch
+from cached_sets import FILES, SETS, Augmented, Files, KeyedFiles, Parts, fill
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    WeightedRandomSampler,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+import stallscope
+
+BATCH, EPOCHS = 4, 2
+
+
+def loader(dataset, cache="8MiB", ours=True, seed=5, **more):
+    torch.manual_seed(seed)
+    random.seed(seed)
+    make = stallscope.DataLoader if ours else DataLoader
+    more.setdefault("batch_size", BATCH)
+    return make(dataset, **more, **({"cache": cache} if ours and cache else {}))
+
+
+def values(batch):
+    return [part.tolist() if isinstance(part, torch.Tensor) else part for part in batch]
+
+
+def epochs(one, count=EPOCHS):
+    got = []
+    for epoch in range(count):
+        if isinstance(one.sampler, DistributedSampler):
+            one.sampler.set_epoch(epoch)
+        got.append([values(batch) for batch in one])
+    return got
+
+
+def ids(got):
+    return [[batch[0] for batch in epoch] for epoch in got]
+
+
+def said(warned):
+    return [str(one.message) for one in warned if "stallscope" in str(one.message)]
+
+
+ORDERS = {
+    "shuffle": lambda dataset: {"shuffle": True},
+    "generator": lambda dataset: {"shuffle": True, "generator": torch.Generator().manual_seed(3)},
+    "batch-sampler": lambda dataset: {
+        "batch_size": 1,
+        "batch_sampler": BatchSampler(RandomSampler(dataset, generator=torch.Generator().manual_seed(4)), 5, False),
+    },
+    "distributed": lambda dataset: {"sampler": DistributedSampler(dataset, num_replicas=2, rank=1, seed=2)},
+    "weighted": lambda dataset: {"sampler": WeightedRandomSampler([1.0] * FILES, FILES)},
+    "whole": lambda dataset: {"shuffle": True, "batch_size": None},
+}
+
+
+def same(folder, order, workers, method=None, persistent=False):
+    """The same loader: torch's, ours, and ours with a cache."""
+    more = {"num_workers": workers}
+    if method:
+        more["multiprocessing_context"] = method
+    if persistent:
+        more["persistent_workers"] = True
+
+    def got(ours, cache, **more):
+        # Where torch makes samples in the training process, what they draw is training's own.
+        dataset = Augmented(folder) if ours else Files(folder)
+        one = loader(dataset, cache, ours, **ORDERS[order](dataset), **more)
+        result = epochs(one)
+        return result, torch.rand(2).tolist() + [random.random()], one
+
+    torchs, torchs_after, _ = got(False, None, num_workers=0)
+    # How workers are started changes nothing in what is made here.
+    plain, plain_after, _ = got(True, None, num_workers=min(workers, 1))
+    cached, cached_after, one = got(True, "8MiB", **more)
+    return {
+        "order": ids(torchs) == ids(cached), "samples": plain == cached, "epochs_differ": cached[0] != cached[1],
+        "after": plain_after == cached_after, "figures": one.cache_figures(),
+    }  # fmt: skip
+
+
+def gone(folder, workers):
+    """The source is removed after the first epoch."""
+    plain = epochs(loader(Augmented(folder), None, num_workers=workers, shuffle=True))
+    one = loader(Augmented(folder), num_workers=workers, shuffle=True)
+    first = epochs(one, 1)
+    shutil.rmtree(folder)
+    second = epochs(one, 1)
+    return {"same": first + second == plain, "figures": one.cache_figures()}
+
+
+def repeated(folder):
+    """Each sample is used three times in an epoch."""
+    draws = [index for index in range(FILES) for _ in range(3)]
+    random.Random(1).shuffle(draws)
+    one = loader(Augmented(folder), sampler=draws, batch_size=None)
+    (got,) = epochs(one, 1)
+    return {"got": got, "draws": draws, "figures": one.cache_figures()}
+
+
+def parts(folder, workers):
+    """A data set that fetches and decodes by itself, whole and as two subsets of one pool."""
+    dataset = Parts(folder)
+    plain = epochs(loader(dataset, None, num_workers=workers, shuffle=True), 1)
+    one = loader(dataset, num_workers=workers, shuffle=True)
+    first = epochs(one, 1)
+    halves = [Subset(dataset, list(range(start, FILES, 2))) for start in (0, 1)]
+    subsets = [loader(half, batch_size=None, num_workers=workers) for half in halves]
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        got = [epochs(subset, 1)[0] for subset in subsets]
+    figures = [subset.cache_figures() for subset in subsets]
+    return {"same": first == plain, "subsets": got, "said": said(warned), "figures": figures}
+
+
+def other(folder, name, workers):
+    """A data set that is not, or not quite, one of a file a sample."""
+    make, more = SETS[name]
+    plain = epochs(loader(make(folder), None, num_workers=workers, **more))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        one = loader(make(folder), num_workers=workers, **more)
+        got = epochs(one)
+    return {"same": plain == got, "said": said(warned), "figures": one.cache_figures()}
+
+
+def failing(folder, name, cache):
+    """What a loop gets from samples that cannot be made."""
+    make, more = SETS[name]
+    one = loader(make(folder), cache, batch_size=None, **more)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        iterator, got = iter(one), []
+        while True:
+            try:
+                got.append(values(next(iterator)))
+            except StopIteration:
+                break
+            except Exception as error:
+                got.append([type(error).__name__, str(error), repr(error.__context__)])
+    return {"got": got, "said": said(warned), "figures": one.cache_figures()}
+
+
+def beside(folder):
+    """Another thread opens the files of samples while they are made."""
+    dataset = Files(folder)
+    kinds, stop = set(), threading.Event()
+
+    def look():
+        while not stop.is_set():
+            with open(dataset.paths[3], "rb") as file:
+                kinds.add(type(file).__name__)
+
+    thread = threading.Thread(target=look)
+    one = loader(dataset)
+    epochs(one, 1)
+    thread.start()
+    try:
+        for _ in range(20):
+            epochs(one, 1)
+    finally:
+        stop.set()
+        thread.join()
+    with open(dataset.paths[3], "rb") as file:
+        kinds.add(type(file).__name__)
+    return {"kinds": sorted(kinds), "figures": one.cache_figures()}
+
+
+def fingerprints(folder):
+    """Hits of loaders on data sets that are alike and not the same."""
+    made = []
+
+    def hits(dataset):
+        one = loader(dataset)
+        got = epochs(one, 1)
+        # The pool keeps them all.
+        made.append(one)
+        figures = one.cache_figures()
+        return [figures["hits"], figures["misses"], [size for batch in got[0] for size in batch[1]]]
+
+    told = {"first": hits(Files(folder)), "again": hits(Files(folder))}
+    twin = Path(folder + "-twin")
+    fill(twin, size=2000)
+    told["twin"] = hits(Files(str(twin)))
+    told["shorter"] = hits(Files(folder, 9))
+    last = Files(folder).paths[-1]
+    Path(last).write_bytes(b"changed" * 300)
+    told["changed"] = hits(Files(folder))
+    return told
+
+
+def small(folder):
+    """A budget that is less than a sample, and one for some of them."""
+    result = {}
+    for name, cache in (("none", 900), ("some", 8 * 4096)):
+        plain = epochs(loader(Augmented(folder), None, shuffle=True))
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            one = loader(Augmented(folder), cache, shuffle=True)
+            got = epochs(one)
+        result[name] = {"same": got == plain, "said": said(warned), "figures": one.cache_figures()}
+    return result
+
+
+def keys(folder):
+    """A sampler of keys that are no numbers, on a data set that knows both."""
+    dataset = KeyedFiles(folder)
+    order = [f"key {index}" if index % 3 else index for index in range(FILES)]
+    plain = epochs(loader(dataset, None, sampler=order))
+    one = loader(dataset, sampler=order)
+    return {"same": epochs(one) == plain, "figures": one.cache_figures()}
+
+
+def grown(folder):
+    """A data set that grows between two epochs."""
+    one = loader(Files(folder, 9), sampler=SequentialSampler(range(9)))
+    first = epochs(one, 1)
+    one.dataset.paths = Files(folder).paths
+    one.sampler.data_source = range(FILES)
+    return {"got": ids(first + epochs(one, 2)), "figures": one.cache_figures()}
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(9))
+
+
+def stream(folder):
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        one = loader(Stream())
+        got = [batch.tolist() for _ in range(2) for batch in one]
+    return {"got": got, "said": said(warned)}
+
+
+CASES = {
+    "same": same, "gone": gone, "repeated": repeated, "parts": parts, "other": other, "failing": failing,
+    "beside": beside, "fingerprints": fingerprints, "small": small, "keys": keys, "grown": grown, "stream": stream,
+}  # fmt: skip
+
+
+def main():
+    torch.set_num_threads(1)
+    root = Path(sys.argv[1])
+    for number, case in enumerate(sys.argv[2:]):
+        name, *arguments = json.loads(case)
+        folder = root / str(number)
+        fill(folder)
+        print(json.dumps(CASES[name](str(folder), *arguments)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
