@@ -10,6 +10,7 @@ export CARGO_TARGET_DIR := $(CURDIR)/target
 help:
 	@echo 'make demo            train a small network on slow storage and show where its time went'
 	@echo 'make demo ACT=1      the same on storage that is far away, with a controller that does something about it'
+	@echo 'make demo CACHE=1    the same job untouched, and with a cache by one changed line'
 	@echo 'make test            set up, build and run every test'
 	@echo 'make build           the program and the Python package, optimised'
 	@echo 'make man             man pages of all verbs, into target/man'

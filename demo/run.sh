@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Trains a small network on a small JPEG data set that lies on slow storage, with stallscope watching.
+# CACHE=1: the same job twice, untouched and with one changed line: a loader with a cache.
 # ACT=1: the storage is far away instead (each read takes a time), and stallscope does something about it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -102,6 +103,19 @@ if [ -n "$act" ]; then
     "$stallscope" audit "$here/act.stall"
     "$python" demo/waits.py "$here/act.stall"
     say "the run again, with its knobs and audit: $stallscope top $here/act.stall"
+    exit
+fi
+if [ -n "${CACHE:-}" ]; then
+    say "training three epochs, untouched, and then again with one changed line: stallscope.DataLoader(…, cache=\"256MiB\")"
+    say "watch it from another terminal: $stallscope top plain, then $stallscope top cached"
+    rm -rf "$here"/plain.* "$here"/cached.*
+    "$stallscope" run --name plain -o "$here/plain.stall" -- \
+        "$python" demo/train.py "$data" --epochs 3 --told "$here/plain.json" --checkpoint "$here/checkpoint.pt" 2>/dev/null
+    PYTHONPATH=$PWD/target/python${PYTHONPATH:+:$PYTHONPATH} "$stallscope" run --name cached -o "$here/cached.stall" -- \
+        "$python" demo/train.py "$data" --epochs 3 --told "$here/cached.json" --checkpoint "$here/checkpoint.pt" \
+        --cache 256MiB
+    "$python" demo/cached.py "$here/plain.json" "$here/cached.json"
+    say "what changed, cause by cause: $stallscope diff $here/plain.stall $here/cached.stall"
     exit
 fi
 say "training; the recording will be $here/demo.stall"

@@ -1,7 +1,9 @@
 """Trains a small convolutional network on a folder of images."""
 
 import argparse
+import hashlib
 import itertools
+import json
 import time
 from pathlib import Path
 
@@ -9,6 +11,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
+
+
+class Numbered(datasets.ImageFolder):
+    """Says which sample it is."""
+
+    def __getitem__(self, index):
+        return (*super().__getitem__(index), index)
 
 
 def network(classes: int) -> nn.Module:
@@ -39,6 +48,8 @@ def main():
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"))
     parser.add_argument("--checkpoint-every", type=int, default=20, help="steps")
+    parser.add_argument("--cache", help='bytes for the cache of the training loader, such as "256MiB"')
+    parser.add_argument("--told", type=Path, help="a file for seconds of epochs and the order of samples")
     args = parser.parse_args()
 
     torch.manual_seed(0)
@@ -49,19 +60,30 @@ def main():
         [transforms.RandomResizedCrop(64, scale=(0.5, 1)), transforms.RandomHorizontalFlip(), transforms.ToTensor(), normalize]
     )
     plain = transforms.Compose([transforms.Resize(64), transforms.CenterCrop(64), transforms.ToTensor(), normalize])
-    train_set = datasets.ImageFolder(args.data / "train", augment)
+    train_set = (Numbered if args.told else datasets.ImageFolder)(args.data / "train", augment)
     test_set = datasets.ImageFolder(args.data / "val", plain)
-    train_loader = DataLoader(train_set, args.batch_size, shuffle=True, num_workers=args.workers)
+    if args.cache:
+        import stallscope
+
+        # The changed line.
+        train_loader = stallscope.DataLoader(
+            train_set, args.batch_size, shuffle=True, num_workers=args.workers, cache=args.cache
+        )
+    else:
+        train_loader = DataLoader(train_set, args.batch_size, shuffle=True, num_workers=args.workers)
     test_loader = DataLoader(test_set, args.batch_size, num_workers=args.workers)
 
     model = network(len(train_set.classes))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     step = 0
     until = time.monotonic() + 60 * args.minutes
+    order, seconds = hashlib.sha256(), []
     for epoch in itertools.count():
         if epoch >= args.epochs and time.monotonic() > until:
             break
-        for images, labels in train_loader:
+        began = time.monotonic()
+        for images, labels, *ids in train_loader:
+            order.update(repr([one.tolist() for one in ids]).encode())
             loss = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()
             loss.backward()
@@ -69,7 +91,12 @@ def main():
             step += 1
             if step % args.checkpoint_every == 0:
                 torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.checkpoint)
-        print(f"epoch {epoch}: loss {loss.item():.3f}, accuracy {evaluate(model, test_loader):.1%}", flush=True)
+        seconds.append(time.monotonic() - began)
+        told = f"loss {loss.item():.3f}, accuracy {evaluate(model, test_loader):.1%}"
+        print(f"epoch {epoch}: {seconds[-1]:.1f} s, {told}", flush=True)
+    if args.told:
+        figures = train_loader.cache_figures() if args.cache else {}
+        args.told.write_text(json.dumps({"seconds": seconds, "order": order.hexdigest(), "cache": figures}))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import sys
 from stallscope import _native
 
 # The package may be nowhere on the path of a new interpreter.
-_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); import runpy; runpy.run_module('stallscope._pool', run_name='__main__')"
+_START = "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); runpy.run_module('stallscope._pool', {}, '__main__')"
 
 
 class NoPool(Exception):
