@@ -7,13 +7,14 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 import threading
 import warnings
 from pathlib import Path
 
 import torch
-from cached_sets import FILES, SETS, Augmented, Files, KeyedFiles, Parts, fill
+from cached_sets import FILES, SETS, Augmented, Files, KeyedFiles, Killing, Parts, fill
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -238,6 +239,65 @@ def grown(folder):
     return {"got": ids(first + epochs(one, 2)), "figures": one.cache_figures()}
 
 
+def pools():
+    """The processes that keep samples for this job's runtime folder."""
+    mine, found = os.environ["STALLSCOPE_RUNTIME_DIR"].encode(), []
+    for process in Path("/proc").iterdir():
+        try:
+            command = (process / "cmdline").read_bytes() if process.name.isdigit() else b""
+        except OSError:
+            continue
+        if b"stallscope._pool" in command and mine in command:
+            found.append(int(process.name))
+    return found
+
+
+def pool_killed(folder, workers):
+    """The pool's process is killed in the midst of the second epoch."""
+    plain = epochs(loader(Augmented(folder), None, num_workers=workers, shuffle=True), 3)
+    one = loader(Augmented(folder), num_workers=workers, shuffle=True)
+    got, killed = epochs(one, 1), 0
+    got.append([])
+    for number, batch in enumerate(one):
+        got[1].append(values(batch))
+        if number == 1:
+            for pid in pools():
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+    got += epochs(one, 1)
+    return {"same": got == plain, "killed": killed, "figures": one.cache_figures()}
+
+
+def worker_killed(folder, method):
+    """A worker is killed while it reads what others wait for."""
+    plain = epochs(loader(Parts(folder), None), 1)
+    one = loader(Killing(folder), num_workers=2, multiprocessing_context=method)
+    torch.manual_seed(5)
+    try:
+        epochs(one, 1)
+        error = ""
+    except (RuntimeError, OSError, EOFError) as raised:
+        error = str(raised)
+    # As if the epoch that failed had never been.
+    one.begin_with_epoch(0)
+    torch.manual_seed(5)
+    return {"error": error, "same": epochs(one, 1) == plain, "figures": one.cache_figures()}
+
+
+def resized(folder):
+    """The budget changes before every sample."""
+    plain = epochs(loader(Augmented(folder), None, shuffle=True, batch_size=1, num_workers=2), 3)
+    one = loader(Augmented(folder), shuffle=True, batch_size=1, num_workers=2)
+    got, changed = [], 0
+    for epoch in range(3):
+        got.append([])
+        for number, batch in enumerate(one):
+            got[-1].append(values(batch))
+            changed += one._store.resize((1 + (number * 7 + epoch) % 11) * 4096)
+    one._store.resize(1 << 20)
+    return {"same": got == plain, "changed": changed, "figures": one.cache_figures()}
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(range(9))
@@ -254,6 +314,7 @@ def stream(folder):
 CASES = {
     "same": same, "gone": gone, "repeated": repeated, "parts": parts, "other": other, "failing": failing,
     "beside": beside, "fingerprints": fingerprints, "small": small, "keys": keys, "grown": grown, "stream": stream,
+    "pool_killed": pool_killed, "worker_killed": worker_killed, "resized": resized,
 }  # fmt: skip
 
 

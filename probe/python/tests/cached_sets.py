@@ -3,6 +3,7 @@
 import mmap
 import os
 import random
+import signal
 import threading
 from pathlib import Path
 
@@ -213,6 +214,21 @@ class Unreliable(Parts):
             self.fails[index] -= 1
             raise ConnectionResetError(f"sample {index} cannot be had")
         return super().fetch(index)
+
+
+class Killing(Parts):
+    """The first worker that reads sample 7 is killed in the midst of it, while others wait for what it reads."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.done = folder + "-killed"
+
+    def fetch(self, index):
+        data = super().fetch(index)
+        if index == 7 and torch.utils.data.get_worker_info() is not None and not os.path.exists(self.done):
+            Path(self.done).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return data
 
 
 class NotBytes(Parts):

@@ -55,7 +55,7 @@ def has_parts(base):
 
 
 def of(dataset, start_method, most_bytes):
-    """The cut of `dataset`, of samples of so many bytes at most; NoCut. `start_method`: of the workers, None without."""
+    """The cut of `dataset`, of samples of so many bytes at most; NoCut. `start_method`: of workers, None without."""
     base = base_of(dataset)
     try:
         length, samples = len(dataset), len(base)

@@ -37,8 +37,8 @@ class Kept:
         self.uses = []
 
     def of(self, use, tag, read):
-        """The bytes of a sample, read by `read()` where they are not there. `use`: the sample's id, the place of this use
-        among all draws, and of its next."""
+        """The bytes of a sample, read by `read()` where they are not there. `use`: the sample's id, and the places of
+        this use and of the next among all draws."""
         space = self.space
         data = space.get(use[0], tag)
         if data is not None:

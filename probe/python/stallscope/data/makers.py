@@ -74,8 +74,8 @@ class _Maker:
     def _blame(self, *numbers):
         if not self.at_fault:
             warnings.warn(
-                f"stallscope: sample {numbers[0]} of {type(self.dataset).__name__} could not be made from what the cache "
-                "has of it, but without; from now on it is read anew each time",
+                f"stallscope: sample {numbers[0]} of {type(self.dataset).__name__} could not be made from what the "
+                "cache has of it, but without; from now on it is read anew each time",
                 RuntimeWarning,
                 stacklevel=2,
             )

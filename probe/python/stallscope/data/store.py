@@ -1,6 +1,7 @@
 """A loader's cache as the training process has it: made at the first iteration, shown once a second, turned live."""
 
 import multiprocessing
+import sys
 import warnings
 from time import monotonic_ns
 
@@ -14,6 +15,7 @@ from .tally import Collating, Tally
 
 _CACHE_STATE = 12
 _SHOWN_EVERY_NS = 1_000_000_000
+_INSIDE = ("stallscope.", "torch.utils.data.")
 
 
 class Store:
@@ -48,7 +50,7 @@ class Store:
 
     def _plain(self, why):
         self.space = None
-        warn_plain(self.dataset, why, inner=3)
+        warn_plain(self.dataset, why)
 
     def is_of(self, dataset):
         return dataset is self.dataset and _length(dataset) == self.length
@@ -92,13 +94,13 @@ class Store:
         return True
 
 
-def warn_plain(dataset, why, inner=0):
-    """Says why there is no cache. `inner`: calls between this one and the loader's."""
-    warnings.warn(
-        f"stallscope: the loader of {type(dataset).__name__} goes on without its cache: {why}",
-        RuntimeWarning,
-        stacklevel=6 + inner,
-    )
+def warn_plain(dataset, why):
+    """Says why there is no cache, where the job iterates its loader."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_INSIDE):
+        frame, level = frame.f_back, level + 1
+    sentence = f"stallscope: the loader of {type(dataset).__name__} goes on without its cache: {why}"
+    warnings.warn(sentence, RuntimeWarning, stacklevel=level)
 
 
 def start_method_of(loader):

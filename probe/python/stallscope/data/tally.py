@@ -23,8 +23,8 @@ class Tally:
     def _begin(self, loader):
         # The loader's number in the training process, where that is known. Of a worker's batches it is found out.
         self.loader = loader
-        # Written with no more than the interpreter has: what training has made of torch does not matter here. One process
-        # writes a row at a time, and the sums are for people; a count that is lost where two do so harms nobody.
+        # Written with no more than the interpreter has: what training has made of torch does not matter here. One
+        # process writes a row at a time, and the sums are for people: a count that is lost where two do harms nobody.
         self.table = (ctypes.c_int64 * self.sums.numel()).from_address(self.sums.data_ptr())
         self.hits = self.late = self.misses = self.prefetched = self.pool_bytes = self.source_bytes = 0
 
