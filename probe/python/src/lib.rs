@@ -20,6 +20,7 @@ mod lane;
 mod opens;
 mod own_fd;
 mod planner;
+mod pool;
 mod producer;
 mod queues;
 mod reader;
@@ -96,6 +97,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(checkpoint::newest_checkpoint, module)?,
         wrap_pyfunction!(checkpoint::open_checkpoint, module)?,
         wrap_pyfunction!(opens::add_read, module)?,
+        wrap_pyfunction!(pool::run_pool, module)?,
         wrap_pyfunction!(knobs::knob, module)?,
         wrap_pyfunction!(knobs::knob_is, module)?,
         wrap_pyfunction!(knobs::knob_unavailable, module)?,
@@ -115,6 +117,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     }
     module.add_class::<iteration::Iteration>()?;
     module.add_class::<planner::Planner>()?;
+    module.add_class::<pool::Space>()?;
     module.add_class::<producer::Producer>()?;
     module.add_class::<fetcher::Fetch>()?;
     module.add_class::<opens::Open>()?;

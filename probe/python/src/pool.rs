@@ -1,0 +1,224 @@
+//! The importance cache's pool for Python: a thin layer over `stallscope_cache::pool`. Look-ups keep the interpreter's
+//! lock, as they wait for nobody; what crosses the pool's socket releases it. After a space was made, nothing here raises
+//! but for arguments of a wrong type: without a pool there are misses.
+
+use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyDict};
+use stallscope_cache::PolicyKind;
+use stallscope_cache::pool::{self, Client, Error, Settings};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// How often a copy is begun anew because the sample was moved meanwhile.
+const TRIES: u32 = 3;
+
+/// Runs the pool of a folder: returns once it is there, or another was there already.
+#[pyfunction]
+pub(crate) fn run_pool(runtime_dir: PathBuf) -> PyResult<()> {
+    pool::run(&runtime_dir).map_err(raised)
+}
+
+fn raised(error: Error) -> PyErr {
+    match error {
+        Error::Wrong(why) => PyValueError::new_err(why),
+        other => PyOSError::new_err(other.to_string()),
+    }
+}
+
+/// An id or a tag: any whole number, of which the lowest 64 bits count.
+struct Word(u64);
+
+impl<'py> FromPyObject<'_, 'py> for Word {
+    type Error = PyErr;
+
+    fn extract(number: Borrowed<'_, 'py, PyAny>) -> PyResult<Word> {
+        // SAFETY: a live object, with the interpreter's lock held.
+        let value = unsafe { ffi::PyLong_AsUnsignedLongLongMask(number.as_ptr()) };
+        match PyErr::take(number.py()).filter(|_| value == u64::MAX) {
+            Some(error) => Err(error),
+            None => Ok(Word(value)),
+        }
+    }
+}
+
+/// A data set's part of the pool.
+#[pyclass(frozen, module = "stallscope._native")]
+#[derive(Debug)]
+pub(crate) struct Space {
+    client: Client,
+}
+
+#[pymethods]
+impl Space {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        runtime_dir: PathBuf,
+        start: Vec<OsString>,
+        key: &[u8],
+        samples: u64,
+        capacity_bytes: u64,
+        policy: &str,
+    ) -> PyResult<Space> {
+        let settings = settings(runtime_dir, start, key, samples, capacity_bytes, policy)?;
+        let client = py.detach(|| Client::open(settings)).map_err(raised)?;
+        Ok(Space { client })
+    }
+
+    /// What a pickled one becomes: it connects by and by, and raises nothing.
+    #[staticmethod]
+    fn again(
+        py: Python<'_>,
+        runtime_dir: PathBuf,
+        start: Vec<OsString>,
+        key: &[u8],
+        samples: u64,
+        capacity_bytes: u64,
+        policy: &str,
+    ) -> PyResult<Space> {
+        let settings = settings(runtime_dir, start, key, samples, capacity_bytes, policy)?;
+        let client = Client::lazy(settings);
+        py.detach(|| client.is_alive());
+        Ok(Space { client })
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+        let settings = self.client.settings();
+        let again = py.get_type::<Space>().getattr("again")?;
+        let arguments = (
+            settings.runtime_dir.as_os_str(),
+            &settings.start,
+            PyBytes::new(py, &settings.key),
+            settings.samples,
+            settings.capacity_bytes,
+            settings.policy.name(),
+        );
+        Ok((again, arguments.into_pyobject(py)?.into_any()))
+    }
+
+    /// A copy of a sample's bytes; None where they are not kept, or were read from what has another tag.
+    fn get<'py>(&self, py: Python<'py>, id: Word, tag: Word) -> Option<Bound<'py, PyByteArray>> {
+        for _ in 0..TRIES {
+            let found = self.client.find(id.0, tag.0)?;
+            let bytes = uninitialised(py, found.bytes())?;
+            // SAFETY: it has so many bytes, and nobody else has seen it yet.
+            if unsafe { found.copy(ffi::PyByteArray_AsString(bytes.as_ptr()).cast()) } {
+                return Some(bytes);
+            }
+        }
+        None
+    }
+
+    /// Whether the caller is to read the sample, and to say `fill` or `give_up` then. False: it is there now, or waiting
+    /// was in vain. With a tag, bytes that are kept under another count as none.
+    #[pyo3(signature = (id, limit_ms, tag = None))]
+    fn claim(&self, py: Python<'_>, id: Word, limit_ms: u32, tag: Option<Word>) -> bool {
+        py.detach(|| self.client.claim(id.0, tag.map(|tag| tag.0), limit_ms))
+    }
+
+    /// Hands over a sample that was read: whether it is kept.
+    #[pyo3(signature = (id, tag, data, at = u64::MAX, next_at = u64::MAX))]
+    fn fill(
+        &self,
+        py: Python<'_>,
+        id: Word,
+        tag: Word,
+        data: &Bound<'_, PyAny>,
+        at: u64,
+        next_at: u64,
+    ) -> PyResult<bool> {
+        let bytes = match data.cast::<PyBytes>() {
+            Ok(bytes) => bytes.clone(),
+            // The buffers of other types are not to be had on Python 3.9.
+            Err(_) if is_buffer(data) => py.get_type::<PyBytes>().call1((data,))?.cast_into::<PyBytes>()?,
+            Err(_) => return Err(PyTypeError::new_err("a sample's data must be bytes-like")),
+        };
+        let data = bytes.as_bytes();
+        Ok(py.detach(|| self.client.fill(id.0, tag.0, data, at, next_at)))
+    }
+
+    /// A claimed sample is not going to be filled.
+    fn give_up(&self, py: Python<'_>, id: Word) {
+        py.detach(|| self.client.give_up(id.0));
+    }
+
+    /// Samples that were got and used: id, place of the use, place of the next.
+    fn used(&self, py: Python<'_>, uses: Vec<(u32, u64, u64)>) {
+        py.detach(|| self.client.used(&uses));
+    }
+
+    /// Next uses that became known: id and place.
+    fn planned(&self, py: Python<'_>, planned: Vec<(u32, u64)>) {
+        py.detach(|| self.client.planned(&planned));
+    }
+
+    /// How important samples are from now on: id and score.
+    fn scored(&self, py: Python<'_>, scored: Vec<(u32, f64)>) {
+        py.detach(|| self.client.scored(&scored));
+    }
+
+    /// An epoch is over. To be said once an epoch, by one process.
+    fn epoch(&self, py: Python<'_>) {
+        py.detach(|| self.client.epoch());
+    }
+
+    /// Another capacity, up or down: whether it is in force.
+    fn resize(&self, py: Python<'_>, capacity_bytes: u64) -> bool {
+        py.detach(|| self.client.resize(capacity_bytes))
+    }
+
+    fn figures<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let figures = self.client.figures();
+        let dict = PyDict::new(py);
+        dict.set_item("capacity_bytes", figures.capacity_bytes)?;
+        dict.set_item("kept_bytes", figures.kept_bytes)?;
+        dict.set_item("kept_samples", figures.kept_samples)?;
+        dict.set_item("evictions", figures.evictions)?;
+        dict.set_item("fills", figures.fills)?;
+        dict.set_item("refused", figures.refused)?;
+        dict.set_item("clients", figures.clients)?;
+        dict.set_item("cgroup", figures.cgroup)?;
+        Ok(dict)
+    }
+
+    /// Whether there is a pool that takes fills.
+    #[getter]
+    fn alive(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.client.is_alive())
+    }
+}
+
+fn settings(
+    runtime_dir: PathBuf,
+    start: Vec<OsString>,
+    key: &[u8],
+    samples: u64,
+    capacity_bytes: u64,
+    policy: &str,
+) -> PyResult<Settings> {
+    let known = PolicyKind::ALL.into_iter().find(|kind| kind.name() == policy);
+    let policy = known.ok_or_else(|| {
+        let names: Vec<&str> = PolicyKind::ALL.iter().map(|kind| kind.name()).collect();
+        PyValueError::new_err(format!("there is no policy {policy:?}; there are {}", names.join(", ")))
+    })?;
+    Ok(Settings { runtime_dir, start, key: key.to_vec(), samples, capacity_bytes, policy })
+}
+
+/// A bytearray whose bytes are anything; None where there is no memory for it.
+fn uninitialised(py: Python<'_>, bytes: usize) -> Option<Bound<'_, PyByteArray>> {
+    let bytes = isize::try_from(bytes).ok()?;
+    // SAFETY: without bytes to copy, memory is made and left as it is.
+    let array = unsafe { ffi::PyByteArray_FromStringAndSize(std::ptr::null(), bytes) };
+    // SAFETY: a new reference, or null with an exception set.
+    match unsafe { Bound::from_owned_ptr_or_err(py, array) } {
+        // SAFETY: it is a bytearray.
+        Ok(array) => Some(unsafe { array.cast_into_unchecked() }),
+        Err(_) => None,
+    }
+}
+
+fn is_buffer(data: &Bound<'_, PyAny>) -> bool {
+    data.is_instance_of::<PyByteArray>() || data.is_instance_of::<pyo3::types::PyMemoryView>()
+}
