@@ -181,7 +181,7 @@ def test_a_budget_for_some_samples_keeps_some(told):
     some = told("small")["some"]
     assert some["same"] and some["said"] == []
     figures = some["figures"]
-    assert figures["kept_bytes"] <= figures["capacity_bytes"] == 8 * 4096
+    assert figures["kept_bytes"] <= figures["capacity_bytes"] == 12_288
     assert 0 < figures["hits"] < FILES and figures["hits"] + figures["misses"] == 2 * FILES
 
 

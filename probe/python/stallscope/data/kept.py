@@ -45,14 +45,14 @@ class Kept:
             return self._hit(use, data)
         for _ in range(_WAITS):
             began_s = time.monotonic()
-            if space.claim(use[0], _WAIT_MS):
+            if space.claim(use[0], _WAIT_MS, tag):
                 return self._fill(use, tag, read)
             waited_s = time.monotonic() - began_s
             data = space.get(use[0], tag)
             if data is not None:
                 self.tally.late += 1
                 return self._hit(use, data)
-            # Whoever read it has it for himself, or what is kept for this id was read from somewhere else.
+            # Whoever read it has it for himself.
             if waited_s < _WAIT_MS / 2000:
                 break
         return self._read(read)

@@ -3,10 +3,7 @@
 import os
 import sys
 
-from stallscope import _native
-
-# The package may be nowhere on the path of a new interpreter.
-_START = "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); runpy.run_module('stallscope._pool', {}, '__main__')"
+from stallscope import _native, _pool
 
 
 class NoPool(Exception):
@@ -21,16 +18,9 @@ def space(key, samples, capacity_bytes, policy):
     if not sys.executable:
         raise NoPool("it is not known which Python runs here")
     try:
-        return make(runtime_dir(), start_command(), key, samples, capacity_bytes, policy)
+        return make(runtime_dir(), _pool.command(), key, samples, capacity_bytes, policy)
     except (OSError, ValueError, RuntimeError) as error:
         raise NoPool(f"{error}") from None
-
-
-def start_command():
-    import stallscope
-
-    root = os.path.dirname(os.path.dirname(os.path.abspath(stallscope.__file__)))
-    return [sys.executable, "-c", _START, root]
 
 
 def runtime_dir():
