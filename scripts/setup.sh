@@ -109,7 +109,7 @@ demo)
     ;;
 test)
     toolchain
-    optional e2fsprogs mount strace python3-torch python3-venv clang-19 llvm-19 libbpf-dev groff-base zsh fish chromium
+    optional e2fsprogs mount strace python3-torch python3-venv fuse3 clang-19 llvm-19 libbpf-dev groff-base zsh fish chromium
     prometheus
     environment
     ;;

@@ -1,8 +1,11 @@
 """Truth jobs at reduced length, with wider margins than `make bench-truth`."""
 
+from statistics import median
+
 import pytest
 
 from cases import CASES
+from compare import CAUSES
 from verdicts import complaint
 
 # Points of training time by which a cause may be off.
@@ -13,17 +16,28 @@ PHASES = 6
 TESTED = [case for case in CASES if case.tested]
 
 
-def check(found, margin):
-    cause, error = found.worst
-    assert abs(error) <= margin, f"{cause} is {error:+.1f} points off: {found}"
+def check(measure, margin, excused=None):
+    """Asserts that no cause of any rank is off by more than `margin` points; the first run's outcome. A machine that was busy
+    elsewhere spoils a short run: one that is off is made twice more, and the median of the three counts."""
+    first = measure()
+    runs = [first.comparisons]
+    for rank in range(len(first.comparisons)):
+        for cause in CAUSES:
+            if cause == excused or abs(runs[0][rank].error(cause)) <= margin:
+                continue
+            while len(runs) < 3:
+                runs.append(measure().comparisons)
+            error = median(run[rank].error(cause) for run in runs)
+            # What is not known is missing elsewhere.
+            assert error <= margin and (excused or error >= -margin), f"{cause} is {error:+.1f} points off: {runs}"
+    return first
 
 
 @pytest.mark.parametrize("case", TESTED, ids=lambda case: case.name)
 def test_kernel_and_shim_agree_with_the_truth(bench, case):
-    outcome = bench.run(case)
+    outcome = check(lambda: bench.run(case), KERNEL_AND_SHIM)
     assert len(outcome.comparisons) == (0 if case.withheld else case.ranks)
     for found in outcome.comparisons:
-        check(found, KERNEL_AND_SHIM)
         assert abs(found.phase_error) <= PHASES, found
         if case.hidden_bar:
             assert found.seen_hidden is not None, "no device was watched"
@@ -33,5 +47,4 @@ def test_kernel_and_shim_agree_with_the_truth(bench, case):
 
 @pytest.mark.parametrize("case", [case for case in TESTED if case.kernel_bar], ids=lambda case: case.name)
 def test_kernel_alone_agrees_with_the_truth(bench, case):
-    for found in bench.attach(case).comparisons:
-        check(found, KERNEL_ALONE)
+    check(lambda: bench.attach(case), KERNEL_ALONE, "unknown" if case.kernel_may_not_know else None)

@@ -235,7 +235,7 @@ def slow(batches):
     try:
         for batch in loader(batches, Slow):
             got += values(batch)
-    except RuntimeError as error:
+    except (RuntimeError, ConnectionError) as error:
         report(error=str(error).split("(")[0], got=got)
         return
     report(got=got)

@@ -148,7 +148,8 @@ def test_a_worker_that_is_killed_while_it_leaves_is_torchs_own_error(python):
     done = Turned(job(python, "slow", batches=60), turn)
     assert done.code == 0, done.err
     (line,), left = done.of("slow")
-    assert line["error"].startswith("DataLoader worker ")
+    # Or that of the socket over which the worker was handing a batch.
+    assert line["error"].startswith(("DataLoader worker ", "[Errno "))
     assert line["got"] == whole()[: len(line["got"])] and left == [] and done.group_is_gone
 
 
