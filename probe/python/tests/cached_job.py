@@ -75,11 +75,11 @@ ORDERS = {
 
 def same(folder, order, workers, method=None, persistent=False):
     """The same loader: torch's, ours, and ours with a cache."""
-    more = {"num_workers": workers}
+    # Workers that are kept draw a seed once, others in each epoch.
+    kept = {"persistent_workers": True} if persistent else {}
+    more = {"num_workers": workers, **kept}
     if method:
         more["multiprocessing_context"] = method
-    if persistent:
-        more["persistent_workers"] = True
 
     def got(ours, cache, **more):
         # Where torch makes samples in the training process, what they draw is training's own.
@@ -88,9 +88,9 @@ def same(folder, order, workers, method=None, persistent=False):
         result = epochs(one)
         return result, torch.rand(2).tolist() + [random.random()], one
 
-    torchs, torchs_after, _ = got(False, None, num_workers=0)
-    # How workers are started changes nothing in what is made here.
-    plain, plain_after, _ = got(True, None, num_workers=min(workers, 1))
+    # How many workers there are, and how they are started, changes nothing in what is drawn and made here.
+    torchs, _, _ = got(False, None, num_workers=min(workers, 1), **kept)
+    plain, plain_after, _ = got(True, None, num_workers=min(workers, 1), **kept)
     cached, cached_after, one = got(True, "8MiB", **more)
     return {
         "order": ids(torchs) == ids(cached), "samples": plain == cached, "epochs_differ": cached[0] != cached[1],
