@@ -1,6 +1,7 @@
 //! A run as one HTML page that needs nothing else: its charts are in it, and it asks no server for anything.
 
 mod axis;
+mod cache;
 mod checkpoints;
 mod clock;
 mod columns;
@@ -62,6 +63,7 @@ pub fn write(run: &Run, out: &mut dyn Write) -> Result<(), Error> {
             distribution::section(run),
             worst::section(run),
             workers::section(run),
+            cache::section(run),
             files::section(run),
             checkpoints::section(run),
             diagnoses::section(run),

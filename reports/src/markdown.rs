@@ -24,6 +24,7 @@ pub fn write(run: &Run, out: &mut dyn Write) -> Result<(), Error> {
     }
     diagnoses(&run.summary.diagnoses, &mut page);
     tuning(run, &mut page);
+    cache(run, &mut page);
     for note in &run.notes {
         line(&mut page, format_args!("> {}\n", text(note)));
     }
@@ -102,6 +103,12 @@ fn tuning(run: &Run, page: &mut String) {
         line(page, format_args!("- rates: {}", text(rates)));
     }
     page.push('\n');
+}
+
+fn cache(run: &Run, page: &mut String) {
+    if let Some(job) = run.summary.cache() {
+        line(page, format_args!("**Cache**: {}\n", stallscope_look::cache::facts(&job).join(" · ")));
+    }
 }
 
 fn diagnoses(diagnoses: &[Diagnosis], page: &mut String) {

@@ -45,6 +45,7 @@ pub(crate) fn all(runs: Vec<Run>) -> Result<Run, Error> {
             event
         }));
         merged.workers.extend(run.workers);
+        merged.caches.extend(run.caches);
         merged.step_walls.extend(run.step_walls);
         merged.files.extend(run.files);
     }
@@ -136,6 +137,10 @@ fn one_period(run: &mut Run) {
     for period in &mut run.workers {
         period.start_ns = nearest(period.start_ns, WorkerPeriod::LENGTH_NS);
     }
+    for period in &mut run.caches {
+        period.start_ns = nearest(period.start_ns, WorkerPeriod::LENGTH_NS);
+    }
+    run.caches.sort_by_key(|period| (period.start_ns, period.rank, period.loader, period.phase));
     run.rollups.sort_by_key(|rollup| (rollup.start_ns, rollup.rank, rollup.loader, rollup.phase));
     run.workers.sort_by_key(|period| (period.start_ns, period.rank, period.loader, period.worker));
 }

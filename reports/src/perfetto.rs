@@ -1,10 +1,12 @@
 //! A run as a Perfetto trace (<https://perfetto.dev>), for its viewer and its trace processor.
 //!
 //! Under the job a group a rank: a track a phase with its steps, in each step the causes of its time; what trainer
-//! and workers did in the steps that were kept in full; checkpoints; samples a second and shares of stall over time; what each knob was set to. Beside the ranks: what was
+//! and workers did in the steps that were kept in full; checkpoints; samples a second and shares of stall over time; what its caches
+//! gave; what each knob was set to. Beside the ranks: what was
 //! decided.
 //! Times are on the wall clock.
 
+mod cache;
 mod messages;
 mod ranks;
 mod steps;
@@ -35,6 +37,7 @@ pub fn write(run: &Run, out: &mut dyn Write) -> Result<(), Error> {
     ranks::tasks(run, &mut ranks, &mut trace)?;
     ranks::checkpoints(run, &mut ranks, &mut trace)?;
     ranks::counters(run, &mut ranks, &mut trace)?;
+    cache::write(run, &mut ranks, &mut trace)?;
     tuning::write(run, job, &mut ranks, &mut trace)?;
     Ok(trace.end()?)
 }

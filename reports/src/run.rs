@@ -7,7 +7,9 @@ pub use walls::StepWalls;
 
 use crate::{Error, merge};
 use clock::Clock;
-use stallscope_model::{AuditEvent, CheckpointEvent, HostFacts, RunSummary, StepDetail, WorkerPeriod};
+use stallscope_model::{
+    AuditEvent, CachePeriod, CheckpointEvent, HostFacts, Phase, RunSummary, StepDetail, WorkerPeriod,
+};
 use stallscope_store::{Recording, Rollup, RollupPeriod, State, StepFilter, StepRow};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -34,7 +36,7 @@ pub struct Run {
     /// What a reader should know of this report: a clock that was set, a rank that is missing, what could not be
     /// read. One sentence each.
     pub notes: Vec<String>,
-    /// How long a roll-up and a worker's period is here.
+    /// How long a roll-up and a period of a worker or a cache is here.
     pub period: RollupPeriod,
     /// By time.
     pub rollups: Vec<Rollup>,
@@ -46,6 +48,8 @@ pub struct Run {
     pub audit: Vec<AuditEvent>,
     /// By time.
     pub workers: Vec<WorkerPeriod>,
+    /// By time.
+    pub caches: Vec<CachePeriod>,
     /// Training steps by wall time, in logarithmic buckets; by rank, then by time.
     pub step_walls: Vec<StepWalls>,
     pub(crate) files: Vec<StepFile>,
@@ -104,6 +108,7 @@ impl Run {
             checkpoints: Vec::new(),
             audit: Vec::new(),
             workers: Vec::new(),
+            caches: Vec::new(),
             step_walls: Vec::new(),
             files: Vec::new(),
             summary,
@@ -165,6 +170,10 @@ impl Run {
             part("its workers over time", error);
             Vec::new()
         });
+        let mut caches = caches(&recording, period).unwrap_or_else(|error| {
+            part("its caches over time", error);
+            Vec::new()
+        });
         let step_walls = step_walls(&recording).unwrap_or_else(|error| {
             part("its step times", error);
             Vec::new()
@@ -197,6 +206,10 @@ impl Run {
             period.start_ns = clock.wall_ns(period.start_ns);
         }
         workers.sort_by_key(|period| (period.start_ns, period.rank, period.loader, period.worker));
+        for period in &mut caches {
+            period.start_ns = clock.wall_ns(period.start_ns);
+        }
+        caches.sort_by_key(|period| (period.start_ns, period.rank, period.loader, period.phase));
         for rank in &mut summary.ranks {
             if rank.facts.host.is_empty() {
                 rank.facts.host.clone_from(&source.host);
@@ -211,6 +224,7 @@ impl Run {
             checkpoints,
             audit,
             workers,
+            caches,
             step_walls,
             files: vec![StepFile { path: path.to_path_buf(), clock }],
             sources: vec![source],
@@ -265,6 +279,23 @@ fn workers(
                 Entry::Vacant(entry) => drop(entry.insert(WorkerPeriod { start_ns, ..period })),
                 Entry::Occupied(mut entry) => entry.get_mut().load += &period.load,
             }
+        }
+    }
+    Ok(minutes.into_values().collect())
+}
+
+/// What caches gave within each period.
+fn caches(recording: &Recording, period: RollupPeriod) -> Result<Vec<CachePeriod>, stallscope_store::Error> {
+    let all = recording.cache_periods()?;
+    if period == RollupPeriod::TenSeconds {
+        return Ok(all);
+    }
+    let mut minutes: BTreeMap<(u64, u32, u16, Phase), CachePeriod> = BTreeMap::new();
+    for period in all {
+        let start_ns = period.start_ns - period.start_ns % RollupPeriod::Minute.ns();
+        match minutes.entry((start_ns, period.rank, period.loader, period.phase)) {
+            Entry::Vacant(entry) => drop(entry.insert(CachePeriod { start_ns, ..period })),
+            Entry::Occupied(mut entry) => entry.get_mut().add(&period),
         }
     }
     Ok(minutes.into_values().collect())

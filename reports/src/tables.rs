@@ -1,11 +1,13 @@
 //! A run as tables: what csv and parquet export, and what docs/reports.md documents. A column is called as the
 //! field is called everywhere else.
 
+pub(crate) use cache::{CACHE, CACHE_PERIODS};
 pub(crate) use events::CHECKPOINTS;
 pub(crate) use summary::RECORDINGS;
 pub(crate) use time::ROLLUPS;
 pub(crate) use tuning::{ADVICE, AUDIT, KNOBS, RATES};
 
+mod cache;
 mod events;
 mod summary;
 mod time;
@@ -61,7 +63,7 @@ pub enum Value<'a> {
 }
 
 /// Every table.
-pub const TABLES: [Table; 21] = [
+pub const TABLES: [Table; 23] = [
     summary::RUN,
     summary::RECORDINGS,
     summary::HOSTS,
@@ -83,6 +85,8 @@ pub const TABLES: [Table; 21] = [
     tuning::RATES,
     tuning::ADVICE,
     tuning::AUDIT,
+    cache::CACHE,
+    cache::CACHE_PERIODS,
 ];
 
 impl Table {

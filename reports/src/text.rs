@@ -1,5 +1,6 @@
 //! The screen at the end of a run: the answer, the evidence, what to do, and then the figures.
 
+mod cache;
 mod files;
 mod foot;
 mod head;
@@ -44,6 +45,7 @@ fn page(
     ledger::write(summary, &mut page);
     tuning::write(summary, audit, &mut page);
     others::write(summary, &mut page);
+    cache::write(summary, &mut page);
     files::write(summary, &mut page);
     head::write_more(summary, &mut page);
     foot::write(summary, recordings, notes, &mut page);

@@ -89,6 +89,28 @@ fn any_rank() -> impl Strategy<Value = RankSummary> {
 }
 
 fn any_evidence() -> impl Strategy<Value = EvidenceState> {
+fn any_caches(number: u64) -> Vec<CacheSummary> {
+    let uses = CacheUses {
+        hits: number,
+        substitutions: number / 2,
+        misses: number / 3,
+        prefetched: number / 5,
+        late: number,
+        pool_bytes: number,
+        source_bytes: number,
+    };
+    let state = CacheState {
+        kept_bytes: number,
+        capacity_bytes: number / 2,
+        evictions: number,
+        kept_samples: number,
+    };
+    let cache =
+        CacheSummary { rank: number as u32, loader: 0, training: uses, other: uses, state: Some(state) };
+    let half = CacheSummary { loader: 1, training: CacheUses::default(), ..cache };
+    [cache, half].into_iter().take(number as usize % 3).collect()
+}
+
     prop_oneof![
         Just(EvidenceState::Off),
         Just(EvidenceState::On),
@@ -166,6 +188,7 @@ fn any_run() -> impl Strategy<Value = RunSummary> {
                 let mut name = || names.next().unwrap_or_default();
                 support::tuning::of_summary(&mut summary, &mut name, number, figure);
                 summary
+                summary.caches = any_caches(number);
             },
         )
 }

@@ -65,6 +65,8 @@ fn json_is_as_its_schema_says() {
         "rates",
         "advice",
         "audit",
+        "cache",
+        "cache_periods",
     ] {
         assert!(!document[list].as_array().unwrap().is_empty(), "nothing of {list} was looked at");
     }
@@ -122,6 +124,47 @@ fn every_format_has_the_sums_of_the_summary() {
         assert!(page.contains(&row), "no {row} in\n{page}");
     }
     assert!(page.contains(&format!("| **training** | **{}** |", units::duration(job.wall_ns))));
+}
+
+#[test]
+fn caches_of_several_hosts_are_told_in_every_format() {
+    let (folder, run) = two_host_run();
+    let (document, tables) = (as_json(&run), as_csv(&run, &folder.path().join("csv")));
+    let job = run.summary.cache().unwrap();
+    // Four ranks on two hosts, of which each host keeps a data set of its own.
+    assert_eq!((job.training.hits, job.training.draws()), (4 * 400, 4 * (640 + 640 + 20)));
+    let state = job.state.unwrap();
+    assert_eq!((state.kept_bytes, state.capacity_bytes, state.evictions), (2 * 600_000, 2 << 20, 2 * 3));
+    for column in ["hits", "substitutions", "misses", "reuses", "prefetched", "late", "source_bytes"] {
+        for phase in ["training", "evaluation"] {
+            let of_phase = |row: &&BTreeMap<String, String>| row["phase"] == phase;
+            let sum = |table: &str| -> u64 {
+                tables[table].iter().filter(of_phase).map(|row| number(row, column)).sum()
+            };
+            assert_eq!(sum("cache"), sum("cache_periods"), "{column} in {phase}");
+            let listed = document["cache"].as_array().unwrap().iter().filter(|row| row["phase"] == phase);
+            assert_eq!(
+                listed.map(|row| row[column].as_u64().unwrap()).sum::<u64>(),
+                sum("cache"),
+                "{column}"
+            );
+        }
+    }
+    let of_training = |row: &&BTreeMap<String, String>| row["phase"] == "training";
+    let hits: u64 = tables["cache"].iter().filter(of_training).map(|row| number(row, "hits")).sum();
+    assert_eq!(hits, job.training.hits, "substitutions and evaluation count for nothing");
+    let begun: std::collections::BTreeSet<u64> = run.caches.iter().map(|period| period.start_ns).collect();
+    assert_eq!(begun.len(), 2, "periods of both hosts begin together");
+    let said = "31% hits (4% prefetched, <1% late) · 2% substituted";
+    let page = as_markdown(&run);
+    let screen = text::report(&run, &support::PLAIN);
+    for text in [&page, &screen] {
+        assert!(text.contains(said) && text.contains("1.1 of 2.0 MiB"), "{text}");
+    }
+    assert!(
+        page.contains("| 0 | 0 | training | 1,300 | 30.8% | 350 | 50 | 10 | 20 | 880 | 880 kB |"),
+        "{page}"
+    );
 }
 
 #[test]

@@ -91,6 +91,23 @@ fn knobs_and_decisions_are_told() {
 }
 
 #[test]
+fn substitutions_and_evaluation_are_no_hits() {
+    let run = support::cached();
+    let samples = samples(&render(&run));
+    let of = |name: &str, loader: &str| {
+        samples[&format!("stallscope_cache_{name}{{job=\"resnet\",rank=\"0\",loader=\"{loader}\"}}")]
+    };
+    assert_eq!(of("hits_total", "0"), 21_961.0);
+    assert_eq!(of("reuses_total", "0") + of("prefetched_total", "0"), 21_961.0);
+    assert_eq!((of("substitutions_total", "0"), of("misses_total", "0")), (385.0, 16_182.0));
+    assert_eq!((of("misses_total", "1"), of("other_misses_total", "1")), (0.0, 3_840.0));
+    assert_eq!((of("kept_bytes", "0"), of("capacity_bytes", "0")), (2_040_000_000.0, 2_147_483_648.0));
+    assert_eq!((of("pool_bytes_total", "0"), of("source_bytes_total", "0")), (2.4e9, 1.78e9));
+    assert!(!samples.contains_key("stallscope_cache_kept_bytes{job=\"resnet\",rank=\"0\",loader=\"1\"}"));
+    assert!(!render(&support::fetch_bound()).contains("cache_"), "a job without a cache has no such figures");
+}
+
+#[test]
 fn two_trainers_of_one_number_and_two_loaders_are_one_sample() {
     let mut run = support::straggler(4);
     let mut twin = run.ranks[0].clone();

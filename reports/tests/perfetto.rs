@@ -172,6 +172,29 @@ fn checkpoints_counters_and_clocks_are_there() {
 }
 
 #[test]
+fn caches_are_counters() {
+    let (_dir, mut run) = made_run("cached.stall", &Shape { seconds: 40, ..Shape::default() });
+    let period = |nth: u64, loader, phase, hits| CachePeriod {
+        start_ns: run.rollups[0].start_ns + nth * WorkerPeriod::LENGTH_NS,
+        rank: 0,
+        loader,
+        phase,
+        uses: CacheUses { hits, substitutions: 10, misses: 90 - hits, ..CacheUses::default() },
+        state: (nth == 1).then_some(CacheState { kept_bytes: 4096, ..CacheState::default() }),
+    };
+    let (training, evaluation) = (Phase::Training, Phase::Evaluation);
+    run.caches = vec![period(0, 0, training, 0), period(1, 0, training, 45), period(1, 1, evaluation, 90)];
+    let values = show(&trace_of(&run)).values;
+    let [first_ns, second_ns] = [0, 1].map(|nth: usize| run.caches[nth].start_ns);
+    assert_eq!(values["resnet/rank 0 on node1/cache_hit_share"], [(first_ns, 0.0), (second_ns, 0.45)]);
+    assert_eq!(values["resnet/rank 0 on node1/cache_kept_bytes"], [(second_ns, 4096.0)]);
+    assert!(
+        !values.contains_key("resnet/rank 0 on node1/cache_hit_share, loader 1"),
+        "it is not of training"
+    );
+}
+
+#[test]
 fn perfettos_own_messages_hold_the_same() {
     let Some(python) = python::with(&["perfetto.protos.perfetto.trace.perfetto_trace_pb2"]) else { return };
     let (dir, run) = made_run("own.stall", &Shape { ranks: 2, seconds: 40, ..Shape::default() });

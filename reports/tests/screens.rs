@@ -53,6 +53,14 @@ fn many_ranks() {
 }
 
 #[test]
+fn cached() {
+    insta::assert_snapshot!(screen(&support::cached(), &PLAIN));
+    let ascii = Style { width: 60, unicode: false, ..PLAIN };
+    let text = screen(&support::cached(), &ascii);
+    assert!(text.is_ascii() && text.contains("Cache  57% hits (12% prefetched, 1% late)"), "{text}");
+}
+
+#[test]
 fn two_loaders() {
     insta::assert_snapshot!(screen(&support::two_loaders(), &PLAIN));
 }

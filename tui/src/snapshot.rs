@@ -1,7 +1,9 @@
 //! What the reader tells the terminal: whole, unchanging states.
 
 use crate::series::Window;
-use stallscope_model::{AuditEvent, Causes, CheckpointEvent, RunSummary, StepDetail, WorkerPeriod};
+use stallscope_model::{
+    AuditEvent, CachePeriod, Causes, CheckpointEvent, RunSummary, StepDetail, WorkerPeriod,
+};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -117,6 +119,8 @@ pub(crate) struct RunView {
     pub window: Window,
     /// Of the wanted rank, within the window.
     pub workers: Vec<WorkerPeriod>,
+    /// Of all ranks, within the window; none where that is long.
+    pub caches: Vec<CachePeriod>,
     /// All of them.
     pub checkpoints: Arc<Vec<CheckpointEvent>>,
     /// The newest lines, oldest first.

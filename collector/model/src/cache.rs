@@ -1,6 +1,6 @@
 //! What the caches of loaders gave, and how they stand.
 
-use crate::{Phase, RunSummary};
+use crate::{Phase, RankSummary, RunSummary};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -128,30 +128,53 @@ pub struct JobCache {
     pub state: Option<CacheState>,
 }
 
-impl RunSummary {
-    /// `None` where no loader has a cache.
-    pub fn cache(&self) -> Option<JobCache> {
-        if self.caches.is_empty() {
+impl CacheSummary {
+    /// What was told within some periods, by rank and loader; periods are in order of time.
+    pub fn of_periods(periods: &[CachePeriod]) -> Vec<CacheSummary> {
+        let mut sums: BTreeMap<(u32, u16), CacheSummary> = BTreeMap::new();
+        for period in periods {
+            let sum = sums.entry((period.rank, period.loader)).or_default();
+            (sum.rank, sum.loader) = (period.rank, period.loader);
+            match period.phase {
+                Phase::Training => sum.training += &period.uses,
+                _ => sum.other += &period.uses,
+            }
+            sum.state = period.state.or(sum.state);
+        }
+        sums.into_values().collect()
+    }
+}
+
+impl JobCache {
+    /// `None` where there is no cache; `ranks` say who shares a host.
+    pub fn of(caches: &[CacheSummary], ranks: &[RankSummary]) -> Option<JobCache> {
+        if caches.is_empty() {
             return None;
         }
         let mut job = JobCache::default();
-        for cache in &self.caches {
+        for cache in caches {
             job.training += &cache.training;
             job.other += &cache.other;
         }
-        let host = |rank: u32| {
-            let facts = self.ranks.iter().map(|of| &of.facts).find(|facts| facts.rank == rank);
-            facts.map_or("", |facts| facts.host.as_str())
-        };
+        let hosts: BTreeMap<u32, &str> =
+            ranks.iter().map(|rank| (rank.facts.rank, rank.facts.host.as_str())).collect();
         let trained = job.training.draws() > 0;
         let mut shared: BTreeMap<(&str, u16), CacheState> = BTreeMap::new();
-        for cache in self.caches.iter().filter(|cache| !trained || cache.training.draws() > 0) {
+        for cache in caches.iter().filter(|cache| !trained || cache.training.draws() > 0) {
             let Some(state) = &cache.state else { continue };
-            let known = shared.entry((host(cache.rank), cache.loader)).or_default();
+            let host = hosts.get(&cache.rank).copied().unwrap_or_default();
+            let known = shared.entry((host, cache.loader)).or_default();
             *known = each(known, state, u64::max);
         }
         job.state = shared.into_values().reduce(|sum, state| each(&sum, &state, u64::saturating_add));
         Some(job)
+    }
+}
+
+impl RunSummary {
+    /// `None` where no loader has a cache.
+    pub fn cache(&self) -> Option<JobCache> {
+        JobCache::of(&self.caches, &self.ranks)
     }
 }
 
@@ -167,7 +190,7 @@ fn each(one: &CacheState, other: &CacheState, of: fn(u64, u64) -> u64) -> CacheS
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Checkpoints, RankFacts, RankSummary};
+    use crate::{Checkpoints, RankFacts};
 
     fn rank(rank: u32, host: &str) -> RankSummary {
         RankSummary {
@@ -202,6 +225,29 @@ mod tests {
         let state = job.state.unwrap();
         assert_eq!((state.kept_bytes, state.capacity_bytes, state.evictions), (80, 200, 2));
         assert_eq!(RunSummary::default().cache(), None);
+    }
+
+    #[test]
+    fn periods_add_up_and_the_last_state_counts() {
+        let period = |phase, hits, state| CachePeriod {
+            start_ns: 0,
+            rank: 1,
+            loader: 2,
+            phase,
+            uses: CacheUses { hits, ..CacheUses::default() },
+            state,
+        };
+        let state = |kept_bytes| Some(CacheState { kept_bytes, ..CacheState::default() });
+        let periods = [
+            period(Phase::Training, 3, state(5)),
+            period(Phase::Evaluation, 4, None),
+            period(Phase::Training, 6, state(7)),
+        ];
+        let [sum] = CacheSummary::of_periods(&periods)[..] else { panic!("one loader") };
+        assert_eq!(
+            (sum.rank, sum.loader, sum.training.hits, sum.other.hits, sum.state),
+            (1, 2, 9, 4, state(7))
+        );
     }
 
     #[test]

@@ -62,13 +62,22 @@ impl Recording {
     /// # Errors
     /// When the file is damaged.
     pub fn cache_periods_from(&self, start_ns: u64) -> Result<Vec<CachePeriod>, Error> {
+        self.cache_periods_between(start_ns, u64::MAX)
+    }
+
+    /// The same for periods that begin from `start_ns` to before `before_ns`.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub fn cache_periods_between(&self, start_ns: u64, before_ns: u64) -> Result<Vec<CachePeriod>, Error> {
         if self.format() < schema::CACHES_SINCE {
             return Ok(Vec::new());
         }
-        let sql = "SELECT start_ns, rank, loader, phase, hits, substitutions, misses, prefetched, late, pool_bytes,
-            source_bytes, kept_bytes, capacity_bytes, evictions, kept_samples FROM cache_period WHERE start_ns >= ?
-            ORDER BY start_ns, rank, loader, phase";
-        self.all(sql, &[Value::Integer(signed(start_ns))], read_period)
+        let sql =
+            "SELECT start_ns, rank, loader, phase, hits, substitutions, misses, prefetched, late, pool_bytes,
+            source_bytes, kept_bytes, capacity_bytes, evictions, kept_samples FROM cache_period
+            WHERE start_ns >= ? AND start_ns < ? ORDER BY start_ns, rank, loader, phase";
+        self.all(sql, &[start_ns, before_ns].map(|ns| Value::Integer(signed(ns))), read_period)
     }
 }
 

@@ -1,5 +1,6 @@
 //! How causes, figures and foreign names look: the same in terminal, text and page.
 
+pub mod cache;
 mod clean;
 mod meaning;
 pub mod palette;

@@ -9,10 +9,11 @@ pub use turns::{Became, Turn, turns, turns_in_words};
 use crate::units;
 use stallscope_model::{AuditEvent, Estimate, Knob, Rates};
 
-/// A value of a knob as short as it can be said: "16", "1.2 GB", "30 s"; `unit` is [`Knob::unit`].
+/// A value of a knob as short as it can be said: "16", "1.2 GiB", "30 s"; `unit` is [`Knob::unit`]. Bytes are a budget
+/// of memory, as people set it.
 pub fn amount(value: u64, unit: &str) -> String {
     match unit {
-        "bytes" => units::bytes(value),
+        "bytes" => units::memory(value),
         "ns" => units::duration(value),
         _ => units::count(value),
     }
@@ -145,7 +146,7 @@ mod tests {
         assert_eq!(rate_with_interval(&estimate(118.2, 3.04, 1200.0)), "118 (3.0 to 1,200)");
         assert_eq!(rate_with_interval(&estimate(118.2, 118.2, 118.2)), "118");
         assert_eq!(amount_in_full(16, "batches"), "16 batches");
-        assert_eq!([amount(1_500_000_000, "bytes"), amount(2_000_000_000, "ns")], ["1.5 GB", "2.0 s"]);
+        assert_eq!([amount(1_500_000_000, "bytes"), amount(2_000_000_000, "ns")], ["1.4 GiB", "2.0 s"]);
     }
 
     #[test]

@@ -30,6 +30,29 @@ pub fn bytes(bytes: u64) -> String {
         .unwrap_or_else(|| format!("{bytes} B"))
 }
 
+/// A size of memory, as people set it: "2.0 GiB", "512 MiB"; powers of two.
+pub fn memory(bytes: u64) -> String {
+    let (unit, name) = binary(bytes);
+    match unit {
+        1 => format!("{bytes} B"),
+        _ => format!("{} {name}", short(bytes as f64 / unit as f64)),
+    }
+}
+
+/// "1.9 of 2.0 GiB": both in the unit that suits the whole.
+pub fn memory_of(part: u64, whole: u64) -> String {
+    let (unit, name) = binary(whole.max(part));
+    match unit {
+        1 => format!("{part} of {whole} B"),
+        _ => format!("{} of {} {name}", short(part as f64 / unit as f64), short(whole as f64 / unit as f64)),
+    }
+}
+
+fn binary(bytes: u64) -> (u64, &'static str) {
+    let units = [(1u64 << 50, "PiB"), (1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    units.into_iter().find(|(unit, _)| bytes >= *unit).unwrap_or((1, "B"))
+}
+
 /// "1,204", "12.3 M".
 pub fn count(count: u64) -> String {
     if count < 10_000_000 {
@@ -128,6 +151,11 @@ mod tests {
             [bytes(0), bytes(999), bytes(15_000), bytes(1_234_567_890)],
             ["0 B", "999 B", "15 kB", "1.2 GB"]
         );
+        assert_eq!(
+            [memory(0), memory(1023), memory(3 << 20), memory(u64::MAX)],
+            ["0 B", "1023 B", "3.0 MiB", "16384 PiB"]
+        );
+        assert_eq!([memory_of(0, 0), memory_of(1 << 29, 2 << 30)], ["0 of 0 B", "0.5 of 2.0 GiB"]);
         assert_eq!(
             [count(0), count(1204), count(9_999_999), count(12_345_678)],
             ["0", "1,204", "9,999,999", "12 M"]

@@ -1,7 +1,7 @@
 //! What areas are filled with: the colour of a cause, and a pattern for those who cannot tell colours apart.
 
 use stallscope_look::palette;
-use stallscope_model::{Cause, Doing, Phase};
+use stallscope_model::{CacheUses, Cause, Doing, Phase};
 use std::fmt::Write;
 
 /// What an area stands for.
@@ -11,6 +11,56 @@ pub(super) enum Fill {
     Doing(Doing),
     /// In a grey of the style sheet's.
     Phase(Phase),
+    Found(Found),
+}
+
+/// What a draw was found as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Reused,
+    Prefetched,
+    Substituted,
+    Missed,
+}
+
+impl Found {
+    pub(super) const ALL: [Found; 4] = [Found::Reused, Found::Prefetched, Found::Substituted, Found::Missed];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Found::Reused => "reused",
+            Found::Prefetched => "fetched ahead",
+            Found::Substituted => "substituted",
+            Found::Missed => "missed",
+        }
+    }
+
+    /// Of the pattern, in an address.
+    const fn id(self) -> &'static str {
+        match self {
+            Found::Prefetched => "prefetched",
+            other => other.name(),
+        }
+    }
+
+    pub(super) fn of(self, uses: &CacheUses) -> u64 {
+        match self {
+            Found::Reused => uses.reuses(),
+            Found::Prefetched => uses.prefetched,
+            Found::Substituted => uses.substitutions,
+            Found::Missed => uses.misses,
+        }
+    }
+
+    /// Whose colour it has.
+    const fn like(self) -> Cause {
+        match self {
+            Found::Reused => Cause::Compute,
+            Found::Prefetched => Cause::Transfer,
+            Found::Substituted => Cause::Peer,
+            Found::Missed => Cause::Fetch,
+        }
+    }
 }
 
 impl Fill {
@@ -19,6 +69,7 @@ impl Fill {
             Fill::Cause(cause) => cause.name(),
             Fill::Doing(doing) => doing.name(),
             Fill::Phase(phase) => phase.name(),
+            Fill::Found(found) => found.name(),
         }
     }
 
@@ -26,6 +77,7 @@ impl Fill {
     pub(super) fn attribute(self) -> String {
         match self {
             Fill::Phase(phase) => format!("class=\"phase-{}\"", phase as usize),
+            Fill::Found(found) => format!("fill=\"url(#fill-{})\"", found.id()),
             _ => format!("fill=\"url(#fill-{})\"", self.name()),
         }
     }
@@ -78,7 +130,8 @@ pub(super) fn patterns() -> String {
         Doing::Network => (doing.name(), waited_for(doing), "M0 2H4M4 6H8"),
         _ => (doing.name(), waited_for(doing), strokes(waited_for(doing))),
     });
-    for (name, cause, strokes) in causes.into_iter().chain(doings) {
+    let founds = Found::ALL.map(|found| (found.id(), found.like(), strokes(found.like())));
+    for (name, cause, strokes) in causes.into_iter().chain(doings).chain(founds) {
         let (red, green, blue) = palette::rgb(cause);
         let _ = write!(
             text,

@@ -34,6 +34,8 @@ pub(super) struct Document<'a> {
     rates: Rows<'a>,
     advice: Rows<'a>,
     audit: Rows<'a>,
+    cache: Rows<'a>,
+    cache_periods: Rows<'a>,
     checkpoints: Rows<'a>,
     step_walls: Vec<Walls>,
     slow_steps: Vec<Step<'a>>,
@@ -142,6 +144,8 @@ impl<'a> Document<'a> {
             rates: rows(tables::RATES),
             advice: rows(tables::ADVICE),
             audit: rows(tables::AUDIT),
+            cache: rows(tables::CACHE),
+            cache_periods: rows(tables::CACHE_PERIODS),
             checkpoints: rows(tables::CHECKPOINTS),
             step_walls: run
                 .step_walls

@@ -5,7 +5,7 @@ use super::line;
 use crate::text::{cost, delivered, stalls, training};
 use crate::{Run, units};
 use stallscope_look::tuning;
-use stallscope_model::{Estimate, EvidenceState, Phase, RunSummary, WorkerLoad};
+use stallscope_model::{CacheSummary, CacheUses, Estimate, EvidenceState, Phase, RunSummary, WorkerLoad};
 
 pub(super) fn write(run: &Run, page: &mut String) {
     let summary = &run.summary;
@@ -13,6 +13,7 @@ pub(super) fn write(run: &Run, page: &mut String) {
     phases(summary, page);
     workers(summary, page);
     checkpoints(summary, page);
+    caches(summary, page);
     files(summary, page);
     knobs(summary, page);
     audit(run, page);
@@ -131,6 +132,48 @@ fn checkpoints(summary: &RunSummary, page: &mut String) {
         })
         .collect();
     folded(page, "Checkpoints", &["rank", "number", "size", "blocked", "in the background"], &rows);
+}
+
+fn caches(summary: &RunSummary, page: &mut String) {
+    let row = |cache: &CacheSummary, whose: &str, uses: &CacheUses| {
+        vec![
+            cache.rank.to_string(),
+            cache.loader.to_string(),
+            whose.to_owned(),
+            units::count(uses.draws()),
+            uses.hit_share().map(units::percent_exact).unwrap_or_default(),
+            units::count(uses.reuses()),
+            units::count(uses.prefetched),
+            units::count(uses.late),
+            units::count(uses.substitutions),
+            units::count(uses.misses),
+            units::bytes(uses.source_bytes),
+        ]
+    };
+    let rows: Vec<Vec<String>> = summary
+        .caches
+        .iter()
+        .flat_map(|cache| {
+            [("training", &cache.training), ("evaluation", &cache.other)]
+                .into_iter()
+                .filter(|(_, uses)| uses.draws() > 0)
+                .map(|(whose, uses)| row(cache, whose, uses))
+        })
+        .collect();
+    let columns = [
+        "rank",
+        "loader",
+        "for",
+        "drawn",
+        "hits",
+        "reused",
+        "fetched ahead",
+        "late",
+        "substituted",
+        "missed",
+        "read",
+    ];
+    folded(page, "Cache", &columns, &rows);
 }
 
 fn files(summary: &RunSummary, page: &mut String) {

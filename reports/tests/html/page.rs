@@ -83,6 +83,18 @@ fn figures_are_those_of_the_json_report() {
 }
 
 #[test]
+fn caches_are_drawn_over_time_and_told_by_loader() {
+    let page = page(&recorded(2).run);
+    let section = between(&page, "<section id=\"cache\"", "</section>")[0];
+    assert!(section.contains("39% hits (8% prefetched)") && section.contains("5.0 of 6.0 MiB"), "{section}");
+    for fill in ["reused", "prefetched", "substituted", "missed"] {
+        assert!(section.contains(&format!("fill=\"url(#fill-{fill})\"")), "{fill} is not drawn");
+        assert!(page.contains(&format!("<pattern id=\"fill-{fill}\"")), "{fill} has no pattern");
+    }
+    assert_eq!(section.matches("<th scope=\"row\"").count(), 3, "two ranks in training, one in evaluation");
+}
+
+#[test]
 fn names_are_shown_and_do_nothing() {
     let mut recorded = recorded(2);
     let plain = page(&recorded.run);
@@ -103,7 +115,7 @@ fn names_are_shown_and_do_nothing() {
 fn what_is_missing_is_said() {
     let page = page(&Run::of_summary(RunSummary::default()));
     let sections = between(&page, "<section id=\"", "</section>");
-    assert_eq!(sections.len(), 12);
+    assert_eq!(sections.len(), 13);
     for section in sections {
         let id = section.split('"').next().unwrap();
         let says = ["class=\"remark\"", "class=\"facts\""].iter().any(|class| section.contains(class));
@@ -224,6 +236,13 @@ fn any_period([start_ns, worker, wall_ns, fetch_ns, cpu_ns, idle_ns]: [u64; 6]) 
     WorkerPeriod { start_ns, rank: 0, loader: 0, worker: worker as u32, load }
 }
 
+fn any_cache([start_ns, hits, substitutions, misses, prefetched, bytes]: [u64; 6]) -> CachePeriod {
+    let uses =
+        CacheUses { hits, substitutions, misses, prefetched, source_bytes: bytes, ..CacheUses::default() };
+    let state = CacheState { kept_bytes: bytes, capacity_bytes: hits, ..CacheState::default() };
+    CachePeriod { start_ns, rank: 0, loader: 0, phase: Phase::Training, uses, state: Some(state) }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
@@ -235,6 +254,7 @@ proptest! {
         walls in prop::collection::vec((number(), number(), number()), 0..6),
         workers in prop::collection::vec([(); 6].map(|()| number()), 0..8),
         causes in [(); 10].map(|()| number()),
+        mut caches in prop::collection::vec([(); 6].map(|()| number()).prop_map(any_cache), 0..6),
         numbers in [(); 12].map(|()| number()),
     ) {
         let mut summary = support::straggler(3);
@@ -252,7 +272,10 @@ proptest! {
         summary.files = vec![FileWait { wait_ns: fetch, waits, ..FileWait::default() }];
         summary.mounts = vec![MountWait { wait_ns: fetch, waits, ..MountWait::default() }];
         summary.losses = vec![Loss { reason: "lane full".into(), count }];
+        caches.sort_by_key(|period| period.start_ns);
+        summary.caches = CacheSummary::of_periods(&caches);
         let mut run = Run::of_summary(summary);
+        run.caches = caches;
         (run.rollups, run.details, run.checkpoints) = (rollups, details, checkpoints);
         run.workers = workers.into_iter().map(any_period).collect();
         let bucket = |(low_ns, high_ns, steps)| StepWalls { rank: 0, low_ns, high_ns, steps };

@@ -28,6 +28,30 @@ pub(crate) fn recorded(ranks: u32) -> Recorded {
         Probe { name: "sys_enter".into(), on: false, reason: "nobody asked for it (--syscalls)".into() },
     ];
     summary.overhead = Overhead { records: 48_211, ..sample.overhead };
+    run.caches = (0..6)
+        .flat_map(|nth| {
+            let uses = CacheUses {
+                hits: 50 * nth,
+                substitutions: nth,
+                misses: 320 - 50 * nth,
+                prefetched: 10 * nth,
+                ..CacheUses::default()
+            };
+            let state =
+                CacheState { kept_bytes: nth << 20, capacity_bytes: 6 << 20, ..CacheState::default() };
+            let start_ns = run.rollups[0].start_ns + nth * WorkerPeriod::LENGTH_NS;
+            (0..ranks).map(move |rank| CachePeriod {
+                start_ns,
+                rank,
+                loader: 0,
+                phase: Phase::Training,
+                uses,
+                state: Some(state),
+            })
+        })
+        .collect();
+    summary.caches = CacheSummary::of_periods(&run.caches);
+    summary.caches[0].other.misses = 7;
     if let Some(slow) = summary.ranks.get_mut(1) {
         let phase = &mut slow.phases[0];
         phase.wall_ns += phase.causes[Cause::Fetch];

@@ -192,6 +192,30 @@ pub(crate) fn tuned() -> RunSummary {
     summary
 }
 
+/// The same with a cache in training, and one in evaluation.
+pub(crate) fn cached() -> RunSummary {
+    let training = CacheUses {
+        hits: 21_961,
+        substitutions: 385,
+        misses: 16_182,
+        prefetched: 4_623,
+        late: 310,
+        pool_bytes: 2_400_000_000,
+        source_bytes: 1_780_000_000,
+    };
+    let other = CacheUses { misses: 3_840, source_bytes: 422_000_000, ..CacheUses::default() };
+    let state =
+        CacheState { kept_bytes: 2_040_000_000, capacity_bytes: 2 << 30, evictions: 0, kept_samples: 18_500 };
+    let cache = |loader| CacheSummary { loader, ..CacheSummary::default() };
+    RunSummary {
+        caches: vec![
+            CacheSummary { training, state: Some(state), ..cache(0) },
+            CacheSummary { other, ..cache(1) },
+        ],
+        ..fetch_bound()
+    }
+}
+
 pub(crate) fn compute_bound() -> RunSummary {
     let training = phase(
         Phase::Training,

@@ -170,6 +170,7 @@ impl Synthetic {
                 .collect(),
             advice: if self.ranks.contains(&0) { madeup::tuning::advice() } else { Vec::new() },
             tune: Some(TuneMode::Act),
+            caches: CacheSummary::of_periods(&self.cache_periods()),
             mounts: vec![
                 MountWait { mount: "/data".into(), fs_type: "nfs4".into(), wait_ns: 9 * S, waits: 120 },
                 MountWait { mount: "/".into(), fs_type: "ext4".into(), wait_ns: S, waits: 9 },
@@ -252,12 +253,52 @@ impl Synthetic {
         })
     }
 
+    /// A first epoch that fills the cache, and a second one; on each host all ranks keep the same.
+    pub(crate) fn cache_periods(&self) -> Vec<CachePeriod> {
+        let first_ns = self.begun_ns - self.begun_ns % WorkerPeriod::LENGTH_NS;
+        let mut periods = Vec::new();
+        for (nth, hits) in [(0, 0), (1, 400)] {
+            for rank in &self.ranks {
+                let uses = CacheUses {
+                    hits,
+                    substitutions: hits / 20,
+                    misses: 640 - hits,
+                    prefetched: hits / 8,
+                    late: hits / 40,
+                    pool_bytes: 1000 * hits,
+                    source_bytes: 1000 * (640 - hits),
+                };
+                let state = CacheState {
+                    kept_bytes: 300_000 * (nth + 1),
+                    capacity_bytes: 1 << 20,
+                    evictions: 3 * nth,
+                    kept_samples: 300 * (nth + 1),
+                };
+                let start_ns = first_ns + nth * WorkerPeriod::LENGTH_NS;
+                let of_rank = CachePeriod {
+                    start_ns,
+                    rank: *rank,
+                    loader: 0,
+                    phase: Phase::Training,
+                    uses,
+                    state: Some(state),
+                };
+                let uses = CacheUses { misses: 32, ..CacheUses::default() };
+                let evaluation =
+                    CachePeriod { loader: 1, phase: Phase::Evaluation, uses, state: None, ..of_rank };
+                periods.extend([of_rank, evaluation]);
+            }
+        }
+        periods
+    }
+
     /// Two checkpoints, worker periods of the first minute and the details of a few steps.
     fn events(&self, recorder: &mut Recorder) {
         let steps = self.all_steps();
         for event in self.audit() {
             recorder.audit(event);
         }
+        self.cache_periods().into_iter().for_each(|period| recorder.cache_period(period));
         for rank in &self.ranks {
             for at_ns in [self.begun_ns + 5 * S, self.begun_ns + 9 * S] {
                 recorder.checkpoint(CheckpointEvent {

@@ -2,7 +2,7 @@
 
 use crate::series::{Series, Sum};
 use crate::snapshot::{JobState, RunView, Wanted};
-use stallscope_model::{AuditEvent, CheckpointEvent, RunSummary, StepDetail, WorkerPeriod};
+use stallscope_model::{AuditEvent, CachePeriod, CheckpointEvent, RunSummary, StepDetail, WorkerPeriod};
 use stallscope_store::{ClockAnchor, Error, Recording, RollupPeriod, State};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ const BY_STEPS_NS: u64 = 120 * SECOND_NS;
 const STEPS: i64 = 10_000;
 /// Spans up to this are shown from roll-ups of ten seconds, longer ones from minutes.
 const BY_TENS_NS: u64 = 40 * 60 * SECOND_NS;
-/// Spans up to this show what each worker did.
+/// Spans up to this show what each worker did, and what caches gave over time.
 const WORKERS_NS: u64 = 30 * 60 * SECOND_NS;
 /// How often steps in full are read again while the recording grows.
 const DETAILS_EVERY: Duration = Duration::from_secs(2);
@@ -44,6 +44,8 @@ pub(crate) struct Followed {
     seconds: Option<(u64, i64, Series)>,
     /// Periods of workers from this moment on, while the recording grows.
     workers: Option<(u64, Vec<WorkerPeriod>)>,
+    /// Periods of caches, likewise.
+    caches: Option<(u64, Vec<CachePeriod>)>,
     checkpoints: Arc<Vec<CheckpointEvent>>,
     audit: Arc<Vec<AuditEvent>>,
     details: Option<Arc<Vec<StepDetail>>>,
@@ -75,6 +77,7 @@ impl Followed {
             tens: None,
             seconds: None,
             workers: None,
+            caches: None,
             checkpoints: Arc::default(),
             audit: Arc::default(),
             details: None,
@@ -176,6 +179,10 @@ impl Followed {
             true => self.load_workers(from_ns, to_ns, wanted.rank)?,
             false => Vec::new(),
         };
+        let caches = match span_ns <= WORKERS_NS && !self.summary.caches.is_empty() {
+            true => self.load_caches(from_ns, to_ns)?,
+            false => Vec::new(),
+        };
         if wanted.steps {
             self.load_details()?;
         }
@@ -193,6 +200,7 @@ impl Followed {
             end_ns: edge_ns,
             window: window.unwrap_or_default(),
             workers,
+            caches,
             checkpoints: self.checkpoints.clone(),
             audit: self.audit.clone(),
             steps: self.details.clone(),
@@ -251,6 +259,27 @@ impl Followed {
         let shown = |start_ns: u64| start_ns >= from_ns && start_ns < to_ns;
         periods.retain(|period| Some(period.rank) == rank && shown(period.start_ns));
         Ok(periods)
+    }
+
+    /// What caches gave; of a growing recording only what is new is read.
+    fn load_caches(&mut self, from_ns: u64, to_ns: u64) -> Result<Vec<CachePeriod>, Error> {
+        let from_ns = from_ns - from_ns % WorkerPeriod::LENGTH_NS;
+        if self.state != State::Running {
+            return self.recording.cache_periods_between(from_ns, to_ns);
+        }
+        let (loaded_ns, mut known) = match self.caches.take() {
+            Some((loaded_ns, known)) if loaded_ns <= from_ns => (loaded_ns, known),
+            _ => (from_ns, Vec::new()),
+        };
+        // A batch is told of up to ten seconds late.
+        let newest_ns = known.last().map_or(loaded_ns, |period: &CachePeriod| period.start_ns);
+        let again_ns = newest_ns.saturating_sub(2 * WorkerPeriod::LENGTH_NS).max(loaded_ns);
+        known.truncate(known.partition_point(|period| period.start_ns < again_ns));
+        known.extend(self.recording.cache_periods_from(again_ns)?);
+        let shown = |period: &&CachePeriod| period.start_ns >= from_ns && period.start_ns < to_ns;
+        let caches = known.iter().filter(shown).copied().collect();
+        self.caches = Some((loaded_ns, known));
+        Ok(caches)
     }
 
     /// Reads the steps of this time; false when there are too many.

@@ -1,7 +1,7 @@
 //! One job: its time by cause, its ranks, its workers, what they wait for.
 
 use super::bars::{area, by_share, legend};
-use super::{Page, chrome, clock, parts};
+use super::{Page, cache, chrome, clock, parts};
 use crate::app::{App, Part};
 use crate::rows;
 use crate::series::Sum;
@@ -15,6 +15,8 @@ use stallscope_model::TuneMode;
 
 /// Columns from which ranks, workers and files stand beside the ledger.
 const WIDE: usize = 120;
+/// Lines of the ledger from which the hits of a cache have one.
+const WITH_HITS: usize = 8;
 /// Columns that the scale of the ledger takes.
 pub(super) const SCALE: usize = 5;
 
@@ -35,6 +37,7 @@ pub(super) fn page(app: &App, run: &RunView, theme: &Theme, width: usize, height
     let mut page = Page::default();
     page.append(verdict(run, theme, width, if height > 24 { 2 } else { 1 }));
     page.lines.extend(tuning(app, run, theme, width));
+    page.lines.extend(cache::line(run, theme, width));
     let rest = height.saturating_sub(page.lines.len());
     if width >= WIDE {
         let beside = (width * 2 / 5).clamp(50, 90);
@@ -89,7 +92,8 @@ fn ledger(run: &RunView, theme: &Theme, width: usize, height: usize) -> Page {
     let table = height >= 30;
     // Its causes one by one, and what to do about them.
     let below = if table { by_share(&total.causes).len() + 7 } else { 1 };
-    let tall = height.saturating_sub(3 + below).clamp(2, 36);
+    let hits = cache::hits(run, theme, width).filter(|_| height >= WITH_HITS);
+    let tall = height.saturating_sub(3 + below + usize::from(hits.is_some())).clamp(2, 36);
     if total.causes.total_ns() == 0 {
         let why = match run.summary.phases.is_empty() {
             true => "no step was seen so far: the ledger begins with the first batch",
@@ -112,6 +116,7 @@ fn ledger(run: &RunView, theme: &Theme, width: usize, height: usize) -> Page {
     }
     page.push(axis(run, theme, width));
     page.push(parts::checkpoints(run, theme, width));
+    page.lines.extend(hits);
     if !table {
         page.lines.extend(legend(&total.causes, width, 1, theme));
         return page.cut(height);

@@ -131,17 +131,17 @@ fn columns(several: bool, width: usize) -> Vec<Column> {
     // With the place of each in the order in which they are given up, the last one first.
     let mut all = vec![
         (0, column("KNOB", 12, 20, false, |knob| knob.name.clone())),
-        (1, column("NOW", 7, 10, true, |knob| tuning::amount(knob.value, &knob.unit))),
+        (1, column("NOW", 8, 10, true, |knob| tuning::amount(knob.value, &knob.unit))),
         (5, column("SCRIPT", 8, 10, true, |knob| tuning::amount(knob.initial, &knob.unit))),
         (
             6,
-            column("BOUNDS", 10, 18, true, |knob| {
+            column("BOUNDS", 14, 18, true, |knob| {
                 format!("{}-{}", tuning::amount(knob.min, &knob.unit), tuning::amount(knob.max, &knob.unit))
             }),
         ),
         (
             3,
-            column("ASKED", 7, 10, true, |knob| {
+            column("ASKED", 8, 10, true, |knob| {
                 knob.requested.map_or_else(|| "-".to_owned(), |asked| tuning::amount(asked, &knob.unit))
             }),
         ),

@@ -2,6 +2,7 @@
 
 mod audit;
 mod bars;
+mod cache;
 mod chrome;
 mod diagnoses;
 mod health;

@@ -175,6 +175,68 @@ fn detail(rank: u32, index: u64, start_ns: u64, took_ns: u64) -> StepDetail {
 
 /// Three minutes of four ranks, rank 2 slow.
 pub(super) fn four_ranks(dir: &Path) -> PathBuf {
+    of_four_ranks(dir, |_, _| {})
+}
+
+/// The same with a cache that fills in the first epoch; rank 0 evaluates with another one.
+pub(super) fn cached(dir: &Path) -> PathBuf {
+    of_four_ranks(dir, |summary, recorder| {
+        let mut periods = Vec::new();
+        for nth in 0..18 {
+            let state = CacheState {
+                kept_bytes: (nth.min(9) * 200) << 20,
+                capacity_bytes: 2 << 30,
+                evictions: 0,
+                kept_samples: nth.min(9) * 1000,
+            };
+            for rank in 0..4 {
+                let hits = nth.saturating_sub(4).min(9) * 40;
+                let uses = CacheUses {
+                    hits,
+                    substitutions: 10,
+                    misses: 600 - hits,
+                    prefetched: hits / 5,
+                    late: hits / 40,
+                    pool_bytes: hits * 110_000,
+                    source_bytes: (600 - hits) * 110_000,
+                };
+                let start_ns = BEGIN_NS + nth * WorkerPeriod::LENGTH_NS;
+                let phase = Phase::Training;
+                periods.push(CachePeriod { start_ns, rank, loader: 0, phase, uses, state: Some(state) });
+            }
+            let uses = CacheUses { hits: 50, ..CacheUses::default() };
+            let start_ns = BEGIN_NS + nth * WorkerPeriod::LENGTH_NS;
+            periods.push(CachePeriod {
+                start_ns,
+                rank: 0,
+                loader: 1,
+                phase: Phase::Evaluation,
+                uses,
+                state: None,
+            });
+        }
+        summary.caches = CacheSummary::of_periods(&periods);
+        periods.into_iter().for_each(|period| recorder.cache_period(period));
+        summary.knobs.truncate(2);
+        summary.knobs.insert(
+            0,
+            Knob {
+                loader: Some(0),
+                name: "cache.bytes".into(),
+                unit: "bytes".into(),
+                value: 2 << 30,
+                initial: 1 << 30,
+                min: 16 << 20,
+                max: 62 << 30,
+                requested: Some(2 << 30),
+                set_by: "ada".into(),
+                ..Knob::default()
+            },
+        );
+    })
+}
+
+fn of_four_ranks(dir: &Path, more: impl FnOnce(&mut RunSummary, &mut Recorder)) -> PathBuf {
     let mut summary = summary("resnet");
     madeup::tuning::tell(&mut summary);
     let mut recorder = Recorder::create(&dir.join("resnet.stall"), &summary.job, Options::default());
@@ -220,6 +282,7 @@ pub(super) fn four_ranks(dir: &Path) -> PathBuf {
     for event in madeup::tuning::audit(BEGIN_NS) {
         recorder.audit(event);
     }
+    more(&mut summary, &mut recorder);
     summary.phases = vec![PhaseSummary {
         phase: Phase::Training,
         loader: Some(0),

@@ -78,6 +78,42 @@ fn every_view_of_a_run() {
 }
 
 #[test]
+fn a_cache_is_told_with_its_hits_over_time() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut app = opened(&sample::cached(dir.path()));
+    press(&mut app, "2");
+    for (width, height) in [(80, 24), (80, 40), (200, 60)] {
+        insta::assert_snapshot!(format!("cache-{width}x{height}"), screen(&app, &PLAIN, width, height).0);
+    }
+    let ascii = Theme { colours: Colours::None, unicode: false };
+    let (text, _) = screen(&app, &ascii, 80, 40);
+    assert!(text.is_ascii(), "{text}");
+    insta::assert_snapshot!("cache-ascii", text);
+    let (narrow, _) = screen(&app, &PLAIN, 40, 12);
+    assert!(narrow.contains("cache  30% hits"), "{narrow}");
+    press(&mut app, "4");
+    insta::assert_snapshot!("cache-knobs-80x24", screen(&app, &PLAIN, 80, 24).0);
+}
+
+#[test]
+fn a_cache_shows_what_it_gave_in_the_time_shown() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut app = opened(&sample::cached(dir.path()));
+    press(&mut app, "2");
+    let line = |app: &App| {
+        let (text, _) = screen(app, &PLAIN, 80, 24);
+        text.lines().find(|line| line.starts_with("cache")).expect("a line of the cache").to_owned()
+    };
+    let whole = line(&app);
+    press(&mut app, "+++");
+    let newest = line(&app);
+    assert!(whole.contains("30% hits") && newest.contains("59% hits"), "{whole}\n{newest}");
+    press(&mut app, "0");
+    let (text, _) = screen(&app, &PLAIN, 80, 24);
+    assert!(text.contains("cache  0% hits"), "nothing was there in the first epoch: {text}");
+}
+
+#[test]
 fn every_view_of_a_run_without_steps() {
     let dir = tempfile::tempdir().expect("a folder");
     let mut app = opened(&sample::no_steps(dir.path()));

@@ -1,0 +1,40 @@
+//! What the caches of loaders gave.
+
+use super::Page;
+use crate::style::{Line, left, right};
+use crate::units;
+use stallscope_look::cache;
+use stallscope_model::{CacheUses, RunSummary};
+
+pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
+    let Some(job) = summary.cache() else { return };
+    page.heading("Cache", &cache::facts(&job).join(page.style.dot()));
+    let rows: Vec<(&str, &CacheUses)> = [("training", &job.training), ("evaluation", &job.other)]
+        .into_iter()
+        .filter(|(_, uses)| uses.draws() > 0)
+        .collect();
+    if rows.is_empty() {
+        return;
+    }
+    let wide = page.style.columns() >= 76;
+    let heading = match wide {
+        true => "     drawn    reused  fetched ahead  substituted    missed    read",
+        false => "     drawn    reused    missed    read",
+    };
+    page.line(Line::default().dim(format!("  {}{heading}", left("", 10))));
+    for (name, uses) in rows {
+        let count = |count: u64, columns: usize| right(&units::count(count), columns);
+        let middle = match wide {
+            true => format!("{}{}", count(uses.prefetched, 15), count(uses.substitutions, 13)),
+            false => String::new(),
+        };
+        page.line(Line::new(format!(
+            "  {}{}{}{middle}{}{}",
+            left(name, 10),
+            count(uses.draws(), 10),
+            count(uses.reuses(), 10),
+            count(uses.misses, 10),
+            right(&units::bytes(uses.source_bytes), 8)
+        )));
+    }
+}
