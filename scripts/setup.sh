@@ -104,18 +104,18 @@ toolchain() {
 case $purpose in
 demo)
     toolchain
-    optional e2fsprogs mount
+    optional e2fsprogs mount fuse3
     environment
     ;;
 test)
     toolchain
-    optional e2fsprogs mount strace python3-torch python3-venv fuse3 clang-19 llvm-19 libbpf-dev groff-base zsh fish chromium
+    optional e2fsprogs mount fuse3 strace python3-torch python3-venv clang-19 llvm-19 libbpf-dev groff-base zsh fish chromium
     prometheus
     environment
     ;;
 bench)
     toolchain
-    optional e2fsprogs mount strace bpftrace htop fio
+    optional e2fsprogs mount fuse3 strace bpftrace htop fio
     environment
     # bpftrace looks for its tracepoints there.
     [ "$(id -u)" != 0 ] || [ -e /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing ||
