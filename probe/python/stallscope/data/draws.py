@@ -28,7 +28,10 @@ class Repeats:
         self.more = {}
 
     def key(self, key, index):
-        """The epoch's key for this use of `index`: for its first use as it is."""
+        """The epoch's key for this use of `index`: for its first use as it is, where no place says which use it is."""
+        at = getattr(index, "at", None)
+        if at is not None:
+            return (key + at * _APART) & _MASK
         first = 0
         try:
             number = operator.index(index)

@@ -1,10 +1,17 @@
 """torch's DataLoader, resumable in the midst of an epoch, with a cache where one is asked for."""
 
+import warnings
+from functools import partial
+
 import torch.utils.data
 
-from . import budget
+from . import budget, sampling_window
+from .cut import base_index
 from .keyed import keyed, start_of_worker
 from .position import Positioned
+from .sampling import POLICIES, WEIGHTED, arranged
+from .sampling_weighted import Told, Weighted
+from .scores import Scores
 from .store import Store, start_method_of, warn_plain
 
 
@@ -30,22 +37,55 @@ class DataLoader(Positioned):
 
     _budget_bytes = None
     _store = None
-    _told = False
+    _told = _told_weights = False
 
-    def __init__(self, *args, cache=None, sampling="plain", **kwargs):
-        if sampling != "plain":
-            raise ValueError(f'sampling={sampling!r}: there is "plain", the draws of torch')
+    def __init__(self, *args, cache=None, sampling="plain", sampling_options=None, **kwargs):
         budget_bytes = None if cache is None else budget.parse(cache)
+        order, args, kwargs = arranged(sampling, sampling_options, cache is not None, args, kwargs)
         super().__init__(*args, **kwargs)
         # By their own names, under which frameworks that make a loader anew look for its arguments.
         self.cache = cache
         self.sampling = sampling
+        self.sampling_options = sampling_options
         self._budget_bytes = budget_bytes
+        self._order = order
 
     def cache_figures(self):
         """What came of the uses of samples so far, and what the pool has of the data set: counts and bytes by name. Empty
         without a cache."""
         return self._store.figures() if self._store is not None else {}
+
+    def weighted(self):
+        """Iterates (batch, ids, weights): an int64 tensor of the samples' indices in the data set and a float32 tensor of
+        what each sample's loss is to be multiplied with, both in the order of the batch and on the CPU."""
+        if not self._keys_samples():
+            raise ValueError("weighted() needs a data set whose samples have an index")
+        if not getattr(self, "in_order", True):
+            raise ValueError("weighted() needs batches in order: leave out in_order=False")
+        return Weighted(self)
+
+    def update(self, ids, losses):
+        """Tells the loss, or the gradient's norm, of each of the samples `ids`: tensors of one number a sample, on any
+        device. What is negative or no number counts as 0. Samplings that do not learn take no notice of it."""
+        order = self._order
+        scores = order.scores if order is not None else Scores(len(self.dataset))
+        scores.add(ids, losses)
+        if order is not None and not order.learns:
+            scores.take()
+
+    def __iter__(self):
+        if self.sampling in WEIGHTED and not self._told_weights:
+            self._told_weights = True
+            warnings.warn(
+                f"stallscope: sampling={self.sampling!r} draws some samples more often than others: iterate "
+                "loader.weighted() and multiply each sample's loss with its weight, or training is biased",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return self._handing()
+
+    def _handing(self):
+        return super().__iter__()
 
     def _get_iterator(self):
         if not self._keys_samples():
@@ -54,6 +94,9 @@ class DataLoader(Positioned):
                 warn_plain(self.dataset, "its samples have no index")
             return super()._get_iterator()
         store = self._stored()
+        if self._order is not None:
+            space = store and store.space
+            self._order.pool = space and Told(space, partial(base_index, self.dataset))
         # The iterator takes these from here, once; the loader's own attributes stay the user's.
         own = {name: self.__dict__[name] for name in ("dataset", "worker_init_fn", "collate_fn")}
         self.__dict__.update(
@@ -71,8 +114,14 @@ class DataLoader(Positioned):
         if self._budget_bytes is None:
             return None
         if self._store is None or not self._store.is_of(self.dataset):
-            self._store = Store(self.dataset, start_method_of(self), self._budget_bytes, "minio")
+            self._store = Store(self.dataset, start_method_of(self), self._budget_bytes, POLICIES[self.sampling])
         return self._store
+
+    def _share_of_cache(self):
+        store = self._stored()
+        if store is None or store.space is None:
+            return None
+        return sampling_window.share_of(self.dataset, start_method_of(self), self._budget_bytes)
 
     def _after_batch(self):
         if self._store is None or self._store.space is None:

@@ -18,6 +18,7 @@ import torch.utils.data
 
 from stallscope import _random
 
+from . import sampling_order
 from .draws import Repeats
 from .keyed import epoch_key
 
@@ -31,13 +32,21 @@ class Positioned(torch.utils.data.DataLoader):
     _pass = None
     _resume = None
     _beginning = None
+    # Where we draw the samples ourselves.
+    _order = None
 
     def __iter__(self):
         resume, self._resume = self._resume, None
         if resume is None:
-            return self._begin(_Pass(self._epochs, self._order_states()))
+            beginning = _Pass(self._epochs, self._order_states())
+            if self._order is not None:
+                beginning.course = self._next_course()
+            return self._begin(beginning)
         now = _random.capture()
         beginning = _Pass(resume["epoch"], resume["states"], resume["batches"], resume["digest"])
+        if self._order is not None:
+            # Knows by itself where it is.
+            beginning.course, beginning.skip, beginning.batches = self._order.begin_again(), 0, resume["batches"]
         self._set_states(beginning.states)
         if resume["workers_kept"]:
             # Making workers draws a seed, which the pass that is taken up did not.
@@ -80,7 +89,19 @@ class Positioned(torch.utils.data.DataLoader):
     def _index_sampler(self):
         sampler = super()._index_sampler
         beginning = self._beginning
+        if beginning is not None and beginning.course is not None:
+            sampler = beginning.course if self._auto_collation else sampling_order.Singly(beginning.course)
         return sampler if beginning is None or self._streams() else _Counted(sampler, beginning, self._auto_collation)
+
+    def _next_course(self):
+        older = self._pass() if self._pass is not None else None
+        if older is not None and not older.ended and older.current.course is not None:
+            older.current.course.keep()
+        return self._order.begin(self._share_of_cache)
+
+    def _share_of_cache(self):
+        """The share of the samples that a cache holds; None without."""
+        return None
 
     def _after_batch(self):
         """What is to be called when a batch was handed over, if anything is; holds no loader."""
@@ -118,6 +139,8 @@ class Positioned(torch.utils.data.DataLoader):
             return {name: value for name, value in self._resume.items() if name != "process"}
         handing = self._pass() if self._pass is not None else None
         state = {"version": _VERSION, "samples": self._samples(), "batch_size": self.batch_size}
+        if self._order is not None:
+            state["sampling"] = self._order.state()
         sampler = self._epoch_sampler()
         if sampler is not None:
             state["sampler_epoch"] = sampler.epoch
@@ -141,6 +164,11 @@ class Positioned(torch.utils.data.DataLoader):
         for name, here in (("samples", self._samples()), ("batch_size", self.batch_size)):
             if state[name] != here:
                 raise ValueError(f"the loader's position is of {state[name]} {name.replace('_', ' ')}, here are {here}")
+        why = sampling_order.mismatch(self._order, state.get("sampling"))
+        if why and state["batches"] is not None:
+            raise ValueError(f"the loader's position within an epoch is {why}")
+        if not why and self._order is not None:
+            self._order.load(state["sampling"])
         sampler = self._epoch_sampler()
         if sampler is not None and "sampler_epoch" in state:
             sampler.set_epoch(state["sampler_epoch"])
@@ -206,11 +234,21 @@ class _Pass:
         self.workers_kept = False
         self.before_order = None
         self.after_batch = None
+        self.course = None
+        # Of the batch that was handed over last, and how many were asked for before its.
+        self.index = None
+        self.number = 0
 
-    def handed_over(self):
-        self.batches += 1
-        if self.sampled:
-            self.digest = self.sampled.popleft()
+    def handed_over(self, number=None):
+        """`number`: of the batch among those that were asked for; None: the last of them. Those between failed."""
+        if not self.sampled:
+            self.batches += 1
+        while self.sampled and (number is None or self.number <= number):
+            self.digest, self.index = self.sampled.popleft()
+            self.number += 1
+            self.batches += 1
+        if self.course is not None:
+            self.course.handed_over(self.batches - 1)
 
     def skipped(self, batches, digest):
         self.batches, self.digest = batches, digest
@@ -261,7 +299,7 @@ class _Indices:
             self.skip()
         index = next(self.indices)
         self._add(index)
-        self.beginning.sampled.append(self.digest)
+        self.beginning.sampled.append((self.digest, index))
         key = self.beginning.key
         if key is None:
             return index
@@ -302,16 +340,25 @@ class _Handing:
 
     def __next__(self):
         began_ns = monotonic_ns()
+        if self.current.course is not None:
+            self.current.course.asked()
         try:
             batch = next(self.inner)
         except StopIteration:
             self.ended = True
             raise
         self.current.waited_ns += monotonic_ns() - began_ns
-        self.current.handed_over()
+        self.current.handed_over(self._number())
         if self.current.after_batch is not None:
             self.current.after_batch()
         return batch
+
+    def _number(self):
+        """Of the batch that came, among those that were asked for; None: it is the last of them."""
+        if not getattr(self.inner, "_in_order", True):
+            return self.current.number
+        received = getattr(self.inner, "_rcvd_idx", None)
+        return None if received is None else received - 1
 
     def __len__(self):
         return len(self.inner)

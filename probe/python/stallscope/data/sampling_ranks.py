@@ -1,0 +1,47 @@
+"""Which part of each global batch is this rank's, and what ranks tell each other."""
+
+import os
+import sys
+
+from stallscope.checkpoint import ranks as groups
+
+
+class Ranks:
+    """Of torch.distributed where it is initialised, of a DistributedSampler, or as the user says."""
+
+    def __init__(self, options, sampler):
+        distributed = sys.modules.get("torch.distributed")
+        joined = distributed is not None and distributed.is_available() and distributed.is_initialized()
+        count, rank = (distributed.get_world_size(), distributed.get_rank()) if joined else (1, 0)
+        said_count = options.get("num_replicas", sampler.num_replicas if sampler else count)
+        said_rank = options.get("rank", sampler.rank if sampler else rank)
+        if not 0 <= said_rank < said_count:
+            raise ValueError(f"sampling_options: there is no rank {said_rank} among {said_count}")
+        # Ranks that are not those of the process group cannot be asked.
+        self.of_others = said_count > 1 and (said_count, said_rank) != (count, rank)
+        self.count, self.rank = said_count, said_rank
+        self._joined = None
+        self.local_rank, self.local_count = _on_this_node(self.count)
+
+    def begin(self):
+        """Collective among ranks that are joined."""
+        if self._joined is None:
+            alone = self.count == 1 or self.of_others
+            self._joined = groups.Alone() if alone else groups.of_this_job()
+
+    def gather(self, value):
+        """`value` of every rank, by rank. Collective."""
+        return self._joined.gather(value)
+
+    def from_first(self, value):
+        """Rank 0's `value`. Collective."""
+        return self._joined.from_first(value)
+
+
+def _on_this_node(count):
+    """Rank and number of ranks on this node; where nobody says, each is on its own."""
+    try:
+        rank, ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    except (KeyError, ValueError):
+        return 0, 1
+    return (rank, ranks) if 0 <= rank < ranks <= count else (0, 1)
