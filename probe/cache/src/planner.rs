@@ -227,7 +227,9 @@ impl Planner {
         state.u64(self.ends.len() as u64);
         self.ends.iter().for_each(|end| state.u64(*end));
         state.u32s(self.coming.iter().map(|coming| coming.draw.id));
-        state.u32s(self.coming.iter().map(|coming| coming.draw.weight.to_bits()));
+        let plain = self.coming.iter().all(|coming| coming.draw.weight == 1.0);
+        let weighted = self.coming.range(..if plain { 0 } else { self.coming.len() });
+        state.u32s(weighted.map(|coming| coming.draw.weight.to_bits()));
         state.into_bytes()
     }
 
@@ -246,7 +248,10 @@ impl Planner {
         for _ in 0..state.u64()? {
             planner.ends.push_back(state.u64()?);
         }
-        let (ids, weights) = (state.ids(samples as usize)?, state.u32s()?);
+        let (ids, mut weights) = (state.ids(samples as usize)?, state.u32s()?);
+        if weights.is_empty() {
+            weights = vec![1.0f32.to_bits(); ids.len()];
+        }
         let in_range = planner.first < u64::MAX / 2 && planner.first_chunk < u64::MAX / 2;
         let sound =
             weights.iter().map(|bits| f32::from_bits(*bits)).all(|weight| weight.is_finite() && weight > 0.0);

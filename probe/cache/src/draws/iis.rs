@@ -3,7 +3,8 @@
 //!
 //! As published, percentiles from the 99th on count as none, so that the hardest hundredth is never drawn; and each epoch
 //! begins without a history, so that the first 1,024 always are. Corrected, neither is so, and what is drawn is weighted
-//! by one over its probability.
+//! by one over its probability, times the share of the samples that is drawn: a batch's weighted mean is that of a plain
+//! shuffle's batch, and an epoch has fewer batches.
 
 use super::state::{Read, Written};
 use super::{Draw, Draws, Selection, World, sane};
@@ -81,10 +82,12 @@ impl Draws for Iis {
             self.sorted.clear();
         }
         let mut drawn = Vec::new();
+        let mut chances = 0.0;
         for id in order {
             let loss = self.losses[id as usize];
             let chance = self.chance(loss);
             self.remember(loss);
+            chances += chance;
             if self.random.unit() < chance {
                 let weight = match self.selection {
                     Selection::AsPublished => 1.0,
@@ -92,6 +95,10 @@ impl Draws for Iis {
                 };
                 drawn.push(Draw { id, weight });
             }
+        }
+        if self.selection == Selection::Corrected {
+            let share = (chances / self.losses.len() as f64) as f32;
+            drawn.iter_mut().for_each(|draw| draw.weight *= share);
         }
         if drawn.is_empty() {
             drawn.push(Draw::plain(self.random.below(self.losses.len()) as u32));

@@ -65,13 +65,11 @@ fn weights_make_draws_unbiased() {
     for kind in [DrawKind::Importance, DrawKind::Iis(Selection::Corrected)] {
         let mut draws = kind.make(200, 3);
         (0..12).for_each(|_| train(draws.as_mut(), |id| (id % 13) as f32));
-        let (mut sum, mut epochs) = (0.0, 0.0);
-        for _ in 0..300 {
-            let drawn = epoch(draws.as_mut());
-            sum += drawn.iter().map(|draw| f64::from(draw.weight) * figure(draw.id)).sum::<f64>() / 200.0;
-            epochs += 1.0;
-        }
-        let mean = sum / epochs;
+        let drawn: Vec<Draw> = (0..300).flat_map(|_| epoch(draws.as_mut())).collect();
+        let mean = drawn.iter().map(|draw| f64::from(draw.weight) * figure(draw.id)).sum::<f64>()
+            / drawn.len() as f64;
+        let weights = drawn.iter().map(|draw| f64::from(draw.weight)).sum::<f64>() / drawn.len() as f64;
+        assert!((weights - 1.0).abs() < 0.02, "{kind:?}: {weights}");
         assert!((mean / truth - 1.0).abs() < 0.02, "{kind:?}: {mean} for {truth}");
     }
 }

@@ -10,6 +10,9 @@ pub(crate) type Who = (u64, u32);
 /// Who claims a sample later than that after the holder did is not kept waiting for it.
 const LEASE_MS: u64 = 60_000;
 
+/// Who comes later does not wait.
+const MOST_WAITING: usize = 4096;
+
 /// Where answers are left.
 pub(crate) type Answers = Vec<(Who, Answer)>;
 
@@ -32,6 +35,9 @@ impl Claims {
     pub(crate) fn claim(&mut self, id: u32, who: Who, now_ms: u64, limit_ms: u32, answers: &mut Answers) {
         let claim = self.by_id.get_mut(&id);
         match claim {
+            Some(claim) if claim.since_ms + LEASE_MS > now_ms && claim.waiting.len() >= MOST_WAITING => {
+                answers.push((who, Answer::No));
+            }
             Some(claim) if claim.since_ms + LEASE_MS > now_ms => {
                 claim.waiting.push_back((who, now_ms + u64::from(limit_ms)));
             }

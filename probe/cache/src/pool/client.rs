@@ -20,8 +20,13 @@ use std::time::{Duration, Instant};
 /// Until the pool's process has started, on a machine that has other things to do.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// A pool that is gone is looked for, and started anew, at most so often.
+/// A pool that is gone is looked for, and started anew, at most so often; one that is there and does not answer ever
+/// more seldom.
 const RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(64);
+
+/// A pool that is looked for while a job waits has so long to answer.
+const BRIEF: Duration = Duration::from_secs(1);
 
 /// How long the pool may be behind in saying that waiting was in vain.
 const LATE: Duration = Duration::from_secs(1);
@@ -74,6 +79,7 @@ impl Link {
 struct State {
     connection: Option<Arc<Connection>>,
     next_look: Option<Instant>,
+    retry: Duration,
     starting: Option<Child>,
 }
 
@@ -122,7 +128,7 @@ impl Client {
         let mut state = lock(&link.state);
         let until = Instant::now() + START_LIMIT;
         loop {
-            match client.connect(link, &mut state) {
+            match client.connect(link, &mut state, PATIENCE) {
                 Ok(_) => break,
                 Err(error) if is_absent(&error) && Instant::now() < until => {
                     let mut starting = launch(&client.settings.start, &client.folder()?)?;
@@ -183,7 +189,7 @@ impl Client {
         self.view.try_read().ok()?.clone()
     }
 
-    fn connect(&self, link: &Link, state: &mut State) -> Result<Arc<Connection>> {
+    fn connect(&self, link: &Link, state: &mut State, limit: Duration) -> Result<Arc<Connection>> {
         // What somebody has changed since holds in a pool that is started anew, too.
         let capacity_bytes = self.view().map_or(self.settings.capacity_bytes, |view| view.capacity_bytes());
         let greeting = Greeting {
@@ -192,7 +198,7 @@ impl Client {
             policy: self.settings.policy,
             key: self.settings.key.clone(),
         };
-        let (connection, view) = Connection::open(&self.folder()?, &greeting)?;
+        let (connection, view) = Connection::open(&self.folder()?, &greeting, limit)?;
         let connection = Arc::new(connection);
         link.remember(Arc::into_raw(connection.clone()).cast_mut());
         state.connection = Some(connection.clone());
@@ -216,16 +222,22 @@ impl Client {
         if state.next_look.is_some_and(|next| now < next) {
             return None;
         }
-        state.next_look = Some(now + RETRY);
+        let retry = state.retry.max(RETRY);
+        state.next_look = Some(now + retry);
         if let Some(starting) = &mut state.starting
             && !matches!(starting.try_wait(), Ok(None))
         {
             state.starting = None;
         }
-        match self.connect(link, &mut state) {
-            Ok(connection) => Some(connection),
+        match self.connect(link, &mut state, BRIEF) {
+            Ok(connection) => {
+                state.retry = RETRY;
+                Some(connection)
+            }
             Err(error) => {
-                if is_absent(&error) && state.starting.is_none() {
+                let absent = is_absent(&error);
+                state.retry = if absent { RETRY } else { (retry * 2).min(LONGEST_RETRY) };
+                if absent && state.starting.is_none() {
                     state.starting =
                         self.folder().and_then(|folder| launch(&self.settings.start, &folder)).ok();
                 }
@@ -257,7 +269,7 @@ impl Client {
                 true
             }
             Waited::Answered(_) | Waited::Dead => false,
-            Waited::InVain => {
+            Waited::Interrupted => {
                 send(&connection, &Request::GiveUp { request, id });
                 false
             }
@@ -282,11 +294,7 @@ impl Client {
         match connection.wait(request, PATIENCE, false) {
             Waited::Answered(Answer::Send) => {}
             Waited::Answered(answer) => return answer == Answer::Yes,
-            Waited::InVain => {
-                send(&connection, &Request::GiveUp { request, id });
-                return false;
-            }
-            Waited::Dead => return false,
+            Waited::Interrupted | Waited::Dead => return false,
         }
         connection.again(request);
         let mut message = Vec::new();
@@ -349,8 +357,8 @@ impl Client {
 
     /// Whether there is a pool that takes fills.
     pub fn is_alive(&self) -> bool {
-        self.view().is_some_and(|view| !view.has_left())
-            && self.connection().is_some_and(|connection| connection.looks_alive())
+        self.connection().is_some_and(|connection| connection.looks_alive())
+            && self.view().is_some_and(|view| !view.has_left())
     }
 
     fn known(&self, id: u64) -> Option<u32> {

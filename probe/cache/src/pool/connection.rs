@@ -47,14 +47,16 @@ struct Inbox {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
     Answered(Answer),
-    InVain,
+    /// A signal came.
+    Interrupted,
+    /// No answer came, or none comes any more.
     Dead,
 }
 
 impl Connection {
     /// Connects and says which space is wanted. An error of kind `NotFound` or `ConnectionRefused` says that there is
     /// no pool.
-    pub(crate) fn open(folder: &Folder, greeting: &Greeting) -> Result<(Connection, View)> {
+    pub(crate) fn open(folder: &Folder, greeting: &Greeting, limit: Duration) -> Result<(Connection, View)> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
             .map_err(system("socket"))?;
@@ -69,13 +71,12 @@ impl Connection {
         if !connection.send(&[&greeting.encode()]) {
             return Err(system("send")(Errno::PIPE));
         }
-        let view = connection.welcomed(folder, greeting)?;
+        let view = connection.welcomed(folder, greeting, Instant::now() + limit)?;
         Ok((connection, view))
     }
 
-    fn welcomed(&self, folder: &Folder, greeting: &Greeting) -> Result<View> {
+    fn welcomed(&self, folder: &Folder, greeting: &Greeting, until: Instant) -> Result<View> {
         let foreign = || Error::NotAPool(folder.path().to_owned());
-        let until = Instant::now() + PATIENCE;
         let mut fds = Vec::new();
         let mut head = [0; FIRST_BYTES];
         self.receive_exactly(&mut head, &mut fds, until)?;
@@ -228,7 +229,10 @@ impl Connection {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                break Waited::InVain;
+                // A pool that is stopped must not make every miss wait.
+                inbox.dead = true;
+                self.arrived.notify_all();
+                break Waited::Dead;
             }
             if inbox.somebody_reads {
                 let waited = self.arrived.wait_timeout(inbox, left);
@@ -244,7 +248,7 @@ impl Connection {
                 Ok(bytes) => inbox.take(&bytes),
                 Err(Errno::INTR) if interruptible => {
                     self.arrived.notify_all();
-                    break Waited::InVain;
+                    break Waited::Interrupted;
                 }
                 Err(Errno::INTR) => {}
                 Err(_) => inbox.dead = true,

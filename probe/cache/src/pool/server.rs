@@ -11,7 +11,7 @@ use super::start::Place;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::process::{PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -19,7 +19,11 @@ use std::time::{Duration, Instant};
 /// Who connects says by then what it wants, and who is refused has read why.
 const MANNERS_MS: u64 = 5000;
 
-const MOST_CLIENTS: usize = 4096;
+const MOST_CLIENTS: u64 = 4096;
+
+/// Descriptors of a client, and those that are no client's.
+const FDS_A_CLIENT: u64 = 2;
+const OTHER_FDS: u64 = 64;
 
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -34,6 +38,7 @@ pub(crate) struct Server {
     empty_since_ms: u64,
     next: u64,
     buffer: Vec<u8>,
+    most_clients: u64,
 }
 
 impl Server {
@@ -49,6 +54,7 @@ impl Server {
             empty_since_ms: 0,
             next: 1,
             buffer: vec![0; 1 << 16],
+            most_clients: most_clients(),
         }
     }
 
@@ -121,6 +127,10 @@ impl Server {
             rustix::net::accept_with(&self.place.listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
         {
             let Ok(credentials) = rustix::net::sockopt::socket_peercred(&socket) else { continue };
+            if self.peers.len() as u64 >= self.most_clients {
+                // Without a place to wait in: it sees the end, and does without.
+                continue;
+            }
             let process = pidfd_open(credentials.pid, PidfdFlags::empty()).ok();
             let number = self.next;
             self.next += 1;
@@ -132,8 +142,6 @@ impl Server {
                     "it belongs to another user; every user has one of their own".into(),
                     until_ms,
                 );
-            } else if self.peers.len() >= MOST_CLIENTS {
-                refuse(&mut peer, format!("it has {MOST_CLIENTS} clients already"), until_ms);
             }
             self.peers.insert(number, peer);
         }
@@ -241,7 +249,8 @@ impl Server {
             let unused = self.spaces.get(&number).is_some_and(|space| space.clients() == 0);
             if unused {
                 self.fits(Some(number), greeting.capacity_bytes)?;
-                self.spaces.entry(number).and_modify(|space| space.resize(greeting.capacity_bytes));
+                let now_ms = self.now_ms();
+                self.spaces.entry(number).and_modify(|space| space.resize(greeting.capacity_bytes, now_ms));
             }
             return Ok(number);
         }
@@ -273,9 +282,9 @@ impl Server {
     }
 
     fn resize(&mut self, peer: &Peer, capacity_bytes: u64) -> bool {
-        let fits = self.fits(peer.space, capacity_bytes).is_ok();
+        let (fits, now_ms) = (self.fits(peer.space, capacity_bytes).is_ok(), self.now_ms());
         if fits && let Some(space) = peer.space.and_then(|number| self.spaces.get_mut(&number)) {
-            space.resize(capacity_bytes);
+            space.resize(capacity_bytes, now_ms);
         }
         fits
     }
@@ -347,6 +356,14 @@ impl Server {
     }
 }
 
+/// As many as there are descriptors for.
+fn most_clients() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    let fds = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    MOST_CLIENTS.min(fds.saturating_sub(OTHER_FDS) / FDS_A_CLIENT)
+}
+
 fn refuse(peer: &mut Peer, why: String, until_ms: u64) {
     peer.say(&Welcome::Refused(why).encode());
     peer.leaving = true;
@@ -391,9 +408,9 @@ fn act(peer: &mut Peer, request: Request, space: &mut Space, now_ms: u64, answer
         }
         Request::GiveUp { request, id } => space.give_up(id, who(request), now_ms, answers),
         Request::Used(uses) => space.used(&uses),
-        Request::Planned(planned) => planned.iter().for_each(|(id, at)| space.policy().planned(*id, *at)),
-        Request::Scored(scored) => scored.iter().for_each(|(id, score)| space.policy().scored(*id, *score)),
-        Request::Epoch => space.policy().epoch(),
+        Request::Planned(planned) => space.planned(&planned),
+        Request::Scored(scored) => space.scored(&scored),
+        Request::Epoch => space.epoch(),
         // Needs the other spaces, too.
         Request::Resize { .. } => {}
     }

