@@ -228,3 +228,26 @@ proptest! {
         }
     }
 }
+
+/// A sample that is streamed is used three times while it is in the window, which is never larger than it may be.
+#[test]
+fn reuse_uses_what_was_read_so_often_while_it_is_in_the_window() {
+    let mut draws = DrawKind::Reuse { uses: 3, window_share: 0.1, pinned_share: 0.0 }.make(500, 9);
+    let order: Vec<u32> = (0..9).flat_map(|_| epoch(draws.as_mut())).map(|draw| draw.id).collect();
+    let mut uses = vec![0; 500];
+    let (mut inside, mut most) = (0, 0);
+    for id in order {
+        let used: &mut u32 = &mut uses[id as usize];
+        *used += 1;
+        if *used % 3 == 1 {
+            inside += 1;
+        }
+        most = most.max(inside);
+        if *used % 3 == 0 {
+            inside -= 1;
+        }
+    }
+    assert_eq!(most, 50);
+    // Three passes, the last of them with the window still half used.
+    assert!(uses.iter().all(|uses| (6..=12).contains(uses)), "{uses:?}");
+}
