@@ -221,6 +221,15 @@ def small(folder):
     return result
 
 
+def alone(folder):
+    """A data set without samples of its own."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        one = loader(SETS["alone"][0](folder))
+        got = epochs(one)
+    return {"sizes": sum((batch[0] for batch in got[1]), []), "said": said(warned), "figures": one.cache_figures()}
+
+
 def keys(folder):
     """A sampler of keys that are no numbers, on a data set that knows both."""
     dataset = KeyedFiles(folder)
@@ -312,7 +321,7 @@ def stream(folder):
 
 CASES = {
     "same": same, "gone": gone, "repeated": repeated, "parts": parts, "other": other, "failing": failing,
-    "beside": beside, "fingerprints": fingerprints, "small": small, "keys": keys, "grown": grown, "stream": stream,
+    "beside": beside, "fingerprints": fingerprints, "small": small, "keys": keys, "alone": alone, "grown": grown, "stream": stream,
     "pool_killed": pool_killed, "worker_killed": worker_killed, "resized": resized,
 }  # fmt: skip
 

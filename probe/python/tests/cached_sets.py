@@ -253,6 +253,37 @@ class SometimesNotBytes(Parts):
         return self.decode(self.fetch(index))
 
 
+class Strange(Parts):
+    """Its fetch and decode are something else."""
+
+    def __getitem__(self, index):
+        return (*super().__getitem__(index), "and more")
+
+
+class Alone(Parts):
+    """Its fetch and decode are all it has."""
+
+    __getitem__ = Dataset.__getitem__
+
+
+class Typed(Files):
+    """Looks at what it reads from."""
+
+    def read(self, index):
+        with open(self.paths[index], "rb") as file:
+            return file.read() + type(file).__name__.encode()
+
+
+class Timed(Augmented):
+    """No two samples are the same, for reasons of its own."""
+
+    count = 0
+
+    def __getitem__(self, index):
+        self.count += 1
+        return (*super().__getitem__(index), self.count)
+
+
 class KeyedFiles(Files):
     def __getitem__(self, key):
         return super().__getitem__(int(str(key).split()[-1]))
@@ -266,6 +297,7 @@ SETS = {
         "threaded": Threaded, "whole": Whole, "backwards": Backwards, "pathlib": Pathlib, "relative": Relative,
         "first": First, "fussy": Fussy, "vanishing": Vanishing, "broken": Broken, "unreliable": Unreliable,
         "not-bytes": NotBytes, "sometimes-not-bytes": SometimesNotBytes,
+        "strange": Strange, "alone": Alone, "typed": Typed, "timed": Timed,
     }.items()
 }  # fmt: skip
 SETS["single"] = (lambda folder: Files(folder, 1), {})

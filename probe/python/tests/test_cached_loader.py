@@ -29,6 +29,8 @@ PLAIN = {
     "threaded": "sample 0 opens no file through Python's open()",
     "not-bytes": "its fetch(0) gives a list, not bytes",
     "single": "it has fewer than two samples",
+    "strange": "decode(fetch(0)) is not its sample 0",
+    "typed": "it makes another sample of a file's bytes than of the file",
 }
 RECOGNISED = ("whole", "backwards", "pathlib", "relative", "first")
 
@@ -41,7 +43,8 @@ CASES = [
     *[case("same", *one) for one in (*SAME, *STARTED)],
     *[case("gone", workers) for workers in (0, 2)],
     *[case("parts", workers) for workers in (0, 2)],
-    *[case("other", name, 0) for name in (*PLAIN, *RECOGNISED, "fussy", "sometimes-not-bytes")],
+    *[case("other", name, 0) for name in (*PLAIN, *RECOGNISED, "fussy", "sometimes-not-bytes", "timed")],
+    case("alone"),
     *[case("other", name, 2) for name in ("one", "whole", "first")],
     *[case("failing", name, cache) for name in ("vanishing", "broken", "unreliable") for cache in ("1MiB", None)],
     *[case(name) for name in ("repeated", "beside", "fingerprints", "small", "keys", "grown", "stream")],
@@ -129,6 +132,17 @@ def test_a_sample_that_needs_its_file_after_all_gets_it(told):
     fussy = told("other", "fussy", 0)
     assert fussy["same"] and "sample 3 of Fussy could not be made from what the cache has" in fussy["said"][0]
     assert len(fussy["said"]) == 1
+
+
+def test_a_data_set_of_which_no_two_samples_are_the_same_is_recognised(told):
+    timed = told("other", "timed", 0)
+    assert timed["said"] == [] and timed["figures"]["hits"] == FILES
+
+
+def test_a_data_set_needs_no_more_than_to_fetch_and_decode(told):
+    alone = told("alone")
+    assert alone["said"] == [] and alone["figures"]["hits"] == FILES
+    assert alone["sizes"] == [1000 + n for n in range(FILES)]
 
 
 def test_what_is_fetched_and_is_no_bytes_is_not_kept(told):

@@ -31,7 +31,7 @@ def tried(trial, dataset, start_method, *more):
     the same with the first sample."""
     if start_method == "fork":
         return _in_child(trial, dataset, more)
-    before, own = _random.capture(), _states(dataset)
+    put_back = generators(dataset)
     try:
         if start_method is not None:
             try:
@@ -40,9 +40,19 @@ def tried(trial, dataset, start_method, *more):
                 return {"why": f"no copy of it can be made to be tried ({type(error).__name__}: {error})"}
         return trial(dataset, *more)
     finally:
-        _random.restore(before)
-        for put_back in own:
-            put_back()
+        put_back()
+
+
+def generators(dataset):
+    """What puts the generators of this process and of the data set back to how they are now."""
+    process, own = _random.capture(), _states(dataset)
+
+    def put_back():
+        _random.restore(process)
+        for one in own:
+            one()
+
+    return put_back
 
 
 def _in_child(trial, dataset, more):

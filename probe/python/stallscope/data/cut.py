@@ -13,6 +13,7 @@ from hashlib import blake2b
 import torch.utils.data
 
 from . import apart, opening
+from .alike import alike
 
 # Of a file of this size and more at least half has to be read, or a cache would read more than the data set does.
 _WHOLE_BYTES = 64 << 10
@@ -72,6 +73,7 @@ def of(dataset, start_method, most_bytes):
 
 def _fetches(dataset, most_bytes):
     base, evidence = base_of(dataset), []
+    put_back = apart.generators(base)
     for index in (0, len(base) // 2, len(base) - 1):
         try:
             data = base.fetch(index)
@@ -80,16 +82,32 @@ def _fetches(dataset, most_bytes):
         if not isinstance(data, (bytes, bytearray, memoryview)):
             return {"why": f"its fetch({index}) gives a {type(data).__name__}, not bytes"}
         evidence.append(blake2b(data, digest_size=16).hexdigest())
+    if getattr(type(base), "__getitem__", None) in (None, torch.utils.data.Dataset.__getitem__):
+        # These two are all it has.
+        return {"evidence": evidence}
+    try:
+        whole = _made(put_back, lambda: base[0])
+        parts = _made(put_back, lambda: base.decode(bytearray(base.fetch(0))))
+        if not alike(whole, parts) and alike(whole, _made(put_back, lambda: base[0])):
+            return {"why": "decode(fetch(0)) is not its sample 0"}
+    except Exception as error:
+        return {"why": f"a sample could not be made on trial ({type(error).__name__}: {error})"}
     return {"evidence": evidence}
+
+
+def _made(put_back, make):
+    put_back()
+    return make()
 
 
 def _opens(dataset, most_bytes):
     indices = [0, len(dataset) - 1]
+    put_back = apart.generators(dataset)
     try:
-        first, last = (_Watch(dataset, index) for index in indices)
+        first, last = (_Watch(dataset, index, put_back) for index in indices)
         if len(first.paths) != 1:
             # Something may be opened with the first sample of all, and never again.
-            first = _Watch(dataset, indices[0])
+            first = _Watch(dataset, indices[0], put_back)
         for index, watch in zip(indices, (first, last)):
             why = watch.why(index)
             if why:
@@ -108,11 +126,16 @@ def _opens(dataset, most_bytes):
     except OSError as error:
         return {"why": f"{path} cannot be read ({error})"}
     try:
-        watch = _Watch(dataset, indices[1], {path: data})
+        watch = _Watch(dataset, indices[1], put_back, {path: data})
     except Exception as error:
         return {"why": f"it needs the file itself, not its bytes ({type(error).__name__}: {error})"}
     if watch.paths != last.paths:
         return {"why": "a sample does not open the same file again"}
+    if not alike(watch.sample, last.sample):
+        again = _Watch(dataset, indices[1], put_back)
+        # Others are made anew each time, and say nothing.
+        if alike(again.sample, last.sample):
+            return {"why": "it makes another sample of a file's bytes than of the file"}
     if len(data) >= _WHOLE_BYTES and 2 * watch.reached < len(data):
         return {"why": "it reads only a part of its files"}
     return {"evidence": [first.paths[0], path]}
@@ -121,12 +144,13 @@ def _opens(dataset, most_bytes):
 class _Watch:
     """Makes a sample and notes what it opens; gives it the bytes that are there already for a path."""
 
-    def __init__(self, dataset, index, held=()):
+    def __init__(self, dataset, index, put_back, held=()):
         self.paths = []
         self.held = dict(held)
         self.given = []
         opening.install()
-        opening.made_by(self, lambda: dataset[index])
+        put_back()
+        self.sample = opening.made_by(self, lambda: dataset[index])
 
     def opened(self, original, args, kwargs):
         try:
