@@ -144,12 +144,13 @@ def _opens(dataset, most_bytes):
 class _Watch:
     """Makes a sample and notes what it opens; gives it the bytes that are there already for a path."""
 
-    def __init__(self, dataset, index, put_back, held=()):
+    def __init__(self, dataset, index, put_back=None, held=()):
         self.paths = []
         self.held = dict(held)
         self.given = []
         opening.install()
-        put_back()
+        if put_back is not None:
+            put_back()
         self.sample = opening.made_by(self, lambda: dataset[index])
 
     def opened(self, original, args, kwargs):
