@@ -5,6 +5,7 @@ import operator
 # In place of a place among the draws.
 UNKNOWN = 2**64 - 1
 _MASK = 2**64 - 1
+_MOST_COUNTED = 2**32
 # Between the keys of two uses; odd, so that all of them differ.
 _APART = 0xD1342543DE82EF95
 
@@ -24,7 +25,7 @@ class Repeats:
 
     def __init__(self, samples):
         # What is not touched of it takes no memory.
-        self.counts = bytearray(samples or 0)
+        self.counts = bytearray(samples if samples is not None and samples <= _MOST_COUNTED else 0)
         self.more = {}
 
     def key(self, key, index):

@@ -5,6 +5,8 @@ import os
 import time
 from hashlib import blake2b
 
+from stallscope._hooks.knobs import raised_by_signal
+
 # A reader of the same sample is waited for so long, in all and at a time, between which signals are heard.
 _WAITS, _WAIT_MS = 25, 200
 # Waits before reading again where a source has failed in a way that passes.
@@ -93,7 +95,8 @@ def again(read):
         try:
             return read()
         except OSError as error:
-            if not (error.errno in _PASSES or isinstance(error, (ConnectionError, TimeoutError))):
+            passes = error.errno in _PASSES or isinstance(error, (ConnectionError, TimeoutError))
+            if not passes or raised_by_signal(error):
                 raise
         time.sleep(wait_s)
     return read()

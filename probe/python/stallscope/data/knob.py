@@ -15,6 +15,7 @@ class BytesKnob:
 
     def __init__(self, store):
         self.store = weakref.ref(store)
+        self.in_force = 0
 
     def show(self, number, own_bytes):
         """Shows it as the knob of the loader with this number, of which `own_bytes` are in force."""
@@ -23,6 +24,7 @@ class BytesKnob:
         # Whoever wrote more into the script may have that.
         most = max((budget.memory_bytes() or 0) // 2, own_bytes, _LEAST_BYTES)
         least = min(_LEAST_BYTES, own_bytes)
+        self.in_force = own_bytes
         knob = knobs.register("cache.bytes", "bytes", own_bytes, least, most, self._turn, number)
         # A loader that is built alike for each epoch has the same knob again and again.
         weakref.finalize(self.store(), knobs.gone_unless_replaced, knob).atexit = False
@@ -30,8 +32,9 @@ class BytesKnob:
     def _turn(self, value):
         store = self.store()
         if store is not None and store.resize(value):
+            self.in_force = value
             return value, "applied", ""
-        return 0, "refused", "There is no pool any more."
+        return self.in_force, "refused", "The pool does not answer."
 
 
 def number_of(loader):

@@ -9,6 +9,8 @@ import os
 import stat
 import warnings
 
+from stallscope._hooks.knobs import raised_by_signal
+
 from . import opening
 from .cut import base_index, base_of
 from .draws import places, plain
@@ -36,8 +38,8 @@ class _Maker:
         making = self.making([use])
         try:
             return making.sample(index)
-        except Exception:
-            if not making.gave:
+        except Exception as error:
+            if not making.gave or raised_by_signal(error):
                 raise
         seed()
         sample = self.plain(index)
@@ -51,8 +53,8 @@ class _Maker:
         seed()
         try:
             return making.batch(indices)
-        except Exception:
-            if not making.gave:
+        except Exception as error:
+            if not making.gave or raised_by_signal(error):
                 raise
         seed()
         samples = self.plain_batch(indices)
@@ -200,7 +202,9 @@ class _Files:
             data = self.maker.kept.of(use, tag_of(path), read)
         except Unkept as unkept:
             return unkept.instead
-        except OSError:
+        except OSError as error:
+            if raised_by_signal(error):
+                raise
             # The file, so that the data set meets what is wrong with it by itself.
             data = None
         if data is None:

@@ -96,6 +96,7 @@ class Positioned(torch.utils.data.DataLoader):
     def _next_course(self):
         older = self._pass() if self._pass is not None else None
         if older is not None and not older.ended and older.current.course is not None:
+            # What is left of it is its own.
             older.current.course.keep()
         return self._order.begin(self._share_of_cache)
 

@@ -137,6 +137,10 @@ class Order:
         if mine:
             self.pool.planned(mine)
 
+    def leave(self, place):
+        """What is before `place` is somebody's, who does not report."""
+        self._hand_over(place)
+
     def _hand_over(self, place):
         self.handed = place
         self.planner.let_go(place)
@@ -260,10 +264,13 @@ class Course:
         return list(map(Use, ids, range(place, place + count), next_at, weights))
 
     def keep(self):
-        """Another epoch begins while this one goes on."""
+        """Another epoch is about to begin while this one goes on, and draws what follows this one."""
+        if not self.order.is_newest(self):
+            return
         whole = self.order.batch_size * self.order.ranks.count
         ahead = max(0, self.order.handed - self.start) // whole
         self.kept = {batch: uses for batch in range(ahead, len(self)) for uses in [self.uses(batch)] if uses}
+        self.order.leave(self.end)
 
     def asked(self):
         """Training asks for a batch."""

@@ -65,7 +65,9 @@ class Store:
         if number is None or number == self.number:
             return
         self.number = self.tally.loader = number
-        BytesKnob(self).show(number, self.budget_bytes)
+        # Of a data set that others read already, the first one's.
+        in_force = self.space.figures().get("capacity_bytes") or self.budget_bytes
+        BytesKnob(self).show(number, in_force)
 
     def batch(self):
         """A batch was handed over."""
