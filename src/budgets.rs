@@ -45,7 +45,7 @@ const UNITS: [(&str, u64); 11] = [
     ("gb", 1_000_000_000),
 ];
 
-fn bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text[number.len()..].to_ascii_lowercase();
     let wrong = || "say a size as 8GiB or 500MB".to_string();

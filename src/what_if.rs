@@ -5,7 +5,7 @@ use crate::terminal::{self, Colour};
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use serde_json::{Value, json};
-use stallscope_collector::profiles;
+use stallscope_collector::{CacheSize, cached_share, profiles};
 use stallscope_control::{Change, Delta, Outlook, Prediction, Profile, outlook, rates, what_if};
 use stallscope_model::Estimate;
 use std::path::PathBuf;
@@ -30,9 +30,9 @@ pub(crate) struct WhatIf {
     /// Storage that is so many times as fast: 2x, 0.5x
     #[arg(long, value_name = "X", value_parser = factor)]
     storage: Option<f64>,
-    /// Share of what is read from storage now that would come from memory: 40%
-    #[arg(long, value_name = "SHARE", value_parser = share)]
-    cache: Option<f64>,
+    /// Cache that has this share of the samples (40%), is so many times as large as now (2x), or of this size (8GiB)
+    #[arg(long, value_name = "SHARE|X|SIZE", value_parser = cache)]
+    cache: Option<CacheSize>,
     /// CPU cores for the job
     #[arg(long, value_name = "N", value_parser = cores)]
     cores: Option<f64>,
@@ -49,6 +49,7 @@ Examples:
   stallscope what-if train.stall                     rates, and what single changes would bring
   stallscope what-if train.stall --workers +2        two workers more
   stallscope what-if train --storage 2x --cache 40%  a running job, on storage twice as fast, 40% of it cached
+  stallscope what-if train --cache 2x                a job with a cache, were that twice as large
   stallscope what-if train.stall --workers 8 --cores 16 --json | jq .gain";
 
 pub(crate) fn main(verb: &WhatIf, colour: Colour) -> Result<ExitCode> {
@@ -68,11 +69,12 @@ pub(crate) fn main(verb: &WhatIf, colour: Colour) -> Result<ExitCode> {
         )?,
     };
     ensure!(profile.too_little().is_none(), profile.too_little().unwrap_or_default());
+    let cached = verb.cache.map(|size| cached_share(size, profile, &summary)).transpose();
     let change = Change {
         workers: verb.workers,
         prefetch: verb.prefetch,
         storage_factor: verb.storage,
-        cached_share: verb.cache,
+        cached_share: cached.map_err(|sentence| anyhow!(sentence))?,
         cores: verb.cores,
     };
     let changes = change != Change::default();
@@ -121,7 +123,9 @@ fn single_changes(profile: &Profile) -> Vec<(String, Prediction)> {
         changes.push(("twice the prefetch", Change { prefetch: Some(Delta::To(2 * prefetch)), ..none() }));
     }
     changes.push(("storage twice as fast", Change { storage_factor: Some(2.0), ..none() }));
-    changes.push(("half of it cached", Change { cached_share: Some(0.5), ..none() }));
+    let cached = profile.cached_share();
+    let half = Change { cached_share: Some(cached + (1.0 - cached) / 2.0), ..none() };
+    changes.push(("half of it cached", half));
     if profile.cores.is_finite() {
         changes.push(("twice the cores", Change { cores: Some(2.0 * profile.cores), ..none() }));
     }
@@ -178,6 +182,18 @@ fn factor(text: &str) -> Result<f64> {
         .context("say how many times as fast: 2x, 0.5x")
 }
 
+fn cache(text: &str) -> Result<CacheSize> {
+    let wrong = "give a share of the samples, how many times as large, or a size: 40%, 2x, 8GiB";
+    if let Some(times) = text.strip_suffix(['x', 'X']) {
+        let times = times.parse::<f64>().ok().filter(|times| (0.001..=1e6).contains(times));
+        return times.map(CacheSize::Times).context(wrong);
+    }
+    if text.ends_with(['B', 'b']) {
+        return crate::budgets::bytes(text).map(CacheSize::Bytes).map_err(|_| anyhow!(wrong));
+    }
+    share(text).map(CacheSize::Share).context(wrong)
+}
+
 fn share(text: &str) -> Result<f64> {
     let (digits, by) = match text.strip_suffix('%') {
         Some(digits) => (digits, 100.0),
@@ -203,6 +219,14 @@ mod tests {
         assert_eq!((factor("2x").unwrap(), factor("0.5").unwrap()), (2.0, 0.5));
         assert_eq!((share("40%").unwrap(), share("0.4").unwrap()), (0.4, 0.4));
         assert_eq!(cores("8").unwrap(), 8.0);
+        assert_eq!(
+            (cache("40%").unwrap(), cache("2x").unwrap()),
+            (CacheSize::Share(0.4), CacheSize::Times(2.0))
+        );
+        assert_eq!(cache("8GiB").unwrap(), CacheSize::Bytes(8 << 30));
+        for wrong in ["", "x", "GiB", "8", "-1x", "140%"] {
+            assert!(cache(wrong).is_err(), "{wrong}");
+        }
         for wrong in ["", "two", "+", "--1", "é"] {
             assert!(delta(wrong).is_err(), "{wrong}");
         }

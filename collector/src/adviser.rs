@@ -1,9 +1,13 @@
 //! How fast each part of the job can go and what would make it faster, made anew now and then.
 
+use crate::cached::{Reading, advise_cache};
 use crate::profiles::profiles;
 use crate::usage::node_state;
 use stallscope_control::{NodeState, Profile, Profiles, advise, rates};
-use stallscope_model::{Advice, BatchService, Budgets, Knob, LoaderFacts, Rates, RunSummary, StepLedger};
+use stallscope_model::{
+    Advice, BatchService, Budgets, CachePeriod, CacheSummary, Knob, LoaderEpochs, LoaderFacts, RankSummary,
+    Rates, RunSummary, StepLedger,
+};
 use stallscope_store::{Error, Recording};
 use std::collections::BTreeMap;
 
@@ -24,14 +28,30 @@ const ASKED_RANKS: usize = 16;
 /// # Errors
 /// When the file is damaged.
 pub fn advice(recording: &Recording, summary: &RunSummary, budgets: &Budgets) -> Result<Vec<Advice>, Error> {
+    // What was free then nobody knows: half of the machine's is taken to be.
+    let half = summary.host.memory_bytes / 2;
     let node = NodeState { cpus: summary.host.cpus.into(), ..NodeState::default() };
+    let with_memory = NodeState { memory_available_bytes: half, ..node.clone() };
     let profiles = profiles(recording, summary)?;
     let mut all: Vec<Advice> = Vec::new();
     for profile in profiles.training().into_iter().take(ASKED_RANKS) {
         all.extend(advise(profile, &summary.knobs, budgets, &node));
     }
+    if let Some(first) = profiles.training().first() {
+        all.extend(advise_cache(first, &Reading::of(summary), &summary.knobs, budgets, &with_memory));
+    }
     all.sort_by(|a, b| b.gain.value.total_cmp(&a.gain.value));
     Ok(all)
+}
+
+/// What is around the profiles when ranks are looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Around {
+    /// Their pids.
+    pub(crate) trainers: Vec<u32>,
+    pub(crate) ranks: Vec<RankSummary>,
+    pub(crate) caches: Vec<CacheSummary>,
+    pub(crate) epochs: Vec<LoaderEpochs>,
 }
 
 #[derive(Debug)]
@@ -69,11 +89,15 @@ impl Adviser {
         self.profiles.service(service);
     }
 
+    pub(crate) fn cache(&mut self, period: &CachePeriod) {
+        self.profiles.cache(period);
+    }
+
     /// Knobs as they stand, once a second; looks at the next ranks when it is time.
-    pub(crate) fn second(&mut self, now_ns: u64, knobs: &[Knob], trainers: impl FnOnce() -> Vec<u32>) {
+    pub(crate) fn second(&mut self, now_ns: u64, knobs: &[Knob], around: impl FnOnce() -> Around) {
         knobs.iter().for_each(|knob| self.profiles.knob(knob));
         if now_ns >= self.next_ns {
-            let looked = self.look(RANKS, knobs, trainers);
+            let looked = self.look(RANKS, knobs, around);
             // Each rank once before the pauses grow.
             if looked && self.said.len() == self.profiles.training().len() {
                 self.pause_ns = (2 * self.pause_ns).min(LONGEST_NS);
@@ -83,22 +107,28 @@ impl Adviser {
     }
 
     /// The job is over.
-    pub(crate) fn last(&mut self, knobs: &[Knob], trainers: impl FnOnce() -> Vec<u32>) {
-        self.look(LAST_RANKS, knobs, trainers);
+    pub(crate) fn last(&mut self, knobs: &[Knob], around: impl FnOnce() -> Around) {
+        self.look(LAST_RANKS, knobs, around);
     }
 
     /// Whether there was a rank to look at.
-    fn look(&mut self, ranks: usize, knobs: &[Knob], trainers: impl FnOnce() -> Vec<u32>) -> bool {
+    fn look(&mut self, ranks: usize, knobs: &[Knob], around: impl FnOnce() -> Around) -> bool {
         let mut training: Vec<&Profile> = self.profiles.training();
+        let lowest = training.first().map(|profile| profile.rank);
         let first = training.partition_point(|profile| profile.rank <= self.turn) % training.len().max(1);
         training.rotate_left(first);
         training.truncate(ranks);
         if training.is_empty() {
             return false;
         }
-        let node = node_state(&trainers());
+        let around = around();
+        let node = node_state(&around.trainers);
+        let reading = Reading { ranks: &around.ranks, caches: &around.caches, epochs: &around.epochs };
         for profile in training {
-            let advice = advise(profile, knobs, &Budgets::default(), &node);
+            let mut advice = advise(profile, knobs, &Budgets::default(), &node);
+            if lowest == Some(profile.rank) {
+                advice.extend(advise_cache(profile, &reading, knobs, &Budgets::default(), &node));
+            }
             self.said.insert(profile.rank, (rates(profile), advice));
             self.turn = profile.rank;
         }
@@ -175,13 +205,16 @@ mod tests {
     fn each_rank_has_its_turn() {
         let mut adviser = Adviser::new(8);
         let knobs: Vec<Knob> = (0..5).map(workers).collect();
-        adviser.second(0, &knobs, Vec::new);
+        adviser.second(0, &knobs, Around::default);
         assert!(adviser.rates().is_empty());
         (0..5).for_each(|rank| feed(&mut adviser, rank));
         let mut seen = Vec::new();
         for look in 1..=5 {
-            adviser.second(look * SOON_NS - 1, &knobs, Vec::new);
-            adviser.second(look * SOON_NS, &knobs, || vec![std::process::id()]);
+            adviser.second(look * SOON_NS - 1, &knobs, Around::default);
+            adviser.second(look * SOON_NS, &knobs, || Around {
+                trainers: vec![std::process::id()],
+                ..Around::default()
+            });
             seen.push(adviser.rates().iter().map(|rates| rates.rank).collect::<Vec<_>>());
         }
         assert_eq!(seen, [vec![0], vec![0, 1], vec![0, 1, 2], vec![0, 1, 2, 3], vec![0, 1, 2, 3, 4]]);

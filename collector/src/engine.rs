@@ -2,7 +2,7 @@
 
 mod summary;
 
-use crate::adviser::Adviser;
+use crate::adviser::{Adviser, Around};
 use crate::audit::Audit;
 use crate::files::Files;
 use crate::fresh::Fresh;
@@ -315,6 +315,7 @@ impl Engine {
             services.iter().for_each(|service| self.fresh.service(service));
         }
         let caches = self.ledger.cache_periods();
+        caches.iter().for_each(|period| self.adviser.cache(period));
         if let Some(recorder) = &mut self.recorder {
             caches.into_iter().for_each(|period| recorder.cache_period(period));
             details.into_iter().for_each(|detail| recorder.step_detail(detail));
@@ -334,7 +335,7 @@ impl Engine {
         };
         self.keep_details();
         let ledger = &self.ledger;
-        self.adviser.second(anchor.monotonic_ns, &self.knobs.state(), || trainers(ledger));
+        self.adviser.second(anchor.monotonic_ns, &self.knobs.state(), || around(ledger));
         let summary = self.summary();
         if let Some(recorder) = &mut self.recorder {
             recorder.anchor(anchor);
@@ -354,7 +355,8 @@ impl Engine {
         self.keep(steps);
         self.keep_details();
         self.files.look();
-        self.adviser.last(&self.knobs.state(), || trainers);
+        let ledger = &self.ledger;
+        self.adviser.last(&self.knobs.state(), || Around { trainers, ..around(ledger) });
         self.job.exit_code = exit_code;
         self.job.ended_wall_ns = Some(host::wall_ns());
         let summary = self.summary();
@@ -366,6 +368,11 @@ impl Engine {
         }
         (summary, recording)
     }
+}
+
+fn around(ledger: &Ledger) -> Around {
+    let seen = ledger.summary();
+    Around { trainers: trainers(ledger), ranks: seen.ranks, caches: seen.caches, epochs: seen.epochs }
 }
 
 fn trainers(ledger: &Ledger) -> Vec<u32> {

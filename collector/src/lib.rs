@@ -7,6 +7,7 @@ mod acting;
 mod adviser;
 mod asked;
 mod audit;
+mod cached;
 mod caller;
 mod cgroup;
 mod child;
@@ -35,6 +36,7 @@ mod viewer;
 
 pub use acting::{Acted, tune};
 pub use adviser::advice;
+pub use cached::{CacheSize, cached_share};
 pub use child::{LaunchError, python_package};
 pub use doctor::{Check, doctor};
 pub use kernel_service::serve;

@@ -25,6 +25,7 @@ pub fn profiles(recording: &Recording, summary: &RunSummary) -> Result<Profiles,
     if profiles.training().iter().all(|profile| profile.steps() == 0) && late_ns > turned_ns.unwrap_or(0) {
         feed(recording, &mut profiles, turned_ns.unwrap_or(0))?;
     }
+    recording.cache_periods_from(late_ns)?.iter().for_each(|period| profiles.cache(period));
     recording.batch_services()?.iter().for_each(|service| profiles.service(service));
     Ok(profiles)
 }

@@ -23,8 +23,18 @@ pub fn page(summary: &RunSummary, job: Option<&str>, style: &Style) -> String {
     }
     let how = match job {
         Some(job) => {
-            let settings: Vec<String> =
-                best(summary).map(|advice| format!("{}={}", advice.knob, advice.to)).collect();
+            // A cache that the job does not have is a line of its script.
+            let there = |knob: &str| summary.knobs.iter().any(|known| known.name == knob);
+            let settings: Vec<String> = best(summary)
+                .filter(|advice| advice.now > 0 || there(&advice.knob))
+                .map(|advice| format!("{}={}", advice.knob, advice.to))
+                .collect();
+            if settings.is_empty() {
+                text.push('\n');
+                let line = "Nothing was changed: this takes a line of the script.";
+                Line::default().dim(line).render(style, &mut text);
+                return text;
+            }
             format!(
                 "Nothing was changed. By hand: stallscope knobs {job} set {}; with each gain proven or undone: \
                  stallscope tune {job} --act",
@@ -122,6 +132,19 @@ mod tests {
             assert!(text.contains(said), "{said}:\n{text}");
         }
         assert!(page(&summary(), None, &style).contains("run --tune act"));
+    }
+
+    #[test]
+    fn a_cache_that_is_not_there_is_no_knob_to_set() {
+        let style = Style { width: 100, colour: false, unicode: true };
+        let mut cached = summary();
+        let cache = Advice { knob: "cache.bytes".into(), now: 0, to: 2 << 30, ..cached.advice[0].clone() };
+        cached.advice.push(cache.clone());
+        let text = page(&cached, Some("train"), &style);
+        assert!(text.contains("cache.bytes 0 B → 2.0 GiB") && !text.contains("cache.bytes="), "{text}");
+        cached.advice = vec![cache];
+        let text = page(&cached, Some("train"), &style);
+        assert!(text.contains("a line of the script") && !text.contains("knobs train"), "{text}");
     }
 
     #[test]

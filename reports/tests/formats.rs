@@ -155,7 +155,7 @@ fn caches_of_several_hosts_are_told_in_every_format() {
     assert_eq!(hits, job.training.hits, "substitutions and evaluation count for nothing");
     let begun: std::collections::BTreeSet<u64> = run.caches.iter().map(|period| period.start_ns).collect();
     assert_eq!(begun.len(), 2, "periods of both hosts begin together");
-    let said = "31% hits (4% prefetched, <1% late) · 2% substituted";
+    let said = "31% hits (4% prefetched, 1% late) · 2% substituted";
     let page = as_markdown(&run);
     let screen = text::report(&run, &support::PLAIN);
     for text in [&page, &screen] {

@@ -140,6 +140,10 @@ impl Page<'_> {
         self.line("");
         self.bold("Smallest that is as good as any more, each with all else as it is");
         let cache = match outlook.cached_share {
+            Some(share) if profile.cached_share() > 0.0 => {
+                let now = units::percent(profile.cached_share());
+                format!("{} of the samples (now {now})", units::percent(share))
+            }
             Some(share) => format!("{} of what is read from storage now", units::percent(share)),
             None => "none: a cache brings nothing".to_owned(),
         };

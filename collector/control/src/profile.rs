@@ -1,11 +1,15 @@
 //! What a running job, or its recording, tells a model: the latest training steps of each rank and a sample of the
 //! batches that were made for it. Bounded, whatever the job's length.
 
-use stallscope_model::{BatchService, Cause, Causes, Knob, LoaderFacts, Phase, StepLedger};
+use stallscope_model::{
+    BatchService, CachePeriod, CacheUses, Cause, Causes, Knob, LoaderFacts, Phase, StepLedger,
+};
 use std::collections::{BTreeMap, VecDeque};
 
 const MAX_STEPS: usize = 1024;
 const MAX_SERVICES: usize = 512;
+/// Of ten seconds each.
+const MAX_CACHE_PERIODS: usize = 12;
 /// Fewer say nothing that a decision could rest on.
 pub(crate) const MIN_STEPS: usize = 30;
 pub(crate) const MIN_SERVICES: usize = 20;
@@ -51,6 +55,10 @@ pub struct Profile {
     pub cores: f64,
     pub(crate) steps: VecDeque<Step>,
     pub(crate) services: VecDeque<BatchService>,
+    /// What a cache gave of late, by the start of the period.
+    caches: VecDeque<(u64, CacheUses)>,
+    /// What the knob of the cache is set to, where there is one.
+    cache_bytes: Option<u64>,
     /// Since the setting changed: as many steps are served from what was in the queue before.
     settling: u32,
     trained_ns: u64,
@@ -60,7 +68,7 @@ pub struct Profile {
 
 impl Profile {
     fn new(rank: u32, loader: u16, cores: f64) -> Profile {
-        let (steps, services) = (VecDeque::new(), VecDeque::new());
+        let (steps, services, caches) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
         let mut profile = Profile {
             rank,
             loader,
@@ -69,6 +77,8 @@ impl Profile {
             cores,
             steps,
             services,
+            caches,
+            cache_bytes: None,
             settling: 0,
             trained_ns: 0,
             told: false,
@@ -82,6 +92,33 @@ impl Profile {
         (self.workers, self.prefetch) = (workers, prefetch.max(1));
         self.settling = self.prefetch.saturating_add(self.workers).clamp(2, 64);
         self.steps.clear();
+    }
+
+    /// Share of the samples that the cache has had of late, read ahead or kept; 0 where there is no cache.
+    pub fn cached_share(&self) -> f64 {
+        self.cached().hit_share().unwrap_or(0.0)
+    }
+
+    /// Share of the samples whose read the cache has saved of late, because it had kept them.
+    pub fn reused_share(&self) -> f64 {
+        let cached = self.cached();
+        cached.share(cached.reuses()).unwrap_or(0.0)
+    }
+
+    fn cached(&self) -> CacheUses {
+        let mut sum = CacheUses::default();
+        self.caches.iter().for_each(|(_, uses)| sum += uses);
+        sum
+    }
+
+    /// Another cache: what was measured with the one before says nothing of this one.
+    fn set_cache(&mut self, bytes: u64) {
+        let before = self.cache_bytes.replace(bytes);
+        if before.is_some_and(|before| before != bytes) {
+            self.caches.clear();
+            self.services.clear();
+            self.set(self.workers, self.prefetch);
+        }
     }
 
     /// Steps that are remembered.
@@ -156,6 +193,7 @@ impl Profiles {
         match knob.name.as_str() {
             "workers" if value != profile.workers => profile.set(value, profile.prefetch),
             "prefetch" if value != profile.prefetch => profile.set(profile.workers, value),
+            "cache.bytes" => profile.set_cache(knob.value),
             _ => {}
         }
     }
@@ -196,6 +234,21 @@ impl Profiles {
             if profile.services.len() > MAX_SERVICES {
                 profile.services.pop_front();
             }
+        }
+    }
+
+    /// What a cache gave within a period; told again, it is added to.
+    pub fn cache(&mut self, period: &CachePeriod) {
+        if period.phase != Phase::Training || period.uses.draws() == 0 {
+            return;
+        }
+        let caches = &mut self.profile(period.rank, period.loader).caches;
+        match caches.iter_mut().find(|(start_ns, _)| *start_ns == period.start_ns) {
+            Some((_, uses)) => *uses += &period.uses,
+            None => caches.push_back((period.start_ns, period.uses)),
+        }
+        if caches.len() > MAX_CACHE_PERIODS {
+            caches.pop_front();
         }
     }
 

@@ -21,7 +21,7 @@ pub struct Change {
     pub prefetch: Option<Delta>,
     /// Times as fast, its delays as well as its limit.
     pub storage_factor: Option<f64>,
-    /// Of what is read from storage now, 0 to 1.
+    /// Of all samples, 0 to 1; what a cache has of them now is a part of it.
     pub cached_share: Option<f64>,
     pub cores: Option<f64>,
 }
@@ -118,6 +118,8 @@ pub struct Prediction {
     pub doubts: Vec<String>,
 }
 
+/// Shares of a cache that differ by less are the same.
+const SAME_SHARE: f64 = 0.01;
 /// Calibrations beyond that are told.
 const DOUBTFUL: f64 = 0.15;
 /// Allowances for what the model gets wrong although everything is known: a share of any step, and of the logarithm of
@@ -244,6 +246,14 @@ fn setting(profile: &Profile, change: &Change) -> Result<Setting, String> {
     positive(change.cores, "the number of cores")?;
     if change.cached_share.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
         return Err("the share that is cached has to be between 0% and 100%".to_owned());
+    }
+    let cached = profile.cached_share();
+    if change.cached_share.is_some_and(|share| share < cached - SAME_SHARE) {
+        return Err(format!(
+            "the cache has {:.0}% of the samples now: what a smaller one would cost cannot be told, as the reads that it \
+             saves were not made",
+            100.0 * cached
+        ));
     }
     if workers > 4096 || prefetch > 1 << 20 {
         return Err("a loader has at most 4096 workers and a million batches in advance here".to_owned());

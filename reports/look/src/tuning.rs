@@ -27,9 +27,11 @@ pub fn amount_in_full(value: u64, unit: &str) -> String {
     }
 }
 
-/// The unit that a knob of this name is counted in, as its job says; empty when that is not known.
+/// The unit that a knob of this name is counted in, as its job says; one that the job does not have yet may say it in its
+/// name. Empty when it is not known.
 pub fn unit_of<'a>(knob: &str, knobs: &'a [Knob]) -> &'a str {
-    knobs.iter().find(|known| known.name == knob).map_or("", |known| &known.unit)
+    let named = if knob.ends_with(".bytes") { "bytes" } else { "" };
+    knobs.iter().find(|known| known.name == knob).map_or(named, |known| &known.unit)
 }
 
 /// A share by which samples a second rise or fall: "+31%", "-2%".

@@ -5,10 +5,23 @@ use crate::style::{Line, left, right};
 use crate::units;
 use stallscope_look::cache;
 use stallscope_model::{CacheUses, RunSummary};
+use unicode_width::UnicodeWidthStr;
+
+/// Of what follows the heading.
+const INDENT: usize = "Cache  ".len();
 
 pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
     let Some(job) = summary.cache() else { return };
-    page.heading("Cache", &cache::facts(&job).join(page.style.dot()));
+    let (mut facts, dot) = (cache::facts(&job), page.style.dot());
+    let room = page.style.columns().saturating_sub(INDENT);
+    // What does not fit goes below: a fact is not to be broken.
+    let fitting =
+        (1..=facts.len()).rev().find(|count| facts[..*count].join(dot).width() <= room).unwrap_or(1);
+    let below = facts.split_off(fitting);
+    page.heading("Cache", &facts.join(dot));
+    if !below.is_empty() {
+        page.line(Line::new(" ".repeat(INDENT)).plain(page.style.clip(&below.join(dot), room)));
+    }
     let rows: Vec<(&str, &CacheUses)> = [("training", &job.training), ("evaluation", &job.other)]
         .into_iter()
         .filter(|(_, uses)| uses.draws() > 0)

@@ -13,7 +13,7 @@ const CORES: [f64; 12] = [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 
 /// loader would bring.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outlook {
-    /// x*: share of what is read from storage now; `None` where a cache brings nothing.
+    /// x*: share of all samples, with what a cache has of them now; `None` where more of a cache brings nothing.
     pub cached_share: Option<f64>,
     /// c*, in workers.
     pub workers: u32,
@@ -50,7 +50,7 @@ pub(crate) fn look(model: &Model<'_>) -> Outlook {
     );
     let ideal = ideal.unwrap_or_default();
     Outlook {
-        cached_share: smallest_share(cached),
+        cached_share: smallest_share(profile.cached_share(), cached),
         workers: smallest_workers(model),
         cores: profile.cores.is_finite().then(|| smallest_cores(model, now)),
         direct_share: profile.stall_share(),
@@ -58,12 +58,13 @@ pub(crate) fn look(model: &Model<'_>) -> Outlook {
     }
 }
 
-fn smallest_share(cached: impl Fn(f64) -> f64) -> Option<f64> {
+/// Of all samples, with those that the cache has `now`.
+fn smallest_share(now: f64, cached: impl Fn(f64) -> f64) -> Option<f64> {
     let best = cached(1.0) * AS_GOOD;
-    if cached(0.0) <= best {
+    if cached(now) <= best {
         return None;
     }
-    let (mut too_little, mut enough) = (0.0, 1.0);
+    let (mut too_little, mut enough) = (now, 1.0);
     while enough - too_little > 0.02 {
         let middle = (too_little + enough) / 2.0;
         if cached(middle) <= best { enough = middle } else { too_little = middle }

@@ -133,7 +133,7 @@ impl<'a> Model<'a> {
             storage: Storage {
                 bytes_per_s: 1e9 * faster,
                 credit_ns: credit_ns(&replica.reading),
-                cached_share: change.cached_share.unwrap_or(0.0),
+                cached_share: self.still_read(change.cached_share),
                 ..Storage::default()
             },
             ..Conditions::default()
@@ -164,6 +164,13 @@ impl<'a> Model<'a> {
             storage_busy: read as f64 / faster / wall_ns,
             starved_share: runnable_ns as f64 / (cpu_ns + runnable_ns).max(1) as f64,
         }
+    }
+
+    /// Of what is read from storage now, the share that would be cached if `cached` of all samples were.
+    fn still_read(&self, cached: Option<f64>) -> f64 {
+        let now = self.profile.cached_share();
+        let more = cached.map_or(0.0, |cached| cached - now);
+        if now < 1.0 { (more / (1.0 - now)).clamp(0.0, 1.0) } else { 0.0 }
     }
 
     /// Mean step over a few replicas, as a share of that of now.
