@@ -109,3 +109,6 @@ impl Claims {
         next
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -493,3 +493,6 @@ fn link(data: Data<'_>, runs: &[Run]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
