@@ -221,6 +221,19 @@ def small(folder):
     return result
 
 
+def resumed(folder):
+    """A position is taken up in mid-epoch by a loader with another number of workers."""
+    (plain,) = epochs(loader(Augmented(folder), None, shuffle=True, num_workers=1), 1)
+    one = loader(Augmented(folder), shuffle=True, num_workers=1)
+    iterator = iter(one)
+    got = [values(next(iterator)) for _ in range(3)]
+    state = one.state_dict()
+    other = loader(Augmented(folder), shuffle=True, num_workers=2, seed=99)
+    other.load_state_dict(state)
+    got += epochs(other, 1)[0]
+    return {"same": got == plain, "figures": other.cache_figures()}
+
+
 def alone(folder):
     """A data set without samples of its own."""
     with warnings.catch_warnings(record=True) as warned:
@@ -321,7 +334,7 @@ def stream(folder):
 
 CASES = {
     "same": same, "gone": gone, "repeated": repeated, "parts": parts, "other": other, "failing": failing,
-    "beside": beside, "fingerprints": fingerprints, "small": small, "keys": keys, "alone": alone, "grown": grown, "stream": stream,
+    "beside": beside, "fingerprints": fingerprints, "small": small, "keys": keys, "resumed": resumed, "alone": alone, "grown": grown, "stream": stream,
     "pool_killed": pool_killed, "worker_killed": worker_killed, "resized": resized,
 }  # fmt: skip
 

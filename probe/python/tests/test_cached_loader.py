@@ -44,6 +44,7 @@ CASES = [
     *[case("gone", workers) for workers in (0, 2)],
     *[case("parts", workers) for workers in (0, 2)],
     *[case("other", name, 0) for name in (*PLAIN, *RECOGNISED, "fussy", "sometimes-not-bytes", "timed")],
+    case("resumed"),
     case("alone"),
     *[case("other", name, 2) for name in ("one", "whole", "first")],
     *[case("failing", name, cache) for name in ("vanishing", "broken", "unreliable") for cache in ("1MiB", None)],
@@ -196,6 +197,13 @@ def test_a_budget_for_some_samples_keeps_some(told):
     figures = some["figures"]
     assert figures["kept_bytes"] <= figures["capacity_bytes"] == 12_288
     assert 0 < figures["hits"] < FILES and figures["hits"] + figures["misses"] == 2 * FILES
+
+
+def test_a_position_is_taken_up_as_without_a_cache(told):
+    resumed = told("resumed")
+    assert resumed["same"]
+    # The first loader's workers had read ahead.
+    assert resumed["figures"]["hits"] + resumed["figures"]["misses"] == FILES - 3 * 4
 
 
 def test_keys_that_are_no_numbers_are_not_kept(told):
