@@ -23,6 +23,8 @@ pub(crate) struct Iis {
     selection: Selection,
     /// The losses looked at last, in order of looking and in order of size.
     history: VecDeque<f64>,
+    /// How many are looked at.
+    most: usize,
     sorted: Vec<f64>,
     epoch: u64,
     random: Random,
@@ -33,6 +35,8 @@ impl Iis {
         Iis {
             losses: vec![0.0; samples as usize],
             selection,
+            // A smaller data set would have all of it drawn for further epochs.
+            most: if selection == Selection::Corrected { HISTORY.min(samples as usize) } else { HISTORY },
             history: VecDeque::new(),
             sorted: Vec::new(),
             epoch: 0,
@@ -42,7 +46,7 @@ impl Iis {
 
     /// The probability with which a sample of this loss is drawn, by what was looked at before.
     fn chance(&self, loss: f64) -> f64 {
-        if self.history.len() < HISTORY {
+        if self.history.len() < self.most {
             return 1.0;
         }
         let percentile = self.place(loss) as f64 / self.sorted.len() as f64;
@@ -59,7 +63,7 @@ impl Iis {
     }
 
     fn remember(&mut self, loss: f64) {
-        if self.history.len() == HISTORY
+        if self.history.len() == self.most
             && let Some(oldest) = self.history.pop_front()
         {
             self.sorted.remove(self.place(oldest));
@@ -130,7 +134,7 @@ impl Draws for Iis {
         self.epoch = state.u64()?;
         self.losses = state.scores(self.losses.len())?;
         let history = state.f64s()?;
-        if history.len() > HISTORY || history.iter().any(|loss| loss.is_nan()) {
+        if history.len() > self.most || history.iter().any(|loss| loss.is_nan()) {
             return None;
         }
         history.into_iter().for_each(|loss| self.remember(loss));
