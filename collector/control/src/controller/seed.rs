@@ -168,12 +168,14 @@ fn gain(needs: &[Need], workers: &[(u32, u64)]) -> Estimate {
 }
 
 /// The ranks that hold up the job: those that wait for data about as much as the one that waits most, and those whose
-/// workers, by the law, can't keep up either and only seem to, as the others are slower by chance.
+/// workers, by the law, can't keep up either and only seem to, as the others are slower by chance. Who is far from keeping up
+/// may not wait at all while the others are slower still.
 pub(crate) fn slowest(needs: &[Need]) -> Vec<&Need> {
     let most = needs.iter().map(Need::stall).fold(0.0, f64::max);
     let holds = |need: &&Need| {
         need.stall() > STALL && need.stall() >= most / 2.0
             || need.stall() > NO_STALL && SPARE * need.busy_workers() > need.at_work()
+            || need.service_ns.is_some() && need.busy_workers() > need.at_work()
     };
     needs.iter().filter(holds).collect()
 }
@@ -304,4 +306,32 @@ impl Need {
 
 pub(crate) fn seconds(ns: f64) -> String {
     if ns >= 1e9 { format!("{:.2} s", ns / 1e9) } else { format!("{:.1} ms", ns / 1e6) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rank with three workers that waits `stall` of its time for data and `peer` for others.
+    fn need(rank: u32, stall: f64, peer: f64, service_ns: f64) -> Need {
+        let wall_ns = 30e9;
+        let sums = Sums {
+            steps: 100.0,
+            wall_ns,
+            stall_ns: stall * wall_ns,
+            peer_ns: peer * wall_ns,
+            ..Sums::default()
+        };
+        let (workers, prefetch, service_ns) = (Some(3), Some(6), Some(service_ns));
+        Need { rank, sums, workers, prefetch, service_ns, tail_ns: 1e9, own_ns: 150e6 }
+    }
+
+    #[test]
+    fn a_rank_that_only_waits_for_slower_ones_is_turned_with_them_if_it_cannot_keep_up_either() {
+        let cannot = need(1, 0.0, 0.5, 700e6);
+        let keeps_up = need(2, 0.0, 0.5, 300e6);
+        let needs = [need(0, 0.4, 0.1, 700e6), cannot, keeps_up];
+        let ranks: Vec<u32> = slowest(&needs).iter().map(|need| need.rank).collect();
+        assert_eq!(ranks, [0, 1]);
+    }
 }
