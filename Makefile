@@ -5,12 +5,13 @@ export PYO3_PYTHON := $(CURDIR)/$(VENV_PYTHON)
 # Where the scripts look for what was built.
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
-.PHONY: help demo test build man lint bench bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-script bench-checkpoint chaos-checkpoint pictures clean-storage
+.PHONY: help demo test build man lint bench bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-script bench-checkpoint bench-goodput chaos-checkpoint pictures clean-storage
 
 help:
 	@echo 'make demo            train a small network on slow storage and show where its time went'
 	@echo 'make demo ACT=1      the same on storage that is far away, with a controller that does something about it'
 	@echo 'make demo CACHE=1    the same job untouched, and with a cache by one changed line'
+	@echo 'make demo CKPT=1     kill a training job at random moments, and see it end as if nobody had'
 	@echo 'make test            set up, build and run every test'
 	@echo 'make build           the program and the Python package, optimised'
 	@echo 'make man             man pages of all verbs, into target/man'
@@ -23,6 +24,7 @@ help:
 	@echo 'make bench-collector what the collector costs beside many ranks, and what it loses when flooded'
 	@echo 'make bench-top       what watching a job of 64 ranks costs'
 	@echo 'make bench-checkpoint what a checkpoint costs, beside torch.save, safetensors, DCP and CheckFreq'
+	@echo 'make bench-goodput   when to save: the rules on traces of failures, beside the best interval in hindsight'
 	@echo 'make bench-report    what reports of a day of training cost'
 	@echo 'make chaos-checkpoint  kill a job that saves 1,000 times, fail its disk in all ways'
 	@echo 'make bench-control   the controller on simulated jobs and on real ones on slow storage'
@@ -58,7 +60,7 @@ lint: $(VENV_PYTHON)
 $(VENV_PYTHON):
 	@scripts/setup.sh demo
 
-bench: bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-checkpoint
+bench: bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-checkpoint bench-goodput
 
 bench-truth:
 	@scripts/setup.sh test
@@ -92,6 +94,12 @@ bench-checkpoint:
 	@scripts/setup.sh bench
 	@$(MAKE) --no-print-directory build
 	@$(VENV_PYTHON) bench/checkpoint.py $(ARGS)
+
+bench-goodput:
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory build
+	@cargo build --release --quiet -p stallscope-checkpoint --example goodput
+	@$(VENV_PYTHON) bench/goodput.py $(ARGS)
 
 bench-whatif:
 	@scripts/setup.sh test

@@ -2,10 +2,12 @@
 # Trains a small network on a small JPEG data set that lies on slow storage, with stallscope watching.
 # CACHE=1: the same job twice, untouched and with one changed line: a loader with a cache.
 # ACT=1: the storage is far away instead (each read takes a time), and stallscope does something about it.
+# CKPT=1: another job instead, which is killed at random moments and goes on from its checkpoints.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=.venv/bin/python
 here=target/demo
+[ -z "${CKPT:-}" ] || exec "$python" demo/killed.py
 # So slow that reading a batch takes about four times as long as a training step of two ordinary cores.
 read_mb_s=4.5
 # Far away: many reads can be under way at once, so that more of them help. An image takes about three reads, so that a

@@ -2,9 +2,9 @@ use crate::terminal;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use stallscope_checkpoint::{Check, Checkpoint, Entry, QUARANTINE, State, Store, mark_verified};
+use stallscope_checkpoint::{Check, Checkpoint, Entry, History, QUARANTINE, State, Store, mark_verified};
 use stallscope_reports::clean;
-use stallscope_reports::units::{bytes, count, counted, duration};
+use stallscope_reports::units::{bytes, count, counted, duration, percent_exact};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -138,7 +138,8 @@ fn list(verb: &Ls) -> Result<ExitCode> {
         let aside: Vec<Value> =
             aside.iter().map(|(name, reason)| json!({ "name": name, "reason": reason })).collect();
         let entries: Vec<Value> = entries.iter().map(entry_json).collect();
-        return print_json(&json!({ "checkpoints": entries, QUARANTINE: aside }));
+        let account = History::read(&verb.dir).account().cloned();
+        return print_json(&json!({ "checkpoints": entries, QUARANTINE: aside, "account": account }));
     }
     let mut text = if entries.is_empty() {
         format!("no checkpoint in {}\n", clean(&verb.dir.to_string_lossy(), true))
@@ -155,8 +156,38 @@ fn list(verb: &Ls) -> Result<ExitCode> {
     for (name, reason) in &aside {
         text += &format!("set aside: {QUARANTINE}/{}: {}\n", clean(name, true), clean(reason, true));
     }
+    text += &cost(&History::read(&verb.dir));
     terminal::print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What saving has cost the job beside what it may, and whether that keeps it from what its failures ask for.
+fn cost(history: &History) -> String {
+    let Some(account) = history.account().filter(|account| account.trained_s > 0.0) else {
+        return String::new();
+    };
+    let time = |seconds: f64| duration((seconds * 1e9) as u64);
+    let budget = match account.overhead {
+        0.0 => String::new(),
+        overhead => format!(" of a budget of {}", percent_exact(overhead)),
+    };
+    let mut text = format!(
+        "cost: {}{budget}, {} of {} trained in {}; {} a checkpoint\n",
+        percent_exact(account.spent_s / account.trained_s),
+        time(account.spent_s),
+        time(account.trained_s),
+        counted(history.runs() as u64, "run"),
+        time(account.cost_s()),
+    );
+    if let Some((allowed_s, wanted_s)) = account.forbidden() {
+        text += &format!(
+            "the budget allows one every {}; with a failure every {}, one every {} would lose least\n",
+            time(allowed_s),
+            time(account.mtbf_s),
+            time(wanted_s),
+        );
+    }
+    text
 }
 
 fn state(entry: &Entry) -> &'static str {

@@ -83,6 +83,11 @@ fn any_rank() -> impl Strategy<Value = RankSummary> {
                 bytes: number,
                 blocked_ns: number,
                 background_ns: number,
+                account: Some(CheckpointAccount {
+                    spent_ns: number,
+                    trained_ns: 7,
+                    budget_ppm: Some(number),
+                }),
             },
         },
     )

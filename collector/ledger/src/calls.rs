@@ -2,7 +2,7 @@
 
 use crate::attribute::{Call, CallKind};
 use stallscope_abi::lane::{Record, Saver};
-use stallscope_model::{Cause, CheckpointEvent, Checkpoints};
+use stallscope_model::{Cause, CheckpointAccount, CheckpointEvent, Checkpoints};
 use std::collections::VecDeque;
 
 const MAX_CALLS: usize = 4096;
@@ -38,6 +38,14 @@ impl Calls {
 
     pub(crate) fn collective(&mut self, record: &Record) {
         self.insert(Call { start_ns: record.a, end_ns: record.time_ns, kind: CallKind::Collective });
+    }
+
+    pub(crate) fn checkpoint_cost(&mut self, record: &Record) {
+        self.checkpoints.account = Some(CheckpointAccount {
+            spent_ns: record.a,
+            trained_ns: record.b,
+            budget_ppm: Some(record.c).filter(|budget| *budget > 0),
+        });
     }
 
     /// One save may call another (`DCP` calls `torch.save`), and the inner one is told first: the outer one

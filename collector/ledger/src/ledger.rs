@@ -247,6 +247,7 @@ impl Ledger {
                 });
             }
             lane::Kind::Checkpoint => self.trainer(pid).calls.checkpoint(record),
+            lane::Kind::CheckpointCost => self.trainer(pid).calls.checkpoint_cost(record),
             lane::Kind::DeviceIdle => self.trainer(pid).device_idle(record.b, record.a),
             lane::Kind::Collective => self.trainer(pid).calls.collective(record),
             lane::Kind::CacheUses => {

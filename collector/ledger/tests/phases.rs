@@ -229,6 +229,21 @@ fn a_checkpoint_in_the_loop_is_snapshot_or_persist_whatever_it_uses() {
 }
 
 #[test]
+fn what_checkpoints_cost_is_told_beside_what_they_may() {
+    let mut stage = busy();
+    stage.wait(50, 100, 0);
+    assert_eq!(stage.ledger.summary().ranks[0].checkpoints.account, None);
+    for (spent_ns, budget_ppm) in [(5 * MS, 20_000), (8 * MS, 0)] {
+        let kind = lane::Kind::CheckpointCost as u16;
+        let (a, b, c) = (spent_ns, 900 * MS, budget_ppm);
+        stage.ledger.lane(TRAINER, &lane::Record { kind, time_ns: 150 * MS, a, b, c, ..Default::default() });
+        let account = stage.ledger.summary().ranks[0].checkpoints.account.unwrap();
+        assert_eq!((account.spent_ns, account.trained_ns), (spent_ns, 900 * MS), "the last one holds");
+        assert_eq!(account.budget_ppm, Some(budget_ppm).filter(|budget| *budget > 0));
+    }
+}
+
+#[test]
 fn a_checkpoint_of_ours_counts_once_though_it_is_copied_and_written_apart() {
     let mut stage = busy();
     stage.wait(50, 100, 0);

@@ -23,6 +23,6 @@ pub use detail::{
 pub use job::{EvidenceKinds, HostFacts, JobFacts, LoaderFacts, Phase, RankFacts, StepLedger};
 pub use node::NodeSummary;
 pub use summary::{
-    Checkpoints, Diagnosis, EvidenceState, Loss, Overhead, PhaseSummary, RankSummary, RunSummary, Verdict,
-    WorkerLoad,
+    CheckpointAccount, Checkpoints, Diagnosis, EvidenceState, Loss, Overhead, PhaseSummary, RankSummary,
+    RunSummary, Verdict, WorkerLoad,
 };

@@ -126,6 +126,20 @@ pub struct Checkpoints {
     pub blocked_ns: u64,
     /// Time spent in other threads or processes.
     pub background_ns: u64,
+    /// Where `stallscope.Checkpointer` saves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<CheckpointAccount>,
+}
+
+/// What checkpoints cost beside what they may, in all runs of the job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointAccount {
+    /// Time that they blocked training, and by which they slowed its steps down.
+    pub spent_ns: u64,
+    /// All steps together.
+    pub trained_ns: u64,
+    /// The part of the time that they may cost, in millionths; `None` where an interval was set instead.
+    pub budget_ppm: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

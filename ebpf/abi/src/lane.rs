@@ -62,9 +62,12 @@ pub enum Kind {
     /// Trainer with a cache, at most once a second: the data set's part of the pool. `a`: bytes kept. `b`: bytes
     /// that may be kept. `c`: evictions so far. `d`: samples kept.
     CacheState = 12,
+    /// Trainer with a `stallscope.Checkpointer`: its account, of all runs of the job. `a`: nanoseconds that saves have cost,
+    /// blocked or slowed down. `b`: of so many nanoseconds trained. `c`: the budget in millionths, 0 for none.
+    CheckpointCost = 13,
 }
 
-pub const KINDS: u16 = 12;
+pub const KINDS: u16 = 13;
 
 impl Kind {
     pub const fn from_u16(value: u16) -> Option<Kind> {
@@ -81,6 +84,7 @@ impl Kind {
             10 => Kind::Bye,
             11 => Kind::CacheUses,
             12 => Kind::CacheState,
+            13 => Kind::CheckpointCost,
             _ => return None,
         })
     }

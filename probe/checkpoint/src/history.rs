@@ -2,6 +2,7 @@
 //! from. Kept in `runs.json`; losing it costs the estimate alone.
 
 use crate::files::{Disk, Files, open_plain, write_all};
+use crate::interval::Account;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
 use std::path::Path;
@@ -15,6 +16,8 @@ const MOST_RUNS: usize = 1000;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct History {
     runs: Vec<Run>,
+    #[serde(default)]
+    account: Option<Account>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -55,6 +58,22 @@ impl History {
     /// first failure after ten minutes does not make it ten minutes, and none seen does not make it endless.
     pub fn mtbf(&self) -> Duration {
         Duration::from_secs_f64((self.ran() + PRIOR).as_secs_f64() / (self.failures() + 1) as f64)
+    }
+
+    /// What the job's saves have cost in all runs, as far as that was noted.
+    pub fn account(&self) -> Option<&Account> {
+        self.account.as_ref()
+    }
+
+    /// How many runs there were, the one under way counted.
+    pub fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
+    pub(crate) fn note(&mut self, account: Account) -> bool {
+        let changed = self.account.as_ref() != Some(&account);
+        self.account = Some(account);
+        changed
     }
 
     fn before(&self) -> impl Iterator<Item = &Run> {
@@ -99,7 +118,7 @@ mod tests {
 
     fn runs(runs: &[(u64, bool)]) -> History {
         let run = |&(hours, ended): &(u64, bool)| Run { began_wall_s: 0, alive_wall_s: hours * 3600, ended };
-        History { runs: runs.iter().map(run).collect() }
+        History { runs: runs.iter().map(run).collect(), account: None }
     }
 
     #[test]

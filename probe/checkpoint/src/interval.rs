@@ -11,12 +11,18 @@
 //! of the whole write, which overlaps with training; the first two are CheckFreq's (FAST'21) and PCcheck's (ASPLOS'25)
 //! limits. The budget is a ceiling, not a target: where failures are rare, saves are rarer than it allows.
 //!
-//! A token bucket makes the budget a bound: a save begins only when what all before cost, and the dearest of the recent
-//! ones once more, is within p of the time trained. So at any moment the cost is at most p of the time and one save.
+//! The first term is kept by a token bucket, which makes the budget a bound: a save begins only when what all before cost,
+//! and the dearest of the recent ones once more, is within p of the time trained. So at any moment the cost is at most p of
+//! the time and one save. Where the budget allows fewer saves than failures ask for, what a run that was cut off had left is
+//! there for the next one, which then saves earlier than after T_o / p; the bucket holds a few saves, so that years of
+//! credit are not spent in an hour.
 
+mod account;
 mod measured;
 mod published;
 
+pub use account::Account;
+use account::young_s;
 use measured::Measured;
 use published::Published;
 use std::fmt;
@@ -97,6 +103,8 @@ pub struct Interval {
     settings: Settings,
     measured: Measured,
     published: Published,
+    forfeited_s: f64,
+    bucket_s: f64,
     /// Set by somebody, in seconds.
     set_s: Option<f64>,
 }
@@ -105,6 +113,10 @@ pub struct Interval {
 /// save is learned from them.
 const CLEAN_BEFORE: u64 = 10;
 const CLEAN_BETWEEN: u64 = 4;
+/// Saves that the bucket holds, of the dearest kind that there was within about a day: what a few dear ones in an hour of
+/// interference need must not be forfeited in the hours between.
+const BUCKET: f64 = 8.0;
+const BUCKET_SHRINKS_S: f64 = 86_400.0;
 
 impl Interval {
     /// One that has seen nothing yet. A budget that is no positive number counts as a billionth, and so on: there are no
@@ -117,13 +129,56 @@ impl Interval {
             concurrent: settings.concurrent.max(1),
             ..settings
         };
-        Interval { settings, measured: Measured::default(), published: Published::default(), set_s: None }
+        let (measured, published) = Default::default();
+        Interval { settings, measured, published, forfeited_s: 0.0, bucket_s: 0.0, set_s: None }
+    }
+
+    /// Goes on from what earlier runs of the job were told by [`Interval::account`]. What makes no sense is left out. Runs
+    /// without a budget may have spent more than this one's: of such a debt no more is taken over than one save.
+    pub fn resume(&mut self, account: &Account) {
+        self.measured.resume(account, self.settings.overhead);
+        self.forfeited_s = 0.0;
+        let most = (self.credit_s() + self.measured.dearest_cost_s()).max(0.0);
+        self.forfeited_s = if account.forfeited_s > 0.0 { account.forfeited_s.min(most) } else { 0.0 };
+        self.bucket_s = Some(account.bucket_s).filter(|bucket| bucket.is_finite()).unwrap_or(0.0);
+        self.fill(0.0);
+    }
+
+    /// What is to be kept for the next run.
+    pub fn account(&self) -> Account {
+        let (costs_s, persists_s) = self.measured.recent();
+        let bounded = self.settings.rule == Rule::Budget && self.set_s.is_none();
+        Account {
+            overhead: Some(self.settings.overhead).filter(|_| bounded).unwrap_or(0.0),
+            mtbf_s: self.settings.mtbf_s,
+            spent_s: self.spent_s(),
+            trained_s: self.trained_s(),
+            costs_s,
+            persists_s,
+            forfeited_s: self.forfeited_s,
+            bucket_s: self.bucket_s,
+            // No number is no JSON.
+            interval_s: Some(self.interval_s()).filter(|period| period.is_finite()).unwrap_or(0.0),
+        }
     }
 
     /// Takes a step that ended.
     pub fn step(&mut self, step: Step) {
         self.measured.step(step);
         self.published.step(step, &self.settings);
+        self.fill(if step.wall_s.is_finite() { step.wall_s } else { 0.0 });
+    }
+
+    /// What does not fit into the bucket is forfeited.
+    fn fill(&mut self, wall_s: f64) {
+        let shrunk = self.bucket_s * (1.0 - wall_s / BUCKET_SHRINKS_S).clamp(0.0, 1.0);
+        self.bucket_s = shrunk.max(BUCKET * self.measured.dearest_cost_s());
+        self.forfeited_s += (self.credit_s() - self.bucket_s).max(0.0);
+    }
+
+    /// What saves may still cost at this moment, in seconds.
+    fn credit_s(&self) -> f64 {
+        self.settings.overhead * self.trained_s() - self.spent_s() - self.forfeited_s
     }
 
     /// A save begins with the next step.
@@ -166,14 +221,17 @@ impl Interval {
         if measured.saves() == 0 {
             return self.first();
         }
-        let within_budget =
-            self.spent_s() + measured.dearest_cost_s() <= self.settings.overhead * self.trained_s();
         let known = measured.saves() > 1 || measured.settled();
-        let clean = measured.clean_since_save() >= CLEAN_BETWEEN;
-        if !(within_budget && known && clean && measured.since_last_s() >= self.interval_s()) {
+        let clean = measured.clean_since_save() >= CLEAN_BETWEEN && measured.clean_steps() >= CLEAN_BEFORE;
+        let [budget, drained, failures] = self.terms_s();
+        // What a run that was cut off had left shortens the first term: as much the fuller the bucket is, so that saves
+        // stay evenly apart.
+        let full = self.credit_s() / self.bucket_s.max(1e-9);
+        let spread = budget * (1.0 - full.clamp(0.0, 1.0));
+        let wanted = measured.since_last_s() >= spread.max(drained).max(failures);
+        if !(measured.dearest_cost_s() <= self.credit_s() && known && clean && wanted) {
             return None;
         }
-        let [budget, drained, failures] = self.terms_s();
         Some(if failures >= budget && failures >= drained {
             Why::Failures
         } else if budget >= drained {
@@ -190,7 +248,7 @@ impl Interval {
     }
 
     fn young_daly_s(&self) -> f64 {
-        (2.0 * self.measured.cost_s() * self.settings.mtbf_s).sqrt()
+        young_s(self.measured.cost_s(), self.settings.mtbf_s)
     }
 
     /// The period in force, in seconds: set, or by the rule. 0 while nothing is known.

@@ -6,6 +6,7 @@ use crate::error::{Doing, Error, Result};
 use crate::files::{Disk, Files};
 use crate::history::History;
 use crate::image::BLOCK;
+use crate::interval::Account;
 use crate::locking::Lock;
 use crate::manifest::MOST_USER_BYTES;
 use crate::names::{Ticket, folder, random_id};
@@ -18,7 +19,7 @@ use crate::{Checkpoint, State};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -55,6 +56,10 @@ pub struct Outcome {
     /// What became of it. An error says that there is no such checkpoint; older ones are untouched.
     pub result: Result<Saved>,
 }
+
+/// How often it is noted that the job is alive, and what its saves have cost: what a run that is killed is believed to have
+/// trained since is lost to the estimates.
+const NOTED_EVERY: Duration = Duration::from_secs(5);
 
 /// A save that succeeded.
 #[derive(Clone, Copy, Debug, Default)]
@@ -105,6 +110,7 @@ pub(crate) struct Shared {
     state: Mutex<Progress>,
     changed: Condvar,
     history: Mutex<History>,
+    noted: AtomicBool,
     busy: AtomicUsize,
     _lock: Option<Lock>,
 }
@@ -161,6 +167,7 @@ impl Saver {
             state: Mutex::default(),
             changed: Condvar::new(),
             history: Mutex::new(history),
+            noted: AtomicBool::new(true),
             busy: AtomicUsize::new(0),
             _lock: taken_lock,
             options,
@@ -279,6 +286,14 @@ impl Saver {
         lock(&self.shared.history).clone()
     }
 
+    /// Notes what saves have cost so far, for the next run of the job; it reaches the disk within seconds. Rank 0's alone
+    /// does.
+    pub fn note(&self, account: Account) {
+        if self.shared.options.rank == 0 && lock(&self.shared.history).note(account) {
+            self.shared.noted.store(false, Ordering::Relaxed);
+        }
+    }
+
     /// The folder.
     pub fn store(&self) -> Store {
         Store::open(&self.shared.dir)
@@ -341,10 +356,17 @@ impl Shared {
 
 fn serve(shared: &Shared, tasks: &Receiver<Task>, base: Option<Base>) {
     let mut persist = Persist::new(shared, base);
-    while let Ok(task) = tasks.recv() {
-        shared.busy.fetch_add(1, Ordering::Relaxed);
-        persist.save(task);
-        shared.busy.fetch_sub(1, Ordering::Relaxed);
+    loop {
+        match tasks.recv_timeout(NOTED_EVERY) {
+            Ok(task) => {
+                shared.busy.fetch_add(1, Ordering::Relaxed);
+                persist.save(task);
+                shared.busy.fetch_sub(1, Ordering::Relaxed);
+            }
+            Err(RecvTimeoutError::Timeout) if !shared.noted.swap(true, Ordering::Relaxed) => shared.alive(),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use proptest::prelude::*;
-use stallscope_checkpoint::interval::{Interval, Rule, Settings, Step, Why};
+use stallscope_checkpoint::interval::{Account, Interval, Rule, Settings, Step, Why};
 
 const STEP_S: f64 = 0.1;
 
@@ -155,6 +155,72 @@ fn the_interval_grows_with_interference_and_shrinks_when_it_goes() {
     let quiet_again = job.interval.interval_s();
     assert!(loud > 5.0 * quiet, "{quiet} {loud}");
     assert!((quiet_again - quiet).abs() < 0.1 * quiet, "{quiet} {quiet_again}");
+}
+
+#[test]
+fn the_budget_is_the_jobs_however_often_it_is_cut_off() {
+    let overhead = 0.02;
+    // Failures ask for far more saves than the budget allows.
+    let set = settings(Rule::Budget, overhead, 30.0);
+    let cost = Cost { blocked_s: 0.3, slows_s: 0.01, steps: 10 };
+    let (mut account, mut spent_s, mut trained_s, mut saves) = (None, 0.0, 0.0, 0);
+    for life in 0..60 {
+        let mut job = Job::new(set);
+        if let Some(account) = &account {
+            job.interval.resume(account);
+        }
+        // Some lives are shorter than the period, and a run that begins anew learns nothing by saving at once.
+        job.run(8.0 + f64::from(life % 7) * 5.0, cost);
+        account = Some(job.interval.account());
+        (spent_s, trained_s) = (spent_s + job.spent_s, trained_s + job.trained_s);
+        saves += job.saves.len();
+        assert!(spent_s <= overhead * trained_s + cost.all() + 1e-6, "{spent_s} of {trained_s}");
+    }
+    assert!(saves > 20, "{saves}");
+    assert!(spent_s > 0.8 * overhead * trained_s, "what a short life left is there for the next: {spent_s}");
+}
+
+#[test]
+fn a_run_goes_on_with_what_the_one_before_knew_and_believes_no_nonsense() {
+    let mut job = Job::new(settings(Rule::Budget, 0.02, 600.0));
+    job.run(500.0, QUIET);
+    let account = job.interval.account();
+    let mut next = Interval::new(settings(Rule::Budget, 0.02, 600.0));
+    next.resume(&account);
+    assert_eq!(next.account(), account);
+    for _ in 0..15 {
+        next.step(Step { wall_s: STEP_S, ..Step::default() });
+        assert_eq!(next.due(), None, "a save's cost is known already");
+    }
+    for nonsense in [f64::NAN, f64::INFINITY, -1.0] {
+        let mut next = Interval::new(settings(Rule::Budget, 0.02, 600.0));
+        let costs_s = vec![nonsense; 9];
+        next.resume(&Account {
+            spent_s: 1.0,
+            trained_s: nonsense,
+            costs_s,
+            forfeited_s: nonsense,
+            ..account.clone()
+        });
+        assert!(next.spent_s().is_finite() && next.interval_s().is_finite());
+    }
+    // A run without a budget spent half of its time; this one is not to pay for that.
+    let mut next = Job::new(settings(Rule::Budget, 0.02, 1.0));
+    next.interval.resume(&Account { spent_s: 1000.0, trained_s: 2000.0, costs_s: vec![0.01], ..account });
+    next.run(60.0, QUIET);
+    assert!(next.saves.len() > 10, "{}", next.saves.len());
+}
+
+#[test]
+fn it_says_when_the_budget_forbids_what_failures_ask_for() {
+    let cost = Cost { blocked_s: 1.0, slows_s: 0.0, steps: 5 };
+    let mut tight = Job::new(settings(Rule::Budget, 0.01, 200.0));
+    tight.run(500.0, cost);
+    let (allowed_s, wanted_s) = tight.interval.account().forbidden().unwrap();
+    assert!((allowed_s - 100.0).abs() < 1.0 && (wanted_s - 20.0).abs() < 1.0, "{allowed_s} {wanted_s}");
+    let mut wide = Job::new(settings(Rule::Budget, 0.1, 200.0));
+    wide.run(500.0, cost);
+    assert_eq!(wide.interval.account().forbidden(), None);
 }
 
 #[test]

@@ -2,10 +2,11 @@
 //! are copied or anything is waited for; a wait ends by itself after the time it is given, so that Python can look for
 //! signals between two.
 
+use crate::checkpoint_timing::CheckpointTiming;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use stallscope_checkpoint::{
-    Checkpoint, Dtype, Error, Options, Plan, Saver, Snapshot, Source, Store, TensorSpec, Ticket,
+    Checkpoint, Dtype, Error, History, Options, Plan, Saver, Snapshot, Source, Store, TensorSpec, Ticket,
 };
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -211,6 +212,21 @@ impl CheckpointSaver {
             let history = saver.history();
             Ok((history.mtbf().as_secs_f64(), history.failures()))
         })
+    }
+
+    /// Has `timing` go on from what earlier runs of the job noted.
+    fn resume(&self, timing: &CheckpointTiming) {
+        let saver = lock(&self.saver);
+        if let Some(account) = saver.as_ref().map(Saver::history).as_ref().and_then(History::account) {
+            timing.resume(account);
+        }
+    }
+
+    /// Notes what `timing` has seen, for the next run.
+    fn note(&self, timing: &CheckpointTiming) {
+        if let Some(saver) = lock(&self.saver).as_ref() {
+            saver.note(timing.account());
+        }
     }
 
     /// Finishes what was handed in.

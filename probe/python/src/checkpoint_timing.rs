@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use stallscope_checkpoint::Yielding;
-use stallscope_checkpoint::interval::{Interval, Rule, Settings, Step};
+use stallscope_checkpoint::interval::{Account, Interval, Rule, Settings, Step};
 use std::sync::{Mutex, PoisonError};
 
 /// A save is slowed down to this at most while it takes the disk from the loader, bytes a second.
@@ -125,9 +125,25 @@ impl CheckpointTiming {
         (spent_s, trained_s, interval.cost_s(), interval.persist_s(), interval.interval_s())
     }
 
+    /// The period in seconds that the budget allows and the one that failures ask for, where it forbids that.
+    fn forbidden(&self) -> Option<(f64, f64)> {
+        self.timing.lock().unwrap_or_else(PoisonError::into_inner).interval.account().forbidden()
+    }
+
     /// Saves every so many seconds from now on; none for the rule's own period.
     fn set_interval(&self, period_s: Option<f64>) {
         self.timing.lock().unwrap_or_else(PoisonError::into_inner).interval.set_interval_s(period_s);
+    }
+}
+
+impl CheckpointTiming {
+    /// What is kept for the next run.
+    pub(crate) fn account(&self) -> Account {
+        self.timing.lock().unwrap_or_else(PoisonError::into_inner).interval.account()
+    }
+
+    pub(crate) fn resume(&self, account: &Account) {
+        self.timing.lock().unwrap_or_else(PoisonError::into_inner).interval.resume(account);
     }
 }
 

@@ -150,5 +150,13 @@ pub(crate) fn saved_in_words(summary: &RunSummary) -> Option<String> {
     if saved.background_ns > 0 {
         text.push_str(&format!("; {} in the background", units::duration(saved.background_ns)));
     }
+    if let Some(account) = &saved.account {
+        let cost = units::percent_exact(units::share(account.spent_ns, account.trained_ns));
+        text.push_str(&format!("; with what they slow down they cost {cost} of the job's time"));
+        if let Some(budget_ppm) = account.budget_ppm {
+            let budget = units::percent_exact(units::share(budget_ppm, 1_000_000));
+            text.push_str(&format!(", of a budget of {budget}"));
+        }
+    }
     Some(text)
 }

@@ -144,7 +144,8 @@ pub(crate) fn fetch_bound() -> RunSummary {
     let between = phase(Phase::Between, Some(0), 2, &[(Cause::Fetch, 310.0), (Cause::Prep, 48.0)]);
     let phases = vec![startup(), training, evaluation, between];
     let mut only = rank(0, 1, phases.clone());
-    only.checkpoints = Checkpoints { count: 3, bytes: 137_000_000, blocked_ns: S, background_ns: 0 };
+    only.checkpoints =
+        Checkpoints { count: 3, bytes: 137_000_000, blocked_ns: S, background_ns: 0, account: None };
     RunSummary {
         ranks: vec![only],
         phases,

@@ -350,7 +350,13 @@ impl Synthetic {
             },
             phases: phases.into_iter().filter_map(|phase| sums(phase, own(phase))).collect(),
             workers: (0..self.workers).map(|worker| self.load(rank, worker)).collect(),
-            checkpoints: Checkpoints { count: 2, bytes: 618_000, blocked_ns: 300 * MS, background_ns: 0 },
+            checkpoints: Checkpoints {
+                count: 2,
+                bytes: 618_000,
+                blocked_ns: 300 * MS,
+                background_ns: 0,
+                account: None,
+            },
         }
     }
 

@@ -11,7 +11,7 @@ use crate::theme::Theme;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 use stallscope_look::units;
-use stallscope_model::{Cause, EvidenceState};
+use stallscope_model::{Cause, CheckpointAccount, EvidenceState};
 
 /// What is missing, and how to get it, where the kernel's evidence is needed.
 pub(super) fn needs_kernel(run: &RunView) -> Option<String> {
@@ -227,7 +227,29 @@ pub(super) fn checkpoints(run: &RunView, theme: &Theme, width: usize) -> Line<'s
             }
         }
     }
+    if let Some(account) = run.summary.ranks.iter().find_map(|rank| rank.checkpoints.account) {
+        write_cost(&account, &mut cells, theme);
+    }
     let mut spans: Vec<Span<'static>> = vec![label];
     spans.extend(super::bars::spans(cells));
     Line::from(spans)
+}
+
+/// What checkpoints cost and may cost, as far to the right as no checkpoint is hidden by it; nowhere else.
+fn write_cost(account: &CheckpointAccount, cells: &mut [(char, Style)], theme: &Theme) {
+    let cost = units::percent_exact(units::share(account.spent_ns, account.trained_ns));
+    let text = match account.budget_ppm {
+        Some(ppm) => format!(" cost {cost} of {} ", units::percent_exact(units::share(ppm, 1_000_000))),
+        None => format!(" cost {cost} "),
+    };
+    let length = text.chars().count();
+    let free = |cells: &[(char, Style)]| cells.iter().all(|cell| cell.0 == ' ');
+    let room = (0..=cells.len().saturating_sub(length))
+        .rev()
+        .find(|at| cells.get(*at..at + length).is_some_and(free));
+    if let Some(at) = room {
+        for (cell, letter) in cells[at..].iter_mut().zip(text.chars()) {
+            *cell = (letter, theme.dim());
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! What steps and saves cost, as measured.
 
-use super::Step;
+use super::{Account, Step};
 use std::collections::VecDeque;
 
 /// Clean steps that say what a step costs now.
@@ -83,6 +83,24 @@ impl Measured {
             self.spent_before_s += cost;
             remember(&mut self.costs, cost);
         }
+    }
+
+    pub(super) fn resume(&mut self, account: &Account, overhead: f64) {
+        let sane = |value: &f64| value.is_finite() && *value >= 0.0;
+        let Account { spent_s, trained_s, .. } = account;
+        if !sane(spent_s) || !sane(trained_s) {
+            return;
+        }
+        let recent = |values: &[f64]| values.iter().copied().filter(sane).take(SAVES).collect();
+        (self.costs, self.persists) = (recent(&account.costs_s), recent(&account.persists_s));
+        self.trained_s = *trained_s;
+        self.spent_before_s = spent_s.min(overhead * trained_s + self.dearest_cost_s());
+        // The first of a run is one that learns what a save costs.
+        self.saves = u64::from(!self.costs.is_empty());
+    }
+
+    pub(super) fn recent(&self) -> (Vec<f64>, Vec<f64>) {
+        (self.costs.iter().copied().collect(), self.persists.iter().copied().collect())
     }
 
     pub(super) fn begun(&mut self) {

@@ -199,7 +199,7 @@ class Checkpointer:
 
     @property
     def costs(self):
-        """What checkpoints have cost so far, in seconds: `spent`, of `trained`; a `save`, how long one takes until it is
+        """What checkpoints have cost so far in all runs of the job, in seconds: `spent`, of `trained`; a `save`, how long one takes until it is
         durable (`persist`), and the `interval` in force."""
         return dict(zip(("spent", "trained", "save", "persist", "interval"), self._when.timing.costs()))
 

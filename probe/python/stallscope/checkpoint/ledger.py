@@ -4,7 +4,7 @@ import sys
 
 from stallscope import _native
 
-_CHECKPOINT, _STALLSCOPE = 7, 6
+_CHECKPOINT, _COST, _STALLSCOPE = 7, 13, 6
 _SNAPSHOT, _PERSIST = 0, 1
 
 
@@ -23,6 +23,12 @@ def persisted(began_ns, ended_ns, written_bytes):
     _push(began_ns, ended_ns, _PERSIST, written_bytes, True)
 
 
+def cost(spent_s, trained_s, budget):
+    """What checkpoints have cost, of the time trained; `budget`: the part that they may cost, 0 for no limit."""
+    spent_ns, trained_ns = round(spent_s * 1e9), round(trained_s * 1e9)
+    _native.push(_COST, _native.now(), a=spent_ns, b=trained_ns, c=round(budget * 1e6))
+
+
 def _push(began_ns, ended_ns, stage, count, elsewhere):
     # Goes nowhere where the shim is not on.
     _native.push(_CHECKPOINT, ended_ns, id=_STALLSCOPE, a=began_ns, b=stage, c=count, d=int(elsewhere))
@@ -34,6 +40,7 @@ class IntervalKnob:
     def __init__(self, timing):
         self.timing = timing
         self.knob = None
+        self.is_set = False
 
     def look(self):
         """Shows what is in force, once it is known."""
@@ -50,6 +57,7 @@ class IntervalKnob:
 
     def _turn(self, value):
         self.timing.set_interval(value)
+        self.is_set = True
         return value, "applied", "the overhead is no longer bounded by its budget"
 
     def gone(self):

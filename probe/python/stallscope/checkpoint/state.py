@@ -163,8 +163,10 @@ def _load(name, one, state):
     try:
         one.load_state_dict(state)
     except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{name}: {type(one).__name__} does not take the state from the checkpoint: {first}") from error
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        # torch begins with a heading.
+        why = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+        raise CheckpointError(f"{name}: {type(one).__name__} does not take the state from the checkpoint: {why}") from error
 
 
 def _some(names):

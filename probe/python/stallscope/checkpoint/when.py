@@ -5,10 +5,13 @@ import re
 
 from stallscope import _native
 
-from .ledger import IntervalKnob
+from . import ledger
+from .signals import say
 
 # Ranks look at least this often whether to save, and a look costs them a message.
 LOOK_S = 0.5
+# What was seen is noted in the folder this often, for a run that goes on after this one was killed.
+_NOTE_NS = 5_000_000_000
 _UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
@@ -27,12 +30,22 @@ class When:
             if count <= 0:
                 raise ValueError(f"every={every!r}: an interval is longer than nothing")
         self.every_steps = int(count) if rule == "steps" else None
+        self.overhead = overhead
+        self.mtbf_s = mtbf_s
         self.timing = _native.CheckpointTiming(rule, overhead, mtbf_s, count)
-        self.knob = IntervalKnob(self.timing)
+        saver.resume(self.timing)
+        self._note_at_ns = 0
+        self._told = False
+        self.knob = ledger.IntervalKnob(self.timing)
+        self._bounded = rule == "budget"
 
     def step(self, waited_ns):
         """A step ended; why a save is due, if one is and can begin."""
-        why, limit = self.timing.step(_native.now(), waited_ns, self.saver.working())
+        now_ns = _native.now()
+        why, limit = self.timing.step(now_ns, waited_ns, self.saver.working())
+        if now_ns >= self._note_at_ns:
+            self._note_at_ns = now_ns + _NOTE_NS
+            self.saver.note(self.timing)
         if limit is not None:
             self.saver.limit(limit)
         return why if why is not None and self.saver.ready() else None
@@ -57,8 +70,31 @@ class When:
         if outcome.written_bytes > 1 << 20:
             self.timing.written(outcome.written_bytes / max(outcome.write_ns, 1) * 1e9)
         self.knob.look()
+        self._account()
+        # Rank 0's outcomes, which decides.
+        if outcome.committed:
+            self._tell_what_the_budget_forbids()
+
+    def _tell_what_the_budget_forbids(self):
+        forbidden = self.timing.forbidden()
+        if forbidden is None or self._told:
+            return
+        self._told = True
+        allowed_s, wanted_s = forbidden
+        cost_s = self.timing.costs()[2]
+        say(
+            f"a checkpoint costs {_short(cost_s)}, so a budget of {self.overhead:.3g} allows one every {_short(allowed_s)}; "
+            f"with a failure every {_short(self.mtbf_s)}, one every {_short(wanted_s)} would lose least: "
+            f"overhead={cost_s / wanted_s:.2g} allows that"
+        )
+
+    def _account(self):
+        self.saver.note(self.timing)
+        spent_s, trained_s = self.timing.costs()[:2]
+        ledger.cost(spent_s, trained_s, self.overhead if self._bounded and not self.knob.is_set else 0)
 
     def gone(self):
+        self._account()
         self.knob.gone()
 
 
@@ -76,3 +112,11 @@ def seconds(time, name):
         return sum(float(count) * _UNITS_S[unit] for count, unit in parts)
     except (KeyError, ValueError):
         raise ValueError(f"{name}={time!r} is no time; write it as '6h', '30m', '90s' or in seconds") from None
+
+
+def _short(time_s):
+    """As people write it."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        if time_s >= length:
+            return f"{time_s / length:.3g} {unit}"
+    return f"{time_s * 1e3:.3g} ms"
