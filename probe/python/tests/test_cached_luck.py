@@ -40,7 +40,10 @@ def test_a_pool_that_is_killed_in_mid_epoch_is_misses(told, workers):
     killed = told("pool_killed", workers)
     assert killed["killed"] == 1
     assert killed["same"]
-    assert killed["figures"]["misses"] > FILES
+    figures = killed["figures"]
+    assert figures["hits"] + figures["misses"] == 3 * FILES
+    # Workers may have read all of it before it is killed.
+    assert workers or figures["misses"] > FILES
 
 
 def test_a_worker_that_is_killed_while_it_reads_leaves_no_sample_locked(told):
