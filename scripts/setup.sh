@@ -115,8 +115,10 @@ test)
     ;;
 bench)
     toolchain
-    optional e2fsprogs mount fuse3 strace bpftrace htop fio
+    optional e2fsprogs mount fuse3 strace bpftrace htop fio redis-server memcached
     environment
+    .venv/bin/python -c 'import redis, pymemcache' 2>/dev/null ||
+        .venv/bin/python -m pip install --quiet --requirement scripts/requirements-bench.txt </dev/null
     # bpftrace looks for its tracepoints there.
     [ "$(id -u)" != 0 ] || [ -e /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing ||
         say "tracefs cannot be mounted on /sys/kernel/tracing; bpftrace needs it"
