@@ -5,7 +5,7 @@ export PYO3_PYTHON := $(CURDIR)/$(VENV_PYTHON)
 # Where the scripts look for what was built.
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
-.PHONY: help demo test build man lint bench bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-script bench-checkpoint bench-goodput chaos-checkpoint pictures clean-storage
+.PHONY: help demo test build man lint bench bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-importance chaos-checkpoint pictures clean-storage
 
 help:
 	@echo 'make demo            train a small network on slow storage and show where its time went'
@@ -24,7 +24,10 @@ help:
 	@echo 'make bench-collector what the collector costs beside many ranks, and what it loses when flooded'
 	@echo 'make bench-top       what watching a job of 64 ranks costs'
 	@echo 'make bench-checkpoint what a checkpoint costs, beside torch.save, safetensors, DCP and CheckFreq'
+	@echo 'make bench-budget    whether checkpoints keep their budget, beside a neighbour that reads or writes the disk'
 	@echo 'make bench-goodput   when to save: the rules on traces of failures, beside the best interval in hindsight'
+	@echo 'make bench-cache     what a sample costs from the pool, beside the page cache, Redis and memcached'
+	@echo 'make bench-importance  what each sampling reads, and what it costs in accuracy'
 	@echo 'make bench-report    what reports of a day of training cost'
 	@echo 'make chaos-checkpoint  kill a job that saves 1,000 times, fail its disk in all ways'
 	@echo 'make bench-control   the controller on simulated jobs and on real ones on slow storage'
@@ -60,7 +63,7 @@ lint: $(VENV_PYTHON)
 $(VENV_PYTHON):
 	@scripts/setup.sh demo
 
-bench: bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-checkpoint bench-goodput
+bench: bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-checkpoint bench-budget bench-goodput bench-cache bench-importance
 
 bench-truth:
 	@scripts/setup.sh test
@@ -95,6 +98,11 @@ bench-checkpoint:
 	@$(MAKE) --no-print-directory build
 	@$(VENV_PYTHON) bench/checkpoint.py $(ARGS)
 
+bench-budget:
+	@scripts/setup.sh bench
+	@$(MAKE) --no-print-directory build
+	@$(VENV_PYTHON) bench/budget.py $(ARGS)
+
 bench-goodput:
 	@scripts/setup.sh demo
 	@$(MAKE) --no-print-directory build
@@ -108,13 +116,23 @@ bench-whatif:
 
 # The simulator's table first; both are printed, whether or not a bar holds.
 bench-control:
-	@scripts/setup.sh demo
+	@scripts/setup.sh bench
 	@$(MAKE) --no-print-directory build
 	@cargo build --release --quiet -p control-bench -p slowfs
 	@target/release/control-bench; simulated=$$?; $(VENV_PYTHON) bench/control_real.py $(ARGS) && exit $$simulated
 
-bench-script:
+bench-cache:
+	@scripts/setup.sh bench
+	@$(MAKE) --no-print-directory build
+	@$(VENV_PYTHON) bench/cache.py $(ARGS)
+
+bench-importance:
 	@scripts/setup.sh demo
+	@cargo build --release --quiet -p importance-bench
+	@$(VENV_PYTHON) bench/importance.py $(ARGS)
+
+bench-script:
+	@scripts/setup.sh bench
 	@$(MAKE) --no-print-directory build
 	@cargo build --release --quiet -p slowfs
 	@$(VENV_PYTHON) bench/public_script.py $(SCRIPT) $(ARGS)
