@@ -93,7 +93,6 @@ fn any_rank() -> impl Strategy<Value = RankSummary> {
     )
 }
 
-fn any_evidence() -> impl Strategy<Value = EvidenceState> {
 fn any_caches(number: u64) -> Vec<CacheSummary> {
     let uses = CacheUses {
         hits: number,
@@ -116,6 +115,7 @@ fn any_caches(number: u64) -> Vec<CacheSummary> {
     [cache, half].into_iter().take(number as usize % 3).collect()
 }
 
+fn any_evidence() -> impl Strategy<Value = EvidenceState> {
     prop_oneof![
         Just(EvidenceState::Off),
         Just(EvidenceState::On),
@@ -192,8 +192,8 @@ fn any_run() -> impl Strategy<Value = RunSummary> {
                 let figure = summary.disagreement_share.unwrap_or(0.3);
                 let mut name = || names.next().unwrap_or_default();
                 support::tuning::of_summary(&mut summary, &mut name, number, figure);
-                summary
                 summary.caches = any_caches(number);
+                summary
             },
         )
 }

@@ -88,7 +88,7 @@ fn hostile_names_do_nothing() {
         "[typeof hacked, document.images.length, document.scripts.length, document.querySelectorAll('main > section').length, \
          document.querySelector('h1').textContent.startsWith('</script><script>hacked=1')]",
     );
-    assert_eq!(seen, serde_json::json!(["undefined", 0, 2, 12, true]));
+    assert_eq!(seen, serde_json::json!(["undefined", 0, 2, 13, true]));
     let name = opened.browser.evaluate("JSON.parse(document.getElementById('run').textContent).job.name");
     assert_eq!(name, crate::runs::HOSTILE);
     opened.is_quiet();
