@@ -46,7 +46,7 @@ class Parts(Dataset):
     """One whose bytes can be kept."""
 
     def __len__(self):
-        return 2000
+        return 1000
 
     def fetch(self, index):
         return index.to_bytes(4, "little") * 250
@@ -64,7 +64,7 @@ def loader(sampling, workers=0, seed=5, dataset=None, **more):
     torch.manual_seed(seed)
     random.seed(seed)
     if sampling == "reuse":
-        more.setdefault("cache", "400KB")
+        more.setdefault("cache", "200KB")
     if dataset is None:
         dataset = Parts() if sampling == "reuse" else Noisy()
     more.setdefault("batch_size", BATCH)
@@ -268,15 +268,15 @@ def uses(count, epochs=12, share=0.2):
 
 
 def window(cache, batch_size=8, options=None):
-    """What reuse makes of a cache of 2,000 samples of 1,000 bytes."""
+    """What reuse makes of a cache for 1,000 samples of 1,000 bytes."""
     one = loader("reuse", cache=cache, batch_size=batch_size, sampling_options=options or {})
     told = said(lambda: next(iter(one)) is None)
     return {"said": told, "settled": one._order.settled}
 
 
-def cached(sampling, workers, epochs=6, cache="400KB"):
-    """Hits in each epoch, of a data set of 2,000 samples in a cache of a fifth of it."""
-    one = loader(sampling, workers, dataset=Parts(), cache=cache, batch_size=20, shuffle=True)
+def cached(sampling, workers, epochs=5, cache="200KB"):
+    """Hits in each epoch, of a data set of 1,000 samples in a cache of a fifth of it."""
+    one = loader(sampling, workers, dataset=Parts(), cache=cache, batch_size=10, shuffle=True)
     hits, augmented, repeated = [], [], 0
     before = {"hits": 0, "misses": 0}
     for _ in range(epochs):

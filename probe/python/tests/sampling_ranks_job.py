@@ -38,7 +38,7 @@ def draw(one, stop=None):
 def rank(number, ranks, meeting, sampling, options, way):
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    if way == "joined":
+    if way != "said":
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=number, world_size=ranks)
     # Ranks are seeded differently.
     torch.manual_seed(7 + number)

@@ -31,7 +31,7 @@ RESUMES = [
     ("resume", "importance", 1, 0, (17, 231), 2, {"batch_size": None}),
     ("resume", "iis", 2, 0, LATE, 7),
     ("resume", "shade", 2, 0, (40,), 3),
-    ("resume", "reuse", 2, 0, (1, 240, 250, 400), 2),
+    ("resume", "reuse", 2, 0, (1, 120, 125, 126, 200), 2),
 ]
 OTHERS = [
     *[case("draws", sampling, 0, 2, 6) for sampling in SAMPLINGS],
@@ -67,7 +67,7 @@ def test_workers_do_not_change_what_is_drawn(told, sampling):
 
 @pytest.mark.parametrize("sampling", ("importance", "shade", "reuse"))
 def test_an_epoch_has_as_many_draws_as_there_are_samples(told, sampling):
-    samples = 2000 if sampling == "reuse" else 230
+    samples = 1000 if sampling == "reuse" else 230
     for epoch in told[case("draws", sampling, 0, 7)]:
         assert sum(len(ids) for ids, _ in epoch["batches"]) == samples
         assert len(epoch["batches"]) == epoch["length"] == -(-samples // 8)

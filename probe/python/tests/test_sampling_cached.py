@@ -20,13 +20,13 @@ CASES = [
     *[case("cached", sampling, 2) for sampling in SAMPLINGS],
     case("cached", "reuse", 0),
     *[case("uses", count) for count in (2, 3)],
-    case("window", "400KB"),
-    case("window", "1MB"),
-    case("window", "30KB"),
-    case("window", "4MB"),
-    case("window", "400KB", 100),
-    *[case("window", "400KB", 8, {"uses": 3, "epochs": epochs}) for epochs in (5, 12, 20)],
-    case("window", "400KB", 8, {"uses": 1}),
+    case("window", "200KB"),
+    case("window", "500KB"),
+    case("window", "15KB"),
+    case("window", "2MB"),
+    case("window", "200KB", 100),
+    *[case("window", "200KB", 8, {"uses": 3, "epochs": epochs}) for epochs in (5, 12, 20)],
+    case("window", "200KB", 8, {"uses": 1}),
 ]
 
 
@@ -56,7 +56,8 @@ def test_reuse_reads_about_half_of_what_a_shuffle_reads(told):
 
 def test_importance_finds_what_it_draws_again(told):
     assert later_hits(told, "importance") > 0.5
-    assert later_hits(told, "shade") > 0.2 and later_hits(told, "iis") > 0.2
+    # SHADE draws again what it keeps; iCACHE's selection begins after five epochs, and keeps a fifth until then.
+    assert later_hits(told, "shade") > 0.2 and 0.17 < later_hits(told, "iis") < 0.21
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -67,10 +68,10 @@ def test_every_use_of_a_sample_is_augmented_anew(told, sampling):
 @pytest.mark.parametrize("count", (2, 3))
 def test_reuse_uses_all_samples_equally_often_and_weighs_none(told, count):
     found = told[case("uses", count)]
-    uses = [0] * 2000
+    uses = [0] * 1000
     for index in found["used"]:
         uses[index] += 1
-    assert found["weights"] == [1.0] and len(found["used"]) == 24_000
+    assert found["weights"] == [1.0] and len(found["used"]) == 12_000
     # Whole passes, and a part of one at the beginning and at the end; and the pinned ones in turn.
     assert min(uses) >= 12 - 2 * count and max(uses) <= 12 + 2 * count
     assert found["settled"]["uses"] == count
@@ -78,21 +79,21 @@ def test_reuse_uses_all_samples_equally_often_and_weighs_none(told, count):
 
 
 def test_the_window_comes_from_the_sizes_of_samples_and_cache(told):
-    found = told[case("window", "400KB")]
+    found = told[case("window", "200KB")]
     assert found["said"] == "False" and found["settled"]["kind"] == "reuse"
     # A sample in twenty of the cache is left for what is under way.
     assert abs(found["settled"]["pinned_share"] + found["settled"]["window_share"] - 0.19) < 0.001
-    large = told[case("window", "1MB")]["settled"]
+    large = told[case("window", "500KB")]["settled"]
     assert abs(large["pinned_share"] - 0.5 * 0.95 * 0.5) < 0.01, "half pinned, below half of the data set"
-    narrow = told[case("window", "400KB", 100)]
+    narrow = told[case("window", "200KB", 100)]
     assert narrow["settled"]["kind"] == "plain" and "it needs a cache of" in narrow["said"][0]
 
 
 def test_where_reuse_gains_nothing_it_is_a_shuffle_and_says_so(told):
-    assert "it needs a cache of 3%" in told[case("window", "30KB")]["said"][0]
-    assert "the cache holds the whole data set" in told[case("window", "4MB")]["said"][0]
-    few, some, many = (told[case("window", "400KB", 8, {"uses": 3, "epochs": epochs})] for epochs in (5, 12, 20))
+    assert "it needs a cache of 7%" in told[case("window", "15KB")]["said"][0]
+    assert "the cache holds the whole data set" in told[case("window", "2MB")]["said"][0]
+    few, some, many = (told[case("window", "200KB", 8, {"uses": 3, "epochs": epochs})] for epochs in (5, 12, 20))
     assert few["settled"]["kind"] == "plain" and "1 times instead of 3: 5 epochs are few" in few["said"][0]
     assert some["settled"]["uses"] == 2 and "2 times instead of 3: 12 epochs" in some["said"][0]
     assert many["settled"]["uses"] == 3 and many["said"] == "False"
-    assert told[case("window", "400KB", 8, {"uses": 1})]["settled"]["kind"] == "plain"
+    assert told[case("window", "200KB", 8, {"uses": 1})]["settled"]["kind"] == "plain"

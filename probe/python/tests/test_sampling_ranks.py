@@ -103,4 +103,4 @@ def test_ranks_without_a_process_group_agree_by_a_fixed_seed(told):
     assert two[0]["seed"] == two[1]["seed"] == 0
     assert batches(two[0]) != batches(two[1])
     (both,) = [sorted(sum((ids for ids, _ in together(two)), []))]
-    assert len(both) == 6000
+    assert len(both) == 3000

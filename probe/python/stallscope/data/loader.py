@@ -31,6 +31,9 @@ class DataLoader(Positioned):
       this user on the node that read the same data set. What is kept comes before decoding and augmentation: the
       bytes of `dataset.fetch(index)` where the data set has that and `decode(bytes)`, else the file that a sample opens.
       A data set with neither is read as without a cache, and a warning says why.
+    - `sampling="importance"`, `"reuse"`, `"iis"` or `"shade"` draws other samples than torch, so that a cache saves more;
+      `sampling_options={…}` are its options. `weighted()` gives the ids and weights of a batch, `update()` takes the losses.
+      docs/sampling.md says what each does and what it costs.
 
     Not exact: a loader with `in_order=False`, and an IterableDataset, whose first batches are read again.
     """
