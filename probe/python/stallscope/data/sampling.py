@@ -46,11 +46,13 @@ def arranged(sampling, options, has_cache, args, kwargs):
     if given.get("in_order") is False:
         raise ValueError(f"sampling={sampling!r} needs batches in order: leave out in_order=False")
     if sampling == "reuse" and not has_cache:
-        raise ValueError('sampling="reuse" uses samples again while they are in the cache: say cache="8GiB", or as much as there is')
+        raise ValueError(
+            'sampling="reuse" uses samples again while they are in the cache: say cache="8GiB", or as much as there is'
+        )
     ranks = Ranks(options, sampler if distributed else None)
     if ranks.of_others and sampling != "reuse":
         raise ValueError(
-            f"sampling={sampling!r} needs torch.distributed among {ranks.count} ranks, which tell each other their losses"
+            f"sampling={sampling!r} needs torch.distributed among {ranks.count} ranks, which tell each other losses"
         )
     batch_size = given.get("batch_size", 1)
     order = Order(

@@ -42,7 +42,9 @@ class Use(int):
 class Order:
     """Also a sampler of torch's kind: who iterates it without its loader gets the next epoch's draws."""
 
-    def __init__(self, sampling, samples, *, batch_size, drop_last, generator, ranks, uses, epochs, cache_share, classes):
+    def __init__(
+        self, sampling, samples, *, batch_size, drop_last, generator, ranks, uses, epochs, cache_share, classes
+    ):
         self.sampling = sampling
         self.samples = samples
         self.batch_size = batch_size
@@ -130,9 +132,10 @@ class Order:
 
     def handed_over(self, place):
         self._hand_over(place)
+        # Faster than they become known, so that they do not pile up, whether or not anybody hears them.
+        told = self.planner.told(place, max(_TOLD_AT_ONCE, 2 * self.batch_size * self.ranks.count))
         if self.pool is None:
             return
-        told = self.planner.told(place, _TOLD_AT_ONCE)
         mine = [(index, next_at) for index, at, next_at in told if self._is_mine(index, at)]
         if mine:
             self.pool.planned(mine)
@@ -170,8 +173,8 @@ class Order:
         if self.handed >= self.samples and not self.scores.is_told and not self._warned:
             self._warned = True
             warnings.warn(
-                f"stallscope: sampling={self.sampling!r} has heard of no losses in an epoch, so that all samples count the "
-                "same: call loader.update(ids, losses) after each batch of loader.weighted()",
+                f"stallscope: sampling={self.sampling!r} has heard of no losses in an epoch, so that all samples count "
+                "the same: call loader.update(ids, losses) after each batch of loader.weighted()",
                 RuntimeWarning,
                 stacklevel=5,
             )
@@ -205,7 +208,8 @@ class Order:
         if self.planner is None:
             return identity(self)
         place = {name: getattr(self, name) for name in _PLACE}
-        return {**identity(self), **place, "settled": self.settled, "draws": self.planner.save(), "told": self.scores.state()}
+        draws, told = self.planner.save(), self.scores.state()
+        return {**identity(self), **place, "settled": self.settled, "draws": draws, "told": told}
 
     def load(self, state):
         """A state for which `mismatch` has no words."""
@@ -222,7 +226,12 @@ def identity(order):
     """What a position of `order` has to be of; None: of torch's own order."""
     if order is None:
         return {"sampling": "plain"}
-    return {"sampling": order.sampling, "samples": order.samples, "ranks": order.ranks.count, "batch_size": order.batch_size}
+    return {
+        "sampling": order.sampling,
+        "samples": order.samples,
+        "ranks": order.ranks.count,
+        "batch_size": order.batch_size,
+    }
 
 
 def mismatch(order, state):

@@ -35,7 +35,8 @@ class Scores:
         unsound = int((~(losses >= 0) | losses.isinf()).sum())
         if unsound and not self.unsound:
             warnings.warn(
-                f"stallscope: {unsound} of {len(losses)} losses told to update() are negative or no numbers; such count as 0",
+                f"stallscope: {unsound} of {len(losses)} losses told to update() are negative or no numbers; such count "
+                "as 0",
                 RuntimeWarning,
                 stacklevel=4,
             )
@@ -113,5 +114,6 @@ def _vector(what, values, dtype):
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{what} have to be a tensor of one number a sample ({error})") from None
     if values.dim() != 1:
-        raise ValueError(f"{what} have the shape {tuple(values.shape)}: give one number a sample, as reduction=\"none\" does")
+        shape = tuple(values.shape)
+        raise ValueError(f'{what} have the shape {shape}: give one number a sample, as reduction="none" does')
     return values.to(dtype, copy=True)
