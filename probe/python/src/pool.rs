@@ -27,19 +27,39 @@ fn raised(error: Error) -> PyErr {
     }
 }
 
-/// An id or a tag: any whole number, of which the lowest 64 bits count.
-struct Word(u64);
+/// A tag: any whole number, of which the lowest 64 bits count.
+struct Tag(u64);
 
-impl<'py> FromPyObject<'_, 'py> for Word {
+impl<'py> FromPyObject<'_, 'py> for Tag {
     type Error = PyErr;
 
-    fn extract(number: Borrowed<'_, 'py, PyAny>) -> PyResult<Word> {
+    fn extract(number: Borrowed<'_, 'py, PyAny>) -> PyResult<Tag> {
         // SAFETY: a live object, with the interpreter's lock held.
         let value = unsafe { ffi::PyLong_AsUnsignedLongLongMask(number.as_ptr()) };
-        match PyErr::take(number.py()).filter(|_| value == u64::MAX) {
-            Some(error) => Err(error),
-            None => Ok(Word(value)),
-        }
+        raised_or(number.py(), value == u64::MAX, Tag(value))
+    }
+}
+
+/// A sample's number: any whole number, where one that no sample can have is the largest.
+struct Id(u64);
+
+impl<'py> FromPyObject<'_, 'py> for Id {
+    type Error = PyErr;
+
+    fn extract(number: Borrowed<'_, 'py, PyAny>) -> PyResult<Id> {
+        let mut overflow = 0;
+        // SAFETY: as above; `overflow` is written to.
+        let value = unsafe { ffi::PyLong_AsLongLongAndOverflow(number.as_ptr(), &mut overflow) };
+        raised_or(number.py(), value == -1 && overflow == 0, Id(u64::try_from(value).unwrap_or(u64::MAX)))
+    }
+}
+
+/// `value`, unless it stands for an exception that was set.
+#[inline]
+fn raised_or<T>(py: Python<'_>, maybe: bool, value: T) -> PyResult<T> {
+    match if maybe { PyErr::take(py) } else { None } {
+        Some(error) => Err(error),
+        None => Ok(value),
     }
 }
 
@@ -99,7 +119,7 @@ impl Space {
     }
 
     /// A copy of a sample's bytes; None where they are not kept, or were read from what has another tag.
-    fn get<'py>(&self, py: Python<'py>, id: Word, tag: Word) -> Option<Bound<'py, PyByteArray>> {
+    fn get<'py>(&self, py: Python<'py>, id: Id, tag: Tag) -> Option<Bound<'py, PyByteArray>> {
         for _ in 0..TRIES {
             let found = self.client.find(id.0, tag.0)?;
             let bytes = uninitialised(py, found.bytes())?;
@@ -114,7 +134,7 @@ impl Space {
     /// Whether the caller is to read the sample, and to say `fill` or `give_up` then. False: it is there now, or waiting
     /// was in vain. With a tag, bytes that are kept under another count as none.
     #[pyo3(signature = (id, limit_ms, tag = None))]
-    fn claim(&self, py: Python<'_>, id: Word, limit_ms: u32, tag: Option<Word>) -> bool {
+    fn claim(&self, py: Python<'_>, id: Id, limit_ms: u32, tag: Option<Tag>) -> bool {
         py.detach(|| self.client.claim(id.0, tag.map(|tag| tag.0), limit_ms))
     }
 
@@ -123,8 +143,8 @@ impl Space {
     fn fill(
         &self,
         py: Python<'_>,
-        id: Word,
-        tag: Word,
+        id: Id,
+        tag: Tag,
         data: &Bound<'_, PyAny>,
         at: u64,
         next_at: u64,
@@ -140,7 +160,7 @@ impl Space {
     }
 
     /// A claimed sample is not going to be filled.
-    fn give_up(&self, py: Python<'_>, id: Word) {
+    fn give_up(&self, py: Python<'_>, id: Id) {
         py.detach(|| self.client.give_up(id.0));
     }
 

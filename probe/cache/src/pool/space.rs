@@ -1,24 +1,20 @@
 //! One data set's part of the pool: what is kept of it, and where.
 
+mod fill;
+mod resize;
+
 use super::blocks::{Blocks, Run};
 use super::claims::{Answers, Claims, Who};
 use super::error::Result;
 use super::layout::{Figure, Layout, Seen};
 use super::memory::Owned;
 use super::message::{Answer, Greeting};
-use super::slots::{Data, LARGEST_BLOCK, write_words};
 use crate::policy::{Policy, Use};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 /// A fill whose bytes do not come is given up.
 const PATIENCE_MS: u64 = 10_000;
-
-/// A reader that was copying while its sample went may touch pages after they were given back, and so take them again.
-const READERS_MS: u64 = 1000;
-
-/// Of a sample, some thirtieth may be lost in its last block.
-const BLOCKS_A_SAMPLE: u64 = 32;
 
 /// Where a sample lies that is kept, or on its way.
 #[derive(Debug)]
@@ -157,134 +153,6 @@ impl Space {
         self.claims.give_up(id, who, now_ms, answers);
     }
 
-    /// Somebody has read a sample, of `bytes` bytes.
-    pub(crate) fn fill(
-        &mut self,
-        used: (u32, u64, u64),
-        (tag, bytes): (u64, u64),
-        who: Who,
-        now_ms: u64,
-        answers: &mut Answers,
-    ) {
-        let (id, at, next_at) = used;
-        if u64::from(id) >= self.greeting.samples || self.claims.is_of_another(id, who) {
-            answers.push((who, Answer::No));
-            return;
-        }
-        if self.kept.get(&id).is_some_and(|kept| kept.tag == tag) {
-            answers.push((who, Answer::Yes));
-            self.claims.settle(id, answers);
-            return;
-        }
-        self.forget(id);
-        let Some(runs) = self.room((id, at, next_at), bytes, now_ms) else {
-            self.refused += 1;
-            self.publish();
-            answers.push((who, Answer::No));
-            self.claims.settle(id, answers);
-            return;
-        };
-        let stored = Stored { tag, bytes, runs };
-        if bytes == 0 {
-            self.keep(id, stored);
-            answers.push((who, Answer::Yes));
-            self.claims.settle(id, answers);
-            return;
-        }
-        self.arriving.insert((id, who), Arriving { stored, received: 0, until_ms: now_ms + PATIENCE_MS });
-        self.publish();
-        answers.push((who, Answer::Send));
-    }
-
-    /// Blocks for a sample, if it is to be kept.
-    fn room(&mut self, (id, at, next_at): (u32, u64, u64), bytes: u64, now_ms: u64) -> Option<Vec<Run>> {
-        if self.block_bytes == 0 {
-            let wished = (bytes / BLOCKS_A_SAMPLE).next_power_of_two().min(u64::from(LARGEST_BLOCK)) as u32;
-            self.block_bytes = wished.max(self.layout.smallest_block());
-            self.seen().figure(Figure::BlockBytes).store(u64::from(self.block_bytes), Ordering::Relaxed);
-            self.resize(self.capacity_bytes, now_ms);
-        }
-        let blocks = u32::try_from(bytes.div_ceil(u64::from(self.block_bytes))).ok()?;
-        let charged = blocks.checked_mul(self.block_bytes)?;
-        let mut evicted = std::mem::take(&mut self.evicted);
-        let kept = self.policy.miss(&Use { id, bytes: charged, at, next_at }, &mut evicted);
-        self.evict(&mut evicted);
-        self.evicted = evicted;
-        if !kept {
-            return None;
-        }
-        let runs = self.blocks.take(blocks);
-        if runs.is_none() {
-            self.policy.forget(id);
-        }
-        runs
-    }
-
-    /// How many bytes of a fill are still to come; `None`: that fill is not under way.
-    pub(crate) fn missing(&self, id: u32, who: Who) -> Option<u64> {
-        let arriving = self.arriving.get(&(id, who))?;
-        Some(arriving.stored.bytes - arriving.received)
-    }
-
-    /// The last byte of a fill came that has lost its place meanwhile.
-    pub(crate) fn in_vain(&mut self, id: u32, who: Who, answers: &mut Answers) {
-        answers.push((who, Answer::No));
-        if !self.claims.is_of_another(id, who) {
-            self.claims.settle(id, answers);
-        }
-    }
-
-    /// Bytes of a fill, whole words up to its last piece; false: that fill is not under way any more.
-    pub(crate) fn receive(
-        &mut self,
-        id: u32,
-        who: Who,
-        piece: &[u8],
-        now_ms: u64,
-        answers: &mut Answers,
-    ) -> bool {
-        let Some(mut arriving) = self.arriving.remove(&(id, who)) else { return false };
-        let mut piece = piece;
-        let mut skip = arriving.received;
-        if let Some(data) = self.seen().blocks() {
-            for run in &arriving.stored.runs {
-                let run_bytes = u64::from(run.blocks) * data.block_bytes as u64;
-                if skip >= run_bytes {
-                    skip -= run_bytes;
-                    continue;
-                }
-                let here = piece.len().min((run_bytes - skip) as usize);
-                let at = run.first as usize * data.block_bytes + skip as usize;
-                write_words(data.words, at / 8, &piece[..here]);
-                arriving.received += here as u64;
-                piece = &piece[here..];
-                skip = 0;
-            }
-        }
-        if arriving.received < arriving.stored.bytes {
-            arriving.until_ms = now_ms + PATIENCE_MS;
-            self.arriving.insert((id, who), arriving);
-            return true;
-        }
-        self.keep(id, arriving.stored);
-        answers.push((who, Answer::Yes));
-        self.claims.settle(id, answers);
-        true
-    }
-
-    fn keep(&mut self, id: u32, stored: Stored) {
-        if let Some(data) = self.seen().blocks() {
-            link(data, &stored.runs);
-        }
-        if let Some(slot) = self.seen().slot(u64::from(id)) {
-            slot.set(stored.tag, stored.bytes, stored.runs.first().map_or(0, |run| run.first));
-        }
-        self.fills += 1;
-        self.kept_bytes += self.charge(&stored.runs);
-        self.kept.insert(id, stored);
-        self.publish();
-    }
-
     fn charge(&self, runs: &[Run]) -> u64 {
         runs.iter().map(|run| u64::from(run.blocks)).sum::<u64>() * u64::from(self.block_bytes)
     }
@@ -354,73 +222,6 @@ impl Space {
         self.policy.epoch();
     }
 
-    pub(crate) fn resize(&mut self, capacity_bytes: u64, now_ms: u64) {
-        self.capacity_bytes = capacity_bytes;
-        if self.block_bytes == 0 {
-            self.publish();
-            return;
-        }
-        let most = self.layout.data_bytes as u64 / u64::from(self.block_bytes);
-        let end = (capacity_bytes / u64::from(self.block_bytes)).min(most) as u32;
-        let mut evicted = std::mem::take(&mut self.evicted);
-        self.policy.resize(u64::from(end) * u64::from(self.block_bytes), &mut evicted);
-        self.evict(&mut evicted);
-        self.evicted = evicted;
-        let before = self.blocks.end();
-        if end < before {
-            self.blocks.shrink(end);
-            self.move_down(end);
-            self.punch();
-            self.punch_ms = Some(now_ms + READERS_MS);
-        } else {
-            self.blocks.grow(end);
-        }
-        self.publish();
-    }
-
-    /// Gives back what lies beyond the capacity.
-    fn punch(&self) {
-        let end = u64::from(self.blocks.end()) * u64::from(self.block_bytes);
-        self.data.punch(end, self.layout.data_bytes as u64);
-    }
-
-    /// Blocks beyond `end` move to free ones below it. The policy has let go as much as makes room.
-    fn move_down(&mut self, end: u32) {
-        let Some(block_bytes) = self.seen().blocks().map(|data| data.block_bytes) else { return };
-        let beyond = |stored: &Stored| stored.runs.iter().any(|run| run.end() > end);
-        let kept: Vec<u32> = self.kept.iter().filter(|(_, kept)| beyond(kept)).map(|(id, _)| *id).collect();
-        let arriving: Vec<u32> =
-            self.arriving.iter().filter(|(_, fill)| beyond(&fill.stored)).map(|((id, _), _)| *id).collect();
-        // A fill under way starts anew with somebody else: that is simpler than to move what is half there.
-        for id in arriving {
-            self.forget(id);
-        }
-        for id in kept {
-            let Some(stored) = self.kept.get(&id) else { continue };
-            let old = stored.runs.clone();
-            let above = old.iter().map(|run| run.end().saturating_sub(run.first.max(end))).sum();
-            let Some(room) = self.blocks.take(above) else {
-                self.forget(id);
-                continue;
-            };
-            let new = replaced(&old, end, room);
-            let (seen, first) = (self.seen(), new.first().map_or(0, |run| run.first));
-            if let (Some(data), Some(slot)) = (seen.blocks(), seen.slot(u64::from(id))) {
-                let words = block_bytes / 8;
-                for (from, to) in blocks_of(&old).zip(blocks_of(&new)).filter(|(from, to)| from != to) {
-                    for word in 0..words {
-                        let value = data.words[from as usize * words + word].load(Ordering::Relaxed);
-                        data.words[to as usize * words + word].store(value, Ordering::Relaxed);
-                    }
-                }
-                slot.moved(first, || link(data, &new));
-            }
-            if let Some(stored) = self.kept.get_mut(&id) {
-                stored.runs = new;
-            }
-        }
-    }
-
     /// Answers and gives up what took too long; when to look again.
     pub(crate) fn expire(&mut self, now_ms: u64, answers: &mut Answers) -> Option<u64> {
         let late: Vec<(u32, Who)> =
@@ -452,44 +253,6 @@ impl Space {
             (Figure::Clients, self.clients),
         ] {
             self.seen().figure(figure).store(value, Ordering::Relaxed);
-        }
-    }
-}
-
-fn blocks_of(runs: &[Run]) -> impl Iterator<Item = u32> + '_ {
-    runs.iter().flat_map(|run| run.first..run.end())
-}
-
-/// `runs` with `room` in place of what lies beyond `end`, in the same order.
-fn replaced(runs: &[Run], end: u32, room: Vec<Run>) -> Vec<Run> {
-    let mut room = room.into_iter();
-    let mut rest = None;
-    let mut new = Vec::new();
-    for run in runs {
-        let below = end.min(run.end()).saturating_sub(run.first);
-        if below > 0 {
-            new.push(Run { first: run.first, blocks: below });
-        }
-        let mut above = run.blocks - below;
-        while above > 0 {
-            let Some(free): Option<Run> = rest.take().or_else(|| room.next()) else { break };
-            let part = free.blocks.min(above);
-            new.push(Run { first: free.first, blocks: part });
-            above -= part;
-            if part < free.blocks {
-                rest = Some(Run { first: free.first + part, blocks: free.blocks - part });
-            }
-        }
-    }
-    new
-}
-
-/// Says of each block which one follows. That of the last is never asked for.
-fn link(data: Data<'_>, runs: &[Run]) {
-    let mut blocks = blocks_of(runs).peekable();
-    while let Some(block) = blocks.next() {
-        if let (Some(next), Some(word)) = (blocks.peek(), data.next.get(block as usize)) {
-            word.store(*next, Ordering::Relaxed);
         }
     }
 }

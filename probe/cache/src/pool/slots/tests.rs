@@ -63,9 +63,22 @@ fn in_every_interleaving_a_sample_that_takes_anothers_blocks_is_never_taken_for_
             }
         });
         shared.look(0, 10);
-        shared.look(1, 20);
         pool.join().unwrap();
         assert!(!shared.look(0, 10) && shared.look(1, 20));
+    });
+}
+
+#[test]
+fn in_every_interleaving_a_sample_is_found_whole_or_not_yet() {
+    loom::model(|| {
+        let shared = Arc::new(Shared::new());
+        let pool = thread::spawn({
+            let shared = shared.clone();
+            move || shared.keep(1, 20, [2, 0])
+        });
+        shared.look(1, 20);
+        pool.join().unwrap();
+        assert!(shared.look(1, 20));
     });
 }
 
