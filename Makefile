@@ -139,7 +139,11 @@ bench-script:
 
 # A thousand times SIGKILL, and every operation of a save failing, cut off by power or lied about once.
 chaos-checkpoint:
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory build
 	@STALLSCOPE_KILLS=1000 cargo test --release --quiet -p stallscope-checkpoint --test kill --test faults --test hostile
+	@STALLSCOPE_RESUMES=30 STALLSCOPE_RANK_KILLS=10 $(VENV_PYTHON) -m pytest -q probe/python/tests/test_checkpointer.py \
+	    probe/python/tests/test_checkpoint_ranks.py
 
 pictures:
 	@$(MAKE) --no-print-directory build

@@ -81,7 +81,7 @@ def live(number, steps, folder, options, kill_after_s):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=700)
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--kills", type=int, default=4)
     parser.add_argument("--overhead", type=float, default=0.05, help="the budget, a part of the time")
     parser.add_argument("--mtbf", default="10s")
