@@ -5,7 +5,7 @@ use super::clock;
 use super::fill::{Fill, Found};
 use super::page::{Block, Chart, Legend, Section};
 use super::svg::{Anchor, COVERED, Svg};
-use super::table::{Cell, Table, figures, words};
+use super::table::{Cell, Column, Table, figures, words};
 use crate::run::Run;
 use stallscope_look::{cache, units};
 use stallscope_model::{CacheState, CacheUses, Phase};
@@ -32,7 +32,7 @@ pub(super) fn section(run: &Run) -> Section {
     };
     blocks.extend(chart(run).map(Block::Chart));
     if !run.summary.caches.is_empty() {
-        blocks.push(Block::Table(table(run)));
+        blocks.extend(tables(run).map(Block::Table));
     }
     Section { id: "cache", heading: "Cache", lead, blocks }
 }
@@ -88,8 +88,9 @@ fn chart(run: &Run) -> Option<Chart> {
     Some(Chart { svg: svg.finish(), legends: Legend::only(legend), room: "figures", caption })
 }
 
-fn table(run: &Run) -> Table {
-    let columns = vec![
+/// What draws were found as, and what that moved and keeps: apart, as together they would be too wide to print.
+fn tables(run: &Run) -> [Table; 2] {
+    let found = vec![
         figures("Rank"),
         figures("Loader"),
         words("For"),
@@ -100,13 +101,18 @@ fn table(run: &Run) -> Table {
         figures("Late"),
         figures("Substituted"),
         figures("Missed"),
+    ];
+    let moved = vec![
+        figures("Rank"),
+        figures("Loader"),
+        words("For"),
         figures("From memory"),
         figures("Read"),
         figures("Kept"),
         figures("Of"),
         figures("Evictions"),
     ];
-    let mut rows = Vec::new();
+    let mut rows = [Vec::new(), Vec::new()];
     // As the JSON report numbers them.
     let mut place = 0;
     for cache in &run.summary.caches {
@@ -121,10 +127,15 @@ fn table(run: &Run) -> Table {
             let of_state = |of: fn(&CacheState) -> u64, cell: fn(u64) -> Cell, field: &str| {
                 stated.as_ref().map_or_else(Cell::nothing, |state| cell(of(state)).of(source(field)))
             };
-            rows.push(vec![
-                Cell::number(cache.rank.into()).of(source("rank")),
-                Cell::number(cache.loader.into()).of(source("loader")),
-                Cell::words(phase.name()),
+            let whose = || {
+                vec![
+                    Cell::number(cache.rank.into()).of(source("rank")),
+                    Cell::number(cache.loader.into()).of(source("loader")),
+                    Cell::words(phase.name()),
+                ]
+            };
+            let (mut draws, mut bytes) = (whose(), whose());
+            draws.extend([
                 Cell::count(uses.draws()).of(["hits", "substitutions", "misses"].map(source).join(" ")),
                 uses.hit_share().map_or_else(Cell::nothing, Cell::share),
                 count(uses.reuses(), "reuses"),
@@ -132,20 +143,32 @@ fn table(run: &Run) -> Table {
                 count(uses.late, "late"),
                 count(uses.substitutions, "substitutions"),
                 count(uses.misses, "misses"),
+            ]);
+            bytes.extend([
                 Cell::bytes(uses.pool_bytes).of(source("pool_bytes")),
                 Cell::bytes(uses.source_bytes).of(source("source_bytes")),
                 of_state(|state| state.kept_bytes, memory, "kept_bytes"),
                 of_state(|state| state.capacity_bytes, memory, "capacity_bytes"),
                 of_state(|state| state.evictions, Cell::count, "evictions"),
             ]);
+            rows[0].push(draws);
+            rows[1].push(bytes);
             place += 1;
         }
     }
+    let [draws, bytes] = rows;
+    [
+        capped("What samples were found as, by loader", found, draws),
+        capped("What that moved, and what is kept: ranks of one machine share it", moved, bytes),
+    ]
+}
+
+fn capped(caption: &str, columns: Vec<Column>, mut rows: Vec<Vec<Cell>>) -> Table {
     let all = rows.len();
     rows.truncate(LISTED);
     let caption = match all > LISTED {
-        true => format!("Loaders with a cache, the first {LISTED} of {}", units::count(all as u64)),
-        false => "Loaders with a cache; ranks of one machine share what they keep".to_owned(),
+        true => format!("{caption}; the first {LISTED} of {}", units::count(all as u64)),
+        false => caption.to_owned(),
     };
     Table::new(caption, columns, rows)
 }
