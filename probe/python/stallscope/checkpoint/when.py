@@ -60,6 +60,8 @@ class When:
 
     def saved(self, began_ns, ended_ns):
         self.timing.saved(began_ns, ended_ns)
+        # Written with the commit, so that a run that is killed right behind it has paid for it.
+        self.saver.note(self.timing)
         self.knob.look()
 
     def blocked(self, blocked_ns):
