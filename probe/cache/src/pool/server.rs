@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 /// Who connects says by then what it wants, and who is refused has read why.
 const MANNERS_MS: u64 = 5000;
 
+/// Who started the pool looks for it within a second or so.
+const FIRST_MS: u64 = 5000;
+
 const MOST_CLIENTS: u64 = 4096;
 
 /// Descriptors of a client, and those that are no client's.
@@ -71,7 +74,9 @@ impl Server {
             let linger_ms = self.linger.as_millis() as u64;
             let mut until_ms = next_ms;
             if self.peers.is_empty() {
-                let end_ms = self.empty_since_ms + linger_ms;
+                let nobody_came = self.next == 1;
+                let end_ms =
+                    self.empty_since_ms + if nobody_came { linger_ms.max(FIRST_MS) } else { linger_ms };
                 if end_ms <= now_ms {
                     self.spaces.values().for_each(Space::close);
                     return Ok(());
