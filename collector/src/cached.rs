@@ -353,6 +353,17 @@ mod tests {
     }
 
     #[test]
+    fn what_the_cache_has_already_is_not_saved_twice() {
+        let gain = |hits, share| {
+            let change = Change { cached_share: Some(share), ..Change::default() };
+            what_if(profiles(hits).training()[0], &change).map(|found| found.gain)
+        };
+        assert_eq!(gain(50, 0.75), gain(0, 0.5), "half of what is still read");
+        assert_eq!(gain(50, 0.5).unwrap().value, gain(0, 0.0).unwrap().value);
+        assert!(gain(50, 0.3).unwrap_err().contains("has 50% of the samples now"));
+    }
+
+    #[test]
     fn what_was_fetched_ahead_is_no_size_of_a_cache() {
         let mut profiles = profiles(0);
         let uses = CacheUses { hits: 60, prefetched: 40, misses: 40, ..CacheUses::default() };
