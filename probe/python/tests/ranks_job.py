@@ -1,6 +1,9 @@
 """Ranks that train one model with gloo, or each its shard of a state; each prints a line at its start and its end.
 
 usage: ranks_job.py FOLDER '{"ranks": 2, "stop": 8, "sharded": false}'
+
+"kills": [[1, 0.01], …] has the ranks begin as often, each time in the same folder: that rank is killed so many seconds after its
+second save began, the first being committed, and the others a moment later.
 """
 
 import hashlib
@@ -22,6 +25,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 import stallscope
 
 SAMPLES, EPOCHS = 48, 2
+# Others get so long to commit what a killed rank had its part in, or to find that it is gone.
+MOMENT_S = 0.1
 
 
 class Shard:
@@ -63,7 +68,7 @@ def train(rank, meeting, folder, case):
     start = checkpointer.restore()
     tell(rank, start=start and start.step, shard=shard.values.sum().item())
     step = start.step if start else 0
-    for epoch in range(start.epoch if start else 0, EPOCHS):
+    for epoch in range(start.epoch if start else 0, case.get("epochs", EPOCHS)):
         sampler.set_epoch(epoch)
         for (batch,) in loader:
             optimizer.zero_grad()
@@ -75,6 +80,14 @@ def train(rank, meeting, folder, case):
             if step == case.get("term_rank_1_at") and rank == 1:
                 os.kill(os.getpid(), signal.SIGTERM)
             checkpointer.step()
+            done = step - (start.step if start else 0)
+            if "kill" in case and done == 5:
+                checkpointer.save(wait=True)
+            elif "kill" in case and done == 10:
+                checkpointer.save()
+                time.sleep(case["kill"][1])
+                if rank == case["kill"][0]:
+                    os.kill(os.getpid(), signal.SIGKILL)
             if step == case.get("stop"):
                 checkpointer.close()
                 return
@@ -87,6 +100,12 @@ def train(rank, meeting, folder, case):
 
 def main():
     case = json.loads(sys.argv[2])
+    for kill in case.get("kills", []):
+        live({**case, "kill": kill})
+    live(case)
+
+
+def live(case):
     with tempfile.TemporaryDirectory() as folder:
         fork = multiprocessing.get_context("fork")
         ranks = [
@@ -95,6 +114,11 @@ def main():
         ]
         for rank in ranks:
             rank.start()
+        if "kill" in case:
+            ranks[case["kill"][0]].join()
+            time.sleep(MOMENT_S)
+            for rank in ranks:
+                rank.kill()
         for number, rank in enumerate(ranks):
             rank.join()
             tell(number, code=rank.exitcode)
