@@ -217,7 +217,7 @@ fn readers_see_whole_samples_while_the_pool_shrinks_grows_and_replaces() {
         for at in 0..4000_u64 {
             let (id, tag) = (at * 31 % SAMPLES, at / 7 % 3);
             client.fill(id, tag, &bytes_of(id, tag, length(id)), at, UNKNOWN);
-            if at % 13 == 0 {
+            if at.is_multiple_of(13) {
                 let capacity_bytes = 20_000 + at * 7919 % 500_000;
                 assert!(client.resize(capacity_bytes));
                 let figures = client.figures();

@@ -72,7 +72,7 @@ proptest! {
                     let (who, mut answers) = ((CLIENT + 1, at as u32), Answers::new());
                     space.fill((id, at, at + 2), (tag, length as u64), who, 0, &mut answers);
                     space.receive(id, who, &vec![255; length / 16 * 8], 0, &mut answers);
-                    if length % 2 == 0 {
+                    if length.is_multiple_of(2) {
                         space.left(CLIENT + 1, 0, &mut answers);
                     }
                 }
