@@ -243,7 +243,7 @@ fn reuse_uses_what_was_read_so_often_while_it_is_in_the_window() {
             inside += 1;
         }
         most = most.max(inside);
-        if *used % 3 == 0 {
+        if used.is_multiple_of(3) {
             inside -= 1;
         }
     }
