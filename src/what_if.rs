@@ -183,7 +183,7 @@ fn factor(text: &str) -> Result<f64> {
 }
 
 fn cache(text: &str) -> Result<CacheSize> {
-    let wrong = "give a share of the samples, how many times as large, or a size: 40%, 2x, 8GiB";
+    let wrong = "give a share from 0% to 100%, how many times as large as now, or a size: 40%, 2x, 8GiB";
     if let Some(times) = text.strip_suffix(['x', 'X']) {
         let times = times.parse::<f64>().ok().filter(|times| (0.001..=1e6).contains(times));
         return times.map(CacheSize::Times).context(wrong);
