@@ -16,8 +16,7 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Simulate {
-    /// A recorded trace in place of a made-up job: CSV with the columns epoch,id,bytes,score. A job whose loader has a cache
-    /// writes one where STALLSCOPE_TRACE=FILE is set
+    /// A trace of your own in place of a made-up job: CSV with the columns epoch,id,bytes,score, a line for each use
     trace: Option<PathBuf>,
     /// Samples of the made-up job
     #[arg(long, default_value_t = 20_000, conflicts_with = "trace", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
@@ -53,7 +52,6 @@ Policies: lru, minio (what came first stays), shade, icache, min (who is used ag
 Examples:
   stallscope simulate
   stallscope simulate --sampling plain,importance,reuse --policy min --cache 5%,20%,50%
-  STALLSCOPE_TRACE=trace.csv stallscope run -- python train.py
   stallscope simulate trace.csv --format svg -o hits.svg";
 
 /// Batch of the made-up job, and bytes of its samples: only SHADE's ranks depend on the one, nothing on the other.

@@ -73,7 +73,13 @@ fn rank(number: u32) -> RankSummary {
         },
         phases: Vec::new(),
         workers: (0..2).map(load).collect(),
-        checkpoints: Checkpoints { count: 3, bytes: 90_000_000, blocked_ns: S, background_ns: 0, account: None },
+        checkpoints: Checkpoints {
+            count: 3,
+            bytes: 90_000_000,
+            blocked_ns: S,
+            background_ns: 0,
+            account: None,
+        },
     }
 }
 
