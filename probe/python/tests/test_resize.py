@@ -29,9 +29,9 @@ def test_300_changes_in_an_epoch_leave_every_sample_in_its_place_and_nothing_beh
     def turn(trainer):
         changes(trainer)
         if not changes.state["left"]:
-            (tmp_path / "enough").touch()
+            (tmp_path / "0").touch()
 
-    done = Turned(job(python, "fork", batches=1000), turn, UNTIL=tmp_path / "enough")
+    done = Turned(job(python, "fork", batches=1000), turn, UNTIL=tmp_path)
     assert (done.code, done.err, changes.state["left"]) == (0, "", 0)
     gives(done, "fork", [whole(1000)])
     assert done.group_is_gone
@@ -42,9 +42,29 @@ KINDS = ["persistent", "pinned", "file-system", "stream", "stream-persistent", "
 
 
 @pytest.fixture(scope="module")
-def kinds(python):
+def kinds(python, tmp_path_factory):
     kinds = KINDS if old(python) else [*KINDS, "out-of-order"]
-    return Turned(job(python, *kinds), at_random(10**9, gap_s=0.03))
+    folder = tmp_path_factory.mktemp("turned")
+    return Turned(job(python, *kinds), until_it_was_seen(at_random(10**9, gap_s=0.03), folder), UNTIL=folder)
+
+
+def until_it_was_seen(change, folder):
+    """Changes, and lets a loader's steps be slow until a new depth and, where they may come at any time, new workers
+    were seen: a machine that takes long to start a worker must not end the epochs before."""
+    depths, enough = set(), set()
+
+    def turn(trainer):
+        loader = trainer.of(WAIT)[-1].loader
+        if loader not in enough and ("prefetch", loader) in trainer.knobs():
+            depth, state = trainer.standing("prefetch", loader)
+            if state == "applied" and depth in range(8, 51):
+                depths.add(loader)
+            if loader in depths and (loader in (4, 5) or len({wait.id for wait in trainer.of(WAIT, loader)}) > 2):
+                enough.add(loader)
+                (folder / str(loader)).touch()
+        change(trainer)
+
+    return turn
 
 
 def test_every_kind_of_loader_can_be_turned_and_gives_what_it_would_have_given(kinds, python):
