@@ -1,7 +1,7 @@
 //! The few things that a save does to the file system, as a trait: tests make each of them fail.
 
 use crate::error::{Doing, Result};
-use rustix::fs::{self, Mode, OFlags};
+use rustix::fs::{self, FallocateFlags, Mode, OFlags};
 use std::fmt::Debug;
 use std::fs::File;
 use std::io;
@@ -36,6 +36,10 @@ pub trait Out: Send + Sync + Debug {
     fn direct(&self) -> bool;
     /// From now on through the page cache.
     fn go_buffered(&self) -> io::Result<()>;
+    /// Makes room for bytes to come, in blocks of 4096. Only a hint: an error says that there will be none.
+    fn reserve(&self, offset: u64, bytes: u64) -> io::Result<()>;
+    /// Gives room back in which nothing was written.
+    fn release(&self, offset: u64, bytes: u64) -> io::Result<()>;
     /// Sets its length.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
     /// Makes its bytes durable.
@@ -104,6 +108,14 @@ impl Out for File {
     fn go_buffered(&self) -> io::Result<()> {
         let flags = fs::fcntl_getfl(self)?;
         Ok(fs::fcntl_setfl(self, flags - OFlags::DIRECT)?)
+    }
+
+    fn reserve(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        Ok(fs::fallocate(self, FallocateFlags::empty(), offset, bytes)?)
+    }
+
+    fn release(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        Ok(fs::fallocate(self, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes)?)
     }
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {

@@ -37,6 +37,7 @@ mod pace;
 mod persist;
 mod reuse;
 mod saver;
+mod shard;
 mod snapshot;
 mod store;
 mod tensor;

@@ -2,11 +2,12 @@
 
 use crate::arena::lock;
 use crate::error::{Doing, Error, Result};
-use crate::files::{Files, Out, write_all};
-use crate::image::{BLOCK, CHUNK_BYTES, Layout};
+use crate::files::Files;
+use crate::image::{CHUNK_BYTES, Layout};
 use crate::manifest::{Chunk, Digest, StoredFile};
 use crate::pace::Pace;
 use crate::reuse::{Base, Fate, Reuse};
+use crate::shard::Shard;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -33,32 +34,6 @@ pub(crate) struct Writing<'a> {
     pub(crate) stop: &'a AtomicBool,
 }
 
-/// A file that is made when its first chunk comes.
-struct Lazy<'a> {
-    writing: &'a Writing<'a>,
-    name: String,
-    out: OnceLock<Box<dyn Out>>,
-    making: Mutex<()>,
-}
-
-impl<'a> Lazy<'a> {
-    fn new(writing: &'a Writing<'a>, name: String) -> Lazy<'a> {
-        Lazy { writing, name, out: OnceLock::new(), making: Mutex::new(()) }
-    }
-
-    fn out(&self) -> Result<&dyn Out> {
-        if self.out.get().is_none() {
-            let _one = lock(&self.making);
-            if self.out.get().is_none() {
-                let path = self.writing.dir.join(&self.name);
-                let out = self.writing.files.create(&path, true).doing("make", &path)?;
-                let _ = self.out.set(out);
-            }
-        }
-        Ok(&**self.out.get().expect("made above, or by who held the lock"))
-    }
-}
-
 /// Both checksums, a piece at a time that fits a core's cache, so that memory is read once.
 pub(crate) fn sums(bytes: &[u8]) -> (u32, Digest) {
     let (mut crc32c, mut blake3) = (0, blake3::Hasher::new());
@@ -73,8 +48,9 @@ impl Writing<'_> {
     /// Writes and syncs. `image` reaches to the next block beyond the layout's bytes.
     pub(crate) fn image(&self, layout: &Layout, image: &[u8]) -> Result<Written> {
         let reuse = Reuse::new(self.base, (layout.bytes, CHUNK_BYTES), self.files, self.dir);
-        let shard = Lazy::new(self, format!("shard-{}.chunks", self.rank));
-        let still = Lazy::new(self, format!("still-{}.chunks", self.rank));
+        let name = |kind| self.dir.join(format!("{kind}-{}.chunks", self.rank));
+        let shard = Shard::new(self.files, layout, name("shard"), false);
+        let still = Shard::new(self.files, layout, name("still"), true);
         let fates: Vec<OnceLock<(Fate, u32, Digest)>> =
             layout.still.iter().map(|_| OnceLock::new()).collect();
         let next = AtomicUsize::new(0);
@@ -99,11 +75,7 @@ impl Writing<'_> {
                 };
                 if let Some(to) = to {
                     self.pace.let_through(bytes.len() as u64);
-                    let out = to.out()?;
-                    // What the last block has beyond the image is cut off below.
-                    let whole = end.next_multiple_of(BLOCK as usize);
-                    write_all(out, &image[begin..whole], begin as u64)
-                        .doing("write", &self.dir.join(&to.name))?;
+                    to.write(at, image)?;
                 }
                 let _ = fate.set((decided, crc32c, blake3));
             }
@@ -133,14 +105,15 @@ impl Writing<'_> {
         layout: &Layout,
         reuse: &Reuse<'_>,
         fates: Vec<OnceLock<(Fate, u32, Digest)>>,
-        made: [Lazy<'_>; 2],
+        made: [Shard<'_>; 2],
     ) -> Result<Written> {
         let mut written =
             Written { files: Vec::new(), chunks: Vec::new(), written_bytes: 0, reused_bytes: 0 };
         let linked = reuse.linked();
-        let [shard_at, still_at] = made.each_ref().map(|lazy| {
-            lazy.out.get().map(|_| {
-                written.files.push(StoredFile { name: lazy.name.clone(), stored_bytes: 0, linked: false });
+        let [shard_at, still_at] = made.each_ref().map(|shard| {
+            shard.is_there().then(|| {
+                let name = shard.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+                written.files.push(StoredFile { name, stored_bytes: 0, linked: false });
                 written.files.len() - 1
             })
         });
@@ -166,11 +139,9 @@ impl Writing<'_> {
             }
             written.chunks.push(Chunk { file: file as u32, crc32c, blake3 });
         }
-        for lazy in &made {
-            let Some(out) = lazy.out.get() else { continue };
-            let path = self.dir.join(&lazy.name);
-            out.set_len(layout.bytes).doing("set the length of", &path)?;
-            out.sync().doing("sync", &path)?;
+        for (shard, number) in made.iter().zip([shard_at, still_at]) {
+            let Some(number) = number else { continue };
+            shard.finish(|at| written.chunks[at].file == number as u32)?;
         }
         // One file with every byte is a safetensors file, and says so.
         if let ([only], Some(_)) = (&mut written.files[..], shard_at) {

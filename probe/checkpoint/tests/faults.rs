@@ -261,6 +261,12 @@ impl Out for PoweredOut {
     fn go_buffered(&self) -> io::Result<()> {
         self.out.go_buffered()
     }
+    fn reserve(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        self.out.reserve(offset, bytes)
+    }
+    fn release(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        self.out.release(offset, bytes)
+    }
     fn set_len(&self, bytes: u64) -> io::Result<()> {
         self.out.set_len(bytes)
     }

@@ -104,6 +104,30 @@ fn what_is_said_to_be_frozen_is_linked_from_the_second_save_on_also_by_the_next_
 }
 
 #[test]
+fn room_made_ahead_for_chunks_that_were_not_written_is_given_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let saver = Saver::open(dir.path(), one(1)).unwrap();
+    let mut job = Job::new(&[30 * MIB, 4 * MIB, 30 * MIB]);
+    let plan = job.plan();
+    for step in 1..=3 {
+        job.train(1, step);
+        job.save_by(&saver, &plan, step).unwrap();
+        idle(&saver);
+    }
+    let checkpoint = newest(dir.path()).checkpoint.unwrap();
+    assert!(job.is_in(&checkpoint));
+    let changed = checkpoint.parts[0].files.iter().find(|file| !file.linked).unwrap();
+    let folder = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+    let file = folder.map(|dir| dir.join(&changed.name)).find(|path| path.exists()).unwrap();
+    let takes = std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap()) * 512;
+    // Two chunks of 4 MiB have a part of what changed, and windows of 64 MiB were made for them.
+    assert!(
+        changed.stored_bytes <= takes && takes < changed.stored_bytes + MIB as u64,
+        "{takes}: {changed:?}"
+    );
+}
+
+#[test]
 fn space_held_for_unchanged_chunks_is_bounded_when_they_begin_to_change() {
     let dir = tempfile::tempdir().unwrap();
     let saver = Saver::open(dir.path(), one(1)).unwrap();

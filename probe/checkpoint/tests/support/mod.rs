@@ -200,6 +200,18 @@ impl<F: Fn(&'static str, &Path) -> Fault + Send + Sync> Out for FaultyOut<F> {
     fn go_buffered(&self) -> io::Result<()> {
         self.out.go_buffered()
     }
+    fn reserve(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        match (self.fail)("reserve", &self.path) {
+            Fault::Error(kind) => Err(kind.into()),
+            _ => self.out.reserve(offset, bytes),
+        }
+    }
+    fn release(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        match (self.fail)("release", &self.path) {
+            Fault::Error(kind) => Err(kind.into()),
+            _ => self.out.release(offset, bytes),
+        }
+    }
     fn set_len(&self, bytes: u64) -> io::Result<()> {
         match (self.fail)("set_len", &self.path) {
             Fault::Error(kind) => Err(kind.into()),

@@ -1,0 +1,143 @@
+//! A file of chunks, each at its place in the image.
+
+use crate::arena::lock;
+use crate::error::{Doing, Result};
+use crate::files::{Files, Out, write_all};
+use crate::image::{BLOCK, CHUNK_BYTES, Layout};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::{Mutex, OnceLock};
+
+/// Room is made for so many chunks at a time. A file system lets direct writes into room that is there go on side by
+/// side, and those that make a file longer or fill a hole only one after the other (ext4 and XFS): with 4 threads on
+/// ext4 that was half the bandwidth. To make room waits for the writes under way, so it is seldom done.
+const ROOM_CHUNKS: usize = 16;
+
+/// A file that is made when its first chunk comes.
+pub(crate) struct Shard<'a> {
+    files: &'a dyn Files,
+    layout: &'a Layout,
+    path: PathBuf,
+    /// Whether this is the file of those chunks that are expected to stay as they are.
+    still: bool,
+    out: OnceLock<Box<dyn Out>>,
+    making: Mutex<()>,
+    room: Mutex<Room>,
+}
+
+#[derive(Default)]
+struct Room {
+    /// Ends of ranges of chunks by their beginnings.
+    made: BTreeMap<usize, usize>,
+    /// The file system makes none, or has no more.
+    refused: bool,
+}
+
+impl<'a> Shard<'a> {
+    pub(crate) fn new(files: &'a dyn Files, layout: &'a Layout, path: PathBuf, still: bool) -> Shard<'a> {
+        Shard {
+            files,
+            layout,
+            path,
+            still,
+            out: OnceLock::new(),
+            making: Mutex::new(()),
+            room: Mutex::new(Room::default()),
+        }
+    }
+
+    pub(crate) fn is_there(&self) -> bool {
+        self.out.get().is_some()
+    }
+
+    pub(crate) fn path(&self) -> &PathBuf {
+        &self.path
+    }
+
+    /// Writes the chunk with this number. `image` reaches to the next block beyond the layout's bytes.
+    pub(crate) fn write(&self, at: usize, image: &[u8]) -> Result<()> {
+        let out = self.out()?;
+        self.make_room(out, at);
+        let bytes = self.blocks(at..at + 1);
+        write_all(out, &image[bytes.start as usize..bytes.end as usize], bytes.start)
+            .doing("write", &self.path)
+    }
+
+    /// Cuts off what the last block has beyond the image, gives back the room of chunks that are not `here`, and syncs.
+    pub(crate) fn finish(&self, here: impl Fn(usize) -> bool) -> Result<()> {
+        let Some(out) = self.out.get() else { return Ok(()) };
+        for (begin, end) in std::mem::take(&mut lock(&self.room).made) {
+            for chunks in ranges(begin..end, |at| !here(at)) {
+                let bytes = self.blocks(chunks);
+                // Where that fails, the checkpoint takes more room than it has to.
+                let _ = out.release(bytes.start, bytes.end - bytes.start);
+            }
+        }
+        out.set_len(self.layout.bytes).doing("set the length of", &self.path)?;
+        out.sync().doing("sync", &self.path)
+    }
+
+    fn out(&self) -> Result<&dyn Out> {
+        if self.out.get().is_none() {
+            let _one = lock(&self.making);
+            if self.out.get().is_none() {
+                let out = self.files.create(&self.path, true).doing("make", &self.path)?;
+                let _ = self.out.set(out);
+            }
+        }
+        Ok(&**self.out.get().expect("made above, or by who held the lock"))
+    }
+
+    /// For a chunk and those that follow it into this file, most likely.
+    fn make_room(&self, out: &dyn Out, at: usize) {
+        let mut room = lock(&self.room);
+        let is_made = room.made.range(..=at).next_back().is_some_and(|(_, end)| at < *end);
+        if room.refused || is_made {
+            return;
+        }
+        let window = (at / ROOM_CHUNKS + 1) * ROOM_CHUNKS;
+        let last = room.made.range(at..).next().map_or(window, |(next, _)| window.min(*next));
+        let end = (at..last.min(self.layout.still.len()))
+            .find(|next| self.layout.still[*next] != self.still)
+            .unwrap_or(last.min(self.layout.still.len()))
+            .max(at + 1);
+        let bytes = self.blocks(at..end);
+        if out.reserve(bytes.start, bytes.end - bytes.start).is_ok() {
+            room.made.insert(at, end);
+        } else {
+            room.refused = true;
+        }
+    }
+
+    /// Where chunks lie, up to the next whole block.
+    fn blocks(&self, chunks: Range<usize>) -> Range<u64> {
+        let end = (chunks.end as u64 * CHUNK_BYTES).min(self.layout.bytes).next_multiple_of(BLOCK);
+        chunks.start as u64 * CHUNK_BYTES..end
+    }
+}
+
+/// The longest ranges within `all` of which all are `wanted`.
+fn ranges(all: Range<usize>, wanted: impl Fn(usize) -> bool) -> Vec<Range<usize>> {
+    let mut found: Vec<Range<usize>> = Vec::new();
+    for at in all.filter(|at| wanted(*at)) {
+        match found.last_mut() {
+            Some(last) if last.end == at => last.end = at + 1,
+            _ => found.push(at..at + 1),
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_as_long_as_they_can_be() {
+        let wanted = [true, true, false, true, false, false, true, true];
+        assert_eq!(ranges(0..8, |at| wanted[at]), [0..2, 3..4, 6..8]);
+        assert_eq!(ranges(1..7, |at| wanted[at]), [1..2, 3..4, 6..7]);
+        assert!(ranges(4..6, |at| wanted[at]).is_empty());
+    }
+}
