@@ -128,6 +128,7 @@ bench-cache:
 
 bench-importance:
 	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory build
 	@cargo build --release --quiet -p importance-bench
 	@$(VENV_PYTHON) bench/importance.py $(ARGS)
 

@@ -2,7 +2,8 @@
 
 A small network that really learns (bench/importance, in Rust) on three data sets, with wrong labels and without, under every
 sampling as published and corrected; shuffle with a static pin is the baseline to beat. Some 20 minutes on two cores.
-Reads are samples read from the backend, filling the cache included; the later time on a storage is their consequence.
+Reads are samples read from the backend, filling the cache included. At the end the real loader does the same on storage with a
+limited bandwidth, in short form: what the reads are in time.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import zipfile
 from pathlib import Path
 from statistics import NormalDist, mean, stdev
 
+import importance_time
 from table import ROOT, Row, machine, markdown, summary, write
 
 WORK = ROOT / "target" / "bench" / "importance"
@@ -219,7 +221,7 @@ def bars(results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--from-file", type=Path, help="lines of an earlier run instead of a new one")
+    parser.add_argument("--from-file", type=Path, help="lines of earlier trainings instead of new ones")
     options = parser.parse_args()
     if options.from_file:
         lines = [json.loads(line) for line in options.from_file.read_text().splitlines()]
@@ -228,6 +230,7 @@ def main():
         (WORK / "lines.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
     results = Results(lines)
     rows = tables(results, len({line["seed"] for line in lines})) + bars(results)
+    rows += importance_time.measured()
     write("importance", rows)
     print()
     print(summary(rows))
