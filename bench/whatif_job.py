@@ -77,7 +77,10 @@ class Samples(Dataset):
             self.place.sendall(REQUEST.pack(int(delay_ns), 4096))
             left = 4096
             while left:
-                left -= len(self.place.recv(left))
+                came = self.place.recv(left)
+                if not came:
+                    raise ConnectionError("the server is gone")
+                left -= len(came)
 
 
 def main():
