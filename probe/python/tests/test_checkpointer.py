@@ -124,7 +124,7 @@ def test_what_training_does_after_the_copy_is_not_in_the_checkpoint(python, tmp_
 
 
 def test_an_exit_finishes_what_is_being_written(python, tmp_path):
-    told = train(python, tmp_path, options={"every": 7}, events={"8": ["exit"]})
+    told = train(python, tmp_path, options={"every": 1000}, events={"8": ["save, and go on", "exit"]})
     assert told.code == 0, told.err
     assert checkpoints(tmp_path) == ["step-000000007"]
     assert train(python, tmp_path).start["step"] == 7
@@ -140,7 +140,9 @@ def test_an_exit_of_a_real_process_does_too(python, tmp_path):
 def test_a_hard_exit_in_the_midst_of_it_leaves_the_one_before(python, tmp_path):
     reference = whole(python)
     for _ in range(2):
-        told = train(python, tmp_path, options={"every": 1}, events={str(n): ["exit, hard"] for n in (9, 18)})
+        # The first one for certain: on a slow machine memory for the others may not be ready before the exit.
+        events = {"3": ["save"], **{str(n): ["exit, hard"] for n in (9, 18)}}
+        told = train(python, tmp_path, options={"every": 1}, events=events)
         assert told.code == 7, told.err
     told = train(python, tmp_path)
     assert told.start is not None and told.start["passed"] == []
@@ -241,7 +243,8 @@ except stallscope.CheckpointError as error:
 
 
 def test_the_ledger_is_told(python, tmp_path):
-    done = run([python, JOB, tmp_path, json.dumps({"events": {"10": ["save"], "12": ["exit"]}})])
+    case = {"events": {"10": ["save"], "12": ["exit"]}, "options": {"keep": 10}}
+    done = run([python, JOB, tmp_path, json.dumps(case)])
     assert done.code == 0, done.err
     (process,) = [process for process in done.collector.processes if process.records]
     saves = process.of(CHECKPOINT)
@@ -249,6 +252,6 @@ def test_the_ledger_is_told(python, tmp_path):
     copies = [save for save in saves if (save.b, save.d) == (SNAPSHOT, 0)]
     written = [save for save in saves if (save.b, save.d) == (PERSIST, 1)]
     awaited = [save for save in saves if (save.b, save.d) == (PERSIST, 0)]
-    # Every third of ten steps and the one that was asked for; one that falls due while a slow disk still writes is late.
-    assert 2 <= len(copies) == len(written) <= 4 and len(awaited) == 1
+    # One that was asked for, and one every third step as far as the disk allows.
+    assert len(copies) == len(written) == len(checkpoints(tmp_path)) and len(awaited) == 1
     assert all(save.a <= save.time_ns and save.c > 1000 for save in copies)
