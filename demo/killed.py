@@ -53,8 +53,9 @@ def committed(folder):
     return {manifest.parent.name for manifest in folder.glob("step-*/manifest.json")}
 
 
-def live(number, steps, folder, options, kill_after_s):
-    """One life of the job: its last line, None where it was killed; `kill_after_s`: behind its first checkpoint."""
+def live(number, steps, folder, options, kill_at):
+    """One life of the job: its last line, None where it was killed. `kill_at(left)`: seconds behind its first
+    checkpoint, where so many steps were left at its beginning; None: it is not killed."""
     before = committed(folder)
     more = ["--checkpoints", folder, "--overhead", str(options.overhead), "--mtbf", options.mtbf]
     run = Run(f"life-{number}", steps, more)
@@ -63,6 +64,7 @@ def live(number, steps, folder, options, kill_after_s):
         run.ended()
         sys.exit(f"demo: the job did not start; see {HERE}/life-{number}.log")
     told = None
+    kill_after_s = kill_at(steps - begun["from"])
     if kill_after_s is not None:
         until = time.monotonic() + PATIENCE_S
         while committed(folder) <= before and time.monotonic() < until and run.process.poll() is None:
@@ -95,15 +97,22 @@ def main():
     say(f"{options.steps} steps in peace, without checkpoints")
     peace = Run("peace", options.steps)
     peace.line()
+    began_s = time.monotonic()
     whole = peace.line()
+    step_s = (time.monotonic() - began_s) / options.steps
     if peace.ended() != 0 or whole is None:
         sys.exit(f"demo: the job failed; see {HERE}/peace.log")
 
     say(f"the same with checkpoints, at most {options.overhead:.0%} of the time for them, and SIGKILL {options.kills} times")
     kills, told = 0, None
     while told is None:
-        after_s = moments.uniform(0.0, 3.0) if kills < options.kills else None
-        told, run = live(kills + 1, options.steps, folder, options, after_s)
+        to_come = options.kills - kills
+
+        def kill_at(left):
+            # Early enough that the job is not done before the last one.
+            return moments.uniform(0.0, min(3.0, left * step_s / (to_come + 1))) if to_come else None  # noqa: B023
+
+        told, run = live(kills + 1, options.steps, folder, options, kill_at)
         kills += told is None
     subprocess.run([STALLSCOPE, "ckpt", "ls", folder], check=True)
     subprocess.run([STALLSCOPE, "report", run.recording], check=True, stderr=subprocess.DEVNULL)

@@ -42,7 +42,10 @@ def test_kernel_and_shim_agree_with_the_truth(bench, case):
         if case.hidden_bar:
             assert found.seen_hidden is not None, "no device was watched"
             assert abs(found.seen_hidden - found.true_hidden) <= KERNEL_AND_SHIM
-    assert complaint(case, outcome.report) is None
+    if complaint(case, outcome.report):
+        # As above: two of three runs have to be right.
+        again = [complaint(case, bench.run(case).report) for _ in range(2)]
+        assert again == [None, None], again
 
 
 @pytest.mark.parametrize("case", [case for case in TESTED if case.kernel_bar], ids=lambda case: case.name)
