@@ -2,7 +2,7 @@
 
 Needs /dev/fuse: the storage is demo/slowfs, which takes a time for each read or gives a rate to all readers together.
 Each scenario's runs are made in turns, round by round. What is compared is the job's own account of its steps, after a
-warm-up in which the controller may probe; what the whole run took is printed beside it. Some 25 minutes.
+warm-up in which the controller may probe; what the whole run took is printed beside it. About an hour.
 """
 
 import argparse
