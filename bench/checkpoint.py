@@ -218,6 +218,11 @@ def limits(folder, megabytes):
     return megabytes / min(copies), told["jobs"][0]["write"]["bw_bytes"] / 1e6
 
 
+def free_mb(folder):
+    """Of the file system, whether or not the folder is there already."""
+    return shutil.disk_usage(next(one for one in (folder, *folder.parents) if one.exists())).free / 1e6
+
+
 def reader(folder):
     """A neighbour that reads 1 GiB over and over, past the page cache."""
     path = folder / "read"
@@ -304,6 +309,11 @@ def main():
     for megabytes in map(int, arguments.sizes.split(",")):
         # Few rounds of what takes long.
         rounds = arguments.rounds if megabytes <= 1000 else 2
+        # Each contender keeps one or two, and the next is written beside them.
+        needs_mb, here_mb = 2.5 * len(CONTENDERS) * megabytes, free_mb(arguments.folder)
+        if needs_mb > here_mb:
+            print(f"NOT MEASURED, {megabytes} MB: needs {needs_mb / 1e3:.0f} GB of disk, {here_mb / 1e3:.0f} are free")
+            continue
         for beside in (False, True):
             case = f"{megabytes} MB, {'a reader beside it' if beside else 'quiet'}"
             medians, bandwidth, memory, disk = compare(megabytes, rounds, arguments.folder, beside)
