@@ -7,6 +7,8 @@ mod policy;
 mod run;
 mod scenario;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use clap::Parser;
 use std::path::PathBuf;

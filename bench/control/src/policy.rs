@@ -31,6 +31,11 @@ impl Ours {
     pub(crate) fn new(budgets: Budgets, seed: u64) -> Self {
         Ours { controller: Controller::new(TuneMode::Act, budgets, seed), audit: Vec::new() }
     }
+
+    #[cfg(test)]
+    pub(crate) fn said(&self) -> &[AuditEvent] {
+        &self.audit
+    }
 }
 
 impl Policy for Ours {

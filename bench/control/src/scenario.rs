@@ -147,6 +147,12 @@ fn base(name: &'static str) -> Scenario {
     }
 }
 
+/// Two ranks of which the first is the slower one, with cores for the workers that there are and no more.
+fn lopsided(name: &'static str, course: Course) -> Scenario {
+    let budgets = Budgets { cores: Some(4.5), ..Budgets::default() };
+    Scenario { ranks: 2, budgets, barred: false, course, ..base(name) }
+}
+
 /// All of them, those with bars first.
 pub(crate) fn all() -> Vec<Scenario> {
     let slow = |latency_ms: f64| Storage {
@@ -243,6 +249,12 @@ pub(crate) fn all() -> Vec<Scenario> {
             ..base("4 ranks, one slow")
         },
         Scenario { ranks: 4, cpus: 64.0, demand: decode(700.0), ..base("4 ranks, all slow") },
+        lopsided("2 ranks, a worker to spare", |_, world| {
+            world.demand.cpu_ns = if world.rank == 0 { 600.0 } else { 250.0 } * MS;
+        }),
+        lopsided("2 ranks, none to spare", |_, world| {
+            world.demand.cpu_ns = if world.rank == 0 { 600.0 } else { 420.0 } * MS;
+        }),
         Scenario { negative: true, ..base("compute-bound") },
         Scenario {
             negative: true,
