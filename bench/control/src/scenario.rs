@@ -153,6 +153,12 @@ fn lopsided(name: &'static str, course: Course) -> Scenario {
     Scenario { ranks: 2, budgets, barred: false, course, ..base(name) }
 }
 
+/// Memory for the workers that there are and no more.
+fn no_room(name: &'static str, storage: Storage) -> Scenario {
+    let budgets = Budgets { memory_bytes: Some(4 * GIB), ..Budgets::default() };
+    Scenario { storage, budgets, barred: false, ..base(name) }
+}
+
 /// All of them, those with bars first.
 pub(crate) fn all() -> Vec<Scenario> {
     let slow = |latency_ms: f64| Storage {
@@ -255,6 +261,11 @@ pub(crate) fn all() -> Vec<Scenario> {
         lopsided("2 ranks, none to spare", |_, world| {
             world.demand.cpu_ns = if world.rank == 0 { 600.0 } else { 420.0 } * MS;
         }),
+        no_room("no memory for workers, storage is far", slow(300.0)),
+        no_room(
+            "no memory for workers, storage is narrow",
+            Storage { latency_ns: 5.0 * MS, bytes_per_s: 12.0 * MB, ..Storage::default() },
+        ),
         Scenario { negative: true, ..base("compute-bound") },
         Scenario {
             negative: true,

@@ -25,6 +25,7 @@ impl Controller {
                 self.put_back(*probe, why.to_owned(), out);
             }
             Work::Probing(probe) => self.go_on(*probe, elapsed_ns, out),
+            Work::Sounding(sounding) => self.go_on_sounding(*sounding, drifted, out),
             Work::Watching => self.watch(out),
         }
     }
@@ -211,8 +212,9 @@ impl Controller {
         if plan(&self.job, self.since_ns, self.settle, [drain_now; 2], probe::AIM).is_none() {
             return;
         }
-        if let Some((proposal, saw)) = self.pick(out) {
-            self.try_out(proposal, saw, out);
+        match self.pick(out) {
+            Some((proposal, saw)) => self.try_out(proposal, saw, out),
+            None => self.sound(out),
         }
     }
 
