@@ -4,6 +4,7 @@
 mod job;
 mod judge;
 mod policy;
+mod recorded;
 mod run;
 mod scenario;
 mod table;

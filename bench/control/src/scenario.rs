@@ -6,7 +6,7 @@ use stallscope_control::pipeline::{Conditions, Demand, Storage};
 use stallscope_model::Budgets;
 use std::ops::Range;
 
-const MS: f64 = 1e6;
+pub(crate) const MS: f64 = 1e6;
 const MB: f64 = 1e6;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -25,7 +25,7 @@ pub(crate) struct World {
 }
 
 /// Changes a world with time, in seconds.
-type Course = fn(f64, &mut World);
+pub(crate) type Course = fn(f64, &mut World);
 
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
@@ -53,10 +53,12 @@ pub(crate) struct Scenario {
     pub(crate) no_services: bool,
     pub(crate) no_memory: bool,
     pub(crate) answer_ns: u64,
-    demand: Demand,
-    storage: Storage,
-    worker_bytes: u64,
-    course: Course,
+    /// Batches that are replayed, round and round; where there are none, `demand` is drawn from.
+    pub(crate) recorded: Vec<Demand>,
+    pub(crate) demand: Demand,
+    pub(crate) storage: Storage,
+    pub(crate) worker_bytes: u64,
+    pub(crate) course: Course,
 }
 
 impl Scenario {
@@ -108,7 +110,7 @@ impl World {
     }
 }
 
-fn base(name: &'static str) -> Scenario {
+pub(crate) fn base(name: &'static str) -> Scenario {
     Scenario {
         name,
         ranks: 1,
@@ -130,6 +132,7 @@ fn base(name: &'static str) -> Scenario {
         no_services: false,
         no_memory: false,
         answer_ns: 300_000_000,
+        recorded: Vec::new(),
         demand: Demand {
             samples: 64,
             cpu_ns: 60.0 * MS,
@@ -167,7 +170,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         ..Storage::default()
     };
     let decode = |ms: f64| Demand { cpu_ns: ms * MS, ..base("").demand };
-    vec![
+    let mut all = vec![
         Scenario { storage: slow(300.0), ..base("slow storage, latency") },
         Scenario {
             storage: Storage { latency_ns: 5.0 * MS, bytes_per_s: 30.0 * MB, ..Storage::default() },
@@ -305,5 +308,7 @@ pub(crate) fn all() -> Vec<Scenario> {
             no_memory: true,
             ..base("missing sensors")
         },
-    ]
+    ];
+    all.extend(crate::recorded::scenarios());
+    all
 }
