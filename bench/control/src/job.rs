@@ -85,9 +85,14 @@ impl<'a> Job<'a> {
                 let shared = world.clone();
                 let mut noise =
                     Noise { random: Random::new(seed ^ (u64::from(number) << 32) ^ 0xbe7c), carried: 0.0 };
-                let draw: Draw = Box::new(move |_| {
+                let (recorded, first) = (scenario.recorded.clone(), seed.wrapping_mul(37));
+                let draw: Draw = Box::new(move |index| {
                     let world = shared.borrow();
                     let mut demand = world.demand;
+                    if let Some(at) = first.wrapping_add(index).checked_rem(recorded.len() as u64) {
+                        let (memory_bytes, handover_ns) = (demand.memory_bytes, demand.handover_ns);
+                        return Demand { memory_bytes, handover_ns, ..recorded[at as usize] };
+                    }
                     demand.cpu_ns *= noise.factor(world.spread);
                     demand.bytes *= noise.factor(world.spread);
                     demand.blocked_ns *= noise.factor(world.spread);

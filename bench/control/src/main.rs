@@ -4,9 +4,12 @@
 mod job;
 mod judge;
 mod policy;
+mod recorded;
 mod run;
 mod scenario;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use clap::Parser;
 use std::path::PathBuf;

@@ -29,7 +29,16 @@ pub(crate) struct Ours {
 
 impl Ours {
     pub(crate) fn new(budgets: Budgets, seed: u64) -> Self {
-        Ours { controller: Controller::new(TuneMode::Act, budgets, seed), audit: Vec::new() }
+        Ours::of(TuneMode::Act, budgets, seed)
+    }
+
+    pub(crate) fn of(mode: TuneMode, budgets: Budgets, seed: u64) -> Self {
+        Ours { controller: Controller::new(mode, budgets, seed), audit: Vec::new() }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn said(&self) -> &[AuditEvent] {
+        &self.audit
     }
 }
 

@@ -30,6 +30,11 @@ impl Ran {
         if seconds.is_empty() { 0.0 } else { seconds.iter().sum::<f64>() / seconds.len() as f64 }
     }
 
+    #[cfg(test)]
+    pub(crate) fn samples(&self) -> f64 {
+        self.tally.samples.iter().sum()
+    }
+
     pub(crate) fn acts(&self, act: Act) -> usize {
         self.audit.iter().filter(|event| event.act == act).count()
     }

@@ -6,7 +6,7 @@ use stallscope_control::pipeline::{Conditions, Demand, Storage};
 use stallscope_model::Budgets;
 use std::ops::Range;
 
-const MS: f64 = 1e6;
+pub(crate) const MS: f64 = 1e6;
 const MB: f64 = 1e6;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -25,7 +25,7 @@ pub(crate) struct World {
 }
 
 /// Changes a world with time, in seconds.
-type Course = fn(f64, &mut World);
+pub(crate) type Course = fn(f64, &mut World);
 
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
@@ -53,10 +53,12 @@ pub(crate) struct Scenario {
     pub(crate) no_services: bool,
     pub(crate) no_memory: bool,
     pub(crate) answer_ns: u64,
-    demand: Demand,
-    storage: Storage,
-    worker_bytes: u64,
-    course: Course,
+    /// Batches that are replayed, round and round; where there are none, `demand` is drawn from.
+    pub(crate) recorded: Vec<Demand>,
+    pub(crate) demand: Demand,
+    pub(crate) storage: Storage,
+    pub(crate) worker_bytes: u64,
+    pub(crate) course: Course,
 }
 
 impl Scenario {
@@ -108,7 +110,7 @@ impl World {
     }
 }
 
-fn base(name: &'static str) -> Scenario {
+pub(crate) fn base(name: &'static str) -> Scenario {
     Scenario {
         name,
         ranks: 1,
@@ -130,6 +132,7 @@ fn base(name: &'static str) -> Scenario {
         no_services: false,
         no_memory: false,
         answer_ns: 300_000_000,
+        recorded: Vec::new(),
         demand: Demand {
             samples: 64,
             cpu_ns: 60.0 * MS,
@@ -147,6 +150,18 @@ fn base(name: &'static str) -> Scenario {
     }
 }
 
+/// Two ranks of which the first is the slower one, with cores for the workers that there are and no more.
+fn lopsided(name: &'static str, course: Course) -> Scenario {
+    let budgets = Budgets { cores: Some(4.5), ..Budgets::default() };
+    Scenario { ranks: 2, budgets, barred: false, course, ..base(name) }
+}
+
+/// Memory for the workers that there are and no more.
+fn no_room(name: &'static str, storage: Storage) -> Scenario {
+    let budgets = Budgets { memory_bytes: Some(4 * GIB), ..Budgets::default() };
+    Scenario { storage, budgets, barred: false, ..base(name) }
+}
+
 /// All of them, those with bars first.
 pub(crate) fn all() -> Vec<Scenario> {
     let slow = |latency_ms: f64| Storage {
@@ -155,7 +170,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         ..Storage::default()
     };
     let decode = |ms: f64| Demand { cpu_ns: ms * MS, ..base("").demand };
-    vec![
+    let mut all = vec![
         Scenario { storage: slow(300.0), ..base("slow storage, latency") },
         Scenario {
             storage: Storage { latency_ns: 5.0 * MS, bytes_per_s: 30.0 * MB, ..Storage::default() },
@@ -243,6 +258,17 @@ pub(crate) fn all() -> Vec<Scenario> {
             ..base("4 ranks, one slow")
         },
         Scenario { ranks: 4, cpus: 64.0, demand: decode(700.0), ..base("4 ranks, all slow") },
+        lopsided("2 ranks, a worker to spare", |_, world| {
+            world.demand.cpu_ns = if world.rank == 0 { 600.0 } else { 250.0 } * MS;
+        }),
+        lopsided("2 ranks, none to spare", |_, world| {
+            world.demand.cpu_ns = if world.rank == 0 { 600.0 } else { 420.0 } * MS;
+        }),
+        no_room("no memory for workers, storage is far", slow(300.0)),
+        no_room(
+            "no memory for workers, storage is narrow",
+            Storage { latency_ns: 5.0 * MS, bytes_per_s: 12.0 * MB, ..Storage::default() },
+        ),
         Scenario { negative: true, ..base("compute-bound") },
         Scenario {
             negative: true,
@@ -282,5 +308,7 @@ pub(crate) fn all() -> Vec<Scenario> {
             no_memory: true,
             ..base("missing sensors")
         },
-    ]
+    ];
+    all.extend(crate::recorded::scenarios());
+    all
 }

@@ -118,7 +118,9 @@ impl Cpu {
         }
         let batch_ns = stats::mean(&cpu_ns)?;
         let trainer = (rank.cores()? - batch_ns / step_ns).max(0.0);
-        let free = (1.0 - recent.stall_share()).max(0.05);
+        // A rank that waits for slower ones works more, too, once these are faster.
+        let waits = recent.stall_share() + recent.share(recent.peer_ns);
+        let free = (1.0 - waits).max(0.05);
         Some(Cpu { busy, loader_most: 1.1 * batch_ns / (step_ns * free), trainer_most: trainer / free })
     }
 }

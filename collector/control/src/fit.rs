@@ -18,6 +18,11 @@ const LIMITED: f64 = 1.5;
 /// A limit of the kernel (blk-throttle) or of a cloud's disks is held over about this long.
 const CREDIT_NS: f64 = 100e6;
 
+/// Resamples that are drawn for one that tells.
+const DRAWS: usize = 20;
+/// Batches that a stretch has which is looked at by itself.
+const SHORTEST: usize = 40;
+
 /// What reading is made of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Reading {
@@ -42,15 +47,13 @@ pub(crate) struct Fit {
 impl Fit {
     pub(crate) fn new(profile: &Profile, random: &mut Random) -> Fit {
         let services: Vec<&BatchService> = profile.services.iter().collect();
-        let tells = services.iter().filter(|service| service.reads > 2).count() >= 10
-            && services.iter().map(|service| service.readers_spread).sum::<f64>() > 1.0
-            || between(&services).0 > 0.1 * services.len() as f64;
+        let telling = telling(&services);
+        let (tells, services) = (telling.is_some(), telling.unwrap_or(&services));
         let batch_ns = limit_ns(profile);
         let mut readings: Vec<Reading> = (0..RESAMPLES)
             .map(|_| {
-                let drawn = blocks(services.len(), services.len(), random).into_iter().map(|at| services[at]);
                 // Where nothing tells, anything may be: a limit that is held over a time too.
-                let raw = if tells { raw_share(&drawn.collect::<Vec<_>>()) } else { 2.0 * random.unit() };
+                let raw = if tells { resampled(services, random) } else { 2.0 * random.unit() };
                 Reading { shared: raw.clamp(0.0, 1.0), limited: raw > LIMITED, batch_ns }
             })
             .collect();
@@ -67,6 +70,40 @@ impl Fit {
     /// Neither latency nor limit, by more than a half.
     pub(crate) fn is_unknown(&self) -> bool {
         self.high - self.low > 0.5
+    }
+}
+
+/// The share of a resample. One that has left out all the batches with other readers says nothing, so that it is drawn
+/// again.
+fn resampled(services: &[&BatchService], random: &mut Random) -> f64 {
+    for _ in 0..DRAWS {
+        let drawn: Vec<&BatchService> =
+            blocks(services.len(), services.len(), random).into_iter().map(|at| services[at]).collect();
+        if tells(&drawn) {
+            return raw_share(&drawn);
+        }
+    }
+    raw_share(services)
+}
+
+/// Whether there were readers enough beside others, and not always as many.
+fn tells(services: &[&BatchService]) -> bool {
+    services.iter().filter(|service| service.reads > 2).count() >= 10
+        && services.iter().map(|service| service.readers_spread).sum::<f64>() > 1.0
+        || between(services).0 > 0.1 * services.len() as f64
+}
+
+/// All, where they tell; else a stretch that does, the newest first: one worker fewer for a few batches is lost in all the
+/// others, and shows beside its neighbours.
+fn telling<'a, 'b>(services: &'a [&'b BatchService]) -> Option<&'a [&'b BatchService]> {
+    let mut length = services.len();
+    loop {
+        let starts = (0..=services.len() - length).rev().step_by((length / 2).max(1));
+        let found = starts.map(|start| &services[start..start + length]).find(|stretch| tells(stretch));
+        if found.is_some() || length / 2 < SHORTEST {
+            return found;
+        }
+        length /= 2;
     }
 }
 

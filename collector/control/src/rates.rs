@@ -71,26 +71,44 @@ fn reading(
     });
     let fit = Fit::new(profile, random);
     if fit.is_unknown() {
-        rates.unknown.push(format!(
-            "Whether storage has a limit or only a delay cannot be told from {} that always do the same; one worker \
-             fewer for a few batches would tell, which `stallscope tune --act` tries",
-            if profile.workers == 1 { "1 worker".to_owned() } else { format!("{} workers", profile.workers) }
-        ));
-    } else if fit.high < 0.5 {
+        rates.unknown.push(match profile.workers {
+            0 | 1 => "Whether storage has a limit or only a delay cannot be told from one reader; a second worker for a \
+                      few batches would tell, which `stallscope tune --act` tries where there is room"
+                .to_owned(),
+            workers => format!(
+                "Whether storage has a limit or only a delay cannot be told from {workers} workers that always do the \
+                 same; one worker fewer for a few batches would tell, which `stallscope tune --act` tries where it can \
+                 add none"
+            ),
+        });
+        return;
+    }
+    rates.storage = storage(profile, &fit, random);
+    if rates.storage.is_none() && fit.high < REACHED {
         rates.unknown.push(
             "S, the most that storage gives, was not reached: its readers don't hold each other up, so that more \
              workers read more"
                 .to_owned(),
         );
-    } else {
-        let readings = &fit.readings;
-        let mut at = 0;
-        rates.storage = estimate(services.len(), random, |drawn| {
-            at = (at + 1) % readings.len();
-            let alone_ns: f64 = drawn.iter().map(|one| demands(services[*one], &readings[at]).0).sum();
-            (samples * drawn.len() as f64, alone_ns)
-        });
     }
+}
+
+/// Of reading time that is waiting for a limit, where the limit counts as reached.
+const REACHED: f64 = 0.5;
+
+/// S; `None` where it cannot be told, or was not reached.
+pub(crate) fn storage(profile: &Profile, fit: &Fit, random: &mut Random) -> Option<Estimate> {
+    if fit.is_unknown() || fit.high < REACHED {
+        return None;
+    }
+    let services: Vec<&BatchService> = profile.services.iter().collect();
+    let samples = samples_a_batch(profile);
+    let mut at = 0;
+    estimate(services.len(), random, |drawn| {
+        at = (at + 1) % fit.readings.len();
+        let alone_ns: f64 = drawn.iter().map(|one| demands(services[*one], &fit.readings[at]).0).sum();
+        (samples * drawn.len() as f64, alone_ns)
+    })
 }
 
 /// Mean of a step's samples; of a batch's where steps don't tell.

@@ -5,32 +5,7 @@ mod support;
 
 use stallscope_control::{Controller, Outcome};
 use stallscope_model::{Act, Budgets, KnobState, Phase, TuneMode};
-use support::{Job, SECOND_NS};
-
-fn act() -> Controller {
-    Controller::new(TuneMode::Act, Budgets::default(), 1)
-}
-
-/// Runs for so many seconds; everything that was said.
-fn run(job: &mut Job, controller: &mut Controller, seconds: u64) -> Outcome {
-    let mut all = Outcome::default();
-    for _ in 0..seconds {
-        let out = controller.observe(&job.second());
-        job.take(&out.actions);
-        all.actions.extend(out.actions);
-        all.audit.extend(out.audit);
-    }
-    all
-}
-
-fn said(out: &Outcome, act: Act) -> usize {
-    out.audit.iter().filter(|event| event.act == act).count()
-}
-
-fn reasons(out: &Outcome, act: Act) -> String {
-    let of = |event: &&stallscope_model::AuditEvent| event.act == act;
-    out.audit.iter().filter(of).map(|event| event.why.clone()).collect::<Vec<_>>().join("; ")
-}
+use support::{Job, SECOND_NS, act, reasons, run, said};
 
 #[test]
 fn workers_that_a_job_lacks_are_added_proven_and_kept() {

@@ -8,6 +8,7 @@ mod patience;
 mod pick;
 mod probe;
 mod seed;
+mod sounding;
 mod steps;
 mod tell;
 mod trial;
@@ -23,6 +24,7 @@ use guard::{Probation, Rollbacks, Said};
 use patience::Patience;
 use probe::Probe;
 use seed::{Kind, Proposal};
+use sounding::Sounding;
 use stallscope_model::{Act, Advice, Budgets, TuneMode};
 use std::collections::BTreeMap;
 use turn::Turn;
@@ -50,6 +52,7 @@ enum Work {
     #[default]
     Watching,
     Probing(Box<Probe>),
+    Sounding(Box<Sounding>),
     /// A decision is made; its values are on their way.
     Settling(u64, Turn),
 }
@@ -99,6 +102,8 @@ pub struct Controller {
     advice: Vec<Advice>,
     next_advice_ns: u64,
     relieved_ns: u64,
+    /// Before that no worker is taken away to see what storage gives.
+    sound_ns: u64,
     blind_since_ns: Option<u64>,
     now_ns: u64,
     began_ns: Option<u64>,
@@ -137,6 +142,7 @@ impl Controller {
             advice: Vec::new(),
             next_advice_ns: 0,
             relieved_ns: 0,
+            sound_ns: 0,
             blind_since_ns: None,
             now_ns: 0,
             began_ns: None,
@@ -180,10 +186,7 @@ impl Controller {
     pub fn stop(&mut self, now_ns: u64) -> Outcome {
         let mut out = Outcome::default();
         self.now_ns = self.now_ns.max(now_ns);
-        if let Work::Probing(probe) = std::mem::take(&mut self.work) {
-            let why = "the controller was stopped before the gain was proven".to_owned();
-            self.put_back(*probe, why, &mut out);
-        }
+        self.drop_work("the controller was stopped before the gain was proven", &mut out);
         if self.began_ns.is_some() {
             let mut event = tell::line(Act::Mode, 0, self.now_ns);
             event.why = "the controller ended; what was proven stays".to_owned();
@@ -225,15 +228,21 @@ impl Controller {
         }
     }
 
+    /// What is being tried ends, and what it changed is put back.
+    fn drop_work(&mut self, why: &str, out: &mut Outcome) {
+        match std::mem::take(&mut self.work) {
+            Work::Probing(probe) => self.put_back(*probe, why.to_owned(), out),
+            Work::Sounding(sounding) => {
+                self.end_sounding(*sounding, Act::Undo, String::new(), why.to_owned(), out);
+            }
+            Work::Watching | Work::Settling(..) => {}
+        }
+    }
+
     /// The clock ran backwards: nothing that was seen can be compared with what comes.
     fn start_over(&mut self, out: &mut Outcome) {
-        if let Work::Probing(probe) = std::mem::take(&mut self.work) {
-            self.put_back(
-                *probe,
-                "the clock ran backwards, so its stretches cannot be compared".to_owned(),
-                out,
-            );
-        }
+        self.drop_work("the clock ran backwards, so its stretches cannot be compared", out);
+        self.sound_ns = 0;
         self.since_ns = self.now_ns;
         self.probation = None;
         self.drift = Drift::default();
@@ -256,7 +265,8 @@ impl Controller {
 
     /// What is known of a knob is forgotten when the job does other work than before.
     fn look_for_drift(&mut self, out: &mut Outcome) -> bool {
-        let steady = !matches!(self.work, Work::Probing(_)) && self.now_ns > self.since_ns + STALE_NS;
+        let turning = matches!(self.work, Work::Probing(_) | Work::Sounding(_));
+        let steady = !turning && self.now_ns > self.since_ns + STALE_NS;
         let Some(seen) = self.drift.look(&self.job, self.now_ns, steady) else { return false };
         let mut event = tell::line(Act::Drift, 0, self.now_ns);
         event.saw = seen;

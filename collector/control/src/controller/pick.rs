@@ -201,10 +201,9 @@ impl Controller {
         let moves = [vec![fewer], seed::with_prefetch(to, more, 0)].concat();
         let predicted = Estimate { value: probe::DELTA, low: 0.0, high: STALL.max(to_high(needs)) };
         let proposal = Proposal { kind: Kind::Shift, knob: WORKERS, moves, predicted, shortfall: 0.0, why };
-        // The workers are only moved, and their CPU with them; what prefetch takes is checked.
-        let deltas: Vec<Taken> =
-            proposal.deltas().into_iter().map(|delta| Taken { workers: 0, ..delta }).collect();
-        self.room.fits(&self.job, &deltas).is_ok().then_some(proposal)
+        // Of a busy rank a worker takes more CPU than of one that hardly works, and it is there before the other is
+        // gone: the budget has room for both, or it stays where it is.
+        self.room.fits(&self.job, &proposal.deltas()).is_ok().then_some(proposal)
     }
 
     /// Fewer workers where they take the CPU from training and from each other.

@@ -9,6 +9,9 @@ use crate::ranks;
 use crate::stats::Gain;
 use stallscope_model::{Act, KnobState, Phase};
 
+/// Waiting for data beyond what there was when a change was kept, as a share.
+const WORSE: f64 = 0.03;
+
 impl Controller {
     pub(super) fn act(&mut self, elapsed_ns: u64, out: &mut Outcome) {
         if self.relieve(out) {
@@ -22,6 +25,7 @@ impl Controller {
                 self.put_back(*probe, why.to_owned(), out);
             }
             Work::Probing(probe) => self.go_on(*probe, elapsed_ns, out),
+            Work::Sounding(sounding) => self.go_on_sounding(*sounding, drifted, out),
             Work::Watching => self.watch(out),
         }
     }
@@ -87,7 +91,7 @@ impl Controller {
         true
     }
 
-    /// Asks for what was before `proposal`, where its values are still in force.
+    /// Asks for what was before `proposal`, where its values, or a part of them, are still in force.
     fn take_back(
         &mut self,
         decision: u64,
@@ -101,8 +105,8 @@ impl Controller {
         event.measured = measured.and_then(tell::measured);
         event.why = format!("put back at once: {}", tell::moves(proposal));
         out.audit.push(event);
-        let still = |turned: &&Move| turned.find(&self.job).is_some_and(|knob| knob.value == turned.to);
-        let moves: Vec<Move> = proposal.moves.iter().filter(still).map(Move::back).collect();
+        let moves: Vec<Move> =
+            proposal.moves.iter().filter_map(|turned| turned.what_is_left(&self.job)).collect();
         self.give_up(proposal, 1.0);
         self.turn_to(decision, moves, out);
         self.rollback(out);
@@ -208,13 +212,14 @@ impl Controller {
         if plan(&self.job, self.since_ns, self.settle, [drain_now; 2], probe::AIM).is_none() {
             return;
         }
-        if let Some((proposal, saw)) = self.pick(out) {
-            self.try_out(proposal, saw, out);
+        match self.pick(out) {
+            Some((proposal, saw)) => self.try_out(proposal, saw, out),
+            None => self.sound(out),
         }
     }
 
     /// A kept change that turned bad is put back: training waits much more than when it was proven, and is slower than
-    /// it was without, for two stretches.
+    /// it was without, for two stretches. True, too, while it looks like that and is not sure.
     fn fails_probation(&mut self, out: &mut Outcome) -> bool {
         let Some(probation) = self.probation.take() else { return false };
         if probation.is_over(self.now_ns) {
@@ -227,9 +232,11 @@ impl Controller {
         let gain = figure
             .and_then(|figure| crate::stats::compare(&[probation.before, figure], probation.restless, 0.01));
         let bad = gain.is_some_and(|gain| gain.high < -probe::DELTA);
-        if seen < 2 * probation.stretch || stall < probation.stall_with + 0.03 || !bad {
+        let (seen, doubtful) = (seen >= 2 * probation.stretch, stall >= probation.stall_with + WORSE);
+        if !seen || !doubtful || !bad {
             self.probation = Some(probation);
-            return false;
+            // Another change on top of it would hide which of the two it was.
+            return doubtful && gain.is_none_or(|gain| gain.value < 0.0);
         }
         let why = format!(
             "training waits {} now, and {} when this was kept",

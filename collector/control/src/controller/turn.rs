@@ -24,6 +24,17 @@ impl Move {
         Move { from: self.to, to: self.from, ..self.clone() }
     }
 
+    /// The way back from what is in force of it, which is less than all where a part was given back since.
+    pub(crate) fn what_is_left(&self, job: &Job) -> Option<Move> {
+        let value = self.find(job)?.value;
+        let part = self.from.min(self.to)..=self.from.max(self.to);
+        (value != self.from && part.contains(&value)).then(|| Move {
+            from: value,
+            to: self.from,
+            ..self.clone()
+        })
+    }
+
     pub(crate) fn find<'a>(&self, job: &'a Job) -> Option<&'a Knob> {
         job.ranks
             .get(&self.rank)?

@@ -1,10 +1,49 @@
 //! A job that is as simple as can be: each worker makes a batch in a fixed time, and training takes one.
+#![allow(dead_code, reason = "each file of tests uses a part of it")]
 
-use stallscope_control::{Action, NodeState, Observation, RankObservation};
-use stallscope_model::{BatchService, Cause, Causes, EvidenceKinds, Knob, KnobState, Phase, StepLedger};
+use stallscope_control::{Action, Controller, NodeState, Observation, Outcome, RankObservation};
+use stallscope_model::{
+    Act, AuditEvent, BatchService, Budgets, Cause, Causes, EvidenceKinds, Knob, KnobState, Phase, StepLedger,
+    TuneMode,
+};
 
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
 const OWN_NS: u64 = 100_000_000;
+
+pub(crate) fn act() -> Controller {
+    Controller::new(TuneMode::Act, Budgets::default(), 1)
+}
+
+/// Runs for so many seconds; everything that was said.
+pub(crate) fn run(job: &mut Job, controller: &mut Controller, seconds: u64) -> Outcome {
+    let mut all = Outcome::default();
+    for _ in 0..seconds {
+        let out = controller.observe(&job.second());
+        job.take(&out.actions);
+        all.actions.extend(out.actions);
+        all.audit.extend(out.audit);
+    }
+    all
+}
+
+/// Runs until something is said about an act, and no longer than an hour.
+pub(crate) fn until(job: &mut Job, controller: &mut Controller, act: Act) -> AuditEvent {
+    for _ in 0..3600 {
+        if let Some(event) = run(job, controller, 1).audit.into_iter().find(|event| event.act == act) {
+            return event;
+        }
+    }
+    panic!("within an hour nothing was said about {}", act.name());
+}
+
+pub(crate) fn said(out: &Outcome, act: Act) -> usize {
+    out.audit.iter().filter(|event| event.act == act).count()
+}
+
+pub(crate) fn reasons(out: &Outcome, act: Act) -> String {
+    let of = |event: &&AuditEvent| event.act == act;
+    out.audit.iter().filter(of).map(|event| event.why.clone()).collect::<Vec<_>>().join("; ")
+}
 
 pub(crate) struct Job {
     pub(crate) now_ns: u64,
@@ -12,6 +51,8 @@ pub(crate) struct Job {
     pub(crate) service_ns: u64,
     /// More workers make no more batches: they share what they wait for.
     pub(crate) shared: bool,
+    /// By how much each worker beyond two makes the batches of all take longer, as a share.
+    pub(crate) crowd: f64,
     pub(crate) refuses: Option<&'static str>,
     pub(crate) answers: bool,
     pub(crate) pressure: f64,
@@ -42,6 +83,7 @@ impl Job {
             now_ns: 1000 * SECOND_NS,
             service_ns: 550_000_000,
             shared: false,
+            crowd: 0.0,
             refuses: None,
             answers: true,
             pressure: 0.0,
@@ -143,7 +185,8 @@ impl Job {
         let workers = if self.shared { 2 } else { self.workers().min(self.prefetch()) };
         // A little noise, the same each time.
         let noise = 1.0 + 0.05 * ((self.index * 7919 % 17) as f64 / 8.0 - 1.0);
-        let made_ns = (self.service_ns as f64 * noise / workers as f64) as u64;
+        let crowd = 1.0 + self.crowd * (workers as f64 - 2.0).max(0.0);
+        let made_ns = (self.service_ns as f64 * crowd * noise / workers as f64) as u64;
         let wall = made_ns.max(OWN_NS);
         let mut causes = Causes::default();
         causes[Cause::Compute] = OWN_NS;

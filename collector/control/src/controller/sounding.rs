@@ -1,0 +1,213 @@
+//! One worker fewer for a few batches, where watching alone can't tell what storage gives.
+//!
+//! Workers that always read side by side show what they get together, and not whether one less would leave more for
+//! the others (a limit) or not (a delay). A raise tells the same and may gain, so that this is done only where no
+//! raise is possible or due. It can only cost, so that its cost is bounded before it begins.
+
+use super::seed::{Kind, Need, STALL, WORKERS, seconds, turned};
+use super::turn::{Move, Status, Turn, taken_by_another};
+use super::{Controller, Work, tell};
+use crate::Outcome;
+use crate::fit::{Fit, reads_at_all};
+use crate::profile::{MIN_SERVICES, Profile};
+use crate::random::Random;
+use crate::rates;
+use stallscope_model::{Act, Estimate, Phase};
+
+/// Not more often.
+const EVERY_NS: u64 = 1_800_000_000_000;
+/// Whether it is worth while is asked so often.
+const ASK_NS: u64 = 10_000_000_000;
+/// Training time that it may cost, at most, were all of the work done by the workers: less than 1% of that half hour, which
+/// is what giving back may cost as well.
+const MOST_LOST_NS: f64 = 15e9;
+/// And how long it may take. Whatever else happens, it is over then.
+const LONGEST_NS: u64 = 60_000_000_000;
+/// Of more workers one is so small a part that what it changes is lost in how batches differ.
+const MOST_WORKERS: u64 = 8;
+/// Batches at one worker fewer: so many should tell, by workers squared (what is seen is one part in so many, and its error
+/// falls with the root of the batches).
+const FEWEST: u64 = 16;
+const MOST: u64 = 64;
+
+/// Under way.
+#[derive(Clone, Debug)]
+pub(crate) struct Sounding {
+    decision: u64,
+    turned: Move,
+    stage: Stage,
+    /// Steps that are looked at before it ends without an answer.
+    steps: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Stage {
+    Turning(Turn),
+    /// One worker fewer since.
+    Looking(u64),
+}
+
+impl Controller {
+    /// Takes a worker away for a while, where that is worth while now.
+    pub(super) fn sound(&mut self, out: &mut Outcome) {
+        if self.now_ns < self.sound_ns || self.probation.is_some() || self.room.pressed().is_some() {
+            return;
+        }
+        self.sound_ns = self.now_ns.saturating_add(ASK_NS);
+        let Some((turned, steps, saw, lost)) = self.worth_sounding() else { return };
+        self.sound_ns = self.now_ns.saturating_add(EVERY_NS);
+        self.decisions += 1;
+        let mut event = tell::line(Act::Request, self.decisions, self.now_ns);
+        tell::of(&mut event, &turned);
+        event.saw = saw;
+        event.predicted = Some(Estimate { value: -lost, low: -lost, high: 0.0 });
+        event.why = format!(
+            "one worker fewer for about {steps} batches shows whether storage has a limit or only a delay; then it comes \
+             back"
+        );
+        out.audit.push(event);
+        let turn = Turn { moves: vec![turned.clone()], asked_ns: self.now_ns };
+        out.actions.extend(turn.actions(self.decisions));
+        let (decision, stage) = (self.decisions, Stage::Turning(turn));
+        self.work = Work::Sounding(Box::new(Sounding { decision, turned, stage, steps }));
+    }
+
+    /// The worker, the steps, what it is based on, and the share of the pace that it costs meanwhile.
+    fn worth_sounding(&self) -> Option<(Move, u32, String, f64)> {
+        let needs = self.job.training().filter_map(|rank| Need::of(rank, self.since_ns, self.settle));
+        let need = needs.max_by(|a, b| a.stall().total_cmp(&b.stall()))?;
+        let reads = need.sums.fetch_ns > need.sums.stall_ns / 2.0;
+        let workers = need.workers.filter(|workers| (2..=MOST_WORKERS).contains(workers))?;
+        if need.stall() <= STALL || !reads || !self.cannot_tell(need.rank) {
+            return None;
+        }
+        let rank = self.job.ranks.get(&need.rank)?;
+        let turned = turned(rank, WORKERS, workers - 1).filter(|turned| turned.to == workers - 1)?;
+        let fewer =
+            (2 * workers * workers).clamp(FEWEST, MOST) + need.prefetch.unwrap_or(2 * workers).min(MOST);
+        // All work is the workers': a step takes n / (n - 1) as long.
+        let lost_ns = fewer as f64 * need.sums.step_ns() / (workers - 1) as f64;
+        let all_ns = fewer as f64 * need.sums.step_ns() + lost_ns;
+        if lost_ns > MOST_LOST_NS || all_ns > LONGEST_NS as f64 {
+            return None;
+        }
+        let saw = format!(
+            "{} workers that always read side by side, and training that waits {} of its time for what they read",
+            workers,
+            tell::percent(need.stall())
+        );
+        Some((turned, fewer as u32, saw, 1.0 / workers as f64))
+    }
+
+    fn sounded(&self, rank: u32) -> Option<&Profile> {
+        self.profiles.training().into_iter().find(|profile| profile.rank == rank)
+    }
+
+    fn cannot_tell(&self, rank: u32) -> bool {
+        self.sounded(rank).is_some_and(|profile| {
+            let fit = || Fit::new(profile, &mut Random::new(u64::from(rank) + 1));
+            profile.services() >= MIN_SERVICES && reads_at_all(profile) && fit().is_unknown()
+        })
+    }
+
+    pub(super) fn go_on_sounding(&mut self, mut sounding: Sounding, drifted: bool, out: &mut Outcome) {
+        if let Some(by) = taken_by_another(&sounding.turned, &self.job) {
+            return self.lose_sounding(sounding, &by, out);
+        }
+        match &sounding.stage {
+            Stage::Turning(turn) => match turn.status(&self.job, self.now_ns) {
+                Status::Waiting(_) => {}
+                Status::InForce => {
+                    let mut event = tell::line(Act::Applied, sounding.decision, self.now_ns);
+                    tell::of(&mut event, &sounding.turned);
+                    out.audit.push(event);
+                    sounding.stage = Stage::Looking(self.now_ns);
+                }
+                Status::Refused(why) => {
+                    self.patience.entry((WORKERS, Kind::Release)).or_default().leave_alone(self.now_ns);
+                    return self.end_sounding(sounding, Act::Refused, String::new(), why, out);
+                }
+                Status::Taken(by) => return self.lose_sounding(sounding, &by, out),
+                Status::Gone(why) => return self.end_sounding(sounding, Act::Undo, String::new(), why, out),
+            },
+            Stage::Looking(since_ns) => {
+                let (since_ns, rank) = (*since_ns, sounding.turned.rank);
+                let seen = self
+                    .job
+                    .ranks
+                    .get(&rank)
+                    .map_or(0, |rank| crate::window::steps(&rank.pace.since(since_ns, 0)));
+                let over = seen >= sounding.steps
+                    || self.now_ns.saturating_sub(since_ns) > LONGEST_NS
+                    || self.room.pressed().is_some()
+                    || self.blind().is_some()
+                    || !self.job.training().all(|rank| rank.phase == Some(Phase::Training));
+                let told = u64::from(seen) >= FEWEST / 2 && !self.cannot_tell(rank);
+                if told || over || drifted {
+                    let saw = format!(
+                        "{seen} steps in {} with one worker fewer",
+                        seconds(self.now_ns.saturating_sub(since_ns) as f64)
+                    );
+                    let why = format!("the worker comes back. {}", self.finding(rank, told));
+                    return self.end_sounding(sounding, Act::Undo, saw, why, out);
+                }
+            }
+        }
+        self.work = Work::Sounding(Box::new(sounding));
+    }
+
+    /// What is known now, in a sentence.
+    fn finding(&self, rank: u32, told: bool) -> String {
+        let Some(profile) = self.sounded(rank).filter(|_| told) else {
+            return "What storage gives still cannot be told".to_owned();
+        };
+        let random = &mut Random::new(u64::from(rank) + 1);
+        let fit = Fit::new(profile, random);
+        match rates::storage(profile, &fit, random) {
+            Some(most) => format!(
+                "Storage gives at most {:.0} samples/s ({:.0} to {:.0}) to rank {rank}, however many workers read",
+                most.value, most.low, most.high
+            ),
+            None if fit.high < 0.5 => {
+                "Reads hardly hold each other up, so that more workers would read more".to_owned()
+            }
+            None => format!(
+                "{:.0}% to {:.0}% of reading is waiting for a limit of storage that all workers share",
+                100.0 * fit.low,
+                100.0 * fit.high
+            ),
+        }
+    }
+
+    fn lose_sounding(&mut self, sounding: Sounding, by: &str, out: &mut Outcome) {
+        let turned = &sounding.turned;
+        let mut event = tell::line(Act::Undo, sounding.decision, self.now_ns);
+        tell::of(&mut event, turned);
+        event.why = format!("{by} turned the knob meanwhile: theirs stays");
+        out.audit.push(event);
+        if let Some(knob) = turned.find(&self.job) {
+            let (address, value) =
+                ((knob.rank, knob.loader, knob.name.clone()), knob.requested.unwrap_or(knob.value));
+            self.values.insert(address.clone(), value);
+            self.leave_to(by, &address, value, out);
+        }
+        self.settings_changed();
+    }
+
+    pub(super) fn end_sounding(
+        &mut self,
+        sounding: Sounding,
+        act: Act,
+        saw: String,
+        why: String,
+        out: &mut Outcome,
+    ) {
+        let mut event = tell::line(act, sounding.decision, self.now_ns);
+        tell::of(&mut event, &sounding.turned);
+        (event.saw, event.why) = (saw, why);
+        out.audit.push(event);
+        let there = sounding.turned.find(&self.job).is_some();
+        let moves = if there { vec![sounding.turned.back()] } else { Vec::new() };
+        self.turn_to(sounding.decision, moves, out);
+    }
+}
