@@ -43,12 +43,12 @@ def told(one, got, **more):
 
 
 def same(folder, workers, method=None):
-    more = {"num_workers": workers, **({"multiprocessing_context": method, "persistent_workers": True} if method else {})}
-    dataset = SETS["in-parts"](folder)
     # Workers that are kept draw a seed once.
-    kept = {"num_workers": 1, "persistent_workers": True} if method else {"num_workers": min(workers, 1)}
-    plain = epochs(loader(dataset, None, batch_size=None, **repeated(), **kept))
-    one = loader(dataset, batch_size=None, **repeated(), **more)
+    more = {"persistent_workers": True} if method else {}
+    dataset = SETS["in-parts"](folder)
+    plain = epochs(loader(dataset, None, batch_size=None, num_workers=min(workers, 1), **repeated(), **more))
+    more["multiprocessing_context"] = method
+    one = loader(dataset, batch_size=None, num_workers=workers, **repeated(), **more)
     got = epochs(one)
     by_label = {}
     for sample in got[0]:
@@ -113,8 +113,8 @@ def spoiled(folder):
     kept = packed.pack(dataset.decode(bytearray(dataset.fetch(3))))
     put = []
     for number, data in ((3, kept[:-1]), (4, kept[:100] + b"?" + kept[101:]), (5, b"none")):
-        space.claim(number, 0, packed.VERSION)
-        put.append(space.fill(number, packed.VERSION, data))
+        space.claim(number, 0, 0)
+        put.append(space.fill(number, 0, data))
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         got = epochs(one, 3)

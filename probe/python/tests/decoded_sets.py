@@ -69,7 +69,7 @@ class Sometimes(InParts):
     def decode(self, data):
         if data[0] == 7:
             raise ZeroDivisionError("sample 7 is broken")
-        return {**super().decode(data), **({"set": {1}} if data[0] in (5, 6) else {})}
+        return {**super().decode(data), **({"set": {1}} if data[0] in (5, 8) else {})}
 
 
 class WithoutSamples(InParts):

@@ -1,4 +1,4 @@
-"""A loader that keeps decoded samples gives what it gives without a cache, and keeps them only where that can be right."""
+"""A loader that keeps decoded samples gives what it gives without a cache, and keeps them only where that is right."""
 
 import json
 import os
@@ -11,6 +11,7 @@ from collector import PACKAGE, run_plain
 
 JOB = Path(__file__).with_name("decoded_job.py")
 USES = 3 * FILES
+BYTES = sum(1000 + n for n in range(FILES))
 
 SAME = [(0,), (2,), (2, "spawn")]
 # Data set -> why only what was fetched is kept.
@@ -58,7 +59,7 @@ def test_samples_are_the_same_bit_for_bit_though_they_are_augmented_in_place(tol
     figures = same["figures"]
     assert figures["kept"] == "decoded" and "ms a sample decoded" in figures["kept_because"]
     assert (figures["misses"], figures["hits"]) == (FILES, 2 * USES - FILES)
-    assert figures["source_bytes"] == sum(1000 + n for n in range(FILES)), "what the source gave, not what was made of it"
+    assert figures["source_bytes"] == BYTES, "what the source gave, not what was made of it"
     assert figures["pool_bytes"] > 2400 * figures["hits"]
 
 
@@ -74,7 +75,7 @@ def test_where_decoded_samples_cannot_be_kept_what_was_fetched_is(told, name, wo
 def test_cheap_decoding_keeps_what_was_fetched(told):
     cheap = told("other", "in-parts", 0, False)
     assert cheap["same"] and cheap["figures"]["kept"] == "encoded"
-    assert cheap["figures"]["pool_bytes"] == sum(1000 + n for n in range(FILES))
+    assert cheap["figures"]["pool_bytes"] == BYTES
 
 
 def test_single_samples_that_cannot_be_kept_or_made_are_as_without_a_cache(told):

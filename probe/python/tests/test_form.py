@@ -10,7 +10,8 @@ from stallscope.data import form  # noqa: E402
 KIB = 1 << 10
 # Pictures: 100 KiB of JPEG, 600 KiB of pixels.
 PICTURE = {
-    "read_s": 0.002, "encoded_bytes": 100 * KIB, "decoded_bytes": 600 * KIB, "decode_s": 0.008, "pack_s": 0.0005, "take_s": 0.0005,
+    "read_s": 0.002, "encoded_bytes": 100 * KIB, "decoded_bytes": 600 * KIB,
+    "decode_s": 0.008, "pack_s": 0.0005, "take_s": 0.0005,
 }  # fmt: skip
 SAMPLES = 1000
 ALL = 600 * KIB * SAMPLES

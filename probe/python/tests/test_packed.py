@@ -22,9 +22,9 @@ def made(draw, nesting=3):
         lambda: struct.unpack("<d", draw.randbytes(8))[0],
         lambda: bytearray(draw.randbytes(draw.randrange(80))),
         lambda: numpy.frombuffer(draw.randbytes(64), "u1")[: draw.randrange(64)].astype(draw.choice("bBhHiIlLfdFD?e")),
-        lambda: numpy.ones(shape, draw.choice([">i2", "<f8", "u1"])).transpose(draw.sample(range(len(shape)), len(shape))),
+        lambda: numpy.ones(shape, draw.choice([">i2", "<f8"])).transpose(draw.sample(range(len(shape)), len(shape))),
         lambda: numpy.float32(draw.random()),
-        lambda: torch.rand(shape).to(draw.choice([torch.float16, torch.bfloat16, torch.float64, torch.bool, torch.int8])),
+        lambda: torch.rand(shape).to(draw.choice([torch.float16, torch.bfloat16, torch.bool, torch.int8])),
         lambda: torch.rand(2, 3, 4).permute(draw.sample(range(3), 3)),
     ]
     if nesting == 0 or draw.random() < 0.4:
@@ -112,7 +112,8 @@ def test_only_the_checksum_is_not_enough():
         b"", b"{}", b"[]", b"1.5", b"NaN", b'["?"]', b'["list"]', b'["list",1]', b'["list",[[]]]', b'["dict",[[1]]]',
         b'["dict",[[1,2],[1,3]]]', b'["dict",[[["list",[]],1]]]', b'["float",1.5]', b'["bytes",9]', b'["bytes",-1]',
         b'["bytes",true]', b'["bytes",99999999999999999999]', b'["numpy","O",[1],[0]]', b'["numpy","<f8",[2],[0]]',
-        b'["numpy","<f8",[0],[1]]', b'["numpy","<f8",[-1,-1],[0,1]]', b'["numpy","<f8",[0,0],[0,0]]', b'["numpy",1,[],[]]',
+        b'["numpy","<f8",[0],[1]]', b'["numpy","<f8",[-1,-1],[0,1]]', b'["numpy","<f8",[0,0],[0,0]]',
+        b'["numpy",1,[],[]]',
         b'["numpy","<f8",[99999999999,99999999999],[0,1]]', b'["torch","device",[0],[0]]', b'["torch","float32",[1],[0]]',
         b'["scalar","<f8"]', b"[" * 100_000, b'["list",[' * 40 + b"]]" * 40, b"\xff", b"[[1],2]", b"[null]",
         b'["list",[' + b",".join([b"1"] * 5000) + b"]]",
@@ -126,7 +127,7 @@ def test_only_the_checksum_is_not_enough():
 
 def test_chance_descriptions_are_a_sample_or_broken():
     draw = random.Random(3)
-    words = ['"list"', '"tuple"', '"dict"', '"numpy"', '"torch"', '"<f4"', '"float32"', '"bytes"', "[", "]", ",", "1", "0", "-1"]
+    words = '"list" "tuple" "dict" "numpy" "torch" "<f4" "float32" "bytes" [ ] , 1 0 -1'.split()
     for _ in range(3000):
         described = "".join(draw.choice(words) for _ in range(draw.randrange(1, 14))).encode()
         try:

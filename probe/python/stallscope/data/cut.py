@@ -1,8 +1,8 @@
 """Where a sample is cut: which of what it is made from may be kept, the same for every use of it.
 
 Only what comes before random augmentation may be. A data set says so by `fetch(index) -> bytes` and
-`decode(bytes) -> sample`, or by `decode(bytes) -> decoded` and `augment(decoded) -> sample`. Otherwise two of its samples are made on trial: where each opens exactly one file, and not
-the same one, the cut is that file.
+`decode(bytes) -> sample`, or by `decode(bytes) -> decoded` and `augment(decoded) -> sample`. Otherwise two of its
+samples are made on trial: where each opens exactly one file, and not the same one, the cut is that file.
 """
 
 import io

@@ -39,7 +39,7 @@ class Kept:
         self.uses = []
 
     def of(self, use, tag, read, made=None):
-        """What is kept of a sample: the bytes that `read()` reads where they are not there, or what `made(bytes)` makes of
+        """What is kept of a sample: the bytes that `read()` reads where it is not there, or what `made(bytes)` makes of
         them. `use`: the sample's id, and the places of this use and of the next among all draws."""
         space = self.space
         data = space.get(use[0], tag)
@@ -57,7 +57,8 @@ class Kept:
             # Whoever read it has it for himself.
             if waited_s < _WAIT_MS / 2000:
                 break
-        return self._read(read, made)
+        data = self._read(read)
+        return data if made is None else made(data)
 
     def _hit(self, use, data):
         self.tally.hits += 1
@@ -68,18 +69,19 @@ class Kept:
 
     def _fill(self, use, tag, read, made):
         try:
-            data = self._read(read, made)
+            data = self._read(read)
+            data = data if made is None else made(data)
         except BaseException:
             self.space.give_up(use[0])
             raise
         self.space.fill(use[0], tag, data, use[1], use[2])
         return data
 
-    def _read(self, read, made):
+    def _read(self, read):
         self.tally.misses += 1
         data = again(read)
         self.tally.source_bytes += len(data)
-        return data if made is None else made(data)
+        return data
 
     def batch(self):
         """A batch was made."""

@@ -163,7 +163,7 @@ class _Parts:
 
         instead = None
         try:
-            decoded = self.maker.kept.of(use, packed.VERSION, fetch, made)
+            decoded = self.maker.kept.of(use, 0, fetch, made)
         except Unkept as unkept:
             instead = unkept.instead
         else:

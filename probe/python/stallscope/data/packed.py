@@ -2,9 +2,9 @@
 
     magic | version | 0 | crc32 of all that follows | bytes of the description | bytes in all | description | buffers
 
-The description is JSON: numbers, strings, true, false and null stand for themselves, everything else is a list that begins
-with its kind. The bytes of arrays, tensors and strings of bytes follow in the order in which they are described, each at a
-multiple of 64 bytes.
+The description is JSON: whole numbers, strings, true, false and null stand for themselves, everything else is a list
+that begins with its kind. The bytes of arrays, tensors and strings of bytes follow in the order in which they are
+described, each at a multiple of 64 bytes.
 """
 
 import ctypes
@@ -27,7 +27,8 @@ _ALIGNED = 64
 _MOST_NODES, _NESTING, _MOST_AXES = 4096, 16, 32
 _NUMPY = re.compile(r"[<>|]([biu][1248]|f[248]|c8|c16)")
 _TORCH = frozenset(
-    "bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 bfloat16 float32 float64 complex64 complex128".split()
+    "bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 bfloat16 float32 float64 complex64 "
+    "complex128".split()
 )
 _LEAVES = (type(None), bool, int, str)
 _INTS = (-(2**63), 2**64)
@@ -190,7 +191,8 @@ class _Unpacking:
             if zlib.crc32(checked) != check:
                 raise Broken("another checksum")
         self.at = _BEGIN + described
-        sample = self._made(json.loads(bytes(data[_BEGIN : self.at]), parse_float=_broken, parse_constant=_broken), _NESTING)
+        node = json.loads(bytes(data[_BEGIN : self.at]), parse_float=_broken, parse_constant=_broken)
+        sample = self._made(node, _NESTING)
         if self.at != size:
             raise Broken("more bytes than are described")
         return sample
