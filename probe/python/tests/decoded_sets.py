@@ -88,6 +88,16 @@ class Earlier(InParts):
         return self.augment(super().decode(data))
 
 
+class Coin(Earlier):
+    """Its decode augments by itself, which changes few samples."""
+
+    def decode(self, data):
+        return self.augment((len(data) - 1000,))
+
+    def augment(self, decoded):
+        return (-1,) if torch.rand(()) < 0.1 else decoded
+
+
 class Wrong(InParts):
     def __getitem__(self, index):
         return (*super().__getitem__(index), "and more")
@@ -102,5 +112,6 @@ class Fresh(InParts):
 
 SETS = {
     "in-parts": InParts, "drawing": Drawing, "own-drawing": OwnDrawing, "hidden": Hidden, "unkeepable": Unkeepable,
-    "sometimes": Sometimes, "without-samples": WithoutSamples, "earlier": Earlier, "wrong": Wrong, "fresh": Fresh,
+    "sometimes": Sometimes, "without-samples": WithoutSamples, "earlier": Earlier, "coin": Coin,
+    "wrong": Wrong, "fresh": Fresh,
 }  # fmt: skip

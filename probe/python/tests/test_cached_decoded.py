@@ -21,6 +21,7 @@ ENCODED = {
     "hidden": "its decode() gives something else each time",
     "unkeepable": "what decode() gives cannot be kept: it has a builtins.set",
     "earlier": "it has no augment(), so that decode() may be random",
+    "coin": "it has no augment(), so that decode() may be random",
 }
 
 

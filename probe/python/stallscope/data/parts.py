@@ -61,9 +61,11 @@ def _recognised(base, put_back, augments):
         return base.decode(bytearray(base.fetch(0)))
 
     whole, failed = made(lambda: base[0]), False
+    drawn_else = apart.watched(base)
     if augments:
         try:
-            if alike(whole, made(lambda: base.augment(decoded()))):
+            # Where decode() augments by itself, more is drawn, even if it changes nothing in this sample.
+            if alike(whole, made(lambda: base.augment(decoded()))) and not drawn_else():
                 return True, ""
         except Exception:
             # Another augment() than is meant here.
