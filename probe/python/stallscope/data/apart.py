@@ -17,6 +17,8 @@ import torch
 
 from stallscope import _random
 
+from .alike import alike
+
 # Of a trial: on slow storage some samples take a while, and none may hold training up for good.
 LIMIT_S = 60.0
 # A data set is looked through for generators so far.
@@ -45,14 +47,37 @@ def tried(trial, dataset, start_method, *more):
 
 def generators(dataset):
     """What puts the generators of this process and of the data set back to how they are now."""
-    process, own = _random.capture(), _states(dataset)
+    process, own = _random.capture(), [(put, get()) for get, put in _found(dataset)]
 
     def put_back():
         _random.restore(process)
-        for one in own:
-            one()
+        for put, state in own:
+            put(state)
 
     return put_back
+
+
+def watched(dataset):
+    """What tells whether any of these generators was drawn from since now."""
+    process, own = _random.capture(), [(get, get()) for get, _ in _found(dataset)]
+
+    def drawn():
+        now = _random.capture()
+        # One that was brought in meanwhile has no state before.
+        if not all(alike(state, now.get(name)) for name, state in process.items()):
+            return True
+        return not all(alike(state, get()) for get, state in own)
+
+    return drawn
+
+
+def stir():
+    """Takes the generators of this process elsewhere."""
+    random.random()
+    torch.rand(1)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.random()
 
 
 def _in_child(trial, dataset, more):
@@ -122,8 +147,8 @@ def _end(child):
         pass
 
 
-def _states(dataset):
-    """What puts the generators back that the data set holds itself, as they are now."""
+def _found(dataset):
+    """Of the generators that the data set holds itself: what gives the state of each, and what puts it back."""
     found, known, parts = [], set(), [dataset]
     numpy = sys.modules.get("numpy")
     while parts and len(known) < _MAX_PARTS:
@@ -132,14 +157,14 @@ def _states(dataset):
             continue
         known.add(id(part))
         if isinstance(part, torch.Generator):
-            found.append(lambda one=part, state=part.get_state(): one.set_state(state))
+            found.append((part.get_state, part.set_state))
         elif isinstance(part, random.Random):
-            found.append(lambda one=part, state=part.getstate(): one.setstate(state))
+            found.append((part.getstate, part.setstate))
         elif numpy is not None and isinstance(part, numpy.random.RandomState):
-            found.append(lambda one=part, state=part.get_state(): one.set_state(state))
+            found.append((part.get_state, part.set_state))
         elif numpy is not None and isinstance(part, numpy.random.Generator):
             bits = part.bit_generator
-            found.append(lambda one=bits, state=bits.state: setattr(one, "state", state))
+            found.append((lambda one=bits: one.state, lambda state, one=bits: setattr(one, "state", state)))
         elif isinstance(part, dict):
             parts += itertools.islice(dict.values(part), _MAX_PARTS)
         elif type(part) in (list, tuple):

@@ -1,18 +1,17 @@
 """Where a sample is cut: which of what it is made from may be kept, the same for every use of it.
 
 Only what comes before random augmentation may be. A data set says so by `fetch(index) -> bytes` and
-`decode(bytes) -> sample`. Otherwise two of its samples are made on trial: where each opens exactly one file, and not
-the same one, the cut is that file.
+`decode(bytes) -> sample`, or by `decode(bytes) -> decoded` and `augment(decoded) -> sample`. Otherwise two of its
+samples are made on trial: where each opens exactly one file, and not the same one, the cut is that file.
 """
 
 import io
 import os
 import stat
-from hashlib import blake2b
 
 import torch.utils.data
 
-from . import apart, opening
+from . import apart, opening, parts
 from .alike import alike
 
 # Of a file of this size and more at least half has to be read, or a cache would read more than the data set does.
@@ -26,7 +25,7 @@ class NoCut(Exception):
 class Cut:
     """Where the samples of a data set are cut."""
 
-    def __init__(self, base, samples, in_parts, evidence):
+    def __init__(self, base, samples, in_parts, evidence, length, augments=False, decoded=None):
         # The data set behind subsets, whose indices are the samples' ids, and how many it has.
         self.base = base
         self.samples = samples
@@ -34,6 +33,12 @@ class Cut:
         self.in_parts = in_parts
         # What tells it from others: paths of files, or digests of what was fetched.
         self.evidence = evidence
+        # How many of them are drawn.
+        self.length = length
+        # Whether its samples are augmented after they are decoded.
+        self.augments = augments
+        # Of decoded samples the evidence, and the figures that say whether to keep them; or why they can't be.
+        self.decoded = decoded
 
 
 def base_of(dataset):
@@ -68,36 +73,12 @@ def of(dataset, start_method, most_bytes):
     told = apart.tried(_fetches if in_parts else _opens, dataset, start_method, most_bytes)
     if "why" in told:
         raise NoCut(told["why"])
-    return Cut(base, samples, in_parts, told["evidence"])
+    return Cut(base, samples, in_parts, told.pop("evidence"), length, **told)
 
 
 def _fetches(dataset, most_bytes):
-    base, evidence = base_of(dataset), []
-    put_back = apart.generators(base)
-    for index in (0, len(base) // 2, len(base) - 1):
-        try:
-            data = base.fetch(index)
-        except Exception as error:
-            return {"why": f"its fetch({index}) failed ({type(error).__name__}: {error})"}
-        if not isinstance(data, (bytes, bytearray, memoryview)):
-            return {"why": f"its fetch({index}) gives a {type(data).__name__}, not bytes"}
-        evidence.append(blake2b(data, digest_size=16).hexdigest())
-    if getattr(type(base), "__getitem__", None) in (None, torch.utils.data.Dataset.__getitem__):
-        # These two are all it has.
-        return {"evidence": evidence}
-    try:
-        whole = _made(put_back, lambda: base[0])
-        parts = _made(put_back, lambda: base.decode(bytearray(base.fetch(0))))
-        if not alike(whole, parts) and alike(whole, _made(put_back, lambda: base[0])):
-            return {"why": "decode(fetch(0)) is not its sample 0"}
-    except Exception as error:
-        return {"why": f"a sample could not be made on trial ({type(error).__name__}: {error})"}
-    return {"evidence": evidence}
-
-
-def _made(put_back, make):
-    put_back()
-    return make()
+    base = base_of(dataset)
+    return parts.tried(base, len(base))
 
 
 def _opens(dataset, most_bytes):

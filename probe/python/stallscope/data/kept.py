@@ -38,9 +38,9 @@ class Kept:
         self.tells_uses = policy != "minio"
         self.uses = []
 
-    def of(self, use, tag, read):
-        """The bytes of a sample, read by `read()` where they are not there. `use`: the sample's id, and the places of
-        this use and of the next among all draws."""
+    def of(self, use, tag, read, made=None):
+        """What is kept of a sample: the bytes that `read()` reads where it is not there, or what `made(bytes)` makes of
+        them. `use`: the sample's id, and the places of this use and of the next among all draws."""
         space = self.space
         data = space.get(use[0], tag)
         if data is not None:
@@ -48,7 +48,7 @@ class Kept:
         for _ in range(_WAITS):
             began_s = time.monotonic()
             if space.claim(use[0], _WAIT_MS, tag):
-                return self._fill(use, tag, read)
+                return self._fill(use, tag, read, made)
             waited_s = time.monotonic() - began_s
             data = space.get(use[0], tag)
             if data is not None:
@@ -57,7 +57,8 @@ class Kept:
             # Whoever read it has it for himself.
             if waited_s < _WAIT_MS / 2000:
                 break
-        return self._read(read)
+        data = self._read(read)
+        return data if made is None else made(data)
 
     def _hit(self, use, data):
         self.tally.hits += 1
@@ -66,9 +67,10 @@ class Kept:
             self.uses.append(use)
         return data
 
-    def _fill(self, use, tag, read):
+    def _fill(self, use, tag, read, made):
         try:
             data = self._read(read)
+            data = data if made is None else made(data)
         except BaseException:
             self.space.give_up(use[0])
             raise

@@ -30,7 +30,8 @@ class DataLoader(Positioned):
     - `cache="8GiB"` (or bytes) keeps so much of what samples are made from in memory, for all workers, ranks and jobs of
       this user on the node that read the same data set. What is kept comes before decoding and augmentation: the
       bytes of `dataset.fetch(index)` where the data set has that and `decode(bytes)`, else the file that a sample opens.
-      A data set with neither is read as without a cache, and a warning says why.
+      A data set with neither is read as without a cache, and a warning says why. Of one that has `augment(decoded)`, too,
+      decoded samples are kept where that takes less time.
     - `sampling="importance"`, `"reuse"`, `"iis"` or `"shade"` draws other samples than torch, so that a cache saves more;
       `sampling_options={…}` are its options. `weighted()` gives the ids and weights of a batch, `update()` takes the losses.
       docs/sampling.md says what each does and what it costs.
@@ -124,6 +125,8 @@ class DataLoader(Positioned):
         store = self._stored()
         if store is None or store.space is None:
             return None
+        if store.form.share is not None:
+            return store.form.share
         return sampling_window.share_of(self.dataset, start_method_of(self), self._budget_bytes)
 
     def _after_batch(self):

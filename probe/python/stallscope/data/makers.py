@@ -11,7 +11,7 @@ import warnings
 
 from stallscope._hooks.knobs import raised_by_signal
 
-from . import opening
+from . import opening, packed
 from .cut import base_index, base_of
 from .draws import places, plain
 from .kept import Unkept, again, tag_of
@@ -91,17 +91,24 @@ class _Maker:
 
 
 class FromParts(_Maker):
-    """Of a data set with `fetch` and `decode`, which stand for its `__getitem__`."""
+    """Of a data set with `fetch` and `decode`, and maybe `augment`, which stand for its `__getitem__`."""
 
-    def __init__(self, *args):
-        super().__init__(*args)
-        self.base = base_of(self.dataset)
+    def __init__(self, dataset, samples, kept, augments=False):
+        super().__init__(dataset, samples, kept)
+        self.base = base_of(dataset)
+        self.augments = augments
+        # Whether what is kept comes from `decode`, not from `fetch`.
+        self.decoded = False
 
     def making(self, uses):
         return _Parts(self, uses)
 
     def plain(self, index):
-        return self.base.decode(again(lambda: self.base.fetch(base_index(self.dataset, plain(index)))))
+        data = again(lambda: self.base.fetch(base_index(self.dataset, plain(index))))
+        return self.finished(self.base.decode(data))
+
+    def finished(self, decoded):
+        return self.base.augment(decoded) if self.augments else decoded
 
     def plain_batch(self, indices):
         return [self.plain(index) for index in indices]
@@ -132,15 +139,47 @@ class _Parts:
                 raise Unkept(data)
             return data
 
+        if self.maker.decoded:
+            return self._of_decoded(use, fetch)
         try:
             data = self.maker.kept.of(use, 0, fetch)
         except Unkept as unkept:
             data = unkept.instead
         else:
             self.gave = True
-            # The same type from the source and from the pool, and nobody else has it.
-            data = data if type(data) is bytearray else bytearray(data)
-        return base.decode(data)
+            data = _own(data)
+        return self.maker.finished(base.decode(data))
+
+    def _of_decoded(self, use, fetch):
+        fresh = []
+
+        def made(data):
+            self.gave = True
+            fresh.append(self.maker.base.decode(_own(data)))
+            try:
+                return packed.pack(fresh[0])
+            except packed.Unpackable:
+                raise Unkept(fresh[0]) from None
+
+        instead = None
+        try:
+            decoded = self.maker.kept.of(use, 0, fetch, made)
+        except Unkept as unkept:
+            instead = unkept.instead
+        else:
+            self.gave = True
+        if fresh:
+            decoded = fresh[0]
+        elif instead is not None:
+            decoded = self.maker.base.decode(instead)
+        else:
+            decoded = decoded.sample
+        return self.maker.finished(decoded)
+
+
+def _own(data):
+    """The same type from the source and from the pool, and nobody else has it."""
+    return data if type(data) is bytearray else bytearray(data)
 
 
 class FromFiles(_Maker):

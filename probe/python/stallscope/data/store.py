@@ -7,7 +7,7 @@ from time import monotonic_ns
 
 from stallscope import _native
 
-from . import cut, fingerprint, pool
+from . import cut, fingerprint, form, pool
 from .kept import Kept
 from .knob import BytesKnob, number_of
 from .makers import FromFiles, FromParts
@@ -25,7 +25,7 @@ class Store:
         self.dataset = dataset
         self.length = _length(dataset)
         self.budget_bytes = budget_bytes
-        self.maker = self.space = self.tally = None
+        self.maker = self.space = self.tally = self.form = None
         self.number = None
         self.look_at_ns = 0
         try:
@@ -39,12 +39,13 @@ class Store:
         found = cut.of(self.dataset, start_method, self.budget_bytes)
         if found.in_parts:
             # Also where there is no pool, these two stand for its samples.
-            self.maker = FromParts(self.dataset, found.samples, None)
-        self.space = pool.space(fingerprint.of(found), found.samples, self.budget_bytes, policy)
+            self.maker = FromParts(self.dataset, found.samples, None, found.augments)
+        self.form, key = form.settled(found, fingerprint.of(found), self.budget_bytes)
+        self.space = pool.space(key, found.samples, self.budget_bytes, policy)
         self.tally = Tally()
-        kept = Kept(self.space, self.tally, policy)
+        kept = Kept(self.form.over(self.space), self.tally, policy)
         if found.in_parts:
-            self.maker.kept = kept
+            self.maker.kept, self.maker.decoded = kept, self.form.decoded
         else:
             self.maker = FromFiles(self.dataset, found.samples, kept, self.budget_bytes)
 
@@ -86,7 +87,7 @@ class Store:
         """What came of all uses so far, and what the pool has of the data set."""
         if self.space is None:
             return {}
-        return {**self.tally.totals(), **self.space.figures()}
+        return {**self.tally.totals(), **self.space.figures(), **self.form.figures()}
 
     def resize(self, capacity_bytes):
         """Whether the pool may keep so many bytes of the data set from now on."""

@@ -1,0 +1,149 @@
+"""Trying a data set that gives its samples in parts: `fetch`, `decode` and, where it says so, `augment`."""
+
+from hashlib import blake2b
+from time import perf_counter
+
+import torch.utils.data
+
+from . import apart, packed
+from .alike import alike
+
+# Samples that are decoded on trial: the first, the middle and the last one in any case, more while there is time.
+_PROBES, _ENOUGH_S = 8, 2.0
+# All that is tried has to be done in `apart.LIMIT_S`.
+_SLOW_S = 4.0
+
+
+class _OnlyBytes(Exception):
+    """A sentence, without its end, that says why what is decoded is not kept."""
+
+
+def tried(base, length):
+    """Of a data set of so many samples, as plain data: `evidence` of what it fetches, whether it `augments`, and of the
+    decoded form evidence and figures, or why there is none. {"why": …} where its samples are not made of its parts."""
+    put_back = apart.generators(base)
+    fetched = {}
+    for index in (0, length // 2, length - 1):
+        try:
+            fetched[index] = data, _ = _fetched(base, index)
+        except Exception as error:
+            return {"why": f"its fetch({index}) failed ({type(error).__name__}: {error})"}
+        if not _is_bytes(data):
+            return {"why": f"its fetch({index}) gives a {type(data).__name__}, not bytes"}
+    augments = callable(getattr(base, "augment", None))
+    # Otherwise its parts are all it has.
+    if getattr(type(base), "__getitem__", None) not in (None, torch.utils.data.Dataset.__getitem__):
+        try:
+            augments, why = _recognised(base, put_back, augments)
+        except Exception as error:
+            return {"why": f"a sample could not be made on trial ({type(error).__name__}: {error})"}
+        if why:
+            return {"why": why}
+    evidence = [_digest(data) for data, _ in fetched.values()]
+    if augments:
+        try:
+            decoded = _measured(base, length, fetched)
+        except _OnlyBytes as why:
+            decoded = {"why": str(why)}
+    else:
+        decoded = {"why": "it has no augment(), so that decode() may be random"}
+    return {"evidence": evidence, "augments": augments, "decoded": decoded}
+
+
+def _recognised(base, put_back, augments):
+    """Whether sample 0 is augmented after it is decoded, and why neither that nor decoding makes it."""
+
+    def made(make):
+        put_back()
+        return make()
+
+    def decoded():
+        return base.decode(bytearray(base.fetch(0)))
+
+    whole, failed = made(lambda: base[0]), False
+    drawn_else = apart.watched(base)
+    if augments:
+        try:
+            # Where decode() augments by itself, more is drawn, even if it changes nothing in this sample.
+            if alike(whole, made(lambda: base.augment(decoded()))) and not drawn_else():
+                return True, ""
+        except Exception:
+            # Another augment() than is meant here.
+            failed = True
+    if alike(whole, made(decoded)):
+        return False, ""
+    name = "augment(decode(fetch(0)))" if augments and not failed else "decode(fetch(0))"
+    if alike(whole, made(lambda: base[0])):
+        return augments, f"{name} is not its sample 0"
+    # Samples that are made anew each time say nothing. Where decode() does not, augment() has to be why.
+    if augments and not failed and not alike(made(decoded), made(decoded)):
+        return True, f"no two of its samples are the same, so that {name} cannot be told from another one"
+    return augments and not failed, ""
+
+
+def _measured(base, length, fetched):
+    """Evidence of what `decode` gives, and figures of an average sample; _OnlyBytes."""
+    began_s, evidence, found = perf_counter(), [], []
+    for index in (*fetched, *_between(length, fetched)):
+        if len(evidence) >= len(fetched) and perf_counter() - began_s > _ENOUGH_S:
+            break
+        try:
+            data, read_s = fetched[index] if index in fetched else _fetched(base, index)
+            if not _is_bytes(data):
+                continue
+            kept, figures = _probed(base, data)
+        except packed.Unpackable as why:
+            raise _OnlyBytes(f"what decode() gives cannot be kept: {why}") from None
+        except _OnlyBytes:
+            raise
+        except Exception as error:
+            # That sample's own affair.
+            kept, figures = type(error).__name__.encode(), None
+        if index in fetched:
+            evidence.append(_digest(kept))
+        if figures is not None:
+            found.append({"read_s": read_s, "encoded_bytes": len(data), "decoded_bytes": len(kept), **figures})
+    if not found:
+        raise _OnlyBytes("none of its samples could be decoded on trial")
+    return {"evidence": evidence, "figures": {name: sum(one[name] for one in found) / len(found) for name in found[0]}}
+
+
+def _probed(base, data):
+    """What `decode` gives of `data`, packed, and how long that takes: twice, with generators in different states."""
+    drawn = apart.watched(base)
+    decoded, first_s = _timed(lambda: base.decode(bytearray(data)))
+    if drawn():
+        raise _OnlyBytes("its decode() draws random numbers")
+    if first_s > _SLOW_S:
+        raise _OnlyBytes(f"a decode() of {first_s:.0f} seconds cannot be tried")
+    kept, pack_s = _timed(lambda: packed.pack(decoded))
+    apart.stir()
+    again, again_s = _timed(lambda: base.decode(bytearray(data)))
+    if packed.pack(again) != kept:
+        raise _OnlyBytes("its decode() gives something else each time")
+    taken, take_s = _timed(lambda: packed.unpack(bytearray(kept)))
+    if not alike(taken, again):
+        raise _OnlyBytes("what decode() gives is not the same when it was kept")
+    return kept, {"decode_s": min(first_s, again_s), "pack_s": pack_s, "take_s": take_s}
+
+
+def _timed(make):
+    began_s = perf_counter()
+    made = make()
+    return made, perf_counter() - began_s
+
+
+def _fetched(base, index):
+    return _timed(lambda: base.fetch(index))
+
+
+def _between(length, others):
+    return sorted({round((length - 1) * probe / (_PROBES - 1)) for probe in range(_PROBES)} - set(others))
+
+
+def _is_bytes(data):
+    return isinstance(data, (bytes, bytearray, memoryview))
+
+
+def _digest(data):
+    return blake2b(data, digest_size=16).hexdigest()
