@@ -22,7 +22,7 @@ class Service(torch.utils.data.Dataset):
         return SAMPLES
 
     def fetch(self, index):
-        time.sleep(0.0002)
+        time.sleep(0.0005)
         return index.to_bytes(4, "little") * (BYTES // 4)
 
     def decode(self, data):
