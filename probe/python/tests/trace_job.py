@@ -21,6 +21,9 @@ class Parts(Dataset):
     def __len__(self):
         return SAMPLES
 
+    def __getitem__(self, index):
+        return self.decode(self.fetch(index))
+
     def fetch(self, index):
         return index.to_bytes(4, "little") + bytes(96 + index)
 

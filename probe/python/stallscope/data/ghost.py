@@ -20,7 +20,9 @@ class Curve:
         """A batch was handed over, of this index, or of these."""
         if not self.is_sized:
             self.resize(self.space.figures())
-        self.ghost.handed(list(index) if isinstance(index, (list, tuple)) else [index])
+        if type(index) is not list:
+            index = list(index) if isinstance(index, tuple) else [index]
+        self.ghost.handed(index)
 
     def resize(self, told):
         """The pool has told how large the cache is. How large samples are, it knows of those that it keeps."""

@@ -108,12 +108,10 @@ class DataLoader(Positioned):
                 warn_plain(self.dataset, "its samples have no index")
             return super()._get_iterator()
         store = self._stored()
+        curve = store and store.curve_for(self._ranks())
         if self._order is not None:
             space = store and store.space
-            curve = store and store.curve_for(self._order)
             self._order.pool = space and Told(space, partial(base_index, self.dataset), curve)
-        elif store is not None:
-            store.curve_for(None)
         # The iterator takes these from here, once; the loader's own attributes stay the user's.
         own = {name: self.__dict__[name] for name in ("dataset", "worker_init_fn", "collate_fn")}
         self.__dict__.update(
@@ -135,6 +133,15 @@ class DataLoader(Positioned):
             if self.cache_trace is not None and self._store.space is not None:
                 self._store.tally.sizes = Sizes.of(self._store.maker.samples)
         return self._store
+
+    def _ranks(self):
+        """How many processes divide the samples among them."""
+        if self._order is not None:
+            return self._order.ranks.count
+        sampler = getattr(self.batch_sampler, "sampler", self.sampler)
+        distributed = torch.distributed
+        world = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+        return max(world, getattr(sampler, "num_replicas", 1))
 
     def _share_of_cache(self):
         store = self._stored()

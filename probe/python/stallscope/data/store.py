@@ -61,10 +61,10 @@ class Store:
         """The loader's collate function, `users`, as its batches are to be collated."""
         return users if self.space is None else Collating(users, self.maker)
 
-    def curve_for(self, order):
-        """The curve of a loader that draws by `order`, None for torch's own; None where there is none."""
-        # Several ranks that draw one sequence each see a part of it, whose next uses are others'.
-        if self.curve is None and self.space is not None and (order is None or order.ranks.count == 1):
+    def curve_for(self, ranks):
+        """The miss-ratio curve; None where there is none."""
+        # Each of several ranks sees a part of the uses of what they share.
+        if self.curve is None and self.space is not None and ranks == 1:
             self.curve = Curve(self.policy, self.length, self.space, self.tally)
         return self.curve
 
