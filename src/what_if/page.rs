@@ -109,7 +109,7 @@ impl Page<'_> {
 
     pub(crate) fn missed(&mut self, missed: &Missed) {
         let [now, then] = [(missed.now_bytes, missed.now), (missed.then_bytes, missed.then)]
-            .map(|(bytes, ratio)| format!("{} with {}", units::percent(ratio), units::bytes(bytes)));
+            .map(|(bytes, ratio)| format!("{} with {}", units::percent(ratio), units::memory(bytes)));
         self.sentence(&format!("By its miss-ratio curve the cache misses {now}, and would miss {then}"));
     }
 

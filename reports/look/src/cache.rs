@@ -24,7 +24,7 @@ pub fn facts(job: &JobCache) -> Vec<String> {
 /// What caches of other sizes would miss: "1.0 GiB 90%, 2.0 GiB 80%"; `None` where nobody knows.
 pub fn curve(job: &JobCache) -> Option<String> {
     let point = |point: &CachePoint| {
-        format!("{} {}", units::bytes(point.capacity_bytes), units::percent(point.miss_ratio()))
+        format!("{} {}", units::memory(point.capacity_bytes), units::percent(point.miss_ratio()))
     };
     let points: Vec<String> = job.curve.points().iter().map(point).collect();
     (!points.is_empty()).then(|| points.join(", "))
