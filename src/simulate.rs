@@ -16,7 +16,8 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Simulate {
-    /// A trace of your own in place of a made-up job: CSV with the columns epoch,id,bytes,score, a line for each use
+    /// A trace in place of a made-up job: what stallscope.DataLoader(…, cache_trace=FILE) has recorded, or CSV of your own
+    /// with the columns epoch,id,bytes,score, a line for each use
     trace: Option<PathBuf>,
     /// Samples of the made-up job
     #[arg(long, default_value_t = 20_000, conflicts_with = "trace", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]

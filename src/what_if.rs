@@ -5,7 +5,7 @@ use crate::terminal::{self, Colour};
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use serde_json::{Value, json};
-use stallscope_collector::{CacheSize, cached_share, profiles};
+use stallscope_collector::{CacheSize, Cached, cached, profiles};
 use stallscope_control::{Change, Delta, Outlook, Prediction, Profile, outlook, rates, what_if};
 use stallscope_model::Estimate;
 use std::path::PathBuf;
@@ -30,7 +30,8 @@ pub(crate) struct WhatIf {
     /// Storage that is so many times as fast: 2x, 0.5x
     #[arg(long, value_name = "X", value_parser = factor)]
     storage: Option<f64>,
-    /// Cache that has this share of the samples (40%), is so many times as large as now (2x), or of this size (8GiB)
+    /// Cache that has room for this share of the samples (40%), is so many times as large as now (2x), or of this size
+    /// (8GiB)
     #[arg(long, value_name = "SHARE|X|SIZE", value_parser = cache)]
     cache: Option<CacheSize>,
     /// CPU cores for the job
@@ -69,12 +70,13 @@ pub(crate) fn main(verb: &WhatIf, colour: Colour) -> Result<ExitCode> {
         )?,
     };
     ensure!(profile.too_little().is_none(), profile.too_little().unwrap_or_default());
-    let cached = verb.cache.map(|size| cached_share(size, profile, &summary)).transpose();
+    let cached = verb.cache.map(|size| cached(size, profile, &summary)).transpose();
+    let cached = cached.map_err(|sentence| anyhow!(sentence))?;
     let change = Change {
         workers: verb.workers,
         prefetch: verb.prefetch,
         storage_factor: verb.storage,
-        cached_share: cached.map_err(|sentence| anyhow!(sentence))?,
+        cached_share: cached.map(|cached| cached.share),
         cores: verb.cores,
     };
     let changes = change != Change::default();
@@ -83,7 +85,7 @@ pub(crate) fn main(verb: &WhatIf, colour: Colour) -> Result<ExitCode> {
     if verb.json {
         let mut document = of_prediction(&prediction);
         let more = json!({ "job": summary.job.name, "rank": profile.rank, "loader": profile.loader,
-            "rates": rates(profile), "outlook": of_outlook(&outlook),
+            "cache": cached.map(of_cache), "rates": rates(profile), "outlook": of_outlook(&outlook),
             "singles": if changes { Value::Null } else { singles(profile) } });
         if let (Value::Object(document), Value::Object(more)) = (&mut document, more) {
             document.extend(more);
@@ -97,6 +99,9 @@ pub(crate) fn main(verb: &WhatIf, colour: Colour) -> Result<ExitCode> {
     page.heading(&summary.job.name, rank, profile, &prediction);
     if changes {
         page.prediction(&prediction);
+        if let Some(missed) = cached.and_then(|cached| cached.curve) {
+            page.missed(&missed);
+        }
     } else {
         page.rates(&rates(profile));
         page.singles(&single_changes(profile));
@@ -155,6 +160,14 @@ fn of_prediction(prediction: &Prediction) -> Value {
         "calibration": prediction.calibration,
         "doubts": prediction.doubts,
     })
+}
+
+fn of_cache(cached: Cached) -> Value {
+    let curve = cached.curve.map(|missed| {
+        let at = |bytes: u64, ratio: f64| json!({ "capacity_bytes": bytes, "miss_ratio": ratio });
+        json!({ "now": at(missed.now_bytes, missed.now), "then": at(missed.then_bytes, missed.then) })
+    });
+    json!({ "share": cached.share, "curve": curve })
 }
 
 fn of_outlook(outlook: &Outlook) -> Value {

@@ -3,7 +3,8 @@
 use stallscope_control::{Change, NodeState, Profile, what_if};
 use stallscope_ledger::{Reread, reread};
 use stallscope_model::{
-    Advice, Budgets, CacheState, CacheSummary, Knob, KnobState, LoaderEpochs, RankSummary, RunSummary,
+    Advice, Budgets, CacheCurve, CacheState, CacheSummary, Knob, KnobState, LoaderEpochs, RankSummary,
+    RunSummary,
 };
 
 /// Gains below that are not worth anybody's time.
@@ -26,9 +27,19 @@ impl<'a> Reading<'a> {
         Reading { ranks: &summary.ranks, caches: &summary.caches, epochs: &summary.epochs }
     }
 
+    fn cache(&self, profile: &Profile) -> Option<&'a CacheSummary> {
+        self.caches.iter().find(|cache| (cache.rank, cache.loader) == (profile.rank, profile.loader))
+    }
+
     fn state(&self, profile: &Profile) -> Option<&'a CacheState> {
-        let own = |cache: &&CacheSummary| (cache.rank, cache.loader) == (profile.rank, profile.loader);
-        self.caches.iter().find(own)?.state.as_ref()
+        self.cache(profile)?.state.as_ref()
+    }
+
+    /// How a cache stands, and what others would miss, where both are known.
+    fn curve(&self, profile: &Profile) -> Option<(&'a CacheState, &'a CacheCurve)> {
+        let cache = self.cache(profile)?;
+        let state = cache.state.as_ref().filter(|state| state.capacity_bytes > 0)?;
+        (!cache.curve.points().is_empty()).then_some((state, &cache.curve))
     }
 
     fn reread(&self, profile: &Profile) -> Option<Reread> {
@@ -48,13 +59,74 @@ pub enum CacheSize {
     Bytes(u64),
 }
 
-/// The share of the samples that a cache of this size would have. Of a data set that is drawn as torch draws it, what is
-/// kept is a sample of it like any other, so that the hits that save a read grow as the cache does.
+/// What a cache of some size would have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cached {
+    /// Of the samples, 0 to 1.
+    pub share: f64,
+    /// What its miss-ratio curve says, where there is one.
+    pub curve: Option<Missed>,
+}
+
+/// Two points of a miss-ratio curve: shares of the uses that are missed with so many bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Missed {
+    pub now_bytes: u64,
+    pub now: f64,
+    pub then_bytes: u64,
+    pub then: f64,
+}
+
+/// What a cache of this size would have: from the cache's miss-ratio curve, where there is one. Without, and of a data set
+/// that is drawn as torch draws it, what is kept is a sample of it like any other, so that the hits that save a read grow
+/// as the cache does.
 ///
 /// # Errors
-/// A sentence where there is nothing to start from.
-pub fn cached_share(size: CacheSize, profile: &Profile, summary: &RunSummary) -> Result<f64, String> {
+/// A sentence where there is nothing to start from, or the size is beyond what the curve knows.
+pub fn cached(size: CacheSize, profile: &Profile, summary: &RunSummary) -> Result<Cached, String> {
     let reading = Reading::of(summary);
+    if let Some((state, curve)) = reading.curve(profile) {
+        let now_bytes = state.capacity_bytes;
+        let then_bytes = match size {
+            CacheSize::Share(share) => (share * curve.dataset_bytes() as f64) as u64,
+            CacheSize::Times(times) => (times * now_bytes as f64) as u64,
+            CacheSize::Bytes(bytes) => bytes,
+        };
+        let Some(then) = curve.miss_ratio(then_bytes) else {
+            let most = curve.points().last().map_or(0, |last| last.capacity_bytes);
+            return Err(format!(
+                "what a cache of {} would have is not known: the miss-ratio curve of this one, of {}, ends at {}; ask for \
+                 no more, or ask again when the cache is larger",
+                mebibytes(then_bytes),
+                mebibytes(now_bytes),
+                mebibytes(most)
+            ));
+        };
+        let missed = Missed { now_bytes, now: curve.miss_ratio(now_bytes).unwrap_or(then), then_bytes, then };
+        return Ok(Cached { share: missed.share(profile.cached_share()), curve: Some(missed) });
+    }
+    let share = linear_share(size, profile, &reading)?;
+    Ok(Cached { share, curve: None })
+}
+
+impl Missed {
+    /// The share of the samples that the other cache would have, where this one has had `hits` of late: of what is
+    /// missed now, as much less as the curve says.
+    fn share(&self, hits: f64) -> f64 {
+        let still = if self.now > 0.0 { self.then / self.now } else { 1.0 };
+        (1.0 - (1.0 - hits) * still).clamp(0.0, 1.0)
+    }
+}
+
+fn mebibytes(bytes: u64) -> String {
+    match bytes >> 20 {
+        0 => format!("{} KiB", bytes >> 10),
+        ..100 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        mib => format!("{mib} MiB"),
+    }
+}
+
+fn linear_share(size: CacheSize, profile: &Profile, reading: &Reading<'_>) -> Result<f64, String> {
     let (hits, reuses) = (profile.cached_share(), profile.reused_share());
     let times = match size {
         CacheSize::Share(share) => return Ok(share),
@@ -93,7 +165,7 @@ pub(crate) fn advise_cache(
         .map_or(node.memory_available_bytes, |budget| budget.min(node.memory_available_bytes));
     let free = (free as f64 * OF_FREE) as u64;
     let (now, to, share, why) = match reading.state(profile) {
-        Some(state) => larger(profile, state, knobs, free)?,
+        Some(state) => larger(profile, state, reading.curve(profile).map(|(_, curve)| curve), knobs, free)?,
         None => first(profile, &reading.reread(profile)?, free)?,
     };
     let found = what_if(profile, &Change { cached_share: Some(share), ..Change::default() }).ok()?;
@@ -133,7 +205,13 @@ fn first(profile: &Profile, found: &Reread, free: u64) -> Option<Size> {
 }
 
 /// More of a cache that is full.
-fn larger(profile: &Profile, state: &CacheState, knobs: &[Knob], free: u64) -> Option<Size> {
+fn larger(
+    profile: &Profile,
+    state: &CacheState,
+    curve: Option<&CacheCurve>,
+    knobs: &[Knob],
+    free: u64,
+) -> Option<Size> {
     let knob = knobs.iter().find(|knob| {
         (knob.rank, knob.loader) == (profile.rank, Some(profile.loader))
             && knob.name == "cache.bytes"
@@ -147,7 +225,14 @@ fn larger(profile: &Profile, state: &CacheState, knobs: &[Knob], free: u64) -> O
     let wanted = state.capacity_bytes as f64 * (1.0 + 1.05 * (1.0 - hits) / reuses);
     let to = (wanted as u64).min(state.capacity_bytes.saturating_add(free)).min(knob.max) >> 20 << 20;
     let times = to as f64 / state.capacity_bytes as f64;
-    let share = (hits + (times - 1.0) * reuses).min(1.0);
+    let missed = curve.and_then(|curve| {
+        let [now, then] = [state.capacity_bytes, to].map(|bytes| curve.miss_ratio(bytes));
+        Some(Missed { now_bytes: state.capacity_bytes, now: now?, then_bytes: to, then: then? })
+    });
+    let share = match missed {
+        Some(missed) => missed.share(hits),
+        None => (hits + (times - 1.0) * reuses).min(1.0),
+    };
     if share < hits + LEAST_SHARE {
         return None;
     }
@@ -168,209 +253,4 @@ const REMARK: &str = ". With that much memory sampling=\"reuse\" would read less
      there, which changes what training sees, so that it is yours to choose";
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use stallscope_control::Profiles;
-    use stallscope_model::{
-        BatchService, CachePeriod, CacheUses, Cause, Causes, Checkpoints, LoaderFacts, Phase, RankFacts,
-        StepLedger,
-    };
-
-    const MS: u64 = 1_000_000;
-
-    fn free(bytes: u64) -> NodeState {
-        NodeState { cpus: 8.0, memory_available_bytes: bytes, ..NodeState::default() }
-    }
-
-    /// A rank whose one worker reads for 30 ms of each 40 ms step; of its samples a cache has so many percent.
-    fn profiles(hits: u64) -> Profiles {
-        let mut profiles = Profiles::new(8.0);
-        profiles.loader(0, &LoaderFacts { workers: 1, prefetch_factor: Some(2), ..LoaderFacts::default() });
-        for index in 0..100 {
-            let (start_ns, end_ns) = (index * 40 * MS, (index + 1) * 40 * MS);
-            let mut causes = Causes::default();
-            (causes[Cause::Compute], causes[Cause::Fetch]) = (10 * MS, 30 * MS);
-            profiles.step(&StepLedger {
-                rank: 0,
-                loader: 0,
-                phase: Phase::Training,
-                index,
-                start_ns,
-                end_ns,
-                causes,
-                hidden_ns: None,
-                producer: None,
-                samples: 8,
-                evidence: Default::default(),
-            });
-            profiles.service(&BatchService {
-                start_ns,
-                ready_ns: end_ns,
-                samples: 8,
-                fetch_ns: 36 * MS,
-                cpu_ns: 4 * MS,
-                readers: 1.0,
-                makers: 1.0,
-                ..BatchService::default()
-            });
-        }
-        if hits > 0 {
-            let uses = CacheUses { hits, misses: 100 - hits, ..CacheUses::default() };
-            profiles.cache(&CachePeriod {
-                start_ns: 0,
-                rank: 0,
-                loader: 0,
-                phase: Phase::Training,
-                uses,
-                state: None,
-            });
-        }
-        profiles
-    }
-
-    fn summary(gibibytes: u64, cache: Option<CacheState>) -> RunSummary {
-        let facts = RankFacts {
-            loaders: vec![LoaderFacts { dataset_len: Some(1000), ..LoaderFacts::default() }],
-            ..RankFacts::default()
-        };
-        let read = gibibytes << 30;
-        RunSummary {
-            ranks: vec![RankSummary {
-                facts,
-                phases: Vec::new(),
-                workers: Vec::new(),
-                checkpoints: Checkpoints::default(),
-            }],
-            epochs: vec![LoaderEpochs {
-                whole: 3,
-                first_read_bytes: read,
-                last_read_bytes: read,
-                ..LoaderEpochs::default()
-            }],
-            caches: cache
-                .map(|state| CacheSummary { state: Some(state), ..CacheSummary::default() })
-                .into_iter()
-                .collect(),
-            ..RunSummary::default()
-        }
-    }
-
-    fn full(gibibytes: u64) -> Option<CacheState> {
-        let bytes = gibibytes << 30;
-        Some(CacheState { kept_bytes: bytes, capacity_bytes: bytes, ..CacheState::default() })
-    }
-
-    fn knob(gibibytes: u64) -> Knob {
-        Knob {
-            loader: Some(0),
-            name: "cache.bytes".into(),
-            unit: "bytes".into(),
-            value: gibibytes << 30,
-            min: 1,
-            max: 32 << 30,
-            ..Knob::default()
-        }
-    }
-
-    fn advised(hits: u64, summary: &RunSummary, budgets: &Budgets, node: &NodeState) -> Option<Advice> {
-        let profiles = profiles(hits);
-        advise_cache(profiles.training()[0], &Reading::of(summary), &[knob(2)], budgets, node)
-    }
-
-    #[test]
-    fn a_data_set_that_is_read_again_is_advised_to_be_kept() {
-        let advice = advised(0, &summary(4, None), &Budgets::default(), &free(16 << 30)).unwrap();
-        assert_eq!((advice.knob.as_str(), advice.now, advice.to >> 20), ("cache.bytes", 0, 4300));
-        assert!(advice.gain.value > 1.0, "its reads take three quarters of the time: {:?}", advice.gain);
-        assert!(advice.why.contains("cache=\"4300MiB\") would have 100% of the samples"), "{}", advice.why);
-        assert!(!advice.why.contains("reuse"), "all of it fits: {}", advice.why);
-    }
-
-    #[test]
-    fn where_memory_is_short_as_much_as_fits_is_advised_with_a_remark_on_sampling() {
-        let budgets = Budgets { memory_bytes: Some(2 << 30), ..Budgets::default() };
-        let advice = advised(0, &summary(4, None), &budgets, &free(16 << 30)).unwrap();
-        assert_eq!(advice.to >> 20, 1638);
-        assert!(advice.why.contains("38% of the samples"), "{}", advice.why);
-        assert!(advice.why.contains("sampling=\"reuse\"") && advice.why.contains("yours to choose"));
-        assert_eq!(
-            advised(0, &summary(400, None), &budgets, &free(16 << 30)),
-            None,
-            "next to nothing of it would fit"
-        );
-        assert_eq!(
-            advised(0, &summary(4, None), &Budgets::default(), &free(0)),
-            None,
-            "nobody knows what is free"
-        );
-    }
-
-    #[test]
-    fn nothing_is_advised_where_nothing_is_read_again() {
-        let mut one_epoch = summary(4, None);
-        one_epoch.epochs[0].whole = 1;
-        assert_eq!(advised(0, &one_epoch, &Budgets::default(), &free(16 << 30)), None);
-        let mut in_page_cache = summary(4, None);
-        in_page_cache.epochs[0].last_read_bytes = 1 << 28;
-        assert_eq!(advised(0, &in_page_cache, &Budgets::default(), &free(16 << 30)), None);
-    }
-
-    #[test]
-    fn a_full_cache_is_advised_to_grow_by_what_it_lacks() {
-        let advice = advised(50, &summary(2, full(2)), &Budgets::default(), &free(16 << 30)).unwrap();
-        assert_eq!((advice.now, advice.to >> 20), (2 << 30, 4198));
-        assert!(
-            advice.why.contains("has 50% of the samples") && advice.why.contains("about 100%"),
-            "{}",
-            advice.why
-        );
-        let room = CacheState { kept_bytes: 1 << 30, ..full(2).unwrap() };
-        assert_eq!(
-            advised(50, &summary(2, Some(room)), &Budgets::default(), &free(16 << 30)),
-            None,
-            "it is not full"
-        );
-        assert_eq!(
-            advised(97, &summary(2, full(2)), &Budgets::default(), &free(16 << 30)),
-            None,
-            "it has nearly all"
-        );
-    }
-
-    #[test]
-    fn a_size_is_a_share_of_the_samples() {
-        let share = |size, hits, summary: &RunSummary| {
-            cached_share(size, profiles(hits).training()[0], summary).map(|share| (share * 100.0).round())
-        };
-        let none = RunSummary::default();
-        assert_eq!(share(CacheSize::Share(0.4), 25, &none), Ok(40.0));
-        assert_eq!(share(CacheSize::Times(2.0), 25, &none), Ok(50.0));
-        assert_eq!(share(CacheSize::Times(9.0), 25, &none), Ok(100.0));
-        assert_eq!(share(CacheSize::Bytes(3 << 30), 25, &summary(8, full(2))), Ok(38.0));
-        assert_eq!(share(CacheSize::Bytes(3 << 30), 0, &summary(12, None)), Ok(25.0));
-        assert!(share(CacheSize::Times(2.0), 0, &none).unwrap_err().contains("give a share"));
-        assert!(share(CacheSize::Bytes(1), 0, &none).unwrap_err().contains("two whole epochs"));
-    }
-
-    #[test]
-    fn what_the_cache_has_already_is_not_saved_twice() {
-        let gain = |hits, share| {
-            let change = Change { cached_share: Some(share), ..Change::default() };
-            what_if(profiles(hits).training()[0], &change).map(|found| found.gain)
-        };
-        assert_eq!(gain(50, 0.75), gain(0, 0.5), "half of what is still read");
-        assert_eq!(gain(50, 0.5).unwrap().value, gain(0, 0.0).unwrap().value);
-        assert!(gain(50, 0.3).unwrap_err().contains("has 50% of the samples now"));
-    }
-
-    #[test]
-    fn what_was_fetched_ahead_is_no_size_of_a_cache() {
-        let mut profiles = profiles(0);
-        let uses = CacheUses { hits: 60, prefetched: 40, misses: 40, ..CacheUses::default() };
-        let start_ns = 0;
-        let (rank, loader, phase, state) = (0, 0, Phase::Training, None);
-        profiles.cache(&CachePeriod { start_ns, rank, loader, phase, uses, state });
-        let share = cached_share(CacheSize::Times(2.0), profiles.training()[0], &RunSummary::default());
-        assert!((share.unwrap() - 0.8).abs() < 1e-9, "20% were kept, and twice the cache keeps 40%");
-    }
-}
+mod tests;

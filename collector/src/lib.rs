@@ -36,7 +36,7 @@ mod viewer;
 
 pub use acting::{Acted, tune};
 pub use adviser::advice;
-pub use cached::{CacheSize, cached_share};
+pub use cached::{CacheSize, Cached, Missed, cached};
 pub use child::{LaunchError, python_package};
 pub use doctor::{Check, doctor};
 pub use kernel_service::serve;

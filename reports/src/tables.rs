@@ -1,7 +1,7 @@
 //! A run as tables: what csv and parquet export, and what docs/reports.md documents. A column is called as the
 //! field is called everywhere else.
 
-pub(crate) use cache::{CACHE, CACHE_PERIODS};
+pub(crate) use cache::{CACHE, CACHE_CURVE, CACHE_PERIODS};
 pub(crate) use events::CHECKPOINTS;
 pub(crate) use summary::RECORDINGS;
 pub(crate) use time::ROLLUPS;
@@ -63,7 +63,7 @@ pub enum Value<'a> {
 }
 
 /// Every table.
-pub const TABLES: [Table; 23] = [
+pub const TABLES: [Table; 24] = [
     summary::RUN,
     summary::RECORDINGS,
     summary::HOSTS,
@@ -87,6 +87,7 @@ pub const TABLES: [Table; 23] = [
     tuning::AUDIT,
     cache::CACHE,
     cache::CACHE_PERIODS,
+    cache::CACHE_CURVE,
 ];
 
 impl Table {

@@ -109,8 +109,14 @@ fn any_caches(number: u64) -> Vec<CacheSummary> {
         evictions: number,
         kept_samples: number,
     };
-    let cache =
-        CacheSummary { rank: number as u32, loader: 0, training: uses, other: uses, state: Some(state) };
+    let cache = CacheSummary {
+        rank: number as u32,
+        loader: 0,
+        training: uses,
+        other: uses,
+        state: Some(state),
+        ..CacheSummary::default()
+    };
     let half = CacheSummary { loader: 1, training: CacheUses::default(), ..cache };
     [cache, half].into_iter().take(number as usize % 3).collect()
 }

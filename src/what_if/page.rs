@@ -1,5 +1,6 @@
 //! What the terminal shows of a prediction.
 
+use stallscope_collector::Missed;
 use stallscope_control::{Outlook, Prediction, Profile};
 use stallscope_look::{clean, tuning, units};
 use stallscope_model::{Estimate, Rates};
@@ -104,6 +105,12 @@ impl Page<'_> {
         let names = [prediction.bottleneck_now, prediction.bottleneck].map(|one| one.name().to_owned());
         let [now, then] = names;
         self.line(&row("held up by", now, then));
+    }
+
+    pub(crate) fn missed(&mut self, missed: &Missed) {
+        let [now, then] = [(missed.now_bytes, missed.now), (missed.then_bytes, missed.then)]
+            .map(|(bytes, ratio)| format!("{} with {}", units::percent(ratio), units::memory(bytes)));
+        self.sentence(&format!("By its miss-ratio curve the cache misses {now}, and would miss {then}"));
     }
 
     pub(crate) fn rates(&mut self, rates: &Rates) {

@@ -7,7 +7,9 @@ use crate::Config;
 use crate::process::{Process, ProcessKind};
 use crate::rank::{Processes, Rank, owner};
 use stallscope_abi::lane::Record;
-use stallscope_model::{CachePeriod, CacheState, CacheSummary, CacheUses, Phase, WorkerPeriod};
+use stallscope_model::{
+    CacheCurve, CachePeriod, CachePoint, CacheState, CacheSummary, CacheUses, Phase, WorkerPeriod,
+};
 use std::collections::{BTreeMap, VecDeque};
 
 /// How long uses wait to be told apart.
@@ -45,6 +47,9 @@ struct OfLoader {
     training: CacheUses,
     other: CacheUses,
     state: Option<CacheState>,
+    curve: CacheCurve,
+    /// Of the next one, what has come so far.
+    coming: CacheCurve,
 }
 
 #[derive(Debug, Default)]
@@ -94,6 +99,30 @@ impl Caches {
         of.state = Some(state);
         let phase = of.turns.back().map_or(Phase::Evaluation, |turn| turn.phase);
         self.period(number, record.loader, phase, record.time_ns, &CacheUses::default(), Some(state));
+    }
+
+    /// One point of the curve of a loader's cache, by the trainer `pid`; false where it is none.
+    pub(crate) fn curve(&mut self, pid: u32, record: &Record) -> bool {
+        let (number, count) = ((record.id & 0xffff) as usize, (record.id >> 16) as usize);
+        let point = CachePoint { capacity_bytes: record.a, uses: record.b, misses: record.c };
+        if number >= count || count > CacheCurve::MOST || point.uses == 0 || point.misses > point.uses {
+            return false;
+        }
+        let Some(of) = self.loader(pid, record.loader) else {
+            self.unplaced += 1;
+            return true;
+        };
+        if number == 0 {
+            of.coming = CacheCurve::new(record.d);
+        }
+        // Where one was lost the others say nothing: the next curve follows soon.
+        if of.coming.points().len() == number {
+            of.coming.push(point);
+            if number + 1 == count {
+                of.curve = of.coming;
+            }
+        }
+        true
     }
 
     /// The trainer `pid` begins to iterate a loader.
@@ -220,6 +249,9 @@ impl Caches {
             });
             sum.training += &of.training;
             sum.other += &of.other;
+            if !of.curve.points().is_empty() && (sum.curve.points().is_empty() || !rank.ended) {
+                sum.curve = of.curve;
+            }
             sum.state = of.state.filter(|_| sum.state.is_none() || !rank.ended).or(sum.state);
         }
         by_rank.into_values().collect()

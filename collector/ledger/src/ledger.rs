@@ -259,6 +259,12 @@ impl Ledger {
                 let number = self.trainer(pid).number;
                 self.caches.state(pid, number, record);
             }
+            lane::Kind::CacheCurve => {
+                self.trainer(pid);
+                if !self.caches.curve(pid, record) {
+                    self.lost.malformed += 1;
+                }
+            }
         }
     }
 

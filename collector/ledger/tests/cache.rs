@@ -146,6 +146,44 @@ fn the_pool_is_as_it_was_told_last() {
     assert_eq!(kept, [(0, Some(700)), (WorkerPeriod::LENGTH_NS, Some(900))]);
 }
 
+fn point(at: u64, number: u32, count: u32, misses: u64) -> lane::Record {
+    let kind = lane::Kind::CacheCurve as u16;
+    let (id, a) = (number | count << 16, 100 * u64::from(number + 1));
+    lane::Record { time_ns: at * MS, kind, loader: 0, id, a, b: 50, c: misses, d: 900 }
+}
+
+#[test]
+fn a_curve_is_told_point_by_point_and_taken_whole() {
+    let mut stage = Stage::new();
+    stage.iter_start(0, 10, 0);
+    stage.lane(WORKER, uses(50, 0, &found(4, 0, 4)));
+    stage.batch(WORKER, 20, 50, 0);
+    stage.wait(40, 60, 0);
+    let curve = |stage: &Stage| {
+        let curve = cache(stage, 0).curve;
+        curve.points().iter().map(|point| (point.capacity_bytes, point.misses)).collect::<Vec<_>>()
+    };
+    stage.lane(TRAINER, point(1_000, 0, 2, 40));
+    stage.advance(5_000);
+    assert_eq!(curve(&stage), [], "half of it");
+    stage.lane(TRAINER, point(1_000, 1, 2, 30));
+    assert_eq!(curve(&stage), [(100, 40), (200, 30)]);
+    assert_eq!(cache(&stage, 0).curve.dataset_bytes(), 900);
+    // The first point of the next is lost, then the second.
+    stage.lane(TRAINER, point(2_000, 1, 2, 20));
+    stage.lane(TRAINER, point(3_000, 0, 3, 20));
+    stage.lane(TRAINER, point(3_000, 2, 3, 10));
+    assert_eq!(curve(&stage), [(100, 40), (200, 30)]);
+    for wrong in
+        [point(4_000, 2, 2, 1), point(4_000, 0, 99, 1), point(4_000, 0, 2, 51), point(4_000, 0, 0, 0)]
+    {
+        stage.lane(TRAINER, wrong);
+    }
+    assert_eq!(curve(&stage), [(100, 40), (200, 30)], "what contradicts itself is no curve");
+    stage.lane(TRAINER, point(5_000, 0, 1, 25));
+    assert_eq!(curve(&stage), [(100, 25)]);
+}
+
 #[test]
 fn a_worker_that_ends_at_once_is_counted() {
     let mut stage = Stage::new();

@@ -71,6 +71,102 @@ pub struct CacheState {
     pub kept_samples: u64,
 }
 
+/// What a cache of one size would have missed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CachePoint {
+    pub capacity_bytes: u64,
+    /// Uses that were counted, of samples that stand for all.
+    pub uses: u64,
+    pub misses: u64,
+}
+
+impl CachePoint {
+    /// Share of the uses that would have been missed, 0 to 1.
+    pub fn miss_ratio(&self) -> f64 {
+        (self.misses as f64 / self.uses.max(1) as f64).min(1.0)
+    }
+}
+
+/// A cache's miss-ratio curve: what caches of other sizes would have missed of the same uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "CurveParts", into = "CurveParts")]
+pub struct CacheCurve {
+    dataset_bytes: u64,
+    points: [CachePoint; CacheCurve::MOST],
+    count: usize,
+}
+
+/// A curve as it is written.
+#[derive(Serialize, Deserialize)]
+struct CurveParts {
+    dataset_bytes: u64,
+    points: Vec<CachePoint>,
+}
+
+impl From<CurveParts> for CacheCurve {
+    fn from(parts: CurveParts) -> CacheCurve {
+        let mut curve = CacheCurve::new(parts.dataset_bytes);
+        parts.points.into_iter().for_each(|point| curve.push(point));
+        curve
+    }
+}
+
+impl From<CacheCurve> for CurveParts {
+    fn from(curve: CacheCurve) -> CurveParts {
+        CurveParts { dataset_bytes: curve.dataset_bytes, points: curve.points().to_vec() }
+    }
+}
+
+impl CacheCurve {
+    /// Points of a curve, at most.
+    pub const MOST: usize = 8;
+
+    /// Of a data set of so many bytes, without points.
+    pub fn new(dataset_bytes: u64) -> CacheCurve {
+        CacheCurve { dataset_bytes, ..CacheCurve::default() }
+    }
+
+    /// Adds a larger size; one that is none is left out, as is one too many.
+    pub fn push(&mut self, point: CachePoint) {
+        let is_larger = self.points().last().is_none_or(|last| last.capacity_bytes < point.capacity_bytes);
+        if let Some(free) = self.points.get_mut(self.count).filter(|_| is_larger) {
+            *free = point;
+            self.count += 1;
+        }
+    }
+
+    /// The smallest size first; empty where nothing is known.
+    pub fn points(&self) -> &[CachePoint] {
+        self.points.get(..self.count).unwrap_or_default()
+    }
+
+    /// All samples together, from their size on average.
+    pub fn dataset_bytes(&self) -> u64 {
+        self.dataset_bytes
+    }
+
+    /// Share of the uses that a cache of so many bytes would miss, straight from point to point; `None` beyond the last
+    /// of them, unless that holds the whole data set.
+    pub fn miss_ratio(&self, capacity_bytes: u64) -> Option<f64> {
+        let last = self.points().last()?;
+        if capacity_bytes >= last.capacity_bytes {
+            let known = capacity_bytes == last.capacity_bytes || last.capacity_bytes >= self.dataset_bytes;
+            return known.then(|| last.miss_ratio());
+        }
+        // Without any cache all is missed.
+        let mut below = (0, 1.0);
+        for point in self.points() {
+            let above = (point.capacity_bytes, point.miss_ratio());
+            if capacity_bytes < above.0 {
+                let part = (capacity_bytes - below.0) as f64 / (above.0 - below.0) as f64;
+                return Some(below.1 + part * (above.1 - below.1));
+            }
+            below = above;
+        }
+        Some(last.miss_ratio())
+    }
+}
+
 /// One loader of a rank that has a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheSummary {
@@ -82,6 +178,9 @@ pub struct CacheSummary {
     pub other: CacheUses,
     /// The last that was told. Ranks of one host share what they keep of one data set.
     pub state: Option<CacheState>,
+    /// The last that was told; recordings of before have none.
+    #[serde(default)]
+    pub curve: CacheCurve,
 }
 
 /// What one loader's cache gave within ten seconds.
@@ -126,6 +225,8 @@ pub struct JobCache {
     pub other: CacheUses,
     /// Of the loaders in training, or of all where none trained; what ranks of one host share counts once.
     pub state: Option<CacheState>,
+    /// Of the first loader in training that has one.
+    pub curve: CacheCurve,
 }
 
 impl CacheSummary {
@@ -156,6 +257,8 @@ impl JobCache {
             job.training += &cache.training;
             job.other += &cache.other;
         }
+        let told = caches.iter().filter(|cache| cache.training.draws() > 0).map(|cache| cache.curve);
+        job.curve = told.into_iter().find(|curve| !curve.points().is_empty()).unwrap_or_default();
         let hosts: BTreeMap<u32, &str> =
             ranks.iter().map(|rank| (rank.facts.rank, rank.facts.host.as_str())).collect();
         let trained = job.training.draws() > 0;
@@ -255,5 +358,39 @@ mod tests {
         let uses = CacheUses { hits: 2, substitutions: 2, misses: 4, prefetched: 1, ..CacheUses::default() };
         assert_eq!((uses.hit_share(), uses.reuses()), (Some(0.25), 1));
         assert_eq!(CacheUses::default().hit_share(), None);
+    }
+
+    #[test]
+    fn a_curve_is_read_between_its_points_and_not_beyond_them() {
+        let mut curve = CacheCurve::new(1000);
+        assert_eq!(curve.miss_ratio(5), None);
+        for (capacity_bytes, misses) in [(100, 90), (200, 70), (200, 1), (50, 2), (400, 50)] {
+            curve.push(CachePoint { capacity_bytes, uses: 100, misses });
+        }
+        assert_eq!(curve.points().len(), 3, "sizes go up");
+        for (bytes, ratio) in [(0, 1.0), (50, 0.95), (100, 0.9), (150, 0.8), (400, 0.5)] {
+            let found = curve.miss_ratio(bytes).unwrap();
+            assert!((found - ratio).abs() < 1e-9, "{found} with {bytes}");
+        }
+        assert_eq!(curve.miss_ratio(401), None);
+        curve.push(CachePoint { capacity_bytes: 1000, uses: 100, misses: 0 });
+        assert_eq!(curve.miss_ratio(1 << 40), Some(0.0), "there is no more than all");
+        for nth in 0..20 {
+            curve.push(CachePoint { capacity_bytes: 2000 + nth, uses: 1, misses: 2 });
+        }
+        assert_eq!(curve.points().len(), CacheCurve::MOST);
+        assert_eq!(curve.miss_ratio(u64::MAX), Some(1.0), "of more misses than uses all are misses");
+    }
+
+    #[test]
+    fn a_curve_survives_a_recording_and_an_old_recording_has_none() {
+        let mut told = cache(0, 0, 5, 50);
+        told.curve = CacheCurve::new(1000);
+        told.curve.push(CachePoint { capacity_bytes: 100, uses: 10, misses: 9 });
+        let mut written = serde_json::to_value(told).unwrap();
+        assert_eq!(serde_json::from_value::<CacheSummary>(written.clone()).unwrap(), told);
+        written.as_object_mut().unwrap().remove("curve");
+        let old: CacheSummary = serde_json::from_value(written).unwrap();
+        assert_eq!(old, CacheSummary { curve: CacheCurve::default(), ..told });
     }
 }

@@ -11,7 +11,9 @@ mod job;
 mod node;
 mod summary;
 
-pub use cache::{CachePeriod, CacheState, CacheSummary, CacheUses, JobCache, LoaderEpochs};
+pub use cache::{
+    CacheCurve, CachePeriod, CachePoint, CacheState, CacheSummary, CacheUses, JobCache, LoaderEpochs,
+};
 pub use cause::{Cause, Causes};
 pub use control::{
     Act, Advice, AuditEvent, BatchService, Budgets, Estimate, Knob, KnobRequest, KnobState, Rates, TuneMode,

@@ -65,9 +65,13 @@ pub enum Kind {
     /// Trainer with a `stallscope.Checkpointer`: its account, of all runs of the job. `a`: nanoseconds that saves have cost,
     /// blocked or slowed down. `b`: of so many nanoseconds trained. `c`: the budget in millionths, 0 for none.
     CheckpointCost = 13,
+    /// Trainer with a cache, at most once a second: one of the sizes whose misses are told, the smallest first, one after
+    /// the other. `id`: its number, from 0, | their count << 16. `a`: bytes. `b`: uses that were counted. `c`: how many of
+    /// them such a cache would have missed. `d`: bytes of the whole data set.
+    CacheCurve = 14,
 }
 
-pub const KINDS: u16 = 13;
+pub const KINDS: u16 = 14;
 
 impl Kind {
     pub const fn from_u16(value: u16) -> Option<Kind> {
@@ -85,6 +89,7 @@ impl Kind {
             11 => Kind::CacheUses,
             12 => Kind::CacheState,
             13 => Kind::CheckpointCost,
+            14 => Kind::CacheCurve,
             _ => return None,
         })
     }

@@ -5,6 +5,7 @@
 //! knows neither memory nor clock: the same code is simulated ([`simulate`]) and used live, in the process of the [`pool`].
 
 mod draws;
+mod ghost;
 mod planner;
 mod policy;
 pub mod pool;
@@ -14,6 +15,7 @@ mod sweep;
 mod trace;
 
 pub use draws::{Draw, DrawKind, Draws, Selection, World};
+pub use ghost::{CurvePoint, Ghost};
 pub use planner::{Planned, Planner, Told};
 pub use policy::{Policy, PolicyKind, Use};
 pub use simulate::{EpochFigures, Figures, Generated, replay, train};

@@ -25,7 +25,7 @@ impl Use {
 }
 
 /// Says what is kept. The caller tells every use in order, and reads what is not kept.
-pub trait Policy: Debug {
+pub trait Policy: Debug + Send {
     fn contains(&self, id: u32) -> bool;
     fn used_bytes(&self) -> u64;
 

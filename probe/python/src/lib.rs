@@ -13,6 +13,7 @@ mod connection;
 mod device;
 mod fetcher;
 mod fork;
+mod ghost;
 mod guard;
 mod iteration;
 mod knobs;
@@ -115,6 +116,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     ] {
         module.add_function(function)?;
     }
+    module.add_class::<ghost::Ghost>()?;
     module.add_class::<iteration::Iteration>()?;
     module.add_class::<planner::Planner>()?;
     module.add_class::<pool::Space>()?;

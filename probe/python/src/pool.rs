@@ -218,12 +218,17 @@ fn settings(
     capacity_bytes: u64,
     policy: &str,
 ) -> PyResult<Settings> {
-    let known = PolicyKind::ALL.into_iter().find(|kind| kind.name() == policy);
-    let policy = known.ok_or_else(|| {
-        let names: Vec<&str> = PolicyKind::ALL.iter().map(|kind| kind.name()).collect();
-        PyValueError::new_err(format!("there is no policy {policy:?}; there are {}", names.join(", ")))
-    })?;
+    let policy = self::policy(policy)?;
     Ok(Settings { runtime_dir, start, key: key.to_vec(), samples, capacity_bytes, policy })
+}
+
+/// ValueError where there is no policy of this name.
+pub(crate) fn policy(name: &str) -> PyResult<PolicyKind> {
+    let known = PolicyKind::ALL.into_iter().find(|kind| kind.name() == name);
+    known.ok_or_else(|| {
+        let names: Vec<&str> = PolicyKind::ALL.iter().map(|kind| kind.name()).collect();
+        PyValueError::new_err(format!("there is no policy {name:?}; there are {}", names.join(", ")))
+    })
 }
 
 /// A bytearray whose bytes are anything; None where there is no memory for it.

@@ -1,7 +1,7 @@
 //! What a cache gave, in words: the same in terminal, text and page.
 
 use crate::units;
-use stallscope_model::{CacheUses, JobCache};
+use stallscope_model::{CachePoint, CacheUses, JobCache};
 
 /// The facts of one line: "57% hits (12% prefetched)", "1.9 of 2.0 GiB", "0 evictions". Hits are true hits in training.
 pub fn facts(job: &JobCache) -> Vec<String> {
@@ -19,6 +19,15 @@ pub fn facts(job: &JobCache) -> Vec<String> {
         facts.push(units::counted(state.evictions, "eviction"));
     }
     facts
+}
+
+/// What caches of other sizes would miss: "1.0 GiB 90%, 2.0 GiB 80%"; `None` where nobody knows.
+pub fn curve(job: &JobCache) -> Option<String> {
+    let point = |point: &CachePoint| {
+        format!("{} {}", units::memory(point.capacity_bytes), units::percent(point.miss_ratio()))
+    };
+    let points: Vec<String> = job.curve.points().iter().map(point).collect();
+    (!points.is_empty()).then(|| points.join(", "))
 }
 
 /// "57% hits (12% prefetched, 3% late)"; `None` without any draw.
@@ -43,7 +52,8 @@ mod tests {
         let training = CacheUses { hits: 57, misses: 43, prefetched: 12, ..CacheUses::default() };
         let state =
             CacheState { kept_bytes: 2_040_000_000, capacity_bytes: 2 << 30, evictions: 0, kept_samples: 9 };
-        let mut job = JobCache { training, other: CacheUses::default(), state: Some(state) };
+        let mut job =
+            JobCache { training, other: CacheUses::default(), state: Some(state), ..JobCache::default() };
         assert_eq!(facts(&job), ["57% hits (12% prefetched)", "1.9 of 2.0 GiB", "0 evictions"]);
         job.training.substitutions = 100;
         assert_eq!(facts(&job)[..2], ["28% hits (6% prefetched)", "50% substituted"]);

@@ -36,6 +36,7 @@ pub(super) struct Document<'a> {
     audit: Rows<'a>,
     cache: Rows<'a>,
     cache_periods: Rows<'a>,
+    cache_curve: Rows<'a>,
     checkpoints: Rows<'a>,
     step_walls: Vec<Walls>,
     slow_steps: Vec<Step<'a>>,
@@ -146,6 +147,7 @@ impl<'a> Document<'a> {
             audit: rows(tables::AUDIT),
             cache: rows(tables::CACHE),
             cache_periods: rows(tables::CACHE_PERIODS),
+            cache_curve: rows(tables::CACHE_CURVE),
             checkpoints: rows(tables::CHECKPOINTS),
             step_walls: run
                 .step_walls

@@ -88,3 +88,34 @@ pub(crate) const CACHE_PERIODS: Table = Table {
         })
     },
 };
+
+/// One row a size of which is known what it would have missed.
+pub(crate) const CACHE_CURVE: Table = Table {
+    name: "cache_curve",
+    columns: || {
+        vec![
+            count("rank"),
+            count("loader"),
+            count("capacity_bytes"),
+            count("uses"),
+            count("misses"),
+            real("miss_ratio"),
+            count("dataset_bytes"),
+        ]
+    },
+    rows: |run, each| {
+        run.summary.caches.iter().try_for_each(|cache| {
+            cache.curve.points().iter().try_for_each(|point| {
+                each(&[
+                    cache.rank.into(),
+                    cache.loader.into(),
+                    point.capacity_bytes.into(),
+                    point.uses.into(),
+                    point.misses.into(),
+                    Value::Real(point.miss_ratio()),
+                    cache.curve.dataset_bytes().into(),
+                ])
+            })
+        })
+    },
+};

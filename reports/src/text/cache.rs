@@ -50,4 +50,8 @@ pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
             right(&units::bytes(uses.source_bytes), 8)
         )));
     }
+    if let Some(curve) = cache::curve(&job) {
+        let line = format!("would miss with {curve}");
+        page.line(Line::new("  ").plain(page.style.clip(&line, page.style.columns().saturating_sub(2))));
+    }
 }

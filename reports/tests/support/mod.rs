@@ -208,9 +208,13 @@ pub(crate) fn cached() -> RunSummary {
     let state =
         CacheState { kept_bytes: 2_040_000_000, capacity_bytes: 2 << 30, evictions: 0, kept_samples: 18_500 };
     let cache = |loader| CacheSummary { loader, ..CacheSummary::default() };
+    let mut curve = CacheCurve::new(6 << 30);
+    for (quarters, misses) in [(1, 1_880), (2, 1_700), (4, 1_360), (8, 720), (12, 0)] {
+        curve.push(CachePoint { capacity_bytes: (2 << 30) / 4 * quarters, uses: 2_048, misses });
+    }
     RunSummary {
         caches: vec![
-            CacheSummary { training, state: Some(state), ..cache(0) },
+            CacheSummary { training, state: Some(state), curve, ..cache(0) },
             CacheSummary { other, ..cache(1) },
         ],
         ..fetch_bound()

@@ -63,6 +63,8 @@ class Kept:
     def _hit(self, use, data):
         self.tally.hits += 1
         self.tally.pool_bytes += len(data)
+        if self.tally.sizes is not None:
+            self.tally.sizes.seen(use[0], len(data))
         if self.tells_uses:
             self.uses.append(use)
         return data
@@ -74,6 +76,8 @@ class Kept:
         except BaseException:
             self.space.give_up(use[0])
             raise
+        if self.tally.sizes is not None:
+            self.tally.sizes.seen(use[0], len(data))
         self.space.fill(use[0], tag, data, use[1], use[2])
         return data
 

@@ -1,6 +1,8 @@
 """torch's DataLoader, resumable in the midst of an epoch, with a cache where one is asked for."""
 
+import os
 import warnings
+import weakref
 from functools import partial
 
 import torch.utils.data
@@ -12,7 +14,9 @@ from .position import Positioned
 from .sampling import POLICIES, WEIGHTED, arranged
 from .sampling_weighted import Told, Weighted
 from .scores import Scores
+from .sizes import Sizes
 from .store import Store, start_method_of, warn_plain
+from .trace import Trace
 
 
 class DataLoader(Positioned):
@@ -36,14 +40,17 @@ class DataLoader(Positioned):
       `sampling_options={…}` are its options. `weighted()` gives the ids and weights of a batch, `update()` takes the losses.
       docs/sampling.md says what each does and what it costs.
 
+    - `cache_trace="uses.csv"` records which samples were used, for `stallscope simulate uses.csv`.
+
     Not exact: a loader with `in_order=False`, and an IterableDataset, whose first batches are read again.
     """
 
     _budget_bytes = None
     _store = None
+    _trace = None
     _told = _told_weights = False
 
-    def __init__(self, *args, cache=None, sampling="plain", sampling_options=None, **kwargs):
+    def __init__(self, *args, cache=None, sampling="plain", sampling_options=None, cache_trace=None, **kwargs):
         budget_bytes = None if cache is None else budget.parse(cache)
         order, args, kwargs = arranged(sampling, sampling_options, cache is not None, args, kwargs)
         super().__init__(*args, **kwargs)
@@ -51,12 +58,16 @@ class DataLoader(Positioned):
         self.cache = cache
         self.sampling = sampling
         self.sampling_options = sampling_options
+        self.cache_trace = cache_trace if cache_trace is None else os.fspath(cache_trace)
+        if cache_trace is not None and not self._keys_samples():
+            raise ValueError("cache_trace= needs a data set whose samples have an index")
         self._budget_bytes = budget_bytes
         self._order = order
 
     def cache_figures(self):
-        """What came of the uses of samples so far, and what the pool has of the data set: counts and bytes by name. Empty
-        without a cache."""
+        """What came of the uses of samples so far, and what the pool has of the data set: counts and bytes by name. And
+        `miss_ratio`: for caches of other sizes, in bytes, the share of the uses that they would miss, once an epoch or two
+        have told. Empty without a cache."""
         return self._store.figures() if self._store is not None else {}
 
     def weighted(self):
@@ -98,9 +109,10 @@ class DataLoader(Positioned):
                 warn_plain(self.dataset, "its samples have no index")
             return super()._get_iterator()
         store = self._stored()
+        curve = store and store.curve_for(self._ranks())
         if self._order is not None:
             space = store and store.space
-            self._order.pool = space and Told(space, partial(base_index, self.dataset))
+            self._order.pool = space and Told(space, partial(base_index, self.dataset), curve)
         # The iterator takes these from here, once; the loader's own attributes stay the user's.
         own = {name: self.__dict__[name] for name in ("dataset", "worker_init_fn", "collate_fn")}
         self.__dict__.update(
@@ -119,7 +131,18 @@ class DataLoader(Positioned):
             return None
         if self._store is None or not self._store.is_of(self.dataset):
             self._store = Store(self.dataset, start_method_of(self), self._budget_bytes, POLICIES[self.sampling])
+            if self.cache_trace is not None and self._store.space is not None:
+                self._store.tally.sizes = Sizes.of(self._store.maker.samples)
         return self._store
+
+    def _ranks(self):
+        """How many processes divide the samples among them."""
+        if self._order is not None:
+            return self._order.ranks.count
+        sampler = getattr(self.batch_sampler, "sampler", self.sampler)
+        distributed = torch.distributed
+        world = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+        return max(world, getattr(sampler, "num_replicas", 1))
 
     def _share_of_cache(self):
         store = self._stored()
@@ -130,13 +153,35 @@ class DataLoader(Positioned):
         return sampling_window.share_of(self.dataset, start_method_of(self), self._budget_bytes)
 
     def _after_batch(self):
-        if self._store is None or self._store.space is None:
-            return None
-        self._store.begun(self)
-        return self._store.batch
+        heard = []
+        store = self._store
+        if store is not None and store.space is not None:
+            store.begun(self)
+            heard.append(store.batch)
+        if self.cache_trace is not None:
+            if self._trace is None:
+                self._trace = Trace(self.cache_trace, _rank())
+                weakref.finalize(self, self._trace.flush)
+            self._trace.begun(self.dataset, store.tally.sizes if heard else None, self._order)
+            heard.append(self._trace.batch)
+        return partial(_tell, heard) if heard else None
 
     def _keys_samples(self):
         data = torch.utils.data
         # Pipes seed themselves, and torch wants to see that they are pipes.
         others = [getattr(data, name) for name in ("IterableDataset", "MapDataPipe") if hasattr(data, name)]
         return not isinstance(self.dataset, tuple(others))
+
+
+def _tell(heard, handed):
+    for one in heard:
+        one(handed)
+
+
+def _rank():
+    """The number of this process among those that train together."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank()
+    told = os.environ.get("RANK", "0")
+    return int(told) if told.isdigit() else 0

@@ -105,7 +105,7 @@ class Positioned(torch.utils.data.DataLoader):
         return None
 
     def _after_batch(self):
-        """What is to be called when a batch was handed over, if anything is; holds no loader."""
+        """What is to be called with its pass when a batch was handed over, if anything is; holds no loader."""
         return None
 
     def _keys_samples(self):
@@ -351,7 +351,7 @@ class _Handing:
         self.current.waited_ns += monotonic_ns() - began_ns
         self.current.handed_over(self._number())
         if self.current.after_batch is not None:
-            self.current.after_batch()
+            self.current.after_batch(self.current)
         return batch
 
     def _number(self):

@@ -30,14 +30,19 @@ def _ids(uses):
 class Told:
     """The pool's part of a data set, as the draws tell it of their plans: their ids are those of a subset, its are not."""
 
-    def __init__(self, space, id_of):
+    def __init__(self, space, id_of, curve=None):
         self.space = space
         self.id_of = id_of
+        self.curve = curve
 
     def planned(self, next_uses):
+        if self.curve is not None:
+            self.curve.ghost.planned(next_uses)
         self.space.planned([(self.id_of(index), next_at) for index, next_at in next_uses])
 
     def scored(self, scores):
+        if self.curve is not None:
+            self.curve.ghost.scored(scores)
         self.space.scored([(self.id_of(index), score) for index, score in scores])
 
     def epoch(self):

@@ -9,6 +9,7 @@ from stallscope import _native
 
 from . import cut, fingerprint, form, pool
 from .kept import Kept
+from .ghost import Curve
 from .knob import BytesKnob, number_of
 from .makers import FromFiles, FromParts
 from .tally import Collating, Tally
@@ -25,7 +26,8 @@ class Store:
         self.dataset = dataset
         self.length = _length(dataset)
         self.budget_bytes = budget_bytes
-        self.maker = self.space = self.tally = self.form = None
+        self.policy = policy
+        self.maker = self.space = self.tally = self.form = self.curve = None
         self.number = None
         self.look_at_ns = 0
         try:
@@ -60,8 +62,17 @@ class Store:
         """The loader's collate function, `users`, as its batches are to be collated."""
         return users if self.space is None else Collating(users, self.maker)
 
+    def curve_for(self, ranks):
+        """The miss-ratio curve; None where there is none."""
+        # Each of several ranks sees a part of the uses of what they share.
+        if self.curve is None and self.space is not None and ranks == 1:
+            self.curve = Curve(self.policy, self.length, self.space, self.tally)
+        return self.curve
+
     def begun(self, loader):
         """The loader, which has this cache, begins an epoch."""
+        if self.curve is not None:
+            self.curve.epoch()
         number = number_of(loader) if self.space is not None else None
         if number is None or number == self.number:
             return
@@ -70,10 +81,14 @@ class Store:
         in_force = self.space.figures().get("capacity_bytes") or self.budget_bytes
         BytesKnob(self).show(number, in_force)
 
-    def batch(self):
-        """A batch was handed over."""
+    def batch(self, handed):
+        """A batch was handed over: `handed` has its index, or indices."""
+        if self.space is None:
+            return
+        if self.curve is not None:
+            self.curve.batch(handed.index)
         now_ns = monotonic_ns()
-        if now_ns < self.look_at_ns or self.space is None:
+        if now_ns < self.look_at_ns:
             return
         self.look_at_ns = now_ns + _SHOWN_EVERY_NS
         told = self.space.figures()
@@ -82,12 +97,16 @@ class Store:
             a=told.get("kept_bytes", 0), b=told.get("capacity_bytes", 0),
             c=told.get("evictions", 0), d=told.get("kept_samples", 0),
         )  # fmt: skip
+        if self.curve is not None:
+            self.curve.resize(told)
+            self.curve.push(_native.now())
 
     def figures(self):
         """What came of all uses so far, and what the pool has of the data set."""
         if self.space is None:
             return {}
-        return {**self.tally.totals(), **self.space.figures(), **self.form.figures()}
+        points = self.curve.points() if self.curve is not None else []
+        return {**self.tally.totals(), **self.space.figures(), **self.form.figures(), "miss_ratio": points}
 
     def resize(self, capacity_bytes):
         """Whether the pool may keep so many bytes of the data set from now on."""

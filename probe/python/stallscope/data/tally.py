@@ -18,6 +18,8 @@ class Tally:
 
     def __init__(self):
         self.sums = torch.zeros(_ROWS * len(FIELDS), dtype=torch.int64, device="cpu").share_memory_()
+        # By sample, where somebody asks for them.
+        self.sizes = None
         self._begin(0)
 
     def _begin(self, loader):
@@ -29,7 +31,7 @@ class Tally:
         self.hits = self.late = self.misses = self.prefetched = self.pool_bytes = self.source_bytes = 0
 
     def __reduce__(self):
-        return _again, (self.sums, self.loader)
+        return _again, (self.sums, self.loader, self.sizes)
 
     def batch(self):
         """A batch was made, or is about to be collated."""
@@ -54,9 +56,9 @@ class Tally:
         return {name: sum(rows[column :: len(FIELDS)]) for column, name in enumerate(FIELDS)}
 
 
-def _again(sums, loader):
+def _again(sums, loader, sizes):
     tally = Tally.__new__(Tally)
-    tally.sums = sums
+    tally.sums, tally.sizes = sums, sizes
     tally._begin(loader)
     return tally
 

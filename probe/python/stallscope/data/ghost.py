@@ -1,0 +1,51 @@
+"""What share of the uses a larger cache would miss, or a smaller one: fed with what is handed over to training."""
+
+from stallscope import _native
+
+_CACHE_CURVE = 14
+# Among the ids of records: points of a curve come one after the other.
+_COUNT_SHIFT = 16
+
+
+class Curve:
+    """Of one loader and data set."""
+
+    def __init__(self, policy, samples, space, tally):
+        self.ghost = _native.Ghost(policy, samples)
+        self.space = space
+        self.tally = tally
+        self.is_sized = False
+
+    def batch(self, index):
+        """A batch was handed over, of this index, or of these."""
+        if not self.is_sized:
+            self.resize(self.space.figures())
+        if type(index) is not list:
+            index = list(index) if isinstance(index, tuple) else [index]
+        self.ghost.handed(index)
+
+    def resize(self, told):
+        """The pool has told how large the cache is. How large samples are, it knows of those that it keeps."""
+        kept_bytes, kept = told.get("kept_bytes", 0), told.get("kept_samples", 0)
+        if not kept:
+            sums = self.tally.totals()
+            kept_bytes, kept = sums["pool_bytes"] + sums["source_bytes"], sums["hits"] + sums["misses"]
+        if kept_bytes and told.get("capacity_bytes"):
+            self.ghost.size(told["capacity_bytes"], kept_bytes / kept)
+            self.is_sized = True
+
+    def epoch(self):
+        self.ghost.epoch()
+
+    def push(self, time_ns):
+        """Shows it where the shim is on."""
+        points = self.ghost.curve()
+        dataset_bytes = self.ghost.dataset_bytes
+        for number, (capacity_bytes, uses, misses) in enumerate(points):
+            _native.push(
+                _CACHE_CURVE, time_ns, loader=self.tally.loader, id=number | len(points) << _COUNT_SHIFT,
+                a=capacity_bytes, b=uses, c=misses, d=dataset_bytes,
+            )  # fmt: skip
+
+    def points(self):
+        return [(capacity_bytes, misses / uses) for capacity_bytes, uses, misses in self.ghost.curve()]

@@ -1,0 +1,112 @@
+//! What a job's cache tells of other sizes, and what its trace tells `stallscope simulate`: both against what came true.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+mod support;
+
+use serde_json::Value;
+use support::{Sandbox, job, python, text};
+
+/// 2,000 samples of 1 KiB; a fifth of them.
+const FIFTH_BYTES: u64 = 400 * 1024;
+const USES: u64 = 2000;
+
+/// What tests/jobs/cached.py says, which trained with such a cache into a.stall.
+fn trained(sandbox: &Sandbox, sampling: &str, workers: u32, cache_bytes: u64, epochs: u64) -> Value {
+    let (workers, bytes, epochs) = (workers.to_string(), cache_bytes.to_string(), epochs.to_string());
+    let (python, job) = (python(), job("cached.py"));
+    let done = sandbox.run(&[
+        "run",
+        "-q",
+        "--no-kernel",
+        "-o",
+        "a.stall",
+        "--",
+        &python,
+        &job,
+        sampling,
+        &workers,
+        &bytes,
+        &epochs,
+        "uses.csv",
+    ]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let said = text(&done.stdout);
+    serde_json::from_str(said.lines().find(|line| line.starts_with('{')).unwrap()).unwrap()
+}
+
+/// Hits of each epoch.
+fn hits(said: &Value) -> Vec<u64> {
+    said["hits"].as_array().unwrap().iter().map(|hits| hits.as_u64().unwrap()).collect()
+}
+
+/// Hits of the later half of the epochs of what was recorded, with a cache of a fifth.
+fn simulated(sandbox: &Sandbox, policy: &str) -> u64 {
+    let done =
+        sandbox.run(&["simulate", "uses.csv", "--policy", policy, "--cache", "20%", "--format", "csv"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let table = text(&done.stdout);
+    let mut lines = table.lines();
+    let column = lines.next().unwrap().split(',').position(|name| name == "hits").unwrap();
+    lines.next().unwrap().split(',').nth(column).unwrap().parse().unwrap()
+}
+
+fn recorded(sandbox: &Sandbox) -> Vec<u64> {
+    let file = std::fs::read_to_string(sandbox.path("uses.csv")).unwrap();
+    file.lines().skip(1).map(|line| line.split(',').nth(1).unwrap().parse().unwrap()).collect()
+}
+
+#[test]
+fn a_recorded_trace_gives_the_hits_that_the_job_had() {
+    for workers in [0, 1] {
+        let sandbox = Sandbox::new(&format!("traced-{workers}"));
+        let said = trained(&sandbox, "plain", workers, FIFTH_BYTES, 4);
+        let used: Vec<u64> = serde_json::from_value(said["used"].clone()).unwrap();
+        assert_eq!(recorded(&sandbox), used);
+        let hits = hits(&said);
+        assert_eq!(simulated(&sandbox, "minio"), hits[2] + hits[3], "{hits:?} with {workers} workers");
+    }
+}
+
+/// A simulation knows all uses to come, a job only those that are planned: it has no more hits, and not many less.
+#[test]
+fn a_recorded_trace_of_importance_is_close_to_the_job() {
+    let sandbox = Sandbox::new("traced-importance");
+    let said = trained(&sandbox, "importance", 0, FIFTH_BYTES, 4);
+    let used: Vec<u64> = serde_json::from_value(said["used"].clone()).unwrap();
+    assert_eq!(recorded(&sandbox), used);
+    let hits = hits(&said);
+    let (live, simulated) = (hits[2] + hits[3], simulated(&sandbox, "min"));
+    println!("importance: {live} hits, simulated {simulated}, of {}", 2 * USES);
+    assert!(simulated >= live && simulated - live < 2 * USES / 20, "{live} hits, simulated {simulated}");
+}
+
+#[test]
+fn twice_the_cache_misses_what_was_told() {
+    for sampling in ["plain", "importance"] {
+        let sandbox = Sandbox::new(&format!("curve-{sampling}"));
+        let said = trained(&sandbox, sampling, 1, FIFTH_BYTES, 8);
+        let own = said["figures"]["miss_ratio"].as_array().unwrap();
+        assert_eq!(own.len(), 5, "{own:?}");
+        assert_eq!(own[2][0].as_u64(), Some(FIFTH_BYTES));
+        let report = sandbox.report("a.stall");
+        let told = report["cache_curve"].as_array().unwrap();
+        assert_eq!(told.len(), 5, "{told:?}");
+        let said = sandbox.run(&["what-if", "a.stall", "--cache", "2x", "--json"]);
+        assert_eq!(said.status.code(), Some(0), "{}", text(&said.stderr));
+        let said: Value = serde_json::from_slice(&said.stdout).unwrap();
+        let curve = &said["cache"]["curve"];
+        assert_eq!(curve["then"]["capacity_bytes"], 2 * FIFTH_BYTES);
+        let page = text(&sandbox.run(&["what-if", "a.stall", "--cache", "40%"]).stdout);
+        assert!(page.contains("By its miss-ratio curve"), "{page}");
+        let page = text(&sandbox.run(&["report", "a.stall"]).stdout);
+        assert!(page.contains("would miss with"), "{page}");
+        let larger = Sandbox::new(&format!("larger-{sampling}"));
+        let hits = hits(&trained(&larger, sampling, 1, 2 * FIFTH_BYTES, 8));
+        let uses = 4 * USES;
+        let missed = (uses - hits[4..].iter().sum::<u64>()) as f64 / uses as f64;
+        let told = curve["then"]["miss_ratio"].as_f64().unwrap();
+        println!("{sampling}: twice the cache misses {missed:.4}, told was {told:.4}");
+        assert!((told - missed).abs() < 0.03, "{sampling}: {missed} were missed, {told} were told");
+    }
+}
