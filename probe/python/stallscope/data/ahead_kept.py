@@ -1,0 +1,72 @@
+"""The bytes of samples in a worker where fetchers may have read them before."""
+
+import time
+
+from .kept import _WAIT_MS, _WAITS, Kept
+
+
+class KeptAhead(Kept):
+    """Looks at the staging space, too, once there are fetchers. What it finds there it offers to the data set's own
+    space as if it had read it: so what is kept is the same with fetchers and without."""
+
+    def __init__(self, space, tally, policy, staging, shared):
+        super().__init__(space, tally, policy)
+        self.staging = staging
+        self.shared = shared
+
+    def of(self, use, tag, read):
+        number = use[0]
+        if not self.shared.begun:
+            self.shared.used(number)
+            return super().of(use, tag, read)
+        data = self.space.get(number, tag)
+        if data is not None:
+            self.shared.used(number)
+            return self._hit(use, data)
+        data = self.staging.get(number, tag)
+        if data is not None:
+            return self._staged(use, tag, data)
+        for _ in range(_WAITS):
+            began_s = time.monotonic()
+            if self.staging.claim(number, _WAIT_MS, tag):
+                return self._claimed(use, tag, read)
+            waited_s = time.monotonic() - began_s
+            data = self.staging.get(number, tag)
+            if data is not None:
+                self.tally.late += 1
+                return self._staged(use, tag, data)
+            # A fetcher may read a sample for long, and no pool is waited for that does not answer.
+            if waited_s < _WAIT_MS / 2000:
+                break
+        self.shared.used(number)
+        return self._read(read)
+
+    def _staged(self, use, tag, data):
+        self.shared.used(use[0])
+        self.tally.hits += 1
+        self.tally.prefetched += 1
+        self.tally.pool_bytes += len(data)
+        # As after a miss: the policy hears of this use, and says whether the sample is kept.
+        self.space.fill(use[0], tag, data, use[1], use[2])
+        return data
+
+    def _claimed(self, use, tag, read):
+        """Nobody else reads it until the claim is given up. Who gets it next sees by then that the use is over."""
+        number = use[0]
+        self.shared.used(number)
+        try:
+            data = self.space.get(number, tag)
+            if data is not None:
+                # Another worker was faster, and this one may have waited for it.
+                return self._hit(use, data)
+            data = self._read(read)
+            self.space.fill(number, tag, data, use[1], use[2])
+            return data
+        finally:
+            self.staging.give_up(number)
+
+    def _read(self, read):
+        began_ns = time.monotonic_ns()
+        data = super()._read(read)
+        self.tally.source_us += (time.monotonic_ns() - began_ns) // 1000
+        return data
