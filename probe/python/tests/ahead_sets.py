@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import Dataset
 
-SAMPLES = 1203
+SAMPLES = 603
 
 
 class Logged(Dataset):
@@ -41,7 +41,7 @@ class Parts(Logged):
         return self.read(index)
 
     def decode(self, data):
-        return int.from_bytes(data[:4], "little"), len(data), torch.rand(()).item()
+        return torch.tensor([int.from_bytes(data[:4], "little"), len(data), torch.rand(()).item()])
 
     def __getitem__(self, index):
         return self.decode(self.fetch(index))
@@ -72,7 +72,7 @@ class Files(Logged):
 
     def __getitem__(self, index):
         data = self.open(index)
-        return int.from_bytes(data[:4], "little"), len(data), torch.rand(()).item()
+        return torch.tensor([int.from_bytes(data[:4], "little"), len(data), torch.rand(()).item()])
 
 
 class Swallowing(Files):
