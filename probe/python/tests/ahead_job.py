@@ -224,10 +224,11 @@ def failing(folder, cached):
             got.append([str(error).strip().splitlines()[-1]])
 
 
-def auto(folder, delay_s):
-    """Nobody says how many fetchers."""
-    one = begun(made(Parts(folder, delay_s=delay_s, samples=1200), "shuffle", cache=CACHE))
-    most = 0
+def auto(folder, read_ns):
+    """Nobody says how many fetchers; workers have read for so long a sample."""
+    one = begun(made(Parts(folder), "shuffle", cache=CACHE))
+    most, reads = 0, 1000
+    one._store.tally.slowness = lambda: (reads, reads * read_ns)
     for _ in one:
         most = max(most, one._store.ahead.wished)
     return {"wished": most, "figures": one.cache_figures()}
