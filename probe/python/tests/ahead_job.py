@@ -22,7 +22,7 @@ import stallscope
 SETS = {"parts": Parts, "files": Files, "failing": Failing, "swallowing": Swallowing}
 BATCH = 12
 # Keeps about half of the samples, and has room for some 7 that wait for their use.
-CACHE = 256 << 10
+CACHE = 384 << 10
 CACHE_OF_MANY = 2 << 20
 
 

@@ -61,7 +61,7 @@ def test_order_samples_and_generators_are_as_without(told, one):
     figures = same["figures"]
     draws = figures["hits"] + figures["misses"]
     assert figures["prefetched"] <= figures["hits"] and figures["late"] <= figures["hits"] and draws > SAMPLES // 2
-    assert figures["capacity_bytes"] == 256 << 10 and figures["kept_bytes"] <= 256 << 10, "both spaces are in the budget"
+    assert figures["capacity_bytes"] == 384 << 10 and figures["kept_bytes"] <= 384 << 10, "both spaces are in the budget"
 
 
 @pytest.mark.parametrize("order,kind,persistent", [one for one in SAME if one[1] == "parts" and one[0] == "shuffle"])

@@ -87,6 +87,10 @@ class Ahead:
         # By whoever made it alone: a child that loses it, too, is not to end anybody.
         weakref.finalize(self, end, os.getpid(), self.processes, self.pipe)
 
+    def __reduce__(self):
+        # A loader's copy, in another process or not, has no fetchers.
+        return type(None), ()
+
     @property
     def is_on(self):
         return self.wished > 0
@@ -141,6 +145,8 @@ class Ahead:
             # Ranks of a node share it.
             ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
             room = int(_FILLED * self.staging.figures().get("capacity_bytes", 0) / max(1, mean) / ranks)
+            # Each may put one there late, whose use is over.
+            room -= self.wished
             self._room = room if room >= _LEAST_SAMPLES else 0
         return self._room
 

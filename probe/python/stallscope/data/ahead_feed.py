@@ -151,11 +151,13 @@ class Feed:
 
     def _look_further(self, room):
         most = self.given + self.ahead.window
-        while self.given and self.seen < most and self.under_way + sum(len(part) for _, part in self.waiting) < room:
+        samples = self.under_way + sum(len(part) for _, part in self.waiting)
+        while self.given and self.seen < most and samples < room:
             index = self._peek()
             if index is None:
                 return
             self._see(index)
+            samples += len(self.waiting[-1][1])
 
     def _peek(self):
         if self.course is None:

@@ -11,8 +11,13 @@ class KeptAhead(Kept):
 
     def __init__(self, space, tally, policy, staging, shared):
         super().__init__(space, tally, policy)
+        self.policy = policy
         self.staging = staging
         self.shared = shared
+
+    def __reduce__(self):
+        # What is shared goes to forked processes alone.
+        return Kept, (self.space, self.tally, self.policy)
 
     def of(self, use, tag, read):
         number = use[0]

@@ -5,6 +5,8 @@ from functools import partial
 
 import torch.utils.data
 
+from stallscope._hooks.knobs import raised_by_signal
+
 from . import ahead, budget, sampling_window
 from .ahead_feed import safe_batches
 from .cut import base_index
@@ -138,7 +140,12 @@ class DataLoader(Positioned):
         store = self._store
         if store is None or store.ahead is None or not self._keys_samples():
             return None
-        return store.feed(safe_batches(self) if course is None else 0, course, self._auto_collation)
+        try:
+            return store.feed(safe_batches(self) if course is None else 0, course, self._auto_collation)
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
+            return None
 
     def _after_batch(self):
         if self._store is None or self._store.space is None:
