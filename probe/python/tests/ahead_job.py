@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -71,7 +70,7 @@ def begun(one):
     return one
 
 
-def left(figures):
+def left():
     """Processes of ours that are still there, once all had time to go."""
     deadline = time.monotonic() + 60
     while fetchers() and time.monotonic() < deadline:
@@ -79,7 +78,7 @@ def left(figures):
     return len(fetchers())
 
 
-def fetchers(parent=None):
+def fetchers():
     """The fetchers that this process made."""
     found = []
     for process in Path("/proc").iterdir():
@@ -87,7 +86,7 @@ def fetchers(parent=None):
             stat = (process / "stat").read_text() if process.name.isdigit() else ""
         except OSError:
             continue
-        if "(stallscope-ahea" in stat and int(stat.rsplit(")", 1)[1].split()[1]) == (parent or os.getpid()):
+        if "(stallscope-ahea" in stat and int(stat.rsplit(")", 1)[1].split()[1]) == os.getpid():
             found.append(int(process.name))
     return found
 
@@ -110,18 +109,17 @@ def same(folder, order, kind="parts", persistent=False, fetching=4):
     del one
     return {
         "order": [ids(epoch) for epoch in torchs] == [ids(epoch) for epoch in ahead],
-        "samples": plain == ahead, "after": after == after_ahead, "figures": figures, "most": max(reads.values(), default=0),
-        "reads": sum(reads.values()), "left": left(figures),
+        "samples": plain == ahead, "after": after == after_ahead, "figures": figures,
+        "most": max(reads.values(), default=0), "reads": sum(reads.values()), "left": left(),
     }  # fmt: skip
 
 
-def slow(folder, kind, fetching, window=8):
+def slow(folder, fetching):
     """A source of 5 ms a read, and two workers."""
     one = begun(made(Parts(folder, delay_s=0.005, samples=1500), "shuffle", cache=CACHE_OF_MANY, fetchers=fetching))
-    if one._store.ahead is not None:
-        one._store.ahead.window = window
     got = ids([values(batch) for batch in one])
-    return {"whole": sorted(got) == list(range(1500)), "figures": one.cache_figures(), "reads": sum(one.dataset.reads().values())}
+    reads = sum(one.dataset.reads().values())
+    return {"whole": sorted(got) == list(range(1500)), "figures": one.cache_figures(), "reads": reads}
 
 
 def resumed(folder):
@@ -174,7 +172,7 @@ def killed(folder, moments):
                 ended += 1
     figures, stopped = one.cache_figures(), one._store.ahead.stopped
     del one, batch
-    return {"same": got == plain, "killed": ended, "figures": figures, "stopped": stopped, "left": left(figures)}
+    return {"same": got == plain, "killed": ended, "figures": figures, "stopped": stopped, "left": left()}
 
 
 def pool_killed(folder):
@@ -208,7 +206,8 @@ def turned(folder):
             ahead.window = (0, 20)[number % 2]
         most = max(most, len(fetchers()))
     reads = one.dataset.reads()
-    return {"same": got == plain, "most": max(reads.values()), "fetchers": most, "reads": sum(reads.values()), "figures": one.cache_figures()}
+    reads = {"most": max(reads.values()), "reads": sum(reads.values())}
+    return {"same": got == plain, "fetchers": most, **reads, "figures": one.cache_figures()}
 
 
 def failing(folder, cached):
@@ -247,7 +246,7 @@ def trainer(folder):
     for epoch in range(10**6):
         for _ in one:
             pids = fetchers()
-            if len(pids) == 3 and threading.active_count():
+            if len(pids) == 3:
                 print(json.dumps({"trainer": os.getpid(), "fetchers": pids}), flush=True)
 
 

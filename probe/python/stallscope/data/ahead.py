@@ -215,7 +215,7 @@ class Ahead:
         )  # fmt: skip
         process = multiprocessing.get_context("fork").Process(target=ahead_fetcher.run, args=given, daemon=True)
         # A handler of the script's is not to run in a child that has not put it away yet.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1})
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ahead_fetcher.SIGNALS)
         try:
             with warnings.catch_warnings():
                 # That other threads are not there in a child is what torch's workers live with, too.

@@ -1,7 +1,7 @@
 """A fetcher: a process that reads samples from their source before a worker asks for them.
 
-It is forked by the training process as torch's workers are, has one thread, makes no sample and hands nothing over: what
-it reads lies in the staging space. Nobody waits for it for long, so it may fail, hang or be killed at any moment.
+It is forked by the training process as torch's workers are, has one thread, makes no sample and hands nothing over:
+what it reads lies in the staging space. Nobody waits for it for long, so it may fail, hang or be killed at any moment.
 """
 
 import gc
@@ -18,6 +18,10 @@ import torch.utils.data
 from . import ahead_shared, opening
 from .kept import tag_of
 
+# What a script may handle: its handlers are none of a fetcher's.
+SIGNALS = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
+)  # fmt: skip
 # How often it looks whether the training process is there.
 _LOOK_S = 1.0
 # Opens of a data set that goes on after it was told to stop.
@@ -47,9 +51,9 @@ def run(number, parent, pipe, base, parts, space, staging, shared, most_bytes, o
 
 
 def _settle(others):
-    for name in ("SIGINT", "SIGTERM", "SIGCHLD", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM"):
+    for one in SIGNALS:
         # An interrupt is the training process's, and by its end comes ours.
-        signal.signal(getattr(signal, name), signal.SIG_IGN if name == "SIGINT" else signal.SIG_DFL)
+        signal.signal(one, signal.SIG_IGN if one == signal.SIGINT else signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     # What is collected of what was there would believe itself in the training process.
