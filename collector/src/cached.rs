@@ -121,7 +121,7 @@ impl Missed {
 fn mebibytes(bytes: u64) -> String {
     match bytes >> 20 {
         0 => format!("{} KiB", bytes >> 10),
-        ..100 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        1..100 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
         mib => format!("{mib} MiB"),
     }
 }

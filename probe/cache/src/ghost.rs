@@ -69,14 +69,12 @@ pub struct Ghost {
 impl Ghost {
     /// Of ids below `samples`.
     pub fn new(kind: PolicyKind, samples: u64) -> Ghost {
-        let threshold = match samples {
-            0..=TRACKED => ALL,
-            _ => ((u128::from(TRACKED) << 64) / u128::from(samples)) as u64,
-        };
-        let tracked = match samples {
-            0..=TRACKED => samples,
-            ..=COUNTED => (0..samples as u32).filter(|id| hash(*id) < threshold).count() as u64,
-            _ => TRACKED,
+        let (threshold, tracked) = if samples <= TRACKED {
+            (ALL, samples)
+        } else {
+            let threshold = ((u128::from(TRACKED) << 64) / u128::from(samples)) as u64;
+            let counted = || (0..samples as u32).filter(|id| hash(*id) < threshold).count() as u64;
+            (threshold, if samples <= COUNTED { counted() } else { TRACKED })
         };
         Ghost {
             kind,

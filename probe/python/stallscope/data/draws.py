@@ -28,6 +28,13 @@ class Repeats:
         self.counts = bytearray(samples if samples is not None and samples <= _MOST_COUNTED else 0)
         self.more = {}
 
+    def count(self, number):
+        """How many uses of the sample with this number are before this one; 255 stands for more."""
+        count = self.counts[number] if number < len(self.counts) else 255
+        if count < 255:
+            self.counts[number] = count + 1
+        return count
+
     def key(self, key, index):
         """The epoch's key for this use of `index`: for its first use as it is, where no place says which use it is."""
         at = getattr(index, "at", None)

@@ -1,11 +1,11 @@
-"""The cache's bytes as a knob, `cache.bytes`, where the shim is on."""
+"""The cache's knobs, where the shim is on: `cache.bytes`, and with fetchers `cache.fetchers` and `cache.window`."""
 
 import sys
 import weakref
 
 from stallscope import _native
 
-from . import budget
+from . import ahead, budget
 
 _LEAST_BYTES = 1 << 20
 
@@ -35,6 +35,43 @@ class BytesKnob:
             self.in_force = value
             return value, "applied", ""
         return self.in_force, "refused", "The pool does not answer."
+
+
+class FetchersKnob:
+    """Turns how many fetchers there are, and how many batches beyond torch's own they are told of."""
+
+    def __init__(self, of):
+        self.ahead = weakref.ref(of)
+
+    def show(self, number):
+        from stallscope._hooks import knobs
+
+        one = self.ahead()
+        count = knobs.register(
+            "cache.fetchers", "processes", one.wished, 0, ahead.MOST_FETCHERS, self._turn_count, number
+        )
+        window = knobs.register("cache.window", "batches", one.window, 0, ahead.MOST_WINDOW, self._turn_window, number)
+        # They may begin by themselves, and stop.
+        one.turned = count.is_now
+        for knob in (count, window):
+            weakref.finalize(one, knobs.gone_unless_replaced, knob).atexit = False
+
+    def _turn_count(self, value):
+        one = self.ahead()
+        if one is None or one.stopped:
+            why = one.stopped if one is not None else "the loader is gone"
+            return 0, "refused", f"No sample is fetched ahead any more: {why}."
+        one.by_itself = False
+        one.wished = value
+        one.look_ns = 0
+        return value, "applied", ""
+
+    def _turn_window(self, value):
+        one = self.ahead()
+        if one is None:
+            return 0, "refused", "The loader is gone."
+        one.window = value
+        return value, "applied", ""
 
 
 def number_of(loader):

@@ -7,7 +7,10 @@ from functools import partial
 
 import torch.utils.data
 
-from . import budget, sampling_window
+from stallscope._hooks.knobs import raised_by_signal
+
+from . import ahead, budget, sampling_window
+from .ahead_feed import safe_batches
 from .cut import base_index
 from .keyed import keyed, start_of_worker
 from .position import Positioned
@@ -36,6 +39,8 @@ class DataLoader(Positioned):
       bytes of `dataset.fetch(index)` where the data set has that and `decode(bytes)`, else the file that a sample opens.
       A data set with neither is read as without a cache, and a warning says why. Of one that has `augment(decoded)`, too,
       decoded samples are kept where that takes less time.
+    - `fetchers=8` (0: none; left out: some, where reading is slow) processes read samples into the cache before workers
+      ask for them, where workers are forked.
     - `sampling="importance"`, `"reuse"`, `"iis"` or `"shade"` draws other samples than torch, so that a cache saves more;
       `sampling_options={…}` are its options. `weighted()` gives the ids and weights of a batch, `update()` takes the losses.
       docs/sampling.md says what each does and what it costs.
@@ -50,12 +55,16 @@ class DataLoader(Positioned):
     _trace = None
     _told = _told_weights = False
 
-    def __init__(self, *args, cache=None, sampling="plain", sampling_options=None, cache_trace=None, **kwargs):
+    def __init__(
+        self, *args, cache=None, fetchers=None, sampling="plain", sampling_options=None, cache_trace=None, **kwargs
+    ):
         budget_bytes = None if cache is None else budget.parse(cache)
+        fetchers = ahead.checked(fetchers)
         order, args, kwargs = arranged(sampling, sampling_options, cache is not None, args, kwargs)
         super().__init__(*args, **kwargs)
         # By their own names, under which frameworks that make a loader anew look for its arguments.
         self.cache = cache
+        self.fetchers = fetchers
         self.sampling = sampling
         self.sampling_options = sampling_options
         self.cache_trace = cache_trace if cache_trace is None else os.fspath(cache_trace)
@@ -113,6 +122,8 @@ class DataLoader(Positioned):
         if self._order is not None:
             space = store and store.space
             self._order.pool = space and Told(space, partial(base_index, self.dataset), curve)
+        if store is not None and store.ahead is not None:
+            store.ahead.of_loader(self)
         # The iterator takes these from here, once; the loader's own attributes stay the user's.
         own = {name: self.__dict__[name] for name in ("dataset", "worker_init_fn", "collate_fn")}
         self.__dict__.update(
@@ -130,7 +141,8 @@ class DataLoader(Positioned):
         if self._budget_bytes is None:
             return None
         if self._store is None or not self._store.is_of(self.dataset):
-            self._store = Store(self.dataset, start_method_of(self), self._budget_bytes, POLICIES[self.sampling])
+            policy = POLICIES[self.sampling]
+            self._store = Store(self.dataset, start_method_of(self), self._budget_bytes, policy, self.fetchers)
             if self.cache_trace is not None and self._store.space is not None:
                 self._store.tally.sizes = Sizes.of(self._store.maker.samples)
         return self._store
@@ -151,6 +163,17 @@ class DataLoader(Positioned):
         if store.form.share is not None:
             return store.form.share
         return sampling_window.share_of(self.dataset, start_method_of(self), self._budget_bytes)
+
+    def _feed(self, course):
+        store = self._store
+        if store is None or store.ahead is None or not self._keys_samples():
+            return None
+        try:
+            return store.feed(safe_batches(self) if course is None else 0, course, self._auto_collation)
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
+            return None
 
     def _after_batch(self):
         heard = []

@@ -81,6 +81,8 @@ class Positioned(torch.utils.data.DataLoader):
         # No cycle may hold workers: it would be collected in whatever process happens to.
         beginning.indices = beginning.before_order = None
         beginning.after_batch = self._after_batch()
+        if beginning.feed is not None:
+            beginning.feed.go_on(0)
         handing = _Handing(inner, beginning)
         self._pass = weakref.ref(handing)
         return handing
@@ -91,7 +93,10 @@ class Positioned(torch.utils.data.DataLoader):
         beginning = self._beginning
         if beginning is not None and beginning.course is not None:
             sampler = beginning.course if self._auto_collation else sampling_order.Singly(beginning.course)
-        return sampler if beginning is None or self._streams() else _Counted(sampler, beginning, self._auto_collation)
+        if beginning is None or self._streams():
+            return sampler
+        beginning.feed = self._feed(beginning.course)
+        return _Counted(sampler, beginning, self._auto_collation)
 
     def _next_course(self):
         older = self._pass() if self._pass is not None else None
@@ -106,6 +111,10 @@ class Positioned(torch.utils.data.DataLoader):
 
     def _after_batch(self):
         """What is to be called with its pass when a batch was handed over, if anything is; holds no loader."""
+        return None
+
+    def _feed(self, course):
+        """What is to hear of the samples of a pass before workers ask for them, if anything is; holds no loader."""
         return None
 
     def _keys_samples(self):
@@ -235,6 +244,7 @@ class _Pass:
         self.workers_kept = False
         self.before_order = None
         self.after_batch = None
+        self.feed = None
         self.course = None
         # Of the batch that was handed over last, and how many were asked for before its.
         self.index = None
@@ -274,7 +284,10 @@ class _Counted:
     def __iter__(self):
         if self.beginning.before_order is not None:
             self.beginning.before_order()
-        self.beginning.indices = _Indices(iter(self.sampler), self.beginning, self.batched)
+        indices = iter(self.sampler)
+        if self.beginning.feed is not None:
+            indices = self.beginning.feed.over(indices)
+        self.beginning.indices = _Indices(indices, self.beginning, self.batched)
         return self.beginning.indices
 
     def __len__(self):
@@ -301,6 +314,8 @@ class _Indices:
         index = next(self.indices)
         self._add(index)
         self.beginning.sampled.append((self.digest, index))
+        if self.beginning.feed is not None:
+            self.beginning.feed.gave(index)
         key = self.beginning.key
         if key is None:
             return index
@@ -352,6 +367,8 @@ class _Handing:
         self.current.handed_over(self._number())
         if self.current.after_batch is not None:
             self.current.after_batch(self.current)
+        if self.current.feed is not None:
+            self.current.feed.go_on(self.current.number)
         return batch
 
     def _number(self):

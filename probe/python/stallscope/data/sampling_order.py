@@ -272,6 +272,13 @@ class Course:
         ids, weights, next_at = self.order.planner.take(place, count)
         return list(map(Use, ids, range(place, place + count), next_at, weights))
 
+    def peek(self, batch):
+        """The uses of a batch, counted from the first of this course, as they are planned by now; None where there are
+        none. What is drawn stays as it is."""
+        if self.kept is not None or not self.order.is_newest(self):
+            return None
+        return self.uses(self.first + batch) or None
+
     def keep(self):
         """Another epoch is about to begin while this one goes on, and draws what follows this one."""
         if not self.order.is_newest(self):

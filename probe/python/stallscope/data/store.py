@@ -7,10 +7,12 @@ from time import monotonic_ns
 
 from stallscope import _native
 
-from . import cut, fingerprint, form, pool
-from .kept import Kept
+from . import ahead, cut, fingerprint, form, pool
+from .ahead_feed import Feed
+from .ahead_kept import KeptAhead
 from .ghost import Curve
-from .knob import BytesKnob, number_of
+from .kept import Kept
+from .knob import BytesKnob, FetchersKnob, number_of
 from .makers import FromFiles, FromParts
 from .tally import Collating, Tally
 
@@ -22,34 +24,61 @@ _INSIDE = ("stallscope.", "torch.utils.data.")
 class Store:
     """Of one loader and data set."""
 
-    def __init__(self, dataset, start_method, budget_bytes, policy):
+    def __init__(self, dataset, start_method, budget_bytes, policy, fetchers=None):
         self.dataset = dataset
         self.length = _length(dataset)
         self.budget_bytes = budget_bytes
         self.policy = policy
         self.maker = self.space = self.tally = self.form = self.curve = None
+        # Who reads before samples are asked for, and where that waits.
+        self.ahead = self.staging = None
         self.number = None
         self.look_at_ns = 0
         try:
-            self._make(start_method, policy)
+            self._make(start_method, policy, fetchers)
         except (cut.NoCut, pool.NoPool) as why:
             self._plain(str(why))
         except Exception as error:
             self._plain(f"{type(error).__name__}: {error}")
 
-    def _make(self, start_method, policy):
+    def _make(self, start_method, policy, fetchers):
         found = cut.of(self.dataset, start_method, self.budget_bytes)
         if found.in_parts:
             # Also where there is no pool, these two stand for its samples.
             self.maker = FromParts(self.dataset, found.samples, None, found.augments)
         self.form, key = form.settled(found, fingerprint.of(found), self.budget_bytes)
-        self.space = pool.space(key, found.samples, self.budget_bytes, policy)
+        own_bytes = self.budget_bytes
+        if ahead.can_be(start_method, fetchers):
+            own_bytes -= ahead.staging_bytes(self.budget_bytes)
+        self.space = pool.space(key, found.samples, own_bytes, policy)
         self.tally = Tally()
         kept = Kept(self.form.over(self.space), self.tally, policy)
+        if own_bytes < self.budget_bytes:
+            kept = self._fetching(kept, key, found, policy, fetchers)
         if found.in_parts:
             self.maker.kept, self.maker.decoded = kept, self.form.decoded
         else:
             self.maker = FromFiles(self.dataset, found.samples, kept, self.budget_bytes)
+
+    def _fetching(self, kept, key, found, policy, fetchers):
+        """`kept`, or what takes its place where samples may be fetched ahead."""
+        in_force_bytes = self.space.figures().get("capacity_bytes", 0)
+        try:
+            self.staging = ahead.staging_of(key, found.samples, self.budget_bytes, in_force_bytes)
+            if self.staging is None:
+                return kept
+            self.ahead = ahead.Ahead(
+                self.dataset, found.samples, found.in_parts, self.space, self.staging, self.tally, fetchers
+            )
+        except (pool.NoPool, OSError, ValueError):
+            # The workers read by themselves.
+            return kept
+        return KeptAhead(self.form.over(self.space), self.tally, policy, self.staging, self.ahead.shared)
+
+    def feed(self, safe, course, batched):
+        """What hears of the samples of a pass that begins."""
+        self.ahead.next_pass()
+        return Feed(self.ahead, safe, course, batched)
 
     def _plain(self, why):
         self.space = None
@@ -78,8 +107,10 @@ class Store:
             return
         self.number = self.tally.loader = number
         # Of a data set that others read already, the first one's.
-        in_force = self.space.figures().get("capacity_bytes") or self.budget_bytes
+        in_force = self._told().get("capacity_bytes") or self.budget_bytes
         BytesKnob(self).show(number, in_force)
+        if self.ahead is not None:
+            FetchersKnob(self.ahead).show(number)
 
     def batch(self, handed):
         """A batch was handed over: `handed` has its index, or indices."""
@@ -91,26 +122,46 @@ class Store:
         if now_ns < self.look_at_ns:
             return
         self.look_at_ns = now_ns + _SHOWN_EVERY_NS
-        told = self.space.figures()
+        told = self._told()
         _native.push(
             _CACHE_STATE, _native.now(), loader=self.tally.loader,
             a=told.get("kept_bytes", 0), b=told.get("capacity_bytes", 0),
             c=told.get("evictions", 0), d=told.get("kept_samples", 0),
         )  # fmt: skip
         if self.curve is not None:
-            self.curve.resize(told)
+            self.curve.resize(self.space.figures())
             self.curve.push(_native.now())
 
     def figures(self):
         """What came of all uses so far, and what the pool has of the data set."""
         if self.space is None:
             return {}
+        totals = self.tally.totals()
+        if self.ahead is not None:
+            totals["source_bytes"] += self.ahead.shared.totals()["bytes"]
         points = self.curve.points() if self.curve is not None else []
-        return {**self.tally.totals(), **self.space.figures(), **self.form.figures(), "miss_ratio": points}
+        return {**totals, **self._told(), **self.form.figures(), "miss_ratio": points}
+
+    def _told(self):
+        """What the pool says. Bytes are those of the staging space, too; samples and evictions are not."""
+        told = self.space.figures()
+        if self.staging is not None:
+            staged = self.staging.figures()
+            for name in ("capacity_bytes", "kept_bytes"):
+                told[name] = told.get(name, 0) + staged.get(name, 0)
+        return told
 
     def resize(self, capacity_bytes):
         """Whether the pool may keep so many bytes of the data set from now on."""
-        if self.space is None or not self.space.resize(capacity_bytes):
+        if self.space is None:
+            return False
+        parts = [(self.space, capacity_bytes)]
+        if self.staging is not None:
+            staged = ahead.staging_bytes(capacity_bytes)
+            parts = [(self.space, capacity_bytes - staged), (self.staging, staged)]
+        # Whoever has to give goes first, so that never both have more.
+        parts.sort(key=lambda part: part[1] - part[0].figures().get("capacity_bytes", 0))
+        if not all([space.resize(bytes_) for space, bytes_ in parts]):
             return False
         self.budget_bytes = capacity_bytes
         return True

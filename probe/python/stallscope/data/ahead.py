@@ -1,0 +1,244 @@
+"""Reading samples before a worker asks for them: the fetchers of one loader, as the training process has them.
+
+Fetchers are processes. What they are told goes through one pipe, in the order of use; what they read waits in the
+staging space, a small part of the loader's budget, from which a worker takes it and offers it to the data set's own.
+Whoever fails here costs no more than that samples are read by the workers, as without.
+"""
+
+import multiprocessing
+import operator
+import os
+import signal
+import sys
+import warnings
+import weakref
+from array import array
+from collections import deque
+from time import monotonic_ns
+
+from stallscope._hooks.knobs import raised_by_signal
+
+from . import ahead_fetcher, ahead_shared, pool
+from .ahead_crew import Pipe, end
+from .cut import base_index, base_of
+
+# The staging space's part of a loader's budget.
+_PART, _MOST_BYTES = 32, 256 << 20
+# Of it so much is filled with what is still to be used: sizes differ.
+_FILLED = 0.75
+_LEAST_SAMPLES = 4
+# How many begin by themselves, where reading takes so long, over so many reads at least.
+_OWN, _SLOW_NS, _LEAST_READS = 4, 1_000_000, 48
+_LOOK_EVERY_NS = 100_000_000
+_TELL_EVERY_NS = 1_000_000_000
+# After so many that died, none are made anew.
+_MOST_DEATHS = 8
+# Reads after which it is looked at what came of them, and the share that has to be good for something.
+_JUDGED, _GOOD = 256, 0.1
+# A write of so many bytes is whole or not at all.
+_PIPE_BUF = 4096
+
+MOST_FETCHERS, MOST_WINDOW, WINDOW = ahead_shared.MOST_FETCHERS, 1024, 8
+
+
+def staging_bytes(budget_bytes):
+    return min(budget_bytes // _PART, _MOST_BYTES)
+
+
+def staging_of(key, samples, budget_bytes, in_force_bytes):
+    """The staging space beside a data set's own, which has `in_force_bytes`; None where there can be none.
+
+    The two together have the budget. A loader that finds another budget in force takes the staging space that is there,
+    and makes none: whoever set that budget may have none."""
+    wished = staging_bytes(budget_bytes)
+    if wished == 0:
+        return None
+    staging = pool.space(key + b" ahead", samples, wished, "lru")
+    figures = staging.figures()
+    is_new = figures.get("clients", 0) <= 1 and figures.get("capacity_bytes") == wished
+    return None if is_new and in_force_bytes != budget_bytes - wished else staging
+
+
+class Ahead:
+    """`fixed`: how many fetchers there are to be, as the script says; None: some, where reading is slow."""
+
+    def __init__(self, dataset, samples, in_parts, space, staging, tally, fixed):
+        self.dataset = dataset
+        self.samples = samples
+        self.in_parts = in_parts
+        self.space = space
+        self.staging = staging
+        self.tally = tally
+        self.shared = ahead_shared.Shared(samples)
+        self.by_itself = fixed is None
+        self.wished = fixed or 0
+        self.window = WINDOW
+        self.stopped = ""
+        self.turned = None
+        self.deaths = 0
+        self.init, self.workers, self.renewed = None, 0, True
+        self.unsent = deque()
+        self.judged = {"reads": 0, "failed": 0, "prefetched": 0}
+        self.told_bytes = 0
+        self.look_ns = self.tell_ns = 0
+        self._room = None
+        self.processes = {}
+        self.pipe = Pipe()
+        # By whoever made it alone: a child that loses it, too, is not to end anybody.
+        weakref.finalize(self, end, os.getpid(), self.processes, self.pipe)
+
+    def __reduce__(self):
+        # A loader's copy, in another process or not, has no fetchers.
+        return type(None), ()
+
+    @property
+    def is_on(self):
+        return self.wished > 0
+
+    def of_loader(self, loader):
+        """What fetchers have as the loader's workers have it."""
+        self.init, self.workers, self.renewed = loader.worker_init_fn, loader.num_workers, not loader.persistent_workers
+
+    def next_pass(self):
+        """What was told of earlier ones is nobody's. Where workers are made anew, with the data set as it is by then,
+        fetchers are as well."""
+        self.shared.next_pass()
+        self.shared.wanted = self.wished
+        self.unsent.clear()
+        if self.renewed:
+            end(os.getpid(), self.processes, None)
+        self._tell_bytes()
+
+    def sample_of(self, index):
+        """The number of a sample; None for what has none."""
+        try:
+            number = operator.index(base_index(self.dataset, index))
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
+            return None
+        return number if 0 <= number < self.samples else None
+
+    def record(self, sample, before):
+        return ahead_shared.told(sample, self.shared.number, before)
+
+    def tell(self, records):
+        """Hands uses to the fetchers, as many as the pipe takes; the rest waits."""
+        self.unsent.extend(records)
+        while self.unsent:
+            some = array("Q", [self.unsent[n] for n in range(min(len(self.unsent), _PIPE_BUF // 8))])
+            if not self.pipe.write(some.tobytes()):
+                return
+            for _ in some:
+                self.unsent.popleft()
+
+    def room(self):
+        """How many samples the staging space holds that are still to be used."""
+        if self._room is None:
+            counts, kept = self.shared.totals(), self.space.figures()
+            if counts["reads"]:
+                mean = counts["bytes"] / counts["reads"]
+            elif kept.get("kept_samples"):
+                mean = kept["kept_bytes"] / kept["kept_samples"]
+            else:
+                return 2 * self.wished
+            # Ranks of a node share it.
+            ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
+            room = int(_FILLED * self.staging.figures().get("capacity_bytes", 0) / max(1, mean) / ranks)
+            # Each may put one there late, whose use is over.
+            room -= self.wished
+            self._room = room if room >= _LEAST_SAMPLES else 0
+        return self._room
+
+    def look(self):
+        """Between two batches: makes fetchers and ends them, and tells what they read."""
+        now_ns = monotonic_ns()
+        if now_ns < self.look_ns:
+            return
+        self.look_ns = now_ns + _LOOK_EVERY_NS
+        self._room = None
+        if self.by_itself and not self.wished and not self.stopped:
+            reads, took_ns = self.tally.slowness()
+            if reads >= _LEAST_READS and took_ns > _SLOW_NS * reads:
+                self.want(_OWN)
+        self._reap()
+        if self.wished and self._is_in_vain():
+            self.stop("what they read is of no use")
+        self.shared.wanted = self.wished
+        for number in range(self.wished):
+            if number not in self.processes:
+                self._start(number)
+        if now_ns >= self.tell_ns:
+            self.tell_ns = now_ns + _TELL_EVERY_NS
+            self._tell_bytes()
+
+    def want(self, count):
+        self.wished = count
+        self.look_ns = 0
+        if self.turned is not None:
+            self.turned(count)
+
+    def stop(self, why):
+        """For good."""
+        self.stopped = why
+        self.wished = self.shared.wanted = 0
+        self.unsent.clear()
+        if self.turned is not None:
+            self.turned(0)
+
+    def _reap(self):
+        for number, process in list(self.processes.items()):
+            if process.is_alive():
+                continue
+            process.join()
+            del self.processes[number]
+            self.deaths += process.exitcode != 0
+        if self.deaths > _MOST_DEATHS and not self.stopped:
+            self.stop("too many of them died")
+
+    def _is_in_vain(self):
+        """Whether hardly anything that was read lately was used, or hardly anything could be read."""
+        now = {**self.shared.totals(), "prefetched": self.tally.totals()["prefetched"]}
+        reads, failed, good = (now[name] - self.judged[name] for name in ("reads", "failed", "prefetched"))
+        if reads + failed < _JUDGED:
+            return False
+        self.judged = {name: now[name] for name in self.judged}
+        return good < _GOOD * (reads + failed)
+
+    def _start(self, number):
+        base = base_of(self.dataset)
+        most_bytes = self.staging.figures().get("capacity_bytes", 0) // 2
+        begin = ahead_fetcher.Beginning(self.init, number, self.workers, self.dataset)
+        given = (
+            number, os.getpid(), self.pipe.source, base, self.in_parts, self.space, self.staging, self.shared,
+            most_bytes, [self.pipe.sink], begin,
+        )  # fmt: skip
+        process = multiprocessing.get_context("fork").Process(target=ahead_fetcher.run, args=given, daemon=True)
+        # A handler of the script's is not to run in a child that has not put it away yet.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ahead_fetcher.SIGNALS)
+        try:
+            with warnings.catch_warnings():
+                # That other threads are not there in a child is what torch's workers live with, too.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process.start()
+            self.processes[number] = process
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _tell_bytes(self):
+        read_bytes = self.shared.totals()["bytes"]
+        if read_bytes > self.told_bytes:
+            self.tally.tell_source(read_bytes - self.told_bytes)
+            self.told_bytes = read_bytes
+
+
+def checked(fetchers):
+    """The argument of a loader; ValueError."""
+    if fetchers is None or (type(fetchers) is int and 0 <= fetchers <= MOST_FETCHERS):
+        return fetchers
+    raise ValueError(f"fetchers={fetchers!r}: give a whole number from 0 to {MOST_FETCHERS}, or leave it out")
+
+
+def can_be(start_method, fixed):
+    """Whether a loader can have fetchers at all."""
+    return start_method == "fork" and fixed != 0 and sys.platform.startswith("linux")

@@ -1,0 +1,158 @@
+"""Samples that are fetched ahead of their use: the same as without, each read once a use, whoever is killed."""
+
+import json
+import os
+import subprocess
+import time
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+from ahead_sets import SAMPLES
+from collector import PACKAGE, environment, run_plain
+
+JOB = Path(__file__).with_name("ahead_job.py")
+SAME = [
+    ("shuffle", "parts", False), ("shuffle", "files", True), ("generator", "parts", False),
+    ("generator-even", "parts", True), ("drop-last", "parts", True), ("sequential", "files", False),
+    ("distributed", "parts", True), ("replacement", "parts", False), ("weighted", "parts", True),
+    ("single", "parts", False), ("shuffle", "swallowing", True),
+]  # fmt: skip
+EPOCHS, KILLS = 2, 4
+
+
+def case(name, *arguments):
+    return json.dumps([name, *arguments])
+
+
+CASES = [
+    *[case("same", *one) for one in SAME],
+    *[case("sampled", sampling) for sampling in ("importance", "reuse")],
+    *[case("failing", cached) for cached in (True, False)],
+    *[case("auto", read_ns) for read_ns in (1_100_000, 900_000)],
+    case("slow", 4), case("resumed"), case("killed", KILLS), case("pool_killed"), case("turned"), case("subset"),
+]  # fmt: skip
+
+
+def env(folder):
+    return {"PYTHONPATH": str(PACKAGE), "STALLSCOPE_RUNTIME_DIR": os.path.join(folder, "run")}
+
+
+@lru_cache(None)
+def all_told(python, folder):
+    done = run_plain([python, JOB, folder, *CASES], **env(folder))
+    assert done.code == 0, done.err
+    return dict(zip(CASES, map(json.loads, done.out.splitlines())))
+
+
+@pytest.fixture(scope="module")
+def told(python, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ahead")
+    return lambda name, *arguments: all_told(python, str(folder))[case(name, *arguments)]
+
+
+@pytest.mark.parametrize("one", SAME)
+def test_order_samples_and_generators_are_as_without(told, one):
+    same = told("same", *one)
+    assert same["order"], "the draws are torch's"
+    assert same["samples"], "and so is what is made of them"
+    assert same["after"], "and what generators give later"
+    assert same["left"] == 0, "fetchers go with their loader"
+    figures = same["figures"]
+    draws = figures["hits"] + figures["misses"]
+    assert figures["prefetched"] <= figures["hits"] and figures["late"] <= figures["hits"] and draws > SAMPLES // 2
+    assert figures["kept_bytes"] <= figures["capacity_bytes"] == 384 << 10, "both spaces are in the budget"
+
+
+@pytest.mark.parametrize("order,kind,persistent", [one for one in SAME if one[1] == "parts" and one[0] == "shuffle"])
+def test_no_sample_is_read_more_often_than_it_is_used(told, order, kind, persistent):
+    assert told("same", order, kind, persistent)["most"] <= EPOCHS
+
+
+def test_with_a_slow_source_most_uses_find_their_sample_read(told):
+    slow = told("slow", 4)
+    figures = slow["figures"]
+    assert slow["whole"] and figures["hits"] + figures["misses"] == 1500 == slow["reads"]
+    assert figures["prefetched"] > 1000 and figures["source_bytes"] > 1500 * 800
+
+
+def test_fetchers_begin_by_themselves_where_reading_is_slow_and_nowhere_else(told):
+    assert told("auto", 1_100_000)["wished"] == 4
+    fast = told("auto", 900_000)
+    assert (fast["wished"], fast["figures"]["prefetched"]) == (0, 0)
+
+
+def test_a_position_is_taken_up_in_mid_epoch(told):
+    assert told("resumed")["same"]
+
+
+@pytest.mark.parametrize("sampling", ["importance", "reuse"])
+def test_other_samplings_draw_and_keep_the_same(told, sampling):
+    sampled = told("sampled", sampling)
+    assert sampled["same"]
+    figures = sampled["figures"]
+    assert figures["hits"] + figures["misses"] == EPOCHS * SAMPLES
+
+
+def test_errors_are_the_data_sets_own(told):
+    assert told("failing", True) == told("failing", False)
+
+
+def test_fetchers_that_are_killed_cost_no_sample(told):
+    killed = told("killed", KILLS)
+    assert killed["killed"] == KILLS and killed["same"] and killed["left"] == 0
+    assert killed["stopped"] == "", "a few are made anew"
+
+
+def test_a_pool_that_is_killed_costs_no_sample(told):
+    killed = told("pool_killed")
+    assert killed["killed"] == 1 and killed["same"]
+
+
+def test_their_number_may_change_at_any_batch(told):
+    turned = told("turned")
+    assert turned["same"] and 0 < turned["fetchers"] <= 5
+    assert turned["most"] == 1 and turned["reads"] == 800, "each sample is read once"
+
+
+def test_a_subset_is_fetched_from_what_is_behind_it(told):
+    assert told("subset")["same"]
+
+
+def test_nobody_outlives_a_trainer_that_is_killed(python, tmp_path):
+    command = [python, JOB, tmp_path, case("trainer")]
+    job = subprocess.Popen(
+        [str(part) for part in command], env=environment(None, **env(str(tmp_path))), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        there = json.loads(job.stdout.readline())
+        assert there["trainer"] == job.pid and len(there["fetchers"]) == 3
+    finally:
+        job.kill()
+        job.wait()
+    deadline = time.monotonic() + 120
+    while any(is_there(pid) for pid in there["fetchers"]):
+        assert time.monotonic() < deadline, "a fetcher is left"
+        time.sleep(0.05)
+
+
+def is_there(pid):
+    try:
+        os.kill(pid, 0)
+        # Who waits for a parent that collects it has ended.
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+def test_how_many_may_be_asked_for(python):
+    ask = """
+import stallscope
+for count in (33, -1, 1.5, True):
+    try:
+        stallscope.DataLoader([1], fetchers=count)
+    except ValueError as error:
+        print(error)
+"""
+    done = run_plain([python, "-c", ask], PYTHONPATH=str(PACKAGE))
+    assert len(done.out.splitlines()) == 4 and "whole number from 0 to 32" in done.out
