@@ -16,7 +16,7 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Simulate {
-    /// A trace in place of a made-up job: what stallscope.DataLoader(…, cache_trace=FILE) has recorded, or CSV of your own
+    /// A trace in place of a made-up job: what stallscope.DataLoader(cache_trace=FILE) has recorded, or CSV of your own
     /// with the columns epoch,id,bytes,score, a line for each use
     trace: Option<PathBuf>,
     /// Samples of the made-up job

@@ -33,9 +33,10 @@ def main():
     sampling, workers, cache_bytes, epochs = sys.argv[1], *map(int, sys.argv[2:5])
     trace = sys.argv[5] if len(sys.argv) > 5 else None
     torch.manual_seed(3)
+    # Without fetchers the whole of the cache is what the curve is of.
     loader = stallscope.DataLoader(
         Service(), batch_size=BATCH, num_workers=workers, shuffle=True, cache=cache_bytes, sampling=sampling,
-        cache_trace=trace,
+        cache_trace=trace, fetchers=0,
     )  # fmt: skip
     hits, used, before = [], [], 0
     for _ in range(epochs):
