@@ -8,6 +8,7 @@
 use crate::profile::Profile;
 use crate::random::Random;
 use stallscope_model::{BatchService, Cause};
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 /// Resamples for an interval.
@@ -40,7 +41,7 @@ pub(crate) struct Fit {
     /// Of [`Reading::shared`], 95%; the whole of 0 to 1 where nothing tells.
     pub(crate) low: f64,
     pub(crate) high: f64,
-    /// One for each resample of the batches.
+    /// One for each resample of the batches, in the order of what is shared.
     pub(crate) readings: Vec<Reading>,
 }
 
@@ -60,9 +61,10 @@ impl Fit {
         if !reads_at_all(profile) {
             readings.iter_mut().for_each(|reading| reading.shared = 0.0);
         }
-        let mut shares: Vec<f64> = readings.iter().map(|reading| reading.shared).collect();
-        shares.sort_by(f64::total_cmp);
-        let at = |share: f64| shares[((RESAMPLES - 1) as f64 * share).round() as usize];
+        readings.sort_by(|a, b| {
+            (a.shared, a.limited).partial_cmp(&(b.shared, b.limited)).unwrap_or(Ordering::Equal)
+        });
+        let at = |share: f64| readings[((RESAMPLES - 1) as f64 * share).round() as usize].shared;
         let (low, high) = if tells { (at(0.025), at(0.975)) } else { (0.0, 1.0) };
         Fit { low, high, readings }
     }

@@ -128,9 +128,17 @@ fn where_nothing_tells_the_interval_holds_both_and_it_is_said() {
         let profile = Job::new(5.0, 10.0, storage).seen(&[1]);
         let found = what_if(&profile, &workers(3)).unwrap();
         let really_ns = really.step_ms(3) * MS;
-        assert!(found.step_ns.low <= really_ns * 1.02 && really_ns <= found.step_ns.high * 1.02, "{found:?}");
+        assert!(
+            found.step_ns.low <= really_ns * 1.02 && really_ns <= found.step_ns.high * 1.02,
+            "{really_ns} {found:?}"
+        );
         assert!(found.doubts.iter().any(|doubt| doubt.contains("limit or only a delay")), "{found:?}");
-        assert!(rates(&profile).unknown.iter().any(|unknown| unknown.contains("one worker fewer")));
+        assert!(
+            rates(&profile)
+                .unknown
+                .iter()
+                .any(|unknown| unknown.contains("a second worker for a few batches"))
+        );
     }
 }
 

@@ -89,7 +89,9 @@ impl<'a> Model<'a> {
         let profile = self.profile;
         let random = &mut Random::new(0x5eed + nth as u64);
         let length = profile.steps.len().clamp(LEAST, MOST);
-        let reading = self.fit.readings[random.below(self.fit.readings.len())];
+        // By the golden ratio: however few replicas there are, they are spread over all that reading may be.
+        let spread = (0.5 + nth as f64 * 0.618_033_988_75).fract();
+        let reading = self.fit.readings[(spread * self.fit.readings.len() as f64) as usize];
         let samples = crate::rates::samples_a_batch(profile).round() as u32;
         let steps = blocks(profile.steps.len(), length, random);
         let services = batches(&profile.services, length, random);
