@@ -220,7 +220,8 @@ impl Ghost {
             let capacity_bytes = self.bytes_of(mini.quarters).min(whole);
             CurvePoint { capacity_bytes, uses: counts.uses, misses: counts.misses }
         };
-        let points: Vec<CurvePoint> = self.minis.iter().map(point).collect();
+        // One that came lately has seen nothing yet.
+        let points: Vec<CurvePoint> = self.minis.iter().map(point).filter(|point| point.uses > 0).collect();
         let enough = points.first().is_some_and(|first| first.uses >= LEAST_USES.min(self.tracked));
         if self.is_warm && enough { points } else { Vec::new() }
     }

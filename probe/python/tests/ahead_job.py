@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import torch
-from ahead_sets import SAMPLES, Failing, Files, Parts, Swallowing
+from ahead_sets import SAMPLES, Failing, Files, Locked, Parts, Swallowing
 from torch.utils.data import DataLoader, RandomSampler, Subset, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
@@ -210,6 +210,18 @@ def turned(folder):
     return {"same": got == plain, "fetchers": most, **reads, "figures": one.cache_figures()}
 
 
+def locked(folder):
+    """Epochs that are left early, with fetchers at what holds a lock."""
+    one = begun(made(Locked(folder, delay_s=0.005), "shuffle", cache=CACHE, fetchers=3))
+    seen = []
+    for _ in range(12):
+        for number, _ in enumerate(one):
+            if number == 2:
+                break
+        seen.append(number)
+    return {"seen": seen, "figures": one.cache_figures()}
+
+
 def failing(folder, cached):
     """What a loop gets from samples that cannot be made."""
     one = made(Failing(folder), "sequential", batch_size=None, **({"cache": CACHE, "fetchers": 3} if cached else {}))
@@ -221,16 +233,6 @@ def failing(folder, cached):
             return {"got": got}
         except ZeroDivisionError as error:
             got.append([str(error).strip().splitlines()[-1]])
-
-
-def auto(folder, read_ns):
-    """Nobody says how many fetchers; workers have read for so long a sample."""
-    one = begun(made(Parts(folder), "shuffle", cache=CACHE))
-    most, reads = 0, 1000
-    one._store.tally.slowness = lambda: (reads, reads * read_ns)
-    for _ in one:
-        most = max(most, one._store.ahead.wished)
-    return {"wished": most, "figures": one.cache_figures()}
 
 
 def subset(folder):
@@ -252,7 +254,7 @@ def trainer(folder):
 
 CASES = {
     "same": same, "slow": slow, "resumed": resumed, "sampled": sampled, "killed": killed, "pool_killed": pool_killed,
-    "turned": turned, "failing": failing, "auto": auto, "subset": subset, "trainer": trainer,
+    "turned": turned, "failing": failing, "locked": locked, "subset": subset, "trainer": trainer,
 }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Data sets that log each read of their source, for `ahead_job.py`."""
 
+import multiprocessing
 import os
 import time
 from collections import Counter
@@ -45,6 +46,18 @@ class Parts(Logged):
 
     def __getitem__(self, index):
         return self.decode(self.fetch(index))
+
+
+class Locked(Parts):
+    """All processes read one after the other."""
+
+    def __init__(self, folder, **more):
+        super().__init__(folder, **more)
+        self.lock = multiprocessing.Lock()
+
+    def fetch(self, index):
+        with self.lock:
+            return super().fetch(index)
 
 
 class Failing(Parts):

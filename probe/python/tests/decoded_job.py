@@ -4,6 +4,7 @@ usage: decoded_job.py FOLDER CASE...; each case has a folder of its own under FO
 but said, so that no machine's speed decides.
 """
 
+import copy
 import json
 import random
 import sys
@@ -121,6 +122,13 @@ def spoiled(folder):
     return {"same": got == plain, "put": put, "said": said(warned), "figures": one.cache_figures()}
 
 
+def copied(folder):
+    one = loader(SETS["in-parts"](folder), batch_size=None)
+    epochs(one)
+    again = copy.deepcopy(one)
+    return {"labels": [sample[0] for sample in epochs(again, 1)[0]], "figures": again.cache_figures()}
+
+
 def share(folder, dear):
     """What a cache of 12 blocks of decoded samples is of the data set, for a plan that needs to know."""
     said_to_take(DEAR if dear else {**CHEAP, "encoded_bytes": 1000})
@@ -128,7 +136,10 @@ def share(folder, dear):
     return {"share": one._share_of_cache(), "kept": one.cache_figures()["kept"], "bytes": one._store.budget_bytes}
 
 
-CASES = {"same": same, "other": other, "agreed": agreed, "apart": apart, "spoiled": spoiled, "share": share}
+CASES = {
+    "same": same, "other": other, "agreed": agreed, "apart": apart, "spoiled": spoiled, "share": share,
+    "copied": copied,
+}  # fmt: skip
 
 
 def main():

@@ -6,7 +6,7 @@ import random
 
 import numpy
 import torch
-from cached_sets import Parts
+from cached_sets import FILES, Parts
 
 
 class InParts(Parts):
@@ -110,8 +110,21 @@ class Fresh(InParts):
         return decoded["label"], numpy.random.default_rng().random()
 
 
+class Unused(Parts):
+    """Has an augment() with which its samples are not made, and which leaves those alone that are tried."""
+
+    def __getitem__(self, index):
+        return self.decode(bytearray(self.fetch(index)))
+
+    def decode(self, data):
+        return data[0], [float(data[1])]
+
+    def augment(self, decoded):
+        return decoded if decoded[0] in (0, FILES // 2, FILES - 1) else (decoded[0], [-1.0])
+
+
 SETS = {
     "in-parts": InParts, "drawing": Drawing, "own-drawing": OwnDrawing, "hidden": Hidden, "unkeepable": Unkeepable,
     "sometimes": Sometimes, "without-samples": WithoutSamples, "earlier": Earlier, "coin": Coin,
-    "wrong": Wrong, "fresh": Fresh,
+    "wrong": Wrong, "fresh": Fresh, "unused": Unused,
 }  # fmt: skip

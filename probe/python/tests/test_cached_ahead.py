@@ -29,8 +29,8 @@ CASES = [
     *[case("same", *one) for one in SAME],
     *[case("sampled", sampling) for sampling in ("importance", "reuse")],
     *[case("failing", cached) for cached in (True, False)],
-    *[case("auto", read_ns) for read_ns in (1_100_000, 900_000)],
     case("slow", 4), case("resumed"), case("killed", KILLS), case("pool_killed"), case("turned"), case("subset"),
+    case("locked"),
 ]  # fmt: skip
 
 
@@ -76,12 +76,6 @@ def test_with_a_slow_source_most_uses_find_their_sample_read(told):
     assert figures["prefetched"] > 1000 and figures["source_bytes"] > 1500 * 800
 
 
-def test_fetchers_begin_by_themselves_where_reading_is_slow_and_nowhere_else(told):
-    assert told("auto", 1_100_000)["wished"] == 4
-    fast = told("auto", 900_000)
-    assert (fast["wished"], fast["figures"]["prefetched"]) == (0, 0)
-
-
 def test_a_position_is_taken_up_in_mid_epoch(told):
     assert told("resumed")["same"]
 
@@ -113,6 +107,11 @@ def test_their_number_may_change_at_any_batch(told):
     turned = told("turned")
     assert turned["same"] and 0 < turned["fetchers"] <= 5
     assert turned["most"] == 1 and turned["reads"] == 800, "each sample is read once"
+
+
+def test_a_lock_of_the_data_set_is_never_left_held(told):
+    locked = told("locked")
+    assert locked["seen"] == [2] * 12 and locked["figures"]["prefetched"] > 0
 
 
 def test_a_subset_is_fetched_from_what_is_behind_it(told):

@@ -31,10 +31,10 @@ def case(name, *arguments):
 
 CASES = [
     *[case("same", *one) for one in SAME],
-    *[case("other", name, 0) for name in (*ENCODED, "sometimes", "without-samples", "wrong", "fresh")],
+    *[case("other", name, 0) for name in (*ENCODED, "sometimes", "without-samples", "wrong", "fresh", "unused")],
     case("other", "in-parts", 0, False),
     case("other", "hidden", 2),
-    case("agreed"), case("apart"), case("spoiled"), case("share", True), case("share", False),
+    case("agreed"), case("apart"), case("spoiled"), case("share", True), case("share", False), case("copied"),
 ]  # fmt: skip
 
 
@@ -99,6 +99,17 @@ def test_parts_that_are_not_the_sample_are_found_out(told):
     wrong = told("other", "wrong", 0)
     assert wrong["same"] and wrong["figures"] == {}
     assert "augment(decode(fetch(0))) is not its sample 0" in wrong["said"][0]
+
+
+def test_an_augment_that_may_be_no_part_of_a_sample_is_not_called(told):
+    unused = told("other", "unused", 0)
+    assert unused["same"] and unused["figures"] == {}
+    assert "changed nothing on trial" in unused["said"][0]
+
+
+def test_a_loader_that_was_iterated_can_be_copied(told):
+    copied = told("copied")
+    assert copied["labels"] == [*range(FILES)] and copied["figures"]["hits"] >= FILES
 
 
 def test_an_augmentation_that_asks_no_generator_is_one(told):

@@ -55,6 +55,26 @@ fn zipf(samples: u32, exponent: f64, epochs: u32) -> Trace {
     Trace { uses: uses.collect() }
 }
 
+#[test]
+fn a_size_that_comes_later_is_told_once_it_was_used() {
+    let mut ghost = Ghost::new(PolicyKind::MinIo, 100);
+    ghost.size(500, 10.0);
+    let epochs = |ghost: &mut Ghost, count: u32| {
+        for _ in 0..count {
+            (0..100).for_each(|id| ghost.used(id, Use::UNKNOWN, Use::UNKNOWN));
+            ghost.handed(100);
+            ghost.epoch();
+        }
+        ghost.curve().len()
+    };
+    let before = epochs(&mut ghost, 4);
+    // Samples are larger than it seemed: what was to hold everything does not.
+    ghost.size(500, 10.5);
+    let curve = ghost.curve();
+    assert!(before > 0 && curve.len() == before && curve.iter().all(|point| point.uses > 0), "{curve:?}");
+    assert_eq!(epochs(&mut ghost, 4), before + 1);
+}
+
 /// Run with `--nocapture` for the errors.
 #[test]
 fn a_fifth_of_the_samples_tells_the_curve_of_all() {

@@ -27,8 +27,6 @@ _PART, _MOST_BYTES = 32, 256 << 20
 # Of it so much is filled with what is still to be used: sizes differ.
 _FILLED = 0.75
 _LEAST_SAMPLES = 4
-# How many begin by themselves, where reading takes so long, over so many reads at least.
-_OWN, _SLOW_NS, _LEAST_READS = 4, 1_000_000, 48
 _LOOK_EVERY_NS = 100_000_000
 _TELL_EVERY_NS = 1_000_000_000
 # After so many that died, none are made anew.
@@ -60,9 +58,10 @@ def staging_of(key, samples, budget_bytes, in_force_bytes):
 
 
 class Ahead:
-    """`fixed`: how many fetchers there are to be, as the script says; None: some, where reading is slow."""
+    """`wished`: how many fetchers there are to be."""
 
-    def __init__(self, dataset, samples, in_parts, space, staging, tally, fixed):
+    def __init__(self, dataset, samples, in_parts, space, staging, tally, wished):
+        self.owner = os.getpid()
         self.dataset = dataset
         self.samples = samples
         self.in_parts = in_parts
@@ -70,8 +69,7 @@ class Ahead:
         self.staging = staging
         self.tally = tally
         self.shared = ahead_shared.Shared(samples)
-        self.by_itself = fixed is None
-        self.wished = fixed or 0
+        self.wished = wished
         self.window = WINDOW
         self.stopped = ""
         self.turned = None
@@ -83,9 +81,11 @@ class Ahead:
         self.look_ns = self.tell_ns = 0
         self._room = None
         self.processes = {}
+        # Those of an earlier pass, which end with the read under way: it may hold a lock of the data set's.
+        self.leaving = []
         self.pipe = Pipe()
         # By whoever made it alone: a child that loses it, too, is not to end anybody.
-        weakref.finalize(self, end, os.getpid(), self.processes, self.pipe)
+        weakref.finalize(self, end, self.owner, self.shared, self.processes, self.leaving, self.pipe)
 
     def __reduce__(self):
         # A loader's copy, in another process or not, has no fetchers.
@@ -106,7 +106,9 @@ class Ahead:
         self.shared.wanted = self.wished
         self.unsent.clear()
         if self.renewed:
-            end(os.getpid(), self.processes, None)
+            self.shared.next_crew()
+            self.leaving += self.processes.values()
+            self.processes.clear()
         self._tell_bytes()
 
     def sample_of(self, index):
@@ -157,10 +159,6 @@ class Ahead:
             return
         self.look_ns = now_ns + _LOOK_EVERY_NS
         self._room = None
-        if self.by_itself and not self.wished and not self.stopped:
-            reads, took_ns = self.tally.slowness()
-            if reads >= _LEAST_READS and took_ns > _SLOW_NS * reads:
-                self.want(_OWN)
         self._reap()
         if self.wished and self._is_in_vain():
             self.stop("what they read is of no use")
@@ -175,8 +173,6 @@ class Ahead:
     def want(self, count):
         self.wished = count
         self.look_ns = 0
-        if self.turned is not None:
-            self.turned(count)
 
     def stop(self, why):
         """For good."""
@@ -187,6 +183,9 @@ class Ahead:
             self.turned(0)
 
     def _reap(self):
+        for process in [one for one in self.leaving if not one.is_alive()]:
+            process.join()
+            self.leaving.remove(process)
         for number, process in list(self.processes.items()):
             if process.is_alive():
                 continue
@@ -210,8 +209,8 @@ class Ahead:
         most_bytes = self.staging.figures().get("capacity_bytes", 0) // 2
         begin = ahead_fetcher.Beginning(self.init, number, self.workers, self.dataset)
         given = (
-            number, os.getpid(), self.pipe.source, base, self.in_parts, self.space, self.staging, self.shared,
-            most_bytes, [self.pipe.sink], begin,
+            number, self.owner, self.pipe.source, base, self.in_parts, self.space, self.staging, self.shared,
+            self.shared.crew, most_bytes, [self.pipe.sink], begin,
         )  # fmt: skip
         process = multiprocessing.get_context("fork").Process(target=ahead_fetcher.run, args=given, daemon=True)
         # A handler of the script's is not to run in a child that has not put it away yet.
@@ -234,11 +233,11 @@ class Ahead:
 
 def checked(fetchers):
     """The argument of a loader; ValueError."""
-    if fetchers is None or (type(fetchers) is int and 0 <= fetchers <= MOST_FETCHERS):
+    if type(fetchers) is int and 0 <= fetchers <= MOST_FETCHERS:
         return fetchers
-    raise ValueError(f"fetchers={fetchers!r}: give a whole number from 0 to {MOST_FETCHERS}, or leave it out")
+    raise ValueError(f"fetchers={fetchers!r}: give a whole number from 0 to {MOST_FETCHERS}")
 
 
-def can_be(start_method, fixed):
-    """Whether a loader can have fetchers at all."""
-    return start_method == "fork" and fixed != 0 and sys.platform.startswith("linux")
+def can_be(start_method, fetchers):
+    """Whether a loader that is to have so many fetchers can have them."""
+    return start_method == "fork" and fetchers > 0 and sys.platform.startswith("linux")

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import time
 
 # Low numbers belong to the job: some programs close or count on them.
 _FIRST_FD = 700
@@ -54,15 +55,25 @@ def _identity(fd):
     return found.st_dev, found.st_ino
 
 
-def end(owner, processes, pipe):
-    """Ends fetchers at whatever they are; in the process that made them alone."""
+def end(owner, shared, processes, leaving, pipe):
+    """Ends fetchers, in the process that made them alone: with the read under way, which may hold a lock of the data
+    set's; those that take long at whatever they are."""
     if os.getpid() != owner:
         return
-    gone = list(processes.values())
+    gone = [*processes.values(), *leaving]
+    shared.next_crew()
+    try:
+        # Who waits for the next use wakes up; this one is of no pass.
+        pipe.write(bytes(8 * len(gone)))
+    except OSError:
+        pass
+    pipe.close()
     processes.clear()
+    leaving.clear()
+    until_s = time.monotonic() + _LEAVING_S
     for process in gone:
-        process.kill()
+        process.join(max(0.0, until_s - time.monotonic()))
     for process in gone:
-        process.join(_LEAVING_S)
-    if pipe is not None:
-        pipe.close()
+        if process.is_alive():
+            process.kill()
+            process.join(_LEAVING_S)

@@ -32,7 +32,7 @@ class _Left(BaseException):
     """Ends the making of a sample whose file has been read. No Exception, which data sets may catch."""
 
 
-def run(number, parent, pipe, base, parts, space, staging, shared, most_bytes, others, begin):
+def run(number, parent, pipe, base, parts, space, staging, shared, crew, most_bytes, others, begin):
     """The process. `pipe`: where the uses to come are told; `others`: descriptors that are none of its business."""
     try:
         _settle(others)
@@ -41,7 +41,7 @@ def run(number, parent, pipe, base, parts, space, staging, shared, most_bytes, o
         begin()
         fetcher = _Parts(base) if parts else _Files(base, most_bytes)
         fetcher.places(number, space, staging, shared)
-        _serve(number, parent, pipe, shared, fetcher)
+        _serve(number, parent, pipe, shared, crew, fetcher)
     except BaseException:
         # Whatever it is, the workers read by themselves.
         os._exit(1)
@@ -94,8 +94,8 @@ class Beginning:
             self.init(number)
 
 
-def _serve(number, parent, pipe, shared, fetcher):
-    while number < shared.wanted and os.getppid() == parent:
+def _serve(number, parent, pipe, shared, crew, fetcher):
+    while number < shared.wanted and crew == shared.crew and os.getppid() == parent:
         ready, _, _ = select.select([pipe], [], [], _LOOK_S)
         if not ready:
             continue
@@ -143,6 +143,9 @@ class _Fetcher:
         finally:
             if data is None:
                 self.staging.give_up(sample)
+        if data is None:
+            self.shared.add(self.number, failed=1)
+            return
         now_ns = time.monotonic_ns()
         # By the time of the fill the first to come is the first to go, whichever process fills.
         kept = self.staging.fill(sample, tag, data, now_ns // 1000, 0)

@@ -73,12 +73,6 @@ class KeptAhead(Kept):
         finally:
             self.staging.give_up(number)
 
-    def _read(self, read):
-        began_ns = time.monotonic_ns()
-        data = super()._read(read)
-        self.tally.source_us += (time.monotonic_ns() - began_ns) // 1000
-        return data
-
 
 def _made(data, made):
     return data if made is None else made(data)

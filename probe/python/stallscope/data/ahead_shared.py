@@ -12,8 +12,8 @@ MOST_FETCHERS = 32
 # it could not read or not put there.
 COUNTS = ("reads", "bytes", "read_ns", "failed")
 
-# How many fetchers there are to be, which pass it is, and whether there ever were any.
-_WANTED, _PASS, _BEGUN, _FIRST = 0, 1, 2, 8
+# How many fetchers there are to be, which pass it is, whether there ever were any, and which crew is to go on.
+_WANTED, _PASS, _BEGUN, _CREW, _FIRST = 0, 1, 2, 3, 8
 _WORDS = _FIRST + MOST_FETCHERS * len(COUNTS)
 _MOST_SAMPLES = 2**28
 _LOW = 0xFFFF
@@ -53,6 +53,14 @@ class Shared:
 
     def next_pass(self):
         self.words[_PASS] = (self.words[_PASS] + 1) & _LOW
+
+    @property
+    def crew(self):
+        return self.words[_CREW]
+
+    def next_crew(self):
+        """Fetchers that were made before are to end."""
+        self.words[_CREW] += 1
 
     def used(self, sample):
         """A worker has the sample, or is about to read it."""

@@ -36,8 +36,7 @@ def settled(found, key, budget_bytes):
     choice = _agreed(chosen(figures, budget_bytes, found.length), key)
     if not choice["decoded"]:
         return Form(False, choice["why"]), key
-    share = held(budget_bytes, found.length, figures["decoded_bytes"])
-    return Form(True, choice["why"], share), key_of_decoded(key, found.decoded["evidence"])
+    return Form(True, choice["why"], choice["share"]), key_of_decoded(key, found.decoded["evidence"])
 
 
 def key_of_decoded(key, evidence):
@@ -69,7 +68,7 @@ def chosen(figures, budget_bytes, samples):
         f"expected {1e3 * decoded_s:.3g} ms a sample decoded and {1e3 * encoded_s:.3g} ms encoded, "
         f"as the cache holds {decoded:.0%} of the samples decoded and {encoded:.0%} encoded"
     )
-    return {"decoded": decoded_s < _WORTH * encoded_s, "why": why}
+    return {"decoded": decoded_s < _WORTH * encoded_s, "why": why, "share": decoded}
 
 
 def _agreed(choice, key):
@@ -85,7 +84,7 @@ def _agreed(choice, key):
     said = said if said is not None else space.get(0, 0)
     try:
         told = json.loads(bytes(said))
-        return {"decoded": bool(told["decoded"]), "why": str(told["why"])}
+        return {"decoded": bool(told["decoded"]), "why": str(told["why"]), "share": float(told["share"])}
     except (TypeError, ValueError, KeyError):
         return choice
 

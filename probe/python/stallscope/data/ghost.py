@@ -15,6 +15,12 @@ class Curve:
         self.space = space
         self.tally = tally
         self.is_sized = False
+        # The budget beside the part of it that is the data set's own space, which the curve is of.
+        self.whole = 1.0
+
+    def __reduce__(self):
+        # A loader's copy begins its own.
+        return type(None), ()
 
     def batch(self, index):
         """A batch was handed over, of this index, or of these."""
@@ -39,7 +45,7 @@ class Curve:
 
     def push(self, time_ns):
         """Shows it where the shim is on."""
-        points = self.ghost.curve()
+        points = self._points()
         dataset_bytes = self.ghost.dataset_bytes
         for number, (capacity_bytes, uses, misses) in enumerate(points):
             _native.push(
@@ -48,4 +54,7 @@ class Curve:
             )  # fmt: skip
 
     def points(self):
-        return [(capacity_bytes, misses / uses) for capacity_bytes, uses, misses in self.ghost.curve()]
+        return [(capacity_bytes, misses / uses) for capacity_bytes, uses, misses in self._points()]
+
+    def _points(self):
+        return [(int(capacity * self.whole), uses, misses) for capacity, uses, misses in self.ghost.curve()]

@@ -51,7 +51,7 @@ class FetchersKnob:
             "cache.fetchers", "processes", one.wished, 0, ahead.MOST_FETCHERS, self._turn_count, number
         )
         window = knobs.register("cache.window", "batches", one.window, 0, ahead.MOST_WINDOW, self._turn_window, number)
-        # They may begin by themselves, and stop.
+        # They may stop by themselves.
         one.turned = count.is_now
         for knob in (count, window):
             weakref.finalize(one, knobs.gone_unless_replaced, knob).atexit = False
@@ -61,9 +61,7 @@ class FetchersKnob:
         if one is None or one.stopped:
             why = one.stopped if one is not None else "the loader is gone"
             return 0, "refused", f"No sample is fetched ahead any more: {why}."
-        one.by_itself = False
-        one.wished = value
-        one.look_ns = 0
+        one.want(value)
         return value, "applied", ""
 
     def _turn_window(self, value):

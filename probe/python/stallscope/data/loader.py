@@ -39,8 +39,7 @@ class DataLoader(Positioned):
       bytes of `dataset.fetch(index)` where the data set has that and `decode(bytes)`, else the file that a sample opens.
       A data set with neither is read as without a cache, and a warning says why. Of one that has `augment(decoded)`, too,
       decoded samples are kept where that takes less time.
-    - `fetchers=8` (0: none; left out: some, where reading is slow) processes read samples into the cache before workers
-      ask for them, where workers are forked.
+    - `fetchers=8` processes read samples into the cache before workers ask for them, where workers are forked.
     - `sampling="importance"`, `"reuse"`, `"iis"` or `"shade"` draws other samples than torch, so that a cache saves more;
       `sampling_options={…}` are its options. `weighted()` gives the ids and weights of a batch, `update()` takes the losses.
       docs/sampling.md says what each does and what it costs.
@@ -56,7 +55,7 @@ class DataLoader(Positioned):
     _told = _told_weights = False
 
     def __init__(
-        self, *args, cache=None, fetchers=None, sampling="plain", sampling_options=None, cache_trace=None, **kwargs
+        self, *args, cache=None, fetchers=0, sampling="plain", sampling_options=None, cache_trace=None, **kwargs
     ):
         budget_bytes = None if cache is None else budget.parse(cache)
         fetchers = ahead.checked(fetchers)
@@ -154,19 +153,23 @@ class DataLoader(Positioned):
         sampler = getattr(self.batch_sampler, "sampler", self.sampler)
         distributed = torch.distributed
         world = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
-        return max(world, getattr(sampler, "num_replicas", 1))
+        told = getattr(sampler, "num_replicas", 1)
+        return max(world, told if isinstance(told, int) else 1)
 
     def _share_of_cache(self):
         store = self._stored()
         if store is None or store.space is None:
             return None
-        if store.form.share is not None:
+        # Measured, and so another number on each node: none for ranks that cannot ask each other.
+        alone = self._order is not None and self._order.ranks.of_others
+        if store.form.share is not None and not alone:
             return store.form.share
         return sampling_window.share_of(self.dataset, start_method_of(self), self._budget_bytes)
 
     def _feed(self, course):
         store = self._store
-        if store is None or store.ahead is None or not self._keys_samples():
+        # A forked child that iterates what it inherited has no fetchers.
+        if store is None or store.ahead is None or store.ahead.owner != os.getpid() or not self._keys_samples():
             return None
         try:
             return store.feed(safe_batches(self) if course is None else 0, course, self._auto_collation)

@@ -34,7 +34,7 @@ def tried(base, length):
     # Otherwise its parts are all it has.
     if getattr(type(base), "__getitem__", None) not in (None, torch.utils.data.Dataset.__getitem__):
         try:
-            augments, why = _recognised(base, put_back, augments)
+            augments, why = _recognised(base, put_back, augments, list(fetched))
         except Exception as error:
             return {"why": f"a sample could not be made on trial ({type(error).__name__}: {error})"}
         if why:
@@ -50,7 +50,7 @@ def tried(base, length):
     return {"evidence": evidence, "augments": augments, "decoded": decoded}
 
 
-def _recognised(base, put_back, augments):
+def _recognised(base, put_back, augments, samples):
     """Whether sample 0 is augmented after it is decoded, and why neither that nor decoding makes it."""
 
     def made(make):
@@ -60,12 +60,20 @@ def _recognised(base, put_back, augments):
     def decoded():
         return base.decode(bytearray(base.fetch(0)))
 
-    whole, failed = made(lambda: base[0]), False
+    put_back()
+    drawn = apart.watched(base)
+    whole, failed = base[0], False
+    draws = drawn()
     drawn_else = apart.watched(base)
     if augments:
         try:
             # Where decode() augments by itself, more is drawn, even if it changes nothing in this sample.
             if alike(whole, made(lambda: base.augment(decoded()))) and not drawn_else():
+                put_back()
+                drawn = apart.watched(base)
+                decoded()
+                if (not draws or drawn()) and not any(_changes(base, made, index) for index in samples):
+                    return False, "its augment() changed nothing on trial, so that it cannot be told whether it is used"
                 return True, ""
         except Exception:
             # Another augment() than is meant here.
@@ -78,7 +86,19 @@ def _recognised(base, put_back, augments):
     # Samples that are made anew each time say nothing. Where decode() does not, augment() has to be why.
     if augments and not failed and not alike(made(decoded), made(decoded)):
         return True, f"no two of its samples are the same, so that {name} cannot be told from another one"
+    if (failed or not augments) and alike(made(decoded), made(decoded)):
+        return False, f"no two of its samples are the same, and {name} is always the same"
     return augments and not failed, ""
+
+
+def _changes(base, made, index):
+    """Whether this sample tells that it is augmented: it is what augmenting gives, and not what decoding gives."""
+
+    def decoded():
+        return base.decode(bytearray(base.fetch(index)))
+
+    whole = made(lambda: base[index])
+    return alike(whole, made(lambda: base.augment(decoded()))) and not alike(whole, made(decoded))
 
 
 def _measured(base, length, fetched):

@@ -129,7 +129,10 @@ class Store:
             c=told.get("evictions", 0), d=told.get("kept_samples", 0),
         )  # fmt: skip
         if self.curve is not None:
-            self.curve.resize(self.space.figures())
+            own = self.space.figures()
+            self.curve.resize(own)
+            if own.get("capacity_bytes"):
+                self.curve.whole = told["capacity_bytes"] / own["capacity_bytes"]
             self.curve.push(_native.now())
 
     def figures(self):

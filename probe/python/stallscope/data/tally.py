@@ -8,8 +8,6 @@ from torch.utils.data import get_worker_info
 from stallscope import _native
 
 FIELDS = ("hits", "late", "misses", "prefetched", "pool_bytes", "source_bytes")
-# Beside them how long reads of the source took.
-_COLUMNS = (*FIELDS, "source_us")
 # One for whoever makes batches in the training process, and one for each worker's number, from which on they share.
 _ROWS = 257
 _CACHE_USES = 11
@@ -19,7 +17,7 @@ class Tally:
     """Counts of this process since the last batch, and of all processes since the loader's first."""
 
     def __init__(self):
-        self.sums = torch.zeros(_ROWS * len(_COLUMNS), dtype=torch.int64, device="cpu").share_memory_()
+        self.sums = torch.zeros(_ROWS * len(FIELDS), dtype=torch.int64, device="cpu").share_memory_()
         # By sample, where somebody asks for them.
         self.sizes = None
         self._begin(0)
@@ -31,23 +29,22 @@ class Tally:
         # process writes a row at a time, and the sums are for people: a count that is lost where two do harms nobody.
         self.table = (ctypes.c_int64 * self.sums.numel()).from_address(self.sums.data_ptr())
         self.hits = self.late = self.misses = self.prefetched = self.pool_bytes = self.source_bytes = 0
-        self.source_us = 0
 
     def __reduce__(self):
         return _again, (self.sums, self.loader, self.sizes)
 
     def batch(self):
         """A batch was made, or is about to be collated."""
-        counts = [getattr(self, name) for name in _COLUMNS]
+        counts = [getattr(self, name) for name in FIELDS]
         if not any(counts):
             return
-        for name in _COLUMNS:
+        for name in FIELDS:
             setattr(self, name, 0)
         info = get_worker_info()
         row = 0 if info is None else 1 + info.id % (_ROWS - 1)
-        for column, count in enumerate(counts, row * len(_COLUMNS)):
+        for column, count in enumerate(counts, row * len(FIELDS)):
             self.table[column] += count
-        hits, late, misses, prefetched, pool_bytes, source_bytes, _ = counts
+        hits, late, misses, prefetched, pool_bytes, source_bytes = counts
         # Goes nowhere where the shim is not on.
         _native.push(
             _CACHE_USES, _native.now(), loader=self.loader, id=prefetched,
@@ -56,13 +53,7 @@ class Tally:
 
     def totals(self):
         rows = list(self.table)
-        return {name: sum(rows[column :: len(_COLUMNS)]) for column, name in enumerate(FIELDS)}
-
-    def slowness(self):
-        """How many samples were read from the source, and the nanoseconds that it took, where that was measured."""
-        rows = list(self.table)
-        reads, source_us = (sum(rows[_COLUMNS.index(name) :: len(_COLUMNS)]) for name in ("misses", "source_us"))
-        return reads, source_us * 1000
+        return {name: sum(rows[column :: len(FIELDS)]) for column, name in enumerate(FIELDS)}
 
     def tell_source(self, read_bytes):
         """Bytes that were read from the source beside those of batches."""
