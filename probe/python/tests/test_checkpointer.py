@@ -92,7 +92,8 @@ def test_killed_at_random_steps_and_resumed_bit_for_bit(python, tmp_path, worker
     moments = random.Random(workers)
     made = set()
     # Where a disk is so slow that each kill comes before the first commit, kills alone would never let it end.
-    kills = [moments.randrange(3, 12) for _ in range(RESUMES)]
+    # The first comes behind the save of step 5, so that there is something to go on from.
+    kills = [moments.randrange(6, 12), *(moments.randrange(3, 12) for _ in range(RESUMES - 1))]
     for kill_after in [*kills, None]:
         told = train(python, tmp_path, kill_after, pause_s=0.002, events={"5": ["save"]}, **case)
         for step, did in told.steps.items():
