@@ -16,7 +16,7 @@ if command -v cargo-nextest >/dev/null; then
     printf '\n== rust\n'
     cargo nextest run --workspace --no-fail-fast --status-level fail --final-status-level fail \
         --success-output final --no-output-indent --color never >"$logs/rust.txt" 2>&1 </dev/null || failed+=(rust)
-    grep -E '^ *(Summary|FAIL|SIGABRT|SIGSEGV|TIMEOUT|error|SKIPPED: )' "$logs/rust.txt" | sort -u
+    grep -E '^ *(Summary|FLAKY|TRY|FAIL|SIGABRT|SIGSEGV|TIMEOUT|error|SKIPPED: )' "$logs/rust.txt" | sort -u
     case " ${failed[*]-} " in *" rust "*) tail -n 200 "$logs/rust.txt" ;; esac
 else
     suite rust cargo test --workspace --no-fail-fast --quiet -- --nocapture
