@@ -51,10 +51,10 @@ enum Stage {
 impl Controller {
     /// Takes a worker away for a while, where that is worth while now.
     pub(super) fn sound(&mut self, out: &mut Outcome) {
+        // What is over its budget already is not to be given anything back.
         let short = self.room.pressed().or_else(|| self.room.exceeded(&self.job));
         let short = short.or_else(|| Room::contradiction(&self.room.budgets));
         if self.now_ns < self.sound_ns || self.probation.is_some() || short.is_some() {
-            // What is over its budget already is not to be given anything back.
             return;
         }
         self.sound_ns = self.now_ns.saturating_add(ASK_NS);
