@@ -1,7 +1,6 @@
 """A job of steps of one length, for benchmarks of when to save: `goodput_job.py FOLDER '{"steps": 600, …}'`.
 
-The state is some 40 MB. A step takes 50 ms, half of them work, as on the host of a device; with `"multiplications": 20` it is
-that much work and nothing else. `"plain": true` takes no checkpoint. Prints a line when training begins, and one at its end.
+The state is some 40 MB. A step takes 50 ms, half of them work, as on the host of a device. Prints a line when training begins, and one at its end.
 """
 
 import json
@@ -19,12 +18,9 @@ class Loop:
     """Steps, counted in a state."""
 
     def __init__(self, case):
-        self.multiplications = case.pop("multiplications", None)
         self.model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(40)))
         self.state = {"steps": 0}
-        self.checkpointer = None
-        if not case.pop("plain", False):
-            self.checkpointer = stallscope.Checkpointer(sys.argv[1], model=self.model, state=self.state, **case)
+        self.checkpointer = stallscope.Checkpointer(sys.argv[1], model=self.model, state=self.state, **case)
 
     def work(self):
         torch.mm(self.model[0].weight, self.model[1].weight)
@@ -34,15 +30,11 @@ class Loop:
         with torch.no_grad():
             for parameter in self.model.parameters():
                 parameter.add_(1e-6)
-            for _ in range(self.multiplications or 0):
+            while time.perf_counter() < ends - STEP_S / 2:
                 self.work()
-            if self.multiplications is None:
-                while time.perf_counter() < ends - STEP_S / 2:
-                    self.work()
-                time.sleep(max(0.0, ends - time.perf_counter()))
+            time.sleep(max(0.0, ends - time.perf_counter()))
         self.state["steps"] += 1
-        if self.checkpointer:
-            self.checkpointer.step()
+        self.checkpointer.step()
 
 
 def main():
@@ -50,16 +42,14 @@ def main():
     case = json.loads(sys.argv[2])
     steps = case.pop("steps")
     loop = Loop(case)
-    if loop.checkpointer:
-        loop.checkpointer.restore()
+    loop.checkpointer.restore()
     print(json.dumps({"from": loop.state["steps"]}), flush=True)
     began = time.perf_counter()
     while loop.state["steps"] < steps:
         loop.step()
     told = {"step_s": STEP_S, "took_s": time.perf_counter() - began}
-    if loop.checkpointer:
-        loop.checkpointer.close()
-        told.update(loop.checkpointer.costs)
+    loop.checkpointer.close()
+    told.update(loop.checkpointer.costs)
     print(json.dumps(told), flush=True)
 
 
