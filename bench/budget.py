@@ -97,10 +97,10 @@ def overhead(told, ours):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--budget", type=float, default=0.02)
-    parser.add_argument("--pairs", type=int, default=60, help="turns with checkpoints and without")
+    parser.add_argument("--pairs", type=int, default=40, help="turns with checkpoints and without")
     parser.add_argument("--turn", type=float, default=3.0, help="seconds a turn")
-    parser.add_argument("--peer-pairs", type=int, default=8)
-    parser.add_argument("--peer-turn", type=float, default=10.0)
+    parser.add_argument("--peer-pairs", type=int, default=16)
+    parser.add_argument("--peer-turn", type=float, default=6.0)
     parser.add_argument("--multiplications", type=int, default=4, help="of two 512 x 512 matrices, a step")
     parser.add_argument("--case", action="append", choices=CASES, help="only these")
     options = parser.parse_args()
