@@ -2,7 +2,7 @@ use crate::terminal;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use stallscope_cache::{
-    DrawKind, Figures, Generated, Point, PolicyKind, Selection, Sweep, Trace, replay, train,
+    DrawKind, Figures, Generated, Point, PolicyKind, Selection, Sweep, Trace, percent, replay, train,
 };
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
@@ -31,6 +31,9 @@ pub(crate) struct Simulate {
     /// What is kept
     #[arg(long, value_delimiter = ',', default_value = "lru,minio,min")]
     policy: Vec<Policy>,
+    /// Show importance, iis and shade once more with so many draws at most given another sample of their class
+    #[arg(long, value_name = "SHARE", conflicts_with = "trace", value_parser = share)]
+    substitute: Option<f64>,
     /// Sizes of the cache, as shares of the data set
     #[arg(long, value_delimiter = ',', default_value = "5%,10%,20%,50%", value_parser = share)]
     cache: Vec<f64>,
@@ -48,11 +51,13 @@ const EXAMPLES: &str = "\
 Samplings: plain (each sample once an epoch), importance (with replacement, weighted), iis and shade (iCACHE's and
 SHADE's, corrected; iis-published and shade-published as their authors have them), reuse and reuse3 (each sample that
 was read is used two or three times while it is in memory).
+With --substitute a sample that is not kept is given another of its class that is, up to that share of the draws.
 Policies: lru, minio (what came first stays), shade, icache, min (who is used again last goes first).
 
 Examples:
   stallscope simulate
   stallscope simulate --sampling plain,importance,reuse --policy min --cache 5%,20%,50%
+  stallscope simulate --sampling importance --policy min --substitute 10%
   stallscope simulate trace.csv --format svg -o hits.svg";
 
 /// Batch of the made-up job, and bytes of its samples: only SHADE's ranks depend on the one, nothing on the other.
@@ -103,6 +108,13 @@ impl Sampling {
             Sampling::Reuse => reuse(2),
             Sampling::Reuse3 => reuse(3),
         }
+    }
+}
+
+impl Sampling {
+    /// As the loader offers it.
+    fn may_substitute(self) -> bool {
+        matches!(self, Sampling::Importance | Sampling::Iis | Sampling::Shade)
     }
 }
 
@@ -159,16 +171,25 @@ fn of_made_up(verb: &Simulate) -> Sweep {
         epochs: verb.epochs,
         batch: BATCH,
         seed: verb.seed,
+        substitute: 0.0,
     };
     let dataset_bytes = u64::from(job.samples) * u64::from(job.sample_bytes);
     let mut points = Vec::new();
     for sampling in &verb.sampling {
-        for policy in &verb.policy {
-            for share in &verb.cache {
-                let kind = sampling.kind(*share);
-                let cache_bytes = (share * dataset_bytes as f64) as u64;
-                let (figures, _) = train(&job, kind, policy.kind(), cache_bytes, false);
-                points.push(point(kind.name(), *policy, *share, &figures));
+        let other = verb.substitute.filter(|_| sampling.may_substitute());
+        for substitute in std::iter::once(0.0).chain(other) {
+            let job = Generated { substitute, ..job };
+            for policy in &verb.policy {
+                for share in &verb.cache {
+                    let kind = sampling.kind(*share);
+                    let cache_bytes = (share * dataset_bytes as f64) as u64;
+                    let (figures, _) = train(&job, kind, policy.kind(), cache_bytes, false);
+                    let name = match substitute > 0.0 {
+                        true => format!("{} + substitution {}", kind.name(), percent(substitute)),
+                        false => kind.name(),
+                    };
+                    points.push(point(name, *policy, *share, &figures));
+                }
             }
         }
     }

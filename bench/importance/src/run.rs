@@ -3,7 +3,7 @@
 use crate::data::DataSet;
 use crate::method::Method;
 use crate::net::{BATCH, Net, Told};
-use stallscope_cache::{Planner, PolicyKind, Trace, TraceUse, Use, replay};
+use stallscope_cache::{Planner, PolicyKind, Substitutes, Trace, TraceUse, Use, replay};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Outcome {
@@ -11,7 +11,9 @@ pub(crate) struct Outcome {
     pub(crate) reads: f64,
     /// Of the uses, once the first two epochs' worth is over.
     pub(crate) hit_ratio: f64,
-    /// The same of MIN that knows every use to come, on these draws; for methods that keep by next use.
+    /// Of the same uses, those that were given another sample; no hits.
+    pub(crate) substituted_ratio: f64,
+    /// Hits of MIN that knows every use to come, on these draws; for methods that keep by next use and give no others.
     pub(crate) min_hit_ratio: Option<f64>,
     /// On the test part, in percent.
     pub(crate) accuracy: f64,
@@ -33,10 +35,15 @@ pub(crate) fn run(
     // Samples are of one size, which is called one byte.
     let capacity = (cache_share * samples as f64) as u64;
     let mut cache = method.policy.make(capacity);
+    let mut substitutes = (method.substitute > 0.0).then(|| {
+        let classes = set.train.classes.iter().map(|class| u32::from(*class)).collect();
+        Substitutes::new(classes, method.substitute, seed, 0, 1)
+    });
     let mut net = Net::new(set.train.width, seed);
     let (steps, warm) = ((samples * epochs as usize).div_ceil(BATCH), (2 * samples).div_ceil(BATCH));
     let (mut ids, mut weights, mut evicted, mut told) = (vec![], vec![], vec![], Told::default());
     let (mut reads, mut late_hits, mut late_uses, mut place) = (0u64, 0u64, 0u64, 0);
+    let mut late_given = 0u64;
     let (mut sum, mut squares) = (0.0, 0.0);
     let mut trace = Trace::default();
     for step in 0..steps {
@@ -47,13 +54,21 @@ pub(crate) fn run(
             let planned = planner.next(cache.as_mut());
             let used = Use { id: planned.draw.id, bytes: 1, at: planned.at, next_at: planned.next_at };
             let hit = cache.contains(used.id);
-            if hit {
+            let other = substitutes.as_mut().and_then(|substitutes| {
+                let is_kept = |id| cache.contains(id);
+                let given = substitutes.batch(used.at, &[used.id], 0..1, used.at, &is_kept);
+                substitutes.handed_over(used.at + 1);
+                given.first().map(|(_, other)| *other)
+            });
+            if other.is_some() {
+                late_given += u64::from(step >= warm);
+            } else if hit {
                 cache.hit(&used);
             } else {
                 reads += 1;
                 cache.miss(&used, &mut evicted);
             }
-            if method.policy == PolicyKind::Min {
+            if method.policy == PolicyKind::Min && substitutes.is_none() {
                 let epoch = u32::from(step >= warm);
                 trace.uses.push(TraceUse { epoch, id: used.id, bytes: 1, score: 0.0 });
             }
@@ -61,11 +76,14 @@ pub(crate) fn run(
                 late_uses += 1;
                 late_hits += u64::from(hit);
             }
-            ids.push(used.id);
+            ids.push(other.unwrap_or(used.id));
             weights.push(planned.draw.weight);
             sum += f64::from(planned.draw.weight);
             squares += f64::from(planned.draw.weight).powi(2);
             ends_epoch = planned.ends_epoch;
+            if let Some(substitutes) = substitutes.as_mut().filter(|_| ends_epoch) {
+                substitutes.begin(used.at + 1);
+            }
         }
         let progress = step as f32 / steps as f32;
         let rate = rate * 0.5 * (1.0 + (std::f32::consts::PI * progress).cos());
@@ -82,6 +100,7 @@ pub(crate) fn run(
     Outcome {
         reads: reads as f64,
         hit_ratio: late_hits as f64 / late_uses.max(1) as f64,
+        substituted_ratio: late_given as f64 / late_uses.max(1) as f64,
         min_hit_ratio: (!trace.uses.is_empty())
             .then(|| replay(&trace, PolicyKind::Min, capacity).since(1).hit_ratio()),
         accuracy: net.accuracy(&set.test),

@@ -11,6 +11,7 @@ mod policy;
 pub mod pool;
 mod random;
 mod simulate;
+mod substitute;
 mod sweep;
 mod trace;
 
@@ -19,5 +20,6 @@ pub use ghost::{CurvePoint, Ghost};
 pub use planner::{Planned, Planner, Told};
 pub use policy::{Policy, PolicyKind, Use};
 pub use simulate::{EpochFigures, Figures, Generated, replay, train};
-pub use sweep::{Point, Sweep};
+pub use substitute::Substitutes;
+pub use sweep::{Point, Sweep, percent};
 pub use trace::{Error, Trace, TraceUse};

@@ -136,6 +136,14 @@ impl Planner {
         (place..end).filter_map(|place| self.at(place)).collect()
     }
 
+    /// The samples of up to `count` draws from `place` on, which nobody takes.
+    pub fn ids(&self, place: u64, count: usize) -> Vec<u32> {
+        let Some(first) = place.checked_sub(self.first).and_then(|first| usize::try_from(first).ok()) else {
+            return Vec::new();
+        };
+        self.coming.iter().skip(first).take(count).map(|coming| coming.draw.id).collect()
+    }
+
     fn at(&self, place: u64) -> Option<Planned> {
         let coming = self.coming.get(usize::try_from(place.checked_sub(self.first)?).ok()?)?;
         let chunk = self.ends.iter().position(|end| *end == place + 1);

@@ -4,14 +4,17 @@ use crate::draws::DrawKind;
 use crate::planner::Planner;
 use crate::policy::{Policy, PolicyKind, Use};
 use crate::random::Random;
+use crate::substitute::Substitutes;
 use crate::trace::{Trace, TraceUse};
 use std::collections::{HashMap, HashSet};
 
-/// What an epoch, or all of them, came to. Substitutes do not exist here: a hit is a hit of the sample asked for.
+/// What an epoch, or all of them, came to. A hit is a hit of the sample that was drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpochFigures {
     pub uses: u64,
     pub hits: u64,
+    /// Uses that were given another sample, which was kept; no hits.
+    pub substitutions: u64,
     /// Bytes that had to be read.
     pub read_bytes: u64,
     pub evictions: u64,
@@ -21,7 +24,7 @@ pub struct EpochFigures {
 
 impl EpochFigures {
     pub fn reads(&self) -> u64 {
-        self.uses - self.hits
+        self.uses - self.hits - self.substitutions
     }
 
     pub fn hit_ratio(&self) -> f64 {
@@ -42,6 +45,7 @@ impl Figures {
         for epoch in late {
             sum.uses += epoch.uses;
             sum.hits += epoch.hits;
+            sum.substitutions += epoch.substitutions;
             sum.read_bytes += epoch.read_bytes;
             sum.evictions += epoch.evictions;
             sum.unique += epoch.unique;
@@ -59,7 +63,11 @@ pub struct Generated {
     pub epochs: u32,
     pub batch: u32,
     pub seed: u64,
+    /// Of an epoch's draws, how many may be given another sample of their class. There are ten classes.
+    pub substitute: f64,
 }
+
+const CLASSES: u32 = 10;
 
 /// Runs a made-up job with this sampler and policy, the sampler hearing of losses and of what is kept. Gives the figures
 /// and, where asked for, what was used.
@@ -78,13 +86,29 @@ pub fn train(
     let mut uses = vec![0u32; job.samples as usize];
     let mut planner = Planner::new(draws, job.samples, job.seed);
     let mut cache = Counted::new(policy.make(cache_bytes));
+    let mut substitutes = (job.substitute > 0.0).then(|| {
+        let classes = (0..job.samples).map(|id| id % CLASSES).collect();
+        Substitutes::new(classes, job.substitute, job.seed, 0, 1)
+    });
     let mut trace = Trace::default();
     let (mut ids, mut losses, mut place) = (Vec::new(), Vec::new(), 0);
     for epoch in 0..job.epochs {
         loop {
             let planned = planner.next(cache.policy.as_mut());
-            let id = planned.draw.id;
-            cache.use_one(&Use { id, bytes: job.sample_bytes, at: planned.at, next_at: planned.next_at });
+            let other = substitutes.as_mut().and_then(|substitutes| {
+                let is_kept = |id| cache.policy.contains(id);
+                let given = substitutes.batch(planned.at, &[planned.draw.id], 0..1, planned.at, &is_kept);
+                substitutes.handed_over(planned.at + 1);
+                given.first().map(|(_, other)| *other)
+            });
+            let id = other.unwrap_or(planned.draw.id);
+            match other {
+                Some(other) => cache.use_other(other),
+                None => {
+                    let (at, next_at) = (planned.at, planned.next_at);
+                    cache.use_one(&Use { id, bytes: job.sample_bytes, at, next_at });
+                }
+            }
             let times = &mut uses[id as usize];
             let loss = hardness[id as usize] / f64::from(1 + *times).sqrt() * (0.2 * random.normal()).exp();
             *times += 1;
@@ -101,6 +125,9 @@ pub fn train(
                 losses.clear();
             }
             if planned.ends_epoch {
+                if let Some(substitutes) = &mut substitutes {
+                    substitutes.begin(planned.at + 1);
+                }
                 break;
             }
         }
@@ -164,6 +191,13 @@ impl Counted {
             self.now.evictions += self.evicted.len() as u64;
             self.evicted.clear();
         }
+    }
+
+    /// A kept sample is given for another. The policy, which goes by what is drawn, does not hear of it.
+    fn use_other(&mut self, id: u32) {
+        self.now.uses += 1;
+        self.now.substitutions += 1;
+        self.seen.insert(id);
     }
 
     fn end_epoch(&mut self) {

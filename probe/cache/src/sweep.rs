@@ -6,7 +6,7 @@ use std::fmt::Write;
 /// One sampler and policy at one size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// "plain", "reuse x2", …; "trace" for one that was recorded.
+    /// "plain", "reuse x2", "iis + substitution 10%", …; "trace" for one that was recorded.
     pub draws: String,
     pub policy: &'static str,
     /// Of the data set's bytes.
@@ -65,13 +65,13 @@ impl Sweep {
     /// A line each point.
     pub fn csv(&self) -> String {
         let mut text = String::from(
-            "sampling,policy,cache_share,hit_ratio,bound,uses,hits,later_epochs,later_read_bytes,evictions,unique,read_bytes\n",
+            "sampling,policy,cache_share,hit_ratio,bound,uses,hits,later_epochs,later_read_bytes,evictions,unique,read_bytes,substitutions\n",
         );
         for point in &self.points {
             let later = &point.later;
             let _ = writeln!(
                 text,
-                "{},{},{},{:.6},{:.6},{},{},{},{},{},{},{}",
+                "{},{},{},{:.6},{:.6},{},{},{},{},{},{},{},{}",
                 point.draws,
                 point.policy,
                 point.cache_share,
@@ -84,6 +84,7 @@ impl Sweep {
                 later.evictions,
                 later.unique,
                 point.read_bytes,
+                later.substitutions,
             );
         }
         text
@@ -188,7 +189,7 @@ impl Sweep {
 }
 
 /// `0.125` as "12.5%", `0.2` as "20%".
-fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     let text = format!("{:.1}", 100.0 * share);
     format!("{}%", text.strip_suffix(".0").unwrap_or(&text))
 }
@@ -205,6 +206,7 @@ mod tests {
             later: EpochFigures {
                 uses: 1000,
                 hits,
+                substitutions: 0,
                 read_bytes: 10 * (1000 - hits),
                 evictions: 3,
                 unique: 500,
@@ -239,7 +241,7 @@ mod tests {
     fn csv_and_picture_hold_every_point() {
         let sweep = sweep();
         assert_eq!(sweep.csv().lines().count(), 5);
-        assert!(sweep.csv().contains("plain,minio,0.2,0.200000,0.200000,1000,200,2,8000,3,500,20000"));
+        assert!(sweep.csv().contains("plain,minio,0.2,0.200000,0.200000,1000,200,2,8000,3,500,20000,0"));
         let svg = sweep.svg();
         assert_eq!(svg.matches("stroke-width=\"2\" stroke-dasharray=\"none\"/><path").count(), 2);
         assert!(svg.contains("plain · minio</text>"));

@@ -25,6 +25,7 @@ mod pool;
 mod producer;
 mod queues;
 mod reader;
+mod substitutes;
 
 use pyo3::prelude::*;
 use stallscope_abi::lane::{Kind, Record};
@@ -132,6 +133,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<checkpoint::CheckpointReader>()?;
     module.add_class::<checkpoint_timing::CheckpointTiming>()?;
     module.add_class::<reader::KnobTurner>()?;
+    module.add_class::<substitutes::Substitutes>()?;
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
     module.add("LANE_VERSION", stallscope_abi::lane::VERSION)?;
     Ok(())

@@ -98,6 +98,11 @@ impl Planner {
         )
     }
 
+    /// Ids of up to `count` draws from `place` on, which stay to be taken.
+    fn ids(&self, place: u64, count: usize) -> Vec<u32> {
+        self.lock().ids(place, count)
+    }
+
     /// What was taken behind `place` has not been used, and is taken again.
     fn give_back(&self, place: u64) {
         self.lock().give_back(place);

@@ -67,7 +67,7 @@ fn raised_or<T>(py: Python<'_>, maybe: bool, value: T) -> PyResult<T> {
 #[pyclass(frozen, module = "stallscope._native")]
 #[derive(Debug)]
 pub(crate) struct Space {
-    client: Client,
+    pub(crate) client: Client,
 }
 
 #[pymethods]

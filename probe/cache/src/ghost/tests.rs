@@ -78,7 +78,8 @@ fn a_size_that_comes_later_is_told_once_it_was_used() {
 /// Run with `--nocapture` for the errors.
 #[test]
 fn a_fifth_of_the_samples_tells_the_curve_of_all() {
-    let job = Generated { samples: 10_000, sample_bytes: BYTES, epochs: 4, batch: 64, seed: 2 };
+    let job =
+        Generated { samples: 10_000, sample_bytes: BYTES, epochs: 4, batch: 64, seed: 2, substitute: 0.0 };
     let drawn = |draws| train(&job, draws, PolicyKind::Lru, 0, true).1;
     let (shuffle, importance) = (drawn(DrawKind::Plain), drawn(DrawKind::Importance));
     let zipf = zipf(10_000, 0.8, 4);

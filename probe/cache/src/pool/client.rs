@@ -131,6 +131,12 @@ impl Client {
         Some(Found { view, id, entry })
     }
 
+    /// Whether a sample is kept, whatever it was read from. Waits for nobody.
+    #[inline]
+    pub fn holds(&self, id: u64) -> bool {
+        self.view().is_some_and(|view| view.holds(id))
+    }
+
     /// Whether the caller is to read sample `id`, and to say [`Client::fill`] or [`Client::give_up`] then. False:
     /// it is there by now, or waiting for who reads it was in vain.
     pub fn claim(&self, id: u64, tag: Option<u64>, limit_ms: u32) -> bool {

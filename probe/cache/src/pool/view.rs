@@ -54,6 +54,12 @@ impl View {
         (entry.tag == tag && entry.bytes <= self.layout.data_bytes as u64).then_some(entry)
     }
 
+    /// Whether a sample is kept, whatever it was read from.
+    #[inline]
+    pub(crate) fn holds(&self, id: u64) -> bool {
+        self.seen().slot(id).is_some_and(|slot| slot.entry().is_some())
+    }
+
     /// Copies the bytes of what was found; false: they are not there any more, and what `to` holds is nothing.
     ///
     /// # Safety

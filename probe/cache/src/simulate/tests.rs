@@ -1,7 +1,8 @@
 use super::*;
 use crate::draws::Selection;
 
-const JOB: Generated = Generated { samples: 4000, sample_bytes: 100, epochs: 12, batch: 64, seed: 1 };
+const JOB: Generated =
+    Generated { samples: 4000, sample_bytes: 100, epochs: 12, batch: 64, seed: 1, substitute: 0.0 };
 
 fn of(draws: DrawKind, policy: PolicyKind, share: f64) -> EpochFigures {
     let cache_bytes = (share * f64::from(JOB.samples * JOB.sample_bytes)) as u64;
@@ -73,4 +74,33 @@ fn with_every_use_known_min_has_at_least_the_hits_of_all_others() {
     for policy in PolicyKind::ALL {
         assert!(replay(&trace, policy, 80_000).since(0).hits <= best, "{policy}");
     }
+}
+
+/// Whoever is given another sample reads nothing, and is no hit; and of those there are no more than was said.
+#[test]
+fn substitutes_save_reads_and_are_no_hits() {
+    let cache_bytes = 80_000;
+    for (draws, policy) in
+        [(DrawKind::Importance, PolicyKind::Min), (DrawKind::Iis(Selection::Corrected), PolicyKind::Icache)]
+    {
+        let plain = train(&JOB, draws, policy, cache_bytes, false).0;
+        let (figures, trace) = train(&Generated { substitute: 0.1, ..JOB }, draws, policy, cache_bytes, true);
+        for epoch in &figures.epochs {
+            assert!(epoch.substitutions as f64 <= 0.1 * epoch.uses as f64);
+            assert_eq!(epoch.reads() * u64::from(JOB.sample_bytes), epoch.read_bytes);
+        }
+        let (with, without) = (figures.since(4), plain.since(4));
+        assert!(with.substitutions as f64 > 0.05 * with.uses as f64, "{draws:?}: {with:?}");
+        assert!((with.reads() as f64) < 0.97 * without.reads() as f64, "{draws:?}: {with:?}");
+        assert!(with.hit_ratio() < without.hit_ratio() + 0.02, "{draws:?}: {with:?}");
+        assert_eq!(trace.uses.len() as u64, figures.since(0).uses, "each use once");
+    }
+}
+
+#[test]
+fn in_the_first_epoch_there_is_nothing_that_was_not_used() {
+    let (figures, _) =
+        train(&Generated { substitute: 1.0, ..JOB }, DrawKind::Plain, PolicyKind::MinIo, 80_000, false);
+    assert_eq!(figures.epochs[0].substitutions, 0);
+    assert!(figures.epochs[1].substitutions > 0);
 }
