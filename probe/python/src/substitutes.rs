@@ -60,7 +60,7 @@ impl Substitutes {
             None => Some(u64::from(id)),
             Some(numbers) => {
                 let bytes = numbers.get(id as usize * 8..)?.first_chunk()?;
-                Some(u64::from_le_bytes(*bytes))
+                Some(u64::from_ne_bytes(*bytes))
             }
         };
         let holds = |space: &Bound<'_, Space>, id| number(id).is_some_and(|id| space.get().client.holds(id));

@@ -38,7 +38,7 @@ class KeptAhead(Kept):
             waited_s = time.monotonic() - began_s
             data = self.staging.get(number, tag)
             if data is not None:
-                self.tally.late += 1
+                self.tally.late += not use[3]
                 return self._staged(use, tag, data, made)
             # A fetcher may read a sample for long, and no pool is waited for that does not answer.
             if waited_s < _WAIT_MS / 2000:
@@ -48,9 +48,12 @@ class KeptAhead(Kept):
 
     def _staged(self, use, tag, data, made):
         self.shared.used(use[0])
-        self.tally.hits += 1
-        self.tally.prefetched += 1
         self.tally.pool_bytes += len(data)
+        if use[3]:
+            self.tally.substitutions += 1
+        else:
+            self.tally.hits += 1
+            self.tally.prefetched += 1
         return self._offered(use, tag, _made(data, made))
 
     def _offered(self, use, tag, data):

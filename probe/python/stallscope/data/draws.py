@@ -15,6 +15,15 @@ def plain(index):
     return int(index) if type(index) is not int and hasattr(index, "next_at") else index
 
 
+def drawn(index):
+    """What was drawn, where another sample is given in its place; else `index` itself."""
+    return getattr(index, "stands_for", index)
+
+
+def is_given_for_another(index):
+    return hasattr(index, "stands_for")
+
+
 def places(index):
     """The places of this use and of the next among all draws."""
     return getattr(index, "at", UNKNOWN), getattr(index, "next_at", UNKNOWN)

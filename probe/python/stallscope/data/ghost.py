@@ -2,6 +2,8 @@
 
 from stallscope import _native
 
+from .draws import drawn
+
 _CACHE_CURVE = 14
 # Among the ids of records: points of a curve come one after the other.
 _COUNT_SHIFT = 16
@@ -15,6 +17,8 @@ class Curve:
         self.space = space
         self.tally = tally
         self.is_sized = False
+        # Whether other samples may be given than were drawn. The curve is of draws.
+        self.of_drawn = False
         # The budget beside the part of it that is the data set's own space, which the curve is of.
         self.whole = 1.0
 
@@ -28,6 +32,8 @@ class Curve:
             self.resize(self.space.figures())
         if type(index) is not list:
             index = list(index) if isinstance(index, tuple) else [index]
+        if self.of_drawn:
+            index = [drawn(one) for one in index]
         self.ghost.handed(index)
 
     def resize(self, told):
@@ -35,7 +41,8 @@ class Curve:
         kept_bytes, kept = told.get("kept_bytes", 0), told.get("kept_samples", 0)
         if not kept:
             sums = self.tally.totals()
-            kept_bytes, kept = sums["pool_bytes"] + sums["source_bytes"], sums["hits"] + sums["misses"]
+            kept = sum(sums[name] for name in ("hits", "substitutions", "misses"))
+            kept_bytes = sums["pool_bytes"] + sums["source_bytes"]
         if kept_bytes and told.get("capacity_bytes"):
             self.ghost.size(told["capacity_bytes"], kept_bytes / kept)
             self.is_sized = True

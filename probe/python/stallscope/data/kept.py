@@ -40,7 +40,8 @@ class Kept:
 
     def of(self, use, tag, read, made=None):
         """What is kept of a sample: the bytes that `read()` reads where it is not there, or what `made(bytes)` makes of
-        them. `use`: the sample's id, and the places of this use and of the next among all draws."""
+        them. `use`: the sample's id, the places of this use and of the next among all draws, and whether it is given in
+        the place of another one."""
         space = self.space
         data = space.get(use[0], tag)
         if data is not None:
@@ -52,7 +53,7 @@ class Kept:
             waited_s = time.monotonic() - began_s
             data = space.get(use[0], tag)
             if data is not None:
-                self.tally.late += 1
+                self.tally.late += not use[3]
                 return self._hit(use, data)
             # Whoever read it has it for himself.
             if waited_s < _WAIT_MS / 2000:
@@ -61,12 +62,16 @@ class Kept:
         return data if made is None else made(data)
 
     def _hit(self, use, data):
-        self.tally.hits += 1
         self.tally.pool_bytes += len(data)
         if self.tally.sizes is not None:
             self.tally.sizes.seen(use[0], len(data))
+        if use[3]:
+            # No hit; and a policy that heard of it would take it for a draw of this sample.
+            self.tally.substitutions += 1
+            return data
+        self.tally.hits += 1
         if self.tells_uses:
-            self.uses.append(use)
+            self.uses.append(use[:3])
         return data
 
     def _fill(self, use, tag, read, made):

@@ -121,6 +121,10 @@ class DataLoader(Positioned):
         if self._order is not None:
             space = store and store.space
             self._order.pool = space and Told(space, partial(base_index, self.dataset), curve)
+            if self._order.substitution is not None:
+                self._order.substitution.look_into(store, self.dataset)
+                if curve:
+                    curve.of_drawn = True
         if store is not None and store.ahead is not None:
             store.ahead.of_loader(self)
         # The iterator takes these from here, once; the loader's own attributes stay the user's.

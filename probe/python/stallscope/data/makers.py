@@ -13,7 +13,7 @@ from stallscope._hooks.knobs import raised_by_signal
 
 from . import opening, packed
 from .cut import base_index, base_of
-from .draws import places, plain
+from .draws import is_given_for_another, places, plain
 from .kept import Unkept, again, tag_of
 
 # After so many samples that could only be made without, nothing kept is used any more.
@@ -62,7 +62,7 @@ class _Maker:
         return samples
 
     def use_of(self, index):
-        """Id and places of a use; None for what is no number of a sample."""
+        """Id and places of a use, and whether another sample was drawn; None for what is no number of a sample."""
         if self.kept is None:
             return None
         try:
@@ -71,7 +71,7 @@ class _Maker:
             return None
         if not 0 <= number < self.samples or number in self.at_fault:
             return None
-        return (number, *places(index))
+        return (number, *places(index), is_given_for_another(index))
 
     def _blame(self, *numbers):
         if not self.at_fault:

@@ -6,6 +6,7 @@ import torch.utils.data
 
 from .sampling_order import Order
 from .sampling_ranks import Ranks
+from .substitution import Substitution
 
 NAMES = ("plain", "importance", "reuse", "iis", "shade")
 # By sampling: what says which samples the pool keeps.
@@ -16,11 +17,13 @@ WEIGHTED = ("importance", "iis", "shade")
 _FOR_ALL = ("num_replicas", "rank")
 _OPTIONS = {
     "plain": (),
-    "importance": (*_FOR_ALL, "labels"),
+    "importance": (*_FOR_ALL, "labels", "substitute"),
     "reuse": (*_FOR_ALL, "uses", "epochs", "cache_share"),
-    "iis": _FOR_ALL,
-    "shade": _FOR_ALL,
+    "iis": (*_FOR_ALL, "labels", "substitute"),
+    "shade": (*_FOR_ALL, "labels", "substitute"),
 }
+# Why others are given in no sample's place.
+_ALL_DRAWN = {"plain": "gives torch's draws, sample by sample", "reuse": "uses each sample equally often"}
 _SAMPLES = 2**32 - 2
 
 
@@ -49,6 +52,12 @@ def arranged(sampling, options, has_cache, args, kwargs):
         raise ValueError(
             'sampling="reuse" uses samples again while they are in the cache: say cache="8GiB", or as much as there is'
         )
+    labels, substitute = options.get("labels"), options.get("substitute", 0)
+    classes = None
+    if sampling == "importance" or substitute or labels is not None:
+        classes = _classes(given["dataset"], labels, samples)
+    if substitute:
+        _can_substitute(has_cache, classes, samples)
     ranks = Ranks(options, sampler if distributed else None)
     if ranks.of_others and sampling != "reuse":
         raise ValueError(
@@ -65,7 +74,8 @@ def arranged(sampling, options, has_cache, args, kwargs):
         uses=options.get("uses", 2),
         epochs=options.get("epochs"),
         cache_share=options.get("cache_share"),
-        classes=_classes(given["dataset"], options.get("labels"), samples) if sampling == "importance" else None,
+        classes=classes if sampling == "importance" else None,
+        substitution=Substitution(substitute, classes) if substitute else None,
     )
     given["sampler"] = order
     given.pop("shuffle", None)
@@ -85,6 +95,7 @@ def _given(args, kwargs):
 
 def _checked(sampling, options):
     options = dict(options or {})
+    _check_substitute(sampling, options)
     known = _OPTIONS[sampling]
     for name in options:
         if name not in known:
@@ -102,6 +113,30 @@ def _checked(sampling, options):
     if share is not None and not (isinstance(share, (int, float)) and 0 < share <= 1):
         raise ValueError(f"sampling_options: cache_share={share!r} has to be a number above 0 and up to 1")
     return options
+
+
+def _check_substitute(sampling, options):
+    share = options.get("substitute", 0)
+    if type(share) not in (int, float) or not 0 <= share <= 1:
+        raise ValueError(f"sampling_options: substitute={share!r} has to be a share of the draws, from 0 to 1")
+    if not share:
+        options.pop("substitute", None)
+    elif sampling in _ALL_DRAWN:
+        raise ValueError(
+            f"sampling_options: sampling={sampling!r} {_ALL_DRAWN[sampling]}, and so gives none in another's place: leave "
+            f"out substitute=, or use {_listed(WEIGHTED)}"
+        )
+
+
+def _can_substitute(has_cache, classes, samples):
+    if not has_cache:
+        raise ValueError('sampling_options: substitute= gives samples out of the cache: say cache="8GiB", or as much as '
+                         "there is")  # fmt: skip
+    if classes is None:
+        raise ValueError(
+            f"sampling_options: substitute= gives a sample of the same class: say labels=, a class for each of {samples} "
+            "samples and at most one class for ten of them, or use a data set that has such targets"
+        )
 
 
 def _samples(sampling, dataset):

@@ -25,7 +25,7 @@ _PLACE = ("handed", "start", "end", "chunk")
 class Use(int):
     """One use of the sample with this index."""
 
-    def __new__(cls, index, at, next_at, weight=1.0):
+    def __new__(cls, index, at, next_at, weight=1.0, stands_for=None):
         use = super().__new__(cls, index)
         use.at = at
         """Its place among all draws."""
@@ -33,9 +33,14 @@ class Use(int):
         """The place of the sample's next use; 2**64 - 1: not known yet."""
         use.weight = weight
         """What the sample's loss is to be multiplied with. Stays in the training process."""
+        if stands_for is not None:
+            use.stands_for = stands_for
+            """The use that was drawn, where this sample is given in its place; True in a worker."""
         return use
 
     def __reduce__(self):
+        if hasattr(self, "stands_for"):
+            return Use, (int(self), self.at, self.next_at, 1.0, True)
         return Use, (int(self), self.at, self.next_at)
 
 
@@ -43,8 +48,9 @@ class Order:
     """Also a sampler of torch's kind: who iterates it without its loader gets the next epoch's draws."""
 
     def __init__(
-        self, sampling, samples, *, batch_size, drop_last, generator, ranks, uses, epochs, cache_share, classes
-    ):
+        self, sampling, samples, *, batch_size, drop_last, generator, ranks, uses, epochs, cache_share, classes,
+        substitution=None,
+    ):  # fmt: skip
         self.sampling = sampling
         self.samples = samples
         self.batch_size = batch_size
@@ -53,6 +59,8 @@ class Order:
         self.ranks = ranks
         self.wishes = {"uses": uses, "epochs": epochs, "cache_share": cache_share}
         self.classes = classes
+        # What may give other samples than were drawn; None: nothing.
+        self.substitution = substitution
         self.scores = scores.Scores(samples)
         self.learns = sampling in _LEARNING
         # What is told to those who keep samples, where anybody does.
@@ -101,6 +109,8 @@ class Order:
         self.end = self.start + self._rounded(draws) * self.ranks.count
         self.planner.give_back(self.start)
         self.planner.reach(self.end)
+        if self.substitution is not None:
+            self.substitution.rules.begin(self.start)
         if self.pool is not None and self.start:
             self.pool.epoch()
         return self._begun(0)
@@ -147,6 +157,8 @@ class Order:
     def _hand_over(self, place):
         self.handed = place
         self.planner.let_go(place)
+        if self.substitution is not None:
+            self.substitution.rules.handed_over(place)
 
     def _is_mine(self, index, at):
         """Whether it is this rank that tells the pool of a next use: each does so of its own, and of those of earlier
@@ -200,6 +212,8 @@ class Order:
             settled["kind"], self.samples, settled["seed"], classes=self.classes, state=state, **parameters
         )
         self.settled = settled
+        if self.substitution is not None:
+            self.substitution.settle(settled["seed"], self.ranks)
 
     # The position
 
@@ -209,7 +223,10 @@ class Order:
             return identity(self)
         place = {name: getattr(self, name) for name in _PLACE}
         draws, told = self.planner.save(), self.scores.state()
-        return {**identity(self), **place, "settled": self.settled, "draws": draws, "told": told}
+        state = {**identity(self), **place, "settled": self.settled, "draws": draws, "told": told}
+        if self.substitution is not None:
+            state["substituted"] = self.substitution.state()
+        return state
 
     def load(self, state):
         """A state for which `mismatch` has no words."""
@@ -220,6 +237,8 @@ class Order:
         for name in _PLACE:
             setattr(self, name, state[name])
         self.scores.load(state["told"])
+        if self.substitution is not None:
+            self.substitution.load(state.get("substituted"))
 
 
 def identity(order):
@@ -251,6 +270,8 @@ class Course:
         self.start, self.end, self.first = order.start, order.end, batch
         # Draws behind the beginning of the next epoch, once that has begun.
         self.kept = None
+        # Batches that were looked at before their turn, where other samples may be given: it is decided once.
+        self.seen = {}
 
     def __len__(self):
         each = (self.end - self.start) // self.order.ranks.count
@@ -268,16 +289,36 @@ class Course:
     def uses(self, batch):
         if self.kept is not None:
             return self.kept.pop(batch, [])
+        if batch in self.seen:
+            return self.seen.pop(batch)
+        return self._given(batch, self._drawn(batch))
+
+    def _drawn(self, batch):
         place, count, _ = self.order.part(self.start, self.end, batch)
         ids, weights, next_at = self.order.planner.take(place, count)
         return list(map(Use, ids, range(place, place + count), next_at, weights))
+
+    def _given(self, batch, uses):
+        """What is given for what was drawn. For each batch once, in order."""
+        order = self.order
+        if order.substitution is None or not uses or not order.is_newest(self):
+            return uses
+        place, each, _ = order.part(self.start, self.end, batch)
+        count = order.ranks.count
+        first = place - order.ranks.rank * each
+        drawn = [int(use) for use in uses] if count == 1 else order.planner.ids(first, each * count)
+        return order.substitution.given(order, first, drawn, uses, place - first)
 
     def peek(self, batch):
         """The uses of a batch, counted from the first of this course, as they are planned by now; None where there are
         none. What is drawn stays as it is."""
         if self.kept is not None or not self.order.is_newest(self):
             return None
-        return self.uses(self.first + batch) or None
+        batch += self.first
+        uses = self.seen[batch] if batch in self.seen else self.uses(batch)
+        if uses and self.order.substitution is not None:
+            self.seen[batch] = uses
+        return uses or None
 
     def keep(self):
         """Another epoch is about to begin while this one goes on, and draws what follows this one."""
@@ -285,7 +326,8 @@ class Course:
             return
         whole = self.order.batch_size * self.order.ranks.count
         ahead = max(0, self.order.handed - self.start) // whole
-        self.kept = {batch: uses for batch in range(ahead, len(self)) for uses in [self.uses(batch)] if uses}
+        batches = ((batch, self.seen.get(batch) or self._drawn(batch)) for batch in range(ahead, len(self)))
+        self.kept = {batch: uses for batch, uses in batches if uses}
         self.order.leave(self.end)
 
     def asked(self):

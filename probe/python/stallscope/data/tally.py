@@ -7,7 +7,7 @@ from torch.utils.data import get_worker_info
 
 from stallscope import _native
 
-FIELDS = ("hits", "late", "misses", "prefetched", "pool_bytes", "source_bytes")
+FIELDS = ("hits", "late", "misses", "prefetched", "pool_bytes", "source_bytes", "substitutions")
 # One for whoever makes batches in the training process, and one for each worker's number, from which on they share.
 _ROWS = 257
 _CACHE_USES = 11
@@ -29,6 +29,8 @@ class Tally:
         # process writes a row at a time, and the sums are for people: a count that is lost where two do harms nobody.
         self.table = (ctypes.c_int64 * self.sums.numel()).from_address(self.sums.data_ptr())
         self.hits = self.late = self.misses = self.prefetched = self.pool_bytes = self.source_bytes = 0
+        # Uses of samples that were found and are given in the place of others; no hits.
+        self.substitutions = 0
 
     def __reduce__(self):
         return _again, (self.sums, self.loader, self.sizes)
@@ -44,11 +46,11 @@ class Tally:
         row = 0 if info is None else 1 + info.id % (_ROWS - 1)
         for column, count in enumerate(counts, row * len(FIELDS)):
             self.table[column] += count
-        hits, late, misses, prefetched, pool_bytes, source_bytes = counts
+        hits, late, misses, prefetched, pool_bytes, source_bytes, substitutions = counts
         # Goes nowhere where the shim is not on.
         _native.push(
             _CACHE_USES, _native.now(), loader=self.loader, id=prefetched,
-            a=hits, b=misses | late << 32, c=pool_bytes, d=source_bytes,
+            a=hits | substitutions << 32, b=misses | late << 32, c=pool_bytes, d=source_bytes,
         )  # fmt: skip
 
     def totals(self):

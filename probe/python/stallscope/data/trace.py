@@ -5,7 +5,7 @@ import os
 import warnings
 
 from .cut import base_index
-from .draws import plain
+from .draws import drawn, plain
 
 HEADER = "epoch,id,bytes,score"
 # Written in pieces of so many characters.
@@ -47,7 +47,8 @@ class Trace:
             self._end(f"{type(error).__name__}: {error}")
 
     def _add(self, epoch, index):
-        indices = list(index) if isinstance(index, (list, tuple)) else [index]
+        # Policies are simulated on what was drawn, whatever was given in its place.
+        indices = [drawn(one) for one in (index if isinstance(index, (list, tuple)) else [index])]
         ids = [operator.index(base_index(self.dataset, plain(one))) for one in indices]
         sizes = self.sizes(ids) if self.sizes is not None else [1] * len(ids)
         known = dict(self.order.planner.scores(indices)) if self.order is not None and self.order.learns else {}
