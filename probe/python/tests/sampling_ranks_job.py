@@ -13,6 +13,8 @@ import warnings
 import torch
 import torch.distributed as dist
 from sampling_job import Noisy, Parts, loss_of
+from substitution_job import batches
+from substitution_job import loader as substituting
 from torch.utils.data.distributed import DistributedSampler
 
 import stallscope
@@ -40,6 +42,10 @@ def rank(number, ranks, meeting, sampling, options, way):
     warnings.simplefilter("ignore")
     if way != "said":
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=number, world_size=ranks)
+    if way == "others":
+        one = substituting(sampling, 0.3, seed=7 + number, cache="300KB", **options)
+        _put(meeting, number, {"epochs": [batches(one) for _ in range(EPOCHS)]})
+        return
     # Ranks are seeded differently.
     torch.manual_seed(7 + number)
     more = dict(options)
@@ -61,11 +67,12 @@ def rank(number, ranks, meeting, sampling, options, way):
             rest.append([ids.tolist(), weights.tolist()])
             resumed.update(ids, loss_of(ids))
         again = rest == epochs[1][1][5:]
-    told = {"rank": number, "epochs": epochs, "again": again, "seed": one._order.settled["seed"]}
-    # One write, so that the lines of two ranks do not mix.
-    data = (json.dumps(told) + "\n").encode()
-    with open(os.path.join(os.path.dirname(meeting), f"rank-{number}"), "wb") as file:
-        file.write(data)
+    _put(meeting, number, {"rank": number, "epochs": epochs, "again": again, "seed": one._order.settled["seed"]})
+
+
+def _put(meeting, number, told):
+    with open(os.path.join(os.path.dirname(meeting), f"rank-{number}"), "w") as file:
+        json.dump(told, file)
 
 
 def main():

@@ -22,6 +22,7 @@ TWO = [
     case("importance", batch_size=8, drop_last=True),
     case("importance", batch_size=8, samples=231),
     case("importance", "sampler", batch_size=8),
+    case("importance", "others", batch_size=8),
 ]
 # As two ranks: twice their batch.
 ONE = [case(sampling, batch_size=16) for sampling in ("reuse", "importance", "iis", "shade")]
@@ -104,3 +105,21 @@ def test_ranks_without_a_process_group_agree_by_a_fixed_seed(told):
     assert batches(two[0]) != batches(two[1])
     (both,) = [sorted(sum((ids for ids, _ in together(two)), []))]
     assert len(both) == 3000
+
+
+def test_two_ranks_never_give_the_same_sample_in_anothers_place(told):
+    two = told[case("importance", "others", batch_size=8)]
+    given_in_all = 0
+    for epochs in zip(*(rank["epochs"] for rank in two)):
+        used, given = set(), set()
+        for parts in zip(*epochs):
+            assert all(is_true for _, _, _, is_true in parts)
+            drawn = {index for was, _, _, _ in parts for index in was}
+            others = [one for was, ids, _, _ in parts for one in zip(was, ids) if one[0] != one[1]]
+            for was, index in others:
+                assert was % 5 == index % 5, "of the same class"
+                assert index not in drawn and index not in used and index not in given
+                given.add(index)
+            used |= drawn - {was for was, _ in others}
+        given_in_all += len(given)
+    assert given_in_all > 20

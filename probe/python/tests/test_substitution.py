@@ -1,0 +1,113 @@
+"""Another sample of the same class in place of one that would have to be read: what it may do, and what it says."""
+
+import json
+import os
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+from collector import PACKAGE, run_plain
+
+JOB = Path(__file__).with_name("substitution_job.py")
+
+
+def case(name, *arguments):
+    return json.dumps([name, *arguments])
+
+
+RUNS = [
+    *[("run", sampling, 0.1, workers) for sampling in ("importance", "iis", "shade") for workers in (0, 2)],
+    ("run", "importance", 1.0, 2),
+    ("run", "importance", 0.2, 2, 4, {"fetchers": 2}),
+    ("run", "importance", 0.2, 2, 4, {"persistent_workers": True, "multiprocessing_context": "spawn"}),
+    ("run", "importance", 0.2, 2, 4, {"batch_size": None}),
+    ("run", "importance", 0.2, 0, 4, {"drop_last": True, "batch_size": 48}),
+]
+OTHERS = [
+    *[case("off", sampling, workers) for sampling, workers in (("importance", 0), ("iis", 2), ("shade", 0))],
+    *[case("killed", workers) for workers in (0, 2)],
+    *[case("resumed", *workers) for workers in ((0, 2), (2, 0))],
+    *[case(name) for name in ("subset", "refused")],
+]
+
+
+@pytest.fixture(scope="module")
+def told(python, tmp_path_factory):
+    return all_told(python, str(tmp_path_factory.mktemp("substitution")))
+
+
+@lru_cache(None)
+def all_told(python, folder):
+    cases = [*[case(*one) for one in RUNS], *OTHERS, case("trace", folder)]
+    done = run_plain([python, JOB, *cases], PYTHONPATH=str(PACKAGE), STALLSCOPE_RUNTIME_DIR=os.path.join(folder, "run"))
+    assert done.code == 0, done.err
+    found = dict(zip(cases, map(json.loads, done.out.splitlines())))
+    return {**found, "trace": found[cases[-1]]}
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda one: "-".join(map(str, one[1:])))
+def test_what_is_given_is_within_the_rules_and_told_as_what_it_is(told, run):
+    found = told[case(*run)]
+    assert found["true"], "ids are those of the samples in the batch"
+    assert found["wrong"] == [], "of another class, used before in the epoch, or in the same batch"
+    assert found["over"] <= 1e-9, "more than the share, at some moment of an epoch"
+    assert found["given"] > 20
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda one: "-".join(map(str, one[1:])))
+def test_uses_are_hits_or_substitutions_or_misses(told, run):
+    """One that is gone from the pool when its turn comes is read, and is a miss."""
+    found = told[case(*run)]
+    figures = found["figures"]
+    assert 0 < figures["substitutions"] <= found["given"]
+    assert figures["hits"] + figures["substitutions"] + figures["misses"] == found["draws"]
+
+
+@pytest.mark.parametrize("sampling, workers", [("importance", 0), ("iis", 2), ("shade", 0)])
+def test_without_a_word_all_is_given_as_it_was_drawn(told, sampling, workers):
+    found = told[case("off", sampling, workers)]
+    assert found["same"] and found["own"]
+    assert found["planned"], "and what is drawn, and with which weight, stays as it was"
+    assert found["given"] > 0 and found["reads"][1] < found["reads"][0]
+
+
+@pytest.mark.parametrize("workers", (0, 2))
+def test_when_the_pool_is_killed_samples_are_read_and_are_what_they_are_called(told, workers):
+    found = told[case("killed", workers)]
+    assert found["killed"] == 1 and found["true"] and found["wrong"] == [] and found["over"] <= 1e-9
+    assert found["lengths"] == [1000] * 6
+
+
+@pytest.mark.parametrize("workers", ((0, 2), (2, 0)))
+def test_an_epoch_that_is_taken_up_knows_what_it_has_used(told, workers):
+    found = told[case("resumed", *workers)]
+    assert found["planned"], "the same samples are drawn, with the same weights"
+    assert found["true"] and found["wrong"] == [] and found["over"] <= 1e-9
+    assert found["rest"] > 10 and found["state"] < 1000 / 8 + 200
+
+
+def test_an_epoch_of_which_nothing_is_known_gives_nothing(told):
+    first, second = told[case("resumed", 0, 2)]["blind"]
+    assert first == 0 and second > 0
+
+
+def test_samples_of_a_subset_are_found_in_the_pool(told):
+    found = told[case("subset")]
+    assert found["true"] and found["wrong"] == [] and found["given"] > 20
+
+
+def test_a_trace_is_of_what_was_drawn(told):
+    found = told["trace"]
+    assert found["same"] and found["given"] > 0
+
+
+def test_what_cannot_be_had_is_said_in_a_sentence(told):
+    found = told[case("refused")]
+    assert "gives torch's draws, sample by sample" in found["plain"] and "'importance', 'iis', 'shade'" in found["plain"]
+    assert "uses each sample equally often" in found["reuse"]
+    assert found["off"] == found["labels"] == "None"
+    assert 'say cache="8GiB"' in found["no cache"]
+    assert "say labels=" in found["no classes"] and "say labels=" in found["many"]
+    assert "one label for each of 1000 samples" in found["short"]
+    for name in ("below", "above", "words", "bool", "nan"):
+        assert "has to be a share of the draws, from 0 to 1" in found[name]
