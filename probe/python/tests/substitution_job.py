@@ -38,6 +38,23 @@ class Parts(Dataset):
         return torch.tensor([float(int.from_bytes(data[:4], "little")), torch.rand(()).item()])
 
 
+class Files(Dataset):
+    """A file a sample."""
+
+    def __init__(self, folder, samples):
+        self.paths = [os.path.join(folder, str(index)) for index in range(samples)]
+        self.targets = [index % CLASSES for index in range(samples)]
+        for index, path in enumerate(self.paths):
+            Path(path).write_bytes(index.to_bytes(4, "little") * 250)
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, index):
+        with open(self.paths[index], "rb") as file:
+            return torch.tensor([float(int.from_bytes(file.read()[:4], "little")), torch.rand(()).item()])
+
+
 def loader(sampling, share, workers=0, dataset=None, seed=5, **more):
     torch.manual_seed(seed)
     random.seed(seed)
@@ -126,6 +143,12 @@ def subset():
     one = loader("importance", 0.2, dataset=half)
     got = [batches(one) for _ in range(5)]
     return judged(got, 0.2)
+
+
+def files(folder):
+    one = loader("importance", 0.2, 2, Files(folder, 300), cache="80KB")
+    got = [batches(one) for _ in range(5)]
+    return {**judged(got, 0.2), "figures": one.cache_figures()}
 
 
 def killed(workers):
@@ -234,7 +257,7 @@ def refused():
     }.items()}  # fmt: skip
 
 
-CASES = {name: globals()[name] for name in ("run", "off", "subset", "killed", "resumed", "trace", "refused")}
+CASES = {name: globals()[name] for name in ("run", "off", "subset", "killed", "resumed", "trace", "refused", "files")}
 
 
 def main():

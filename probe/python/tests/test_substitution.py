@@ -6,9 +6,10 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from collector import PACKAGE, run_plain
+from collector import PACKAGE, run, run_plain
 
 JOB = Path(__file__).with_name("substitution_job.py")
+CACHE_USES = 11
 
 
 def case(name, *arguments):
@@ -38,26 +39,28 @@ def told(python, tmp_path_factory):
 
 @lru_cache(None)
 def all_told(python, folder):
-    cases = [*[case(*one) for one in RUNS], *OTHERS, case("trace", folder)]
+    files = os.path.join(folder, "files")
+    os.mkdir(files)
+    cases = [*[case(*one) for one in RUNS], *OTHERS, case("files", files), case("trace", folder)]
     done = run_plain([python, JOB, *cases], PYTHONPATH=str(PACKAGE), STALLSCOPE_RUNTIME_DIR=os.path.join(folder, "run"))
     assert done.code == 0, done.err
     found = dict(zip(cases, map(json.loads, done.out.splitlines())))
-    return {**found, "trace": found[cases[-1]]}
+    return {**found, "files": found[cases[-2]], "trace": found[cases[-1]]}
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda one: "-".join(map(str, one[1:])))
-def test_what_is_given_is_within_the_rules_and_told_as_what_it_is(told, run):
-    found = told[case(*run)]
+@pytest.mark.parametrize("one", RUNS, ids=lambda one: "-".join(map(str, one[1:])))
+def test_what_is_given_is_within_the_rules_and_told_as_what_it_is(told, one):
+    found = told[case(*one)]
     assert found["true"], "ids are those of the samples in the batch"
     assert found["wrong"] == [], "of another class, used before in the epoch, or in the same batch"
     assert found["over"] <= 1e-9, "more than the share, at some moment of an epoch"
     assert found["given"] > 20
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda one: "-".join(map(str, one[1:])))
-def test_uses_are_hits_or_substitutions_or_misses(told, run):
+@pytest.mark.parametrize("one", RUNS, ids=lambda one: "-".join(map(str, one[1:])))
+def test_uses_are_hits_or_substitutions_or_misses(told, one):
     """One that is gone from the pool when its turn comes is read, and is a miss."""
-    found = told[case(*run)]
+    found = told[case(*one)]
     figures = found["figures"]
     assert 0 < figures["substitutions"] <= found["given"]
     assert figures["hits"] + figures["substitutions"] + figures["misses"] == found["draws"]
@@ -96,6 +99,12 @@ def test_samples_of_a_subset_are_found_in_the_pool(told):
     assert found["true"] and found["wrong"] == [] and found["given"] > 20
 
 
+def test_files_are_given_in_place_of_others(told):
+    found = told["files"]
+    assert found["true"] and found["wrong"] == [] and found["over"] <= 1e-9
+    assert 0 < found["figures"]["substitutions"] <= found["given"]
+
+
 def test_a_trace_is_of_what_was_drawn(told):
     found = told["trace"]
     assert found["same"] and found["given"] > 0
@@ -111,3 +120,16 @@ def test_what_cannot_be_had_is_said_in_a_sentence(told):
     assert "one label for each of 1000 samples" in found["short"]
     for name in ("below", "above", "words", "bool", "nan"):
         assert "has to be a share of the draws, from 0 to 1" in found[name]
+
+
+@pytest.mark.parametrize("workers", (0, 2))
+def test_the_collector_is_told_of_substitutions_apart_from_hits(python, tmp_path, workers):
+    inject = PACKAGE / "stallscope" / "_inject"
+    env = {"PYTHONPATH": f"{inject}{os.pathsep}{PACKAGE}", "STALLSCOPE_RUNTIME_DIR": str(tmp_path / "run")}
+    done = run([python, JOB, case("run", "importance", 0.2, workers, 3)], **env)
+    assert done.code == 0, done.err
+    figures = json.loads(done.out)["figures"]
+    uses = [record for process in done.collector.processes for record in process.of(CACHE_USES)]
+    assert sum(record.a & 0xFFFFFFFF for record in uses) == figures["hits"]
+    assert sum(record.a >> 32 for record in uses) == figures["substitutions"] > 0
+    assert sum(record.b & 0xFFFFFFFF for record in uses) == figures["misses"]
