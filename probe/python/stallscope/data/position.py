@@ -18,7 +18,7 @@ import torch.utils.data
 
 from stallscope import _random
 
-from . import sampling_order
+from . import sampling_course, sampling_order
 from .draws import Repeats
 from .keyed import epoch_key
 
@@ -92,7 +92,7 @@ class Positioned(torch.utils.data.DataLoader):
         sampler = super()._index_sampler
         beginning = self._beginning
         if beginning is not None and beginning.course is not None:
-            sampler = beginning.course if self._auto_collation else sampling_order.Singly(beginning.course)
+            sampler = beginning.course if self._auto_collation else sampling_course.Singly(beginning.course)
         if beginning is None or self._streams():
             return sampler
         beginning.feed = self._feed(beginning.course)

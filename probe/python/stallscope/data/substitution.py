@@ -53,9 +53,7 @@ class Substitution:
         if self.failed:
             return uses
         try:
-            others = self.rules.batch(
-                self.spaces, self.numbers, place, drawn, first, len(uses), order.handed
-            )
+            others = self.rules.batch(self.spaces, self.numbers, place, drawn, first, len(uses), order.handed)
         except Exception as error:
             if raised_by_signal(error):
                 raise
