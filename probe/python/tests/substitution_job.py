@@ -66,8 +66,8 @@ def loader(sampling, share, workers=0, dataset=None, seed=5, **more):
 
 
 def batches(one, tells=True, after=None):
-    """An epoch, or what is left of one: of each batch what was drawn, what was given, weights, and whether the samples are
-    those that it says."""
+    """An epoch, or what is left of one: of each batch what was drawn, what was given, weights, and whether the samples
+    are those that it says."""
     weighted = one.weighted()
     handing = weighted.loader._handing()
     weighted.loader._handing = lambda: handing

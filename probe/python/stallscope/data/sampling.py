@@ -123,19 +123,20 @@ def _check_substitute(sampling, options):
         options.pop("substitute", None)
     elif sampling in _ALL_DRAWN:
         raise ValueError(
-            f"sampling_options: sampling={sampling!r} {_ALL_DRAWN[sampling]}, and so gives none in another's place: leave "
-            f"out substitute=, or use {_listed(WEIGHTED)}"
+            f"sampling_options: sampling={sampling!r} {_ALL_DRAWN[sampling]}, and so gives none in another's place: "
+            f"leave out substitute=, or use {_listed(WEIGHTED)}"
         )
 
 
 def _can_substitute(has_cache, classes, samples):
     if not has_cache:
-        raise ValueError('sampling_options: substitute= gives samples out of the cache: say cache="8GiB", or as much as '
-                         "there is")  # fmt: skip
+        raise ValueError(
+            'sampling_options: substitute= gives samples out of the cache: say cache="8GiB", or as much as there is'
+        )
     if classes is None:
         raise ValueError(
-            f"sampling_options: substitute= gives a sample of the same class: say labels=, a class for each of {samples} "
-            "samples and at most one class for ten of them, or use a data set that has such targets"
+            "sampling_options: substitute= gives a sample of the same class: say labels=, a class for each of "
+            f"{samples} samples and at most one class for ten of them, or use a data set that has such targets"
         )
 
 

@@ -49,7 +49,7 @@ class Substitution:
                 self._fail(error)
 
     def given(self, order, place, drawn, uses, first):
-        """`uses`, or what is given for them: of the batch `drawn` from `place` on by all ranks, those from the `first` on."""
+        """`uses`, or what is given for them: of what all ranks drew from `place` on, those from the `first` on."""
         if self.failed:
             return uses
         try:
