@@ -3,6 +3,7 @@
 //! The figures are the ones of the reports: a phase's sums over the whole run. The noise comes from how they varied
 //! from window to window within each run; [`noise`] says how and what it cannot see.
 
+mod cache;
 mod condition;
 mod figure;
 mod knobs;
@@ -11,6 +12,7 @@ mod text;
 mod verdict;
 mod windows;
 
+pub use cache::{CacheChange, CacheDiff, CacheSide};
 pub use condition::{BadCondition, Condition};
 pub use figure::{Figure, Unit};
 pub use knobs::KnobDiff;
@@ -43,6 +45,8 @@ pub struct Diff {
     pub phases: Vec<PhaseDiff>,
     /// Knobs that were set differently at the end.
     pub knobs: Vec<KnobDiff>,
+    /// `None` where neither run has a cache.
+    pub cache: Option<CacheDiff>,
 }
 
 /// One of the runs.
@@ -147,6 +151,7 @@ pub fn compare(a: &Run, b: &Run) -> Result<Diff, Error> {
         confidence: noise::CONFIDENCE,
         phases,
         knobs: knobs::between(a, b),
+        cache: cache::between(a, b),
     };
     diff.verdict = verdict::of(&diff);
     Ok(diff)
@@ -175,8 +180,14 @@ fn change(figure: Figure, totals: &[Totals; 2], windows: [&[Totals]; 2]) -> Chan
         let ratios: Vec<(f64, f64)> = windows.iter().filter_map(|window| figure.ratio(window)).collect();
         noise::spread(&ratios)
     });
-    // The change is known no better than the two ways to measure it agree: a job of several ranks is more than its
-    // windows.
+    let (noise, judgement) = judged(change, spreads);
+    let change_ratio = change.zip(a).filter(|(_, a)| *a != 0.0).map(|(change, a)| change / a);
+    Change { figure, a, b, change, change_ratio, noise, judgement }
+}
+
+/// Up to what a change is known, and what it is.
+fn judged(change: Option<f64>, spreads: [Option<noise::Spread>; 2]) -> (Option<f64>, Judgement) {
+    // It is known no better than the two ways to measure it agree: a job of several ranks is more than its windows.
     let noise = change
         .zip(spreads[0].zip(spreads[1]))
         .map(|(change, (a, b))| noise::margin(&a, &b) + (change - (b.ratio - a.ratio)).abs());
@@ -186,8 +197,7 @@ fn change(figure: Figure, totals: &[Totals; 2], windows: [&[Totals]; 2]) -> Chan
         (Some(change), Some(noise)) if change.abs() > noise => Judgement::BeyondNoise,
         _ => Judgement::WithinNoise,
     };
-    let change_ratio = change.zip(a).filter(|(_, a)| *a != 0.0).map(|(change, a)| change / a);
-    Change { figure, a, b, change, change_ratio, noise, judgement }
+    (noise, judgement)
 }
 
 impl Diff {

@@ -7,7 +7,7 @@ use crate::text::{ending, training};
 use crate::tuning::Tuning;
 use crate::{Error, Run, units};
 use escape::{code, text};
-use stallscope_look::meaning;
+use stallscope_look::{cache, meaning};
 use stallscope_model::{Diagnosis, PhaseSummary};
 use std::fmt::Write as _;
 use std::io::Write;
@@ -24,7 +24,7 @@ pub fn write(run: &Run, out: &mut dyn Write) -> Result<(), Error> {
     }
     diagnoses(&run.summary.diagnoses, &mut page);
     tuning(run, &mut page);
-    cache(run, &mut page);
+    cached(run, &mut page);
     for note in &run.notes {
         line(&mut page, format_args!("> {}\n", text(note)));
     }
@@ -105,9 +105,17 @@ fn tuning(run: &Run, page: &mut String) {
     page.push('\n');
 }
 
-fn cache(run: &Run, page: &mut String) {
+fn cached(run: &Run, page: &mut String) {
     if let Some(job) = run.summary.cache() {
-        line(page, format_args!("**Cache**: {}\n", stallscope_look::cache::facts(&job).join(" · ")));
+        line(page, format_args!("**Cache**: {}\n", cache::facts(&job).join(" · ")));
+    }
+    if let [only] = &cache::curves(&run.summary)[..]
+        && only.whose.is_empty()
+    {
+        line(page, format_args!("It would miss with {}\n", only.in_words()));
+    }
+    if let Some(why) = cache::no_curve(&run.summary) {
+        line(page, format_args!("{why}\n"));
     }
 }
 

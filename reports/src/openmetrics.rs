@@ -1,13 +1,13 @@
 //! A run, or a node's collector, as OpenMetrics text 1.0: what Prometheus scrapes. Labels are a job's name, ranks,
 //! phases, causes and reasons, so that there are few of them: never pids or paths.
 
+mod caches;
 mod page;
 
 use crate::{Error, Run};
 use page::{Kind, Page, Part};
 use stallscope_model::{
-    CacheState, CacheSummary, CacheUses, EvidenceState, Loss, NodeSummary, Overhead, Phase, PhaseSummary,
-    RankSummary, RunSummary,
+    EvidenceState, Loss, NodeSummary, Overhead, Phase, PhaseSummary, RankSummary, RunSummary,
 };
 use std::io::Write;
 
@@ -39,7 +39,7 @@ pub fn render(summary: &RunSummary) -> String {
     ranks.steps();
     ranks.workers();
     ranks.checkpoints();
-    caches(&mut page, job[0], &summary.caches);
+    caches::write(&mut page, job[0], summary);
     tuning(&mut page, job[0], summary);
     losses(&mut page, "losses", &job, &summary.losses);
     overhead(&mut page, &job, &summary.overhead);
@@ -173,9 +173,8 @@ impl Ranks<'_> {
     }
 
     fn workers(&mut self) {
-        let help =
-            "Loader workers of a rank so far, those that followed another in its place not counted again.";
-        self.family(Kind::Gauge, "workers", "", help, |rank, emit| emit(&[], rank.workers.len() as u64));
+        let help = "The most loader workers that a rank has had at once.";
+        self.family(Kind::Gauge, "workers", "", help, |rank, emit| emit(&[], rank.workers_at_once()));
         let help = "What a rank's workers did with their time, whether or not training waited: their load, not stall.";
         self.family(Kind::Counter, "worker_load", "seconds", help, |rank, emit| {
             for worker in &rank.workers {
@@ -220,64 +219,6 @@ impl Ranks<'_> {
         self.family(Kind::Counter, "checkpoint_background", "seconds", help, |rank, emit| {
             emit(&[], rank.checkpoints.background_ns);
         });
-    }
-}
-
-/// A figure of the uses of a cache: its name and unit, what it is, and where it stands.
-type OfUses = (&'static str, &'static str, &'static str, fn(&CacheUses) -> u64);
-/// The same of how its part of the pool stands.
-type OfState = (Kind, &'static str, &'static str, &'static str, fn(&CacheState) -> u64);
-
-const OF_TRAINING: [OfUses; 8] = [
-    ("cache_hits", "", "Draws in training whose own sample was in the cache.", |uses| uses.hits),
-    ("cache_substitutions", "", "Draws in training that got another sample; no hits.", |uses| {
-        uses.substitutions
-    }),
-    ("cache_misses", "", "Draws in training whose sample was read from its source.", |uses| uses.misses),
-    ("cache_reuses", "", "Hits that saved a read: those that were not prefetched.", |uses| uses.reuses()),
-    ("cache_prefetched", "", "Hits whose sample was fetched ahead and used for the first time.", |uses| {
-        uses.prefetched
-    }),
-    ("cache_late", "", "Hits that waited for a read under way.", |uses| uses.late),
-    ("cache_pool", "bytes", "What training took from memory.", |uses| uses.pool_bytes),
-    ("cache_source", "bytes", "What training read from the source.", |uses| uses.source_bytes),
-];
-const OF_OTHERS: [OfUses; 3] = [
-    ("cache_other_hits", "", "Draws outside training whose own sample was in the cache.", |uses| uses.hits),
-    ("cache_other_substitutions", "", "Draws outside training that got another sample.", |uses| {
-        uses.substitutions
-    }),
-    ("cache_other_misses", "", "Draws outside training whose sample was read from its source.", |uses| {
-        uses.misses
-    }),
-];
-const OF_STATE: [OfState; 4] = [
-    (Kind::Gauge, "cache_kept", "bytes", "What the pool keeps; ranks of a machine share it.", |state| {
-        state.kept_bytes
-    }),
-    (Kind::Gauge, "cache_capacity", "bytes", "What the pool may keep.", |state| state.capacity_bytes),
-    (Kind::Gauge, "cache_kept_samples", "", "Samples in the pool.", |state| state.kept_samples),
-    (Kind::Counter, "cache_evictions", "", "Samples that made room in the pool.", |state| state.evictions),
-];
-
-fn caches(page: &mut Page, job: Label<'_>, caches: &[CacheSummary]) {
-    let mut family = |kind, name: &str, unit: &str, help: &str, of: &dyn Fn(&CacheSummary) -> Option<u64>| {
-        page.family(kind, name, unit, help, |family| {
-            for cache in caches {
-                let (rank, loader) = (cache.rank.to_string(), cache.loader.to_string());
-                let labels = [job, ("rank", &*rank), ("loader", &*loader)];
-                of(cache).into_iter().for_each(|value| family.add(&labels, value));
-            }
-        });
-    };
-    for (name, unit, help, of) in OF_TRAINING {
-        family(Kind::Counter, name, unit, help, &|cache| Some(of(&cache.training)));
-    }
-    for (name, unit, help, of) in OF_OTHERS {
-        family(Kind::Counter, name, unit, help, &|cache| Some(of(&cache.other)));
-    }
-    for (kind, name, unit, help, of) in OF_STATE {
-        family(kind, name, unit, help, &|cache| cache.state.as_ref().map(of));
     }
 }
 

@@ -94,7 +94,10 @@ impl Style {
 
 /// Words, a number together with the unit that follows it.
 fn words(text: &str) -> Vec<String> {
-    const UNITS: [&str; 13] = ["ns", "us", "ms", "s", "min", "h", "d", "B", "kB", "MB", "GB", "TB", "M"];
+    const UNITS: [&str; 18] = [
+        "ns", "us", "ms", "s", "min", "h", "d", "B", "kB", "MB", "GB", "TB", "M", "KiB", "MiB", "GiB", "TiB",
+        "PiB",
+    ];
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ').filter(|word| !word.is_empty()) {
         let unit = word.trim_end_matches(|char: char| !char.is_alphanumeric());

@@ -117,6 +117,9 @@ fn any_caches(number: u64) -> Vec<CacheSummary> {
         state: Some(state),
         ..CacheSummary::default()
     };
+    let mut cache = cache;
+    cache.curve.push(CachePoint { capacity_bytes: number, uses: number / 7, misses: number });
+    cache.curve.push(CachePoint { capacity_bytes: number.saturating_mul(2), uses: 7, misses: number % 8 });
     let half = CacheSummary { loader: 1, training: CacheUses::default(), ..cache };
     [cache, half].into_iter().take(number as usize % 3).collect()
 }

@@ -5,7 +5,7 @@
 mod support;
 
 use madeup::{Shape, record};
-use stallscope_model::{Cause, Phase};
+use stallscope_model::{CachePeriod, CacheState, CacheSummary, CacheUses, Cause, Phase, WorkerPeriod};
 use stallscope_reports::Run;
 use stallscope_reports::diff::{self, Change, Condition, Diff, Figure, Judgement};
 use std::path::Path;
@@ -72,6 +72,59 @@ fn knobs_that_were_set_differently_are_told() {
     assert!(text.contains("workers was 2 in A and 4 in B\n"), "{text}");
     assert!(text.contains("B: its knobs were turned 4 times while it ran"), "{text}");
     assert!(diff::compare(&tuned, &tuned).unwrap().knobs.is_empty());
+}
+
+/// Draws of ten seconds each, of which so many of a hundred hit.
+fn with_cache(run: &Run, hits: &[u64], capacity_bytes: u64) -> Run {
+    let mut run = run.clone();
+    let period = |(nth, hits): (usize, &u64)| {
+        let uses = CacheUses {
+            hits: *hits,
+            prefetched: hits / 4,
+            misses: 100 - hits,
+            pool_bytes: hits * 1000,
+            source_bytes: (100 - hits) * 1000,
+            ..CacheUses::default()
+        };
+        let state =
+            CacheState { capacity_bytes, kept_bytes: capacity_bytes / 2, evictions: 3, kept_samples: 9 };
+        let start_ns = nth as u64 * WorkerPeriod::LENGTH_NS;
+        CachePeriod { start_ns, rank: 0, loader: 0, phase: Phase::Training, uses, state: Some(state) }
+    };
+    run.caches = hits.iter().enumerate().map(period).collect();
+    run.summary.caches = CacheSummary::of_periods(&run.caches);
+    run
+}
+
+#[test]
+fn what_a_cache_gives_is_compared_beside_the_steps() {
+    let dir = tempfile::tempdir().unwrap();
+    let shape = Shape { seconds: 180, ..Shape::default() };
+    let run = Run::open(&[record(&dir.path().join("a.stall"), &shape)]).unwrap();
+    let small = with_cache(&run, &[19, 21, 20, 18, 22, 20, 21, 19, 20, 20, 21, 19], 1 << 30);
+    let large = with_cache(&run, &[41, 39, 40, 42, 38, 40, 41, 39, 40, 40, 39, 41], 2 << 30);
+    let diff = diff::compare(&small, &large).unwrap();
+    Schema::of_diffs().check(&serde_json::from_str(&diff::json(&diff, &[])).unwrap()).unwrap();
+    let found = diff.cache.as_ref().unwrap();
+    let of = |name: &str| found.figures.iter().find(|change| change.figure == name).unwrap();
+    assert!((of("hit_share").change.unwrap() - 0.2).abs() < 1e-9, "{:?}", of("hit_share"));
+    assert_eq!(of("miss_share").judgement, Judgement::BeyondNoise);
+    assert!((of("source_bytes_per_draw").a.unwrap() - 800.0).abs() < 1e-9);
+    assert_eq!(found.a.unwrap().misses + found.a.unwrap().hits, 1200);
+    insta::assert_snapshot!(after_steps(&diff::text(&diff, &PLAIN)));
+
+    let again = diff::compare(&small, &small).unwrap();
+    let change = &again.cache.as_ref().unwrap().figures[0];
+    assert_eq!((change.change, change.judgement), (Some(0.0), Judgement::WithinNoise));
+    let first = diff::compare(&run, &large).unwrap();
+    Schema::of_diffs().check(&serde_json::from_str(&diff::json(&first, &[])).unwrap()).unwrap();
+    assert_eq!(first.cache.as_ref().unwrap().figures[0].judgement, Judgement::NotInBoth);
+    assert!(diff::text(&first, &PLAIN).contains("hits                     -     40.0%             -"));
+    assert!(diff::compare(&run, &run).unwrap().cache.is_none());
+}
+
+fn after_steps(text: &str) -> &str {
+    &text[text.find("Cache").unwrap_or_default()..]
 }
 
 #[test]

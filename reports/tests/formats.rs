@@ -165,7 +165,7 @@ fn caches_of_several_hosts_are_told_in_every_format() {
         assert!(text.contains(said) && text.contains("1.1 of 2.0 MiB"), "{text}");
     }
     assert!(
-        page.contains("| 0 | 0 | training | 1,300 | 30.8% | 350 | 50 | 10 | 20 | 880 | 880 kB |"),
+        page.contains("| 0 | 0 | training | 1,300 | 30.8% | 350 | 50 | 10 | 20 | 880 | 400 kB | 880 kB |"),
         "{page}"
     );
 }

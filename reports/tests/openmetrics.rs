@@ -108,6 +108,40 @@ fn substitutions_and_evaluation_are_no_hits() {
 }
 
 #[test]
+fn a_curve_is_told_by_times_the_present_size() {
+    let run = support::cached();
+    let text = render(&run);
+    assert!(text.contains("# UNIT stallscope_cache_curve_miss_ratio ratio\n"), "{text}");
+    let samples = samples(&text);
+    let of = |name: &str, times: &str| {
+        let labels = format!("job=\"resnet\",rank=\"0\",loader=\"0\",times=\"{times}\"");
+        samples[&format!("stallscope_cache_curve_{name}{{{labels}}}")]
+    };
+    assert_eq!((of("capacity_bytes", "1"), of("capacity_bytes", "2")), (2_147_483_648.0, 4_294_967_296.0));
+    for (times, misses) in [("0.25", 1_880.0), ("0.5", 1_700.0), ("1", 1_360.0), ("2", 720.0), ("all", 0.0)] {
+        assert!((of("miss_ratio", times) - misses / 2_048.0).abs() < 1e-6, "{times}");
+    }
+    let told = |run: &RunSummary| render(run).matches("cache_curve_miss_ratio{").count();
+    assert_eq!(told(&run), 5, "only of the loader that trains");
+    // Ranks that divide their draws have none, and no series stands for it.
+    assert_eq!(told(&support::divided()), 0);
+}
+
+#[test]
+fn the_dashboards_panels_of_the_cache_ask_for_what_there_is() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../contrib/grafana/stallscope.json");
+    let dashboard = std::fs::read_to_string(path).expect("the dashboard");
+    let text = render(&support::cached());
+    let mut asked = 0;
+    for query in dashboard.split("stallscope_cache_").skip(1) {
+        let name: String = query.chars().take_while(|char| char.is_alphanumeric() || *char == '_').collect();
+        assert!(text.contains(&format!("\nstallscope_cache_{name}{{")), "{name}");
+        asked += 1;
+    }
+    assert!(asked >= 10, "{asked}");
+}
+
+#[test]
 fn two_trainers_of_one_number_and_two_loaders_are_one_sample() {
     let mut run = support::straggler(4);
     let mut twin = run.ranks[0].clone();
@@ -135,7 +169,8 @@ fn names_from_outside_break_nothing_and_name_nobody() {
         for label in line.split_once('{').map_or("", |(_, labels)| labels).split("\",") {
             let name = label.split('=').next().unwrap_or_default();
             let known = [
-                "job", "rank", "phase", "cause", "loader", "quantile", "doing", "reason", "source", "version",
+                "job", "rank", "phase", "cause", "loader", "quantile", "doing", "reason", "source",
+                "version", "times",
             ];
             assert!(name.is_empty() || known.contains(&name) || line.contains("evil"), "{name} in {line}");
         }

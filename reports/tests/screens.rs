@@ -61,6 +61,29 @@ fn cached() {
 }
 
 #[test]
+fn a_curve_is_told_whole_at_any_width_and_of_each_loader() {
+    let said = |summary: &RunSummary, width: usize| {
+        let text = screen(summary, &Style { width, ..PLAIN });
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    for width in [40, 80, 120] {
+        let text = said(&support::cached(), width);
+        let all = "would miss with 512 MiB 92%, 1.0 GiB 83%, 2.0 GiB (now) 66%, 4.0 GiB 35%, 6.0 GiB 0%";
+        assert!(text.contains(all), "{width}: {text}");
+        let text = said(&support::two_caches(), width);
+        assert!(
+            text.contains("loader 0 would miss with") && text.contains("loader 1 would miss with"),
+            "{text}"
+        );
+        let text = said(&support::divided(), width);
+        assert!(
+            text.contains("several ranks draw from the cache") && !text.contains("would miss with"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn two_loaders() {
     insta::assert_snapshot!(screen(&support::two_loaders(), &PLAIN));
 }

@@ -140,6 +140,7 @@ impl Rank {
         };
         let worker = |number| WorkerLoad { pid: 4100 + 10 * rank + number, ..WorkerLoad::default() };
         let facts = RankFacts {
+            workers_at_once: 0,
             rank,
             world_size: shape.ranks,
             pid: 4001 + rank,

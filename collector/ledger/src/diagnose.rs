@@ -5,7 +5,7 @@ use crate::summary::Figures;
 use crate::verdict::FEWEST_STEPS;
 use crate::words::{count, part_of, percent, rate, room, size, span};
 use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked};
-use stallscope_model::{CacheUses, Cause, Diagnosis, LoaderFacts, WorkerLoad};
+use stallscope_model::{CacheUses, Cause, Diagnosis, LoaderFacts, RankSummary, WorkerLoad};
 
 /// Less of the time than this is not worth a finding.
 const WORTH: f64 = 0.05;
@@ -80,11 +80,9 @@ fn worker_setting(figures: &Figures<'_>) -> String {
 fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     let share = figures.share(Cause::Fetch);
     let mut evidence = of_time(figures, share);
-    let (mut sum, mut number) = (WorkerLoad::default(), 0u64);
-    workers(figures).for_each(|load| {
-        sum += load;
-        number += 1;
-    });
+    let mut sum = WorkerLoad::default();
+    workers(figures).for_each(|load| sum += load);
+    let number: u64 = figures.ranks.iter().map(RankSummary::workers_at_once).sum();
     if number > 0 && sum.wall_ns > 0 {
         let reading = percent(sum.fetch_ns as f64 / sum.wall_ns as f64);
         evidence.push_str(&format!(

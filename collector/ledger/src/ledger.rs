@@ -1,4 +1,5 @@
 use crate::Config;
+use crate::at_once;
 use crate::cache::Caches;
 use crate::epochs::{self, Epochs};
 use crate::handover::{Handover, Source};
@@ -8,7 +9,7 @@ use crate::rank::{Processes, Rank, owner};
 use crate::ranks::Job;
 use crate::services::Services;
 use crate::steps::Phases;
-use crate::summary::{Summary, summarise};
+use crate::summary::{Summary, summarise, workers};
 use crate::timeline::Pushed;
 use stallscope_abi::kernel::{self, TaskSlot};
 use stallscope_abi::lane::{self, wait_flags};
@@ -357,6 +358,9 @@ impl Ledger {
         let process = self.processes.entry(pid).or_default();
         process.facts.pid = pid;
         process.last_seen_ns = process.last_seen_ns.max(time_ns);
+        if process.first_seen_ns == 0 || (time_ns > 0 && time_ns < process.first_seen_ns) {
+            process.first_seen_ns = time_ns;
+        }
         process
     }
 
@@ -437,7 +441,21 @@ impl Ledger {
             .filter(|(pid, process)| gone(process) && !self.ranks.contains_key(pid))
             .map(|(pid, _)| *pid)
             .collect();
+        if !gone.is_empty() {
+            self.count_workers();
+        }
         gone.into_iter().for_each(|pid| self.retire(pid));
+    }
+
+    /// Before some are forgotten: who begins later was not there together with them.
+    fn count_workers(&mut self) {
+        let counted: Vec<(u32, u32)> =
+            workers(self).into_iter().map(|(pid, workers)| (pid, at_once::most(&workers))).collect();
+        for (pid, most) in counted {
+            if let Some(rank) = self.ranks.get_mut(&pid) {
+                rank.workers_at_once = rank.workers_at_once.max(most);
+            }
+        }
     }
 
     /// Keeps a worker's load with its rank, and drops the rest of it.

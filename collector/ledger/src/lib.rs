@@ -8,6 +8,7 @@
 //! ([`Handover`] says which producer and batch). Causes of a step add up to its wall time because every
 //! nanosecond is given away once; nothing is normalised afterwards.
 
+mod at_once;
 mod attribute;
 mod beside;
 #[cfg(test)]

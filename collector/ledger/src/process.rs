@@ -53,6 +53,8 @@ pub(crate) struct Process {
     read_marks: VecDeque<(u64, u64)>,
     /// What was counted up to the last [`Process::take_periods`].
     taken: WorkerLoad,
+    /// 0 as long as nothing with a time was told of it.
+    pub(crate) first_seen_ns: u64,
     pub(crate) last_seen_ns: u64,
     pub(crate) exited_ns: Option<u64>,
 }

@@ -57,6 +57,8 @@ pub(crate) struct Rank {
     pub(crate) details: VecDeque<StepDetail>,
     /// Loads of workers that are gone, by loader and place.
     pub(crate) retired: BTreeMap<(u16, u32), WorkerLoad>,
+    /// The most workers at the same time, as far as some of them are forgotten.
+    pub(crate) workers_at_once: u32,
     pub(crate) batches_unseen: u64,
     /// What the shim handed over; once it did, a detector's handovers are no longer taken.
     pub(crate) shim_handovers: u64,
@@ -82,6 +84,7 @@ impl Rank {
             slowest: Slowest::default(),
             details: VecDeque::new(),
             retired: BTreeMap::new(),
+            workers_at_once: 0,
             batches_unseen: 0,
             shim_handovers: 0,
             ended: false,

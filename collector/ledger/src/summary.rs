@@ -5,7 +5,7 @@ use crate::ledger::Ledger;
 use crate::process::{Process, ProcessKind};
 use crate::rank::{Compared, Rank, owner};
 use crate::tally::Tally;
-use crate::{diagnose, verdict};
+use crate::{at_once, diagnose, verdict};
 use stallscope_model::{
     CacheSummary, Cause, Causes, Diagnosis, LoaderEpochs, Loss, Phase, PhaseSummary, RankFacts, RankSummary,
     Verdict, WorkerLoad,
@@ -156,6 +156,7 @@ fn of_rank(ledger: &Ledger, rank: &Rank, workers: Vec<&Process>) -> RankSummary 
             python_version: facts.python_version,
             unavailable: facts.unavailable,
             loaders: rank.loaders.values().cloned().collect(),
+            workers_at_once: rank.workers_at_once.max(at_once::most(&workers)),
         },
         phases: rank.tallies.summaries(),
         workers: loads(rank, workers),
@@ -164,7 +165,7 @@ fn of_rank(ledger: &Ledger, rank: &Rank, workers: Vec<&Process>) -> RankSummary 
 }
 
 /// The workers of every rank, by the rank's pid.
-fn workers(ledger: &Ledger) -> BTreeMap<u32, Vec<&Process>> {
+pub(crate) fn workers(ledger: &Ledger) -> BTreeMap<u32, Vec<&Process>> {
     let mut workers: BTreeMap<u32, Vec<&Process>> = BTreeMap::new();
     let is_worker = |process: &Process| process.facts.kind == ProcessKind::Worker;
     for (pid, process) in ledger.processes.iter().filter(|(_, process)| is_worker(process)) {

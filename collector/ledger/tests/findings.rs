@@ -131,8 +131,30 @@ fn loads_of_workers_that_follow_each_other_are_one_line() {
     stage.finish(40_000);
     let summary = stage.ledger.summary();
     let [load] = summary.ranks[0].workers.as_slice() else { panic!("{:?}", summary.ranks[0].workers) };
+    assert_eq!(summary.ranks[0].workers_at_once(), 1);
     assert_eq!((load.batches, load.wall_ns), (300, 12_000 * MS));
     assert_eq!((load.fetch_ns, load.cpu_ns, load.idle_ns), (6_000 * MS, 3_000 * MS, 3_000 * MS));
+}
+
+/// As from outside: nobody tells which of them follows which.
+#[test]
+fn two_workers_in_each_of_many_epochs_are_two_workers() {
+    let mut stage = Stage::empty();
+    stage.greet(TRAINER, 1, ProcessKind::Trainer, 0, 1);
+    for epoch in 0..40u32 {
+        let at = u64::from(epoch) * 2_000;
+        for worker in 0..2 {
+            let pid = 1000 + 2 * epoch + worker;
+            stage.new_task(pid, TRAINER, at + 10 * u64::from(worker), "pt_data_worker");
+            stage.does(pid, at + 20, &[(900, Does::In(Blocked::FileRead)), (100, Does::Cpu)]);
+            stage.exits(pid, at + 1_100);
+        }
+        stage.advance(at + 1_999);
+    }
+    stage.finish(100_000);
+    let rank = &stage.ledger.summary().ranks[0];
+    assert!(rank.workers.len() > 2, "each process is listed: {}", rank.workers.len());
+    assert_eq!(rank.workers_at_once(), 2);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::{Phase, RankSummary, RunSummary};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
 
 /// Uses of samples. Each is one of three: a true hit, a substitution, a miss.
@@ -145,6 +145,16 @@ impl CacheCurve {
         self.dataset_bytes
     }
 
+    /// How many times the present cache a point's is: "0.25" to "4", or "all" where it holds the whole data set. So there are
+    /// few names, which stay as they are when the cache is resized; `None` for a point of a cache of before.
+    pub fn times(&self, point: &CachePoint, capacity_bytes: u64) -> Option<&'static str> {
+        let times = point.capacity_bytes as f64 / capacity_bytes.max(1) as f64;
+        let named = [(0.25, "0.25"), (0.5, "0.5"), (1.0, "1"), (2.0, "2"), (4.0, "4")];
+        let known = named.into_iter().find(|(known, _)| (times / known - 1.0).abs() < 0.01);
+        let is_all = point.capacity_bytes >= self.dataset_bytes;
+        known.map(|(_, name)| name).or(is_all.then_some("all"))
+    }
+
     /// Share of the uses that a cache of so many bytes would miss, straight from point to point; `None` beyond the last
     /// of them, unless that holds the whole data set.
     pub fn miss_ratio(&self, capacity_bytes: u64) -> Option<f64> {
@@ -225,8 +235,6 @@ pub struct JobCache {
     pub other: CacheUses,
     /// Of the loaders in training, or of all where none trained; what ranks of one host share counts once.
     pub state: Option<CacheState>,
-    /// Of the first loader in training that has one.
-    pub curve: CacheCurve,
 }
 
 impl CacheSummary {
@@ -257,8 +265,6 @@ impl JobCache {
             job.training += &cache.training;
             job.other += &cache.other;
         }
-        let told = caches.iter().filter(|cache| cache.training.draws() > 0).map(|cache| cache.curve);
-        job.curve = told.into_iter().find(|curve| !curve.points().is_empty()).unwrap_or_default();
         let hosts: BTreeMap<u32, &str> =
             ranks.iter().map(|rank| (rank.facts.rank, rank.facts.host.as_str())).collect();
         let trained = job.training.draws() > 0;
@@ -274,10 +280,32 @@ impl JobCache {
     }
 }
 
+/// Those with a curve: of loaders in training, or of all where none trained.
+fn told(caches: &[CacheSummary]) -> Vec<&CacheSummary> {
+    let trained = caches.iter().any(|cache| cache.training.draws() > 0);
+    let is_told = |cache: &&CacheSummary| !cache.curve.points().is_empty();
+    caches.iter().filter(is_told).filter(|cache| !trained || cache.training.draws() > 0).collect()
+}
+
 impl RunSummary {
     /// `None` where no loader has a cache.
     pub fn cache(&self) -> Option<JobCache> {
         JobCache::of(&self.caches, &self.ranks)
+    }
+
+    /// The caches whose miss-ratio curves are to be shown, by rank and loader. They are never added up: a curve is of the
+    /// uses of one loader, with all of its cache for them.
+    pub fn cache_curves(&self) -> Vec<&CacheSummary> {
+        told(&self.caches)
+    }
+
+    /// Whether ranks that train together draw from caches and none has a curve: each sees a part of the uses of what they
+    /// share.
+    pub fn divides_draws(&self) -> bool {
+        let ranks: BTreeSet<u32> =
+            self.caches.iter().filter(|cache| cache.training.draws() > 0).map(|cache| cache.rank).collect();
+        let together = self.ranks.iter().any(|rank| rank.facts.world_size > 1);
+        together && ranks.len() > 1 && told(&self.caches).is_empty()
     }
 }
 
@@ -380,6 +408,44 @@ mod tests {
         }
         assert_eq!(curve.points().len(), CacheCurve::MOST);
         assert_eq!(curve.miss_ratio(u64::MAX), Some(1.0), "of more misses than uses all are misses");
+    }
+
+    #[test]
+    fn sizes_are_named_by_the_present_one() {
+        let mut curve = CacheCurve::new(530);
+        for capacity_bytes in [50, 100, 200, 400, 530] {
+            curve.push(CachePoint { capacity_bytes, uses: 100, misses: 1 });
+        }
+        let named = |capacity_bytes| {
+            curve.points().iter().map(|of| curve.times(of, capacity_bytes)).collect::<Vec<_>>()
+        };
+        assert_eq!(named(200), ["0.25", "0.5", "1", "2", "all"].map(Some));
+        assert_eq!(named(800), [None, None, Some("0.25"), Some("0.5"), Some("all")], "after a knob's turn");
+        assert_eq!(named(530)[4], Some("1"));
+        assert_eq!(named(0)[..4], [None; 4]);
+    }
+
+    #[test]
+    fn curves_of_several_loaders_are_never_made_one() {
+        let mut curve = CacheCurve::new(1000);
+        curve.push(CachePoint { capacity_bytes: 100, uses: 10, misses: 9 });
+        let told = |rank, loader| CacheSummary { curve, ..cache(rank, loader, 5, 50) };
+        let summary =
+            |caches| RunSummary { ranks: vec![rank(0, "a"), rank(1, "b")], caches, ..RunSummary::default() };
+        let one = summary(vec![told(0, 0), CacheSummary { training: CacheUses::default(), ..told(0, 1) }]);
+        assert_eq!((one.cache_curves().len(), one.divides_draws()), (1, false));
+        for several in [vec![told(0, 0), told(0, 1)], vec![told(0, 0), told(1, 0)]] {
+            let several = summary(several);
+            assert_eq!((several.cache_curves().len(), several.divides_draws()), (2, false));
+        }
+        let mut divided = summary(vec![cache(0, 0, 5, 50), cache(1, 0, 5, 50)]);
+        assert!(!divided.divides_draws(), "each trains alone, and may tell it soon");
+        divided.ranks[0].facts.world_size = 2;
+        assert!(divided.cache_curves().is_empty() && divided.divides_draws());
+        assert!(
+            !summary(vec![cache(0, 0, 5, 50), cache(0, 1, 5, 50)]).divides_draws(),
+            "two loaders of one rank"
+        );
     }
 
     #[test]

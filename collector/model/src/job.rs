@@ -86,6 +86,9 @@ pub struct RankFacts {
     /// Hooks that could not be set, one sentence each.
     pub unavailable: Vec<String>,
     pub loaders: Vec<LoaderFacts>,
+    /// The most loader workers that there were at the same time; 0 where nobody counted.
+    #[serde(default)]
+    pub workers_at_once: u32,
 }
 
 /// One DataLoader of a rank.

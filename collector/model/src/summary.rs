@@ -89,6 +89,16 @@ pub struct RankSummary {
     pub checkpoints: Checkpoints,
 }
 
+impl RankSummary {
+    /// Loader workers, where those that came after others do not count again: what `num_workers` says, or what it said of
+    /// all loaders that were iterated together.
+    pub fn workers_at_once(&self) -> u64 {
+        let listed = self.workers.len() as u64;
+        // Recordings of before do not know.
+        if self.facts.workers_at_once > 0 { listed.min(self.facts.workers_at_once.into()) } else { listed }
+    }
+}
+
 /// What a worker did with its time, whether or not anybody waited for it: load, not stall.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkerLoad {

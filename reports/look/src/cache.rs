@@ -1,7 +1,8 @@
 //! What a cache gave, in words: the same in terminal, text and page.
 
 use crate::units;
-use stallscope_model::{CachePoint, CacheUses, JobCache};
+use stallscope_model::{CachePoint, CacheUses, JobCache, RunSummary};
+use std::collections::BTreeSet;
 
 /// The facts of one line: "57% hits (12% prefetched)", "1.9 of 2.0 GiB", "0 evictions". Hits are true hits in training.
 pub fn facts(job: &JobCache) -> Vec<String> {
@@ -21,13 +22,65 @@ pub fn facts(job: &JobCache) -> Vec<String> {
     facts
 }
 
-/// What caches of other sizes would miss: "1.0 GiB 90%, 2.0 GiB 80%"; `None` where nobody knows.
-pub fn curve(job: &JobCache) -> Option<String> {
-    let point = |point: &CachePoint| {
-        format!("{} {}", units::memory(point.capacity_bytes), units::percent(point.miss_ratio()))
-    };
-    let points: Vec<String> = job.curve.points().iter().map(point).collect();
-    (!points.is_empty()).then(|| points.join(", "))
+/// One size of a loader's cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// "2.0 GiB".
+    pub size: String,
+    /// Share of the uses that it would miss: "66%".
+    pub missed: String,
+    /// It is the size that the cache has.
+    pub is_now: bool,
+}
+
+/// What a loader's cache would miss if it had another size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// "loader 1", "rank 2, loader 0"; empty where there is no other.
+    pub whose: String,
+    pub sizes: Vec<Size>,
+}
+
+/// The miss-ratio curves of a run: each is of one loader's cache.
+pub fn curves(summary: &RunSummary) -> Vec<Told> {
+    let told = summary.cache_curves();
+    // Beside others that have none yet it is not the job's either.
+    let trained = summary.caches.iter().filter(|cache| cache.training.draws() > 0);
+    let count = trained.clone().count().max(told.len());
+    let ranks: BTreeSet<u32> = trained.map(|cache| cache.rank).collect();
+    let of_one_rank = ranks.len() < 2;
+    told.iter()
+        .map(|cache| {
+            let whose = match (count, of_one_rank) {
+                (1, _) => String::new(),
+                (_, true) => format!("loader {}", cache.loader),
+                (_, false) => format!("rank {}, loader {}", cache.rank, cache.loader),
+            };
+            let now_bytes = cache.state.map_or(0, |state| state.capacity_bytes);
+            let size = |point: &CachePoint| Size {
+                size: units::memory(point.capacity_bytes),
+                missed: units::percent(point.miss_ratio()),
+                is_now: cache.curve.times(point, now_bytes) == Some("1"),
+            };
+            Told { whose, sizes: cache.curve.points().iter().map(size).collect() }
+        })
+        .collect()
+}
+
+impl Told {
+    /// "1.0 GiB 90%, 2.0 GiB (now) 80%".
+    pub fn in_words(&self) -> String {
+        let of =
+            |size: &Size| format!("{}{} {}", size.size, if size.is_now { " (now)" } else { "" }, size.missed);
+        self.sizes.iter().map(of).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Why a job with caches has no curve; `None` where it has one, or may still get one.
+pub fn no_curve(summary: &RunSummary) -> Option<&'static str> {
+    summary.divides_draws().then_some(
+        "What other sizes would miss is not told: several ranks draw from the cache, and none of them sees all of its uses",
+    )
 }
 
 /// "57% hits (12% prefetched, 3% late)"; `None` without any draw.
@@ -45,20 +98,43 @@ fn hits(uses: &CacheUses) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stallscope_model::CacheState;
+    use stallscope_model::{CacheCurve, CacheState, CacheSummary};
 
     #[test]
     fn one_line_says_how_a_cache_does() {
         let training = CacheUses { hits: 57, misses: 43, prefetched: 12, ..CacheUses::default() };
         let state =
             CacheState { kept_bytes: 2_040_000_000, capacity_bytes: 2 << 30, evictions: 0, kept_samples: 9 };
-        let mut job =
-            JobCache { training, other: CacheUses::default(), state: Some(state), ..JobCache::default() };
+        let mut job = JobCache { training, other: CacheUses::default(), state: Some(state) };
         assert_eq!(facts(&job), ["57% hits (12% prefetched)", "1.9 of 2.0 GiB", "0 evictions"]);
         job.training.substitutions = 100;
         assert_eq!(facts(&job)[..2], ["28% hits (6% prefetched)", "50% substituted"]);
         (job.other, job.training, job.state) = (training, CacheUses::default(), None);
         assert_eq!(facts(&job), ["57% hits (12% prefetched), none in training"]);
         assert_eq!(facts(&JobCache::default()), ["nothing drawn so far"]);
+    }
+
+    #[test]
+    fn a_curve_says_whose_it_is_and_which_size_is_the_present_one() {
+        let mut curve = CacheCurve::new(5 << 30);
+        for (gib, misses) in [(1, 90), (2, 80), (5, 0)] {
+            curve.push(CachePoint { capacity_bytes: gib << 30, uses: 100, misses });
+        }
+        let training = CacheUses { hits: 1, ..CacheUses::default() };
+        let state = Some(CacheState { capacity_bytes: 2 << 30, ..CacheState::default() });
+        let cache =
+            |rank, loader| CacheSummary { rank, loader, training, state, curve, ..CacheSummary::default() };
+        let told = |caches| curves(&RunSummary { caches, ..RunSummary::default() });
+        let [one] = &told(vec![cache(0, 0)])[..] else { panic!("one curve") };
+        assert_eq!(one.whose, "");
+        assert_eq!(one.in_words(), "1.0 GiB 90%, 2.0 GiB (now) 80%, 5.0 GiB 0%");
+        let whose = |caches| told(caches).into_iter().map(|told| told.whose).collect::<Vec<_>>();
+        assert_eq!(whose(vec![cache(3, 0), cache(3, 1)]), ["loader 0", "loader 1"]);
+        assert_eq!(whose(vec![cache(0, 0), cache(1, 0)]), ["rank 0, loader 0", "rank 1, loader 0"]);
+        let silent = CacheSummary { curve: CacheCurve::default(), ..cache(1, 0) };
+        assert_eq!(whose(vec![cache(0, 0), silent]), ["rank 0, loader 0"], "it is not the other's");
+        let evaluates = CacheSummary { training: CacheUses::default(), ..silent };
+        assert_eq!(whose(vec![cache(0, 0), evaluates]), [""]);
+        assert_eq!(told(Vec::new()), []);
     }
 }

@@ -1,5 +1,6 @@
 //! A comparison for people.
 
+use super::cache;
 use super::figure::{Figure, Unit};
 use super::knobs;
 use super::noise::WINDOWS_AT_LEAST;
@@ -27,6 +28,9 @@ pub fn render(diff: &Diff, style: &Style) -> String {
     }
     for phase in &diff.phases {
         figures(phase, style, &mut text);
+    }
+    if let Some(found) = &diff.cache {
+        cache::render(found, style, &mut text);
     }
     text
 }
@@ -131,18 +135,28 @@ fn row(change: &Change, style: &Style, text: &mut String) {
     let line = Line::new(format!("  {}", left(label(figure).as_str(), 16)))
         .plain(right(&known(change.a), 10))
         .plain(right(&known(change.b), 10));
-    let line = match change.judgement {
-        Judgement::BeyondNoise => line.bold(right(&changed, 14)).bold("  beyond noise"),
-        Judgement::WithinNoise => line.plain(right(&changed, 14)).dim("  within noise"),
-        Judgement::TooShortToTell => line.plain(right(&changed, 14)).dim("  too short to tell"),
-        Judgement::NotInBoth => line.plain(right(&changed, 14)),
+    judged(line, &changed, change.judgement, noise, style).render(style, text);
+}
+
+/// `line` with the change, and how far it is known.
+pub(super) fn judged(
+    line: Line,
+    changed: &str,
+    judgement: Judgement,
+    noise: Option<String>,
+    style: &Style,
+) -> Line {
+    let line = match judgement {
+        Judgement::BeyondNoise => line.bold(right(changed, 14)).bold("  beyond noise"),
+        Judgement::WithinNoise => line.plain(right(changed, 14)).dim("  within noise"),
+        Judgement::TooShortToTell => line.plain(right(changed, 14)).dim("  too short to tell"),
+        Judgement::NotInBoth => line.plain(right(changed, 14)),
     };
     let plus_minus = if style.unicode { "±" } else { "+-" };
     match noise {
         Some(noise) => line.dim(format!(" ({plus_minus} {noise})")),
         None => line,
     }
-    .render(style, text);
 }
 
 fn label(figure: Figure) -> String {

@@ -101,6 +101,14 @@ pub(super) fn logarithmic(svg: &mut Svg, low_ns: f64, high_ns: f64, top: f64, y:
     marks(svg, shown.map(|ns| (place(ns), units::duration(ns as u64))), top, y);
 }
 
+/// Marks of sizes from 0 to `most` bytes, powers of two apart as people give them.
+pub(super) fn memory(svg: &mut Svg, most: u64, top: f64, y: f64) {
+    let most = most.max(1);
+    let step = most.div_ceil(MARKS).checked_next_power_of_two().unwrap_or(1 << 63);
+    let label = |bytes: u64| if bytes == 0 { "0".to_owned() } else { units::memory(bytes) };
+    marks(svg, steps(0, most, step).map(|bytes| (bytes as f64 / most as f64, label(bytes))), top, y);
+}
+
 /// The least length that people count in of those that are not below `atleast_ns` and multiples of `unit_ns`.
 pub(super) fn time_step(atleast_ns: u64, unit_ns: u64) -> u64 {
     let fits = |step_ns: &u64| *step_ns >= atleast_ns && step_ns.is_multiple_of(unit_ns);
@@ -172,6 +180,16 @@ mod tests {
             "fine marks would be too many"
         );
         assert_eq!(labels(|svg| logarithmic(svg, 3e6, 4e7, 0.0, 0.0)), ["5.0 ms", "10 ms", "20 ms"]);
+    }
+
+    #[test]
+    fn sizes_are_marked_at_powers_of_two() {
+        let of = |most| labels(|svg| memory(svg, most, 0.0, 0.0));
+        assert_eq!(of(6 << 30), ["0", "2.0 GiB", "4.0 GiB", "6.0 GiB"]);
+        assert_eq!(of(1 << 20), ["0", "256 KiB", "512 KiB", "768 KiB", "1.0 MiB"]);
+        for most in [0, 1, 7, u64::MAX] {
+            assert!(of(most).len() < 8, "{most}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::axis::{self, Span};
 use super::clock;
+use super::curve;
 use super::fill::{Fill, Found};
 use super::page::{Block, Chart, Legend, Section};
 use super::svg::{Anchor, COVERED, Svg};
@@ -33,6 +34,7 @@ pub(super) fn section(run: &Run) -> Section {
     blocks.extend(chart(run).map(Block::Chart));
     if !run.summary.caches.is_empty() {
         blocks.extend(tables(run).map(Block::Table));
+        blocks.extend(curve::blocks(run));
     }
     Section { id: "cache", heading: "Cache", lead, blocks }
 }
@@ -163,7 +165,7 @@ fn tables(run: &Run) -> [Table; 2] {
     ]
 }
 
-fn capped(caption: &str, columns: Vec<Column>, mut rows: Vec<Vec<Cell>>) -> Table {
+pub(super) fn capped(caption: &str, columns: Vec<Column>, mut rows: Vec<Vec<Cell>>) -> Table {
     let all = rows.len();
     rows.truncate(LISTED);
     let caption = match all > LISTED {

@@ -60,6 +60,13 @@ impl Svg {
         );
     }
 
+    /// A point, with a text that shows while the pointer is on it.
+    pub(super) fn dot(&mut self, x: f64, y: f64, radius_px: f64, class: &str, hint: &str) {
+        let (x, y, radius) = (percent(x), px(y), px(radius_px));
+        let _ = write!(self.text, "<circle cx=\"{x}\" cy=\"{y}\" r=\"{radius}\" class=\"{class}\"");
+        self.close("circle", hint);
+    }
+
     /// `y` is the base line; `aside_px` moves the text from `x`, to the right when positive.
     pub(super) fn text(&mut self, x: f64, aside_px: f64, y: f64, anchor: Anchor, class: &str, text: &str) {
         let anchor = match anchor {

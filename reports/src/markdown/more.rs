@@ -4,7 +4,7 @@ use super::escape::{cell, text};
 use super::line;
 use crate::text::{cost, delivered, stalls, training};
 use crate::{Run, units};
-use stallscope_look::tuning;
+use stallscope_look::{cache, tuning};
 use stallscope_model::{CacheSummary, CacheUses, Estimate, EvidenceState, Phase, RunSummary, WorkerLoad};
 
 pub(super) fn write(run: &Run, page: &mut String) {
@@ -101,7 +101,7 @@ fn workers(summary: &RunSummary, page: &mut String) {
             let part = |ns: u64| units::percent(units::share(ns, load.wall_ns));
             vec![
                 rank.facts.rank.to_string(),
-                rank.workers.len().to_string(),
+                rank.workers_at_once().to_string(),
                 part(load.fetch_ns),
                 part(load.cpu_ns),
                 part(load.runnable_ns),
@@ -147,6 +147,7 @@ fn caches(summary: &RunSummary, page: &mut String) {
             units::count(uses.late),
             units::count(uses.substitutions),
             units::count(uses.misses),
+            units::bytes(uses.pool_bytes),
             units::bytes(uses.source_bytes),
         ]
     };
@@ -171,9 +172,46 @@ fn caches(summary: &RunSummary, page: &mut String) {
         "late",
         "substituted",
         "missed",
+        "from memory",
         "read",
     ];
     folded(page, "Cache", &columns, &rows);
+    kept(summary, page);
+    curves(summary, page);
+}
+
+fn kept(summary: &RunSummary, page: &mut String) {
+    let stated = summary.caches.iter().filter_map(|cache| Some((cache, cache.state?)));
+    let rows: Vec<Vec<String>> = stated
+        .map(|(cache, state)| {
+            vec![
+                cache.rank.to_string(),
+                cache.loader.to_string(),
+                units::memory(state.kept_bytes),
+                units::memory(state.capacity_bytes),
+                units::count(state.kept_samples),
+                units::count(state.evictions),
+            ]
+        })
+        .collect();
+    let columns = ["rank", "loader", "kept", "of", "samples", "evictions"];
+    folded(page, "What caches keep: ranks of one machine share it", &columns, &rows);
+}
+
+fn curves(summary: &RunSummary, page: &mut String) {
+    let rows: Vec<Vec<String>> = summary
+        .cache_curves()
+        .into_iter()
+        .zip(cache::curves(summary))
+        .flat_map(|(of, told)| {
+            let row = move |size: cache::Size| {
+                let now = if size.is_now { "now" } else { "" };
+                vec![of.rank.to_string(), of.loader.to_string(), size.size, now.to_owned(), size.missed]
+            };
+            told.sizes.into_iter().map(row)
+        })
+        .collect();
+    folded(page, "What other sizes would miss", &["rank", "loader", "cache of", "", "missed"], &rows);
 }
 
 fn files(summary: &RunSummary, page: &mut String) {

@@ -29,7 +29,7 @@ pub(super) struct Page(String);
 pub(super) struct Family(BTreeMap<(String, Part), u64>);
 
 impl Family {
-    /// Adds to the sample with these labels; seconds in nanoseconds.
+    /// Adds to the sample with these labels; seconds in nanoseconds, ratios in millionths.
     pub(super) fn add(&mut self, labels: &[(&str, &str)], value: u64) {
         self.add_part(labels, Part::Value, value);
     }
@@ -69,17 +69,23 @@ impl Page {
         }
         self.line(format_args!("# HELP {name} {help}"));
         for ((labels, part), value) in family.0 {
-            let (suffix, labels, seconds) = match part {
-                Part::Value => (suffix, labels, unit == "seconds"),
-                Part::Quantile(quantile) => ("", joined(labels, &text_of(&[("quantile", quantile)])), true),
-                Part::Count => ("_count", labels, false),
-                Part::Sum => ("_sum", labels, true),
+            let of_unit = match unit {
+                "seconds" => Some(1e9),
+                "ratio" => Some(1e6),
+                _ => None,
+            };
+            let (suffix, labels, divisor) = match part {
+                Part::Value => (suffix, labels, of_unit),
+                Part::Quantile(quantile) => {
+                    ("", joined(labels, &text_of(&[("quantile", quantile)])), Some(1e9))
+                }
+                Part::Count => ("_count", labels, None),
+                Part::Sum => ("_sum", labels, Some(1e9)),
             };
             let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
-            if seconds {
-                self.line(format_args!("{name}{suffix}{labels} {}", value as f64 / 1e9));
-            } else {
-                self.line(format_args!("{name}{suffix}{labels} {value}"));
+            match divisor {
+                Some(divisor) => self.line(format_args!("{name}{suffix}{labels} {}", value as f64 / divisor)),
+                None => self.line(format_args!("{name}{suffix}{labels} {value}")),
             }
         }
     }

@@ -7,6 +7,8 @@ use stallscope_look::cache;
 use stallscope_model::{CacheUses, RunSummary};
 use unicode_width::UnicodeWidthStr;
 
+/// Curves that are told; the tables have all.
+const CURVES: usize = 4;
 /// Of what follows the heading.
 const INDENT: usize = "Cache  ".len();
 
@@ -50,8 +52,14 @@ pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
             right(&units::bytes(uses.source_bytes), 8)
         )));
     }
-    if let Some(curve) = cache::curve(&job) {
-        let line = format!("would miss with {curve}");
-        page.line(Line::new("  ").plain(page.style.clip(&line, page.style.columns().saturating_sub(2))));
+    let room = page.style.columns().saturating_sub(4);
+    let told = cache::curves(summary).into_iter().take(CURVES).map(|told| {
+        let whose = if told.whose.is_empty() { String::new() } else { format!("{} ", told.whose) };
+        format!("{whose}would miss with {}", told.in_words())
+    });
+    for said in told.chain(cache::no_curve(summary).map(str::to_owned)) {
+        for (nth, line) in page.style.wrap(&said, room).into_iter().enumerate() {
+            page.line(Line::new(if nth == 0 { "  " } else { "    " }).plain(line));
+        }
     }
 }

@@ -64,7 +64,7 @@ fn workers(summary: &RunSummary, page: &mut Page<'_>) {
         if all <= WORKERS {
             rows.extend(rank.workers.iter().map(|load| (format!("{of_rank}pid {}", load.pid), load.clone())));
         } else {
-            let count = units::counted(rank.workers.len() as u64, "worker");
+            let count = units::counted(rank.workers_at_once(), "worker");
             rows.push((format!("{of_rank}{count}"), together(&rank.workers)));
         }
     }

@@ -99,6 +99,33 @@ fn caches_are_drawn_over_time_and_told_by_loader() {
 }
 
 #[test]
+fn a_curve_is_drawn_with_the_present_size_and_has_its_table() {
+    let page = page(&recorded(1).run);
+    let section = between(&page, "<section id=\"cache\"", "</section>")[0];
+    assert!(section.contains("What other sizes would miss"), "{section}");
+    let chart = between(section, "aria-labelledby=\"curve-chart-0-t curve-chart-0-d\"", "</svg>")[0];
+    assert_eq!(
+        (chart.matches("class=\"curve\"").count(), chart.matches("class=\"curve-point\"").count()),
+        (5, 5)
+    );
+    assert!(chart.contains("class=\"mark\"") && chart.contains("now 6.0 MiB: 75% missed"), "{chart}");
+    // Who cannot see the chart hears it, and finds the figures in a table.
+    assert!(chart.contains("6.0 MiB 75%") && chart.contains("The table below has the figures"), "{chart}");
+    let table = section.rsplit("<table").next().unwrap();
+    assert!(table.contains("<caption>What caches of other sizes would miss"), "{table}");
+    assert_eq!(table.matches("<th scope=\"row\"").count(), 5);
+    assert_eq!(table.matches(">now<").count(), 1);
+
+    // One of several: each is drawn, and named.
+    let page = crate::runs::page(&Run::of_summary(support::two_caches()));
+    assert_eq!(page.matches("class=\"mark\"").count(), 2);
+    assert!(page.contains("Of loader 0.") && page.contains("Of loader 1."));
+    // Where nobody knows, the page says so.
+    let page = crate::runs::page(&Run::of_summary(support::divided()));
+    assert!(page.contains("several ranks draw from the cache") && !page.contains("curve-chart"));
+}
+
+#[test]
 fn names_are_shown_and_do_nothing() {
     let mut recorded = recorded(2);
     let plain = page(&recorded.run);
@@ -278,6 +305,10 @@ proptest! {
         summary.losses = vec![Loss { reason: "lane full".into(), count }];
         caches.sort_by_key(|period| period.start_ns);
         summary.caches = CacheSummary::of_periods(&caches);
+        for cache in &mut summary.caches {
+            cache.curve.push(CachePoint { capacity_bytes: count, uses: waits, misses: fetch });
+            cache.curve.push(CachePoint { capacity_bytes: bytes, uses: steps, misses: memory });
+        }
         let mut run = Run::of_summary(summary);
         run.caches = caches;
         (run.rollups, run.details, run.checkpoints) = (rollups, details, checkpoints);

@@ -52,6 +52,13 @@ pub(crate) fn recorded(ranks: u32) -> Recorded {
         .collect();
     summary.caches = CacheSummary::of_periods(&run.caches);
     summary.caches[0].other.misses = 7;
+    if ranks == 1 {
+        let mut curve = CacheCurve::new(20 << 20);
+        for (quarters, misses) in [(1, 97), (2, 90), (4, 75), (8, 50), (13, 0)] {
+            curve.push(CachePoint { capacity_bytes: (6 << 20) / 4 * quarters, uses: 100, misses });
+        }
+        summary.caches[0].curve = curve;
+    }
     if let Some(slow) = summary.ranks.get_mut(1) {
         let phase = &mut slow.phases[0];
         phase.wall_ns += phase.causes[Cause::Fetch];

@@ -81,6 +81,7 @@ fn file(path: &str, mount: &str, wait_ms: u64, waits: u64) -> FileWait {
 fn rank(number: u32, world_size: u32, phases: Vec<PhaseSummary>) -> RankSummary {
     RankSummary {
         facts: RankFacts {
+            workers_at_once: 0,
             rank: number,
             world_size,
             pid: 4821 + number,
@@ -219,6 +220,22 @@ pub(crate) fn cached() -> RunSummary {
         ],
         ..fetch_bound()
     }
+}
+
+/// Two ranks that draw from one cache, each a part of the samples: nobody knows its curve.
+pub(crate) fn divided() -> RunSummary {
+    let mut summary = cached();
+    let part = CacheSummary { curve: CacheCurve::default(), ..summary.caches[0] };
+    summary.caches = vec![part, CacheSummary { rank: 1, ..part }];
+    summary.ranks[0].facts.world_size = 2;
+    summary
+}
+
+/// Two loaders in training, each with a cache and a curve of its own.
+pub(crate) fn two_caches() -> RunSummary {
+    let mut summary = cached();
+    summary.caches = vec![summary.caches[0], CacheSummary { loader: 1, ..summary.caches[0] }];
+    summary
 }
 
 pub(crate) fn compute_bound() -> RunSummary {

@@ -330,6 +330,7 @@ impl Synthetic {
         let phases = [Phase::Startup, Phase::Training, Phase::Evaluation];
         RankSummary {
             facts: RankFacts {
+                workers_at_once: 0,
                 rank,
                 world_size: self.world_size,
                 pid: 4821 + 100 * rank,

@@ -1,15 +1,18 @@
-//! What the caches of loaders gave: one line, and true hits over time.
+//! What the caches of loaders gave: a line, its uses, what other sizes would miss, and true hits over time.
 
 use super::job::SCALE;
 use crate::snapshot::RunView;
-use crate::text::{clip, ink, left, plain};
+use crate::text::{clip, ink, labelled, left, plain};
 use crate::theme::Theme;
 use ratatui::style::Style;
 use ratatui::text::Line;
-use stallscope_look::cache;
+use stallscope_look::{cache, units};
 use stallscope_model::{CachePeriod, CacheSummary, CacheUses, JobCache, Phase, WorkerPeriod};
 use std::collections::BTreeMap;
 use unicode_width::UnicodeWidthStr;
+
+/// Columns of what a line is about.
+const NAME: usize = 7;
 
 /// In the time shown; of the whole run where that is not known by time, or nothing was drawn in it.
 fn shown(run: &RunView) -> Option<JobCache> {
@@ -21,11 +24,61 @@ fn shown(run: &RunView) -> Option<JobCache> {
 /// As many facts as fit; nothing where no loader has a cache.
 pub(super) fn line(run: &RunView, theme: &Theme, width: usize) -> Option<Line<'static>> {
     let mut facts = cache::facts(&shown(run)?);
-    let room = width.saturating_sub(7);
+    let room = width.saturating_sub(NAME);
     while facts.len() > 1 && facts.join(theme.dot()).width() > room {
         facts.pop();
     }
     Some(Line::from(vec![ink("cache  ", theme.dim()), plain(clip(&facts.join(theme.dot()), room, theme))]))
+}
+
+/// What caches of other sizes would miss, as many as fit; nothing where nobody knows.
+pub(super) fn curve(run: &RunView, theme: &Theme, width: usize) -> Option<Line<'static>> {
+    let told = cache::curves(&run.summary);
+    let room = width.saturating_sub(NAME);
+    let said = match &told[..] {
+        [] => return None,
+        [only] if only.whose.is_empty() => {
+            let mut sizes = only.sizes.clone();
+            let joined = |sizes: &[cache::Size]| {
+                let one = |size: &cache::Size| {
+                    format!("{}{} {}", size.size, if size.is_now { " now" } else { "" }, size.missed)
+                };
+                sizes.iter().map(one).collect::<Vec<_>>().join(theme.dot())
+            };
+            while sizes.len() > 1 && joined(&sizes).width() > room {
+                // The present size stays, to compare with; of the others the smallest goes first.
+                let goes = if sizes[0].is_now { sizes.len() - 1 } else { 0 };
+                sizes.remove(goes);
+            }
+            joined(&sizes)
+        }
+        several => format!(
+            "with other sizes: stallscope report tells, for {}",
+            units::counted(several.len() as u64, "cache")
+        ),
+    };
+    Some(Line::from(vec![ink("misses ", theme.dim()), plain(clip(&said, room, theme))]))
+}
+
+/// The uses in numbers, in the time shown; nothing without any.
+pub(super) fn uses(run: &RunView, theme: &Theme, width: usize) -> Vec<Line<'static>> {
+    let Some(job) = shown(run) else { return Vec::new() };
+    let uses = if job.training.draws() > 0 { &job.training } else { &job.other };
+    if uses.draws() == 0 {
+        return Vec::new();
+    }
+    let counted = [
+        (uses.reuses(), "reused"),
+        (uses.prefetched, "fetched ahead"),
+        (uses.substitutions, "substituted"),
+        (uses.misses, "missed"),
+        (uses.late, "late"),
+    ];
+    let mut facts: Vec<String> =
+        counted.into_iter().map(|(count, name)| format!("{} {name}", units::count(count))).collect();
+    facts.push(format!("{} from memory", units::bytes(uses.pool_bytes)));
+    facts.push(format!("{} read", units::bytes(uses.source_bytes)));
+    labelled("uses   ", &facts.join(", "), Style::new(), width, theme)
 }
 
 /// The share of true hits in training below the ledger's time, as heights; nothing where it is not known by time.

@@ -17,6 +17,9 @@ use stallscope_model::TuneMode;
 const WIDE: usize = 120;
 /// Lines of the ledger from which the hits of a cache have one.
 const WITH_HITS: usize = 8;
+/// Lines of the view from which the curve of a cache has one, and its uses in numbers.
+const WITH_CURVE: usize = 16;
+const WITH_USES: usize = 30;
 /// Columns that the scale of the ledger takes.
 pub(super) const SCALE: usize = 5;
 
@@ -38,6 +41,12 @@ pub(super) fn page(app: &App, run: &RunView, theme: &Theme, width: usize, height
     page.append(verdict(run, theme, width, if height > 24 { 2 } else { 1 }));
     page.lines.extend(tuning(app, run, theme, width));
     page.lines.extend(cache::line(run, theme, width));
+    if height >= WITH_USES {
+        page.lines.extend(cache::uses(run, theme, width));
+    }
+    if height >= WITH_CURVE {
+        page.lines.extend(cache::curve(run, theme, width));
+    }
     let rest = height.saturating_sub(page.lines.len());
     if width >= WIDE {
         let beside = (width * 2 / 5).clamp(50, 90);

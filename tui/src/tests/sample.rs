@@ -186,6 +186,15 @@ pub(super) fn four_ranks(dir: &Path) -> PathBuf {
 
 /// The same with a cache that fills in the first epoch; rank 0 evaluates with another one.
 pub(super) fn cached(dir: &Path) -> PathBuf {
+    cached_in(dir, 4)
+}
+
+/// The same with a cache in one rank alone, which tells what other sizes would miss.
+pub(super) fn with_curve(dir: &Path) -> PathBuf {
+    cached_in(dir, 1)
+}
+
+fn cached_in(dir: &Path, ranks: u32) -> PathBuf {
     of_four_ranks(dir, |summary, recorder| {
         let mut periods = Vec::new();
         for nth in 0..18 {
@@ -195,7 +204,7 @@ pub(super) fn cached(dir: &Path) -> PathBuf {
                 evictions: 0,
                 kept_samples: nth.min(9) * 1000,
             };
-            for rank in 0..4 {
+            for rank in 0..ranks {
                 let hits = nth.saturating_sub(4).min(9) * 40;
                 let uses = CacheUses {
                     hits,
@@ -222,6 +231,13 @@ pub(super) fn cached(dir: &Path) -> PathBuf {
             });
         }
         summary.caches = CacheSummary::of_periods(&periods);
+        let mut curve = CacheCurve::new(6 << 30);
+        for (quarters, misses) in [(1, 1_880), (2, 1_700), (4, 1_360), (8, 720), (12, 0)] {
+            curve.push(CachePoint { capacity_bytes: (2 << 30) / 4 * quarters, uses: 2_048, misses });
+        }
+        if ranks == 1 {
+            summary.caches[0].curve = curve;
+        }
         periods.into_iter().for_each(|period| recorder.cache_period(period));
         summary.knobs.truncate(2);
         summary.knobs.insert(

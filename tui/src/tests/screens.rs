@@ -96,6 +96,25 @@ fn a_cache_is_told_with_its_hits_over_time() {
 }
 
 #[test]
+fn what_other_sizes_would_miss_is_told_as_far_as_there_is_room() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut app = opened(&sample::with_curve(dir.path()));
+    press(&mut app, "2");
+    for (width, seen) in [
+        (40, "\nmisses 2.0 GiB now 66% · 4.0 GiB 35%\n"),
+        (80, "\nmisses 512 MiB 92% · 1.0 GiB 83% · 2.0 GiB now 66% · 4.0 GiB 35% · 6.0 GiB 0%\n"),
+        (120, "\nmisses 512 MiB 92% · 1.0 GiB 83% · 2.0 GiB now 66% · 4.0 GiB 35% · 6.0 GiB 0%\n"),
+    ] {
+        let (text, _) = screen(&app, &PLAIN, width, 24);
+        assert!(text.contains(seen), "{text}");
+    }
+    insta::assert_snapshot!("curve-120x40", screen(&app, &PLAIN, 120, 40).0);
+    let ascii = Theme { colours: Colours::None, unicode: false };
+    assert!(screen(&app, &ascii, 40, 24).0.contains("\nmisses 2.0 GiB now 66% - 4.0 GiB 35%\n"));
+    assert!(!screen(&app, &PLAIN, 40, 12).0.contains("misses"), "a small screen has other things to show");
+}
+
+#[test]
 fn a_cache_shows_what_it_gave_in_the_time_shown() {
     let dir = tempfile::tempdir().expect("a folder");
     let mut app = opened(&sample::cached(dir.path()));
