@@ -1,8 +1,8 @@
 """`make bench-fetchers`: samples a second of a cached loader with 0, 4 and 8 fetchers, beside torch's own loader.
 
-Two workers read a file a sample from demo/slowfs (needs /dev/fuse): each read takes 5 ms, or all readers share a rate. The ways
-take turns, round by round; a gain is the median over rounds of one way's rate over the rate of no fetchers in the same round.
-The first epoch, in which processes start and the cache fills, is not counted. About a quarter of an hour.
+Two workers read a file a sample from demo/slowfs (needs /dev/fuse): each read takes 5 ms, or all readers share a rate.
+The ways take turns, round by round; a gain is the median over rounds of one way's rate over the rate of no fetchers in
+the same round. The first epoch, in which processes start and the cache fills, is not counted. About half an hour.
 """
 
 import argparse
@@ -14,10 +14,9 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
-from table import ROOT, Row, markdown, summary, write
+from table import ROOT, Row, machine, markdown, write
 
 WORK = ROOT / "target" / "bench" / "fetchers"
 SLOWFS = ROOT / "target" / "release" / "slowfs"
@@ -162,7 +161,7 @@ def main():
         print(f"bench-fetchers: {error}", file=sys.stderr)
         return 1
     print(markdown(["storage and way", "samples/s", "of no fetchers", "rounds"], body))
-    print(summary(rows))
+    print(f"On {machine()}.")
     print(write("fetchers", rows))
     return 0
 

@@ -328,7 +328,8 @@ def trainer(folder):
 
 CASES = {
     "same": same, "slow": slow, "resumed": resumed, "sampled": sampled, "killed": killed, "pool_killed": pool_killed,
-    "turned": turned, "forks": forks, "server_killed": server_killed, "failing": failing, "locked": locked, "subset": subset, "trainer": trainer,
+    "turned": turned, "forks": forks, "server_killed": server_killed, "failing": failing,
+    "locked": locked, "subset": subset, "trainer": trainer,
 }  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """Reading samples before a worker asks for them: the fetchers of one loader, as the training process has them.
 
-Fetchers are processes, and a fork server makes them. What they are told goes through one pipe, in the order of use; what they read waits in the
-staging space, a small part of the loader's budget, from which a worker takes it and offers it to the data set's own.
-Whoever fails here costs no more than that samples are read by the workers, as without.
+Fetchers are processes, and a fork server makes them. What they are told goes through one pipe, in the order of use;
+what they read waits in the staging space, a small part of the loader's budget, from which a worker takes it and offers
+it to the data set's own. Whoever fails here costs no more than that samples are read by the workers, as without.
 """
 
 import multiprocessing

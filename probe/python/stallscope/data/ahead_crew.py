@@ -59,8 +59,8 @@ def _identity(fd):
 
 
 def end(owner, shared, servers, pipe):
-    """Ends fetchers, in the process that made their servers alone: with the read under way, which may hold a lock of the
-    data set's; those that take long at whatever they are."""
+    """Ends fetchers, in the process that made their servers alone: with the read under way, which may hold a lock of
+    the data set's; those that take long at whatever they are."""
     if os.getpid() != owner:
         return
     shared.end()

@@ -1,7 +1,8 @@
 """A fetcher: a process that reads samples from their source before a worker asks for them.
 
-It is forked by the fork server, which was forked as torch's workers are, has one thread, makes no sample and hands nothing
-over: what it reads lies in the staging space. Nobody waits for it for long, so it may fail, hang or be killed at any moment.
+It is forked by the fork server, which was forked as torch's workers are, has one thread, makes no sample and hands
+nothing over: what it reads lies in the staging space. Nobody waits for it for long, so it may fail, hang or be killed
+at any moment.
 """
 
 import gc

@@ -1,7 +1,7 @@
 """The fork server: makes the fetchers of one loader and waits for their end, whenever somebody turns their number.
 
-The training process forks it where torch forks workers, before the first batch, and nothing later: a process that trains has
-threads and a GPU's context, and a fork may leave a lock held that nobody frees. This one has one thread and only waits.
+The training process forks it where torch forks workers, before the first batch, and nothing later: a process that
+trains has threads and a GPU's context, and a fork may leave a lock held that nobody frees. This one has one thread.
 """
 
 import multiprocessing
@@ -11,8 +11,8 @@ import time
 from . import ahead_fetcher
 from .ahead_crew import LEAVING_S
 
-# How often it looks what is wanted of it, and who of those that are to end has ended.
-_LOOK_S, _LEAVING_LOOK_S = 0.2, 0.02
+# How often it looks what is wanted of it, and who has ended.
+_LOOK_S = 0.05
 # After so many that died, none are made anew.
 MOST_DEATHS = 8
 
@@ -41,7 +41,7 @@ def _serve(parent, shared, crew, given):
             if number not in fetchers and shared.deaths <= MOST_DEATHS:
                 fetchers[number] = _started(number, (os.getpid(), shared, crew, *given))
         time.sleep(_LOOK_S)
-    # They end by themselves with the read under way, which may hold a lock of the data set's; without a trainer as well.
+    # They end by themselves with the read under way, which may hold a lock of the data set's; without a trainer, too.
     until_s = None
     while fetchers and os.getppid() == parent:
         if shared.over and until_s is None:
@@ -50,7 +50,7 @@ def _serve(parent, shared, crew, given):
             for process in fetchers.values():
                 process.kill()
         _reap(fetchers, shared)
-        time.sleep(_LEAVING_LOOK_S)
+        time.sleep(_LOOK_S)
 
 
 def _started(number, given):

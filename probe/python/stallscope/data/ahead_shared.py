@@ -1,4 +1,5 @@
-"""What training, workers, fetchers and their fork server tell each other without waiting: words and a count a sample in shared memory.
+"""What training, workers, fetchers and their fork server tell each other without waiting: words and a count a
+sample, in shared memory.
 
 Nothing here has to be right for a sample to be right. A count that two workers write at once may be one short: then a
 sample is read that was used already, and nothing else comes of it.
