@@ -5,7 +5,7 @@ export PYO3_PYTHON := $(CURDIR)/$(VENV_PYTHON)
 # Where the scripts look for what was built.
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
-.PHONY: help demo test build man lint bench bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-importance chaos-checkpoint pictures clean-storage
+.PHONY: help demo test build man lint bench bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-fetchers bench-importance chaos-checkpoint pictures clean-storage
 
 help:
 	@echo 'make demo            train a small network on slow storage and show where its time went'
@@ -27,6 +27,7 @@ help:
 	@echo 'make bench-budget    whether checkpoints keep their budget, beside a neighbour that reads or writes the disk'
 	@echo 'make bench-goodput   when to save: the rules on traces of failures, beside the best interval in hindsight'
 	@echo 'make bench-cache     what a sample costs from the pool, beside the page cache, Redis and memcached'
+	@echo 'make bench-fetchers  what 0, 4 and 8 fetchers gain on slow and on throttled storage'
 	@echo 'make bench-importance  what each sampling reads, and what it costs in accuracy'
 	@echo 'make bench-report    what reports of a day of training cost'
 	@echo 'make chaos-checkpoint  kill a job that saves 1,000 times, fail its disk in all ways'
@@ -63,7 +64,7 @@ lint: $(VENV_PYTHON)
 $(VENV_PYTHON):
 	@scripts/setup.sh demo
 
-bench: bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-checkpoint bench-budget bench-goodput bench-cache bench-importance
+bench: bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-checkpoint bench-budget bench-goodput bench-cache bench-fetchers bench-importance
 
 bench-truth:
 	@scripts/setup.sh test
@@ -125,6 +126,12 @@ bench-cache:
 	@scripts/setup.sh bench
 	@$(MAKE) --no-print-directory build
 	@$(VENV_PYTHON) bench/cache.py $(ARGS)
+
+bench-fetchers:
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory build
+	@cargo build --release --quiet -p slowfs
+	@$(VENV_PYTHON) bench/fetchers.py $(ARGS)
 
 bench-importance:
 	@scripts/setup.sh demo

@@ -13,6 +13,9 @@ const WORTH: f64 = 0.02;
 const OF_FREE: f64 = 0.8;
 /// A cache that would have less of the samples is not advised.
 const LEAST_SHARE: f64 = 0.05;
+/// A loader's staging space, as the loader makes it.
+const STAGING_PART: u64 = 32;
+const MOST_STAGING_BYTES: u64 = 256 << 20;
 
 /// What of a job says how much it reads again and again, and what its caches give.
 #[derive(Clone, Copy, Debug)]
@@ -218,7 +221,8 @@ fn larger(
             && knob.state != KnobState::Unavailable
     })?;
     let (hits, reuses) = (profile.cached_share(), profile.reused_share());
-    let full = state.kept_bytes >= state.capacity_bytes - state.capacity_bytes / 20;
+    let own_bytes = state.capacity_bytes - staging_bytes(profile, state, knobs);
+    let full = state.kept_bytes >= own_bytes - own_bytes / 20;
     if !full || reuses <= 0.0 || hits >= 0.95 {
         return None;
     }
@@ -246,6 +250,15 @@ fn larger(
         why.push_str(REMARK);
     }
     Some((knob.value, to, share, why))
+}
+
+/// What of a cache is a staging space, which need not be full where the rest is: 0 where nothing is fetched ahead, or
+/// nobody knows.
+fn staging_bytes(profile: &Profile, state: &CacheState, knobs: &[Knob]) -> u64 {
+    let fetches = knobs.iter().any(|knob| {
+        (knob.rank, knob.loader) == (profile.rank, Some(profile.loader)) && knob.name == "cache.fetchers"
+    });
+    if fetches { (state.capacity_bytes / STAGING_PART).min(MOST_STAGING_BYTES) } else { 0 }
 }
 
 /// Nothing but the user's word changes which samples are drawn.

@@ -2,6 +2,8 @@
 
 use crate::sudo::Caller;
 use anyhow::{Context, Result, bail};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
@@ -9,6 +11,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+#[cfg(test)]
+mod tests;
 
 /// Where the node's privileged collector listens, so that every user finds it.
 pub const KERNEL_SOCKET: &str = "/run/stallscope/kernel.sock";
@@ -111,7 +116,7 @@ impl RuntimeDir {
     /// The job that `job` means, a pid or a name, among those whose collector is dead while they live on.
     pub(crate) fn abandoned(&self, job: &str) -> Option<Card> {
         let mut cards =
-            self.folders().into_iter().filter(|folder| !folder.locked).filter_map(|folder| folder.card);
+            self.folders().into_iter().filter(|folder| !folder.watched).filter_map(|folder| folder.card);
         cards.rfind(|card| card.name == job || card.pid.to_string() == job)
     }
 
@@ -121,7 +126,7 @@ impl RuntimeDir {
         let mut jobs: Vec<(PathBuf, Card)> = self
             .folders()
             .into_iter()
-            .filter(|folder| folder.locked)
+            .filter(|folder| folder.watched)
             .filter_map(|folder| Some((folder.socket, folder.card?)))
             .collect();
         jobs.sort_by_key(|(_, card)| card.started_wall_ns);
@@ -134,13 +139,15 @@ impl RuntimeDir {
         for path in entries.flatten().map(|entry| entry.path()) {
             let Ok(lock) = File::options().write(true).open(path.join("lock")) else { continue };
             let (socket, card) = (path.join("sock"), read_card(&path));
-            let locked = lock.try_lock().is_err();
-            let lives_on = || card.as_ref().is_some_and(|card| socket_of(card.pid).as_ref() == Some(&socket));
-            if !locked && !lives_on() {
+            let lives_on = card.as_ref().is_some_and(|card| socket_of(card.pid).as_ref() == Some(&socket));
+            // The lock of a job that lives on is for its next collector alone: one that comes while somebody looks would
+            // take it for watched, and leave it.
+            let watched = if lives_on { listens(&socket) } else { lock.try_lock().is_err() };
+            if !watched && !lives_on {
                 remove(&path);
                 continue;
             }
-            folders.push(Folder { socket, card, locked });
+            folders.push(Folder { socket, card, watched });
         }
         folders
     }
@@ -150,40 +157,59 @@ struct Folder {
     socket: PathBuf,
     card: Option<Card>,
     /// Whether its collector lives.
-    locked: bool,
+    watched: bool,
 }
 
 /// Becomes the collector of the job whose folder is `path`.
 fn claim(path: PathBuf) -> Result<Claim> {
     for _ in 0..CLAIM_TRIES {
-        match fs::DirBuilder::new().mode(0o700).create(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(error).with_context(|| format!("cannot create {}", path.display()));
-            }
-            _ => {}
+        if let Some(claim) = try_claim(&path)? {
+            return Ok(claim);
         }
-        // Somebody who tidies up may have removed the folder meanwhile: then it is made again.
-        let Ok(lock) = File::options().create(true).truncate(false).write(true).open(path.join("lock"))
-        else {
-            continue;
-        };
-        match lock.try_lock() {
-            Ok(()) if is_still_at(&lock, &path.join("lock")) => {
-                // A socket that a killed collector left behind would make bind fail.
-                let _ = fs::remove_file(path.join("sock"));
-                return Ok(Claim::Mine(JobDir { path, _lock: lock, stays: false }));
-            }
-            Err(TryLockError::WouldBlock) if path.join("sock").exists() => {
-                return Ok(Claim::Taken(path.join("sock")));
-            }
-            Err(TryLockError::Error(error)) => {
-                return Err(error).with_context(|| format!("cannot lock {}", path.display()));
-            }
-            // Locked by one that tidies up, or by a collector that does not listen yet.
-            Ok(()) | Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
-        }
+        std::thread::sleep(Duration::from_millis(20));
     }
     bail!("{} stays locked and nobody listens there; remove it and try again", path.display())
+}
+
+/// As [`claim`]; `None` where that is not to be said yet.
+fn try_claim(path: &Path) -> Result<Option<Claim>> {
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(error).with_context(|| format!("cannot create {}", path.display()));
+        }
+        _ => {}
+    }
+    let (lock_path, socket) = (path.join("lock"), path.join("sock"));
+    // Somebody who tidies up may have removed the folder meanwhile: then it is made again.
+    let Ok(lock) = File::options().create(true).truncate(false).write(true).open(&lock_path) else {
+        return Ok(None);
+    };
+    match lock.try_lock() {
+        Ok(()) if is_still_at(&lock, &lock_path) => {
+            // A socket that a killed collector left behind would make bind fail.
+            let _ = fs::remove_file(socket);
+            Ok(Some(Claim::Mine(JobDir { path: path.to_owned(), _lock: lock, stays: false })))
+        }
+        // A socket alone says nothing: a killed collector leaves one behind.
+        Err(TryLockError::WouldBlock) if listens(&socket) => Ok(Some(Claim::Taken(socket))),
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock {}", path.display()))
+        }
+        // Locked by one that tidies up, or by a collector that does not listen yet.
+        Ok(()) | Err(TryLockError::WouldBlock) => Ok(None),
+    }
+}
+
+/// Whether a process listens at `socket`, also one that is too busy to answer. Never waits; who listens sees somebody come
+/// and go.
+fn listens(socket: &Path) -> bool {
+    let connected = || {
+        let address = SocketAddrUnix::new(socket)?;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let client = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        rustix::net::connect(&client, &address)
+    };
+    matches!(connected(), Ok(()) | Err(Errno::AGAIN))
 }
 
 /// The place of a dead collector: the folder whose socket process `pid` keeps calling, with what was said of the job.
@@ -302,35 +328,4 @@ fn shorten(key: &str) -> String {
     let name: String = key.chars().map(safe).collect();
     let name = name[name.len().saturating_sub(NAME_LIMIT_BYTES)..].trim_start_matches('.');
     if name.is_empty() { "job".into() } else { name.into() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_become_short_safe_names() {
-        assert_eq!(shorten("train-4821"), "train-4821");
-        assert_eq!(shorten("../../etc/passwd"), "_.._etc_passwd");
-        assert_eq!(shorten(""), "job");
-        assert!(shorten(&"é".repeat(300)).len() <= NAME_LIMIT_BYTES);
-        assert!(shorten(&format!("{}-77", "x".repeat(300))).ends_with("-77"));
-    }
-
-    #[test]
-    fn a_job_has_one_collector_and_leaves_nothing_behind() {
-        let dir = std::env::temp_dir().join(format!("stallscope-runtime-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let runtime = RuntimeDir { base: dir.clone(), jobs: dir.clone() };
-        let Claim::Mine(job) = runtime.claim("train-1").unwrap() else { panic!("nobody else has it") };
-        fs::write(job.socket(), "").unwrap();
-        assert!(matches!(runtime.claim("train-1").unwrap(), Claim::Taken(_)));
-        let card = Card { name: "train".into(), pid: 1, recording: "train.stall".into(), started_wall_ns: 5 };
-        job.write_card(&card).unwrap();
-        assert_eq!(runtime.running().len(), 1);
-        drop(job);
-        assert!(runtime.running().is_empty());
-        assert!(fs::read_dir(&dir).unwrap().next().is_none());
-        fs::remove_dir(&dir).unwrap();
-    }
 }

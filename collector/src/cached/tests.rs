@@ -167,6 +167,22 @@ fn a_full_cache_is_advised_to_grow_by_what_it_lacks() {
 }
 
 #[test]
+fn a_staging_space_need_not_be_full() {
+    let kept_bytes = (2 << 30) - (2 << 30) / 15;
+    let state = CacheState { kept_bytes, ..full(2).unwrap() };
+    let (summary, profiles) = (summary(2, Some(state)), profiles(50));
+    let advised = |others: &[Knob]| {
+        let knobs = [&[knob(2)], others].concat();
+        let (budgets, node) = (Budgets::default(), free(16 << 30));
+        advise_cache(profiles.training()[0], &Reading::of(&summary), &knobs, &budgets, &node).is_some()
+    };
+    let fetchers = Knob { name: "cache.fetchers".into(), value: 0, ..knob(2) };
+    assert!(advised(std::slice::from_ref(&fetchers)), "the data set's own space is full");
+    assert!(!advised(&[]), "there is no staging space");
+    assert!(!advised(&[Knob { loader: Some(1), ..fetchers }]), "it is another loader's");
+}
+
+#[test]
 fn a_size_is_a_share_of_the_samples() {
     let share = |size, hits, summary: &RunSummary| {
         cached(size, profiles(hits).training()[0], summary).map(|cached| (cached.share * 100.0).round())

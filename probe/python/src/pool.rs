@@ -131,6 +131,11 @@ impl Space {
         None
     }
 
+    /// Whether `get` would find the sample now; copies nothing, and waits for nobody.
+    fn has(&self, id: Id, tag: Tag) -> bool {
+        self.client.find(id.0, tag.0).is_some()
+    }
+
     /// Whether the caller is to read the sample, and to say `fill` or `give_up` then. False: it is there now, or waiting
     /// was in vain. With a tag, bytes that are kept under another count as none.
     #[pyo3(signature = (id, limit_ms, tag = None))]

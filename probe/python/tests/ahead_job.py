@@ -23,6 +23,7 @@ BATCH = 12
 # Keeps about half of the samples, and has room for some 7 that wait for their use.
 CACHE = 384 << 10
 CACHE_OF_MANY = 2 << 20
+OWN_COMMAND = Path("/proc/self/cmdline").read_bytes()
 
 
 def values(batch):
@@ -72,21 +73,38 @@ def begun(one):
 
 def left():
     """Processes of ours that are still there, once all had time to go."""
+    until(lambda: not fetchers() and not servers(), fail=False)
+    return len(fetchers() + servers())
+
+
+def until(condition, fail=True):
     deadline = time.monotonic() + 60
-    while fetchers() and time.monotonic() < deadline:
+    while not condition():
+        if time.monotonic() > deadline:
+            assert not fail, "it did not come about"
+            return
         time.sleep(0.02)
-    return len(fetchers())
 
 
 def fetchers():
-    """The fetchers that this process made."""
+    return called("stallscope-ahea")
+
+
+def servers():
+    """The processes that make fetchers."""
+    return called("stallscope-fork")
+
+
+def called(name):
+    """Those of this name that come from this process, whoever is their parent by now."""
     found = []
     for process in Path("/proc").iterdir():
         try:
             stat = (process / "stat").read_text() if process.name.isdigit() else ""
+            forked = f"({name})" in stat and (process / "cmdline").read_bytes() == OWN_COMMAND
         except OSError:
             continue
-        if "(stallscope-ahea" in stat and int(stat.rsplit(")", 1)[1].split()[1]) == os.getpid():
+        if forked and ") Z " not in stat:
             found.append(int(process.name))
     return found
 
@@ -204,10 +222,66 @@ def turned(folder):
             ahead = one._store.ahead
             ahead.want((0, 5, 1, 3)[number % 4])
             ahead.window = (0, 20)[number % 2]
+        if number == 50:
+            until(fetchers)
         most = max(most, len(fetchers()))
     reads = one.dataset.reads()
     reads = {"most": max(reads.values()), "reads": sum(reads.values())}
     return {"same": got == plain, "fetchers": most, **reads, "figures": one.cache_figures()}
+
+
+def forks(folder, persistent):
+    """Turned up from none in mid-epoch, and down to none between two batches, with what that forks."""
+    forked = []
+    os.register_at_fork(before=lambda: forked.append(os.getpid()))
+    (plain,) = epochs(made(Parts(folder), "shuffle", persistent_workers=persistent), 1)
+    one = begun(made(Parts(folder), "shuffle", persistent_workers=persistent, cache=CACHE, fetchers=1))
+    ahead, got = one._store.ahead, []
+    ahead.want(0)
+    for number, batch in enumerate(one):
+        got.append(values(batch))
+        if number == 0:
+            forked.clear()
+            ahead.want(5)
+            until(lambda: len(fetchers()) == 5)
+            parents = {int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]) for pid in fetchers()}
+            by_server = parents == set(servers())
+        if number == 9:
+            # No batch is taken meanwhile.
+            ahead.want(0)
+            until(lambda: not fetchers())
+    epoch_forks = len(forked)
+    # A loader that goes in mid-epoch.
+    ahead.want(2)
+    iterator = iter(one)
+    next(iterator)
+    until(lambda: len(fetchers()) == 2)
+    del iterator, one, ahead, batch
+    return {"same": got == plain, "by_server": by_server, "forks": epoch_forks, "left": left()}
+
+
+def server_killed(folder, persistent):
+    plain = epochs(made(Parts(folder), "shuffle", persistent_workers=persistent), 3)
+    one = begun(
+        made(Parts(folder, delay_s=0.001), "shuffle", persistent_workers=persistent, cache=CACHE, fetchers=3)
+    )
+    got, there = [], []
+    for epoch in range(3):
+        got.append([])
+        for number, batch in enumerate(one):
+            got[-1].append(values(batch))
+            if number == 4:
+                if epoch == 0 or not persistent:
+                    until(fetchers)
+                there.append(int(one._store.ahead.server in one._store.ahead.servers))
+            if number == 4 and epoch == 0:
+                for pid in servers():
+                    os.kill(pid, signal.SIGKILL)
+                # Who lost the one that made it goes, too.
+                until(lambda: not fetchers() and not servers())
+    stopped = one._store.ahead.stopped
+    del one, batch
+    return {"same": got == plain, "there": there, "stopped": stopped, "left": left()}
 
 
 def locked(folder):
@@ -249,12 +323,13 @@ def trainer(folder):
         for _ in one:
             pids = fetchers()
             if len(pids) == 3:
-                print(json.dumps({"trainer": os.getpid(), "fetchers": pids}), flush=True)
+                print(json.dumps({"trainer": os.getpid(), "fetchers": pids, "servers": servers()}), flush=True)
 
 
 CASES = {
     "same": same, "slow": slow, "resumed": resumed, "sampled": sampled, "killed": killed, "pool_killed": pool_killed,
-    "turned": turned, "failing": failing, "locked": locked, "subset": subset, "trainer": trainer,
+    "turned": turned, "forks": forks, "server_killed": server_killed, "failing": failing,
+    "locked": locked, "subset": subset, "trainer": trainer,
 }  # fmt: skip
 
 

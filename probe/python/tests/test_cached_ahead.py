@@ -30,7 +30,7 @@ CASES = [
     *[case("sampled", sampling) for sampling in ("importance", "reuse")],
     *[case("failing", cached) for cached in (True, False)],
     case("slow", 4), case("resumed"), case("killed", KILLS), case("pool_killed"), case("turned"), case("subset"),
-    case("locked"),
+    case("locked"), *[case(name, persistent) for name in ("forks", "server_killed") for persistent in (False, True)],
 ]  # fmt: skip
 
 
@@ -109,6 +109,23 @@ def test_their_number_may_change_at_any_batch(told):
     assert turned["most"] == 1 and turned["reads"] == 800, "each sample is read once"
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_training_forks_nobody_when_they_are_turned_and_those_turned_down_go(told, persistent):
+    forks = told("forks", persistent)
+    assert forks["same"] and forks["forks"] == 0, "the training process forked in the midst of training"
+    assert forks["by_server"] and forks["left"] == 0
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_fork_server_that_is_killed_costs_no_sample(told, persistent):
+    killed = told("server_killed", persistent)
+    assert killed["same"] and killed["left"] == 0
+    if persistent:
+        assert "died" in killed["stopped"] and killed["there"] == [1, 0, 0], "training forks no more"
+    else:
+        assert killed["stopped"] == "" and killed["there"][1:] == [1, 1], "the next epoch has another"
+
+
 def test_a_lock_of_the_data_set_is_never_left_held(told):
     locked = told("locked")
     assert locked["seen"] == [2] * 12 and locked["figures"]["prefetched"] > 0
@@ -125,13 +142,13 @@ def test_nobody_outlives_a_trainer_that_is_killed(python, tmp_path):
     )
     try:
         there = json.loads(job.stdout.readline())
-        assert there["trainer"] == job.pid and len(there["fetchers"]) == 3
+        assert there["trainer"] == job.pid and len(there["fetchers"]) == 3 and there["servers"]
     finally:
         job.kill()
         job.wait()
     deadline = time.monotonic() + 120
-    while any(is_there(pid) for pid in there["fetchers"]):
-        assert time.monotonic() < deadline, "a fetcher is left"
+    while any(is_there(pid) for pid in there["fetchers"] + there["servers"]):
+        assert time.monotonic() < deadline, "a fetcher or its server is left"
         time.sleep(0.05)
 
 

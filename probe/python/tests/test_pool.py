@@ -84,6 +84,7 @@ def test_a_sample_comes_back_as_bytes_of_ones_own(folder):
     assert cache.claim(3, 0) and cache.fill(3, 1, data, 0, 5)
     copy = cache.get(3, 1)
     assert type(copy) is bytearray and copy == data
+    assert cache.has(3, 1) and not cache.has(3, 2) and not cache.has(4, 1), "as a copy would be found"
     copy[:] = b"x" * len(copy)
     assert cache.get(3, 1) == data, "whoever writes to a copy writes to that copy"
     for sample, kind in enumerate([bytes, bytearray, memoryview], 10):
@@ -101,12 +102,14 @@ def test_a_sample_comes_back_as_bytes_of_ones_own(folder):
 def test_ids_that_no_sample_has_are_misses(folder):
     cache = space(folder)
     for sample in (-1, 1000, 2**32, 2**64, -(2**70), 10**30):
-        assert cache.get(sample, 0) is None
+        assert cache.get(sample, 0) is None and not cache.has(sample, 0)
         assert not cache.claim(sample, 0)
         assert not cache.fill(sample, 0, b"x")
         cache.give_up(sample)
     with pytest.raises(TypeError):
         cache.get("3", 0)
+    with pytest.raises(TypeError):
+        cache.has("3", 0)
     assert cache.figures()["fills"] == 0
 
 

@@ -1,8 +1,8 @@
 """Reading samples before a worker asks for them: the fetchers of one loader, as the training process has them.
 
-Fetchers are processes. What they are told goes through one pipe, in the order of use; what they read waits in the
-staging space, a small part of the loader's budget, from which a worker takes it and offers it to the data set's own.
-Whoever fails here costs no more than that samples are read by the workers, as without.
+Fetchers are processes, and a fork server makes them. What they are told goes through one pipe, in the order of use;
+what they read waits in the staging space, a small part of the loader's budget, from which a worker takes it and offers
+it to the data set's own. Whoever fails here costs no more than that samples are read by the workers, as without.
 """
 
 import multiprocessing
@@ -18,7 +18,7 @@ from time import monotonic_ns
 
 from stallscope._hooks.knobs import raised_by_signal
 
-from . import ahead_fetcher, ahead_shared, pool
+from . import ahead_fetcher, ahead_server, ahead_shared, pool
 from .ahead_crew import Pipe, end
 from .cut import base_index, base_of
 
@@ -29,8 +29,6 @@ _FILLED = 0.75
 _LEAST_SAMPLES = 4
 _LOOK_EVERY_NS = 100_000_000
 _TELL_EVERY_NS = 1_000_000_000
-# After so many that died, none are made anew.
-_MOST_DEATHS = 8
 # Reads after which it is looked at what came of them, and the share that has to be good for something.
 _JUDGED, _GOOD = 256, 0.1
 # A write of so many bytes is whole or not at all.
@@ -73,19 +71,19 @@ class Ahead:
         self.window = WINDOW
         self.stopped = ""
         self.turned = None
-        self.deaths = 0
         self.init, self.workers, self.renewed = None, 0, True
+        self.has_begun = False
         self.unsent = deque()
         self.judged = {"reads": 0, "failed": 0, "prefetched": 0}
         self.told_bytes = 0
         self.look_ns = self.tell_ns = 0
         self._room = None
-        self.processes = {}
-        # Those of an earlier pass, which end with the read under way: it may hold a lock of the data set's.
-        self.leaving = []
+        self.server = None
+        # And those of earlier passes, whose fetchers end with the read under way: it may hold a lock of the data set's.
+        self.servers = []
         self.pipe = Pipe()
         # By whoever made it alone: a child that loses it, too, is not to end anybody.
-        weakref.finalize(self, end, self.owner, self.shared, self.processes, self.leaving, self.pipe)
+        weakref.finalize(self, end, self.owner, self.shared, self.servers, self.pipe)
 
     def __reduce__(self):
         # A loader's copy, in another process or not, has no fetchers.
@@ -105,10 +103,11 @@ class Ahead:
         self.shared.next_pass()
         self.shared.wanted = self.wished
         self.unsent.clear()
-        if self.renewed:
+        self._reap()
+        if not self.stopped and (self.renewed or not self.has_begun):
+            self.has_begun = True
             self.shared.next_crew()
-            self.leaving += self.processes.values()
-            self.processes.clear()
+            self._start()
         self._tell_bytes()
 
     def sample_of(self, index):
@@ -153,7 +152,7 @@ class Ahead:
         return self._room
 
     def look(self):
-        """Between two batches: makes fetchers and ends them, and tells what they read."""
+        """Between two batches: looks after the fetchers, and tells what they read."""
         now_ns = monotonic_ns()
         if now_ns < self.look_ns:
             return
@@ -162,16 +161,13 @@ class Ahead:
         self._reap()
         if self.wished and self._is_in_vain():
             self.stop("what they read is of no use")
-        self.shared.wanted = self.wished
-        for number in range(self.wished):
-            if number not in self.processes:
-                self._start(number)
         if now_ns >= self.tell_ns:
             self.tell_ns = now_ns + _TELL_EVERY_NS
             self._tell_bytes()
 
     def want(self, count):
-        self.wished = count
+        # They look at it by themselves.
+        self.wished = self.shared.wanted = count
         self.look_ns = 0
 
     def stop(self, why):
@@ -183,17 +179,16 @@ class Ahead:
             self.turned(0)
 
     def _reap(self):
-        for process in [one for one in self.leaving if not one.is_alive()]:
-            process.join()
-            self.leaving.remove(process)
-        for number, process in list(self.processes.items()):
-            if process.is_alive():
-                continue
-            process.join()
-            del self.processes[number]
-            self.deaths += process.exitcode != 0
-        if self.deaths > _MOST_DEATHS and not self.stopped:
+        for server in [one for one in self.servers if not one.is_alive()]:
+            server.join()
+            self.servers.remove(server)
+        if self.stopped:
+            return
+        if self.shared.deaths > ahead_server.MOST_DEATHS:
             self.stop("too many of them died")
+        elif self.server not in self.servers and self.has_begun and not self.renewed:
+            # With workers that stay, training forks no more.
+            self.stop("the process that makes them died")
 
     def _is_in_vain(self):
         """Whether hardly anything that was read lately was used, or hardly anything could be read."""
@@ -204,23 +199,21 @@ class Ahead:
         self.judged = {name: now[name] for name in self.judged}
         return good < _GOOD * (reads + failed)
 
-    def _start(self, number):
+    def _start(self):
+        begin = ahead_fetcher.Beginning(self.init, self.workers, self.dataset)
         base = base_of(self.dataset)
-        most_bytes = self.staging.figures().get("capacity_bytes", 0) // 2
-        begin = ahead_fetcher.Beginning(self.init, number, self.workers, self.dataset)
-        given = (
-            number, self.owner, self.pipe.source, base, self.in_parts, self.space, self.staging, self.shared,
-            self.shared.crew, most_bytes, [self.pipe.sink], begin,
-        )  # fmt: skip
-        process = multiprocessing.get_context("fork").Process(target=ahead_fetcher.run, args=given, daemon=True)
+        fetchers = (self.pipe.source, base, self.in_parts, self.space, self.staging, begin)
+        given = (self.owner, [self.pipe.sink], self.shared, self.shared.crew, fetchers)
+        server = multiprocessing.get_context("fork").Process(target=ahead_server.run, args=given, daemon=True)
         # A handler of the script's is not to run in a child that has not put it away yet.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ahead_fetcher.SIGNALS)
         try:
             with warnings.catch_warnings():
                 # That other threads are not there in a child is what torch's workers live with, too.
                 warnings.simplefilter("ignore", DeprecationWarning)
-                process.start()
-            self.processes[number] = process
+                server.start()
+            self.server = server
+            self.servers.append(server)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

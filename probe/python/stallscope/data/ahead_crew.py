@@ -4,9 +4,12 @@ import fcntl
 import os
 import time
 
+from . import ahead_shared
+
 # Low numbers belong to the job: some programs close or count on them.
 _FIRST_FD = 700
-_LEAVING_S = 5
+# How long a read under way may take once the loader is gone, and a server that has seen to it.
+LEAVING_S, _MORE_S = 5, 2
 
 
 class Pipe:
@@ -55,25 +58,23 @@ def _identity(fd):
     return found.st_dev, found.st_ino
 
 
-def end(owner, shared, processes, leaving, pipe):
-    """Ends fetchers, in the process that made them alone: with the read under way, which may hold a lock of the data
-    set's; those that take long at whatever they are."""
+def end(owner, shared, servers, pipe):
+    """Ends fetchers, in the process that made their servers alone: with the read under way, which may hold a lock of
+    the data set's; those that take long at whatever they are."""
     if os.getpid() != owner:
         return
-    gone = [*processes.values(), *leaving]
-    shared.next_crew()
+    shared.end()
     try:
         # Who waits for the next use wakes up; this one is of no pass.
-        pipe.write(bytes(8 * len(gone)))
+        pipe.write(bytes(8 * ahead_shared.MOST_FETCHERS))
     except OSError:
         pass
     pipe.close()
-    processes.clear()
-    leaving.clear()
-    until_s = time.monotonic() + _LEAVING_S
-    for process in gone:
-        process.join(max(0.0, until_s - time.monotonic()))
-    for process in gone:
-        if process.is_alive():
-            process.kill()
-            process.join(_LEAVING_S)
+    until_s = time.monotonic() + LEAVING_S + _MORE_S
+    for server in servers:
+        server.join(max(0.0, until_s - time.monotonic()))
+    for server in servers:
+        if server.is_alive():
+            server.kill()
+            server.join(_MORE_S)
+    servers.clear()

@@ -1,7 +1,8 @@
 """A fetcher: a process that reads samples from their source before a worker asks for them.
 
-It is forked by the training process as torch's workers are, has one thread, makes no sample and hands nothing over:
-what it reads lies in the staging space. Nobody waits for it for long, so it may fail, hang or be killed at any moment.
+It is forked by the fork server, which was forked as torch's workers are, has one thread, makes no sample and hands
+nothing over: what it reads lies in the staging space. Nobody waits for it for long, so it may fail, hang or be killed
+at any moment.
 """
 
 import gc
@@ -22,7 +23,7 @@ from .kept import tag_of
 SIGNALS = (
     signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
 )  # fmt: skip
-# How often it looks whether the training process is there.
+# How often it looks whether it is wanted.
 _LOOK_S = 1.0
 # Opens of a data set that goes on after it was told to stop.
 _MOST_OPENS = 4
@@ -32,13 +33,14 @@ class _Left(BaseException):
     """Ends the making of a sample whose file has been read. No Exception, which data sets may catch."""
 
 
-def run(number, parent, pipe, base, parts, space, staging, shared, crew, most_bytes, others, begin):
-    """The process. `pipe`: where the uses to come are told; `others`: descriptors that are none of its business."""
+def run(number, parent, shared, crew, pipe, base, parts, space, staging, begin):
+    """The process. `pipe`: where the uses to come are told."""
     try:
-        _settle(others)
+        settle("stallscope-ahead", ())
         if os.getppid() != parent:
             return
-        begin()
+        begin(number)
+        most_bytes = staging.figures().get("capacity_bytes", 0) // 2
         fetcher = _Parts(base) if parts else _Files(base, most_bytes)
         fetcher.places(number, space, staging, shared)
         _serve(number, parent, pipe, shared, crew, fetcher)
@@ -50,7 +52,8 @@ def run(number, parent, pipe, base, parts, space, staging, shared, crew, most_by
         os._exit(0)
 
 
-def _settle(others):
+def settle(name, others):
+    """As a process of its own, called `name`, that has no use for the descriptors `others`."""
     for one in SIGNALS:
         # An interrupt is the training process's, and by its end comes ours.
         signal.signal(one, signal.SIG_IGN if one == signal.SIGINT else signal.SIG_DFL)
@@ -65,7 +68,7 @@ def _settle(others):
             pass
     try:
         with open("/proc/self/comm", "w") as file:
-            file.write("stallscope-ahead")
+            file.write(name)
     except OSError:
         pass
     torch.set_num_threads(1)
@@ -74,16 +77,15 @@ def _settle(others):
 class Beginning:
     """What a worker of torch's has before it makes its first batch: a number, seeds, and the script's own function."""
 
-    def __init__(self, init, number, workers, dataset):
+    def __init__(self, init, workers, dataset):
         self.init = init
-        self.number = number
         self.workers = workers
         self.dataset = dataset
 
-    def __call__(self):
+    def __call__(self, number):
         # Behind the workers' own, as that of one that is added.
         worker = torch.utils.data._utils.worker
-        number = self.workers + self.number
+        number += self.workers
         seed = random.getrandbits(63)
         random.seed(seed)
         torch.manual_seed(seed)
@@ -130,7 +132,7 @@ class _Fetcher:
     def put(self, sample, tag, number, before, read):
         """Puts `read()` into the staging space, unless it is there, or somebody is at it, or its use is over. None is
         no sample."""
-        if self.space.get(sample, tag) is not None or self.staging.get(sample, tag) is not None:
+        if self.space.has(sample, tag) or self.staging.has(sample, tag):
             return
         if not self.staging.claim(sample, 0, tag):
             return

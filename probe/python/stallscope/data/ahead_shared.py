@@ -1,4 +1,5 @@
-"""What training, workers and fetchers tell each other without waiting: words and a count a sample in shared memory.
+"""What training, workers, fetchers and their fork server tell each other without waiting: words and a count a
+sample, in shared memory.
 
 Nothing here has to be right for a sample to be right. A count that two workers write at once may be one short: then a
 sample is read that was used already, and nothing else comes of it.
@@ -12,8 +13,9 @@ MOST_FETCHERS = 32
 # it could not read or not put there.
 COUNTS = ("reads", "bytes", "read_ns", "failed")
 
-# How many fetchers there are to be, which pass it is, whether there ever were any, and which crew is to go on.
-_WANTED, _PASS, _BEGUN, _CREW, _FIRST = 0, 1, 2, 3, 8
+# How many fetchers there are to be, which pass it is, whether there ever were any, which crew is to go on, how many
+# fetchers died, and whether the loader is gone.
+_WANTED, _PASS, _BEGUN, _CREW, _DEATHS, _OVER, _FIRST = 0, 1, 2, 3, 4, 5, 8
 _WORDS = _FIRST + MOST_FETCHERS * len(COUNTS)
 _MOST_SAMPLES = 2**28
 _LOW = 0xFFFF
@@ -61,6 +63,23 @@ class Shared:
     def next_crew(self):
         """Fetchers that were made before are to end."""
         self.words[_CREW] += 1
+
+    @property
+    def deaths(self):
+        return self.words[_DEATHS]
+
+    def died(self):
+        """By a fork server: a fetcher has."""
+        self.words[_DEATHS] += 1
+
+    @property
+    def over(self):
+        """Nobody waits for what is under way."""
+        return self.words[_OVER]
+
+    def end(self):
+        self.words[_OVER] = 1
+        self.next_crew()
 
     def used(self, sample):
         """A worker has the sample, or is about to read it."""

@@ -7,12 +7,7 @@ states, and the sampler is asked for what was handed over before, which reads no
 
 import itertools
 import threading
-import warnings
 import weakref
-import zlib
-from array import array
-from collections import deque
-from time import monotonic_ns
 
 import torch.utils.data
 
@@ -21,6 +16,7 @@ from stallscope import _random
 from . import sampling_course, sampling_order
 from .draws import Repeats
 from .keyed import epoch_key
+from .passing import Counted, Handing, Pass
 
 _VERSION = 1
 
@@ -38,12 +34,12 @@ class Positioned(torch.utils.data.DataLoader):
     def __iter__(self):
         resume, self._resume = self._resume, None
         if resume is None:
-            beginning = _Pass(self._epochs, self._order_states())
+            beginning = Pass(self._epochs, self._order_states())
             if self._order is not None:
                 beginning.course = self._next_course()
             return self._begin(beginning)
         now = _random.capture()
-        beginning = _Pass(resume["epoch"], resume["states"], resume["batches"], resume["digest"])
+        beginning = Pass(resume["epoch"], resume["states"], resume["batches"], resume["digest"])
         if self._order is not None:
             # Knows by itself where it is.
             beginning.course, beginning.skip, beginning.batches = self._order.begin_again(), 0, resume["batches"]
@@ -83,7 +79,7 @@ class Positioned(torch.utils.data.DataLoader):
         beginning.after_batch = self._after_batch()
         if beginning.feed is not None:
             beginning.feed.go_on(0)
-        handing = _Handing(inner, beginning)
+        handing = Handing(inner, beginning)
         self._pass = weakref.ref(handing)
         return handing
 
@@ -96,7 +92,7 @@ class Positioned(torch.utils.data.DataLoader):
         if beginning is None or self._streams():
             return sampler
         beginning.feed = self._feed(beginning.course)
-        return _Counted(sampler, beginning, self._auto_collation)
+        return Counted(sampler, beginning, self._auto_collation)
 
     def _next_course(self):
         older = self._pass() if self._pass is not None else None
@@ -224,167 +220,6 @@ class Positioned(torch.utils.data.DataLoader):
             if hasattr(sampler, "set_epoch") and isinstance(getattr(sampler, "epoch", None), int):
                 return sampler
         return None
-
-
-class _Pass:
-    """One iteration: an epoch, or what is left of it."""
-
-    def __init__(self, epoch, states, skip=0, expected=0):
-        self.epoch = epoch
-        self.states = states
-        self.skip = skip
-        self.expected = expected
-        self.key = None
-        self.repeats = None
-        self.batches = 0
-        self.digest = 0
-        self.waited_ns = 0
-        self.sampled = deque()
-        self.indices = None
-        self.workers_kept = False
-        self.before_order = None
-        self.after_batch = None
-        self.feed = None
-        self.course = None
-        # Of the batch that was handed over last, and how many were asked for before its.
-        self.index = None
-        self.number = 0
-
-    def handed_over(self, number=None):
-        """`number`: of the batch among those that were asked for; None: the last of them. Those between failed."""
-        if not self.sampled:
-            self.batches += 1
-        while self.sampled and (number is None or self.number <= number):
-            self.digest, self.index = self.sampled.popleft()
-            self.number += 1
-            self.batches += 1
-        if self.course is not None:
-            self.course.handed_over(self.batches - 1)
-
-    def skipped(self, batches, digest):
-        self.batches, self.digest = batches, digest
-        if (batches, digest) != (self.skip, self.expected):
-            warnings.warn(
-                f"The sampler does not give the same first {self.skip} batches as before the checkpoint; what follows is "
-                "another order of samples. A sampler has to draw its order when it is iterated, from generators "
-                "that the checkpoint has, or from its epoch.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-
-
-class _Counted:
-    """A sampler whose batches are digested, and whose first ones are skipped."""
-
-    def __init__(self, sampler, beginning, batched):
-        self.sampler = sampler
-        self.beginning = beginning
-        self.batched = batched
-
-    def __iter__(self):
-        if self.beginning.before_order is not None:
-            self.beginning.before_order()
-        indices = iter(self.sampler)
-        if self.beginning.feed is not None:
-            indices = self.beginning.feed.over(indices)
-        self.beginning.indices = _Indices(indices, self.beginning, self.batched)
-        return self.beginning.indices
-
-    def __len__(self):
-        return len(self.sampler)
-
-
-class _Indices:
-    """What a sampler gives. An iterator with workers begins it twice and takes the second, so nothing is drawn before
-    it is asked for."""
-
-    def __init__(self, indices, beginning, batched):
-        self.indices = indices
-        self.beginning = beginning
-        self.batched = batched
-        self.digest = 0
-        self.to_skip = beginning.skip
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        if self.to_skip:
-            self.skip()
-        index = next(self.indices)
-        self._add(index)
-        self.beginning.sampled.append((self.digest, index))
-        if self.beginning.feed is not None:
-            self.beginning.feed.gave(index)
-        key = self.beginning.key
-        if key is None:
-            return index
-        uses = self.beginning.repeats.key
-        return [(uses(key, one), one) for one in index] if self.batched else (uses(key, index), index)
-
-    def skip(self):
-        """Asks the sampler for what was handed over before the checkpoint."""
-        to_skip, self.to_skip = self.to_skip, 0
-        skipped = 0
-        for index in itertools.islice(self.indices, to_skip):
-            self._add(index)
-            if self.beginning.key is not None:
-                for one in index if self.batched else (index,):
-                    self.beginning.repeats.key(0, one)
-            skipped += 1
-        if to_skip:
-            self.beginning.skipped(skipped, self.digest)
-
-    def _add(self, index):
-        try:
-            data = array("q", index if self.batched else (index,))
-        except (TypeError, OverflowError):
-            data = repr(index).encode()
-        self.digest = zlib.crc32(data, self.digest)
-
-
-class _Handing:
-    """The iterator that a loop gets: counts what is handed over, and is gone when the loop is left."""
-
-    def __init__(self, inner, current):
-        self.inner = inner
-        self.current = current
-        self.ended = False
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        began_ns = monotonic_ns()
-        if self.current.course is not None:
-            self.current.course.asked()
-        try:
-            batch = next(self.inner)
-        except StopIteration:
-            self.ended = True
-            raise
-        self.current.waited_ns += monotonic_ns() - began_ns
-        self.current.handed_over(self._number())
-        if self.current.after_batch is not None:
-            self.current.after_batch(self.current)
-        if self.current.feed is not None:
-            self.current.feed.go_on(self.current.number)
-        return batch
-
-    def _number(self):
-        """Of the batch that came, among those that were asked for; None: it is the last of them."""
-        if not getattr(self.inner, "_in_order", True):
-            return self.current.number
-        received = getattr(self.inner, "_rcvd_idx", None)
-        return None if received is None else received - 1
-
-    def __len__(self):
-        return len(self.inner)
-
-    def __getattr__(self, name):
-        if name == "inner":
-            raise AttributeError(name)
-        return getattr(self.inner, name)
 
 
 _classes = {}

@@ -1,0 +1,72 @@
+use super::*;
+use std::os::unix::net::UnixListener;
+use std::process::Command;
+
+#[test]
+fn keys_become_short_safe_names() {
+    assert_eq!(shorten("train-4821"), "train-4821");
+    assert_eq!(shorten("../../etc/passwd"), "_.._etc_passwd");
+    assert_eq!(shorten(""), "job");
+    assert!(shorten(&"é".repeat(300)).len() <= NAME_LIMIT_BYTES);
+    assert!(shorten(&format!("{}-77", "x".repeat(300))).ends_with("-77"));
+}
+
+fn here(name: &str) -> (PathBuf, RuntimeDir) {
+    let dir = std::env::temp_dir().join(format!("stallscope-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).unwrap();
+    (dir.clone(), RuntimeDir { base: dir.clone(), jobs: dir })
+}
+
+#[test]
+fn a_job_has_one_collector_and_leaves_nothing_behind() {
+    let (dir, runtime) = here("runtime");
+    let Claim::Mine(job) = runtime.claim("train-1").unwrap() else { panic!("nobody else has it") };
+    let listener = UnixListener::bind(job.socket()).unwrap();
+    assert!(matches!(runtime.claim("train-1").unwrap(), Claim::Taken(_)));
+    let card = Card { name: "train".into(), pid: 1, recording: "train.stall".into(), started_wall_ns: 5 };
+    job.write_card(&card).unwrap();
+    assert_eq!(runtime.running().len(), 1);
+    drop((listener, job));
+    assert!(runtime.running().is_empty());
+    assert!(fs::read_dir(&dir).unwrap().next().is_none());
+    fs::remove_dir(&dir).unwrap();
+}
+
+#[test]
+fn a_lock_without_a_listener_is_no_collector() {
+    let (dir, _) = here("stale");
+    let path = dir.join("train-1");
+    fs::create_dir(&path).unwrap();
+    // As a killed collector leaves it, with somebody who looks at this moment.
+    let lock = File::create(path.join("lock")).unwrap();
+    lock.lock().unwrap();
+    drop(UnixListener::bind(path.join("sock")).unwrap());
+    assert!(try_claim(&path).unwrap().is_none(), "whoever has the lock may let go of it");
+    drop(lock);
+    assert!(matches!(try_claim(&path).unwrap(), Some(Claim::Mine(_))));
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn who_looks_for_jobs_takes_no_lock_of_one_that_lives_on() {
+    let (dir, runtime) = here("looking");
+    let socket = dir.join("train-1/sock");
+    let mut child = Command::new("sleep").arg("600").env("STALLSCOPE_SOCKET", &socket).spawn().unwrap();
+    let Claim::Mine(job) = runtime.claim("train-1").unwrap() else { panic!("nobody else has it") };
+    let card =
+        Card { name: "train".into(), pid: child.id(), recording: "train.stall".into(), started_wall_ns: 5 };
+    job.write_card(&card).unwrap();
+    let listener = UnixListener::bind(job.socket()).unwrap();
+    let name = |found: Option<Card>| found.map(|card| card.name);
+    assert_eq!(runtime.running().len(), 1);
+    assert_eq!(name(runtime.abandoned("train")), None);
+    // Killed: the lock, which is another's now, says nothing.
+    drop(listener);
+    assert!(runtime.running().is_empty());
+    assert_eq!(name(runtime.abandoned("train")).as_deref(), Some("train"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(job);
+    fs::remove_dir(&dir).unwrap();
+}

@@ -1,0 +1,169 @@
+"""One iteration of a loader: what of its epoch has been handed over, counted and digested."""
+
+import itertools
+import warnings
+import zlib
+from array import array
+from collections import deque
+from time import monotonic_ns
+
+
+class Pass:
+    """One iteration: an epoch, or what is left of it."""
+
+    def __init__(self, epoch, states, skip=0, expected=0):
+        self.epoch = epoch
+        self.states = states
+        self.skip = skip
+        self.expected = expected
+        self.key = None
+        self.repeats = None
+        self.batches = 0
+        self.digest = 0
+        self.waited_ns = 0
+        self.sampled = deque()
+        self.indices = None
+        self.workers_kept = False
+        self.before_order = None
+        self.after_batch = None
+        self.feed = None
+        self.course = None
+        # Of the batch that was handed over last, and how many were asked for before its.
+        self.index = None
+        self.number = 0
+
+    def handed_over(self, number=None):
+        """`number`: of the batch among those that were asked for; None: the last of them. Those between failed."""
+        if not self.sampled:
+            self.batches += 1
+        while self.sampled and (number is None or self.number <= number):
+            self.digest, self.index = self.sampled.popleft()
+            self.number += 1
+            self.batches += 1
+        if self.course is not None:
+            self.course.handed_over(self.batches - 1)
+
+    def skipped(self, batches, digest):
+        self.batches, self.digest = batches, digest
+        if (batches, digest) != (self.skip, self.expected):
+            warnings.warn(
+                f"The sampler does not give the same first {self.skip} batches as before the checkpoint; what follows is "
+                "another order of samples. A sampler has to draw its order when it is iterated, from generators "
+                "that the checkpoint has, or from its epoch.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+class Counted:
+    """A sampler whose batches are digested, and whose first ones are skipped."""
+
+    def __init__(self, sampler, beginning, batched):
+        self.sampler = sampler
+        self.beginning = beginning
+        self.batched = batched
+
+    def __iter__(self):
+        if self.beginning.before_order is not None:
+            self.beginning.before_order()
+        indices = iter(self.sampler)
+        if self.beginning.feed is not None:
+            indices = self.beginning.feed.over(indices)
+        self.beginning.indices = Indices(indices, self.beginning, self.batched)
+        return self.beginning.indices
+
+    def __len__(self):
+        return len(self.sampler)
+
+
+class Indices:
+    """What a sampler gives. An iterator with workers begins it twice and takes the second, so nothing is drawn before
+    it is asked for."""
+
+    def __init__(self, indices, beginning, batched):
+        self.indices = indices
+        self.beginning = beginning
+        self.batched = batched
+        self.digest = 0
+        self.to_skip = beginning.skip
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.to_skip:
+            self.skip()
+        index = next(self.indices)
+        self._add(index)
+        self.beginning.sampled.append((self.digest, index))
+        if self.beginning.feed is not None:
+            self.beginning.feed.gave(index)
+        key = self.beginning.key
+        if key is None:
+            return index
+        uses = self.beginning.repeats.key
+        return [(uses(key, one), one) for one in index] if self.batched else (uses(key, index), index)
+
+    def skip(self):
+        """Asks the sampler for what was handed over before the checkpoint."""
+        to_skip, self.to_skip = self.to_skip, 0
+        skipped = 0
+        for index in itertools.islice(self.indices, to_skip):
+            self._add(index)
+            if self.beginning.key is not None:
+                for one in index if self.batched else (index,):
+                    self.beginning.repeats.key(0, one)
+            skipped += 1
+        if to_skip:
+            self.beginning.skipped(skipped, self.digest)
+
+    def _add(self, index):
+        try:
+            data = array("q", index if self.batched else (index,))
+        except (TypeError, OverflowError):
+            data = repr(index).encode()
+        self.digest = zlib.crc32(data, self.digest)
+
+
+class Handing:
+    """The iterator that a loop gets: counts what is handed over, and is gone when the loop is left."""
+
+    def __init__(self, inner, current):
+        self.inner = inner
+        self.current = current
+        self.ended = False
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        began_ns = monotonic_ns()
+        if self.current.course is not None:
+            self.current.course.asked()
+        try:
+            batch = next(self.inner)
+        except StopIteration:
+            self.ended = True
+            raise
+        self.current.waited_ns += monotonic_ns() - began_ns
+        self.current.handed_over(self._number())
+        if self.current.after_batch is not None:
+            self.current.after_batch(self.current)
+        if self.current.feed is not None:
+            self.current.feed.go_on(self.current.number)
+        return batch
+
+    def _number(self):
+        """Of the batch that came, among those that were asked for; None: it is the last of them."""
+        if not getattr(self.inner, "_in_order", True):
+            return self.current.number
+        received = getattr(self.inner, "_rcvd_idx", None)
+        return None if received is None else received - 1
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getattr__(self, name):
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
