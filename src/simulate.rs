@@ -109,9 +109,7 @@ impl Sampling {
             Sampling::Reuse3 => reuse(3),
         }
     }
-}
 
-impl Sampling {
     /// As the loader offers it.
     fn may_substitute(self) -> bool {
         matches!(self, Sampling::Importance | Sampling::Iis | Sampling::Shade)

@@ -19,6 +19,21 @@ fn a_made_up_job_has_a_line_for_each_sampler_and_policy() {
 }
 
 #[test]
+fn substitution_has_lines_of_its_own_where_the_loader_offers_it() {
+    let sandbox = Sandbox::new("simulate-substitute");
+    let words = ["simulate", "--samples", "2000", "--sampling", "plain,importance", "--policy", "min"];
+    let done = sandbox.run(&[&words[..], &["--cache", "20%", "--substitute", "10%"]].concat());
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let table = text(&done.stdout);
+    assert_eq!(table.lines().count(), 1 + 3, "{table}");
+    assert!(table.contains("importance + substitution 10% · min"), "{table}");
+    std::fs::write(sandbox.path("uses.csv"), "epoch,id,bytes,score\n0,1,1000,1\n").unwrap();
+    let wrong = sandbox.run(&["simulate", "uses.csv", "--substitute", "10%"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("cannot be used with"), "{}", text(&wrong.stderr));
+}
+
+#[test]
 fn a_recorded_trace_is_replayed_and_drawn() {
     let sandbox = Sandbox::new("simulate-trace");
     let uses: String = (0..3)

@@ -148,9 +148,14 @@ impl CacheCurve {
     /// How many times the present cache a point's is: "0.25" to "4", or "all" where it holds the whole data set. So there are
     /// few names, which stay as they are when the cache is resized; `None` for a point of a cache of before.
     pub fn times(&self, point: &CachePoint, capacity_bytes: u64) -> Option<&'static str> {
-        let times = point.capacity_bytes as f64 / capacity_bytes.max(1) as f64;
+        let times = |bytes: u64| bytes as f64 / capacity_bytes.max(1) as f64;
         let named = [(0.25, "0.25"), (0.5, "0.5"), (1.0, "1"), (2.0, "2"), (4.0, "4")];
-        let known = named.into_iter().find(|(known, _)| (times / known - 1.0).abs() < 0.01);
+        let off = |bytes, known: f64| (times(bytes) / known - 1.0).abs();
+        let known = named.into_iter().find(|(known, _)| {
+            // A data set hardly larger than that many times the cache has a point beside it, which is no second of this name.
+            let nearest = self.points().iter().map(|of| off(of.capacity_bytes, *known)).fold(0.01, f64::min);
+            off(point.capacity_bytes, *known) <= nearest && nearest < 0.01
+        });
         let is_all = point.capacity_bytes >= self.dataset_bytes;
         known.map(|(_, name)| name).or(is_all.then_some("all"))
     }
@@ -423,6 +428,12 @@ mod tests {
         assert_eq!(named(800), [None, None, Some("0.25"), Some("0.5"), Some("all")], "after a knob's turn");
         assert_eq!(named(530)[4], Some("1"));
         assert_eq!(named(0)[..4], [None; 4]);
+        let mut curve = CacheCurve::new(201);
+        for capacity_bytes in [50, 100, 200, 201] {
+            curve.push(CachePoint { capacity_bytes, uses: 100, misses: 1 });
+        }
+        let named = curve.points().iter().map(|of| curve.times(of, 200)).collect::<Vec<_>>();
+        assert_eq!(named, ["0.25", "0.5", "1", "all"].map(Some), "each name once");
     }
 
     #[test]

@@ -113,6 +113,8 @@ pub fn train(
             let loss = hardness[id as usize] / f64::from(1 + *times).sqrt() * (0.2 * random.normal()).exp();
             *times += 1;
             if record {
+                // As the loader records it: what was drawn.
+                let id = planned.draw.id;
                 let used = TraceUse { epoch, id, bytes: job.sample_bytes, score: loss as f32 };
                 trace.uses.push(used);
             }

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Looks into the pool, which waits for nobody: so it keeps the interpreter's lock.
+/// Its search looks into the pool's memory, which waits for nobody: so it keeps the interpreter's lock.
 #[pyclass(frozen, module = "stallscope._native")]
 #[derive(Debug)]
 pub(crate) struct Substitutes {
@@ -47,6 +47,7 @@ impl Substitutes {
     #[allow(clippy::too_many_arguments, reason = "one call for each batch")]
     fn batch(
         &self,
+        py: Python<'_>,
         spaces: Vec<Bound<'_, Space>>,
         numbers: Option<&Bound<'_, PyBytes>>,
         at: u64,
@@ -63,7 +64,10 @@ impl Substitutes {
                 Some(u64::from_ne_bytes(*bytes))
             }
         };
-        let holds = |space: &Bound<'_, Space>, id| number(id).is_some_and(|id| space.get().client.holds(id));
+        let mut spaces: Vec<&Space> = spaces.iter().map(Bound::get).collect();
+        // What a pool that was killed kept can be seen still, and be had by nobody who connects later.
+        py.detach(|| spaces.retain(|space| space.client.is_alive()));
+        let holds = |space: &Space, id| number(id).is_some_and(|id| space.client.holds(id));
         let is_there = |id: u32| spaces.is_empty() || spaces.iter().any(|space| holds(space, id));
         let last = first.saturating_add(count).min(drawn.len());
         self.lock().batch(at, &drawn, first.min(last)..last, handed, &is_there)

@@ -47,7 +47,7 @@ pub fn curves(summary: &RunSummary) -> Vec<Told> {
     // Beside others that have none yet it is not the job's either.
     let trained = summary.caches.iter().filter(|cache| cache.training.draws() > 0);
     let count = trained.clone().count().max(told.len());
-    let ranks: BTreeSet<u32> = trained.map(|cache| cache.rank).collect();
+    let ranks: BTreeSet<u32> = trained.chain(told.iter().copied()).map(|cache| cache.rank).collect();
     let of_one_rank = ranks.len() < 2;
     told.iter()
         .map(|cache| {
@@ -135,6 +135,11 @@ mod tests {
         assert_eq!(whose(vec![cache(0, 0), silent]), ["rank 0, loader 0"], "it is not the other's");
         let evaluates = CacheSummary { training: CacheUses::default(), ..silent };
         assert_eq!(whose(vec![cache(0, 0), evaluates]), [""]);
+        let only_evaluates = |rank| CacheSummary { training: CacheUses::default(), ..cache(rank, 0) };
+        assert_eq!(
+            whose(vec![only_evaluates(0), only_evaluates(1)]),
+            ["rank 0, loader 0", "rank 1, loader 0"]
+        );
         assert_eq!(told(Vec::new()), []);
     }
 }

@@ -3,6 +3,7 @@
 use super::Label;
 use super::page::{Kind, Page};
 use stallscope_model::{CachePoint, CacheState, CacheSummary, CacheUses, RunSummary};
+use std::collections::HashSet;
 
 /// A figure of the uses of a cache: its name and unit, what it is, and where it stands.
 type OfUses = (&'static str, &'static str, &'static str, fn(&CacheUses) -> u64);
@@ -68,7 +69,10 @@ pub(super) fn write(page: &mut Page, job: Label<'_>, summary: &RunSummary) {
 fn curves(page: &mut Page, job: Label<'_>, summary: &RunSummary) {
     let mut family = |name: &str, unit: &str, help: &str, of: fn(&CachePoint) -> u64| {
         page.family(Kind::Gauge, name, unit, help, |family| {
-            for cache in summary.cache_curves() {
+            // Two trainers of one number would be added, and the sum of two shares is none.
+            let mut seen = HashSet::new();
+            let curves = summary.cache_curves().into_iter();
+            for cache in curves.filter(|cache| seen.insert((cache.rank, cache.loader))) {
                 let now_bytes = cache.state.map_or(0, |state| state.capacity_bytes);
                 let (rank, loader) = (cache.rank.to_string(), cache.loader.to_string());
                 for point in cache.curve.points() {
