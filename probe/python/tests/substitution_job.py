@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -151,9 +152,9 @@ def files(folder):
     return {**judged(got, 0.2), "figures": one.cache_figures()}
 
 
-def killed(workers):
+def killed(sampling, workers):
     """The pool's process is killed in mid-epoch."""
-    one = loader("importance", 0.2, workers)
+    one = loader(sampling, 0.2, workers)
     got, gone = [batches(one) for _ in range(3)], []
 
     def kill(count):
@@ -161,12 +162,23 @@ def killed(workers):
             for pid in pools():
                 os.kill(pid, signal.SIGKILL)
                 gone.append(pid)
+            while any(lives(pid) for pid in gone):
+                time.sleep(0.001)
         return False
 
     got.append(batches(one, after=kill))
     got += [batches(one) for _ in range(2)]
     lengths = [sum(len(ids) for _, ids, _, _ in epoch) for epoch in got]
-    return {**judged(got, 0.2), "killed": len(gone), "lengths": lengths, "figures": one.cache_figures()}
+    # Behind those that the workers were told of before.
+    behind = judged([got[3][20 + 2 * workers + 1 :]], 0.2)["given"]
+    return {**judged(got, 0.2), "killed": len(gone), "lengths": lengths, "behind": behind}
+
+
+def lives(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def resumed(workers, then):

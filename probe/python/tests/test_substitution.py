@@ -24,9 +24,10 @@ RUNS = [
     ("run", "importance", 0.2, 2, 4, {"batch_size": None}),
     ("run", "importance", 0.2, 0, 4, {"drop_last": True, "batch_size": 48}),
 ]
+KILLED = [("importance", 0), ("importance", 2), ("iis", 2)]
 OTHERS = [
     *[case("off", sampling, workers) for sampling, workers in (("importance", 0), ("iis", 2), ("shade", 0))],
-    *[case("killed", workers) for workers in (0, 2)],
+    *[case("killed", *one) for one in KILLED],
     *[case("resumed", *workers) for workers in ((0, 2), (2, 0))],
     *[case(name) for name in ("subset", "refused")],
 ]
@@ -74,11 +75,13 @@ def test_without_a_word_all_is_given_as_it_was_drawn(told, sampling, workers):
     assert found["given"] > 0 and found["reads"][1] < found["reads"][0]
 
 
-@pytest.mark.parametrize("workers", (0, 2))
-def test_when_the_pool_is_killed_samples_are_read_and_are_what_they_are_called(told, workers):
-    found = told[case("killed", workers)]
+@pytest.mark.parametrize("one", KILLED, ids=lambda one: "-".join(map(str, one)))
+def test_when_the_pool_is_killed_samples_are_read_and_are_what_they_are_called(told, one):
+    found = told[case("killed", *one)]
     assert found["killed"] == 1 and found["true"] and found["wrong"] == [] and found["over"] <= 1e-9
-    assert found["lengths"] == [1000] * 6
+    assert found["behind"] == 0, "of what a dead pool kept nothing is given, and all that a new one has was used"
+    if one[0] != "iis":
+        assert found["lengths"] == [1000] * 6
 
 
 @pytest.mark.parametrize("workers", ((0, 2), (2, 0)))
