@@ -1,9 +1,10 @@
 """Whether checkpoints cost no more than their budget, by the clock of the job and whatever interferes.
 
-One job trains with checkpoints and without, in turns of seconds: two jobs after each other differ by more than a budget on a machine
-that others use, too. What steps take longer in the turns with checkpoints is what these cost, blocked time and slow-down alike;
-it may not exceed the budget and one checkpoint. The Checkpointer's own account of the same turns is shown beside the clock's, and
-CheckFreq, as published and as coded, in the same way: its turns are longer, as it adapts from one save to the next.
+One job trains with checkpoints and without, in turns of seconds: two jobs after each other differ by more than a budget
+on a machine that others use, too. What steps take longer in the turns with checkpoints is what these cost, blocked time
+and slow-down alike; it may not exceed the budget and one checkpoint. The bar holds or is missed where two standard errors
+tell so, and is open else. The Checkpointer's own account of the same turns is shown beside the clock's, and CheckFreq, as
+published and as coded, in the same way: its turns are longer, as it adapts from one save to the next.
 """
 
 import argparse
@@ -21,7 +22,11 @@ from table import ROOT, Row, markdown, summary, write
 
 # Failures so frequent that the budget alone decides.
 STALLSCOPE = {"mtbf": "10s"}
-RULES = {"stallscope": STALLSCOPE, "CheckFreq": {"rule": "checkfreq"}, "CheckFreq as coded": {"rule": "checkfreq-as-coded"}}
+RULES = {
+    "stallscope": STALLSCOPE,
+    "CheckFreq": {"rule": "checkfreq"},
+    "CheckFreq as coded": {"rule": "checkfreq-as-coded"},
+}
 # A difference is told from 0 where it is larger than so many of its standard errors.
 ERRORS = 2
 
@@ -70,7 +75,8 @@ def run(rule, case, options, folder):
 
 @dataclass
 class Overhead:
-    """Parts of the time: by the clock with its standard error, by the account, and one checkpoint; a save's cost by both, in ms."""
+    """Parts of the time: by the clock with its standard error, by the account, and one checkpoint; a save's cost in ms by
+    clock, error and account."""
 
     clock: float
     error: float
@@ -97,7 +103,7 @@ def overhead(told, ours):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--budget", type=float, default=0.02)
-    parser.add_argument("--pairs", type=int, default=40, help="turns with checkpoints and without")
+    parser.add_argument("--pairs", type=int, default=80, help="turns with checkpoints and without")
     parser.add_argument("--turn", type=float, default=3.0, help="seconds a turn")
     parser.add_argument("--peer-pairs", type=int, default=16)
     parser.add_argument("--peer-turn", type=float, default=6.0)
@@ -109,7 +115,7 @@ def main():
     folder = ROOT / "target" / "bench" / "budget"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    rows, body = [], []
+    rows, body, still_open = [], [], []
     for name in options.case or CASES:
         case = CASES[name]
         neighbour = case.neighbour and case.neighbour(folder)
@@ -121,7 +127,10 @@ def main():
                 most, apart = options.budget + measured.one, ERRORS * measured.error
                 bar = {}
                 if ours:
-                    bar = {"bar": f"<= {most:.2%} (+- {apart:.2%})", "holds": measured.clock <= most + apart}
+                    told = abs(measured.clock - most) >= apart
+                    bar = {"bar": f"<= {most:.2%}", "holds": measured.clock < most if told else None}
+                    if not told:
+                        still_open.append(f"{title}: {measured.clock:.2%} +- {apart:.2%} does not tell whether it is <= {most:.2%}")
                 rows.append(Row(title, "overhead by the clock", measured.clock * 100, "%", **bar))
                 rows.append(Row(title, "its standard error", measured.error * 100, "%"))
                 rows.append(Row(title, "overhead by its account", measured.account * 100, "%"))
@@ -140,7 +149,7 @@ def main():
     shutil.rmtree(folder)
     print(markdown(["job", "overhead by the clock", "by its account", "a save by the clock", "by its account"], body))
     print()
-    print(summary(rows))
+    print("\n".join([summary(rows), *still_open]))
     write("budget", rows)
 
 

@@ -1,7 +1,8 @@
 """A job that trains with checkpoints and without, in turns: `budget_job.py FOLDER '{"pairs": 60, "turn_s": 3, …}'`.
 
-The state is some 40 MB. Turns without are those in which the period is set so long that no save begins; one with ends when its last
-save has drained. Prints a list of `[with, without]`, each `{"seconds", "steps", "saves", "accounted_s"}`, and what one save costs.
+The state is some 40 MB. Turns without are those in which the period is set so long that no save begins; one with ends when
+its last save has drained. Prints a list of `[with, without]`, each `{"seconds", "steps", "saves", "accounted_s"}`, and what
+one save costs.
 """
 
 import json

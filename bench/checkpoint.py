@@ -265,11 +265,11 @@ def compare(megabytes, rounds, folder, beside):
         # The first makes memory, threads and processes; it is not counted.
         for number in range(rounds + 1):
             bounds.append(limits(folder / "limits", megabytes))
-            alone.append(contenders[0].alone())
             for contender in contenders[number % len(contenders) :] + contenders[: number % len(contenders)]:
                 figures = measure(loop, contender)
                 if number:
                     measured[contender.name].append(figures)
+            alone.append(contenders[0].alone())
     finally:
         if neighbour is not None:
             stop(neighbour)
@@ -332,7 +332,8 @@ def main():
             medians, bandwidths, memory, disk = compare(megabytes, rounds, arguments.folder, beside)
             told += rows(case, megabytes, medians, bandwidths, memory, disk, beside)
             for name, (blocked, spread, total) in medians.items():
-                body.append([f"{case}: {name}", f"{blocked:.1f}", f"{spread:.0f}", f"{total:.0f}", f"{megabytes / total * 1e3:.0f}"])
+                figures = [f"{blocked:.1f}", f"{spread:.0f}", f"{total:.0f}", f"{megabytes / total * 1e3:.0f}"]
+                body.append([f"{case}: {name}", *figures])
             body.append([f"{case}: limit, memcpy", f"{megabytes / memory * 1e3:.1f}", "", "", f"{memory:.0f}"])
             body.append([f"{case}: limit, fio O_DIRECT", "", "", f"{megabytes / disk * 1e3:.0f}", f"{disk:.0f}"])
             for when, bandwidth in zip(("", ", the loop standing still"), bandwidths):

@@ -1,6 +1,7 @@
 """A job of steps of one length, for benchmarks of when to save: `goodput_job.py FOLDER '{"steps": 600, …}'`.
 
-The state is some 40 MB. A step takes 50 ms, half of them work, as on the host of a device. Prints a line when training begins, and one at its end.
+The state is some 40 MB. A step takes 50 ms, half of them work, as on the host of a device. Prints a line when training
+begins, and one at its end.
 """
 
 import json
