@@ -117,7 +117,7 @@ bench)
     toolchain
     optional e2fsprogs mount fuse3 strace bpftrace htop fio redis-server memcached
     environment
-    .venv/bin/python -c 'import redis, pymemcache' 2>/dev/null ||
+    .venv/bin/python -c 'import redis, hiredis, pymemcache' 2>/dev/null ||
         .venv/bin/python -m pip install --quiet --requirement scripts/requirements-bench.txt </dev/null
     # bpftrace looks for its tracepoints there.
     [ "$(id -u)" != 0 ] || [ -e /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing ||
