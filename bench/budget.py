@@ -130,7 +130,8 @@ def main():
                     told = abs(measured.clock - most) >= apart
                     bar = {"bar": f"<= {most:.2%}", "holds": measured.clock < most if told else None}
                     if not told:
-                        still_open.append(f"{title}: {measured.clock:.2%} +- {apart:.2%} does not tell whether it is <= {most:.2%}")
+                        says = f"{measured.clock:.2%} +- {apart:.2%}"
+                        still_open.append(f"{title}: {says} does not tell whether it is <= {most:.2%}")
                 rows.append(Row(title, "overhead by the clock", measured.clock * 100, "%", **bar))
                 rows.append(Row(title, "its standard error", measured.error * 100, "%"))
                 rows.append(Row(title, "overhead by its account", measured.account * 100, "%"))

@@ -1,6 +1,6 @@
 use super::*;
 use std::os::unix::net::UnixListener;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Instant;
 
 #[test]
@@ -60,14 +60,24 @@ fn a_lock_without_a_listener_is_no_collector() {
     fs::remove_dir_all(&dir).unwrap();
 }
 
+/// Ended with the test, however that ends.
+struct Job(Child);
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn who_looks_for_jobs_takes_no_lock_of_one_that_lives_on() {
     let (dir, runtime) = here("looking");
     let socket = dir.join("train-1/sock");
-    let mut child = Command::new("sleep").arg("600").env("STALLSCOPE_SOCKET", &socket).spawn().unwrap();
+    let child = Job(Command::new("sleep").arg("600").env("STALLSCOPE_SOCKET", &socket).spawn().unwrap());
     let Claim::Mine(job) = runtime.claim("train-1").unwrap() else { panic!("nobody else has it") };
     let card =
-        Card { name: "train".into(), pid: child.id(), recording: "train.stall".into(), started_wall_ns: 5 };
+        Card { name: "train".into(), pid: child.0.id(), recording: "train.stall".into(), started_wall_ns: 5 };
     job.write_card(&card).unwrap();
     let listener = UnixListener::bind(job.socket()).unwrap();
     let name = |found: Option<Card>| found.map(|card| card.name);
@@ -77,8 +87,6 @@ fn who_looks_for_jobs_takes_no_lock_of_one_that_lives_on() {
     drop(listener);
     until("nobody listens", || runtime.running().is_empty());
     assert_eq!(name(runtime.abandoned("train")).as_deref(), Some("train"));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    drop(job);
+    drop((child, job));
     fs::remove_dir(&dir).unwrap();
 }
