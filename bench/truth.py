@@ -89,7 +89,7 @@ class Table:
             return
         for found in outcome.comparisons:
             self.add(case, way, found, len(outcome.comparisons) > 1)
-        if not way.attach and (wrong := complaint(case, outcome.report)):
+        if not way.attach and (wrong := complaint(case, outcome)):
             print(f"{case.name}: {wrong}", flush=True)
         if not way.attach and (case.no_stall or case.withheld or case.slow_rank is not None):
             self.rows.append(Row(case.name, f"right verdict, {way.name}", float(not wrong), "", "1", not wrong))

@@ -79,9 +79,9 @@ CASES = [
         slow_rank=2,
     ),
     Case("device", "--workers 2 --compute-ms 2 --device-ms 15 --prep-ms 0.5", hidden_bar=2, tested=True),
-    Case("no-stall", "--workers 1 --source none --prep-ms 0.2 --compute-ms 60", no_stall=True, tested=True),
-    Case("own-lock", "--workers 1 --source none --prep-ms 0.2 --lock-ms 20", no_stall=True),
-    Case("own-request", "--workers 1 --source none --prep-ms 0.2 --request-ms 20", no_stall=True),
+    Case("no-stall", "--workers 1 --source none --prep-ms 0.2 --compute-ms 200", no_stall=True, tested=True),
+    Case("own-lock", "--workers 1 --source none --prep-ms 0.2 --lock-ms 200", no_stall=True),
+    Case("own-request", "--workers 1 --source none --prep-ms 0.2 --request-ms 200", no_stall=True),
 ]
 
 
