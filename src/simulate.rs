@@ -135,6 +135,10 @@ fn share(text: &str) -> Result<f64> {
 }
 
 pub(crate) fn main(verb: &Simulate) -> Result<ExitCode> {
+    ensure!(
+        verb.substitute.is_none() || verb.sampling.iter().any(|sampling| sampling.may_substitute()),
+        "--substitute is for importance, iis and shade; name one of them in --sampling"
+    );
     let sweep = match &verb.trace {
         Some(path) => {
             let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;

@@ -27,6 +27,9 @@ fn substitution_has_lines_of_its_own_where_the_loader_offers_it() {
     let table = text(&done.stdout);
     assert_eq!(table.lines().count(), 1 + 3, "{table}");
     assert!(table.contains("importance + substitution 10% · min"), "{table}");
+    let none = sandbox.run(&["simulate", "--sampling", "plain", "--substitute", "10%"]);
+    assert_eq!(none.status.code(), Some(1));
+    assert!(text(&none.stderr).contains("name one of them in --sampling"), "{}", text(&none.stderr));
     std::fs::write(sandbox.path("uses.csv"), "epoch,id,bytes,score\n0,1,1000,1\n").unwrap();
     let wrong = sandbox.run(&["simulate", "uses.csv", "--substitute", "10%"]);
     assert_eq!(wrong.status.code(), Some(2));
