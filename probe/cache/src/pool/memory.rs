@@ -10,7 +10,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub(crate) const PAGE_BYTES: usize = 4096;
 
@@ -114,6 +114,8 @@ impl Owned {
     /// Asks for huge pages for what is about to be written up to `to`, as far as whole ones lie within `end`.
     pub(crate) fn make_huge(&mut self, to: usize, end: usize) {
         while self.refusals < MOST_REFUSALS && self.huge_bytes < to && self.huge_bytes + HUGE_BYTES <= end {
+            // A stretch of which no page was ever touched is refused. Holes are filled by a load, too.
+            std::hint::black_box(self.memory.words(self.huge_bytes, 1)[0].load(Ordering::Relaxed));
             let made = self.memory.map.make_huge(self.huge_bytes);
             self.refusals = if made { 0 } else { self.refusals + 1 };
             self.huge_bytes += HUGE_BYTES;
