@@ -22,6 +22,8 @@ mod layout;
 #[cfg(not(loom))]
 mod limits;
 #[cfg(not(loom))]
+mod mapping;
+#[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]
 mod message;

@@ -5,23 +5,27 @@
 //! for reading only, of a file that its mode (0400) lets nobody open for writing.
 
 use super::error::{Error, Result, system};
-use memmap2::{MmapOptions, MmapRaw};
+use super::mapping::{HUGE_BYTES, Mapping};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
+use rustix::mm::ProtFlags;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// What the kernel calls tmpfs and memfds; the faults of a hugetlb memfd may kill us.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
+/// A kernel without huge pages, or one that finds no more, is not asked for ever: each search takes time.
+const MOST_REFUSALS: u32 = 4;
+
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// Shared memory, reached by atomics alone.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    map: MmapRaw,
+    map: Mapping,
 }
 
 // SAFETY: plain shared memory that is only ever reached through atomics, from any thread.
@@ -46,26 +50,35 @@ impl Memory {
         if usize::try_from(found) != Ok(bytes) || bytes == 0 {
             return Err(refuse("has another size than it says"));
         }
-        let map = MmapOptions::new().len(bytes).map_raw_read_only(fd).map_err(system("mmap"))?;
-        Ok(Memory { map })
+        Ok(Memory { map: Mapping::new(fd, bytes, ProtFlags::READ)? })
+    }
+
+    /// Bytes that are mapped by huge pages.
+    #[cfg(test)]
+    pub(crate) fn huge_bytes(&self) -> usize {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+        let head = format!("{:x}-", self.map.start() as usize);
+        let mut lines = smaps.lines().skip_while(|line| !line.starts_with(&head));
+        let figure = lines.find_map(|line| line.strip_prefix("ShmemPmdMapped:")).unwrap_or_default();
+        figure.trim().trim_end_matches(" kB").parse::<usize>().unwrap_or(0) << 10
     }
 
     /// The words from byte `at` on; both are of whole words within the memory.
     #[inline]
     pub(crate) fn words(&self, at: usize, words: usize) -> &[AtomicU64] {
-        assert!(at.is_multiple_of(8) && words * 8 <= self.map.len() && at <= self.map.len() - words * 8);
+        assert!(at.is_multiple_of(8) && words * 8 <= self.map.bytes() && at <= self.map.bytes() - words * 8);
         // SAFETY: page-aligned memory that cannot shrink (sealed), within it by the check above. AtomicU64 allows any
         // bytes and any concurrent atomic access, from other processes too. In a client the memory is read-only, where
         // loads of words of up to 8 bytes, all that a client does, are plain loads on every platform with such words.
-        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(at).cast::<AtomicU64>(), words) }
+        unsafe { std::slice::from_raw_parts(self.map.start().add(at).cast::<AtomicU64>(), words) }
     }
 
     /// The same of half words.
     #[inline]
     pub(crate) fn halves(&self, at: usize, halves: usize) -> &[AtomicU32] {
-        assert!(at.is_multiple_of(4) && halves * 4 <= self.map.len() && at <= self.map.len() - halves * 4);
+        assert!(at.is_multiple_of(4) && halves * 4 <= self.map.bytes() && at <= self.map.bytes() - halves * 4);
         // SAFETY: as in `words`.
-        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(at).cast::<AtomicU32>(), halves) }
+        unsafe { std::slice::from_raw_parts(self.map.start().add(at).cast::<AtomicU32>(), halves) }
     }
 }
 
@@ -75,28 +88,43 @@ pub(crate) struct Owned {
     pub(crate) memory: Memory,
     fd: OwnedFd,
     for_clients: OwnedFd,
+    /// Up to here huge pages were asked for, and how often in a row there was none.
+    huge_bytes: usize,
+    refusals: u32,
 }
 
 impl Owned {
-    /// New memory of zeros. Pages are taken as they are written.
+    /// New memory of zeros. Pages are taken as they are written, or before where `make_huge` says so.
     pub(crate) fn create(name: &str, bytes: usize) -> Result<Owned> {
         let fd = memfd(name)?;
         rustix::fs::ftruncate(&fd, bytes as u64).map_err(system("ftruncate"))?;
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system("fcntl(F_ADD_SEALS)"))?;
-        let map = MmapOptions::new().len(bytes).map_raw(&fd).map_err(system("mmap"))?;
+        let map = Mapping::new(&fd, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let for_clients = rustix::fs::open(path, flags, Mode::empty()).map_err(system("open"))?;
         rustix::fs::fchmod(&fd, Mode::RUSR).map_err(system("fchmod"))?;
-        Ok(Owned { memory: Memory { map }, fd, for_clients })
+        Ok(Owned { memory: Memory { map }, fd, for_clients, huge_bytes: 0, refusals: 0 })
     }
 
     pub(crate) fn for_clients(&self) -> BorrowedFd<'_> {
         self.for_clients.as_fd()
     }
 
+    /// Asks for huge pages for what is about to be written up to `to`, as far as whole ones lie within `end`.
+    pub(crate) fn make_huge(&mut self, to: usize, end: usize) {
+        while self.refusals < MOST_REFUSALS && self.huge_bytes < to && self.huge_bytes + HUGE_BYTES <= end {
+            // A stretch of which no page was ever touched is refused. Holes are filled by a load, too.
+            std::hint::black_box(self.memory.words(self.huge_bytes, 1)[0].load(Ordering::Relaxed));
+            let made = self.memory.map.make_huge(self.huge_bytes);
+            self.refusals = if made { 0 } else { self.refusals + 1 };
+            self.huge_bytes += HUGE_BYTES;
+        }
+    }
+
     /// Gives the whole pages between two places back to the system; they read as zeros from then on.
-    pub(crate) fn punch(&self, from: u64, to: u64) {
+    pub(crate) fn punch(&mut self, from: u64, to: u64) {
+        self.huge_bytes = self.huge_bytes.min(from as usize / HUGE_BYTES * HUGE_BYTES);
         let page = PAGE_BYTES as u64;
         let (from, to) = (from.next_multiple_of(page), to / page * page);
         if from < to {

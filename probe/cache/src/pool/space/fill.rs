@@ -71,9 +71,13 @@ impl Space {
             return None;
         }
         let runs = self.blocks.take(blocks);
-        if runs.is_none() {
+        let Some(taken) = &runs else {
             self.policy.forget(id);
-        }
+            return None;
+        };
+        let bytes_before = |block: u32| block as usize * self.block_bytes as usize;
+        let last = taken.iter().map(|run| run.end()).max().unwrap_or(0);
+        self.data.make_huge(bytes_before(last), bytes_before(self.blocks.end()));
         runs
     }
 

@@ -34,7 +34,7 @@ impl Space {
     }
 
     /// Gives back what lies beyond the capacity.
-    pub(super) fn punch(&self) {
+    pub(super) fn punch(&mut self) {
         let end = u64::from(self.blocks.end()) * u64::from(self.block_bytes);
         self.data.punch(end, self.layout.data_bytes as u64);
     }

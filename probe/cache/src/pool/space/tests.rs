@@ -122,6 +122,35 @@ fn a_space_that_shrinks_gives_memory_back_and_keeps_what_fits() {
 }
 
 #[test]
+fn samples_lie_in_huge_pages_which_are_given_back_like_others() {
+    let greeting = Greeting { samples: SAMPLES, capacity_bytes: 9 << 20, policy: PolicyKind::MinIo, key: vec![] };
+    let mut space = Space::new(greeting, Layout::new(SAMPLES, 16 << 20).unwrap()).unwrap();
+    let filled = |space: &mut Space, ids: std::ops::Range<u32>| {
+        for id in ids {
+            assert_eq!(fill(space, id, 1, &bytes_of(id, 1, 1 << 20), u64::from(id)), Answer::Yes);
+        }
+    };
+    filled(&mut space, 0..9);
+    let huge_bytes = space.data.memory.huge_bytes();
+    if huge_bytes == 0 {
+        println!("SKIPPED: this kernel gives memfds no huge pages when asked");
+    } else {
+        assert_eq!(huge_bytes, 8 << 20, "whatever lies within the capacity, and not a page beyond it");
+    }
+    let same = |space: &Space, ids: std::ops::Range<u32>| {
+        ids.filter(|id| look(space, *id) == Some((1, bytes_of(*id, 1, 1 << 20)))).count()
+    };
+    assert_eq!(same(&space, 0..9), 9);
+    space.resize(3 << 20, 0);
+    assert!(space.data.taken_bytes() <= 3 << 20, "{} bytes", space.data.taken_bytes());
+    assert_eq!(same(&space, 0..9), 3);
+    space.resize(16 << 20, 0);
+    filled(&mut space, 9..20);
+    assert_eq!(same(&space, 0..20), 14);
+    assert!(huge_bytes == 0 || space.data.memory.huge_bytes() >= 12 << 20, "{}", space.data.memory.huge_bytes());
+}
+
+#[test]
 fn a_fill_whose_bytes_do_not_come_makes_room_for_others() {
     let mut space = space(PolicyKind::MinIo, 100_000);
     let (slow, next, mut answers) = ((1, 1), (2, 1), Answers::new());
