@@ -73,6 +73,21 @@ environment() {
     cp scripts/requirements.txt "$stamp"
 }
 
+# The frameworks that are tried beside torch, in .venv too; whatever they ask for, torch and its kin stay what they are.
+frameworks() {
+    local stamp=.venv/.requirements-test log=target/setup/frameworks.log
+    local lists=(scripts/requirements.txt scripts/requirements-test.txt)
+    cat "${lists[@]}" | cmp -s - "$stamp" && return 0
+    say "putting Lightning, Transformers, Accelerate and torchdata into .venv (about 230 MB, once)"
+    mkdir -p target/setup
+    if .venv/bin/python -m pip install --quiet --requirement "${lists[1]}" --constraint "${lists[0]}" >"$log" 2>&1 </dev/null
+    then
+        cat "${lists[@]}" >"$stamp"
+    else
+        say "they cannot be had (see $log); the tests of what is missing are skipped"
+    fi
+}
+
 # Prometheus for the test that has it scrape; unpacked beside the build, because one that is installed is a service.
 prometheus() {
     local dir=target/prometheus log=target/setup/prometheus.log
@@ -112,6 +127,7 @@ test)
     optional e2fsprogs mount fuse3 strace python3-torch python3-venv clang-19 llvm-19 libbpf-dev groff-base zsh fish chromium
     prometheus
     environment
+    frameworks
     ;;
 bench)
     toolchain
