@@ -12,11 +12,12 @@ import time
 from pathlib import Path
 
 import torch
-from ahead_sets import SAMPLES, Failing, Files, Locked, Parts, Swallowing
+from ahead_sets import SAMPLES, Failing, Files, Hanging, Locked, Parts, Swallowing
 from torch.utils.data import DataLoader, RandomSampler, Subset, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 import stallscope
+from stallscope.data import ahead_shared
 
 SETS = {"parts": Parts, "files": Files, "failing": Failing, "swallowing": Swallowing}
 BATCH = 12
@@ -93,6 +94,18 @@ def fetchers():
 def servers():
     """The processes that make fetchers."""
     return called("stallscope-fork")
+
+
+def rests(pid):
+    """Whether this process did nothing for a while."""
+
+    def switches():
+        status = Path(f"/proc/{pid}/status").read_text()
+        return [line for line in status.splitlines() if "ctxt_switches" in line]
+
+    before = switches()
+    time.sleep(0.3)
+    return switches() == before
 
 
 def called(name):
@@ -249,7 +262,7 @@ def forks(folder, persistent):
         if number == 9:
             # No batch is taken meanwhile.
             ahead.want(0)
-            until(lambda: not fetchers())
+            until(lambda: not fetchers() and all(map(rests, servers())))
     epoch_forks = len(forked)
     # A loader that goes in mid-epoch.
     ahead.want(2)
@@ -273,7 +286,7 @@ def server_killed(folder, persistent):
             if number == 4:
                 if epoch == 0 or not persistent:
                     until(fetchers)
-                there.append(int(one._store.ahead.server in one._store.ahead.servers))
+                there.append(int(one._store.ahead.crew.server.is_alive()))
             if number == 4 and epoch == 0:
                 for pid in servers():
                     os.kill(pid, signal.SIGKILL)
@@ -326,10 +339,23 @@ def trainer(folder):
                 print(json.dumps({"trainer": os.getpid(), "fetchers": pids, "servers": servers()}), flush=True)
 
 
+def hung(folder):
+    """Trains until its fetchers hang in a read, and ends when it is told to."""
+    ahead_shared.LEAVING_S = 0.3
+    one = Hanging(folder, samples=600)
+    iterator = iter(begun(made(one, "sequential", batch_size=2, cache=CACHE_OF_MANY, fetchers=3)))
+    got = values(next(iterator))
+    until(lambda: len(one.hanging()) == 3)
+    print(json.dumps({"got": [sample[0] for sample in got], "fetchers": one.hanging(), "servers": servers()}))
+    sys.stdout.flush()
+    sys.stdin.readline()
+    return {}
+
+
 CASES = {
     "same": same, "slow": slow, "resumed": resumed, "sampled": sampled, "killed": killed, "pool_killed": pool_killed,
     "turned": turned, "forks": forks, "server_killed": server_killed, "failing": failing,
-    "locked": locked, "subset": subset, "trainer": trainer,
+    "locked": locked, "subset": subset, "trainer": trainer, "hung": hung,
 }  # fmt: skip
 
 

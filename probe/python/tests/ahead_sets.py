@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 SAMPLES = 603
 
@@ -58,6 +58,26 @@ class Locked(Parts):
     def fetch(self, index):
         with self.lock:
             return super().fetch(index)
+
+
+class Hanging(Parts):
+    """Some reads of a fetcher never end."""
+
+    def __init__(self, folder, **more):
+        super().__init__(folder, **more)
+        # Nobody writes to it, and it has no end.
+        self.never = os.pipe()
+
+    def fetch(self, index):
+        info = get_worker_info()
+        if index >= 20 and info is not None and info.id >= 2:
+            Path(self.folder, f"{os.getpid()}.hangs").touch()
+            os.read(self.never[0], 1)
+        return super().fetch(index)
+
+    def hanging(self):
+        """The processes that do."""
+        return [int(path.stem) for path in Path(self.folder).glob("*.hangs")]
 
 
 class Failing(Parts):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import time
 from functools import lru_cache
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 from ahead_sets import SAMPLES
 from collector import PACKAGE, environment, run_plain
+
+from stallscope.data.ahead_roll import Roll
 
 JOB = Path(__file__).with_name("ahead_job.py")
 SAME = [
@@ -146,8 +149,61 @@ def test_nobody_outlives_a_trainer_that_is_killed(python, tmp_path):
     finally:
         job.kill()
         job.wait()
+    until_gone(there["fetchers"] + there["servers"])
+
+
+def hung(python, folder):
+    """A trainer whose fetchers hang in a read, and who they are."""
+    command = [str(part) for part in (python, JOB, folder, case("hung"))]
+    job = subprocess.Popen(
+        command, env=environment(None, **env(str(folder))), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    there = json.loads(job.stdout.readline())
+    assert there["got"] == [0, 1] and len(there["fetchers"]) == 3 and len(there["servers"]) == 1
+    return job, there
+
+
+def test_a_fetcher_that_hangs_ends_with_the_trainer_though_the_fork_server_was_killed(python, tmp_path):
+    job, there = hung(python, tmp_path)
+    try:
+        os.kill(there["servers"][0], signal.SIGKILL)
+        until_gone(there["servers"])
+        assert all(map(is_there, there["fetchers"])), "nobody ends a read while training goes on"
+        job.communicate("end\n")
+    finally:
+        job.kill()
+        job.wait()
+    assert job.returncode == 0
+    until_gone(there["fetchers"])
+
+
+def test_a_fetcher_that_hangs_does_not_outlive_a_trainer_that_is_killed(python, tmp_path):
+    job, there = hung(python, tmp_path)
+    job.kill()
+    job.communicate()
+    until_gone(there["fetchers"] + there["servers"])
+
+
+def test_another_process_that_has_a_fetchers_number_is_left_alone():
+    roll = Roll()
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        try:
+            for started in (0, 1):
+                roll.words[0], roll.words[1] = other.pid, started
+                assert roll.is_empty()
+                roll.kill()
+            assert is_there(other.pid)
+            roll.words[1] = int(Path(f"/proc/{other.pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+            assert not roll.is_empty()
+            roll.kill()
+            assert other.wait() == -signal.SIGKILL and roll.is_empty()
+        finally:
+            other.kill()
+
+
+def until_gone(pids):
     deadline = time.monotonic() + 120
-    while any(is_there(pid) for pid in there["fetchers"] + there["servers"]):
+    while any(map(is_there, pids)):
         assert time.monotonic() < deadline, "a fetcher or its server is left"
         time.sleep(0.05)
 

@@ -5,12 +5,9 @@ what they read waits in the staging space, a small part of the loader's budget, 
 it to the data set's own. Whoever fails here costs no more than that samples are read by the workers, as without.
 """
 
-import multiprocessing
 import operator
 import os
-import signal
 import sys
-import warnings
 import weakref
 from array import array
 from collections import deque
@@ -19,7 +16,8 @@ from time import monotonic_ns
 from stallscope._hooks.knobs import raised_by_signal
 
 from . import ahead_fetcher, ahead_server, ahead_shared, pool
-from .ahead_crew import Pipe, end
+from .ahead_crew import Crew, end
+from .ahead_pipe import Pipe
 from .cut import base_index, base_of
 
 # The staging space's part of a loader's budget.
@@ -78,12 +76,12 @@ class Ahead:
         self.told_bytes = 0
         self.look_ns = self.tell_ns = 0
         self._room = None
-        self.server = None
+        self.crew = None
         # And those of earlier passes, whose fetchers end with the read under way: it may hold a lock of the data set's.
-        self.servers = []
+        self.crews = []
         self.pipe = Pipe()
         # By whoever made it alone: a child that loses it, too, is not to end anybody.
-        weakref.finalize(self, end, self.owner, self.shared, self.servers, self.pipe)
+        weakref.finalize(self, end, self.owner, self.shared, self.crews, self.pipe)
 
     def __reduce__(self):
         # A loader's copy, in another process or not, has no fetchers.
@@ -107,7 +105,11 @@ class Ahead:
         if not self.stopped and (self.renewed or not self.has_begun):
             self.has_begun = True
             self.shared.next_crew()
-            self._start()
+            self._ring()
+            begin = ahead_fetcher.Beginning(self.init, self.workers, self.dataset)
+            given = (base_of(self.dataset), self.in_parts, self.space, self.staging, begin)
+            self.crew = Crew(self.owner, self.pipe, self.shared, given)
+            self.crews.append(self.crew)
         self._tell_bytes()
 
     def sample_of(self, index):
@@ -166,27 +168,33 @@ class Ahead:
             self._tell_bytes()
 
     def want(self, count):
-        # They look at it by themselves.
+        # Fetchers look at it by themselves.
         self.wished = self.shared.wanted = count
+        self._ring()
         self.look_ns = 0
 
     def stop(self, why):
         """For good."""
         self.stopped = why
         self.wished = self.shared.wanted = 0
+        self._ring()
         self.unsent.clear()
         if self.turned is not None:
             self.turned(0)
 
+    def _ring(self):
+        for crew in self.crews:
+            crew.ring()
+
     def _reap(self):
-        for server in [one for one in self.servers if not one.is_alive()]:
-            server.join()
-            self.servers.remove(server)
+        for crew in [one for one in self.crews if one.is_gone()]:
+            crew.bell.close()
+            self.crews.remove(crew)
         if self.stopped:
             return
         if self.shared.deaths > ahead_server.MOST_DEATHS:
             self.stop("too many of them died")
-        elif self.server not in self.servers and self.has_begun and not self.renewed:
+        elif self.has_begun and not self.renewed and (self.crew is None or not self.crew.server.is_alive()):
             # With workers that stay, training forks no more.
             self.stop("the process that makes them died")
 
@@ -198,24 +206,6 @@ class Ahead:
             return False
         self.judged = {name: now[name] for name in self.judged}
         return good < _GOOD * (reads + failed)
-
-    def _start(self):
-        begin = ahead_fetcher.Beginning(self.init, self.workers, self.dataset)
-        base = base_of(self.dataset)
-        fetchers = (self.pipe.source, base, self.in_parts, self.space, self.staging, begin)
-        given = (self.owner, [self.pipe.sink], self.shared, self.shared.crew, fetchers)
-        server = multiprocessing.get_context("fork").Process(target=ahead_server.run, args=given, daemon=True)
-        # A handler of the script's is not to run in a child that has not put it away yet.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, ahead_fetcher.SIGNALS)
-        try:
-            with warnings.catch_warnings():
-                # That other threads are not there in a child is what torch's workers live with, too.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                server.start()
-            self.server = server
-            self.servers.append(server)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _tell_bytes(self):
         read_bytes = self.shared.totals()["bytes"]

@@ -1,64 +1,69 @@
-"""The fetchers' pipe, and their end."""
+"""Crews as the training process has them, and their end: a fork server each, with the fetchers that it makes."""
 
-import fcntl
+import multiprocessing
 import os
+import signal
 import time
+import warnings
 
-from . import ahead_shared
+from . import ahead_fetcher, ahead_server, ahead_shared
+from .ahead_pipe import Pipe
+from .ahead_roll import Roll
 
-# Low numbers belong to the job: some programs close or count on them.
-_FIRST_FD = 700
-# How long a read under way may take once the loader is gone, and a server that has seen to it.
-LEAVING_S, _MORE_S = 5, 2
+# Beside what fetchers have to leave, for what has to happen then.
+_MORE_S = 2
+_LOOK_S = 0.02
 
 
-class Pipe:
-    """What is written never waits. The descriptors are looked at before each use: a job may close what it likes, and
-    the number may be one of its own files by then."""
+class Crew:
+    """`given`: what its fetchers have. Forks the server."""
 
-    def __init__(self):
-        source, sink = os.pipe()
+    def __init__(self, owner, pipe, shared, given):
+        self.bell = Pipe()
+        self.roll = Roll()
+        others = [pipe.sink, self.bell.sink]
+        arguments = (owner, others, shared, shared.crew, self.bell.source, self.roll, (pipe.source, *given))
+        self.server = multiprocessing.get_context("fork").Process(
+            target=ahead_server.run, args=arguments, daemon=True
+        )
+        # A handler of the script's is not to run in a child that has not put it away yet.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ahead_fetcher.SIGNALS)
         try:
-            self.source, self.sink = _high(source), _high(sink)
+            with warnings.catch_warnings():
+                # That other threads are not there in a child is what torch's workers live with, too.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                self.server.start()
+        except BaseException:
+            self.bell.close()
+            raise
         finally:
-            os.close(source)
-            os.close(sink)
-        for fd in (self.source, self.sink):
-            os.set_blocking(fd, False)
-        self.identity = _identity(self.sink)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def write(self, data):
-        """Whether `data` was written, which it is whole or not at all."""
-        if _identity(self.sink) != self.identity:
-            raise OSError("the pipe was closed")
+    def ring(self):
+        """Has the server look what is wanted of it."""
         try:
-            os.write(self.sink, data)
-        except BlockingIOError:
+            # One that does not fit finds others there.
+            self.bell.write(b"!")
+        except OSError:
+            # Nobody can tell it anything any more. Its fetchers go with it, when their reads have ended.
+            self.server.kill()
+
+    def is_gone(self):
+        """Whether nobody of it is left: its fetchers may be there when the server was killed."""
+        if self.server.is_alive() or not self.roll.is_empty():
             return False
+        self.server.join()
         return True
 
-    def close(self):
-        for fd in (self.source, self.sink):
-            if _identity(fd) == self.identity:
-                os.close(fd)
+    def kill(self):
+        if self.server.is_alive():
+            self.server.kill()
+            self.server.join(_MORE_S)
+        # After the server, which would make others.
+        self.roll.kill()
 
 
-def _high(fd):
-    try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_FD)
-    except OSError:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-
-
-def _identity(fd):
-    try:
-        found = os.fstat(fd)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def end(owner, shared, servers, pipe):
+def end(owner, shared, crews, pipe):
     """Ends fetchers, in the process that made their servers alone: with the read under way, which may hold a lock of
     the data set's; those that take long at whatever they are."""
     if os.getpid() != owner:
@@ -70,11 +75,14 @@ def end(owner, shared, servers, pipe):
     except OSError:
         pass
     pipe.close()
-    until_s = time.monotonic() + LEAVING_S + _MORE_S
-    for server in servers:
-        server.join(max(0.0, until_s - time.monotonic()))
-    for server in servers:
-        if server.is_alive():
-            server.kill()
-            server.join(_MORE_S)
-    servers.clear()
+    for crew in crews:
+        crew.ring()
+    # A server ends its fetchers by itself, a little earlier.
+    until_s = time.monotonic() + ahead_shared.LEAVING_S + _MORE_S
+    for crew in crews:
+        crew.server.join(max(0.0, until_s - time.monotonic()))
+        while not crew.is_gone() and time.monotonic() < until_s:
+            time.sleep(_LOOK_S)
+        crew.kill()
+        crew.bell.close()
+    crews.clear()

@@ -33,9 +33,10 @@ class _Left(BaseException):
     """Ends the making of a sample whose file has been read. No Exception, which data sets may catch."""
 
 
-def run(number, parent, shared, crew, pipe, base, parts, space, staging, begin):
+def run(number, parent, shared, crew, roll, pipe, base, parts, space, staging, begin):
     """The process. `pipe`: where the uses to come are told."""
     try:
+        roll.enter(number)
         settle("stallscope-ahead", ())
         if os.getppid() != parent:
             return

@@ -9,6 +9,8 @@ import ctypes
 import mmap
 
 MOST_FETCHERS = 32
+# How long a read under way may take once nobody waits for it.
+LEAVING_S = 5
 # By fetcher: samples and bytes that it has put into the staging space, nanoseconds that reading them took, and what
 # it could not read or not put there.
 COUNTS = ("reads", "bytes", "read_ns", "failed")
