@@ -1,4 +1,5 @@
-"""Hugging Face's Trainer saves when it is worth it: `Trainer(callbacks=[stallscope.transformers.CheckpointCallback()])`.
+"""Hugging Face's Trainer, with a cache by one line, `stallscope.transformers.use_loader(trainer, cache="8GiB")`, and with
+saves when they are worth it, `Trainer(callbacks=[stallscope.transformers.CheckpointCallback()])`.
 
 The Trainer keeps its own checkpoints and its own way to resume (`train(resume_from_checkpoint=True)`), and this decides when:
 by what its saves cost and how often jobs fail. Set `save_strategy="no"`, so that nothing else does.
@@ -9,8 +10,51 @@ from __future__ import annotations
 from transformers import TrainerCallback
 
 from stallscope import _native
+from stallscope._hooks.knobs import raised_by_signal
 from stallscope.checkpoint import ranks
 from stallscope.checkpoint.when import LOOK_S, seconds
+from stallscope.data import ahead, budget
+from stallscope.data.remade import CannotBe, remade
+from stallscope.data.store import warn_plain
+
+
+def use_loader(trainer, cache, fetchers=0, cache_trace=None):
+    """`trainer` trains from a `stallscope.DataLoader` with this cache from its next `train()` on; gives it back.
+
+    Everything else of the loader is what the Trainer and Accelerate make it: batches, order, seeds, collator, workers, what
+    each rank gets. Where it cannot be had the Trainer's own loader stays, and a warning says why. ValueError for arguments
+    that `stallscope.DataLoader` does not take, TypeError for what is no Trainer."""
+    if not callable(getattr(trainer, "get_train_dataloader", None)):
+        raise TypeError(f"use_loader() takes a Trainer of Transformers, and a {type(trainer).__name__} is none")
+    options = {"cache": budget.parse(cache), "fetchers": ahead.checked(fetchers), "cache_trace": cache_trace}
+    # Of several calls the last one holds.
+    own = getattr(trainer.get_train_dataloader, "own", trainer.get_train_dataloader)
+
+    def get_train_dataloader():
+        loader = own()
+        try:
+            return _with_cache(loader, options)
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
+            why = str(error) if isinstance(error, CannotBe) else f"{type(error).__name__}: {error}"
+            warn_plain(getattr(loader, "dataset", None), why)
+            return loader
+
+    get_train_dataloader.own = own
+    trainer.get_train_dataloader = get_train_dataloader
+    return trainer
+
+
+def _with_cache(loader, options):
+    # It says that it is of the class of the loader within, which makes its batches.
+    shard = type(loader).__name__ == "DataLoaderShard" and vars(loader).get("base_dataloader")
+    if not shard:
+        return remade(loader, **options)
+    made = remade(shard, **options)
+    state = made.state_dict()
+    loader.base_dataloader, loader.dl_state_dict = made, state
+    return loader
 
 
 class CheckpointCallback(TrainerCallback):

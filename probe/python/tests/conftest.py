@@ -34,5 +34,30 @@ def python(request):
     return request.param
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "own_python: not for Debian's old torch, which has nothing to try there")
+    config.addinivalue_line("markers", "system_python: for Debian's old torch alone")
+
+
+def pytest_collection_modifyitems(items):
+    items[:] = [item for item in items if _is_for_its_python(item)]
+
+
+def _is_for_its_python(item):
+    python = item.callspec.params.get("python") if hasattr(item, "callspec") else None
+    marks = {mark.name for mark in item.iter_markers()}
+    return not (python == PYTHONS[0] and "system_python" in marks or python == PYTHONS[1] and "own_python" in marks)
+
+
+@lru_cache(None)
 def has(python, module):
-    return subprocess.run([python, "-c", f"import {module}"], capture_output=True).returncode == 0
+    """Whether `python` finds this module, which is not imported: some take long at it."""
+    code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    return subprocess.run([python, "-c", code], capture_output=True).returncode == 0
+
+
+def needs(module):
+    """The Python that runs the tests, which has to have `module`."""
+    if not has(sys.executable, module):
+        pytest.skip(f"SKIPPED: no {module}; `scripts/setup.sh test` gets it")
+    return sys.executable

@@ -3,12 +3,10 @@
 import json
 import os
 import subprocess
-import sys
 
-import pytest
 from cached_sets import FILES
 from collector import PACKAGE, environment
-from conftest import has
+from conftest import needs
 
 SCRIPT = """
 import json, logging, sys, warnings
@@ -53,12 +51,10 @@ if __name__ == "__main__":
 
 
 def test_a_trainer_fits_with_a_cached_loader(tmp_path):
-    if not has(sys.executable, "lightning"):
-        pytest.skip("SKIPPED: Lightning is not installed")
     (tmp_path / "script.py").write_text(SCRIPT)
     path = os.pathsep.join([str(PACKAGE), os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
     env = environment(None, PYTHONPATH=path, STALLSCOPE_RUNTIME_DIR=str(tmp_path / "run"))
-    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "files")]
+    command = [needs("lightning"), str(tmp_path / "script.py"), str(tmp_path / "files")]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])

@@ -67,7 +67,7 @@ def told(python, tmp_path_factory):
     return lambda name, *arguments: all_told(python, str(folder))[case(name, *arguments)]
 
 
-@pytest.mark.parametrize("one", [*SAME, *STARTED, FORKSERVER])
+@pytest.mark.parametrize("one", [*SAME, *STARTED, pytest.param(FORKSERVER, marks=pytest.mark.own_python)])
 def test_order_and_samples_are_the_same_as_without_a_cache(told, python, one):
     if one is FORKSERVER and old(python):
         pytest.skip("forkserver is tried with the newer torch")

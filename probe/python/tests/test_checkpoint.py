@@ -2,7 +2,7 @@
 
 import pytest
 from collector import CHECKPOINT, COLLECTIVE, ITER_START, WAIT, run
-from conftest import has
+from conftest import has, needs
 
 TORCH_SAVE, DCP_SAVE, DCP_ASYNC_SAVE, SAFETENSORS = 1, 2, 3, 4
 SNAPSHOT, PERSIST = 0, 1
@@ -82,9 +82,8 @@ def test_torch_save(python, tmp_path):
     assert all(save.a < save.time_ns for save in saves)
 
 
-def test_safetensors_counts_nested_calls_once(python, tmp_path):
-    if not has(python, "safetensors.torch"):
-        pytest.skip(f"SKIPPED: {python} has no safetensors")
+def test_safetensors_counts_nested_calls_once(tmp_path):
+    python = needs("safetensors.torch")
     text = """
 import sys, torch
 from safetensors.torch import save_file, save_model
@@ -97,9 +96,8 @@ save_model(torch.nn.Linear(10, 10), sys.argv[1] + "/b.safetensors")
     assert [save.c for save in saves] == [(tmp_path / f"{name}.safetensors").stat().st_size for name in "ab"]
 
 
-def test_distributed_checkpoints(python, tmp_path):
-    if not has(python, "torch.distributed.checkpoint"):
-        pytest.skip(f"SKIPPED: the torch of {python} has no distributed checkpoints")
+def test_distributed_checkpoints(tmp_path):
+    python = needs("torch.distributed.checkpoint")
     done = run([python, written(tmp_path, DISTRIBUTED_SAVES), tmp_path])
     saves = only_process(done).of(CHECKPOINT)
     assert [save.id for save in saves].count(DCP_SAVE) == 2, "DCP's own torch.save calls are a part of it"

@@ -4,9 +4,8 @@ import json
 import os
 import subprocess
 
-import pytest
 from collector import PACKAGE, environment
-from conftest import has
+from conftest import needs
 
 SCRIPT = """
 import json, sys, time, warnings
@@ -40,17 +39,9 @@ print(json.dumps({"costs": callback.timing.costs()}))
 """
 
 
-@pytest.fixture(scope="module")
-def transformers_python(python):
-    for candidate in (os.environ.get("STALLSCOPE_LIGHTNING_PYTHON"), python):
-        if candidate and has(candidate, "transformers"):
-            return candidate
-    pytest.skip(f"SKIPPED: {python} has no transformers; STALLSCOPE_LIGHTNING_PYTHON may name one that has")
-
-
-def test_the_trainer_saves_when_it_is_worth_it(transformers_python, tmp_path):
+def test_the_trainer_saves_when_it_is_worth_it(tmp_path):
     env = environment(None, PYTHONPATH=str(PACKAGE))
-    command = [transformers_python, "-c", SCRIPT, tmp_path]
+    command = [needs("transformers"), "-c", SCRIPT, tmp_path]
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     spent_s, trained_s, *_ = json.loads(done.stdout.splitlines()[-1])["costs"]

@@ -236,6 +236,7 @@ def test_whole_batches_are_counted_where_their_tensors_agree(seen):
     assert {wait.c for wait in seen.of(WAIT, "whole-batches")} == {6}
 
 
+@pytest.mark.own_python
 def test_batches_out_of_order_name_their_workers(seen):
     if "out-of-order" not in seen.first:
         pytest.skip("SKIPPED: this torch always keeps the order")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from collector import WAIT, environment
-from conftest import has, torch_version
+from conftest import needs, torch_version
 from turning import Turned, at_random, gives, job, old, once, pairs_are_right, skipped, whole
 
 
@@ -103,29 +103,29 @@ def test_a_stream_takes_its_depth_at_once_and_its_workers_at_the_next_epoch(kind
     assert {wait.id for wait in kinds.trainer.of(WAIT, stream)} <= {*told[0], *told[1]}
 
 
-def test_a_streams_workers_are_as_many_as_asked_for_in_the_next_epoch(python):
-    if old(python):
-        pytest.skip("SKIPPED: tried with the other torch")
-    done = Turned(job(python, "stream", batches=100), once(("workers", 3)))
+def test_a_streams_workers_are_as_many_as_asked_for_in_the_next_epoch(own_python):
+    done = Turned(job(own_python, "stream", batches=100), once(("workers", 3)))
     assert (done.code, done.err) == (0, "")
     assert done.was("workers", 3, "applied")
     told = [len(fact["pids"]) for fact in done.trainer.told("workers")]
     assert told == [2, 3]
 
 
-def test_a_streams_workers_stay_where_other_ranks_count_on_its_batches(python):
-    if old(python):
-        pytest.skip("SKIPPED: tried with the other torch")
-    done = Turned(job(python, "stream", batches=20), lambda trainer: None, RANK="0", WORLD_SIZE="2")
+def test_a_streams_workers_stay_where_other_ranks_count_on_its_batches(own_python):
+    done = Turned(job(own_python, "stream", batches=20), lambda trainer: None, RANK="0", WORLD_SIZE="2")
     assert done.code == 0, done.err
     knob = done.trainer.knobs()["workers", 0]
     assert not knob["available"] and "other ranks wait for as many" in knob["reason"]
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+# Each takes long, and is tried with one torch.
+NOT_FORKED = [
+    pytest.param("spawn", marks=pytest.mark.system_python), pytest.param("forkserver", marks=pytest.mark.own_python),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", NOT_FORKED)
 def test_workers_that_are_not_forked_come_and_go(python, method):
-    if old(python) == (method == "forkserver"):
-        pytest.skip("SKIPPED: tried with the other torch")
     done = Turned(job(python, method), once(("workers", 3), ("prefetch", 9), ("workers", 1)))
     assert done.code == 0, done.err
     lines, _ = done.of(method)
@@ -136,10 +136,8 @@ def test_workers_that_are_not_forked_come_and_go(python, method):
     pairs_are_right(done)
 
 
-def test_a_stateful_loader_resumes_from_what_it_saved_while_its_depth_moved(python):
-    if not has(python, "torchdata.stateful_dataloader"):
-        pytest.skip("SKIPPED: no torchdata")
-    done = Turned(job(python, "stateful"), at_random(100))
+def test_a_stateful_loader_resumes_from_what_it_saved_while_its_depth_moved():
+    done = Turned(job(needs("torchdata.stateful_dataloader"), "stateful"), at_random(100))
     assert done.code == 0, done.err
     (first, second), _ = done.of("stateful")
     assert first["got"] == whole() and sorted(second["got"]) == whole()
@@ -291,10 +289,8 @@ def test_what_cannot_be_turned_says_why(own_python):
 
 
 @pytest.mark.parametrize("framework", ["lightning", "accelerate", "transformers"])
-def test_a_frameworks_loader_can_be_turned(python, framework, tmp_path):
-    if not has(python, framework):
-        pytest.skip(f"SKIPPED: no {framework}")
-    job = [python, Path(__file__).with_name("frameworks.py"), framework, tmp_path]
+def test_a_frameworks_loader_can_be_turned(framework, tmp_path):
+    job = [needs(framework), Path(__file__).with_name("frameworks.py"), framework, tmp_path]
     done = Turned(job, at_random(10**9, gap_s=0.03))
     assert done.code == 0 and done.group_is_gone, done.err
     assert [line["trained"] for line in done.lines] == [list(range(480))] * 2
