@@ -1,8 +1,8 @@
-"""Hugging Face's Trainer, with a cache by one line, `stallscope.transformers.use_loader(trainer, cache="8GiB")`, and with
-saves when they are worth it, `Trainer(callbacks=[stallscope.transformers.CheckpointCallback()])`.
+"""Hugging Face's Trainer with a cache, `stallscope.transformers.use_loader(trainer, cache="8GiB")`, and with saves when
+they are worth it, `Trainer(callbacks=[stallscope.transformers.CheckpointCallback()])`.
 
-The Trainer keeps its own checkpoints and its own way to resume (`train(resume_from_checkpoint=True)`), and this decides when:
-by what its saves cost and how often jobs fail. Set `save_strategy="no"`, so that nothing else does.
+The Trainer keeps its own checkpoints and its own way to resume (`train(resume_from_checkpoint=True)`); the callback says
+when: by what its saves cost and how often jobs fail. Set `save_strategy="no"`, so that nothing else does.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from stallscope.data.store import warn_plain
 def use_loader(trainer, cache, fetchers=0, cache_trace=None):
     """`trainer` trains from a `stallscope.DataLoader` with this cache from its next `train()` on; gives it back.
 
-    Everything else of the loader is what the Trainer and Accelerate make it: batches, order, seeds, collator, workers, what
-    each rank gets. Where it cannot be had the Trainer's own loader stays, and a warning says why. ValueError for arguments
-    that `stallscope.DataLoader` does not take, TypeError for what is no Trainer."""
+    Everything else of the loader is what the Trainer and Accelerate make it: batches, order, seeds, collator, workers,
+    what each rank gets. Where it cannot be had the Trainer's own loader stays, and a warning says why. ValueError for
+    arguments that `stallscope.DataLoader` does not take, TypeError for what is no Trainer."""
     if not callable(getattr(trainer, "get_train_dataloader", None)):
         raise TypeError(f"use_loader() takes a Trainer of Transformers, and a {type(trainer).__name__} is none")
     options = {"cache": budget.parse(cache), "fetchers": ahead.checked(fetchers), "cache_trace": cache_trace}

@@ -1,7 +1,7 @@
 """Trains with Transformers' Trainer, untouched and with a cache; prints what came of it, a JSON line a case.
 
-usage: transformers_job.py FOLDER CASE...; a case is {"cached": bool, …}. Each runs in a process of its own, forked from one
-that has imported Transformers, which takes longer than to train.
+usage: transformers_job.py FOLDER CASE...; a case is {"cached": bool, …}. Each runs in a process of its own, forked from
+one that has imported Transformers, which takes longer than to train.
 """
 
 import json
@@ -12,6 +12,9 @@ from pathlib import Path
 
 import torch
 import transformers
+
+# What a Trainer would import in each of our processes.
+import transformers.integrations.integration_utils  # noqa: F401
 from torch.utils.data import Dataset
 
 import stallscope.transformers

@@ -15,8 +15,8 @@ class Roll:
     """Made before the fork server is forked, which has it from then on, as its fetchers have.
 
     A fetcher's pid and start time are two words, and may be read while a fetcher of the same number writes its own.
-    That does no harm: there is one of a number at a time, so the earlier one is gone by then, and a process is taken for
-    a fetcher only if both words are its own."""
+    That does no harm: there is one of a number at a time, so the earlier one is gone by then, and a process is taken
+    for a fetcher only if both words are its own."""
 
     def __init__(self):
         # Anonymous and shared.

@@ -57,8 +57,8 @@ class _Server:
                 if number not in self.fetchers and shared.deaths <= MOST_DEATHS:
                     self.fetchers[number] = self._started(number, given)
             self._wait()
-        # They end by themselves with the read under way, which may hold a lock of the data set's. Where nobody waits for
-        # that lock any more, those that take long at it are ended.
+        # They end by themselves with the read under way, which may hold a lock of the data set's. Where nobody waits
+        # for that lock any more, those that take long at it are ended.
         until_s, killed = None, False
         while self.fetchers:
             if not self._has_trainer() and not shared.over:
