@@ -113,10 +113,11 @@ def main():
         Path(folder, "source", f"{index}.bin").write_bytes(bytes([index]) * (1000 + index))
     for number, case in enumerate(map(json.loads, sys.argv[2:])):
         ranks = case.get("ranks", 1)
-        environments = [{}]
+        # A pool of its own: that of the case before stays for a while.
+        environments = [{"STALLSCOPE_RUNTIME_DIR": os.path.join(folder, f"run-{number}")}]
         if ranks > 1:
             address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": case["port"], "WORLD_SIZE": str(ranks)}
-            environments = [{"RANK": str(r), "LOCAL_RANK": str(r), **address} for r in range(ranks)]
+            environments = [{**environments[0], "RANK": str(r), "LOCAL_RANK": str(r), **address} for r in range(ranks)]
         ends = [forked(folder, number, case, **environment) for environment in environments]
         print(json.dumps([json.load(end) for end in ends]), flush=True)
         for _ in ends:
