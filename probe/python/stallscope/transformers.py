@@ -2,7 +2,7 @@
 they are worth it, `Trainer(callbacks=[stallscope.transformers.CheckpointCallback()])`.
 
 The Trainer keeps its own checkpoints and its own way to resume (`train(resume_from_checkpoint=True)`); the callback says
-when: by what its saves cost and how often jobs fail. Set `save_strategy="no"`, so that nothing else does.
+when, by what its saves cost and how often jobs fail. Set `save_strategy="no"`, so that nothing else does.
 """
 
 from __future__ import annotations
