@@ -41,6 +41,7 @@ mod shard;
 mod snapshot;
 mod store;
 mod tensor;
+mod turns;
 mod write;
 
 pub use checkpoint::{Check, Checkpoint};

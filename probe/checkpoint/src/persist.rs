@@ -27,9 +27,6 @@ pub(crate) struct Task {
 /// How often ranks look for each other's files.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Threads that write. Each hashes a chunk and then waits for the disk: four keep a disk busy while cores are few.
-const WRITERS: usize = 4;
-
 /// Writes one save after the other.
 #[derive(Debug)]
 pub(crate) struct Persist<'a> {
@@ -141,18 +138,21 @@ impl<'a> Persist<'a> {
             rank: options.rank,
             base: self.base.as_ref(),
             pace: &self.shared.pace,
-            threads: WRITERS,
             stop: &self.shared.stop,
         };
-        let written = writing.image(layout, task.snapshot.image())?;
-        let user = if task.user.is_empty() {
-            None
-        } else {
-            let file = format!("user-{}.bin", options.rank);
-            let path = dir.join(&file);
-            write_small(&**files, &path, &task.user).doing("write", &path)?;
-            Some(StoredUser { file, bytes: task.user.len() as u64, blake3: Digest::of(&task.user) })
-        };
+        // Beside the chunks, what has a sync of its own costs nothing.
+        let (written, user) = thread::scope(|scope| {
+            let beside = thread::Builder::new().name("ckpt-user".into());
+            let beside = beside.spawn_scoped(scope, || self.write_beside(task, dir));
+            let written = writing.image(layout, task.snapshot.image());
+            let user = match beside {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                // No thread is to be had.
+                Err(_) => self.write_beside(task, dir),
+            };
+            (written, user)
+        });
+        let (written, user) = (written?, user?);
         let tensor = |(spec, offset): &(_, u64)| StoredTensor { spec: Clone::clone(spec), offset: *offset };
         let part = Part {
             save: task.ticket.save.clone(),
@@ -173,6 +173,21 @@ impl<'a> Persist<'a> {
         files.sync_dir(dir).doing("sync", dir)?;
         put(&**files, dir, &part_name(options.rank), &bytes)?;
         Ok((part, digest))
+    }
+
+    fn write_beside(&self, task: &Task, dir: &Path) -> Result<Option<StoredUser>> {
+        let Shared { files, options, dir: root, .. } = self.shared;
+        if self.is_coordinator() {
+            // The folder's own name must be durable before what makes it a checkpoint.
+            files.sync_dir(root).doing("sync", root)?;
+        }
+        if task.user.is_empty() {
+            return Ok(None);
+        }
+        let file = format!("user-{}.bin", options.rank);
+        let path = dir.join(&file);
+        write_small(&**files, &path, &task.user).doing("write", &path)?;
+        Ok(Some(StoredUser { file, bytes: task.user.len() as u64, blake3: Digest::of(&task.user) }))
     }
 
     /// The parts of all ranks, once they are there and sound.
@@ -236,8 +251,6 @@ impl<'a> Persist<'a> {
             written_bytes: parts.written_bytes,
             reused_bytes: parts.reused_bytes,
         };
-        // The folder's own name must be durable before what makes it a checkpoint.
-        files.sync_dir(root).doing("sync", root)?;
         put(&**files, dir, MANIFEST, &seal(&manifest).0)?;
         // From here on it is saved. A `latest` that can't be moved costs whoever reads that file, not the checkpoint.
         let _ = put(&**files, root, LATEST, format!("{}\n", ticket.name).as_bytes());

@@ -11,8 +11,8 @@ use std::sync::{Mutex, OnceLock};
 
 /// Room is made for so many chunks at a time. A file system lets direct writes into room that is there go on side by
 /// side, and those that make a file longer or fill a hole only one after the other (ext4 and XFS): with 4 threads on
-/// ext4 that was half the bandwidth. To make room waits for the writes under way, so it is seldom done.
-const ROOM_CHUNKS: usize = 16;
+/// ext4 that was half the bandwidth. To make room waits for the writes under way, so it is seldom done: every 1 GiB.
+const ROOM_CHUNKS: usize = 256;
 
 /// A file that is made when its first chunk comes.
 pub(crate) struct Shard<'a> {
@@ -107,6 +107,9 @@ impl<'a> Shard<'a> {
             room.made.insert(at, end);
         } else {
             room.refused = true;
+            // A full disk may have given a part of it, which others need now. Nothing was written there yet: no chunk is
+            // written before this has seen to its room.
+            let _ = out.release(bytes.start, bytes.end - bytes.start);
         }
     }
 

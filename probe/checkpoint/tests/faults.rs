@@ -78,6 +78,26 @@ fn writes_that_take_a_few_bytes_at_a_time_are_finished() {
 }
 
 #[test]
+fn room_that_a_full_disk_refuses_is_given_back_and_the_save_goes_on_without() {
+    let dir = tempfile::tempdir().unwrap();
+    let given_back = Arc::new(AtomicU64::new(0));
+    let counted = given_back.clone();
+    let fail = move |operation: &'static str, _: &Path| match operation {
+        "reserve" => Fault::Error(io::ErrorKind::StorageFull),
+        "release" => {
+            counted.fetch_add(1, Ordering::SeqCst);
+            Fault::None
+        }
+        _ => Fault::None,
+    };
+    let files = Arc::new(Faulty { under: Arc::new(Disk), fail: Arc::new(fail) });
+    let saver = Saver::open_with(dir.path(), one(2), files).unwrap();
+    at_step(1).save(&saver, 1).unwrap();
+    assert_eq!(given_back.load(Ordering::SeqCst), 1, "once for the one file, which asks no more");
+    assert!(at_step(1).is_in(&newest(dir.path()).checkpoint.unwrap()));
+}
+
+#[test]
 fn where_files_cannot_be_linked_everything_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let fail = |operation: &'static str, _: &Path| match operation {
