@@ -22,7 +22,7 @@ else
     suite rust cargo test --workspace --no-fail-fast --quiet -- --nocapture
 fi
 # What shares memory with a job, in every interleaving.
-suite loom env RUSTFLAGS="--cfg loom" cargo test -p stallscope-ring -p stallscope-cache --lib --release --quiet --target-dir target/loom -- turn:: spsc:: pool::slots::
+suite loom env RUSTFLAGS="--cfg loom" cargo test -p stallscope-ring -p stallscope-cache -p stallscope-checkpoint --lib --release --quiet --target-dir target/loom -- turn:: spsc:: pool::slots:: copy::model::
 for tests in probe/python/tests truth/tests demo/tests; do
     # A test that hangs is ended and named; the slowest one takes two minutes on two cores.
     [ -d "$tests" ] || continue

@@ -1,13 +1,32 @@
 //! Copies many tensors with several threads, which share the bytes evenly: tensors are cut into pieces, and each thread
 //! takes the next piece when it is done with one.
 
+#[cfg(loom)]
+mod model;
+
+#[cfg(not(loom))]
 use crate::arena::lock;
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicUsize, Ordering};
+#[cfg(loom)]
+use loom::sync::{Condvar, Mutex};
+#[cfg(loom)]
+use loom::thread::{self, JoinHandle};
+#[cfg(loom)]
+use model::{PIECE_BYTES, copy_nonoverlapping, lock};
 use std::collections::VecDeque;
+#[cfg(not(loom))]
+use std::ptr::copy_nonoverlapping;
+#[cfg(not(loom))]
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
+#[cfg(not(loom))]
+use std::sync::{Condvar, Mutex};
+#[cfg(not(loom))]
 use std::thread::{self, JoinHandle};
 
 /// Small enough to balance, large enough that taking one costs nothing.
+#[cfg(not(loom))]
 const PIECE_BYTES: usize = 4 << 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +47,8 @@ pub(crate) struct Batch {
 
 // SAFETY: the pointers are only used in `run`, and whoever calls `push` promised that they are good for it from any
 // thread until `wait` returns. The destinations of different pieces do not overlap (same promise), and `next` hands each
-// piece to one thread.
+// piece to one thread. That `wait` and `done` come after all copies, whoever made them, is tried in every interleaving
+// (`model`).
 unsafe impl Send for Batch {}
 // SAFETY: as above.
 unsafe impl Sync for Batch {}
@@ -53,7 +73,7 @@ impl Batch {
         // Relaxed: the number alone matters here; the bytes become visible through `copied`'s lock.
         while let Some(piece) = self.pieces.get(self.next.fetch_add(1, Ordering::Relaxed)) {
             // SAFETY: `push`'s promise; `fetch_add` gave this piece to nobody else.
-            unsafe { std::ptr::copy_nonoverlapping(piece.from, piece.to, piece.bytes) };
+            unsafe { copy_nonoverlapping(piece.from, piece.to, piece.bytes) };
             copied += 1;
         }
         let mut all = lock(&self.copied);
@@ -155,7 +175,7 @@ impl Drop for Copiers {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
