@@ -72,7 +72,7 @@ mod tests {
         }
     }
 
-    /// With up to three switches away from a thread that could go on; without that bound it takes hours.
+    /// With up to three switches away from a thread that could go on, which takes seconds.
     fn in_every_interleaving(test: impl Fn() + Sync + Send + 'static) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
