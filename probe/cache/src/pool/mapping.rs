@@ -30,8 +30,9 @@ impl Mapping {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let nowhere = std::ptr::null_mut();
         // SAFETY: a new mapping at an address of the kernel's choice touches none that is there.
-        let reserved = unsafe { rustix::mm::mmap_anonymous(nowhere, reserved_bytes, ProtFlags::empty(), flags) }
-            .map_err(system("mmap"))?;
+        let reserved =
+            unsafe { rustix::mm::mmap_anonymous(nowhere, reserved_bytes, ProtFlags::empty(), flags) }
+                .map_err(system("mmap"))?;
         let before = reserved.cast::<u8>().align_offset(HUGE_BYTES);
         let start = reserved.cast::<u8>().wrapping_add(before);
         let mapping = Mapping { start, bytes, reserved, reserved_bytes };
@@ -52,7 +53,10 @@ impl Mapping {
     /// Has the kernel put a huge page at `at`, a multiple of HUGE_BYTES, for what is there and what is still a hole; others
     /// that map the memory, and read it meanwhile, see the same bytes. False where it does not.
     pub(crate) fn make_huge(&self, at: usize) -> bool {
-        assert!(at.is_multiple_of(HUGE_BYTES) && self.bytes.checked_sub(HUGE_BYTES).is_some_and(|last| at <= last));
+        assert!(
+            at.is_multiple_of(HUGE_BYTES)
+                && self.bytes.checked_sub(HUGE_BYTES).is_some_and(|last| at <= last)
+        );
         // SAFETY: within the mapping by the check above; where the bytes lie changes, not what they are.
         unsafe { libc::madvise(self.start.add(at).cast(), HUGE_BYTES, MADV_COLLAPSE) == 0 }
     }

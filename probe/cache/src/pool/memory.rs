@@ -76,7 +76,9 @@ impl Memory {
     /// The same of half words.
     #[inline]
     pub(crate) fn halves(&self, at: usize, halves: usize) -> &[AtomicU32] {
-        assert!(at.is_multiple_of(4) && halves * 4 <= self.map.bytes() && at <= self.map.bytes() - halves * 4);
+        assert!(
+            at.is_multiple_of(4) && halves * 4 <= self.map.bytes() && at <= self.map.bytes() - halves * 4
+        );
         // SAFETY: as in `words`.
         unsafe { std::slice::from_raw_parts(self.map.start().add(at).cast::<AtomicU32>(), halves) }
     }

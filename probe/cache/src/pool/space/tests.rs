@@ -123,7 +123,8 @@ fn a_space_that_shrinks_gives_memory_back_and_keeps_what_fits() {
 
 #[test]
 fn samples_lie_in_huge_pages_which_are_given_back_like_others() {
-    let greeting = Greeting { samples: SAMPLES, capacity_bytes: 9 << 20, policy: PolicyKind::MinIo, key: vec![] };
+    let greeting =
+        Greeting { samples: SAMPLES, capacity_bytes: 9 << 20, policy: PolicyKind::MinIo, key: vec![] };
     let mut space = Space::new(greeting, Layout::new(SAMPLES, 16 << 20).unwrap()).unwrap();
     let filled = |space: &mut Space, ids: std::ops::Range<u32>| {
         for id in ids {
@@ -147,7 +148,11 @@ fn samples_lie_in_huge_pages_which_are_given_back_like_others() {
     space.resize(16 << 20, 0);
     filled(&mut space, 9..20);
     assert_eq!(same(&space, 0..20), 14);
-    assert!(huge_bytes == 0 || space.data.memory.huge_bytes() >= 12 << 20, "{}", space.data.memory.huge_bytes());
+    assert!(
+        huge_bytes == 0 || space.data.memory.huge_bytes() >= 12 << 20,
+        "{}",
+        space.data.memory.huge_bytes()
+    );
 }
 
 #[test]
