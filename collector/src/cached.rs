@@ -42,7 +42,7 @@ impl<'a> Reading<'a> {
     fn curve(&self, profile: &Profile) -> Option<(&'a CacheState, &'a CacheCurve)> {
         let cache = self.cache(profile)?;
         let state = cache.state.as_ref().filter(|state| state.capacity_bytes > 0)?;
-        (!cache.curve.points().is_empty()).then_some((state, &cache.curve))
+        Some((state, RunSummary::curve_of(self.caches, self.ranks, cache)?))
     }
 
     fn reread(&self, profile: &Profile) -> Option<Reread> {

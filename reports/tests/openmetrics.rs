@@ -123,8 +123,8 @@ fn a_curve_is_told_by_times_the_present_size() {
     }
     let told = |run: &RunSummary| render(run).matches("cache_curve_miss_ratio{").count();
     assert_eq!(told(&run), 5, "only of the loader that trains");
-    // Ranks that divide their draws have none, and no series stands for it.
-    assert_eq!(told(&support::divided()), 0);
+    assert_eq!(told(&support::divided()), 5, "once for all ranks that share the cache");
+    assert_eq!(told(&support::mixed()), 0, "and no series stands for what is not told");
 }
 
 #[test]

@@ -103,8 +103,16 @@ impl Caches {
 
     /// One point of the curve of a loader's cache, by the trainer `pid`; false where it is none.
     pub(crate) fn curve(&mut self, pid: u32, record: &Record) -> bool {
-        let (number, count) = ((record.id & 0xffff) as usize, (record.id >> 16) as usize);
+        let (number, count) = ((record.id & 0xffff) as usize, (record.id >> 16 & 0xff) as usize);
         let point = CachePoint { capacity_bytes: record.a, uses: record.b, misses: record.c };
+        let ranks = record.id >> 24;
+        if count == 0 && ranks > 1 {
+            match self.loader(pid, record.loader) {
+                Some(of) => of.curve = CacheCurve::mixed(),
+                None => self.unplaced += 1,
+            }
+            return true;
+        }
         if number >= count || count > CacheCurve::MOST || point.uses == 0 || point.misses > point.uses {
             return false;
         }
@@ -113,7 +121,7 @@ impl Caches {
             return true;
         };
         if number == 0 {
-            of.coming = CacheCurve::new(record.d);
+            of.coming = CacheCurve::new(record.d).of_ranks(ranks);
         }
         // Where one was lost the others say nothing: the next curve follows soon.
         if of.coming.points().len() == number {

@@ -91,6 +91,8 @@ impl CachePoint {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "CurveParts", into = "CurveParts")]
 pub struct CacheCurve {
+    ranks: u32,
+    is_mixed: bool,
     dataset_bytes: u64,
     points: [CachePoint; CacheCurve::MOST],
     count: usize,
@@ -99,13 +101,18 @@ pub struct CacheCurve {
 /// A curve as it is written.
 #[derive(Serialize, Deserialize)]
 struct CurveParts {
+    #[serde(default)]
+    ranks: u32,
+    #[serde(default)]
+    is_mixed: bool,
     dataset_bytes: u64,
     points: Vec<CachePoint>,
 }
 
 impl From<CurveParts> for CacheCurve {
     fn from(parts: CurveParts) -> CacheCurve {
-        let mut curve = CacheCurve::new(parts.dataset_bytes);
+        let mut curve = CacheCurve::new(parts.dataset_bytes).of_ranks(parts.ranks);
+        curve.is_mixed = parts.is_mixed;
         parts.points.into_iter().for_each(|point| curve.push(point));
         curve
     }
@@ -113,7 +120,8 @@ impl From<CurveParts> for CacheCurve {
 
 impl From<CacheCurve> for CurveParts {
     fn from(curve: CacheCurve) -> CurveParts {
-        CurveParts { dataset_bytes: curve.dataset_bytes, points: curve.points().to_vec() }
+        let CacheCurve { ranks, is_mixed, dataset_bytes, .. } = curve;
+        CurveParts { ranks, is_mixed, dataset_bytes, points: curve.points().to_vec() }
     }
 }
 
@@ -124,6 +132,26 @@ impl CacheCurve {
     /// Of a data set of so many bytes, without points.
     pub fn new(dataset_bytes: u64) -> CacheCurve {
         CacheCurve { dataset_bytes, ..CacheCurve::default() }
+    }
+
+    /// Where ranks of several jobs use a cache and cannot be told apart.
+    pub fn mixed() -> CacheCurve {
+        CacheCurve { is_mixed: true, ..CacheCurve::default() }
+    }
+
+    pub fn is_mixed(&self) -> bool {
+        self.is_mixed
+    }
+
+    /// The same, of the uses of so many ranks of a host.
+    #[must_use]
+    pub fn of_ranks(self, ranks: u32) -> CacheCurve {
+        CacheCurve { ranks, ..self }
+    }
+
+    /// Whether it is of the uses of several ranks, of which one tells it for all.
+    pub fn is_joint(&self) -> bool {
+        self.ranks > 1
     }
 
     /// Adds a larger size; one that is none is left out, as is one too many.
@@ -285,11 +313,18 @@ impl JobCache {
     }
 }
 
-/// Those with a curve: of loaders in training, or of all where none trained.
-fn told(caches: &[CacheSummary]) -> Vec<&CacheSummary> {
-    let trained = caches.iter().any(|cache| cache.training.draws() > 0);
-    let is_told = |cache: &&CacheSummary| !cache.curve.points().is_empty();
-    caches.iter().filter(is_told).filter(|cache| !trained || cache.training.draws() > 0).collect()
+/// Empty where nobody says.
+fn host_of(ranks: &[RankSummary], rank: u32) -> &str {
+    ranks.iter().find(|of| of.facts.rank == rank).map_or("", |of| of.facts.host.as_str())
+}
+
+/// Why a job that draws from caches has no miss-ratio curve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoCurve {
+    /// None was told so far: caches have to fill first.
+    NotYet,
+    /// Ranks of several jobs use one cache and cannot be told apart.
+    Mixed,
 }
 
 impl RunSummary {
@@ -299,18 +334,37 @@ impl RunSummary {
     }
 
     /// The caches whose miss-ratio curves are to be shown, by rank and loader. They are never added up: a curve is of the
-    /// uses of one loader, with all of its cache for them.
+    /// uses of one loader, with all of its cache for them. Of ranks that share a cache, one tells the curve of all.
     pub fn cache_curves(&self) -> Vec<&CacheSummary> {
-        told(&self.caches)
+        let trained = self.caches.iter().any(|cache| cache.training.draws() > 0);
+        let mut joint = BTreeSet::new();
+        let is_told = |cache: &&CacheSummary| {
+            let host = host_of(&self.ranks, cache.rank);
+            // Where the rank that told it is gone, another one does.
+            let is_first = !cache.curve.is_joint() || joint.insert((host, cache.loader));
+            is_first && (!trained || cache.training.draws() > 0)
+        };
+        self.caches.iter().filter(|cache| !cache.curve.points().is_empty()).filter(is_told).collect()
     }
 
-    /// Whether ranks that train together draw from caches and none has a curve: each sees a part of the uses of what they
-    /// share.
-    pub fn divides_draws(&self) -> bool {
-        let ranks: BTreeSet<u32> =
-            self.caches.iter().filter(|cache| cache.training.draws() > 0).map(|cache| cache.rank).collect();
-        let together = self.ranks.iter().any(|rank| rank.facts.world_size > 1);
-        together && ranks.len() > 1 && told(&self.caches).is_empty()
+    /// `None` where there is one, and where nothing is drawn from a cache in training.
+    pub fn no_curve(&self) -> Option<NoCurve> {
+        let mut trained = self.caches.iter().filter(|cache| cache.training.draws() > 0).peekable();
+        if trained.peek().is_none() || !self.cache_curves().is_empty() {
+            return None;
+        }
+        Some(if trained.any(|cache| cache.curve.is_mixed()) { NoCurve::Mixed } else { NoCurve::NotYet })
+    }
+
+    /// The curve of one loader's cache: its own, or the one that a rank of the same host tells for all.
+    pub fn curve_of<'a>(caches: &'a [CacheSummary], ranks: &[RankSummary], of: &CacheSummary) -> Option<&'a CacheCurve> {
+        let host = |rank| host_of(ranks, rank);
+        let is_its = |other: &&CacheSummary| {
+            other.rank == of.rank || other.curve.is_joint() && host(other.rank) == host(of.rank)
+        };
+        let same = caches.iter().filter(|other| other.loader == of.loader).filter(is_its);
+        let mut curves = same.map(|other| &other.curve).filter(|curve| !curve.points().is_empty());
+        curves.next()
     }
 }
 
@@ -444,19 +498,36 @@ mod tests {
         let summary =
             |caches| RunSummary { ranks: vec![rank(0, "a"), rank(1, "b")], caches, ..RunSummary::default() };
         let one = summary(vec![told(0, 0), CacheSummary { training: CacheUses::default(), ..told(0, 1) }]);
-        assert_eq!((one.cache_curves().len(), one.divides_draws()), (1, false));
+        assert_eq!((one.cache_curves().len(), one.no_curve()), (1, None));
         for several in [vec![told(0, 0), told(0, 1)], vec![told(0, 0), told(1, 0)]] {
             let several = summary(several);
-            assert_eq!((several.cache_curves().len(), several.divides_draws()), (2, false));
+            assert_eq!((several.cache_curves().len(), several.no_curve()), (2, None));
         }
-        let mut divided = summary(vec![cache(0, 0, 5, 50), cache(1, 0, 5, 50)]);
-        assert!(!divided.divides_draws(), "each trains alone, and may tell it soon");
-        divided.ranks[0].facts.world_size = 2;
-        assert!(divided.cache_curves().is_empty() && divided.divides_draws());
-        assert!(
-            !summary(vec![cache(0, 0, 5, 50), cache(0, 1, 5, 50)]).divides_draws(),
-            "two loaders of one rank"
-        );
+        let mixed = CacheSummary { curve: CacheCurve::mixed(), ..cache(1, 0, 5, 50) };
+        let silent = summary(vec![cache(0, 0, 5, 50), cache(1, 0, 5, 50)]);
+        assert_eq!((silent.cache_curves().len(), silent.no_curve()), (0, Some(NoCurve::NotYet)));
+        assert_eq!(summary(vec![cache(0, 0, 5, 50), mixed]).no_curve(), Some(NoCurve::Mixed));
+        let evaluates = CacheSummary { training: CacheUses::default(), ..cache(0, 0, 5, 50) };
+        assert_eq!(summary(vec![evaluates]).no_curve(), None, "nothing is trained");
+    }
+
+    #[test]
+    fn what_one_rank_tells_for_its_host_is_the_curve_of_all_its_ranks_and_of_no_others() {
+        let mut curve = CacheCurve::new(1000).of_ranks(2);
+        curve.push(CachePoint { capacity_bytes: 100, uses: 10, misses: 9 });
+        let silent = |rank| cache(rank, 0, 5, 50);
+        let told = |rank| CacheSummary { curve, ..silent(rank) };
+        let ranks = vec![rank(0, "a"), rank(1, "a"), rank(2, "b"), rank(3, "b")];
+        let caches = vec![told(0), silent(1), silent(2), silent(3)];
+        let summary = RunSummary { ranks: ranks.clone(), caches, ..RunSummary::default() };
+        let whose = |summary: &RunSummary| {
+            summary.cache_curves().iter().map(|cache| cache.rank).collect::<Vec<_>>()
+        };
+        assert_eq!(whose(&summary), [0]);
+        let known = |of: u32| RunSummary::curve_of(&summary.caches, &ranks, &silent(of)).is_some();
+        assert_eq!([0, 1, 2, 3].map(known), [true, true, false, false]);
+        let later = vec![told(0), told(1), told(2), silent(3)];
+        assert_eq!(whose(&RunSummary { caches: later, ..summary }), [0, 2], "each host's once");
     }
 
     #[test]

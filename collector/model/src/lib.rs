@@ -12,7 +12,7 @@ mod node;
 mod summary;
 
 pub use cache::{
-    CacheCurve, CachePeriod, CachePoint, CacheState, CacheSummary, CacheUses, JobCache, LoaderEpochs,
+    CacheCurve, CachePeriod, CachePoint, CacheState, CacheSummary, CacheUses, JobCache, LoaderEpochs, NoCurve,
 };
 pub use cause::{Cause, Causes};
 pub use control::{

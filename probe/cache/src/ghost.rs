@@ -4,20 +4,18 @@
 //! (SHARDS, FAST 2015), and their uses go through the policy that the cache has, at several sizes, each smaller by the
 //! share that was chosen. Nothing is kept but ids.
 
+mod tracked;
+
 use crate::policy::{Policy, PolicyKind, Use};
 
-/// About so many samples stand for all.
-const TRACKED: u64 = 2048;
+pub use tracked::Tracked;
+
 /// Sizes, in quarters of the present one.
 const QUARTERS: [u64; 5] = [1, 2, 4, 8, 16];
 /// Of the samples that stand for all, so many uses have to be counted before anything is told.
 const LEAST_USES: u64 = 64;
-/// Up to so many ids are hashed one by one, to know exactly how many are chosen.
-const COUNTED: u64 = 1 << 24;
 /// A size of samples that differs by less is the same.
 const SAME_SIZE: f64 = 0.02;
-/// In place of a threshold where all are chosen.
-const ALL: u64 = u64::MAX;
 
 /// What a cache of one size would have missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,14 +41,12 @@ struct Mini {
     before: Counts,
 }
 
-/// One loader's uses, run through caches of several sizes.
+/// Uses of one loader, or of those of several ranks, run through caches of several sizes.
 #[derive(Debug)]
 pub struct Ghost {
     kind: PolicyKind,
     samples: u64,
-    /// Ids whose hash is below stand for all.
-    threshold: u64,
-    tracked: u64,
+    tracked: Tracked,
     capacity_bytes: u64,
     sample_bytes: f64,
     minis: Vec<Mini>,
@@ -69,18 +65,10 @@ pub struct Ghost {
 impl Ghost {
     /// Of ids below `samples`.
     pub fn new(kind: PolicyKind, samples: u64) -> Ghost {
-        let (threshold, tracked) = if samples <= TRACKED {
-            (ALL, samples)
-        } else {
-            let threshold = ((u128::from(TRACKED) << 64) / u128::from(samples)) as u64;
-            let counted = || (0..samples as u32).filter(|id| hash(*id) < threshold).count() as u64;
-            (threshold, if samples <= COUNTED { counted() } else { TRACKED })
-        };
         Ghost {
             kind,
             samples,
-            threshold,
-            tracked: tracked.max(1),
+            tracked: Tracked::of(samples),
             capacity_bytes: 0,
             sample_bytes: 0.0,
             minis: Vec::new(),
@@ -134,7 +122,7 @@ impl Ghost {
     fn room(&self, quarters: u64) -> u64 {
         let kept = self.bytes_of(quarters) as f64 / self.sample_bytes;
         let share = (kept / self.samples.max(1) as f64).min(1.0);
-        (share * self.tracked as f64).round() as u64
+        (share * self.tracked.count as f64).round() as u64
     }
 
     /// All samples together, from their size on average.
@@ -144,12 +132,17 @@ impl Ghost {
 
     /// Whether a sample is one of those that stand for all.
     pub fn is_tracked(&self, id: u32) -> bool {
-        self.threshold == ALL || hash(id) < self.threshold
+        self.tracked.has(id)
+    }
+
+    /// Which samples stand for all.
+    pub fn tracked(&self) -> Tracked {
+        self.tracked
     }
 
     /// So many samples were used, of which [`Ghost::used`] hears of those that are tracked.
     pub fn handed(&mut self, uses: u64) {
-        self.uses += uses;
+        self.uses = self.uses.saturating_add(uses);
         if self.uses >= self.samples.saturating_mul(2) {
             self.turn();
         }
@@ -158,7 +151,7 @@ impl Ghost {
     /// A tracked sample was used, at a place in the order of all uses and again at another, where these are known.
     pub fn used(&mut self, id: u32, at: u64, next_at: u64) {
         let at = if at == Use::UNKNOWN { self.at } else { at };
-        self.at = at + 1;
+        self.at = at.saturating_add(1);
         let used = Use { id, bytes: 1, at, next_at };
         for mini in &mut self.minis {
             mini.now.uses += 1;
@@ -222,17 +215,9 @@ impl Ghost {
         };
         // One that came lately has seen nothing yet.
         let points: Vec<CurvePoint> = self.minis.iter().map(point).filter(|point| point.uses > 0).collect();
-        let enough = points.first().is_some_and(|first| first.uses >= LEAST_USES.min(self.tracked));
+        let enough = points.first().is_some_and(|first| first.uses >= LEAST_USES.min(self.tracked.count));
         if self.is_warm && enough { points } else { Vec::new() }
     }
-}
-
-/// SplitMix64's finalizer (Steele, Lea and Flood, 2014).
-fn hash(id: u32) -> u64 {
-    let mut mixed = (u64::from(id) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]

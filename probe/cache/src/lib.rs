@@ -16,7 +16,7 @@ mod sweep;
 mod trace;
 
 pub use draws::{Draw, DrawKind, Draws, Selection, World};
-pub use ghost::{CurvePoint, Ghost};
+pub use ghost::{CurvePoint, Ghost, Tracked};
 pub use planner::{Planned, Planner, Told};
 pub use policy::{Policy, PolicyKind, Use};
 pub use simulate::{EpochFigures, Figures, Generated, replay, train};

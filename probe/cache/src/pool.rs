@@ -8,6 +8,8 @@
 #[cfg(not(loom))]
 mod blocks;
 #[cfg(not(loom))]
+mod board;
+#[cfg(not(loom))]
 mod claims;
 #[cfg(not(loom))]
 mod client;
@@ -17,6 +19,8 @@ mod connection;
 mod error;
 #[cfg(not(loom))]
 mod held;
+#[cfg(not(loom))]
+mod joint;
 #[cfg(not(loom))]
 mod layout;
 #[cfg(not(loom))]
@@ -41,9 +45,13 @@ mod start;
 mod view;
 
 #[cfg(not(loom))]
-pub use client::{Client, Found, Settings};
+pub use board::JointCurve;
+#[cfg(not(loom))]
+pub use client::{Client, Feed, Found, Settings};
 #[cfg(not(loom))]
 pub use error::{Error, Result};
+#[cfg(not(loom))]
+pub use message::Member;
 #[cfg(not(loom))]
 pub use start::{run, serve};
 #[cfg(not(loom))]

@@ -3,7 +3,7 @@
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use stallscope_cache::Use;
+use stallscope_cache::{Tracked, Use};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Uses of samples, as they are handed over, in caches of several sizes that keep nothing.
@@ -35,20 +35,7 @@ impl Ghost {
     /// A batch was handed over, of these indices; with places among the draws, where they have them. What is no sample's
     /// number is left out.
     fn handed(&self, indices: &Bound<'_, PyList>) {
-        let mut tracked = Vec::new();
-        {
-            let ghost = self.lock();
-            for index in indices.iter() {
-                let Some(id) = number(&index) else { continue };
-                if ghost.is_tracked(id) {
-                    tracked.push((id, index));
-                }
-            }
-        }
-        let places: Vec<(u32, u64, u64)> = tracked
-            .into_iter()
-            .map(|(id, index)| (id, place(&index, "at"), place(&index, "next_at")))
-            .collect();
+        let places = tracked(indices, self.lock().tracked());
         let mut ghost = self.lock();
         ghost.handed(indices.len() as u64);
         for (id, at, next_at) in places {
@@ -85,6 +72,15 @@ impl Ghost {
     fn dataset_bytes(&self) -> u64 {
         self.lock().dataset_bytes()
     }
+}
+
+/// Those of some indices that stand for all: number, place among the draws, and the next one's.
+pub(crate) fn tracked(indices: &Bound<'_, PyList>, which: Tracked) -> Vec<(u32, u64, u64)> {
+    let of = |index: Bound<'_, PyAny>| {
+        let id = number(&index).filter(|id| which.has(*id))?;
+        Some((id, place(&index, "at"), place(&index, "next_at")))
+    };
+    indices.iter().filter_map(of).collect()
 }
 
 /// A sample's number, of a whole number or what is derived from one.

@@ -16,6 +16,7 @@ mod fork;
 mod ghost;
 mod guard;
 mod iteration;
+mod joint;
 mod knobs;
 mod lane;
 mod opens;
@@ -118,6 +119,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add_function(function)?;
     }
     module.add_class::<ghost::Ghost>()?;
+    module.add_class::<joint::Joint>()?;
     module.add_class::<iteration::Iteration>()?;
     module.add_class::<planner::Planner>()?;
     module.add_class::<pool::Space>()?;

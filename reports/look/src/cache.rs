@@ -1,7 +1,7 @@
 //! What a cache gave, in words: the same in terminal, text and page.
 
 use crate::units;
-use stallscope_model::{CachePoint, CacheUses, JobCache, RunSummary};
+use stallscope_model::{CachePoint, CacheSummary, CacheUses, JobCache, NoCurve, RunSummary};
 use std::collections::BTreeSet;
 
 /// The facts of one line: "57% hits (12% prefetched)", "1.9 of 2.0 GiB", "0 evictions". Hits are true hits in training.
@@ -41,20 +41,38 @@ pub struct Told {
     pub sizes: Vec<Size>,
 }
 
+/// Whose uses a curve is of: one rank's, or those of all ranks of a host.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Owner<'a> {
+    Rank(u32),
+    Host(&'a str),
+}
+
 /// The miss-ratio curves of a run: each is of one loader's cache.
 pub fn curves(summary: &RunSummary) -> Vec<Told> {
     let told = summary.cache_curves();
+    let host = |cache: &CacheSummary| {
+        let of = summary.ranks.iter().find(|rank| rank.facts.rank == cache.rank);
+        of.map_or("", |rank| rank.facts.host.as_str())
+    };
+    let whose = |cache: &CacheSummary| {
+        let is_its = |other: &&&CacheSummary| (host(other), other.loader) == (host(cache), cache.loader);
+        let joint = told.iter().find(|other| other.curve.is_joint() && is_its(other));
+        let owner = joint.map_or(Owner::Rank(cache.rank), |joint| Owner::Host(host(joint)));
+        (owner, cache.loader)
+    };
     // Beside others that have none yet it is not the job's either.
     let trained = summary.caches.iter().filter(|cache| cache.training.draws() > 0);
-    let count = trained.clone().count().max(told.len());
-    let ranks: BTreeSet<u32> = trained.chain(told.iter().copied()).map(|cache| cache.rank).collect();
-    let of_one_rank = ranks.len() < 2;
+    let all: BTreeSet<(Owner<'_>, u16)> = trained.chain(told.iter().copied()).map(whose).collect();
+    let has_one_owner = all.iter().map(|(owner, _)| owner).collect::<BTreeSet<_>>().len() < 2;
     told.iter()
         .map(|cache| {
-            let whose = match (count, of_one_rank) {
-                (1, _) => String::new(),
-                (_, true) => format!("loader {}", cache.loader),
-                (_, false) => format!("rank {}, loader {}", cache.rank, cache.loader),
+            let (owner, loader) = whose(cache);
+            let whose = match (all.len(), has_one_owner, owner) {
+                (1, ..) => String::new(),
+                (_, true, _) => format!("loader {loader}"),
+                (_, false, Owner::Rank(rank)) => format!("rank {rank}, loader {loader}"),
+                (_, false, Owner::Host(host)) => format!("host {host}, loader {loader}"),
             };
             let now_bytes = cache.state.map_or(0, |state| state.capacity_bytes);
             let size = |point: &CachePoint| Size {
@@ -76,11 +94,24 @@ impl Told {
     }
 }
 
-/// Why a job with caches has no curve; `None` where it has one, or may still get one.
+/// Why a job with caches has no curve; `None` where it has one, or draws nothing from a cache.
 pub fn no_curve(summary: &RunSummary) -> Option<&'static str> {
-    summary.divides_draws().then_some(
-        "What other sizes would miss is not told: several ranks draw from the cache, and none of them sees all of its uses",
-    )
+    Some(match summary.no_curve()? {
+        NoCurve::NotYet => {
+            "What other sizes would miss is not known: a cache tells it from the second whole epoch on"
+        }
+        NoCurve::Mixed => {
+            "What other sizes would miss is not told: ranks of several jobs draw from one cache, and cannot be told apart"
+        }
+    })
+}
+
+/// The same in a few words.
+pub fn no_curve_briefly(summary: &RunSummary) -> Option<&'static str> {
+    Some(match summary.no_curve()? {
+        NoCurve::NotYet => "with other sizes: not known before the second epoch",
+        NoCurve::Mixed => "with other sizes: not told, several jobs share the cache",
+    })
 }
 
 /// "57% hits (12% prefetched, 3% late)"; `None` without any draw.
@@ -98,7 +129,7 @@ fn hits(uses: &CacheUses) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stallscope_model::{CacheCurve, CacheState, CacheSummary};
+    use stallscope_model::{CacheCurve, CacheState, RankFacts, RankSummary};
 
     #[test]
     fn one_line_says_how_a_cache_does() {
@@ -141,5 +172,46 @@ mod tests {
             ["rank 0, loader 0", "rank 1, loader 0"]
         );
         assert_eq!(told(Vec::new()), []);
+    }
+
+    #[test]
+    fn a_curve_of_all_ranks_of_a_host_is_the_jobs_or_the_hosts() {
+        let mut curve = CacheCurve::new(5 << 30).of_ranks(2);
+        curve.push(CachePoint { capacity_bytes: 1 << 30, uses: 100, misses: 50 });
+        let training = CacheUses { hits: 1, ..CacheUses::default() };
+        let silent = |rank, loader| CacheSummary { rank, loader, training, ..CacheSummary::default() };
+        let told = |rank, loader| CacheSummary { curve, ..silent(rank, loader) };
+        let whose = |caches| {
+            let host = |rank| RankFacts { rank, host: if rank < 2 { "a" } else { "b" }.into(), ..RankFacts::default() };
+            let rank = |rank| RankSummary {
+                facts: host(rank),
+                phases: Vec::new(),
+                workers: Vec::new(),
+                checkpoints: stallscope_model::Checkpoints::default(),
+            };
+            let summary = RunSummary { ranks: (0..4).map(rank).collect(), caches, ..RunSummary::default() };
+            curves(&summary).into_iter().map(|told| told.whose).collect::<Vec<_>>()
+        };
+        assert_eq!(whose(vec![told(0, 0), silent(1, 0)]), [""]);
+        assert_eq!(whose(vec![told(0, 0), silent(1, 0), told(0, 1), silent(1, 1)]), ["loader 0", "loader 1"]);
+        let hosts = ["host a, loader 0", "host b, loader 0"];
+        assert_eq!(whose(vec![told(0, 0), silent(1, 0), told(2, 0), silent(3, 0)]), hosts);
+        assert_eq!(whose(vec![told(0, 0), silent(1, 0), silent(2, 0), silent(3, 0)]), hosts[..1]);
+    }
+
+    #[test]
+    fn where_there_is_no_curve_it_says_why() {
+        let training = CacheUses { hits: 1, ..CacheUses::default() };
+        let said = |curve| {
+            let caches = vec![CacheSummary { training, curve, ..CacheSummary::default() }];
+            let summary = RunSummary { caches, ..RunSummary::default() };
+            [no_curve(&summary), no_curve_briefly(&summary)].map(Option::unwrap_or_default)
+        };
+        let [sentence, words] = said(CacheCurve::default());
+        assert!(sentence.contains("second whole epoch") && words.contains("second epoch"));
+        let [sentence, words] = said(CacheCurve::mixed());
+        assert!(sentence.contains("several jobs") && words.contains("several jobs"));
+        let none = RunSummary::default();
+        assert_eq!((no_curve(&none), no_curve_briefly(&none)), (None, None));
     }
 }

@@ -121,8 +121,12 @@ fn a_curve_is_drawn_with_the_present_size_and_has_its_table() {
     assert_eq!(page.matches("class=\"mark\"").count(), 2);
     assert!(page.contains("Of loader 0.") && page.contains("Of loader 1."));
     // Where nobody knows, the page says so.
+    let page = crate::runs::page(&Run::of_summary(support::mixed()));
+    assert!(page.contains("ranks of several jobs draw from one cache") && !page.contains("curve-chart"));
+    // Of ranks that share a cache it is the job's, and drawn once.
     let page = crate::runs::page(&Run::of_summary(support::divided()));
-    assert!(page.contains("several ranks draw from the cache") && !page.contains("curve-chart"));
+    assert_eq!(page.matches("class=\"mark\"").count(), 1);
+    assert!(!page.contains("Of rank") && !page.contains("Of loader"));
 }
 
 #[test]

@@ -222,12 +222,22 @@ pub(crate) fn cached() -> RunSummary {
     }
 }
 
-/// Two ranks that draw from one cache, each a part of the samples: nobody knows its curve.
+/// Two ranks of a host that draw from one cache, each a part of the samples: one tells the curve of both.
 pub(crate) fn divided() -> RunSummary {
     let mut summary = cached();
-    let part = CacheSummary { curve: CacheCurve::default(), ..summary.caches[0] };
-    summary.caches = vec![part, CacheSummary { rank: 1, ..part }];
+    let first = CacheSummary { curve: summary.caches[0].curve.of_ranks(2), ..summary.caches[0] };
+    summary.caches = vec![first, CacheSummary { rank: 1, curve: CacheCurve::default(), ..first }];
+    summary.ranks.truncate(1);
     summary.ranks[0].facts.world_size = 2;
+    summary.ranks.push(summary.ranks[0].clone());
+    summary.ranks[1].facts.rank = 1;
+    summary
+}
+
+/// The same beside another job that uses the cache, too.
+pub(crate) fn mixed() -> RunSummary {
+    let mut summary = divided();
+    summary.caches[0].curve = CacheCurve::mixed();
     summary
 }
 

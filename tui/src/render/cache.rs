@@ -31,12 +31,12 @@ pub(super) fn line(run: &RunView, theme: &Theme, width: usize) -> Option<Line<'s
     Some(Line::from(vec![ink("cache  ", theme.dim()), plain(clip(&facts.join(theme.dot()), room, theme))]))
 }
 
-/// What caches of other sizes would miss, as many as fit; nothing where nobody knows.
+/// What caches of other sizes would miss, as many as fit, or why nobody knows; nothing where no loader has a cache.
 pub(super) fn curve(run: &RunView, theme: &Theme, width: usize) -> Option<Line<'static>> {
     let told = cache::curves(&run.summary);
     let room = width.saturating_sub(NAME);
     let said = match &told[..] {
-        [] => return None,
+        [] => cache::no_curve_briefly(&run.summary)?.to_owned(),
         [only] if only.whose.is_empty() => {
             let mut sizes = only.sizes.clone();
             let joined = |sizes: &[cache::Size]| {

@@ -1,7 +1,9 @@
 //! A job's side of the pool. Nothing here but [`Client::open`] fails: without a pool there are misses.
 
+mod joint;
 mod link;
 
+pub use self::joint::Feed;
 use self::link::{Link, is_absent, lock};
 use super::connection::{Connection, PATIENCE, Waited};
 use super::error::{Error, Result};

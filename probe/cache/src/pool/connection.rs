@@ -17,16 +17,22 @@ use std::collections::HashMap;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A pool that takes nothing for so long, or does not say anything, is of no use.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
+static SERIAL: AtomicU64 = AtomicU64::new(1);
+
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: Held,
-    sending: Mutex<()>,
+    /// Unlike that of any other connection of this process.
+    serial: u64,
+    /// What is left of a message that was offered and has begun to be sent.
+    sending: Mutex<Vec<u8>>,
     inbox: Mutex<Inbox>,
     arrived: Condvar,
 }
@@ -64,6 +70,7 @@ impl Connection {
         let socket = Held::new(socket).ok_or_else(|| system("fstat")(Errno::BADF))?;
         let connection = Connection {
             socket,
+            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
             sending: Mutex::default(),
             inbox: Mutex::default(),
             arrived: Condvar::new(),
@@ -187,12 +194,53 @@ impl Connection {
 
     /// Sends all of it, as one piece among those of other threads; false: the connection is of no use any more.
     pub(crate) fn send(&self, pieces: &[&[u8]]) -> bool {
-        let _turn = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        let sent = !self.is_dead() && pieces.iter().all(|piece| self.send_piece(piece));
+        let mut left = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::take(&mut *left);
+        let sent =
+            !self.is_dead() && self.send_piece(&before) && pieces.iter().all(|piece| self.send_piece(piece));
         if !sent {
             self.die();
         }
         sent
+    }
+
+    /// Sends what the socket takes at once, and the rest with what comes next; false: nothing of it was sent. Waits for
+    /// nobody.
+    pub(crate) fn offer(&self, message: &[u8]) -> bool {
+        let Ok(mut left) = self.sending.try_lock() else { return false };
+        if self.is_dead() {
+            return false;
+        }
+        while !left.is_empty() {
+            match self.send_some(&left) {
+                0 => return false,
+                sent => drop(left.drain(..sent)),
+            }
+        }
+        match self.send_some(message) {
+            0 => false,
+            sent => {
+                left.extend_from_slice(&message[sent..]);
+                true
+            }
+        }
+    }
+
+    /// How many bytes the socket takes at once.
+    fn send_some(&self, bytes: &[u8]) -> usize {
+        let Some(socket) = self.socket.checked() else { return 0 };
+        match rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(sent) => sent,
+            Err(Errno::INTR | Errno::AGAIN) => 0,
+            Err(_) => {
+                self.die();
+                0
+            }
+        }
+    }
+
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
     }
 
     fn send_piece(&self, piece: &[u8]) -> bool {

@@ -1,14 +1,18 @@
 //! Where what lies in a space's index and data.
 //!
-//! The index begins with a page of figures; behind them lie the slots of all samples by id, and behind those the words
+//! The index begins with a page of figures and joint curves; behind them lie the slots of all samples by id, and behind those the words
 //! that say which block follows which. The data are blocks and nothing else. Both are as large as they may ever have to
 //! be, and sparse.
 
+use super::board::{BOARD_WORDS, BOARDS};
 use super::memory::{Memory, PAGE_BYTES};
 use super::slots::{Data, LARGEST_BLOCK, SMALLEST_BLOCK, Slot};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const SLOT_WORDS: usize = 4;
+/// Behind the figures, in words.
+const BOARDS_AT: usize = 64;
+const _: () = assert!((BOARDS_AT + BOARDS * BOARD_WORDS) * 8 <= PAGE_BYTES);
 
 /// The figures, in the order of their words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +88,11 @@ impl<'a> Seen<'a> {
 
     pub(crate) fn figure(self, figure: Figure) -> &'a AtomicU64 {
         &self.index.words(figure as usize * 8, 1)[0]
+    }
+
+    /// Where a joint miss-ratio curve is told.
+    pub(crate) fn board(self, nth: usize) -> &'a [AtomicU64] {
+        self.index.words((BOARDS_AT + nth * BOARD_WORDS) * 8, BOARD_WORDS)
     }
 
     #[inline]

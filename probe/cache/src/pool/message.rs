@@ -4,10 +4,15 @@
 //! alike in every version: magic, version, length. After that the client sends [`Request`]s, some of which are answered by
 //! 8 bytes: the request's number and how.
 
+mod joint;
+
 use crate::policy::PolicyKind;
 
+pub(crate) use joint::Joint;
+pub use joint::Member;
+
 pub(crate) const MAGIC: u64 = u64::from_ne_bytes(*b"stallpoo");
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Magic, version, length of the rest.
 pub(crate) const FIRST_BYTES: usize = 16;
@@ -174,6 +179,7 @@ pub(crate) enum Request {
         request: u32,
         capacity_bytes: u64,
     },
+    Joint(Joint),
 }
 
 /// So many of a list go into one message.
@@ -230,6 +236,7 @@ impl Request {
                 put64(to, &[*capacity_bytes]);
                 9
             }
+            Request::Joint(joint) => joint.put(to),
         };
         let length = (to.len() - start - HEADER_BYTES) as u32;
         to[start..start + 4].copy_from_slice(&length.to_ne_bytes());
@@ -266,7 +273,7 @@ impl Request {
             7 => Request::Scored(f.list(|f| Some((f.u32()?, f64::from_bits(f.u64()?))))?),
             8 => Request::Epoch,
             9 => Request::Resize { request: f.u32()?, capacity_bytes: f.u64()? },
-            _ => return None,
+            kind => Request::Joint(Joint::take(kind, &mut f)?),
         };
         f.0.is_empty().then_some(request)
     }

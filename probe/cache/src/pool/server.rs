@@ -317,6 +317,7 @@ fn act(peer: &mut Peer, request: Request, space: &mut Space, now_ms: u64, answer
         Request::Planned(planned) => space.planned(&planned),
         Request::Scored(scored) => space.scored(&scored),
         Request::Epoch => space.epoch(),
+        Request::Joint(joint) => space.joint(peer.number, joint),
         // Needs the other spaces, too.
         Request::Resize { .. } => {}
     }

@@ -6,9 +6,10 @@ mod resize;
 use super::blocks::{Blocks, Run};
 use super::claims::{Answers, Claims, Who};
 use super::error::Result;
+use super::joint::{Joints, Size};
 use super::layout::{Figure, Layout, Seen};
 use super::memory::Owned;
-use super::message::{Answer, Greeting};
+use super::message::{Answer, Greeting, Joint};
 use crate::policy::{Policy, Use};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -46,6 +47,7 @@ pub(crate) struct Space {
     kept: HashMap<u32, Stored>,
     arriving: HashMap<(u32, Who), Arriving>,
     claims: Claims,
+    joints: Joints,
     kept_bytes: u64,
     evictions: u64,
     fills: u64,
@@ -71,6 +73,7 @@ impl Space {
             kept: HashMap::new(),
             arriving: HashMap::new(),
             claims: Claims::default(),
+            joints: Joints::default(),
             kept_bytes: 0,
             evictions: 0,
             fills: 0,
@@ -123,6 +126,8 @@ impl Space {
             self.abandon(id, who);
         }
         self.claims.gone(client, now_ms, answers);
+        let seen = Seen { layout: self.layout, index: &self.index.memory, data: &self.data.memory };
+        self.joints.left(client, self.greeting.policy, seen);
         self.publish();
     }
 
@@ -220,6 +225,16 @@ impl Space {
 
     pub(crate) fn epoch(&mut self) {
         self.policy.epoch();
+    }
+
+    pub(crate) fn joint(&mut self, client: u64, joint: Joint) {
+        let size = Size {
+            capacity_bytes: self.capacity_bytes,
+            kept_bytes: self.kept_bytes,
+            kept_samples: self.kept.len() as u64,
+        };
+        let seen = Seen { layout: self.layout, index: &self.index.memory, data: &self.data.memory };
+        self.joints.told(client, joint, self.greeting.policy, size, seen);
     }
 
     /// Answers and gives up what took too long; when to look again.

@@ -1,5 +1,6 @@
 //! What a client sees of its space: the look-up.
 
+use super::board::{self, Read};
 use super::error::{Error, Result};
 use super::layout::{Figure, Layout, Seen};
 use super::memory::Memory;
@@ -71,6 +72,10 @@ impl View {
         // SAFETY: as the caller says.
         let copied = unsafe { data.copy(entry.first, entry.bytes, to) };
         copied && slot.still(entry)
+    }
+
+    pub(crate) fn joint(&self, loader: u64) -> Read {
+        board::find(self.seen(), loader)
     }
 
     pub(crate) fn has_left(&self) -> bool {

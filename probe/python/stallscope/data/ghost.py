@@ -5,8 +5,9 @@ from stallscope import _native
 from .draws import drawn
 
 _CACHE_CURVE = 14
-# Among the ids of records: points of a curve come one after the other.
-_COUNT_SHIFT = 16
+# Among the ids of records: points of a curve come one after the other; how many ranks' uses it is of.
+_COUNT_SHIFT, _RANKS_SHIFT = 16, 24
+_MOST_RANKS = 255
 
 
 class Curve:
@@ -52,16 +53,57 @@ class Curve:
 
     def push(self, time_ns):
         """Shows it where the shim is on."""
-        points = self._points()
-        dataset_bytes = self.ghost.dataset_bytes
+        self._push(time_ns, self._whole(self.ghost.curve()), self.ghost.dataset_bytes, 1)
+
+    def _push(self, time_ns, points, dataset_bytes, ranks):
+        of_all = len(points) << _COUNT_SHIFT | min(ranks, _MOST_RANKS) << _RANKS_SHIFT
         for number, (capacity_bytes, uses, misses) in enumerate(points):
             _native.push(
-                _CACHE_CURVE, time_ns, loader=self.tally.loader, id=number | len(points) << _COUNT_SHIFT,
+                _CACHE_CURVE, time_ns, loader=self.tally.loader, id=number | of_all,
                 a=capacity_bytes, b=uses, c=misses, d=dataset_bytes,
             )  # fmt: skip
 
     def points(self):
-        return [(capacity_bytes, misses / uses) for capacity_bytes, uses, misses in self._points()]
+        return _shares(self._whole(self.ghost.curve()))
 
-    def _points(self):
-        return [(int(capacity * self.whole), uses, misses) for capacity, uses, misses in self.ghost.curve()]
+    def _whole(self, points):
+        return [(int(capacity * self.whole), uses, misses) for capacity, uses, misses in points]
+
+
+class JointCurve(Curve):
+    """Of all ranks that share a space of the pool: each tells the pool its uses, and the pool has the one curve."""
+
+    def __init__(self, samples, space, tally, member):
+        self.ghost = _native.Joint(space, member.loader, samples, member.job, member.rank, member.ranks)
+        self.space = space
+        self.tally = tally
+        # The pool knows by itself.
+        self.is_sized = True
+        self.of_drawn = False
+        self.whole = 1.0
+
+    def resize(self, told):
+        pass
+
+    def epoch(self):
+        self.ghost.look()
+        self.ghost.epoch()
+
+    def push(self, time_ns):
+        told = self.ghost.told()
+        # One of them shows it for all.
+        if told is None or not told[1]:
+            return
+        is_mixed, _, ranks, dataset_bytes, points = told
+        if is_mixed:
+            _native.push(_CACHE_CURVE, time_ns, loader=self.tally.loader, id=min(ranks, _MOST_RANKS) << _RANKS_SHIFT)
+        else:
+            self._push(time_ns, self._whole(points), dataset_bytes, ranks)
+
+    def points(self):
+        told = self.ghost.told()
+        return [] if told is None else _shares(self._whole(told[4]))
+
+
+def _shares(points):
+    return [(capacity_bytes, misses / uses) for capacity_bytes, uses, misses in points]

@@ -117,7 +117,7 @@ class DataLoader(Positioned):
                 warn_plain(self.dataset, "its samples have no index")
             return super()._get_iterator()
         store = self._stored()
-        curve = store and store.curve_for(self._ranks())
+        curve = store and store.curve_for(self, *self._ranks())
         if self._order is not None:
             space = store and store.space
             self._order.pool = space and Told(space, partial(base_index, self.dataset), curve)
@@ -151,14 +151,16 @@ class DataLoader(Positioned):
         return self._store
 
     def _ranks(self):
-        """How many processes divide the samples among them."""
+        """How many processes divide the samples among them, and which of them this one is."""
         if self._order is not None:
-            return self._order.ranks.count
+            return self._order.ranks.count, self._order.ranks.rank
         sampler = getattr(self.batch_sampler, "sampler", self.sampler)
         distributed = torch.distributed
         world = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
-        told = getattr(sampler, "num_replicas", 1)
-        return max(world, told if isinstance(told, int) else 1)
+        told, rank = getattr(sampler, "num_replicas", 1), getattr(sampler, "rank", None)
+        if not isinstance(told, int) or told < max(world, 2):
+            return world, _rank() if world > 1 else 0
+        return told, rank if isinstance(rank, int) else _rank()
 
     def _share_of_cache(self):
         store = self._stored()

@@ -10,10 +10,11 @@ from stallscope import _native
 from . import ahead, cut, fingerprint, form, pool
 from .ahead_feed import Feed
 from .ahead_kept import KeptAhead
-from .ghost import Curve
+from .ghost import Curve, JointCurve
 from .kept import Kept
 from .knob import BytesKnob, FetchersKnob, number_of
 from .makers import FromFiles, FromParts
+from .member import member_of
 from .tally import Collating, Tally
 
 _CACHE_STATE = 12
@@ -29,7 +30,7 @@ class Store:
         self.length = _length(dataset)
         self.budget_bytes = budget_bytes
         self.policy = policy
-        self.maker = self.space = self.tally = self.form = self.curve = None
+        self.maker = self.space = self.tally = self.form = self.curve = self.key = None
         # Who reads before samples are asked for, and where that waits.
         self.ahead = self.staging = None
         self.number = None
@@ -50,6 +51,7 @@ class Store:
         own_bytes = self.budget_bytes
         if ahead.can_be(start_method, fetchers):
             own_bytes -= ahead.staging_bytes(self.budget_bytes)
+        self.key = key
         self.space = pool.space(key, found.samples, own_bytes, policy)
         self.tally = Tally()
         kept = Kept(self.form.over(self.space), self.tally, policy)
@@ -91,11 +93,15 @@ class Store:
         """The loader's collate function, `users`, as its batches are to be collated."""
         return users if self.space is None else Collating(users, self.maker)
 
-    def curve_for(self, ranks):
+    def curve_for(self, loader, ranks, rank):
         """The miss-ratio curve; None where there is none."""
-        # Each of several ranks sees a part of the uses of what they share.
-        if self.curve is None and self.space is not None and ranks == 1:
-            self.curve = Curve(self.policy, self.length, self.space, self.tally)
+        if self.curve is None and self.space is not None:
+            if ranks == 1:
+                self.curve = Curve(self.policy, self.length, self.space, self.tally)
+            else:
+                # Each of several ranks sees a part of the uses of what they share.
+                member = member_of(loader, self.key, self.length, rank, ranks)
+                self.curve = JointCurve(self.length, self.space, self.tally, member)
         return self.curve
 
     def begun(self, loader):

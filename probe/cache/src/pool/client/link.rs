@@ -99,6 +99,12 @@ impl Client {
         Ok(connection)
     }
 
+    /// The connection that there is, without looking for one or waiting for who does.
+    pub(super) fn connected(&self) -> Option<Arc<Connection>> {
+        let state = self.link().state.try_lock().ok()?;
+        state.connection.clone().filter(|connection| !connection.is_dead())
+    }
+
     /// The connection, looked for anew at most once a second where it is lost.
     pub(super) fn connection(&self) -> Option<Arc<Connection>> {
         let link = self.link();

@@ -19,6 +19,20 @@ fn requests() -> impl Strategy<Value = Request> {
         prop::collection::vec((any::<u32>(), -1e9..1e9), 0..9).prop_map(Request::Scored),
         Just(Request::Epoch),
         any::<(u32, u64)>().prop_map(|(request, capacity_bytes)| Request::Resize { request, capacity_bytes }),
+        joints().prop_map(Request::Joint),
+    ]
+}
+
+fn joints() -> impl Strategy<Value = Joint> {
+    prop_oneof![
+        any::<(u64, u64, u64, u32, u32)>().prop_map(|(loader, samples, job, rank, ranks)| {
+            Joint::Join(Member { loader, samples, job, rank, ranks })
+        }),
+        (any::<u64>(), prop::collection::vec(any::<(u32, u64, u64)>(), 0..9))
+            .prop_map(|(count, tracked)| Joint::Used { count, tracked }),
+        prop::collection::vec(any::<(u32, u64)>(), 0..9).prop_map(Joint::Planned),
+        prop::collection::vec((any::<u32>(), -1e9..1e9), 0..9).prop_map(Joint::Scored),
+        any::<u64>().prop_map(Joint::Epoch),
     ]
 }
 
@@ -57,5 +71,9 @@ proptest! {
 fn the_longest_list_fits_into_a_message() {
     let mut bytes = Vec::new();
     Request::Used(vec![(0, 0, 0); MOST_LISTED]).encode(&mut bytes);
+    assert!(bytes.len() <= MOST_BYTES);
+    bytes.clear();
+    let joint = Joint::Used { count: 1, tracked: vec![(0, 0, 0); MOST_LISTED] };
+    Request::Joint(joint).encode(&mut bytes);
     assert!(bytes.len() <= MOST_BYTES);
 }

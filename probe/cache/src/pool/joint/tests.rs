@@ -1,0 +1,163 @@
+//! Ranks that share a space have the curve of one that has all their uses.
+
+use super::super::board::{Read, find};
+use super::super::layout::Layout;
+use super::super::memory::Owned;
+use super::*;
+use crate::ghost::Tracked;
+use crate::policy::Use;
+use crate::random::Random;
+
+const SAMPLES: u64 = 5000;
+const SIZE: Size = Size { capacity_bytes: 100_000, kept_bytes: 1000, kept_samples: 10 };
+
+struct Stage {
+    joints: Joints,
+    layout: Layout,
+    index: Owned,
+    data: Owned,
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let layout = Layout::new(SAMPLES, 4096).unwrap();
+        let index = Owned::create("index", layout.index_bytes()).unwrap();
+        let data = Owned::create("data", layout.data_bytes).unwrap();
+        Stage { joints: Joints::default(), layout, index, data }
+    }
+
+    fn tell(&mut self, client: u64, joint: Joint) {
+        let seen = Seen { layout: self.layout, index: &self.index.memory, data: &self.data.memory };
+        self.joints.told(client, joint, PolicyKind::Lru, SIZE, seen);
+    }
+
+    fn leave(&mut self, client: u64) {
+        let seen = Seen { layout: self.layout, index: &self.index.memory, data: &self.data.memory };
+        self.joints.left(client, PolicyKind::Lru, seen);
+    }
+
+    fn curve(&self, loader: u64) -> Option<JointCurve> {
+        let seen = Seen { layout: self.layout, index: &self.index.memory, data: &self.data.memory };
+        match find(seen, loader) {
+            Read::Here(curve) => Some(curve),
+            _ => None,
+        }
+    }
+
+    fn uses(&mut self, client: u64, ids: &[u32]) {
+        let tracked = ids.iter().map(|id| (*id, Use::UNKNOWN, Use::UNKNOWN)).collect();
+        self.tell(client, Joint::Used { count: ids.len() as u64, tracked });
+    }
+}
+
+fn member(rank: u32, loader: u64) -> Member {
+    Member { loader, samples: SAMPLES, job: 7, rank, ranks: 2 }
+}
+
+/// A shuffle of all samples, an epoch.
+fn epochs(count: usize) -> Vec<Vec<u32>> {
+    let mut random = Random::new(5, "epochs");
+    let mut ids: Vec<u32> = (0..SAMPLES as u32).collect();
+    (0..count)
+        .map(|_| {
+            random.shuffle(&mut ids);
+            ids.clone()
+        })
+        .collect()
+}
+
+#[test]
+fn the_uses_of_two_ranks_make_the_curve_of_one_that_has_them_all() {
+    let mut stage = Stage::new();
+    let mut one = Ghost::new(PolicyKind::Lru, SAMPLES);
+    one.size(SIZE.capacity_bytes, 100.0);
+    assert_eq!(stage.curve(9), None);
+    stage.tell(1, Joint::Join(member(0, 9)));
+    stage.tell(2, Joint::Join(member(1, 9)));
+    let told = stage.curve(9).unwrap();
+    assert_eq!((told.teller, told.ranks, told.is_mixed, told.points.len()), (0, 2, false, 0));
+    for (nth, epoch) in epochs(3).iter().enumerate() {
+        // Each says so, one after the other.
+        for client in [1, 2] {
+            stage.tell(client, Joint::Epoch(nth as u64 + 1));
+        }
+        one.epoch();
+        for (nth, batch) in epoch.chunks(50).enumerate() {
+            stage.uses(1 + nth as u64 % 2, batch);
+            one.handed(batch.len() as u64);
+            for id in batch.iter().filter(|id| Tracked::of(SAMPLES).has(**id)) {
+                one.used(*id, Use::UNKNOWN, Use::UNKNOWN);
+            }
+        }
+    }
+    let told = stage.curve(9).unwrap();
+    assert_eq!(told.points.len(), 5);
+    assert_eq!((told.points, told.dataset_bytes), (one.curve(), one.dataset_bytes()));
+    stage.leave(1);
+    assert_eq!(stage.curve(9).unwrap().teller, 1, "who is left tells it");
+    stage.leave(2);
+    assert_eq!(stage.curve(9), None);
+}
+
+#[test]
+fn jobs_that_cannot_be_told_apart_have_no_curve_until_one_is_alone() {
+    let mut stage = Stage::new();
+    let fed = |stage: &mut Stage| {
+        epochs(3).iter().flat_map(|epoch| epoch.chunks(50)).for_each(|batch| stage.uses(1, batch));
+    };
+    stage.tell(1, Joint::Join(member(0, 9)));
+    fed(&mut stage);
+    assert_eq!(stage.curve(9).unwrap().points.len(), 5);
+    for other in [
+        member(0, 9),
+        Member { job: 8, ..member(1, 9) },
+        Member { ranks: 3, ..member(1, 9) },
+    ] {
+        stage.tell(2, Joint::Join(other));
+        let told = stage.curve(9).unwrap();
+        assert!(told.is_mixed && told.points.is_empty(), "{other:?}");
+        fed(&mut stage);
+        assert!(stage.curve(9).unwrap().points.is_empty());
+        stage.leave(2);
+        let told = stage.curve(9).unwrap();
+        assert!(!told.is_mixed && told.points.is_empty(), "it begins anew");
+        fed(&mut stage);
+        assert_eq!(stage.curve(9).unwrap().points.len(), 5);
+    }
+    stage.tell(1, Joint::Join(member(0, 9)));
+    assert!(stage.curve(9).unwrap().points.is_empty(), "uses were lost");
+}
+
+#[test]
+fn loaders_have_curves_of_their_own_as_far_as_there_is_room() {
+    let mut stage = Stage::new();
+    for loader in 0..BOARDS as u64 + 3 {
+        stage.tell(loader, Joint::Join(member(loader as u32, loader)));
+        stage.uses(loader, &[1, 2, 3]);
+    }
+    for loader in 0..BOARDS as u64 + 3 {
+        let teller = stage.curve(loader).map(|told| u64::from(told.teller));
+        assert_eq!(teller, (loader < BOARDS as u64).then_some(loader));
+    }
+    // Of another loader of this name, and of one that has nothing to do with the space.
+    stage.tell(50, Joint::Join(Member { samples: 3, ..member(9, 0) }));
+    stage.tell(51, Joint::Join(Member { samples: u64::MAX, ..member(9, 60) }));
+    assert_eq!(stage.curve(0).unwrap().ranks, 1);
+    stage.leave(4);
+    stage.tell(52, Joint::Join(member(3, 70)));
+    assert_eq!(stage.curve(70).unwrap().teller, 3);
+}
+
+#[test]
+fn what_nobody_wants_to_hear_does_no_harm() {
+    let mut stage = Stage::new();
+    stage.uses(1, &[1, 2]);
+    stage.tell(1, Joint::Join(member(0, 9)));
+    stage.uses(1, &[u32::MAX, SAMPLES as u32]);
+    stage.tell(1, Joint::Planned(vec![(u32::MAX, 3), (1, u64::MAX)]));
+    stage.tell(1, Joint::Scored(vec![(u32::MAX, f64::NAN), (1, f64::NAN)]));
+    stage.tell(1, Joint::Epoch(u64::MAX));
+    stage.tell(1, Joint::Used { count: u64::MAX, tracked: Vec::new() });
+    stage.tell(1, Joint::Used { count: u64::MAX, tracked: Vec::new() });
+    assert_eq!(stage.curve(9).unwrap().points, []);
+}

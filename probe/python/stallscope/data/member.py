@@ -1,0 +1,38 @@
+"""Who a rank is among those that iterate the same loader, as far as nobody has to ask the others."""
+
+import os
+from collections import Counter
+from hashlib import blake2b
+
+# What launchers tell the ranks of one job, and no two jobs of a node alike.
+_OF_JOB = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID")
+
+# How many loaders of a kind this process has made so far.
+_made = Counter()
+
+
+class Member:
+    """`loader`: a number that is the same in all ranks. `job`: one that tells jobs apart; 0: nothing does."""
+
+    def __init__(self, loader, job, rank, ranks):
+        self.loader = loader
+        self.job = job
+        self.rank = rank
+        self.ranks = ranks
+
+
+def member_of(loader, key, samples, rank, ranks):
+    """Of a loader whose samples are in the space of this `key`. Ranks make loaders in the same order, or at least those that
+    are alike."""
+    batches = loader.batch_sampler
+    sampler = getattr(batches, "sampler", loader.sampler)
+    alike = (
+        samples, loader.sampling, loader.batch_size, loader.drop_last, type(sampler).__name__, type(batches).__name__,
+    )  # fmt: skip
+    _made[key, alike] += 1
+    told = [os.environ.get(name) for name in _OF_JOB]
+    return Member(_number((alike, _made[key, alike])), _number(told) if any(told) else 0, rank, ranks)
+
+
+def _number(value):
+    return int.from_bytes(blake2b(repr(value).encode(), digest_size=8).digest(), "little")
