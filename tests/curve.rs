@@ -110,3 +110,95 @@ fn twice_the_cache_misses_what_was_told() {
         assert!((told - missed).abs() < 0.03, "{sampling}: {missed} were missed, {told} were told");
     }
 }
+
+/// What each of two ranks says, which trained together and shared a cache of a fifth.
+fn trained_together(sandbox: &Sandbox, sampling: &str, epochs: u64) -> Vec<Value> {
+    let meeting = sandbox.path("meeting");
+    let rank = |rank: u32| {
+        let launched = format!("RANK={rank} LOCAL_RANK={rank} WORLD_SIZE=2 LOCAL_WORLD_SIZE=2");
+        let (meeting, python, job) = (meeting.display(), python(), job("cached.py"));
+        format!(
+            "{launched} GLOO_SOCKET_IFNAME=lo MEETING={meeting} {python} {job} {sampling} 1 {FIFTH_BYTES} {epochs} uses.csv"
+        )
+    };
+    let both = format!("{} & {}; wait", rank(1), rank(0));
+    let done = sandbox.run(&["run", "-q", "--no-kernel", "-o", "a.stall", "--", "sh", "-c", &both]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let said = text(&done.stdout);
+    let said: Vec<Value> = said
+        .lines()
+        .filter(|line| line.starts_with('{'))
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(said.len(), 2, "{}", text(&done.stderr));
+    said
+}
+
+/// Both ranks' traces as one, batch by batch.
+fn merge(sandbox: &Sandbox) {
+    let lines = |name: &str| -> Vec<String> {
+        let file = std::fs::read_to_string(sandbox.path(name)).unwrap();
+        file.lines().skip(1).map(str::to_owned).collect()
+    };
+    let (first, second) = (lines("uses.csv"), lines("uses-rank1.csv"));
+    assert_eq!(first.len(), second.len());
+    let mut merged = vec!["epoch,id,bytes,score".to_owned()];
+    for (one, other) in first.chunks(50).zip(second.chunks(50)) {
+        merged.extend_from_slice(one);
+        merged.extend_from_slice(other);
+    }
+    std::fs::write(sandbox.path("both.csv"), merged.join("\n") + "\n").unwrap();
+}
+
+/// Of both ranks' trace, what caches of so many quarters of a fifth miss.
+fn simulated_misses(sandbox: &Sandbox, policy: &str) -> Vec<f64> {
+    let sizes = "5%,10%,20%,40%,80%";
+    let words = ["simulate", "both.csv", "--policy", policy, "--cache", sizes, "--format", "csv"];
+    let done = sandbox.run(&words);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let table = text(&done.stdout);
+    let column = |line: &str, nth: usize| line.split(',').nth(nth).unwrap().to_owned();
+    let head = table.lines().next().unwrap();
+    let nth = head.split(',').position(|name| name == "hit_ratio").unwrap();
+    table.lines().skip(1).map(|line| 1.0 - column(line, nth).parse::<f64>().unwrap()).collect()
+}
+
+/// Each rank sees half of the uses of what both share; the curve is of all of them.
+#[test]
+fn two_ranks_have_one_curve_which_is_that_of_the_cache_they_share() {
+    for (sampling, policy, most_off) in
+        [("plain", "minio", 0.02), ("importance", "min", 0.06), ("reuse", "min", 0.06)]
+    {
+        let sandbox = Sandbox::new(&format!("joint-{sampling}"));
+        let said = trained_together(&sandbox, sampling, 8);
+        let hit: u64 = said.iter().map(|said| hits(said)[4..].iter().sum::<u64>()).sum();
+        let missed = (4 * USES - hit) as f64 / (4 * USES) as f64;
+        let curve = |said: &Value| -> Vec<(u64, f64)> {
+            let points = said["figures"]["miss_ratio"].as_array().unwrap();
+            points.iter().map(|point| (point[0].as_u64().unwrap(), point[1].as_f64().unwrap())).collect()
+        };
+        let told = curve(&said[0]);
+        assert_eq!(told, curve(&said[1]), "{sampling}: both are told the same");
+        assert_eq!((told.len(), told[2].0), (5, FIFTH_BYTES), "{told:?}");
+        merge(&sandbox);
+        let simulated = simulated_misses(&sandbox, policy);
+        println!("{sampling}: {missed:.4} were missed; told {told:?}, simulated {simulated:?}");
+        assert!((told[2].1 - missed).abs() < 0.03, "{sampling}: {missed} were missed, told was {told:?}");
+        assert_eq!(simulated.len(), 5);
+        for ((bytes, told), simulated) in told.iter().zip(&simulated) {
+            let off = (told - simulated).abs();
+            assert!(off < most_off, "{sampling}: {bytes} bytes miss {simulated}, told was {told}");
+        }
+        // Once, for the job.
+        let report = sandbox.report("a.stall");
+        assert_eq!(report["cache_curve"].as_array().unwrap().len(), 5, "{}", report["cache_curve"]);
+        let page = text(&sandbox.run(&["report", "a.stall"]).stdout);
+        let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(page.matches("would miss with").count(), 1, "{page}");
+        assert!(!page.contains("loader 0 would miss"), "{page}");
+        let said = sandbox.run(&["what-if", "a.stall", "--cache", "2x", "--json"]);
+        assert_eq!(said.status.code(), Some(0), "{}", text(&said.stderr));
+        let said: Value = serde_json::from_slice(&said.stdout).unwrap();
+        assert_eq!(said["cache"]["curve"]["then"]["capacity_bytes"], 2 * FIFTH_BYTES);
+    }
+}

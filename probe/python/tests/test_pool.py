@@ -224,7 +224,7 @@ def test_half_a_fill_is_no_sample(folder):
     rest = struct.pack("=QQB", 1000, 8 * MIB, 1) + b"key"
     client = socket.socket(socket.AF_UNIX)
     client.connect(str(folder / "pool.sock"))
-    client.sendall(b"stallpoo" + struct.pack("=II", 1, len(rest)) + rest)
+    client.sendall(b"stallpoo" + struct.pack("=II", 2, len(rest)) + rest)
     client.recv(4096)
     client.sendall(struct.pack("=IBxxxIIIIQ", 24, 1, 7, 5, 0, 0, 0))
     assert struct.unpack("=II", client.recv(8)) == (7, 1)

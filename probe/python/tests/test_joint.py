@@ -1,0 +1,131 @@
+"""Ranks tell the pool their uses, and it tells them one miss-ratio curve; whatever the pool does, nobody waits."""
+
+import os
+import random
+import signal
+
+from test_pool import folder, in_child, pools, space, until  # noqa: F401
+
+from stallscope import _native
+
+SAMPLES, BATCH = 1000, 50
+OF_JOB = 7
+
+
+def joint(of, rank, ranks=2, job=OF_JOB):
+    return _native.Joint(of, 1, SAMPLES, job, rank, ranks)
+
+
+def kept(of, samples):
+    """Keeps some samples of 1,000 bytes."""
+    for sample in range(samples):
+        assert of.claim(sample, 0) and of.fill(sample, 0, bytes(1000))
+
+
+def epochs(ranks, count, seed=3, spaces=()):
+    """Every rank its part of each shuffle, a batch in turn; each has been heard before the next, where it says of whom."""
+    draws = random.Random(seed)
+    for _ in range(count):
+        order = draws.sample(range(SAMPLES), SAMPLES)
+        for one in ranks:
+            one.epoch()
+        for at in range(0, SAMPLES, BATCH):
+            turn = at // BATCH % len(ranks)
+            ranks[turn].handed(order[at : at + BATCH])
+            if spaces:
+                # Answered behind what was told before.
+                assert not spaces[turn].claim(0, 0)
+
+
+def told(of):
+    """Bytes and misses of a curve; None before there is one."""
+    found = of.told()
+    points = found and [(capacity, misses / uses) for capacity, uses, misses in found[4]]
+    return points or None
+
+
+def test_two_ranks_are_told_the_curve_of_both(folder):  # noqa: F811
+    spaces = [space(folder, capacity=256_000) for _ in range(2)]
+    kept(spaces[0], 200)
+    ranks = [joint(of, rank) for rank, of in enumerate(spaces)]
+    assert [one.told() for one in ranks] == [None, None]
+    epochs(ranks, 3, spaces=spaces)
+    assert told(ranks[0]) == told(ranks[1])
+    assert [one.told()[1:3] for one in ranks] == [(True, 2), (False, 2)], "the first shows it"
+    # A quarter, half, once, twice, and all: a pinned share of the samples is that share of a shuffle's hits.
+    assert [round(misses, 3) for _, misses in told(ranks[0])] == [0.937, 0.875, 0.75, 0.5, 0.0]
+    del ranks[0]
+    del spaces[0]
+    until(lambda: ranks[0].told()[1:3] == (True, 1))
+
+
+def test_a_second_job_leaves_none_with_a_curve_until_it_has_gone(folder):  # noqa: F811
+    spaces = [space(folder, capacity=256_000) for _ in range(3)]
+    kept(spaces[0], 200)
+    ranks = [joint(of, rank) for rank, of in enumerate(spaces[:2])]
+    other = joint(spaces[2], 1)
+    for one in (*ranks, other):
+        one.epoch()
+    until(lambda: ranks[0].told() and ranks[0].told()[0])
+    epochs(ranks, 3)
+    assert ranks[0].told()[0] and not told(ranks[0]) and not told(other)
+    del other
+    spaces.pop()
+    until(lambda: not ranks[0].told()[0])
+    epochs(ranks, 3)
+    until(lambda: told(ranks[0]))
+
+
+def test_nobody_waits_for_a_pool_that_is_stopped(folder):  # noqa: F811
+    of = space(folder, capacity=256_000)
+    kept(of, 200)
+    one = joint(of, 0)
+    (pool,) = pools(folder)
+    os.kill(pool, signal.SIGSTOP)
+    try:
+        # More than its socket and all that may wait: what is too much is dropped. A send that waits would end the
+        # connection, which no epoch's beginning finds again here.
+        for _ in range(300):
+            for at in range(0, SAMPLES, BATCH):
+                one.handed(list(range(at, at + BATCH)))
+    finally:
+        os.kill(pool, signal.SIGCONT)
+    assert of.figures()["clients"] == 1
+    for _ in range(3):
+        epochs([one], 1)
+    until(lambda: told(one))
+    assert of.alive and of.figures()["clients"] == 1, "over the same connection"
+
+
+def test_a_pool_that_was_killed_is_fed_again_when_there_is_another(folder):  # noqa: F811
+    of = space(folder, capacity=256_000)
+    kept(of, 200)
+    one = joint(of, 0)
+    epochs([one], 3)
+    until(lambda: told(one))
+    (pool,) = pools(folder)
+    os.kill(pool, signal.SIGKILL)
+    until(lambda: not pools(folder))
+    epochs([one], 1)
+    until(lambda: of.alive and of.figures()["kept_samples"] == 0)
+    assert told(one) is None
+    kept(of, 200)
+    epochs([one], 3)
+    until(lambda: told(one))
+
+
+def test_a_forked_child_feeds_nothing(folder):  # noqa: F811
+    of = space(folder, capacity=256_000)
+    kept(of, 200)
+    one = joint(of, 0)
+    epochs([one], 3)
+    until(lambda: told(one))
+    before = one.told()
+
+    def child():
+        assert of.claim(500, 0)
+        epochs([one], 2, seed=9)
+        assert one.told() == before
+
+    assert in_child(child) == 0
+    assert one.told() == before
