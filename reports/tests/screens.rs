@@ -76,7 +76,10 @@ fn a_curve_is_told_whole_at_any_width_and_of_each_loader() {
             "{text}"
         );
         let text = said(&support::divided(), width);
-        assert!(text.contains(all) && text.matches("would miss with").count() == 1, "once for all ranks: {text}");
+        assert!(
+            text.contains(all) && text.matches("would miss with").count() == 1,
+            "once for all ranks: {text}"
+        );
         assert!(!text.contains("loader 0 would miss"), "{text}");
         let text = said(&support::mixed(), width);
         assert!(

@@ -46,7 +46,7 @@ def main():
         Service(), batch_size=BATCH, num_workers=workers, cache=cache_bytes, sampling=sampling,
         cache_trace=trace, fetchers=0, **order,
     )  # fmt: skip
-    hits, used, before = [], [], 0
+    hits, misses, used, before = [], [], [], (0, 0)
     for epoch in range(epochs):
         if ranks > 1:
             order["sampler"].set_epoch(epoch)
@@ -57,12 +57,14 @@ def main():
             if ranks > 1:
                 # As gradients are summed up.
                 dist.all_reduce(torch.ones(1))
-        found = loader.cache_figures()["hits"]
-        hits.append(found - before)
+        figures = loader.cache_figures()
+        found = figures["hits"], figures["misses"]
+        hits.append(found[0] - before[0])
+        misses.append(found[1] - before[1])
         before = found
     if ranks > 1:
         dist.barrier()
-    print(json.dumps({"hits": hits, "used": used, "figures": loader.cache_figures()}))
+    print(json.dumps({"hits": hits, "misses": misses, "used": used, "figures": loader.cache_figures()}))
 
 
 if __name__ == "__main__":

@@ -357,7 +357,11 @@ impl RunSummary {
     }
 
     /// The curve of one loader's cache: its own, or the one that a rank of the same host tells for all.
-    pub fn curve_of<'a>(caches: &'a [CacheSummary], ranks: &[RankSummary], of: &CacheSummary) -> Option<&'a CacheCurve> {
+    pub fn curve_of<'a>(
+        caches: &'a [CacheSummary],
+        ranks: &[RankSummary],
+        of: &CacheSummary,
+    ) -> Option<&'a CacheCurve> {
         let host = |rank| host_of(ranks, rank);
         let is_its = |other: &&CacheSummary| {
             other.rank == of.rank || other.curve.is_joint() && host(other.rank) == host(of.rank)
@@ -520,9 +524,8 @@ mod tests {
         let ranks = vec![rank(0, "a"), rank(1, "a"), rank(2, "b"), rank(3, "b")];
         let caches = vec![told(0), silent(1), silent(2), silent(3)];
         let summary = RunSummary { ranks: ranks.clone(), caches, ..RunSummary::default() };
-        let whose = |summary: &RunSummary| {
-            summary.cache_curves().iter().map(|cache| cache.rank).collect::<Vec<_>>()
-        };
+        let whose =
+            |summary: &RunSummary| summary.cache_curves().iter().map(|cache| cache.rank).collect::<Vec<_>>();
         assert_eq!(whose(&summary), [0]);
         let known = |of: u32| RunSummary::curve_of(&summary.caches, &ranks, &silent(of)).is_some();
         assert_eq!([0, 1, 2, 3].map(known), [true, true, false, false]);

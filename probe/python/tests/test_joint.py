@@ -64,8 +64,7 @@ def test_a_second_job_leaves_none_with_a_curve_until_it_has_gone(folder):  # noq
     kept(spaces[0], 200)
     ranks = [joint(of, rank) for rank, of in enumerate(spaces[:2])]
     other = joint(spaces[2], 1)
-    for one in (*ranks, other):
-        one.epoch()
+    epochs([*ranks, other], 1)
     until(lambda: ranks[0].told() and ranks[0].told()[0])
     epochs(ranks, 3)
     assert ranks[0].told()[0] and not told(ranks[0]) and not told(other)
@@ -118,9 +117,9 @@ def test_a_forked_child_feeds_nothing(folder):  # noqa: F811
     of = space(folder, capacity=256_000)
     kept(of, 200)
     one = joint(of, 0)
-    epochs([one], 3)
-    until(lambda: told(one))
+    epochs([one], 3, spaces=[of])
     before = one.told()
+    assert told(one)
 
     def child():
         assert of.claim(500, 0)

@@ -182,7 +182,11 @@ mod tests {
         let silent = |rank, loader| CacheSummary { rank, loader, training, ..CacheSummary::default() };
         let told = |rank, loader| CacheSummary { curve, ..silent(rank, loader) };
         let whose = |caches| {
-            let host = |rank| RankFacts { rank, host: if rank < 2 { "a" } else { "b" }.into(), ..RankFacts::default() };
+            let host = |rank| RankFacts {
+                rank,
+                host: if rank < 2 { "a" } else { "b" }.into(),
+                ..RankFacts::default()
+            };
             let rank = |rank| RankSummary {
                 facts: host(rank),
                 phases: Vec::new(),

@@ -149,7 +149,10 @@ fn about_two_thousand_samples_stand_for_any_number() {
         let ghost = Ghost::new(PolicyKind::MinIo, samples);
         let found = (0..samples as u32).filter(|id| ghost.is_tracked(*id)).count() as u64;
         assert_eq!(ghost.tracked.count, found, "of {samples}");
-        assert!(found <= 2 * tracked::MOST && found >= samples.min(tracked::MOST - 200), "{found} of {samples}");
+        assert!(
+            found <= 2 * tracked::MOST && found >= samples.min(tracked::MOST - 200),
+            "{found} of {samples}"
+        );
     }
 }
 

@@ -87,8 +87,7 @@ fn decoded(values: &[u64; BOARD_WORDS - 1], loader: u64) -> Read {
     if state & THERE == 0 || *whose != loader {
         return Read::Other;
     }
-    let point =
-        |of: &[u64]| CurvePoint { capacity_bytes: of[0], uses: of[1], misses: of[2] };
+    let point = |of: &[u64]| CurvePoint { capacity_bytes: of[0], uses: of[1], misses: of[2] };
     let count = (*count).min(MOST_POINTS as u64) as usize;
     Read::Here(JointCurve {
         is_mixed: state & MIXED != 0,

@@ -71,7 +71,10 @@ impl Joints {
                 ghost.settle();
             }
             Joint::Scored(scored) => {
-                scored.into_iter().filter(|(id, _)| known(*id)).for_each(|(id, score)| ghost.scored(id, score));
+                scored
+                    .into_iter()
+                    .filter(|(id, _)| known(*id))
+                    .for_each(|(id, score)| ghost.scored(id, score));
             }
             Joint::Epoch(number) => {
                 if number > group.epochs {

@@ -108,11 +108,7 @@ fn jobs_that_cannot_be_told_apart_have_no_curve_until_one_is_alone() {
     stage.tell(1, Joint::Join(member(0, 9)));
     fed(&mut stage);
     assert_eq!(stage.curve(9).unwrap().points.len(), 5);
-    for other in [
-        member(0, 9),
-        Member { job: 8, ..member(1, 9) },
-        Member { ranks: 3, ..member(1, 9) },
-    ] {
+    for other in [member(0, 9), Member { job: 8, ..member(1, 9) }, Member { ranks: 3, ..member(1, 9) }] {
         stage.tell(2, Joint::Join(other));
         let told = stage.curve(9).unwrap();
         assert!(told.is_mixed && told.points.is_empty(), "{other:?}");

@@ -79,10 +79,7 @@ impl Joint {
                 rank: f.u32()?,
                 ranks: f.u32()?,
             }),
-            11 => Joint::Used {
-                count: f.u64()?,
-                tracked: f.list(|f| Some((f.u32()?, f.u64()?, f.u64()?)))?,
-            },
+            11 => Joint::Used { count: f.u64()?, tracked: f.list(|f| Some((f.u32()?, f.u64()?, f.u64()?)))? },
             12 => Joint::Planned(f.list(|f| Some((f.u32()?, f.u64()?)))?),
             13 => Joint::Scored(f.list(|f| Some((f.u32()?, f64::from_bits(f.u64()?))))?),
             14 => Joint::Epoch(f.u64()?),
