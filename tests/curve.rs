@@ -173,9 +173,7 @@ fn simulated_misses(sandbox: &Sandbox, policy: &str) -> Vec<f64> {
 /// Each rank sees half of the uses of what both share; the curve is of all of them.
 #[test]
 fn two_ranks_have_one_curve_which_is_that_of_the_cache_they_share() {
-    for (sampling, policy, most_off) in
-        [("plain", "minio", 0.02), ("importance", "min", 0.06), ("iis", "icache", 0.06)]
-    {
+    for (sampling, policy, most_off) in [("plain", "minio", 0.02), ("importance", "min", 0.06)] {
         let sandbox = Sandbox::new(&format!("joint-{sampling}"));
         let said = trained_together(&sandbox, sampling, 8);
         // The curve is of the last epoch that had ended when it was told.

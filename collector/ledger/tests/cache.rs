@@ -182,6 +182,13 @@ fn a_curve_is_told_point_by_point_and_taken_whole() {
     assert_eq!(curve(&stage), [(100, 40), (200, 30)], "what contradicts itself is no curve");
     stage.lane(TRAINER, point(5_000, 0, 1, 25));
     assert_eq!(curve(&stage), [(100, 25)]);
+    assert!(!cache(&stage, 0).curve.is_joint());
+    // Of all ranks of the node, until another job comes.
+    stage.lane(TRAINER, point(6_000, 0, 1 | 2 << 8, 20));
+    assert_eq!(curve(&stage), [(100, 20)]);
+    assert!(cache(&stage, 0).curve.is_joint());
+    stage.lane(TRAINER, point(7_000, 0, 3 << 8, 0));
+    assert!(curve(&stage).is_empty() && cache(&stage, 0).curve.is_mixed());
 }
 
 #[test]

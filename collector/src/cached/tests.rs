@@ -243,6 +243,17 @@ fn a_miss_ratio_curve_says_what_another_cache_has() {
     assert_eq!((missed.now, missed.then, missed.then_bytes), (0.6, 0.3, 4 << 30));
     let beyond = share(CacheSize::Bytes(9 << 30)).unwrap_err();
     assert!(beyond.contains("9216 MiB") && beyond.contains("ends at 8192 MiB"), "{beyond}");
+    // What another rank of the host tells for all of them.
+    let mut told = with_curve();
+    let first = told.caches[0];
+    told.caches[0].rank = 7;
+    told.caches[0].curve = first.curve.of_ranks(2);
+    told.caches.push(CacheSummary { curve: CacheCurve::new(0), ..first });
+    let missed = cached(CacheSize::Times(2.0), profiles(40).training()[0], &told).unwrap().curve;
+    assert_eq!(missed.map(|missed| missed.then), Some(0.3));
+    told.caches[0].curve = first.curve;
+    let alone = cached(CacheSize::Times(2.0), profiles(40).training()[0], &told).unwrap().curve;
+    assert_eq!(alone, None, "another rank's own says nothing of this one");
     // Of samples that the cache had of late, hits that a knob's turn made forget are none of the curve's business.
     assert!(
         (cached(CacheSize::Times(2.0), profiles(20).training()[0], &summary).unwrap().share - 0.6).abs()

@@ -12,6 +12,7 @@ const SAMPLES: u64 = 5000;
 const SIZE: Size = Size { capacity_bytes: 100_000, kept_bytes: 1000, kept_samples: 10 };
 
 struct Stage {
+    policy: PolicyKind,
     joints: Joints,
     layout: Layout,
     index: Owned,
@@ -19,21 +20,21 @@ struct Stage {
 }
 
 impl Stage {
-    fn new() -> Stage {
+    fn new(policy: PolicyKind) -> Stage {
         let layout = Layout::new(SAMPLES, 4096).unwrap();
         let index = Owned::create("index", layout.index_bytes()).unwrap();
         let data = Owned::create("data", layout.data_bytes).unwrap();
-        Stage { joints: Joints::default(), layout, index, data }
+        Stage { policy, joints: Joints::default(), layout, index, data }
     }
 
     fn tell(&mut self, client: u64, joint: Joint) {
         let seen = Seen { layout: self.layout, index: &self.index.memory, data: &self.data.memory };
-        self.joints.told(client, joint, PolicyKind::Lru, SIZE, seen);
+        self.joints.told(client, joint, self.policy, SIZE, seen);
     }
 
     fn leave(&mut self, client: u64) {
         let seen = Seen { layout: self.layout, index: &self.index.memory, data: &self.data.memory };
-        self.joints.left(client, PolicyKind::Lru, seen);
+        self.joints.left(client, self.policy, seen);
     }
 
     fn curve(&self, loader: u64) -> Option<JointCurve> {
@@ -67,41 +68,54 @@ fn epochs(count: usize) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn the_uses_of_two_ranks_make_the_curve_of_one_that_has_them_all() {
-    let mut stage = Stage::new();
-    let mut one = Ghost::new(PolicyKind::Lru, SAMPLES);
-    one.size(SIZE.capacity_bytes, 100.0);
-    assert_eq!(stage.curve(9), None);
-    stage.tell(1, Joint::Join(member(0, 9)));
-    stage.tell(2, Joint::Join(member(1, 9)));
-    let told = stage.curve(9).unwrap();
-    assert_eq!((told.teller, told.ranks, told.is_mixed, told.points.len()), (0, 2, false, 0));
-    for (nth, epoch) in epochs(3).iter().enumerate() {
-        // Each says so, one after the other.
-        for client in [1, 2] {
-            stage.tell(client, Joint::Epoch(nth as u64 + 1));
-        }
-        one.epoch();
-        for (nth, batch) in epoch.chunks(50).enumerate() {
-            stage.uses(1 + nth as u64 % 2, batch);
-            one.handed(batch.len() as u64);
-            for id in batch.iter().filter(|id| Tracked::of(SAMPLES).has(**id)) {
-                one.used(*id, Use::UNKNOWN, Use::UNKNOWN);
+fn what_two_ranks_tell_makes_the_curve_of_one_that_tells_it_all() {
+    let tracked = Tracked::of(SAMPLES);
+    for policy in PolicyKind::ALL {
+        let mut stage = Stage::new(policy);
+        let mut one = Ghost::new(policy, SAMPLES);
+        one.size(SIZE.capacity_bytes, 100.0);
+        assert_eq!(stage.curve(9), None);
+        stage.tell(1, Joint::Join(member(0, 9)));
+        stage.tell(2, Joint::Join(member(1, 9)));
+        let told = stage.curve(9).unwrap();
+        assert_eq!((told.teller, told.ranks, told.is_mixed, told.points.len()), (0, 2, false, 0));
+        for (nth, epoch) in epochs(3).iter().enumerate() {
+            // Each says so, one after the other.
+            for client in [1, 2] {
+                stage.tell(client, Joint::Epoch(nth as u64 + 1));
+            }
+            one.epoch();
+            for (nth, batch) in epoch.chunks(50).enumerate() {
+                let client = 1 + nth as u64 % 2;
+                let planned: Vec<(u32, u64)> =
+                    batch.iter().map(|id| (*id, 9000 + u64::from(*id) * 7 % 5000)).collect();
+                let scored: Vec<(u32, f64)> = batch.iter().map(|id| (*id, f64::from(id % 13))).collect();
+                stage.uses(client, batch);
+                stage.tell(client, Joint::Planned(planned.clone()));
+                stage.tell(client, Joint::Scored(scored.clone()));
+                one.handed(batch.len() as u64);
+                batch
+                    .iter()
+                    .filter(|id| tracked.has(**id))
+                    .for_each(|id| one.used(*id, Use::UNKNOWN, Use::UNKNOWN));
+                planned.into_iter().for_each(|(id, next_at)| one.planned(id, next_at));
+                one.settle();
+                scored.into_iter().for_each(|(id, score)| one.scored(id, score));
             }
         }
+        let told = stage.curve(9).unwrap();
+        assert_eq!(told.points.len(), 5);
+        assert_eq!((told.points, told.dataset_bytes), (one.curve(), one.dataset_bytes()), "{policy}");
+        stage.leave(1);
+        assert_eq!(stage.curve(9).unwrap().teller, 1, "who is left tells it");
+        stage.leave(2);
+        assert_eq!(stage.curve(9), None);
     }
-    let told = stage.curve(9).unwrap();
-    assert_eq!(told.points.len(), 5);
-    assert_eq!((told.points, told.dataset_bytes), (one.curve(), one.dataset_bytes()));
-    stage.leave(1);
-    assert_eq!(stage.curve(9).unwrap().teller, 1, "who is left tells it");
-    stage.leave(2);
-    assert_eq!(stage.curve(9), None);
 }
 
 #[test]
 fn jobs_that_cannot_be_told_apart_have_no_curve_until_one_is_alone() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::new(PolicyKind::Lru);
     let fed = |stage: &mut Stage| {
         epochs(3).iter().flat_map(|epoch| epoch.chunks(50)).for_each(|batch| stage.uses(1, batch));
     };
@@ -126,7 +140,7 @@ fn jobs_that_cannot_be_told_apart_have_no_curve_until_one_is_alone() {
 
 #[test]
 fn loaders_have_curves_of_their_own_as_far_as_there_is_room() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::new(PolicyKind::Lru);
     for loader in 0..BOARDS as u64 + 3 {
         stage.tell(loader, Joint::Join(member(loader as u32, loader)));
         stage.uses(loader, &[1, 2, 3]);
@@ -146,7 +160,7 @@ fn loaders_have_curves_of_their_own_as_far_as_there_is_room() {
 
 #[test]
 fn what_nobody_wants_to_hear_does_no_harm() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::new(PolicyKind::Lru);
     stage.uses(1, &[1, 2]);
     stage.tell(1, Joint::Join(member(0, 9)));
     stage.uses(1, &[u32::MAX, SAMPLES as u32]);
