@@ -257,7 +257,8 @@ impl Caches {
             });
             sum.training += &of.training;
             sum.other += &of.other;
-            if !of.curve.points().is_empty() && (sum.curve.points().is_empty() || !rank.ended) {
+            let is_told = |curve: &CacheCurve| curve.is_mixed() || !curve.points().is_empty();
+            if is_told(&of.curve) && (!is_told(&sum.curve) || !rank.ended) {
                 sum.curve = of.curve;
             }
             sum.state = of.state.filter(|_| sum.state.is_none() || !rank.ended).or(sum.state);
