@@ -17,7 +17,7 @@ from cases import CASES, Case  # noqa: E402
 from compare import Comparison, NotComparable  # noqa: E402
 from run import Bench, JobFailed, Outcome  # noqa: E402
 from storage import StorageError  # noqa: E402
-from verdicts import complaint  # noqa: E402
+from verdicts import complaint, is_decided  # noqa: E402
 
 
 @dataclass
@@ -89,7 +89,10 @@ class Table:
             return
         for found in outcome.comparisons:
             self.add(case, way, found, len(outcome.comparisons) > 1)
-        if not way.attach and (wrong := complaint(case, outcome)):
+        wrong = complaint(case, outcome)
+        if not way.attach and not is_decided(case, outcome):
+            wrong = "the job had a stall, as the machine was busy elsewhere: run it again on a quiet one"
+        if not way.attach and wrong:
             print(f"{case.name}: {wrong}", flush=True)
         if not way.attach and (case.no_stall or case.withheld or case.slow_rank is not None):
             self.rows.append(Row(case.name, f"right verdict, {way.name}", float(not wrong), "", "1", not wrong))

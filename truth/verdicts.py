@@ -10,16 +10,21 @@ DATA_CAUSES = {"fetch", "prep", "starved", "transfer"}
 WORTH = 5
 
 
+def is_decided(case: Case, outcome: Outcome) -> bool:
+    """False where a job that was made to have no stall had one, as it may where the machine is busy elsewhere."""
+    waited = [sum(found.truth[cause] for cause in DATA_CAUSES) for found in outcome.comparisons]
+    return not case.no_stall or max(waited) < WORTH
+
+
 def complaint(case: Case, outcome: Outcome) -> str | None:
-    """What is wrong with the conclusions of `stallscope report --format json`; None when nothing is."""
+    """What is wrong with the conclusions of `stallscope report --format json`, of a run that decides; None when nothing is."""
     report = outcome.report
     verdict, diagnoses = report["verdict"], report["diagnoses"]
     if case.withheld:
         shown = [phase["phase"] for phase in report["phases"] if phase["phase"] == "training"]
         if shown or case.withheld not in json.dumps(report["shim"]):
             return f"training steps were to be withheld, but the report has {len(shown)} and says {report['shim']}"
-    # A job made to have no stall has one where the machine was busy elsewhere: then the report may name it.
-    if case.no_stall and all(sum(found.truth[cause] for cause in DATA_CAUSES) < WORTH for found in outcome.comparisons):
+    if case.no_stall:
         stalls = [found["name"] for found in diagnoses if found["cause"] in DATA_CAUSES]
         if stalls or verdict["finding"].split("-")[0] in DATA_CAUSES:
             return f"no data stall was to be found, but the report says '{verdict['sentence']}' and {stalls}"

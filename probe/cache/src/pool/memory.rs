@@ -18,7 +18,7 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 /// A kernel without huge pages, or one that finds no more, is not asked for ever: each search takes time.
-const MOST_REFUSALS: u32 = 4;
+const MOST_REFUSALS: u32 = 16;
 
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
@@ -90,9 +90,9 @@ pub(crate) struct Owned {
     pub(crate) memory: Memory,
     fd: OwnedFd,
     for_clients: OwnedFd,
-    /// Up to here huge pages were asked for, and how often in a row there was none.
+    /// Up to here huge pages were asked for, and how often there was none.
     huge_bytes: usize,
-    refusals: u32,
+    pub(crate) refusals: u32,
 }
 
 impl Owned {
@@ -118,8 +118,7 @@ impl Owned {
         while self.refusals < MOST_REFUSALS && self.huge_bytes < to && self.huge_bytes + HUGE_BYTES <= end {
             // A stretch of which no page was ever touched is refused. Holes are filled by a load, too.
             std::hint::black_box(self.memory.words(self.huge_bytes, 1)[0].load(Ordering::Relaxed));
-            let made = self.memory.map.make_huge(self.huge_bytes);
-            self.refusals = if made { 0 } else { self.refusals + 1 };
+            self.refusals += u32::from(!self.memory.map.make_huge(self.huge_bytes));
             self.huge_bytes += HUGE_BYTES;
         }
     }
