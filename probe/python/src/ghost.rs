@@ -35,7 +35,7 @@ impl Ghost {
     /// A batch was handed over, of these indices; with places among the draws, where they have them. What is no sample's
     /// number is left out.
     fn handed(&self, indices: &Bound<'_, PyList>) {
-        let places = tracked(indices, self.lock().tracked());
+        let places = tracked(indices, indices, self.lock().tracked());
         let mut ghost = self.lock();
         ghost.handed(indices.len() as u64);
         for (id, at, next_at) in places {
@@ -74,13 +74,17 @@ impl Ghost {
     }
 }
 
-/// Those of some indices that stand for all: number, place among the draws, and the next one's.
-pub(crate) fn tracked(indices: &Bound<'_, PyList>, which: Tracked) -> Vec<(u32, u64, u64)> {
-    let of = |index: Bound<'_, PyAny>| {
-        let id = number(&index).filter(|id| which.has(*id))?;
+/// Those of some indices, each with its id, that stand for all: number, place among the draws, and the next one's.
+pub(crate) fn tracked(
+    indices: &Bound<'_, PyList>,
+    ids: &Bound<'_, PyList>,
+    which: Tracked,
+) -> Vec<(u32, u64, u64)> {
+    let of = |(index, id): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
+        let id = number(&id).filter(|id| which.has(*id))?;
         Some((id, place(&index, "at"), place(&index, "next_at")))
     };
-    indices.iter().filter_map(of).collect()
+    indices.iter().zip(ids.iter()).filter_map(of).collect()
 }
 
 /// A sample's number, of a whole number or what is derived from one.

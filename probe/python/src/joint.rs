@@ -34,10 +34,11 @@ impl Joint {
         Joint { space, feed }
     }
 
-    /// See [`crate::ghost::Ghost`].
-    fn handed(&self, indices: &Bound<'_, PyList>) {
+    /// See [`crate::ghost::Ghost`]. `ids`: those of the space, where indices are others.
+    #[pyo3(signature = (indices, ids=None))]
+    fn handed(&self, indices: &Bound<'_, PyList>, ids: Option<&Bound<'_, PyList>>) {
         let which = self.lock().tracked();
-        let uses = tracked(indices, which);
+        let uses = tracked(indices, ids.unwrap_or(indices), which);
         self.lock().used(&self.space.get().client, indices.len() as u64, &uses);
     }
 

@@ -3,10 +3,18 @@
 import os
 import random
 import signal
+from functools import partial
+from types import SimpleNamespace
 
+import pytest
+import torch.utils.data
 from test_pool import folder, in_child, pools, space, until  # noqa: F401
 
 from stallscope import _native
+from stallscope.data import member
+from stallscope.data.cut import base_index
+from stallscope.data.ghost import JointCurve
+from stallscope.data.sampling_weighted import Told
 
 SAMPLES, BATCH = 1000, 50
 OF_JOB = 7
@@ -57,6 +65,52 @@ def test_two_ranks_are_told_the_curve_of_both(folder):  # noqa: F811
     del ranks[0]
     del spaces[0]
     until(lambda: ranks[0].told()[1:3] == (True, 1))
+
+
+def curve_of(of, dataset, rank):
+    """As the loader of a rank has it; each rank is a process."""
+    member._made.clear()
+    sampler = torch.utils.data.RandomSampler(dataset)
+    loader = SimpleNamespace(batch_sampler=None, sampler=sampler, sampling="plain", batch_size=BATCH, drop_last=False)
+    tally = SimpleNamespace(loader=0)
+    return JointCurve(SAMPLES, of, tally, member.member_of(loader, b"key", SAMPLES, rank, 2), dataset)
+
+
+@pytest.mark.parametrize("first", [500, 300])
+def test_ranks_with_subsets_of_their_own_are_told_the_curve_of_what_they_share(folder, first):  # noqa: F811
+    order = random.Random(1).sample(range(SAMPLES), SAMPLES)
+    # Also of a subset, and with indices that are no Python numbers.
+    inner = torch.utils.data.Subset(range(SAMPLES), torch.tensor(order))
+    parts = [torch.utils.data.Subset(inner, range(first)), torch.utils.data.Subset(inner, range(first, SAMPLES))]
+    spaces = [space(folder, capacity=256_000) for _ in parts]
+    kept(spaces[0], 200)
+    ranks = [curve_of(of, part, rank) for rank, (of, part) in enumerate(zip(spaces, parts))]
+    draws = random.Random(3)
+    for _ in range(3):
+        for one in ranks:
+            one.epoch()
+        for one, of, part in zip(ranks, spaces, parts):
+            epoch = draws.sample(range(len(part)), len(part))
+            for at in range(0, len(part), BATCH):
+                one.batch(epoch[at : at + BATCH])
+            # Answered behind what was told before.
+            assert not of.claim(0, 0)
+    # The same as without subsets: a pinned share of all samples.
+    assert [round(misses, 3) for _, misses in ranks[1].points()] == [0.937, 0.875, 0.75, 0.5, 0.0]
+    assert ranks[0].points() == ranks[1].points()
+
+
+def test_plans_and_scores_are_told_by_what_ranks_share():
+    dataset = torch.utils.data.Subset(range(SAMPLES), [7, 5, 3])
+    told = []
+    heard = SimpleNamespace(planned=told.append, scored=told.append)
+    for of_space, expected in [(True, 5), (False, 1)]:
+        of = Told(heard, partial(base_index, dataset), SimpleNamespace(ghost=heard, of_space=of_space))
+        of.planned([(1, 9)])
+        of.scored([(1, 0.5)])
+        assert told == [[(expected, 9)], [(5, 9)], [(expected, 0.5)], [(5, 0.5)]]
+        told.clear()
+    assert JointCurve.of_space
 
 
 def test_a_second_job_leaves_none_with_a_curve_until_it_has_gone(folder):  # noqa: F811

@@ -2,6 +2,7 @@
 
 from stallscope import _native
 
+from .cut import base_index, base_of
 from .draws import drawn
 
 _CACHE_CURVE = 14
@@ -12,6 +13,9 @@ _MOST_RANKS = 255
 
 class Curve:
     """Of one loader and data set."""
+
+    # Whether its ids are those of the space, also where the loader has a subset of what is kept there.
+    of_space = False
 
     def __init__(self, policy, samples, space, tally):
         self.ghost = _native.Ghost(policy, samples)
@@ -35,6 +39,9 @@ class Curve:
             index = list(index) if isinstance(index, tuple) else [index]
         if self.of_drawn:
             index = [drawn(one) for one in index]
+        self._handed(index)
+
+    def _handed(self, index):
         self.ghost.handed(index)
 
     def resize(self, told):
@@ -73,14 +80,29 @@ class Curve:
 class JointCurve(Curve):
     """Of all ranks that share a space of the pool: each tells the pool its uses, and the pool has the one curve."""
 
-    def __init__(self, samples, space, tally, member):
+    # Ranks may have different subsets.
+    of_space = True
+
+    def __init__(self, samples, space, tally, member, dataset):
         self.ghost = _native.Joint(space, member.loader, samples, member.job, member.rank, member.ranks)
+        self.dataset = dataset
+        self.is_subset = base_of(dataset) is not dataset
         self.space = space
         self.tally = tally
         # The pool knows by itself.
         self.is_sized = True
         self.of_drawn = False
         self.whole = 1.0
+
+    def _handed(self, index):
+        self.ghost.handed(index, [self._id_of(one) for one in index] if self.is_subset else None)
+
+    def _id_of(self, index):
+        try:
+            return int(base_index(self.dataset, index))
+        except Exception:
+            # What is no sample's number is left out.
+            return -1
 
     def resize(self, told):
         pass

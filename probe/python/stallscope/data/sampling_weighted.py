@@ -36,14 +36,16 @@ class Told:
         self.curve = curve
 
     def planned(self, next_uses):
+        of_space = [(self.id_of(index), next_at) for index, next_at in next_uses]
         if self.curve is not None:
-            self.curve.ghost.planned(next_uses)
-        self.space.planned([(self.id_of(index), next_at) for index, next_at in next_uses])
+            self.curve.ghost.planned(of_space if self.curve.of_space else next_uses)
+        self.space.planned(of_space)
 
     def scored(self, scores):
+        of_space = [(self.id_of(index), score) for index, score in scores]
         if self.curve is not None:
-            self.curve.ghost.scored(scores)
-        self.space.scored([(self.id_of(index), score) for index, score in scores])
+            self.curve.ghost.scored(of_space if self.curve.of_space else scores)
+        self.space.scored(of_space)
 
     def epoch(self):
         self.space.epoch()

@@ -31,6 +31,8 @@ class Store:
         self.budget_bytes = budget_bytes
         self.policy = policy
         self.maker = self.space = self.tally = self.form = self.curve = self.key = None
+        # Of the space; the data set may be a subset of what is kept there.
+        self.samples = None
         # Who reads before samples are asked for, and where that waits.
         self.ahead = self.staging = None
         self.number = None
@@ -51,7 +53,7 @@ class Store:
         own_bytes = self.budget_bytes
         if ahead.can_be(start_method, fetchers):
             own_bytes -= ahead.staging_bytes(self.budget_bytes)
-        self.key = key
+        self.key, self.samples = key, found.samples
         self.space = pool.space(key, found.samples, own_bytes, policy)
         self.tally = Tally()
         kept = Kept(self.form.over(self.space), self.tally, policy)
@@ -100,8 +102,8 @@ class Store:
                 self.curve = Curve(self.policy, self.length, self.space, self.tally)
             else:
                 # Each of several ranks sees a part of the uses of what they share.
-                member = member_of(loader, self.key, self.length, rank, ranks)
-                self.curve = JointCurve(self.length, self.space, self.tally, member)
+                member = member_of(loader, self.key, self.samples, rank, ranks)
+                self.curve = JointCurve(self.samples, self.space, self.tally, member, self.dataset)
         return self.curve
 
     def begun(self, loader):

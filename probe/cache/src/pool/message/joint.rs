@@ -7,7 +7,7 @@ use super::{Fields, put32, put64};
 pub struct Member {
     /// The same in all ranks of a job, another one for each of its loaders.
     pub loader: u64,
-    /// Of the loader's data set, which may be a part of the space's.
+    /// Of the space.
     pub samples: u64,
     /// Tells jobs apart as far as their ranks know; 0 where they know nothing.
     pub job: u64,
@@ -16,7 +16,7 @@ pub struct Member {
     pub ranks: u32,
 }
 
-/// Ids are those of the loader's data set, and of samples that stand for all.
+/// Ids are those of the space, and of samples that stand for all.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Joint {
     /// Said again: uses were lost, and all is to begin anew.
