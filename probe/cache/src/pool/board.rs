@@ -27,7 +27,7 @@ pub struct JointCurve {
     pub is_mixed: bool,
     /// The lowest rank that feeds it, which is to show it.
     pub teller: u32,
-    /// How many feed it.
+    /// How many feed it, or have fed it.
     pub ranks: u32,
     /// All samples together, from their size on average.
     pub dataset_bytes: u64,

@@ -23,6 +23,8 @@ struct Group {
     samples: u64,
     /// By client.
     members: BTreeMap<u64, Member>,
+    /// How many members it had at a time: whoever ends was of it still.
+    most: u32,
     /// Of the rank that is ahead.
     epochs: u64,
     /// None while jobs cannot be told apart.
@@ -39,11 +41,7 @@ impl Joints {
     /// What a client tells.
     pub(crate) fn told(&mut self, client: u64, joint: Joint, policy: PolicyKind, size: Size, seen: Seen<'_>) {
         if let Joint::Join(member) = joint {
-            let again = self.groups.values().any(|group| group.members.contains_key(&client));
             self.left(client, policy, seen);
-            if let Some(group) = self.groups.get_mut(&member.loader).filter(|_| again) {
-                group.ghost = None;
-            }
             return self.join(client, member, policy, seen);
         }
         let group = self.groups.iter_mut().find(|(_, group)| group.members.contains_key(&client));
@@ -97,10 +95,15 @@ impl Joints {
             board,
             samples: member.samples,
             members: BTreeMap::new(),
+            most: 0,
             epochs: 0,
             ghost: None,
         });
         if group.samples == member.samples {
+            // Somebody was lost, with uses; or what comes is started anew.
+            if group.members.len() < group.most as usize {
+                group.ghost = None;
+            }
             group.members.insert(client, member);
             group.settle(policy);
             group.publish(member.loader, seen);
@@ -137,16 +140,21 @@ impl Group {
     fn settle(&mut self, policy: PolicyKind) {
         if self.is_mixed() {
             self.ghost = None;
-        } else if self.ghost.is_none() {
-            self.ghost = Some(Ghost::new(policy, self.samples));
+            return;
         }
+        if self.ghost.is_none() {
+            self.ghost = Some(Ghost::new(policy, self.samples));
+            // Of those who are there now.
+            (self.most, self.epochs) = (0, 0);
+        }
+        self.most = self.most.max(self.members.len() as u32);
     }
 
     fn publish(&self, loader: u64, seen: Seen<'_>) {
         let curve = JointCurve {
             is_mixed: self.ghost.is_none(),
             teller: self.members.values().map(|member| member.rank).min().unwrap_or(0),
-            ranks: self.members.len() as u32,
+            ranks: if self.ghost.is_some() { self.most } else { self.members.len() as u32 },
             dataset_bytes: self.ghost.as_ref().map_or(0, Ghost::dataset_bytes),
             points: self.ghost.as_ref().map_or_else(Vec::new, Ghost::curve),
         };

@@ -107,7 +107,8 @@ fn what_two_ranks_tell_makes_the_curve_of_one_that_tells_it_all() {
         assert_eq!(told.points.len(), 5);
         assert_eq!((told.points, told.dataset_bytes), (one.curve(), one.dataset_bytes()), "{policy}");
         stage.leave(1);
-        assert_eq!(stage.curve(9).unwrap().teller, 1, "who is left tells it");
+        let told = stage.curve(9).unwrap();
+        assert_eq!((told.teller, told.ranks), (1, 2), "who is left tells what both have fed");
         stage.leave(2);
         assert_eq!(stage.curve(9), None);
     }
@@ -136,6 +137,45 @@ fn jobs_that_cannot_be_told_apart_have_no_curve_until_one_is_alone() {
     }
     stage.tell(1, Joint::Join(member(0, 9)));
     assert!(stage.curve(9).unwrap().points.is_empty(), "uses were lost");
+    // Also those of a rank that comes back on another connection.
+    for (lost, back) in [(2, 2), (2, 3)] {
+        stage.tell(lost, Joint::Join(member(1, 9)));
+        fed(&mut stage);
+        assert_eq!(stage.curve(9).unwrap().points.len(), 5);
+        if back != lost {
+            stage.leave(lost);
+            assert_eq!(stage.curve(9).unwrap().points.len(), 5, "who has ended loses nothing");
+        }
+        stage.tell(back, Joint::Join(member(1, 9)));
+        let told = stage.curve(9).unwrap();
+        assert_eq!((told.points.len(), told.ranks), (0, 2));
+    }
+}
+
+#[test]
+fn a_job_that_is_started_anew_is_told_its_epochs_from_the_first_on() {
+    let mut stage = Stage::new(PolicyKind::Lru);
+    // Less than two epochs in one go: only their beginnings end what is counted.
+    let epoch = |stage: &mut Stage, clients: &[u64], number: u64| {
+        clients.iter().for_each(|client| stage.tell(*client, Joint::Epoch(number)));
+        epochs(1)[0].chunks(50).enumerate().for_each(|(nth, batch)| {
+            stage.uses(clients[nth % clients.len()], batch);
+        });
+    };
+    stage.tell(1, Joint::Join(member(0, 9)));
+    stage.tell(2, Joint::Join(member(1, 9)));
+    (1..8).for_each(|number| epoch(&mut stage, &[1, 2], number));
+    // The last of the old ranks ends after the first of the new ones has come.
+    stage.leave(1);
+    stage.tell(3, Joint::Join(member(0, 9)));
+    stage.leave(2);
+    stage.tell(4, Joint::Join(member(1, 9)));
+    assert!(stage.curve(9).unwrap().points.is_empty());
+    epoch(&mut stage, &[3, 4], 1);
+    assert!(stage.curve(9).unwrap().points.is_empty(), "caches fill");
+    [3, 4].iter().for_each(|client| stage.tell(*client, Joint::Epoch(2)));
+    epochs(1)[0][..1000].chunks(50).for_each(|batch| stage.uses(3, batch));
+    assert_eq!(stage.curve(9).unwrap().points.len(), 5);
 }
 
 #[test]
