@@ -46,6 +46,8 @@ struct Mini {
 pub struct Ghost {
     kind: PolicyKind,
     samples: u64,
+    /// Uses of an epoch.
+    epoch_uses: u64,
     tracked: Tracked,
     capacity_bytes: u64,
     sample_bytes: f64,
@@ -65,10 +67,16 @@ pub struct Ghost {
 impl Ghost {
     /// Of ids below `samples`.
     pub fn new(kind: PolicyKind, samples: u64) -> Ghost {
+        Ghost::with(kind, samples, Tracked::of(samples))
+    }
+
+    /// With what [`Tracked::of`] these samples is.
+    pub(crate) fn with(kind: PolicyKind, samples: u64, tracked: Tracked) -> Ghost {
         Ghost {
             kind,
             samples,
-            tracked: Tracked::of(samples),
+            epoch_uses: samples,
+            tracked,
             capacity_bytes: 0,
             sample_bytes: 0.0,
             minis: Vec::new(),
@@ -79,6 +87,11 @@ impl Ghost {
             planned: Vec::new(),
             evicted: Vec::new(),
         }
+    }
+
+    /// How many uses an epoch has, where these are not as many as samples.
+    pub(crate) fn expect(&mut self, epoch_uses: u64) {
+        self.epoch_uses = epoch_uses.max(1);
     }
 
     /// How large the cache is, and a sample on average. What was counted of another cache is thrown away.
@@ -143,7 +156,7 @@ impl Ghost {
     /// So many samples were used, of which [`Ghost::used`] hears of those that are tracked.
     pub fn handed(&mut self, uses: u64) {
         self.uses = self.uses.saturating_add(uses);
-        if self.uses >= self.samples.saturating_mul(2) {
+        if self.uses >= self.epoch_uses.saturating_mul(2) {
             self.turn();
         }
     }
@@ -189,8 +202,8 @@ impl Ghost {
     /// An epoch begins.
     pub fn epoch(&mut self) {
         self.minis.iter_mut().for_each(|mini| mini.policy.epoch());
-        // Of several ranks each uses its part of the samples only; and some epochs are left early.
-        if self.uses >= self.samples.div_ceil(2) {
+        // Some epochs are left early.
+        if self.uses >= self.epoch_uses.div_ceil(2) {
             self.turn();
         }
     }

@@ -29,8 +29,16 @@ impl Joint {
 impl Joint {
     /// `loader`: the same in all ranks, another one for each loader. `job`: tells jobs apart; 0 where nothing does.
     #[new]
-    fn new(space: Py<Space>, loader: u64, samples: u64, job: u64, rank: u32, ranks: u32) -> Joint {
-        let feed = Mutex::new(Feed::new(Member { loader, samples, job, rank, ranks }));
+    fn new(
+        space: Py<Space>,
+        loader: u64,
+        samples: u64,
+        epoch_uses: u64,
+        job: u64,
+        rank: u32,
+        ranks: u32,
+    ) -> Joint {
+        let feed = Mutex::new(Feed::new(Member { loader, samples, epoch_uses, job, rank, ranks }));
         Joint { space, feed }
     }
 

@@ -21,7 +21,7 @@ OF_JOB = 7
 
 
 def joint(of, rank, ranks=2, job=OF_JOB):
-    return _native.Joint(of, 1, SAMPLES, job, rank, ranks)
+    return _native.Joint(of, 1, SAMPLES, SAMPLES // ranks, job, rank, ranks)
 
 
 def kept(of, samples):
@@ -72,7 +72,9 @@ def curve_of(of, dataset, rank):
     """As the loader of a rank has it; each rank is a process."""
     member._made.clear()
     sampler = torch.utils.data.RandomSampler(dataset)
-    loader = SimpleNamespace(batch_sampler=None, sampler=sampler, sampling="plain", batch_size=BATCH, drop_last=False)
+    loader = SimpleNamespace(
+        dataset=dataset, batch_sampler=None, sampler=sampler, sampling="plain", batch_size=BATCH, drop_last=False
+    )
     tally = SimpleNamespace(loader=0)
     return JointCurve(SAMPLES, of, tally, member.member_of(loader, b"key", SAMPLES, rank, 2), dataset)
 
@@ -99,6 +101,18 @@ def test_ranks_with_subsets_of_their_own_are_told_the_curve_of_what_they_share(f
     # The same as without subsets: a pinned share of all samples.
     assert [round(misses, 3) for _, misses in ranks[1].points()] == [0.937, 0.875, 0.75, 0.5, 0.0]
     assert ranks[0].points() == ranks[1].points()
+
+
+def test_an_epoch_is_as_long_as_its_draws_and_no_shorter_than_a_ranks_part():
+    dataset = range(100)
+    samplers = {
+        "torch's own part": (torch.utils.data.DistributedSampler(dataset, num_replicas=8, rank=3), 13),
+        "a data set of its own": (torch.utils.data.SequentialSampler(dataset), 100),
+        "a few draws": (torch.utils.data.RandomSampler(dataset, replacement=True, num_samples=3), 13),
+        "of no length": (iter(dataset), 13),
+    }
+    for name, (sampler, expected) in samplers.items():
+        assert member._epoch_uses(dataset, sampler, 8) == expected, name
 
 
 def test_plans_and_scores_are_told_by_what_ranks_share():

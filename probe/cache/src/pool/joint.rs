@@ -4,7 +4,7 @@
 use super::board::{self, BOARDS, JointCurve};
 use super::layout::Seen;
 use super::message::{Joint, Member};
-use crate::ghost::Ghost;
+use crate::ghost::{Ghost, Tracked};
 use crate::policy::PolicyKind;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +21,7 @@ pub(crate) struct Size {
 struct Group {
     board: usize,
     samples: u64,
+    tracked: Tracked,
     /// By client.
     members: BTreeMap<u64, Member>,
     /// How many members it had at a time: whoever ends was of it still.
@@ -32,12 +33,20 @@ struct Group {
 }
 
 /// Of one space, by loader.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Joints {
+    samples: u64,
+    /// Found once: to find it takes a while, and everybody else in the pool would wait for it at each join.
+    tracked: Option<Tracked>,
     groups: BTreeMap<u64, Group>,
 }
 
 impl Joints {
+    /// Of so many samples.
+    pub(crate) fn new(samples: u64) -> Joints {
+        Joints { samples, tracked: None, groups: BTreeMap::new() }
+    }
+
     /// What a client tells.
     pub(crate) fn told(&mut self, client: u64, joint: Joint, policy: PolicyKind, size: Size, seen: Seen<'_>) {
         if let Joint::Join(member) = joint {
@@ -47,7 +56,7 @@ impl Joints {
         let group = self.groups.iter_mut().find(|(_, group)| group.members.contains_key(&client));
         let Some((loader, group)) = group else { return };
         let Some(ghost) = &mut group.ghost else { return };
-        let known = |id: u32| u64::from(id) < group.samples;
+        let known = |id: u32| u64::from(id) < self.samples;
         match joint {
             Joint::Join(_) => {}
             Joint::Used { count, tracked } => {
@@ -88,26 +97,25 @@ impl Joints {
         let free = (0..BOARDS).find(|board| !taken.contains(board));
         let there = self.groups.contains_key(&member.loader);
         // One loader too many has no curve; ids are 32 bits.
-        let (Some(board), true) = (free.or(there.then_some(0)), member.samples <= u64::from(u32::MAX)) else {
-            return;
-        };
+        let is_ours = member.samples == self.samples && member.samples <= u64::from(u32::MAX);
+        let (Some(board), true) = (free.or(there.then_some(0)), is_ours) else { return };
+        let tracked = *self.tracked.get_or_insert_with(|| Tracked::of(self.samples));
         let group = self.groups.entry(member.loader).or_insert_with(|| Group {
             board,
-            samples: member.samples,
+            samples: self.samples,
+            tracked,
             members: BTreeMap::new(),
             most: 0,
             epochs: 0,
             ghost: None,
         });
-        if group.samples == member.samples {
-            // Somebody was lost, with uses; or what comes is started anew.
-            if group.members.len() < group.most as usize {
-                group.ghost = None;
-            }
-            group.members.insert(client, member);
-            group.settle(policy);
-            group.publish(member.loader, seen);
+        // Somebody was lost, with uses; or what comes is started anew.
+        if group.members.len() < group.most as usize {
+            group.ghost = None;
         }
+        group.members.insert(client, member);
+        group.settle(policy);
+        group.publish(member.loader, seen);
     }
 
     /// A client is gone, or begins anew.
@@ -143,10 +151,12 @@ impl Group {
             return;
         }
         if self.ghost.is_none() {
-            self.ghost = Some(Ghost::new(policy, self.samples));
             // Of those who are there now.
             (self.most, self.epochs) = (0, 0);
         }
+        let ghost = self.ghost.get_or_insert_with(|| Ghost::with(policy, self.samples, self.tracked));
+        let epoch_uses = self.members.values().map(|member| member.epoch_uses);
+        ghost.expect(epoch_uses.fold(0, u64::saturating_add));
         self.most = self.most.max(self.members.len() as u32);
     }
 

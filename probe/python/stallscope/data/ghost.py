@@ -84,7 +84,9 @@ class JointCurve(Curve):
     of_space = True
 
     def __init__(self, samples, space, tally, member, dataset):
-        self.ghost = _native.Joint(space, member.loader, samples, member.job, member.rank, member.ranks)
+        self.ghost = _native.Joint(
+            space, member.loader, samples, member.epoch_uses, member.job, member.rank, member.ranks
+        )
         self.dataset = dataset
         self.is_subset = base_of(dataset) is not dataset
         self.space = space

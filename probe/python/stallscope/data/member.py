@@ -12,10 +12,12 @@ _made = Counter()
 
 
 class Member:
-    """`loader`: a number that is the same in all ranks. `job`: one that tells jobs apart; 0: nothing does."""
+    """`loader`: a number that is the same in all ranks. `epoch_uses`: samples that this rank uses in an epoch. `job`: a
+    number that tells jobs apart; 0: nothing does."""
 
-    def __init__(self, loader, job, rank, ranks):
+    def __init__(self, loader, epoch_uses, job, rank, ranks):
         self.loader = loader
+        self.epoch_uses = epoch_uses
         self.job = job
         self.rank = rank
         self.ranks = ranks
@@ -31,7 +33,17 @@ def member_of(loader, key, samples, rank, ranks):
     )  # fmt: skip
     _made[key, alike] += 1
     told = [os.environ.get(name) for name in _OF_JOB]
-    return Member(_number((alike, _made[key, alike])), _number(told) if any(told) else 0, rank, ranks)
+    job = _number(told) if any(told) else 0
+    return Member(_number((alike, _made[key, alike])), _epoch_uses(loader.dataset, sampler, ranks), job, rank, ranks)
+
+
+def _epoch_uses(dataset, sampler, ranks):
+    # Of fewer draws caches do not fill.
+    part = -(-len(dataset) // ranks)
+    try:
+        return max(len(sampler), part)
+    except Exception:
+        return part
 
 
 def _number(value):

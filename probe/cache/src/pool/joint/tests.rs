@@ -4,7 +4,6 @@ use super::super::board::{Read, find};
 use super::super::layout::Layout;
 use super::super::memory::Owned;
 use super::*;
-use crate::ghost::Tracked;
 use crate::policy::Use;
 use crate::random::Random;
 
@@ -24,7 +23,7 @@ impl Stage {
         let layout = Layout::new(SAMPLES, 4096).unwrap();
         let index = Owned::create("index", layout.index_bytes()).unwrap();
         let data = Owned::create("data", layout.data_bytes).unwrap();
-        Stage { policy, joints: Joints::default(), layout, index, data }
+        Stage { policy, joints: Joints::new(SAMPLES), layout, index, data }
     }
 
     fn tell(&mut self, client: u64, joint: Joint) {
@@ -52,7 +51,7 @@ impl Stage {
 }
 
 fn member(rank: u32, loader: u64) -> Member {
-    Member { loader, samples: SAMPLES, job: 7, rank, ranks: 2 }
+    Member { loader, samples: SAMPLES, epoch_uses: SAMPLES / 2, job: 7, rank, ranks: 2 }
 }
 
 /// A shuffle of all samples, an epoch.
@@ -153,6 +152,27 @@ fn jobs_that_cannot_be_told_apart_have_no_curve_until_one_is_alone() {
 }
 
 #[test]
+fn ranks_of_one_node_of_many_are_told_after_as_many_epochs_as_all_ranks_of_one() {
+    let mut stage = Stage::new(PolicyKind::Lru);
+    let here = |rank| Member { epoch_uses: SAMPLES / 8, ranks: 8, ..member(rank, 9) };
+    stage.tell(1, Joint::Join(here(0)));
+    stage.tell(2, Joint::Join(here(1)));
+    let counted: Vec<usize> = epochs(4)
+        .iter()
+        .zip(1..)
+        .map(|(epoch, number)| {
+            [1, 2].iter().for_each(|client| stage.tell(*client, Joint::Epoch(number)));
+            let part = epoch[..SAMPLES as usize / 4].chunks(50);
+            part.zip([1, 2].iter().cycle()).for_each(|(batch, client)| stage.uses(*client, batch));
+            stage.curve(9).unwrap().points.len()
+        })
+        .collect();
+    assert_eq!(counted, [0, 5, 5, 5]);
+    stage.tell(2, Joint::Join(Member { epoch_uses: u64::MAX, ..here(1) }));
+    stage.tell(2, Joint::Join(Member { epoch_uses: 0, ..here(1) }));
+}
+
+#[test]
 fn a_job_that_is_started_anew_is_told_its_epochs_from_the_first_on() {
     let mut stage = Stage::new(PolicyKind::Lru);
     // Less than two epochs in one go: only their beginnings end what is counted.
@@ -189,10 +209,14 @@ fn loaders_have_curves_of_their_own_as_far_as_there_is_room() {
         let teller = stage.curve(loader).map(|told| u64::from(told.teller));
         assert_eq!(teller, (loader < BOARDS as u64).then_some(loader));
     }
-    // Of another loader of this name, and of one that has nothing to do with the space.
+    // These have nothing to do with the space.
     stage.tell(50, Joint::Join(Member { samples: 3, ..member(9, 0) }));
     stage.tell(51, Joint::Join(Member { samples: u64::MAX, ..member(9, 60) }));
     assert_eq!(stage.curve(0).unwrap().ranks, 1);
+    stage.tell(52, Joint::Join(Member { samples: SAMPLES + 1, ..member(3, 70) }));
+    stage.uses(0, &[1, 2, 3]);
+    stage.tell(0, Joint::Join(Member { samples: 3, ..member(0, 0) }));
+    assert_eq!((stage.curve(0), stage.curve(70)), (None, None));
     stage.leave(4);
     stage.tell(52, Joint::Join(member(3, 70)));
     assert_eq!(stage.curve(70).unwrap().teller, 3);

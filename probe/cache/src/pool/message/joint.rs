@@ -9,6 +9,8 @@ pub struct Member {
     pub loader: u64,
     /// Of the space.
     pub samples: u64,
+    /// Samples that this rank uses in an epoch.
+    pub epoch_uses: u64,
     /// Tells jobs apart as far as their ranks know; 0 where they know nothing.
     pub job: u64,
     pub rank: u32,
@@ -37,7 +39,7 @@ impl Joint {
     pub(super) fn put(&self, to: &mut Vec<u8>) -> u8 {
         match self {
             Joint::Join(member) => {
-                put64(to, &[member.loader, member.samples, member.job]);
+                put64(to, &[member.loader, member.samples, member.epoch_uses, member.job]);
                 put32(to, &[member.rank, member.ranks]);
                 10
             }
@@ -75,6 +77,7 @@ impl Joint {
             10 => Joint::Join(Member {
                 loader: f.u64()?,
                 samples: f.u64()?,
+                epoch_uses: f.u64()?,
                 job: f.u64()?,
                 rank: f.u32()?,
                 ranks: f.u32()?,

@@ -25,9 +25,11 @@ fn requests() -> impl Strategy<Value = Request> {
 
 fn joints() -> impl Strategy<Value = Joint> {
     prop_oneof![
-        any::<(u64, u64, u64, u32, u32)>().prop_map(|(loader, samples, job, rank, ranks)| {
-            Joint::Join(Member { loader, samples, job, rank, ranks })
-        }),
+        any::<(u64, u64, u64, u64, u32, u32)>().prop_map(
+            |(loader, samples, epoch_uses, job, rank, ranks)| {
+                Joint::Join(Member { loader, samples, epoch_uses, job, rank, ranks })
+            }
+        ),
         (any::<u64>(), prop::collection::vec(any::<(u32, u64, u64)>(), 0..9))
             .prop_map(|(count, tracked)| Joint::Used { count, tracked }),
         prop::collection::vec(any::<(u32, u64)>(), 0..9).prop_map(Joint::Planned),
