@@ -144,10 +144,41 @@ def test_a_second_job_leaves_none_with_a_curve_until_it_has_gone(folder):  # noq
     until(lambda: told(ranks[0]))
 
 
+def test_each_of_two_jobs_that_cannot_be_told_apart_shows_it(monkeypatch):
+    shown = []
+    monkeypatch.setattr(_native, "push", lambda kind, time_ns, **what: shown.append(what))
+    for is_mixed, is_teller in [(True, True), (True, False), (False, True), (False, False)]:
+        one = JointCurve.__new__(JointCurve)
+        one.tally = SimpleNamespace(loader=4)
+        points = [] if is_mixed else [(100, 10, 5)]
+        one.ghost = SimpleNamespace(told=lambda: (is_mixed, is_teller, 2, 1000, points))
+        one.whole = 1.0
+        one.push(7)
+        assert len(shown) == int(is_mixed or is_teller)
+        # A count of no points says so.
+        assert all((of["id"] >> 16 & 0xFF == 0) is is_mixed for of in shown)
+        shown.clear()
+
+
+def sockets():
+    """Inodes of the sockets of this process, by descriptor."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            of = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+        if of.startswith("socket:"):
+            found[name] = of
+    return found
+
+
 def test_nobody_waits_for_a_pool_that_is_stopped(folder):  # noqa: F811
     of = space(folder, capacity=256_000)
     kept(of, 200)
     one = joint(of, 0)
+    before = sockets()
+    assert before
     (pool,) = pools(folder)
     os.kill(pool, signal.SIGSTOP)
     try:
@@ -162,7 +193,8 @@ def test_nobody_waits_for_a_pool_that_is_stopped(folder):  # noqa: F811
     for _ in range(3):
         epochs([one], 1)
     until(lambda: told(one))
-    assert of.alive and of.figures()["clients"] == 1, "over the same connection"
+    assert of.alive and of.figures()["clients"] == 1
+    assert sockets() == before, "over the same connection"
 
 
 def test_a_pool_that_was_killed_is_fed_again_when_there_is_another(folder):  # noqa: F811

@@ -115,8 +115,8 @@ class JointCurve(Curve):
 
     def push(self, time_ns):
         told = self.ghost.told()
-        # One of them shows it for all.
-        if told is None or not told[1]:
+        # One of them shows it for all; that there is none, each for its job.
+        if told is None or not (told[0] or told[1]):
             return
         is_mixed, _, ranks, dataset_bytes, points = told
         if is_mixed:
