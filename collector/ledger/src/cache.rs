@@ -121,7 +121,7 @@ impl Caches {
             return true;
         };
         if number == 0 {
-            of.coming = CacheCurve::new(record.d).of_ranks(ranks);
+            of.coming = CacheCurve::new(record.d).of_ranks(ranks).told_at(record.time_ns);
         }
         // Where one was lost the others say nothing: the next curve follows soon.
         if of.coming.points().len() == number {

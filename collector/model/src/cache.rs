@@ -2,7 +2,7 @@
 
 use crate::{Phase, RankSummary, RunSummary};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
 /// Uses of samples. Each is one of three: a true hit, a substitution, a miss.
@@ -93,6 +93,7 @@ impl CachePoint {
 pub struct CacheCurve {
     ranks: u32,
     is_mixed: bool,
+    told_ns: u64,
     dataset_bytes: u64,
     points: [CachePoint; CacheCurve::MOST],
     count: usize,
@@ -105,13 +106,15 @@ struct CurveParts {
     ranks: u32,
     #[serde(default)]
     is_mixed: bool,
+    #[serde(default)]
+    told_ns: u64,
     dataset_bytes: u64,
     points: Vec<CachePoint>,
 }
 
 impl From<CurveParts> for CacheCurve {
     fn from(parts: CurveParts) -> CacheCurve {
-        let mut curve = CacheCurve::new(parts.dataset_bytes).of_ranks(parts.ranks);
+        let mut curve = CacheCurve::new(parts.dataset_bytes).of_ranks(parts.ranks).told_at(parts.told_ns);
         curve.is_mixed = parts.is_mixed;
         parts.points.into_iter().for_each(|point| curve.push(point));
         curve
@@ -120,8 +123,8 @@ impl From<CurveParts> for CacheCurve {
 
 impl From<CacheCurve> for CurveParts {
     fn from(curve: CacheCurve) -> CurveParts {
-        let CacheCurve { ranks, is_mixed, dataset_bytes, .. } = curve;
-        CurveParts { ranks, is_mixed, dataset_bytes, points: curve.points().to_vec() }
+        let CacheCurve { ranks, is_mixed, told_ns, dataset_bytes, .. } = curve;
+        CurveParts { ranks, is_mixed, told_ns, dataset_bytes, points: curve.points().to_vec() }
     }
 }
 
@@ -147,6 +150,12 @@ impl CacheCurve {
     #[must_use]
     pub fn of_ranks(self, ranks: u32) -> CacheCurve {
         CacheCurve { ranks, ..self }
+    }
+
+    /// The same, told at this time of its host's clock.
+    #[must_use]
+    pub fn told_at(self, told_ns: u64) -> CacheCurve {
+        CacheCurve { told_ns, ..self }
     }
 
     /// Whether it is of the uses of several ranks, of which one tells it for all.
@@ -337,14 +346,25 @@ impl RunSummary {
     /// uses of one loader, with all of its cache for them. Of ranks that share a cache, one tells the curve of all.
     pub fn cache_curves(&self) -> Vec<&CacheSummary> {
         let trained = self.caches.iter().any(|cache| cache.training.draws() > 0);
-        let mut joint = BTreeSet::new();
-        let is_told = |cache: &&CacheSummary| {
-            let host = host_of(&self.ranks, cache.rank);
-            // Where the rank that told it is gone, another one does.
-            let is_first = !cache.curve.is_joint() || joint.insert((host, cache.loader));
-            is_first && (!trained || cache.training.draws() > 0)
+        let has_one = |cache: &&CacheSummary| {
+            !cache.curve.points().is_empty() && (!trained || cache.training.draws() > 0)
         };
-        self.caches.iter().filter(|cache| !cache.curve.points().is_empty()).filter(is_told).collect()
+        let of = |cache: &CacheSummary| (host_of(&self.ranks, cache.rank), cache.loader);
+        let mut joint: BTreeMap<(&str, u16), &CacheSummary> = BTreeMap::new();
+        for cache in self.caches.iter().filter(has_one).filter(|cache| cache.curve.is_joint()) {
+            let newest = joint.entry(of(cache)).or_insert(cache);
+            // Where the rank that told it is gone, another one does.
+            if cache.curve.told_ns > newest.curve.told_ns {
+                *newest = cache;
+            }
+        }
+        let is_newest =
+            |cache: &&CacheSummary| joint.get(&of(cache)).is_none_or(|newest| newest.rank == cache.rank);
+        self.caches
+            .iter()
+            .filter(has_one)
+            .filter(|cache| !cache.curve.is_joint() || is_newest(cache))
+            .collect()
     }
 
     /// `None` where there is one, and where nothing is drawn from a cache in training.
@@ -367,8 +387,9 @@ impl RunSummary {
             other.rank == of.rank || other.curve.is_joint() && host(other.rank) == host(of.rank)
         };
         let same = caches.iter().filter(|other| other.loader == of.loader).filter(is_its);
-        let mut curves = same.map(|other| &other.curve).filter(|curve| !curve.points().is_empty());
-        curves.next()
+        let curves = same.map(|other| &other.curve).filter(|curve| !curve.points().is_empty());
+        // The first of those that are as new.
+        curves.reduce(|newest, curve| if curve.told_ns > newest.told_ns { curve } else { newest })
     }
 }
 
@@ -530,7 +551,21 @@ mod tests {
         let known = |of: u32| RunSummary::curve_of(&summary.caches, &ranks, &silent(of)).is_some();
         assert_eq!([0, 1, 2, 3].map(known), [true, true, false, false]);
         let later = vec![told(0), told(1), told(2), silent(3)];
-        assert_eq!(whose(&RunSummary { caches: later, ..summary }), [0, 2], "each host's once");
+        assert_eq!(whose(&RunSummary { caches: later, ..summary.clone() }), [0, 2], "each host's once");
+        let mut newer = told(1);
+        newer.curve = newer.curve.told_at(7);
+        newer.curve.push(CachePoint { capacity_bytes: 200, uses: 10, misses: 1 });
+        let evaluates = |cache| CacheSummary { training: CacheUses::default(), ..cache };
+        for caches in [
+            vec![told(0), newer],
+            vec![evaluates(told(0)), told(1)],
+            vec![evaluates(CacheSummary { rank: 0, ..newer }), told(1)],
+        ] {
+            let summary = RunSummary { caches, ..summary.clone() };
+            assert_eq!(whose(&summary), [1], "the newest of those that train");
+        }
+        let caches = vec![told(0), newer];
+        assert_eq!(RunSummary::curve_of(&caches, &ranks, &silent(0)), Some(&newer.curve));
     }
 
     #[test]
