@@ -24,8 +24,8 @@ class Member:
 
 
 def member_of(loader, key, samples, rank, ranks):
-    """Of a loader whose samples are in the space of this `key`, among so many `samples`: ranks may have different subsets
-    of them. Ranks make loaders in the same order, or at least those that are alike."""
+    """Of a loader whose samples are in the space of this `key`, among so many `samples`: ranks may have different
+    subsets of them. Ranks make loaders in the same order, or at least those that are alike."""
     batches = loader.batch_sampler
     sampler = getattr(batches, "sampler", loader.sampler)
     alike = (
