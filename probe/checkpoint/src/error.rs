@@ -51,6 +51,12 @@ impl Error {
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
+
+    /// Whether there was no room on the file system, or in what the user may have of it.
+    pub(crate) fn is_full(&self) -> bool {
+        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+        matches!(self, Error::Io { source, .. } if full.contains(&source.kind()))
+    }
 }
 
 /// Adds to an error of the kernel what was being done to which path.

@@ -152,7 +152,12 @@ impl<'a> Persist<'a> {
             };
             (written, user)
         });
-        let (written, user) = (written?, user?);
+        let written = written?;
+        let user = match user {
+            // Room that was held for chunks is given back by now.
+            Err(error) if error.is_full() => self.write_beside(task, dir)?,
+            other => other?,
+        };
         let tensor = |(spec, offset): &(_, u64)| StoredTensor { spec: Clone::clone(spec), offset: *offset };
         let part = Part {
             save: task.ticket.save.clone(),
@@ -186,7 +191,11 @@ impl<'a> Persist<'a> {
         }
         let file = format!("user-{}.bin", options.rank);
         let path = dir.join(&file);
-        write_small(&**files, &path, &task.user).doing("write", &path)?;
+        if let Err(error) = write_small(&**files, &path, &task.user).doing("write", &path) {
+            // It is tried once more where the disk was full.
+            let _ = files.remove_file(&path);
+            return Err(error);
+        }
         Ok(Some(StoredUser { file, bytes: task.user.len() as u64, blake3: Digest::of(&task.user) }))
     }
 

@@ -4,7 +4,7 @@ use crate::arena::lock;
 use crate::error::{Doing, Result};
 use crate::files::{Files, Out, write_all};
 use crate::image::{BLOCK, CHUNK_BYTES, Layout};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
@@ -30,6 +30,8 @@ pub(crate) struct Shard<'a> {
 struct Room {
     /// Ends of ranges of chunks by their beginnings.
     made: BTreeMap<usize, usize>,
+    /// Chunks that are written, or are about to be: their room stays.
+    taken: HashSet<usize>,
     /// The file system makes none, or has no more.
     refused: bool,
 }
@@ -64,16 +66,25 @@ impl<'a> Shard<'a> {
             .doing("write", &self.path)
     }
 
-    /// Cuts off what the last block has beyond the image, gives back the room of chunks that are not `here`, and syncs.
-    pub(crate) fn finish(&self, here: impl Fn(usize) -> bool) -> Result<()> {
-        let Some(out) = self.out.get() else { return Ok(()) };
-        for (begin, end) in std::mem::take(&mut lock(&self.room).made) {
-            for chunks in ranges(begin..end, |at| !here(at)) {
+    /// Gives back the room of chunks that did not come, and makes none from now on. A chunk that comes later, or at the
+    /// same time, keeps its bytes: it is taken under the lock that is held here, before anything of it is written.
+    pub(crate) fn give_back(&self) {
+        let mut room = lock(&self.room);
+        room.refused = true;
+        let Some(out) = self.out.get() else { return };
+        for (begin, end) in std::mem::take(&mut room.made) {
+            for chunks in ranges(begin..end, |at| !room.taken.contains(&at)) {
                 let bytes = self.blocks(chunks);
                 // Where that fails, the checkpoint takes more room than it has to.
                 let _ = out.release(bytes.start, bytes.end - bytes.start);
             }
         }
+    }
+
+    /// Cuts off what the last block has beyond the image, gives back the room of chunks that did not come, and syncs.
+    pub(crate) fn finish(&self) -> Result<()> {
+        let Some(out) = self.out.get() else { return Ok(()) };
+        self.give_back();
         out.set_len(self.layout.bytes).doing("set the length of", &self.path)?;
         out.sync().doing("sync", &self.path)
     }
@@ -92,6 +103,7 @@ impl<'a> Shard<'a> {
     /// For a chunk and those that follow it into this file, most likely.
     fn make_room(&self, out: &dyn Out, at: usize) {
         let mut room = lock(&self.room);
+        room.taken.insert(at);
         let is_made = room.made.range(..=at).next_back().is_some_and(|(_, end)| at < *end);
         if room.refused || is_made {
             return;

@@ -89,7 +89,15 @@ impl Writing<'_> {
                 if let Some(to) = to {
                     self.pace.let_through(bytes.len() as u64);
                     let _turn = writing.take();
-                    to.write(at, image)?;
+                    match to.write(at, image) {
+                        // Room that is held for chunks which went to the other file may be all that is missing.
+                        Err(error) if error.is_full() => {
+                            shard.give_back();
+                            still.give_back();
+                            to.write(at, image)?;
+                        }
+                        other => other?,
+                    }
                 }
                 let _ = fate.set((decided, crc32c, blake3));
             }
@@ -153,9 +161,8 @@ impl Writing<'_> {
             }
             written.chunks.push(Chunk { file: file as u32, crc32c, blake3 });
         }
-        for (shard, number) in made.iter().zip([shard_at, still_at]) {
-            let Some(number) = number else { continue };
-            shard.finish(|at| written.chunks[at].file == number as u32)?;
+        for shard in &made {
+            shard.finish()?;
         }
         // One file with every byte is a safetensors file, and says so.
         if let ([only], Some(_)) = (&mut written.files[..], shard_at) {

@@ -9,7 +9,7 @@ use stallscope_checkpoint::{Disk, Files, Out, Saver, State, Store};
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use support::{Fault, Faulty, Job, MIB, fast_dir, idle, newest, one};
 
@@ -166,6 +166,50 @@ fn a_full_disk_fails_the_save_and_leaves_room_for_the_next() {
         at_step(3).save(&saver, 3).unwrap();
         idle(&saver);
         assert!(at_step(3).is_in(&newest(dir.path()).checkpoint.unwrap()));
+    });
+    rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
+    outcome.unwrap();
+}
+
+#[test]
+fn a_state_that_just_fits_is_saved_though_room_was_made_for_chunks_that_went_elsewhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let flags = rustix::mount::MountFlags::empty();
+    if let Err(error) = rustix::mount::mount("none", dir.path(), "tmpfs", flags, Some(c"size=33m")) {
+        eprintln!("SKIPPED: a full disk needs root for a small tmpfs: {error}");
+        return;
+    }
+    let outcome = std::panic::catch_unwind(|| {
+        // With the header before them, the first tensor is one chunk and the second is three.
+        let mut job = Job::new(&[4 * MIB - 4096, 12 * MIB]);
+        let (second, room_is_made) = (AtomicBool::new(false), AtomicBool::new(false));
+        let fail = move |operation: &'static str, path: &Path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            match operation {
+                "create_dir" => second.store(name.contains("000002"), Ordering::SeqCst),
+                // The changed chunk makes room for those after it, which did not change: they wait for that.
+                "write" if name.starts_with("shard-") && second.load(Ordering::SeqCst) => {
+                    room_is_made.store(true, Ordering::SeqCst);
+                }
+                "create" if name.starts_with("still-") => {
+                    while !room_is_made.load(Ordering::SeqCst) {
+                        std::thread::yield_now();
+                    }
+                }
+                _ => {}
+            }
+            Fault::None
+        };
+        let files = Arc::new(Faulty { under: Arc::new(Disk), fail: Arc::new(fail) });
+        let saver = Saver::open_with(dir.path(), one(2), files).unwrap();
+        job.save(&saver, 1).unwrap();
+        idle(&saver);
+        job.train(0, 2);
+        let saved = job.save(&saver, 2).unwrap();
+        assert_eq!(saved.written_bytes, 16 * MIB as u64, "nothing could be linked, so all of it had to fit");
+        idle(&saver);
+        assert!(dir.path().join("step-000000002/still-0.chunks").exists());
+        assert!(job.is_in(&newest(dir.path()).checkpoint.unwrap()));
     });
     rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
     outcome.unwrap();

@@ -4,9 +4,11 @@ usage: ahead_job.py FOLDER CASE...; each case has a folder of its own under FOLD
 """
 
 import json
+import multiprocessing
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,7 +19,7 @@ from torch.utils.data import DataLoader, RandomSampler, Subset, WeightedRandomSa
 from torch.utils.data.distributed import DistributedSampler
 
 import stallscope
-from stallscope.data import ahead_shared
+from stallscope.data import ahead_crew, ahead_server, ahead_shared
 
 SETS = {"parts": Parts, "files": Files, "failing": Failing, "swallowing": Swallowing}
 BATCH = 12
@@ -97,15 +99,24 @@ def servers():
 
 
 def rests(pid):
-    """Whether this process did nothing for a while."""
+    """Whether this process did nothing for longer than a fork server with fetchers ever waits."""
 
     def switches():
         status = Path(f"/proc/{pid}/status").read_text()
         return [line for line in status.splitlines() if "ctxt_switches" in line]
 
     before = switches()
-    time.sleep(0.3)
+    time.sleep(1.5 * ahead_server._LATEST_S)
     return switches() == before
+
+
+def has_pidfd():
+    """Whether the kernel tells of a process's end, so that nobody has to look for it."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
 
 
 def called(name):
@@ -262,7 +273,7 @@ def forks(folder, persistent):
         if number == 9:
             # No batch is taken meanwhile.
             ahead.want(0)
-            until(lambda: not fetchers() and all(map(rests, servers())))
+            until(lambda: not fetchers() and (not has_pidfd() or all(map(rests, servers()))))
     epoch_forks = len(forked)
     # A loader that goes in mid-epoch.
     ahead.want(2)
@@ -295,6 +306,59 @@ def server_killed(folder, persistent):
     stopped = one._store.ahead.stopped
     del one, batch
     return {"same": got == plain, "there": there, "stopped": stopped, "left": left()}
+
+
+def reaping(folder, persistent):
+    """A job that reaps all children, whoever made them."""
+    reaped = set()
+
+    def reap(*_):
+        try:
+            while True:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                reaped.add(pid)
+        except ChildProcessError:
+            pass
+
+    plain = epochs(made(Parts(folder), "shuffle", persistent_workers=persistent), 3)
+    before = signal.signal(signal.SIGCHLD, reap)
+    one = begun(made(Parts(folder), "shuffle", persistent_workers=persistent, cache=CACHE, fetchers=3))
+    ahead, crews, got, gone = one._store.ahead, [], [], []
+    for epoch in range(3):
+        got.append([])
+        for number, batch in enumerate(one):
+            got[-1].append(values(batch))
+            if number == 0 and ahead.crew not in crews:
+                crews.append(ahead.crew)
+            if number == 4 and (epoch == 0 or not persistent):
+                os.kill(ahead.crew.server.pid, signal.SIGKILL)
+                until(lambda: ahead.crew.server.pid in reaped)
+    pids = [crew.server.pid for crew in crews]
+    until(lambda: ahead._reap() or len(ahead.crews) == 0)
+    stopped, kill, leaving_s = ahead.stopped, ahead_crew.Crew.kill, ahead_shared.LEAVING_S
+    if not persistent:
+        # One more, that is there when the loader goes: nobody waits for it when it is gone.
+        ahead_shared.LEAVING_S = 10**6
+        ahead.next_pass()
+        ahead_crew.Crew.kill = lambda crew: gone.append(crew.is_gone()) or kill(crew)
+        crews.append(ahead.crew)
+    del one, ahead, batch
+    left_over = left()
+    ahead_crew.Crew.kill, ahead_shared.LEAVING_S = kill, leaving_s
+    ours = [crew.server for crew in crews if crew.server in multiprocessing.active_children()]
+    signal.signal(signal.SIGCHLD, before)
+    # Its number is another's by now.
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        crews[0].server._popen.pid, crews[0].server._popen.returncode = other.pid, None
+        crews[0]._kill_server()
+        other.terminate()
+        spared = other.wait() == -signal.SIGTERM
+    return {
+        "same": got == plain, "reaped": set(pids) <= reaped, "stopped": stopped, "left": left_over,
+        "gone": gone, "remembered": len(ours), "spared": spared,
+    }  # fmt: skip
 
 
 def locked(folder):
@@ -355,7 +419,7 @@ def hung(folder):
 CASES = {
     "same": same, "slow": slow, "resumed": resumed, "sampled": sampled, "killed": killed, "pool_killed": pool_killed,
     "turned": turned, "forks": forks, "server_killed": server_killed, "failing": failing,
-    "locked": locked, "subset": subset, "trainer": trainer, "hung": hung,
+    "locked": locked, "reaping": reaping, "subset": subset, "trainer": trainer, "hung": hung,
 }  # fmt: skip
 
 

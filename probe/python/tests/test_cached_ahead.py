@@ -33,7 +33,8 @@ CASES = [
     *[case("sampled", sampling) for sampling in ("importance", "reuse")],
     *[case("failing", cached) for cached in (True, False)],
     case("slow", 4), case("resumed"), case("killed", KILLS), case("pool_killed"), case("turned"), case("subset"),
-    case("locked"), *[case(name, persistent) for name in ("forks", "server_killed") for persistent in (False, True)],
+    case("locked"),
+    *[case(name, persistent) for name in ("forks", "server_killed", "reaping") for persistent in (False, True)],
 ]  # fmt: skip
 
 
@@ -127,6 +128,16 @@ def test_a_fork_server_that_is_killed_costs_no_sample(told, persistent):
         assert "died" in killed["stopped"] and killed["there"] == [1, 0, 0], "training forks no more"
     else:
         assert killed["stopped"] == "" and killed["there"][1:] == [1, 1], "the next epoch has another"
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_job_that_reaps_all_children_keeps_no_fork_server_and_kills_nobody_else(told, persistent):
+    reaping = told("reaping", persistent)
+    assert reaping["reaped"], "it was the job that reaped them"
+    assert reaping["same"] and reaping["left"] == 0 and reaping["remembered"] == 0
+    assert reaping["gone"] == ([] if persistent else [True]), "the end waits no longer than the fork server is there"
+    assert ("died" in reaping["stopped"]) == persistent
+    assert reaping["spared"], "another process has the number of a fork server that is gone"
 
 
 def test_a_lock_of_the_data_set_is_never_left_held(told):

@@ -194,7 +194,7 @@ class Ahead:
             return
         if self.shared.deaths > ahead_server.MOST_DEATHS:
             self.stop("too many of them died")
-        elif self.has_begun and not self.renewed and (self.crew is None or not self.crew.server.is_alive()):
+        elif self.has_begun and not self.renewed and (self.crew is None or not self.crew.has_server()):
             # With workers that stay, training forks no more.
             self.stop("the process that makes them died")
 

@@ -1,18 +1,21 @@
 """Crews as the training process has them, and their end: a fork server each, with the fetchers that it makes."""
 
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import time
 import warnings
 
-from . import ahead_fetcher, ahead_server, ahead_shared
+from . import ahead_fetcher, ahead_roll, ahead_server, ahead_shared
 from .ahead_pipe import Pipe
 from .ahead_roll import Roll
 
 # Beside what fetchers have to leave, for what has to happen then.
 _MORE_S = 2
 _LOOK_S = 0.02
+# What a process that somebody else reaped ended with.
+_UNKNOWN = 255
 
 
 class Crew:
@@ -38,6 +41,7 @@ class Crew:
             raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self.started = ahead_roll.started_at(self.server.pid)
 
     def ring(self):
         """Has the server look what is wanted of it."""
@@ -46,21 +50,39 @@ class Crew:
             self.bell.write(b"!")
         except OSError:
             # Nobody can tell it anything any more. Its fetchers go with it, when their reads have ended.
-            self.server.kill()
+            self._kill_server()
+
+    def has_server(self):
+        """Whether the server is there still."""
+        if not self.server.is_alive():
+            return False
+        try:
+            os.waitid(os.P_PID, self.server.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            # A job that reaps all children has reaped it: multiprocessing would take it for alive for ever, and signal
+            # at exit whoever has its number by then.
+            self.server._popen.returncode = _UNKNOWN
+            return False
+        return True
 
     def is_gone(self):
         """Whether nobody of it is left: its fetchers may be there when the server was killed."""
-        if self.server.is_alive() or not self.roll.is_empty():
+        if self.has_server() or not self.roll.is_empty():
             return False
         self.server.join()
         return True
 
     def kill(self):
-        if self.server.is_alive():
-            self.server.kill()
-            self.server.join(_MORE_S)
+        self._kill_server()
+        until_s = time.monotonic() + _MORE_S
+        while self.has_server() and time.monotonic() < until_s:
+            time.sleep(_LOOK_S)
         # After the server, which would make others.
         self.roll.kill()
+
+    def _kill_server(self):
+        if self.has_server():
+            ahead_roll.kill(self.server.pid, self.started)
 
 
 def end(owner, shared, crews, pipe):
@@ -80,7 +102,7 @@ def end(owner, shared, crews, pipe):
     # A server ends its fetchers by itself, a little earlier.
     until_s = time.monotonic() + ahead_shared.LEAVING_S + _MORE_S
     for crew in crews:
-        crew.server.join(max(0.0, until_s - time.monotonic()))
+        multiprocessing.connection.wait([crew.server.sentinel], max(0.0, until_s - time.monotonic()))
         while not crew.is_gone() and time.monotonic() < until_s:
             time.sleep(_LOOK_S)
         crew.kill()

@@ -25,23 +25,23 @@ class Roll:
 
     def enter(self, number):
         """By fetcher `number`, before anything in which it may hang."""
-        self.words[2 * number + 1] = _started("self") or 0
+        self.words[2 * number + 1] = started_at("self") or 0
         self.words[2 * number] = os.getpid()
 
     def is_empty(self):
         """Whether all fetchers are gone."""
-        return not any(_started(pid) == started for pid, started in self._entries())
+        return not any(started_at(pid) == started for pid, started in self._entries())
 
     def kill(self):
         for pid, started in self._entries():
-            _kill(pid, started)
+            kill(pid, started)
 
     def _entries(self):
         words = list(self.words)
         return [(pid, started) for pid, started in zip(words[::2], words[1::2]) if pid and started]
 
 
-def _started(pid):
+def started_at(pid):
     """When this process started; None where it has ended, or nothing can be seen of it."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -51,7 +51,8 @@ def _started(pid):
         return None
 
 
-def _kill(pid, started):
+def kill(pid, started):
+    """Ends this process, and no other that has its number by now."""
     try:
         # Stands for that process, whoever has its number later.
         process = os.pidfd_open(pid)
@@ -59,7 +60,7 @@ def _kill(pid, started):
         # Gone, or an old kernel.
         process = None
     try:
-        if _started(pid) != started:
+        if started_at(pid) != started:
             return
         if process is not None:
             signal.pidfd_send_signal(process, signal.SIGKILL)
