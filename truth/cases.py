@@ -16,6 +16,8 @@ class Case:
     shim_bar: float = 1
     # The report has to find no data stall.
     no_stall: bool = False
+    # Training reads by itself: what that takes of the CPU is prep without syscall hooks.
+    reads_on_cpu: bool = False
     # The report has to name this rank as the slow one.
     slow_rank: int | None = None
     # What training waits for can't be told here: no steps are to be shown, and the report has to say these words.
@@ -31,7 +33,7 @@ class Case:
 
 CASES = [
     Case("fork-2", "--workers 2", tested=True),
-    Case("workers-0", "--workers 0", tested=True, kernel_bar=None),
+    Case("workers-0", "--workers 0", tested=True, kernel_bar=None, reads_on_cpu=True),
     Case("workers-1", "--workers 1"),
     Case("workers-4", "--workers 4 --skew 3"),
     Case("prep-bound", "--workers 2 --prep-ms 5 --sample-bytes 8192"),

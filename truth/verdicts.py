@@ -17,7 +17,7 @@ def is_decided(case: Case, outcome: Outcome) -> bool:
 
 
 def complaint(case: Case, outcome: Outcome) -> str | None:
-    """What is wrong with the conclusions of `stallscope report --format json`, of a run that decides; None when nothing is."""
+    """What is wrong with the conclusions of `stallscope report --format json`; None when nothing is. The run decides."""
     report = outcome.report
     verdict, diagnoses = report["verdict"], report["diagnoses"]
     if case.withheld:

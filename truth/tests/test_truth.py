@@ -16,26 +16,34 @@ PHASES = 6
 TESTED = [case for case in CASES if case.tested]
 
 
-def check(measure, margin, excused=None):
-    """Asserts that no cause of any rank is off by more than `margin` points; the first run's outcome. A machine that was busy
-    elsewhere spoils a short run: one that is off is made twice more, and the median of the three counts."""
+def check(measure, margin, excused=None, together=()):
+    """Asserts that no cause of any rank is off by more than `margin` points, nor the sum of those `together`; the first
+    run's outcome. A machine that was busy elsewhere spoils a short run: one that is off is made twice more, and the
+    median of the three counts."""
+
+    def error_of(run, group):
+        return sum(run.error(cause) for cause in group)
+
+    groups = [tuple(together)] if together else []
+    groups += [(cause,) for cause in CAUSES if cause not in together]
     first = measure()
     runs = [first.comparisons]
     for rank in range(len(first.comparisons)):
-        for cause in CAUSES:
-            if cause == excused or abs(runs[0][rank].error(cause)) <= margin:
+        for group in groups:
+            if group == (excused,) or abs(error_of(runs[0][rank], group)) <= margin:
                 continue
             while len(runs) < 3:
                 runs.append(measure().comparisons)
-            error = median(run[rank].error(cause) for run in runs)
+            error = median(error_of(run[rank], group) for run in runs)
             # What is not known is missing elsewhere.
-            assert error <= margin and (excused or error >= -margin), f"{cause} is {error:+.1f} points off: {runs}"
+            assert error <= margin and (excused or error >= -margin), f"{group} is {error:+.1f} points off: {runs}"
     return first
 
 
 @pytest.mark.parametrize("case", TESTED, ids=lambda case: case.name)
 def test_kernel_and_shim_agree_with_the_truth(bench, case):
-    outcome = check(lambda: bench.run(case), KERNEL_AND_SHIM)
+    together = ("fetch", "prep") if case.reads_on_cpu else ()
+    outcome = check(lambda: bench.run(case), KERNEL_AND_SHIM, together=together)
     assert len(outcome.comparisons) == (0 if case.withheld else case.ranks)
     for found in outcome.comparisons:
         assert abs(found.phase_error) <= PHASES, found
@@ -43,6 +51,11 @@ def test_kernel_and_shim_agree_with_the_truth(bench, case):
             assert found.seen_hidden is not None, "no device was watched"
             assert abs(found.seen_hidden - found.true_hidden) <= KERNEL_AND_SHIM
     verdict(bench, case, outcome)
+
+
+@pytest.mark.parametrize("case", [case for case in TESTED if case.reads_on_cpu], ids=lambda case: case.name)
+def test_with_syscall_hooks_reading_on_the_cpu_agrees_too(bench, case):
+    check(lambda: bench.run(case, "--syscalls"), KERNEL_AND_SHIM)
 
 
 def verdict(bench, case, outcome):

@@ -3,6 +3,7 @@
 usage: ahead_job.py FOLDER CASE...; each case has a folder of its own under FOLDER.
 """
 
+import gc
 import json
 import multiprocessing
 import os
@@ -84,9 +85,18 @@ def until(condition, fail=True):
     deadline = time.monotonic() + 60
     while not condition():
         if time.monotonic() > deadline:
-            assert not fail, "it did not come about"
+            assert not fail, f"it did not come about with {[told_of(pid) for pid in servers() + fetchers()]}"
             return
         time.sleep(0.02)
+
+
+def told_of(pid):
+    """Name, state, parent and what the kernel has it wait for: what there is to see of a process."""
+    try:
+        stat, wchan = (Path(f"/proc/{pid}/{name}").read_text() for name in ("stat", "wchan"))
+    except OSError as error:
+        return pid, str(error)
+    return pid, stat.partition("(")[2].split()[:3], wchan
 
 
 def fetchers():
@@ -431,6 +441,8 @@ def main():
         folder = root / str(number)
         folder.mkdir(parents=True)
         print(json.dumps(CASES[name](str(folder), *arguments)), flush=True)
+        # A loader that the frames of an exception hold in a cycle has its fetchers until then.
+        gc.collect()
 
 
 if __name__ == "__main__":
