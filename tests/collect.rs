@@ -113,10 +113,44 @@ fn doctor_tells_what_is_missing_by_its_exit_code() {
     let sandbox = Sandbox::new("doctor");
     let output = sandbox.stallscope_as_nobody(&["doctor", "--json"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let checks: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let kernel = checks.as_array().unwrap().iter().find(|check| check["name"] == "kernel evidence").unwrap();
+    let kernel = check(&output.stdout, "kernel evidence");
     assert_eq!(kernel["ok"], false);
     assert!(kernel["remedy"].as_str().unwrap().contains("sudo stallscope collect"));
+}
+
+#[test]
+fn doctor_finds_nothing_missing_where_a_run_has_kernel_evidence() {
+    if !privileged("doctor_finds_nothing_missing_where_a_run_has_kernel_evidence") {
+        return;
+    }
+    let sandbox = Sandbox::new("doctorworks");
+    // Programs are loaded before the recording is begun: a job that ends sooner is not seen.
+    let job = "until [ -e here.stall ]; do sleep 0.05; done";
+    assert!(sandbox.run(&["run", "-o", "here.stall", "--", "sh", "-c", job]).status.success());
+    assert_eq!(sandbox.report("here.stall")["kernel"], "on");
+    let output = sandbox.run(&["doctor", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    let programs = check(&output.stdout, "kernel programs");
+    assert!(programs["detail"].as_str().unwrap().contains(" load"), "what was tried: {programs}");
+}
+
+#[test]
+fn doctor_asks_no_privilege_of_who_is_served_by_the_nodes_collector() {
+    if !privileged("doctor_asks_no_privilege_of_who_is_served_by_the_nodes_collector") {
+        return;
+    }
+    let sandbox = Sandbox::new("doctorserved");
+    let _node = collector(&sandbox);
+    let output = sandbox.stallscope_as_nobody(&["doctor", "--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    let privilege = check(&output.stdout, "privilege");
+    assert_eq!((&privilege["ok"], &privilege["needed"]), (&false.into(), &false.into()));
+    assert_eq!(privilege["remedy"], "");
+}
+
+fn check(doctor: &[u8], name: &str) -> serde_json::Value {
+    let checks: Vec<serde_json::Value> = serde_json::from_slice(doctor).unwrap();
+    checks.into_iter().find(|check| check["name"] == name).unwrap_or_else(|| panic!("no check of {name}"))
 }
 
 #[test]

@@ -26,6 +26,7 @@ const WAITING: usize = 256;
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
     pub(crate) uid: u32,
+    pub(crate) name: String,
     pub(crate) job: String,
 }
 
@@ -92,7 +93,7 @@ impl Control {
                 Err(sentence) => Reply::Error(sentence),
             },
             Request::Tune { mode, budgets } => {
-                match self.begin(engine, mode, budgets, host::user_name(peer.uid), Some(peer.connection)) {
+                match self.begin(engine, mode, budgets, self.name_of(peer), Some(peer.connection)) {
                     Ok(from) => Reply::Tuning { from },
                     Err(sentence) => Reply::Error(sentence),
                 }
@@ -113,12 +114,13 @@ impl Control {
     }
 
     fn refusal(&self, peer: Peer) -> String {
-        let Owner { uid, job } = &self.owner;
-        format!(
-            "the knobs of {job} are for {} and root; you are {}",
-            host::user_name(*uid),
-            host::user_name(peer.uid)
-        )
+        let Owner { name, job, .. } = &self.owner;
+        format!("the knobs of {job} are for {name} and root; you are {}", self.name_of(peer))
+    }
+
+    /// The owner's name is known: looking it up again could make the session wait for a directory service.
+    fn name_of(&self, peer: Peer) -> String {
+        if peer.uid == self.owner.uid { self.owner.name.clone() } else { host::user_name(peer.uid) }
     }
 
     /// Turns knobs in the name of a user; gives where they are.
@@ -134,7 +136,7 @@ impl Control {
         if requests.is_empty() {
             return Err("no knob was named; say NAME=VALUE, as in prefetch=32".into());
         }
-        let by = host::user_name(peer.uid);
+        let by = self.name_of(peer);
         let before = engine.knobs.state();
         let places = engine.turn(requests, &by)?;
         let decision = self.next_decision();

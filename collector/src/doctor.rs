@@ -2,7 +2,9 @@
 
 use crate::child;
 use crate::runtime::{RuntimeDir, kernel_socket};
+use stallscope_ebpf::doctor::PID_NAMESPACE;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Command;
 
 /// One thing that some part of the measurement needs.
@@ -10,20 +12,29 @@ use std::process::Command;
 pub struct Check {
     pub name: String,
     pub ok: bool,
+    /// Jobs are measured in full only where it is all right; else it is for information.
+    pub needed: bool,
     /// What was found.
     pub detail: String,
-    /// What to do about it; empty when it is all right.
+    /// What to do about it; empty where nothing has to be done.
     pub remedy: String,
 }
 
 /// Looks at everything that `run`, `attach` and `collect` need here. Only looks.
 pub fn doctor() -> Vec<Check> {
-    let mut checks = vec![runtime(), shim(), torch(), service()];
-    checks.extend(stallscope_ebpf::doctor::checks().into_iter().map(|check| Check {
-        name: check.name.to_string(),
-        ok: check.ok,
-        detail: check.detail,
-        remedy: check.how_to_get.to_string(),
+    let node = kernel_socket();
+    let served = UnixStream::connect(&node).is_ok();
+    let mut checks = vec![runtime(), shim(), torch(), kernel_evidence(&node, served)];
+    checks.extend(stallscope_ebpf::doctor::checks().into_iter().map(|check| {
+        // Whoever is served loads no programs. But processes must have the same numbers on both sides.
+        let needed = !served || check.name == PID_NAMESPACE;
+        Check {
+            name: check.name.to_string(),
+            ok: check.ok,
+            needed,
+            detail: check.detail,
+            remedy: if needed { check.how_to_get.to_string() } else { String::new() },
+        }
     }));
     checks
 }
@@ -33,6 +44,7 @@ fn check(name: &str, found: Result<String, String>, remedy: &str) -> Check {
     Check {
         name: name.into(),
         ok,
+        needed: true,
         detail: found.unwrap_or_else(|missing| missing),
         remedy: if ok { String::new() } else { remedy.into() },
     }
@@ -65,13 +77,13 @@ fn torch() -> Check {
         Ok(_) => Err("python3 has no torch".to_string()),
         Err(_) => Err("there is no python3 on the PATH".to_string()),
     };
-    check("PyTorch", found, "activate the environment that your jobs run in")
+    // A job may well have a Python of its own.
+    Check { needed: false, ..check("PyTorch", found, "activate the environment that your jobs run in") }
 }
 
-fn service() -> Check {
-    let socket = kernel_socket();
-    let found = if UnixStream::connect(&socket).is_ok() {
-        Ok(format!("the node's collector serves {}", socket.display()))
+fn kernel_evidence(node: &Path, served: bool) -> Check {
+    let found = if served {
+        Ok(format!("the node's collector serves {}", node.display()))
     } else if rustix::process::geteuid().is_root() {
         Ok("you are root: `run` and `attach` bring their own".to_string())
     } else {

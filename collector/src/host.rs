@@ -1,5 +1,6 @@
 //! Facts of the machine a job runs on.
 
+use nix::unistd::{Uid, User};
 use stallscope_model::HostFacts;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
@@ -54,12 +55,8 @@ pub(crate) fn own_cost() -> (u64, u64) {
     (cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64, pages * rustix::param::page_size() as u64)
 }
 
-/// Login name of `uid`, or the number where there is none.
+/// Login name of `uid`, or the number where there is none. May ask a directory service, which takes its time.
 pub(crate) fn user_name(uid: u32) -> String {
-    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    passwd
-        .lines()
-        .map(|line| line.split(':').collect::<Vec<_>>())
-        .find(|fields| fields.get(2).is_some_and(|field| *field == uid.to_string()))
-        .map_or_else(|| uid.to_string(), |fields| fields[0].to_string())
+    let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+    user.map_or_else(|| uid.to_string(), |user| user.name)
 }

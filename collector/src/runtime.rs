@@ -1,6 +1,6 @@
 //! Where running jobs are found: one folder a job, with a lock, a socket and a card that says whose it is.
 
-use crate::sudo::Caller;
+use crate::sudo::caller_uid;
 use anyhow::{Context, Result, bail};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -43,7 +43,7 @@ impl RuntimeDir {
     /// # Errors
     /// The folder can't be created, or belongs to somebody else.
     pub fn of_this_user() -> Result<RuntimeDir> {
-        let caller = Caller::find().map(|caller| caller.uid);
+        let caller = caller_uid();
         let uid = caller.unwrap_or_else(|| rustix::process::geteuid().as_raw());
         let own = match caller {
             Some(uid) => Some(PathBuf::from(format!("/run/user/{uid}"))),
@@ -247,7 +247,7 @@ fn read_card(folder: &Path) -> Option<Card> {
 
 /// Who called, where that was with sudo.
 fn this_user() -> u32 {
-    Caller::find().map_or_else(|| rustix::process::geteuid().as_raw(), |caller| caller.uid)
+    caller_uid().unwrap_or_else(|| rustix::process::geteuid().as_raw())
 }
 
 /// What a running job's folder says of it.

@@ -148,7 +148,7 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
     }
     let uid = run_as.map_or_else(|| rustix::process::getuid().as_raw(), |caller| caller.uid);
     let mut code = None;
-    let mut control = Control::new(Owner { uid, job: name });
+    let mut control = Control::new(Owner { uid, name: job.user.clone(), job: name });
     if let Some(TuneOptions { mode, budgets }) = options.tune
         && let Err(sentence) = control.begin(&mut engine, mode, budgets, job.user.clone(), None)
     {
@@ -282,7 +282,7 @@ async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> 
         );
     }
     let deadline = options.period.map(|period| Instant::now() + period);
-    let control = Control::new(Owner { uid: owner, job: name });
+    let control = Control::new(Owner { uid: owner, name: job.user.clone(), job: name });
     let mut session = Session::new(engine, control, kernel, server, metrics, view);
     loop {
         let over = async {

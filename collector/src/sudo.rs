@@ -1,57 +1,49 @@
 //! Root by way of sudo: what belongs to the user stays the user's. The job runs as them, and files are made, found
 //! and refused as if they had done it themselves.
 
-use std::ffi::{CString, OsString};
-use std::os::unix::ffi::OsStringExt;
+use nix::unistd::{Gid, Uid, User, getgrouplist, setfsgid, setfsuid, setgid, setgroups, setuid};
+use std::ffi::CString;
+use std::path::PathBuf;
 use tokio::process::Command;
 
 /// The user who called sudo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Caller {
     pub(crate) uid: u32,
-    pub(crate) gid: u32,
     pub(crate) name: String,
-    home: OsString,
-    groups: Vec<libc::gid_t>,
+    gid: Gid,
+    home: PathBuf,
+    groups: Vec<Gid>,
 }
 
 impl Caller {
-    /// `None` when we are not root, or root by another way.
+    /// `None` when we are not root, or root by another way. Asks the sources of users that nsswitch.conf names, as
+    /// sudo itself did: on clusters most users are in a directory service and not in /etc/passwd.
     pub(crate) fn find() -> Option<Caller> {
-        let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
-        let (uid, gid) = (number("SUDO_UID")?, number("SUDO_GID")?);
-        if !rustix::process::geteuid().is_root() || uid == 0 {
-            return None;
-        }
-        let passwd = std::fs::read("/etc/passwd").unwrap_or_default();
-        let entry = passwd
-            .split(|byte| *byte == b'\n')
-            .map(|line| line.split(|byte| *byte == b':').collect::<Vec<_>>())
-            .find(|fields| fields.get(2).is_some_and(|field| *field == uid.to_string().as_bytes()));
-        let field = |at: usize| entry.as_ref().and_then(|fields| fields.get(at)).map(|field| field.to_vec());
-        let name = field(0).map(|name| String::from_utf8_lossy(&name).into_owned());
-        let groups = groups_of(name.as_deref().unwrap_or_default(), gid);
+        let (uid, gid) = caller_of_sudo()?;
+        let user = User::from_uid(uid).ok().flatten();
+        // What sudo calls them serves where the directory service cannot be reached any more.
+        let name = user.as_ref().map(|user| user.name.clone()).or_else(|| std::env::var("SUDO_USER").ok());
+        let name = name.unwrap_or_else(|| uid.to_string());
+        let groups = CString::new(name.as_str()).ok().and_then(|name| getgrouplist(&name, gid).ok());
         Some(Caller {
-            uid,
+            uid: uid.as_raw(),
+            name,
             gid,
-            name: name.unwrap_or_else(|| uid.to_string()),
-            home: OsString::from_vec(field(5).unwrap_or_else(|| b"/".to_vec())),
-            groups,
+            home: user.map_or_else(|| PathBuf::from("/"), |user| user.dir),
+            groups: groups.unwrap_or_else(|| vec![gid]),
         })
     }
 
     /// Has `command` run as this user, with their groups and home.
     pub(crate) fn run(&self, command: &mut Command) {
         command.env("HOME", &self.home).env("USER", &self.name).env("LOGNAME", &self.name);
-        let Caller { uid, gid, groups, .. } = self.clone();
+        let (uid, gid, groups) = (Uid::from_raw(self.uid), self.gid, self.groups.clone());
         let change = move || {
-            // SAFETY: `groups` lives in the closure and its length is given; the calls take nothing else.
-            let done = unsafe {
-                libc::setgroups(groups.len(), groups.as_ptr()) == 0
-                    && libc::setgid(gid) == 0
-                    && libc::setuid(uid) == 0
-            };
-            if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+            setgroups(&groups)?;
+            setgid(gid)?;
+            setuid(uid)?;
+            Ok(())
         };
         // SAFETY: the closure runs between fork and exec and makes three system calls: nothing in it allocates or
         // takes a lock.
@@ -59,24 +51,22 @@ impl Caller {
     }
 }
 
+/// Uid of the user who called sudo; `None` when we are not root, or root by another way.
+pub(crate) fn caller_uid() -> Option<u32> {
+    caller_of_sudo().map(|(uid, _)| uid.as_raw())
+}
+
 /// From here on this thread, and those it starts, make and open files as the caller of sudo would, so that root
 /// follows no path that the caller could not follow. Other privileges stay. Does nothing without sudo.
 pub fn open_files_as_caller_of_sudo() {
-    if let Some(Caller { uid, gid, .. }) = Caller::find() {
-        // SAFETY: both calls take a number and change only this thread's identity towards file systems.
-        unsafe {
-            libc::setfsgid(gid);
-            libc::setfsuid(uid);
-        }
+    if let Some((uid, gid)) = caller_of_sudo() {
+        setfsgid(gid);
+        setfsuid(uid);
     }
 }
 
-fn groups_of(name: &str, gid: u32) -> Vec<libc::gid_t> {
-    let Ok(name) = CString::new(name) else { return vec![gid] };
-    let mut groups = vec![gid; 256];
-    let mut count = groups.len() as libc::c_int;
-    // SAFETY: `name` ends with a zero byte, and `count` tells how many numbers fit into `groups`.
-    let found = unsafe { libc::getgrouplist(name.as_ptr(), gid, groups.as_mut_ptr(), &mut count) };
-    groups.truncate(if found < 0 { 1 } else { count as usize });
-    groups
+fn caller_of_sudo() -> Option<(Uid, Gid)> {
+    let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
+    let (uid, gid) = (Uid::from_raw(number("SUDO_UID")?), Gid::from_raw(number("SUDO_GID")?));
+    (Uid::effective().is_root() && !uid.is_root()).then_some((uid, gid))
 }

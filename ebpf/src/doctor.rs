@@ -2,8 +2,7 @@
 
 use std::fs;
 
-use aya::maps::MapType;
-use aya::programs::ProgramType;
+use crate::{Kernel, Options, ProgramState, ProgramStatus};
 
 pub(crate) const BTF_PATH: &str = "/sys/kernel/btf/vmlinux";
 
@@ -13,6 +12,9 @@ const CAP_BPF: u32 = 39;
 
 /// Inode of the initial pid namespace, the same on every kernel.
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+/// The check that matters to clients of a collector too.
+pub const PID_NAMESPACE: &str = "pid namespace";
 
 /// One thing that kernel evidence needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,26 +57,45 @@ pub fn checks() -> Vec<Check> {
             "run it with sudo, or `setcap cap_bpf,cap_perfmon+ep` the binary",
         ),
         check(
-            "pid namespace",
+            PID_NAMESPACE,
             in_initial_pid_namespace(),
             pid_namespace(),
             "run the collector on the host, or its container with --pid=host",
         ),
     ];
     if privileged {
-        for (name, map) in [("ring buffer", MapType::RingBuf), ("task storage", MapType::TaskStorage)] {
-            let (ok, detail) = answer(aya::sys::is_map_supported(map));
-            checks.push(check(name, ok, detail, "use Linux 5.15 or later"));
-        }
-        let (ok, detail) = answer(aya::sys::is_program_supported(ProgramType::Tracing));
-        checks.push(check(
-            "tracing programs",
-            ok,
-            detail,
-            "use a kernel with CONFIG_BPF_EVENTS=y, outside lockdown",
-        ));
+        checks.push(programs());
     }
     checks
+}
+
+/// Has the kernel load what a run has it load. Trying something alike instead would be about something else: some
+/// kernels refuse programs on functions, which we have none of, and take ours.
+fn programs() -> Check {
+    let (ok, detail) = match Kernel::load(&Options::default()) {
+        Ok(kernel) => (true, loaded(&kernel.programs())),
+        Err(error) => (false, error.to_string()),
+    };
+    check(
+        "kernel programs",
+        ok,
+        detail,
+        "use Linux 5.15 or later with CONFIG_BPF_EVENTS=y, not in lockdown, and in a container one that may call bpf()",
+    )
+}
+
+/// How many load, and which of those that a run can do without do not.
+fn loaded(programs: &[ProgramStatus]) -> String {
+    let lacking: Vec<String> = programs
+        .iter()
+        .filter_map(|program| match &program.state {
+            ProgramState::Missing(reason) | ProgramState::Broken(reason) => {
+                Some(format!("; fewer figures without {}: {reason}", program.name))
+            }
+            ProgramState::Attached | ProgramState::Off => None,
+        })
+        .collect();
+    format!("{} of {} load{}", programs.len() - lacking.len(), programs.len(), lacking.concat())
 }
 
 /// Whether this process may load kernel programs: as root, or with CAP_BPF and CAP_PERFMON.
@@ -92,14 +113,6 @@ pub(crate) fn process_of(pid: u32) -> Option<u32> {
 
 fn check(name: &'static str, ok: bool, detail: String, how_to_get: &'static str) -> Check {
     Check { name, ok, detail, how_to_get: if ok { "" } else { how_to_get } }
-}
-
-fn answer<E: std::fmt::Display>(supported: Result<bool, E>) -> (bool, String) {
-    match supported {
-        Ok(true) => (true, "available".to_owned()),
-        Ok(false) => (false, "this kernel has none".to_owned()),
-        Err(error) => (false, error.to_string()),
-    }
 }
 
 fn status_field(pid: &str, field: &str) -> Option<String> {
@@ -137,6 +150,15 @@ mod tests {
             assert!(!check.detail.is_empty(), "{check:?}");
             assert_eq!(check.ok, check.how_to_get.is_empty(), "{check:?}");
         }
+    }
+
+    #[test]
+    fn what_can_be_done_without_is_named_and_no_reason_to_fail() {
+        let status = |name, state| ProgramStatus { name, state };
+        let mut programs = vec![status("sched_switch", ProgramState::Off), status("seed", ProgramState::Off)];
+        assert_eq!(loaded(&programs), "2 of 2 load");
+        programs.push(status("task_rename", ProgramState::Missing("no such tracepoint".to_owned())));
+        assert_eq!(loaded(&programs), "2 of 3 load; fewer figures without task_rename: no such tracepoint");
     }
 
     #[test]

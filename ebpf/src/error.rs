@@ -38,12 +38,12 @@ pub enum Error {
     RingSize(u32),
     #[error("{what} failed: {source}")]
     System { what: &'static str, source: io::Error },
-    #[error("the kernel programs could not be loaded: {0}")]
-    Load(#[from] Box<aya::EbpfError>),
-    #[error("a map of the kernel programs could not be used: {0}")]
-    Map(#[from] Box<aya::maps::MapError>),
-    #[error("a kernel program could not be attached: {0}")]
-    Attach(#[from] Box<aya::programs::ProgramError>),
+    #[error("the kernel programs could not be loaded: {}", in_full(.0))]
+    Load(Box<aya::EbpfError>),
+    #[error("a map of the kernel programs could not be used: {}", in_full(.0))]
+    Map(Box<aya::maps::MapError>),
+    #[error("a kernel program could not be attached: {}", in_full(.0))]
+    Attach(Box<aya::programs::ProgramError>),
 }
 
 impl From<aya::EbpfError> for Error {
@@ -64,8 +64,38 @@ impl From<aya::programs::ProgramError> for Error {
     }
 }
 
+/// `error` with what caused it down to the kernel's own answer, each part once.
+pub(crate) fn in_full(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let part = error.to_string();
+        if !text.contains(&part) {
+            text = format!("{text}: {part}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
 impl Error {
     pub(crate) fn system(what: &'static str) -> impl Fn(io::Error) -> Error {
         move |source| Error::System { what, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_own_answer_is_told() {
+        let refused = io::Error::from_raw_os_error(libc::EPERM);
+        let map = aya::maps::MapError::CreateError { name: "events".to_owned(), io_error: refused };
+        assert_eq!(
+            Error::from(aya::EbpfError::from(map)).to_string(),
+            "the kernel programs could not be loaded: map error: failed to create map `events`: \
+             Operation not permitted (os error 1)"
+        );
     }
 }

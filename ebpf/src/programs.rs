@@ -7,6 +7,7 @@ use aya::programs::{Program, ProgramError};
 use aya::{Btf, BtfError, Ebpf};
 
 use crate::Error;
+use crate::error::in_full;
 
 /// How a program is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +78,7 @@ impl Programs {
         for (name, role) in PROGRAMS {
             let state = match load_one(ebpf, btf, name) {
                 Ok(()) => ProgramState::Off,
-                Err(error) => judge(error)?,
+                Err(error) => judge(error),
             };
             if let (
                 Role::Needed | Role::Iterator,
@@ -139,23 +140,26 @@ fn load_one(ebpf: &mut Ebpf, btf: &Btf, name: &str) -> Result<(), ProgramError> 
     }
 }
 
-/// Missing or broken? An error when the kernel would not have any program of ours.
-fn judge(error: ProgramError) -> Result<ProgramState, Error> {
+/// Missing or broken?
+fn judge(error: ProgramError) -> ProgramState {
     match error {
         ProgramError::Btf(BtfError::UnknownBtfTypeName { type_name }) => {
             let hook = type_name.trim_start_matches("btf_trace_");
-            Ok(ProgramState::Missing(format!("this kernel has no tracepoint {hook}")))
+            ProgramState::Missing(format!("this kernel has no tracepoint {hook}"))
         }
+        // The privilege is there: it was looked at before anything was loaded.
         ProgramError::LoadError { io_error, .. } if io_error.raw_os_error() == Some(libc::EPERM) => {
-            Err(Error::NoPrivilege)
+            ProgramState::Broken(format!(
+                "{io_error}, by lockdown or by a container's filter of system calls"
+            ))
         }
         ProgramError::LoadError { io_error, verifier_log } => {
             let log = verifier_log.to_string();
             let last: Vec<&str> =
                 log.lines().rev().filter(|l| !l.starts_with("processed ")).take(3).collect();
             let said = last.into_iter().rev().collect::<Vec<_>>().join("; ");
-            Ok(ProgramState::Broken(format!("{io_error}: {said}")))
+            ProgramState::Broken(format!("{io_error}: {said}"))
         }
-        error => Ok(ProgramState::Broken(error.to_string())),
+        error => ProgramState::Broken(in_full(&error)),
     }
 }
