@@ -36,20 +36,19 @@ help:
 	@echo 'make bench-whatif    what what-if predicts beside runs really made (root)'
 
 demo:
+	@echo 'demo: 1 of 4: PyTorch and its kin (the first time about 3 GB are downloaded into .venv)' >&2
 	@scripts/setup.sh demo
+	@echo 'demo: 2 of 4: the program (the first time some 200 crates are compiled, which takes minutes)' >&2
 	@$(MAKE) --no-print-directory build
 	@demo/run.sh
 
 test:
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory build
-	@cargo build --release --quiet -p slowfs
 	@scripts/test.sh
 
-# Quiet on success: the second `make demo` has nothing to say here.
 build: $(VENV_PYTHON)
-	@cargo build --release --quiet
-	@probe/python/stage.sh release >/dev/null
+	@scripts/progress.sh build probe/python/stage.sh release
 
 man:
 	@cargo run --release --quiet -- man target/man
@@ -119,7 +118,7 @@ bench-whatif:
 bench-control:
 	@scripts/setup.sh bench
 	@$(MAKE) --no-print-directory build
-	@cargo build --release --quiet -p control-bench -p slowfs
+	@cargo build --release --quiet -p control-bench
 	@target/release/control-bench; simulated=$$?; $(VENV_PYTHON) bench/control_real.py $(ARGS) && exit $$simulated
 
 bench-cache:
@@ -130,7 +129,6 @@ bench-cache:
 bench-fetchers:
 	@scripts/setup.sh demo
 	@$(MAKE) --no-print-directory build
-	@cargo build --release --quiet -p slowfs
 	@$(VENV_PYTHON) bench/fetchers.py $(ARGS)
 
 bench-importance:
@@ -142,7 +140,6 @@ bench-importance:
 bench-script:
 	@scripts/setup.sh bench
 	@$(MAKE) --no-print-directory build
-	@cargo build --release --quiet -p slowfs
 	@$(VENV_PYTHON) bench/public_script.py $(SCRIPT) $(ARGS)
 
 # A thousand times SIGKILL, and every operation of a save failing, cut off by power or lied about once.

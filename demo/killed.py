@@ -94,7 +94,7 @@ def main():
     folder.mkdir(parents=True)
     moments = random.Random(options.seed)
 
-    say(f"{options.steps} steps in peace, without checkpoints")
+    say(f"3 of 4: {options.steps} steps in peace, without checkpoints")
     peace = Run("peace", options.steps)
     peace.line()
     began_s = time.monotonic()
@@ -103,7 +103,8 @@ def main():
     if peace.ended() != 0 or whole is None:
         sys.exit(f"demo: the job failed; see {HERE}/peace.log")
 
-    say(f"the same with checkpoints, at most {options.overhead:.0%} of the time for them, and SIGKILL {options.kills} times")
+    budget = f"at most {options.overhead:.0%} of the time for them"
+    say(f"4 of 4: the same with checkpoints, {budget}, and SIGKILL {options.kills} times")
     kills, told = 0, None
     while told is None:
         to_come = options.kills - kills

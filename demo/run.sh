@@ -7,7 +7,21 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 python=.venv/bin/python
 here=target/demo
-[ -z "${CKPT:-}" ] || exec "$python" demo/killed.py
+say() { printf 'demo: %s\n' "$*" >&2; }
+# Before and after, while nothing of ours runs: figures of a machine that others use meanwhile are no example.
+busy() {
+    local reason
+    reason=$("$python" demo/busy.py)
+    [ -z "$reason" ] || say "NOT REPRESENTATIVE: $reason"
+}
+
+if [ -n "${CKPT:-}" ]; then
+    busy
+    code=0
+    "$python" demo/killed.py || code=$?
+    busy
+    exit "$code"
+fi
 # So slow that reading a batch takes about four times as long as a training step of two ordinary cores.
 read_mb_s=4.5
 # Far away: many reads can be under way at once, so that more of them help. An image takes about three reads, so that a
@@ -15,7 +29,6 @@ read_mb_s=4.5
 latency_ms=4
 act=${ACT:-}
 mkdir -p "$here"
-say() { printf 'demo: %s\n' "$*" >&2; }
 storage() { "$python" truth/storage.py "$1" --image "$here/storage.img" --mount "$here/data" --size-mb 512 "${@:2}"; }
 
 disk= forgetter= pacer=
@@ -45,8 +58,6 @@ pace() {
         unlimited "$why; with \`apt-get install fuse3\` a paced FUSE takes its place"
     elif ! { [ -r /dev/fuse ] && [ -w /dev/fuse ]; }; then
         unlimited "$why; a paced FUSE in its stead needs a /dev/fuse that you may read and write"
-    elif ! cargo build --release -q -p slowfs; then
-        unlimited "$why; and the paced FUSE could not be built"
     else
         # What a killed demo left.
         fusermount3 -uzq "$slow" 2>/dev/null || true
@@ -73,7 +84,7 @@ if [ -z "$act" ] && reason=$("$python" truth/storage.py check 2>&1); then
     disk=$here/data data=$here/data
     storage up
 fi
-[ -e "$data/complete" ] || say "making the data set (2,320 JPEG files, once)"
+say "3 of 4: the data set, 2,320 JPEG files that are made once"
 "$python" demo/images.py "$data"
 if [ -n "$act" ]; then
     pace "what ACT=1 is about is storage that is far away" \
@@ -91,16 +102,14 @@ if [ -z "$pacer" ]; then
 fi
 
 stallscope=target/release/stallscope
+busy
 if [ -n "$act" ]; then
-    read -r load _ </proc/loadavg
-    if [ "${load%.*}" -ge "$(nproc)" ]; then
-        say "NOT REPRESENTATIVE: this machine is busy (a load of $load on $(nproc) CPUs), so all of it takes longer"
-    fi
-    say "training for some three minutes; a controller tries more workers, and keeps what it can prove"
+    say "4 of 4: training for some three minutes; a controller tries more workers, and keeps what it can prove"
     say "watch it from another terminal: $stallscope top demo, then 4 for the knobs, 5 for the audit"
     rm -rf "$here"/act.stall*
     "$stallscope" run --name demo -o "$here/act.stall" --tune act -- \
         "$python" demo/train.py "$data" --epochs 8 --minutes 3 --checkpoint "$here/checkpoint.pt"
+    busy
     say "what the controller did, and why:"
     "$stallscope" audit "$here/act.stall"
     "$python" demo/waits.py "$here/act.stall"
@@ -108,23 +117,26 @@ if [ -n "$act" ]; then
     exit
 fi
 if [ -n "${CACHE:-}" ]; then
-    say "training three epochs, untouched, and then again with one changed line: stallscope.DataLoader(…, cache=\"256MiB\")"
+    say "4 of 4: training three epochs, untouched, and then again with one changed line: stallscope.DataLoader(…, cache=\"256MiB\")"
     say "watch it from another terminal: $stallscope top plain, then $stallscope top cached"
     rm -rf "$here"/plain.* "$here"/cached.*
     "$stallscope" run --name plain -o "$here/plain.stall" -- \
         "$python" demo/train.py "$data" --epochs 3 --told "$here/plain.json" --checkpoint "$here/checkpoint.pt" 2>/dev/null
+    busy
     PYTHONPATH=$PWD/target/python${PYTHONPATH:+:$PYTHONPATH} "$stallscope" run --name cached -o "$here/cached.stall" -- \
         "$python" demo/train.py "$data" --epochs 3 --told "$here/cached.json" --checkpoint "$here/checkpoint.pt" \
         --cache 256MiB
+    busy
     "$python" demo/cached.py "$here/plain.json" "$here/cached.json"
     say "what changed, cause by cause: $stallscope diff $here/plain.stall $here/cached.stall"
     exit
 fi
-say "training; the recording will be $here/demo.stall"
+say "4 of 4: training, for less than a minute; the recording will be $here/demo.stall"
 say "watch it from another terminal: $stallscope top demo"
 rm -rf "$here"/demo.stall* "$here"/demo.html "$here"/tables
 "$stallscope" run --name demo -o "$here/demo.stall" -- \
     "$python" demo/train.py "$data" --checkpoint "$here/checkpoint.pt"
+busy
 "$stallscope" report "$here/demo.stall" -o "$here/demo.html" 2>/dev/null
 "$stallscope" report "$here/demo.stall" --format parquet -o "$here/tables" 2>/dev/null
 say "the run again, step by step: $stallscope top $here/demo.stall"

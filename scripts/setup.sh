@@ -69,7 +69,7 @@ environment() {
     fi
     say "putting torch and its kin into .venv with $python (about 3 GB, once)"
     suits .venv/bin/python || "$python" -m venv --clear .venv
-    .venv/bin/python -m pip install --quiet --requirement scripts/requirements.txt </dev/null
+    scripts/progress.sh setup .venv/bin/python -m pip install --requirement scripts/requirements.txt
     cp scripts/requirements.txt "$stamp"
 }
 

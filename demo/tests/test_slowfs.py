@@ -20,7 +20,8 @@ def slowfs():
         pytest.skip("SKIPPED: there is no fusermount3; `apt-get install fuse3`")
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         pytest.skip("SKIPPED: /dev/fuse is missing or may not be used; load the fuse module, or run this as root")
-    subprocess.run(["cargo", "build", "--release", "--quiet", "-p", "slowfs"], cwd=ROOT, check=True)
+    if not PROGRAM.exists():
+        pytest.fail(f"{PROGRAM} is not built; run `make build` first")
     return PROGRAM
 
 
