@@ -11,7 +11,8 @@ out=${1:-$target/wheels}
     echo "build-wheel.sh: no maturin here; get it with: pip install 'maturin>=1.16'" >&2
     exit 1
 }
-cargo build --quiet --release --manifest-path "$root/Cargo.toml" --package stallscope --bin stallscope
+# The packages of stage.sh, so that a checkout which has built those has nothing to compile here.
+cargo build --quiet --release --manifest-path "$root/Cargo.toml" -p stallscope -p stallscope-python -p slowfs
 mkdir -p "$here/wheel-data/scripts"
 install -s -m 755 "$target/release/stallscope" "$here/wheel-data/scripts/stallscope"
 [ "$out" = --binary ] || maturin build --release --manifest-path "$here/Cargo.toml" --out "$out"
