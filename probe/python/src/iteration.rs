@@ -20,7 +20,8 @@ pub(crate) fn set_worker(worker: bool) {
 }
 
 thread_local! {
-    /// The iterator whose `next()` this thread is in, 0 for none: a `next()` inside another one is a part of it.
+    /// The iterator whose `next()` this thread is in, 0 for none: a `next()` inside another one is a part of it, also
+    /// where it is the same iterator's, which whoever wraps our wrapper may bring about.
     static WITHIN: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
 }
 
@@ -299,9 +300,8 @@ pub(crate) fn workers_changed(iterator: &Bound<'_, PyAny>) -> PyResult<()> {
 #[pyfunction]
 pub(crate) fn enter(iterator: &Bound<'_, PyAny>) -> PyResult<bool> {
     let entered = guard::observe(PyResult::Ok(false), || {
-        let within = WITHIN.get();
-        let nested =
-            within.0 == fork::generation() && within.1 != 0 && within.1 != iterator.as_ptr() as usize;
+        let (forks, within) = WITHIN.get();
+        let nested = forks == fork::generation() && within != 0;
         if nested || IS_WORKER.load(Ordering::Relaxed) {
             return Ok(false);
         }

@@ -1,6 +1,7 @@
 """Hooks that are set when a module of interest is imported, and not before."""
 
 import sys
+import weakref
 
 # Module -> (module of ours, function that hooks it).
 _TARGETS = {
@@ -13,6 +14,9 @@ _TARGETS = {
     "transformers.trainer": ("evaluation", "hook_trainer"),
     "torch.distributed.distributed_c10d": ("collectives", "hook_collectives"),
 }
+
+# Modules whose hooks were set, or could not be, since they were last executed.
+_seen = weakref.WeakSet()
 
 
 def install():
@@ -29,7 +33,11 @@ def install():
 
 
 def hook(name, module):
-    """Sets the hooks for `module`; what fails is reported and never raised."""
+    """Sets the hooks for `module`; what fails is reported and never raised. Once for each time it is executed: others
+    may have wrapped our functions by the second call, which would then count again, or know the module no more."""
+    if module in _seen:
+        return
+    _seen.add(module)
     ours, function = _TARGETS[name]
     try:
         from . import process
@@ -39,6 +47,14 @@ def hook(name, module):
         getattr(imported, function)(module)
     except Exception as error:
         _failed(name, error)
+
+
+def renewed(module):
+    """`module` is about to be executed (again), which makes its functions and classes anew."""
+    from . import patch
+
+    _seen.discard(module)
+    patch.forget(module)
 
 
 def _failed(name, error):

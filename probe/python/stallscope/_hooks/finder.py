@@ -22,18 +22,30 @@ class Finder:
 
 
 def _hook_after(spec, name):
-    from . import _failed, hook
+    """Other finders ask all finders, this one included, so that a loader, or one that wraps it, may come here twice."""
+    from . import _failed, hook, renewed
 
     loader = spec.loader
     try:
+        own = vars(loader).get("exec_module")
+        if getattr(own, "_stallscope_hooks", None) == name:
+            return
         exec_module = loader.exec_module
 
         def exec_and_hook(module):
+            # Some loaders load several modules.
+            if module.__name__ != name:
+                return exec_module(module)
             # Taken off first, so that a reload and whoever inspects the loader meet the plain one.
-            loader.__dict__.pop("exec_module", None)
+            if own is None:
+                vars(loader).pop("exec_module", None)
+            else:
+                loader.exec_module = own
+            renewed(module)
             exec_module(module)
             hook(name, module)
 
+        exec_and_hook._stallscope_hooks = name
         # On the instance: the loader keeps its type and everything else it can do.
         loader.exec_module = exec_and_hook
     except Exception as error:

@@ -39,9 +39,10 @@ class _Known:
 def prepare(grad_enabled, looked_on):
     """`grad_enabled()` tells training from evaluation; `looked_on()` whether the job would see us look at a batch."""
     global _grad_enabled, _looked_on
+    if _grad_enabled is None:
+        # A forked child that trains as well is a trainer of its own, with loaders of its own.
+        os.register_at_fork(after_in_child=_known.clear)
     _grad_enabled, _looked_on = grad_enabled, looked_on
-    # A forked child that trains as well is a trainer of its own, with loaders of its own.
-    os.register_at_fork(after_in_child=_known.clear)
 
 
 def begin(iterator, loader):

@@ -7,6 +7,8 @@ inside whatever it was calling, and that must not be native code of ours: unwind
 
 import weakref
 
+from .patch import passed_over
+
 
 class _Samples:
     """A data set whose samples are timed."""
@@ -17,6 +19,7 @@ class _Samples:
         self.dataset = dataset
         self.producer = producer
 
+    @passed_over
     def __getitem__(self, index):
         sample = self.dataset[index]
         self.producer.sample(1)
@@ -27,6 +30,7 @@ class _Samples:
         if name != "__getitems__" or not value:
             return value
 
+        @passed_over
         def getitems(indices):
             samples = value(indices)
             self.producer.sample(len(indices))
@@ -47,6 +51,7 @@ class _Stream:
     def __iter__(self):
         return self
 
+    @passed_over
     def __next__(self):
         sample = next(self.iterator)
         self.producer.sample(1)
@@ -59,12 +64,14 @@ def observe(fetcher, producer, iterable):
     shadow = object.__new__(type(fetcher))
     shadow.__dict__.update(fetcher.__dict__)
 
+    @passed_over
     def collate(samples):
         producer.collate()
         return reference().collate_fn(samples)
 
     shadow.collate_fn = collate
 
+    @passed_over
     def fetch(index):
         fetcher = reference()
         if not iterable:

@@ -1,0 +1,37 @@
+"""Beside other tools that hook torch: everything is counted once, and torch's warnings name the lines of the job."""
+
+import json
+from pathlib import Path
+
+import pytest
+from collector import BATCH, CHECKPOINT, ITER_END, ITER_START, SAMPLE, WAIT, run, run_plain
+
+JOB = Path(__file__).with_name("foreign_job.py")
+BATCHES = 20
+SAMPLES = 40
+
+
+@pytest.mark.parametrize("how", ["finder", "front", "reload"])
+def test_everything_is_counted_once(python, how):
+    done = run([python, JOB, how])
+    assert done.code == 0, done.err
+    assert done.out == run_plain([python, JOB, how]).out
+    trainer = done.collector.trainer()
+    assert trainer.told("unavailable") == []
+    for loader in (0, 1):
+        waits = trainer.of(WAIT, loader)
+        assert [wait.b for wait in waits] == list(range(BATCHES)), loader
+        assert [start.a for start in trainer.of(ITER_START, loader)] == [0], loader
+        assert [end.a for end in trainer.of(ITER_END, loader)] == [BATCHES], loader
+    made = [process for process in done.collector.processes if process.of(BATCH)]
+    assert sum(len(process.of(BATCH)) for process in made) == 2 * BATCHES
+    assert sum(sample.id for process in made for sample in process.of(SAMPLE)) == 2 * SAMPLES
+    assert len(trainer.of(CHECKPOINT)) == 2
+
+
+def test_warnings_name_the_lines_of_the_job(python):
+    done, plain = run([python, JOB, "warnings"]), run_plain([python, JOB, "warnings"])
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert len(told) >= 2, told
+    assert told == json.loads(plain.out)
