@@ -30,21 +30,25 @@ fn cores(text: &str) -> Result<f64, String> {
     cores.ok_or_else(|| "say a number of CPUs above 0, as 4 or 1.5".into())
 }
 
-/// Units as people write them, both kinds.
-const UNITS: [(&str, u64); 11] = [
+/// Units as people write them, both kinds, by one name a letter too.
+const UNITS: [(&str, u64); 14] = [
     ("", 1),
     ("b", 1),
     ("k", 1 << 10),
     ("m", 1 << 20),
     ("g", 1 << 30),
+    ("t", 1 << 40),
     ("kib", 1 << 10),
     ("mib", 1 << 20),
     ("gib", 1 << 30),
+    ("tib", 1 << 40),
     ("kb", 1_000),
     ("mb", 1_000_000),
     ("gb", 1_000_000_000),
+    ("tb", 1_000_000_000_000),
 ];
 
+/// A size of memory, wherever one is asked for. The Python package reads `cache=` alike.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text[number.len()..].to_ascii_lowercase();
@@ -65,6 +69,8 @@ mod tests {
             ("8GiB", 8 << 30),
             ("8g", 8 << 30),
             ("1.5 MiB", 3 << 19),
+            ("2T", 2 << 40),
+            ("0.5TiB", 1 << 39),
             ("500MB", 500_000_000),
             ("4096", 4096),
             ("2kb", 2_000),

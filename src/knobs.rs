@@ -1,5 +1,6 @@
+use crate::budgets;
 use crate::terminal::{self, Colour};
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::{Args, FromArgMatches, Subcommand};
 use stallscope_collector::{Connection, RuntimeDir};
 use stallscope_model::{Knob, KnobRequest, KnobState, RunSummary};
@@ -41,9 +42,9 @@ enum Act {
 /// its knobs. Exits with 1 when a value is not possible or the job refuses it.
 #[derive(Debug, Args)]
 struct Set {
-    /// prefetch=32, workers=6; sizes and times with their unit: cache=8GiB, interval=90s
+    /// prefetch=32, workers=6; sizes and times with their unit: cache.bytes=8GiB (or 8g), ckpt.interval=90s
     #[arg(value_name = "NAME=VALUE", required = true, value_parser = wish)]
-    wishes: Vec<(String, u64)>,
+    wishes: Vec<(String, String)>,
     /// Of this rank alone
     #[arg(long, value_name = "N")]
     rank: Option<u32>,
@@ -119,19 +120,22 @@ pub(crate) fn turn_by_words(socket: &Path, words: &str) -> Result<String> {
 /// Asks for what `set` wishes; gives the knobs as they stand once the job has answered or had its time, and a
 /// sentence for each that it refused.
 fn turn(socket: &Path, set: &Set) -> Result<(Vec<Knob>, Vec<String>)> {
-    let request = |(knob, value): &(String, u64)| KnobRequest {
-        rank: set.rank,
-        loader: set.loader,
-        knob: knob.clone(),
-        value: *value,
-    };
     let mut connection = Connection::open(socket)?;
-    let requests = set.wishes.iter().map(request).collect();
-    let Reply::Knobs(mut knobs) = connection.ask(&Request::Set(requests))? else {
+    let Reply::Summary(before) = connection.ask(&Request::Summary)? else {
+        bail!("the job's collector answered something else");
+    };
+    let mut requests = Vec::new();
+    for (name, value) in &set.wishes {
+        // A name that is not there is for the collector to refuse, which says what there is.
+        let unit = before.knobs.iter().find(|knob| knob.name == *name).map_or("", |knob| &knob.unit);
+        let value = amount(value, unit).map_err(|why| anyhow!("{name}={value}: {why}"))?;
+        requests.push(KnobRequest { rank: set.rank, loader: set.loader, knob: name.clone(), value });
+    }
+    let Reply::Knobs(mut knobs) = connection.ask(&Request::Set(requests.clone()))? else {
         bail!("the job's collector answered something else");
     };
     let asked = |knob: &&Knob| {
-        set.wishes.iter().any(|(name, value)| *name == knob.name && knob.requested == Some(*value))
+        requests.iter().any(|request| request.knob == knob.name && knob.requested == Some(request.value))
             && set.rank.is_none_or(|rank| rank == knob.rank)
             && (set.loader.is_none() || set.loader == knob.loader)
     };
@@ -155,55 +159,91 @@ fn refusal(knob: &Knob) -> String {
     format!("rank {rank}{place} refused {name}={value}: {reason}")
 }
 
-fn wish(text: &str) -> Result<(String, u64), String> {
+fn wish(text: &str) -> Result<(String, String), String> {
     let hint = || "say NAME=VALUE, as in prefetch=32".to_string();
     let (name, value) = text.split_once('=').ok_or_else(hint)?;
-    if name.is_empty() {
+    let read = UNITS.iter().any(|unit| amount(value, unit).is_ok());
+    if name.is_empty() || !read {
         return Err(hint());
     }
-    Ok((name.into(), amount(value)?))
+    Ok((name.into(), value.into()))
 }
 
-/// A whole number, with a unit where it is a size (in bytes then) or a time (in nanoseconds).
-fn amount(text: &str) -> Result<u64, String> {
+/// Units of knobs whose values have units of their own; others are counted.
+const UNITS: [&str; 4] = ["", "bytes", "seconds", "ns"];
+/// In nanoseconds. `m` is a minute where a time is meant, as in a `Checkpointer`'s `every="10m"`.
+const TIMES: [(&str, u64); 8] = [
+    ("ns", 1),
+    ("us", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("m", 60_000_000_000),
+    ("min", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("d", 86_400_000_000_000),
+];
+
+/// A value as people write it, in the knob's `unit`: a whole number of these, a size, a time, or `auto`.
+fn amount(text: &str, unit: &str) -> Result<u64, String> {
+    let number = text.parse::<u64>().ok();
+    match unit {
+        "bytes" => number.map_or_else(|| budgets::bytes(text), Ok),
+        // A checkpoint's interval: 0 leaves it to the job's own rule.
+        "seconds" if text == "auto" => Ok(0),
+        "seconds" => number
+            .or_else(|| time_ns(text).map(|ns| ns.div_ceil(1_000_000_000)))
+            .ok_or_else(|| "say a time as 90s or 10min".into()),
+        "ns" => number.or_else(|| time_ns(text)).ok_or_else(|| "say a time as 90s or 10min".into()),
+        _ => number.ok_or_else(|| "say a whole number".into()),
+    }
+}
+
+fn time_ns(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let factor: u64 = match &text[digits.len()..] {
-        "" | "B" | "ns" => 1,
-        "kB" | "us" => 1_000,
-        "MB" | "ms" => 1_000_000,
-        "GB" | "s" => 1_000_000_000,
-        "TB" => 1_000_000_000_000,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        "TiB" => 1 << 40,
-        "min" => 60_000_000_000,
-        "h" => 3_600_000_000_000,
-        unit => return Err(format!("{unit} is no unit; use MiB or GiB, s or min, or none")),
-    };
-    let number: u64 =
-        digits.parse().map_err(|_| format!("{text} is no whole number with or without a unit"))?;
-    number.checked_mul(factor).ok_or_else(|| format!("{text} is too much"))
+    let (_, each_ns) = TIMES.into_iter().find(|(name, _)| *name == &text[digits.len()..])?;
+    digits.parse::<u64>().ok()?.checked_mul(each_ns)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::wish;
+    use super::{amount, wish};
 
     #[test]
-    fn wishes_are_read_as_people_write_them() {
-        for (text, name, value) in [
-            ("prefetch=32", "prefetch", 32),
-            ("cache=8GiB", "cache", 8 << 30),
-            ("cache=8GB", "cache", 8_000_000_000),
-            ("interval=90s", "interval", 90_000_000_000),
-            ("interval=5min", "interval", 300_000_000_000),
+    fn values_are_read_in_the_units_of_their_knobs() {
+        for (text, unit, value) in [
+            ("32", "batches", 32),
+            ("8GiB", "bytes", 8 << 30),
+            ("8g", "bytes", 8 << 30),
+            ("1.5TiB", "bytes", 3 << 39),
+            ("8GB", "bytes", 8_000_000_000),
+            ("0", "bytes", 0),
+            ("90s", "seconds", 90),
+            ("10m", "seconds", 600),
+            ("10min", "seconds", 600),
+            ("2h", "seconds", 7200),
+            ("auto", "seconds", 0),
+            ("90s", "ns", 90_000_000_000),
         ] {
-            assert_eq!(wish(text), Ok((name.into(), value)));
+            assert_eq!(amount(text, unit), Ok(value), "{text} {unit}");
         }
-        for wrong in
-            ["prefetch", "=3", "a=", "a=-1", "a=1.5", "a=3 parsecs", "a=3parsecs", "a=99999999999GiB"]
-        {
+        for (text, unit) in [
+            ("8g", "batches"),
+            ("auto", "batches"),
+            ("90s", "bytes"),
+            ("8g", "seconds"),
+            ("1.5", "batches"),
+            ("-1", "bytes"),
+            ("99999999999GiB", "bytes"),
+            ("99999999999h", "ns"),
+        ] {
+            assert!(amount(text, unit).is_err(), "{text} {unit}");
+        }
+    }
+
+    #[test]
+    fn a_wish_is_a_name_and_a_value_that_some_knob_may_take() {
+        assert_eq!(wish("cache.bytes=8g"), Ok(("cache.bytes".into(), "8g".into())));
+        for wrong in ["prefetch", "=3", "a=", "a=-1", "a=3 parsecs", "a=3parsecs"] {
             assert!(wish(wrong).is_err(), "{wrong}");
         }
     }

@@ -100,7 +100,7 @@ class Checkpointer:
         # What cannot be saved is told now rather than in the midst of training.
         self._job.take_apart(0, "", self._has_tensors)
         self._saver = _native.CheckpointSaver(self.folder, self._ranks.rank, self._ranks.world_size, keep, _PATIENCE_S)
-        self._when = When(self._saver, overhead, mtbf, every, rule)
+        self._when = When(self._saver, overhead, mtbf, every, rule, decides=self._ranks.rank == 0)
         self._copying = Copying(self._saver)
         self._termination = Termination(self._newest)
         self._saved_name = None

@@ -34,31 +34,48 @@ def _push(began_ns, ended_ns, stage, count, elsewhere):
     _native.push(_CHECKPOINT, ended_ns, id=_STALLSCOPE, a=began_ns, b=stage, c=count, d=int(elsewhere))
 
 
-class IntervalKnob:
-    """The interval as a knob, `ckpt.interval` in seconds, where the shim is on."""
+_AUTOMATIC = 0
+_LONGEST_S = 7 * 86_400
+_FOLLOWS = "Rank 0 decides when all ranks save: its ckpt.interval holds for this rank, too."
 
-    def __init__(self, timing):
+
+class IntervalKnob:
+    """The interval as a knob, `ckpt.interval` in seconds, where the shim is on; 0 for the one that the script's own
+    rule gives. `decides`: whether this rank's interval is the job's."""
+
+    def __init__(self, timing, decides):
         self.timing = timing
+        self.decides = decides
         self.knob = None
         self.is_set = False
+        self.shown = False
 
     def look(self):
         """Shows what is in force, once it is known."""
         process = sys.modules.get("stallscope._hooks.process")
         if process is None or not _native.enabled():
             return
-        interval_s = max(1, round(self.timing.costs()[-1]))
-        if self.knob is None:
-            from stallscope._hooks import knobs
+        if self.shown:
+            if self.knob is not None:
+                self.knob.is_now(self._in_force())
+            return
+        self.shown = True
+        if not self.decides:
+            _native.knob_unavailable("ckpt.interval", "seconds", _AUTOMATIC, None, _FOLLOWS)
+            return
+        from stallscope._hooks import knobs
 
-            self.knob = knobs.register("ckpt.interval", "seconds", interval_s, 1, 7 * 86_400, self._turn)
-        else:
-            self.knob.is_now(interval_s)
+        self.knob = knobs.register("ckpt.interval", "seconds", self._in_force(), _AUTOMATIC, _LONGEST_S, self._turn)
+
+    def _in_force(self):
+        return max(1, round(self.timing.costs()[-1]))
 
     def _turn(self, value):
-        self.timing.set_interval(value)
-        self.is_set = True
-        return value, "applied", "the overhead is no longer bounded by its budget"
+        self.is_set = value != _AUTOMATIC
+        self.timing.set_interval(value if self.is_set else None)
+        if self.is_set:
+            return value, "applied", "the overhead is no longer bounded by its budget"
+        return self._in_force(), "applied", "the interval is the script's own again"
 
     def gone(self):
         if self.knob is not None:

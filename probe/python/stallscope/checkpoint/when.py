@@ -16,9 +16,9 @@ _UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
 class When:
-    """Decides for one saver."""
+    """Decides for one saver; `decides`: for all ranks."""
 
-    def __init__(self, saver, overhead, mtbf, every, rule):
+    def __init__(self, saver, overhead, mtbf, every, rule, decides=True):
         if not 0 < overhead < 1:
             raise ValueError(f"overhead={overhead}: it is a part of the time, such as 0.02 for 2%")
         self.saver = saver
@@ -36,7 +36,7 @@ class When:
         saver.resume(self.timing)
         self._note_at_ns = 0
         self._told = False
-        self.knob = ledger.IntervalKnob(self.timing)
+        self.knob = ledger.IntervalKnob(self.timing, decides)
         self._bounded = rule == "budget"
 
     def step(self, waited_ns):
