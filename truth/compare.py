@@ -30,6 +30,8 @@ class Comparison:
     # Waits that the device did not feel: truth, and what was seen (None: no device was watched).
     true_hidden: float
     seen_hidden: float | None
+    # Steps in which the state was saved.
+    saves: int
 
     def error(self, cause: str) -> float:
         return self.seen[cause] - self.truth[cause]
@@ -58,10 +60,12 @@ def compare(recording: Path, account: Account) -> list[Comparison]:
 def compare_rank(rank: int, pid: int, rows: list[sqlite3.Row], account: Account) -> Comparison:
     if not rows:
         raise NotComparable(f"the recording holds no training step of rank {rank}")
-    seen, truth = Counter(), Counter()
+    seen, truth, saves = Counter(), Counter(), 0
     for row in rows:
         seen.update({cause: row[f"{cause}_ns"] for cause in CAUSES})
-        truth.update(account.causes(pid, row["start_ns"], row["end_ns"]))
+        true = account.causes(pid, row["start_ns"], row["end_ns"])
+        truth.update(true)
+        saves += true["snapshot"] + true["persist"] > 0
         if sum(row[f"{cause}_ns"] for cause in CAUSES) != row["end_ns"] - row["start_ns"]:
             raise NotComparable(f"the causes of step {row['idx']} of rank {rank} do not add up to its wall time")
     wall_ns = sum(row["end_ns"] - row["start_ns"] for row in rows)
@@ -81,6 +85,7 @@ def compare_rank(rank: int, pid: int, rows: list[sqlite3.Row], account: Account)
         len(rows),
         100 * sum(account.hidden_ns(pid, row["start_ns"], row["end_ns"]) for row in rows) / wall_ns,
         100 * sum(hidden) / wall_ns if hidden else None,
+        saves,
     )
 
 

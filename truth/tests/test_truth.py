@@ -50,12 +50,23 @@ def test_kernel_and_shim_agree_with_the_truth(bench, case):
         if case.hidden_bar:
             assert found.seen_hidden is not None, "no device was watched"
             assert abs(found.seen_hidden - found.true_hidden) <= KERNEL_AND_SHIM
+    saves(case, outcome, KERNEL_AND_SHIM)
     verdict(bench, case, outcome)
 
 
 @pytest.mark.parametrize("case", [case for case in TESTED if case.reads_on_cpu], ids=lambda case: case.name)
 def test_with_syscall_hooks_reading_on_the_cpu_agrees_too(bench, case):
     check(lambda: bench.run(case, "--syscalls"), KERNEL_AND_SHIM)
+
+
+def saves(case, outcome, margin):
+    """Each checkpoint was seen, and missing them all would have shown."""
+    if "--checkpoint" not in case.flags:
+        return
+    for found, rank in zip(outcome.comparisons, outcome.report["ranks"], strict=True):
+        assert found.saves > 2 and found.truth["persist"] > 2 * margin, found
+        # One may be under way where the recording begins or ends.
+        assert abs(rank["checkpoints"]["count"] - found.saves) <= 1, (rank["checkpoints"], found)
 
 
 def verdict(bench, case, outcome):
@@ -74,4 +85,5 @@ def verdict(bench, case, outcome):
 
 @pytest.mark.parametrize("case", [case for case in TESTED if case.kernel_bar], ids=lambda case: case.name)
 def test_kernel_alone_agrees_with_the_truth(bench, case):
-    check(lambda: bench.attach(case), KERNEL_ALONE, "unknown" if case.kernel_may_not_know else None)
+    outcome = check(lambda: bench.attach(case), KERNEL_ALONE, "unknown" if case.kernel_may_not_know else None)
+    saves(case, outcome, KERNEL_ALONE)

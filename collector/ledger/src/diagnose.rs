@@ -326,7 +326,7 @@ fn uneven_workers(figures: &Figures<'_>) -> Option<Diagnosis> {
     let busy = |load: &WorkerLoad| load.wall_ns.saturating_sub(load.idle_ns);
     figures.ranks.iter().find_map(|rank| {
         // The kernel alone does not know who made batches, and when a worker began.
-        rank.workers.iter().find(|load| load.batches > 0)?;
+        rank.workers.iter().find(|load| load.batches.is_some_and(|batches| batches > 0))?;
         let number = rank.workers.len() as u64;
         let sum_ns = rank.workers.iter().map(busy).fold(0, u64::saturating_add);
         let most = rank.workers.iter().max_by_key(|load| busy(load))?;
@@ -339,7 +339,7 @@ fn uneven_workers(figures: &Figures<'_>) -> Option<Diagnosis> {
             rank.facts.rank,
             percent(part)
         );
-        let evidence = format!("worker {} made {} of the batches", most.pid, most.batches);
+        let evidence = format!("worker {} made {} of the batches", most.pid, most.batches.unwrap_or(0));
         let advice =
             "Give every worker a like share: with an IterableDataset split by get_worker_info(), else look \
                       for samples that are much larger than the rest"
@@ -422,7 +422,8 @@ fn evidence_missing(figures: &Figures<'_>) -> Option<Diagnosis> {
         figures.ranks.iter().flat_map(|rank| rank.facts.unavailable.iter().map(String::as_str)).collect();
     if !figures.shim_seen {
         return Some(missing(
-            "no shim reported from inside the job, so checkpoints and phases are not told apart",
+            "no shim reported from inside the job, so evaluation is not told from training, nor a checkpoint from other \
+             files that the main thread writes",
             "Start the job with `stallscope run`",
             "kernel evidence only".to_owned(),
         ));

@@ -108,8 +108,12 @@ impl KernelSteps {
             trainer.save_begun_ns.get_or_insert(header.time_ns);
             return None;
         }
+        // A file that was there before says nothing of one that is created later.
+        let begun_ns = trainer.save_begun_ns?;
         trainer.saved_bytes = trainer.saved_bytes.max(save.bytes);
-        let begun_ns = trainer.save_begun_ns.filter(|_| trainer.saved_bytes > 0)?;
+        if trainer.saved_bytes == 0 {
+            return None;
+        }
         Some(lane::Record {
             time_ns: header.time_ns,
             kind: lane::Kind::Checkpoint as u16,
@@ -346,19 +350,22 @@ fn remember(moments: &mut VecDeque<u64>, at_ns: u64) {
 }
 
 #[cfg(test)]
+mod saves;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use stallscope_abi::kernel::{Header, Kind, Times};
 
-    const TRAINER: u32 = 10;
-    const WORKERS: [u32; 2] = [21, 22];
-    const FEEDER: u32 = 11;
+    pub(super) const TRAINER: u32 = 10;
+    pub(super) const WORKERS: [u32; 2] = [21, 22];
+    pub(super) const FEEDER: u32 = 11;
 
-    fn header(kind: Kind, tgid: u32, tid: u32, time_ns: u64) -> Header {
+    pub(super) fn header(kind: Kind, tgid: u32, tid: u32, time_ns: u64) -> Header {
         Header { kind: kind as u16, tid, tgid, time_ns, ..Header::default() }
     }
 
-    fn job() -> KernelSteps {
+    pub(super) fn job() -> KernelSteps {
         let mut steps = KernelSteps::default();
         for (pid, ppid) in [(TRAINER, 1), (WORKERS[0], TRAINER), (WORKERS[1], TRAINER)] {
             let new = TaskNew { header: header(Kind::TaskNew, pid, pid, 0), ppid, ..TaskNew::default() };
@@ -367,7 +374,7 @@ mod tests {
         steps
     }
 
-    fn wait(pid: u32, start_ns: u64, end_ns: u64, waker: (u32, u32)) -> Record {
+    pub(super) fn wait(pid: u32, start_ns: u64, end_ns: u64, waker: (u32, u32)) -> Record {
         Record::Wait(Wait {
             header: header(Kind::Wait, pid, pid, end_ns),
             start_ns,
@@ -378,7 +385,7 @@ mod tests {
         })
     }
 
-    fn wake(pid: u32, time_ns: u64, woken_tid: u32) -> Record {
+    pub(super) fn wake(pid: u32, time_ns: u64, woken_tid: u32) -> Record {
         Record::Wake(Wake { header: header(Kind::Wake, pid, pid, time_ns), woken_tid, pad: 0, cpu_ns: 0 })
     }
 
@@ -392,7 +399,7 @@ mod tests {
         })
     }
 
-    const MS: u64 = 1_000_000;
+    pub(super) const MS: u64 = 1_000_000;
 
     #[test]
     fn a_put_ends_a_wait_and_the_last_message_names_the_worker() {
