@@ -3,7 +3,7 @@
 use super::clock;
 use super::pointer;
 use crate::run::{Run, took_ns};
-use crate::text::{causes_in_words, ending, training, why};
+use crate::text::{causes_in_words, ending, evidence, training};
 use stallscope_look::units;
 use stallscope_model::{Cause, PhaseSummary};
 
@@ -29,13 +29,7 @@ pub(super) fn verdict(run: &Run) -> Verdict {
     let summary = &run.summary;
     let total = training(&summary.phases);
     let (why, advice) = match (summary.diagnoses.first(), &total) {
-        // The sentence above is often the finding already.
-        (Some(first), _)
-            if summary.verdict.sentence.contains(&first.finding) && !first.evidence.is_empty() =>
-        {
-            (first.evidence.clone(), first.advice.clone())
-        }
-        (Some(first), _) => (why(first), first.advice.clone()),
+        (Some(first), _) => (evidence(summary, first), first.advice.clone()),
         (None, Some(total)) => (causes_in_words(&total.causes), String::new()),
         (None, None) => (String::new(), String::new()),
     };

@@ -9,7 +9,7 @@ pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
     verdict(summary, page);
     let dot = page.style.dot();
     if let Some(first) = summary.diagnoses.first() {
-        page.labelled("  why  ", 7, &why(first), Ink::Plain);
+        page.labelled("  why  ", 7, &evidence(summary, first), Ink::Plain);
         page.labelled("  do   ", 7, &first.advice, Ink::Bold);
     } else if let Some(total) = training(&summary.phases) {
         page.labelled("  why  ", 7, &causes_in_words(&total.causes), Ink::Plain);
@@ -65,7 +65,7 @@ fn verdict(summary: &RunSummary, page: &mut Page<'_>) {
 }
 
 /// Finding and evidence of a diagnosis, with its name and what is at stake.
-pub(crate) fn why(diagnosis: &Diagnosis) -> String {
+fn why(diagnosis: &Diagnosis) -> String {
     let Diagnosis { name, finding, evidence, share, .. } = diagnosis;
     let colon = if finding.trim_end().ends_with(['.', '!', '?', ':', ';']) { "" } else { ":" };
     let said = if evidence.is_empty() { finding.clone() } else { format!("{finding}{colon} {evidence}") };
@@ -73,6 +73,25 @@ pub(crate) fn why(diagnosis: &Diagnosis) -> String {
         "0%" => format!("{said} ({name})"),
         share => format!("{said} ({name}, {share} of training time)"),
     }
+}
+
+/// Why the first line says what it says: the first diagnosis, without its finding where that is in the line already.
+pub(crate) fn evidence(summary: &RunSummary, first: &Diagnosis) -> String {
+    let sentence = &summary.verdict.sentence;
+    let figure = figure(&first.finding).is_some_and(|figure| sentence.contains(figure));
+    let said = figure || sentence.contains(&first.finding);
+    match said && !first.evidence.is_empty() {
+        true => format!("{} ({})", first.evidence, first.name),
+        false => why(first),
+    }
+}
+
+/// "61% of training time": how a finding and the verdict say what is at stake, each with words of its own around it.
+fn figure(finding: &str) -> Option<&str> {
+    let percent = finding.find("% of ")?;
+    let start = finding[..percent].rfind(' ').map_or(0, |space| space + 1);
+    let end = percent + finding[percent..].find(" time")? + " time".len();
+    Some(&finding[start..end])
 }
 
 /// Every diagnosis but the first.
@@ -100,5 +119,34 @@ fn exit(code: i32) -> String {
         Some(15) => "terminated (SIGTERM)".to_owned(),
         Some(signal) => format!("killed by signal {signal}"),
         None => format!("failed with exit code {code}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stallscope_model::Verdict;
+
+    fn said(sentence: &str, finding: &str) -> String {
+        let verdict = Verdict { finding: String::new(), sentence: sentence.to_owned() };
+        let first = Diagnosis {
+            name: "prep-bound".to_owned(),
+            finding: finding.to_owned(),
+            evidence: "5.4 of 10 seconds of 99 steps".to_owned(),
+            advice: String::new(),
+            cause: None,
+            share: 0.54,
+        };
+        evidence(&RunSummary { verdict, ..RunSummary::default() }, &first)
+    }
+
+    #[test]
+    fn what_the_first_line_says_is_not_said_again() {
+        let finding = "54% of training time waits for samples to be decoded, augmented and collated";
+        let line = "prep-bound: 54% of training time waits for decoding, augmentation and collation; about 5.4 of 10 seconds";
+        assert_eq!(said(line, finding), "5.4 of 10 seconds of 99 steps (prep-bound)");
+        let other = "fetch-bound: 61% of training time waits for storage; about 6.1 of 10 seconds";
+        assert!(said(other, finding).starts_with(finding));
+        assert!(said("not measured", "no time % of it is 3").starts_with("no time"));
     }
 }
