@@ -47,6 +47,10 @@ fn a_loader_is_seen_without_touching_its_job() {
     assert_eq!(causes_ns(training), training["wall_ns"].as_u64().unwrap());
     assert_eq!(run["kernel"], "on");
     assert_eq!(run["shim"], "off");
+    // The kernel alone does not see how many batches a worker makes: that is unknown, not none.
+    let workers = run["ranks"][0]["workers"].as_array().unwrap();
+    assert!(!workers.is_empty() && workers.iter().all(|load| load["batches"].is_null()), "{workers:?}");
+    assert!(text(&output.stderr).contains("unknown"), "{}", text(&output.stderr));
     let recording = stallscope_store::Recording::open(&sandbox.path("a.stall")).unwrap();
     assert!(!recording.step_details().unwrap().is_empty());
     // Without a shim a worker's number is its pid.

@@ -62,6 +62,7 @@ fn delayed(path: &Path, steps: u64) {
             loader: 0,
             phase: Phase::Training,
             index,
+            part: false,
             start_ns: step.start_ns,
             end_ns: step.end_ns,
             causes: step.causes,

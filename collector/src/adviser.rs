@@ -167,6 +167,7 @@ mod tests {
                 loader: 0,
                 phase: Phase::Training,
                 index,
+                part: false,
                 start_ns,
                 end_ns,
                 causes,

@@ -107,6 +107,7 @@ fn label(phase: &PhaseSummary) -> Label<'static> {
         Phase::Training => "training",
         Phase::Evaluation => "evaluation",
         Phase::Between => "between",
+        Phase::After => "after",
     };
     ("phase", name)
 }
@@ -190,7 +191,7 @@ impl Ranks<'_> {
             "",
             "Batches that a rank's workers made.",
             |rank, emit| {
-                rank.workers.iter().for_each(|worker| emit(&[], worker.batches));
+                rank.workers.iter().filter_map(|worker| worker.batches).for_each(|made| emit(&[], made));
             },
         );
         self.family(Kind::Counter, "worker_read", "bytes", "What they read from storage.", |rank, emit| {

@@ -157,6 +157,7 @@ pub(crate) const fn phase_name(phase: Phase) -> &'static str {
         Phase::Training => "training",
         Phase::Evaluation => "evaluation",
         Phase::Between => "between",
+        Phase::After => "after",
     }
 }
 

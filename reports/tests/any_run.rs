@@ -68,8 +68,8 @@ fn any_rank() -> impl Strategy<Value = RankSummary> {
                 .into_iter()
                 .map(|[batches, wall_ns, fetch_ns, cpu_ns, runnable_ns, idle_ns, read_bytes]| WorkerLoad {
                     pid: batches as u32,
-                    batches,
-                    samples: 0,
+                    batches: Some(batches),
+                    samples: None,
                     wall_ns,
                     fetch_ns,
                     cpu_ns,
@@ -80,8 +80,10 @@ fn any_rank() -> impl Strategy<Value = RankSummary> {
                 .collect(),
             checkpoints: Checkpoints {
                 count: number,
+                files: number,
                 bytes: number,
                 blocked_ns: number,
+                blocked_in_ns: Phase::ALL.into_iter().map(|phase| (phase, number)).collect(),
                 background_ns: number,
                 account: Some(CheckpointAccount {
                     spent_ns: number,

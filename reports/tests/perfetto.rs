@@ -277,7 +277,7 @@ prop_compose! {
     ) -> StepLedger {
         let causes = Causes(causes);
         StepLedger {
-            rank, loader, phase, index, start_ns, end_ns: start_ns + causes.total_ns(), causes,
+            rank, loader, phase, index, part: false, start_ns, end_ns: start_ns + causes.total_ns(), causes,
             hidden_ns: None, producer, samples, evidence: EvidenceKinds::default(),
         }
     }

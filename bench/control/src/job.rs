@@ -341,6 +341,7 @@ impl Rank {
             loader: 0,
             phase: Phase::Training,
             index: self.index,
+            part: false,
             start_ns,
             end_ns,
             causes: *causes,

@@ -216,7 +216,9 @@ impl Rank {
         });
         let sums = &mut self.summary.checkpoints;
         (sums.count, sums.bytes) = (sums.count + 1, sums.bytes + 102_000_000);
+        sums.files += 1;
         sums.blocked_ns += 300 * MS;
+        *sums.blocked_in_ns.entry(Phase::Training).or_default() += 300 * MS;
     }
 
     fn step(&mut self, phase: Phase, causes: Causes, recorder: &mut Recorder) {
@@ -230,6 +232,7 @@ impl Rank {
             loader: 0,
             phase,
             index: self.index,
+            part: false,
             start_ns,
             end_ns,
             causes,
@@ -243,8 +246,8 @@ impl Rank {
         }
         let load = WorkerLoad {
             pid,
-            batches: 1,
-            samples: samples.into(),
+            batches: Some(1),
+            samples: Some(samples.into()),
             wall_ns: end_ns - start_ns,
             fetch_ns: causes[Cause::Fetch],
             cpu_ns: causes[Cause::Prep],

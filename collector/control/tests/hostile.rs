@@ -73,6 +73,7 @@ fn observation(told: &Told, now_ns: u64) -> Observation {
             loader: u16::from(kind % 3),
             phase: Phase::ALL[usize::from(kind % 4)],
             index: 0,
+            part: false,
             start_ns: now_ns.wrapping_sub(*stall),
             end_ns: now_ns.wrapping_sub(*stall).wrapping_add(*length),
             causes,

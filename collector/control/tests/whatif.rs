@@ -70,6 +70,7 @@ impl Job {
                     loader: 0,
                     phase: Phase::Training,
                     index,
+                    part: false,
                     start_ns: step.start_ns,
                     end_ns: step.end_ns,
                     causes: step.causes,

@@ -2,7 +2,7 @@
 
 use crate::attribute::{Call, CallKind};
 use stallscope_abi::lane::{Record, Saver};
-use stallscope_model::{Cause, CheckpointAccount, CheckpointEvent, Checkpoints};
+use stallscope_model::{Cause, Causes, CheckpointAccount, CheckpointEvent, Checkpoints, Phase};
 use std::collections::VecDeque;
 
 const MAX_CALLS: usize = 4096;
@@ -12,7 +12,9 @@ const MAX_EVENTS: usize = 1024;
 pub(crate) struct Calls {
     /// By start, without overlap.
     calls: VecDeque<Call>,
-    /// Checkpoints counted lately, so that one that turns out to have been called by another is taken back.
+    /// Saves that the trainer waited for, of stretches that are not closed.
+    unsettled: VecDeque<Saved>,
+    /// Saves in the background, counted lately, so that one that turns out to have been called by another is taken back.
     recent: VecDeque<Saved>,
     pub(crate) checkpoints: Checkpoints,
     /// Until they are taken.
@@ -21,7 +23,7 @@ pub(crate) struct Calls {
     pub(crate) dropped: u64,
 }
 
-/// What one record added to the sums.
+/// What one record adds to the sums.
 #[derive(Clone, Copy, Debug)]
 struct Saved {
     start_ns: u64,
@@ -54,12 +56,14 @@ impl Calls {
         let background = record.d != 0;
         let (start_ns, end_ns) = (record.a.min(record.time_ns), record.time_ns);
         let mut bytes = record.c;
-        self.recent.retain(|inner| {
-            let within =
-                inner.background == background && inner.start_ns >= start_ns && inner.end_ns <= end_ns;
+        let earlier = if background { &mut self.recent } else { &mut self.unsettled };
+        earlier.retain(|inner| {
+            let within = inner.start_ns >= start_ns && inner.end_ns <= end_ns;
             if within {
                 bytes = bytes.max(inner.bytes);
-                take_back(&mut self.checkpoints, inner);
+                if background {
+                    take_back(&mut self.checkpoints, inner);
+                }
             }
             !within
         });
@@ -67,21 +71,54 @@ impl Calls {
             [Saver::DcpAsyncSave, Saver::Stallscope].iter().any(|saver| record.id == *saver as u32);
         let counted = if asynchronous { !background && record.b == 0 } else { true };
         let saved = Saved { start_ns, end_ns, background, counted, bytes: if counted { bytes } else { 0 } };
-        let span_ns = end_ns - start_ns;
-        let sums = &mut self.checkpoints;
-        sums.count += u64::from(saved.counted);
-        sums.bytes = sums.bytes.saturating_add(saved.bytes);
-        let spent = if background { &mut sums.background_ns } else { &mut sums.blocked_ns };
-        *spent = spent.saturating_add(span_ns);
         self.tell(record, &saved);
-        self.recent.push_back(saved);
-        if self.recent.len() > 64 {
-            self.recent.pop_front();
+        if background {
+            let sums = &mut self.checkpoints;
+            sums.count += u64::from(saved.counted);
+            sums.files += u64::from(saved.counted);
+            sums.bytes = sums.bytes.saturating_add(saved.bytes);
+            sums.background_ns = sums.background_ns.saturating_add(end_ns - start_ns);
+            self.recent.push_back(saved);
+            if self.recent.len() > 64 {
+                self.recent.pop_front();
+            }
+            return;
         }
-        if !background {
-            let kind = if record.b == 0 { CallKind::Snapshot } else { CallKind::Persist };
-            self.insert(Call { start_ns, end_ns, kind });
+        self.unsettled.push_back(saved);
+        if self.unsettled.len() > MAX_CALLS {
+            self.unsettled.pop_front();
+            self.dropped += 1;
         }
+        let kind = if record.b == 0 { CallKind::Snapshot } else { CallKind::Persist };
+        self.insert(Call { start_ns, end_ns, kind });
+    }
+
+    /// When the trainer first saved before `end_ns`, since what was settled last.
+    pub(crate) fn first_save(&self, end_ns: u64) -> Option<u64> {
+        self.unsettled.iter().map(|saved| saved.start_ns).filter(|start_ns| *start_ns < end_ns).min()
+    }
+
+    /// A stretch is closed that ends at `end_ns`, with its `causes` as far as they may be a checkpoint's. All calls in it
+    /// are one checkpoint: many a script saves model, optimiser and generators to files of their own.
+    pub(crate) fn settle(&mut self, phase: Phase, end_ns: u64, causes: &Causes) {
+        let sums = &mut self.checkpoints;
+        let blocked_ns = causes[Cause::Snapshot].saturating_add(causes[Cause::Persist]);
+        if blocked_ns > 0 {
+            sums.blocked_ns = sums.blocked_ns.saturating_add(blocked_ns);
+            let in_phase_ns = sums.blocked_in_ns.entry(phase).or_default();
+            *in_phase_ns = in_phase_ns.saturating_add(blocked_ns);
+        }
+        let mut files = 0;
+        self.unsettled.retain(|saved| {
+            let here = saved.start_ns < end_ns;
+            if here {
+                files += u64::from(saved.counted);
+                sums.bytes = sums.bytes.saturating_add(saved.bytes);
+            }
+            !here
+        });
+        sums.files += files;
+        sums.count += files.min(1);
     }
 
     /// The inner ones that were taken already are within it for whoever took them, too.
@@ -147,7 +184,7 @@ fn saver(id: u32) -> &'static str {
 
 fn take_back(sums: &mut Checkpoints, inner: &Saved) {
     sums.count = sums.count.saturating_sub(u64::from(inner.counted));
+    sums.files = sums.files.saturating_sub(u64::from(inner.counted));
     sums.bytes = sums.bytes.saturating_sub(inner.bytes);
-    let spent = if inner.background { &mut sums.background_ns } else { &mut sums.blocked_ns };
-    *spent = spent.saturating_sub(inner.end_ns - inner.start_ns);
+    sums.background_ns = sums.background_ns.saturating_sub(inner.end_ns - inner.start_ns);
 }

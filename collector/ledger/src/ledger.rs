@@ -195,6 +195,9 @@ impl Ledger {
         }
         if let Some(rank) = self.ranks.get_mut(&pid) {
             rank.ended = true;
+            if rank.phases.begun() || !self.config.attached {
+                self.trainer_pieces(pid, |rank, pieces| rank.phases.end(now_ns, pieces));
+            }
         }
     }
 

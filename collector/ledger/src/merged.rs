@@ -67,7 +67,8 @@ impl Merged {
         let hole = step.index.saturating_sub(*next).min(SETTLE_EVERY);
         *next = step.index.saturating_add(count).max(*next);
         for _ in 0..hole {
-            self.job.add(step.rank, &part(&StepLedger { causes: Causes::default(), ..step.clone() }, 1, 0));
+            let empty = StepLedger { causes: Causes::default(), part: true, ..step.clone() };
+            self.job.add(step.rank, &part(&empty, 1, 0));
         }
         for nth in 0..count {
             self.job.add(step.rank, &part(step, count, nth));

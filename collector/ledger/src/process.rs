@@ -137,8 +137,8 @@ impl Process {
 
     fn counts(&self) -> WorkerLoad {
         WorkerLoad {
-            batches: self.shim.batches_made,
-            samples: self.shim.samples_made,
+            batches: self.greeted.then_some(self.shim.batches_made),
+            samples: self.greeted.then_some(self.shim.samples_made),
             read_bytes: self.read_bytes,
             ..WorkerLoad::default()
         }
@@ -162,8 +162,8 @@ impl Process {
         if counts != before {
             let period_ns = self.last_seen_ns - self.last_seen_ns % WorkerPeriod::LENGTH_NS;
             *loads.entry(period_ns).or_default() += &WorkerLoad {
-                batches: counts.batches - before.batches,
-                samples: counts.samples - before.samples,
+                batches: since(counts.batches, before.batches),
+                samples: since(counts.samples, before.samples),
                 read_bytes: counts.read_bytes - before.read_bytes,
                 ..WorkerLoad::default()
             };
@@ -171,6 +171,10 @@ impl Process {
         loads.values_mut().for_each(|load| load.pid = self.facts.pid);
         loads
     }
+}
+
+fn since(now: Option<u64>, before: Option<u64>) -> Option<u64> {
+    now.map(|now| now - before.unwrap_or(0))
 }
 
 /// A worker that is blocked waits for data, but in a pipe for an index; what others sleep for nobody knows.

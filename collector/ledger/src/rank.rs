@@ -165,6 +165,13 @@ impl Rank {
         let producer_pid = piece.wait.as_ref().and_then(|wait| producer_pid(wait, processes));
         let (mut own, mut waited) = (Attributed::default(), Attributed::default());
         let (mut shadow, mut shown) = (None, None);
+        // Where the stretch may hold a checkpoint: outside training, others than savers write, too.
+        let saved_ns = self.calls.first_save(piece.end_ns);
+        let saving_from_ns = match piece.phase {
+            Phase::Training => Some(piece.start_ns),
+            _ => saved_ns.map(|saved_ns| saved_ns.clamp(piece.start_ns, enter_ns)),
+        };
+        let mut saving = Causes::default();
         if let Some(process) = processes.get(&self.pid) {
             let producer = producer_pid.and_then(|pid| processes.get(&pid));
             let batch =
@@ -204,6 +211,11 @@ impl Rank {
             };
             let fused = evidence(true);
             (own, waited) = account(&fused);
+            saving = match saving_from_ns {
+                Some(from_ns) if from_ns == piece.start_ns => own.causes,
+                Some(from_ns) => own_part(&fused.0, from_ns, enter_ns).causes,
+                None => saving,
+            };
             if piece.phase == Phase::Training && self.slowest.takes(piece.start_ns, piece.end_ns) {
                 shown = Some(in_full(piece, &fused.0, fused.1.as_ref(), self.pid, producer_pid));
             }
@@ -215,6 +227,7 @@ impl Rank {
                 shadow = told.then_some(alone.causes);
             }
         }
+        self.calls.settle(piece.phase, piece.end_ns, &saving);
         let both = own.join(&waited);
         if let Some(shim) = &shadow {
             self.compared.fused += &both.causes;
@@ -233,6 +246,7 @@ impl Rank {
             loader: piece.loader,
             phase: piece.phase,
             index: *index,
+            part: piece.part,
             start_ns: piece.start_ns,
             end_ns: piece.end_ns,
             causes: both.causes,

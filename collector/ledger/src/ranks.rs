@@ -14,6 +14,7 @@ const MAX_AHEAD: usize = 4096;
 /// that follows. In other phases the piece itself.
 #[derive(Clone, Copy, Debug)]
 struct Unit {
+    steps: u64,
     loader: u16,
     end_ns: u64,
     wall_ns: u64,
@@ -79,6 +80,7 @@ impl Job {
     pub(crate) fn add(&mut self, pid: u32, closed: &Closed) {
         let step = &closed.step;
         let mut unit = Unit {
+            steps: step.steps(),
             loader: step.loader,
             end_ns: step.end_ns,
             wall_ns: step.end_ns - step.start_ns,
@@ -88,7 +90,8 @@ impl Job {
         };
         if step.phase == Phase::Training {
             let wait_ns = closed.wait.total_ns();
-            let wait = Unit { wall_ns: wait_ns, causes: closed.wait, samples: 0, ..unit };
+            // A step that was cut short of its work counts with the work before it.
+            let wait = Unit { steps: 0, wall_ns: wait_ns, causes: closed.wait, samples: 0, ..unit };
             let held = self.members.entry(pid).or_default().held.replace(wait);
             (unit.causes, unit.wall_ns, unit.hidden_ns) = (closed.own, unit.wall_ns - wait_ns, None);
             if let Some(held) = held {
@@ -133,13 +136,14 @@ impl Job {
                 let index = aligned.settled;
                 aligned.settled += 1;
                 let mut slowest: Option<(u32, Unit)> = None;
-                let mut samples = 0u64;
+                let (mut steps, mut samples) = (0, 0u64);
                 for (pid, queue) in &mut aligned.queues {
                     let front = queue.next - queue.units.len() as u64;
                     if front != index {
                         continue;
                     }
                     let Some(unit) = queue.units.pop_front() else { continue };
+                    steps = unit.steps.max(steps);
                     samples = samples.saturating_add(unit.samples);
                     if slowest.is_none_or(|(_, known)| unit.slowness() > known.slowness()) {
                         slowest = Some((*pid, unit));
@@ -147,6 +151,7 @@ impl Job {
                 }
                 if let Some((pid, unit)) = slowest {
                     self.tallies.of(*phase, unit.loader).add(
+                        steps,
                         unit.wall_ns,
                         samples,
                         &unit.causes,

@@ -16,6 +16,8 @@ pub(crate) struct Piece {
     pub(crate) wait: Option<Handover>,
     /// Samples of the batch that the trainer had in hand.
     pub(crate) samples: u32,
+    /// See [`StepLedger::part`](stallscope_model::StepLedger).
+    pub(crate) part: bool,
 }
 
 impl Piece {
@@ -41,6 +43,8 @@ pub(crate) struct Phases {
     live: BTreeMap<u16, u32>,
     trained: bool,
     samples_in_hand: u32,
+    /// The evaluation under way was handed a batch.
+    evaluates: bool,
 }
 
 impl Phases {
@@ -52,6 +56,7 @@ impl Phases {
             live: BTreeMap::new(),
             trained: false,
             samples_in_hand: 0,
+            evaluates: false,
         }
     }
 
@@ -73,15 +78,15 @@ impl Phases {
         let loader = wait.loader;
         if wait.has(wait_flags::NO_GRAD) {
             if self.current != Some((loader, Phase::Evaluation)) {
-                self.cut(wait.enter_ns, self.background(loader), pieces);
+                self.evaluate(loader, wait.enter_ns, pieces);
             }
-            self.close(wait, Phase::Evaluation, pieces);
-            self.current = Some((loader, Phase::Evaluation));
+            self.close(wait, Phase::Evaluation, !self.evaluates, pieces);
+            self.evaluates = true;
             return true;
         }
         // An evaluation that was left without its iterator ending: what follows its last batch is its own.
         if let Some((evaluated, Phase::Evaluation)) = self.current {
-            self.cut(wait.enter_ns, (Phase::Evaluation, evaluated), pieces);
+            self.cut(wait.enter_ns, (Phase::Evaluation, evaluated), !self.evaluates, pieces);
         }
         let first = wait.has(wait_flags::FIRST) || !self.iterating.contains(&loader);
         let phase = match (self.trained, first) {
@@ -89,7 +94,7 @@ impl Phases {
             (true, true) => Phase::Between,
             (true, false) => Phase::Training,
         };
-        self.close(wait, phase, pieces);
+        self.close(wait, phase, false, pieces);
         if !wait.has(wait_flags::FAILED) {
             self.trained = true;
             self.iterating.retain(|other| *other != loader);
@@ -104,9 +109,20 @@ impl Phases {
         let live = self.live.entry(loader).or_default();
         *live = live.saturating_add(1);
         if flags & wait_flags::NO_GRAD != 0 {
-            self.cut(time_ns, self.background(loader), pieces);
-            self.current = Some((loader, Phase::Evaluation));
+            self.evaluate(loader, time_ns, pieces);
         }
+    }
+
+    /// What the trainer was in goes on after the evaluation, if it was a step of training, and counts then.
+    fn evaluate(&mut self, loader: u16, from_ns: u64, pieces: &mut Vec<Piece>) {
+        let (phase, before) = self.background(loader);
+        let part = match phase {
+            Phase::Evaluation => !self.evaluates,
+            phase => phase == Phase::Training,
+        };
+        self.cut(from_ns, (phase, before), part, pieces);
+        self.current = Some((loader, Phase::Evaluation));
+        self.evaluates = false;
     }
 
     /// An iterator is exhausted or was dropped; `entered_ns`: when the `next()` that found the end was entered.
@@ -119,19 +135,34 @@ impl Phases {
         }
         match self.current {
             Some((current, Phase::Evaluation)) if current == loader => {
-                self.cut(time_ns, (Phase::Evaluation, loader), pieces);
+                self.cut(time_ns, (Phase::Evaluation, loader), !self.evaluates, pieces);
                 self.current = None;
             }
             Some((current, phase)) if current == loader => {
-                self.cut(entered_ns, (phase, loader), pieces);
+                self.cut(entered_ns, (phase, loader), false, pieces);
                 self.current = None;
             }
             None if self.iterating.contains(&loader) => {
-                self.cut(entered_ns, (Phase::Training, loader), pieces);
+                self.cut(entered_ns, (Phase::Training, loader), false, pieces);
             }
             _ => {}
         }
         self.iterating.retain(|other| *other != loader);
+    }
+
+    /// The process has ended: what it did since its last iterator ended came after training, and a last checkpoint
+    /// is in there. (The work on a batch that it still had in hand is so, too: nobody knows where that ended.)
+    pub(crate) fn end(&mut self, time_ns: u64, pieces: &mut Vec<Piece>) {
+        let (phase, loader) = match self.background(self.iterating.last().copied().unwrap_or(0)) {
+            (Phase::Training | Phase::Between, loader) => (Phase::After, loader),
+            other => other,
+        };
+        self.cut(time_ns, (phase, loader), phase == Phase::Evaluation && !self.evaluates, pieces);
+    }
+
+    /// Whether anything is known of the time up to now.
+    pub(crate) fn begun(&self) -> bool {
+        self.trained || self.current.is_some()
     }
 
     /// What the trainer is in while it waits for nothing.
@@ -144,18 +175,19 @@ impl Phases {
         }
     }
 
-    fn cut(&mut self, to_ns: u64, (phase, loader): (Phase, u16), pieces: &mut Vec<Piece>) {
+    fn cut(&mut self, to_ns: u64, (phase, loader): (Phase, u16), part: bool, pieces: &mut Vec<Piece>) {
         if to_ns > self.at_ns {
             let samples = std::mem::take(&mut self.samples_in_hand);
-            pieces.push(Piece { phase, loader, start_ns: self.at_ns, end_ns: to_ns, wait: None, samples });
+            let (start_ns, end_ns) = (self.at_ns, to_ns);
+            pieces.push(Piece { phase, loader, start_ns, end_ns, wait: None, samples, part });
             self.at_ns = to_ns;
         }
     }
 
-    fn close(&mut self, wait: Handover, phase: Phase, pieces: &mut Vec<Piece>) {
+    fn close(&mut self, wait: Handover, phase: Phase, part: bool, pieces: &mut Vec<Piece>) {
         let samples = std::mem::replace(&mut self.samples_in_hand, wait.samples);
         let (start_ns, end_ns) = (self.at_ns, wait.exit_ns);
-        pieces.push(Piece { phase, loader: wait.loader, start_ns, end_ns, wait: Some(wait), samples });
+        pieces.push(Piece { phase, loader: wait.loader, start_ns, end_ns, wait: Some(wait), samples, part });
         self.at_ns = end_ns;
     }
 }

@@ -20,14 +20,25 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn add(&mut self, wall_ns: u64, samples: u64, causes: &Causes, hidden_ns: Option<u64>) {
-        self.steps += 1;
+    /// A step, or a stretch that counts as none: `steps` is 1 or 0.
+    pub(crate) fn add(
+        &mut self,
+        steps: u64,
+        wall_ns: u64,
+        samples: u64,
+        causes: &Causes,
+        hidden_ns: Option<u64>,
+    ) {
+        self.steps += steps;
         self.samples = self.samples.saturating_add(samples);
         self.wall_ns = self.wall_ns.saturating_add(wall_ns);
         self.causes += causes;
         if let Some(ns) = hidden_ns {
             let hidden_ns = self.hidden_ns.get_or_insert(0);
             *hidden_ns = hidden_ns.saturating_add(ns);
+        }
+        if steps == 0 {
+            return;
         }
         self.max_ns = self.max_ns.max(wall_ns);
         if self.walls.is_none() {
@@ -64,12 +75,18 @@ pub(crate) struct Tallies(BTreeMap<(Phase, Option<u16>), Tally>);
 impl Tallies {
     pub(crate) fn step(&mut self, step: &StepLedger) {
         let wall_ns = step.end_ns - step.start_ns;
-        self.of(step.phase, step.loader).add(wall_ns, step.samples.into(), &step.causes, step.hidden_ns);
+        self.of(step.phase, step.loader).add(
+            step.steps(),
+            wall_ns,
+            step.samples.into(),
+            &step.causes,
+            step.hidden_ns,
+        );
     }
 
     pub(crate) fn of(&mut self, phase: Phase, loader: u16) -> &mut Tally {
         let loader = match phase {
-            Phase::Startup | Phase::Between => None,
+            Phase::Startup | Phase::Between | Phase::After => None,
             Phase::Training | Phase::Evaluation => Some(loader),
         };
         self.0.entry((phase, loader)).or_default()

@@ -225,6 +225,6 @@ fn a_worker_that_is_gone_is_told_whole() {
     let [period] = told.as_slice() else { panic!("{told:#?}") };
     let load = &period.load;
     assert_eq!((period.start_ns, period.rank, period.loader, load.pid), (0, 0, 0, WORKER));
-    assert_eq!((load.batches, load.samples, load.wall_ns), (2, 1, 2070 * MS));
+    assert_eq!((load.batches, load.samples, load.wall_ns), (Some(2), Some(1), 2070 * MS));
     assert_eq!(load, &stage.ledger.summary().ranks[0].workers[0]);
 }

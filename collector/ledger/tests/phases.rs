@@ -103,6 +103,28 @@ fn shutting_workers_down_is_no_training() {
 }
 
 #[test]
+fn an_evaluation_has_as_many_steps_as_batches_and_the_step_it_cuts_counts_once() {
+    for broken_off in [false, true] {
+        let mut stage = busy();
+        stage.wait(50, 100, 0);
+        stage.iter_start(1, 110, wait_flags::NO_GRAD);
+        evaluates(&mut stage, 111, 120, 0);
+        evaluates(&mut stage, 130, 140, 1);
+        if !broken_off {
+            stage.iter_end(1, 150);
+        }
+        stage.wait(160, 170, 1);
+        stage.iter_end(0, 200);
+        stage.finish(2000);
+        let summary = stage.ledger.summary();
+        let steps: Vec<(Phase, u64)> = summary.phases.iter().map(|p| (p.phase, p.steps)).collect();
+        assert_eq!(steps, [(Startup, 1), (Training, 2), (Evaluation, 2)]);
+        let evaluated = &summary.phases[2];
+        assert_eq!(evaluated.wall_ns, if broken_off { 50 } else { 40 } * MS, "its start belongs to it");
+    }
+}
+
+#[test]
 fn an_evaluation_by_waits_alone_is_told_apart_too() {
     let mut stage = busy();
     stage.wait(50, 100, 0);
@@ -224,7 +246,7 @@ fn a_checkpoint_in_the_loop_is_snapshot_or_persist_whatever_it_uses() {
     stage.finish(2000);
     stage.expect(Training, 0, &[(Persist, 35), (Snapshot, 10), (Compute, 55)]);
     let checkpoints = stage.ledger.summary().ranks[0].checkpoints.clone();
-    assert_eq!((checkpoints.count, checkpoints.bytes), (2, 2000));
+    assert_eq!((checkpoints.count, checkpoints.files, checkpoints.bytes), (1, 2, 2000));
     assert_eq!((checkpoints.blocked_ns, checkpoints.background_ns), (45 * MS, 240 * MS));
 }
 

@@ -12,10 +12,13 @@ pub enum Phase {
     Evaluation,
     /// From an iterator's end to the first batch of the next one.
     Between,
+    /// From the last iterator's end to the process's.
+    After,
 }
 
 impl Phase {
-    pub const ALL: [Phase; 4] = [Phase::Startup, Phase::Training, Phase::Evaluation, Phase::Between];
+    pub const ALL: [Phase; 5] =
+        [Phase::Startup, Phase::Training, Phase::Evaluation, Phase::Between, Phase::After];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -23,6 +26,7 @@ impl Phase {
             Phase::Training => "training",
             Phase::Evaluation => "evaluation",
             Phase::Between => "between epochs",
+            Phase::After => "after training",
         }
     }
 }
@@ -41,8 +45,12 @@ pub struct StepLedger {
     /// Which loader of the rank, in order of first use.
     pub loader: u16,
     pub phase: Phase,
-    /// Counts the steps of this rank and phase from 0.
+    /// Counts the stretches of this rank and phase from 0.
     pub index: u64,
+    /// A stretch that is not a step of its own and does not count as one: an evaluation's time until its first batch,
+    /// and what of a training step comes before an evaluation within it.
+    #[serde(default)]
+    pub part: bool,
     pub start_ns: u64,
     pub end_ns: u64,
     /// Adds up to `end_ns - start_ns`.
@@ -56,6 +64,13 @@ pub struct StepLedger {
     /// unknown.
     pub samples: u32,
     pub evidence: EvidenceKinds,
+}
+
+impl StepLedger {
+    /// Steps that it counts as.
+    pub fn steps(&self) -> u64 {
+        u64::from(!self.part)
+    }
 }
 
 /// One training run.

@@ -103,8 +103,9 @@ impl RankSummary {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkerLoad {
     pub pid: u32,
-    pub batches: u64,
-    pub samples: u64,
+    /// `None` where no shim counted them: the kernel alone does not see how many a worker makes.
+    pub batches: Option<u64>,
+    pub samples: Option<u64>,
     pub wall_ns: u64,
     pub fetch_ns: u64,
     pub cpu_ns: u64,
@@ -117,8 +118,8 @@ pub struct WorkerLoad {
 impl AddAssign<&WorkerLoad> for WorkerLoad {
     fn add_assign(&mut self, later: &WorkerLoad) {
         self.pid = later.pid;
-        self.batches = self.batches.saturating_add(later.batches);
-        self.samples = self.samples.saturating_add(later.samples);
+        self.batches = together(self.batches, later.batches);
+        self.samples = together(self.samples, later.samples);
         self.wall_ns = self.wall_ns.saturating_add(later.wall_ns);
         self.fetch_ns = self.fetch_ns.saturating_add(later.fetch_ns);
         self.cpu_ns = self.cpu_ns.saturating_add(later.cpu_ns);
@@ -128,12 +129,25 @@ impl AddAssign<&WorkerLoad> for WorkerLoad {
     }
 }
 
+/// The sum of what is known.
+fn together(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.zip(other).map(|(one, other)| one.saturating_add(other)).or(one).or(other)
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoints {
+    /// Times that the trainer saved: calls with no step between them are one checkpoint.
     pub count: u64,
+    /// Calls that saved, each to a file or folder of its own; 0 in recordings of before.
+    #[serde(default)]
+    pub files: u64,
     pub bytes: u64,
-    /// Time the trainer was blocked.
+    /// Time the trainer was blocked: the sum of `blocked_in_ns`.
     pub blocked_ns: u64,
+    /// `snapshot` and `persist` of the ledger, by phase: all of training's, and of other phases what follows the first
+    /// call that saved. Empty in recordings of before.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub blocked_in_ns: BTreeMap<Phase, u64>,
     /// Time spent in other threads or processes.
     pub background_ns: u64,
     /// Where `stallscope.Checkpointer` saves.

@@ -24,6 +24,7 @@ fn profiles(hits: u64) -> Profiles {
             loader: 0,
             phase: Phase::Training,
             index,
+            part: false,
             start_ns,
             end_ns,
             causes,

@@ -116,8 +116,8 @@ pub(crate) fn add_worker_periods<'a>(
             period.loader,
             period.worker,
             load.pid,
-            signed(load.batches),
-            signed(load.samples),
+            signed(load.batches.unwrap_or(0)),
+            signed(load.samples.unwrap_or(0)),
             signed(load.wall_ns),
             signed(load.fetch_ns),
             signed(load.cpu_ns),
@@ -202,15 +202,18 @@ impl Recording {
             runnable_ns, idle_ns, read_bytes FROM worker_period WHERE start_ns >= ? AND start_ns < ?
             ORDER BY start_ns, rank, loader, worker";
         self.all(sql, &[start_ns, before_ns].map(|ns| Value::Integer(signed(ns))), |row| {
+            let loader: u16 = row.get(2)?;
+            // No shim told of it, nor how much it made.
+            let counted = |count: u64| (loader != u16::MAX).then_some(count);
             Ok(WorkerPeriod {
                 start_ns: unsigned(row, 0)?,
                 rank: row.get(1)?,
-                loader: row.get(2)?,
+                loader,
                 worker: row.get(3)?,
                 load: WorkerLoad {
                     pid: row.get(4)?,
-                    batches: unsigned(row, 5)?,
-                    samples: unsigned(row, 6)?,
+                    batches: counted(unsigned(row, 5)?),
+                    samples: counted(unsigned(row, 6)?),
                     wall_ns: unsigned(row, 7)?,
                     fetch_ns: unsigned(row, 8)?,
                     cpu_ns: unsigned(row, 9)?,

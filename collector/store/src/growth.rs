@@ -205,8 +205,10 @@ fn merge(older: &StepRow, newer: &StepRow) -> StepRow {
     let (first, last) = (&older.step, &newer.step);
     let mut causes = first.causes;
     causes += &last.causes;
+    let merged = older.merged.saturating_add(newer.merged);
     StepRow {
         step: StepLedger {
+            part: merged == 0,
             start_ns: first.start_ns.min(last.start_ns),
             end_ns: first.end_ns.max(last.end_ns),
             causes,
@@ -219,6 +221,6 @@ fn merge(older: &StepRow, newer: &StepRow) -> StepRow {
             },
             ..first.clone()
         },
-        merged: older.merged.saturating_add(newer.merged),
+        merged,
     }
 }

@@ -53,10 +53,12 @@ impl Rollups {
                 durations: Durations::default(),
                 dirty: true,
             });
-            open.steps += 1;
+            open.steps += step.steps();
             open.samples += u64::from(step.samples);
             open.causes += &step.causes;
-            open.durations.add(step.end_ns.saturating_sub(step.start_ns));
+            if !step.part {
+                open.durations.add(step.end_ns.saturating_sub(step.start_ns));
+            }
             open.dirty = true;
         }
     }

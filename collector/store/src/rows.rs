@@ -9,7 +9,7 @@ pub struct StepRow {
     /// Of a merged row: the first step's index, from the first one's start to the last one's end, and sums for
     /// everything else; `producer` is `None` unless they agree, `evidence` what all of them have.
     pub step: StepLedger,
-    /// Steps in this row; 1 for one that was not merged.
+    /// Steps in this row; 1 for one that was not merged, 0 for a part that counts as none.
     pub merged: u64,
 }
 
@@ -75,12 +75,14 @@ pub(crate) const STEP_COLUMNS: usize = 12 + Cause::COUNT;
 /// Reads [`step_columns`] from column `at` on.
 pub(crate) fn read_step(row: &Row<'_>, at: usize) -> rusqlite::Result<StepRow> {
     let after = at + 6 + Cause::COUNT;
+    let merged = unsigned(row, after + 5)?;
     Ok(StepRow {
         step: StepLedger {
             rank: row.get(at)?,
             loader: row.get(at + 1)?,
             phase: phase(row, at + 2)?,
             index: unsigned(row, at + 3)?,
+            part: merged == 0,
             start_ns: unsigned(row, at + 4)?,
             end_ns: unsigned(row, at + 5)?,
             causes: causes(row, at + 6)?,
@@ -89,7 +91,7 @@ pub(crate) fn read_step(row: &Row<'_>, at: usize) -> rusqlite::Result<StepRow> {
             samples: unsigned(row, after + 2)?.try_into().unwrap_or(u32::MAX),
             evidence: EvidenceKinds { kernel: row.get(after + 3)?, shim: row.get(after + 4)? },
         },
-        merged: unsigned(row, after + 5)?,
+        merged,
     })
 }
 
@@ -134,6 +136,7 @@ pub(crate) const fn phase_text(phase: Phase) -> &'static str {
         Phase::Training => "training",
         Phase::Evaluation => "evaluation",
         Phase::Between => "between",
+        Phase::After => "after",
     }
 }
 

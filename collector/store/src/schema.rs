@@ -2,8 +2,9 @@ use rusqlite::Connection;
 use stallscope_model::Cause;
 
 /// Version of the tables below, kept in `PRAGMA user_version`. Format 1 has no [`DETAIL_TABLES`], formats 1 and 2 no
-/// [`DECISION_TABLES`], formats 1 to 3 no [`CACHE_TABLES`].
-pub const VERSION: i64 = 4;
+/// [`DECISION_TABLES`], formats 1 to 3 no [`CACHE_TABLES`]; formats 1 to 4 have no phase after training, and no steps of
+/// which a row has none.
+pub const VERSION: i64 = 5;
 
 /// `PRAGMA application_id` of a recording: "STAL".
 pub(crate) const APPLICATION_ID: i64 = 0x5354_414c;

@@ -53,7 +53,7 @@ pub(crate) fn insert_steps<'a>(
         placeholders(STEP_COLUMNS)
     ))?;
     for step in steps {
-        insert.execute(params_from_iter(values(step, 1)))?;
+        insert.execute(params_from_iter(values(step, step.steps())))?;
     }
     Ok(())
 }

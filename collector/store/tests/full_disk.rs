@@ -82,7 +82,7 @@ fn losses_are_counted_and_writing_goes_on_when_there_is_room_again() {
     assert_eq!(recording.losses().unwrap(), finished.losses);
     assert_eq!(recording.checkpoints().unwrap().len(), 50);
     assert_eq!(recording.step_details().unwrap(), [detail(0, 7, 0)]);
-    assert_eq!(recording.worker_periods().unwrap()[0].load.batches, 6);
+    assert_eq!(recording.worker_periods().unwrap()[0].load.batches, Some(6));
     drop(recording);
     assert_eq!(integrity(&path), "ok");
     drop(mounted);

@@ -35,10 +35,27 @@ pub(super) fn section(run: &Run) -> Section {
         (events, _) => {
             blocks.push(Block::Chart(chart(run, &events[..events.len().min(DRAWN)])));
             blocks.push(Block::Table(table(&events[..events.len().min(LISTED)], events.len())));
+            blocks.extend(outside_calls(run).map(Block::Note));
         }
     }
     let lead = saved.map(|saved| format!("Saved: {saved}.")).unwrap_or_default();
     Section { id: "checkpoints", heading: "Checkpoints", lead, blocks }
+}
+
+/// Why the saves in which training stood still are shorter together than it stood still.
+fn outside_calls(run: &Run) -> Option<String> {
+    let stood_still = run.checkpoints.iter().filter(|event| !event.background);
+    let in_calls = stood_still.map(|event| event.end_ns.saturating_sub(event.start_ns));
+    let in_calls_ns = in_calls.fold(0, u64::saturating_add);
+    let blocked = run.summary.ranks.iter().map(|rank| rank.checkpoints.blocked_ns);
+    let blocked_ns = blocked.fold(0, u64::saturating_add);
+    let outside_ns = blocked_ns.saturating_sub(in_calls_ns);
+    (in_calls_ns > 0 && outside_ns > blocked_ns / 100).then(|| {
+        format!(
+            "Training stood still for {} more outside these calls, where the script itself writes, syncs or renames files.",
+            units::duration(outside_ns)
+        )
+    })
 }
 
 /// With its place in the run's list.

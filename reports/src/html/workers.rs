@@ -122,6 +122,10 @@ fn table(workers: &[Worker<'_>]) -> Table {
             let text = units::percent(units::share(ns, load.wall_ns));
             Cell { text, ..Cell::duration(ns) }.of(format!("{source}/{field}"))
         };
+        let made = |count: Option<u64>, field: &str| match count {
+            Some(count) => Cell::count(count).of(format!("{source}/{field}")),
+            None => Cell::words("unknown"),
+        };
         vec![
             Cell::number((*rank).into()),
             Cell::number(load.pid.into()).of(format!("{source}/pid")),
@@ -129,8 +133,8 @@ fn table(workers: &[Worker<'_>]) -> Table {
             part(load.cpu_ns, "cpu_ns"),
             part(load.runnable_ns, "runnable_ns"),
             part(load.idle_ns, "idle_ns"),
-            Cell::count(load.batches).of(format!("{source}/batches")),
-            Cell::count(load.samples).of(format!("{source}/samples")),
+            made(load.batches, "batches"),
+            made(load.samples, "samples"),
             Cell::bytes(load.read_bytes).of(format!("{source}/read_bytes")),
         ]
     };

@@ -106,7 +106,7 @@ fn workers(summary: &RunSummary, page: &mut String) {
                 part(load.cpu_ns),
                 part(load.runnable_ns),
                 part(load.idle_ns),
-                units::count(load.batches),
+                load.batches.map_or("unknown".to_owned(), units::count),
                 units::bytes(load.read_bytes),
             ]
         })

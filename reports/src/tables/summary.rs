@@ -124,6 +124,7 @@ pub(super) const RANKS: Table = Table {
             count("checkpoint_bytes"),
             count("checkpoint_blocked_ns"),
             count("checkpoint_background_ns"),
+            count("checkpoint_files"),
         ]
     },
     rows: |run, each| {
@@ -142,6 +143,7 @@ pub(super) const RANKS: Table = Table {
                 saved.bytes.into(),
                 saved.blocked_ns.into(),
                 saved.background_ns.into(),
+                saved.files.into(),
             ])
         })
     },
@@ -250,16 +252,15 @@ pub(super) fn load_columns() -> [Column; 9] {
 pub(super) fn load(load: &WorkerLoad) -> [Value<'static>; 9] {
     [
         load.pid.into(),
-        load.batches,
-        load.samples,
-        load.wall_ns,
-        load.fetch_ns,
-        load.cpu_ns,
-        load.runnable_ns,
-        load.idle_ns,
-        load.read_bytes,
+        load.batches.into(),
+        load.samples.into(),
+        load.wall_ns.into(),
+        load.fetch_ns.into(),
+        load.cpu_ns.into(),
+        load.runnable_ns.into(),
+        load.idle_ns.into(),
+        load.read_bytes.into(),
     ]
-    .map(Value::Count)
 }
 
 pub(super) const FILES: Table = Table {

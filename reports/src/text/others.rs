@@ -95,7 +95,7 @@ fn workers(summary: &RunSummary, page: &mut Page<'_>) {
                 part(load.cpu_ns, 9),
                 part(load.runnable_ns, 8),
                 part(load.idle_ns, 8),
-                right(&units::count(load.batches), 10),
+                right(&load.batches.map_or("unknown".to_owned(), units::count), 10),
                 right(&units::bytes(load.read_bytes), 8)
             ),
             false => format!("{}{}{}", part(load.fetch_ns, 9), part(load.cpu_ns, 8), part(load.idle_ns, 8)),
@@ -109,20 +109,7 @@ fn workers(summary: &RunSummary, page: &mut Page<'_>) {
 
 fn together(workers: &[WorkerLoad]) -> WorkerLoad {
     let mut total = WorkerLoad::default();
-    for load in workers {
-        for (sum, part) in [
-            (&mut total.batches, load.batches),
-            (&mut total.samples, load.samples),
-            (&mut total.wall_ns, load.wall_ns),
-            (&mut total.fetch_ns, load.fetch_ns),
-            (&mut total.cpu_ns, load.cpu_ns),
-            (&mut total.runnable_ns, load.runnable_ns),
-            (&mut total.idle_ns, load.idle_ns),
-            (&mut total.read_bytes, load.read_bytes),
-        ] {
-            *sum = sum.saturating_add(part);
-        }
-    }
+    workers.iter().for_each(|load| total += load);
     total
 }
 
@@ -130,6 +117,28 @@ fn checkpoints(summary: &RunSummary, page: &mut Page<'_>) {
     if let Some(text) = saved_in_words(summary) {
         page.heading("Checkpoints", &text);
     }
+}
+
+/// How long the trainer stood still for its checkpoints, and in which phases: the ledger's own figures.
+fn stood_still(rank: &RankSummary) -> String {
+    let saved = &rank.checkpoints;
+    let of_training = |ns: u64| match training(&rank.phases) {
+        Some(total) => format!(" ({})", units::percent_exact(units::share(ns, total.wall_ns))),
+        None => String::new(),
+    };
+    let each = units::duration(saved.blocked_ns / saved.count.max(1));
+    let all = units::duration(saved.blocked_ns);
+    // Recordings of before do not know the phases.
+    if saved.blocked_in_ns.keys().all(|phase| *phase == Phase::Training) {
+        return format!("; training stood still for {all}{}, {each} each", of_training(saved.blocked_ns));
+    }
+    let part = |(phase, ns): (&Phase, &u64)| match phase {
+        Phase::Training => format!("{} in training{}", units::duration(*ns), of_training(*ns)),
+        Phase::Startup | Phase::Evaluation => format!("{} in {}", units::duration(*ns), phase.name()),
+        Phase::Between | Phase::After => format!("{} {}", units::duration(*ns), phase.name()),
+    };
+    let parts: Vec<String> = saved.blocked_in_ns.iter().map(part).collect();
+    format!("; the job stood still for {all}, {each} each: {}", parts.join(", "))
 }
 
 /// How many checkpoints there were, and what training paid for them; `None` where there was none.
@@ -142,11 +151,10 @@ pub(crate) fn saved_in_words(summary: &RunSummary) -> Option<String> {
     if saved.bytes > 0 {
         text.push_str(&format!(" of {}", units::bytes(saved.bytes / saved.count.max(1))));
     }
-    text.push_str(&format!("; training stood still for {}", units::duration(saved.blocked_ns)));
-    if let Some(total) = training(&rank.phases) {
-        text.push_str(&format!(" ({})", units::percent_exact(units::share(saved.blocked_ns, total.wall_ns))));
+    if saved.files > saved.count {
+        text.push_str(&format!(" in {} files", units::count(saved.files)));
     }
-    text.push_str(&format!(", {} each", units::duration(saved.blocked_ns / saved.count.max(1))));
+    text.push_str(&stood_still(rank));
     if saved.background_ns > 0 {
         text.push_str(&format!("; {} in the background", units::duration(saved.background_ns)));
     }

@@ -303,7 +303,7 @@ proptest! {
         }
         let load = &mut summary.ranks[0].workers[0];
         (load.fetch_ns, load.cpu_ns, load.wall_ns, load.read_bytes) = (fetch, cpu, wall_ns, bytes);
-        summary.ranks[0].checkpoints = Checkpoints { count, bytes, blocked_ns: fetch, background_ns: cpu, account: None };
+        summary.ranks[0].checkpoints = Checkpoints { count, bytes, blocked_ns: fetch, background_ns: cpu, ..Checkpoints::default() };
         summary.files = vec![FileWait { wait_ns: fetch, waits, ..FileWait::default() }];
         summary.mounts = vec![MountWait { wait_ns: fetch, waits, ..MountWait::default() }];
         summary.losses = vec![Loss { reason: "lane full".into(), count }];

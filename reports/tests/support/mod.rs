@@ -63,8 +63,8 @@ fn loader(workers: u32) -> LoaderFacts {
 fn worker(pid: u32) -> WorkerLoad {
     WorkerLoad {
         pid,
-        batches: 602,
-        samples: 602 * 32,
+        batches: Some(602),
+        samples: Some(602 * 32),
         wall_ns: 45 * S,
         fetch_ns: 31 * S,
         cpu_ns: 11 * S,
@@ -143,10 +143,18 @@ pub(crate) fn fetch_bound() -> RunSummary {
     );
     let evaluation = phase(Phase::Evaluation, Some(1), 120, &[(Cause::Fetch, 14.0), (Cause::Compute, 6.0)]);
     let between = phase(Phase::Between, Some(0), 2, &[(Cause::Fetch, 310.0), (Cause::Prep, 48.0)]);
-    let phases = vec![startup(), training, evaluation, between];
+    let saving_ns = training.causes[Cause::Persist];
+    let after = phase(Phase::After, None, 1, &[(Cause::Persist, 100.0), (Cause::Compute, 50.0)]);
+    let phases = vec![startup(), training, evaluation, between, after];
     let mut only = rank(0, 1, phases.clone());
-    only.checkpoints =
-        Checkpoints { count: 3, bytes: 137_000_000, blocked_ns: S, background_ns: 0, account: None };
+    only.checkpoints = Checkpoints {
+        count: 3,
+        files: 12,
+        bytes: 137_000_000,
+        blocked_ns: saving_ns + 100 * MS,
+        blocked_in_ns: [(Phase::Training, saving_ns), (Phase::After, 100 * MS)].into(),
+        ..Checkpoints::default()
+    };
     RunSummary {
         ranks: vec![only],
         phases,

@@ -231,6 +231,7 @@ impl Synthetic {
             loader: u16::from(phase == Phase::Evaluation),
             phase,
             index,
+            part: false,
             start_ns,
             end_ns: start_ns + causes.total_ns(),
             causes,
@@ -353,10 +354,10 @@ impl Synthetic {
             workers: (0..self.workers).map(|worker| self.load(rank, worker)).collect(),
             checkpoints: Checkpoints {
                 count: 2,
+                files: 2,
                 bytes: 618_000,
                 blocked_ns: 300 * MS,
-                background_ns: 0,
-                account: None,
+                ..Checkpoints::default()
             },
         }
     }
@@ -364,8 +365,8 @@ impl Synthetic {
     fn load(&self, rank: u32, worker: u32) -> WorkerLoad {
         WorkerLoad {
             pid: self.worker_pid(rank, worker),
-            batches: 602,
-            samples: 602 * 32,
+            batches: Some(602),
+            samples: Some(602 * 32),
             wall_ns: 45 * S,
             fetch_ns: 31 * S,
             cpu_ns: 11 * S,

@@ -43,8 +43,8 @@ fn job(name: &str) -> JobFacts {
 fn load(worker: u32) -> WorkerLoad {
     WorkerLoad {
         pid: 4830 + worker,
-        batches: 12,
-        samples: 384,
+        batches: Some(12),
+        samples: Some(384),
         wall_ns: 10 * S,
         fetch_ns: if worker == 0 { 7 * S } else { 2 * S },
         cpu_ns: if worker == 0 { S } else { 6 * S },
@@ -75,10 +75,10 @@ fn rank(number: u32) -> RankSummary {
         workers: (0..2).map(load).collect(),
         checkpoints: Checkpoints {
             count: 3,
+            files: 3,
             bytes: 90_000_000,
             blocked_ns: S,
-            background_ns: 0,
-            account: None,
+            ..Checkpoints::default()
         },
     }
 }
@@ -326,6 +326,7 @@ fn step(rank: u32, phase: Phase, index: u64, start_ns: u64, causes: Causes) -> S
         loader: 0,
         phase,
         index,
+        part: false,
         start_ns,
         end_ns: start_ns + causes.total_ns(),
         causes,

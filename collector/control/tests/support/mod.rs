@@ -197,6 +197,7 @@ impl Job {
             loader: 0,
             phase: self.phase,
             index: self.index,
+            part: false,
             start_ns: self.step_ns,
             end_ns: self.step_ns + wall,
             causes,

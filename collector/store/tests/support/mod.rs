@@ -31,6 +31,7 @@ pub(crate) fn step(rank: u32, index: u64) -> StepLedger {
         loader: 0,
         phase: Phase::Training,
         index,
+        part: false,
         start_ns,
         end_ns: start_ns + 100_000_000,
         causes,
@@ -94,8 +95,8 @@ pub(crate) fn second(nth: u64, worker: u32) -> WorkerPeriod {
         worker,
         load: WorkerLoad {
             pid: 30 + worker,
-            batches: 2,
-            samples: 64,
+            batches: Some(2),
+            samples: Some(64),
             wall_ns: 1_000_000_000,
             fetch_ns: 400_000_000,
             cpu_ns: 300_000_000,
