@@ -1,49 +1,102 @@
-"""Hugging Face's Trainer saves when it is told to, and resumes as it always did."""
+"""Hugging Face's Trainer saves when it is told to, and what it resumes ends as the run that nobody stopped."""
 
 import json
 import os
+import signal
 import subprocess
 
+import pytest
 from collector import PACKAGE, environment
 from conftest import needs
 
+STEPS = 90
 SCRIPT = """
-import json, sys, time, warnings
+import json, os, signal, sys, time, warnings
 import torch, transformers
 import stallscope.transformers
 warnings.simplefilter("ignore")
+torch.set_num_threads(1)
+folder, manner, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+TRAINED = []
 
 class Data(torch.utils.data.Dataset):
     def __len__(self):
         return 256
 
     def __getitem__(self, index):
-        time.sleep(0.002)
         return {"x": torch.full((4,), index / 256)}
 
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Linear(4, 1)
+        self.dropout = torch.nn.Dropout(0.3)
 
     def forward(self, x):
-        return {"loss": self.layer(x).square().mean()}
+        TRAINED.append([round(value * 256) for value in x[:, 0].tolist()])
+        # As long as a small network takes.
+        time.sleep(0.02)
+        return {"loss": self.dropout(self.layer(x)).square().mean()}
 
-arguments = transformers.TrainingArguments(sys.argv[1], max_steps=60, save_strategy="no", report_to=[], disable_tqdm=True,
-                                           use_cpu=True, logging_strategy="no")
-# A budget so large that cost does not matter here.
-callback = stallscope.transformers.CheckpointCallback(overhead=0.9, mtbf="1s")
-trainer = transformers.Trainer(Model(), arguments, train_dataset=Data(), callbacks=[callback])
-trainer.train()
-print(json.dumps({"costs": callback.timing.costs()}))
+class Killed(transformers.TrainerCallback):
+    # Some steps behind a save, as whoever kills a job does not wait for one.
+    at = None
+
+    def on_save(self, args, state, control, **ignored):
+        self.at = self.at or state.global_step + 4
+
+    def on_step_end(self, args, state, control, **ignored):
+        if state.global_step == self.at:
+            print(json.dumps({"trained": TRAINED}), flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+arguments = transformers.TrainingArguments(folder, max_steps=steps, save_strategy="no", report_to=[], disable_tqdm=True,
+                                           use_cpu=True, logging_strategy="no", seed=11, learning_rate=0.05)
+transformers.set_seed(11)
+# The budget that it has where nothing is said, of a job that fails often.
+callback = stallscope.transformers.CheckpointCallback(mtbf="1min")
+callbacks = {"whole": [], "killed": [callback, Killed()], "resumed": [callback]}[manner]
+trainer = transformers.Trainer(Model(), arguments, train_dataset=Data(), callbacks=callbacks)
+trainer.train(resume_from_checkpoint=manner == "resumed")
+weights = [value.tolist() for value in trainer.model.state_dict().values()]
+told = {"costs": callback.timing.costs(), "saves": sum(name.startswith("checkpoint-") for name in os.listdir(folder)) - 1}
+print(json.dumps({"trained": TRAINED, "weights": weights, "next": torch.rand(1).item(), **told}))
 """
 
 
-def test_the_trainer_saves_when_it_is_worth_it(tmp_path):
-    env = environment(None, PYTHONPATH=str(PACKAGE))
-    command = [needs("transformers"), "-c", SCRIPT, tmp_path]
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stderr
-    spent_s, trained_s, *_ = json.loads(done.stdout.splitlines()[-1])["costs"]
-    saved = [name for name in os.listdir(tmp_path) if name.startswith("checkpoint-")]
-    assert saved and spent_s > 0 and trained_s > spent_s
+def run(folder, manner):
+    env = environment(None, PYTHONPATH=str(PACKAGE), HF_HUB_OFFLINE="1")
+    command = [needs("transformers"), "-c", SCRIPT, folder, manner, str(STEPS)]
+    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=400)
+    told = [line for line in done.stdout.splitlines() if line.startswith('{"trained"')]
+    assert told, done.stderr
+    return done.returncode, json.loads(told[-1])
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """The run that nobody stopped, the one that was killed and what it had saved, and the one that went on from there."""
+    folder = tmp_path_factory.mktemp("trainer")
+    _, whole = run(folder, "whole")
+    code, killed = run(folder, "killed")
+    assert code == -signal.SIGKILL, "it saved, or it would not have been killed"
+    saved = sorted(name for name in os.listdir(folder) if name.startswith("checkpoint-"))
+    code, resumed = run(folder, "resumed")
+    assert code == 0
+    return whole, killed, saved, resumed
+
+
+def test_the_trainer_saves_when_it_is_worth_it_and_no_more_often(ran):
+    _, killed, saved, resumed = ran
+    assert len(saved) == 1 and len(killed["trained"]) == int(saved[0].split("-")[1]) + 4
+    # By its own account: 2% of the time, and one save beyond that.
+    spent_s, trained_s, *_ = resumed["costs"]
+    assert spent_s - spent_s / max(1, resumed["saves"]) <= 0.02 * trained_s
+
+
+def test_a_killed_run_goes_on_as_the_one_that_nobody_stopped(ran):
+    whole, killed, saved, resumed = ran
+    step = int(saved[0].split("-")[1])
+    assert killed["trained"] == whole["trained"][: step + 4]
+    assert resumed["trained"] == whole["trained"][step:]
+    assert (resumed["weights"], resumed["next"]) == (whole["weights"], whole["next"])
