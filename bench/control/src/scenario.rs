@@ -64,7 +64,7 @@ pub(crate) struct Scenario {
 impl Scenario {
     /// Second from which on policies are compared: after the warm-up, where the job lives that long.
     pub(crate) fn measured_from(&self) -> usize {
-        if self.dies_s.is_some() { 0 } else { WARM_UP_S }
+        if self.dies_s.is_some() || self.length_s <= WARM_UP_S as u64 { 0 } else { WARM_UP_S }
     }
 
     pub(crate) fn world(&self, t: f64, seed: u64, rank: u32) -> World {
@@ -147,6 +147,26 @@ pub(crate) fn base(name: &'static str) -> Scenario {
         storage: Storage { latency_ns: 2.0 * MS, bytes_per_s: 2000.0 * MB, ..Storage::default() },
         worker_bytes: 300 * MIB,
         course: |_, _| {},
+    }
+}
+
+/// A network that is trained on both of two cores, which its workers need now and then as well: with one of its two workers it
+/// waits for data.
+fn compute_bound_on_two_cores(name: &'static str) -> Scenario {
+    Scenario {
+        negative: true,
+        cpus: 2.0,
+        storage: Storage { latency_ns: 40.0 * MS, ..Storage::default() },
+        demand: Demand {
+            samples: 8,
+            requests: 8,
+            bytes: 0.0,
+            cpu_ns: 160.0 * MS,
+            compute_ns: 360.0 * MS,
+            ..base("").demand
+        },
+        course: |_, world| world.conditions.trainer_threads = 2.0,
+        ..base(name)
     }
 }
 
@@ -270,6 +290,15 @@ pub(crate) fn all() -> Vec<Scenario> {
             Storage { latency_ns: 5.0 * MS, bytes_per_s: 12.0 * MB, ..Storage::default() },
         ),
         Scenario { negative: true, ..base("compute-bound") },
+        compute_bound_on_two_cores("compute-bound on two cores"),
+        Scenario { length_s: 100, ..compute_bound_on_two_cores("compute-bound on two cores, 100 s") },
+        Scenario {
+            barred: false,
+            length_s: 100,
+            storage: Storage { latency_ns: 120.0 * MS, ..Storage::default() },
+            demand: Demand { samples: 16, requests: 16, bytes: 0.0, ..base("").demand },
+            ..base("storage that is far, 100 s")
+        },
         Scenario {
             negative: true,
             setting: (4, 8),

@@ -7,6 +7,8 @@
 
 /// Blocks that a stretch is cut into, where it has steps enough.
 const BLOCKS: usize = 12;
+/// Fewer don't show how much they vary.
+const FEWEST_BLOCKS: usize = 4;
 
 /// The pace of one stretch: the logarithm of samples a second, so that differences are gains.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,8 +37,8 @@ pub(crate) struct Gain {
 /// The pace of the ranks of a job together; each has its pieces in order of time. `None` where they are too few.
 pub(crate) fn figure(ranks: &[Vec<Piece>]) -> Option<Figure> {
     let fewest = ranks.iter().map(Vec::len).min()?;
-    let blocks = BLOCKS.min(fewest / 2);
-    if blocks < 4 {
+    let blocks = BLOCKS.min((fewest / 2).max(FEWEST_BLOCKS));
+    if fewest < blocks {
         return None;
     }
     let mut paces = vec![0.0; blocks];
@@ -244,7 +246,7 @@ mod tests {
     #[test]
     fn too_few_or_empty_steps_have_no_figure() {
         assert!(figure(&[]).is_none());
-        assert!(figure(&[vec![Piece { samples: 1.0, ns: 1.0 }; 7]]).is_none());
+        assert!(figure(&[vec![Piece { samples: 1.0, ns: 1.0 }; 3]]).is_none());
         assert!(figure(&[vec![Piece { samples: 0.0, ns: 0.0 }; 70]]).is_none());
     }
 

@@ -88,3 +88,20 @@ fn workers_that_other_work_no_longer_needs_are_given_back() {
     while until(&mut job, &mut controller, Act::Keep).why.contains("as fast without") {}
     assert!(job.workers() > 2);
 }
+
+#[test]
+fn a_release_that_hurts_ends_within_a_few_steps_and_the_audit_counts_what_it_cost() {
+    let (mut job, mut controller, _) = kept();
+    let held = |job: &Job| (job.workers(), job.prefetch());
+    let proven = held(&job);
+    let release = until(&mut job, &mut controller, Act::Release);
+    assert_eq!(held(&job), (proven.0, release.to.unwrap()), "{release:?}");
+    // What no look at the job could have told: it cannot do with less.
+    job.needs = proven.1;
+    let before = job.steps();
+    let undo = until(&mut job, &mut controller, Act::Undo);
+    assert!(job.steps() - before <= 15, "{} steps", job.steps() - before);
+    assert!(undo.why.contains(" in a row ") && undo.why.contains("it cost "), "{undo:?}");
+    run(&mut job, &mut controller, 2);
+    assert_eq!(held(&job), proven);
+}

@@ -4,6 +4,7 @@
 
 mod drift;
 mod guard;
+mod harm;
 mod patience;
 mod pick;
 mod probe;
@@ -13,6 +14,7 @@ mod steps;
 mod tell;
 mod trial;
 mod turn;
+mod worth;
 
 use crate::budget::{Costs, Room};
 use crate::observation::{Observation, Outcome};
@@ -101,9 +103,12 @@ pub struct Controller {
     advised: BTreeMap<Address, u64>,
     advice: Vec<Advice>,
     next_advice_ns: u64,
-    relieved_ns: u64,
+    relieved_ns: Option<u64>,
     /// Before that no worker is taken away to see what storage gives.
     sound_ns: u64,
+    /// Training that was seen, and what of it was lost to changes that did not stay.
+    trained_ns: u64,
+    cost_ns: f64,
     blind_since_ns: Option<u64>,
     now_ns: u64,
     began_ns: Option<u64>,
@@ -141,8 +146,10 @@ impl Controller {
             advised: BTreeMap::new(),
             advice: Vec::new(),
             next_advice_ns: 0,
-            relieved_ns: 0,
+            relieved_ns: None,
             sound_ns: 0,
+            trained_ns: 0,
+            cost_ns: 0.0,
             blind_since_ns: None,
             now_ns: 0,
             began_ns: None,

@@ -56,7 +56,9 @@ impl Controller {
         let figure = crate::ranks::figure(&self.job.beads(self.since_ns, self.settle), u32::MAX)?;
         let saw = tell::saw(worst, &figure);
         let proposal = if worst.stall() > STALL { self.raise(&needs, out) } else { None };
-        let proposal = proposal.or_else(|| self.ease(&needs)).or_else(|| self.release(worst.stall()))?;
+        // A job that does not wait is left alone: how its work shares the cores is not for us to try.
+        let eased = || (worst.stall() > STALL).then(|| self.ease(&needs)).flatten();
+        let proposal = proposal.or_else(eased).or_else(|| self.release(worst.stall()))?;
         Some((proposal, saw))
     }
 
@@ -72,12 +74,12 @@ impl Controller {
         }
     }
 
-    fn ready(&self, knob: &'static str, kind: Kind) -> bool {
+    pub(super) fn ready(&self, knob: &'static str, kind: Kind) -> bool {
         self.mode != TuneMode::Act
             || self.patience.get(&(knob, kind)).is_none_or(|patience| patience.ready(self.now_ns))
     }
 
-    fn limit(&self, knob: &'static str, kind: Kind, step: u64) -> u64 {
+    pub(super) fn limit(&self, knob: &'static str, kind: Kind, step: u64) -> u64 {
         self.patience.get(&(knob, kind)).map_or(step, |patience| patience.limit(step))
     }
 
@@ -110,6 +112,7 @@ impl Controller {
             }
         }
         if let Some(mut best) = best {
+            best.clear &= self.untried(best.knob);
             self.foresee(&mut best);
             return Some(best);
         }
@@ -129,7 +132,7 @@ impl Controller {
 
     /// What the model of the job expects, where it can say something. It is told beside what comes of it; the choice
     /// is the law's, which costs nothing and errs towards more.
-    fn foresee(&self, proposal: &mut Proposal) {
+    pub(super) fn foresee(&self, proposal: &mut Proposal) {
         let profiles = self.profiles.training();
         let [profile] = profiles.as_slice() else { return };
         let to = |name: &str| {
@@ -147,7 +150,11 @@ impl Controller {
     }
 
     /// The largest step that there is room for: half, and half again.
-    fn shrink(&self, full: Proposal, made: impl Fn(u64) -> Option<Proposal>) -> Result<Proposal, String> {
+    pub(super) fn shrink(
+        &self,
+        full: Proposal,
+        made: impl Fn(u64) -> Option<Proposal>,
+    ) -> Result<Proposal, String> {
         let mut step = full.step();
         let mut proposal = full;
         loop {
@@ -200,7 +207,8 @@ impl Controller {
         );
         let moves = [vec![fewer], seed::with_prefetch(to, more, 0)].concat();
         let predicted = Estimate { value: probe::DELTA, low: 0.0, high: STALL.max(to_high(needs)) };
-        let proposal = Proposal { kind: Kind::Shift, knob: WORKERS, moves, predicted, shortfall: 0.0, why };
+        let (kind, knob, shortfall, clear) = (Kind::Shift, WORKERS, 0.0, false);
+        let proposal = Proposal { kind, knob, moves, predicted, shortfall, clear, why };
         // Of a busy rank a worker takes more CPU than of one that hardly works, and it is there before the other is
         // gone: the budget has room for both, or it stays where it is.
         self.room.fits(&self.job, &proposal.deltas()).is_ok().then_some(proposal)
@@ -211,19 +219,15 @@ impl Controller {
         if !self.ready(WORKERS, Kind::Ease) {
             return None;
         }
-        let crowded: Vec<&Rank> = needs
-            .iter()
-            .filter(|need| need.sums.share(need.sums.crowded_ns) > STALL)
-            .filter_map(|need| self.job.ranks.get(&need.rank))
-            .collect();
         let step = |now: u64| self.limit(WORKERS, Kind::Ease, (now / 4).max(1));
-        let moves: Vec<Move> = crowded
-            .iter()
-            .filter_map(|rank| rank.value(WORKERS).map(|now| (rank, now)))
-            .filter(|(_, now)| *now > 1)
-            .filter_map(|(rank, now)| turned(rank, WORKERS, now.saturating_sub(step(now)).max(1)))
-            .filter(|turned| turned.to < turned.from)
-            .collect();
+        let fewer = |need: &Need| {
+            let now = need.workers.filter(|now| *now > 1)?;
+            let to = now.saturating_sub(step(now)).max(1);
+            let rank = self.job.ranks.get(&need.rank).filter(|_| need.would_do(to))?;
+            turned(rank, WORKERS, to).filter(|turned| turned.to < turned.from)
+        };
+        let crowded = needs.iter().filter(|need| need.sums.share(need.sums.crowded_ns) > STALL);
+        let moves: Vec<Move> = crowded.filter_map(fewer).collect();
         let most = needs.iter().map(|need| need.sums.share(need.sums.crowded_ns)).fold(0.0, f64::max);
         let high = 1.0 / (1.0 - most).max(0.1) - 1.0;
         (!moves.is_empty()).then(|| Proposal {
@@ -232,6 +236,7 @@ impl Controller {
             moves,
             predicted: Estimate { value: 0.0, low: 0.0, high },
             shortfall: 0.0,
+            clear: false,
             why: format!(
                 "{} of training went by with work that no CPU was free for, so fewer workers may be faster",
                 tell::percent(most)
@@ -275,6 +280,7 @@ impl Controller {
                 moves,
                 predicted: Estimate { value: 0.0, low: -probe::DELTA / 2.0, high: 0.0 },
                 shortfall: 0.0,
+                clear: false,
                 why: match &over {
                     Some(over) => format!("{over}; less may do as well"),
                     None if calm => format!(
@@ -302,7 +308,12 @@ impl Controller {
             }
             seen.insert(address, knob.value);
         }
+        // The first batches come out of a queue that was filled before training began.
+        let first = self.values.is_empty() && !seen.is_empty();
         self.values = seen;
+        if first {
+            self.settings_changed();
+        }
         for (address, value, by) in theirs {
             self.settings_changed();
             if by == super::turn::CONTROLLER {

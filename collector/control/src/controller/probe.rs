@@ -3,6 +3,7 @@
 //! The stretch before is what was seen last; the stretch after cancels what changed meanwhile by itself. A stretch
 //! begins when all that was under way at the turn has been taken, and is at least three times as long as that.
 
+use super::harm::Usual;
 use super::seed::{Kind, Proposal};
 use super::turn::Turn;
 use crate::ranks::{self, Job};
@@ -10,8 +11,9 @@ use crate::stats::{self, Figure, Gain};
 
 /// Smallest gain that is kept.
 pub(crate) const DELTA: f64 = 0.02;
-/// Steps of a stretch, at least.
+/// Steps of a stretch, at least; where the case is clear, fewer tell, and the queue goes by once and not three times.
 const FEWEST: u32 = 30;
+const FEWEST_CLEAR: u32 = 10;
 /// A stretch is no shorter, so that what happens once a second happens in each.
 const SHORTEST_NS: f64 = 5e9;
 /// Nor much longer: many short stretches side by side tell more than a few long ones where something comes and goes.
@@ -32,8 +34,10 @@ const LOOKS: f64 = 2.0 * MOST_PAIRS as f64;
 const HARM_ALPHA: f64 = 0.02;
 /// Training time that one probe may take in all.
 pub(crate) const LONGEST_PROBE_NS: u64 = 900_000_000_000;
-/// Training without a single step, beyond what a stretch of as many steps took before.
-pub(crate) const SILENCE_NS: u64 = 30_000_000_000;
+/// Training without a single step, beyond so many steps of before: after a change that adds, whose workers have to start, and
+/// after one that takes away.
+const SILENCE: (f64, f64) = (30e9, 20.0);
+const SILENCE_WITH_LESS: (f64, f64) = (2e9, 10.0);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Probe {
@@ -61,6 +65,11 @@ pub(crate) struct Probe {
     /// Of the newest stretch without it.
     pub(crate) stall_without: f64,
     pub(crate) applied_told: bool,
+    /// What the steps of the ranks that are turned were like before.
+    pub(crate) usual: Vec<(u32, Usual)>,
+    /// Training time that stretches with it cost so far: those before, and the one under way.
+    pub(crate) cost_ns: f64,
+    pub(crate) leg_cost_ns: f64,
 }
 
 #[derive(Clone, Debug)]
@@ -93,6 +102,45 @@ impl Probe {
     /// Whether the change is (being put) in force.
     pub(crate) fn is_with(&self) -> bool {
         self.legs.len() % 2 == 1
+    }
+
+    /// It leaves the job with less of something: it can only cost, and nothing has to start first.
+    fn takes_away(&self) -> bool {
+        matches!(self.proposal.kind, Kind::Ease | Kind::Release)
+    }
+
+    /// Counts what the change cost since the turn, and says why it hurts, where a few steps show that.
+    pub(crate) fn harmed(&mut self, job: &Job, since_ns: u64) -> Option<String> {
+        if !self.is_with() {
+            return None;
+        }
+        let (settle, waits) = if self.takes_away() {
+            (0, self.proposal.kind == Kind::Release)
+        } else {
+            (self.settle[1], false)
+        };
+        let (mut why, mut most_ns) = (None, None);
+        for (rank, usual) in &self.usual {
+            let Some(rank) = job.ranks.get(rank) else { continue };
+            let cost_ns = usual.cost_ns(&rank.pace.since(since_ns, 0));
+            most_ns = Some(most_ns.unwrap_or(cost_ns).max(cost_ns));
+            why = why.or_else(|| usual.harmed(&rank.pace.since(since_ns, settle), waits));
+        }
+        self.leg_cost_ns = most_ns.unwrap_or(0.0);
+        why
+    }
+
+    /// The gain as far as the stretch under way shows it.
+    pub(crate) fn so_far(&self, job: &Job, since_ns: u64) -> Option<Gain> {
+        let leg = ranks::figure(&job.beads(since_ns, 0), u32::MAX)?;
+        let legs: Vec<Figure> = self.legs.iter().copied().chain([leg]).collect();
+        stats::compare(&legs, self.restless, HARM_ALPHA)
+    }
+
+    /// Whether training has stood still for so long that it must be the change.
+    pub(crate) fn is_silent(&self, silent_ns: u64, step_ns: f64) -> bool {
+        let (least_ns, steps) = if self.takes_away() { SILENCE_WITH_LESS } else { SILENCE };
+        self.is_with() && silent_ns as f64 > least_ns + steps * step_ns
     }
 
     /// Looks at what was measured since the turn.
@@ -182,26 +230,40 @@ pub(crate) struct Plan {
     pub(crate) restless: Option<f64>,
 }
 
-/// `drains`: batches under way without and with the change.
-pub(crate) fn plan(job: &Job, from_ns: u64, settle: u32, drains: [u32; 2], aim: f64) -> Option<Plan> {
+/// `drains`: batches under way without and with the change. `clear`: a few steps are enough to tell.
+pub(crate) fn plan(
+    job: &Job,
+    from_ns: u64,
+    settle: u32,
+    drains: [u32; 2],
+    aim: f64,
+    clear: bool,
+) -> Option<Plan> {
     let beads = job.beads(from_ns, settle);
     let step_ns = job.step_ns();
     if step_ns <= 0.0 {
         return None;
     }
-    let fewest = drains.map(|drain| FEWEST.max(3 * drain).max((SHORTEST_NS / step_ns) as u32));
+    let least = |steps: u32, times: u32| {
+        drains.map(|drain| steps.max(times * drain).max((SHORTEST_NS / step_ns) as u32))
+    };
+    let whole = least(FEWEST, 3);
+    let fewest = if clear { least(FEWEST_CLEAR, 1) } else { whole };
     let seen = beads.iter().map(|rank| crate::window::steps(rank)).min()?;
     if seen < fewest[0] {
         return None;
     }
-    let first = ranks::figure(&beads, fewest[0])?;
+    // Where steps come in groups, one batch of each worker, it takes more of them to tell how much they vary.
+    let figure =
+        |steps: u32| [steps, seen].into_iter().find_map(|steps| Some((ranks::figure(&beads, steps)?, steps)));
+    let (first, of) = figure(fewest[0])?;
     // Noise of one step, correlation included, and the steps that make it small enough.
-    let steps = (first.variance * f64::from(fewest[0]) / (aim * aim)).min(1e9) as u32;
-    let enough = fewest.map(|fewest| steps.clamp(fewest, fewest.saturating_mul(LONGEST)));
+    let steps = (first.variance * f64::from(of) / (aim * aim)).min(1e9) as u32;
+    let enough = whole.map(|whole| steps.clamp(whole, whole.saturating_mul(LONGEST)));
     let newest: Vec<Vec<_>> =
         beads.iter().map(|rank| crate::window::newest(rank, enough[0].min(seen)).to_vec()).collect();
     Some(Plan {
-        before: ranks::figure(&newest, u32::MAX)?,
+        before: figure(enough[0].min(seen))?.0,
         fewest,
         enough,
         stall: ranks::worst_stall(&newest),

@@ -19,6 +19,9 @@ const BUSY: f64 = 0.95;
 const AHEAD: u64 = 2;
 /// A batch's service time beyond its mean that prefetch is to bridge, as a quantile.
 const TAIL: f64 = 0.99;
+/// Waits that leave no doubt, share of training, and the gain that the law then has to expect.
+const CLEAR_STALL: f64 = 0.25;
+const CLEAR_GAIN: f64 = 0.25;
 /// Seconds of steps that a proposal is made from.
 const LOOK_NS: u64 = 30_000_000_000;
 
@@ -47,6 +50,8 @@ pub(crate) struct Proposal {
     pub(crate) predicted: Estimate,
     /// By how much the present setting can't keep up, as a share, by the law.
     pub(crate) shortfall: f64,
+    /// A few steps show that it is what training waits for.
+    pub(crate) clear: bool,
     pub(crate) why: String,
 }
 
@@ -67,6 +72,8 @@ pub(crate) struct Need {
     pub(crate) prefetch: Option<u64>,
     /// A batch's, of one worker, as workers are now.
     service_ns: Option<f64>,
+    /// Of that, what is left where a worker never has to wait for a CPU.
+    work_ns: Option<f64>,
     tail_ns: f64,
     /// Training's own work on a batch.
     own_ns: f64,
@@ -92,11 +99,21 @@ impl Need {
         let service_ns =
             stats::weighted_mean(&times).zip(last).map(|(all, last)| all.max(last)).filter(|_| enough);
         let tail_ns = stats::weighted_quantile(&mut times, TAIL);
+        let work: Vec<(f64, f64)> = rank
+            .services
+            .iter()
+            .filter(|service| service.start_ns >= from_ns)
+            .map(|service| {
+                let made_ns = service.ready_ns.saturating_sub(service.start_ns);
+                (made_ns.saturating_sub(service.runnable_ns) as f64, weight(service))
+            })
+            .collect();
         Some(Need {
             rank: rank.rank,
             workers: rank.value(WORKERS),
             prefetch: rank.value(PREFETCH),
             service_ns,
+            work_ns: stats::weighted_mean(&work).filter(|_| enough),
             tail_ns,
             own_ns: ((sums.wall_ns - sums.stall_ns - sums.peer_ns) / sums.steps).max(1.0),
             sums,
@@ -119,6 +136,11 @@ impl Need {
             Some(service_ns) => service_ns / self.own_ns,
             None => self.at_work() / (1.0 - self.stall()).max(0.1),
         }
+    }
+
+    /// Whether so many workers would do if they did not have to wait for a CPU.
+    pub(crate) fn would_do(&self, workers: u64) -> bool {
+        self.work_ns.is_none_or(|work_ns| work_ns / self.own_ns <= workers as f64)
     }
 
     /// Workers that would keep up, and prefetch that would bridge a slow batch.
@@ -213,7 +235,7 @@ pub(crate) fn with_prefetch(rank: &Rank, workers: Move, tail: u64) -> Vec<Move> 
 /// More workers for the slowest ranks, each at most `limit` more.
 pub(crate) fn more_workers(job: &Job, needs: &[Need], limit: impl Fn(u64) -> u64) -> Option<Proposal> {
     let (mut moves, mut workers, mut why) = (Vec::new(), Vec::new(), String::new());
-    let mut enough = true;
+    let (mut enough, mut clear) = (true, true);
     for need in slowest(needs) {
         let Some(now) = need.workers else { continue };
         let to = now + limit(need.wanted_workers() - now);
@@ -225,6 +247,7 @@ pub(crate) fn more_workers(job: &Job, needs: &[Need], limit: impl Fn(u64) -> u64
         workers.push((need.rank, more.to));
         moves.extend(with_prefetch(rank, more, need.tail_batches()));
         enough &= need.has_workers();
+        clear &= need.stall() >= CLEAR_STALL && need.service_ns.is_some();
     }
     let mut predicted = gain(needs, &workers);
     if enough {
@@ -237,6 +260,7 @@ pub(crate) fn more_workers(job: &Job, needs: &[Need], limit: impl Fn(u64) -> u64
         moves,
         predicted,
         shortfall,
+        clear: clear && shortfall >= CLEAR_GAIN,
         why,
     })
 }
@@ -273,6 +297,7 @@ pub(crate) fn more_prefetch(job: &Job, needs: &[Need], limit: impl Fn(u64) -> u6
         moves,
         predicted,
         shortfall,
+        clear: false,
         why,
     })
 }
@@ -323,7 +348,7 @@ mod tests {
             ..Sums::default()
         };
         let (workers, prefetch, service_ns) = (Some(3), Some(6), Some(service_ns));
-        Need { rank, sums, workers, prefetch, service_ns, tail_ns: 1e9, own_ns: 150e6 }
+        Need { rank, sums, workers, prefetch, service_ns, work_ns: service_ns, tail_ns: 1e9, own_ns: 150e6 }
     }
 
     #[test]

@@ -13,14 +13,15 @@ use crate::fit::{Fit, reads_at_all};
 use crate::profile::{MIN_SERVICES, Profile};
 use crate::random::Random;
 use crate::rates;
+use crate::window::Sums;
 use stallscope_model::{Act, Estimate, Phase};
 
 /// Not more often.
 const EVERY_NS: u64 = 1_800_000_000_000;
 /// Whether it is worth while is asked so often.
 const ASK_NS: u64 = 10_000_000_000;
-/// Training time that it may cost, at most, were all of the work done by the workers: less than 1% of that half hour, which
-/// is what giving back may cost as well.
+/// Training time that it may cost, at most, were all of the work done by the workers; and never more than all looks may
+/// ([`Controller::affords`]).
 const MOST_LOST_NS: f64 = 15e9;
 /// And how long it may take. Whatever else happens, it is over then.
 const LONGEST_NS: u64 = 60_000_000_000;
@@ -39,6 +40,23 @@ pub(crate) struct Sounding {
     stage: Stage,
     /// Steps that are looked at before it ends without an answer.
     steps: u32,
+    /// Of a step before.
+    step_ns: f64,
+    /// Training time that it may cost, as the audit says: when it has, it ends.
+    most_ns: f64,
+    /// What it has cost so far.
+    cost_ns: f64,
+}
+
+/// What a look takes and how it is explained.
+struct Plan {
+    turned: Move,
+    steps: u32,
+    step_ns: f64,
+    most_ns: f64,
+    /// Of the pace, meanwhile.
+    lost_share: f64,
+    saw: String,
 }
 
 #[derive(Clone, Debug)]
@@ -58,7 +76,10 @@ impl Controller {
             return;
         }
         self.sound_ns = self.now_ns.saturating_add(ASK_NS);
-        let Some((turned, steps, saw, lost)) = self.worth_sounding() else { return };
+        let Some(Plan { turned, steps, step_ns, most_ns, lost_share: lost, saw }) = self.worth_sounding()
+        else {
+            return;
+        };
         self.sound_ns = self.now_ns.saturating_add(EVERY_NS);
         self.decisions += 1;
         let mut event = tell::line(Act::Request, self.decisions, self.now_ns);
@@ -67,17 +88,18 @@ impl Controller {
         event.predicted = Some(Estimate { value: -lost, low: -lost, high: 0.0 });
         event.why = format!(
             "one worker fewer for about {steps} batches shows whether storage has a limit or only a delay; then it comes \
-             back"
+             back, and as soon as it has cost {} of training",
+            seconds(most_ns)
         );
         out.audit.push(event);
         let turn = Turn { moves: vec![turned.clone()], asked_ns: self.now_ns };
         out.actions.extend(turn.actions(self.decisions));
         let (decision, stage) = (self.decisions, Stage::Turning(turn));
-        self.work = Work::Sounding(Box::new(Sounding { decision, turned, stage, steps }));
+        let sounding = Sounding { decision, turned, stage, steps, step_ns, most_ns, cost_ns: 0.0 };
+        self.work = Work::Sounding(Box::new(sounding));
     }
 
-    /// The worker, the steps, what it is based on, and the share of the pace that it costs meanwhile.
-    fn worth_sounding(&self) -> Option<(Move, u32, String, f64)> {
+    fn worth_sounding(&self) -> Option<Plan> {
         let needs = self.job.training().filter_map(|rank| Need::of(rank, self.since_ns, self.settle));
         let need = needs.max_by(|a, b| a.stall().total_cmp(&b.stall()))?;
         let reads = need.sums.fetch_ns > need.sums.stall_ns / 2.0;
@@ -90,9 +112,10 @@ impl Controller {
         let fewer =
             (2 * workers * workers).clamp(FEWEST, MOST) + need.prefetch.unwrap_or(2 * workers).min(MOST);
         // All work is the workers': a step takes n / (n - 1) as long.
-        let lost_ns = fewer as f64 * need.sums.step_ns() / (workers - 1) as f64;
-        let all_ns = fewer as f64 * need.sums.step_ns() + lost_ns;
-        if lost_ns > MOST_LOST_NS || all_ns > LONGEST_NS as f64 {
+        let (steps, step_ns) = (fewer as u32, need.sums.step_ns());
+        let most_ns = fewer as f64 * step_ns / (workers - 1) as f64;
+        let all_ns = fewer as f64 * step_ns + most_ns;
+        if most_ns > MOST_LOST_NS || all_ns > LONGEST_NS as f64 || !self.affords(most_ns) {
             return None;
         }
         let saw = format!(
@@ -100,7 +123,7 @@ impl Controller {
             workers,
             tell::percent(need.stall())
         );
-        Some((turned, fewer as u32, saw, 1.0 / workers as f64))
+        Some(Plan { turned, steps, step_ns, most_ns, lost_share: 1.0 / workers as f64, saw })
     }
 
     fn sounded(&self, rank: u32) -> Option<&Profile> {
@@ -136,12 +159,18 @@ impl Controller {
             },
             Stage::Looking(since_ns) => {
                 let (since_ns, rank) = (*since_ns, sounding.turned.rank);
-                let seen = self
-                    .job
-                    .ranks
-                    .get(&rank)
-                    .map_or(0, |rank| crate::window::steps(&rank.pace.since(since_ns, 0)));
+                let mut seen = 0;
+                if let Some(looked) = self.job.ranks.get(&rank) {
+                    let sums = Sums::of(&looked.pace.since(since_ns, 0));
+                    seen = sums.steps as u32;
+                    // The step under way counts as soon as it takes longer than one did.
+                    let open_ns =
+                        looked.seen_until_ns.saturating_sub(looked.pace.last_end_ns().max(since_ns));
+                    let more_ns = (open_ns as f64 - sounding.step_ns).max(0.0);
+                    sounding.cost_ns = (sums.wall_ns - sums.steps * sounding.step_ns).max(0.0) + more_ns;
+                }
                 let over = seen >= sounding.steps
+                    || sounding.cost_ns >= sounding.most_ns
                     || self.now_ns.saturating_sub(since_ns) > LONGEST_NS
                     || self.room.pressed().is_some()
                     || self.blind().is_some()
@@ -188,6 +217,7 @@ impl Controller {
         let mut event = tell::line(Act::Undo, sounding.decision, self.now_ns);
         tell::of(&mut event, turned);
         event.why = format!("{by} turned the knob meanwhile: theirs stays");
+        self.count_cost(sounding.cost_ns, &mut event);
         out.audit.push(event);
         if let Some(knob) = turned.find(&self.job) {
             let (address, value) =
@@ -209,6 +239,7 @@ impl Controller {
         let mut event = tell::line(act, sounding.decision, self.now_ns);
         tell::of(&mut event, &sounding.turned);
         (event.saw, event.why) = (saw, why);
+        self.count_cost(sounding.cost_ns, &mut event);
         out.audit.push(event);
         let there = sounding.turned.find(&self.job).is_some();
         let moves = if there { vec![sounding.turned.back()] } else { Vec::new() };

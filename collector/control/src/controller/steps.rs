@@ -17,6 +17,9 @@ impl Controller {
         if self.relieve(out) {
             return;
         }
+        if self.blind().is_none() && self.job.training().all(|rank| rank.phase == Some(Phase::Training)) {
+            self.trained_ns = self.trained_ns.saturating_add(elapsed_ns.min(STALE_NS));
+        }
         let drifted = self.look_for_drift(out);
         match std::mem::take(&mut self.work) {
             Work::Settling(decision, turn) => self.settle(decision, turn, out),
@@ -58,7 +61,7 @@ impl Controller {
             .or_else(|| self.room.exceeded(&self.job).filter(|_| ours || !self.raised.is_empty()));
         let Some(over) = over else { return false };
         if ours && let Work::Probing(probe) = std::mem::take(&mut self.work) {
-            self.relieved_ns = self.now_ns;
+            self.relieved_ns = Some(self.now_ns);
             let mut probe = probe;
             probe.most_memory_bytes = probe.most_memory_bytes.max(self.job.memory_bytes());
             if self.room.pressed().is_some() && probe.memory_bytes > 0 {
@@ -73,7 +76,7 @@ impl Controller {
         if !matches!(self.work, Work::Watching) {
             return false;
         }
-        if self.now_ns < self.relieved_ns.saturating_add(RELIEF_NS) {
+        if self.relieved_ns.is_some_and(|relieved_ns| self.now_ns < relieved_ns.saturating_add(RELIEF_NS)) {
             return true;
         }
         let Some(last) = self.raised.pop() else {
@@ -85,7 +88,7 @@ impl Controller {
             );
             return true;
         };
-        self.relieved_ns = self.now_ns;
+        self.relieved_ns = Some(self.now_ns);
         self.decisions += 1;
         self.take_back(self.decisions, &last, over, None, out);
         true
@@ -205,15 +208,25 @@ impl Controller {
         if !training || self.fails_probation(out) || self.rollbacks.frozen(self.now_ns) {
             return;
         }
-        if self.now_ns < self.relieved_ns.saturating_add(RELIEF_NS) {
+        if self.relieved_ns.is_some_and(|relieved_ns| self.now_ns < relieved_ns.saturating_add(RELIEF_NS)) {
             return;
         }
         let drain_now = self.job.drain();
-        if plan(&self.job, self.since_ns, self.settle, [drain_now; 2], probe::AIM).is_none() {
+        let seen_enough = |clear: bool| {
+            plan(&self.job, self.since_ns, self.settle, [drain_now; 2], probe::AIM, clear).is_some()
+        };
+        if !seen_enough(false) {
+            let clear = if seen_enough(true) { self.pick_clear() } else { None };
+            if let Some((proposal, saw)) = clear {
+                self.try_out(proposal, saw, out);
+            }
             return;
         }
         match self.pick(out) {
-            Some((proposal, saw)) => self.try_out(proposal, saw, out),
+            Some((proposal, saw)) => match self.too_dear(&proposal) {
+                Some(why) => self.hold("too dear", proposal.why, why, out),
+                None => self.try_out(proposal, saw, out),
+            },
             None => self.sound(out),
         }
     }

@@ -1,6 +1,7 @@
 //! One trial: from the first request to what is kept or put back.
 
 use super::guard::Probation;
+use super::harm::Usual;
 use super::pick::drain;
 use super::probe::{self, Probe, Stage, Verdict, Why, plan};
 use super::seed::{Kind, Proposal, seconds};
@@ -15,7 +16,15 @@ impl Controller {
         let drain = drain(&self.job, &proposal);
         let aim = if proposal.kind == Kind::Release { probe::AIM / 2.0 } else { probe::AIM };
         let drains = [self.job.drain(), drain];
-        let Some(plan) = plan(&self.job, self.since_ns, self.settle, drains, aim) else { return };
+        let (since_ns, settle) = (self.since_ns, self.settle);
+        let Some(plan) = plan(&self.job, since_ns, settle, drains, aim, proposal.clear) else { return };
+        let usual = |rank: &u32| {
+            let beads = self.job.ranks.get(rank)?.pace.since(since_ns, settle);
+            Some((*rank, Usual::of(crate::window::newest(&beads, plan.enough[0]))?))
+        };
+        let mut turned: Vec<u32> = proposal.moves.iter().map(|turned| turned.rank).collect();
+        turned.dedup();
+        let usual = turned.iter().filter_map(usual).collect();
         self.restless = plan.restless.unwrap_or(self.restless);
         self.decisions += 1;
         for turned in &proposal.moves {
@@ -48,6 +57,9 @@ impl Controller {
             stall_with: plan.stall,
             stall_without: plan.stall,
             applied_told: false,
+            usual,
+            cost_ns: 0.0,
+            leg_cost_ns: 0.0,
         }));
     }
 
@@ -90,10 +102,14 @@ impl Controller {
         probe.spent_ns = probe.spent_ns.saturating_add(elapsed_ns.min(STALE_NS));
         let last_ns = self.job.training().map(|rank| rank.pace.last_end_ns()).max().unwrap_or(0);
         let silent_ns = self.now_ns.saturating_sub(last_ns.max(since_ns));
-        if probe.is_with() && silent_ns as f64 > probe::SILENCE_NS as f64 + 20.0 * self.job.step_ns() {
+        if probe.is_silent(silent_ns, self.job.step_ns()) {
             self.give_up(&probe.proposal, 1.0);
             self.put_back(probe, format!("no step ended for {}", seconds(silent_ns as f64)), out);
             return self.rollback(out);
+        }
+        if let Some(why) = probe.harmed(&self.job, since_ns) {
+            let gain = probe.so_far(&self.job, since_ns);
+            return self.undo(probe, gain, format!("{}: {why}", tell::why(Why::Worse)), out);
         }
         match probe.judge(&self.job, since_ns) {
             _ if probe.spent_ns > probe::LONGEST_PROBE_NS => {
@@ -118,6 +134,7 @@ impl Controller {
 
     fn in_force(&mut self, mut probe: Probe, out: &mut Outcome) {
         probe.stage = Stage::Measuring(self.now_ns);
+        probe.cost_ns += std::mem::take(&mut probe.leg_cost_ns);
         if !std::mem::replace(&mut probe.applied_told, true) {
             let mut event = tell::about(Act::Applied, probe.decision, self.now_ns, &probe.proposal);
             event.why = format!(
@@ -263,6 +280,7 @@ impl Controller {
         event.saw = tell::stretches(&probe);
         event.measured = gain.and_then(tell::measured);
         event.why = why;
+        self.count_cost(probe.cost_ns + probe.leg_cost_ns, &mut event);
         out.audit.push(event);
         let stays = |turned: &&Move| !except.contains(turned) && turned.find(&self.job).is_some();
         let moves: Vec<Move> = probe.proposal.moves.iter().filter(stays).map(Move::back).collect();

@@ -53,6 +53,8 @@ pub(crate) struct Job {
     pub(crate) shared: bool,
     /// By how much each worker beyond two makes the batches of all take longer, as a share.
     pub(crate) crowd: f64,
+    /// With fewer batches ahead each takes as long as three.
+    pub(crate) needs: u64,
     pub(crate) refuses: Option<&'static str>,
     pub(crate) answers: bool,
     pub(crate) pressure: f64,
@@ -84,6 +86,7 @@ impl Job {
             service_ns: 550_000_000,
             shared: false,
             crowd: 0.0,
+            needs: 0,
             refuses: None,
             answers: true,
             pressure: 0.0,
@@ -100,6 +103,11 @@ impl Job {
 
     pub(crate) fn workers(&self) -> u64 {
         self.knobs[0].value
+    }
+
+    /// That it has made.
+    pub(crate) fn steps(&self) -> u64 {
+        self.index
     }
 
     pub(crate) fn prefetch(&self) -> u64 {
@@ -186,7 +194,8 @@ impl Job {
         // A little noise, the same each time.
         let noise = 1.0 + 0.05 * ((self.index * 7919 % 17) as f64 / 8.0 - 1.0);
         let crowd = 1.0 + self.crowd * (workers as f64 - 2.0).max(0.0);
-        let made_ns = (self.service_ns as f64 * crowd * noise / workers as f64) as u64;
+        let lack = if self.prefetch() < self.needs { 3.0 } else { 1.0 };
+        let made_ns = (self.service_ns as f64 * crowd * lack * noise / workers as f64) as u64;
         let wall = made_ns.max(OWN_NS);
         let mut causes = Causes::default();
         causes[Cause::Compute] = OWN_NS;
