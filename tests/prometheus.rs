@@ -123,7 +123,7 @@ impl Prometheus {
 #[test]
 fn a_real_prometheus_scrapes_it_and_every_panel_has_data() {
     if program("promtool").arg("--version").output().is_err() {
-        eprintln!("SKIPPED: {TEST}: needs prometheus and promtool; `scripts/setup.sh test` gets Debian's");
+        support::skipped::skipped("it needs prometheus and promtool; `scripts/setup.sh test` gets Debian's");
         return;
     }
     let sandbox = Sandbox::new("prometheus");

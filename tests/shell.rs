@@ -11,11 +11,11 @@ fn there(program: &str) -> bool {
     Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }
 
-/// Whether `program` can be had; says so loudly when not.
+/// Whether `program` can be had; the test is counted as skipped when not.
 fn can(test: &str, program: &str) -> bool {
     let can = there(program);
     if !can {
-        eprintln!("SKIPPED: {test}: needs {program}");
+        support::skipped::skipped(format_args!("{test} needs {program}"));
     }
     can
 }

@@ -1,6 +1,8 @@
 //! What is refused before the kernel is asked, in words.
 
-use std::io::Write;
+#[path = "../../tests/support/skipped.rs"]
+mod skipped;
+
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -32,7 +34,7 @@ fn without_privilege_the_way_out_is_named() {
             assert!(!output.status.success() && said.contains("run this with sudo"), "{said}");
         }
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "SKIPPED: nobody may run {}: {error}", trace.display());
+            skipped::skipped(format_args!("nobody may run {}: {error}", trace.display()));
         }
     }
 }

@@ -1,5 +1,7 @@
 //! A full disk costs steps, which are counted, and nothing else.
 
+#[path = "../../../tests/support/skipped.rs"]
+mod skipped;
 mod support;
 
 use stallscope_store::{Options, Recorder, Recording, State};
@@ -18,6 +20,9 @@ impl<'a> Small<'a> {
             .arg(at)
             .output()
             .is_ok_and(|output| output.status.success());
+        if !mounted {
+            skipped::skipped("a small file system could not be mounted; run as root to test a full disk");
+        }
         mounted.then_some(Small(at))
     }
 }
@@ -33,10 +38,7 @@ fn losses_are_counted_and_writing_goes_on_when_there_is_room_again() {
     let directory = tempfile::tempdir().unwrap();
     let disk = directory.path().join("disk");
     fs::create_dir(&disk).unwrap();
-    let Some(mounted) = Small::mount(&disk) else {
-        eprintln!("SKIPPED: a small file system could not be mounted; run as root to test a full disk");
-        return;
-    };
+    let Some(mounted) = Small::mount(&disk) else { return };
     let limits = Options { waiting_steps: 500, ..options(directory.path()) };
     let mut recorder = Recorder::create(&disk.join("run.stall"), &job(), limits);
     let ballast = disk.join("ballast");
@@ -93,10 +95,7 @@ fn a_disk_that_is_full_from_the_start_is_replaced_by_the_spool() {
     let directory = tempfile::tempdir().unwrap();
     let disk = directory.path().join("disk");
     fs::create_dir(&disk).unwrap();
-    let Some(mounted) = Small::mount(&disk) else {
-        eprintln!("SKIPPED: a small file system could not be mounted; run as root to test a full disk");
-        return;
-    };
+    let Some(mounted) = Small::mount(&disk) else { return };
     let ballast = disk.join("ballast");
     let _ = fs::write(&ballast, vec![0; 2 << 20]);
     let target = disk.join("run.stall");
@@ -116,10 +115,7 @@ fn a_disk_that_stays_full_still_gets_the_summary() {
     let directory = tempfile::tempdir().unwrap();
     let disk = directory.path().join("disk");
     fs::create_dir(&disk).unwrap();
-    let Some(mounted) = Small::mount(&disk) else {
-        eprintln!("SKIPPED: a small file system could not be mounted; run as root to test a full disk");
-        return;
-    };
+    let Some(mounted) = Small::mount(&disk) else { return };
     let mut recorder = Recorder::create(&disk.join("run.stall"), &job(), options(directory.path()));
     for rank in 0..5000 {
         recorder.step(step(rank, 0));

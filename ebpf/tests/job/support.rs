@@ -1,5 +1,8 @@
 //! What the tests that ask the kernel share: a workload to follow, and its records.
 
+#[path = "../../../tests/support/skipped.rs"]
+mod skipped;
+
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -9,13 +12,12 @@ use std::time::{Duration, Instant};
 use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked, Record, Slice, TaskExit, TaskNew, Times};
 use stallscope_ebpf::{Error, Kernel, Options};
 
-/// The kernel side; `None`, and a line that can't be missed, where this machine or user has none.
+/// The kernel side; `None`, and the test is counted as skipped, where this machine or user has none.
 pub(crate) fn kernel(options: &Options) -> Option<Kernel> {
     match Kernel::load(options) {
         Ok(kernel) => Some(kernel),
         Err(error @ (Error::NoPrivilege | Error::NoBtf { .. } | Error::Architecture(_))) => {
-            // Past the test harness, which would swallow it.
-            let _ = writeln!(std::io::stderr(), "SKIPPED: the kernel programs: {error}");
+            skipped::skipped(format_args!("the kernel programs: {error}"));
             None
         }
         Err(error) => panic!("{error}"),

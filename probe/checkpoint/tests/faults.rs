@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
+#[path = "../../../tests/support/skipped.rs"]
+mod skipped;
 mod support;
 
 use stallscope_checkpoint::{Disk, Files, Out, Saver, State, Store};
@@ -149,7 +151,7 @@ fn a_full_disk_fails_the_save_and_leaves_room_for_the_next() {
     let dir = tempfile::tempdir().unwrap();
     let flags = rustix::mount::MountFlags::empty();
     if let Err(error) = rustix::mount::mount("none", dir.path(), "tmpfs", flags, Some(c"size=24m")) {
-        eprintln!("SKIPPED: a full disk needs root for a small tmpfs: {error}");
+        skipped::skipped(format_args!("a full disk needs root for a small tmpfs: {error}"));
         return;
     }
     let outcome = std::panic::catch_unwind(|| {
@@ -176,7 +178,7 @@ fn a_state_that_just_fits_is_saved_though_room_was_made_for_chunks_that_went_els
     let dir = tempfile::tempdir().unwrap();
     let flags = rustix::mount::MountFlags::empty();
     if let Err(error) = rustix::mount::mount("none", dir.path(), "tmpfs", flags, Some(c"size=33m")) {
-        eprintln!("SKIPPED: a full disk needs root for a small tmpfs: {error}");
+        skipped::skipped(format_args!("a full disk needs root for a small tmpfs: {error}"));
         return;
     }
     let outcome = std::panic::catch_unwind(|| {

@@ -1,5 +1,8 @@
 //! Debian's chromium, headless, driven over a pair of pipes by its DevTools protocol.
 
+#[path = "../../../tests/support/skipped.rs"]
+mod skipped;
+
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -26,9 +29,9 @@ impl Browser {
     /// With one empty page; `None`, loudly, where there is no chromium.
     pub(crate) fn start(test: &str) -> Option<Browser> {
         if !Path::new("/usr/bin/chromium").exists() {
-            println!(
-                "SKIPPED: {test}: there is no /usr/bin/chromium; as root, `apt-get install chromium` gets it"
-            );
+            skipped::skipped(format_args!(
+                "{test}: there is no /usr/bin/chromium; as root, `apt-get install chromium` gets it"
+            ));
             return None;
         }
         let profile = TempDir::new().expect("a temporary folder");
@@ -79,9 +82,9 @@ impl Browser {
         // It may not be let run: without user namespaces it has no sandbox for an ordinary user.
         browser.send("Browser.getVersion", &json!({}));
         if browser.messages.recv_timeout(LIMIT).is_err() {
-            println!(
-                "SKIPPED: {test}: /usr/bin/chromium does not start here; `chromium --headless` says why"
-            );
+            skipped::skipped(format_args!(
+                "{test}: /usr/bin/chromium does not start here; `chromium --headless` says why"
+            ));
             return None;
         }
         let target = browser.call("Target.createTarget", json!({ "url": "about:blank" }))["targetId"].clone();

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each user takes its part")]
 
+#[path = "../../../tests/support/skipped.rs"]
+mod skipped;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,11 +15,11 @@ pub(crate) fn with(modules: &[&str]) -> Option<PathBuf> {
     let imports: String = modules.iter().map(|module| format!("import {module}\n")).collect();
     let found = Command::new(&python).args(["-c", &imports]).output().is_ok_and(|done| done.status.success());
     if !found {
-        println!(
-            "SKIPPED: {} has no {}; `scripts/setup.sh test` gets them",
+        skipped::skipped(format_args!(
+            "{} has no {}; `scripts/setup.sh test` gets them",
             python.display(),
             modules.join(", ")
-        );
+        ));
     }
     found.then_some(python)
 }
