@@ -116,8 +116,8 @@ def main():
     rows: list[Row] = []
     lines = [
         steady(rows, options.seconds),
-        flood(rows, options.seconds, "30,000 records/s", ["--ranks", "8", "--workers", "1", "--hz", "14", "--batch", "262"]),
-        flood(rows, options.seconds, "300,000 records/s", ["--ranks", "8", "--workers", "1", "--hz", "140", "--batch", "262"]),
+        flood(rows, options.seconds, "30,000 records/s", ["--ranks", "8", "--workers", "1", "--hz", "14", "--batch", "262", "--records", "262"]),
+        flood(rows, options.seconds, "300,000 records/s", ["--ranks", "8", "--workers", "1", "--hz", "140", "--batch", "262", "--records", "262"]),
     ]
     print(markdown(HEADER, lines))
     print()

@@ -288,7 +288,7 @@ impl Engine {
         }
     }
 
-    /// Ten times a second: reads the lanes and closes the steps that are final.
+    /// Each tick: reads the lanes and closes the steps that are final.
     pub(crate) fn tick(&mut self) {
         for lane in self.lanes.values_mut() {
             drain(&mut self.ledger, &mut self.records, lane);

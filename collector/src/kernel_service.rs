@@ -20,7 +20,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How often callers get what there is; the ring buffer wakes us earlier when it fills.
-const ROUND: Duration = Duration::from_millis(100);
+const ROUND: Duration = Duration::from_millis(250);
 
 /// How long a collector that was started for one caller waits for it.
 const FIRST_CALL: Duration = Duration::from_secs(60);

@@ -21,9 +21,10 @@ use std::time::Duration;
 use tokio::signal::unix::SignalKind;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-const TICK: Duration = Duration::from_millis(100);
-/// Ticks between two flushes of the recording.
-const TICKS_A_FLUSH: u32 = 10;
+/// A screen changes once a second and a step waits as long for its evidence; each tick costs a look at every lane.
+const TICK: Duration = Duration::from_millis(250);
+/// Ticks between two flushes of the recording, the first of them at once: a second.
+const TICKS_A_FLUSH: u32 = 5;
 /// How long the last evidence may take to arrive after the job's end.
 const LINGER: Duration = Duration::from_millis(400);
 

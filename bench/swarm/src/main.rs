@@ -32,9 +32,12 @@ struct Shape {
     /// Steps a second of each rank
     #[arg(long, default_value_t = 10.0)]
     hz: f64,
-    /// Samples in a batch, a record each
+    /// Samples in a batch
     #[arg(long, default_value_t = 32)]
     batch: u32,
+    /// Records of samples in a batch, at most one a sample: a real batch's samples share records as in the Python package
+    #[arg(long, default_value_t = 16)]
+    records: u32,
     #[arg(long, default_value_t = 60.0)]
     seconds: f64,
 }
@@ -83,7 +86,10 @@ fn main() -> ExitCode {
 }
 
 fn job(shape: Shape) -> Result<()> {
-    ensure!(shape.ranks > 0 && shape.workers > 0 && shape.batch > 0, "a job has ranks, workers and samples");
+    ensure!(
+        shape.ranks > 0 && shape.workers > 0 && shape.batch > 0 && shape.records > 0,
+        "a job has ranks, workers and samples"
+    );
     ensure!(shape.hz > 0.0 && shape.seconds > 0.0, "steps and seconds are more than none");
     let mut ranks = (0..shape.ranks)
         .map(|number| myself(shape, "rank", &[number]).stdout(Stdio::piped()).spawn())
@@ -107,6 +113,7 @@ fn myself(shape: Shape, role: &str, numbers: &[u32]) -> Command {
     command
         .args(["--ranks", &shape.ranks.to_string(), "--workers", &shape.workers.to_string()])
         .args(["--hz", &shape.hz.to_string(), "--batch", &shape.batch.to_string()])
+        .args(["--records", &shape.records.to_string()])
         .args(["--seconds", &shape.seconds.to_string(), role])
         .args(numbers.iter().map(u32::to_string));
     command

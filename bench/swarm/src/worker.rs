@@ -32,13 +32,17 @@ fn make(lane: &mut Lane, file: &File, shape: Shape, number: u32, index: u64) -> 
     let cpu_before_ns = lane.push_clock(ClockAt::BatchStart, taken_ns);
     let mut bytes = [0; READ_BYTES];
     let mut begun_ns = taken_ns;
-    for _ in 0..shape.batch {
-        file.read_at(&mut bytes, 0)?;
+    let records = shape.batch.min(shape.records);
+    for record in 0..records {
+        let samples = shape.batch * (record + 1) / records - shape.batch * record / records;
+        for _ in 0..samples {
+            file.read_at(&mut bytes, 0)?;
+        }
         let read_ns = now_ns() - begun_ns;
         let time_ns = now_ns();
         lane.push(
             Kind::Sample,
-            Record { time_ns, id: 1, a: begun_ns, b: index, c: read_ns, ..Record::default() },
+            Record { time_ns, id: samples, a: begun_ns, b: index, c: read_ns, ..Record::default() },
         );
         begun_ns = time_ns;
     }

@@ -37,8 +37,8 @@ pub enum Kind {
     /// Trainer: that iterator is exhausted or was dropped. `a`: batches handed over. `b`: when the `next()` that
     /// found the end was entered, 0 if none did.
     IterEnd = 4,
-    /// Worker (or the trainer without workers): one sample, or one `__getitems__`, was made. `id`: samples.
-    /// `a`: when it was begun. `b`: index of the batch. `c`: nanoseconds of it inside wrapped opens and reads.
+    /// Worker (or the trainer without workers): samples, or one `__getitems__`, were made. `id`: how many; those that
+    /// take less than a millisecond share a record. `a`: when the first was begun. `b`: index of the batch. `c`: nanoseconds of it inside wrapped opens and reads.
     Sample = 5,
     /// Worker (or the trainer without workers): a batch is ready to leave. `id`: worker number. `a`: when its
     /// index was taken up. `b`: index of the batch within its iterator. `c`: when collate began, 0 if unseen.

@@ -4,7 +4,13 @@ use crate::{clock, connection, guard, lane, opens};
 use pyo3::prelude::*;
 use stallscope_abi::lane::{ClockAt, Kind, Record};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Samples that follow each other share a record until it spans this long, as fine as the kernel's slices, …
+const SHORTEST_RECORD_NS: u64 = 1_000_000;
+/// … or this part of the batch before. Their times place the reading within a batch, for waits that begin in the
+/// middle of one; 16 places do that, and a record a sample costs a cache line each and the collector most of its time.
+const RECORDS_A_BATCH: u64 = 16;
 
 /// One producer's batch under way. Written by one thread at a time; atomics only because Python may move objects
 /// between threads.
@@ -17,9 +23,12 @@ pub(crate) struct Making {
     start_ns: AtomicU64,
     start_cpu_ns: AtomicU64,
     collate_ns: AtomicU64,
-    /// End of the sample before, and the thread's reading time then.
+    /// Samples made since the last record of samples, its end, and the thread's reading time then.
+    unrecorded: AtomicU32,
     last_ns: AtomicU64,
     last_read_ns: AtomicU64,
+    /// Duration of the batch before.
+    before_ns: AtomicU64,
 }
 
 impl Making {
@@ -30,6 +39,7 @@ impl Making {
         self.batch.store(batch, Ordering::Relaxed);
         self.start_cpu_ns.store(cpu, Ordering::Relaxed);
         self.collate_ns.store(0, Ordering::Relaxed);
+        self.unrecorded.store(0, Ordering::Relaxed);
         self.last_ns.store(now, Ordering::Relaxed);
         self.last_read_ns.store(opens::read_ns(), Ordering::Relaxed);
         self.start_ns.store(now, Ordering::Relaxed);
@@ -39,6 +49,21 @@ impl Making {
     #[inline]
     pub(crate) fn sample(&self, samples: u32) {
         let now = clock::now_ns();
+        let unrecorded = self.unrecorded.load(Ordering::Relaxed).saturating_add(samples);
+        self.unrecorded.store(unrecorded, Ordering::Relaxed);
+        let span_ns = now.saturating_sub(self.last_ns.load(Ordering::Relaxed));
+        let piece_ns = self.before_ns.load(Ordering::Relaxed) / RECORDS_A_BATCH;
+        if span_ns >= piece_ns.max(SHORTEST_RECORD_NS) {
+            self.record_samples(now);
+        }
+    }
+
+    /// Pushes what is not recorded of the batch's samples, which end at `now`.
+    fn record_samples(&self, now: u64) {
+        let samples = self.unrecorded.swap(0, Ordering::Relaxed);
+        if samples == 0 {
+            return;
+        }
         let read = opens::read_ns();
         lane::push(&Record {
             time_ns: now,
@@ -63,6 +88,9 @@ impl Making {
             return;
         }
         let now = clock::now_ns();
+        let collate = self.collate_ns.load(Ordering::Relaxed);
+        self.record_samples(if collate == 0 { now } else { collate });
+        self.before_ns.store(now.saturating_sub(start), Ordering::Relaxed);
         let cpu = clock(ClockAt::BatchReady, now, self.loader);
         lane::push(&Record {
             time_ns: now,
@@ -71,7 +99,7 @@ impl Making {
             id: self.worker,
             a: start,
             b: self.batch.load(Ordering::Relaxed),
-            c: self.collate_ns.load(Ordering::Relaxed),
+            c: collate,
             d: cpu.saturating_sub(self.start_cpu_ns.load(Ordering::Relaxed)),
         });
         connection::look(now);

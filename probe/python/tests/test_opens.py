@@ -3,7 +3,7 @@
 from collector import CLOCK, SAMPLE, run, run_plain
 
 TRAIN = """
-import builtins, copy, io, os, pickle, sys, pathlib, torch
+import builtins, copy, io, os, pickle, sys, pathlib, time, torch
 from torch.utils.data import DataLoader, Dataset
 
 folder = pathlib.Path(sys.argv[1])
@@ -15,6 +15,8 @@ class Files(Dataset):
         return 8
 
     def __getitem__(self, index):
+        # A sample that takes a millisecond has a record of its own.
+        time.sleep(0.002)
         if index % 2:
             return torch.tensor([index, 0])
         with open(folder / str(index), "rb") as file:
