@@ -26,9 +26,10 @@ suite loom env RUSTFLAGS="--cfg loom" cargo test -p stallscope-ring -p stallscop
 for tests in probe/python/tests truth/tests demo/tests; do
     # A test that hangs is ended and named; the slowest one takes two minutes on two cores.
     [ -d "$tests" ] || continue
-    # Those of the shim start their jobs in folders of their own; truth jobs want the machine for themselves.
+    # Those of the shim start their jobs in folders of their own, and one more at a time than two cores can run, as some wait
+    # for disks, sockets and each other; truth jobs want the machine for themselves.
     beside=()
-    [ "$tests" = probe/python/tests ] && beside=(-n 2 --dist loadfile)
+    [ "$tests" = probe/python/tests ] && beside=(-n 3 --dist loadfile)
     suite "${tests//\//-}" .venv/bin/python -m pytest -q -rs --timeout 480 --durations 15 "${beside[@]}" "$tests"
 done
 

@@ -3,11 +3,13 @@
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -196,6 +198,48 @@ def run(command, drain=True, **more):
             file.seek(0)
             texts.append(file.read())
     return Run(code, *texts, collector)
+
+
+class Warm:
+    """A Python that has imported torch, for jobs without the shim, which has to be there before torch."""
+
+    def __init__(self, python):
+        command = [python, Path(__file__).with_name("warm.py")]
+        self.server = subprocess.Popen(
+            command, env=environment(None), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def start(self, command, out, err, **more):
+        """Starts a script with its arguments; gives its pid."""
+        asked = {"command": [str(part) for part in command], "out": out, "err": err, "env": environment(None, **more)}
+        self.server.stdin.write(json.dumps(asked) + "\n")
+        self.server.stdin.flush()
+        return json.loads(self.server.stdout.readline())
+
+    def wait(self):
+        """The exit code of what was started last."""
+        return json.loads(self.server.stdout.readline())
+
+
+@lru_cache(None)
+def warm(python):
+    return Warm(python)
+
+
+def run_warm(command, **more):
+    """Runs a script without the shim, by a Python that has imported torch."""
+    python, *script = command
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = (os.path.join(folder, name) for name in ("out", "err"))
+        pid, code = warm(python).start(script, out, err, **more), None
+        try:
+            code = warm(python).wait()
+        finally:
+            # Nothing more can be asked of a server that waits for a job which hangs.
+            if code is None:
+                warm.cache_clear()
+                os.kill(pid, signal.SIGKILL)
+        return Run(code, Path(out).read_text(), Path(err).read_text(), None)
 
 
 def run_plain(command, **more):

@@ -1,11 +1,8 @@
 """A small training job that can be killed at any moment: prints a line a step, with a hash of everything that matters.
 
 usage: resume_job.py FOLDER '{"every": 3, ...}'
-       resume_job.py --serve     forks a job for each line {"folder": …, "case": …, "out": …, "err": …}; tells its pid
-                                 and, at its end, its exit code: to start Python and torch takes longer than the job
 """
 
-import atexit
 import hashlib
 import json
 import os
@@ -13,7 +10,6 @@ import random
 import signal
 import sys
 import time
-import traceback
 import warnings
 
 import torch
@@ -134,35 +130,10 @@ def train(folder, case):
     Job(folder, case).run()
 
 
-def serve():
-    for line in sys.stdin:
-        asked = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                for descriptor, path in ((1, asked["out"]), (2, asked["err"])):
-                    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), descriptor)
-                train(asked["folder"], asked["case"])
-                code = 0
-            except SystemExit as end:
-                code = end.code
-            except BaseException:
-                traceback.print_exc()
-            atexit._run_exitfuncs()
-            sys.stdout.flush()
-            os._exit(code)
-        print(json.dumps({"pid": child}), flush=True)
-        print(json.dumps({"code": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}), flush=True)
-
-
 def main():
     torch.set_num_threads(1)
     warnings.simplefilter("always")
-    if sys.argv[1] == "--serve":
-        serve()
-    else:
-        train(sys.argv[1], json.loads(sys.argv[2]))
+    train(sys.argv[1], json.loads(sys.argv[2]))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from ahead_sets import SAMPLES
-from collector import PACKAGE, environment, run_plain
+from collector import PACKAGE, environment, run_plain, run_warm
 
 from stallscope.data.ahead_roll import Roll
 
@@ -44,7 +44,7 @@ def env(folder):
 
 @lru_cache(None)
 def all_told(python, folder):
-    done = run_plain([python, JOB, folder, *CASES], **env(folder))
+    done = run_warm([python, JOB, folder, *CASES], **env(folder))
     assert done.code == 0, done.err
     return dict(zip(CASES, map(json.loads, done.out.splitlines())))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cached_sets import FILES
-from collector import PACKAGE, run_plain
+from collector import PACKAGE, run_warm
 
 JOB = Path(__file__).with_name("decoded_job.py")
 USES = 3 * FILES
@@ -41,7 +41,7 @@ CASES = [
 @lru_cache(None)
 def all_told(python, folder):
     env = {"PYTHONPATH": str(PACKAGE), "STALLSCOPE_RUNTIME_DIR": os.path.join(folder, "run")}
-    done = run_plain([python, JOB, folder, *CASES], **env)
+    done = run_warm([python, JOB, folder, *CASES], **env)
     assert done.code == 0, done.err
     return dict(zip(CASES, map(json.loads, done.out.splitlines())))
 

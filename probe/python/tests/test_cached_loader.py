@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cached_sets import FILES
-from collector import PACKAGE, run_plain
+from collector import PACKAGE, run_warm
 from turning import old
 
 JOB = Path(__file__).with_name("cached_job.py")
@@ -56,7 +56,7 @@ CASES = [
 def all_told(python, folder):
     more = [] if old(python) else [case("same", *FORKSERVER)]
     env = {"PYTHONPATH": str(PACKAGE), "STALLSCOPE_RUNTIME_DIR": os.path.join(folder, "run")}
-    done = run_plain([python, JOB, folder, *CASES, *more], **env)
+    done = run_warm([python, JOB, folder, *CASES, *more], **env)
     assert done.code == 0, done.err
     return dict(zip([*CASES, *more], map(json.loads, done.out.splitlines())))
 

@@ -3,11 +3,10 @@
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
-from collector import PACKAGE, environment
+from collector import PACKAGE, run_warm
 from conftest import has
 
 JOB = Path(__file__).with_name("ranks_job.py")
@@ -22,10 +21,8 @@ def ranks_python(python):
 
 def started(python, folder, **case):
     """What all ranks printed, in the order of their lines, and their errors."""
-    env = environment(None, PYTHONPATH=str(PACKAGE))
-    case = {"ranks": 2, **case}
-    done = subprocess.run([python, JOB, folder, json.dumps(case)], env=env, capture_output=True, text=True, timeout=450)
-    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+    done = run_warm([python, JOB, folder, json.dumps({"ranks": 2, **case})], PYTHONPATH=str(PACKAGE))
+    return [json.loads(line) for line in done.out.splitlines()], done.err
 
 
 def train(python, folder, **case):

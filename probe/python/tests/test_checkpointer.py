@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from collector import CHECKPOINT, PACKAGE, environment, run
+from collector import CHECKPOINT, PACKAGE, environment, run, warm
 
 JOB = Path(__file__).with_name("resume_job.py")
 STALLSCOPE = 6
@@ -31,24 +31,13 @@ class Told:
         self.lines = lines
 
 
-@lru_cache(None)
-def server(python):
-    """Forks jobs: see resume_job.py."""
-    env = environment(None, PYTHONPATH=str(PACKAGE))
-    command = [python, str(JOB), "--serve"]
-    return subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
 def train(python, folder, kill_after=None, **case):
     """Runs the job; `kill_after`: SIGKILLs it behind that many steps."""
-    serving = server(python)
+    serving = warm(python)
     with tempfile.TemporaryDirectory() as told:
         out, err = (os.path.join(told, name) for name in ("out", "err"))
         os.mkfifo(out)
-        asked = {"folder": str(folder), "case": case, "out": out, "err": err}
-        serving.stdin.write(json.dumps(asked) + "\n")
-        serving.stdin.flush()
-        pid = json.loads(serving.stdout.readline())["pid"]
+        pid = serving.start([JOB, folder, json.dumps(case)], out, err, PYTHONPATH=str(PACKAGE))
         lines = []
         with open(out) as printed:
             for line in printed:
@@ -57,7 +46,7 @@ def train(python, folder, kill_after=None, **case):
                 if kill_after == 0:
                     kill_after = None
                     os.kill(pid, signal.SIGKILL)
-        code = json.loads(serving.stdout.readline())["code"]
+        code = serving.wait()
         if lines and not lines[-1].endswith("\n"):
             lines.pop()
         return Told(code, "".join(lines), Path(err).read_text())

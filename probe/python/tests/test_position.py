@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from collector import PACKAGE, run_plain
+from collector import PACKAGE, run_warm
 
 JOB = Path(__file__).with_name("position_job.py")
 
@@ -36,7 +36,7 @@ CASES = [
 
 @lru_cache(None)
 def all_told(python):
-    done = run_plain([python, JOB, *CASES], PYTHONPATH=str(PACKAGE))
+    done = run_warm([python, JOB, *CASES], PYTHONPATH=str(PACKAGE))
     assert done.code == 0, done.err
     return dict(zip(CASES, map(json.loads, done.out.splitlines())))
 

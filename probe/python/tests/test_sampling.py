@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from collector import PACKAGE, run_plain
+from collector import PACKAGE, run_warm
 
 JOB = Path(__file__).with_name("sampling_job.py")
 WEIGHTED = ("importance", "iis", "shade")
@@ -52,7 +52,7 @@ def told(python, tmp_path_factory):
 @lru_cache(None)
 def all_told(python, folder):
     cases = [*DRAWS, *[case(*one) for one in RESUMES], *OTHERS]
-    done = run_plain([python, JOB, *cases], PYTHONPATH=str(PACKAGE), STALLSCOPE_RUNTIME_DIR=os.path.join(folder, "run"))
+    done = run_warm([python, JOB, *cases], PYTHONPATH=str(PACKAGE), STALLSCOPE_RUNTIME_DIR=os.path.join(folder, "run"))
     assert done.code == 0, done.err
     return dict(zip(cases, map(json.loads, done.out.splitlines())))
 

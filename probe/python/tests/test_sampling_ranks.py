@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from collector import PACKAGE, run_plain
+from collector import PACKAGE, run_warm
 
 JOB = Path(__file__).with_name("sampling_ranks_job.py")
 
@@ -38,7 +38,7 @@ def all_told(python, folder):
     env = {"PYTHONPATH": str(PACKAGE), "STALLSCOPE_RUNTIME_DIR": os.path.join(folder, "run"), "GLOO_SOCKET_IFNAME": "lo"}
     found = {}
     for ranks, cases in ((2, TWO), (1, ONE)):
-        done = run_plain([python, JOB, str(ranks), *cases], **env)
+        done = run_warm([python, JOB, str(ranks), *cases], **env)
         assert done.code == 0, done.err
         found.update(zip(cases, map(json.loads, done.out.splitlines())))
     return found

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from collector import PACKAGE, run, run_plain
+from collector import PACKAGE, run, run_warm
 
 JOB = Path(__file__).with_name("substitution_job.py")
 CACHE_USES = 11
@@ -43,7 +43,7 @@ def all_told(python, folder):
     files = os.path.join(folder, "files")
     os.mkdir(files)
     cases = [*[case(*one) for one in RUNS], *OTHERS, case("files", files), case("trace", folder)]
-    done = run_plain([python, JOB, *cases], PYTHONPATH=str(PACKAGE), STALLSCOPE_RUNTIME_DIR=os.path.join(folder, "run"))
+    done = run_warm([python, JOB, *cases], PYTHONPATH=str(PACKAGE), STALLSCOPE_RUNTIME_DIR=os.path.join(folder, "run"))
     assert done.code == 0, done.err
     found = dict(zip(cases, map(json.loads, done.out.splitlines())))
     return {**found, "files": found[cases[-2]], "trace": found[cases[-1]]}

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from collector import PACKAGE, run_plain
+from collector import PACKAGE, run_warm
 
 JOB = Path(__file__).with_name("trace_job.py")
 HEADER = "epoch,id,bytes,score"
@@ -12,7 +12,7 @@ HEADER = "epoch,id,bytes,score"
 
 def traced(python, folder, case, *more):
     env = {"PYTHONPATH": str(PACKAGE), "STALLSCOPE_RUNTIME_DIR": str(folder / "run")}
-    done = run_plain([python, JOB, folder / "uses.csv", case, *more], **env)
+    done = run_warm([python, JOB, folder / "uses.csv", case, *more], **env)
     assert done.code == 0, done.err
     return json.loads(done.out)
 
