@@ -3,7 +3,7 @@
 use crate::style::Style;
 use crate::text::{stalls, training};
 use crate::units;
-use stallscope_model::{EvidenceState, RunSummary};
+use stallscope_model::{EvidenceState, RunSummary, WorkerLoad};
 
 /// Elapsed time, steps, step time, rate and the largest stalls on one line of at most `width` columns, ASCII,
 /// without a newline. What does not fit is left out from its end.
@@ -30,7 +30,10 @@ pub fn line(summary: &RunSummary, width: usize) -> String {
         None if !seen(&summary.shim) && !seen(&summary.kernel) => {
             facts.push("nothing to see it by".to_owned())
         }
-        None => facts.push("no step yet".to_owned()),
+        None => {
+            facts.push("no step yet".to_owned());
+            facts.extend(main_threads(&summary.main_threads));
+        }
     }
     let style = Style { width, colour: false, unicode: false };
     let mut line = style.clip(&facts.remove(0), width);
@@ -42,6 +45,13 @@ pub fn line(summary: &RunSummary, width: usize) -> String {
         line.push_str(&fact);
     }
     line
+}
+
+/// What is known all the same.
+fn main_threads(load: &WorkerLoad) -> Option<String> {
+    let share = |ns: u64| units::percent(ns as f64 / load.wall_ns as f64);
+    let (reading, cpu) = (load.fetch_ns, load.cpu_ns);
+    (load.wall_ns > 0).then(|| format!("main thread reading {}, on a CPU {}", share(reading), share(cpu)))
 }
 
 fn seen(state: &EvidenceState) -> bool {

@@ -14,7 +14,7 @@ mod time;
 mod tuning;
 
 use crate::{Error, Run};
-use stallscope_model::{Cause, Causes, Phase};
+use stallscope_model::{Cause, Causes, Phase, StepLedger};
 use std::borrow::Cow;
 
 /// A table, and how its rows are made.
@@ -175,6 +175,11 @@ impl Value<'_> {
     fn causes(causes: &Causes) -> [Value<'static>; Cause::COUNT] {
         causes.0.map(Value::Count)
     }
+}
+
+/// A loader's number; `None` for what has no loader, or none that is known.
+pub(crate) fn loader(number: u16) -> Option<u16> {
+    (number != StepLedger::NO_LOADER).then_some(number)
 }
 
 impl From<u64> for Value<'_> {

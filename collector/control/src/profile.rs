@@ -201,7 +201,8 @@ impl Profiles {
     /// A closed step; only those of training count.
     pub fn step(&mut self, step: &StepLedger) {
         let wall_ns = step.end_ns.saturating_sub(step.start_ns);
-        if step.phase != Phase::Training || wall_ns == 0 {
+        // Nothing of a loop without a loader can be turned or predicted.
+        if step.phase != Phase::Training || wall_ns == 0 || step.loader == StepLedger::NO_LOADER {
             return;
         }
         let profile = self.profile(step.rank, step.loader);

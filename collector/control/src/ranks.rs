@@ -3,7 +3,7 @@
 use crate::observation::RankObservation;
 use crate::window::{Bead, Pace, Sums, newest, pieces};
 use crate::{observation::Observation, stats};
-use stallscope_model::{BatchService, Knob, Phase};
+use stallscope_model::{BatchService, Knob, Phase, StepLedger};
 use std::collections::{BTreeMap, VecDeque};
 
 /// More ranks of one job on one node than anybody has; what claims more is not listened to.
@@ -88,7 +88,8 @@ impl Rank {
 
     /// The loader that training takes most of its batches from; it changes only for one that has clearly taken over.
     fn elect(&mut self, told: &RankObservation) {
-        for step in told.steps.iter().filter(|step| step.phase == Phase::Training) {
+        let of_loader = |step: &&StepLedger| step.phase == Phase::Training && step.loader != StepLedger::NO_LOADER;
+        for step in told.steps.iter().filter(of_loader) {
             if self.votes.len() < 64 || self.votes.contains_key(&step.loader) {
                 *self.votes.entry(step.loader).or_default() += 1;
             }

@@ -145,6 +145,8 @@ pub(crate) struct Trainer<'a> {
     /// The waits come from the kernel alone, which sees them from the first sleep on: what a hand-over does
     /// before and after (one Unix socket exchange a tensor) lies in the own part.
     pub(crate) kernel_waits: bool,
+    /// The loop trains without a loader: what it is blocked in to get data is its `fetch`.
+    pub(crate) reads_itself: bool,
 }
 
 /// The trainer's own part `[a_ns, b_ns)`: outside any wait for a batch.
@@ -222,6 +224,7 @@ fn own_work(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64, out: &mut Attributed) {
     for kind in Blocked::ALL {
         let ns = activity.of(kind);
         match kind {
+            _ if trainer.reads_itself && brings_data(trainer, kind) => out.causes[Cause::Fetch] += ns,
             Blocked::Futex => {
                 let helped_ns = ns.min(activity.sibling_cpu_ns);
                 out.causes[Cause::Compute] += helped_ns;
@@ -235,6 +238,17 @@ fn own_work(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64, out: &mut Attributed) {
             Blocked::Other | Blocked::Poll if trainer.has_device => out.causes[Cause::Compute] += ns,
             _ => out.unknown(Some(kind), ns),
         }
+    }
+}
+
+/// Whether a loop that reads by itself gets data from what it is blocked in. Among several ranks a socket may as well
+/// be another rank's, and beside a device `poll` may be the driver's.
+fn brings_data(trainer: &Trainer<'_>, kind: Blocked) -> bool {
+    match kind {
+        Blocked::FileRead | Blocked::Fault | Blocked::Pipe | Blocked::Unix => true,
+        Blocked::Net | Blocked::FutexNet => !trainer.several_ranks,
+        Blocked::Poll => !trainer.has_device,
+        _ => false,
     }
 }
 

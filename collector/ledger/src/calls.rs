@@ -26,6 +26,8 @@ pub(crate) struct Calls {
 /// What one record adds to the sums.
 #[derive(Clone, Copy, Debug)]
 struct Saved {
+    /// The process that saved.
+    pid: u32,
     start_ns: u64,
     end_ns: u64,
     background: bool,
@@ -51,14 +53,14 @@ impl Calls {
     }
 
     /// One save may call another (`DCP` calls `torch.save`), and the inner one is told first: the outer one
-    /// then stands for both.
-    pub(crate) fn checkpoint(&mut self, record: &Record) {
+    /// then stands for both. Saves of two processes `pid` are two.
+    pub(crate) fn checkpoint(&mut self, pid: u32, record: &Record) {
         let background = record.d != 0;
         let (start_ns, end_ns) = (record.a.min(record.time_ns), record.time_ns);
         let mut bytes = record.c;
         let earlier = if background { &mut self.recent } else { &mut self.unsettled };
         earlier.retain(|inner| {
-            let within = inner.start_ns >= start_ns && inner.end_ns <= end_ns;
+            let within = inner.pid == pid && inner.start_ns >= start_ns && inner.end_ns <= end_ns;
             if within {
                 bytes = bytes.max(inner.bytes);
                 if background {
@@ -70,7 +72,7 @@ impl Calls {
         let asynchronous =
             [Saver::DcpAsyncSave, Saver::Stallscope].iter().any(|saver| record.id == *saver as u32);
         let counted = if asynchronous { !background && record.b == 0 } else { true };
-        let saved = Saved { start_ns, end_ns, background, counted, bytes: if counted { bytes } else { 0 } };
+        let saved = Saved { pid, start_ns, end_ns, background, counted, bytes: if counted { bytes } else { 0 } };
         self.tell(record, &saved);
         if background {
             let sums = &mut self.checkpoints;

@@ -96,7 +96,11 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     }
     let (by_cache, to_cache) = in_memory(figures);
     evidence.push_str(&by_cache);
-    let advice = if in_process(figures) {
+    let advice = if figures.reads_itself {
+        "Read the next batch in a thread or a worker process while this one is trained with, keep the files named below on a \
+         local disk or in the page cache, and read them in larger pieces"
+            .to_owned()
+    } else if in_process(figures) {
         "Set num_workers to 2 or more, so that reading goes on while the trainer computes; then keep the data on a \
          local disk or in the page cache, and pack small files into large ones"
             .to_owned()
@@ -108,7 +112,8 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
         )
     };
     let advice = advice + &to_cache;
-    let finding = format!("{} of {} waits for storage", percent(share), figures.time());
+    let what = if figures.reads_itself { "data that the loop reads by itself" } else { "storage" };
+    let finding = format!("{} of {} waits for {what}", percent(share), figures.time());
     (share >= WORTH).then(|| diagnosis("fetch-bound", Cause::Fetch, share, finding, evidence, advice))
 }
 

@@ -119,7 +119,7 @@ impl Ledger {
                 if let Some(checkpoint) = self.kernel_steps.save(save)
                     && !self.has_working_shim(header.tgid)
                 {
-                    self.trainer(header.tgid).calls.checkpoint(&checkpoint);
+                    self.trainer(header.tgid).calls.checkpoint(header.tgid, &checkpoint);
                 }
             }
             // Boundaries, for the detector above.
@@ -250,10 +250,11 @@ impl Ledger {
                     rank.phases.iter_end(loader, entered_ns, time_ns, pieces)
                 });
             }
-            lane::Kind::Checkpoint => self.trainer(pid).calls.checkpoint(record),
+            lane::Kind::Checkpoint => self.saved(pid, record),
             lane::Kind::CheckpointCost => self.trainer(pid).calls.checkpoint_cost(record),
             lane::Kind::DeviceIdle => self.trainer(pid).device_idle(record.b, record.a),
             lane::Kind::Collective => self.trainer(pid).calls.collective(record),
+            lane::Kind::Step => self.step(pid, record),
             lane::Kind::CacheUses => {
                 if !self.caches.uses(pid, record) {
                     self.lost.malformed += 1;
@@ -404,7 +405,7 @@ impl Ledger {
     }
 
     /// The rank of a trainer, made when it is first told of.
-    fn trainer(&mut self, pid: u32) -> &mut Rank {
+    pub(crate) fn trainer(&mut self, pid: u32) -> &mut Rank {
         let started_ns = self.root.map_or(0, |(_, started_ns)| started_ns);
         let process = self.touch(pid, 0);
         let (named, number) = (process.greeted || process.facts.world_size > 0, process.facts.rank);
@@ -418,7 +419,7 @@ impl Ledger {
         self.ranks.get(&pid).map_or(0, |rank| epochs::read_bytes(rank, &self.processes))
     }
 
-    fn trainer_pieces(&mut self, pid: u32, event: impl FnOnce(&mut Rank, &mut Vec<crate::steps::Piece>)) {
+    pub(crate) fn trainer_pieces(&mut self, pid: u32, event: impl FnOnce(&mut Rank, &mut Vec<crate::steps::Piece>)) {
         let rank = self.trainer(pid);
         let mut pieces = Vec::new();
         event(rank, &mut pieces);

@@ -21,6 +21,7 @@ mod epochs;
 mod handover;
 mod kernel_steps;
 mod ledger;
+mod loops;
 mod members;
 mod merged;
 mod periods;

@@ -5,8 +5,10 @@ use crate::rank::Closed;
 use crate::ranks::Job;
 use crate::summary::Figures;
 use crate::{diagnose, verdict};
+use crate::steps::NO_LOADER;
 use stallscope_model::{
-    CacheSummary, Causes, Diagnosis, LoaderEpochs, Phase, PhaseSummary, RankSummary, StepLedger, Verdict,
+    CacheSummary, Cause, Causes, Diagnosis, LoaderEpochs, Phase, PhaseSummary, RankSummary, StepLedger,
+    Verdict, WorkerLoad,
 };
 use std::collections::BTreeMap;
 
@@ -100,9 +102,14 @@ impl Merged {
             0 => (Phase::Evaluation, tallies.phase(Phase::Evaluation)),
             _ => (Phase::Training, total),
         };
+        let mut main_threads = WorkerLoad::default();
+        ranks.iter().flat_map(|rank| &rank.workers).for_each(|load| main_threads += load);
         let figures = Figures {
             total,
             phase,
+            reads_itself: tallies.is_without_loader(phase),
+            main_threads,
+            processes: ranks.len(),
             ranks,
             training,
             slowest_share: ranks.iter().map(slowest).collect(),
@@ -127,7 +134,8 @@ fn part(step: &StepLedger, count: u64, nth: u64) -> Closed {
     let share = |sum: u64| sum / count + u64::from(nth < sum % count);
     let causes = Causes(step.causes.0.map(share));
     let (mut own, mut wait) = (causes, Causes::default());
-    for (cause, ns) in causes.iter().filter(|(cause, _)| cause.is_data_stall()) {
+    let is_wait = |cause: Cause| cause.is_data_stall() && step.loader != NO_LOADER;
+    for (cause, ns) in causes.iter().filter(|(cause, _)| is_wait(*cause)) {
         (own[cause], wait[cause]) = (0, ns);
     }
     let step = StepLedger {

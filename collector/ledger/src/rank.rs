@@ -6,7 +6,7 @@ use crate::calls::Calls;
 use crate::detail::{self, Role, Slowest};
 use crate::handover::{BatchTimes, Handover, Producer, Source};
 use crate::process::Process;
-use crate::steps::{Phases, Piece};
+use crate::steps::{NO_LOADER, Phases, Piece};
 use crate::tally::Tallies;
 use stallscope_model::{
     Causes, CriticalPiece, EvidenceKinds, LoaderFacts, Phase, StepDetail, StepLane, StepLedger, WorkerLoad,
@@ -60,7 +60,7 @@ pub(crate) struct Rank {
     /// The most workers at the same time, as far as some of them are forgotten.
     pub(crate) workers_at_once: u32,
     pub(crate) batches_unseen: u64,
-    /// What the shim handed over; once it did, a detector's handovers are no longer taken.
+    /// Batches and steps that the shim told; once it did, a detector's handovers are no longer taken.
     pub(crate) shim_handovers: u64,
     pub(crate) ended: bool,
 }
@@ -189,6 +189,7 @@ impl Rank {
                     several_ranks,
                     has_device: self.has_device,
                     kernel_waits: self.shim_handovers == 0,
+                    reads_itself: piece.loader == NO_LOADER,
                 };
                 let wait = piece.wait.map(|wait| Wait {
                     enter_ns,
@@ -219,7 +220,9 @@ impl Rank {
             if piece.phase == Phase::Training && self.slowest.takes(piece.start_ns, piece.end_ns) {
                 shown = Some(in_full(piece, &fused.0, fused.1.as_ref(), self.pid, producer_pid));
             }
-            if piece.phase == Phase::Training && own.kernel_ns + waited.kernel_ns > 0 {
+            // The shim alone does not know what a loop of its own is blocked in: nothing to compare.
+            let comparable = piece.phase == Phase::Training && piece.loader != NO_LOADER;
+            if comparable && own.kernel_ns + waited.kernel_ns > 0 {
                 let (own, waited) = account(&evidence(false));
                 let alone = own.join(&waited);
                 // More unseen than that is a shim that was told to leave clocks to the kernel.

@@ -109,6 +109,7 @@ impl Shim {
         let at = |clock: &Record| clock.id;
         let making = at(before) == ClockAt::BatchStart as u32 && at(after) == ClockAt::BatchReady as u32;
         let waiting = at(before) != ClockAt::WaitExit as u32 && at(after) != ClockAt::WaitEnter as u32;
+        let stepping = [before, after].map(at).contains(&(ClockAt::Step as u32));
         let own = at(before) == ClockAt::WaitExit as u32 && at(after) == ClockAt::WaitEnter as u32;
         let idle = at(before) == ClockAt::BatchReady as u32 && at(after) == ClockAt::BatchStart as u32;
         let deltas = (|| {
@@ -130,6 +131,13 @@ impl Shim {
         let mut activity =
             Activity { times: Times { cpu_ns, runnable_ns, ..Times::default() }, sibling_cpu_ns };
         let mut blocked = |kind: Blocked, ns: u64| activity.times.blocked_ns[kind as usize] += ns;
+        if stepping {
+            // What blocks a loop that reads by itself nobody saw here, other threads at work aside: that stays a gap.
+            let helped_ns = rest_ns.min(sibling_cpu_ns);
+            blocked(Blocked::Futex, helped_ns);
+            self.push(before.time_ns, after.time_ns - (rest_ns - helped_ns), activity);
+            return;
+        }
         if worker && making {
             // A worker's other threads only carry its batches: what blocks it is its reading.
             blocked(Blocked::FileRead, rest_ns);

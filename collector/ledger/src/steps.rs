@@ -1,9 +1,15 @@
 //! Cuts a trainer's time into pieces that each belong to one phase.
+//!
+//! Where a loader hands over the batches of training, a step is from one batch to the next. Else it ends with a step of
+//! the optimiser, or where the script says so. A loop without a loader counts as one more source of steps under the
+//! number [`NO_LOADER`], so that both kinds may follow each other in one run.
 
 use crate::handover::Handover;
 use stallscope_abi::lane::wait_flags;
-use stallscope_model::Phase;
-use std::collections::BTreeMap;
+use stallscope_model::{Phase, StepLedger};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(crate) const NO_LOADER: u16 = StepLedger::NO_LOADER;
 
 /// A stretch of a trainer's time: its own part, and then the wait if one ends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +47,12 @@ pub(crate) struct Phases {
     /// Iterators of each loader that started and did not end. A loop that replaces its iterator starts the new
     /// one before the old one is dropped.
     live: BTreeMap<u16, u32>,
+    /// Loaders of which a batch was followed by a step of the optimiser.
+    trains: BTreeSet<u16>,
+    /// A loader handed over a batch of training since the last step of the optimiser or the script.
+    batch_since_step: bool,
+    /// The script tells its steps, so that the optimiser's no longer count.
+    by_script: bool,
     trained: bool,
     samples_in_hand: u32,
     /// The evaluation under way was handed a batch.
@@ -54,6 +66,9 @@ impl Phases {
             current: None,
             iterating: Vec::new(),
             live: BTreeMap::new(),
+            trains: BTreeSet::new(),
+            batch_since_step: false,
+            by_script: false,
             trained: false,
             samples_in_hand: 0,
             evaluates: false,
@@ -76,7 +91,7 @@ impl Phases {
             return false;
         }
         let loader = wait.loader;
-        if wait.has(wait_flags::NO_GRAD) {
+        if wait.has(wait_flags::NO_GRAD) || self.is_beside(loader) {
             if self.current != Some((loader, Phase::Evaluation)) {
                 self.evaluate(loader, wait.enter_ns, pieces);
             }
@@ -97,11 +112,60 @@ impl Phases {
         self.close(wait, phase, false, pieces);
         if !wait.has(wait_flags::FAILED) {
             self.trained = true;
-            self.iterating.retain(|other| *other != loader);
-            self.iterating.push(loader);
-            self.current = Some((loader, Phase::Training));
+            self.batch_since_step = true;
+            self.train_with(loader);
         }
         true
+    }
+
+    /// A step of the optimiser ended, or the script says that one of its steps did. It counts where no loader hands over
+    /// the batches of training: none since the last such step, and none whose iterator is under way.
+    pub(crate) fn step(&mut self, by_script: bool, time_ns: u64, pieces: &mut Vec<Piece>) {
+        if self.by_script && !by_script {
+            return;
+        }
+        let taken_over = by_script && !std::mem::replace(&mut self.by_script, by_script);
+        if let Some((loader, Phase::Evaluation)) = self.current.filter(|(loader, _)| self.is_beside(*loader)) {
+            // What looked like an evaluation beside the loop trains: the loop goes on with this loader.
+            self.trains.insert(loader);
+            self.train_with(loader);
+        }
+        let batch_since_step = std::mem::take(&mut self.batch_since_step);
+        self.trains.extend(self.iterating.iter().copied().filter(|loader| *loader != NO_LOADER));
+        if batch_since_step || self.iterating.iter().any(|loader| *loader != NO_LOADER) {
+            return;
+        }
+        let evaluated = self.current.filter(|(_, phase)| *phase == Phase::Evaluation);
+        let phase = match (self.iterating.contains(&NO_LOADER), self.trained) {
+            (true, false) if taken_over => Phase::Startup,
+            (true, _) => Phase::Training,
+            (false, true) => Phase::Between,
+            (false, false) => Phase::Startup,
+        };
+        // One step alone may have been made to prepare the optimiser's state.
+        self.trained |= phase == Phase::Training;
+        match evaluated {
+            // An evaluation that was left without its iterator ending: what follows its last batch is its own.
+            Some((loader, phase)) => self.cut(time_ns, (phase, loader), !self.evaluates, pieces),
+            // The first step that the script tells is what the optimiser's of the same turn left of it.
+            None => self.cut(time_ns, (phase, NO_LOADER), taken_over && phase == Phase::Training, pieces),
+        }
+        self.train_with(NO_LOADER);
+    }
+
+    fn train_with(&mut self, loader: u16) {
+        // A loader that takes over from a loop without one ends that, and the other way round.
+        self.iterating.retain(|other| *other != loader && (*other == NO_LOADER) == (loader == NO_LOADER));
+        self.iterating.push(loader);
+        self.current = Some((loader, Phase::Training));
+    }
+
+    /// Whether `loader` is one of those that a loop trains without: its batches are evaluated, gradients or not.
+    fn is_beside(&self, loader: u16) -> bool {
+        loader != NO_LOADER
+            && self.trained
+            && self.iterating.contains(&NO_LOADER)
+            && !self.trains.contains(&loader)
     }
 
     /// A loader is iterated from the start.

@@ -26,6 +26,8 @@ pub struct Summary {
     pub verdict: Verdict,
     pub caches: Vec<CacheSummary>,
     pub epochs: Vec<LoaderEpochs>,
+    /// What the main threads of trainers did, of all processes where there is no trainer.
+    pub main_threads: WorkerLoad,
 }
 
 /// The figures that diagnoses and the verdict are made from.
@@ -34,6 +36,12 @@ pub(crate) struct Figures<'a> {
     /// The job's own training; its evaluation where it never trained.
     pub(crate) total: Tally,
     pub(crate) phase: Phase,
+    /// No loader handed over the batches: the loop reads by itself.
+    pub(crate) reads_itself: bool,
+    /// What main threads did, of trainers where there are any, whether or not steps were seen.
+    pub(crate) main_threads: WorkerLoad,
+    /// Processes of the job that were seen.
+    pub(crate) processes: usize,
     pub(crate) ranks: &'a [RankSummary],
     /// Training causes of each of `ranks`.
     pub(crate) training: Vec<Causes>,
@@ -111,9 +119,13 @@ pub(crate) fn summarise(ledger: &Ledger) -> Summary {
     };
     let caches = ledger.caches.summaries(&ledger.ranks);
     let epochs = ledger.epochs.summaries(&ledger.ranks);
+    let main_threads = main_threads(ledger);
     let figures = Figures {
         total,
         phase,
+        reads_itself: tallies.is_without_loader(phase),
+        main_threads: main_threads.clone(),
+        processes: ledger.processes.len(),
         ranks: &summaries,
         training,
         slowest_share: ranks
@@ -141,7 +153,22 @@ pub(crate) fn summarise(ledger: &Ledger) -> Summary {
         verdict,
         caches,
         epochs,
+        main_threads,
     }
+}
+
+fn main_threads(ledger: &Ledger) -> WorkerLoad {
+    let sum = |of: &dyn Fn(&u32) -> bool| {
+        let mut sum = WorkerLoad::default();
+        ledger
+            .processes
+            .iter()
+            .filter(|(pid, _)| of(pid))
+            .for_each(|(_, process)| sum += &process.load());
+        sum
+    };
+    let trainers = sum(&|pid| ledger.ranks.contains_key(pid));
+    if trainers.wall_ns > 0 { trainers } else { sum(&|_| true) }
 }
 
 fn of_rank(ledger: &Ledger, rank: &Rank, workers: Vec<&Process>) -> RankSummary {

@@ -1,5 +1,6 @@
 //! Sums over closed steps, by phase and loader.
 
+use crate::steps::NO_LOADER;
 use histogram::Histogram;
 use stallscope_model::{Causes, Phase, PhaseSummary, StepLedger};
 use std::collections::BTreeMap;
@@ -87,7 +88,7 @@ impl Tallies {
     pub(crate) fn of(&mut self, phase: Phase, loader: u16) -> &mut Tally {
         let loader = match phase {
             Phase::Startup | Phase::Between | Phase::After => None,
-            Phase::Training | Phase::Evaluation => Some(loader),
+            Phase::Training | Phase::Evaluation => Some(loader).filter(|loader| *loader != NO_LOADER),
         };
         self.0.entry((phase, loader)).or_default()
     }
@@ -97,6 +98,12 @@ impl Tallies {
         let mut sum = Tally::default();
         self.0.iter().filter(|((of, _), _)| *of == phase).for_each(|(_, tally)| sum.join(tally));
         sum
+    }
+
+    /// Whether no loader handed over what the steps of a phase worked on.
+    pub(crate) fn is_without_loader(&self, phase: Phase) -> bool {
+        let mut of_phase = self.0.keys().filter(|(of, _)| *of == phase).peekable();
+        of_phase.peek().is_some() && of_phase.all(|(_, loader)| loader.is_none())
     }
 
     pub(crate) fn summaries(&self) -> Vec<PhaseSummary> {

@@ -2,8 +2,8 @@
 
 use crate::diagnose::{straggler, straggles};
 use crate::summary::Figures;
-use crate::words::{part_of, percent};
-use stallscope_model::{Cause, Phase, Verdict};
+use crate::words::{count, part_of, percent, span};
+use stallscope_model::{Cause, Verdict};
 
 /// With fewer steps nothing is said about the job.
 pub(crate) const FEWEST_STEPS: u64 = 5;
@@ -35,7 +35,7 @@ pub(crate) fn of(figures: &Figures<'_>) -> Verdict {
     let part_ns = (figures.total.wall_ns as f64 * share) as u64;
     let about = part_of(part_ns, figures.total.wall_ns);
     let on_rank = slow.map_or(String::new(), |slow| format!(" on rank {}", figures.ranks[slow].facts.rank));
-    let (finding, what) = phrase(cause);
+    let (finding, what) = phrase(figures, cause);
     verdict(finding, &format!("{} of {} {what}{on_rank}; about {about}", percent(share), figures.time()))
 }
 
@@ -54,8 +54,13 @@ fn leading(figures: &Figures<'_>) -> Option<Cause> {
         .max_by(|a, b| figures.share(*a).total_cmp(&figures.share(*b)))
 }
 
-fn phrase(cause: Cause) -> (&'static str, &'static str) {
+fn phrase(figures: &Figures<'_>, cause: Cause) -> (&'static str, &'static str) {
+    let unseen_ns = figures.unexplained.unseen_ns();
     match cause {
+        Cause::Fetch if figures.reads_itself => ("fetch-bound", "waits for data that the loop reads by itself"),
+        Cause::Unknown if 2 * unseen_ns > figures.total.causes[cause] => {
+            ("unexplained", "is spent off the CPU, in what only the kernel's evidence tells (see doctor)")
+        }
         Cause::Compute => ("compute-bound", "is the job's own work"),
         Cause::Fetch => ("fetch-bound", "waits for storage"),
         Cause::Prep => ("prep-bound", "waits for decoding, augmentation and collation"),
@@ -83,19 +88,26 @@ fn no_stall(figures: &Figures<'_>) -> Verdict {
 }
 
 fn without_steps(figures: &Figures<'_>) -> Verdict {
-    let mut sum = stallscope_model::WorkerLoad::default();
-    figures.ranks.iter().flat_map(|rank| &rank.workers).for_each(|load| sum += load);
-    if figures.phase != Phase::Training && sum.wall_ns == 0 {
+    let sum = &figures.main_threads;
+    let tell = match figures.shim_seen {
+        true => "; a loop that neither a DataLoader nor an optimiser of torch shows tells its steps by stallscope.step()",
+        false => "",
+    };
+    if sum.wall_ns == 0 && figures.processes == 0 {
         return verdict("not measured", "no training step and no process of the job was seen");
     }
-    let share = |ns: u64| percent(ns as f64 / sum.wall_ns.max(1) as f64);
-    verdict(
-        "no training steps seen",
-        &format!(
-            "main threads were on a CPU for {}, blocked in storage or network for {}, without a CPU for {}",
-            share(sum.cpu_ns),
-            share(sum.fetch_ns),
-            share(sum.runnable_ns)
-        ),
-    )
+    if sum.wall_ns == 0 {
+        let seen = count(figures.processes as u64, "process was", "processes were");
+        let rest = format!("{seen} seen, of which only the kernel's evidence tells what they do{tell}");
+        return verdict("no training steps seen", &rest);
+    }
+    let share = |ns: u64| percent(ns as f64 / sum.wall_ns as f64);
+    let rest = format!(
+        "main threads were on a CPU for {}, blocked in storage or network for {}, without a CPU for {} of {}{tell}",
+        share(sum.cpu_ns),
+        share(sum.fetch_ns),
+        share(sum.runnable_ns),
+        span(sum.wall_ns)
+    );
+    verdict("no training steps seen", &rest)
 }

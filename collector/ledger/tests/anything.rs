@@ -78,7 +78,7 @@ fn kernel_record() -> impl Strategy<Value = kernel::Record> {
 fn lane_record() -> impl Strategy<Value = lane::Record> {
     let small = || prop_oneof![5 => 0..8u64, 1 => any::<u64>()];
     let field = || prop_oneof![3 => moment(), 3 => small()];
-    (moment(), 0..14u16, 0..3u16, prop_oneof![pid(), 0..5u32], length(), field(), small(), field(), 0..40u64)
+    (moment(), 0..17u16, 0..3u16, prop_oneof![pid(), 0..5u32], length(), field(), small(), field(), 0..40u64)
         .prop_map(|(time_ns, kind, loader, id, span_ns, a, b, c, d)| {
             // Times of what began are before it was complete, most of the time.
             let a = if a % 3 == 0 { a } else { time_ns.saturating_sub(span_ns) };

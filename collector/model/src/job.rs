@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// From the process's start to its first batch in training.
+    /// From the process's start to its first batch in training; without a loader, to the end of its first step.
     Startup,
     Training,
-    /// Steps of a loader that is iterated with gradients off.
+    /// Steps of a loader that is iterated with gradients off, or beside a loop that trains without a loader.
     Evaluation,
     /// From an iterator's end to the first batch of the next one.
     Between,
@@ -38,11 +38,12 @@ pub struct EvidenceKinds {
     pub shim: bool,
 }
 
-/// One step of one rank: from one batch handed to the trainer to the next (in other phases: the stretch itself).
+/// One step of one rank: from one batch handed to the trainer to the next, or without a loader from the end of one step
+/// of the optimiser or the script to the end of the next (in other phases: the stretch itself).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepLedger {
     pub rank: u32,
-    /// Which loader of the rank, in order of first use.
+    /// Which loader of the rank, in order of first use, or [`StepLedger::NO_LOADER`].
     pub loader: u16,
     pub phase: Phase,
     /// Counts the stretches of this rank and phase from 0.
@@ -67,6 +68,9 @@ pub struct StepLedger {
 }
 
 impl StepLedger {
+    /// In the place of a loader's number: the loop trains without one.
+    pub const NO_LOADER: u16 = u16::MAX;
+
     /// Steps that it counts as.
     pub fn steps(&self) -> u64 {
         u64::from(!self.part)

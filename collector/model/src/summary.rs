@@ -53,6 +53,9 @@ pub struct RunSummary {
     /// By rank and loader, of those that were iterated in training.
     #[serde(default)]
     pub epochs: Vec<LoaderEpochs>,
+    /// What the main threads of trainers did, of all processes where there is no trainer: known without any step.
+    #[serde(default)]
+    pub main_threads: WorkerLoad,
 }
 
 /// The first line of a report.

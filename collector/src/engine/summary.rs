@@ -66,6 +66,7 @@ impl Engine {
             acts: self.audit.acts(),
             caches: seen.caches,
             epochs: seen.epochs,
+            main_threads: seen.main_threads,
         }
     }
 }

@@ -45,7 +45,7 @@ pub enum Kind {
     /// `d`: thread CPU time spent on it.
     Batch = 6,
     /// Any thread: a checkpoint call. `id`: a [`Saver`]. `a`: when it began. `b`: 0 = the caller was blocked to
-    /// snapshot, 1 = to persist. `c`: bytes, 0 when unknown. `d`: 1 when another thread than the main one.
+    /// snapshot, 1 = to persist. `c`: bytes, 0 when unknown. `d`: [`checkpoint_by`].
     Checkpoint = 7,
     /// Trainer with a device: in the wait that ended at `b`, the device had no work for `a` nanoseconds. May
     /// come several steps later.
@@ -70,9 +70,12 @@ pub enum Kind {
     /// of several jobs cannot be told apart, and there is no curve. `a`: bytes. `b`: uses that were counted. `c`: how many of
     /// them such a cache would have missed. `d`: bytes of the whole data set.
     CacheCurve = 14,
+    /// Trainer: a training step ended. `id`: a [`StepSource`]. Of the optimiser only while no loader's training batches
+    /// are being worked on, or once a batch.
+    Step = 15,
 }
 
-pub const KINDS: u16 = 14;
+pub const KINDS: u16 = 15;
 
 impl Kind {
     pub const fn from_u16(value: u16) -> Option<Kind> {
@@ -91,6 +94,7 @@ impl Kind {
             12 => Kind::CacheState,
             13 => Kind::CheckpointCost,
             14 => Kind::CacheCurve,
+            15 => Kind::Step,
             _ => return None,
         })
     }
@@ -118,6 +122,26 @@ pub enum ClockAt {
     WaitExit = 2,
     BatchStart = 3,
     BatchReady = 4,
+    /// Beside a [`Kind::Step`] of a loop without a loader.
+    Step = 5,
+}
+
+/// What ended the step of a [`Kind::Step`].
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepSource {
+    /// The optimiser that leads: of several, the one that steps most often.
+    Optimiser = 1,
+    /// `stallscope.step()`.
+    Script = 2,
+}
+
+/// Which thread called in a [`Kind::Checkpoint`].
+pub mod checkpoint_by {
+    pub const MAIN_THREAD: u64 = 0;
+    pub const THREAD: u64 = 1;
+    /// The main thread of a forked child.
+    pub const FORKED: u64 = 2;
 }
 
 /// Who saved in a [`Kind::Checkpoint`].

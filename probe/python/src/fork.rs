@@ -1,5 +1,6 @@
 //! A forked child must not write into its parent's lane or speak on its socket.
 
+use pyo3::prelude::*;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,6 +11,12 @@ static WATCH: Once = Once::new();
 #[inline]
 pub(crate) fn generation() -> u64 {
     GENERATION.load(Ordering::Relaxed)
+}
+
+/// Whether this process was forked from one that had begun to be measured.
+#[pyfunction]
+pub(crate) fn forked() -> bool {
+    generation() > 0
 }
 
 /// From now on a forked child forgets lane and socket before it runs anything else.
@@ -26,5 +33,6 @@ extern "C" fn in_child() {
     crate::lane::forget();
     crate::knobs::forget();
     crate::connection::forget();
-    crate::iteration::set_worker(false);
+    crate::iteration::forget();
+    crate::steps::forget();
 }

@@ -9,7 +9,7 @@ use stallscope_abi::lane::{ClockAt, Kind, Record, wait_flags};
 use stallscope_ring::Fact;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A worker's own loaders (a data set may iterate one) belong to its batches.
@@ -17,6 +17,32 @@ static IS_WORKER: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn set_worker(worker: bool) {
     IS_WORKER.store(worker, Ordering::Relaxed);
+}
+
+pub(crate) fn is_worker() -> bool {
+    IS_WORKER.load(Ordering::Relaxed)
+}
+
+/// Iterators under way that have handed over a batch of training.
+static TRAINING: AtomicU64 = AtomicU64::new(0);
+/// A batch of training was handed over since the last [`batch_handed`].
+static HANDED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a loader's batches are being trained with.
+pub(crate) fn trains() -> bool {
+    TRAINING.load(Ordering::Relaxed) > 0
+}
+
+/// Whether a loader has handed over a batch of training since the last call.
+pub(crate) fn batch_handed() -> bool {
+    HANDED.swap(false, Ordering::Relaxed)
+}
+
+/// In a forked child: the iterators are the parent's.
+pub(crate) fn forget() {
+    set_worker(false);
+    TRAINING.store(0, Ordering::Relaxed);
+    HANDED.store(false, Ordering::Relaxed);
 }
 
 thread_local! {
@@ -36,6 +62,8 @@ struct Asked {
 struct Progress {
     /// Batches handed over.
     batches: u64,
+    /// One of them to train with.
+    trains: bool,
     ended: bool,
     enter_ns: u64,
     flags: u64,
@@ -159,6 +187,9 @@ impl Iteration {
             return;
         }
         progress.ended = true;
+        if progress.trains {
+            TRAINING.fetch_sub(1, Ordering::Relaxed);
+        }
         lane::push(&Record {
             time_ns: clock::now_ns(),
             kind: Kind::IterEnd as u16,
@@ -371,6 +402,12 @@ pub(crate) fn leave(iterator: &Bound<'_, PyAny>, data: &Bound<'_, PyAny>) -> PyR
         progress.batches += 1;
         progress.calls += 1;
         progress.enter_ns = 0;
+        if progress.flags & wait_flags::NO_GRAD == 0 {
+            HANDED.store(true, Ordering::Relaxed);
+            if !std::mem::replace(&mut progress.trains, true) && !progress.ended {
+                TRAINING.fetch_add(1, Ordering::Relaxed);
+            }
+        }
         connection::look(now);
         pid.and(samples).map(drop)
     })?;

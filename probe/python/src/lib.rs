@@ -26,6 +26,7 @@ mod pool;
 mod producer;
 mod queues;
 mod reader;
+mod steps;
 mod substitutes;
 
 use pyo3::prelude::*;
@@ -99,6 +100,12 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(device::watch_device, module)?,
         wrap_pyfunction!(checkpoint::newest_checkpoint, module)?,
         wrap_pyfunction!(checkpoint::open_checkpoint, module)?,
+        wrap_pyfunction!(steps::watch_steps, module)?,
+        wrap_pyfunction!(steps::withhold_steps, module)?,
+        wrap_pyfunction!(steps::optimiser_stepped, module)?,
+        wrap_pyfunction!(steps::script_stepped, module)?,
+        wrap_pyfunction!(steps::bench_steps, module)?,
+        wrap_pyfunction!(fork::forked, module)?,
         wrap_pyfunction!(opens::add_read, module)?,
         wrap_pyfunction!(pool::run_pool, module)?,
         wrap_pyfunction!(knobs::knob, module)?,

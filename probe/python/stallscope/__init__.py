@@ -10,6 +10,7 @@ _LAZY = {
     "Checkpointer": "checkpoint",
     "CheckpointError": "checkpoint",
     "DataLoader": "data",
+    "step": "steps",
 }
 
 __all__ = [*_LAZY]
@@ -20,7 +21,10 @@ def __getattr__(name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    # Found without us from now on: `step` is called in a loop.
+    globals()[name] = value
+    return value
 
 
 def __dir__():

@@ -54,7 +54,6 @@ fn buckets(run: &Run) -> BTreeMap<Bucket, u64> {
 /// Median and p95: the summary's where it has those of all these steps, else as exact as the buckets are.
 fn quantiles(run: &Run, buckets: &BTreeMap<Bucket, u64>, steps: u64) -> [u64; 2] {
     if let ([_], Some(total)) = (run.summary.ranks.as_slice(), training(&run.summary.phases))
-        && total.loader.is_some()
         && total.step_p50_ns > 0
     {
         return [total.step_p50_ns, total.step_p95_ns];

@@ -90,7 +90,7 @@ fn of_training(run: &Run, total: &PhaseSummary) -> Vec<Figure> {
         source: String::new(),
     }];
     let mean_ns = total.wall_ns / total.steps.max(1);
-    let spread = match total.loader.is_some() && total.step_p50_ns > 0 {
+    let spread = match total.step_p50_ns > 0 {
         true => {
             format!(
                 "median {}, p95 {}",

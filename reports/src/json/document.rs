@@ -80,7 +80,7 @@ struct Walls {
 #[derive(Serialize)]
 struct Step<'a> {
     rank: u32,
-    loader: u16,
+    loader: Option<u16>,
     phase: &'static str,
     index: u64,
     start_wall_ns: u64,
@@ -210,7 +210,7 @@ impl<'a> Step<'a> {
         };
         Step {
             rank: step.rank,
-            loader: step.loader,
+            loader: tables::loader(step.loader),
             phase: phase_name(step.phase),
             index: step.index,
             start_wall_ns: step.start_ns,

@@ -1,6 +1,6 @@
 //! What is one row something that happened or was found.
 
-use super::{Table, Value, count, flag, phase_name, real, text};
+use super::{Table, Value, count, flag, loader, phase_name, real, text};
 
 pub(crate) const CHECKPOINTS: Table = Table {
     name: "checkpoints",
@@ -54,7 +54,7 @@ pub(super) const SLOW_STEPS: Table = Table {
                 let task = step.lanes.get(lane);
                 each(&[
                     step.rank.into(),
-                    step.loader.into(),
+                    loader(step.loader).into(),
                     Value::word(phase_name(step.phase)),
                     step.index.into(),
                     (lane as u64).into(),

@@ -1,7 +1,7 @@
 //! What is one row a stretch of time: steps, and sums over periods.
 
 use super::summary::{load, load_columns};
-use super::{Table, Value, cause_columns, count, flag, phase_name, text};
+use super::{Table, Value, cause_columns, count, flag, loader, phase_name, text};
 
 pub(super) const STEPS: Table = Table {
     name: "steps",
@@ -30,7 +30,7 @@ pub(super) const STEPS: Table = Table {
             let step = &row.step;
             let mut cells = vec![
                 step.rank.into(),
-                step.loader.into(),
+                loader(step.loader).into(),
                 Value::word(phase_name(step.phase)),
                 step.index.into(),
                 step.start_ns.into(),
@@ -72,7 +72,7 @@ pub(crate) const ROLLUPS: Table = Table {
                 rollup.period.seconds().into(),
                 rollup.start_ns.into(),
                 rollup.rank.into(),
-                rollup.loader.into(),
+                loader(rollup.loader).into(),
                 Value::word(phase_name(rollup.phase)),
                 rollup.steps.into(),
                 rollup.samples.into(),
@@ -94,13 +94,11 @@ pub(super) const WORKER_PERIODS: Table = Table {
     rows: |run, each| {
         let period_s = run.period.seconds();
         run.workers.iter().try_for_each(|period| {
-            // What no shim told has no loader.
-            let loader = (period.loader != u16::MAX).then_some(period.loader);
             let mut cells = vec![
                 period_s.into(),
                 period.start_ns.into(),
                 period.rank.into(),
-                loader.into(),
+                loader(period.loader).into(),
                 period.worker.into(),
             ];
             cells.extend(load(&period.load));

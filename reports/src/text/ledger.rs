@@ -43,7 +43,7 @@ fn facts(total: &PhaseSummary, summary: &RunSummary) -> String {
 
 /// Quantiles are known of one loader's steps only.
 fn spread(total: &PhaseSummary) -> Option<String> {
-    (total.step_p50_ns > 0 && total.loader.is_some()).then(|| {
+    (total.step_p50_ns > 0).then(|| {
         format!(
             "steps: median {}, p95 {}, longest {}",
             units::duration(total.step_p50_ns),

@@ -8,6 +8,7 @@ _TARGETS = {
     "torch.utils.data.dataloader": ("loader", "hook_dataloader"),
     "torchdata.stateful_dataloader.worker": ("loader", "hook_worker_module"),
     "torchdata.stateful_dataloader.stateful_dataloader": ("loader", "hook_stateful"),
+    "torch.optim.optimizer": ("steps", "hook_optimizers"),
     "torch.serialization": ("checkpoint", "hook_torch_save"),
     "torch.distributed.checkpoint.state_dict_saver": ("checkpoint", "hook_dcp"),
     "safetensors.torch": ("checkpoint", "hook_safetensors"),

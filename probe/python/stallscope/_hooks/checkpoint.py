@@ -16,6 +16,7 @@ from .patch import UnknownShape, replace
 _CHECKPOINT = 7
 _TORCH_SAVE, _DCP_SAVE, _DCP_ASYNC_SAVE, _SAFETENSORS = 1, 2, 3, 4
 _SNAPSHOT, _PERSIST = 0, 1
+_MAIN_THREAD, _THREAD, _FORKED = 0, 1, 2
 
 _here = threading.local()
 _dcp_lock = threading.Lock()
@@ -85,9 +86,15 @@ def _is_dcp(frame):
 
 
 def _record(saver, stage, began_ns, ended_ns, written):
-    elsewhere = threading.current_thread() is not threading.main_thread()
-    _native.push(_CHECKPOINT, ended_ns, id=saver, a=began_ns, b=stage, c=written, d=int(elsewhere))
+    # A child that was forked to save has no lane before its first record.
     _native.poll()
+    _native.push(_CHECKPOINT, ended_ns, id=saver, a=began_ns, b=stage, c=written, d=_caller())
+
+
+def _caller():
+    if threading.current_thread() is not threading.main_thread():
+        return _THREAD
+    return _FORKED if _native.forked() else _MAIN_THREAD
 
 
 def _watch_future(result):

@@ -53,6 +53,7 @@ def begin(iterator, loader):
         if threading.current_thread() is not threading.main_thread():
             # Its waits are the thread's own, not those of whoever takes the batches from it.
             process.unavailable(_IN_A_THREAD)
+            _native.withhold_steps()
             return
         previous = iterator.__dict__.get("_stallscope")
         if previous is not None:

@@ -1,0 +1,202 @@
+//! Loops without a loader: where their steps end, and what they wait for.
+
+mod stage;
+
+use stage::{Does, MS, Stage, TRAINER, WORKER};
+use stallscope_abi::kernel::Blocked;
+use stallscope_abi::lane::{self, ClockAt, Saver, StepSource, wait_flags};
+use stallscope_ledger::ProcessKind;
+use stallscope_model::{Cause, Phase, StepLedger};
+
+fn step(stage: &mut Stage, source: StepSource, at: u64) {
+    let kind = lane::Kind::Step as u16;
+    stage.lane(TRAINER, lane::Record { time_ns: at * MS, kind, id: source as u32, ..Default::default() });
+}
+
+fn steps(stage: &mut Stage, times: &[u64]) {
+    times.iter().for_each(|at| step(stage, StepSource::Optimiser, *at));
+}
+
+/// Phase, loader, start and end of every piece, in milliseconds.
+fn pieces(stage: &mut Stage, end: u64) -> Vec<(Phase, u16, u64, u64)> {
+    stage.finish(end);
+    let piece = |step: &StepLedger| (step.phase, step.loader, step.start_ns / MS, step.end_ns / MS);
+    stage.steps.iter().map(piece).collect()
+}
+
+const NONE: u16 = StepLedger::NO_LOADER;
+
+#[test]
+fn the_first_step_ends_the_start_up_and_each_further_one_is_training() {
+    let mut stage = Stage::new();
+    steps(&mut stage, &[100, 150, 210]);
+    let expected =
+        [(Phase::Startup, NONE, 0, 100), (Phase::Training, NONE, 100, 150), (Phase::Training, NONE, 150, 210)];
+    assert_eq!(pieces(&mut stage, 300), expected);
+    let phases = stage.ledger.summary().phases;
+    assert_eq!(phases.iter().map(|phase| phase.loader).collect::<Vec<_>>(), [None, None]);
+}
+
+#[test]
+fn what_a_loop_is_blocked_in_for_data_is_fetch() {
+    let mut stage = Stage::new();
+    let parts = [
+        (20, Does::In(Blocked::Fault)),
+        (10, Does::In(Blocked::FileRead)),
+        (5, Does::In(Blocked::Pipe)),
+        (5, Does::In(Blocked::Net)),
+        (10, Does::In(Blocked::Futex)),
+        (10, Does::In(Blocked::Sleep)),
+        (10, Does::In(Blocked::Sync)),
+        (5, Does::Runnable),
+        (25, Does::Cpu),
+    ];
+    stage.does(TRAINER, 0, &[(100, Does::Cpu)]);
+    stage.does(TRAINER, 100, &parts);
+    steps(&mut stage, &[100, 200]);
+    stage.finish(300);
+    let expected = [
+        (Cause::Fetch, 40),
+        (Cause::Unknown, 20),
+        (Cause::Persist, 10),
+        (Cause::Preempted, 5),
+        (Cause::Compute, 25),
+    ];
+    stage.expect(Phase::Training, 0, &expected);
+}
+
+#[test]
+fn among_ranks_a_socket_is_the_others() {
+    let mut stage = Stage::empty();
+    stage.greet(TRAINER, 1, ProcessKind::Trainer, 0, 2);
+    stage.does(TRAINER, 0, &[(100, Does::Cpu), (50, Does::In(Blocked::Net)), (50, Does::In(Blocked::Fault))]);
+    steps(&mut stage, &[100, 200]);
+    stage.finish(300);
+    stage.expect(Phase::Training, 0, &[(Cause::Peer, 50), (Cause::Fetch, 50)]);
+}
+
+#[test]
+fn without_the_kernel_the_clocks_tell_the_cpu_and_the_rest_is_unknown() {
+    let mut stage = Stage::new();
+    steps(&mut stage, &[100]);
+    stage.clock(TRAINER, ClockAt::Step, 100, (80, 0, 80));
+    steps(&mut stage, &[200]);
+    stage.clock(TRAINER, ClockAt::Step, 200, (110, 10, 130));
+    stage.finish(300);
+    // Another thread computed for 20 ms of the 60 that the main thread was off the CPU.
+    let expected = [(Cause::Compute, 50), (Cause::Preempted, 10), (Cause::Unknown, 40)];
+    stage.expect(Phase::Training, 0, &expected);
+}
+
+#[test]
+fn steps_of_a_loader_stand() {
+    let mut stage = Stage::new();
+    stage.iter_start(0, 90, 0);
+    for index in 0..4 {
+        stage.wait(100 + index * 50, 110 + index * 50, index);
+        steps(&mut stage, &[130 + index * 50, 140 + index * 50]);
+    }
+    stage.iter_end_found(0, 290, 300);
+    // What was accumulated of the last batches.
+    steps(&mut stage, &[310]);
+    let training: Vec<_> =
+        pieces(&mut stage, 400).into_iter().filter(|piece| piece.0 == Phase::Training).collect();
+    let expected = [(110, 160), (160, 210), (210, 260), (260, 290)];
+    assert_eq!(training, expected.map(|(start, end)| (Phase::Training, 0, start, end)));
+}
+
+#[test]
+fn a_loader_beside_the_loop_is_evaluation_gradients_or_not() {
+    for flags in [wait_flags::NO_GRAD, 0] {
+        let mut stage = Stage::new();
+        steps(&mut stage, &[100, 150, 200]);
+        stage.iter_start(0, 220, flags);
+        for index in 0..3 {
+            let first = if index == 0 { wait_flags::FIRST } else { 0 };
+            stage.wait_for(TRAINER, 0, WORKER, 230 + index * 10, 235 + index * 10, index, flags | first);
+        }
+        stage.iter_end(0, 270);
+        steps(&mut stage, &[320, 370]);
+        let found = pieces(&mut stage, 400);
+        let of = |phase| found.iter().filter(|piece| piece.0 == phase).collect::<Vec<_>>();
+        assert!(of(Phase::Evaluation).iter().all(|piece| piece.1 == 0 && piece.2 >= 220 && piece.3 <= 270));
+        let training = of(Phase::Training);
+        assert_eq!(training.first().map(|piece| piece.2), Some(100), "{found:?}");
+        assert_eq!(training.last().copied(), Some(&(Phase::Training, NONE, 320, 370)), "{found:?}");
+        assert!(of(Phase::Between).is_empty(), "{found:?}");
+    }
+}
+
+/// Every moment belongs to one piece.
+fn has_no_holes(found: &[(Phase, u16, u64, u64)]) {
+    assert!(found.windows(2).all(|pair| pair[0].3 == pair[1].2), "{found:?}");
+}
+
+#[test]
+fn a_loop_that_goes_on_with_a_loader_and_back_loses_and_doubles_nothing() {
+    let mut stage = Stage::new();
+    steps(&mut stage, &[100, 150, 200]);
+    stage.iter_start(0, 210, 0);
+    for index in 0..4 {
+        stage.wait(220 + index * 50, 230 + index * 50, index);
+        steps(&mut stage, &[260 + index * 50]);
+    }
+    stage.iter_end_found(0, 420, 430);
+    steps(&mut stage, &[480, 530, 580]);
+    let found = pieces(&mut stage, 600);
+    has_no_holes(&found);
+    // The first batch looks like one beside the loop, until a step follows it.
+    let of_loader = [(230, 280), (280, 330), (330, 380), (380, 420)];
+    let training: Vec<_> = found.iter().filter(|piece| piece.0 == Phase::Training && piece.1 == 0).collect();
+    assert_eq!(training, of_loader.map(|(start, end)| (Phase::Training, 0, start, end)).iter().collect::<Vec<_>>());
+    let own: Vec<_> = found.iter().filter(|piece| piece.0 == Phase::Training && piece.1 == NONE).collect();
+    let expected = [(100, 150), (150, 200), (200, 220), (480, 530), (530, 580)];
+    assert_eq!(own, expected.map(|(start, end)| (Phase::Training, NONE, start, end)).iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn a_step_that_prepares_the_optimiser_begins_no_training() {
+    let mut stage = Stage::new();
+    steps(&mut stage, &[50]);
+    stage.iter_start(0, 90, 0);
+    stage.wait(100, 110, 0);
+    steps(&mut stage, &[130]);
+    stage.wait(150, 160, 1);
+    let expected = [(Phase::Startup, NONE, 0, 50), (Phase::Startup, 0, 50, 110), (Phase::Training, 0, 110, 160)];
+    assert_eq!(pieces(&mut stage, 200), expected);
+}
+
+#[test]
+fn the_scripts_steps_win_over_the_optimisers() {
+    let mut stage = Stage::new();
+    for turn in 0..3 {
+        step(&mut stage, StepSource::Optimiser, 100 + turn * 50);
+        step(&mut stage, StepSource::Script, 110 + turn * 50);
+    }
+    let expected = [
+        (Phase::Startup, NONE, 0, 100),
+        (Phase::Startup, NONE, 100, 110),
+        (Phase::Training, NONE, 110, 160),
+        (Phase::Training, NONE, 160, 210),
+    ];
+    assert_eq!(pieces(&mut stage, 300), expected);
+}
+
+#[test]
+fn a_forked_child_saves_for_its_trainer_in_the_background() {
+    let mut stage = Stage::new();
+    steps(&mut stage, &[100, 200]);
+    for child in 300..304 {
+        stage.new_task(child, TRAINER, 120, "python");
+        let kind = lane::Kind::Checkpoint as u16;
+        let (id, b, d) = (Saver::TorchSave as u32, 1, lane::checkpoint_by::FORKED);
+        stage.greet(child, TRAINER, ProcessKind::Other, 0, 1);
+        let saved = lane::Record { time_ns: 180 * MS, kind, id, a: 130 * MS, b, c: 1000, d, ..Default::default() };
+        stage.lane(child, saved);
+    }
+    stage.finish(300);
+    let ranks = stage.ledger.summary().ranks;
+    assert_eq!(ranks.len(), 1, "children that save are no ranks");
+    assert_eq!((ranks[0].checkpoints.count, ranks[0].checkpoints.bytes), (4, 4000));
+    assert_eq!((ranks[0].checkpoints.blocked_ns, ranks[0].checkpoints.background_ns), (0, 200 * MS));
+}

@@ -1,0 +1,28 @@
+"""Training steps that the script tells by itself."""
+
+import os
+
+from stallscope import _native
+
+_observed = bool(os.environ.get("STALLSCOPE_SOCKET"))
+if _observed:
+    from stallscope._hooks import process
+    from stallscope._hooks.steps import begin
+
+    # A script without torch meets no other hook.
+    process.start()
+    _native.watch_steps(begin)
+
+
+def step() -> None:
+    """Ends a training step here, in the main thread; the next one begins.
+
+    For loops in which neither a DataLoader hands over the batches nor an optimiser of torch steps once a turn: one that
+    updates its weights by itself, a compiled optimiser of your own, several optimisers of which another one than the one that
+    steps most often makes the turn. Call it at the end of each turn of the training loop, not of the evaluation's.
+
+    After the first call the optimiser's steps no longer count in this process. The steps of a loader that training takes its
+    batches from are not touched by it. Outside of `stallscope run` it does nothing.
+    """
+    if _observed:
+        _native.script_stepped()
