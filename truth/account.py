@@ -25,12 +25,14 @@ CAUSES = [
     "unknown",
 ]
 
-# What a piece of the trainer's own part counts as, and what the time in it without a CPU does.
+# What a piece of the trainer's own part counts as, what the time in it without a CPU does, and where it differs what the
+# time on one does.
 OWN = {
     Did.PERSIST: ("persist", "persist"),
     Did.SNAPSHOT: ("snapshot", "snapshot"),
     Did.COLLECTIVE: ("peer", "preempted"),
     Did.SLEEP: ("unknown", "preempted"),
+    Did.READ: ("fetch", "preempted", "compute"),
     # Without a batch: the loader waits for its workers to leave.
     Did.END: ("unknown", "preempted"),
 }
@@ -67,17 +69,21 @@ class Thread:
         self.times = [mark.time_ns for mark in self.marks]
 
     def charge(self, start_ns: int, end_ns: int, causes: Counter, names: dict, rest: tuple[str, str]):
-        """Adds the window to `causes`: each piece under its name, its run delay under that name's second."""
+        """Adds the window to `causes`: each piece under its name, its run delay under that name's second, and its CPU time
+        under the third where there is one."""
         at = start_ns
         place = max(1, bisect_right(self.times, start_ns))
         while at < end_ns and place < len(self.marks):
             before, after = self.marks[place - 1], self.marks[place]
             upto = min(after.time_ns, end_ns)
             if upto > at:
-                busy, runnable = names.get(after.did, rest)
+                busy, runnable, *on_cpu = names.get(after.did, rest)
                 delay_ns = delay_between(before, after, at, upto)
                 causes[runnable] += delay_ns
-                causes[busy] += upto - at - delay_ns
+                cpu_ns = cpu_between(before, after, at, upto) if on_cpu else 0
+                cpu_ns = min(cpu_ns, upto - at - delay_ns)
+                causes.update(dict.fromkeys(on_cpu, cpu_ns))
+                causes[busy] += upto - at - delay_ns - cpu_ns
                 at = upto
             place += 1
         causes[rest[0]] += max(0, end_ns - at)
@@ -90,6 +96,10 @@ def delay_between(before: Mark, after: Mark, start_ns: int, end_ns: int) -> int:
     if after.did in BLOCKED_FIRST:
         return max(0, end_ns - max(start_ns, after.time_ns - delay_ns))
     return delay_ns * (end_ns - start_ns) // length_ns
+
+
+def cpu_between(before: Mark, after: Mark, start_ns: int, end_ns: int) -> int:
+    return (after.cpu_ns - before.cpu_ns) * (end_ns - start_ns) // (after.time_ns - before.time_ns)
 
 
 class Account:
@@ -160,9 +170,15 @@ class Account:
                 hidden_ns += max(0, until_ns - max(entered_ns, start_ns))
         return hidden_ns
 
+    def loop_steps(self, pid: int) -> list[int]:
+        """When the training steps of a loop without a loader ended."""
+        return [mark.time_ns for mark in self.threads[pid, pid].marks if mark.did == Did.STEP]
+
     def training(self, pid: int) -> list[tuple[int, int]]:
         """The stretches that are training: steps of training that are not the first of their iterator, and what
-        follows an iterator's last batch until its end."""
+        follows an iterator's last batch until its end; without a loader the steps after the first."""
+        if ends := self.loop_steps(pid):
+            return [(ends[0], ends[-1])]
         steps = [step for step in self.steps(pid) if step.phase == Phase.TRAINING]
         whole = [(step.start_ns, step.end_ns) for step in steps if not step.first]
         exits = {step.end_ns: step.loader for step in steps}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Case:
     name: str
-    # Of job.py, beside the storage's.
+    # Of `program`, beside the storage's.
     flags: str
     ranks: int = 1
     # Points that kernel evidence alone may be off; None: measured and shown.
@@ -29,6 +29,14 @@ class Case:
     # Read limits of the storage: MiB/s, requests/s.
     read_mb_s: float = 16
     read_iops: int = 0
+    program: str = "job.py"
+    # The report has to name a file whose path ends so as the one that was waited for longest.
+    waits_for: str | None = None
+
+    @property
+    def has_kernel_steps(self) -> bool:
+        """Whether the kernel alone finds the steps."""
+        return not self.withheld and self.program == "job.py"
 
 
 CASES = [
@@ -83,6 +91,11 @@ CASES = [
         slow_rank=2,
     ),
     Case("device", "--workers 2 --compute-ms 2 --device-ms 15 --prep-ms 0.5", hidden_bar=2, tested=True),
+    Case("loop-memmap", "--source memmap", program="loop.py", kernel_bar=None, waits_for="big.bin", tested=True),
+    Case("loop-accumulate", "--source memmap --accumulate 4", program="loop.py", kernel_bar=None, waits_for="big.bin"),
+    Case("loop-reader", "--source reader", program="loop.py", kernel_bar=None),
+    Case("loop-pipe", "--source pipe", program="loop.py", kernel_bar=None, tested=True),
+    Case("loop-by-script", "--source memmap --by-script", program="loop.py", kernel_bar=None),
     Case("no-stall", "--workers 1 --source none --prep-ms 0.2 --compute-ms 200", no_stall=True, tested=True),
     Case("own-lock", "--workers 1 --source none --prep-ms 0.2 --lock-ms 200", no_stall=True),
     Case("own-request", "--workers 1 --source none --prep-ms 0.2 --request-ms 200", no_stall=True),

@@ -1,7 +1,7 @@
 """What a truth job writes down about itself: for each thread, contiguous pieces of its life.
 
-A mark says what the thread did since its previous mark and how long it was runnable without a CPU meanwhile
-(schedstat's run delay). Independent of the profiler: it needs /proc and a file, nothing else.
+A mark says what the thread did since its previous mark, how long it was runnable without a CPU meanwhile
+(schedstat's run delay), and how long it had one. Independent of the profiler: it needs /proc and a file, nothing else.
 """
 
 import mmap
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 FOLDER = "STALLSCOPE_TRUTH_LOG"
-RECORD = struct.Struct("<QQQIi")
+RECORD = struct.Struct("<QQQIiQ")
 CAPACITY = 1 << 17
 
 
@@ -42,6 +42,10 @@ class Did(IntEnum):
     RANK = 13
     # The device got work and will be done with all of it at `value`.
     DEVICE = 14
+    # The loop itself got data, from a file, a map or a pipe.
+    READ = 15
+    # A training step of a loop without a loader ended; `value` counts them.
+    STEP = 16
 
 
 class Phase(IntEnum):
@@ -55,6 +59,7 @@ class Mark(NamedTuple):
     value: int
     did: Did
     extra: int
+    cpu_ns: int = 0
 
 
 class Log:
@@ -77,7 +82,7 @@ class Log:
         run_delay_ns = int(os.pread(self.schedstat, 64, 0).split()[1])
         now_ns = time.monotonic_ns()
         if self.at < len(self.map):
-            RECORD.pack_into(self.map, self.at, now_ns, run_delay_ns, value, did, extra)
+            RECORD.pack_into(self.map, self.at, now_ns, run_delay_ns, value, did, extra, time.thread_time_ns())
             self.at += RECORD.size
         return now_ns
 
@@ -106,10 +111,10 @@ def read(path: Path) -> list[Mark]:
     """The marks of one thread, in order."""
     data = path.read_bytes()
     marks = []
-    for time_ns, run_delay_ns, value, did, extra in RECORD.iter_unpack(data):
+    for time_ns, run_delay_ns, value, did, extra, cpu_ns in RECORD.iter_unpack(data):
         if time_ns == 0:
             break
-        marks.append(Mark(time_ns, run_delay_ns, value, Did(did), extra))
+        marks.append(Mark(time_ns, run_delay_ns, value, Did(did), extra, cpu_ns))
     if len(marks) == CAPACITY:
         raise ValueError(f"{path} is full ({CAPACITY} marks): the job ran too long for its log")
     return marks

@@ -69,7 +69,7 @@ class Bench:
         if case.ranks > 1:
             program += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(case.ranks)]
         data = ["--folder", str(folder), "--samples", str(samples), "--port", str(self.port)]
-        return [*program, str(ROOT / "truth" / "job.py"), *data, "--seconds", str(seconds), *flags]
+        return [*program, str(ROOT / "truth" / case.program), *data, "--seconds", str(seconds), *flags]
 
     def bare(self, case: Case) -> Account:
         """The job without the profiler: what it does to itself."""
@@ -138,7 +138,7 @@ def trains(logs: Path, ranks: int) -> bool:
     """Whether every rank has been handed some batches."""
     account = Account.of_folder(logs)
     pids = account.ranks().values()
-    return len(pids) == ranks and all(len(account.steps(pid)) > 4 for pid in pids)
+    return len(pids) == ranks and all(len(account.steps(pid)) + len(account.loop_steps(pid)) > 4 for pid in pids)
 
 
 def environment(logs: Path, case: Case) -> dict:

@@ -20,6 +20,13 @@ def complaint(case: Case, outcome: Outcome) -> str | None:
     """What is wrong with the conclusions of `stallscope report --format json`; None when nothing is. The run decides."""
     report = outcome.report
     verdict, diagnoses = report["verdict"], report["diagnoses"]
+    for found in outcome.comparisons:
+        if found.true_steps is not None and found.steps != found.true_steps:
+            return f"{found.steps} steps were recorded, of {found.true_steps}"
+    if case.waits_for:
+        files = [file["path"] for file in report["files"]]
+        if not files or not files[0].endswith(case.waits_for):
+            return f"training waited for {case.waits_for}, but the report names {files[:3]}"
     if case.withheld:
         shown = [phase["phase"] for phase in report["phases"] if phase["phase"] == "training"]
         if shown or case.withheld not in json.dumps(report["shim"]):

@@ -159,3 +159,24 @@ def test_a_wait_is_hidden_as_long_as_the_device_had_work():
     assert account.hidden_ns(10, 20, 150) == 20 + 50
     assert account.hidden_ns(10, 50, 90) == 10
     assert account.hidden_ns(10, 0, 30) == 0
+
+
+def test_a_loop_that_reads_by_itself_waits_as_far_as_it_has_no_cpu():
+    """Of 60 ns of reading 10 were spent on a CPU and 5 ready for one."""
+
+    def mark(time, did, cpu, delay=0, value=0):
+        return Mark(time, delay, value, did, 0, cpu)
+
+    trainer = [
+        mark(0, Did.BEGIN, 0),
+        mark(1, Did.RANK, 0),
+        mark(10, Did.COMPUTE, 9),
+        mark(11, Did.STEP, 9, value=1),
+        mark(71, Did.READ, 19, delay=5),
+        mark(100, Did.COMPUTE, 48, delay=5),
+        mark(100, Did.STEP, 48, delay=5, value=2),
+    ]
+    account = Account({(7, 7): trainer})
+    assert account.training(7) == [(11, 100)]
+    causes = account.causes(7, 11, 100)
+    assert {name: ns for name, ns in causes.items() if ns} == {"fetch": 45, "compute": 39, "preempted": 5}

@@ -1,0 +1,148 @@
+"""A training loop without a DataLoader that knows what it does to itself and writes it down (see log.py)."""
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy
+import torch
+
+import sources
+from log import Did, log
+from work import burn
+
+MS = 1_000_000
+# Windows in a batch of the memory map, of as many bytes each.
+WINDOWS, WINDOW_BYTES = 4, 2048
+
+
+def flags() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("--seconds", type=float, default=8, help="of training, first step included")
+    add("--folder", default=".", help="made by sources.make")
+    add("--samples", type=int, default=1024)
+    add("--port", type=int, default=0, help="unused")
+    add("--source", choices=["memmap", "reader", "pipe"], default="memmap")
+    add("--accumulate", type=int, default=1, help="batches a step of the optimiser")
+    add("--by-script", action="store_true", help="update without an optimiser, and tell the steps by stallscope.step()")
+    add("--compute-ms", type=float, default=10, help="CPU a batch")
+    return parser.parse_args()
+
+
+class Memmap:
+    """Random windows of one big file, mapped anew for every batch, as nanoGPT does."""
+
+    def __init__(self, options: argparse.Namespace):
+        self.path = Path(options.folder) / sources.BIG
+        self.file = os.open(self.path, os.O_RDONLY)
+
+    def batch(self) -> bytes:
+        data = numpy.memmap(self.path, dtype=numpy.uint8, mode="r")
+        starts = [random.randrange(len(data) - WINDOW_BYTES) for _ in range(WINDOWS)]
+        batch = b"".join(numpy.array(data[start : start + WINDOW_BYTES]).tobytes() for start in starts)
+        del data
+        os.posix_fadvise(self.file, 0, 0, os.POSIX_FADV_DONTNEED)
+        return batch
+
+
+class Reader:
+    """Opens and reads a file after the other."""
+
+    def __init__(self, options: argparse.Namespace):
+        self.source, self.index = sources.Read(options.folder, 65536, options.samples), 0
+
+    def batch(self) -> bytes:
+        self.index += 7919
+        return self.source.fetch(self.index)
+
+
+class Pipe:
+    """A child process reads, and passes the bytes on through a pipe."""
+
+    BATCH_BYTES = 65536
+
+    def __init__(self, options: argparse.Namespace):
+        command = [sys.executable, __file__, "--source", "reader", "--folder", options.folder, "--samples", str(options.samples)]
+        environment = {**os.environ, "STALLSCOPE_TRUTH_PIPE": "1"}
+        self.child = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, bufsize=0)
+
+    def batch(self) -> bytes:
+        data = b""
+        while len(data) < self.BATCH_BYTES:
+            data += self.child.stdout.read(self.BATCH_BYTES - len(data))
+        return data
+
+
+def feed(options: argparse.Namespace):
+    """The child's part: what it reads, to its standard output, as long as somebody takes it."""
+    source = Reader(options)
+    while True:
+        try:
+            os.write(1, source.batch())
+        except BrokenPipeError:
+            return
+
+
+class Loop:
+    def __init__(self, options: argparse.Namespace):
+        self.options = options
+        self.source = {"memmap": Memmap, "reader": Reader, "pipe": Pipe}[options.source](options)
+        self.model = torch.nn.Linear(64, 64)
+        self.optimizer = None if options.by_script else torch.optim.AdamW(self.model.parameters())
+        self.steps = 0
+
+    def run(self):
+        stop = time.monotonic() + self.options.seconds
+        while time.monotonic() < stop:
+            for _ in range(self.options.accumulate):
+                self.learn()
+            self.update()
+            self.steps += 1
+            log().mark(Did.COMPUTE)
+            log().mark(Did.STEP, self.steps)
+
+    def learn(self):
+        log().mark(Did.COMPUTE)
+        data = self.source.batch()
+        log().mark(Did.READ)
+        burn(log(), int(self.options.compute_ms * MS), Did.COMPUTE)
+        batch = torch.frombuffer(bytearray(data[:4096]), dtype=torch.uint8).float().view(64, 64)
+        self.model(batch).square().mean().backward()
+
+    def update(self):
+        if self.optimizer:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            return
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter -= 1e-4 * parameter.grad
+                parameter.grad = None
+        tell_step()
+
+
+def tell_step():
+    import stallscope
+
+    stallscope.step()
+
+
+def main():
+    options = flags()
+    if os.environ.get("STALLSCOPE_TRUTH_PIPE"):
+        feed(options)
+        return
+    torch.set_num_threads(1)
+    # As where somebody installed it.
+    sys.path.append(str(Path(__file__).parents[1] / "target" / "python"))
+    log().mark(Did.RANK, int(os.environ.get("RANK", 0)))
+    Loop(options).run()
+
+
+if __name__ == "__main__":
+    main()
