@@ -88,7 +88,8 @@ impl Rank {
 
     /// The loader that training takes most of its batches from; it changes only for one that has clearly taken over.
     fn elect(&mut self, told: &RankObservation) {
-        let of_loader = |step: &&StepLedger| step.phase == Phase::Training && step.loader != StepLedger::NO_LOADER;
+        let of_loader =
+            |step: &&StepLedger| step.phase == Phase::Training && step.loader != StepLedger::NO_LOADER;
         for step in told.steps.iter().filter(of_loader) {
             if self.votes.len() < 64 || self.votes.contains_key(&step.loader) {
                 *self.votes.entry(step.loader).or_default() += 1;

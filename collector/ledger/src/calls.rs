@@ -72,7 +72,8 @@ impl Calls {
         let asynchronous =
             [Saver::DcpAsyncSave, Saver::Stallscope].iter().any(|saver| record.id == *saver as u32);
         let counted = if asynchronous { !background && record.b == 0 } else { true };
-        let saved = Saved { pid, start_ns, end_ns, background, counted, bytes: if counted { bytes } else { 0 } };
+        let saved =
+            Saved { pid, start_ns, end_ns, background, counted, bytes: if counted { bytes } else { 0 } };
         self.tell(record, &saved);
         if background {
             let sums = &mut self.checkpoints;

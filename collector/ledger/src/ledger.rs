@@ -419,7 +419,11 @@ impl Ledger {
         self.ranks.get(&pid).map_or(0, |rank| epochs::read_bytes(rank, &self.processes))
     }
 
-    pub(crate) fn trainer_pieces(&mut self, pid: u32, event: impl FnOnce(&mut Rank, &mut Vec<crate::steps::Piece>)) {
+    pub(crate) fn trainer_pieces(
+        &mut self,
+        pid: u32,
+        event: impl FnOnce(&mut Rank, &mut Vec<crate::steps::Piece>),
+    ) {
         let rank = self.trainer(pid);
         let mut pieces = Vec::new();
         event(rank, &mut pieces);

@@ -3,9 +3,9 @@
 use crate::attribute::Unexplained;
 use crate::rank::Closed;
 use crate::ranks::Job;
+use crate::steps::NO_LOADER;
 use crate::summary::Figures;
 use crate::{diagnose, verdict};
-use crate::steps::NO_LOADER;
 use stallscope_model::{
     CacheSummary, Cause, Causes, Diagnosis, LoaderEpochs, Phase, PhaseSummary, RankSummary, StepLedger,
     Verdict, WorkerLoad,

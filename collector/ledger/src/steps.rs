@@ -125,7 +125,8 @@ impl Phases {
             return;
         }
         let taken_over = by_script && !std::mem::replace(&mut self.by_script, by_script);
-        if let Some((loader, Phase::Evaluation)) = self.current.filter(|(loader, _)| self.is_beside(*loader)) {
+        if let Some((loader, Phase::Evaluation)) = self.current.filter(|(loader, _)| self.is_beside(*loader))
+        {
             // What looked like an evaluation beside the loop trains: the loop goes on with this loader.
             self.trains.insert(loader);
             self.train_with(loader);

@@ -160,11 +160,7 @@ pub(crate) fn summarise(ledger: &Ledger) -> Summary {
 fn main_threads(ledger: &Ledger) -> WorkerLoad {
     let sum = |of: &dyn Fn(&u32) -> bool| {
         let mut sum = WorkerLoad::default();
-        ledger
-            .processes
-            .iter()
-            .filter(|(pid, _)| of(pid))
-            .for_each(|(_, process)| sum += &process.load());
+        ledger.processes.iter().filter(|(pid, _)| of(pid)).for_each(|(_, process)| sum += &process.load());
         sum
     };
     let trainers = sum(&|pid| ledger.ranks.contains_key(pid));

@@ -57,7 +57,9 @@ fn leading(figures: &Figures<'_>) -> Option<Cause> {
 fn phrase(figures: &Figures<'_>, cause: Cause) -> (&'static str, &'static str) {
     let unseen_ns = figures.unexplained.unseen_ns();
     match cause {
-        Cause::Fetch if figures.reads_itself => ("fetch-bound", "waits for data that the loop reads by itself"),
+        Cause::Fetch if figures.reads_itself => {
+            ("fetch-bound", "waits for data that the loop reads by itself")
+        }
         Cause::Unknown if 2 * unseen_ns > figures.total.causes[cause] => {
             ("unexplained", "is spent off the CPU, in what only the kernel's evidence tells (see doctor)")
         }
@@ -90,7 +92,9 @@ fn no_stall(figures: &Figures<'_>) -> Verdict {
 fn without_steps(figures: &Figures<'_>) -> Verdict {
     let sum = &figures.main_threads;
     let tell = match figures.shim_seen {
-        true => "; a loop that neither a DataLoader nor an optimiser of torch shows tells its steps by stallscope.step()",
+        true => {
+            "; a loop that neither a DataLoader nor an optimiser of torch shows tells its steps by stallscope.step()"
+        }
         false => "",
     };
     if sum.wall_ns == 0 && figures.processes == 0 {

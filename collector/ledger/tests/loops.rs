@@ -30,8 +30,11 @@ const NONE: u16 = StepLedger::NO_LOADER;
 fn the_first_step_ends_the_start_up_and_each_further_one_is_training() {
     let mut stage = Stage::new();
     steps(&mut stage, &[100, 150, 210]);
-    let expected =
-        [(Phase::Startup, NONE, 0, 100), (Phase::Training, NONE, 100, 150), (Phase::Training, NONE, 150, 210)];
+    let expected = [
+        (Phase::Startup, NONE, 0, 100),
+        (Phase::Training, NONE, 100, 150),
+        (Phase::Training, NONE, 150, 210),
+    ];
     assert_eq!(pieces(&mut stage, 300), expected);
     let phases = stage.ledger.summary().phases;
     assert_eq!(phases.iter().map(|phase| phase.loader).collect::<Vec<_>>(), [None, None]);
@@ -148,10 +151,16 @@ fn a_loop_that_goes_on_with_a_loader_and_back_loses_and_doubles_nothing() {
     // The first batch looks like one beside the loop, until a step follows it.
     let of_loader = [(230, 280), (280, 330), (330, 380), (380, 420)];
     let training: Vec<_> = found.iter().filter(|piece| piece.0 == Phase::Training && piece.1 == 0).collect();
-    assert_eq!(training, of_loader.map(|(start, end)| (Phase::Training, 0, start, end)).iter().collect::<Vec<_>>());
+    assert_eq!(
+        training,
+        of_loader.map(|(start, end)| (Phase::Training, 0, start, end)).iter().collect::<Vec<_>>()
+    );
     let own: Vec<_> = found.iter().filter(|piece| piece.0 == Phase::Training && piece.1 == NONE).collect();
     let expected = [(100, 150), (150, 200), (200, 220), (480, 530), (530, 580)];
-    assert_eq!(own, expected.map(|(start, end)| (Phase::Training, NONE, start, end)).iter().collect::<Vec<_>>());
+    assert_eq!(
+        own,
+        expected.map(|(start, end)| (Phase::Training, NONE, start, end)).iter().collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -162,7 +171,8 @@ fn a_step_that_prepares_the_optimiser_begins_no_training() {
     stage.wait(100, 110, 0);
     steps(&mut stage, &[130]);
     stage.wait(150, 160, 1);
-    let expected = [(Phase::Startup, NONE, 0, 50), (Phase::Startup, 0, 50, 110), (Phase::Training, 0, 110, 160)];
+    let expected =
+        [(Phase::Startup, NONE, 0, 50), (Phase::Startup, 0, 50, 110), (Phase::Training, 0, 110, 160)];
     assert_eq!(pieces(&mut stage, 200), expected);
 }
 
@@ -191,7 +201,8 @@ fn a_forked_child_saves_for_its_trainer_in_the_background() {
         let kind = lane::Kind::Checkpoint as u16;
         let (id, b, d) = (Saver::TorchSave as u32, 1, lane::checkpoint_by::FORKED);
         stage.greet(child, TRAINER, ProcessKind::Other, 0, 1);
-        let saved = lane::Record { time_ns: 180 * MS, kind, id, a: 130 * MS, b, c: 1000, d, ..Default::default() };
+        let saved =
+            lane::Record { time_ns: 180 * MS, kind, id, a: 130 * MS, b, c: 1000, d, ..Default::default() };
         stage.lane(child, saved);
     }
     stage.finish(300);

@@ -111,7 +111,13 @@ fn ended(py: Python<'_>, source: StepSource) -> PyResult<()> {
 
 #[inline]
 fn push(time_ns: u64, source: StepSource) {
-    lane::push(&Record { time_ns, kind: Kind::Step as u16, loader: u16::MAX, id: source as u32, ..Record::default() });
+    lane::push(&Record {
+        time_ns,
+        kind: Kind::Step as u16,
+        loader: u16::MAX,
+        id: source as u32,
+        ..Record::default()
+    });
 }
 
 #[cold]
