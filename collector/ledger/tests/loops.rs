@@ -211,3 +211,56 @@ fn a_forked_child_saves_for_its_trainer_in_the_background() {
     assert_eq!((ranks[0].checkpoints.count, ranks[0].checkpoints.bytes), (4, 4000));
     assert_eq!((ranks[0].checkpoints.blocked_ns, ranks[0].checkpoints.background_ns), (0, 200 * MS));
 }
+
+#[test]
+fn a_loop_without_steps_is_told_of_by_what_its_main_thread_did() {
+    let mut stage = Stage::new();
+    stage.does(TRAINER, 0, &[(30, Does::Cpu), (70, Does::In(Blocked::Fault))]);
+    stage.did(WORKER, 0, 100, Does::Cpu);
+    // Which names it a trainer.
+    stage.checkpoint(50, 60, Saver::TorchSave, true, true);
+    stage.finish(200);
+    let verdict = stage.ledger.summary().verdict;
+    assert_eq!(verdict.finding, "no training steps seen");
+    assert!(verdict.sentence.contains("storage or network for 70%"), "{}", verdict.sentence);
+    assert!(verdict.sentence.contains("stallscope.step()"), "{}", verdict.sentence);
+}
+
+#[test]
+fn processes_that_were_seen_are_not_denied_without_the_kernel() {
+    let mut stage = Stage::new();
+    stage.finish(200);
+    let verdict = stage.ledger.summary().verdict;
+    assert_eq!(verdict.finding, "no training steps seen");
+    assert!(verdict.sentence.contains("2 processes were seen"), "{}", verdict.sentence);
+}
+
+#[test]
+fn the_verdict_of_a_loop_that_reads_by_itself_names_its_reading() {
+    let mut stage = Stage::new();
+    for turn in 0..20 {
+        stage.does(TRAINER, turn * 100, &[(40, Does::Cpu), (60, Does::In(Blocked::Fault))]);
+        steps(&mut stage, &[turn * 100 + 100]);
+    }
+    stage.finish(3000);
+    let summary = stage.ledger.summary();
+    assert_eq!(summary.verdict.finding, "fetch-bound");
+    assert!(summary.verdict.sentence.contains("the loop reads by itself"), "{}", summary.verdict.sentence);
+    assert!(!summary.diagnoses[0].advice.contains("num_workers"), "{}", summary.diagnoses[0].advice);
+    // The shim alone does not know what blocks it, which is no disagreement.
+    assert_eq!(summary.disagreement_share, None);
+}
+
+#[test]
+fn without_the_kernel_a_loop_that_is_off_the_cpu_is_not_said_to_have_its_data() {
+    let mut stage = Stage::new();
+    for turn in 0..20 {
+        steps(&mut stage, &[turn * 100]);
+        stage.clock(TRAINER, ClockAt::Step, turn * 100, (turn * 30, 0, turn * 30));
+    }
+    stage.finish(3000);
+    let summary = stage.ledger.summary();
+    assert_eq!(summary.verdict.finding, "unexplained");
+    assert!(summary.verdict.sentence.contains("kernel's evidence"), "{}", summary.verdict.sentence);
+    assert!(summary.diagnoses.iter().all(|found| found.name != "no-data-stall"), "{:?}", summary.diagnoses);
+}
