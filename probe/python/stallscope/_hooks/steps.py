@@ -60,7 +60,9 @@ def _wrapping_step(original):
 
 def _attempt(optimizer):
     try:
-        replace(type(optimizer), "step", _counted)
+        # One that a class inherits is wrapped there.
+        if "step" in vars(type(optimizer)):
+            replace(type(optimizer), "step", _counted)
     except Exception as error:
         process.unavailable(f"The steps of {type(optimizer).__name__} cannot be seen: {error}.")
 
