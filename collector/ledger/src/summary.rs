@@ -125,7 +125,11 @@ pub(crate) fn summarise(ledger: &Ledger) -> Summary {
         phase,
         reads_itself: tallies.is_without_loader(phase),
         main_threads: main_threads.clone(),
-        processes: ledger.processes.len(),
+        processes: ledger
+            .processes
+            .values()
+            .filter(|process| process.greeted || process.load().wall_ns > 0)
+            .count(),
         ranks: &summaries,
         training,
         slowest_share: ranks
