@@ -80,6 +80,7 @@ fn any_rank() -> impl Strategy<Value = RankSummary> {
                 .collect(),
             checkpoints: Checkpoints {
                 count: number,
+                in_background: number,
                 files: number,
                 bytes: number,
                 blocked_ns: number,

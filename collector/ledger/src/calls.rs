@@ -78,6 +78,7 @@ impl Calls {
         if background {
             let sums = &mut self.checkpoints;
             sums.count += u64::from(saved.counted);
+            sums.in_background += u64::from(saved.counted);
             sums.files += u64::from(saved.counted);
             sums.bytes = sums.bytes.saturating_add(saved.bytes);
             sums.background_ns = sums.background_ns.saturating_add(end_ns - start_ns);
@@ -187,6 +188,7 @@ fn saver(id: u32) -> &'static str {
 
 fn take_back(sums: &mut Checkpoints, inner: &Saved) {
     sums.count = sums.count.saturating_sub(u64::from(inner.counted));
+    sums.in_background = sums.in_background.saturating_sub(u64::from(inner.counted));
     sums.files = sums.files.saturating_sub(u64::from(inner.counted));
     sums.bytes = sums.bytes.saturating_sub(inner.bytes);
     sums.background_ns = sums.background_ns.saturating_sub(inner.end_ns - inner.start_ns);

@@ -221,7 +221,7 @@ fn checkpoint_stall(figures: &Figures<'_>) -> Option<Diagnosis> {
     let sums = |of: fn(&stallscope_model::Checkpoints) -> u64| -> u64 {
         figures.ranks.iter().map(|rank| of(&rank.checkpoints)).fold(0, u64::saturating_add)
     };
-    let (number, blocked_ns) = (sums(|c| c.count), sums(|c| c.blocked_ns));
+    let (number, blocked_ns) = (sums(|c| c.count.saturating_sub(c.in_background)), sums(|c| c.blocked_ns));
     let mut evidence = of_time(figures, share);
     if number > 0 {
         evidence.push_str(&format!(

@@ -113,3 +113,17 @@ fn a_job_that_is_attached_to_and_left_has_no_end_of_training() {
     stage.finish(400);
     assert!(stage.steps.iter().all(|step| step.phase != After), "{:?}", stage.steps);
 }
+
+#[test]
+fn a_checkpoint_of_another_thread_blocks_nobody() {
+    let mut stage = Stage::new();
+    stage.did(TRAINER, 0, 2000, Does::Cpu);
+    stage.wait(50, 100, 0);
+    stage.checkpoint(110, 130, Saver::TorchSave, true, false);
+    stage.checkpoint(140, 180, Saver::TorchSave, true, true);
+    stage.wait(200, 200, 1);
+    stage.finish(2000);
+    let saved = account(&stage);
+    assert_eq!((saved.count, saved.in_background, saved.background_ns), (2, 1, 40 * MS));
+    assert_eq!(saved.blocked_each_ns(), 20 * MS);
+}

@@ -141,6 +141,9 @@ fn together(one: Option<u64>, other: Option<u64>) -> Option<u64> {
 pub struct Checkpoints {
     /// Times that the trainer saved: calls with no step between them are one checkpoint.
     pub count: u64,
+    /// Of these, those that other threads took and the trainer did not wait for.
+    #[serde(default)]
+    pub in_background: u64,
     /// Calls that saved, each to a file or folder of its own; 0 in recordings of before.
     #[serde(default)]
     pub files: u64,
@@ -156,6 +159,13 @@ pub struct Checkpoints {
     /// Where `stallscope.Checkpointer` saves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<CheckpointAccount>,
+}
+
+impl Checkpoints {
+    /// How long one blocked the trainer, of those that did.
+    pub fn blocked_each_ns(&self) -> u64 {
+        self.blocked_ns / self.count.saturating_sub(self.in_background).max(1)
+    }
 }
 
 /// What checkpoints cost beside what they may, in all runs of the job.

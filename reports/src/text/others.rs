@@ -126,7 +126,7 @@ fn stood_still(rank: &RankSummary) -> String {
         Some(total) => format!(" ({})", units::percent_exact(units::share(ns, total.wall_ns))),
         None => String::new(),
     };
-    let each = units::duration(saved.blocked_ns / saved.count.max(1));
+    let each = units::duration(saved.blocked_each_ns());
     let all = units::duration(saved.blocked_ns);
     // Recordings of before do not know the phases.
     if saved.blocked_in_ns.keys().all(|phase| *phase == Phase::Training) {
