@@ -78,6 +78,7 @@ pub(crate) fn main(verb: &WhatIf, colour: Colour) -> Result<ExitCode> {
         storage_factor: verb.storage,
         cached_share: cached.map(|cached| cached.share),
         cores: verb.cores,
+        ..Change::default()
     };
     let changes = change != Change::default();
     let prediction = what_if(profile, &change).map_err(|sentence| anyhow!(sentence))?;
@@ -157,6 +158,7 @@ fn of_prediction(prediction: &Prediction) -> Value {
             "step_ms": ms(&prediction.step_ns), "samples_per_s": prediction.samples_per_s,
             "stall_share": prediction.stall_share, "bottleneck": prediction.bottleneck.name() },
         "gain": prediction.gain,
+        "either": prediction.either,
         "calibration": prediction.calibration,
         "doubts": prediction.doubts,
     })

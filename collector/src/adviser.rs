@@ -1,12 +1,13 @@
 //! How fast each part of the job can go and what would make it faster, made anew now and then.
 
-use crate::cached::{Reading, advise_cache};
+use crate::cached::{Reading, expect_cache};
+use crate::procfs;
 use crate::profiles::profiles;
 use crate::usage::node_state;
-use stallscope_control::{NodeState, Profile, Profiles, advise, rates};
+use stallscope_control::{NodeState, Profile, Profiles, advise, expect, rates};
 use stallscope_model::{
-    Advice, BatchService, Budgets, CachePeriod, CacheSummary, Knob, LoaderEpochs, LoaderFacts, RankSummary,
-    Rates, RunSummary, StepLedger,
+    Advice, BatchService, Budgets, CachePeriod, CacheSummary, Expected, Knob, LoaderEpochs, LoaderFacts,
+    RankSummary, Rates, RunSummary, StepLedger,
 };
 use stallscope_store::{Error, Recording};
 use std::collections::BTreeMap;
@@ -16,6 +17,8 @@ use std::collections::BTreeMap;
 /// from the recording, whenever they are asked.)
 const SOON_NS: u64 = 10_000_000_000;
 const LONGEST_NS: u64 = 160_000_000_000;
+/// CPU time of a main thread that says enough about the threads beside it: clock ticks are 10 ms.
+const ENOUGH_CPU_NS: u64 = 500_000_000;
 /// Ranks in one look, in turns.
 const RANKS: usize = 1;
 /// The same at the end, when nobody looks again and the caller waits for the job's exit code.
@@ -34,11 +37,13 @@ pub fn advice(recording: &Recording, summary: &RunSummary, budgets: &Budgets) ->
     let with_memory = NodeState { memory_available_bytes: half, ..node.clone() };
     let profiles = profiles(recording, summary)?;
     let mut all: Vec<Advice> = Vec::new();
-    for profile in profiles.training().into_iter().take(ASKED_RANKS) {
-        all.extend(advise(profile, &summary.knobs, budgets, &node));
-    }
-    if let Some(first) = profiles.training().first() {
-        all.extend(advise_cache(first, &Reading::of(summary), &summary.knobs, budgets, &with_memory));
+    for (place, profile) in profiles.training().into_iter().take(ASKED_RANKS).enumerate() {
+        let mut expected = expect(profile, &summary.knobs, budgets, &node);
+        if place == 0 {
+            let reading = Reading::of(summary);
+            expected.extend(expect_cache(profile, &reading, &summary.knobs, budgets, &with_memory));
+        }
+        all.extend(advise(&expected, &summary.knobs));
     }
     all.sort_by(|a, b| b.gain.value.total_cmp(&a.gain.value));
     Ok(all)
@@ -54,11 +59,22 @@ pub(crate) struct Around {
     pub(crate) epochs: Vec<LoaderEpochs>,
 }
 
+/// Of one rank.
+#[derive(Clone, Debug)]
+struct Said {
+    rates: Rates,
+    expected: Vec<Expected>,
+    advice: Vec<Advice>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Adviser {
     profiles: Profiles,
     /// By rank.
-    said: BTreeMap<u32, (Rates, Vec<Advice>)>,
+    said: BTreeMap<u32, Said>,
+    /// CPU time of a rank's trainer, of all its threads and of the main one, when its first steps were seen.
+    clocks: BTreeMap<u32, (u32, [u64; 2])>,
+    counting: bool,
     /// The rank that was looked at last.
     turn: u32,
     next_ns: u64,
@@ -71,6 +87,8 @@ impl Adviser {
         Adviser {
             profiles: Profiles::new(cpus.into()),
             said: BTreeMap::new(),
+            clocks: BTreeMap::new(),
+            counting: false,
             turn: u32::MAX,
             next_ns: 0,
             pause_ns: SOON_NS,
@@ -96,7 +114,10 @@ impl Adviser {
     /// Knobs as they stand, once a second; looks at the next ranks when it is time.
     pub(crate) fn second(&mut self, now_ns: u64, knobs: &[Knob], around: impl FnOnce() -> Around) {
         knobs.iter().for_each(|knob| self.profiles.knob(knob));
-        if now_ns >= self.next_ns {
+        if !self.counting && self.profiles.training().iter().any(|profile| profile.steps() > 0) {
+            self.counting = true;
+            self.count_threads(&around().ranks);
+        } else if now_ns >= self.next_ns {
             let looked = self.look(RANKS, knobs, around);
             // Each rank once before the pauses grow.
             if looked && self.said.len() == self.profiles.training().len() {
@@ -113,6 +134,8 @@ impl Adviser {
 
     /// Whether there was a rank to look at.
     fn look(&mut self, ranks: usize, knobs: &[Knob], around: impl FnOnce() -> Around) -> bool {
+        let around = around();
+        self.count_threads(&around.ranks);
         let mut training: Vec<&Profile> = self.profiles.training();
         let lowest = training.first().map(|profile| profile.rank);
         let first = training.partition_point(|profile| profile.rank <= self.turn) % training.len().max(1);
@@ -121,27 +144,51 @@ impl Adviser {
         if training.is_empty() {
             return false;
         }
-        let around = around();
         let node = node_state(&around.trainers);
         let reading = Reading { ranks: &around.ranks, caches: &around.caches, epochs: &around.epochs };
         for profile in training {
-            let mut advice = advise(profile, knobs, &Budgets::default(), &node);
+            let mut expected = expect(profile, knobs, &Budgets::default(), &node);
             if lowest == Some(profile.rank) {
-                advice.extend(advise_cache(profile, &reading, knobs, &Budgets::default(), &node));
+                expected.extend(expect_cache(profile, &reading, knobs, &Budgets::default(), &node));
             }
-            self.said.insert(profile.rank, (rates(profile), advice));
+            let advice = advise(&expected, knobs);
+            self.said.insert(profile.rank, Said { rates: rates(profile), expected, advice });
             self.turn = profile.rank;
         }
         true
     }
 
+    /// How many cores each trainer keeps busy while its main thread is on one, since it was first seen to train.
+    fn count_threads(&mut self, ranks: &[RankSummary]) {
+        for rank in ranks {
+            let (number, pid) = (rank.facts.rank, rank.facts.pid);
+            let Some(now) = procfs::cpu_ns(pid).zip(procfs::main_cpu_ns(pid)).map(|(all, main)| [all, main])
+            else {
+                continue;
+            };
+            let (of, before) = *self.clocks.entry(number).or_insert((pid, now));
+            if of != pid {
+                self.clocks.insert(number, (pid, now));
+                continue;
+            }
+            let [all_ns, main_ns] = [now[0].saturating_sub(before[0]), now[1].saturating_sub(before[1])];
+            if main_ns >= ENOUGH_CPU_NS {
+                self.profiles.trainer_threads(number, all_ns as f64 / main_ns as f64);
+            }
+        }
+    }
+
     pub(crate) fn rates(&self) -> Vec<Rates> {
-        self.said.values().map(|(rates, _)| rates.clone()).collect()
+        self.said.values().map(|said| said.rates.clone()).collect()
+    }
+
+    pub(crate) fn expected(&self) -> Vec<Expected> {
+        self.said.values().flat_map(|said| said.expected.clone()).collect()
     }
 
     /// Best first.
     pub(crate) fn advice(&self) -> Vec<Advice> {
-        let mut advice: Vec<Advice> = self.said.values().flat_map(|(_, advice)| advice.clone()).collect();
+        let mut advice: Vec<Advice> = self.said.values().flat_map(|said| said.advice.clone()).collect();
         advice.sort_by(|a, b| b.gain.value.total_cmp(&a.gain.value));
         advice
     }

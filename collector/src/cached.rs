@@ -3,12 +3,10 @@
 use stallscope_control::{Change, NodeState, Profile, what_if};
 use stallscope_ledger::{Reread, reread};
 use stallscope_model::{
-    Advice, Budgets, CacheCurve, CacheState, CacheSummary, Knob, KnobState, LoaderEpochs, RankSummary,
-    RunSummary,
+    Budgets, CacheCurve, CacheState, CacheSummary, Estimate, Expected, Knob, KnobState, LoaderEpochs,
+    RankSummary, RemedyKind, RunSummary,
 };
 
-/// Gains below that are not worth anybody's time.
-const WORTH: f64 = 0.02;
 /// Of the memory that is left, what a cache may take.
 const OF_FREE: f64 = 0.8;
 /// A cache that would have less of the samples is not advised.
@@ -154,15 +152,15 @@ fn linear_share(size: CacheSize, profile: &Profile, reading: &Reading<'_>) -> Re
     Ok((hits + (times - 1.0) * reuses).clamp(0.0, 1.0))
 }
 
-/// A cache, or a larger one, that is expected to help within `budgets` and what `node` has left; `None` where nothing
-/// speaks for one. What ranks of a machine would share is told of the first of them.
-pub(crate) fn advise_cache(
+/// What a cache, or a larger one, would bring within `budgets` and what `node` has left; `None` where nobody knows what it
+/// would have. What ranks of a machine would share is told of the first of them.
+pub(crate) fn expect_cache(
     profile: &Profile,
     reading: &Reading<'_>,
     knobs: &[Knob],
     budgets: &Budgets,
     node: &NodeState,
-) -> Option<Advice> {
+) -> Option<Expected> {
     let free = budgets
         .memory_bytes
         .map_or(node.memory_available_bytes, |budget| budget.min(node.memory_available_bytes));
@@ -171,16 +169,12 @@ pub(crate) fn advise_cache(
         Some(state) => larger(profile, state, reading.curve(profile).map(|(_, curve)| curve), knobs, free)?,
         None => first(profile, &reading.reread(profile)?, free)?,
     };
-    let found = what_if(profile, &Change { cached_share: Some(share), ..Change::default() }).ok()?;
-    (found.gain.value >= WORTH && found.gain.low > 0.0).then(|| Advice {
-        rank: profile.rank,
-        loader: Some(profile.loader),
-        knob: "cache.bytes".to_owned(),
-        now,
-        to,
-        gain: found.gain,
-        why,
-    })
+    let gain = match share > profile.cached_share() {
+        true => what_if(profile, &Change { cached_share: Some(share), ..Change::default() }).ok()?.gain,
+        false => Estimate::default(),
+    };
+    let (rank, loader, kind) = (profile.rank, profile.loader, RemedyKind::Cache);
+    Some(Expected { rank, loader, kind, now, to, gain, either: None, why })
 }
 
 type Size = (u64, u64, f64, String);
@@ -191,8 +185,16 @@ fn first(profile: &Profile, found: &Reread, free: u64) -> Option<Size> {
     let whole = found.bytes.saturating_add(found.bytes / 20);
     let to = whole.min(free) >> 20 << 20;
     let share = (to as f64 / whole as f64).min(1.0);
-    if share < LEAST_SHARE || profile.cached_share() > 0.0 {
+    if profile.cached_share() > 0.0 {
         return None;
+    }
+    if share < LEAST_SHARE {
+        return Some((
+            0,
+            0,
+            0.0,
+            "there is no memory for a cache that would have a share worth having".to_owned(),
+        ));
     }
     let mib = to >> 20;
     let mut why = format!(

@@ -37,6 +37,11 @@ pub(crate) fn cpu_ns(pid: u32) -> Option<u64> {
     ticks_in(&text(pid, "stat")?)?.checked_mul(1_000_000_000 / clock_ticks_per_second().max(1))
 }
 
+/// The same of its main thread alone.
+pub(crate) fn main_cpu_ns(pid: u32) -> Option<u64> {
+    text(pid, "schedstat")?.split_ascii_whitespace().next()?.parse().ok()
+}
+
 /// Descriptors that a process has open.
 pub(crate) fn descriptors(pid: u32) -> Option<u64> {
     let folder = file(pid, "fd");

@@ -17,6 +17,9 @@ pub fn profiles(recording: &Recording, summary: &RunSummary) -> Result<Profiles,
         rank.facts.loaders.iter().for_each(|loader| profiles.loader(rank.facts.rank, loader));
     }
     summary.knobs.iter().for_each(|knob| profiles.knob(knob));
+    for rates in &summary.rates {
+        rates.trainer_threads.into_iter().for_each(|threads| profiles.trainer_threads(rates.rank, threads));
+    }
     let turned_ns =
         recording.audit(0)?.iter().filter(|event| event.act == Act::Applied).map(|event| event.time_ns).max();
     let end_ns = recording.anchors()?.last().map_or(0, |anchor| anchor.monotonic_ns);

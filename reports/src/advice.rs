@@ -2,7 +2,7 @@
 
 use crate::style::{Line, Style, left};
 use stallscope_look::tuning;
-use stallscope_model::{Advice, RunSummary};
+use stallscope_model::{Advice, CONTROLLED_KNOBS, Remedy, RemedyKind, RunSummary};
 
 /// The advice for a run: each knob from what it is to what it should be, what that is expected to bring, and why.
 /// Ends with how to do it; `job` is what the user called the job, `None` when it no longer runs.
@@ -15,12 +15,14 @@ pub fn page(summary: &RunSummary, job: Option<&str>, style: &Style) -> String {
     };
     if summary.advice.is_empty() {
         say(&nothing(summary));
+        beside_knobs(summary, style, &mut text);
         return text;
     }
     say(&summary.verdict.sentence);
     for advice in &summary.advice {
         write(advice, summary, style, &mut text);
     }
+    beside_knobs(summary, style, &mut text);
     let how = match job {
         Some(job) => {
             // A cache that the job does not have is a line of its script.
@@ -35,16 +37,31 @@ pub fn page(summary: &RunSummary, job: Option<&str>, style: &Style) -> String {
                 Line::default().dim(line).render(style, &mut text);
                 return text;
             }
-            format!(
-                "Nothing was changed. By hand: stallscope knobs {job} set {}; with each gain proven or undone: \
-                 stallscope tune {job} --act",
-                settings.join(" ")
-            )
+            let by_hand =
+                format!("Nothing was changed. By hand: stallscope knobs {job} set {}", settings.join(" "));
+            let acts = |setting: &String| {
+                CONTROLLED_KNOBS.iter().any(|knob| setting.starts_with(&format!("{knob}=")))
+            };
+            let controlled: Vec<&str> = best(summary)
+                .map(|advice| advice.knob.as_str())
+                .filter(|knob| CONTROLLED_KNOBS.contains(knob))
+                .collect();
+            match (controlled.is_empty(), settings.iter().all(acts)) {
+                (true, _) => by_hand,
+                (false, true) => {
+                    format!("{by_hand}; with each gain proven or undone: stallscope tune {job} --act")
+                }
+                (false, false) => format!(
+                    "{by_hand}; with the gain of {} proven or undone: stallscope tune {job} --act",
+                    controlled.join(" and ")
+                ),
+            }
         }
-        None => {
+        None if best(summary).any(|advice| CONTROLLED_KNOBS.contains(&advice.knob.as_str())) => {
             "The run is over: set it in the script, or let the next one be tuned: stallscope run --tune act"
                 .to_owned()
         }
+        None => "The run is over: set it in the script".to_owned(),
     };
     text.push('\n');
     for line in style.wrap(&how, style.columns()) {
@@ -67,6 +84,25 @@ fn write(advice: &Advice, summary: &RunSummary, style: &Style, text: &mut String
         .render(style, text);
     for line in style.wrap(&advice.why, style.columns().saturating_sub(4)) {
         Line::new("    ").plain(line).render(style, text);
+    }
+}
+
+/// What is expected of changes that are no knob's, and what nobody can judge.
+fn beside_knobs(summary: &RunSummary, style: &Style, text: &mut String) {
+    let has_knob = |remedy: &&Remedy| {
+        let knob = match remedy.kind {
+            RemedyKind::MoreWorkers | RemedyKind::FewerWorkers => "workers",
+            RemedyKind::MorePrefetch => "prefetch",
+            RemedyKind::Cache => "cache.bytes",
+            _ => return false,
+        };
+        summary.advice.iter().any(|advice| advice.knob == knob)
+    };
+    for remedy in summary.remedies().into_iter().filter(|remedy| !has_knob(remedy)) {
+        text.push('\n');
+        for line in style.wrap(&remedy.sentence, style.columns().saturating_sub(2)) {
+            Line::new("  ").plain(line).render(style, text);
+        }
     }
 }
 
@@ -142,6 +178,17 @@ mod tests {
         cached.advice.push(cache.clone());
         let text = page(&cached, Some("train"), &style);
         assert!(text.contains("cache.bytes 0 B → 2.0 GiB") && !text.contains("cache.bytes="), "{text}");
+        // As a knob that the job has, it is for people: no controller turns it.
+        let knob = stallscope_model::Knob { name: "cache.bytes".into(), ..Default::default() };
+        let mut grown = RunSummary { knobs: vec![knob], ..cached.clone() };
+        grown.advice = vec![Advice { now: 1 << 30, ..cache.clone() }];
+        let text = page(&grown, Some("train"), &style);
+        assert!(text.contains("set cache.bytes=") && !text.contains("--act"), "{text}");
+        assert!(!page(&grown, None, &style).contains("--tune act"));
+        grown.advice.push(summary().advice[0].clone());
+        let text = page(&grown, Some("train"), &style);
+        let words: Vec<&str> = text.split_whitespace().collect();
+        assert!(words.join(" ").contains("with the gain of workers proven or undone"), "{text}");
         cached.advice = vec![cache];
         let text = page(&cached, Some("train"), &style);
         assert!(text.contains("a line of the script") && !text.contains("knobs train"), "{text}");

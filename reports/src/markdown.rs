@@ -3,12 +3,12 @@
 mod escape;
 mod more;
 
-use crate::text::{ending, training};
+use crate::text::{beside, ending, to_do, training};
 use crate::tuning::Tuning;
 use crate::{Error, Run, units};
 use escape::{code, text};
 use stallscope_look::{cache, meaning};
-use stallscope_model::{Diagnosis, PhaseSummary};
+use stallscope_model::{PhaseSummary, RunSummary};
 use std::fmt::Write as _;
 use std::io::Write;
 
@@ -22,7 +22,7 @@ pub fn write(run: &Run, out: &mut dyn Write) -> Result<(), Error> {
     if let Some(total) = training(&run.summary.phases) {
         causes(&total, &mut page);
     }
-    diagnoses(&run.summary.diagnoses, &mut page);
+    diagnoses(&run.summary, &mut page);
     tuning(run, &mut page);
     cached(run, &mut page);
     for note in &run.notes {
@@ -92,11 +92,11 @@ fn causes(total: &PhaseSummary, page: &mut String) {
     );
 }
 
-/// What was turned, or is advised; all of it is folded below.
+/// What was turned; all of it is folded below.
 fn tuning(run: &Run, page: &mut String) {
     let Some(tuning) = Tuning::of(&run.summary, &run.audit) else { return };
     line(page, format_args!("**Tuning**: {}\n", text(&tuning.facts)));
-    for said in tuning.turned.iter().chain(&tuning.advised) {
+    for said in &tuning.turned {
         line(page, format_args!("- {}", text(said)));
     }
     if let Some(rates) = &tuning.rates {
@@ -119,7 +119,8 @@ fn cached(run: &Run, page: &mut String) {
     }
 }
 
-fn diagnoses(diagnoses: &[Diagnosis], page: &mut String) {
+fn diagnoses(summary: &RunSummary, page: &mut String) {
+    let diagnoses = &summary.diagnoses;
     for found in diagnoses {
         let share = match units::percent(found.share).as_str() {
             "0%" => String::new(),
@@ -128,11 +129,18 @@ fn diagnoses(diagnoses: &[Diagnosis], page: &mut String) {
         let evidence =
             if found.evidence.is_empty() { String::new() } else { format!(": {}", text(&found.evidence)) };
         line(page, format_args!("- {}{share}: {}{evidence}", code(&found.name), text(&found.finding)));
-        if !found.advice.is_empty() {
-            line(page, format_args!("  → {}", text(&found.advice)));
+        if let Some(advice) = beside(found) {
+            line(page, format_args!("  → {}", text(advice)));
         }
     }
     if !diagnoses.is_empty() {
+        page.push('\n');
+    }
+    if diagnoses.iter().any(|found| !found.remedies.is_empty()) {
+        line(page, format_args!("**What to do**, best first:\n"));
+        for (nth, sentence) in to_do(summary).into_iter().enumerate() {
+            line(page, format_args!("{}. {}", nth + 1, text(sentence)));
+        }
         page.push('\n');
     }
 }

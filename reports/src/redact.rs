@@ -64,13 +64,14 @@ fn of_summary(summary: &mut RunSummary, words: &mut Words) {
     let unavailable = summary.ranks.iter_mut().flat_map(|rank| &mut rank.facts.unavailable);
     let reasons = summary.probes.iter_mut().map(|probe| &mut probe.reason);
     let losses = summary.losses.iter_mut().map(|loss| &mut loss.reason);
-    let found = summary
-        .diagnoses
-        .iter_mut()
-        .flat_map(|found| [&mut found.finding, &mut found.evidence, &mut found.advice]);
+    let found = summary.diagnoses.iter_mut().flat_map(|found| {
+        let sentences = found.remedies.iter_mut().map(|remedy| &mut remedy.sentence);
+        [&mut found.finding, &mut found.evidence, &mut found.advice].into_iter().chain(sentences)
+    });
     let knobs = summary.knobs.iter_mut().map(|knob| &mut knob.reason);
     let rates = summary.rates.iter_mut().flat_map(|rates| &mut rates.unknown);
-    let advice = summary.advice.iter_mut().map(|advice| &mut advice.why);
+    let expected = summary.expected.iter_mut().map(|expected| &mut expected.why);
+    let advice = summary.advice.iter_mut().map(|advice| &mut advice.why).chain(expected);
     let tuning = knobs.chain(rates).chain(advice);
     unavailable.chain(reasons).chain(losses).chain(found).chain(tuning).for_each(|text| words.scrub(text));
 }

@@ -9,7 +9,7 @@ mod others;
 mod tuning;
 
 pub(crate) use foot::{cost, delivered, evidence_in_words};
-pub(crate) use head::{ending, evidence};
+pub(crate) use head::{beside, ending, evidence, to_do};
 pub(crate) use ledger::loader_in_words;
 pub(crate) use others::saved_in_words;
 

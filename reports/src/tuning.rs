@@ -1,25 +1,20 @@
-//! What was turned, what came of it, what is advised and how fast each part could go, in sentences.
+//! What was turned, what came of it, and how fast each part could go, in sentences.
 
 use crate::units;
 use stallscope_look::tuning::{
-    PARTS, Turn, amount, gain, gain_with_interval, narrowest, rate, rate_with_interval, turns,
-    turns_in_words, unit_of,
+    PARTS, Turn, gain, gain_with_interval, narrowest, rate, rate_with_interval, turns, turns_in_words,
 };
-use stallscope_model::{Advice, AuditEvent, Rates, RunSummary, TuneMode};
+use stallscope_model::{AuditEvent, Rates, RunSummary, TuneMode};
 
 /// Turns that are told one by one, the newest.
 const TURNS: usize = 6;
-/// Pieces of advice that are told.
-const ADVICE: usize = 3;
 
-/// The section on tuning: nothing where nobody turned, advised or knew anything.
+/// The section on tuning: nothing where nobody turned or knew anything. What would help stands on the list of remedies.
 pub(crate) struct Tuning {
     /// What a controller did or may do, and how often knobs were turned.
     pub(crate) facts: String,
     /// One sentence a knob that was turned.
     pub(crate) turned: Vec<String>,
-    /// What would help; only where no controller turned anything.
-    pub(crate) advised: Vec<String>,
     /// How fast each part could go, of the first rank that this is known of.
     pub(crate) rates: Option<String>,
 }
@@ -28,13 +23,8 @@ impl Tuning {
     pub(crate) fn of(summary: &RunSummary, audit: &[AuditEvent]) -> Option<Tuning> {
         let all = turns(audit);
         let ranks = summary.ranks.len() > 1;
-        let by_controller = all.iter().any(Turn::is_controllers);
-        let advised = match by_controller {
-            true => Vec::new(),
-            false => summary.advice.iter().take(ADVICE).map(|advice| advised(advice, summary)).collect(),
-        };
         let rates = summary.rates.iter().find_map(|rates| rates_in_words(rates, ranks));
-        if all.is_empty() && advised.is_empty() && rates.is_none() {
+        if all.is_empty() && rates.is_none() {
             return None;
         }
         let untold = all.len().saturating_sub(TURNS);
@@ -45,12 +35,8 @@ impl Tuning {
             turned.insert(0, format!("{before}: `stallscope audit` tells all"));
         }
         let mut facts: Vec<String> = mode(summary, audit).map(str::to_owned).into_iter().collect();
-        facts.push(match (all.is_empty(), advised.is_empty()) {
-            (true, true) => "nothing was turned".to_owned(),
-            (true, false) => "nothing was turned; this is expected to help".to_owned(),
-            (false, _) => turns_in_words(&all),
-        });
-        Some(Tuning { facts: facts.join("; "), turned, advised, rates })
+        facts.push(if all.is_empty() { "nothing was turned".to_owned() } else { turns_in_words(&all) });
+        Some(Tuning { facts: facts.join("; "), turned, rates })
     }
 }
 
@@ -82,14 +68,6 @@ fn turned_in_full(turn: &Turn<'_>, summary: &RunSummary, ranks: bool) -> String 
         sentence.push_str(&format!(": {why}"));
     }
     sentence
-}
-
-/// "rank 0: workers 4 → 6, +18% (+9% to +24%) expected: why".
-fn advised(advice: &Advice, summary: &RunSummary) -> String {
-    let whose = if summary.ranks.len() > 1 { format!("rank {}: ", advice.rank) } else { String::new() };
-    let [now, to] = [advice.now, advice.to].map(|value| amount(value, unit_of(&advice.knob, &summary.knobs)));
-    let gain = gain_with_interval(&advice.gain);
-    format!("{whose}{} {now} → {to}, {gain} expected: {}", advice.knob, advice.why)
 }
 
 /// "131 samples/s reached; storage 140 (121 to 166) is the narrowest, then fetch 168, …"; `None` where no part is

@@ -68,6 +68,7 @@ fn any_rank() -> impl Strategy<Value = RankSummary> {
                 .into_iter()
                 .map(|[batches, wall_ns, fetch_ns, cpu_ns, runnable_ns, idle_ns, read_bytes]| WorkerLoad {
                     pid: batches as u32,
+                    loader: None,
                     batches: Some(batches),
                     samples: None,
                     wall_ns,
@@ -139,7 +140,7 @@ fn any_evidence() -> impl Strategy<Value = EvidenceState> {
 fn any_run() -> impl Strategy<Value = RunSummary> {
     let diagnosis =
         ([(); 4].map(|()| words()), any::<f64>()).prop_map(|([name, finding, evidence, advice], share)| {
-            Diagnosis { name, finding, evidence, advice, cause: None, share }
+            Diagnosis { name, finding, evidence, advice, share, ..Diagnosis::default() }
         });
     (
         (words(), words(), words(), prop::collection::vec(words(), 0..4), any::<Option<i32>>(), number()),

@@ -274,6 +274,7 @@ fn hostile_run() -> impl Strategy<Value = Run> {
             advice: name(),
             cause: None,
             share,
+            ..Diagnosis::default()
         }];
         summary.files = vec![FileWait { path: name(), mount: name(), wait_ns: number, waits: number }];
         summary.mounts = vec![MountWait { mount: name(), fs_type: name(), wait_ns: number, waits: number }];

@@ -136,6 +136,7 @@ prop_compose! {
             diagnoses: vec![
                 Diagnosis {
                     name: text(7), finding: text(0), evidence: text(1), advice: text(2), cause: None, share,
+                    ..Diagnosis::default()
                 };
                 repeat
             ],

@@ -246,6 +246,7 @@ impl Rank {
         }
         let load = WorkerLoad {
             pid,
+            loader: Some(0),
             batches: Some(1),
             samples: Some(samples.into()),
             wall_ns: end_ns - start_ns,

@@ -35,6 +35,19 @@ pub(crate) struct Reading {
     pub(crate) batch_ns: f64,
 }
 
+impl Reading {
+    /// The ends of what may be: each read takes its time; storage serves one read after the other; or it gives no more
+    /// than now, whoever asks when.
+    pub(crate) fn extremes(profile: &Profile) -> [Reading; 3] {
+        let batch_ns = limit_ns(profile);
+        [(0.0, false), (1.0, false), (1.0, true)].map(|(shared, limited)| Reading {
+            shared,
+            limited,
+            batch_ns,
+        })
+    }
+}
+
 /// What can be said of the reading.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Fit {

@@ -3,9 +3,9 @@
 //! Pure: no I/O, no clock of its own, randomness from a seed; the same input gives the same output, so that live
 //! control, a replay and a simulation can't differ.
 
-mod advise;
 mod budget;
 mod controller;
+mod expect;
 mod fit;
 mod observation;
 pub mod pipeline;
@@ -17,8 +17,8 @@ mod stats;
 mod whatif;
 mod window;
 
-pub use advise::advise;
 pub use controller::Controller;
+pub use expect::{advise, expect};
 pub use observation::{Action, NodeState, Observation, Outcome, RankObservation};
 pub use profile::{Profile, Profiles};
 pub use random::Random;

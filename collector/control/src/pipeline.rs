@@ -275,6 +275,7 @@ impl<D: FnMut(u64) -> Demand> Pipeline<D> {
             + self.conditions.neighbours.max(0.0);
         let core_share = (self.conditions.cores.max(1e-3) / threads.max(1e-9)).min(1.0);
         let trainer_share = if self.conditions.trainer_threads > 0.0 { core_share } else { 1.0 };
+        let trainer_pace = trainer_share.powf(self.conditions.trainer_power.max(1.0));
         let slowdown = self.conditions.slowdown.max(1.0);
         let transfers = count(|kind| kind == Kind::Transfer);
         let (readers, makers) = (count(Kind::reads), count(|_| true));
@@ -290,7 +291,7 @@ impl<D: FnMut(u64) -> Demand> Pipeline<D> {
             })
         };
         let trainer_left_ns = match self.trainer {
-            Trainer::Computing(left_ns) => left_ns * slowdown / trainer_share,
+            Trainer::Computing(left_ns) => left_ns * slowdown / trainer_pace,
             Trainer::Elsewhere(left_ns) | Trainer::Taking(left_ns) => left_ns,
             Trainer::Waiting => f64::INFINITY,
         };
@@ -345,7 +346,7 @@ impl<D: FnMut(u64) -> Demand> Pipeline<D> {
             Trainer::Computing(left_ns) | Trainer::Taking(left_ns) if reached(trainer_left_ns) => {
                 *left_ns = 0.0
             }
-            Trainer::Computing(left_ns) => *left_ns -= dt_ns * trainer_share / slowdown,
+            Trainer::Computing(left_ns) => *left_ns -= dt_ns * trainer_pace / slowdown,
             Trainer::Elsewhere(left_ns) | Trainer::Taking(left_ns) => *left_ns -= dt_ns,
             Trainer::Waiting => {}
         }

@@ -53,6 +53,8 @@ pub struct Profile {
     pub prefetch: u32,
     /// Of the machine, or of the job's part of it.
     pub cores: f64,
+    /// That the trainer's own work keeps busy at once; `None` where nobody counted.
+    pub(crate) trainer_threads: Option<f64>,
     pub(crate) steps: VecDeque<Step>,
     pub(crate) services: VecDeque<BatchService>,
     /// What a cache gave of late, by the start of the period.
@@ -75,6 +77,7 @@ impl Profile {
             workers: 0,
             prefetch: 1,
             cores,
+            trainer_threads: None,
             steps,
             services,
             caches,
@@ -138,6 +141,14 @@ impl Profile {
         if wall_ns > 0.0 { stall_ns / wall_ns } else { 0.0 }
     }
 
+    /// Of the time in which the trainer could have computed, the share in which it had a core.
+    pub(crate) fn trainer_share(&self) -> f64 {
+        let sum = |of: fn(&Step) -> f64| self.steps.iter().map(of).sum::<f64>();
+        let computing_ns = sum(Step::compute_ns);
+        let waiting_ns = sum(|step| step.causes[Cause::Preempted] as f64);
+        if computing_ns > 0.0 { computing_ns / (computing_ns + waiting_ns) } else { 1.0 }
+    }
+
     /// Why nothing can be said from this profile, in a sentence; `None` when something can.
     pub fn too_little(&self) -> Option<String> {
         if self.services.is_empty() && self.steps.len() >= MIN_STEPS {
@@ -196,6 +207,12 @@ impl Profiles {
             "cache.bytes" => profile.set_cache(knob.value),
             _ => {}
         }
+    }
+
+    /// How many threads the rank's trainer computes with.
+    pub fn trainer_threads(&mut self, rank: u32, threads: f64) {
+        let of_rank = self.of.range_mut((rank, 0)..=(rank, u16::MAX));
+        of_rank.for_each(|(_, profile)| profile.trainer_threads = Some(threads.clamp(1.0, 1024.0)));
     }
 
     /// A closed step; only those of training count.

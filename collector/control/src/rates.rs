@@ -15,6 +15,7 @@ pub fn rates(profile: &Profile) -> Rates {
         loader: profile.loader,
         workers: profile.workers,
         prefetch: profile.prefetch,
+        trainer_threads: profile.trainer_threads,
         ..Rates::default()
     };
     if let Some(why) = profile.too_little() {
@@ -109,6 +110,15 @@ pub(crate) fn storage(profile: &Profile, fit: &Fit, random: &mut Random) -> Opti
         let alone_ns: f64 = drawn.iter().map(|one| demands(services[*one], &fit.readings[at]).0).sum();
         (samples * drawn.len() as f64, alone_ns)
     })
+}
+
+/// What all workers together read from storage now; `None` where nobody counted, or nothing was read.
+pub(crate) fn bytes_per_s(profile: &Profile) -> Option<f64> {
+    let counted = profile.services.iter().filter_map(|one| Some((weight(one), one.read_bytes? as f64)));
+    let (weights, bytes) =
+        counted.fold((0.0, 0.0), |sum, (weight, bytes)| (sum.0 + weight, sum.1 + weight * bytes));
+    let step_ns = crate::whatif::mean_ns(profile);
+    (bytes > 0.0 && step_ns > 0.0).then(|| bytes / weights / step_ns * 1e9)
 }
 
 /// Mean of a step's samples; of a batch's where steps don't tell.

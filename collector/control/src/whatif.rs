@@ -7,11 +7,12 @@ mod simulate;
 
 use factor::{Factor, moments};
 pub use outlook::{Outlook, outlook};
-pub(crate) use simulate::Model;
 use simulate::Simulated;
+pub(crate) use simulate::{Look, Model};
 
+use crate::fit::{Reading, reads_at_all};
 use crate::profile::Profile;
-use stallscope_model::{Cause, Causes, Estimate};
+use stallscope_model::{Cause, Causes, Either, Estimate};
 
 /// What differs from now. `None`: nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -24,6 +25,8 @@ pub struct Change {
     /// Of all samples, 0 to 1; what a cache has of them now is a part of it.
     pub cached_share: Option<f64>,
     pub cores: Option<f64>,
+    /// CPU time of a sample, times that of now.
+    pub sample_factor: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +110,8 @@ pub struct Prediction {
     pub samples_per_s: Option<Estimate>,
     /// Share by which samples a second rise.
     pub gain: Estimate,
+    /// The gain under each reading of the same waits, where nothing tells which holds.
+    pub either: Option<Either>,
     pub bottleneck_now: Bottleneck,
     pub bottleneck: Bottleneck,
     /// Share of training time that waits for data.
@@ -136,24 +141,22 @@ pub fn what_if(profile: &Profile, change: &Change) -> Result<Prediction, String>
         return Err(why);
     }
     let model = Model::new(profile);
-    predict(&model, change, simulate::REPLICAS)
+    predict(&model, change, &model.looks(simulate::REPLICAS))
 }
 
-/// The same with a model that is there already, and as many replicas as there is time for.
-pub(crate) fn predict(model: &Model<'_>, change: &Change, replicas: usize) -> Result<Prediction, String> {
+/// The same with a model that is there already, and as many looks at it as there was time for.
+pub(crate) fn predict(model: &Model<'_>, change: &Change, looks: &[Look]) -> Result<Prediction, String> {
     let profile = model.profile;
     let (now, then) = (model.now(), setting(profile, change)?);
-    let (mut before, mut after) = (Vec::with_capacity(replicas), Vec::with_capacity(replicas));
+    let before: Vec<Simulated> = looks.iter().map(|look| look.as_is).collect();
+    let mut after = Vec::with_capacity(looks.len());
     let (mut measured, mut missed, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let actual_ns = mean_ns(profile);
-    for at in 0..replicas {
-        let replica = model.replica(at);
-        let as_is = model.run(&replica, now, &Change::default());
-        let changed = model.run(&replica, then, change);
+    for Look { replica, as_is } in looks {
+        let changed = model.run(replica, then, change);
         measured.push((replica.measured_ns / actual_ns).ln());
         missed.push((as_is.step_ns / replica.measured_ns).ln());
         ratios.push((changed.step_ns / as_is.step_ns).ln());
-        before.push(as_is);
         after.push(changed);
     }
     let ((_, measured_sd), (missed, _)) = (moments(&measured), moments(&missed));
@@ -173,6 +176,7 @@ pub(crate) fn predict(model: &Model<'_>, change: &Change, replicas: usize) -> Re
     let samples = crate::rates::samples_a_batch(profile);
     let calibration = missed.exp() - 1.0;
     let stall_share_now = profile.stall_share();
+    let either = is_either(model, change).then(|| either(model, then, change, missed));
     Ok(Prediction {
         now,
         then,
@@ -180,14 +184,50 @@ pub(crate) fn predict(model: &Model<'_>, change: &Change, replicas: usize) -> Re
         step_ns: factor(measured_sd).times(actual_ns),
         samples_per_s: (samples > 0.0)
             .then(|| factor(measured_sd).inverse().times(samples / actual_ns * 1e9)),
-        gain: Estimate { value: gain.value - 1.0, low: gain.low - 1.0, high: gain.high - 1.0 },
+        gain: less_one(gain),
+        either,
         bottleneck_now: Bottleneck::of(&before),
         bottleneck: Bottleneck::of(&after),
         stall_share_now,
         stall_share: if changes { stall_share(&after) } else { stall_share_now },
         calibration,
-        doubts: doubts(model, change, calibration),
+        doubts: doubts(calibration, either.as_ref()),
     })
+}
+
+fn less_one(ratio: Estimate) -> Estimate {
+    Estimate { value: ratio.value - 1.0, low: ratio.low - 1.0, high: ratio.high - 1.0 }
+}
+
+/// Whether what a change brings depends on what nothing tells: if storage is slow or at its limit.
+fn is_either(model: &Model<'_>, change: &Change) -> bool {
+    let turns_readers = change.workers.is_some() || change.prefetch.is_some();
+    turns_readers && model.fit.is_unknown() && reads_at_all(model.profile)
+}
+
+/// Replicas for each of the two readings.
+const OF_EITHER: usize = 5;
+
+fn either(model: &Model<'_>, then: Setting, change: &Change, missed: f64) -> Either {
+    let ratios = |reading: Reading| -> Vec<f64> {
+        let ratio = |at: usize| {
+            let replica = model.replica_reading(at, reading);
+            let as_is = model.run(&replica, model.now(), &Change::default());
+            (model.run(&replica, then, change).step_ns / as_is.step_ns).ln()
+        };
+        (0..OF_EITHER).map(ratio).collect()
+    };
+    let gain = |of: &[f64], reaching: &[f64]| {
+        let (ratio, ratio_sd) = moments(of);
+        let model_error = MODEL_ERROR + CHANGE_ERROR * ratio.abs() + missed.abs() / 4.0;
+        less_one(Factor::new(ratio, ratio_sd.hypot(model_error)).reaching(reaching).inverse().times(1.0))
+    };
+    let [slow, limited, held] = Reading::extremes(model.profile).map(ratios);
+    Either {
+        if_slow: gain(&slow, &[]),
+        if_limited: gain(&limited, &held),
+        bytes_per_s: crate::rates::bytes_per_s(model.profile),
+    }
 }
 
 fn summed(runs: &[Simulated]) -> Causes {
@@ -202,10 +242,13 @@ fn stall_share(runs: &[Simulated]) -> f64 {
 }
 
 fn beyond_knobs(change: &Change) -> bool {
-    change.storage_factor.is_some() || change.cached_share.is_some() || change.cores.is_some()
+    change.storage_factor.is_some()
+        || change.cached_share.is_some()
+        || change.cores.is_some()
+        || change.sample_factor.is_some()
 }
 
-fn doubts(model: &Model<'_>, change: &Change, calibration: f64) -> Vec<String> {
+fn doubts(calibration: f64, either: Option<&Either>) -> Vec<String> {
     let mut doubts = Vec::new();
     if calibration.abs() > DOUBTFUL {
         let off = if calibration > 0.0 { "longer" } else { "shorter" };
@@ -215,13 +258,15 @@ fn doubts(model: &Model<'_>, change: &Change, calibration: f64) -> Vec<String> {
             100.0 * calibration.abs()
         ));
     }
-    let turns_readers = change.workers.is_some() || change.cached_share.is_some();
-    if turns_readers && model.fit.is_unknown() && crate::fit::reads_at_all(model.profile) {
-        doubts.push(
-            "whether storage has a limit or only a delay cannot be told from the present setting, so that the interval \
-             holds both"
-                .to_owned(),
-        );
+    if let Some(Either { if_slow, if_limited, bytes_per_s }) = either {
+        let limit =
+            bytes_per_s.map_or(String::new(), |rate| format!(" of {:.2} MiB/s", rate / f64::from(1 << 20)));
+        doubts.push(format!(
+            "whether storage has a limit or only a delay cannot be told from the present setting: {:+.0}% if each read is \
+             merely slow, {:+.0}% if storage is at its limit{limit}",
+            100.0 * if_slow.value,
+            100.0 * if_limited.value
+        ));
     }
     doubts
 }
@@ -244,6 +289,7 @@ fn setting(profile: &Profile, change: &Change) -> Result<Setting, String> {
     };
     positive(change.storage_factor, "the speed of storage")?;
     positive(change.cores, "the number of cores")?;
+    positive(change.sample_factor, "the CPU time of a sample")?;
     if change.cached_share.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
         return Err("the share that is cached has to be between 0% and 100%".to_owned());
     }

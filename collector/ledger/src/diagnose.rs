@@ -1,14 +1,19 @@
-//! Findings, like a linter's: one sentence, the figures behind it, what to do, and what is at stake.
+//! Findings, like a linter's: one sentence, the figures behind it, what may be done, and what is at stake.
 
+use crate::consult::{consult, if_judged, remedy};
 use crate::reread::reread;
 use crate::summary::Figures;
+use crate::uneven::uneven_workers;
 use crate::verdict::FEWEST_STEPS;
 use crate::words::{count, part_of, percent, rate, room, size, span};
 use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked};
-use stallscope_model::{CacheUses, Cause, Diagnosis, LoaderFacts, RankSummary, WorkerLoad};
+use stallscope_model::RemedyKind::{
+    Cache, CheaperSamples, FasterStorage, FewerWorkers, MoreCores, MorePrefetch, MoreWorkers, Other,
+};
+use stallscope_model::{CacheUses, Cause, Diagnosis, LoaderFacts, RankSummary, Remedy, WorkerLoad};
 
 /// Less of the time than this is not worth a finding.
-const WORTH: f64 = 0.05;
+pub(crate) const WORTH: f64 = 0.05;
 
 /// Every finding, by what is at stake.
 pub(crate) fn all(figures: &Figures<'_>) -> Vec<Diagnosis> {
@@ -34,6 +39,7 @@ pub(crate) fn all(figures: &Figures<'_>) -> Vec<Diagnosis> {
     found.extend(disagreement(figures));
     found.extend(evidence_missing(figures));
     found.sort_by(|a, b| b.share.total_cmp(&a.share));
+    consult(&mut found, figures.expected);
     found
 }
 
@@ -43,9 +49,15 @@ fn diagnosis(
     share: f64,
     finding: String,
     evidence: String,
-    advice: String,
+    remedies: Vec<Remedy>,
 ) -> Diagnosis {
-    Diagnosis { name: name.to_owned(), finding, evidence, advice, cause: Some(cause), share }
+    let (name, cause) = (name.to_owned(), Some(cause));
+    Diagnosis { name, finding, evidence, cause, share, remedies, advice: String::new() }
+}
+
+/// What only people can judge.
+pub(crate) fn other(sentence: impl Into<String>) -> Vec<Remedy> {
+    vec![remedy(Other, sentence)]
 }
 
 fn of_time(figures: &Figures<'_>, share: f64) -> String {
@@ -58,8 +70,17 @@ fn of_time(figures: &Figures<'_>, share: f64) -> String {
     format!("{} of {} steps{device}", part_of(part_ns, figures.total.wall_ns), figures.total.steps)
 }
 
+/// Those that the time of interest was spent with: workers of an evaluation are no setting of training.
 fn loaders<'a>(figures: &'a Figures<'_>) -> impl Iterator<Item = &'a LoaderFacts> {
-    figures.ranks.iter().flat_map(|rank| &rank.facts.loaders)
+    figures.ranks.iter().flat_map(|rank| {
+        let used = |loader: u16| used(rank, figures, loader);
+        rank.facts.loaders.iter().filter(move |facts| used(facts.loader))
+    })
+}
+
+pub(crate) fn used(rank: &RankSummary, figures: &Figures<'_>, loader: u16) -> bool {
+    let mut of_phase = rank.phases.iter().filter(|phase| phase.phase == figures.phase).peekable();
+    of_phase.peek().is_none() || of_phase.any(|phase| phase.loader.is_none_or(|used| used == loader))
 }
 
 fn workers<'a>(figures: &'a Figures<'_>) -> impl Iterator<Item = &'a WorkerLoad> {
@@ -75,6 +96,23 @@ fn in_process(figures: &Figures<'_>) -> bool {
 fn worker_setting(figures: &Figures<'_>) -> String {
     let most = loaders(figures).map(|loader| loader.workers).max();
     most.map_or("num_workers".to_owned(), |workers| format!("num_workers (the script has {workers})"))
+}
+
+/// Fewer workers, where there are some to spare.
+fn fewer_workers(figures: &Figures<'_>) -> Remedy {
+    let most = loaders(figures).map(|loader| loader.workers).max();
+    match most.is_none_or(|workers| workers > 1) {
+        true => remedy(FewerWorkers, format!("Ask for less CPU with a smaller {}", worker_setting(figures))),
+        false => if_judged(FewerWorkers),
+    }
+}
+
+fn short_of_cpu(figures: &Figures<'_>) -> Vec<Remedy> {
+    vec![
+        remedy(MoreCores, "Give the job more CPUs (the cgroup's limit, --cpus-per-task)"),
+        fewer_workers(figures),
+        remedy(Other, "Bound the trainer's threads (OMP_NUM_THREADS, torch.set_num_threads)"),
+    ]
 }
 
 fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
@@ -96,30 +134,38 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     }
     let (by_cache, to_cache) = in_memory(figures);
     evidence.push_str(&by_cache);
-    let advice = if figures.reads_itself {
-        "Read the next batch in a thread or a worker process while this one is trained with, keep the files named below on a \
-         local disk or in the page cache, and read them in larger pieces"
-            .to_owned()
+    let more_workers = if figures.reads_itself {
+        "Read the next batch in a thread or a worker process while this one is trained with".to_owned()
     } else if in_process(figures) {
-        "Set num_workers to 2 or more, so that reading goes on while the trainer computes; then keep the data on a \
-         local disk or in the page cache, and pack small files into large ones"
-            .to_owned()
+        "Set num_workers to 2 or more, so that reading goes on while the trainer computes".to_owned()
     } else {
         format!(
-            "Keep more reads in flight with a larger {} or prefetch_factor, keep the data on a local disk or in \
-             the page cache, and pack small files into large ones",
+            "Keep more reads in flight with a larger {} or prefetch_factor: that helps where each read is merely slow, and \
+             not where storage gives all it can",
             worker_setting(figures)
         )
     };
-    let advice = advice + &to_cache;
+    let faster = match figures.reads_itself {
+        true => {
+            "Keep the files named below on a local disk or in the page cache, and read them in larger pieces"
+        }
+        false => "Keep the data on a local disk or in the page cache, and pack small files into large ones",
+    };
+    let kind = if figures.reads_itself { Other } else { MoreWorkers };
+    let remedies = vec![
+        to_cache.map_or(if_judged(Cache), |sentence| remedy(Cache, sentence)),
+        remedy(FasterStorage, faster),
+        remedy(kind, more_workers),
+        if_judged(MorePrefetch),
+    ];
     let what = if figures.reads_itself { "data that the loop reads by itself" } else { "storage" };
     let finding = format!("{} of {} waits for {what}", percent(share), figures.time());
-    (share >= WORTH).then(|| diagnosis("fetch-bound", Cause::Fetch, share, finding, evidence, advice))
+    (share >= WORTH).then(|| diagnosis("fetch-bound", Cause::Fetch, share, finding, evidence, remedies))
 }
 
-/// What a cache gives or would give: evidence for it, and what to do; each begins with what parts it from the text
-/// before, and is empty where nothing speaks for it.
-fn in_memory(figures: &Figures<'_>) -> (String, String) {
+/// What a cache gives or would give: evidence for it, which begins with what parts it from the text before, and what to
+/// do; nothing where nothing speaks for it.
+fn in_memory(figures: &Figures<'_>) -> (String, Option<String>) {
     let mut uses = CacheUses::default();
     figures.caches.iter().for_each(|cache| uses += &cache.training);
     if let Some(hits) = uses.hit_share() {
@@ -129,49 +175,60 @@ fn in_memory(figures: &Figures<'_>) -> (String, String) {
             state.is_some_and(|state| state.kept_bytes >= state.capacity_bytes - state.capacity_bytes / 20)
         };
         let advice = match figures.caches.iter().find(full).and_then(|cache| cache.state) {
-            Some(state) if hits < 0.9 => format!(
-                "; or give the cache more than its {}, which are full: cache.bytes is a knob",
+            Some(state) if hits < 0.9 => Some(format!(
+                "Give the cache more than its {}, which are full: cache.bytes is a knob",
                 size(state.capacity_bytes)
-            ),
-            _ => String::new(),
+            )),
+            _ => None,
         };
         return (evidence, advice);
     }
     let Some(found) = reread(figures.epochs, figures.ranks) else { return Default::default() };
     let evidence = format!("; each epoch reads the same {} from storage again", size(found.bytes));
     // Half of it is the job's own.
-    let advice = match found.bytes.saturating_mul(2) <= figures.memory_bytes {
-        true => format!(
-            "; or keep the data set in memory, where it fits: stallscope.DataLoader(..., cache=\"{}\") reads it once",
+    let fits = found.bytes.saturating_mul(2) <= figures.memory_bytes;
+    let advice = fits.then(|| {
+        format!(
+            "Keep the data set in memory, where it fits: stallscope.DataLoader(..., cache=\"{}\") reads it once",
             room(found.bytes)
-        ),
-        false => String::new(),
-    };
+        )
+    });
     (evidence, advice)
 }
 
 fn prep_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     let share = figures.share(Cause::Prep);
-    let advice = if in_process(figures) {
-        "Set num_workers to 1 or more, so that batches are made while the trainer computes".to_owned()
-    } else {
-        let room = match figures.cpus {
-            0 => String::new(),
-            cpus => format!(", up to the {cpus} CPUs here"),
-        };
-        format!(
-            "Raise {}{room}; else make a sample cheaper: decode at the size that is needed, store decoded or \
-             resized samples, or move augmentation to the device",
-            worker_setting(figures)
-        )
+    let workers = loaders(figures).map(|loader| loader.workers).max();
+    let more_workers = match workers {
+        Some(0) => remedy(
+            MoreWorkers,
+            "Set num_workers to 1 or more, so that batches are made while the trainer computes",
+        ),
+        // Decoding takes a core for each.
+        Some(workers) if figures.cpus > 0 && workers >= figures.cpus => if_judged(MoreWorkers),
+        _ => {
+            let here =
+                if figures.cpus > 0 { format!(": {} CPUs are here", figures.cpus) } else { String::new() };
+            remedy(MoreWorkers, format!("Raise {}{here}", worker_setting(figures)))
+        }
     };
+    let remedies = vec![
+        more_workers,
+        remedy(
+            CheaperSamples,
+            "Make a sample cheaper: decode at the size that is needed, store decoded or resized samples, or move \
+             augmentation to the device",
+        ),
+        if_judged(MorePrefetch),
+        if_judged(MoreCores),
+    ];
     let finding = format!(
         "{} of {} waits for samples to be decoded, augmented and collated",
         percent(share),
         figures.time()
     );
     (share >= WORTH)
-        .then(|| diagnosis("prep-bound", Cause::Prep, share, finding, of_time(figures, share), advice))
+        .then(|| diagnosis("prep-bound", Cause::Prep, share, finding, of_time(figures, share), remedies))
 }
 
 fn starved(figures: &Figures<'_>) -> Option<Diagnosis> {
@@ -181,13 +238,9 @@ fn starved(figures: &Figures<'_>) -> Option<Diagnosis> {
         percent(share),
         figures.time()
     );
-    let advice = format!(
-        "Give the job more CPUs (the cgroup's limit, --cpus-per-task), or ask for less: a smaller {} or fewer \
-         threads (OMP_NUM_THREADS, torch.set_num_threads)",
-        worker_setting(figures)
-    );
     (share >= WORTH).then(|| {
-        diagnosis("starved-workers", Cause::Starved, share, finding, of_time(figures, share), advice)
+        let evidence = of_time(figures, share);
+        diagnosis("starved-workers", Cause::Starved, share, finding, evidence, short_of_cpu(figures))
     })
 }
 
@@ -195,25 +248,25 @@ fn transfer_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     let share = figures.share(Cause::Transfer);
     let mut evidence = of_time(figures, share);
     let behind = figures.transfer_behind_fault_share;
-    let mut advice = "Return fewer and larger tensors in a batch (each crosses on its own), or try \
-                      torch.multiprocessing.set_sharing_strategy('file_system')"
-        .to_owned();
+    let mut remedies = other(
+        "Return fewer and larger tensors in a batch (each crosses on its own), or try \
+         torch.multiprocessing.set_sharing_strategy('file_system')",
+    );
     if behind >= 0.25 {
         evidence.push_str(&format!(
             "; for {} of it the worker was in page faults of its next batch",
             percent(behind)
         ));
-        advice.push_str(
-            "; a page fault in a memory-mapped file holds the worker's interpreter lock, so read with pread instead, \
-             or warm the file",
-        );
+        remedies.extend(other(
+            "Read with pread, or warm the file: a page fault in a memory-mapped file holds the worker's interpreter lock",
+        ));
     }
     let finding = format!(
         "{} of {} waits for finished batches on their way to the trainer",
         percent(share),
         figures.time()
     );
-    (share >= WORTH).then(|| diagnosis("transfer-bound", Cause::Transfer, share, finding, evidence, advice))
+    (share >= WORTH).then(|| diagnosis("transfer-bound", Cause::Transfer, share, finding, evidence, remedies))
 }
 
 fn checkpoint_stall(figures: &Figures<'_>) -> Option<Diagnosis> {
@@ -231,16 +284,14 @@ fn checkpoint_stall(figures: &Figures<'_>) -> Option<Diagnosis> {
         ));
     }
     let finding = format!("{} of {} is blocked by checkpoints", percent(share), figures.time());
-    let advice =
-        "Save less often, or in the background: torch.distributed.checkpoint.async_save, or copy the \
-                  state into buffers that are kept and write it from another process"
-            .to_owned();
+    let advice = "Save less often, or in the background: torch.distributed.checkpoint.async_save, or copy the state into \
+                  buffers that are kept and write it from another process";
     let cause = if figures.share(Cause::Snapshot) > figures.share(Cause::Persist) {
         Cause::Snapshot
     } else {
         Cause::Persist
     };
-    (share >= 0.02).then(|| diagnosis("checkpoint-stall", cause, share, finding, evidence, advice))
+    (share >= 0.02).then(|| diagnosis("checkpoint-stall", cause, share, finding, evidence, other(advice)))
 }
 
 /// The rank that others wait for most of the time, if there is one: index into `figures.ranks`.
@@ -293,7 +344,7 @@ fn straggler_rank(figures: &Figures<'_>) -> Option<Diagnosis> {
         cause.name()
     );
     let share = others_wait(figures, slow);
-    Some(diagnosis("straggler-rank", cause, share, straggles(figures, slow), evidence, advice))
+    Some(diagnosis("straggler-rank", cause, share, straggles(figures, slow), evidence, other(advice)))
 }
 
 fn peer(figures: &Figures<'_>) -> Option<Diagnosis> {
@@ -302,54 +353,18 @@ fn peer(figures: &Figures<'_>) -> Option<Diagnosis> {
         return None;
     }
     let finding = format!("{} of {} waits for other ranks", percent(share), figures.time());
-    let advice =
-        "No rank seen here is the slow one all the time: balance the work of a step over the ranks, and \
-                  profile the ranks on other hosts"
-            .to_owned();
-    Some(diagnosis("peer-wait", Cause::Peer, share, finding, of_time(figures, share), advice))
+    let advice = "Balance the work of a step over the ranks, and profile the ranks on other hosts: no rank seen here is the \
+                  slow one all the time";
+    Some(diagnosis("peer-wait", Cause::Peer, share, finding, of_time(figures, share), other(advice)))
 }
 
 fn preempted(figures: &Figures<'_>) -> Option<Diagnosis> {
     let share = figures.share(Cause::Preempted);
     let finding =
         format!("for {} of {} the trainer is ready to run and gets no CPU", percent(share), figures.time());
-    let advice = format!(
-        "The trainer shares its CPUs with its own loader or with neighbours: lower {}, bound threads with \
-         OMP_NUM_THREADS, or give the job more CPUs",
-        worker_setting(figures)
-    );
     (share >= WORTH).then(|| {
-        diagnosis("preempted-trainer", Cause::Preempted, share, finding, of_time(figures, share), advice)
-    })
-}
-
-fn uneven_workers(figures: &Figures<'_>) -> Option<Diagnosis> {
-    let share = figures.data_stall_share();
-    if share < WORTH {
-        return None;
-    }
-    let busy = |load: &WorkerLoad| load.wall_ns.saturating_sub(load.idle_ns);
-    figures.ranks.iter().find_map(|rank| {
-        // The kernel alone does not know who made batches, and when a worker began.
-        rank.workers.iter().find(|load| load.batches.is_some_and(|batches| batches > 0))?;
-        let number = rank.workers.len() as u64;
-        let sum_ns = rank.workers.iter().map(busy).fold(0, u64::saturating_add);
-        let most = rank.workers.iter().max_by_key(|load| busy(load))?;
-        let part = busy(most) as f64 / sum_ns.max(1) as f64;
-        if number < 2 || part * (number as f64) < 1.75 {
-            return None;
-        }
-        let finding = format!(
-            "one of the {number} workers of rank {} does {} of their work",
-            rank.facts.rank,
-            percent(part)
-        );
-        let evidence = format!("worker {} made {} of the batches", most.pid, most.batches.unwrap_or(0));
-        let advice =
-            "Give every worker a like share: with an IterableDataset split by get_worker_info(), else look \
-                      for samples that are much larger than the rest"
-                .to_owned();
-        Some(Diagnosis { name: "uneven-workers".to_owned(), finding, evidence, advice, cause: None, share })
+        let evidence = of_time(figures, share);
+        diagnosis("preempted-trainer", Cause::Preempted, share, finding, evidence, short_of_cpu(figures))
     })
 }
 
@@ -375,7 +390,8 @@ fn unexplained(figures: &Figures<'_>) -> Option<Diagnosis> {
         "It is no data stall; look in the training loop itself (logging, requests, locks), for instance with py-spy dump"
             .to_owned()
     };
-    Some(diagnosis("unexplained-time", Cause::Unknown, share, finding, of_time(figures, share), advice))
+    let evidence = of_time(figures, share);
+    Some(diagnosis("unexplained-time", Cause::Unknown, share, finding, evidence, other(advice)))
 }
 
 fn no_data_stall(figures: &Figures<'_>) -> Option<Diagnosis> {
@@ -386,8 +402,8 @@ fn no_data_stall(figures: &Figures<'_>) -> Option<Diagnosis> {
         finding: format!("data keeps up: {} of {} waits for it", percent(share), figures.time()),
         evidence: of_time(figures, share),
         advice: "A faster loader would not make this job faster".to_owned(),
-        cause: None,
         share,
+        ..Diagnosis::default()
     })
 }
 
@@ -397,8 +413,7 @@ fn too_few_steps(figures: &Figures<'_>) -> Diagnosis {
         finding: format!("only {} seen", count(figures.total.steps, "step was", "steps were")),
         evidence: format!("a finding needs {FEWEST_STEPS}"),
         advice: "Let the job run longer".to_owned(),
-        cause: None,
-        share: 0.0,
+        ..Diagnosis::default()
     }
 }
 
@@ -409,8 +424,7 @@ fn disagreement(figures: &Figures<'_>) -> Option<Diagnosis> {
         finding: format!("kernel and shim differ by {} of {} on one cause", percent(share), figures.time()),
         evidence: "the figures shown use the kernel's account between the shim's boundaries".to_owned(),
         advice: "Trust the sum of stalls more than their split, and report the case".to_owned(),
-        cause: None,
-        share: 0.0,
+        ..Diagnosis::default()
     })
 }
 
@@ -420,8 +434,7 @@ fn evidence_missing(figures: &Figures<'_>) -> Option<Diagnosis> {
         finding: finding.to_owned(),
         evidence,
         advice: advice.to_owned(),
-        cause: None,
-        share: 0.0,
+        ..Diagnosis::default()
     };
     let hooks: Vec<&str> =
         figures.ranks.iter().flat_map(|rank| rank.facts.unavailable.iter().map(String::as_str)).collect();

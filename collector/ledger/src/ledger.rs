@@ -9,7 +9,7 @@ use crate::rank::{Processes, Rank, owner};
 use crate::ranks::Job;
 use crate::services::Services;
 use crate::steps::Phases;
-use crate::summary::{Summary, summarise, workers};
+use crate::summary::workers;
 use crate::timeline::Pushed;
 use stallscope_abi::kernel::{self, TaskSlot};
 use stallscope_abi::lane::{self, wait_flags};
@@ -317,11 +317,6 @@ impl Ledger {
         self.now_ns = u64::MAX;
         self.forget(now_ns);
         self.out.drain(..).collect()
-    }
-
-    /// Everything known up to the last [`Ledger::advance`].
-    pub fn summary(&self) -> Summary {
-        summarise(self)
     }
 
     fn close(&mut self, now_ns: u64) {

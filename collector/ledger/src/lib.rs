@@ -15,6 +15,7 @@ mod beside;
 mod bounds;
 mod cache;
 mod calls;
+mod consult;
 mod detail;
 mod diagnose;
 mod epochs;
@@ -35,6 +36,7 @@ mod steps;
 mod summary;
 mod tally;
 mod timeline;
+mod uneven;
 mod verdict;
 mod words;
 

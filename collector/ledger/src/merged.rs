@@ -7,8 +7,8 @@ use crate::steps::NO_LOADER;
 use crate::summary::Figures;
 use crate::{diagnose, verdict};
 use stallscope_model::{
-    CacheSummary, Cause, Causes, Diagnosis, LoaderEpochs, Phase, PhaseSummary, RankSummary, StepLedger,
-    Verdict, WorkerLoad,
+    CacheSummary, Cause, Causes, Diagnosis, Expected, LoaderEpochs, Phase, PhaseSummary, RankSummary,
+    StepLedger, Verdict, WorkerLoad,
 };
 use std::collections::BTreeMap;
 
@@ -41,6 +41,7 @@ pub struct About<'a> {
     pub memory_bytes: u64,
     pub caches: &'a [CacheSummary],
     pub epochs: &'a [LoaderEpochs],
+    pub expected: &'a [Expected],
 }
 
 /// The job's part of a summary.
@@ -122,6 +123,7 @@ impl Merged {
             memory_bytes: about.memory_bytes,
             caches: about.caches,
             epochs: about.epochs,
+            expected: about.expected,
         };
         let mut diagnoses = diagnose::all(&figures);
         diagnoses.retain(|found| !OF_ONE_COLLECTOR.contains(&found.name.as_str()));

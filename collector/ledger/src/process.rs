@@ -127,11 +127,17 @@ impl Process {
         }
     }
 
+    /// The loader that it works for, once one was found to have waited for it.
+    fn loader(&self) -> Option<u16> {
+        self.shim.last_place.filter(|_| self.shim.placed).map(|(loader, _)| loader)
+    }
+
     pub(crate) fn load(&self) -> WorkerLoad {
         let total = if self.kernel.is_empty() { &self.shim.timeline.total } else { &self.kernel.total };
         let mut load = self.counts();
         load += &load_of(total, self.facts.kind == ProcessKind::Worker);
         load.pid = self.facts.pid;
+        load.loader = self.loader();
         load
     }
 
@@ -168,7 +174,8 @@ impl Process {
                 ..WorkerLoad::default()
             };
         }
-        loads.values_mut().for_each(|load| load.pid = self.facts.pid);
+        let (pid, loader) = (self.facts.pid, self.loader());
+        loads.values_mut().for_each(|load| (load.pid, load.loader) = (pid, loader));
         loads
     }
 }

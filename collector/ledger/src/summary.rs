@@ -7,8 +7,8 @@ use crate::rank::{Compared, Rank, owner};
 use crate::tally::Tally;
 use crate::{at_once, diagnose, verdict};
 use stallscope_model::{
-    CacheSummary, Cause, Causes, Diagnosis, LoaderEpochs, Loss, Phase, PhaseSummary, RankFacts, RankSummary,
-    Verdict, WorkerLoad,
+    CacheSummary, Cause, Causes, Diagnosis, Expected, LoaderEpochs, Loss, Phase, PhaseSummary, RankFacts,
+    RankSummary, Verdict, WorkerLoad,
 };
 use std::collections::BTreeMap;
 
@@ -56,6 +56,7 @@ pub(crate) struct Figures<'a> {
     pub(crate) memory_bytes: u64,
     pub(crate) caches: &'a [CacheSummary],
     pub(crate) epochs: &'a [LoaderEpochs],
+    pub(crate) expected: &'a [Expected],
 }
 
 impl Figures<'_> {
@@ -84,7 +85,19 @@ impl Figures<'_> {
     }
 }
 
-pub(crate) fn summarise(ledger: &Ledger) -> Summary {
+impl Ledger {
+    /// Everything known up to the last [`Ledger::advance`].
+    pub fn summary(&self) -> Summary {
+        self.summary_with(&[])
+    }
+
+    /// The same, with advice that goes by what the model of the job expects of single changes.
+    pub fn summary_with(&self, expected: &[Expected]) -> Summary {
+        summarise(self, expected)
+    }
+}
+
+fn summarise(ledger: &Ledger, expected: &[Expected]) -> Summary {
     let ranks: Vec<&Rank> = {
         let mut ranks: Vec<&Rank> = ledger.ranks.values().collect();
         ranks.sort_by_key(|rank| (rank.number, rank.pid));
@@ -146,6 +159,7 @@ pub(crate) fn summarise(ledger: &Ledger) -> Summary {
         memory_bytes: ledger.config.memory_bytes,
         caches: &caches,
         epochs: &epochs,
+        expected,
     };
     let (diagnoses, verdict) = (diagnose::all(&figures), verdict::of(&figures));
     Summary {

@@ -7,6 +7,8 @@ use stallscope_model::{Cause, Verdict};
 
 /// With fewer steps nothing is said about the job.
 pub(crate) const FEWEST_STEPS: u64 = 5;
+/// A job that computes for so much of its time is called after that, whatever it waits for in the rest.
+const COMPUTE_BOUND: f64 = 0.75;
 
 fn verdict(finding: &str, rest: &str) -> Verdict {
     Verdict { finding: finding.to_owned(), sentence: format!("{finding}: {rest}") }
@@ -41,7 +43,7 @@ pub(crate) fn of(figures: &Figures<'_>) -> Verdict {
 
 /// What takes most of the time that the job's own work does not, if it is worth a word.
 fn leading(figures: &Figures<'_>) -> Option<Cause> {
-    let data_bound = figures.data_stall_share() >= 0.1;
+    let data_bound = figures.data_stall_share() >= 0.1 && figures.share(Cause::Compute) < COMPUTE_BOUND;
     Cause::ALL
         .into_iter()
         .filter(|cause| match cause {
@@ -81,7 +83,7 @@ fn phrase(figures: &Figures<'_>, cause: Cause) -> (&'static str, &'static str) {
 fn no_stall(figures: &Figures<'_>) -> Verdict {
     let stall = percent(figures.data_stall_share());
     let compute = figures.share(Cause::Compute);
-    let (finding, what) = if compute >= 0.75 {
+    let (finding, what) = if compute >= COMPUTE_BOUND {
         ("compute-bound", format!("{} of {} is the job's own work", percent(compute), figures.time()))
     } else {
         ("no data stall", format!("nothing takes a leading part of {}", figures.time()))

@@ -1,5 +1,7 @@
 //! Figures as people say them.
 
+use stallscope_model::Estimate;
+
 /// `0.614` as "61%"; below 10% with one decimal.
 pub(crate) fn percent(share: f64) -> String {
     let percent = share * 100.0;
@@ -31,8 +33,18 @@ pub(crate) fn part_of(part_ns: u64, whole_ns: u64) -> String {
 
 /// Bytes a second over `ns`.
 pub(crate) fn rate(bytes: u64, ns: u64) -> String {
-    let mib = bytes as f64 / (1 << 20) as f64 / (ns as f64 / 1e9);
-    format!("{mib:.1} MiB/s")
+    rate_of(bytes as f64 / (ns as f64 / 1e9))
+}
+
+pub(crate) fn rate_of(bytes_per_s: f64) -> String {
+    let mib = bytes_per_s / f64::from(1 << 20);
+    if mib < 0.95 { format!("{mib:.2} MiB/s") } else { format!("{mib:.1} MiB/s") }
+}
+
+/// "+38% (+30% to +45%)".
+pub(crate) fn gain(gain: &Estimate) -> String {
+    let signed = |share: f64| format!("{:+.0}%", 100.0 * share);
+    format!("{} ({} to {})", signed(gain.value), signed(gain.low), signed(gain.high))
 }
 
 /// A size of memory: "1.2 GiB", "300 MiB".

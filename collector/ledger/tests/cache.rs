@@ -287,7 +287,7 @@ fn a_full_cache_that_misses_is_told_to_be_too_small() {
     let (evidence, advice) = fetch_bound(&stage);
     assert!(evidence.contains("the cache had 57% of the samples"), "{evidence}");
     assert!(
-        advice.contains("give the cache more than its 2.0 GiB") && advice.contains("cache.bytes"),
+        advice.contains("Give the cache more than its 2.0 GiB") && advice.contains("cache.bytes"),
         "{advice}"
     );
 }

@@ -82,6 +82,13 @@ fn a_job_at_work_is_compute_bound() {
 }
 
 #[test]
+fn a_job_that_computes_most_of_the_time_is_not_called_after_its_waits() {
+    let summary = job(20, &[(83, Does::Cpu)], &[(12, Does::Cpu)]).ledger.summary();
+    assert_eq!(summary.verdict.finding, "compute-bound", "{}", summary.verdict.sentence);
+    assert!(names(&summary).contains(&"prep-bound"), "what it waits for is found all the same");
+}
+
+#[test]
 fn a_few_steps_are_no_verdict() {
     let summary = job(4, &[(30, Does::Cpu)], &[(70, Does::In(Blocked::FileRead))]).ledger.summary();
     assert_eq!(summary.verdict.finding, "too few steps");

@@ -99,6 +99,9 @@ pub struct Budgets {
     pub descriptors: Option<u64>,
 }
 
+/// Names of the knobs that a controller turns; all others are for people.
+pub const CONTROLLED_KNOBS: [&str; 2] = ["workers", "prefetch"];
+
 /// A change that is expected to help.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Advice {
@@ -133,6 +136,9 @@ pub struct Rates {
     pub storage: Option<Estimate>,
     /// C: the same from memory.
     pub cache: Option<Estimate>,
+    /// Cores that the trainer's own work keeps busy at once; `None` where nobody counted.
+    #[serde(default)]
+    pub trainer_threads: Option<f64>,
     /// Sentences on what could not be told, and what would tell it.
     pub unknown: Vec<String>,
 }

@@ -9,6 +9,7 @@ mod control;
 mod detail;
 mod job;
 mod node;
+mod remedy;
 mod summary;
 
 pub use cache::{
@@ -16,7 +17,8 @@ pub use cache::{
 };
 pub use cause::{Cause, Causes};
 pub use control::{
-    Act, Advice, AuditEvent, BatchService, Budgets, Estimate, Knob, KnobRequest, KnobState, Rates, TuneMode,
+    Act, Advice, AuditEvent, BatchService, Budgets, CONTROLLED_KNOBS, Estimate, Knob, KnobRequest, KnobState,
+    Rates, TuneMode,
 };
 pub use detail::{
     CheckpointEvent, CriticalPiece, Doing, FileWait, MountWait, Probe, Segment, StepDetail, StepLane,
@@ -24,6 +26,7 @@ pub use detail::{
 };
 pub use job::{EvidenceKinds, HostFacts, JobFacts, LoaderFacts, Phase, RankFacts, StepLedger};
 pub use node::NodeSummary;
+pub use remedy::{Either, Expected, Remedy, RemedyKind, WORTHWHILE};
 pub use summary::{
     CheckpointAccount, Checkpoints, Diagnosis, EvidenceState, Loss, Overhead, PhaseSummary, RankSummary,
     RunSummary, Verdict, WorkerLoad,

@@ -1,6 +1,6 @@
 use crate::{
-    Act, Advice, CacheSummary, Cause, Causes, FileWait, HostFacts, JobFacts, Knob, LoaderEpochs, MountWait,
-    Phase, Probe, RankFacts, Rates, TuneMode,
+    Act, Advice, CacheSummary, Cause, Causes, Expected, FileWait, HostFacts, JobFacts, Knob, LoaderEpochs,
+    MountWait, Phase, Probe, RankFacts, Rates, Remedy, TuneMode,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -41,6 +41,9 @@ pub struct RunSummary {
     /// What is expected to help, best first. Made now and then, and at the end.
     #[serde(default)]
     pub advice: Vec<Advice>,
+    /// What single changes are expected to bring, those that bring nothing included. Made together with `advice`.
+    #[serde(default)]
+    pub expected: Vec<Expected>,
     /// What a controller may do in this job now; `None`: there is none.
     #[serde(default)]
     pub tune: Option<TuneMode>,
@@ -106,6 +109,9 @@ impl RankSummary {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkerLoad {
     pub pid: u32,
+    /// The loader that it works for; `None` where nobody said.
+    #[serde(default)]
+    pub loader: Option<u16>,
     /// `None` where no shim counted them: the kernel alone does not see how many a worker makes.
     pub batches: Option<u64>,
     pub samples: Option<u64>,
@@ -121,6 +127,7 @@ pub struct WorkerLoad {
 impl AddAssign<&WorkerLoad> for WorkerLoad {
     fn add_assign(&mut self, later: &WorkerLoad) {
         self.pid = later.pid;
+        self.loader = later.loader.or(self.loader);
         self.batches = together(self.batches, later.batches);
         self.samples = together(self.samples, later.samples);
         self.wall_ns = self.wall_ns.saturating_add(later.wall_ns);
@@ -199,7 +206,7 @@ pub struct Loss {
     pub count: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Diagnosis {
     /// Stable kebab-case name, like a lint's.
     pub name: String,
@@ -207,11 +214,14 @@ pub struct Diagnosis {
     pub finding: String,
     /// The figures behind it.
     pub evidence: String,
-    /// What to do.
+    /// What to do: the sentences of `remedies`, or one that says why there is nothing to do.
     pub advice: String,
     pub cause: Option<Cause>,
     /// Share of training time at stake; diagnoses are sorted by it.
     pub share: f64,
+    /// What may be done, without what is expected to bring nothing and what another finding names already.
+    #[serde(default)]
+    pub remedies: Vec<Remedy>,
 }
 
 /// What the measurement itself cost.

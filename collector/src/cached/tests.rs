@@ -1,7 +1,8 @@
 use super::*;
 use stallscope_control::Profiles;
+use stallscope_control::advise;
 use stallscope_model::{
-    BatchService, CachePeriod, CachePoint, CacheUses, Cause, Causes, Checkpoints, LoaderFacts, Phase,
+    Advice, BatchService, CachePeriod, CachePoint, CacheUses, Cause, Causes, Checkpoints, LoaderFacts, Phase,
     RankFacts, StepLedger,
 };
 
@@ -104,7 +105,9 @@ fn knob(gibibytes: u64) -> Knob {
 
 fn advised(hits: u64, summary: &RunSummary, budgets: &Budgets, node: &NodeState) -> Option<Advice> {
     let profiles = profiles(hits);
-    advise_cache(profiles.training()[0], &Reading::of(summary), &[knob(2)], budgets, node)
+    let knobs = [knob(2)];
+    let expected = expect_cache(profiles.training()[0], &Reading::of(summary), &knobs, budgets, node)?;
+    advise(&[expected], &knobs).into_iter().next()
 }
 
 #[test]
@@ -175,7 +178,7 @@ fn a_staging_space_need_not_be_full() {
     let advised = |others: &[Knob]| {
         let knobs = [&[knob(2)], others].concat();
         let (budgets, node) = (Budgets::default(), free(16 << 30));
-        advise_cache(profiles.training()[0], &Reading::of(&summary), &knobs, &budgets, &node).is_some()
+        expect_cache(profiles.training()[0], &Reading::of(&summary), &knobs, &budgets, &node).is_some()
     };
     let fetchers = Knob { name: "cache.fetchers".into(), value: 0, ..knob(2) };
     assert!(advised(std::slice::from_ref(&fetchers)), "the data set's own space is full");

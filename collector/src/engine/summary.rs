@@ -21,7 +21,8 @@ impl Engine {
     }
 
     pub(crate) fn summary(&self) -> RunSummary {
-        let seen = self.ledger.summary();
+        let expected = self.adviser.expected();
+        let seen = self.ledger.summary_with(&expected);
         let (collector_cpu_ns, collector_rss_bytes) = host::own_cost();
         let dropped: u64 =
             self.lane_dropped + self.lanes.values().map(|lane| lane.reader.dropped()).sum::<u64>();
@@ -62,6 +63,7 @@ impl Engine {
             knobs: self.knobs.state(),
             rates: self.adviser.rates(),
             advice: self.adviser.advice(),
+            expected,
             tune: self.tune,
             acts: self.audit.acts(),
             caches: seen.caches,

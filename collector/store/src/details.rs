@@ -212,6 +212,7 @@ impl Recording {
                 worker: row.get(3)?,
                 load: WorkerLoad {
                     pid: row.get(4)?,
+                    loader: Some(row.get(2)?),
                     batches: counted(unsigned(row, 5)?),
                     samples: counted(unsigned(row, 6)?),
                     wall_ns: unsigned(row, 7)?,

@@ -29,6 +29,7 @@ fn full_summary() -> RunSummary {
             advice: "a".into(),
             cause: Some(Cause::Fetch),
             share: 0.25,
+            ..Diagnosis::default()
         }],
         ..summary()
     }

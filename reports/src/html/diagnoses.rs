@@ -1,8 +1,9 @@
-//! What was found, and what to do about it.
+//! What was found; what to do about all of it stands above, as one list.
 
 use super::fill::Fill;
 use super::page::{Block, Finding, Section};
 use crate::run::Run;
+use crate::text::beside;
 use stallscope_look::units;
 
 pub(super) fn section(run: &Run) -> Section {
@@ -15,7 +16,7 @@ pub(super) fn section(run: &Run) -> Section {
             name: diagnosis.name.clone(),
             finding: diagnosis.finding.clone(),
             evidence: diagnosis.evidence.clone(),
-            advice: diagnosis.advice.clone(),
+            advice: beside(diagnosis).unwrap_or_default().to_owned(),
             share: match units::percent(diagnosis.share).as_str() {
                 "0%" => String::new(),
                 share => share.to_owned(),

@@ -3,7 +3,7 @@
 use super::clock;
 use super::pointer;
 use crate::run::{Run, took_ns};
-use crate::text::{causes_in_words, ending, evidence, training};
+use crate::text::{causes_in_words, ending, evidence, to_do, training};
 use stallscope_look::units;
 use stallscope_model::{Cause, PhaseSummary};
 
@@ -12,7 +12,8 @@ pub(super) struct Verdict {
     pub(super) job: String,
     pub(super) sentence: String,
     pub(super) why: String,
-    pub(super) advice: String,
+    /// What to do, best first.
+    pub(super) advice: Vec<String>,
     pub(super) figures: Vec<Figure>,
 }
 
@@ -29,9 +30,11 @@ pub(super) fn verdict(run: &Run) -> Verdict {
     let summary = &run.summary;
     let total = training(&summary.phases);
     let (why, advice) = match (summary.diagnoses.first(), &total) {
-        (Some(first), _) => (evidence(summary, first), first.advice.clone()),
-        (None, Some(total)) => (causes_in_words(&total.causes), String::new()),
-        (None, None) => (String::new(), String::new()),
+        (Some(first), _) => {
+            (evidence(summary, first), to_do(summary).into_iter().map(str::to_owned).collect())
+        }
+        (None, Some(total)) => (causes_in_words(&total.causes), Vec::new()),
+        (None, None) => (String::new(), Vec::new()),
     };
     let mut job = Vec::new();
     for name in [&summary.job.name, &summary.host.host] {

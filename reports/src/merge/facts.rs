@@ -30,6 +30,7 @@ pub(super) fn merged(runs: &[Run]) -> RunSummary {
         knobs: of_ranks(runs, |summary| &summary.knobs, |knob| knob.rank),
         rates: of_ranks(runs, |summary| &summary.rates, |rates| rates.rank),
         advice: advice(runs),
+        expected: of_ranks(runs, |summary| &summary.expected, |expected| expected.rank),
         tune: runs.iter().find_map(|run| run.summary.tune),
         acts: acts(runs),
         caches: of_ranks(runs, |summary| &summary.caches, |cache| cache.rank),

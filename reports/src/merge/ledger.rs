@@ -24,6 +24,7 @@ pub(super) fn make(summary: &mut RunSummary, runs: &[Run]) -> Result<Vec<String>
         memory_bytes: runs.iter().map(|run| run.summary.host.memory_bytes).min().unwrap_or(0),
         caches: &summary.caches,
         epochs: &summary.epochs,
+        expected: &summary.expected,
     };
     let JobSummary { phases, diagnoses, verdict } = merged.conclude(&summary.ranks, &about);
     (summary.phases, summary.diagnoses, summary.verdict) = (phases, diagnoses, verdict);

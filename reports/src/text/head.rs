@@ -10,7 +10,9 @@ pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
     let dot = page.style.dot();
     if let Some(first) = summary.diagnoses.first() {
         page.labelled("  why  ", 7, &evidence(summary, first), Ink::Plain);
-        page.labelled("  do   ", 7, &first.advice, Ink::Bold);
+        for (nth, sentence) in to_do(summary).into_iter().enumerate() {
+            page.labelled(if nth == 0 { "  do   " } else { "       " }, 7, sentence, Ink::Bold);
+        }
     } else if let Some(total) = training(&summary.phases) {
         page.labelled("  why  ", 7, &causes_in_words(&total.causes), Ink::Plain);
     }
@@ -94,6 +96,24 @@ fn figure(finding: &str) -> Option<&str> {
     Some(&finding[start..end])
 }
 
+/// Remedies that are listed.
+const LISTED: usize = 5;
+
+/// What to do, best first: the one list of a screen. Where a finding has no remedy it says why, and so do those of
+/// recordings that know no remedies.
+pub(crate) fn to_do(summary: &RunSummary) -> Vec<&str> {
+    let remedies = summary.remedies();
+    match (remedies.is_empty(), summary.diagnoses.first()) {
+        (true, Some(first)) => vec![first.advice.as_str()],
+        _ => remedies.iter().take(LISTED).map(|remedy| remedy.sentence.as_str()).collect(),
+    }
+}
+
+/// What is said about a finding that is not on that list.
+pub(crate) fn beside(diagnosis: &Diagnosis) -> Option<&str> {
+    (diagnosis.remedies.is_empty() && !diagnosis.advice.is_empty()).then_some(diagnosis.advice.as_str())
+}
+
 /// Every diagnosis but the first.
 pub(super) fn write_more(summary: &RunSummary, page: &mut Page<'_>) {
     let Some((_, more)) = summary.diagnoses.split_first().filter(|(_, more)| !more.is_empty()) else {
@@ -103,8 +123,8 @@ pub(super) fn write_more(summary: &RunSummary, page: &mut Page<'_>) {
     let arrow = page.style.arrow();
     for diagnosis in more {
         page.labelled("  -", 4, &why(diagnosis), Ink::Plain);
-        if !diagnosis.advice.is_empty() {
-            page.labelled("", 4, &format!("{arrow} {}", diagnosis.advice), Ink::Bold);
+        if let Some(advice) = beside(diagnosis) {
+            page.labelled("", 4, &format!("{arrow} {advice}"), Ink::Bold);
         }
     }
 }
@@ -136,6 +156,7 @@ mod tests {
             advice: String::new(),
             cause: None,
             share: 0.54,
+            ..Diagnosis::default()
         };
         evidence(&RunSummary { verdict, ..RunSummary::default() }, &first)
     }

@@ -1,4 +1,4 @@
-//! What was turned while the job ran, and what would help.
+//! What was turned while the job ran, and how fast each part could go.
 
 use super::Page;
 use crate::style::Ink;
@@ -10,9 +10,6 @@ pub(super) fn write(summary: &RunSummary, audit: &[AuditEvent], page: &mut Page<
     page.heading("Tuning", &tuning.facts);
     for turned in &tuning.turned {
         page.labelled("  -", 4, turned, Ink::Plain);
-    }
-    for advised in &tuning.advised {
-        page.labelled(&format!("  {}", page.style.arrow()), 5, advised, Ink::Bold);
     }
     if let Some(rates) = &tuning.rates {
         page.labelled("  rates", 9, rates, Ink::Dim);

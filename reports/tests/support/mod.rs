@@ -63,6 +63,7 @@ fn loader(workers: u32) -> LoaderFacts {
 fn worker(pid: u32) -> WorkerLoad {
     WorkerLoad {
         pid,
+        loader: Some(0),
         batches: Some(602),
         samples: Some(602 * 32),
         wall_ns: 45 * S,
@@ -167,6 +168,7 @@ pub(crate) fn fetch_bound() -> RunSummary {
                     .into(),
                 cause: Some(Cause::Fetch),
                 share: 0.61,
+                ..Diagnosis::default()
             },
             Diagnosis {
                 name: "blocking-checkpoint".into(),
@@ -175,6 +177,7 @@ pub(crate) fn fetch_bound() -> RunSummary {
                 advice: "Save asynchronously (torch.distributed.checkpoint.async_save)".into(),
                 cause: Some(Cause::Persist),
                 share: 0.02,
+                ..Diagnosis::default()
             },
         ],
         files: vec![
@@ -299,6 +302,7 @@ pub(crate) fn straggler(world_size: u32) -> RunSummary {
             advice: "Look at the storage of rank 2: its shards lie on another mount".into(),
             cause: Some(Cause::Fetch),
             share: 0.59,
+            ..Diagnosis::default()
         }],
         verdict: Verdict {
             finding: "fetch-bound by one rank".into(),

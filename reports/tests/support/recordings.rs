@@ -138,6 +138,7 @@ impl Synthetic {
                 advice: "Keep more reads in flight with a larger num_workers".into(),
                 cause: Some(Cause::Fetch),
                 share: 0.6,
+                ..Diagnosis::default()
             }],
             verdict: Verdict {
                 finding: "fetch-bound".into(),
@@ -365,6 +366,7 @@ impl Synthetic {
     fn load(&self, rank: u32, worker: u32) -> WorkerLoad {
         WorkerLoad {
             pid: self.worker_pid(rank, worker),
+            loader: Some(0),
             batches: Some(602),
             samples: Some(602 * 32),
             wall_ns: 45 * S,

@@ -143,7 +143,9 @@ fn ledger(run: &RunView, theme: &Theme, width: usize, height: usize) -> Page {
     page.push("");
     if let Some(diagnosis) = run.summary.diagnoses.first() {
         page.lines.extend(labelled("why  ", &diagnosis.evidence, Style::new(), width, theme));
-        page.lines.extend(labelled("do   ", &diagnosis.advice, theme.bold(), width, theme));
+        let remedies = run.summary.remedies();
+        let best = remedies.first().map_or(diagnosis.advice.as_str(), |remedy| &remedy.sentence);
+        page.lines.extend(labelled("do   ", best, theme.bold(), width, theme));
     }
     page.cut(height)
 }

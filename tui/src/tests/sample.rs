@@ -43,6 +43,7 @@ fn job(name: &str) -> JobFacts {
 fn load(worker: u32) -> WorkerLoad {
     WorkerLoad {
         pid: 4830 + worker,
+        loader: Some(0),
         batches: Some(12),
         samples: Some(384),
         wall_ns: 10 * S,
@@ -103,6 +104,7 @@ fn summary(name: &str) -> RunSummary {
                 advice: "Look at the storage of rank 2: its shards lie on another mount".into(),
                 cause: Some(Cause::Fetch),
                 share: 0.59,
+                ..Diagnosis::default()
             },
             Diagnosis {
                 name: "blocking-checkpoint".into(),
@@ -111,6 +113,7 @@ fn summary(name: &str) -> RunSummary {
                 advice: "Save asynchronously (torch.distributed.checkpoint.async_save)".into(),
                 cause: Some(Cause::Persist),
                 share: 0.02,
+                ..Diagnosis::default()
             },
         ],
         ranks: (0..4).map(rank).collect(),

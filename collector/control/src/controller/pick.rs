@@ -6,7 +6,7 @@ use super::{CALM_NS, Controller, PEAK_NS, probe, tell};
 use crate::budget::Delta as Taken;
 use crate::ranks::{Job, Rank};
 use crate::whatif::{Change, Delta, Model, predict};
-use stallscope_model::{Advice, Estimate, KnobState, TuneMode};
+use stallscope_model::{Advice, CONTROLLED_KNOBS, Estimate, KnobState, TuneMode};
 
 /// Simulations behind one prediction: a glance, as the probe measures it anyway.
 const REPLICAS: usize = 3;
@@ -89,7 +89,7 @@ impl Controller {
         }
         let mut best: Option<Proposal> = None;
         let mut refused = None;
-        for knob in [WORKERS, PREFETCH] {
+        for knob in CONTROLLED_KNOBS {
             if !self.ready(knob, Kind::Raise) {
                 continue;
             }
@@ -113,8 +113,9 @@ impl Controller {
         }
         if let Some(mut best) = best {
             best.clear &= self.untried(best.knob);
-            self.foresee(&mut best);
-            return Some(best);
+            let promising = self.foresee(&mut best);
+            // What the model expects nothing of may be tried, but is not advised.
+            return (promising || self.mode == TuneMode::Act).then_some(best);
         }
         let (knob, why) = refused?;
         if let Some(shift) = self.shift(needs) {
@@ -131,22 +132,32 @@ impl Controller {
     }
 
     /// What the model of the job expects, where it can say something. It is told beside what comes of it; the choice
-    /// is the law's, which costs nothing and errs towards more.
-    pub(super) fn foresee(&self, proposal: &mut Proposal) {
+    /// is the law's, which costs nothing and errs towards more. False where it expects nothing.
+    pub(super) fn foresee(&self, proposal: &mut Proposal) -> bool {
         let profiles = self.profiles.training();
-        let [profile] = profiles.as_slice() else { return };
+        let [profile] = profiles.as_slice() else { return true };
         let to = |name: &str| {
             let turned =
                 proposal.moves.iter().find(|turned| turned.knob == name && turned.rank == profile.rank);
             turned.map(|turned| Delta::To(u32::try_from(turned.to).unwrap_or(u32::MAX)))
         };
         let change = Change { workers: to(WORKERS), prefetch: to(PREFETCH), ..Change::default() };
-        if profile.too_little().is_none()
-            && let Ok(found) = predict(&Model::new(profile), &change, REPLICAS)
-            && found.gain.value.is_finite()
-        {
-            proposal.predicted = found.gain;
+        if profile.too_little().is_some() {
+            return true;
         }
+        let model = Model::new(profile);
+        let Ok(found) = predict(&model, &change, &model.looks(REPLICAS)) else { return true };
+        proposal.predicted = found.gain;
+        let Some(either) = found.either else { return found.gain.value >= probe::DELTA };
+        let [slow, limited] = [either.if_slow.value, either.if_limited.value].map(|gain| 100.0 * gain);
+        proposal.why = format!(
+            "{}; {slow:+.0}% if each read is merely slow, {limited:+.0}% if storage is at its limit, which cannot be told",
+            proposal.why
+        );
+        if self.mode != TuneMode::Act {
+            proposal.predicted.value = either.if_limited.value.min(either.if_slow.value);
+        }
+        true
     }
 
     /// The largest step that there is room for: half, and half again.
@@ -257,7 +268,7 @@ impl Controller {
         if absurd || !(calm || useless || over.is_some() && stall < NO_STALL) {
             return None;
         }
-        [WORKERS, PREFETCH].into_iter().filter(|knob| self.ready(knob, Kind::Release)).find_map(|knob| {
+        CONTROLLED_KNOBS.into_iter().filter(|knob| self.ready(knob, Kind::Release)).find_map(|knob| {
             let lower = |rank: &Rank| {
                 let held = rank.knob(knob).filter(|knob| knob.state == KnobState::Applied)?;
                 let script = self.floors.get(&(rank.rank, held.loader, held.name.clone()));

@@ -6,7 +6,7 @@ use crate::fit::weight;
 use crate::ranks::{Job, Rank};
 use crate::stats;
 use crate::window::Sums;
-use stallscope_model::Estimate;
+use stallscope_model::{CONTROLLED_KNOBS, Estimate};
 
 /// Waiting for data, share of training: more than this is worth doing something about, less than [`NO_STALL`] is none.
 pub(crate) const STALL: f64 = 0.02;
@@ -25,8 +25,8 @@ const CLEAR_GAIN: f64 = 0.25;
 /// Seconds of steps that a proposal is made from.
 const LOOK_NS: u64 = 30_000_000_000;
 
-pub(crate) const WORKERS: &str = "workers";
-pub(crate) const PREFETCH: &str = "prefetch";
+pub(crate) const WORKERS: &str = CONTROLLED_KNOBS[0];
+pub(crate) const PREFETCH: &str = CONTROLLED_KNOBS[1];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {

@@ -63,6 +63,9 @@ pub struct Conditions {
     pub cores: f64,
     /// Cores that the trainer's own work wants at once; 0: a device does it.
     pub trainer_threads: f64,
+    /// With which power of its share of the cores the trainer's work goes on: 1 for one thread, more for threads that wait
+    /// for each other, as one that has no core holds up those that have.
+    pub trainer_power: f64,
     /// Threads of others that always want a core.
     pub neighbours: f64,
     /// Everything that runs on a core takes this many times as long (memory pressure); at least 1.
@@ -78,6 +81,7 @@ impl Default for Conditions {
             storage: Storage::default(),
             cores: f64::INFINITY,
             trainer_threads: 1.0,
+            trainer_power: 1.0,
             neighbours: 0.0,
             slowdown: 1.0,
             // Of one fork, measured (torch 2.15 with a data set in memory).

@@ -15,6 +15,9 @@ const MOST: usize = 250;
 const FEW: usize = 3;
 /// Neighbours that are tried at most, a core.
 const MAX_NEIGHBOURS: f64 = 8.0;
+/// By how much the power of its share of the cores with which a trainer's work goes on exceeds 1, where two threads or more
+/// share that work: from and to. Measured with torch's own threads (docs/what-if.md).
+const GANG: [f64; 2] = [0.4, 1.1];
 
 /// What the simulations of one profile have in common.
 #[derive(Debug)]
@@ -23,8 +26,8 @@ pub(crate) struct Model<'a> {
     pub(crate) fit: Fit,
     /// Threads of others that always want a core: as many as explain how long workers waited for one.
     neighbours: f64,
-    /// A few replicas, and the step that each gives as it is.
-    few: Vec<(Replica, f64)>,
+    /// At a few replicas.
+    few: Vec<Look>,
 }
 
 /// One resample of the profile.
@@ -34,7 +37,16 @@ pub(crate) struct Replica {
     reading: Reading,
     /// Mean of the measured steps in it.
     pub(crate) measured_ns: f64,
+    /// See [`Conditions::trainer_power`].
+    trainer_power: f64,
     seed: u64,
+}
+
+/// A resample, and the simulation of it as it is.
+#[derive(Debug)]
+pub(crate) struct Look {
+    pub(crate) replica: Replica,
+    pub(crate) as_is: Simulated,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -51,14 +63,17 @@ impl<'a> Model<'a> {
         let fit = Fit::new(profile, &mut Random::new(u64::from(profile.rank) + 7));
         let mut model = Model { profile, fit, neighbours: 0.0, few: Vec::new() };
         model.neighbours = model.neighbours();
-        model.few = (0..FEW)
-            .map(|at| {
-                let replica = model.replica(at);
-                let step_ns = model.run(&replica, model.now(), &Change::default()).step_ns;
-                (replica, step_ns)
-            })
-            .collect();
+        model.few = model.looks(FEW);
         model
+    }
+
+    pub(crate) fn looks(&self, replicas: usize) -> Vec<Look> {
+        let look = |at| {
+            let replica = self.replica(at);
+            let as_is = self.run(&replica, self.now(), &Change::default());
+            Look { replica, as_is }
+        };
+        (0..replicas).map(look).collect()
     }
 
     /// By bisection, as waiting for a core grows with them.
@@ -86,12 +101,15 @@ impl<'a> Model<'a> {
 
     /// The `nth` resample, the same whenever it is asked for.
     pub(crate) fn replica(&self, nth: usize) -> Replica {
+        let reading = self.fit.readings[(spread(nth) * self.fit.readings.len() as f64) as usize];
+        self.replica_reading(nth, reading)
+    }
+
+    /// The same, were reading made of this.
+    pub(crate) fn replica_reading(&self, nth: usize, reading: Reading) -> Replica {
         let profile = self.profile;
         let random = &mut Random::new(0x5eed + nth as u64);
         let length = profile.steps.len().clamp(LEAST, MOST);
-        // By the golden ratio: however few replicas there are, they are spread over all that reading may be.
-        let spread = (0.5 + nth as f64 * 0.618_033_988_75).fract();
-        let reading = self.fit.readings[(spread * self.fit.readings.len() as f64) as usize];
         let samples = crate::rates::samples_a_batch(profile).round() as u32;
         let steps = blocks(profile.steps.len(), length, random);
         let services = batches(&profile.services, length, random);
@@ -100,6 +118,10 @@ impl<'a> Model<'a> {
             .zip(services)
             .map(|(step, service)| (profile.steps[*step], &profile.services[service]))
             .collect();
+        let gang = GANG[0] + (GANG[1] - GANG[0]) * spread(nth);
+        let trainer_power = 1.0 + gang * (self.threads() - 1.0).min(1.0);
+        // What the trainer's threads wait for each other now is no work of its own.
+        let alone = profile.trainer_share().powf(trainer_power - 1.0);
         let measured_ns = drawn.iter().map(|(step, _)| step.wall_ns).sum::<f64>() / length as f64;
         let demands = drawn
             .into_iter()
@@ -118,13 +140,13 @@ impl<'a> Model<'a> {
                     latency_ns,
                     blocked_ns: made_ns.saturating_sub(told_ns) as f64,
                     handover_ns: step.causes[Cause::Transfer] as f64,
-                    compute_ns: step.compute_ns(),
+                    compute_ns: step.compute_ns() * alone,
                     device_ns: step.elsewhere_ns(),
                     memory_bytes: 0,
                 }
             })
             .collect();
-        Replica { demands, reading, measured_ns, seed: nth as u64 }
+        Replica { demands, reading, measured_ns, trainer_power, seed: nth as u64 }
     }
 
     pub(crate) fn run(&self, replica: &Replica, setting: Setting, change: &Change) -> Simulated {
@@ -132,6 +154,8 @@ impl<'a> Model<'a> {
         let conditions = Conditions {
             cores: change.cores.unwrap_or(self.profile.cores),
             neighbours: self.neighbours,
+            trainer_threads: self.threads(),
+            trainer_power: replica.trainer_power,
             storage: Storage {
                 bytes_per_s: 1e9 * faster,
                 credit_ns: credit_ns(&replica.reading),
@@ -140,9 +164,11 @@ impl<'a> Model<'a> {
             },
             ..Conditions::default()
         };
+        let dearer = change.sample_factor.unwrap_or(1.0);
         let draw = |index: u64| {
             let demand = replica.demands[index as usize % replica.demands.len()];
-            Demand { latency_ns: demand.latency_ns / faster, ..demand }
+            let (latency_ns, cpu_ns) = (demand.latency_ns / faster, demand.cpu_ns * dearer);
+            Demand { latency_ns, cpu_ns, ..demand }
         };
         let mut pipeline = Pipeline::new(setting.workers, setting.prefetch, conditions, replica.seed, draw);
         let settling = (setting.prefetch.saturating_add(setting.workers) as usize).min(2 * MOST);
@@ -178,14 +204,23 @@ impl<'a> Model<'a> {
     /// Mean step over a few replicas, as a share of that of now.
     pub(crate) fn share_of_now(&self, setting: Setting, change: &Change) -> f64 {
         let (mut before_ns, mut after_ns) = (0.0, 0.0);
-        for (replica, step_ns) in &self.few {
-            before_ns += step_ns;
+        for Look { replica, as_is } in &self.few {
+            before_ns += as_is.step_ns;
             after_ns += self.run(replica, setting, change).step_ns;
         }
         after_ns / before_ns
     }
 
+    fn threads(&self) -> f64 {
+        self.profile.trainer_threads.unwrap_or(1.0)
+    }
+
     pub(crate) fn now(&self) -> Setting {
         Setting { workers: self.profile.workers, prefetch: self.profile.prefetch }
     }
+}
+
+/// From 0 to 1, by the golden ratio: however few replicas there are, they are spread over all that may be.
+fn spread(nth: usize) -> f64 {
+    (0.5 + nth as f64 * 0.618_033_988_75).fract()
 }

@@ -95,6 +95,7 @@ pub(crate) fn second(nth: u64, worker: u32) -> WorkerPeriod {
         worker,
         load: WorkerLoad {
             pid: 30 + worker,
+            loader: Some(1),
             batches: Some(2),
             samples: Some(64),
             wall_ns: 1_000_000_000,

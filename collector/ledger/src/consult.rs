@@ -1,0 +1,144 @@
+//! What to do about the findings: the remedies of all of them as one list, without what the model of the job expects
+//! nothing of, without repetition and without contradiction.
+
+use crate::words::{gain, rate_of, size};
+use stallscope_model::{Diagnosis, Either, Expected, Remedy, RemedyKind, WORTHWHILE};
+
+/// A remedy with what is said of it where nobody can judge it.
+pub(crate) fn remedy(kind: RemedyKind, sentence: impl Into<String>) -> Remedy {
+    Remedy { kind, sentence: sentence.into(), gain: None }
+}
+
+/// One that is given only where the model of the job expects something of it.
+pub(crate) fn if_judged(kind: RemedyKind) -> Remedy {
+    remedy(kind, "")
+}
+
+/// Settles which of the remedies of `found`, which is sorted by share, are given, and says so in each one's advice.
+pub(crate) fn consult(found: &mut [Diagnosis], expected: &[Expected]) {
+    let mut given: Vec<Remedy> = Vec::new();
+    for diagnosis in found.iter_mut().filter(|diagnosis| !diagnosis.remedies.is_empty()) {
+        let proposed = std::mem::take(&mut diagnosis.remedies);
+        let mut hopeless = Vec::new();
+        let mut repeated = false;
+        for remedy in proposed {
+            let kind = remedy.kind;
+            let is_said = !remedy.sentence.is_empty();
+            let Some(remedy) = judged(remedy, expected) else {
+                hopeless.extend(is_said.then_some(kind));
+                continue;
+            };
+            if given.iter().any(|earlier| excludes(earlier, &remedy)) {
+                repeated = true;
+                continue;
+            }
+            given.push(remedy.clone());
+            diagnosis.remedies.push(remedy);
+        }
+        diagnosis.remedies.sort_by(|a, b| value(b).total_cmp(&value(a)));
+        let sentences: Vec<&str> = diagnosis.remedies.iter().map(|remedy| remedy.sentence.as_str()).collect();
+        diagnosis.advice = match (sentences.is_empty(), repeated) {
+            (false, _) => sentences.join(". "),
+            (true, true) => String::new(),
+            (true, false) => nothing(&hopeless),
+        };
+    }
+}
+
+/// The best first; what cannot be judged keeps its place behind them.
+fn value(remedy: &Remedy) -> f64 {
+    remedy.gain.map_or(f64::NEG_INFINITY, |gain| gain.value)
+}
+
+/// The same again, or its opposite.
+fn excludes(earlier: &Remedy, later: &Remedy) -> bool {
+    use RemedyKind::{FewerWorkers, MoreWorkers, Other};
+    match (earlier.kind, later.kind) {
+        (Other, Other) => earlier.sentence == later.sentence,
+        (MoreWorkers, FewerWorkers) | (FewerWorkers, MoreWorkers) => true,
+        (earlier, later) => earlier == later,
+    }
+}
+
+/// With what is expected of it; `None` where that is nothing.
+fn judged(remedy: Remedy, expected: &[Expected]) -> Option<Remedy> {
+    // Of several ranks the one that gains most holds up the others.
+    let of_kind = expected.iter().filter(|expected| expected.kind == remedy.kind);
+    let Some(best) = of_kind.max_by(|a, b| a.certain().value.total_cmp(&b.certain().value)) else {
+        return (!remedy.sentence.is_empty()).then_some(remedy);
+    };
+    if !best.is_worthwhile() && !best.may_be_worthwhile() {
+        return None;
+    }
+    let sentence = format!("{}: {}", action(best, &remedy.sentence), outcome(best));
+    Some(Remedy { kind: remedy.kind, sentence, gain: Some(best.certain()) })
+}
+
+fn action(expected: &Expected, unjudged: &str) -> String {
+    let Expected { now, to, .. } = expected;
+    match expected.kind {
+        RemedyKind::MoreWorkers if *now == 0 => {
+            format!("Set num_workers to {to}, so that batches are made while the trainer computes")
+        }
+        RemedyKind::MoreWorkers => format!("Raise num_workers from {now} to {to}"),
+        RemedyKind::FewerWorkers => format!("Lower num_workers from {now} to {to}"),
+        RemedyKind::MorePrefetch => {
+            format!("Keep {to} batches in advance instead of {now} (prefetch_factor, for each worker)")
+        }
+        RemedyKind::Cache if *now == 0 => format!(
+            "Keep the data set in memory: stallscope.DataLoader(..., cache=\"{}MiB\") reads it once",
+            to >> 20
+        ),
+        RemedyKind::Cache => format!("Give the cache {} instead of {}", size(*to), size(*now)),
+        RemedyKind::FasterStorage => {
+            "Make storage twice as fast: a local disk, the page cache, or small files packed \
+                                      into large ones"
+                .to_owned()
+        }
+        RemedyKind::MoreCores => {
+            "Give the job twice the CPUs (the cgroup's limit, --cpus-per-task)".to_owned()
+        }
+        RemedyKind::CheaperSamples => {
+            "Halve the CPU time of a sample: decode at the size that is needed, store decoded \
+                                       or resized samples, or move augmentation to the device"
+                .to_owned()
+        }
+        RemedyKind::Other => unjudged.to_owned(),
+    }
+}
+
+fn outcome(expected: &Expected) -> String {
+    let Some(Either { if_slow, if_limited, bytes_per_s }) = expected.either else {
+        return format!("{} expected", gain(&expected.gain));
+    };
+    let limit = bytes_per_s.map_or(String::new(), |rate| format!(" of {}", rate_of(rate)));
+    let at_limit = if if_limited.value >= WORTHWHILE { gain(&if_limited) } else { "nothing".to_owned() };
+    format!(
+        "{} if each read is merely slow, {at_limit} if storage is at its limit{limit}; which, cannot be told from this run",
+        gain(&if_slow)
+    )
+}
+
+/// Why there is nothing to do about a finding.
+fn nothing(hopeless: &[RemedyKind]) -> String {
+    let names: Vec<&str> = hopeless
+        .iter()
+        .map(|kind| match kind {
+            RemedyKind::MoreWorkers => "more workers",
+            RemedyKind::FewerWorkers => "fewer workers",
+            RemedyKind::MorePrefetch => "more batches in advance",
+            RemedyKind::Cache => "a cache",
+            RemedyKind::FasterStorage => "faster storage",
+            RemedyKind::MoreCores => "more CPUs",
+            RemedyKind::CheaperSamples => "cheaper samples",
+            RemedyKind::Other => "anything else",
+        })
+        .collect();
+    match names.as_slice() {
+        [] => String::new(),
+        [one] => format!("Nothing is expected to help here, {one} included"),
+        [some @ .., last] => {
+            format!("Nothing is expected to help here, {} and {last} included", some.join(", "))
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What is said to be done about findings: one list, by what the model of the job expects.
+
+mod stage;
+
+use stage::{Does, Stage, TRAINER, WORKER};
+use stallscope_abi::kernel::Blocked;
+use stallscope_abi::lane::wait_flags;
+use stallscope_ledger::{Config, Ledger, ProcessKind};
+use stallscope_model::{Either, Estimate, Expected, LoaderFacts, RemedyKind, RunSummary};
+
+/// Steps of 100 ms: the trainer does `own`, then waits while its worker does `made`; the script has so many workers.
+fn job(cpus: u32, workers: u32, own: &[(u64, Does)], made: &[(u64, Does)]) -> Stage {
+    let config = Config { cpus, ..Config::default() };
+    let mut stage = Stage { ledger: Ledger::new(config), ..Stage::empty() };
+    stage.ledger.root(TRAINER, 0);
+    stage.greet(TRAINER, 1, ProcessKind::Trainer, 0, 1);
+    stage.greet(WORKER, TRAINER, ProcessKind::Worker, 0, 1);
+    stage.ledger.loader(TRAINER, LoaderFacts { workers, ..Default::default() });
+    let own_ms: u64 = own.iter().map(|(ms, _)| ms).sum();
+    for step in 0..30 {
+        let at = 1000 + 100 * step;
+        stage.does(TRAINER, at, own);
+        stage.did(TRAINER, at + own_ms, at + 100, Does::In(Blocked::Pipe));
+        stage.did(WORKER, at, at + own_ms, Does::In(Blocked::Pipe));
+        stage.does(WORKER, at + own_ms, made);
+        let made_ms: u64 = made.iter().map(|(ms, _)| ms).sum();
+        stage.batch(WORKER, at + own_ms, at + own_ms + made_ms, step);
+        stage.wait(at + own_ms, at + 100, step);
+        stage.advance(at + 100);
+    }
+    stage.finish(6_000);
+    stage
+}
+
+fn reads() -> Stage {
+    job(8, 2, &[(30, Does::Cpu)], &[(60, Does::In(Blocked::FileRead)), (10, Does::Cpu)])
+}
+
+fn sentences(stage: &Stage, expected: &[Expected]) -> Vec<String> {
+    let diagnoses = stage.ledger.summary_with(expected).diagnoses;
+    let summary = RunSummary { diagnoses, ..RunSummary::default() };
+    summary.remedies().into_iter().map(|remedy| remedy.sentence.clone()).collect()
+}
+
+fn estimate(value: f64) -> Estimate {
+    Estimate { value, low: value - 0.02, high: value + 0.02 }
+}
+
+fn expected(kind: RemedyKind, now: u64, to: u64, gain: f64) -> Expected {
+    Expected { rank: 0, loader: 0, kind, now, to, gain: estimate(gain), either: None, why: String::new() }
+}
+
+#[test]
+fn what_the_model_expects_nothing_of_is_not_advised() {
+    let judged = [
+        expected(RemedyKind::MoreWorkers, 2, 6, 0.01),
+        expected(RemedyKind::Cache, 0, 300 << 20, 0.38),
+        expected(RemedyKind::FasterStorage, 0, 0, 0.45),
+        expected(RemedyKind::CheaperSamples, 0, 0, 0.015),
+    ];
+    let said = sentences(&reads(), &judged);
+    assert_eq!(said.len(), 2, "{said:#?}");
+    assert!(said[0].starts_with("Make storage twice as fast") && said[0].contains("+45%"), "{said:#?}");
+    assert!(said[1].contains("cache=\"300MiB\"") && said[1].contains("+38% (+36% to +40%)"), "{said:#?}");
+    let found = reads().ledger.summary_with(&judged).diagnoses;
+    let prep = found.iter().find(|found| found.name == "prep-bound").unwrap();
+    assert!(prep.advice.contains("Nothing is expected to help here"), "{}", prep.advice);
+}
+
+#[test]
+fn where_nothing_tells_a_limit_from_a_delay_both_outcomes_are_said() {
+    let either =
+        Either { if_slow: estimate(0.54), if_limited: estimate(0.0), bytes_per_s: Some(f64::from(1 << 18)) };
+    let more = Expected { either: Some(either), ..expected(RemedyKind::MoreWorkers, 2, 6, 0.3) };
+    let said = sentences(&reads(), &[more, expected(RemedyKind::FasterStorage, 0, 0, 0.2)]);
+    assert!(said[0].contains("twice as fast"), "what is certain comes first: {said:#?}");
+    let workers = said.iter().find(|sentence| sentence.contains("num_workers")).unwrap();
+    assert!(workers.contains("from 2 to 6: +54%"), "{workers}");
+    assert!(workers.contains("nothing if storage is at its limit of 0.25 MiB/s"), "{workers}");
+}
+
+#[test]
+fn without_a_model_the_condition_is_said() {
+    let said = sentences(&reads(), &[]);
+    let workers = said.iter().find(|sentence| sentence.contains("num_workers (the script has 2)")).unwrap();
+    assert!(workers.contains("merely slow") && workers.contains("not where storage"), "{workers}");
+}
+
+/// One after the other on one screen, and more than there is, was seen on public scripts.
+#[test]
+fn advice_can_be_followed_and_does_not_contradict_itself() {
+    let crowded: &[(u64, Does)] = &[(30, Does::Cpu), (30, Does::Runnable)];
+    let decoding: &[(u64, Does)] = &[(20, Does::Cpu), (15, Does::Runnable)];
+    for (cpus, workers) in [(2, 0), (2, 1), (2, 2), (2, 8), (8, 2)] {
+        let said = sentences(&job(cpus, workers, crowded, decoding), &[]).join("\n");
+        let raises = said.contains("Raise num_workers") || said.contains("Set num_workers");
+        let lowers = said.contains("smaller num_workers");
+        assert!(!(raises && lowers), "{cpus} CPUs, {workers} workers:\n{said}");
+        assert!(!raises || workers < cpus, "there is no CPU for more:\n{said}");
+        assert!(!lowers || workers > 1, "there is none to spare:\n{said}");
+        assert_eq!(said.matches("more CPUs").count(), 1, "said twice:\n{said}");
+    }
+    let judged =
+        [expected(RemedyKind::MoreWorkers, 2, 3, 0.1), expected(RemedyKind::FewerWorkers, 2, 1, 0.05)];
+    let said = sentences(&job(8, 2, crowded, decoding), &judged).join("\n");
+    assert_eq!(said.matches("num_workers").count(), 1, "{said}");
+}
+
+#[test]
+fn workers_of_an_evaluation_are_not_compared_with_those_of_training() {
+    let evaluator = WORKER + 1;
+    let mut stage = Stage::empty();
+    stage.ledger.root(TRAINER, 0);
+    stage.greet(TRAINER, 1, ProcessKind::Trainer, 0, 1);
+    for (loader, pid) in [(0, WORKER), (1, evaluator)] {
+        stage.greet(pid, TRAINER, ProcessKind::Worker, 0, 1);
+        stage.ledger.loader(TRAINER, LoaderFacts { loader, workers: 1, ..Default::default() });
+    }
+    for step in 0..30 {
+        let at = 1000 + 100 * step;
+        stage.did(TRAINER, at, at + 20, Does::Cpu);
+        stage.did(WORKER, at, at + 100, Does::In(Blocked::FileRead));
+        stage.did(evaluator, at, at + 100, Does::In(Blocked::Pipe));
+        stage.batch(WORKER, at, at + 99, step);
+        let first = if step == 0 { wait_flags::FIRST } else { 0 };
+        stage.wait_for(TRAINER, 0, WORKER, at + 20, at + 100, step, first);
+        stage.advance(at + 100);
+    }
+    stage.did(evaluator, 4_000, 4_010, Does::Cpu);
+    stage.batch(evaluator, 4_000, 4_010, 0);
+    stage.wait_for(TRAINER, 1, evaluator, 4_001, 4_011, 0, wait_flags::FIRST | wait_flags::NO_GRAD);
+    stage.finish(9_000);
+    let summary = stage.ledger.summary();
+    let mut loads: Vec<_> = summary.ranks[0].workers.iter().map(|load| (load.pid, load.loader)).collect();
+    loads.sort_unstable();
+    assert_eq!(loads, [(WORKER, Some(0)), (evaluator, Some(1))]);
+    let names: Vec<&str> = summary.diagnoses.iter().map(|found| found.name.as_str()).collect();
+    assert!(!names.contains(&"uneven-workers"), "{names:?}");
+}

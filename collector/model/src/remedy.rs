@@ -1,0 +1,153 @@
+//! What may be done about a finding, and what the model of the job expects of it.
+
+use crate::{Diagnosis, Estimate, RunSummary};
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RemedyKind {
+    MoreWorkers,
+    FewerWorkers,
+    MorePrefetch,
+    /// A cache of the data set, or a larger one.
+    Cache,
+    FasterStorage,
+    MoreCores,
+    /// Less CPU time for each sample.
+    CheaperSamples,
+    /// Anything that the model of the job cannot judge.
+    Other,
+}
+
+/// Something to do about a finding.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Remedy {
+    pub kind: RemedyKind,
+    /// What to do, with what is expected of it or the condition under which it helps; without a full stop.
+    pub sentence: String,
+    /// Share by which samples a second rise, as far as that is certain; `None` where the model of the job cannot judge it.
+    pub gain: Option<Estimate>,
+}
+
+/// What the model of the job expects of a single change of one rank's loader.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Expected {
+    pub rank: u32,
+    pub loader: u16,
+    pub kind: RemedyKind,
+    /// Workers, batches in advance over all workers, bytes of a cache; 0 where a factor of two is meant.
+    pub now: u64,
+    pub to: u64,
+    /// Share by which samples a second rise.
+    pub gain: Estimate,
+    /// What it would be in each case, where nothing tells whether storage is slow or at its limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub either: Option<Either>,
+    /// Sentence.
+    pub why: String,
+}
+
+/// Gains under the two readings of the same waits.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Either {
+    /// Each read takes its time, however many are under way.
+    pub if_slow: Estimate,
+    /// All reads together get no more than now.
+    pub if_limited: Estimate,
+    /// What all workers of the rank read from storage now; `None` where nobody counted.
+    pub bytes_per_s: Option<f64>,
+}
+
+/// Smaller gains are not worth anybody's time, and hard to tell from none.
+pub const WORTHWHILE: f64 = 0.02;
+
+impl Expected {
+    /// Worth doing under every reading of what was seen.
+    pub fn is_worthwhile(&self) -> bool {
+        let certain = self.certain();
+        certain.value >= WORTHWHILE && certain.low > 0.0
+    }
+
+    /// Worth doing if each read is merely slow.
+    pub fn may_be_worthwhile(&self) -> bool {
+        let slow = self.either.map_or(self.gain, |either| either.if_slow);
+        slow.value >= WORTHWHILE && slow.low > 0.0
+    }
+
+    /// What holds under either reading.
+    pub fn certain(&self) -> Estimate {
+        match self.either {
+            Some(Either { if_slow, if_limited, .. }) if if_slow.value < if_limited.value => if_slow,
+            Some(Either { if_limited, .. }) => if_limited,
+            None => self.gain,
+        }
+    }
+}
+
+impl Diagnosis {
+    /// Share of training time that doing it saves, as far as that is known: what cannot be judged could save all that is at
+    /// stake, but no more than what was judged for the same finding.
+    fn saved_share(&self, remedy: &Remedy) -> f64 {
+        let judged = |gain: Estimate| gain.value / (1.0 + gain.value).max(f64::MIN_POSITIVE);
+        let least =
+            self.remedies.iter().filter_map(|remedy| remedy.gain.map(judged)).fold(self.share, f64::min);
+        remedy.gain.map_or(least, judged)
+    }
+}
+
+impl RunSummary {
+    /// Everything that may be done about all findings, by what is expected of it.
+    pub fn remedies(&self) -> Vec<&Remedy> {
+        let mut all: Vec<(f64, &Remedy)> = self
+            .diagnoses
+            .iter()
+            .flat_map(|found| found.remedies.iter().map(|remedy| (found.saved_share(remedy), remedy)))
+            .collect();
+        all.sort_by(|a, b| b.0.total_cmp(&a.0));
+        all.into_iter().map(|(_, remedy)| remedy).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(share: f64, gains: &[Option<f64>]) -> Diagnosis {
+        let remedy = |gain: &Option<f64>| Remedy {
+            kind: RemedyKind::Other,
+            sentence: format!("{gain:?} of {share}"),
+            gain: gain.map(|value| Estimate { value, low: value, high: value }),
+        };
+        Diagnosis { share, remedies: gains.iter().map(remedy).collect(), ..Diagnosis::default() }
+    }
+
+    #[test]
+    fn remedies_are_one_list_by_what_they_save() {
+        let diagnoses =
+            vec![found(0.5, &[None, Some(0.1), Some(0.5)]), found(0.3, &[None]), found(0.2, &[Some(1.0)])];
+        let summary = RunSummary { diagnoses, ..RunSummary::default() };
+        let sentences: Vec<&str> = summary.remedies().iter().map(|remedy| remedy.sentence.as_str()).collect();
+        assert_eq!(
+            sentences,
+            ["Some(1.0) of 0.2", "Some(0.5) of 0.5", "None of 0.3", "None of 0.5", "Some(0.1) of 0.5"]
+        );
+    }
+
+    #[test]
+    fn only_what_holds_under_both_readings_is_certain() {
+        let estimate = |value: f64| Estimate { value, low: value - 0.01, high: value + 0.01 };
+        let either = Some(Either { if_slow: estimate(0.5), if_limited: estimate(0.0), bytes_per_s: None });
+        let expected = Expected {
+            rank: 0,
+            loader: 0,
+            kind: RemedyKind::MoreWorkers,
+            now: 2,
+            to: 6,
+            gain: estimate(0.5),
+            either,
+            why: String::new(),
+        };
+        assert!(!expected.is_worthwhile() && expected.may_be_worthwhile());
+        assert!(Expected { either: None, ..expected }.is_worthwhile());
+    }
+}
