@@ -13,7 +13,7 @@ use stallscope_model::{
 };
 use stallscope_store::{ClockAnchor, Options, Recorder};
 use std::path::Path;
-use support::{Sandbox, text};
+use support::{Sandbox, job, python, text};
 
 const WORKERS: u32 = 2;
 
@@ -142,4 +142,58 @@ fn what_cannot_be_told_is_a_sentence() {
     assert!(refused(&young, &["what-if", "a.stall", "--cache", "140%"], 2).contains("from 0% to 100%"));
     assert!(refused(&young, &["what-if", "a.stall", "--workers", "many"], 2).contains("+2"));
     assert!(refused(&young, &["what-if", "a.stall", "--storage", "fast"], 2).contains("2x"));
+}
+
+/// Runs tests/jobs/paced.py under stallscope; the mean of its steps in milliseconds.
+fn paced(sandbox: &Sandbox, name: &str, workers: &str, words: &[&str]) -> f64 {
+    let (python, script) = (python(), job("paced.py"));
+    let job = ["run", "--name", name, "--", &python, &script, "--workers", workers];
+    let done = sandbox.run(&[&job[..], words].concat());
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    text(&done.stdout).lines().rev().find_map(|line| line.trim().parse().ok()).expect("the mean step")
+}
+
+fn predicted(sandbox: &Sandbox, recording: &str, workers: &str) -> Value {
+    let done = sandbox.run(&["what-if", recording, "--workers", workers, "--json"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    serde_json::from_slice(&done.stdout).unwrap()
+}
+
+/// A job that was really run at both settings. Its waits are sleep, which a busy machine only makes longer.
+#[test]
+fn a_second_worker_brings_what_was_predicted() {
+    let sandbox = Sandbox::new("what-if-slow");
+    let now_ms = paced(&sandbox, "one", "1", &[]);
+    let really_ms = paced(&sandbox, "two", "2", &[]);
+    assert!(really_ms < 0.75 * now_ms, "the job shows no effect: {now_ms} ms, then {really_ms} ms");
+    let said = predicted(&sandbox, "one.stall", "2");
+    // One reader alone tells nothing of another one, so that this is the answer for reads that are merely slow.
+    let gain = said["either"]["if_slow"]["value"]
+        .as_f64()
+        .unwrap_or_else(|| said["gain"]["value"].as_f64().unwrap());
+    let predicted_ms = said["now"]["step_ms"]["value"].as_f64().unwrap() / (1.0 + gain);
+    assert!(
+        (predicted_ms / really_ms - 1.0).abs() < 0.25,
+        "{predicted_ms} ms predicted, {really_ms} ms really"
+    );
+}
+
+#[test]
+fn more_workers_at_one_source_are_not_promised() {
+    let sandbox = Sandbox::new("what-if-limited");
+    let source = sandbox.path("source").display().to_string();
+    let now_ms = paced(&sandbox, "two", "2", &["--source", &source]);
+    let really_ms = paced(&sandbox, "four", "4", &["--source", &source]);
+    let really = now_ms / really_ms - 1.0;
+    assert!(really.abs() < 0.2, "the source is no limit: {now_ms} ms, then {really_ms} ms");
+    let said = predicted(&sandbox, "two.stall", "4");
+    let certain = match said["either"]["if_limited"]["value"].as_f64() {
+        Some(if_limited) => if_limited,
+        None => said["gain"]["value"].as_f64().unwrap(),
+    };
+    assert!((certain - really).abs() < 0.2, "{certain} promised, {really} really: {said:#}");
+    assert!(said["gain"]["low"].as_f64().unwrap() < 0.1, "{said:#}");
+    let screen = text(&sandbox.run(&["report", "two.stall"]).stdout);
+    let raise = screen.lines().find(|line| line.contains("num_workers from"));
+    assert!(raise.is_none() || screen.contains("if storage is at its limit"), "{screen}");
 }
