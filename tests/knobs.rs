@@ -262,6 +262,41 @@ fn a_shim_that_lies_is_shown_as_far_as_it_goes_and_harms_nobody() {
 }
 
 #[test]
+fn a_pool_shrinks_and_grows_when_its_bytes_are_turned_and_no_sample_is_lost() {
+    let mib = |count: u64| (count << 20).to_string();
+    let job = Job::start("resized", "resized.py", &[&mib(16)]);
+    // Budget, what the pool has, and hits, by epoch; the data set has 8,192,000 bytes in 1,000 samples.
+    let epochs = || -> Vec<[u64; 3]> {
+        let pool = std::fs::read_to_string(job.sandbox.path("pool")).unwrap_or_default();
+        // The last line may be under way.
+        let whole = pool.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let figures = |line: &str| line.split(' ').map(|word| word.parse().unwrap()).collect::<Vec<u64>>();
+        whole.lines().map(|line| figures(line).try_into().unwrap()).collect()
+    };
+    let later = |what: &str, is_so: &dyn Fn([u64; 3]) -> bool| {
+        wait_until(what, || epochs().last().is_some_and(|epoch| is_so(*epoch)));
+    };
+    let turn = |bytes: u64| {
+        let (code, out, err) = job.tell(&["set", &format!("cache.bytes={bytes}")]);
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    };
+    later("all of it is kept, and found", &|[budget, kept, hits]| {
+        (budget, hits) == (16 << 20, 1000) && (8_000_000..=16 << 20).contains(&kept)
+    });
+    turn(2 << 20);
+    later("the pool has shrunk, and finds what is left", &|[budget, kept, hits]| {
+        budget == 2 << 20 && kept <= 2 << 20 && (100..500).contains(&hits)
+    });
+    turn(6 << 20);
+    later("the pool has grown, and finds more", &|[budget, kept, hits]| {
+        budget == 6 << 20 && ((4 << 20)..=6 << 20).contains(&kept) && (500..1000).contains(&hits)
+    });
+    assert_eq!(job.knob("cache.bytes")["value"], 6 << 20);
+    // The job checks in each epoch that every sample came once.
+    job.end();
+}
+
+#[test]
 fn nobody_but_owner_and_root_turns_knobs() {
     if !support::privileged("nobody_but_owner_and_root_turns_knobs") {
         return;
