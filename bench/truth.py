@@ -94,7 +94,7 @@ class Table:
             wrong = "the job had a stall, as the machine was busy elsewhere: run it again on a quiet one"
         if not way.attach and wrong:
             print(f"{case.name}: {wrong}", flush=True)
-        judged = case.no_stall or case.withheld or case.slow_rank is not None or not case.has_kernel_steps
+        judged = case.no_stall or case.withheld or case.finding or case.slow_rank is not None or not case.has_kernel_steps
         if not way.attach and judged:
             self.rows.append(Row(case.name, f"right verdict, {way.name}", float(not wrong), "", "1", not wrong))
 

@@ -43,7 +43,7 @@ AWAITED = {Did.FETCH: ("fetch", "starved"), Did.PREP: ("prep", "starved")}
 AWAITED_REST = ("transfer", "starved")
 
 # A thread that was blocked and is woken waits for a CPU at the end of its piece, not throughout.
-BLOCKED_FIRST = (Did.IDLE, Did.SLEEP, Did.COLLECTIVE, Did.END)
+BLOCKED_FIRST = (Did.IDLE, Did.SLEEP, Did.COLLECTIVE, Did.END, Did.TAKEN, Did.ARRIVED, Did.SERVING)
 
 
 class Step(NamedTuple):
@@ -88,6 +88,19 @@ class Thread:
             place += 1
         causes[rest[0]] += max(0, end_ns - at)
 
+    def without_cpu_and_on_cpu(self, start_ns: int, end_ns: int) -> tuple[int, int]:
+        """Nanoseconds of the window that the thread was runnable, and running."""
+        without_ns = on_ns = 0
+        for place in range(max(1, bisect_right(self.times, start_ns)), len(self.marks)):
+            before, after = self.marks[place - 1], self.marks[place]
+            if before.time_ns >= end_ns:
+                break
+            from_ns, to_ns = max(before.time_ns, start_ns), min(after.time_ns, end_ns)
+            if from_ns < to_ns:
+                without_ns += delay_between(before, after, from_ns, to_ns)
+                on_ns += cpu_between(before, after, from_ns, to_ns)
+        return without_ns, on_ns
+
 
 def delay_between(before: Mark, after: Mark, start_ns: int, end_ns: int) -> int:
     """How much of the piece's run delay falls into [start, end], which lies within the piece."""
@@ -113,6 +126,16 @@ class Account:
             for mark in thread.marks
             if mark.did == Did.READY
         }
+        # Who wrote and who read the message about a batch, and who handed over descriptors.
+        self.sent, self.arrived, self.sharers = {}, {}, set()
+        for key, thread in self.threads.items():
+            for mark in thread.marks:
+                if mark.did == Did.SENT:
+                    self.sent[mark.value] = key, mark.time_ns
+                elif mark.did == Did.ARRIVED:
+                    self.arrived[mark.value] = key
+                elif mark.did == Did.SERVED:
+                    self.sharers.add(key)
 
     @classmethod
     def of_folder(cls, folder: Path) -> "Account":
@@ -144,17 +167,48 @@ class Account:
                 break
             if enter_ns > at:
                 trainer.charge(at, enter_ns, causes, OWN, OWN_REST)
-            self.charge_wait(step, enter_ns, exit_ns, causes)
+            self.charge_wait((pid, pid), step, enter_ns, exit_ns, causes)
             at = exit_ns
         if at < end_ns:
             trainer.charge(at, end_ns, causes, OWN, OWN_REST)
         return causes
 
-    def charge_wait(self, step: Step, enter_ns: int, exit_ns: int, causes: Counter):
+    def charge_wait(self, trainer: tuple, step: Step, enter_ns: int, exit_ns: int, causes: Counter):
         key, ready_ns = self.ready[step.token]
         cut_ns = min(max(ready_ns, enter_ns), exit_ns)
         self.threads[key].charge(enter_ns, cut_ns, causes, AWAITED, AWAITED_REST)
-        causes["transfer"] += exit_ns - cut_ns
+        starved_ns = self.starved_on_its_way(trainer, step.token, cut_ns, exit_ns)
+        causes["starved"] += starved_ns
+        causes["transfer"] += exit_ns - cut_ns - starved_ns
+
+    def starved_on_its_way(self, trainer: tuple, token: int, ready_ns: int, exit_ns: int) -> int:
+        """How long nobody carried on a batch that was ready because who had to got no CPU: first its worker's feeder,
+        then whoever reads the message, whom the worker's resource sharer serves; and while these wait for the worker's
+        interpreter lock, its main thread."""
+        producer = self.ready[token][0]
+        if producer == trainer:
+            return self.threads[trainer].without_cpu_and_on_cpu(ready_ns, exit_ns)[0]
+        if token not in self.sent or token not in self.arrived:
+            return 0
+        feeder, sent_ns = self.sent[token]
+        sent_ns = min(max(sent_ns, ready_ns), exit_ns)
+        sharers = [key for key in self.sharers if key[0] == producer[0]]
+        readers = {self.arrived[token], trainer}
+        return self.starved(ready_ns, sent_ns, [feeder], producer) + self.starved(
+            sent_ns, exit_ns, [*readers, *sharers], producer
+        )
+
+    def starved(self, start_ns: int, end_ns: int, acting: list, holder: tuple) -> int:
+        """Run delay of the threads that act one after the other in the window; where none of them ran or wanted to,
+        that of the thread that holds the lock, in proportion."""
+        length_ns = end_ns - start_ns
+        if length_ns <= 0:
+            return 0
+        times = [self.threads[key].without_cpu_and_on_cpu(start_ns, end_ns) for key in acting]
+        without_ns = min(length_ns, sum(without for without, _ in times))
+        locked_ns = max(0, length_ns - without_ns - sum(on for _, on in times))
+        holders_ns, _ = self.threads[holder].without_cpu_and_on_cpu(start_ns, end_ns)
+        return without_ns + locked_ns * min(holders_ns, length_ns) // length_ns
 
     def hidden_ns(self, pid: int, start_ns: int, end_ns: int) -> int:
         """The part of the waits in the window during which the device still had work; 0 without a device."""

@@ -26,6 +26,10 @@ class Case:
     hidden_bar: float | None = None
     # Run at reduced length by the tests, too.
     tested: bool = False
+    # Busy processes on the CPU that the workers have to use.
+    neighbours: int = 0
+    # What the report's first line has to begin with.
+    finding: str | None = None
     # Read limits of the storage: MiB/s, requests/s.
     read_mb_s: float = 16
     read_iops: int = 0
@@ -96,6 +100,14 @@ CASES = [
     Case("loop-reader", "--source reader", program="loop.py", kernel_bar=None),
     Case("loop-pipe", "--source pipe", program="loop.py", kernel_bar=None, tested=True),
     Case("loop-by-script", "--source memmap --by-script", program="loop.py", kernel_bar=None),
+    Case(
+        "crowded-workers",
+        "--workers 2 --source none --prep-ms 0.5 --compute-ms 10 --worker-cpu 0 --trainer-cpu 1",
+        neighbours=4,
+        finding="short of CPU",
+        shim_bar=3,
+        tested=True,
+    ),
     Case("no-stall", "--workers 1 --source none --prep-ms 0.2 --compute-ms 200", no_stall=True, tested=True),
     Case("own-lock", "--workers 1 --source none --prep-ms 0.2 --lock-ms 200", no_stall=True),
     Case("own-request", "--workers 1 --source none --prep-ms 0.2 --request-ms 200", no_stall=True),

@@ -5,6 +5,7 @@ It is an ordinary user of torch's DataLoader; nothing here knows of the profiler
 
 import argparse
 import contextlib
+import functools
 import os
 import queue
 import socket
@@ -19,6 +20,7 @@ import sources
 from checkpoints import Checkpoints
 from device import fake
 from log import Did, Phase, log
+from passage import between, share_descriptors
 from work import Trainer, burn
 
 MS = 1_000_000
@@ -43,6 +45,8 @@ def flags() -> argparse.Namespace:
     add("--prefetch", type=int, default=2)
     add("--batch", type=int, default=8)
     add("--prep-ms", type=float, default=1, help="CPU a sample, on average")
+    add("--worker-cpu", type=int, default=-1, help="the only CPU that workers may use")
+    add("--trainer-cpu", type=int, default=-1)
     add("--skew", type=float, default=1, help="every fourth batch is that much dearer to prepare")
     add("--compute-ms", type=float, default=10, help="CPU a step")
     add("--epoch-batches", type=int, default=10**6)
@@ -88,11 +92,17 @@ def collate(samples):
     batch = torch.stack([data for data, _ in samples]), torch.tensor([index for _, index in samples])
     _batches_made += 1
     token = threading.get_native_id() << 32 | _batches_made
-    stamped = (*batch, torch.tensor(token))
+    stamped = between(token, batch)
     log().mark(Did.PREP)
     log().mark(Did.READY, token)
     log().in_batch = False
     return stamped
+
+
+def begin_worker(cpu: int, _worker: int):
+    if cpu >= 0:
+        os.sched_setaffinity(0, {cpu})
+    share_descriptors()
 
 
 def emulate_pinning():
@@ -105,7 +115,11 @@ def emulate_pinning():
     torch.accelerator.current_accelerator = lambda *_: None
     torch.accelerator.current_device_index = lambda: 0
     torch.accelerator.set_device_index = lambda *_: None
-    _utils.pin_memory.pin_memory = lambda batch, device=None: tuple(tensor.clone() for tensor in batch)
+
+    def pin(batch, device=None):
+        return tuple(part.clone() if isinstance(part, torch.Tensor) else part for part in batch)
+
+    _utils.pin_memory.pin_memory = pin
 
 
 class BackgroundLoader:
@@ -144,6 +158,7 @@ def make_loader(options: argparse.Namespace, batches: int) -> DataLoader | Backg
         num_workers=options.workers,
         pin_memory=options.pin,
         collate_fn=collate,
+        worker_init_fn=functools.partial(begin_worker, options.worker_cpu),
         **parallel,
     )
     return BackgroundLoader(loader, options.prefetch) if options.thread else loader
@@ -156,7 +171,7 @@ def batches(iterator, number: int, phase: Phase):
             log().mark(Did.COMPUTE)
             log().mark(Did.ENTER, number)
             batch = next(iterator)
-            log().mark(Did.EXIT, int(batch[-1]), phase)
+            log().mark(Did.EXIT, batch[-1].token, phase)
             yield batch
     except StopIteration:
         pass
@@ -260,6 +275,8 @@ def main():
         options.net_ms *= 4
     if options.pin:
         emulate_pinning()
+    if options.trainer_cpu >= 0:
+        os.sched_setaffinity(0, {options.trainer_cpu})
     with contextlib.ExitStack() as stack:
         if options.slow_rank >= 0 or options.checkpoint == "dcp":
             torch.distributed.init_process_group("gloo", **({} if "RANK" in os.environ else alone()))

@@ -46,6 +46,15 @@ class Did(IntEnum):
     READ = 15
     # A training step of a loop without a loader ended; `value` counts them.
     STEP = 16
+    # On the way of the batch with the token `value`: its worker's feeder thread took it up, and is about to write it.
+    TAKEN = 17
+    SENT = 18
+    # The trainer, or its pin-memory thread, has read the message, and has all of the batch.
+    ARRIVED = 19
+    RECEIVED = 20
+    # A worker's resource sharer is about to hand over a descriptor, and has done so.
+    SERVING = 21
+    SERVED = 22
 
 
 class Phase(IntEnum):
@@ -79,12 +88,20 @@ class Log:
 
     def mark(self, did: Did, value: int = 0, extra: int = 0) -> int:
         """The piece since the last mark was spent on `did`. Returns now, CLOCK_MONOTONIC ns."""
-        run_delay_ns = int(os.pread(self.schedstat, 64, 0).split()[1])
-        now_ns = time.monotonic_ns()
+        # A thread that loses its CPU between two clocks would have that wait before the mark by one and after it by the
+        # other. This is where a thread that computes enters the kernel, so it is where the CPU is taken from it.
+        run_delay_ns = before_ns = None
+        while before_ns is None or run_delay_ns != before_ns:
+            before_ns = self.run_delay_ns()
+            cpu_ns, now_ns = time.thread_time_ns(), time.monotonic_ns()
+            run_delay_ns = self.run_delay_ns()
         if self.at < len(self.map):
-            RECORD.pack_into(self.map, self.at, now_ns, run_delay_ns, value, did, extra, time.thread_time_ns())
+            RECORD.pack_into(self.map, self.at, now_ns, run_delay_ns, value, did, extra, cpu_ns)
             self.at += RECORD.size
         return now_ns
+
+    def run_delay_ns(self) -> int:
+        return int(os.pread(self.schedstat, 64, 0).split()[1])
 
 
 _local = threading.local()

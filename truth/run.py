@@ -82,7 +82,9 @@ class Bench:
         """Kernel and shim: `stallscope run`. Raises JobFailed, NotComparable."""
         logs, recording = fresh(WORK / "logs"), new_recording()
         command = [STALLSCOPE, "run", "--name", case.name, "-o", recording, *options, "--"]
-        done = quiet([*command, *self.command(case, self.seconds)], self.seconds, env=environment(logs, case))
+        job = self.command(case, self.seconds)
+        with neighbours(case):
+            done = quiet([*command, *job], self.seconds, env=environment(logs, case))
         must(done.returncode == 0, f"`stallscope run` of {case.name} failed", done.stdout + done.stderr)
         comparisons = [] if case.withheld else compare(recording, Account.of_folder(logs))
         return Outcome(comparisons, report(recording))
@@ -93,7 +95,11 @@ class Bench:
         # The job has to outlast the attachment; it ends by itself, so that its workers let go of the storage.
         command = self.command(case, self.seconds + 4)
         output = open(WORK / "job.txt", "w+")
-        with output, subprocess.Popen(command, env=environment(logs, case), stdout=output, stderr=output) as job:
+        with (
+            output,
+            neighbours(case),
+            subprocess.Popen(command, env=environment(logs, case), stdout=output, stderr=output) as job,
+        ):
             try:
                 while not trains(logs, case.ranks):
                     must(job.poll() is None, f"{case.name} ended before it trained", (WORK / "job.txt").read_text())
@@ -132,6 +138,18 @@ def request_server():
             yield int(server.stdout.readline())
         finally:
             server.stdin.close()
+
+
+@contextmanager
+def neighbours(case: Case):
+    """Processes of somebody else that keep the workers' CPU busy."""
+    flags = case.flags.split()
+    with ExitStack() as stack:
+        for _ in range(case.neighbours):
+            busy = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            stack.callback(busy.kill)
+            os.sched_setaffinity(busy.pid, {int(flags[flags.index("--worker-cpu") + 1])})
+        yield
 
 
 def trains(logs: Path, ranks: int) -> bool:

@@ -39,4 +39,6 @@ def complaint(case: Case, outcome: Outcome) -> str | None:
         said = [verdict["sentence"], *(found["finding"] for found in diagnoses)]
         if not any(f"rank {case.slow_rank}" in sentence for sentence in said):
             return f"rank {case.slow_rank} was the slow one, but the report only says {said}"
+    if case.finding and verdict["finding"] != case.finding:
+        return f"'{case.finding}' was to be found, but the report says '{verdict['sentence']}'"
     return None

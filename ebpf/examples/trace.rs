@@ -76,12 +76,16 @@ fn json(record: &Record) -> String {
             r.read_bytes
         ),
         Record::Wait(r) => format!(
-            r#"{},"start_ns":{},"waker_tid":{},"waker_tgid":{},"blocked_in":"{}"}}"#,
+            r#"{},"start_ns":{},"waker_tid":{},"waker_tgid":{},"blocked_in":"{}","errand_start_ns":{},"errand_cpu_ns":{},"errand_runnable_ns":{},"errand_read_ns":{}}}"#,
             head("wait", &r.header),
             r.start_ns,
             r.waker_tid,
             r.waker_tgid,
-            Blocked::from_u8(r.blocked_in as u8).map(|b| format!("{b:?}")).unwrap_or_default()
+            Blocked::from_u8(r.blocked_in as u8).map(|b| format!("{b:?}")).unwrap_or_default(),
+            r.errand_start_ns,
+            r.errand_cpu_ns,
+            r.errand_runnable_ns,
+            r.errand_read_ns
         ),
         Record::Wake(r) => {
             format!(r#"{},"woken_tid":{},"cpu_ns":{}}}"#, head("wake", &r.header), r.woken_tid, r.cpu_ns)

@@ -14,7 +14,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef signed long long s64;
 
-#define ABI_VERSION 2
+#define ABI_VERSION 3
 #define MAX_TASKS 16384
 #define MAX_FILES 8192
 #define MAX_MOUNTS 1024
@@ -81,7 +81,7 @@ struct times {
 
 /* The `scratch` of a slot: internals of the kernel side, in 64 bytes. */
 struct scratch {
-	/* Last wake-up; bit 0 is set when the waker itself had just come from the network. */
+	/* Last wake-up; its lowest bits are of `enum woken`. */
 	u64 wake_ns;
 	/* When the task last got a CPU. */
 	u64 run_start_ns;
@@ -155,6 +155,10 @@ struct wait {
 	u32 waker_tgid;
 	u32 blocked_in;
 	u32 pad;
+	u64 errand_start_ns;
+	u64 errand_cpu_ns;
+	u64 errand_runnable_ns;
+	u64 errand_read_ns;
 };
 
 struct wake {
@@ -219,7 +223,7 @@ _Static_assert(sizeof(struct scratch) == 64, "scratch");
 _Static_assert(sizeof(struct task_slot) == 24 + 8 + 24 + 2 * sizeof(struct times) + 48 + 16 + 64, "task_slot");
 _Static_assert(sizeof(struct header) == 24, "header");
 _Static_assert(sizeof(struct slice) == 24 + 8 + sizeof(struct times) + 24, "slice");
-_Static_assert(sizeof(struct wait) == 48, "wait");
+_Static_assert(sizeof(struct wait) == 80, "wait");
 _Static_assert(sizeof(struct wake) == 40, "wake");
 _Static_assert(sizeof(struct batch_read) == 32, "batch_read");
 _Static_assert(sizeof(struct save) == 40, "save");

@@ -27,6 +27,15 @@ enum note {
 	NOTE_FROM_READ = 4,
 };
 
+/* In the lowest bits of `scratch.wake_ns`. */
+enum woken {
+	/* The waker itself had just come from the network. */
+	WOKEN_FROM_NET = 1,
+	/* The thread is to hand something on: see begin_errand. */
+	WOKEN_ERRAND = 2,
+	WOKEN_BITS = 3,
+};
+
 enum reading {
 	/* Inside a burst of reads (see reads.h) ... */
 	READING_BURST = 1,
@@ -159,6 +168,18 @@ INLINE void book_running(struct task_slot *slot, u64 now)
 		book(slot, TIME_CPU, now);
 		slot->scratch.reading = 0;
 	}
+}
+
+/*
+ * An errand: what a thread that is not watched does from its wake-up until it has handed on what it was woken for
+ * (a worker's feeder thread a batch, its resource sharer a descriptor). Such a thread sends no slices, so that `sent`
+ * and `slice_start_ns` are free to keep its account as of the errand's beginning. Like its times they are written by
+ * one CPU at a time: the one that the thread gets, or the one it runs on.
+ */
+INLINE void begin_errand(struct task_slot *slot, u64 now)
+{
+	slot->sent = slot->total;
+	slot->slice_start_ns = now;
 }
 
 /* Adds this thread's time on the CPU to what its leader knows of its siblings. */

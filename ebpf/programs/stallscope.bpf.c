@@ -33,7 +33,7 @@ int sched_waking(u64 *ctx)
 {
 	struct task_struct *task = (void *)ctx[0], *current;
 	struct task_slot *slot = find_slot(task), *waker;
-	bool from_net = false;
+	u32 bits = 0;
 	u64 now;
 
 	if (!slot)
@@ -43,9 +43,9 @@ int sched_waking(u64 *ctx)
 		current = get_current_task_btf();
 		waker = find_slot(current);
 		if (waker)
-			from_net = woken_by(slot, task, waker, current, now);
+			bits = woken_by(slot, task, waker, current, now);
 	}
-	slot->scratch.wake_ns = (now & ~1ULL) | from_net;
+	slot->scratch.wake_ns = (now & ~(u64)WOKEN_BITS) | bits;
 	return 0;
 }
 

@@ -36,6 +36,12 @@ INLINE bool is_read(u32 kind)
 	return kind == BLOCKED_FILE_READ || kind == BLOCKED_FAULT || kind == BLOCKED_NET;
 }
 
+INLINE u64 read_ns(const struct times *times)
+{
+	return times->blocked_ns[BLOCKED_FILE_READ] + times->blocked_ns[BLOCKED_FAULT] +
+	       times->blocked_ns[BLOCKED_NET];
+}
+
 /* A short run between two sleeps in reads is part of the reading (copying out, faulting on, the next call):
  * the same rule as for bursts of calls in reads.h, as far as the scheduler alone can see it. */
 INLINE bool between_reads(struct task_slot *slot, u32 kind, u64 now)
@@ -77,7 +83,7 @@ INLINE void book_sleep(struct task_slot *slot, struct task_struct *task, u64 now
 
 	if (slot->state != STATE_BLOCKED)
 		kind = kind_of_sleep(task, false);
-	if (kind == BLOCKED_FUTEX && woken & 1)
+	if (kind == BLOCKED_FUTEX && woken & WOKEN_FROM_NET)
 		kind = BLOCKED_FUTEX_NET;
 	if (comes_from_net(task, kind))
 		slot->scratch.notes |= NOTE_FROM_NET;
@@ -96,6 +102,9 @@ INLINE void book_sleep(struct task_slot *slot, struct task_struct *task, u64 now
 	book(slot, TIME_BLOCKED + kind, until);
 	if (until > since && is_file_wait(kind))
 		count_file_wait(slot, task, kind, until - since);
+	/* Not an older wake-up than the one that ended this sleep. */
+	if (woken & WOKEN_ERRAND && woken > slot->scratch.run_start_ns && !(slot->flags & FLAG_WATCHED))
+		begin_errand(slot, slot->since_ns);
 	book(slot, TIME_RUNNABLE, now);
 }
 
@@ -118,6 +127,28 @@ INLINE void get_cpu(struct task_slot *slot, struct task_struct *task, u64 now)
  * Told all the same, they would fill the ring. */
 #define BRIEF_NS 20000
 
+/* Records the errand that ends as `waker`, the current task, wakes the task that waited for it, and begins the next:
+ * a thread that has more to hand on does not sleep in between. */
+INLINE void end_errand(struct wait *wait, struct task_slot *waker, u64 now)
+{
+	u64 running_ns = now - waker->since_ns;
+	struct times *total = &waker->total, *sent = &waker->sent;
+
+	if (waker->flags & FLAG_WATCHED) {
+		wait->errand_start_ns = 0;
+		wait->errand_cpu_ns = 0;
+		wait->errand_runnable_ns = 0;
+		wait->errand_read_ns = 0;
+		return;
+	}
+	wait->errand_start_ns = waker->slice_start_ns;
+	wait->errand_cpu_ns = total->cpu_ns - sent->cpu_ns + running_ns;
+	wait->errand_runnable_ns = total->runnable_ns - sent->runnable_ns;
+	wait->errand_read_ns = read_ns(total) - read_ns(sent);
+	begin_errand(waker, now);
+	waker->sent.cpu_ns += running_ns;
+}
+
 INLINE void send_wait(struct task_slot *slot, struct task_slot *waker, u64 now)
 {
 	struct wait *wait = reserve(sizeof(*wait));
@@ -130,6 +161,7 @@ INLINE void send_wait(struct task_slot *slot, struct task_slot *waker, u64 now)
 	wait->waker_tgid = waker->tgid;
 	wait->blocked_in = slot->blocked_in;
 	wait->pad = 0;
+	end_errand(wait, waker, now);
 	submit(wait);
 }
 
@@ -146,35 +178,49 @@ INLINE void send_wake(struct task_slot *leader, struct task_slot *woken, u64 now
 	submit(wake);
 }
 
+/* Whether a task wakes its peer on a Unix socket by this call: reading does too, as it gives back room to write. */
+INLINE bool talks_to_peer(long nr)
+{
+	return nr == NR_READ || nr == NR_WRITE || nr == NR_SENDMSG || nr == NR_RECVMSG || nr == NR_CONNECT;
+}
+
 /*
  * `waker`, the current task, wakes `task`. Interrupts (timers, the network) wake tasks too, while any task is
- * current: the waker's system call tells that it did it itself. Returns whether the news came from the net.
+ * current: the waker's system call tells that it did it itself. Returns bits of `enum woken`.
  */
-INLINE bool woken_by(struct task_slot *slot, struct task_struct *task, struct task_slot *waker,
-		     struct task_struct *waker_task, u64 now)
+INLINE u32 woken_by(struct task_slot *slot, struct task_struct *task, struct task_slot *waker,
+		    struct task_struct *waker_task, u64 now)
 {
 	long nr = task_pt_regs(waker_task)->orig_ax;
 	bool watched = slot->flags & FLAG_WATCHED;
 	bool same_process = slot->tgid == waker->tgid;
+	bool within_job = !same_process && slot->scratch.root == waker->scratch.root;
 	bool brief = now - slot->since_ns < BRIEF_NS;
+	u32 bits = 0;
 
 	if (same_process)
 		credit_leader(waker, now);
 	if (slot->blocked_in == BLOCKED_PIPE && (nr == NR_WRITE || nr == NR_WRITEV)) {
-		if (watched && !brief && !same_process && slot->scratch.root == waker->scratch.root)
+		if (watched && !brief && within_job)
 			send_wait(slot, waker, now);
-	} else if (slot->blocked_in == BLOCKED_UNIX && (nr == NR_WRITE || nr == NR_SENDMSG)) {
+	} else if (slot->blocked_in == BLOCKED_UNIX && talks_to_peer(nr)) {
 		/* A tensor's handle comes over a Unix socket from a thread of the worker that made it. */
-		if (watched && !brief && !same_process && slot->scratch.root == waker->scratch.root)
+		if (watched && !brief && within_job)
 			send_wait(slot, waker, now);
+		if (!watched && within_job)
+			bits = WOKEN_ERRAND;
 	} else if (slot->blocked_in == BLOCKED_FUTEX && (nr == NR_FUTEX || nr == NR_FUTEX_WAKE)) {
 		if (watched && !brief && same_process && waker->scratch.notes & NOTE_PIN)
 			send_wait(slot, waker, now);
-		if (!brief && waker->flags & FLAG_LEADER && same_process && task_pt_regs(task)->si == FUTEX_UNTIMED_LOCK)
-			send_wake(waker, slot, now);
-		return waker->scratch.notes & NOTE_FROM_NET;
+		if (waker->flags & FLAG_LEADER && same_process && task_pt_regs(task)->si == FUTEX_UNTIMED_LOCK) {
+			bits = WOKEN_ERRAND;
+			if (!brief)
+				send_wake(waker, slot, now);
+		}
+		if (waker->scratch.notes & NOTE_FROM_NET)
+			bits |= WOKEN_FROM_NET;
 	}
-	return false;
+	return bits;
 }
 
 #endif

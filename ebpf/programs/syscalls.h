@@ -35,7 +35,9 @@ enum syscall_number {
 	NR_WRITEV = 20,
 	NR_MSYNC = 26,
 	NR_SENDFILE = 40,
+	NR_CONNECT = 42,
 	NR_SENDMSG = 46,
+	NR_RECVMSG = 47,
 	NR_SYNC = 162,
 	NR_FUTEX = 202,
 	NR_FUTEX_WAKE = 454,
@@ -50,10 +52,10 @@ INLINE enum deed deed_of(long nr)
 	case 16: /* ioctl */
 	case 17: /* pread64 */
 	case 19: /* readv */
-	case 42: /* connect */
+	case NR_CONNECT:
 	case 43: /* accept */
 	case 45: /* recvfrom */
-	case 47: /* recvmsg */
+	case NR_RECVMSG:
 	case 78: /* getdents */
 	case 187: /* readahead */
 	case 217: /* getdents64 */

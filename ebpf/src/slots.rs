@@ -10,8 +10,9 @@ use stallscope_abi::kernel::{MAX_TASKS, TaskSlot, state};
 
 use crate::Error;
 
-/// `scratch.wake_ns` of abi.h.
+/// `scratch.wake_ns` of abi.h, and the bits of it that say how the task was woken.
 const SCRATCH_WAKE: usize = 0;
+const WOKEN_BITS: u64 = 3;
 /// The word that begins with `scratch.leader`, followed by `notes`, `reading` and `index`.
 const SCRATCH_LEADER: usize = 4;
 /// Byte of that word which holds `scratch.reading`.
@@ -80,7 +81,7 @@ impl Slots {
                 ptr::read_volatile(&raw const (*at).tgid),
                 ptr::read_volatile(&raw const (*at).state),
                 ptr::read_volatile(&raw const (*at).since_ns),
-                ptr::read_volatile(&raw const (*at).scratch[SCRATCH_WAKE]) & !1,
+                ptr::read_volatile(&raw const (*at).scratch[SCRATCH_WAKE]) & !WOKEN_BITS,
                 ptr::read_volatile(&raw const (*at).sibling_cpu_ns),
                 ptr::read_volatile(&raw const (*at).sent_sibling_cpu_ns),
             );
@@ -144,7 +145,7 @@ impl Slots {
 
 /// The kernel side books a wake-up when the task gets a CPU; until then only its time is known.
 fn fold_wake(mut slot: TaskSlot) -> TaskSlot {
-    let woken_ns = slot.scratch[SCRATCH_WAKE] & !1;
+    let woken_ns = slot.scratch[SCRATCH_WAKE] & !WOKEN_BITS;
     if slot.state == state::BLOCKED && woken_ns > slot.since_ns {
         if let Some(blocked_ns) = slot.total.blocked_ns.get_mut(usize::from(slot.blocked_in)) {
             *blocked_ns += woken_ns - slot.since_ns;
@@ -165,8 +166,8 @@ mod tests {
         let mut slot =
             TaskSlot { state: state::BLOCKED, blocked_in: Blocked::Net as u8, ..TaskSlot::default() };
         slot.since_ns = 1000;
-        // Bit 0 says where the waker came from.
-        slot.scratch[SCRATCH_WAKE] = 1500 | 1;
+        // The lowest bits say how it was woken.
+        slot.scratch[SCRATCH_WAKE] = 1500 | WOKEN_BITS;
         let now = fold_wake(slot);
         assert_eq!((now.state, now.since_ns), (state::RUNNABLE, 1500));
         assert_eq!(now.total.blocked_ns[Blocked::Net as usize], 500);

@@ -49,7 +49,7 @@ fn the_header_mirrors_the_module() {
         sibling_cpu_ns rchar read_bytes wchar comm sent sent_sibling_cpu_ns slice_start_ns scratch);
     same_struct!(c, "header", Header, kind size slot tid tgid time_ns);
     same_struct!(c, "slice", Slice, header start_ns times sibling_cpu_ns rchar read_bytes);
-    same_struct!(c, "wait", Wait, header start_ns waker_tid waker_tgid blocked_in);
+    same_struct!(c, "wait", Wait, header start_ns waker_tid waker_tgid blocked_in errand_start_ns errand_cpu_ns errand_runnable_ns errand_read_ns);
     same_struct!(c, "wake", Wake, header woken_tid cpu_ns);
     same_struct!(c, "batch_read", BatchRead, header fd);
     same_struct!(c, "save", Save, header what bytes);

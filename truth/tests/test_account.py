@@ -57,6 +57,34 @@ def test_a_batch_that_was_ready_costs_only_its_way():
     assert seen(job(worker, TWO_STEPS), 200, 500) == {"compute": 100, "preempted": 10, "transfer": 190}
 
 
+def on_its_way(feeder, trainer_delays, sharer, worker_delay=0):
+    """A batch that is ready at 310, when it is awaited, and is sent at 400; the causes until it is there at 500."""
+    arrived, received = trainer_delays
+    trainer = [*TWO_STEPS[:5], (450, 10 + arrived, Did.ARRIVED, 2), (490, 10 + arrived + received, Did.RECEIVED, 2)]
+    worker = [(0, 0, Did.BEGIN), (150, 0, Did.READY, 1), (310, 0, Did.READY, 2), (510, worker_delay, Did.PREP)]
+    threads = {
+        (20, 21): [Mark(0, 0, 0, Did.BEGIN, 0), *feeder],
+        (20, 22): [Mark(0, 0, 0, Did.BEGIN, 0), *sharer],
+        TRAINER: marks(*trainer, (500, 10 + arrived + received, Did.EXIT, 2)),
+        WORKER: marks(*worker),
+    }
+    return seen(Account(threads), 310, 500)
+
+
+def test_who_carries_a_batch_without_a_cpu_starves_the_trainer():
+    feeder = [Mark(380, 60, 2, Did.TAKEN, 0, 10), Mark(400, 60, 2, Did.SENT, 0, 30)]
+    sharer = [Mark(470, 12, 0, Did.SERVING, 0), Mark(480, 12, 0, Did.SERVED, 0)]
+    # The feeder 60, the trainer 20 and 8, the sharer 12.
+    assert on_its_way(feeder, (20, 8), sharer) == {"starved": 100, "transfer": 90}
+
+
+def test_who_waits_for_the_lock_of_a_thread_without_a_cpu_is_starved_too():
+    feeder = [Mark(380, 0, 2, Did.TAKEN, 0, 0), Mark(400, 0, 2, Did.SENT, 0, 20)]
+    # Of 90 up to its sending the feeder ran for 20 and waited for 70; the worker's main thread had no CPU half of the time.
+    got = on_its_way(feeder, (0, 0), [Mark(600, 0, 0, Did.SERVED, 0, 0)], worker_delay=100)
+    assert got == {"starved": 35 + 50, "transfer": 105}
+
+
 def test_any_window_adds_up():
     worker = [(0, 0, Did.BEGIN), (150, 0, Did.READY, 1), (420, 33, Did.FETCH), (460, 33, Did.READY, 2)]
     account = job(worker, TWO_STEPS)

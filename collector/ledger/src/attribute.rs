@@ -1,6 +1,7 @@
 //! The causes of one stretch of a trainer's time. Each function's causes add up to the length of what it was
 //! given; whatever nothing explains is `unknown`.
 
+use crate::passage::Passage;
 use crate::shim::Shim;
 use crate::timeline::{Activity, Timeline};
 use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked};
@@ -270,6 +271,7 @@ pub(crate) struct Wait<'a> {
     pub(crate) ready_ns: Option<u64>,
     /// `None` when the producer is not known.
     pub(crate) producer: Option<View<'a>>,
+    pub(crate) passage: Passage<'a>,
     pub(crate) in_process: bool,
     /// Shortest stretch that the kernel tells apart from its neighbours.
     pub(crate) slice_ns: u64,
@@ -284,8 +286,8 @@ pub(crate) enum Stage {
     Ready,
 }
 
-/// Cuts a wait where the producer of the awaited batch changed what it was doing. After the batch was ready all
-/// of it is transfer.
+/// Cuts a wait where the producer of the awaited batch changed what it was doing, and after the batch was ready
+/// by what the threads did that had to hand it over.
 pub(crate) fn wait_part(wait: &Wait<'_>) -> Attributed {
     let mut out = Attributed::default();
     wait_parts(wait, |stage, from, to| wait_rule(wait, stage, from, to, &mut out));
@@ -311,13 +313,17 @@ pub(crate) fn wait_parts(wait: &Wait<'_>, mut each: impl FnMut(Stage, u64, u64))
 pub(crate) fn wait_rule(wait: &Wait<'_>, stage: Stage, a_ns: u64, b_ns: u64, out: &mut Attributed) {
     match (stage, &wait.producer) {
         (Stage::Ready, producer) => {
-            out.causes[Cause::Transfer] += b_ns - a_ns;
+            let held = wait.passage.held(a_ns, b_ns);
+            let transfer_ns = b_ns - a_ns - held.starved_ns - held.fetch_ns;
+            out.causes[Cause::Starved] += held.starved_ns;
+            out.causes[Cause::Fetch] += held.fetch_ns;
+            out.causes[Cause::Transfer] += transfer_ns;
             if let Some(producer) = producer {
                 let seen = producer.query(a_ns, b_ns);
                 out.kernel_ns += seen.kernel_ns;
                 out.shim_ns += seen.shim_ns;
                 if !wait.in_process {
-                    out.transfer_behind_fault_ns += seen.activity.of(Blocked::Fault);
+                    out.transfer_behind_fault_ns += seen.activity.of(Blocked::Fault).min(transfer_ns);
                 }
             }
         }

@@ -381,7 +381,7 @@ mod tests {
             waker_tgid: waker.0,
             waker_tid: waker.1,
             blocked_in: Blocked::Pipe as u32,
-            pad: 0,
+            ..Wait::default()
         })
     }
 

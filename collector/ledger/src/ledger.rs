@@ -10,7 +10,7 @@ use crate::ranks::Job;
 use crate::services::Services;
 use crate::steps::Phases;
 use crate::summary::workers;
-use crate::timeline::Pushed;
+use crate::timeline::{Pushed, Stretch};
 use stallscope_abi::kernel::{self, TaskSlot};
 use stallscope_abi::lane::{self, wait_flags};
 use stallscope_model::{LoaderFacts, StepLedger, WorkerPeriod};
@@ -97,8 +97,17 @@ impl Ledger {
         {
             self.handover(handover);
         }
-        // Only main threads are accounted by name; their siblings show in `sibling_cpu_ns`.
+        if let kernel::Record::Wait(wait) = record {
+            self.errand(wait);
+        }
+        // Other threads than main ones and those that pin memory show in `sibling_cpu_ns` and in errands.
         if header.tid != header.tgid {
+            if let kernel::Record::Slice(slice) = record
+                && let Some(stretch) = Stretch::of_slice(slice)
+                && let Some(pin) = self.touch(header.tgid, header.time_ns).pin(header.tid)
+            {
+                pin.push(stretch);
+            }
             return;
         }
         match record {
@@ -127,6 +136,19 @@ impl Ledger {
         }
     }
 
+    /// A worker's thread handed something on that its trainer slept for.
+    fn errand(&mut self, wait: &kernel::Wait) {
+        let (trainer, worker) = (wait.header.tgid, wait.waker_tgid);
+        if wait.errand_start_ns == 0 || owner(worker, &self.processes, |pid| pid == trainer).is_none() {
+            return;
+        }
+        if let Some(worker) = self.processes.get_mut(&worker)
+            && !worker.errands.take(wait)
+        {
+            self.lost.malformed += 1;
+        }
+    }
+
     /// A shim's boundaries are exact, so the detector's are not needed; one whose hooks failed has none.
     fn has_working_shim(&self, pid: u32) -> bool {
         self.processes
@@ -136,9 +158,15 @@ impl Ledger {
 
     /// The stretch still under way of a watched task, at each tick: a provisional end of its account.
     pub fn open_slot(&mut self, slot: &TaskSlot, now_ns: u64) {
-        if slot.tid == slot.tgid && now_ns <= MAX_TIME_NS {
-            self.kernel_seen = true;
-            self.touch(slot.tgid, now_ns).slot(slot, now_ns);
+        if now_ns > MAX_TIME_NS {
+            return;
+        }
+        self.kernel_seen = true;
+        let process = self.touch(slot.tgid, now_ns);
+        if slot.tid == slot.tgid {
+            process.slot(slot, now_ns);
+        } else if let Some(pin) = process.pin(slot.tid) {
+            pin.set_open(Stretch::of_slot(slot, now_ns));
         }
     }
 
@@ -434,8 +462,7 @@ impl Ledger {
         let horizon_ns = live.map(Rank::horizon_ns).min().unwrap_or_else(|| now_ns.saturating_sub(KEPT_NS));
         for (pid, process) in &mut self.processes {
             let from_ns = self.services.needs_from_ns(*pid, process, horizon_ns);
-            process.kernel.forget_before(from_ns);
-            process.shim.forget_before(from_ns);
+            process.forget_before(from_ns);
         }
         let gone = |process: &Process| process.exited_ns.is_some_and(|exited_ns| exited_ns < horizon_ns);
         let gone: Vec<u32> = self

@@ -25,6 +25,7 @@ mod ledger;
 mod loops;
 mod members;
 mod merged;
+mod passage;
 mod periods;
 mod process;
 mod rank;

@@ -1,6 +1,7 @@
 //! One process of the job: what the kernel and its own shim told of it.
 
 use crate::attribute::{View, asleep, blocked_in_fetch};
+use crate::passage::Errands;
 use crate::shim::Shim;
 use crate::timeline::{Activity, Pushed, Stretch, Timeline, scale};
 use stallscope_abi::kernel::{Slice, TaskSlot};
@@ -10,6 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// How far apart it is remembered how much was read, and how often.
 const MARK_NS: u64 = 4_000_000;
 const MAX_MARKS: usize = 512;
+const MAX_PINS: usize = 64;
 
 /// What a process is to the job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +49,9 @@ pub(crate) struct Process {
     /// pid of the parent on the host, by the kernel.
     pub(crate) host_ppid: Option<u32>,
     pub(crate) kernel: Timeline,
+    /// Of pin-memory threads, by tid.
+    pub(crate) pins: BTreeMap<u32, Timeline>,
+    pub(crate) errands: Errands,
     pub(crate) shim: Shim,
     read_bytes: u64,
     /// `read_bytes` as of some moments of late.
@@ -93,6 +98,23 @@ impl Process {
         self.host_ppid = Some(slot.ppid);
         self.named(&slot.comm);
         self.kernel.set_open(Stretch::of_slot(slot, now_ns));
+    }
+
+    /// A pin-memory thread: no other thread beside the main one is watched.
+    pub(crate) fn pin(&mut self, tid: u32) -> Option<&mut Timeline> {
+        let known = self.pins.contains_key(&tid) || self.pins.len() < MAX_PINS;
+        known.then(|| self.pins.entry(tid).or_default())
+    }
+
+    pub(crate) fn forget_before(&mut self, horizon_ns: u64) {
+        self.kernel.forget_before(horizon_ns);
+        self.shim.forget_before(horizon_ns);
+        self.errands.forget_before(horizon_ns);
+        for pin in self.pins.values_mut() {
+            pin.forget_before(horizon_ns);
+        }
+        // Each iterator has a thread of its own. One that slept all along is known again as soon as it wakes.
+        self.pins.retain(|_, pin| pin.covered_to_ns() > horizon_ns);
     }
 
     /// DataLoader workers name their main thread, which tells them where no shim does.

@@ -5,6 +5,7 @@ use crate::attribute::{Attributed, Trainer, Unexplained, Wait, own_part, wait_pa
 use crate::calls::Calls;
 use crate::detail::{self, Role, Slowest};
 use crate::handover::{BatchTimes, Handover, Producer, Source};
+use crate::passage::Passage;
 use crate::process::Process;
 use crate::steps::{NO_LOADER, Phases, Piece};
 use crate::tally::Tallies;
@@ -141,7 +142,8 @@ impl Rank {
             return true;
         }
         let Some(trainer) = processes.get(&self.pid) else { return true };
-        if !trainer.covers(piece.enter_ns()) {
+        // Of a wait too: it may have been woken and got no CPU.
+        if !trainer.covers(piece.end_ns) {
             return false;
         }
         let Some(wait) = &piece.wait else { return true };
@@ -201,6 +203,13 @@ impl Rank {
                         (batch, ..) => batch.map(|batch| batch.ready_ns),
                     },
                     producer: producer.map(view),
+                    passage: Passage {
+                        trainer: view(process),
+                        pins: kernel.then_some(&process.pins),
+                        worker: producer
+                            .filter(|_| wait.producer != Producer::Trainer)
+                            .map(|worker| (view(worker), kernel.then_some(&worker.errands))),
+                    },
                     in_process: wait.producer == Producer::Trainer,
                     slice_ns: config.slice_ns,
                 });

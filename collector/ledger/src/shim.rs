@@ -2,7 +2,7 @@
 //! where the kernel saw nothing, and to compare with where it did.
 
 use crate::timeline::{Activity, Stretch, Timeline, scale};
-use stallscope_abi::kernel::{Blocked, Times};
+use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked, Times};
 use stallscope_abi::lane::{ClockAt, Record};
 use std::collections::VecDeque;
 
@@ -158,7 +158,21 @@ impl Shim {
             let reading_ns = wrapped_ns.min(span_ns);
             self.samples.push_back(Sample { start_ns: before.time_ns, end_ns: after.time_ns, reading_ns });
         }
-        self.refine(before.time_ns, after.time_ns, &activity);
+        if at(before) == ClockAt::WaitEnter as u32 && at(after) == ClockAt::WaitExit as u32 {
+            self.woken(before.time_ns, after.time_ns, activity);
+        } else {
+            self.refine(before.time_ns, after.time_ns, &activity);
+        }
+    }
+
+    /// A wait for a batch that another process made: who is woken waits for a CPU, and runs, at its end.
+    fn woken(&mut self, start_ns: u64, end_ns: u64, activity: Activity) {
+        let (mut asleep, mut awake) = (activity, activity);
+        (asleep.times.cpu_ns, asleep.times.runnable_ns) = (0, 0);
+        (awake.times.blocked_ns, awake.sibling_cpu_ns) = ([0; BLOCKED_KINDS], 0);
+        let woken_ns = end_ns - activity.times.cpu_ns - activity.times.runnable_ns;
+        self.push(start_ns, woken_ns, asleep);
+        self.push(woken_ns, end_ns, awake);
     }
 
     /// Spreads a stretch's reading over the samples made in it, so that a wait that begins in the middle of a

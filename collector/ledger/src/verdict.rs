@@ -26,57 +26,101 @@ pub(crate) fn of(figures: &Figures<'_>) -> Verdict {
         );
     }
     let (leading, slow) = (leading(figures), straggler(figures));
-    let stall = leading.filter(|cause| cause.is_data_stall() || cause.is_checkpoint_stall());
+    let stall = leading.filter(|most| most.is_stall(figures));
     if let (None, Some(slow)) = (stall, slow) {
         return verdict("straggler", &straggles(figures, slow));
     }
-    let Some(cause) = leading else {
+    let Some(most) = leading else {
         return no_stall(figures);
     };
-    let share = figures.share(cause);
-    let part_ns = (figures.total.wall_ns as f64 * share) as u64;
+    let part_ns = (figures.total.wall_ns as f64 * most.share) as u64;
     let about = part_of(part_ns, figures.total.wall_ns);
     let on_rank = slow.map_or(String::new(), |slow| format!(" on rank {}", figures.ranks[slow].facts.rank));
-    let (finding, what) = phrase(figures, cause);
-    verdict(finding, &format!("{} of {} {what}{on_rank}; about {about}", percent(share), figures.time()))
+    let what = most.what(figures);
+    verdict(
+        most.finding,
+        &format!("{} of {} {what}{on_rank}; about {about}", percent(most.share), figures.time()),
+    )
 }
+
+/// Causes that have one remedy, and so count together.
+#[derive(Clone, Copy, Debug)]
+struct Bottleneck {
+    finding: &'static str,
+    causes: &'static [Cause],
+    share: f64,
+}
+
+const BOTTLENECKS: [(&str, &[Cause]); 7] = [
+    ("fetch-bound", &[Cause::Fetch]),
+    ("prep-bound", &[Cause::Prep]),
+    ("short of CPU", &[Cause::Starved, Cause::Preempted]),
+    ("transfer-bound", &[Cause::Transfer]),
+    ("checkpoint-bound", &[Cause::Snapshot, Cause::Persist]),
+    ("waiting for ranks", &[Cause::Peer]),
+    ("unexplained", &[Cause::Unknown]),
+];
 
 /// What takes most of the time that the job's own work does not, if it is worth a word.
-fn leading(figures: &Figures<'_>) -> Option<Cause> {
+fn leading(figures: &Figures<'_>) -> Option<Bottleneck> {
     let data_bound = figures.data_stall_share() >= 0.1 && figures.share(Cause::Compute) < COMPUTE_BOUND;
-    Cause::ALL
-        .into_iter()
-        .filter(|cause| match cause {
-            Cause::Compute => false,
-            Cause::Fetch | Cause::Prep | Cause::Starved | Cause::Transfer => data_bound,
-            Cause::Snapshot | Cause::Persist => figures.share(*cause) >= 0.05,
-            Cause::Peer | Cause::Preempted => figures.share(*cause) >= 0.1,
-            Cause::Unknown => figures.share(*cause) >= 0.25,
-        })
-        .max_by(|a, b| figures.share(*a).total_cmp(&figures.share(*b)))
+    let bottlenecks = BOTTLENECKS.map(|(finding, causes)| {
+        let share = causes.iter().map(|cause| figures.share(*cause)).sum();
+        Bottleneck { finding, causes, share }
+    });
+    let worth_a_word = |most: &Bottleneck| match most.causes[0] {
+        Cause::Starved => data_bound || most.share >= 0.1,
+        Cause::Snapshot => most.share >= 0.05,
+        Cause::Peer => most.share >= 0.1,
+        Cause::Unknown => most.share >= 0.25,
+        _ => data_bound,
+    };
+    bottlenecks.into_iter().filter(worth_a_word).max_by(|a, b| a.share.total_cmp(&b.share))
 }
 
-fn phrase(figures: &Figures<'_>, cause: Cause) -> (&'static str, &'static str) {
+impl Bottleneck {
+    /// Most of it is a wait for data or for checkpoints.
+    fn is_stall(&self, figures: &Figures<'_>) -> bool {
+        let stalls = self.causes.iter().filter(|cause| cause.is_data_stall() || cause.is_checkpoint_stall());
+        stalls.map(|cause| figures.share(*cause)).sum::<f64>() >= self.share / 2.0
+    }
+
+    fn what(&self, figures: &Figures<'_>) -> String {
+        // Those that would be shown as nothing are not worth a word.
+        let seen =
+            self.causes.iter().filter(|cause| figures.share(**cause) >= 0.01 || self.causes.len() == 1);
+        match *seen.copied().collect::<Vec<Cause>>() {
+            [Cause::Starved, Cause::Preempted] => format!(
+                "waits for a CPU: {} for loader processes that get none, {} as the trainer gets none",
+                percent(figures.share(Cause::Starved)),
+                percent(figures.share(Cause::Preempted))
+            ),
+            [Cause::Snapshot, Cause::Persist] => {
+                "is blocked while checkpoints are copied and written".to_owned()
+            }
+            [cause, ..] => phrase(figures, cause).to_owned(),
+            [] => phrase(figures, self.causes[0]).to_owned(),
+        }
+    }
+}
+
+fn phrase(figures: &Figures<'_>, cause: Cause) -> &'static str {
     let unseen_ns = figures.unexplained.unseen_ns();
     match cause {
-        Cause::Fetch if figures.reads_itself => {
-            ("fetch-bound", "waits for data that the loop reads by itself")
-        }
+        Cause::Fetch if figures.reads_itself => "waits for data that the loop reads by itself",
         Cause::Unknown if 2 * unseen_ns > figures.total.causes[cause] => {
-            ("unexplained", "is spent off the CPU, in what only the kernel's evidence tells (see doctor)")
+            "is spent off the CPU, in what only the kernel's evidence tells (see doctor)"
         }
-        Cause::Compute => ("compute-bound", "is the job's own work"),
-        Cause::Fetch => ("fetch-bound", "waits for storage"),
-        Cause::Prep => ("prep-bound", "waits for decoding, augmentation and collation"),
-        Cause::Starved => ("starved", "waits for loader processes that get no CPU"),
-        Cause::Transfer => ("transfer-bound", "waits for finished batches on their way to the trainer"),
-        Cause::Preempted => ("short of CPU", "the trainer is ready to run and gets no CPU"),
-        Cause::Snapshot => ("checkpoint-bound", "is blocked while checkpoints are copied"),
-        Cause::Persist => ("checkpoint-bound", "is blocked while checkpoints are written"),
-        Cause::Peer => ("waiting for ranks", "waits for other ranks"),
-        Cause::Unknown => {
-            ("unexplained", "is blocked in something that is neither data, checkpoint nor another rank")
-        }
+        Cause::Compute => "is the job's own work",
+        Cause::Fetch => "waits for storage",
+        Cause::Prep => "waits for decoding, augmentation and collation",
+        Cause::Starved => "waits for loader processes that get no CPU",
+        Cause::Transfer => "waits for finished batches on their way to the trainer",
+        Cause::Preempted => "the trainer is ready to run and gets no CPU",
+        Cause::Snapshot => "is blocked while checkpoints are copied",
+        Cause::Persist => "is blocked while checkpoints are written",
+        Cause::Peer => "waits for other ranks",
+        Cause::Unknown => "is blocked in something that is neither data, checkpoint nor another rank",
     }
 }
 

@@ -169,7 +169,7 @@ fn a_worker_that_died_is_known_until_then() {
 #[test]
 fn an_open_slot_closes_a_step_before_its_slice_comes() {
     let mut stage = Stage::new();
-    stage.does(TRAINER, 0, &[(60, Does::Cpu)]);
+    stage.does(TRAINER, 0, &[(60, Does::Cpu), (40, Does::In(Blocked::Pipe))]);
     stage.does(WORKER, 0, &[(90, Does::Cpu)]);
     stage.batch(WORKER, 20, 90, 0);
     stage.wait(60, 100, 0);
@@ -179,14 +179,14 @@ fn an_open_slot_closes_a_step_before_its_slice_comes() {
     stage.wait(120, 200, 1);
     stage.advance(200);
     assert_eq!(stage.steps.len(), 1, "nothing tells what the worker did after 90 ms");
-    stage.ledger.open_slot(&slot(TRAINER, 60, Does::Cpu), 205 * MS);
+    stage.ledger.open_slot(&slot(TRAINER, 100, Does::Cpu), 205 * MS);
     stage.ledger.open_slot(&slot(WORKER, 90, Does::In(Blocked::FileRead)), 205 * MS);
     stage.advance(205);
     stage.expect(Training, 0, &[(Compute, 20), (Fetch, 70), (Transfer, 10)]);
     // The slice replaces the provisional end.
     stage.did(WORKER, 90, 250, Does::In(Blocked::FileRead));
     stage.batch(WORKER, 200, 250, 2);
-    stage.did(TRAINER, 60, 260, Does::Cpu);
+    stage.did(TRAINER, 100, 260, Does::Cpu);
     stage.wait(210, 260, 2);
     stage.advance(260);
     stage.expect(Training, 1, &[(Compute, 10), (Fetch, 40), (Transfer, 10)]);

@@ -53,7 +53,7 @@ fn each_cause_has_its_finding() {
     type Doing = &'static [(u64, Does)];
     let cases: [(&str, &str, Doing, Doing); 6] = [
         ("prep-bound", "prep-bound", &[(50, Cpu)], &[(50, Cpu)]),
-        ("starved", "starved-workers", &[(50, Cpu)], &[(10, Cpu), (40, Runnable)]),
+        ("short of CPU", "starved-workers", &[(50, Cpu)], &[(10, Cpu), (40, Runnable)]),
         ("transfer-bound", "transfer-bound", &[(50, Cpu)], &[]),
         ("short of CPU", "preempted-trainer", &[(50, Cpu), (50, Runnable)], &[]),
         ("checkpoint-bound", "checkpoint-stall", &[(50, Cpu), (50, In(Blocked::Sync))], &[]),
@@ -64,6 +64,19 @@ fn each_cause_has_its_finding() {
         assert_eq!(summary.verdict.finding, finding, "{}", summary.verdict.sentence);
         assert_eq!(names(&summary)[0], lint);
     }
+}
+
+#[test]
+fn what_has_one_remedy_counts_together() {
+    use Does::*;
+    let stage =
+        job(20, &[(38, Cpu), (14, Runnable)], &[(22, In(Blocked::FileRead)), (6, Cpu), (20, Runnable)]);
+    let summary = stage.ledger.summary();
+    assert_eq!(
+        summary.verdict.sentence,
+        "short of CPU: 34% of training time waits for a CPU: 20% for loader processes that get none, 14% as the \
+         trainer gets none; about 646 of 1900 ms"
+    );
 }
 
 #[test]

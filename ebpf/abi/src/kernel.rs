@@ -1,7 +1,7 @@
 //! What the kernel programs account per task and send through the ring buffer.
 
 /// Version of every layout in this module and [`crate::files`]; the committed object carries it and the loader compares.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Tasks that can be tracked at the same time; one [`TaskSlot`] each.
 pub const MAX_TASKS: u32 = 16_384;
@@ -188,6 +188,10 @@ pub struct Slice {
 /// A watched task's wait that another task of the job ended: blocked in a pipe (poll or read) or, for the
 /// trainer beside a pin-memory thread, in a futex woken by that thread. `header.time_ns` is the wake-up.
 /// Waits shorter than 20 us are not told.
+///
+/// `errand_*`: what the waker did from its own wake-up, or from what it handed on before, until it ended this wait:
+/// on a CPU, runnable without one, and blocked in files, page faults and the network; the rest of the time it was
+/// blocked in something else, the interpreter's lock mostly. All 0 where the waker is watched: its slices tell.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wait {
@@ -198,6 +202,10 @@ pub struct Wait {
     /// [`Blocked`].
     pub blocked_in: u32,
     pub pad: u32,
+    pub errand_start_ns: u64,
+    pub errand_cpu_ns: u64,
+    pub errand_runnable_ns: u64,
+    pub errand_read_ns: u64,
 }
 
 /// A thread group leader woke a sibling that slept in an untimed lock (futex operation 0x189): in a trainer the
@@ -286,7 +294,7 @@ const _: () = {
     assert!(size_of::<TaskSlot>() == 32 + 24 + 2 * size_of::<Times>() + 32 + 16 + 16 + 64);
     assert!(size_of::<Header>() == 24);
     assert!(size_of::<Slice>() == 24 + 8 + size_of::<Times>() + 24);
-    assert!(size_of::<Wait>() == 48);
+    assert!(size_of::<Wait>() == 80);
     assert!(size_of::<Wake>() == 40);
     assert!(size_of::<BatchRead>() == 32);
     assert!(size_of::<Save>() == 40);
