@@ -21,8 +21,34 @@ pub(crate) fn thread_cpu_ns() -> u64 {
     read_ns(ClockId::ThreadCPUTime)
 }
 
-pub(crate) fn process_cpu_ns() -> u64 {
-    read_ns(ClockId::ProcessCPUTime)
+/// After so many attempts the last is taken.
+const MOST_LOOKS: u32 = 4;
+
+/// Clocks of the calling thread, and its process's CPU time, as of one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clocks {
+    pub(crate) time_ns: u64,
+    pub(crate) cpu_ns: u64,
+    pub(crate) run_delay_ns: u64,
+    pub(crate) process_cpu_ns: u64,
+}
+
+/// Reads the clocks again where the thread lost its CPU between two of them: it would have that wait before the moment
+/// by one clock and after it by the other. This is no rare case, as a thread that computes hardly enters the kernel
+/// but to read its clocks, and it is there that the CPU is taken from it.
+pub(crate) fn clocks() -> Clocks {
+    let mut before_ns = run_delay_ns();
+    let mut looks = 0;
+    loop {
+        looks += 1;
+        let (time_ns, cpu_ns) = (now_ns(), thread_cpu_ns());
+        let run_delay_ns = run_delay_ns();
+        if run_delay_ns == before_ns || looks == MOST_LOOKS {
+            let process_cpu_ns = read_ns(ClockId::ProcessCPUTime);
+            return Clocks { time_ns, cpu_ns, run_delay_ns, process_cpu_ns };
+        }
+        before_ns = run_delay_ns;
+    }
 }
 
 /// The calling thread's schedstat file, opened once a thread and process.
@@ -36,7 +62,7 @@ thread_local! {
 }
 
 /// How long the calling thread has been runnable without a CPU, ns; 0 where the kernel doesn't tell.
-pub(crate) fn run_delay_ns() -> u64 {
+fn run_delay_ns() -> u64 {
     RUN_DELAY
         .try_with(|cell| {
             let mut cell = cell.try_borrow_mut().ok()?;

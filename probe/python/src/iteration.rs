@@ -1,6 +1,7 @@
 //! The trainer's side: one loader iterator, and the waits for its batches.
 
-use crate::producer::{Making, Producer, clock};
+use crate::clock::Clocks;
+use crate::producer::{Making, Producer, push_clocks};
 use crate::{batch, clock, connection, device, fork, guard, lane};
 use pyo3::exceptions::PyStopIteration;
 use pyo3::intern;
@@ -255,9 +256,9 @@ impl Iteration {
         Ok(())
     }
 
-    fn wait(&self, progress: &Progress, time_ns: u64, id: u32, index: u64, samples: u64, flags: u64) {
+    fn wait(&self, progress: &Progress, clocks: &Clocks, id: u32, index: u64, samples: u64, flags: u64) {
         lane::push(&Record {
-            time_ns,
+            time_ns: clocks.time_ns,
             kind: Kind::Wait as u16,
             loader: self.loader,
             id,
@@ -266,7 +267,7 @@ impl Iteration {
             c: samples,
             d: progress.flags | flags,
         });
-        clock(ClockAt::WaitExit, time_ns, self.loader);
+        push_clocks(ClockAt::WaitExit, clocks, self.loader);
     }
 }
 
@@ -350,8 +351,9 @@ pub(crate) fn enter(iterator: &Bound<'_, PyAny>) -> PyResult<bool> {
             None if first != 0 => iteration.tell_workers(&mut progress, iterator)?,
             None => {}
         }
-        progress.enter_ns = clock::now_ns();
-        clock(ClockAt::WaitEnter, progress.enter_ns, iteration.loader);
+        let clocks = clock::clocks();
+        progress.enter_ns = clocks.time_ns;
+        push_clocks(ClockAt::WaitEnter, &clocks, iteration.loader);
         Ok(true)
     })?;
     if entered {
@@ -380,7 +382,8 @@ fn observe_fetcher(iterator: &Bound<'_, PyAny>) -> PyResult<()> {
 /// `next()` of `iterator` gave `data`.
 #[pyfunction]
 pub(crate) fn leave(iterator: &Bound<'_, PyAny>, data: &Bound<'_, PyAny>) -> PyResult<()> {
-    let now = clock::now_ns();
+    let clocks = clock::clocks();
+    let now = clocks.time_ns;
     guard::observe(PyResult::Ok(()), || {
         WITHIN.set((0, 0));
         let Some(iteration) = iteration(iterator) else { return Ok(()) };
@@ -398,7 +401,7 @@ pub(crate) fn leave(iterator: &Bound<'_, PyAny>, data: &Bound<'_, PyAny>) -> PyR
         // The batch is recorded even where an interrupt came between.
         let (known_pid, known_samples) =
             (pid.as_ref().ok().copied().flatten(), samples.as_ref().ok().copied());
-        iteration.wait(&progress, now, known_pid.unwrap_or(0), index, known_samples.unwrap_or(0), 0);
+        iteration.wait(&progress, &clocks, known_pid.unwrap_or(0), index, known_samples.unwrap_or(0), 0);
         progress.batches += 1;
         progress.calls += 1;
         progress.enter_ns = 0;
@@ -417,7 +420,8 @@ pub(crate) fn leave(iterator: &Bound<'_, PyAny>, data: &Bound<'_, PyAny>) -> PyR
 /// `next()` of `iterator` raised `error`; also one that isn't observed.
 #[pyfunction]
 pub(crate) fn stop(iterator: &Bound<'_, PyAny>, error: &Bound<'_, PyAny>) {
-    let now = clock::now_ns();
+    let clocks = clock::clocks();
+    let now = clocks.time_ns;
     guard::observe((), || {
         if WITHIN.get() != (fork::generation(), iterator.as_ptr() as usize) {
             return;
@@ -433,7 +437,7 @@ pub(crate) fn stop(iterator: &Bound<'_, PyAny>, error: &Bound<'_, PyAny>) {
             progress.calls += 1;
             if !error.is_instance_of::<PyStopIteration>() {
                 let index = if iteration.making.is_some() { progress.calls - 1 } else { progress.received };
-                iteration.wait(&progress, now, 0, index, 0, wait_flags::FAILED);
+                iteration.wait(&progress, &clocks, 0, index, 0, wait_flags::FAILED);
             }
             std::mem::take(&mut progress.enter_ns)
         };

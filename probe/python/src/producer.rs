@@ -1,5 +1,6 @@
 //! Who makes batches: a worker's main thread, or the trainer itself without workers.
 
+use crate::clock::Clocks;
 use crate::{clock, connection, guard, lane, opens};
 use pyo3::prelude::*;
 use stallscope_abi::lane::{ClockAt, Kind, Record};
@@ -34,10 +35,11 @@ pub(crate) struct Making {
 impl Making {
     /// The index of `batch` was taken up.
     pub(crate) fn begin(&self, batch: u64) {
-        let now = clock::now_ns();
-        let cpu = clock(ClockAt::BatchStart, now, self.loader);
+        let clocks = clock::clocks();
+        let now = clocks.time_ns;
+        push_clocks(ClockAt::BatchStart, &clocks, self.loader);
         self.batch.store(batch, Ordering::Relaxed);
-        self.start_cpu_ns.store(cpu, Ordering::Relaxed);
+        self.start_cpu_ns.store(clocks.cpu_ns, Ordering::Relaxed);
         self.collate_ns.store(0, Ordering::Relaxed);
         self.unrecorded.store(0, Ordering::Relaxed);
         self.last_ns.store(now, Ordering::Relaxed);
@@ -87,11 +89,12 @@ impl Making {
         if start == 0 {
             return;
         }
-        let now = clock::now_ns();
+        let clocks = clock::clocks();
+        let now = clocks.time_ns;
         let collate = self.collate_ns.load(Ordering::Relaxed);
         self.record_samples(if collate == 0 { now } else { collate });
         self.before_ns.store(now.saturating_sub(start), Ordering::Relaxed);
-        let cpu = clock(ClockAt::BatchReady, now, self.loader);
+        push_clocks(ClockAt::BatchReady, &clocks, self.loader);
         lane::push(&Record {
             time_ns: now,
             kind: Kind::Batch as u16,
@@ -100,7 +103,7 @@ impl Making {
             a: start,
             b: self.batch.load(Ordering::Relaxed),
             c: collate,
-            d: cpu.saturating_sub(self.start_cpu_ns.load(Ordering::Relaxed)),
+            d: clocks.cpu_ns.saturating_sub(self.start_cpu_ns.load(Ordering::Relaxed)),
         });
         connection::look(now);
     }
@@ -121,20 +124,17 @@ impl Making {
     }
 }
 
-/// Pushes the calling thread's clocks and gives its CPU time.
-pub(crate) fn clock(at: ClockAt, time_ns: u64, loader: u16) -> u64 {
-    let cpu = clock::thread_cpu_ns();
+pub(crate) fn push_clocks(at: ClockAt, clocks: &Clocks, loader: u16) {
     lane::push(&Record {
-        time_ns,
+        time_ns: clocks.time_ns,
         kind: Kind::Clock as u16,
         loader,
         id: at as u32,
-        a: cpu,
-        b: clock::run_delay_ns(),
-        c: clock::process_cpu_ns(),
+        a: clocks.cpu_ns,
+        b: clocks.run_delay_ns,
+        c: clocks.process_cpu_ns,
         d: opens::read_ns(),
     });
-    cpu
 }
 
 /// A producer, as Python hands it around.
