@@ -26,8 +26,10 @@ class Case:
     hidden_bar: float | None = None
     # Run at reduced length by the tests, too.
     tested: bool = False
-    # Busy processes on the CPU that the workers have to use.
+    # Busy processes, on the CPU that the workers have to use or on all.
     neighbours: int = 0
+    # Points of training time by which the accounts of kernel and shim may differ on one cause.
+    agreement_bar: float | None = None
     # What the report's first line has to begin with.
     finding: str | None = None
     # Read limits of the storage: MiB/s, requests/s.
@@ -100,6 +102,14 @@ CASES = [
     Case("loop-reader", "--source reader", program="loop.py", kernel_bar=None),
     Case("loop-pipe", "--source pipe", program="loop.py", kernel_bar=None, tested=True),
     Case("loop-by-script", "--source memmap --by-script", program="loop.py", kernel_bar=None),
+    Case(
+        "decode-busy",
+        "--workers 2 --source none --prep-ms 0.6 --prep-silent --compute-ms 0.5",
+        neighbours=2,
+        agreement_bar=3,
+        shim_bar=3,
+        tested=True,
+    ),
     Case(
         "crowded-workers",
         "--workers 2 --source none --prep-ms 0.5 --compute-ms 10 --worker-cpu 0 --trainer-cpu 1",

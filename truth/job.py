@@ -21,7 +21,7 @@ from checkpoints import Checkpoints
 from device import fake
 from log import Did, Phase, log
 from passage import between, share_descriptors
-from work import Trainer, burn
+from work import Trainer, burn, burn_silently
 
 MS = 1_000_000
 _batches_made = 0
@@ -45,6 +45,7 @@ def flags() -> argparse.Namespace:
     add("--prefetch", type=int, default=2)
     add("--batch", type=int, default=8)
     add("--prep-ms", type=float, default=1, help="CPU a sample, on average")
+    add("--prep-silent", action="store_true", help="prepare without a system call in between, as decoders do")
     add("--worker-cpu", type=int, default=-1, help="the only CPU that workers may use")
     add("--trainer-cpu", type=int, default=-1)
     add("--skew", type=float, default=1, help="every fourth batch is that much dearer to prepare")
@@ -70,6 +71,7 @@ class TruthDataset(Dataset):
     skew: float
     batch: int
     length: int
+    silent: bool
 
     def __len__(self):
         return self.length
@@ -82,7 +84,7 @@ class TruthDataset(Dataset):
         mine.mark(Did.FETCH)
         jitter = 0.5 + (index * 2654435761 % 1000) / 1000
         dearer = self.skew if index // self.batch % 4 == 3 else 1
-        burn(mine, int(self.prep_ms * MS * jitter * dearer), Did.PREP)
+        (burn_silently if self.silent else burn)(mine, int(self.prep_ms * MS * jitter * dearer), Did.PREP)
         return torch.frombuffer(bytearray(data), dtype=torch.uint8), index
 
 
@@ -144,7 +146,8 @@ def make_loader(options: argparse.Namespace, batches: int) -> DataLoader | Backg
     kind = sources.KINDS[options.source]
     extra = (options.port, int(options.net_ms * MS)) if options.source == "net" else ()
     source = kind(options.folder, options.sample_bytes, options.samples, *extra)
-    dataset = TruthDataset(source, options.prep_ms, options.skew, options.batch, batches * options.batch)
+    length = batches * options.batch
+    dataset = TruthDataset(source, options.prep_ms, options.skew, options.batch, length, options.prep_silent)
     parallel = {}
     if options.workers:
         parallel = {

@@ -142,13 +142,14 @@ def request_server():
 
 @contextmanager
 def neighbours(case: Case):
-    """Processes of somebody else that keep the workers' CPU busy."""
+    """Processes of somebody else that keep CPUs busy."""
     flags = case.flags.split()
     with ExitStack() as stack:
         for _ in range(case.neighbours):
             busy = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
             stack.callback(busy.kill)
-            os.sched_setaffinity(busy.pid, {int(flags[flags.index("--worker-cpu") + 1])})
+            if "--worker-cpu" in flags:
+                os.sched_setaffinity(busy.pid, {int(flags[flags.index("--worker-cpu") + 1])})
         yield
 
 

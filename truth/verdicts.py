@@ -39,6 +39,10 @@ def complaint(case: Case, outcome: Outcome) -> str | None:
         said = [verdict["sentence"], *(found["finding"] for found in diagnoses)]
         if not any(f"rank {case.slow_rank}" in sentence for sentence in said):
             return f"rank {case.slow_rank} was the slow one, but the report only says {said}"
+    if case.agreement_bar is not None:
+        differ = report["disagreement_share"]
+        if differ is None or 100 * differ > case.agreement_bar:
+            return f"kernel and shim were to agree within {case.agreement_bar} points, but differ by {differ}"
     if case.finding and verdict["finding"] != case.finding:
         return f"'{case.finding}' was to be found, but the report says '{verdict['sentence']}'"
     return None
