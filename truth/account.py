@@ -199,8 +199,9 @@ class Account:
         )
 
     def starved(self, start_ns: int, end_ns: int, acting: list, holder: tuple) -> int:
-        """Run delay of the threads that act one after the other in the window; where none of them ran or wanted to,
-        that of the thread that holds the lock, in proportion."""
+        """Run delay of the threads that act one after the other in the window; while none of them ran or wanted to, that
+        of the thread that holds the lock. It gives the lock back while it prepares, so that others wait long for it
+        only where it lost its CPU with the lock in hand."""
         length_ns = end_ns - start_ns
         if length_ns <= 0:
             return 0
@@ -208,7 +209,7 @@ class Account:
         without_ns = min(length_ns, sum(without for without, _ in times))
         locked_ns = max(0, length_ns - without_ns - sum(on for _, on in times))
         holders_ns, _ = self.threads[holder].without_cpu_and_on_cpu(start_ns, end_ns)
-        return without_ns + locked_ns * min(holders_ns, length_ns) // length_ns
+        return without_ns + min(locked_ns, holders_ns)
 
     def hidden_ns(self, pid: int, start_ns: int, end_ns: int) -> int:
         """The part of the waits in the window during which the device still had work; 0 without a device."""
