@@ -1,6 +1,6 @@
 //! Where a training step ends in a loop that no loader drives: with the optimiser's step, or where the script says so.
 
-use crate::producer::clock;
+use crate::producer::push_clocks;
 use crate::{clock, connection, fork, guard, iteration, lane};
 use pyo3::prelude::*;
 use stallscope_abi::lane::{ClockAt, Kind, Record, StepSource};
@@ -96,14 +96,15 @@ fn ended(py: Python<'_>, source: StepSource) -> PyResult<()> {
     if trains && !handed {
         return Ok(());
     }
-    let now = clock::now_ns();
+    let clocks = clock::clocks();
+    let now = clocks.time_ns;
     if !BEGUN.swap(true, Ordering::Relaxed) {
         begin(py)?;
         connection::look(now);
     }
     push(now, source);
     if !handed {
-        clock(ClockAt::Step, now, u16::MAX);
+        push_clocks(ClockAt::Step, &clocks, u16::MAX);
         connection::look(now);
     }
     Ok(())
