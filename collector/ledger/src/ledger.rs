@@ -117,7 +117,7 @@ impl Ledger {
                 None => self.lost.malformed += 1,
             },
             kernel::Record::TaskNew(task) => {
-                self.replace_if_gone(header.tgid, header.time_ns);
+                self.replace_if_gone(header.tgid, Some(header.time_ns));
                 let process = self.touch(header.tgid, header.time_ns);
                 process.host_ppid = Some(task.ppid);
                 process.named(&task.comm);
@@ -181,7 +181,7 @@ impl Ledger {
     /// A shim greeted from its process.
     pub fn process(&mut self, facts: ProcessFacts) {
         let pid = facts.pid;
-        self.replace_if_gone(pid, 0);
+        self.replace_if_gone(pid, None);
         let process = self.touch(pid, 0);
         process.greeted = true;
         process.facts = facts;
@@ -404,17 +404,19 @@ impl Ledger {
     }
 
     /// pids come round again: a new process under the pid of one that is gone begins anew. A trainer's is kept,
-    /// as its steps are.
-    fn replace_if_gone(&mut self, pid: u32, time_ns: u64) {
-        let Some(process) = self.processes.get_mut(&pid).filter(|process| process.exited_ns.is_some()) else {
-            return;
+    /// as its steps are. The kernel's record of a short process may come when its shim has hung up already: what
+    /// began before the end is the same process.
+    fn replace_if_gone(&mut self, pid: u32, began_ns: Option<u64>) {
+        let is_gone = |process: &&mut Process| {
+            process.exited_ns.is_some_and(|exited_ns| began_ns.is_none_or(|began_ns| began_ns >= exited_ns))
         };
+        let Some(process) = self.processes.get_mut(&pid).filter(is_gone) else { return };
         if let Some(rank) = self.ranks.get_mut(&pid) {
             process.exited_ns = None;
             rank.ended = false;
         } else {
             self.retire(pid);
-            self.touch(pid, time_ns);
+            self.touch(pid, began_ns.unwrap_or(0));
         }
     }
 

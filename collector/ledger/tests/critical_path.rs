@@ -380,3 +380,17 @@ fn workers_are_found_across_pid_namespaces() {
     stage.expect(Training, 0, &[(Compute, 10), (Fetch, 30), (Transfer, 10)]);
     assert_eq!(stage.step(Training, 0).producer, Some(4200));
 }
+
+#[test]
+fn a_worker_that_is_gone_before_the_kernel_tells_of_its_begin_keeps_its_batches() {
+    let mut stage = training();
+    stage.batch(WORKER, 110, 190, 1);
+    stage.ledger.gone(WORKER, 250 * MS);
+    stage.new_task(WORKER, TRAINER, 10, "python");
+    stage.did(WORKER, 100, 200, Does::In(Blocked::FileRead));
+    stage.exits(WORKER, 240);
+    stage.did(TRAINER, 100, 120, Does::Cpu);
+    stage.wait(120, 200, 1);
+    stage.finish(400);
+    stage.expect(Training, 0, &[(Compute, 20), (Fetch, 70), (Transfer, 10)]);
+}
