@@ -80,10 +80,10 @@ def test_without_torch_nothing_native_is_loaded_and_the_path_stays(script):
 
 
 def test_a_full_lane_drops_and_counts(python, expected):
-    done = run([python, JOB, *SCENARIOS], drain=False, STALLSCOPE_LANE_RECORDS="16")
+    done = run([python, JOB, *SCENARIOS], drain=False, STALLSCOPE_LANE_RECORDS="8")
     assert (done.code, done.out) == (0, expected)
     for process in done.collector.processes:
-        assert len(process.records) == 16 and process.lane.dropped > 0
+        assert len(process.records) == 8 and process.lane.dropped > 0
 
 
 def test_a_collector_that_hangs_up(python, expected, tmp_path):
