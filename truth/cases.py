@@ -102,9 +102,17 @@ CASES = [
     Case("loop-reader", "--source reader", program="loop.py", kernel_bar=None),
     Case("loop-pipe", "--source pipe", program="loop.py", kernel_bar=None, tested=True),
     Case("loop-by-script", "--source memmap --by-script", program="loop.py", kernel_bar=None),
+    # Steps of some 6 ms: what a thread does between two slices of its neighbours decides, and the bars are missed (README).
     Case(
         "decode-busy",
         "--workers 2 --source none --prep-ms 0.6 --prep-silent --compute-ms 0.5",
+        neighbours=2,
+        agreement_bar=3,
+        shim_bar=3,
+    ),
+    Case(
+        "decode-busy-long",
+        "--workers 2 --source none --prep-ms 6 --prep-silent --compute-ms 10",
         neighbours=2,
         agreement_bar=3,
         shim_bar=3,
