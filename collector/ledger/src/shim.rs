@@ -6,7 +6,8 @@ use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked, Times};
 use stallscope_abi::lane::{ClockAt, Record};
 use std::collections::VecDeque;
 
-const MAX_SAMPLES: usize = 8192;
+/// As many as a lane holds: what one look at it brings is kept until the next one closes its steps.
+const MAX_SAMPLES: usize = 32_768;
 const MAX_BATCHES: usize = 1024;
 /// A batch and the clock beside it may come in different drains of the lane.
 const CLOCK_LATE_NS: u64 = 100_000_000;
