@@ -1,5 +1,4 @@
 use crate::Config;
-use crate::at_once;
 use crate::cache::Caches;
 use crate::epochs::{self, Epochs};
 use crate::handover::{Handover, Source};
@@ -9,7 +8,6 @@ use crate::rank::{Processes, Rank, owner};
 use crate::ranks::Job;
 use crate::services::Services;
 use crate::steps::Phases;
-use crate::summary::workers;
 use crate::timeline::{Pushed, Stretch};
 use stallscope_abi::kernel::{self, TaskSlot};
 use stallscope_abi::lane::{self, wait_flags};
@@ -20,9 +18,6 @@ use std::collections::{BTreeMap, VecDeque};
 const MAX_TIME_NS: u64 = 1 << 56;
 pub(crate) const MAX_PROCESSES: usize = kernel::MAX_TASKS as usize;
 pub(crate) const MAX_STEPS_OUT: usize = 16_384;
-const MAX_RETIRED: usize = 1024;
-/// What is kept of processes that belong to no rank, for a detector that finds one later.
-const KEPT_NS: u64 = 10_000_000_000;
 
 /// What was seen and could not be used.
 #[derive(Clone, Copy, Debug, Default)]
@@ -378,7 +373,7 @@ impl Ledger {
         }
     }
 
-    fn touch(&mut self, pid: u32, time_ns: u64) -> &mut Process {
+    pub(crate) fn touch(&mut self, pid: u32, time_ns: u64) -> &mut Process {
         if self.processes.len() >= MAX_PROCESSES && !self.processes.contains_key(&pid) {
             self.evict();
         }
@@ -400,23 +395,6 @@ impl Ledger {
         for (_, _, pid) in stale.into_iter().take(MAX_PROCESSES / 8) {
             self.retire(pid);
             self.lost.processes += 1;
-        }
-    }
-
-    /// pids come round again: a new process under the pid of one that is gone begins anew. A trainer's is kept,
-    /// as its steps are. The kernel's record of a short process may come when its shim has hung up already: what
-    /// began before the end is the same process.
-    fn replace_if_gone(&mut self, pid: u32, began_ns: Option<u64>) {
-        let is_gone = |process: &&mut Process| {
-            process.exited_ns.is_some_and(|exited_ns| began_ns.is_none_or(|began_ns| began_ns >= exited_ns))
-        };
-        let Some(process) = self.processes.get_mut(&pid).filter(is_gone) else { return };
-        if let Some(rank) = self.ranks.get_mut(&pid) {
-            process.exited_ns = None;
-            rank.ended = false;
-        } else {
-            self.retire(pid);
-            self.touch(pid, began_ns.unwrap_or(0));
         }
     }
 
@@ -455,59 +433,6 @@ impl Ledger {
         rank.pending.extend(pieces);
         if rank.pending.len() > crate::rank::MAX_PENDING {
             self.close_rank(pid, 0);
-        }
-    }
-
-    /// Drops evidence that no open step needs.
-    fn forget(&mut self, now_ns: u64) {
-        let live = self.ranks.values().filter(|rank| !rank.ended || !rank.pending.is_empty());
-        let horizon_ns = live.map(Rank::horizon_ns).min().unwrap_or_else(|| now_ns.saturating_sub(KEPT_NS));
-        for (pid, process) in &mut self.processes {
-            let from_ns = self.services.needs_from_ns(*pid, process, horizon_ns);
-            process.forget_before(from_ns);
-        }
-        let gone = |process: &Process| process.exited_ns.is_some_and(|exited_ns| exited_ns < horizon_ns);
-        let gone: Vec<u32> = self
-            .processes
-            .iter()
-            .filter(|(pid, process)| gone(process) && !self.ranks.contains_key(pid))
-            .map(|(pid, _)| *pid)
-            .collect();
-        if !gone.is_empty() {
-            self.count_workers();
-        }
-        gone.into_iter().for_each(|pid| self.retire(pid));
-    }
-
-    /// Before some are forgotten: who begins later was not there together with them.
-    fn count_workers(&mut self) {
-        let counted: Vec<(u32, u32)> =
-            workers(self).into_iter().map(|(pid, workers)| (pid, at_once::most(&workers))).collect();
-        for (pid, most) in counted {
-            if let Some(rank) = self.ranks.get_mut(&pid) {
-                rank.workers_at_once = rank.workers_at_once.max(most);
-            }
-        }
-    }
-
-    /// Keeps a worker's load with its rank, and drops the rest of it.
-    fn retire(&mut self, pid: u32) {
-        self.caches.last_of(pid, &self.processes, &self.ranks);
-        if let Some(process) = self.processes.get(&pid)
-            && process.facts.kind == ProcessKind::Worker
-            && let Some(of) = owner(pid, &self.processes, |pid| self.ranks.contains_key(&pid))
-            && let Some(rank) = self.ranks.get_mut(&of)
-        {
-            let mut place = process.place();
-            if rank.retired.len() >= MAX_RETIRED && !rank.retired.contains_key(&place) {
-                place = (u16::MAX, u32::MAX);
-            }
-            *rank.retired.entry(place).or_default() += &process.load();
-            let number = rank.number;
-            self.keep_periods(pid, number);
-        }
-        if let Some(process) = self.processes.remove(&pid) {
-            self.lost.history = self.lost.history.saturating_add(process.history_dropped());
         }
     }
 }

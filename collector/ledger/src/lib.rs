@@ -22,6 +22,7 @@ mod epochs;
 mod handover;
 mod kernel_steps;
 mod ledger;
+mod lifetimes;
 mod loops;
 mod members;
 mod merged;

@@ -38,7 +38,7 @@ pub enum Kind {
     /// found the end was entered, 0 if none did.
     IterEnd = 4,
     /// Worker (or the trainer without workers): samples, or one `__getitems__`, were made. `id`: how many; those that
-    /// take less than a millisecond share a record. `a`: when the first was begun. `b`: index of the batch. `c`: nanoseconds of it inside wrapped opens and reads.
+    /// follow each other share a record until it spans a millisecond and a sixteenth of the batch before. `a`: when the first was begun. `b`: index of the batch. `c`: nanoseconds of it inside wrapped opens and reads.
     Sample = 5,
     /// Worker (or the trainer without workers): a batch is ready to leave. `id`: worker number. `a`: when its
     /// index was taken up. `b`: index of the batch within its iterator. `c`: when collate began, 0 if unseen.
