@@ -14,19 +14,22 @@ pub(crate) fn uneven_workers(figures: &Figures<'_>) -> Option<Diagnosis> {
         return None;
     }
     figures.ranks.iter().find_map(|rank| {
-        let (most, part, number) = busiest(rank, figures)?;
-        let times = part * number as f64;
+        let (most, times, number) = busiest(rank, figures)?;
         // Were all as busy, the batches would be made so much sooner.
         let share = stall * (1.0 - 1.0 / times);
         if times < UNEVEN || share < WORTH {
             return None;
         }
         let finding = format!(
-            "one of the {number} workers of rank {} does {} of their work",
+            "one of the {number} workers of rank {} is at work for {} of its time",
             rank.facts.rank,
-            percent(part)
+            percent(at_work(most))
         );
-        let evidence = format!("worker {} made {} of the batches", most.pid, most.batches.unwrap_or(0));
+        let evidence = format!(
+            "{times:.1} times what they are on average: worker {} made {} batches",
+            most.pid,
+            most.batches.unwrap_or(0)
+        );
         let advice = "Give every worker a like share: with an IterableDataset split by get_worker_info(), else look for \
                       samples that are much larger than the rest";
         Some(Diagnosis {
@@ -40,10 +43,15 @@ pub(crate) fn uneven_workers(figures: &Figures<'_>) -> Option<Diagnosis> {
     })
 }
 
-/// Of the workers of one loader, as those of an evaluation do other work: the one that does most, its part of their work,
-/// and how many they are.
+/// The part of its life that a worker was not idle. Shares of the work would not do: workers that come later, as a controller
+/// adds some, do less of it.
+fn at_work(load: &WorkerLoad) -> f64 {
+    load.wall_ns.saturating_sub(load.idle_ns) as f64 / load.wall_ns.max(1) as f64
+}
+
+/// Of the workers of one loader, as those of an evaluation do other work: the one that is at work most, how many times the
+/// average that is, and how many they are.
 fn busiest<'a>(rank: &'a RankSummary, figures: &Figures<'_>) -> Option<(&'a WorkerLoad, f64, usize)> {
-    let busy = |load: &WorkerLoad| load.wall_ns.saturating_sub(load.idle_ns);
     let mut loaders: Vec<Option<u16>> = rank.workers.iter().map(|load| load.loader).collect();
     loaders.sort_unstable();
     loaders.dedup();
@@ -56,10 +64,14 @@ fn busiest<'a>(rank: &'a RankSummary, figures: &Figures<'_>) -> Option<(&'a Work
             let team: Vec<&WorkerLoad> = rank.workers.iter().filter(of_it).collect();
             // The kernel alone does not know who made batches, and when a worker began.
             team.iter().find(|load| load.batches.is_some_and(|batches| batches > 0))?;
-            let sum_ns = team.iter().map(|load| busy(load)).fold(0, u64::saturating_add);
+            let mut all = WorkerLoad::default();
+            team.iter().for_each(|load| all += *load);
+            // One that was just added is at work throughout.
+            let longest_ns = team.iter().map(|load| load.wall_ns).max()?;
             let number = team.len();
-            let most = team.into_iter().max_by_key(|load| busy(load)).filter(|_| number > 1)?;
-            Some((most, busy(most) as f64 / sum_ns.max(1) as f64, number))
+            let settled = team.into_iter().filter(|load| load.wall_ns >= longest_ns / 2);
+            let most = settled.max_by(|a, b| at_work(a).total_cmp(&at_work(b))).filter(|_| number > 1)?;
+            Some((most, at_work(most) / at_work(&all).max(f64::MIN_POSITIVE), number))
         })
-        .max_by(|a, b| (a.1 * a.2 as f64).total_cmp(&(b.1 * b.2 as f64)))
+        .max_by(|a, b| a.1.total_cmp(&b.1))
 }

@@ -184,7 +184,43 @@ fn one_worker_that_does_all_is_named() {
     stage.did(102, 1000, 3000, Does::In(Blocked::Pipe));
     let summary = stage.ledger.summary();
     let uneven = summary.diagnoses.iter().find(|d| d.name == "uneven-workers").unwrap();
-    assert!(uneven.finding.starts_with("one of the 2 workers of rank 0 does 100%"), "{}", uneven.finding);
+    assert!(uneven.finding.starts_with("one of the 2 workers of rank 0 is at work for 70%"), "{}", uneven.finding);
+}
+
+#[test]
+fn workers_that_came_later_do_not_make_the_others_uneven() {
+    // Two do all of the first half; six more share the second one with them.
+    let mut stage = Stage::empty();
+    stage.ledger.root(TRAINER, 0);
+    stage.greet(TRAINER, 1, ProcessKind::Trainer, 0, 1);
+    let later = WORKER + 2..WORKER + 8;
+    for pid in [WORKER, WORKER + 1] {
+        stage.greet(pid, TRAINER, ProcessKind::Worker, 0, 1);
+    }
+    for step in 0..40 {
+        let at = 1000 + 100 * step;
+        if step == 20 {
+            later.clone().for_each(|pid| stage.greet(pid, TRAINER, ProcessKind::Worker, 0, 1));
+        }
+        let team = if step < 20 { WORKER..WORKER + 2 } else { WORKER..WORKER + 8 };
+        let busy_ms = if step < 20 { 100 } else { 70 };
+        stage.did(TRAINER, at, at + 20, Does::Cpu);
+        for pid in team {
+            stage.did(pid, at, at + busy_ms, Does::In(Blocked::FileRead));
+            if busy_ms < 100 {
+                stage.did(pid, at + busy_ms, at + 100, Does::In(Blocked::Pipe));
+            }
+        }
+        stage.batch(WORKER, at, at + 60, step);
+        let first = if step == 0 { wait_flags::FIRST } else { 0 };
+        stage.wait_for(TRAINER, 0, WORKER, at + 20, at + 61, step, first);
+        stage.advance(at + 100);
+    }
+    stage.finish(9_000);
+    let summary = stage.ledger.summary();
+    assert_eq!(summary.ranks[0].workers.len(), 8);
+    let names: Vec<&str> = summary.diagnoses.iter().map(|found| found.name.as_str()).collect();
+    assert!(names.contains(&"fetch-bound") && !names.contains(&"uneven-workers"), "{names:?}");
 }
 
 #[test]

@@ -158,6 +158,21 @@ def early_break(batches):
             report(epoch=epoch, got=got)
 
 
+def begins(batches):
+    """An epoch until 24 batches are under way, and what is under way as the next one begins."""
+    numbers = loader(batches)
+    iterator = iter(numbers)
+    while len(iterator._task_info) < 24:
+        next(iterator)
+        time.sleep(STEP_S)
+    del iterator
+    iterator = iter(numbers)
+    workers, under_way, got = len(iterator._workers), len(iterator._task_info), []
+    for batch in iterator:
+        got += values(batch)
+    report(got=got, workers=workers, under_way=under_way)
+
+
 def failing(batches):
     """Goes on after each sample that is broken."""
     numbers = loader(batches, Failing)
@@ -186,8 +201,10 @@ def interrupted(batches):
     numbers = loader(batches)
     for _ in range(12):
         try:
-            signal.setitimer(signal.ITIMER_REAL, 0.1 + 0.3 * chance.random())
-            for batch in numbers:
+            for number, _ in enumerate(numbers):
+                # Not before: what an interrupt leaves of the workers that torch forks itself is torch's affair.
+                if number == 0:
+                    signal.setitimer(signal.ITIMER_REAL, 0.1 + 0.3 * chance.random())
                 time.sleep(STEP_S)
         except KeyboardInterrupt:
             ended += 1
@@ -315,6 +332,7 @@ SCENARIOS = {
     "stream-persistent": lambda n: epochs(loader(n, Stream, persistent_workers=True)),
     "break": early_break,
     "failing": failing,
+    "begins": begins,
     "interrupted": interrupted,
     "exits": exits,
     "augmented": augmented,

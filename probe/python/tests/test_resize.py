@@ -118,6 +118,15 @@ def test_a_streams_workers_stay_where_other_ranks_count_on_its_batches(own_pytho
     assert not knob["available"] and "other ranks wait for as many" in knob["reason"]
 
 
+def test_an_epoch_does_not_give_the_scripts_own_workers_what_is_meant_for_all(own_python):
+    done = Turned(job(own_python, "begins", batches=4000), once(("workers", 6), ("prefetch", 24)))
+    assert done.code == 0, done.err
+    (line,), _ = done.of("begins")
+    # Those that are added come one by one later, and each with its share.
+    assert (line["workers"], line["under_way"]) == (2, 8)
+    assert line["got"] == whole(4000)
+
+
 # Each takes long, and is tried with one torch.
 NOT_FORKED = [
     pytest.param("spawn", marks=pytest.mark.system_python), pytest.param("forkserver", marks=pytest.mark.own_python),

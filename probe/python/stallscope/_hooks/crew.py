@@ -3,6 +3,9 @@
 A worker that is added is a candidate first: it gets no batch, and torch's guard over dead workers does not know it,
 until it has said that it is ready. So one that cannot start costs nothing. A worker that is taken away is the last
 one; it gets no further batch, and leaves when its last one has been handed over: until then its tensors live in it.
+
+An interrupt may come between any two statements. So a process stands in its new place before it leaves the old one: there is
+always a place from which it is ended.
 """
 
 import atexit
@@ -89,7 +92,7 @@ class Crew:
             self._share_out(iterator, min(wanted, len(iterator._workers)))
         while len(iterator._workers) + len(self.candidates) < wanted:
             number = len(iterator._workers) + len(self.candidates)
-            self.candidates.append(recruit.start(self.size.context, self.workers_module, iterator, number, wanted))
+            recruit.start(self.candidates, self.size.context, self.workers_module, iterator, number, wanted)
         changed |= self._let_go(iterator)
         changed |= self._take_on(iterator)
         if changed:
@@ -121,7 +124,7 @@ class Crew:
             if said:
                 self._give_up(iterator, said)
                 break
-            candidate = self.candidates.pop(0)
+            candidate = self.candidates[0]
             candidate.told.close()
             iterator._index_queues.append(candidate.queue)
             iterator._workers_status.append(True)
@@ -129,6 +132,7 @@ class Crew:
                 iterator._workers_num_tasks.append(0)
             # The last: whoever shuts down counts these.
             iterator._workers.append(candidate.process)
+            self.candidates.pop(0)
             self._share_out(iterator, len(iterator._workers))
             _end_before_exit(iterator, candidate.process)
             changed = True
@@ -141,11 +145,13 @@ class Crew:
             last = len(iterator._workers) - 1
             if any(info[0] == last for info in iterator._task_info.values()):
                 break
-            process, queue = iterator._workers.pop(), iterator._index_queues.pop()
+            queue = iterator._index_queues[last]
+            self.leaving.append((iterator._workers[last], queue))
+            iterator._workers.pop()
+            iterator._index_queues.pop()
             iterator._workers_status.pop()
             if hasattr(iterator, "_workers_num_tasks"):
                 iterator._workers_num_tasks.pop()
-            self.leaving.append((process, queue))
             queue.put(Leave())
             changed = True
         return changed
@@ -153,10 +159,11 @@ class Crew:
     def _dismiss(self, all_but):
         """Sends all but so many candidates away, who hold nothing that others need."""
         while len(self.candidates) > all_but:
-            candidate = self.candidates.pop()
+            candidate = self.candidates[-1]
+            self.dismissed.append((candidate.process, candidate.queue))
+            self.candidates.pop()
             candidate.told.close()
             candidate.process.terminate()
-            self.dismissed.append((candidate.process, candidate.queue))
 
     def _see_off(self):
         """Forgets who has ended; whether torch's guard knows one of them."""

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import os
 import pickle
+import signal
 import sys
 import threading
 from multiprocessing.reduction import ForkingPickler
@@ -11,6 +12,10 @@ from typing import Any, NamedTuple
 
 # What may be large: the data set, and functions with what they hold.
 _LARGE = ("dataset", "collate_fn", "init_fn")
+# What a candidate says first; all else it says is a sentence.
+_PID = b"\0"
+# How long a fork's child takes at most until it runs Python.
+_UNKNOWN_S = 5
 
 
 class Candidate(NamedTuple):
@@ -22,15 +27,18 @@ class Candidate(NamedTuple):
         """None: nothing yet; "": it is ready; else a sentence."""
         alive = self.process.is_alive()
         try:
-            if self.told.poll():
-                return self.told.recv_bytes().decode("utf-8", "replace")
+            while self.told.poll():
+                message = self.told.recv_bytes()
+                if not message.startswith(_PID):
+                    return message.decode("utf-8", "replace")
         except (EOFError, OSError):
             alive = alive and not self.process.join(0.1) and self.process.is_alive()
         return None if alive else f"A new worker ended while it started (exit code {self.process.exitcode})."
 
 
-def start(context, workers_module, iterator, number, total):
-    """Starts worker `number` of `total`, and does not wait for it."""
+def start(candidates, context, workers_module, iterator, number, total):
+    """Starts worker `number` of `total`, adds it to `candidates`, and does not wait for it. An interrupt in the midst of it
+    leaves nobody behind."""
     queue = context.Queue()
     # As torch has it: a queue whose reader is gone must not hold the process up.
     queue.cancel_join_thread()
@@ -44,16 +52,38 @@ def start(context, workers_module, iterator, number, total):
     # sent by a thread.
     source, sink = context.Pipe(duplex=False) if parcel else (None, None)
     given = (workers_module.__name__, values, teller, source, parent)
-    process = context.Process(target=_enter, args=given, daemon=True)
+    candidate = Candidate(context.Process(target=_enter, args=given, daemon=True), queue, told)
     try:
-        process.start()
+        candidate.process.start()
+        candidates.append(candidate)
+        if parcel:
+            threading.Thread(target=_send, args=(sink, parcel), name="stallscope", daemon=True).start()
+    except BaseException:
+        teller.close()
+        if candidate.process.pid is None:
+            _end_unknown(told)
+        elif candidate not in candidates:
+            candidate.process.kill()
+            candidate.process.join()
+        raise
     finally:
         teller.close()
         if parcel:
             source.close()
-    if parcel:
-        threading.Thread(target=_send, args=(sink, parcel), name="stallscope", daemon=True).start()
-    return Candidate(process, queue, told)
+
+
+def _end_unknown(told):
+    """Ends a process that an interrupt has left without a name: Python raises it as soon as a fork is over, before the
+    child's number is kept. The child says it; where there is none the pipe ends, as nobody else has its other end."""
+    try:
+        if told.poll(_UNKNOWN_S):
+            pid = int(told.recv_bytes().removeprefix(_PID))
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    except (EOFError, OSError, ValueError):
+        pass
+    finally:
+        told.close()
 
 
 def unknown_parameters(workers_module):
@@ -112,6 +142,7 @@ def _send(sink, parcel):
 
 def _enter(module_name, values, teller, source, parent):
     """In the new process, a child of `parent`, None where that is not to be looked at."""
+    teller.send_bytes(_PID + str(os.getpid()).encode())
     if source is not None:
         with source:
             values.update(pickle.loads(source.recv_bytes()))

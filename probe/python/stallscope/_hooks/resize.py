@@ -82,7 +82,7 @@ def _resizable(base):
         def _try_put_index(self):
             crew = self._stallscope_crew
             crew.begin(self)
-            wanted = crew.size.wanted_depth(self)
+            wanted = crew.size.depth_now(self)
             while _under_way(self, wanted) < wanted:
                 sent = self._send_idx
                 self._prefetch_factor = _room(self, wanted)

@@ -135,6 +135,13 @@ class Size:
         """As torch has it, more workers mean a larger depth, until somebody sets the depth itself."""
         return self.own_factor * iterator._num_workers if self.depth is None else self.depth
 
+    def depth_now(self, iterator):
+        """The wanted depth, as far as there are workers for it. An epoch begins with the script's own, and what is meant for
+        those who come would wait for them."""
+        depth, workers = self.wanted_depth(iterator), iterator._num_workers
+        share = -(-depth * workers // max(workers, self.wanted_workers()))
+        return min(depth, max(share, self.own_factor * workers))
+
     def _running(self):
         iterator = self.iterator()
         return None if iterator is None or getattr(iterator, "_shutdown", True) else iterator
