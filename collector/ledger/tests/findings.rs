@@ -184,7 +184,11 @@ fn one_worker_that_does_all_is_named() {
     stage.did(102, 1000, 3000, Does::In(Blocked::Pipe));
     let summary = stage.ledger.summary();
     let uneven = summary.diagnoses.iter().find(|d| d.name == "uneven-workers").unwrap();
-    assert!(uneven.finding.starts_with("one of the 2 workers of rank 0 is at work for 70%"), "{}", uneven.finding);
+    assert!(
+        uneven.finding.starts_with("one of the 2 workers of rank 0 is at work for 70%"),
+        "{}",
+        uneven.finding
+    );
 }
 
 #[test]

@@ -77,6 +77,16 @@ class Stream(IterableDataset):
         return iter(range(first + max(0, info.id - 1), self.samples, others))
 
 
+class Undivided(IterableDataset):
+    """Right with one worker alone."""
+
+    def __init__(self, batches):
+        self.samples = batches * BATCH
+
+    def __iter__(self):
+        return iter(range(self.samples))
+
+
 def no_more_than_two(number):
     if number >= 2:
         raise IndexError("there is nothing for a third worker")
@@ -329,6 +339,7 @@ SCENARIOS = {
     "spawn": lambda n: epochs(loader(n, multiprocessing_context="spawn"), count=1, step_s=0.05),
     "forkserver": lambda n: epochs(loader(n, multiprocessing_context="forkserver"), count=1, step_s=0.05),
     "stream": lambda n: epochs(loader(n, Stream)),
+    "undivided": lambda n: epochs(loader(n, Undivided, num_workers=1)),
     "stream-persistent": lambda n: epochs(loader(n, Stream, persistent_workers=True)),
     "break": early_break,
     "failing": failing,

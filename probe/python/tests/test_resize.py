@@ -45,7 +45,8 @@ KINDS = ["persistent", "pinned", "file-system", "stream", "stream-persistent", "
 def kinds(python, tmp_path_factory):
     kinds = KINDS if old(python) else [*KINDS, "out-of-order"]
     folder = tmp_path_factory.mktemp("turned")
-    return Turned(job(python, *kinds), until_it_was_seen(at_random(10**9, gap_s=0.03), folder), UNTIL=folder)
+    turn = until_it_was_seen(at_random(10**9, gap_s=0.03), folder)
+    return Turned(job(python, *kinds), turn, UNTIL=folder, STALLSCOPE_DIVIDE_STREAMS="1")
 
 
 def until_it_was_seen(change, folder):
@@ -104,11 +105,20 @@ def test_a_stream_takes_its_depth_at_once_and_its_workers_at_the_next_epoch(kind
 
 
 def test_a_streams_workers_are_as_many_as_asked_for_in_the_next_epoch(own_python):
-    done = Turned(job(own_python, "stream", batches=100), once(("workers", 3)))
+    done = Turned(job(own_python, "stream", batches=100), once(("workers", 3)), STALLSCOPE_DIVIDE_STREAMS="1")
     assert (done.code, done.err) == (0, "")
     assert done.was("workers", 3, "applied")
     told = [len(fact["pids"]) for fact in done.trainer.told("workers")]
     assert told == [2, 3]
+
+
+def test_a_stream_keeps_its_workers_unless_the_user_says_that_it_divides_itself(own_python):
+    done = Turned(job(own_python, "undivided", batches=40), once(("prefetch", 7)))
+    assert done.code == 0, done.err
+    knob = done.trainer.knobs()["workers", 0]
+    assert not knob["available"] and "STALLSCOPE_DIVIDE_STREAMS" in knob["reason"]
+    assert done.was("prefetch", 7, "applied")
+    gives(done, "undivided", [whole(40)] * 2)
 
 
 def test_a_streams_workers_stay_where_other_ranks_count_on_its_batches(own_python):

@@ -24,6 +24,10 @@ _SHARES = (
     "resize: unavailable: each of the persistent workers holds a share of the data set, which depends on how many "
     "there are."
 )
+_STREAM = (
+    "resize: unavailable: the number of workers decides which samples an iterable data set gives; start the job with "
+    "STALLSCOPE_DIVIDE_STREAMS=1 if its data sets divide themselves by get_worker_info()."
+)
 _UNEVEN = (
     "resize: unavailable: the number of workers decides how many batches an iterable data set gives, and the job's "
     "other ranks wait for as many."
@@ -105,6 +109,9 @@ class Size:
             return _SHARES
         if self.split and process.ranks.current()["world_size"] > 1:
             return _UNEVEN
+        # One that does not divide itself would give everything once for each worker.
+        if self.split and os.environ.get("STALLSCOPE_DIVIDE_STREAMS", "") in ("", "0"):
+            return _STREAM
         return ""
 
     def begin(self, loader, iterator):
