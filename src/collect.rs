@@ -1,7 +1,7 @@
 use crate::{metrics, terminal};
 use anyhow::Result;
 use clap::Args;
-use stallscope_collector::Metrics;
+use stallscope_collector::{Metrics, ServeOptions};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,6 +18,10 @@ pub(crate) struct Collect {
     /// End when the last caller is gone
     #[arg(long)]
     until_idle: bool,
+    /// Let every user have syscalls hooked (`attach`, `run --syscalls`), which costs each syscall of the node about 50 ns
+    /// while they do; else root alone may
+    #[arg(long)]
+    syscalls_for_everyone: bool,
     /// Serve figures for Prometheus at http://ADDR/metrics: 9400 is for this machine alone, 0.0.0.0:9400 for
     /// everybody; 0 picks a free port and says it. Of the node alone, not of anybody's job
     #[arg(long, value_name = "ADDR", value_parser = metrics::address)]
@@ -27,7 +31,13 @@ pub(crate) struct Collect {
 pub(crate) fn main(verb: &Collect) -> Result<ExitCode> {
     let metrics =
         verb.metrics.map(|address| Metrics { address, render: stallscope_reports::openmetrics::render_node });
-    stallscope_collector::serve(&verb.socket, verb.until_idle, metrics, |whereabouts| {
+    let options = ServeOptions {
+        socket: &verb.socket,
+        only_until_idle: verb.until_idle,
+        syscalls_for_everyone: verb.syscalls_for_everyone,
+        metrics,
+    };
+    stallscope_collector::serve(options, |whereabouts| {
         // One that serves a single job shares that job's terminal.
         if !verb.until_idle {
             terminal::say(&format!("serving kernel evidence at {}; Ctrl-C ends", verb.socket.display()));

@@ -62,6 +62,7 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
+    stallscope_collector::take_file_limits_as_errors();
     let arguments = Arguments::parse();
     let colour = arguments.color;
     if !matches!(arguments.verb, Verb::Collect(_)) {

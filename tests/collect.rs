@@ -38,6 +38,13 @@ fn a_user_without_privilege_gets_kernel_evidence_of_their_own_job() {
     assert_eq!(report["shim"], "on");
     assert_eq!(report["job"]["user"], "nobody");
 
+    // What costs every process of the node is for whoever runs the collector to allow.
+    let run = ["run", "--syscalls", "-o", "hooked.stall", "--", PYTHON, JOB];
+    let output = sandbox.stallscope_as_nobody(&run).output().unwrap();
+    let report = sandbox.report("hooked.stall");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(report["kernel"]["partial"].as_str().unwrap().contains("--syscalls-for-everyone"), "{report}");
+
     let roots = Killed(Command::new("sleep").arg("50").spawn().unwrap());
     let output = sandbox.stallscope_as_nobody(&["attach", &roots.0.id().to_string()]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));

@@ -5,6 +5,7 @@
 mod support;
 
 use std::io::{BufRead, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use support::{Sandbox, causes_ns, job, privileged, python, signal, text, wait_until};
 
@@ -322,4 +323,43 @@ fn a_stranger_at_the_socket_is_told_so_and_harms_nothing() {
     std::fs::write(sandbox.path("stop"), "").unwrap();
     let output = child.wait().unwrap();
     assert_eq!(output.code(), Some(9));
+}
+
+#[test]
+fn a_limit_on_file_sizes_ends_the_recording_and_not_the_job() {
+    let sandbox = Sandbox::new("fsize");
+    let stallscope = sandbox.stallscope(&["run", "--", &python(), &job("train.py"), "--exit", "7"]);
+    let mut limited = Command::new("prlimit");
+    limited
+        .arg("--fsize=4096")
+        .arg(stallscope.get_program())
+        .args(stallscope.get_args())
+        .current_dir(sandbox.path(""))
+        .envs(stallscope.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = limited.output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("train.stall cannot be written"), "{}", text(&output.stderr));
+}
+
+/// As a shell has it, where PATH has a folder that the user may not look into.
+#[test]
+fn a_command_that_is_not_there_is_named_as_such() {
+    let sandbox = Sandbox::new("no-command");
+    let output = sandbox.run(&["run", "--", "no-such-command"]);
+    assert_eq!(output.status.code(), Some(127));
+    assert_eq!(text(&output.stderr).lines().last(), Some("stallscope: there is no command no-such-command"));
+    if !privileged("a_command_that_is_not_there_is_named_as_such") {
+        return;
+    }
+    let locked = sandbox.path("locked");
+    std::fs::create_dir(&locked).unwrap();
+    std::fs::set_permissions(&locked, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let mut command = sandbox.stallscope_as_nobody(&["run", "--", "no-such-command"]);
+    let output = command.env("PATH", format!("{}:/usr/bin:/bin", locked.display())).output().unwrap();
+    assert_eq!(output.status.code(), Some(127), "{}", text(&output.stderr));
+    let refused = sandbox.path("refused");
+    std::fs::write(&refused, "").unwrap();
+    let output = sandbox.run(&["run", "--", refused.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(126));
+    assert!(text(&output.stderr).contains("may not be executed"), "{}", text(&output.stderr));
 }

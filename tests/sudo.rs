@@ -4,8 +4,10 @@
 
 mod support;
 
-use std::process::Command;
-use support::{Sandbox, job, privileged, text};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use support::{Sandbox, job, privileged, text, wait_until};
 
 /// As in tests/jobs/directory.c.
 const UID: u32 = 4242;
@@ -45,4 +47,71 @@ fn a_user_of_a_directory_service_keeps_home_name_and_groups() {
         "home /net/home/mira, name mira mira, uid 4242, groups 4242 4300 4301"
     );
     assert_eq!(sandbox.report("job.stall")["job"]["user"], "mira");
+}
+
+/// `stallscope` as root by way of sudo, called by the user in their folder.
+fn with_sudo(sandbox: &Sandbox, arguments: &[&str]) -> Command {
+    let mut command = sandbox.stallscope(arguments);
+    command.envs([("SUDO_UID", "4242"), ("SUDO_GID", "4242"), ("SUDO_USER", "mira")]);
+    command
+}
+
+#[test]
+fn doctor_runs_nothing_of_the_callers_with_privilege() {
+    if !privileged("doctor_runs_nothing_of_the_callers_with_privilege") {
+        return;
+    }
+    let sandbox = Sandbox::new("doctor-sudo");
+    let (imported, called) = (sandbox.path("imported"), sandbox.path("called"));
+    std::fs::write(sandbox.path("importlib.py"), format!("open({imported:?}, 'w')\n")).unwrap();
+    sandbox.stallscope(&["doctor"]).output().unwrap();
+    with_sudo(&sandbox, &["doctor"]).output().unwrap();
+    assert!(!imported.exists(), "a module of the current folder was imported");
+
+    std::fs::create_dir(sandbox.path("bin")).unwrap();
+    let python = sandbox.path("bin/python3");
+    std::fs::write(&python, format!("#!/bin/sh\nid -u >> {}\n", called.display())).unwrap();
+    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+    for path in [sandbox.path(""), sandbox.path("run")] {
+        std::os::unix::fs::chown(path, Some(UID), Some(UID)).unwrap();
+    }
+    let path = format!("{}:/usr/bin:/bin", sandbox.path("bin").display());
+    with_sudo(&sandbox, &["doctor"]).env("PATH", path).output().unwrap();
+    assert_eq!(std::fs::read_to_string(called).unwrap_or_default(), "4242\n");
+}
+
+#[test]
+fn a_socket_in_the_callers_folder_is_the_callers() {
+    if !privileged("a_socket_in_the_callers_folder_is_the_callers") {
+        return;
+    }
+    let sandbox = Sandbox::new("socket-sudo");
+    let folder = sandbox.path("theirs");
+    std::fs::create_dir(&folder).unwrap();
+    std::os::unix::fs::chown(&folder, Some(UID), Some(UID)).unwrap();
+    let socket = folder.join("kernel.sock");
+    let shown = socket.display().to_string();
+
+    let victim = sandbox.path("victim");
+    std::fs::write(&victim, "").unwrap();
+    std::fs::set_permissions(&victim, std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::os::unix::fs::symlink(&victim, &socket).unwrap();
+    let refused = with_sudo(&sandbox, &["collect", "--socket", &shown]).output().unwrap();
+    assert!(text(&refused.stderr).contains("is there and is no socket"), "{}", text(&refused.stderr));
+    assert_eq!(std::fs::metadata(&victim).unwrap().mode() & 0o777, 0o600);
+    std::fs::remove_file(&socket).unwrap();
+
+    let arguments = ["collect", "--until-idle", "--socket", &shown];
+    let mut collector = sandbox.stallscope(&arguments).stderr(Stdio::null()).spawn().unwrap();
+    let called = |path: &Path| std::os::unix::net::UnixStream::connect(path).ok();
+    let mut caller = None;
+    wait_until("the collector listens", || {
+        caller = called(&socket);
+        caller.is_some()
+    });
+    let made = std::fs::symlink_metadata(&socket).unwrap();
+    assert_eq!((made.uid(), made.mode() & 0o777), (UID, 0o666));
+    drop(caller);
+    assert!(collector.wait().unwrap().success());
+    assert!(!socket.exists());
 }

@@ -1,23 +1,31 @@
 //! One connection to the kernel service: lines in, a line and then frames out, never waiting for either.
 
+use crate::kernel_service::Tree;
 use rustix::event::PollFlags;
 use stallscope_abi::kernel::{Record, TaskSlot, bytes_of};
-use stallscope_ebpf::{Still, Waits};
+use stallscope_ebpf::{Identity, Still, Waits};
 use stallscope_wire::{Reply, frame, frame::Tag};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// How long a caller may take to say who it is.
 const HELLO: Duration = Duration::from_secs(1);
 
+/// How long a connection lasts at most where it is refused.
+const GOODBYE: Duration = Duration::from_secs(5);
+
 /// The longest line a caller has to send.
 const LINE_LIMIT_BYTES: usize = 4096;
 
-/// What waits for a caller that does not read; beyond it records are dropped and counted.
-const BACKLOG_LIMIT_BYTES: usize = 16 << 20;
+/// Lines of a connection: a hello, and a process to watch each. More is a mistake or an attack.
+const MOST_LINES: u32 = 256;
+
+/// What waits for all callers of a user that do not read; beyond it records are dropped and counted. A share of it is one
+/// caller's, at least and at most so much.
+const BACKLOG_BYTES: usize = 64 << 20;
+const BACKLOG_SHARE_BYTES: (usize, usize) = (1 << 20, 16 << 20);
 
 /// Why a caller lost records of its own.
 pub(crate) const TOO_SLOW: &str = "kernel collector too slow";
@@ -35,12 +43,15 @@ pub(crate) struct Caller {
     pub(crate) pid: u32,
     begun: Instant,
     inbox: Vec<u8>,
+    lines: u32,
     out: Vec<u8>,
-    /// Roots of the trees that it watches; empty until it said what it wants.
-    pub(crate) roots: Vec<u32>,
-    pub(crate) syscalls: bool,
-    /// Processes of these trees.
-    pub(crate) processes: HashSet<u32>,
+    backlog_limit_bytes: usize,
+    /// Roots of the trees that it watches, with the `start_boottime` of each; empty until it said what it wants.
+    pub(crate) roots: HashMap<u32, u64>,
+    /// Whether it asked for system calls to be hooked, and if so, may have it.
+    pub(crate) syscalls: Option<bool>,
+    /// Processes of these trees, with the `start_boottime` of each; a number may be another process next.
+    processes: HashMap<u32, u64>,
     /// Records that it was too slow to take.
     pub(crate) dropped: u64,
     /// Every slot was sent to it since the last that was dropped.
@@ -64,10 +75,12 @@ impl Caller {
             pid: peer.pid.as_raw_nonzero().get() as u32,
             begun: Instant::now(),
             inbox: Vec::new(),
+            lines: 0,
             out: Vec::new(),
-            roots: Vec::new(),
-            syscalls: false,
-            processes: HashSet::new(),
+            backlog_limit_bytes: BACKLOG_SHARE_BYTES.1,
+            roots: HashMap::new(),
+            syscalls: None,
+            processes: HashMap::new(),
             dropped: 0,
             knows_slots: false,
             lost_before: BTreeMap::new(),
@@ -76,17 +89,30 @@ impl Caller {
         })
     }
 
+    /// Whether system calls are hooked for it: while it watches something.
+    pub(crate) fn has_syscalls(&self) -> bool {
+        self.syscalls == Some(true) && !self.roots.is_empty() && !self.gone
+    }
+
     pub(crate) fn stream(&self) -> &UnixStream {
         &self.stream
     }
 
     /// What it may next be ready for.
     pub(crate) fn awaits(&self) -> PollFlags {
-        if self.out.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT }
+        match (self.closing, self.out.is_empty()) {
+            // What it still says is not read, and must not wake us.
+            (true, _) => PollFlags::OUT,
+            (false, true) => PollFlags::IN,
+            (false, false) => PollFlags::IN | PollFlags::OUT,
+        }
     }
 
     /// The lines that have arrived whole. Notices a caller that hung up, says nothing, or too much.
     pub(crate) fn lines(&mut self) -> Vec<Vec<u8>> {
+        if self.closing {
+            return Vec::new();
+        }
         let mut chunk = [0; LINE_LIMIT_BYTES];
         match self.stream.read(&mut chunk) {
             Ok(0) => self.gone = true,
@@ -100,8 +126,9 @@ impl Caller {
             self.inbox.pop();
             lines.push(std::mem::replace(&mut self.inbox, rest));
         }
-        let silent = self.roots.is_empty() && self.begun.elapsed() > HELLO;
-        self.gone |= silent || self.inbox.len() > LINE_LIMIT_BYTES;
+        self.lines += lines.len() as u32;
+        let silent = self.roots.is_empty() && lines.is_empty() && self.begun.elapsed() > HELLO;
+        self.gone |= silent || self.inbox.len() > LINE_LIMIT_BYTES || self.lines > MOST_LINES;
         lines
     }
 
@@ -117,25 +144,50 @@ impl Caller {
         }
     }
 
-    /// Sends a record of its trees.
-    pub(crate) fn offer(&mut self, record: &Record, bytes: &[u8]) {
+    /// Watches the tree of a process from now on.
+    pub(crate) fn take_up(&mut self, root: u32, start_ns: u64) {
+        self.roots.insert(root, start_ns);
+        self.processes.insert(root, start_ns);
+        self.knows_slots = false;
+    }
+
+    /// Sends a record of its trees. `of`: the task whose record it is.
+    pub(crate) fn offer(&mut self, record: &Record, bytes: &[u8], of: &Identity) {
         let header = record.header();
         if let Record::TaskNew(new) = record
-            && self.processes.contains(&new.ppid)
+            && header.tid == header.tgid
         {
-            self.processes.insert(header.tgid);
+            // Also where the end of the process that had this number before was lost.
+            if self.processes.get(&header.tgid).is_some_and(|start_ns| *start_ns != new.start_boottime_ns) {
+                self.processes.remove(&header.tgid);
+            }
+            if self.processes.contains_key(&new.ppid) {
+                self.processes.insert(header.tgid, new.start_boottime_ns);
+            }
         }
-        if self.processes.contains(&header.tgid) {
+        // Records of a process that had the number before may still come.
+        let start_ns = self.processes.get(&header.tgid);
+        let leads = header.tid == header.tgid;
+        if start_ns.is_none_or(|start_ns| leads && *start_ns != of.start_boottime_ns) {
+            return;
+        }
+        // Whatever its numbers say: asked of the kernel side for each record.
+        if of.is_known_to(self.uid) {
             self.push(Tag::Record, bytes);
         }
-        // The number may be another user's process next.
-        if matches!(record, Record::TaskExit(_)) && header.tid == header.tgid {
+        if leads && matches!(record, Record::TaskExit(_)) {
             self.processes.remove(&header.tgid);
         }
     }
 
+    /// Gives it its share of what a user may leave lying, being one of `callers` of its user.
+    pub(crate) fn share_backlog(&mut self, callers: usize) {
+        let (least, most) = BACKLOG_SHARE_BYTES;
+        self.backlog_limit_bytes = (BACKLOG_BYTES / callers.max(1)).clamp(least, most);
+    }
+
     pub(crate) fn push(&mut self, tag: Tag, payload: &[u8]) {
-        if self.out.len() + payload.len() > BACKLOG_LIMIT_BYTES {
+        if self.out.len() + payload.len() > self.backlog_limit_bytes {
             self.dropped += 1;
             self.knows_slots = false;
         } else {
@@ -144,22 +196,29 @@ impl Caller {
     }
 
     /// Sends what its processes are doing now.
-    pub(crate) fn present(&mut self, changed: &[TaskSlot], still: &[Still]) {
+    pub(crate) fn present(&mut self, changed: &[(Identity, TaskSlot)], still: &[(Identity, Still)]) {
         self.knows_slots = true;
-        for slot in changed {
-            if self.processes.contains(&slot.tgid) {
+        for (of, slot) in changed {
+            if self.follows(of) {
                 self.push(Tag::Slot, bytes_of(slot));
             }
         }
-        let own = still.iter().filter(|still| self.processes.contains(&still.tgid));
-        let tids: Vec<u8> = own.flat_map(|still| still.tid.to_ne_bytes()).collect();
+        let own = still.iter().filter(|(of, _)| self.follows(of));
+        let tids: Vec<u8> = own.flat_map(|(_, still)| still.tid.to_ne_bytes()).collect();
         tids.chunks(STILL_BYTES).for_each(|tids| self.push(Tag::Still, tids));
     }
 
-    /// Sends what its trees waited for: all mounts, and the files with the longest waits.
-    pub(crate) fn tell_waits(&mut self, waits: &Waits) {
+    fn follows(&self, task: &Identity) -> bool {
+        self.processes.contains_key(&task.tgid) && task.is_known_to(self.uid)
+    }
+
+    /// Sends what its trees waited for: all mounts, and the files with the longest waits. One of `trees`,
+    /// all that are watched, may lie within another of the same user, or of root.
+    pub(crate) fn tell_waits(&mut self, waits: &Waits, trees: &HashMap<u32, Tree>) {
+        let may_know = |root: &u32| self.uid == 0 || trees.get(root).is_some_and(|tree| tree.uid == self.uid);
+        let is_own = |root: &u32| self.processes.contains_key(root) || self.roots.contains_key(root);
         let roots: HashSet<u32> = waits.mounts.iter().map(|(key, _)| key.root).collect();
-        let own: HashSet<u32> = roots.into_iter().filter(|root| self.may_know(*root)).collect();
+        let own: HashSet<u32> = roots.into_iter().filter(|root| is_own(root) && may_know(root)).collect();
         for (key, wait) in waits.mounts.iter().filter(|(key, _)| own.contains(&key.root)) {
             self.push(Tag::MountWait, &[bytes_of(key), bytes_of(wait)].concat());
         }
@@ -168,16 +227,6 @@ impl Caller {
         for (key, wait) in files.into_iter().take(FILES) {
             self.push(Tag::FileWait, &[bytes_of(key), bytes_of(wait)].concat());
         }
-    }
-
-    /// Whether it may be told of the tree of `root`: one of its own, or one within. A tree may outlive its root,
-    /// whose number may be another user's process by then.
-    fn may_know(&self, root: u32) -> bool {
-        let others = || {
-            let owner = std::fs::metadata(format!("/proc/{root}")).map(|meta| meta.uid());
-            self.uid != 0 && owner.is_ok_and(|owner| owner != self.uid)
-        };
-        self.processes.contains(&root) || self.roots.contains(&root) && !others()
     }
 
     /// What it lost since it came, of `now`, the service's counters.
@@ -202,6 +251,80 @@ impl Caller {
             }
         }
         self.out.drain(..sent);
-        self.gone |= self.closing && self.out.is_empty();
+        self.gone |= self.closing && (self.out.is_empty() || self.begun.elapsed() > GOODBYE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use stallscope_abi::kernel::{Header, Kind, TaskExit, TaskNew, flags};
+
+    const MIRA: u32 = 4242;
+
+    fn caller() -> Caller {
+        let (ours, _) = UnixStream::pair().unwrap();
+        let mut caller = Caller::new(ours).unwrap();
+        (caller.uid, caller.out) = (MIRA, Vec::new());
+        caller
+    }
+
+    fn of(pid: u32, start_boottime_ns: u64, uid: u32) -> Identity {
+        Identity { tgid: pid, start_boottime_ns, flags: 0, uid }
+    }
+
+    fn begins(caller: &mut Caller, pid: u32, ppid: u32, of: Identity) {
+        let header = Header { kind: Kind::TaskNew as u16, tid: pid, tgid: pid, ..Header::default() };
+        let start_boottime_ns = of.start_boottime_ns;
+        let new = TaskNew { header, ppid, start_boottime_ns, ..TaskNew::default() };
+        caller.offer(&Record::TaskNew(new), bytes_of(&new), &of);
+    }
+
+    fn ends(caller: &mut Caller, pid: u32, of: Identity) {
+        let header = Header { kind: Kind::TaskExit as u16, tid: pid, tgid: pid, ..Header::default() };
+        let exit = TaskExit { header, ..TaskExit::default() };
+        caller.offer(&Record::TaskExit(exit), bytes_of(&exit), &of);
+    }
+
+    /// How many bytes more it is sent.
+    fn sent(caller: &mut Caller, does: impl FnOnce(&mut Caller)) -> usize {
+        let before = caller.out.len();
+        does(caller);
+        caller.out.len() - before
+    }
+
+    #[test]
+    fn the_end_of_whoever_had_the_number_before_ends_nothing() {
+        let mut caller = caller();
+        caller.take_up(7, 200);
+        assert_eq!(sent(&mut caller, |caller| ends(caller, 7, of(7, 100, MIRA))), 0);
+        assert!(
+            sent(&mut caller, |caller| begins(caller, 8, 7, of(8, 300, MIRA))) > 0,
+            "its child is followed"
+        );
+        assert!(sent(&mut caller, |caller| ends(caller, 7, of(7, 200, MIRA))) > 0);
+        assert_eq!(sent(&mut caller, |caller| begins(caller, 9, 7, of(9, 400, MIRA))), 0);
+    }
+
+    #[test]
+    fn where_the_record_of_an_end_was_lost_the_next_of_that_number_is_another() {
+        let mut caller = caller();
+        caller.take_up(7, 100);
+        begins(&mut caller, 8, 7, of(8, 110, MIRA));
+        assert_eq!(sent(&mut caller, |caller| begins(caller, 8, 1, of(8, 500, MIRA))), 0, "of another tree");
+        assert_eq!(sent(&mut caller, |caller| begins(caller, 9, 8, of(9, 600, MIRA))), 0);
+    }
+
+    #[test]
+    fn a_task_with_other_rights_is_for_root_alone() {
+        let mut caller = caller();
+        caller.take_up(7, 100);
+        let privileged = Identity { flags: flags::PRIVILEGED, ..of(8, 110, MIRA) };
+        assert_eq!(sent(&mut caller, |caller| begins(caller, 8, 7, privileged)), 0);
+        assert_eq!(sent(&mut caller, |caller| begins(caller, 9, 7, of(9, 120, 0))), 0);
+        caller.uid = 0;
+        assert!(sent(&mut caller, |caller| begins(caller, 10, 7, of(10, 130, MIRA))) > 0);
     }
 }

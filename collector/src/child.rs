@@ -39,17 +39,30 @@ pub(crate) fn launch(
         child.env("STALLSCOPE_SOCKET", socket);
     }
     if let Some(caller) = run_as {
-        caller.run(&mut child);
+        caller.run(child.as_std_mut());
     }
     child.spawn().map_err(|error| {
         let name = Path::new(program).display();
         let (code, sentence) = match error.kind() {
             std::io::ErrorKind::NotFound => (127, format!("there is no command {name}")),
+            // exec says the same of a folder in PATH that may not be looked into.
+            std::io::ErrorKind::PermissionDenied if !is_seen(Path::new(program)) => {
+                (127, format!("there is no command {name}"))
+            }
             std::io::ErrorKind::PermissionDenied => (126, format!("{name} may not be executed")),
             _ => (126, format!("{name} did not start: {error}")),
         };
         LaunchError { code, sentence }
     })
+}
+
+/// Whether there is such a file, in PATH where it is named without a folder.
+fn is_seen(program: &Path) -> bool {
+    if program.components().count() > 1 || program.is_absolute() {
+        return true;
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).exists())
 }
 
 /// As a shell would show it.

@@ -2,6 +2,7 @@
 
 use crate::child;
 use crate::runtime::{RuntimeDir, kernel_socket};
+use crate::sudo::Caller;
 use stallscope_ebpf::doctor::PID_NAMESPACE;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -70,7 +71,13 @@ fn shim() -> Check {
 
 fn torch() -> Check {
     let question = "import importlib.metadata as m, sys; print(m.version('torch'), 'with Python', sys.version.split()[0])";
-    let found = match Command::new("python3").args(["-c", question]).output() {
+    // `-c` imports from the current folder first, which may be anybody's; and with sudo the PATH may be the caller's.
+    let mut python = Command::new("python3");
+    python.args(["-c", question]).current_dir("/");
+    if let Some(caller) = Caller::find() {
+        caller.run(&mut python);
+    }
+    let found = match python.output() {
         Ok(output) if output.status.success() => {
             Ok(String::from_utf8_lossy(&output.stdout).trim().to_string())
         }

@@ -48,9 +48,15 @@ pub(crate) struct KernelClient {
     watch: Vec<u32>,
     syscalls: bool,
     stream: Option<UnixStream>,
+    answered: bool,
     call_again: Instant,
     buffer: Vec<u8>,
 }
+
+/// The service's own sentence: it has heard us, and says no.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refused(String);
 
 /// What [`KernelClient::next`] found.
 pub(crate) enum Heard<'a> {
@@ -72,35 +78,39 @@ impl KernelClient {
             watch: vec![watch],
             syscalls,
             stream: None,
+            answered: false,
             call_again: Instant::now(),
             buffer: vec![0; 256 << 10],
         };
         let (state, programs) = match source.0 {
-            Ok(Some(source)) => {
-                client.source = Some(source);
-                client.call()
-            }
+            Ok(Some(source)) => client.first_call(source),
             Ok(None) => (EvidenceState::Off, Vec::new()),
             Err(error) => (EvidenceState::Missing(format!("{error:#}")), Vec::new()),
         };
-        if client.stream.is_none() {
-            // What failed at the first call (no privilege, no BTF) would fail again: only a service that was
-            // there and went away is called again.
-            client.source = None;
-        }
         engine.kernel_is(state);
         engine.kernel_has(programs);
         client
     }
 
-    fn call(&mut self) -> (EvidenceState, Vec<ProgramState>) {
-        match self.try_call() {
-            Ok((stream, accepted)) => {
-                self.stream = Some(stream);
-                (state_of(&accepted), accepted.programs)
+    /// What fails for a reason (no privilege, no BTF, somebody else's process) would fail again. A service that has no time
+    /// to answer is called again, as one that went away.
+    fn first_call(&mut self, source: Source) -> (EvidenceState, Vec<ProgramState>) {
+        let may_answer_later = matches!(source, Source::Service(_));
+        self.source = Some(source);
+        self.call().unwrap_or_else(|error| {
+            if !may_answer_later || error.is::<Refused>() {
+                self.source = None;
             }
-            Err(error) => (EvidenceState::Missing(format!("{error:#}")), Vec::new()),
-        }
+            self.call_again = Instant::now() + CALL_AGAIN_AFTER;
+            (EvidenceState::Missing(format!("{error:#}")), Vec::new())
+        })
+    }
+
+    fn call(&mut self) -> Result<(EvidenceState, Vec<ProgramState>)> {
+        let (stream, accepted) = self.try_call()?;
+        self.stream = Some(stream);
+        self.answered = true;
+        Ok((state_of(&accepted), accepted.programs))
     }
 
     /// Watches a further task of the job, which is no descendant of the first.
@@ -135,7 +145,7 @@ impl KernelClient {
                 stream.set_nonblocking(true)?;
                 Ok((UnixStream::from_std(stream)?, accepted))
             }
-            Reply::Error(sentence) => Err(anyhow!(sentence)),
+            Reply::Error(sentence) => Err(Refused(sentence).into()),
             _ => Err(anyhow!("the node's collector answered something else; is it another version?")),
         }
     }
@@ -156,8 +166,13 @@ impl KernelClient {
                 None if self.source.is_some() => {
                     tokio::time::sleep_until(self.call_again).await;
                     self.call_again = Instant::now() + CALL_AGAIN_AFTER;
-                    if let (EvidenceState::On | EvidenceState::Partial(_), programs) = self.call() {
-                        let back = "the kernel collector was restarted while the job ran";
+                    let late = !self.answered;
+                    if let Ok((EvidenceState::On | EvidenceState::Partial(_), programs)) = self.call() {
+                        let back = if late {
+                            "the kernel collector first answered while the job ran"
+                        } else {
+                            "the kernel collector was restarted while the job ran"
+                        };
                         return Heard::State(EvidenceState::Partial(back.into()), programs);
                     }
                 }
@@ -210,7 +225,7 @@ fn start_with_sudo() -> Result<PathBuf> {
     let mut sudo = std::process::Command::new("sudo")
         .arg("--")
         .arg(exe)
-        .args(["collect", "--until-idle", "--socket"])
+        .args(["collect", "--until-idle", "--syscalls-for-everyone", "--socket"])
         .arg(&socket)
         .stdin(std::process::Stdio::null())
         .stdout(std::process::Stdio::null())

@@ -7,27 +7,41 @@ use crate::caller::{Caller, TOO_SLOW};
 use crate::host::now_ns;
 use crate::metrics::Metrics;
 use crate::node::{self, NodeMetrics};
-use anyhow::{Context, Result, bail, ensure};
+use crate::node_socket::NodeSocket;
+use anyhow::{Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use stallscope_abi::kernel::{Lost, Record, TaskSlot, bytes_of, flags, state};
-use stallscope_ebpf::{Kernel, Options, ProgramState as Program, Still};
+use stallscope_abi::kernel::{Lost, Record, TaskNew, TaskSlot, bytes_of, flags, state};
+use stallscope_ebpf::{Identity, Kernel, Options, ProgramState as Program, Still};
 use stallscope_model::NodeSummary;
 use stallscope_wire::{Accepted, Client, Hello, ProgramState, Reply, Request, frame, frame::Tag};
-use std::collections::{BTreeMap, HashMap};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How often callers get what there is; the ring buffer wakes us earlier when it fills.
-const ROUND: Duration = Duration::from_millis(250);
+/// How often callers get what there is; the ring buffer wakes us earlier when it fills. A session waits a second for the
+/// evidence of a step.
+const ROUND: Duration = Duration::from_millis(500);
 
 /// How long a collector that was started for one caller waits for it.
 const FIRST_CALL: Duration = Duration::from_secs(60);
 
-/// Connections of one user, and trees that one of them may watch: more is a mistake or an attack.
+/// Connections of one user, trees that one of them may watch, trees of a user in all, and connections that watch the same
+/// tree: more is a mistake or an attack. Root is who runs the service.
 const CALLERS_A_USER: usize = 64;
 const TREES_A_CALLER: usize = 64;
+const TREES_A_USER: usize = 256;
+const CALLERS_A_TREE: usize = 4;
+
+/// Connections of a user that wait to read why they are refused; beyond them the end is all that they see.
+const REFUSED_A_USER: usize = 8;
+
+/// Taken up in a row, so that those who are there have their turn.
+const ACCEPTED_A_TURN: usize = 64;
+
+/// Why a caller that asked for system calls does without.
+const FOR_ROOT: &str = "the node's collector hooks system calls for root alone; `stallscope collect --syscalls-for-everyone` does for all";
 
 /// How often callers are told which files were waited for.
 const FILES_EVERY: Duration = Duration::from_secs(1);
@@ -39,20 +53,26 @@ const LOST: [(Lost, &str); 4] = [
     (Lost::NoMount, "too many mounts"),
 ];
 
-/// Serves everybody at `socket` until the process ends; with `only_until_idle`, until the first caller and all
-/// others are gone. Calls `listening` once it can be called, with a sentence that says where metrics are served.
+/// How the node's collector serves.
+#[derive(Debug)]
+pub struct ServeOptions<'a> {
+    pub socket: &'a Path,
+    /// Until the first caller and all others are gone.
+    pub only_until_idle: bool,
+    /// Whether users other than root may have system calls hooked, at a price for each call of every process of the node.
+    pub syscalls_for_everyone: bool,
+    pub metrics: Option<Metrics<NodeSummary>>,
+}
+
+/// Serves everybody until the process ends. Calls `listening` once it can be called, with a sentence that says where metrics are served.
 ///
 /// # Errors
 /// The programs can't be loaded (no privilege, no BTF), or the socket or the metrics' address can't be bound.
-pub fn serve(
-    socket: &Path,
-    only_until_idle: bool,
-    metrics: Option<Metrics<NodeSummary>>,
-    listening: impl FnOnce(Option<String>),
-) -> Result<()> {
-    let mut service = Service::load()?;
+pub fn serve(options: ServeOptions<'_>, listening: impl FnOnce(Option<String>)) -> Result<()> {
+    let ServeOptions { socket, only_until_idle, syscalls_for_everyone, metrics } = options;
+    let mut service = Service::load(syscalls_for_everyone)?;
     let mut metrics = metrics.map(NodeMetrics::start).transpose()?;
-    let listener = listen(socket)?;
+    let socket = NodeSocket::bind(socket)?;
     listening(metrics.as_ref().map(NodeMetrics::whereabouts));
     let mut had_a_caller = false;
     let begun = Instant::now();
@@ -62,39 +82,17 @@ pub fn serve(
         if let Some(metrics) = &mut metrics {
             metrics.publish(forever, || service.figures());
         }
-        let due = service.wait(Some(&listener), forever)?;
-        service.accept(&listener);
-        service.hear();
-        service.hand_out(due);
+        let due = service.wait(Some(&socket.listener), forever)?;
+        service.accept(&socket.listener);
         // Whoever had us started may have died before calling.
         had_a_caller |= !service.callers.is_empty() || begun.elapsed() > FIRST_CALL;
+        service.hear();
+        service.hand_out(due);
         if only_until_idle && had_a_caller && service.callers.is_empty() {
-            let _ = std::fs::remove_file(socket);
+            socket.remove();
             return Ok(());
         }
     }
-}
-
-fn listen(socket: &Path) -> Result<UnixListener> {
-    if let Some(dir) = socket.parent().filter(|dir| !dir.exists()) {
-        std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
-        // Whatever the umask: every user has to pass.
-        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o711))?;
-    }
-    if UnixStream::connect(socket).is_ok() {
-        bail!("a collector already serves {}; one a node is enough", socket.display());
-    }
-    match std::fs::symlink_metadata(socket) {
-        Ok(meta) if meta.file_type().is_socket() => std::fs::remove_file(socket)?,
-        Ok(_) => bail!("{} is there and is no socket; name another place with --socket", socket.display()),
-        Err(_) => {}
-    }
-    let listener =
-        UnixListener::bind(socket).with_context(|| format!("cannot listen at {}", socket.display()))?;
-    // Anybody may call; what they get is decided by who they are.
-    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o666))?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
 }
 
 /// Serves one caller inside this process, on a thread of its own, until that caller hangs up.
@@ -102,7 +100,7 @@ fn listen(socket: &Path) -> Result<UnixListener> {
 /// # Errors
 /// As [`serve`].
 pub(crate) fn serve_within() -> Result<UnixStream> {
-    let mut service = Service::load()?;
+    let mut service = Service::load(true)?;
     let (ours, theirs) = UnixStream::pair()?;
     service.callers.push(Caller::new(theirs)?);
     std::thread::Builder::new().name("kernel evidence".into()).spawn(move || {
@@ -121,12 +119,27 @@ struct Service {
     callers: Vec<Caller>,
     /// Watched tasks, whose present stretch is sent each round, by slot.
     watched: HashMap<u32, Watched>,
+    /// That are watched, by root.
+    trees: HashMap<u32, Tree>,
+    syscalls_for_everyone: bool,
     /// Taken from the kernel so far.
     records: u64,
     /// Records that callers who are gone were too slow to take.
     dropped: u64,
     last_round: Instant,
     files_told: Instant,
+}
+
+/// A process whose descendants are watched with it.
+pub(crate) struct Tree {
+    /// `start_boottime`: the number may be another process next.
+    start_ns: u64,
+    /// Whose it is, and so what is summed up of all of it.
+    pub(crate) uid: u32,
+}
+
+fn leader_of(tasks: &[TaskNew], process: u32) -> Option<&TaskNew> {
+    tasks.iter().find(|task| task.header.tid == process && task.header.tgid == process)
 }
 
 struct Watched {
@@ -142,12 +155,14 @@ impl Watched {
 }
 
 impl Service {
-    fn load() -> Result<Service> {
+    fn load(syscalls_for_everyone: bool) -> Result<Service> {
         let kernel = Kernel::load(&Options::default())?;
         Ok(Service {
             kernel,
             callers: Vec::new(),
             watched: HashMap::new(),
+            trees: HashMap::new(),
+            syscalls_for_everyone,
             records: 0,
             dropped: 0,
             last_round: Instant::now(),
@@ -183,14 +198,19 @@ impl Service {
     }
 
     fn accept(&mut self, listener: &UnixListener) {
-        loop {
+        for _ in 0..ACCEPTED_A_TURN {
             match listener.accept() {
                 Ok((stream, _)) => {
                     let Ok(mut caller) = Caller::new(stream) else { continue };
-                    if self.callers.iter().filter(|other| other.uid == caller.uid).count() >= CALLERS_A_USER {
+                    let of_user = self.callers.iter().filter(|other| other.uid == caller.uid).count();
+                    if of_user >= CALLERS_A_USER + REFUSED_A_USER {
+                        continue;
+                    }
+                    if of_user >= CALLERS_A_USER {
                         caller.refuse(format!("{CALLERS_A_USER} jobs of yours are watched already"));
                     }
                     self.callers.push(caller);
+                    self.share_backlogs();
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(_) => {
@@ -202,69 +222,131 @@ impl Service {
         }
     }
 
+    /// One user's callers share what that user may leave lying.
+    fn share_backlogs(&mut self) {
+        let mut of_user: HashMap<u32, usize> = HashMap::new();
+        self.callers.iter().for_each(|caller| *of_user.entry(caller.uid).or_default() += 1);
+        self.callers.iter_mut().for_each(|caller| caller.share_backlog(of_user[&caller.uid]));
+    }
+
     /// Does what callers ask, or tells them why not.
     fn hear(&mut self) {
         let mut callers = std::mem::take(&mut self.callers);
+        let mut trees: Vec<(u32, u32)> = Vec::new();
+        for caller in &callers {
+            trees.extend(caller.roots.keys().map(|root| (caller.uid, *root)));
+        }
         for caller in &mut callers {
             for line in caller.lines() {
-                if let Err(error) = self.obey(caller, &line) {
+                let before: HashSet<u32> = caller.roots.keys().copied().collect();
+                if let Err(error) = self.obey(caller, &line, &trees) {
                     caller.refuse(format!("{error:#}"));
                 }
+                let new = caller.roots.keys().filter(|root| !before.contains(root));
+                trees.extend(new.map(|root| (caller.uid, *root)));
             }
         }
         self.callers = callers;
         // A hook that can't be set or taken off costs figures or time and harms nothing; the next round tries
         // again.
-        let _ = self.kernel.set_syscalls(self.callers.iter().any(|caller| caller.syscalls && !caller.gone));
+        let _ = self.kernel.set_syscalls(self.callers.iter().any(|caller| caller.has_syscalls()));
     }
 
-    fn obey(&mut self, caller: &mut Caller, line: &[u8]) -> Result<()> {
+    /// `trees`: roots that are watched, with the user of each who watches them.
+    fn obey(&mut self, caller: &mut Caller, line: &[u8], trees: &[(u32, u32)]) -> Result<()> {
+        let within = |root: u32| {
+            let of_user = trees.iter().filter(|(uid, _)| *uid == caller.uid);
+            let same = of_user.clone().filter(|(_, other)| *other == root).count();
+            ensure!(
+                caller.uid == 0 || of_user.count() < TREES_A_USER,
+                "one user may watch {TREES_A_USER} trees"
+            );
+            ensure!(
+                caller.uid == 0 || same < CALLERS_A_TREE,
+                "{CALLERS_A_TREE} collectors of yours watch process {root} already"
+            );
+            Ok(())
+        };
         if !caller.roots.is_empty() {
             let Request::Watch(pid) = stallscope_wire::decode(line)? else {
                 bail!("the node's collector gives kernel evidence only");
             };
             ensure!(caller.roots.len() < TREES_A_CALLER, "one caller may watch {TREES_A_CALLER} trees");
+            within(pid)?;
             return self.watch(caller, pid).map(drop);
         }
         let hello: Hello = stallscope_wire::decode(line)?;
         let Client::Kernel { watch, syscalls } = hello.accept()? else {
             bail!("the node's collector gives kernel evidence only; start jobs with `stallscope run`");
         };
-        if syscalls {
+        within(watch)?;
+        // What costs the whole node comes after whether there is anything of the caller's to watch.
+        may_watch(caller, watch)?;
+        let granted = caller.uid == 0 || self.syscalls_for_everyone;
+        if syscalls && granted {
             self.kernel.set_syscalls(true)?;
         }
-        caller.syscalls = syscalls;
+        caller.syscalls = syscalls.then_some(granted);
         caller.lost_before = self.losses();
         self.watch(caller, watch)
     }
 
     /// Takes up the process tree of `root` for `caller`, if it is theirs.
     fn watch(&mut self, caller: &mut Caller, root: u32) -> Result<()> {
-        let owner = std::fs::metadata(format!("/proc/{root}")).map(|meta| meta.uid());
-        let owner = owner.map_err(|_| anyhow::anyhow!("there is no process {root}"))?;
-        ensure!(
-            caller.uid == 0 || caller.uid == owner,
-            "process {root} belongs to another user; ask them, or root, to profile it"
-        );
+        may_watch(caller, root)?;
         // Its numbers would mean other processes to us, and ours to it.
         ensure!(
             same_pid_namespace(caller.pid),
             "your stallscope runs in a pid namespace of its own; start the container with the host's"
         );
-        let tasks = self.kernel.watch(root)?;
-        if caller.roots.is_empty() {
-            caller.say(&Reply::Watching(Accepted { tasks: tasks.len() as u32, programs: self.programs() }));
+        let mut tasks = self.kernel.watch(root)?;
+        if let (Some(known), Some(found)) = (self.trees.get(&root), leader_of(&tasks, root))
+            && known.start_ns != found.start_boottime_ns
+        {
+            // The number has come round: what was summed up by it is of the earlier process.
+            self.let_go(root);
+            tasks = self.kernel.watch(root)?;
         }
-        caller.roots.push(root);
-        caller.processes.insert(root);
-        caller.knows_slots = false;
-        for task in &tasks {
+        let leader = leader_of(&tasks, root);
+        let of = leader.and_then(|task| Some((task, self.kernel.identity(task.header.slot)?)));
+        // Or it comes round between these questions.
+        let Some((leader, of)) = of.filter(|(_, of)| of.is_known_to(caller.uid)) else {
+            self.let_go(root);
+            bail!("process {root} is not yours, or has ended; ask its owner, or root, to profile it");
+        };
+        self.trees.insert(root, Tree { start_ns: leader.start_boottime_ns, uid: of.uid });
+        if caller.roots.is_empty() {
+            let mut programs = self.programs();
+            if caller.syscalls == Some(false) {
+                programs.push(ProgramState {
+                    program: "sys_enter".into(),
+                    attached: false,
+                    reason: FOR_ROOT.into(),
+                });
+            }
+            caller.say(&Reply::Watching(Accepted { tasks: tasks.len() as u32, programs }));
+        }
+        caller.take_up(root, leader.start_boottime_ns);
+        self.introduce(caller, &tasks);
+        Ok(())
+    }
+
+    /// Tells a caller of the tasks that a tree has by now.
+    fn introduce(&mut self, caller: &mut Caller, tasks: &[TaskNew]) {
+        for task in tasks {
             if task.flags & flags::WATCHED != 0 {
                 self.watched.insert(task.header.slot, Watched::new(task.header.tid));
             }
-            caller.offer(&Record::TaskNew(*task), bytes_of(task));
+            if let Some(of) = self.kernel.identity(task.header.slot) {
+                caller.offer(&Record::TaskNew(*task), bytes_of(task), &of);
+            }
         }
-        Ok(())
+    }
+
+    fn let_go(&mut self, root: u32) {
+        self.trees.remove(&root);
+        // The process may be long gone, and its tasks with it.
+        let _ = self.kernel.unwatch(root);
     }
 
     fn programs(&self) -> Vec<ProgramState> {
@@ -296,7 +378,7 @@ impl Service {
     fn round(&mut self) {
         let Service { kernel, callers, watched, records, .. } = self;
         let mut a_root_ended = false;
-        let drained = kernel.drain(|bytes| {
+        let drained = kernel.drain(|bytes, of| {
             *records += 1;
             let Some(record) = Record::parse(bytes) else { return };
             let header = record.header();
@@ -306,21 +388,25 @@ impl Service {
                 }
                 Record::TaskExit(_) => {
                     watched.remove(&header.slot);
-                    a_root_ended |= callers.iter().any(|caller| caller.roots.contains(&header.tid));
+                    a_root_ended |= callers.iter().any(|caller| caller.roots.contains_key(&header.tid));
                 }
                 _ => {}
             }
-            callers.iter_mut().for_each(|caller| caller.offer(&record, bytes));
+            if let Some(of) = of {
+                callers.iter_mut().for_each(|caller| caller.offer(&record, bytes, &of));
+            }
         });
         // A slot that could not be handed back is one task fewer that can be tracked: counted as such later.
         drop(drained);
         let now_ns = now_ns();
-        let (mut slots, mut stills): (Vec<TaskSlot>, Vec<Still>) = (Vec::new(), Vec::new());
+        let mut slots: Vec<(Identity, TaskSlot)> = Vec::new();
+        let mut stills: Vec<(Identity, Still)> = Vec::new();
         let all_know = callers.iter().all(|caller| caller.roots.is_empty() || caller.knows_slots);
         watched.retain(|slot, task| {
+            let Some(of) = kernel.identity(*slot) else { return false };
             let still = kernel.still(*slot, now_ns).filter(|still| still.tid == task.tid);
             if let (true, Some(still), true) = (all_know, still, still == task.still) {
-                stills.push(still);
+                stills.push((of, still));
                 return true;
             }
             task.still = still;
@@ -329,7 +415,7 @@ impl Service {
                 copy.tid != task.tid || copy.state == state::EXITED || copy.state == state::FREE
             };
             let copy = kernel.slot(*slot).filter(|copy| !gone(copy));
-            slots.extend(copy);
+            slots.extend(copy.map(|copy| (of, copy)));
             copy.is_some()
         });
         // What a job waited for last is told while its collector still listens.
@@ -337,7 +423,7 @@ impl Service {
             self.files_told = Instant::now();
             // Sums: what can't be read now is in the next ones.
             let waits = self.kernel.waits().unwrap_or_default();
-            self.callers.iter_mut().for_each(|caller| caller.tell_waits(&waits));
+            self.callers.iter_mut().for_each(|caller| caller.tell_waits(&waits, &self.trees));
         }
         let lost = self.losses();
         let run_time_ns = self.kernel.run_time().ok().map(|time| time.as_nanos() as u64).filter(|ns| *ns > 0);
@@ -355,28 +441,49 @@ impl Service {
         self.callers = callers;
         let gone: Vec<Caller> = gone;
         self.dropped += gone.iter().map(|caller| caller.dropped).sum::<u64>();
-        let roots: Vec<u32> = gone.into_iter().flat_map(|caller| caller.roots).collect();
+        let roots: Vec<u32> = gone.into_iter().flat_map(|caller| caller.roots.into_keys()).collect();
         for root in &roots {
-            if self.callers.iter().all(|caller| !caller.roots.contains(root)) {
-                // The process may be long gone, and its tasks with it.
-                let _ = self.kernel.unwatch(*root);
+            if self.callers.iter().all(|caller| !caller.roots.contains_key(root)) {
+                self.let_go(*root);
             }
         }
         if roots.is_empty() {
             return;
         }
         // A tree within the one that was let go was followed as part of it: take it up again.
-        for caller in &mut self.callers {
-            for root in caller.roots.clone() {
-                for task in self.kernel.watch(root).unwrap_or_default() {
-                    if task.flags & flags::WATCHED != 0 {
-                        self.watched.insert(task.header.slot, Watched::new(task.header.tid));
-                    }
-                    caller.offer(&Record::TaskNew(task), bytes_of(&task));
-                }
+        let mut callers = std::mem::take(&mut self.callers);
+        for caller in &mut callers {
+            for (root, start_ns) in caller.roots.clone() {
+                self.take_up_again(caller, root, start_ns);
             }
         }
+        self.callers = callers;
     }
+
+    /// A root that has ended meanwhile may have left its number to a process of somebody else.
+    fn take_up_again(&mut self, caller: &mut Caller, root: u32, start_ns: u64) {
+        if may_watch(caller, root).is_err() {
+            return;
+        }
+        let tasks = self.kernel.watch(root).unwrap_or_default();
+        if leader_of(&tasks, root).is_some_and(|leader| leader.start_boottime_ns == start_ns) {
+            self.introduce(caller, &tasks);
+        } else {
+            self.let_go(root);
+        }
+    }
+}
+
+/// # Errors
+/// There is no such process, or it is of another user, also where it took their rights by executing a program.
+fn may_watch(caller: &Caller, root: u32) -> Result<()> {
+    let owner = std::fs::metadata(format!("/proc/{root}")).map(|meta| meta.uid());
+    let owner = owner.map_err(|_| anyhow::anyhow!("there is no process {root}"))?;
+    ensure!(
+        caller.uid == 0 || caller.uid == owner,
+        "process {root} belongs to another user; ask them, or root, to profile it"
+    );
+    Ok(())
 }
 
 fn same_pid_namespace(pid: u32) -> bool {

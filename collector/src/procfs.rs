@@ -87,6 +87,34 @@ fn limit_in(limits: &str, name: &str) -> Option<u64> {
     }
 }
 
+/// What the machine's CPUs did since it started, in ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CpuTicks {
+    all: u64,
+    /// Its host gave them to others meanwhile.
+    stolen: u64,
+}
+
+impl CpuTicks {
+    pub(crate) fn read() -> Option<CpuTicks> {
+        cpu_ticks_in(&fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    /// The part of the time since `before` that was stolen.
+    pub(crate) fn stolen_share_since(&self, before: &CpuTicks) -> f64 {
+        let all = self.all.saturating_sub(before.all);
+        if all == 0 { 0.0 } else { self.stolen.saturating_sub(before.stolen) as f64 / all as f64 }
+    }
+}
+
+/// user nice system idle iowait irq softirq steal; what guests of this machine used is in the first two.
+fn cpu_ticks_in(stat: &str) -> Option<CpuTicks> {
+    let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace().take(8);
+    let ticks = fields.map(|field| field.parse().ok()).collect::<Option<Vec<u64>>>()?;
+    let all = ticks.iter().try_fold(0_u64, |sum, ticks| sum.checked_add(*ticks))?;
+    Some(CpuTicks { all, stolen: *ticks.get(7)? })
+}
+
 /// The share of the last ten seconds in a file like `/proc/pressure/memory` in which some task waited.
 pub(crate) fn pressure_in(pressure: &str) -> Option<f64> {
     let some = pressure.lines().find_map(|line| line.strip_prefix("some "))?;
@@ -104,6 +132,11 @@ mod tests {
     fn what_the_kernel_writes_is_read() {
         let stat = "42 (a) 1 (b) R) S 1 42 42 0 -1 4194560 9 0 0 0 250 50 7 8 20 0 4 0 12345 6 7";
         assert_eq!(ticks_in(stat), Some(300));
+        let before = cpu_ticks_in("cpu  100 0 50 800 20 0 10 20 100 0\ncpu0 7\n").unwrap();
+        let after = cpu_ticks_in("cpu  160 0 50 820 20 0 10 40 160 0\n").unwrap();
+        assert_eq!((before.all, after.stolen_share_since(&before)), (1000, 0.2));
+        assert_eq!(before.stolen_share_since(&after), 0.0);
+        assert_eq!(cpu_ticks_in("cpu  1 2 3 4 5 6 7\n"), None);
         assert_eq!(
             resident_in("5000 300 100 1 0 200 0\n", 4096),
             Some(Resident { bytes: 300 * 4096, shared_bytes: 100 * 4096 })
@@ -142,6 +175,7 @@ mod tests {
             kib_of(&text, "Pss:");
             limit_in(&text, "Max");
             pressure_in(&text);
+            cpu_ticks_in(&format!("cpu {text}"));
         }
 
         #[test]
@@ -150,6 +184,7 @@ mod tests {
             let fields = fields.join(" ");
             ticks_in(&format!("1 ({name}) S {fields}"));
             resident_in(&fields, 65_536);
+            cpu_ticks_in(&format!("cpu  {fields}"));
             kib_of(&format!("Pss: {fields} kB"), "Pss:");
         }
     }

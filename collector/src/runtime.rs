@@ -38,7 +38,8 @@ pub struct RuntimeDir {
 
 impl RuntimeDir {
     /// `$STALLSCOPE_RUNTIME_DIR`, else `/run/stallscope` for root, else the user's own runtime folder (of who
-    /// called sudo, where somebody did), else `/tmp/stallscope-UID`; created for this user alone.
+    /// called sudo, where somebody did), else the first of `/tmp/stallscope-UID`, `/var/tmp/stallscope-UID` and
+    /// `~/.cache/stallscope` that nobody else took; created for this user alone.
     ///
     /// # Errors
     /// The folder can't be created, or belongs to somebody else.
@@ -49,15 +50,35 @@ impl RuntimeDir {
             Some(uid) => Some(PathBuf::from(format!("/run/user/{uid}"))),
             None => std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from),
         };
-        let base = if let Some(dir) = std::env::var_os("STALLSCOPE_RUNTIME_DIR") {
-            PathBuf::from(dir)
+        if let Some(dir) = std::env::var_os("STALLSCOPE_RUNTIME_DIR") {
+            RuntimeDir::make(PathBuf::from(dir), uid)
         } else if uid == 0 {
-            PathBuf::from("/run/stallscope")
+            RuntimeDir::make(PathBuf::from("/run/stallscope"), uid)
         } else if let Some(dir) = own.filter(|dir| dir.is_dir()) {
-            dir.join("stallscope")
+            RuntimeDir::make(dir.join("stallscope"), uid)
         } else {
-            PathBuf::from(format!("/tmp/stallscope-{uid}"))
-        };
+            let home = std::env::var_os("HOME").filter(|_| caller.is_none());
+            let mut places =
+                vec![format!("/tmp/stallscope-{uid}").into(), format!("/var/tmp/stallscope-{uid}").into()];
+            places.extend(home.map(|home| Path::new(&home).join(".cache/stallscope")));
+            RuntimeDir::first_of(places, uid)
+        }
+    }
+
+    /// Anybody may have made a folder of that name where all may make some. Once it is ours it stays ours, so that all
+    /// our processes come to the same.
+    fn first_of(places: Vec<PathBuf>, uid: u32) -> Result<RuntimeDir> {
+        let mut refused = None;
+        for place in places {
+            match RuntimeDir::make(place, uid) {
+                Ok(made) => return Ok(made),
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        Err(refused.unwrap_or_else(|| anyhow::anyhow!("there is no place for a runtime folder")))
+    }
+
+    fn make(base: PathBuf, uid: u32) -> Result<RuntimeDir> {
         // The node's collector listens in root's folder: passable, not listable.
         let mode = if uid == 0 { 0o711 } else { 0o700 };
         for dir in [base.clone(), base.join("jobs")] {

@@ -1,6 +1,8 @@
 //! The signals that a session hears.
 
 use anyhow::Result;
+use nix::libc;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal as Sig, sigaction};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub(crate) struct Signals(Vec<(SignalKind, Signal)>);
@@ -34,6 +36,17 @@ impl Signals {
             std::task::Poll::Pending
         })
         .await
+    }
+}
+
+/// From here on a write beyond the limit on a file's size (`ulimit -f`) fails, and does not end this process. Programs
+/// that it executes die of it as before.
+pub fn take_file_limits_as_errors() {
+    extern "C" fn nothing(_signal: libc::c_int) {}
+    if ignored_signals() >> (libc::SIGXFSZ - 1) & 1 == 0 {
+        let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
+        // SAFETY: the handler does nothing, which may be done at any moment.
+        let _ = unsafe { sigaction(Sig::SIGXFSZ, &action) };
     }
 }
 

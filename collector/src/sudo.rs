@@ -3,8 +3,10 @@
 
 use nix::unistd::{Gid, Uid, User, getgrouplist, setfsgid, setfsuid, setgid, setgroups, setuid};
 use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use tokio::process::Command;
+use std::process::Command;
 
 /// The user who called sudo.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,12 +58,27 @@ pub(crate) fn caller_uid() -> Option<u32> {
     caller_of_sudo().map(|(uid, _)| uid.as_raw())
 }
 
+/// Does `work`, with files made, found and refused as for the owner of `folder`, where we are root. Of this thread alone.
+pub(crate) fn as_owner<T>(folder: &OwnedFd, work: impl FnOnce() -> T) -> T {
+    let owner =
+        rustix::fs::fstat(folder).ok().filter(|owner| owner.st_uid != 0 && Uid::effective().is_root());
+    let Some(owner) = owner else { return work() };
+    let gid_before = setfsgid(Gid::from_raw(owner.st_gid));
+    let uid_before = setfsuid(Uid::from_raw(owner.st_uid));
+    let done = work();
+    setfsuid(uid_before);
+    setfsgid(gid_before);
+    done
+}
+
 /// From here on this thread, and those it starts, make and open files as the caller of sudo would, so that root
 /// follows no path that the caller could not follow. Other privileges stay. Does nothing without sudo.
 pub fn open_files_as_caller_of_sudo() {
-    if let Some((uid, gid)) = caller_of_sudo() {
-        setfsgid(gid);
-        setfsuid(uid);
+    if let Some(caller) = Caller::find() {
+        // Root's groups would open what the caller's do not. A container may forbid to change them.
+        let _ = setgroups(&caller.groups);
+        setfsgid(caller.gid);
+        setfsuid(Uid::from_raw(caller.uid));
     }
 }
 

@@ -98,7 +98,7 @@ fn main() -> Result<ExitCode> {
             if case.watched != Watched::Nobody {
                 kernel.unwatch(pid)?;
             }
-            kernel.drain(|_| {})?;
+            kernel.drain(|_, _| {})?;
         }
         measured.push(round);
     }

@@ -48,7 +48,7 @@ fn trace(pid: u32, syscalls: bool, length: Duration) -> Result<(), Error> {
     let end = Instant::now() + length;
     while Instant::now() < end {
         sleep(Duration::from_millis(20));
-        kernel.drain(|bytes| {
+        kernel.drain(|bytes, _| {
             if let Some(record) = Record::parse(bytes) {
                 print(&record);
             }

@@ -37,6 +37,7 @@ fn main() -> Result<()> {
 
     match deed.as_str() {
         "sleep" => thread::sleep(PAUSE),
+        "naps" => naps(count, &path)?,
         "burn" => burn(),
         "compete" => compete(count)?,
         "read" => read_from_disk(&path)?,
@@ -48,9 +49,10 @@ fn main() -> Result<()> {
         "unix" => unix()?,
         "tcp" => tcp()?,
         "futex" => futex(),
-        "peer" => peer()?,
+        "peer" => peer(count)?,
         "hand-over" => hand_over(count)?,
-        "pin" => pin()?,
+        "pin" => pin(PAUSE * 1000)?,
+        "pin-lock" => pin(PAUSE * 4)?,
         "threads" => threads(count),
         "fork" => fork(count)?,
         "fork-at-once" => fork_at_once(count)?,
@@ -62,6 +64,15 @@ fn main() -> Result<()> {
         "execed" => {}
         other => return Err(format!("no deed {other}").into()),
     }
+    Ok(())
+}
+
+/// Sleeps `count` times, and writes its schedstat to the file.
+fn naps(count: usize, path: &str) -> Result<()> {
+    for _ in 0..count {
+        thread::sleep(Duration::from_micros(200));
+    }
+    fs::copy("/proc/thread-self/schedstat", path)?;
     Ok(())
 }
 
@@ -198,8 +209,9 @@ fn futex() {
     let _ = thread.join();
 }
 
-/// The main thread waits for a thread that waits for the network: what waiting for another rank looks like.
-fn peer() -> Result<()> {
+/// The main thread waits for a thread that waits for the network, or for so many of which the last does: what waiting for
+/// another rank looks like.
+fn peer(threads: usize) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let child = child(move || {
@@ -210,13 +222,20 @@ fn peer() -> Result<()> {
         }
     })?;
     let mut stream = listener.accept()?.0;
-    let (sender, receiver) = mpsc::channel();
-    let thread = thread::spawn(move || {
+    let (sender, mut receiver) = mpsc::channel();
+    thread::spawn(move || {
         let _ = stream.read_exact(&mut [0; 4]);
         sender.send(())
     });
+    for _ in 1..threads {
+        let (sender, next) = mpsc::channel();
+        let before = std::mem::replace(&mut receiver, next);
+        thread::spawn(move || {
+            let _ = before.recv();
+            sender.send(())
+        });
+    }
     let _ = receiver.recv();
-    let _ = thread.join();
     reap(child)
 }
 
@@ -247,14 +266,14 @@ fn hand_over(count: usize) -> Result<()> {
     Ok(())
 }
 
-/// The main thread waits in a futex for a thread with the name that torch gives its pin-memory thread.
-fn pin() -> Result<()> {
+/// The main thread waits in a futex, at most for so long, for a thread with the name that torch gives its pin-memory thread.
+fn pin(deadline: Duration) -> Result<()> {
     let (sender, receiver) = mpsc::channel();
     let thread = thread::Builder::new().name("pt_data_pin".to_owned()).spawn(move || {
         thread::sleep(PAUSE);
         sender.send(())
     })?;
-    let _ = receiver.recv();
+    let _ = receiver.recv_timeout(deadline);
     let _ = thread.join();
     Ok(())
 }

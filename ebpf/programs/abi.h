@@ -51,6 +51,7 @@ enum flag {
 	FLAG_WATCHED = 1,
 	FLAG_LEADER = 2,
 	FLAG_AT_ATTACH = 4,
+	FLAG_PRIVILEGED = 8,
 };
 
 enum kind {
@@ -103,6 +104,8 @@ struct scratch {
 	u32 root;
 	/* fd, plus one, of the message header being read from a pipe. */
 	u32 header_fd;
+	/* `sched_info.run_delay` of the task when it last left its CPU. */
+	u64 run_delay_ns;
 };
 
 struct task_slot {
@@ -114,7 +117,8 @@ struct task_slot {
 	u32 generation;
 	u8 state;
 	u8 blocked_in;
-	u8 pad[6];
+	u8 pad[2];
+	u32 uid;
 	u64 since_ns;
 	u64 start_boottime_ns;
 	u64 first_seen_ns;
@@ -219,8 +223,8 @@ struct file_wait {
 };
 
 _Static_assert(sizeof(struct times) == 8 * (3 + BLOCKED_KINDS), "times");
-_Static_assert(sizeof(struct scratch) == 64, "scratch");
-_Static_assert(sizeof(struct task_slot) == 24 + 8 + 24 + 2 * sizeof(struct times) + 48 + 16 + 64, "task_slot");
+_Static_assert(sizeof(struct scratch) == 72, "scratch");
+_Static_assert(sizeof(struct task_slot) == 24 + 8 + 24 + 2 * sizeof(struct times) + 48 + 16 + 72, "task_slot");
 _Static_assert(sizeof(struct header) == 24, "header");
 _Static_assert(sizeof(struct slice) == 24 + 8 + sizeof(struct times) + 24, "slice");
 _Static_assert(sizeof(struct wait) == 80, "wait");

@@ -21,10 +21,12 @@
 enum note {
 	/* The thread is named pt_data_pin. */
 	NOTE_PIN = 1,
-	/* Its last sleep was in a socket or in epoll. */
+	/* Its last sleep was in a socket or in epoll, or was ended by a thread of which that holds. */
 	NOTE_FROM_NET = 2,
 	/* Its last sleep was in a read of a file, a page fault or a network socket. */
 	NOTE_FROM_READ = 4,
+	/* A leader: its sleep in a futex is one for a lock (see sleeps_for_lock). */
+	NOTE_LOCK = 8,
 };
 
 /* In the lowest bits of `scratch.wake_ns`. */

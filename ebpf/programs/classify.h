@@ -24,7 +24,12 @@
 #define OVERLAY_MAGIC 0x794c7630
 #define FUSE_MAGIC 0x65735546
 
-enum { FUTEX_UNTIMED_LOCK = 0x189 };
+enum {
+	FUTEX_COMMAND = 0x7f,
+	FUTEX_WAIT_BITSET = 9,
+	FUTEX_CLOCK_REALTIME = 0x100,
+	FUTEX_UNTIMED_LOCK = 0x189,
+};
 
 /* Whether the bytes of `word`, as they lie in memory, begin with `name`. Folds into one comparison. */
 INLINE bool begins_with(u64 word, const char *name, u32 length)

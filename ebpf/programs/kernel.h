@@ -156,6 +156,37 @@ struct task_io_accounting {
 	u64 rchar, wchar, read_bytes;
 };
 
+struct rq {
+	u64 clock;
+};
+
+struct cfs_rq {
+	struct rq *rq;
+};
+
+struct sched_entity {
+	struct cfs_rq *cfs_rq;
+};
+
+/* What /proc/PID/schedstat says: the sum of all times on a run queue without a CPU, and since when the task is on one. */
+struct sched_info {
+	unsigned long long run_delay, last_queued;
+};
+
+/* A program that is being executed. */
+struct linux_binprm {
+	unsigned secureexec : 1;
+};
+
+typedef struct {
+	u32 val;
+} kuid_t, kgid_t;
+
+struct cred {
+	kuid_t uid, suid, euid;
+	kgid_t gid, sgid, egid;
+};
+
 struct task_struct {
 	u32 __state;
 	u32 flags;
@@ -163,12 +194,15 @@ struct task_struct {
 	int exit_code;
 	unsigned in_iowait : 1;
 	struct task_struct *real_parent, *group_leader;
+	const struct cred *real_cred;
 	u64 start_boottime;
 	char comm[16];
 	struct mm_struct *mm;
 	struct files_struct *files;
 	struct nameidata *nameidata;
 	struct task_io_accounting ioac;
+	struct sched_entity se;
+	struct sched_info sched_info;
 	void *bpf_storage;
 };
 
@@ -198,18 +232,38 @@ struct bpf_iter__task {
 /* Reads a field behind a pointer that the verifier does not follow. */
 #define READ(to, field) probe_read_kernel(&(to), sizeof(to), &(field))
 
-/* `in_iowait` is one bit of a word whose place and width differ between kernels: a plain read through these
+enum { FIELD_EXISTS = 2 };
+#define HAS_FIELD(field) __builtin_preserve_field_info(field, FIELD_EXISTS)
+
+/* A field of one bit lies in a word whose place and width differ between kernels: a plain read through these
  * structs would take another bit. Little-endian. */
+enum { BIT_OFFSET = 0, BIT_SIZE = 1, BIT_LEFT_SHIFT = 4, BIT_RIGHT_SHIFT = 5 };
+#define READ_BIT(to, object, field)                                                                             \
+	do {                                                                                                    \
+		u64 word = 0;                                                                                   \
+		probe_read_kernel(&word, __builtin_preserve_field_info((object)->field, BIT_SIZE),              \
+				  (void *)(object) + __builtin_preserve_field_info((object)->field, BIT_OFFSET)); \
+		word <<= __builtin_preserve_field_info((object)->field, BIT_LEFT_SHIFT);                        \
+		word >>= __builtin_preserve_field_info((object)->field, BIT_RIGHT_SHIFT);                       \
+		(to) = word;                                                                                    \
+	} while (0)
+
 INLINE bool in_iowait(struct task_struct *task)
 {
-	enum { OFFSET = 0, SIZE = 1, LEFT_SHIFT = 4, RIGHT_SHIFT = 5 };
-	u64 word = 0;
+	bool waits;
 
-	probe_read_kernel(&word, __builtin_preserve_field_info(task->in_iowait, SIZE),
-			  (void *)task + __builtin_preserve_field_info(task->in_iowait, OFFSET));
-	word <<= __builtin_preserve_field_info(task->in_iowait, LEFT_SHIFT);
-	word >>= __builtin_preserve_field_info(task->in_iowait, RIGHT_SHIFT);
-	return word;
+	READ_BIT(waits, task, in_iowait);
+	return waits;
+}
+
+/* Whether the program gains privilege by being executed: set-uid, set-gid, capabilities of the file. */
+INLINE bool gains_privilege(struct linux_binprm *program)
+{
+	bool gains = false;
+
+	if (HAS_FIELD(program->secureexec))
+		READ_BIT(gains, program, secureexec);
+	return gains;
 }
 
 #endif

@@ -60,24 +60,30 @@ int sched_process_fork(u64 *ctx)
 		return 0;
 	if (child->tgid == of_parent->tgid)
 		leader = of_parent->flags & FLAG_LEADER ? of_parent->scratch.index + 1 : of_parent->scratch.leader;
-	slot = track(child, of_parent->scratch.root, leader, STATE_RUNNABLE, 0);
+	slot = track(child, of_parent->scratch.root, leader, STATE_RUNNABLE, of_parent->flags & FLAG_PRIVILEGED);
 	if (slot)
 		send_task_new(slot, KIND_TASK_NEW, slot->first_seen_ns);
 	return 0;
 }
 
-/* A thread that executes a program takes its leader's number. */
+/* A thread that executes a program takes its leader's number, and when that began. */
 SEC("tp_btf/sched_process_exec")
 int sched_process_exec(u64 *ctx)
 {
 	struct task_struct *task = (void *)ctx[0];
 	struct task_slot *slot = find_slot(task);
+	u32 flags = FLAG_WATCHED | FLAG_LEADER;
 
 	if (!slot)
 		return 0;
 	slot->tid = task->pid;
+	slot->start_boottime_ns = task->start_boottime;
 	slot->scratch.leader = 0;
-	__sync_fetch_and_or(&slot->flags, FLAG_WATCHED | FLAG_LEADER);
+	/* Before anything that the program does, and for good: what it starts may have the same privilege. */
+	if (gains_privilege((void *)ctx[2]))
+		flags |= FLAG_PRIVILEGED;
+	__sync_fetch_and_or(&slot->flags, flags);
+	note_owner(slot, task);
 	probe_read_kernel(slot->comm, sizeof(slot->comm), task->comm);
 	send_task_new(slot, KIND_TASK_EXEC, ktime_get_ns());
 	return 0;

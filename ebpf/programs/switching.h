@@ -23,6 +23,10 @@
  *    wake-up of its own that is younger. Only if that were missed could the old one be taken for it.
  *
  * Hence sched_waking does no accounting: it leaves a time, and the task's next switch splits by it.
+ *
+ * Where the kernel keeps schedstats, runnable is what they say: time on a run queue. A task that is woken on an idle CPU
+ * gets onto its queue only when that CPU has left its idle state, which takes some 50 us in a virtual machine and
+ * milliseconds where the host is short of CPU. Up to then nobody in this system was in its way, so it counts as the sleep.
  */
 #ifndef STALLSCOPE_SWITCHING_H
 #define STALLSCOPE_SWITCHING_H
@@ -50,6 +54,53 @@ INLINE bool between_reads(struct task_slot *slot, u32 kind, u64 now)
 	       now - slot->scratch.run_start_ns < BURST_GAP_NS;
 }
 
+/*
+ * Whether the current task, which goes to sleep in a futex, waits for a lock and not for another thread's message. Python
+ * waits for messages in semaphores (FUTEX_WAIT_BITSET), without a deadline or, as torch does for a batch, with one seconds
+ * ahead. The interpreter's lock is a condition with a deadline of some milliseconds (sys.setswitchinterval), after which
+ * its owner is asked to give it up; its mutex, as every mutex, is another command.
+ */
+#define LOCK_DEADLINE_NS 1000000000ULL
+
+INLINE bool sleeps_for_lock(struct task_struct *task, u64 now)
+{
+	struct pt_regs *regs = task_pt_regs(task);
+	u64 deadline[2] = {};
+
+	if (regs->orig_ax != NR_FUTEX)
+		return false;
+	if ((regs->si & FUTEX_COMMAND) != FUTEX_WAIT_BITSET)
+		return true;
+	/* Without a deadline, or by another clock. */
+	if (!regs->r10 || regs->si & FUTEX_CLOCK_REALTIME ||
+	    probe_read_user(deadline, sizeof(deadline), (void *)regs->r10))
+		return false;
+	return deadline[0] * 1000000000ULL + deadline[1] < now + LOCK_DEADLINE_NS;
+}
+
+INLINE bool keeps_run_delay(struct task_struct *task)
+{
+	return HAS_FIELD(task->sched_info) && HAS_FIELD(task->se.cfs_rq->rq);
+}
+
+/*
+ * When the sleep of `task` ended, which gets a CPU `now`: before the time that it spent on run queues since it left its last
+ * one. 0 where the kernel doesn't say. sched_switch comes before the scheduler adds the queue that the task leaves now.
+ */
+INLINE u64 sleep_end(struct task_slot *slot, struct task_struct *task, u64 now)
+{
+	u64 queued_ns, clock_ns, delay_ns;
+
+	if (!keeps_run_delay(task))
+		return 0;
+	queued_ns = task->sched_info.last_queued;
+	clock_ns = task->se.cfs_rq->rq->clock;
+	if (!queued_ns || clock_ns < queued_ns)
+		return 0;
+	delay_ns = task->sched_info.run_delay - slot->scratch.run_delay_ns + clock_ns - queued_ns;
+	return delay_ns < now - slot->since_ns ? now - delay_ns : slot->since_ns;
+}
+
 INLINE void leave_cpu(struct task_slot *slot, struct task_struct *task, bool preempted, u64 now)
 {
 	u32 state = task->__state;
@@ -64,6 +115,12 @@ INLINE void leave_cpu(struct task_slot *slot, struct task_struct *task, bool pre
 		book_running(slot, now);
 	credit_leader(slot, now);
 	slot->blocked_in = kind;
+	if (keeps_run_delay(task))
+		slot->scratch.run_delay_ns = task->sched_info.run_delay;
+	if (kind == BLOCKED_FUTEX && slot->flags & FLAG_LEADER && sleeps_for_lock(task, now))
+		slot->scratch.notes |= NOTE_LOCK;
+	else
+		slot->scratch.notes &= ~NOTE_LOCK;
 	barrier();
 	slot->state = blocks ? STATE_BLOCKED : STATE_RUNNABLE;
 	end_write(slot);
@@ -72,13 +129,13 @@ INLINE void leave_cpu(struct task_slot *slot, struct task_struct *task, bool pre
 /* Whether a sleep in `kind` hands on what came over the network: see NOTE_FROM_NET. */
 INLINE bool comes_from_net(struct task_struct *task, u32 kind)
 {
-	return kind == BLOCKED_NET ||
+	return kind == BLOCKED_NET || kind == BLOCKED_FUTEX_NET ||
 	       (kind == BLOCKED_POLL && deed_of(task_pt_regs(task)->orig_ax) == DEED_EPOLL);
 }
 
 INLINE void book_sleep(struct task_slot *slot, struct task_struct *task, u64 now)
 {
-	u64 woken = slot->scratch.wake_ns, since = slot->since_ns, until = 0;
+	u64 woken = slot->scratch.wake_ns, since = slot->since_ns, until = sleep_end(slot, task, now);
 	u32 kind = slot->blocked_in;
 
 	if (slot->state != STATE_BLOCKED)
@@ -95,9 +152,9 @@ INLINE void book_sleep(struct task_slot *slot, struct task_struct *task, u64 now
 		slot->scratch.notes &= ~NOTE_FROM_READ;
 	if (kind >= BLOCKED_KINDS)
 		kind = BLOCKED_OTHER;
-	if (woken > since)
+	if (!until && woken > since)
 		until = woken < now ? woken : now;
-	else if (woken < slot->scratch.run_start_ns)
+	else if (!until && woken < slot->scratch.run_start_ns)
 		until = now;
 	book(slot, TIME_BLOCKED + kind, until);
 	if (until > since && is_file_wait(kind))
@@ -210,7 +267,8 @@ INLINE u32 woken_by(struct task_slot *slot, struct task_struct *task, struct tas
 		if (!watched && within_job)
 			bits = WOKEN_ERRAND;
 	} else if (slot->blocked_in == BLOCKED_FUTEX && (nr == NR_FUTEX || nr == NR_FUTEX_WAKE)) {
-		if (watched && !brief && same_process && waker->scratch.notes & NOTE_PIN)
+		if (watched && !brief && same_process && waker->scratch.notes & NOTE_PIN &&
+		    !(slot->scratch.notes & NOTE_LOCK))
 			send_wait(slot, waker, now);
 		if (waker->flags & FLAG_LEADER && same_process && task_pt_regs(task)->si == FUTEX_UNTIMED_LOCK) {
 			bits = WOKEN_ERRAND;

@@ -43,6 +43,17 @@ INLINE void send_task_new(struct task_slot *slot, u32 kind, u64 now)
 	submit(record);
 }
 
+/* Whose task it is, and whether it has, or may take again, the rights of another. */
+INLINE void note_owner(struct task_slot *slot, struct task_struct *task)
+{
+	const struct cred *cred = task->real_cred;
+	u32 uid = cred->euid.val, gid = cred->egid.val;
+
+	slot->uid = uid;
+	if (cred->uid.val != uid || cred->suid.val != uid || cred->gid.val != gid || cred->sgid.val != gid)
+		__sync_fetch_and_or(&slot->flags, FLAG_PRIVILEGED);
+}
+
 /* The leader of this slot's thread group, for scratch.leader. */
 INLINE u32 leader_slot(struct task_struct *task)
 {
@@ -82,6 +93,7 @@ static __attribute__((noinline)) struct task_slot *track(struct task_struct *tas
 	if (slot->tid == slot->tgid)
 		flags |= FLAG_WATCHED | FLAG_LEADER;
 	slot->flags = flags;
+	note_owner(slot, task);
 	slot->state = state;
 	slot->blocked_in = state == STATE_BLOCKED ? kind_of_sleep(task, false) : 0;
 	slot->since_ns = now;

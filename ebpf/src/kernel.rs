@@ -16,7 +16,7 @@ use stallscope_abi::kernel::{
 use crate::Error;
 use crate::doctor;
 use crate::programs::{ProgramStatus, Programs, RELEASE, Role, SEED};
-use crate::slots::{Slots, Still};
+use crate::slots::{Identity, Slots, Still};
 use crate::tables::{Table, Waits};
 
 static OBJECT: &[u8] = include_bytes_aligned!("../programs/stallscope.bpf.o");
@@ -203,17 +203,17 @@ impl Kernel {
         Ok(())
     }
 
-    /// Hands every waiting record to `take`, in the order of writing, and returns how many there were.
-    /// [`stallscope_abi::kernel::Record::parse`] reads them.
+    /// Hands every waiting record to `take`, in the order of writing, with the task whose record it is as far as its slot
+    /// is one, and returns how many there were. [`stallscope_abi::kernel::Record::parse`] reads them.
     ///
     /// # Errors
     /// A slot could not be handed back to the kernel side.
-    pub fn drain(&mut self, mut take: impl FnMut(&[u8])) -> Result<usize, Error> {
+    pub fn drain(&mut self, mut take: impl FnMut(&[u8], Option<Identity>)) -> Result<usize, Error> {
         let mut count = 0;
         while count < MAX_RECORDS_A_DRAIN {
             let Some(record) = self.events.next() else { break };
             count += 1;
-            take(&record);
+            take(&record, slot_of(&record).and_then(|slot| self.slots.identity(slot)));
             if let Some(header) = exit_header(&record)
                 && self.slots.take_back_exited(header.slot)
             {
@@ -240,6 +240,11 @@ impl Kernel {
     /// has run: as long as this does not change, neither does what [`Kernel::slot`] says.
     pub fn still(&self, slot: u32, before_ns: u64) -> Option<Still> {
         self.slots.still(slot, before_ns)
+    }
+
+    /// Which task `slot` was handed out to last. `None` for a number out of range.
+    pub fn identity(&self, slot: u32) -> Option<Identity> {
+        self.slots.identity(slot)
     }
 
     /// The watched process from which the task in `slot` descends, whoever its parent is by now. Valid until
@@ -368,6 +373,10 @@ impl fmt::Debug for Kernel {
             .field("roots", &self.roots)
             .finish_non_exhaustive()
     }
+}
+
+fn slot_of(record: &[u8]) -> Option<u32> {
+    record.get(4..8)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
 fn exit_header(record: &[u8]) -> Option<Header> {

@@ -15,5 +15,5 @@ mod tables;
 pub use error::Error;
 pub use kernel::{Kernel, Options};
 pub use programs::{ProgramState, ProgramStatus};
-pub use slots::Still;
+pub use slots::{Identity, Still};
 pub use tables::Waits;

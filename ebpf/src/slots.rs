@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use aya::maps::MapData;
 use memmap2::{MmapOptions, MmapRaw};
-use stallscope_abi::kernel::{MAX_TASKS, TaskSlot, state};
+use stallscope_abi::kernel::{MAX_TASKS, TaskSlot, flags, state};
 
 use crate::Error;
 
@@ -26,6 +26,25 @@ pub struct Still {
     pub tid: u32,
     pub tgid: u32,
     seq: u32,
+}
+
+/// Which task is in a slot, for as long as the record of its end was not drained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub tgid: u32,
+    /// `start_boottime` of the task.
+    pub start_boottime_ns: u64,
+    /// [`stallscope_abi::kernel::flags`].
+    pub flags: u32,
+    /// Effective user when it was taken up, or last executed a program.
+    pub uid: u32,
+}
+
+impl Identity {
+    /// Whether user `uid` may know what the task does, as with ptrace: it is theirs, and has no rights that they lack.
+    pub fn is_known_to(&self, uid: u32) -> bool {
+        uid == 0 || uid == self.uid && self.flags & flags::PRIVILEGED == 0
+    }
 }
 
 #[derive(Debug)]
@@ -91,6 +110,20 @@ impl Slots {
         let blocked = state == state::BLOCKED && woken_ns <= since_ns && since_ns < before_ns;
         let stands = before == after && before % 2 == 0;
         (stands && blocked && siblings_ns == told_ns).then_some(Still { tid, tgid, seq: before })
+    }
+
+    pub(crate) fn identity(&self, slot: u32) -> Option<Identity> {
+        let at = self.at(slot)?;
+        // SAFETY: as in `copy`, field by field. They are set when the slot is handed out and when a program is executed,
+        // which is before whatever is recorded of it.
+        unsafe {
+            Some(Identity {
+                tgid: ptr::read_volatile(&raw const (*at).tgid),
+                start_boottime_ns: ptr::read_volatile(&raw const (*at).start_boottime_ns),
+                flags: ptr::read_volatile(&raw const (*at).flags),
+                uid: ptr::read_volatile(&raw const (*at).uid),
+            })
+        }
     }
 
     /// The watched process from which the task in `slot` descends.

@@ -25,7 +25,7 @@ def memory(content, sealed=True):
 
 
 def lane():
-    header = b"STLLLANE" + struct.pack("<II", 1, 48) + struct.pack("<II", 4, os.getpid())
+    header = b"STLLLANE" + struct.pack("<II", 2, 48) + struct.pack("<II", 4, os.getpid())
     return memory(header + bytes(256 - len(header) + 4 * 48))
 
 
@@ -43,7 +43,7 @@ def send(connection, message, *fds):
 def shim(rank):
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(os.environ["STALLSCOPE_SOCKET"])
-    send(connection, {"stallscope": 1, "role": "shim", "lane_version": 1, "pid": 1, "rank": rank}, lane())
+    send(connection, {"stallscope": 1, "role": "shim", "lane_version": 2, "pid": 1, "rank": rank}, lane())
     return connection
 
 

@@ -1,11 +1,13 @@
 """A training script whose samples take a known time without a CPU; prints the mean of its steady steps in milliseconds.
 
-Either each sample takes its time, however many workers wait, or all of them queue at one source, which is a lock in a file.
+Either each sample takes its time, however many workers wait, or all of them queue at one source, which serves one after the
+other, first come, first served, as a disk does, and goes on while a worker that it has served waits for a CPU.
 """
 
 import argparse
 import fcntl
 import os
+import struct
 import time
 
 import torch
@@ -15,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 class Paced(Dataset):
     def __init__(self, samples, wait_ms, source):
         self.samples, self.wait_s, self.source = samples, wait_ms / 1000, source
-        self.lock = None
+        self.queue = None
 
     def __len__(self):
         return self.samples
@@ -24,20 +26,27 @@ class Paced(Dataset):
         if not self.source:
             time.sleep(self.wait_s)
             return torch.tensor([index])
-        if self.lock is None:
-            # A lock belongs to its opening: one for each worker.
-            self.lock = os.open(self.source, os.O_RDWR | os.O_CREAT)
-        fcntl.flock(self.lock, fcntl.LOCK_EX)
-        time.sleep(self.wait_s)
-        fcntl.flock(self.lock, fcntl.LOCK_UN)
+        time.sleep(max(0.0, self.served_at() - time.monotonic()))
         return torch.tensor([index])
+
+    def served_at(self):
+        """When the source will have served this sample; the file holds when it will have served all before it."""
+        if self.queue is None:
+            # A lock belongs to its opening: one for each worker.
+            self.queue = os.open(self.source, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(self.queue, fcntl.LOCK_EX)
+        (free,) = struct.unpack("d", os.pread(self.queue, 8, 0).ljust(8, b"\0"))
+        served = max(free, time.monotonic()) + self.wait_s
+        os.pwrite(self.queue, struct.pack("d", served), 0)
+        fcntl.flock(self.queue, fcntl.LOCK_UN)
+        return served
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--wait-ms", type=float, default=20, help="for a sample")
-    parser.add_argument("--source", help="the file with the lock")
+    parser.add_argument("--source", help="the file with the queue of the source")
     parser.add_argument("--steps", type=int, default=90)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

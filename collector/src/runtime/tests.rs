@@ -30,6 +30,27 @@ fn until(what: &str, mut ready: impl FnMut() -> bool) {
 }
 
 #[test]
+fn a_folder_that_somebody_else_made_is_passed_over() {
+    let (dir, _) = here("squatted");
+    let uid = rustix::process::geteuid().as_raw();
+    let [link, theirs, ours] = ["link", "theirs", "ours"].map(|name| dir.join(name));
+    fs::create_dir_all(dir.join("elsewhere")).unwrap();
+    std::os::unix::fs::symlink(dir.join("elsewhere"), &link).unwrap();
+    fs::create_dir(&theirs).unwrap();
+    let places = match std::os::unix::fs::chown(&theirs, Some(4242), None) {
+        Ok(()) => vec![link, theirs, ours.clone()],
+        // Only root can give it away.
+        Err(_) => vec![link, ours.clone()],
+    };
+    for _ in 0..2 {
+        assert_eq!(RuntimeDir::first_of(places.clone(), uid).unwrap().path(), ours);
+    }
+    let refused = RuntimeDir::first_of(places[..1].to_vec(), uid).unwrap_err();
+    assert!(refused.to_string().contains("belongs to another user"), "{refused}");
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
 fn a_job_has_one_collector_and_leaves_nothing_behind() {
     let (dir, runtime) = here("runtime");
     let Claim::Mine(job) = runtime.claim("train-1").unwrap() else { panic!("nobody else has it") };

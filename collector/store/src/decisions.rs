@@ -47,7 +47,7 @@ pub(crate) fn insert_batch_services(
     let mut insert = connection.prepare_cached(
         "INSERT INTO batch_service (rank, loader, worker, start_ns, ready_ns, samples, fetch_ns, cpu_ns,
             runnable_ns, read_bytes, readers, makers, cpu_read_ns, reads, readers_spread, readers_effect_ns,
-            weight) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            ahead_spread, ahead_effect_ns, weight) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )?;
     for service in services {
         insert.execute(params![
@@ -67,6 +67,8 @@ pub(crate) fn insert_batch_services(
             service.reads,
             service.readers_spread,
             service.readers_effect_ns,
+            service.ahead_spread,
+            service.ahead_effect_ns,
             service.weight,
         ])?;
     }
@@ -114,10 +116,17 @@ impl Recording {
         if self.format() < schema::DECISIONS_SINCE {
             return Ok(Vec::new());
         }
-        let sql = "SELECT rank, loader, worker, start_ns, ready_ns, samples, fetch_ns, cpu_ns, runnable_ns,
-            read_bytes, readers, makers, cpu_read_ns, reads, readers_spread, readers_effect_ns, weight
-            FROM batch_service ORDER BY ready_ns, rank, loader, worker";
-        self.all(sql, &[], |row| {
+        // Before, nobody looked at who was reading when a read began; the mean is the next best.
+        let ahead = match self.format() < schema::AHEAD_SINCE {
+            true => "readers_spread, readers_effect_ns",
+            false => "ahead_spread, ahead_effect_ns",
+        };
+        let sql = format!(
+            "SELECT rank, loader, worker, start_ns, ready_ns, samples, fetch_ns, cpu_ns, runnable_ns,
+            read_bytes, readers, makers, cpu_read_ns, reads, readers_spread, readers_effect_ns, {ahead}, weight
+            FROM batch_service ORDER BY ready_ns, rank, loader, worker"
+        );
+        self.all(&sql, &[], |row| {
             let (start_ns, ready_ns) = (unsigned(row, 3)?, unsigned(row, 4)?);
             if ready_ns < start_ns {
                 return Err(invalid(4, "a batch that was ready before it was begun".to_owned()));
@@ -139,7 +148,9 @@ impl Recording {
                 reads: unsigned(row, 13)?.try_into().unwrap_or(u32::MAX),
                 readers_spread: number(row, 14)?,
                 readers_effect_ns: finite(row, 15)?,
-                weight: number(row, 16)?,
+                ahead_spread: number(row, 16)?,
+                ahead_effect_ns: finite(row, 17)?,
+                weight: number(row, 18)?,
             })
         })
     }

@@ -29,6 +29,9 @@ impl Error {
             Some(
                 CannotOpen | PermissionDenied | ReadOnly | DatabaseBusy | DatabaseLocked | SystemIoFailure,
             ) => Error::Unreadable { path, reason },
+            Some(OperationInterrupted) => {
+                Error::Damaged { path, reason: "its pages hold more rows than it has room for".to_owned() }
+            }
             _ => Error::Damaged { path, reason },
         }
     }

@@ -8,7 +8,9 @@ mod caches;
 mod decisions;
 mod details;
 mod error;
+mod foreign;
 mod growth;
+mod head;
 mod live;
 mod place;
 mod recorder;
@@ -22,6 +24,7 @@ mod tail;
 mod waiting;
 
 pub use error::Error;
+pub use head::Head;
 pub use place::{live_recordings, recordings_in};
 pub use recorder::{Finished, Options, Recorder};
 pub use recording::{Recording, State, StepFilter, Steps};

@@ -5,7 +5,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::geteuid;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// Ends every recording's name.
@@ -90,7 +90,7 @@ pub(crate) fn reserve(target: &Path) -> io::Result<PathBuf> {
         if path.with_extension(format!("{EXTENSION}-wal")).exists() {
             continue;
         }
-        match OpenOptions::new().write(true).create_new(true).open(&path) {
+        match create_private(&path) {
             Ok(_) => return Ok(path),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
             Err(error) => return Err(error),
@@ -224,9 +224,14 @@ pub(crate) fn move_into(from: &Path, reserved: &Path) -> io::Result<()> {
     moved
 }
 
+/// Its command line and the names of its files are nobody else's until its owner says so.
+fn create_private(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
 fn copy_synced(from: &Path, to: &Path) -> io::Result<()> {
     let mut source = File::open(from)?;
-    let mut copy = OpenOptions::new().write(true).create_new(true).open(to)?;
+    let mut copy = create_private(to)?;
     io::copy(&mut source, &mut copy)?;
     copy.sync_all()
 }

@@ -1,5 +1,6 @@
 use crate::alive::{beside, is_written};
 use crate::error::{Error, one_line};
+use crate::foreign::{self, Budget, Extent};
 use crate::place::Pointer;
 use crate::rows::{
     ClockAnchor, Rollup, RollupPeriod, StepRow, phase_text, read_rollup, read_step, rollup_columns,
@@ -44,6 +45,7 @@ pub struct Recording {
     pub(crate) connection: Connection,
     path: PathBuf,
     format: i64,
+    budget: Budget,
 }
 
 impl Recording {
@@ -53,36 +55,40 @@ impl Recording {
     /// One sentence each for a file that cannot be read, is none of ours, is damaged, comes from a newer version
     /// or is being written on another host.
     pub fn open(path: &Path) -> Result<Recording, Error> {
+        Recording::open_to(path, Extent::Whole)
+    }
+
+    pub(crate) fn open_to(path: &Path, extent: Extent) -> Result<Recording, Error> {
         let facts = fs::metadata(path)
             .map_err(|error| Error::Unreadable { path: path.to_path_buf(), reason: error.to_string() })?;
         if !facts.is_file() || facts.len() == 0 {
             return Err(Error::NotARecording { path: path.to_path_buf() });
         }
         match place::follow(path) {
-            None => Recording::open_database(path),
+            None => Recording::open_database(path, extent),
             Some(Pointer { host, live }) if host == place::host_name() && live.is_file() => {
-                Recording::open_database(&live)
+                Recording::open_database(&live, extent)
             }
             Some(Pointer { host, live }) => Err(Error::Elsewhere { path: path.to_path_buf(), host, live }),
         }
     }
 
-    fn open_database(path: &Path) -> Result<Recording, Error> {
+    fn open_database(path: &Path, extent: Extent) -> Result<Recording, Error> {
         settle(path);
-        Recording::connect(path, false).or_else(|error| match error {
+        Recording::connect(path, false, extent).or_else(|error| match error {
             // A log without its shared memory in a directory that cannot be written to: the file alone will do.
             Error::Unreadable { .. } if !is_written(path) => {
-                Recording::connect(path, true).map_err(|_| error)
+                Recording::connect(path, true, extent).map_err(|_| error)
             }
             _ => Err(error),
         })
     }
 
-    fn connect(path: &Path, immutable: bool) -> Result<Recording, Error> {
+    fn connect(path: &Path, immutable: bool, extent: Extent) -> Result<Recording, Error> {
         let sqlite = |error: rusqlite::Error| Error::of_sqlite(path, &error);
         let flags =
             OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
-        let connection = Connection::open_with_flags(uri(path, immutable), flags).map_err(sqlite)?;
+        let mut connection = Connection::open_with_flags(uri(path, immutable), flags).map_err(sqlite)?;
         connection.busy_timeout(Duration::from_secs(2)).map_err(sqlite)?;
         // The file may come from anywhere: no code of its own, and no trust in its cells.
         for (setting, on) in [
@@ -94,6 +100,8 @@ impl Recording {
             connection.set_db_config(setting, on).map_err(sqlite)?;
         }
         connection.pragma_update(None, "cell_size_check", true).map_err(sqlite)?;
+        connection.pragma_update(None, "query_only", true).map_err(sqlite)?;
+        let budget = Budget::bound(&mut connection, bytes(path), extent).map_err(sqlite)?;
         let pragma = |name: &str| {
             connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(sqlite)
         };
@@ -107,7 +115,10 @@ impl Recording {
             found if found < 1 => {
                 Err(Error::Damaged { path: path.to_path_buf(), reason: format!("format {found}") })
             }
-            format => Ok(Recording { connection, path: path.to_path_buf(), format }),
+            format => match foreign::suspicious(&connection).map_err(sqlite)? {
+                Some(reason) => Err(Error::Damaged { path: path.to_path_buf(), reason: one_line(&reason) }),
+                None => Ok(Recording { connection, path: path.to_path_buf(), format, budget }),
+            },
         }
     }
 
@@ -217,6 +228,7 @@ impl Recording {
         sql: &str,
         read: impl FnOnce(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, Error> {
+        self.budget.refill(bytes(&self.path));
         self.connection.query_row(sql, [], read).map_err(|error| self.sqlite(&error))
     }
 
@@ -226,6 +238,7 @@ impl Recording {
         values: &[Value],
         read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
     ) -> Result<Vec<T>, Error> {
+        self.budget.refill(bytes(&self.path));
         let rows = || -> rusqlite::Result<Vec<T>> {
             self.connection.prepare_cached(sql)?.query_map(params_from_iter(values), read)?.collect()
         };
@@ -301,6 +314,12 @@ impl Iterator for Steps<'_> {
         }
         self.page.pop_front().map(Ok)
     }
+}
+
+/// Of the file, which may grow, and the log beside it.
+fn bytes(path: &Path) -> u64 {
+    let length = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
+    length(path).saturating_add(length(&beside(path, "-wal")))
 }
 
 /// Folds the log that a killed writer left into its recording, so that copying the one file copies everything.

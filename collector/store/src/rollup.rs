@@ -78,11 +78,10 @@ impl Rollups {
 
 impl Open {
     fn row(&self, (rank, loader, phase, period): Key) -> Rollup {
-        let mut sorted = self.durations.kept.clone();
-        sorted.sort_unstable();
-        let quantile = |share: f64| {
-            let place = (share * sorted.len().saturating_sub(1) as f64).round() as usize;
-            sorted.get(place).copied().unwrap_or(0)
+        let mut kept = self.durations.kept.clone();
+        let mut quantile = |share: f64| {
+            let place = (share * kept.len().saturating_sub(1) as f64).round() as usize;
+            if kept.is_empty() { 0 } else { *kept.select_nth_unstable(place).1 }
         };
         Rollup {
             period,

@@ -3,8 +3,9 @@ use stallscope_model::Cause;
 
 /// Version of the tables below, kept in `PRAGMA user_version`. Format 1 has no [`DETAIL_TABLES`], formats 1 and 2 no
 /// [`DECISION_TABLES`], formats 1 to 3 no [`CACHE_TABLES`]; formats 1 to 4 have no phase after training, and no steps of
-/// which a row has none.
-pub const VERSION: i64 = 5;
+/// which a row has none; formats 3 to 5 have
+/// no [`AHEAD_SINCE`] columns.
+pub const VERSION: i64 = 6;
 
 /// `PRAGMA application_id` of a recording: "STAL".
 pub(crate) const APPLICATION_ID: i64 = 0x5354_414c;
@@ -56,8 +57,12 @@ CREATE TABLE batch_service (id INTEGER PRIMARY KEY, rank INTEGER NOT NULL, loade
     worker INTEGER NOT NULL, start_ns INTEGER NOT NULL, ready_ns INTEGER NOT NULL, samples INTEGER NOT NULL,
     fetch_ns INTEGER NOT NULL, cpu_ns INTEGER NOT NULL, runnable_ns INTEGER NOT NULL, read_bytes INTEGER,
     readers REAL NOT NULL, makers REAL NOT NULL, cpu_read_ns INTEGER NOT NULL, reads INTEGER NOT NULL,
-    readers_spread REAL NOT NULL, readers_effect_ns REAL NOT NULL, weight REAL NOT NULL);
+    readers_spread REAL NOT NULL, readers_effect_ns REAL NOT NULL, ahead_spread REAL NOT NULL,
+    ahead_effect_ns REAL NOT NULL, weight REAL NOT NULL);
 ";
+
+/// First format whose batches have `ahead_spread` and `ahead_effect_ns`.
+pub(crate) const AHEAD_SINCE: i64 = 6;
 
 /// First format that has [`CACHE_TABLES`].
 pub(crate) const CACHES_SINCE: i64 = 4;

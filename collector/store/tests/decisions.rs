@@ -39,6 +39,8 @@ fn service(rank: u32, ready_ns: u64) -> BatchService {
         reads: 30,
         readers_spread: 0.75,
         readers_effect_ns: -12.5,
+        ahead_spread: 0.5,
+        ahead_effect_ns: 3.25,
         weight: 4.0,
     }
 }

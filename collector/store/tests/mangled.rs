@@ -5,7 +5,7 @@
 mod support;
 
 use proptest::prelude::*;
-use stallscope_store::{Error, Recorder, Recording, RollupPeriod, StepFilter, VERSION};
+use stallscope_store::{Error, Head, Recorder, Recording, RollupPeriod, StepFilter, VERSION};
 use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -101,6 +101,100 @@ fn values_that_no_recorder_writes_are_damage() {
         let error = read(&path).unwrap_err();
         assert!(matches!(error, Error::Damaged { .. }), "{statement}: {error}");
     }
+}
+
+/// Each of these had a report use gigabytes, minutes or what else a function of SQL can.
+#[test]
+fn what_a_file_computes_is_not_read() {
+    for (statements, named) in [
+        (
+            "ALTER TABLE host ADD COLUMN more TEXT GENERATED ALWAYS AS (hex(zeroblob(500000000))) VIRTUAL",
+            "the column host.more is computed",
+        ),
+        (
+            "ALTER TABLE summary RENAME TO s; CREATE TABLE summary (id INTEGER, x TEXT, json TEXT AS (replace(hex(zeroblob(9)), '00', x)))",
+            "the column summary.json is computed",
+        ),
+        ("CREATE INDEX slow ON step (hex(randomblob(10)))", "non-deterministic"),
+        ("CREATE INDEX slow ON step (abs(rank))", "the index slow is computed"),
+        ("CREATE INDEX few ON step (rank) WHERE abs(rank) > 1", "the index few is computed"),
+        ("CREATE VIEW other AS SELECT 1", "it has the view other"),
+        ("CREATE TRIGGER often AFTER INSERT ON step BEGIN SELECT 1; END", "it has the trigger often"),
+        ("CREATE VIRTUAL TABLE other USING fts5(x)", "it has the table other"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.stall");
+        fs::write(&path, good()).unwrap();
+        match rusqlite::Connection::open(&path).unwrap().execute_batch(statements) {
+            // SQLite itself does not take it.
+            Err(error) => assert!(error.to_string().contains(named), "{statements}: {error}"),
+            Ok(()) => {
+                let error = read(&path).unwrap_err();
+                assert!(matches!(error, Error::Damaged { .. }), "{statements}: {error}");
+                assert!(error.to_string().contains(named), "{statements}: {error}");
+            }
+        }
+    }
+}
+
+/// Each page of a chain leads many times to the next, so that there are as many rows as pointers to the power of its length.
+#[test]
+fn more_rows_than_a_file_has_room_for_are_not_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.stall");
+    let mut recorder = Recorder::create(&path, &job(), options(directory.path()));
+    (0..9000).for_each(|index| recorder.step(step(0, index)));
+    let path = recorder.finish(&summary()).path.unwrap();
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    let number =
+        |question: &str| connection.query_row(question, [], |row| row.get::<_, u32>(0)).unwrap() as usize;
+    let root = number("SELECT rootpage FROM sqlite_schema WHERE name = 'step'");
+    let page_bytes = number("PRAGMA page_size");
+    drop(connection);
+    let mut bytes = fs::read(&path).unwrap();
+    let page = |number: usize| (number - 1) * page_bytes..number * page_bytes;
+    let interior = bytes[page(root)].to_vec();
+    assert_eq!(interior[0], 5, "an interior page of a table");
+    let cells = usize::from(u16::from_be_bytes([interior[3], interior[4]]));
+    let cell = |nth: usize| usize::from(u16::from_be_bytes([interior[12 + 2 * nth], interior[13 + 2 * nth]]));
+    let leaf = |nth: usize| u32::from_be_bytes(interior[cell(nth)..cell(nth) + 4].try_into().unwrap());
+    assert!(cells > 30);
+    let chain: Vec<u32> = [root as u32].into_iter().chain((0..6).map(leaf)).collect();
+    for link in chain.windows(2) {
+        let mut from = interior.clone();
+        let to = link[1].to_be_bytes();
+        (0..cells).for_each(|nth| from[cell(nth)..cell(nth) + 4].copy_from_slice(&to));
+        from[8..12].copy_from_slice(&to);
+        bytes[page(link[0] as usize)].copy_from_slice(&from);
+    }
+    fs::write(&path, bytes).unwrap();
+    let recording = Recording::open(&path).unwrap();
+    let mut read = recording.steps(&StepFilter { rank: Some(7), ..StepFilter::default() }).unwrap();
+    let error = read.try_for_each(|row| row.map(drop)).unwrap_err();
+    assert!(error.to_string().contains("its pages hold more rows than it has room for"), "{error}");
+    // A list reads none of it.
+    assert_eq!(Head::read(&path).unwrap().job, summary().job);
+}
+
+/// Where what a list reads leads in circles, the size that a file claims buys it no time.
+#[test]
+fn a_list_spends_the_same_on_files_of_any_size() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.stall");
+    fs::write(&path, good()).unwrap();
+    let head = Head::read(&path).unwrap();
+    assert_eq!((head.job, head.verdict), (summary().job, summary().verdict));
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    let many = "DELETE FROM meta WHERE key = 'state'; DROP TABLE IF EXISTS m; CREATE TABLE m (key TEXT, value TEXT);
+        WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000000)
+        INSERT INTO m SELECT 'k', '' FROM n; INSERT INTO m SELECT * FROM meta; DROP TABLE meta; ALTER TABLE m RENAME TO meta";
+    connection.execute_batch(many).unwrap();
+    drop(connection);
+    let error = Head::read(&path).unwrap_err();
+    assert!(error.to_string().contains("its pages hold more rows"), "{error}");
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+    let error = Head::read(&path).unwrap_err();
+    assert!(error.to_string().contains("its pages hold more rows"), "{error}");
 }
 
 proptest! {

@@ -258,3 +258,22 @@ fn names(directory: &Path) -> Vec<String> {
     names.sort();
     names
 }
+
+#[test]
+fn a_recording_is_its_owners_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let target = directory.path().join("run.stall");
+    let mut recorder = Recorder::create(&target, &job(), options(directory.path()));
+    recorder.step(step(0, 1));
+    recorder.flush(&summary());
+    let modes = || -> Vec<u32> {
+        let files = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap());
+        let plain = files.filter(|entry| entry.file_type().unwrap().is_file());
+        plain.map(|entry| entry.metadata().unwrap().permissions().mode() & 0o777).collect()
+    };
+    let meanwhile = modes();
+    assert!(meanwhile.len() > 1 && meanwhile.iter().all(|mode| *mode == 0o600), "{meanwhile:?}");
+    recorder.finish(&summary());
+    assert_eq!(modes(), [0o600]);
+}

@@ -28,7 +28,8 @@ pub enum Blocked {
     Pipe = 7,
     /// A futex, woken by anything but the next kind.
     Futex = 8,
-    /// A futex whose waker had itself just been woken from a socket: what a wait for another rank looks like.
+    /// A futex whose waker had itself just been woken from a socket, or by a thread that had: what a wait for another
+    /// rank looks like.
     FutexNet = 9,
     /// `poll`, `select`, `epoll_wait` that is none of the above.
     Poll = 10,
@@ -83,6 +84,9 @@ pub mod flags {
     pub const LEADER: u32 = 2;
     /// Existed when the job was attached to (found by iterator).
     pub const AT_ATTACH: u32 = 4;
+    /// It, or what it descends from in the job, executed a program that gains privilege (set-uid, set-gid, file
+    /// capabilities), or has the rights of two users: root alone may know what it does.
+    pub const PRIVILEGED: u32 = 8;
 }
 
 /// Where a task's time went; the same in slots (since it is tracked) and slices (within the slice).
@@ -116,7 +120,9 @@ pub struct TaskSlot {
     pub state: u8,
     /// [`Blocked`] while `state` is BLOCKED.
     pub blocked_in: u8,
-    pub pad: [u8; 6],
+    pub pad: [u8; 2],
+    /// Effective user when it was taken up, or last executed a program.
+    pub uid: u32,
     /// Since when `state` holds.
     pub since_ns: u64,
     /// `start_boottime` of the task: with `tgid` it names a process for good.
@@ -137,7 +143,7 @@ pub struct TaskSlot {
     pub sent_sibling_cpu_ns: u64,
     pub slice_start_ns: u64,
     /// Internals of the kernel side.
-    pub scratch: [u64; 8],
+    pub scratch: [u64; 9],
 }
 
 #[repr(u16)]
@@ -186,7 +192,7 @@ pub struct Slice {
 }
 
 /// A watched task's wait that another task of the job ended: blocked in a pipe (poll or read) or, for the
-/// trainer beside a pin-memory thread, in a futex woken by that thread. `header.time_ns` is the wake-up.
+/// trainer beside a pin-memory thread, in a futex woken by that thread that is no lock. `header.time_ns` is the wake-up.
 /// Waits shorter than 20 us are not told.
 ///
 /// `errand_*`: what the waker did from its own wake-up, or from what it handed on before, until it ended this wait:
@@ -291,7 +297,7 @@ pub const LOST_REASONS: usize = 4;
 
 const _: () = {
     assert!(size_of::<Times>() == 8 * (3 + BLOCKED_KINDS));
-    assert!(size_of::<TaskSlot>() == 32 + 24 + 2 * size_of::<Times>() + 32 + 16 + 16 + 64);
+    assert!(size_of::<TaskSlot>() == 32 + 24 + 2 * size_of::<Times>() + 32 + 16 + 16 + 72);
     assert!(size_of::<Header>() == 24);
     assert!(size_of::<Slice>() == 24 + 8 + size_of::<Times>() + 24);
     assert!(size_of::<Wait>() == 80);

@@ -1,7 +1,7 @@
 //! What the shim writes into its lane: one lane a process, one writer, fixed records.
 
 /// Version of every layout in this module, in the lane's header and in the shim's greeting.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// One event of a training process, 48 bytes; `kind` says what `id` and `a` to `d` mean.
 #[repr(C)]

@@ -48,7 +48,7 @@ fn what_a_full_ring_loses_is_counted_and_its_slots_come_back() {
     workload.wait();
     let losses = kernel.losses().unwrap();
     assert!(losses[Lost::RingFull as usize] > 0 && losses[Lost::NoSlot as usize] == 0, "{losses:?}");
-    kernel.drain(|_| {}).unwrap();
+    kernel.drain(|_, _| {}).unwrap();
     kernel.unwatch(pid).unwrap();
 
     let mut workload = Workload::spawn(&["fork", "150"]);

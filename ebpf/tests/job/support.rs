@@ -88,7 +88,7 @@ impl Seen {
         while !self.exits().any(|exit| exit.header.tid == pid) {
             assert!(Instant::now() < patience, "no record of the end of {pid}");
             sleep(Duration::from_millis(10));
-            kernel.drain(|bytes| self.records.push(Record::parse(bytes).unwrap())).unwrap();
+            kernel.drain(|bytes, _| self.records.push(Record::parse(bytes).unwrap())).unwrap();
         }
     }
 

@@ -1,0 +1,49 @@
+"""Watches a process tree by the node's collector and says what it is given: spy.py SOCKET PID OUT, until SIGTERM.
+
+OUT has "watching" once it is, and in the end a JSON object: per process the bytes that its slices have read, and the
+names of files that were waited for.
+"""
+
+import json
+import signal
+import socket
+import struct
+import sys
+
+RECORD, SLICE = 1, 1
+FILE_WAIT = 5
+# Of a slice: header, start, times, siblings' CPU time; of a file: its key, and its wait up to the name.
+RCHAR_AT, NAME_AT, NAME_BYTES = 24 + 8 + 8 * 17 + 8, 24 + 24, 64
+
+path, pid, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+service = socket.socket(socket.AF_UNIX)
+service.connect(path)
+hello = {"stallscope": 1, "role": "kernel", "watch": pid, "syscalls": False}
+service.sendall(json.dumps(hello).encode() + b"\n")
+answer = b""
+while not answer.endswith(b"\n"):
+    answer += service.recv(1)
+if b"watching" not in answer:
+    sys.exit(answer.decode())
+with open(out, "w") as file:
+    file.write("watching")
+
+ended = []
+signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
+service.settimeout(0.2)
+read, names, buffer = {}, set(), b""
+while not ended:
+    try:
+        buffer += service.recv(1 << 16) or sys.exit("the collector hung up")
+    except TimeoutError:
+        continue
+    while len(buffer) >= 4 and len(buffer) >= 4 + (length := struct.unpack_from("=I", buffer)[0]):
+        tag, payload, buffer = buffer[4], buffer[5 : 4 + length], buffer[4 + length :]
+        if tag == RECORD:
+            kind, _, _, _, tgid = struct.unpack_from("=HHIII", payload)
+            bytes_read = struct.unpack_from("=Q", payload, RCHAR_AT)[0] if kind == SLICE else 0
+            read[tgid] = read.get(tgid, 0) + bytes_read
+        elif tag == FILE_WAIT:
+            names.add(payload[NAME_AT : NAME_AT + NAME_BYTES].split(b"\0")[0].decode())
+with open(out, "w") as file:
+    json.dump({"read": read, "names": sorted(names)}, file)

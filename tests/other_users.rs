@@ -1,0 +1,223 @@
+//! What the node's collector gives away to a user: evidence of their own processes, and of nobody else's.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
+
+mod support;
+
+use serde_json::Value;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use support::{Killed, Sandbox, job, privileged, wait_until};
+
+/// One that users without a home of root's can reach.
+const PYTHON: &str = "/usr/bin/python3";
+const MIRA: u32 = 4242;
+const OTTO: u32 = 4343;
+const MIB: u64 = 1 << 20;
+
+struct Node {
+    sandbox: Sandbox,
+    collector: Killed,
+}
+
+impl Node {
+    fn start(name: &str) -> Node {
+        let sandbox = Sandbox::new(name);
+        let socket = sandbox.kernel_socket();
+        std::fs::set_permissions(sandbox.path(""), std::fs::Permissions::from_mode(0o777)).unwrap();
+        let words = ["collect", "--socket", &socket.display().to_string()];
+        let collector = Killed(sandbox.stallscope(&words).stderr(Stdio::null()).spawn().unwrap());
+        wait_until("the collector listens", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
+        Node { sandbox, collector }
+    }
+
+    fn shell(&self, uid: u32, script: &str) -> Command {
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", script])
+            .current_dir(self.sandbox.path(""))
+            .uid(uid)
+            .gid(uid)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        shell
+    }
+
+    /// A file of 8 MiB on the disk that `uid` alone may read.
+    fn file(&self, name: &str, uid: u32) {
+        let path = self.sandbox.path(name);
+        std::fs::write(&path, vec![7; 8 * MIB as usize]).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        chown(&path, Some(uid), Some(uid)).unwrap();
+    }
+
+    /// What `uid` gets of the tree of `pid` from the moment on that this returns.
+    fn spy(&self, name: &str, uid: u32, pid: u32) -> Spy {
+        let script = std::fs::read(job("spy.py")).unwrap();
+        let (program, out) = (self.sandbox.path("spy.py"), self.sandbox.path(name));
+        std::fs::write(&program, script).unwrap();
+        let mut spy = Command::new(PYTHON);
+        spy.arg(program).arg(self.sandbox.kernel_socket()).arg(pid.to_string()).arg(&out).uid(uid).gid(uid);
+        let spy = Spy { child: Killed(spy.spawn().unwrap()), out };
+        wait_until("the spy watches", || {
+            std::fs::read_to_string(&spy.out).is_ok_and(|said| said == "watching")
+        });
+        spy
+    }
+}
+
+struct Spy {
+    child: Killed,
+    out: PathBuf,
+}
+
+impl Spy {
+    fn ends(mut self) -> Value {
+        support::signal(self.child.0.id(), "TERM");
+        assert!(self.child.0.wait().unwrap().success());
+        serde_json::from_slice(&std::fs::read(&self.out).unwrap()).unwrap()
+    }
+}
+
+fn read(seen: &Value) -> u64 {
+    seen["read"].as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap()).sum()
+}
+
+fn has(seen: &Value, name: &str) -> bool {
+    seen["names"].as_array().unwrap().iter().any(|other| other == name)
+}
+
+#[test]
+fn what_a_set_uid_program_does_is_not_for_who_started_it() {
+    if !privileged("what_a_set_uid_program_does_is_not_for_who_started_it") {
+        return;
+    }
+    let node = Node::start("set-uid");
+    node.file("own.bin", MIRA);
+    node.file("secret.bin", 0);
+    let reader = node.sandbox.path("reader");
+    std::fs::copy("/usr/bin/dd", &reader).unwrap();
+    std::fs::set_permissions(&reader, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    let script = "read go; dd if=own.bin of=/dev/null bs=64k iflag=direct; \
+        ./reader if=secret.bin of=/dev/null bs=64k iflag=direct && touch read-it; read end";
+    let mut shell = Killed(node.shell(MIRA, script).stdin(Stdio::piped()).spawn().unwrap());
+    let (mira, root) = (node.spy("mira", MIRA, shell.0.id()), node.spy("root", 0, shell.0.id()));
+    proceed(&mut shell.0);
+    wait_until("the set-uid program has read", || node.sandbox.path("read-it").exists());
+    // A round, and one in which files are told.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let (mira, root) = (mira.ends(), root.ends());
+    assert!(read(&root) > 15 * MIB, "{root}");
+    assert!(read(&mira) > 7 * MIB && read(&mira) < 9 * MIB, "its own, and no more: {mira}");
+    assert!(has(&mira, "own.bin") && !has(&mira, "secret.bin"), "{mira}");
+}
+
+fn proceed(shell: &mut Child) {
+    use std::io::Write;
+    shell.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+}
+
+/// Connections without end, with lines that are none, and as many watchers of one tree as it takes.
+const STORM: &str = r#"
+import os, socket, sys, threading, time
+path, root = sys.argv[1], os.getpid()
+def connect(line):
+    one = socket.socket(socket.AF_UNIX)
+    one.settimeout(5)
+    one.connect(path)
+    one.sendall(line)
+    return one
+def flood(line, keep):
+    held = []
+    while True:
+        try:
+            held.append(connect(line))
+        except OSError:
+            time.sleep(0.01)
+        del held[: max(0, len(held) - keep)]
+def talk():
+    while True:
+        try:
+            one = connect(hello)
+            while True:
+                one.sendall(b"{}\n" * 100)
+        except OSError:
+            time.sleep(0.01)
+hello = b'{"stallscope":1,"role":"kernel","watch":%d,"syscalls":true}\n' % root
+for _ in range(200):
+    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+for work in [(flood, b"", 400), (flood, hello, 400), (flood, b"{}\n", 0)]:
+    threading.Thread(target=work[0], args=work[1:], daemon=True).start()
+threading.Thread(target=talk, daemon=True).start()
+open("storm", "w").close()
+time.sleep(1000)
+"#;
+
+#[test]
+fn one_users_storm_leaves_others_their_evidence() {
+    if !privileged("one_users_storm_leaves_others_their_evidence") {
+        return;
+    }
+    let node = Node::start("storm");
+    node.file("otto.bin", OTTO);
+    let mut storm = Command::new(PYTHON);
+    storm.args(["-c", STORM]).arg(node.sandbox.kernel_socket()).current_dir(node.sandbox.path(""));
+    let _storm = Killed(storm.uid(MIRA).gid(MIRA).spawn().unwrap());
+    wait_until("the storm is there", || node.sandbox.path("storm").exists());
+    let script = "read go; dd if=otto.bin of=/dev/null bs=64k iflag=direct; touch read-it; read end";
+    let mut shell = Killed(node.shell(OTTO, script).stdin(Stdio::piped()).spawn().unwrap());
+    let otto = node.spy("otto", OTTO, shell.0.id());
+    proceed(&mut shell.0);
+    wait_until("the file is read", || node.sandbox.path("read-it").exists());
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    let open = std::fs::read_dir(format!("/proc/{}/fd", node.collector.0.id())).unwrap().count();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", node.collector.0.id())).unwrap();
+    let resident =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse().ok());
+    let otto = otto.ends();
+    assert!(read(&otto) > 7 * MIB && has(&otto, "otto.bin"), "{otto}");
+    assert!(open < 250, "{open} descriptors");
+    assert!(resident.is_some_and(|kib: u64| kib < 200 << 10), "{resident:?} KiB");
+}
+
+#[test]
+fn a_number_that_was_ones_own_and_is_anothers_now_gives_nothing_away() {
+    if !privileged("a_number_that_was_ones_own_and_is_anothers_now_gives_nothing_away") {
+        return;
+    }
+    let node = Node::start("numbers");
+    node.file("otto.bin", OTTO);
+    let mut outer = node.shell(MIRA, "sleep 1000 & echo $! > inner; wait; sleep 1000");
+    let outer = Killed(outer.process_group(0).spawn().unwrap());
+    let inner = || std::fs::read_to_string(node.sandbox.path("inner")).ok()?.trim().parse::<u32>().ok();
+    wait_until("the inner process runs", || inner().is_some());
+    let number = inner().unwrap();
+    let around = node.spy("around", 0, outer.0.id());
+    let mira = node.spy("mira", MIRA, number);
+    support::signal(number, "KILL");
+    wait_until("its number is free", || !PathBuf::from(format!("/proc/{number}")).exists());
+    // Another process may come in between, and take the number or one after it.
+    let mut otto = None;
+    for _ in 0..50 {
+        std::fs::write("/proc/sys/kernel/ns_last_pid", (number - 1).to_string()).unwrap();
+        let script = "read go; while :; do dd if=otto.bin of=/dev/null bs=64k iflag=direct; cat otto.bin; done > /dev/null";
+        let shell = Killed(node.shell(OTTO, script).stdin(Stdio::piped()).spawn().unwrap());
+        if shell.0.id() == number {
+            otto = Some(shell);
+            break;
+        }
+    }
+    let mut otto = otto.expect("the number in one of fifty tries");
+    let seen_by_otto = node.spy("otto", OTTO, number);
+    proceed(&mut otto.0);
+    // The outer tree is let go, and the trees within it are taken up again.
+    around.ends();
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    let (otto, mira) = (seen_by_otto.ends(), mira.ends());
+    assert!(read(&otto) > 7 * MIB && has(&otto, "otto.bin"), "{otto}");
+    assert!(read(&mira) < MIB && !has(&mira, "otto.bin"), "{mira}");
+    let group = format!("-{}", outer.0.id());
+    assert!(Command::new("kill").args(["-KILL", "--", &group]).status().unwrap().success());
+}
