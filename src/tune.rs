@@ -49,16 +49,21 @@ fn advise(verb: &Tune, colour: Colour) -> Result<ExitCode> {
         summary.advice = job.advice(&summary, &verb.limits.budgets())?;
     }
     if verb.json {
-        let RunSummary { knobs, rates, advice, .. } = &summary;
-        let document =
-            serde_json::json!({ "job": summary.job.name, "advice": advice, "knobs": knobs, "rates": rates });
-        terminal::print(&format!("{document:#}\n"))?;
+        terminal::print(&format!("{:#}\n", document(&summary)))?;
         return Ok(ExitCode::SUCCESS);
     }
     let style = terminal::style(&std::io::stdout(), colour);
     let running = job.is_running().then(|| verb.job.to_string_lossy().into_owned());
     terminal::print(&advice::page(&summary, running.as_deref(), &style))?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn document(summary: &RunSummary) -> serde_json::Value {
+    let RunSummary { knobs, rates, advice, .. } = summary;
+    let remedies = advice::without_knob(summary);
+    serde_json::json!({
+        "job": summary.job.name, "advice": advice, "remedies": remedies, "knobs": knobs, "rates": rates
+    })
 }
 
 fn act(verb: &Tune, colour: Colour) -> Result<ExitCode> {
@@ -115,6 +120,17 @@ fn stays(knobs: &[Knob]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stallscope_model::{Diagnosis, Remedy, RemedyKind};
+
+    #[test]
+    fn the_document_has_what_the_page_advises_beside_knobs() {
+        let sentence = "Give the job CPUs of its own";
+        let remedy = Remedy { kind: RemedyKind::MoreCores, sentence: sentence.into(), gain: None };
+        let diagnoses = vec![Diagnosis { remedies: vec![remedy], ..Diagnosis::default() }];
+        let summary = RunSummary { diagnoses, ..RunSummary::default() };
+        assert_eq!(document(&summary)["remedies"][0]["sentence"], sentence);
+        assert_eq!(document(&summary)["remedies"][0]["kind"], "more-cores");
+    }
 
     #[test]
     fn what_stays_is_said() {

@@ -105,7 +105,10 @@ pub(crate) fn main(verb: &WhatIf, colour: Colour) -> Result<ExitCode> {
         }
     } else {
         page.rates(&rates(profile));
-        page.singles(&single_changes(profile));
+        let singles = single_changes(profile);
+        if !singles.is_empty() {
+            page.singles(&singles);
+        }
     }
     page.outlook(&outlook, profile);
     page.doubts(&prediction.doubts);
@@ -173,8 +176,11 @@ fn of_cache(cached: Cached) -> Value {
 }
 
 fn of_outlook(outlook: &Outlook) -> Value {
+    let smallest = outlook.smallest.as_ref().map(|smallest| {
+        json!({ "cache_share": smallest.cached_share, "workers": smallest.workers, "cores": smallest.cores })
+    });
     json!({
-        "smallest_useful": { "cache_share": outlook.cached_share, "workers": outlook.workers, "cores": outlook.cores },
+        "smallest_useful": smallest,
         "direct_wait_share": outlook.direct_share,
         "difference_to_ideal_share": outlook.difference_share,
     })

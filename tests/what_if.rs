@@ -55,7 +55,12 @@ fn delayed(path: &Path, steps: u64) {
         let step = pipeline.next_step();
         for service in step.made {
             // The regression found that a reader more makes no difference.
-            recorder.batch_service(BatchService { reads: 32, readers_spread: 3.0, ..service });
+            recorder.batch_service(BatchService {
+                reads: 32,
+                readers_spread: 3.0,
+                ahead_spread: 3.0,
+                ..service
+            });
         }
         recorder.step(StepLedger {
             rank: 0,
@@ -187,12 +192,12 @@ fn more_workers_at_one_source_are_not_promised() {
     let really = now_ms / really_ms - 1.0;
     assert!(really.abs() < 0.2, "the source is no limit: {now_ms} ms, then {really_ms} ms");
     let said = predicted(&sandbox, "two.stall", "4");
-    let certain = match said["either"]["if_limited"]["value"].as_f64() {
-        Some(if_limited) => if_limited,
-        None => said["gain"]["value"].as_f64().unwrap(),
-    };
+    let gain = |end: &str| said["gain"][end].as_f64().unwrap();
+    assert!(gain("low") < really + 0.1 && really < gain("high") + 0.1, "{really} really: {said:#}");
+    // Workers that others keep from their cores come and go, which may tell that it is a limit.
+    let certain = said["either"]["if_limited"]["value"].as_f64().unwrap_or_else(|| gain("value"));
     assert!((certain - really).abs() < 0.2, "{certain} promised, {really} really: {said:#}");
-    assert!(said["gain"]["low"].as_f64().unwrap() < 0.1, "{said:#}");
+    assert!(gain("low") < 0.1, "{said:#}");
     let screen = text(&sandbox.run(&["report", "two.stall"]).stdout);
     let raise = screen.lines().find(|line| line.contains("num_workers from"));
     assert!(raise.is_none() || screen.contains("if storage is at its limit"), "{screen}");

@@ -3,7 +3,7 @@
 use crate::cached::{Reading, expect_cache};
 use crate::procfs;
 use crate::profiles::profiles;
-use crate::usage::node_state;
+use crate::usage::{job_cpus, node_state};
 use stallscope_control::{NodeState, Profile, Profiles, advise, expect, rates};
 use stallscope_model::{
     Advice, BatchService, Budgets, CachePeriod, CacheSummary, Expected, Knob, LoaderEpochs, LoaderFacts,
@@ -33,7 +33,7 @@ const ASKED_RANKS: usize = 16;
 pub fn advice(recording: &Recording, summary: &RunSummary, budgets: &Budgets) -> Result<Vec<Advice>, Error> {
     // What was free then nobody knows: half of the machine's is taken to be.
     let half = summary.host.memory_bytes / 2;
-    let node = NodeState { cpus: summary.host.cpus.into(), ..NodeState::default() };
+    let node = NodeState { cpus: summary.cpus(), ..NodeState::default() };
     let with_memory = NodeState { memory_available_bytes: half, ..node.clone() };
     let profiles = profiles(recording, summary)?;
     let mut all: Vec<Advice> = Vec::new();
@@ -82,10 +82,10 @@ pub(crate) struct Adviser {
 }
 
 impl Adviser {
-    /// `cpus` of the machine; 0 when unknown.
-    pub(crate) fn new(cpus: u32) -> Adviser {
+    /// `cpus` that the job may use; 0 when unknown.
+    pub(crate) fn new(cpus: f64) -> Adviser {
         Adviser {
-            profiles: Profiles::new(cpus.into()),
+            profiles: Profiles::new(cpus),
             said: BTreeMap::new(),
             clocks: BTreeMap::new(),
             counting: false,
@@ -136,6 +136,8 @@ impl Adviser {
     fn look(&mut self, ranks: usize, knobs: &[Knob], around: impl FnOnce() -> Around) -> bool {
         let around = around();
         self.count_threads(&around.ranks);
+        // At the end nobody may be left who could be asked.
+        job_cpus(&around.trainers).into_iter().for_each(|cpus| self.profiles.cores(cpus));
         let mut training: Vec<&Profile> = self.profiles.training();
         let lowest = training.first().map(|profile| profile.rank);
         let first = training.partition_point(|profile| profile.rank <= self.turn) % training.len().max(1);
@@ -176,6 +178,11 @@ impl Adviser {
                 self.profiles.trainer_threads(number, all_ns as f64 / main_ns as f64);
             }
         }
+    }
+
+    /// CPUs that the job may use, as its trainers told last; `None` when unknown.
+    pub(crate) fn cpus(&self) -> Option<f64> {
+        Some(self.profiles.known_cores()).filter(|cores| cores.is_finite())
     }
 
     pub(crate) fn rates(&self) -> Vec<Rates> {
@@ -251,7 +258,7 @@ mod tests {
 
     #[test]
     fn each_rank_has_its_turn() {
-        let mut adviser = Adviser::new(8);
+        let mut adviser = Adviser::new(64.0);
         let knobs: Vec<Knob> = (0..5).map(workers).collect();
         adviser.second(0, &knobs, Around::default);
         assert!(adviser.rates().is_empty());
@@ -259,6 +266,7 @@ mod tests {
         let mut seen = Vec::new();
         for look in 1..=5 {
             adviser.second(look * SOON_NS - 1, &knobs, Around::default);
+            assert_eq!(adviser.cpus(), [Some(64.0), job_cpus(&[std::process::id()])][usize::from(look > 1)]);
             adviser.second(look * SOON_NS, &knobs, || Around {
                 trainers: vec![std::process::id()],
                 ..Around::default()

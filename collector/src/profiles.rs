@@ -12,7 +12,7 @@ const LATE_NS: u64 = 600_000_000_000;
 /// # Errors
 /// When the file is damaged.
 pub fn profiles(recording: &Recording, summary: &RunSummary) -> Result<Profiles, Error> {
-    let mut profiles = Profiles::new(f64::from(summary.host.cpus));
+    let mut profiles = Profiles::new(summary.cpus());
     for rank in &summary.ranks {
         rank.facts.loaders.iter().for_each(|loader| profiles.loader(rank.facts.rank, loader));
     }

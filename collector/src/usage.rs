@@ -115,11 +115,10 @@ pub(crate) fn node_state(trainers: &[u32]) -> NodeState {
         limit_bytes = limit_bytes.min(memory.limit_bytes);
         available_bytes = available_bytes.min(memory.available_bytes);
     }
-    let quota = groups.iter().filter_map(Groups::cpus).min_by(f64::total_cmp).unwrap_or(f64::INFINITY);
     let pressure = fs::read_to_string("/proc/pressure/memory").ok();
     let pressure = pressure.and_then(|text| procfs::pressure_in(&text));
     NodeState {
-        cpus: allowed_cpus(trainers).min(quota),
+        cpus: allowed_cpus(trainers).unwrap_or_else(all_cpus).min(quota(&groups)),
         memory_available_bytes: available_bytes,
         memory_limit_bytes: limit_bytes,
         // Whoever is pushed out may be a neighbour, or ourselves alone.
@@ -133,8 +132,21 @@ pub(crate) fn node_state(trainers: &[u32]) -> NodeState {
     }
 }
 
-/// CPUs that any of these may run on; all of the machine's where that is not to be had.
-fn allowed_cpus(pids: &[u32]) -> f64 {
+/// CPUs that the job of these may use; `None` where none of them is there any more.
+pub(crate) fn job_cpus(pids: &[u32]) -> Option<f64> {
+    Some(allowed_cpus(pids)?.min(quota(&Groups::of(pids))))
+}
+
+fn quota(groups: &[Groups]) -> f64 {
+    groups.iter().filter_map(Groups::cpus).min_by(f64::total_cmp).unwrap_or(f64::INFINITY)
+}
+
+fn all_cpus() -> f64 {
+    std::thread::available_parallelism().map_or(1.0, |cpus| cpus.get() as f64)
+}
+
+/// CPUs that any of these may run on.
+fn allowed_cpus(pids: &[u32]) -> Option<f64> {
     let sets = pids.iter().filter_map(|pid| {
         let pid = Pid::from_raw(i32::try_from(*pid).ok()?)?;
         rustix::thread::sched_getaffinity(Some(pid)).ok()
@@ -142,10 +154,7 @@ fn allowed_cpus(pids: &[u32]) -> f64 {
     let allowed: BTreeSet<usize> = sets
         .flat_map(|set| (0..rustix::thread::CpuSet::MAX_CPU).filter(move |cpu| set.is_set(*cpu)))
         .collect();
-    match allowed.len() {
-        0 => std::thread::available_parallelism().map_or(1.0, |cpus| cpus.get() as f64),
-        cpus => cpus as f64,
-    }
+    (!allowed.is_empty()).then_some(allowed.len() as f64)
 }
 
 /// Room in a process's /dev/shm, where that is ours too: another's could be a file system that never answers.
@@ -178,6 +187,22 @@ mod tests {
         assert!(left.cpu_ns >= 5_000_000_000, "{left:?}");
         assert_eq!(usage.processes.len(), 1);
         assert_eq!(usage.look(&[]), BTreeMap::new());
+    }
+
+    #[test]
+    fn a_job_has_the_cpus_that_it_is_bound_to() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_raw(child.id() as i32);
+        let all = rustix::thread::sched_getaffinity(pid).unwrap();
+        let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap();
+        let mut one = rustix::thread::CpuSet::new();
+        one.set(first);
+        rustix::thread::sched_setaffinity(pid, &one).unwrap();
+        let found = job_cpus(&[child.id()]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(found.is_some_and(|cpus| cpus > 0.0 && cpus <= 1.0), "{found:?}");
+        assert_eq!(job_cpus(&[child.id()]), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the terminal shows of a prediction.
 
 use stallscope_collector::Missed;
-use stallscope_control::{Outlook, Prediction, Profile};
+use stallscope_control::{Outlook, Prediction, Profile, Smallest};
 use stallscope_look::{clean, tuning, units};
 use stallscope_model::{Estimate, Rates};
 use stallscope_reports::Style;
@@ -143,10 +143,10 @@ impl Page<'_> {
         }
     }
 
-    pub(crate) fn outlook(&mut self, outlook: &Outlook, profile: &Profile) {
+    fn smallest(&mut self, smallest: &Smallest, profile: &Profile) {
         self.line("");
         self.bold("Smallest that is as good as any more, each with all else as it is");
-        let cache = match outlook.cached_share {
+        let cache = match smallest.cached_share {
             Some(share) if profile.cached_share() > 0.0 => {
                 let now = units::percent(profile.cached_share());
                 format!("{} of the samples (now {now})", units::percent(share))
@@ -155,9 +155,15 @@ impl Page<'_> {
             None => "none: a cache brings nothing".to_owned(),
         };
         self.line(&format!("  cache    {cache}"));
-        self.line(&format!("  workers  {} (now {})", outlook.workers, profile.workers));
-        if let Some(cores) = outlook.cores {
+        self.line(&format!("  workers  {} (now {})", smallest.workers, profile.workers));
+        if let Some(cores) = smallest.cores {
             self.line(&format!("  cores    {cores} (now {})", profile.cores));
+        }
+    }
+
+    pub(crate) fn outlook(&mut self, outlook: &Outlook, profile: &Profile) {
+        if let Some(smallest) = &outlook.smallest {
+            self.smallest(smallest, profile);
         }
         let Estimate { value, low, high } = outlook.difference_share;
         let [direct, difference, low, high] = [outlook.direct_share, value, low, high].map(units::percent);

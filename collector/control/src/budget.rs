@@ -3,6 +3,7 @@
 use crate::observation::NodeState;
 use crate::ranks::{Job, Rank};
 use crate::stats;
+use crate::trend::Trend;
 use stallscope_model::Budgets;
 
 /// Of the machine's memory that is left to everybody else, whatever the budget.
@@ -24,6 +25,49 @@ const EXPANSION: u64 = 40;
 const STEP_SHARE: f64 = 0.25;
 /// Waiting for memory, share of ten seconds: nobody should at all.
 const PRESSURE: f64 = 0.05;
+
+/// Whoever is asked to give something back has so long to do it, a batch under way and its queue included.
+const GIVING_BACK_S: f64 = 20.0;
+/// Nothing is added while what there is would be used up within this time as it is.
+const FORESEEN_S: f64 = 120.0;
+
+/// What is left of what cannot be shared, and how fast it gets less.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Supply {
+    memory: Trend,
+    shm: Trend,
+    /// Descriptors of the rank that has fewest left.
+    descriptors: Trend,
+}
+
+impl Supply {
+    pub(crate) fn take(&mut self, now_ns: u64, node: &NodeState, job: &Job) {
+        self.memory.take(now_ns, node.memory_available_bytes);
+        self.shm.take(now_ns, node.shm_free_bytes.unwrap_or(0));
+        self.descriptors.take(now_ns, descriptors_left(node, job));
+    }
+
+    /// Knobs were turned.
+    pub(crate) fn turned(&mut self, now_ns: u64) {
+        [&mut self.memory, &mut self.shm, &mut self.descriptors]
+            .into_iter()
+            .for_each(|trend| trend.turned(now_ns));
+    }
+}
+
+/// Of the rank that has fewest.
+fn descriptors_left(node: &NodeState, job: &Job) -> u64 {
+    let open = job.ranks.values().map(|rank| rank.descriptors).max().unwrap_or(0);
+    ((node.descriptor_limit as f64 * DESCRIPTOR_SHARE) as u64).saturating_sub(open)
+}
+
+/// Why something has to be given back.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Pressed {
+    pub(crate) why: String,
+    /// What says so is a mean over seconds that have gone by, and takes as long to fall.
+    pub(crate) lags: bool,
+}
 
 /// A change of one rank's loader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +102,15 @@ impl Costs {
             (1.., 1..) => self.both = Some((workers, batches, grown)),
             _ => {}
         }
+    }
+
+    /// The same of workers that stayed: some grow for as long as an epoch, and more.
+    pub(crate) fn learn_more(&mut self, delta: Delta, grown_bytes: u64) {
+        let before = *self;
+        self.learn(delta, grown_bytes);
+        self.worker_bytes = self.worker_bytes.max(before.worker_bytes);
+        self.batch_bytes = self.batch_bytes.max(before.batch_bytes);
+        self.both = self.both.max(before.both);
     }
 
     /// All memory that the rank has could be in its workers, or in its batches.
@@ -125,12 +178,20 @@ impl Cpu {
     }
 }
 
+/// When `left` is used up as it goes, where that is too soon.
+fn soon(left: u64, trend: &Trend) -> Option<String> {
+    let falls = trend.falls_per_s();
+    (left as f64 <= falls * GIVING_BACK_S && falls > 0.0)
+        .then(|| format!("{:.0} s as it goes", left as f64 / falls))
+}
+
 /// What may be used, as of now.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Room {
     pub(crate) budgets: Budgets,
     pub(crate) node: NodeState,
     pub(crate) costs: Costs,
+    pub(crate) supply: Supply,
 }
 
 impl Room {
@@ -191,6 +252,17 @@ impl Room {
                 size(bytes),
                 size(self.node.memory_available_bytes),
                 size(floor)
+            ));
+        }
+        let falls = self.supply.memory.falls_per_s();
+        let left = self.node.memory_available_bytes.saturating_sub(floor).saturating_sub(bytes) as f64;
+        if self.node.memory_limit_bytes > 0 && !self.supply.memory.is_known() && left < 2.0 * used as f64 {
+            return Err("whether what was added grows on is not seen yet".to_owned());
+        }
+        if self.node.memory_limit_bytes > 0 && falls * FORESEEN_S > left {
+            return Err(format!(
+                "memory gets less by {} a second, so that what there is may be needed by what runs",
+                size(falls as u64)
             ));
         }
         let seen = self.costs.both.or(self.costs.worker_bytes.or(self.costs.batch_bytes).map(|_| (0, 0, 0)));
@@ -262,19 +334,39 @@ impl Room {
         (self.node.memory_limit_bytes as f64 * FLOOR_SHARE) as u64
     }
 
-    /// Why memory has to be given back at once; `None`: it need not.
-    pub(crate) fn pressed(&self) -> Option<String> {
-        if let Some(share) = self.node.memory_pressure_share.filter(|share| *share > PRESSURE) {
-            return Some(format!("{:.0}% of the last ten seconds somebody waited for memory", share * 100.0));
-        }
+    /// Why something has to be given back at once, before it is used up; `None`: nothing has.
+    pub(crate) fn pressed(&self, job: &Job) -> Option<Pressed> {
+        let now = |why: String| Some(Pressed { why, lags: false });
         let floor = self.floor_bytes();
-        (self.node.memory_limit_bytes > 0 && self.node.memory_available_bytes < floor).then(|| {
-            format!(
-                "only {} of memory are free, under the {} that stay free",
-                size(self.node.memory_available_bytes),
-                size(floor)
-            )
-        })
+        if self.node.memory_limit_bytes > 0 {
+            let available = self.node.memory_available_bytes;
+            if available < floor {
+                return now(format!(
+                    "only {} of memory are free, under the {} that stay free",
+                    size(available),
+                    size(floor)
+                ));
+            }
+            if let Some(soon) = soon(available.saturating_sub(floor), &self.supply.memory) {
+                return now(format!("{} of memory are free, and used up in {soon}", size(available)));
+            }
+        }
+        if let Some(share) = self.node.memory_pressure_share.filter(|share| *share > PRESSURE) {
+            let why = format!("{:.0}% of the last ten seconds somebody waited for memory", share * 100.0);
+            return Some(Pressed { why, lags: true });
+        }
+        if let Some(free) = self.node.shm_free_bytes
+            && let Some(soon) = soon(free, &self.supply.shm)
+        {
+            return now(format!("{} of /dev/shm are free, and used up in {soon}", size(free)));
+        }
+        let left = descriptors_left(&self.node, job);
+        if self.node.descriptor_limit > 0
+            && let Some(soon) = soon(left, &self.supply.descriptors)
+        {
+            return now(format!("{left} more descriptors can be opened, and are in {soon}"));
+        }
+        None
     }
 
     /// Which budget the job is over now; `None`: none.

@@ -15,12 +15,15 @@ const AS_GOOD: f64 = 1.01;
 const MOST_WORKERS: u64 = 64;
 
 /// What each change of its own would bring to the rank of `profile`, nothing included, within the bounds of its knobs,
-/// `budgets` and what `node` has left; empty where too little is known.
+/// `budgets` and what `node` has left; empty where too little is known, or the model does not fit the job.
 pub fn expect(profile: &Profile, knobs: &[Knob], budgets: &Budgets, node: &NodeState) -> Vec<Expected> {
     if profile.too_little().is_some() {
         return Vec::new();
     }
     let model = Model::new(profile);
+    if model.misfit().is_some() {
+        return Vec::new();
+    }
     let looks = model.looks(CLOSE_LOOK);
     let ask = Ask { model: &model, looks: &looks };
     let workers = bounds(profile, knobs, "workers").unwrap_or((1, MOST_WORKERS));

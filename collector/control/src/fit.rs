@@ -4,6 +4,11 @@
 //! readers can wait out at the same time, `D` is what storage needs for it alone. Within a batch the readers beside
 //! it come and go, so that the time its samples take, regressed on their number, tells `D` (collector/ledger,
 //! services.rs); over batches it does so where the number of workers was changed.
+//!
+//! Which number that is depends on how storage shares itself out. Where all are served at once it is the mean while a sample
+//! is read. Where one is served after the other a sample waits for those that were there before it, and one that comes later,
+//! as its worker was late for a core, changes nothing: there it is the number at the beginning. Each of the two shows
+//! less than there is where the other holds, so the larger effect counts, and where one of them never differs nothing is known.
 
 use crate::profile::Profile;
 use crate::random::Random;
@@ -103,8 +108,10 @@ fn resampled(services: &[&BatchService], random: &mut Random) -> f64 {
 
 /// Whether there were readers enough beside others, and not always as many.
 fn tells(services: &[&BatchService]) -> bool {
+    let within = |spread: fn(&BatchService) -> f64| services.iter().map(|one| spread(one)).sum::<f64>() > 1.0;
     services.iter().filter(|service| service.reads > 2).count() >= 10
-        && services.iter().map(|service| service.readers_spread).sum::<f64>() > 1.0
+        && within(|service| service.readers_spread)
+        && within(|service| service.ahead_spread)
         || between(services).0 > 0.1 * services.len() as f64
 }
 
@@ -140,19 +147,18 @@ fn limit_ns(profile: &Profile) -> f64 {
 /// `D n / (L + D n)` at the mean number of readers, as the regression has it: noise and limits may take it beyond 0
 /// and 1.
 fn raw_share(services: &[&BatchService]) -> f64 {
-    let (mut spread, mut effect_ns) = between(services);
-    for service in services {
-        spread += service.readers_spread;
-        effect_ns += service.readers_effect_ns;
-    }
+    let (spread, effect_ns) = between(services);
+    let sum = |of: fn(&BatchService) -> f64| services.iter().map(|service| of(service)).sum::<f64>();
+    let slope = |within: f64, within_effect_ns: f64| match spread + within {
+        all if all > 0.0 => (effect_ns + within_effect_ns) / all,
+        _ => 0.0,
+    };
+    let slope_ns = slope(sum(|one| one.readers_spread), sum(|one| one.readers_effect_ns))
+        .max(slope(sum(|one| one.ahead_spread), sum(|one| one.ahead_effect_ns)));
     let fetch_ns: f64 = services.iter().map(|service| service.fetch_ns as f64).sum();
     let with_readers: f64 = services.iter().map(|service| service.fetch_ns as f64 * service.readers).sum();
     let mean_ns = fetch_ns / services.len().max(1) as f64;
-    if spread <= 0.0 || mean_ns <= 0.0 {
-        0.0
-    } else {
-        effect_ns / spread * (with_readers / fetch_ns) / mean_ns
-    }
+    if mean_ns > 0.0 { slope_ns * (with_readers / fetch_ns) / mean_ns } else { 0.0 }
 }
 
 /// Spread and effect over batches; none where their readers differ by chance alone.

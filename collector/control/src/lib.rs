@@ -14,6 +14,7 @@ mod random;
 mod ranks;
 mod rates;
 mod stats;
+mod trend;
 mod whatif;
 mod window;
 
@@ -23,4 +24,4 @@ pub use observation::{Action, NodeState, Observation, Outcome, RankObservation};
 pub use profile::{Profile, Profiles};
 pub use random::Random;
 pub use rates::rates;
-pub use whatif::{Bottleneck, Change, Delta, Outlook, Prediction, Setting, outlook, what_if};
+pub use whatif::{Bottleneck, Change, Delta, Outlook, Prediction, Setting, Smallest, outlook, what_if};

@@ -270,11 +270,15 @@ impl<D: FnMut(u64) -> Demand> Pipeline<D> {
             self.workers.iter().filter(|worker| worker.doing().is_some_and(is)).count() as f64
         };
         let computing = f64::from(matches!(self.trainer, Trainer::Computing(_)));
-        let threads = count(|kind| kind == Kind::Cpu)
-            + computing * self.conditions.trainer_threads.max(0.0)
-            + self.conditions.neighbours.max(0.0);
-        let core_share = (self.conditions.cores.max(1e-3) / threads.max(1e-9)).min(1.0);
-        let trainer_share = if self.conditions.trainer_threads > 0.0 { core_share } else { 1.0 };
+        let threads = count(|kind| kind == Kind::Cpu) + computing * self.conditions.trainer_threads.max(0.0);
+        let share_beside = |neighbours: f64| {
+            (self.conditions.cores.max(1e-3) / (threads + neighbours.max(0.0)).max(1e-9)).min(1.0)
+        };
+        let core_share = share_beside(self.conditions.neighbours);
+        let trainer_share = match self.conditions.trainer_threads > 0.0 {
+            true => share_beside(self.conditions.trainer_neighbours),
+            false => 1.0,
+        };
         let trainer_pace = trainer_share.powf(self.conditions.trainer_power.max(1.0));
         let slowdown = self.conditions.slowdown.max(1.0);
         let transfers = count(|kind| kind == Kind::Transfer);

@@ -35,12 +35,21 @@ impl Step {
         self.causes[Cause::Compute] as f64
     }
 
+    /// Of its own, ready for a core that it did not get.
+    pub(crate) fn preempted_ns(&self) -> f64 {
+        self.causes[Cause::Preempted] as f64
+    }
+
     /// Of its own, without a core: a device, other ranks, checkpoints, what nothing explains.
     pub(crate) fn elsewhere_ns(&self) -> f64 {
-        let cored_ns = self.compute_ns() + self.causes[Cause::Preempted] as f64;
+        let cored_ns = self.compute_ns() + self.preempted_ns();
         (self.wall_ns - self.stall_ns() - cored_ns).max(0.0)
     }
 }
+
+/// Of one loader. A recording may say anything; what is simulated has to fit into memory.
+const MOST_WORKERS: u32 = 4096;
+const MOST_PREFETCH: u32 = 65_536;
 
 /// One loader of one rank, at the setting that it has now.
 #[derive(Clone, Debug)]
@@ -92,9 +101,13 @@ impl Profile {
 
     /// Steps of another setting say nothing of this one; how batches are made stays true.
     fn set(&mut self, workers: u32, prefetch: u32) {
-        (self.workers, self.prefetch) = (workers, prefetch.max(1));
-        self.settling = self.prefetch.saturating_add(self.workers).clamp(2, 64);
+        (self.workers, self.prefetch) = (workers.min(MOST_WORKERS), prefetch.clamp(1, MOST_PREFETCH));
+        self.settling = self.settles();
         self.steps.clear();
+    }
+
+    fn settles(&self) -> u32 {
+        self.prefetch.saturating_add(self.workers).clamp(2, 64)
     }
 
     /// Share of the samples that the cache has had of late, read ahead or kept; 0 where there is no cache.
@@ -145,13 +158,14 @@ impl Profile {
     pub(crate) fn trainer_share(&self) -> f64 {
         let sum = |of: fn(&Step) -> f64| self.steps.iter().map(of).sum::<f64>();
         let computing_ns = sum(Step::compute_ns);
-        let waiting_ns = sum(|step| step.causes[Cause::Preempted] as f64);
+        let waiting_ns = sum(Step::preempted_ns);
         if computing_ns > 0.0 { computing_ns / (computing_ns + waiting_ns) } else { 1.0 }
     }
 
     /// Why nothing can be said from this profile, in a sentence; `None` when something can.
     pub fn too_little(&self) -> Option<String> {
-        if self.services.is_empty() && self.steps.len() >= MIN_STEPS {
+        // A batch is told of before the step that it is for.
+        if self.services.is_empty() && (!self.told || !self.steps.is_empty()) {
             return Some(
                 "it is not known how single batches were made: that is told by the shim of `stallscope run` and \
                  recorded since format 3; run the job again under `stallscope run`"
@@ -160,12 +174,11 @@ impl Profile {
         }
         if self.steps.len() < MIN_STEPS || self.services.len() < MIN_SERVICES {
             return Some(format!(
-                "{} training steps and {} batches were seen at the present setting, which is too few: it takes {} \
-                 steps and {} batches; let the job run longer",
+                "too few were seen: {} training steps, without the first {} of a setting, which take what was in the \
+                 queue before, and {} batches; it takes {MIN_STEPS} and {MIN_SERVICES}: let the job run longer",
                 self.steps.len(),
+                self.settles(),
                 self.services.len(),
-                MIN_STEPS,
-                MIN_SERVICES
             ));
         }
         None
@@ -184,6 +197,17 @@ impl Profiles {
     pub fn new(cores: f64) -> Profiles {
         let cores = if cores > 0.0 { cores } else { f64::INFINITY };
         Profiles { cores, of: BTreeMap::new() }
+    }
+
+    /// Told again: a job may bind itself to fewer CPUs, or get another quota.
+    pub fn cores(&mut self, cores: f64) {
+        self.cores = cores;
+        self.of.values_mut().for_each(|profile| profile.cores = cores);
+    }
+
+    /// That the job may use; infinite when unknown.
+    pub fn known_cores(&self) -> f64 {
+        self.cores
     }
 
     /// A loader as its script made it.

@@ -6,7 +6,7 @@ mod outlook;
 mod simulate;
 
 use factor::{Factor, moments};
-pub use outlook::{Outlook, outlook};
+pub use outlook::{Outlook, Smallest, outlook};
 use simulate::Simulated;
 pub(crate) use simulate::{Look, Model};
 
@@ -135,7 +135,7 @@ const CHANGE_ERROR: f64 = 0.08;
 /// What `change` would bring to the loader of `profile`.
 ///
 /// # Errors
-/// A sentence when too little is known, or the change makes no sense.
+/// A sentence when too little is known, the change makes no sense, or the model does not fit the job.
 pub fn what_if(profile: &Profile, change: &Change) -> Result<Prediction, String> {
     if let Some(why) = profile.too_little() {
         return Err(why);
@@ -150,33 +150,41 @@ pub(crate) fn predict(model: &Model<'_>, change: &Change, looks: &[Look]) -> Res
     let (now, then) = (model.now(), setting(profile, change)?);
     let before: Vec<Simulated> = looks.iter().map(|look| look.as_is).collect();
     let mut after = Vec::with_capacity(looks.len());
-    let (mut measured, mut missed, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut measured, mut ratios) = (Vec::new(), Vec::new());
     let actual_ns = mean_ns(profile);
     for Look { replica, as_is } in looks {
         let changed = model.run(replica, then, change);
         measured.push((replica.measured_ns / actual_ns).ln());
-        missed.push((as_is.step_ns / replica.measured_ns).ln());
         ratios.push((changed.step_ns / as_is.step_ns).ln());
         after.push(changed);
     }
-    let ((_, measured_sd), (missed, _)) = (moments(&measured), moments(&missed));
+    let (_, measured_sd) = moments(&measured);
+    let (missed, _) = moments(&looks.iter().map(Look::missed).collect::<Vec<_>>());
     let changes = then != now || beyond_knobs(change);
+    let misfit = model.misfit();
+    if changes && let Some(misfit) = misfit {
+        return Err(misfit);
+    }
+    let own = own(looks);
+    let extremes = is_either(model, change).then(|| extremes(model, then, change));
     // `scatter` beside that of the ratio.
     let factor = |scatter: f64| {
         let (ratio, ratio_sd) = moments(&ratios);
         if !changes {
             return Factor::new(0.0, scatter);
         }
-        let model_error = MODEL_ERROR + CHANGE_ERROR * ratio.abs() + missed.abs() / 4.0;
+        let model_error = MODEL_ERROR + CHANGE_ERROR * ratio.abs() + missed.abs() / 2.0;
         let factor = Factor::new(ratio, ratio_sd.hypot(model_error).hypot(scatter));
         // Several kinds of storage are possible: the interval reaches to what each would give.
-        if model.fit.is_unknown() { factor.reaching(&ratios) } else { factor }
+        let factor = if model.fit.is_unknown() { factor.reaching(&ratios) } else { factor };
+        let factor = extremes.iter().flatten().fold(factor, |factor, ratios| factor.reaching(ratios));
+        factor.at_least(own)
     };
     let gain = if changes { factor(0.0).inverse() } else { Factor::ONE }.times(1.0);
     let samples = crate::rates::samples_a_batch(profile);
     let calibration = missed.exp() - 1.0;
     let stall_share_now = profile.stall_share();
-    let either = is_either(model, change).then(|| either(model, then, change, missed));
+    let either = extremes.as_ref().map(|extremes| either(model, extremes, missed, own));
     Ok(Prediction {
         now,
         then,
@@ -191,8 +199,16 @@ pub(crate) fn predict(model: &Model<'_>, change: &Change, looks: &[Look]) -> Res
         stall_share_now,
         stall_share: if changes { stall_share(&after) } else { stall_share_now },
         calibration,
-        doubts: doubts(calibration, either.as_ref()),
+        doubts: doubts(misfit, calibration, either.as_ref()),
     })
+}
+
+/// What no change takes from a step: the trainer's own work as it was measured. Ending all waits, for data and for a core, brings
+/// that and no more, whatever the simulation has.
+fn own(looks: &[Look]) -> Factor {
+    let shares: Vec<f64> = looks.iter().map(|look| look.replica.own_share.max(1e-9).ln()).collect();
+    let (share, deviation) = moments(&shares);
+    Factor::new(share, deviation.hypot(MODEL_ERROR))
 }
 
 fn less_one(ratio: Estimate) -> Estimate {
@@ -208,7 +224,8 @@ fn is_either(model: &Model<'_>, change: &Change) -> bool {
 /// Replicas for each of the two readings.
 const OF_EITHER: usize = 5;
 
-fn either(model: &Model<'_>, then: Setting, change: &Change, missed: f64) -> Either {
+/// Logarithms of the step's change under each of [`Reading::extremes`].
+fn extremes(model: &Model<'_>, then: Setting, change: &Change) -> [Vec<f64>; 3] {
     let ratios = |reading: Reading| -> Vec<f64> {
         let ratio = |at: usize| {
             let replica = model.replica_reading(at, reading);
@@ -217,15 +234,19 @@ fn either(model: &Model<'_>, then: Setting, change: &Change, missed: f64) -> Eit
         };
         (0..OF_EITHER).map(ratio).collect()
     };
+    Reading::extremes(model.profile).map(ratios)
+}
+
+fn either(model: &Model<'_>, [slow, limited, held]: &[Vec<f64>; 3], missed: f64, own: Factor) -> Either {
     let gain = |of: &[f64], reaching: &[f64]| {
         let (ratio, ratio_sd) = moments(of);
-        let model_error = MODEL_ERROR + CHANGE_ERROR * ratio.abs() + missed.abs() / 4.0;
-        less_one(Factor::new(ratio, ratio_sd.hypot(model_error)).reaching(reaching).inverse().times(1.0))
+        let model_error = MODEL_ERROR + CHANGE_ERROR * ratio.abs() + missed.abs() / 2.0;
+        let factor = Factor::new(ratio, ratio_sd.hypot(model_error)).reaching(reaching).at_least(own);
+        less_one(factor.inverse().times(1.0))
     };
-    let [slow, limited, held] = Reading::extremes(model.profile).map(ratios);
     Either {
-        if_slow: gain(&slow, &[]),
-        if_limited: gain(&limited, &held),
+        if_slow: gain(slow, &[]),
+        if_limited: gain(limited, held),
         bytes_per_s: crate::rates::bytes_per_s(model.profile),
     }
 }
@@ -248,9 +269,9 @@ fn beyond_knobs(change: &Change) -> bool {
         || change.sample_factor.is_some()
 }
 
-fn doubts(calibration: f64, either: Option<&Either>) -> Vec<String> {
-    let mut doubts = Vec::new();
-    if calibration.abs() > DOUBTFUL {
+fn doubts(misfit: Option<String>, calibration: f64, either: Option<&Either>) -> Vec<String> {
+    let mut doubts = Vec::from_iter(misfit);
+    if doubts.is_empty() && calibration.abs() > DOUBTFUL {
         let off = if calibration > 0.0 { "longer" } else { "shorter" };
         doubts.push(format!(
             "simulated as it is, a step takes {:.0}% {off} than measured: something that the model does not know is at \

@@ -17,6 +17,16 @@ fn workers_that_a_job_lacks_are_added_proven_and_kept() {
     assert!(!keep.saw.is_empty() && !keep.why.is_empty());
 }
 
+/// Two workers take two seconds for a batch each; those that are to leave first finish theirs.
+#[test]
+fn a_far_job_of_a_minute_and_a_half_keeps_all_that_helps_it() {
+    let mut job = Job::slow();
+    (job.service_ns, job.leaves_ns) = (2 * SECOND_NS, 4 * SECOND_NS);
+    let out = run(&mut job, &mut act(), 95);
+    // To six, and to as many as training can use.
+    assert!(said(&out, Act::Keep) == 2 && job.workers() >= 20, "{:?}", out.audit);
+}
+
 #[test]
 fn a_job_that_does_not_wait_stays_untouched() {
     let mut job = Job::slow();
@@ -186,6 +196,20 @@ fn a_user_who_turns_the_knob_meanwhile_wins() {
     let out = run(&mut job, &mut controller, 600);
     assert_eq!(job.workers(), 3);
     assert!(reasons(&out, Act::Undo).contains("alice turned the knob"), "{:?}", out.audit);
+}
+
+#[test]
+fn a_prefetch_that_follows_the_workers_is_not_taken_for_the_scripts() {
+    for (prefetch, scripts) in [(6, false), (7, true)] {
+        let mut job = Job::slow();
+        job.service_ns = 10_000_000;
+        let mut controller = act();
+        run(&mut job, &mut controller, 60);
+        job.follows(3, prefetch);
+        let out = run(&mut job, &mut controller, 5);
+        let said = out.audit.iter().any(|event| event.saw.starts_with("the script set prefetch"));
+        assert_eq!(said, scripts, "{:?}", out.audit);
+    }
 }
 
 #[test]

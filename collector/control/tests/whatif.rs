@@ -7,49 +7,12 @@ mod toy;
 use stallscope_control::{
     Bottleneck, Change, Delta, NodeState, Profile, Profiles, advise, expect, outlook, rates, what_if,
 };
-use stallscope_model::{Advice, Budgets, Knob, LoaderFacts, RemedyKind};
+use stallscope_model::{Advice, BatchService, Budgets, Cause, Causes, Knob, LoaderFacts, RemedyKind};
 use toy::Toy;
+use toy::seen::{far, job, knobs, narrow};
+use toy::step;
 
 const MS: f64 = 1e6;
-
-fn job(cpu_ms: f64, compute_ms: f64) -> Toy {
-    Toy { samples: 16, read_ms: 0.0, limited: false, cpu_ms, compute_ms, trainer_threads: 1, cores: 8 }
-}
-
-/// Reads take 64 ms a batch, however many are under way.
-fn far(cpu_ms: f64, compute_ms: f64) -> Toy {
-    Toy { read_ms: 64.0, ..job(cpu_ms, compute_ms) }
-}
-
-/// Storage takes 50 ms for a batch, and does one thing at a time.
-fn narrow(cpu_ms: f64, compute_ms: f64) -> Toy {
-    Toy { read_ms: 50.0, limited: true, ..job(cpu_ms, compute_ms) }
-}
-
-impl Toy {
-    /// What is seen of it with these many workers, one after the other; the last setting is the one of now.
-    fn seen(self, settings: &[u32]) -> Profile {
-        self.profiles(settings).training()[0].clone()
-    }
-
-    fn profiles(self, settings: &[u32]) -> Profiles {
-        let mut profiles = Profiles::new(self.cores as f64);
-        profiles
-            .loader(0, &LoaderFacts { workers: settings[0], prefetch_factor: Some(2), ..Default::default() });
-        let mut from_ns = 0;
-        for workers in settings {
-            for (name, value) in [("workers", *workers), ("prefetch", 2 * workers)] {
-                let loader = Some(0);
-                profiles.knob(&Knob { name: name.into(), value: value.into(), loader, ..Knob::default() });
-            }
-            let seen = self.run(*workers as usize, 150, from_ns, u64::from(*workers) + 5);
-            seen.services.iter().for_each(|service| profiles.service(service));
-            seen.steps.iter().for_each(|step| profiles.step(step));
-            from_ns = seen.steps.last().unwrap().end_ns;
-        }
-        profiles
-    }
-}
 
 fn workers(to: u32) -> Change {
     Change { workers: Some(Delta::To(to)), ..Change::default() }
@@ -110,6 +73,23 @@ fn where_nothing_tells_both_outcomes_are_said() {
     }
 }
 
+/// Two workers that always read, but for moments in which one of them waits for a core: whoever reads then waits no less for it,
+/// as what it waits for has begun before.
+#[test]
+fn a_worker_that_is_late_for_a_core_does_not_make_a_limit_look_like_a_delay() {
+    for late_ms in [1.0, 2.0, 4.0] {
+        let limited = Toy { late_ms, ..narrow(0.1, 5.0) };
+        let found = what_if(&limited.seen(&[2]), &workers(4)).unwrap();
+        let certain = found.either.map_or(found.gain, |either| either.if_limited);
+        assert!(certain.value < 0.15 && found.gain.low < 0.1, "{late_ms} ms: {found:?}");
+        let delayed = Toy { late_ms, ..far(0.1, 5.0) };
+        let found = what_if(&delayed.seen(&[2]), &workers(4)).unwrap();
+        let really = delayed.step_ms(2) / delayed.step_ms(4) - 1.0;
+        let if_slow = found.either.map_or(found.gain, |either| either.if_slow);
+        assert!((if_slow.value / really - 1.0).abs() < 0.1, "{late_ms} ms: {found:?}, really {really}");
+    }
+}
+
 #[test]
 fn decoding_is_bound_by_workers_and_then_by_cores() {
     let job = job(80.0, 10.0);
@@ -119,7 +99,7 @@ fn decoding_is_bound_by_workers_and_then_by_cores() {
     // 90 ms of work on one core.
     assert!((few.step_ns.value / MS / 90.0 - 1.0).abs() < 0.1, "{few:?}");
     assert_eq!(few.bottleneck, Bottleneck::Cores);
-    let look = outlook(&profile).unwrap();
+    let look = outlook(&profile).unwrap().smallest.unwrap();
     // Two for the workers, and the trainer's own.
     assert_eq!((look.cached_share, look.cores), (None, Some(3.0)), "{look:?}");
     assert!((7..=9).contains(&look.workers), "{look:?}");
@@ -157,21 +137,9 @@ fn storage_and_cache_bring_what_they_take_away() {
     }
     let look = outlook(&profile).unwrap();
     // 50 ms of reading beside 10 ms of compute: four fifths have to come from memory.
-    let cached = look.cached_share.unwrap();
+    let cached = look.smallest.as_ref().unwrap().cached_share.unwrap();
     assert!((0.7..0.95).contains(&cached), "{look:?}");
     assert!((look.difference_share.value - 0.8).abs() < 0.05, "{look:?}");
-}
-
-fn knobs(profile: &Profile) -> Vec<Knob> {
-    let knob = |name: &str, value: u32| Knob {
-        name: name.into(),
-        loader: Some(0),
-        value: value.into(),
-        min: 1,
-        max: 64,
-        ..Knob::default()
-    };
-    vec![knob("workers", profile.workers), knob("prefetch", profile.prefetch)]
 }
 
 fn advised(profile: &Profile, budgets: &Budgets, node: &NodeState) -> Vec<Advice> {
@@ -195,6 +163,64 @@ fn advice_names_the_knob_that_helps_and_nothing_where_none_does() {
     assert!(advised(&delayed, &budgets, &node).iter().all(|advice| advice.knob != "workers"));
 }
 
+/// What is seen of a trainer of two threads on two cores that others keep busy, by hand: each step it computes for 220 ms and is
+/// ready without a core for 120 ms; its workers have all batches ready, and wait for a core longer than they are on one.
+fn crowded(step_ms: u64, preempted_ms: u64, cpu_ms: u64, runnable_ms: u64) -> Profile {
+    let mut profiles = Profiles::new(2.0);
+    profiles.loader(0, &LoaderFacts { workers: 4, prefetch_factor: Some(2), ..Default::default() });
+    let ns = |ms: u64| ms * MS as u64;
+    for index in 0..100 {
+        let start_ns = index * ns(step_ms);
+        let mut causes = Causes::default();
+        causes[Cause::Preempted] = ns(preempted_ms);
+        causes[Cause::Compute] = ns(step_ms - preempted_ms);
+        profiles.step(&step(index, start_ns, start_ns + ns(step_ms), causes));
+        profiles.service(&BatchService {
+            start_ns,
+            ready_ns: start_ns + ns(cpu_ms + runnable_ms),
+            samples: 16,
+            cpu_ns: ns(cpu_ms),
+            runnable_ns: ns(runnable_ms),
+            makers: 1.0,
+            weight: 1.0,
+            ..BatchService::default()
+        });
+    }
+    profiles.trainer_threads(0, 2.0);
+    profiles.training()[0].clone()
+}
+
+#[test]
+fn no_change_takes_more_from_a_step_than_was_measured_beside_the_trainers_own_work() {
+    let profile = crowded(340, 120, 35, 60);
+    let most = 340.0 / 220.0 - 1.0;
+    for (cores, sample_factor) in [(Some(4.0), None), (Some(64.0), None), (Some(4.0), Some(0.1))] {
+        let found = what_if(&profile, &Change { cores, sample_factor, ..Change::default() }).unwrap();
+        assert!(found.calibration.abs() < 0.15, "{found:?}");
+        assert!(found.gain.value > 0.3 && found.gain.value < most + 1e-6, "{found:?}");
+        assert!(found.gain.high < most + 0.1, "{found:?}");
+    }
+    let knobs = knobs(&profile);
+    let expected = expect(&profile, &knobs, &Budgets::default(), &NodeState::default());
+    assert!(expected.iter().all(|one| one.gain.value < most + 1e-6), "{expected:?}");
+    let cores = expected.iter().find(|one| one.kind == RemedyKind::MoreCores).unwrap();
+    assert!(cores.is_worthwhile(), "{cores:?}");
+}
+
+/// Batches take their workers longer than training does, which waits for none.
+#[test]
+fn of_a_job_that_the_model_does_not_fit_nothing_is_promised() {
+    let profile = crowded(100, 0, 900, 0);
+    let said = what_if(&profile, &workers(8)).unwrap_err();
+    assert!(said.contains("does not fit this job") && said.contains("longer than measured"), "{said}");
+    let now = what_if(&profile, &Change::default()).unwrap();
+    assert_eq!(now.doubts, [said]);
+    let look = outlook(&profile).unwrap();
+    assert_eq!(look.smallest, None);
+    assert_eq!(look.direct_share, 0.0);
+    assert_eq!(expect(&profile, &knobs(&profile), &Budgets::default(), &NodeState::default()), []);
+}
+
 #[test]
 fn too_little_and_nonsense_are_sentences() {
     let profile = far(5.0, 10.0).seen(&[2]);
@@ -206,6 +232,29 @@ fn too_little_and_nonsense_are_sentences() {
     young.loader(0, &LoaderFacts { workers: 2, ..Default::default() });
     assert!(what_if(young.training()[0], &Change::default()).unwrap_err().contains("let the job run longer"));
     assert!(rates(young.training()[0]).unknown[0].contains("too few"));
+}
+
+#[test]
+fn what_a_short_recording_lacks_is_said() {
+    let feed = |profiles: &mut Profiles, steps: u64| {
+        (0..steps).for_each(|index| {
+            profiles.step(&step(index, index, index + 1, Causes::default()));
+        })
+    };
+    // Without a shim no batch will ever be told of, however long the job runs.
+    for steps in [1, 18, 60] {
+        let mut attached = Profiles::new(2.0);
+        feed(&mut attached, steps);
+        let said = rates(attached.training()[0]).unknown[0].clone();
+        assert!(said.contains("under `stallscope run`") && !said.contains("longer"), "{steps}: {said}");
+    }
+    // 30 on the screen, of which the first six are served from the first queue.
+    let mut young = Profiles::new(2.0);
+    young.loader(0, &LoaderFacts { workers: 2, prefetch_factor: Some(2), ..Default::default() });
+    feed(&mut young, 30);
+    young.service(&BatchService { ready_ns: 1, ..BatchService::default() });
+    let said = rates(young.training()[0]).unknown[0].clone();
+    assert!(said.contains("24 training steps, without the first 6"), "{said}");
 }
 
 #[test]

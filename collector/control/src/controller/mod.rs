@@ -16,7 +16,7 @@ mod trial;
 mod turn;
 mod worth;
 
-use crate::budget::{Costs, Room};
+use crate::budget::{Costs, Delta, Room, Supply};
 use crate::observation::{Observation, Outcome};
 use crate::profile::Profiles;
 use crate::random::Random;
@@ -45,8 +45,10 @@ const START_NS: u64 = 60_000_000_000;
 const MODELLED_RANKS: u32 = 16;
 /// Advice is looked for this often.
 const ADVISE_NS: u64 = 10_000_000_000;
-/// Time that memory pressure, told as a mean of ten seconds, gets to fall after something was given back.
+/// Time that memory pressure, a mean of ten seconds, gets to fall after something was given back.
 const RELIEF_NS: u64 = 40_000_000_000;
+/// And what is seen at once, after those that were let go are gone.
+const RELIEF_SEEN_NS: u64 = 2_000_000_000;
 
 /// What is being done now.
 #[derive(Clone, Debug, Default)]
@@ -73,6 +75,7 @@ pub struct Controller {
     profiles: Profiles,
     room: Room,
     costs: Costs,
+    supply: Supply,
     work: Work,
     decisions: u64,
     patience: BTreeMap<(&'static str, Kind), Patience>,
@@ -85,6 +88,8 @@ pub struct Controller {
     probation: Option<Probation>,
     /// Raises that are in force, the newest last.
     raised: Vec<Proposal>,
+    /// The newest of them, where it is of one rank, and the job's memory before it.
+    grown: Option<(Delta, u64)>,
     /// What the script, or a user, last set: nothing is released below, unless a budget asks for it.
     floors: BTreeMap<Address, u64>,
     /// Too little, as a proven gain showed: nothing is released to that or below.
@@ -126,6 +131,7 @@ impl Controller {
             profiles: Profiles::new(budgets.cores.unwrap_or(0.0)),
             room: Room::default(),
             costs: Costs::default(),
+            supply: Supply::default(),
             work: Work::default(),
             decisions: 0,
             patience: BTreeMap::new(),
@@ -135,6 +141,7 @@ impl Controller {
             rollbacks: Rollbacks::default(),
             probation: None,
             raised: Vec::new(),
+            grown: None,
             floors: BTreeMap::new(),
             too_few: BTreeMap::new(),
             peaks: BTreeMap::new(),
@@ -170,7 +177,16 @@ impl Controller {
         let mut out = Outcome::default();
         let forward = self.job.take(told);
         let before_ns = std::mem::replace(&mut self.now_ns, told.now_ns);
-        self.room = Room { budgets: self.budgets, node: told.node.clone(), costs: self.costs };
+        if let Some((delta, before_bytes)) = self.grown {
+            self.costs.learn_more(delta, self.job.memory_bytes().saturating_sub(before_bytes));
+        }
+        self.supply.take(told.now_ns, &told.node, &self.job);
+        self.room = Room {
+            budgets: self.budgets,
+            node: told.node.clone(),
+            costs: self.costs,
+            supply: self.supply.clone(),
+        };
         self.begin(&mut out);
         self.profile(told);
         if !forward {

@@ -6,10 +6,13 @@ use super::{CALM_NS, Controller, PEAK_NS, probe, tell};
 use crate::budget::Delta as Taken;
 use crate::ranks::{Job, Rank};
 use crate::whatif::{Change, Delta, Model, predict};
-use stallscope_model::{Advice, CONTROLLED_KNOBS, Estimate, KnobState, TuneMode};
+use stallscope_model::{Advice, CONTROLLED_KNOBS, Estimate, Knob, KnobState, TuneMode};
 
 /// Simulations behind one prediction: a glance, as the probe measures it anyway.
 const REPLICAS: usize = 3;
+/// Gain of ending all waits from which on a raise is tried although the model expects nothing of it: it takes seconds
+/// of training to see that the model is right, which less could hardly pay back.
+const DOUBT: f64 = 0.1;
 
 impl Proposal {
     /// The proposal in the words of [`Advice`], one for each knob.
@@ -114,8 +117,9 @@ impl Controller {
         if let Some(mut best) = best {
             best.clear &= self.untried(best.knob);
             let promising = self.foresee(&mut best);
-            // What the model expects nothing of may be tried, but is not advised.
-            return (promising || self.mode == TuneMode::Act).then_some(best);
+            // What the model expects nothing of is not advised, and tried only where it could gain much if it errs.
+            let tried = self.mode == TuneMode::Act && to_high(needs) >= DOUBT;
+            return (promising || tried).then_some(best);
         }
         let (knob, why) = refused?;
         if let Some(shift) = self.shift(needs) {
@@ -191,11 +195,12 @@ impl Controller {
             if turned.knob == PREFETCH
                 && let Some((_, workers)) = workers.iter().find(|(rank, _)| *rank == turned.rank)
             {
-                turned.to = turned.to.min(*workers);
+                // Where nobody asks, torch's rule gives an added worker as many batches as each other one has.
+                turned.to = turned.to.min(*workers).max(turned.from);
             }
-            (turned.to > turned.from).then_some(turned)
+            turned
         };
-        moves.into_iter().filter_map(bare).collect()
+        moves.into_iter().map(bare).collect()
     }
 
     /// One worker from the rank that waits least to the one that waits most.
@@ -304,6 +309,20 @@ impl Controller {
         })
     }
 
+    /// A prefetch that nobody asked for, of as many batches for each worker as the script has them, beside workers that
+    /// were set here: torch's own rule set it.
+    fn follows(&self, prefetch: &Knob) -> bool {
+        let Some(rank) = self.job.ranks.get(&prefetch.rank) else { return false };
+        let mut of_loader = rank.knobs.iter().filter(|knob| knob.loader == prefetch.loader);
+        prefetch.name == PREFETCH
+            && prefetch.requested.is_none()
+            && of_loader.any(|workers| {
+                let same = prefetch.value.saturating_mul(workers.initial)
+                    == prefetch.initial.saturating_mul(workers.value);
+                workers.name == WORKERS && workers.set_by == super::turn::CONTROLLER && same
+            })
+    }
+
     /// Takes notice of values that somebody else set.
     pub(super) fn note_values(&mut self, out: &mut crate::Outcome) {
         let mut seen = std::collections::BTreeMap::new();
@@ -312,7 +331,8 @@ impl Controller {
             let address = (knob.rank, knob.loader, knob.name.clone());
             let known = self.values.get(&address).copied();
             if known.is_some_and(|known| known != knob.value) {
-                theirs.push((address.clone(), knob.value, knob.set_by.clone()));
+                let by = if self.follows(knob) { super::turn::CONTROLLER } else { &knob.set_by };
+                theirs.push((address.clone(), knob.value, by.to_owned()));
             }
             if known.is_none() {
                 self.floors.insert(address.clone(), knob.initial.min(knob.value));

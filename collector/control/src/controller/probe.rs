@@ -75,8 +75,11 @@ pub(crate) struct Probe {
 #[derive(Clone, Debug)]
 pub(crate) enum Stage {
     Turning(Turn),
-    /// All values in force since.
-    Measuring(u64),
+    /// All values in force since `since_ns`. What was under way at `settles_ns` does not count.
+    Measuring {
+        since_ns: u64,
+        settles_ns: u64,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -144,9 +147,12 @@ impl Probe {
     }
 
     /// Looks at what was measured since the turn.
-    pub(crate) fn judge(&mut self, job: &Job, since_ns: u64) -> Verdict {
+    pub(crate) fn judge(&mut self, job: &Job, since_ns: u64, settles_ns: u64) -> Verdict {
         let with = usize::from(self.is_with());
-        let beads = job.beads(since_ns, self.settle[with]);
+        let mut beads = job.beads(settles_ns, self.settle[with]);
+        for rank in &mut beads {
+            rank.retain(|bead| bead.start_ns >= since_ns);
+        }
         let seen = beads.iter().map(|rank| crate::window::steps(rank)).min().unwrap_or(0);
         if seen < self.fewest[with] {
             return Verdict::Open;

@@ -22,6 +22,8 @@ const TAIL: f64 = 0.99;
 /// Waits that leave no doubt, share of training, and the gain that the law then has to expect.
 const CLEAR_STALL: f64 = 0.25;
 const CLEAR_GAIN: f64 = 0.25;
+/// Share of the busy workers of the rank that waits most from which on another rank is as short of them.
+const ALIKE: f64 = 0.75;
 /// Seconds of steps that a proposal is made from.
 const LOOK_NS: u64 = 30_000_000_000;
 
@@ -191,13 +193,18 @@ fn gain(needs: &[Need], workers: &[(u32, u64)]) -> Estimate {
 
 /// The ranks that hold up the job: those that wait for data about as much as the one that waits most, and those whose
 /// workers, by the law, can't keep up either and only seem to, as the others are slower by chance. Who is far from keeping up
-/// may not wait at all while the others are slower still.
+/// may not wait at all while the others are slower still, and whose workers are about as busy as those of the rank that
+/// waits most will wait next: where a batch is slow now and then, it is a matter of chance which rank has one.
 pub(crate) fn slowest(needs: &[Need]) -> Vec<&Need> {
     let most = needs.iter().map(Need::stall).fold(0.0, f64::max);
+    let use_of_workers = |need: &Need| need.service_ns.map(|_| need.busy_workers() / need.at_work());
+    let first = needs.iter().max_by(|a, b| a.stall().total_cmp(&b.stall()));
+    let used = first.and_then(use_of_workers).unwrap_or(f64::INFINITY);
     let holds = |need: &&Need| {
         need.stall() > STALL && need.stall() >= most / 2.0
             || need.stall() > NO_STALL && SPARE * need.busy_workers() > need.at_work()
             || need.service_ns.is_some() && need.busy_workers() > need.at_work()
+            || use_of_workers(need).is_some_and(|mine| mine >= ALIKE * used)
     };
     needs.iter().filter(holds).collect()
 }
@@ -356,6 +363,16 @@ mod tests {
         let cannot = need(1, 0.0, 0.5, 700e6);
         let keeps_up = need(2, 0.0, 0.5, 300e6);
         let needs = [need(0, 0.4, 0.1, 700e6), cannot, keeps_up];
+        let ranks: Vec<u32> = slowest(&needs).iter().map(|need| need.rank).collect();
+        assert_eq!(ranks, [0, 1]);
+    }
+
+    #[test]
+    fn a_rank_that_is_as_short_of_workers_is_turned_before_it_waits() {
+        let waits_now = need(0, 0.03, 0.0, 400e6);
+        let waits_next = need(1, 0.0, 0.02, 380e6);
+        let has_enough = need(2, 0.0, 0.02, 150e6);
+        let needs = [waits_now, waits_next, has_enough];
         let ranks: Vec<u32> = slowest(&needs).iter().map(|need| need.rank).collect();
         assert_eq!(ranks, [0, 1]);
     }

@@ -70,7 +70,8 @@ impl Controller {
     /// Takes a worker away for a while, where that is worth while now.
     pub(super) fn sound(&mut self, out: &mut Outcome) {
         // What is over its budget already is not to be given anything back.
-        let short = self.room.pressed().or_else(|| self.room.exceeded(&self.job));
+        let short =
+            self.room.pressed(&self.job).map(|pressed| pressed.why).or_else(|| self.room.exceeded(&self.job));
         let short = short.or_else(|| Room::contradiction(&self.room.budgets));
         if self.now_ns < self.sound_ns || self.probation.is_some() || short.is_some() {
             return;
@@ -172,7 +173,7 @@ impl Controller {
                 let over = seen >= sounding.steps
                     || sounding.cost_ns >= sounding.most_ns
                     || self.now_ns.saturating_sub(since_ns) > LONGEST_NS
-                    || self.room.pressed().is_some()
+                    || self.room.pressed(&self.job).is_some()
                     || self.blind().is_some()
                     || !self.job.training().all(|rank| rank.phase == Some(Phase::Training));
                 let told = u64::from(seen) >= FEWEST / 2 && !self.cannot_tell(rank);

@@ -3,8 +3,9 @@
 use super::probe::{self, plan};
 use super::seed::{Kind, Proposal, STALL, WORKERS, seconds};
 use super::turn::{Move, Status, Turn};
-use super::{Address, Controller, RELIEF_NS, STALE_NS, START_NS, Work, tell};
+use super::{Address, Controller, RELIEF_NS, RELIEF_SEEN_NS, STALE_NS, START_NS, Work, tell};
 use crate::Outcome;
+use crate::budget::Pressed;
 use crate::ranks;
 use crate::stats::Gain;
 use stallscope_model::{Act, KnobState, Phase};
@@ -55,16 +56,19 @@ impl Controller {
     /// is to do now.
     fn relieve(&mut self, out: &mut Outcome) -> bool {
         let ours = matches!(&self.work, Work::Probing(probe) if probe.proposal.kind != Kind::Release);
-        let over = self
-            .room
-            .pressed()
-            .or_else(|| self.room.exceeded(&self.job).filter(|_| ours || !self.raised.is_empty()));
-        let Some(over) = over else { return false };
+        let pressed = self.room.pressed(&self.job);
+        let exceeded = || self.room.exceeded(&self.job).filter(|_| ours || !self.raised.is_empty());
+        let is_pressed = pressed.is_some();
+        let Some(Pressed { why: over, lags }) =
+            pressed.or_else(|| exceeded().map(|why| Pressed { why, lags: true }))
+        else {
+            return false;
+        };
         if ours && let Work::Probing(probe) = std::mem::take(&mut self.work) {
             self.relieved_ns = Some(self.now_ns);
             let mut probe = probe;
             probe.most_memory_bytes = probe.most_memory_bytes.max(self.job.memory_bytes());
-            if self.room.pressed().is_some() && probe.memory_bytes > 0 {
+            if is_pressed && probe.memory_bytes > 0 {
                 self.costs.ceiling_bytes = Some(probe.most_memory_bytes);
             }
             self.learn(&probe);
@@ -76,7 +80,12 @@ impl Controller {
         if !matches!(self.work, Work::Watching) {
             return false;
         }
-        if self.relieved_ns.is_some_and(|relieved_ns| self.now_ns < relieved_ns.saturating_add(RELIEF_NS)) {
+        // Again and again until it is enough; `since_ns`: when the last turn was in force.
+        let (from_ns, wait_ns) =
+            if lags { (self.relieved_ns, RELIEF_NS) } else { (Some(self.since_ns), RELIEF_SEEN_NS) };
+        if self.relieved_ns.is_some()
+            && from_ns.is_some_and(|from_ns| self.now_ns < from_ns.saturating_add(wait_ns))
+        {
             return true;
         }
         let Some(last) = self.raised.pop() else {
@@ -151,6 +160,7 @@ impl Controller {
     /// What was measured before cannot be compared with what comes.
     pub(super) fn settings_changed(&mut self) {
         self.since_ns = self.now_ns;
+        self.supply.turned(self.now_ns);
         self.settle = self.job.drain();
         self.drift.turned();
         if let Some(probation) = &mut self.probation {

@@ -109,6 +109,7 @@ pub(crate) fn moves(proposal: &Proposal) -> String {
         .moves
         .iter()
         .filter(|turned| proposal.moves.first().is_some_and(|first| first.rank == turned.rank))
+        .filter(|turned| turned.from != turned.to)
         .map(|turned| format!("{} {} to {}", turned.knob, turned.from, turned.to))
         .collect();
     let noun = if ranks.len() == 1 { "rank" } else { "ranks" };

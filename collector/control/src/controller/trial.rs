@@ -27,7 +27,7 @@ impl Controller {
         let usual = turned.iter().filter_map(usual).collect();
         self.restless = plan.restless.unwrap_or(self.restless);
         self.decisions += 1;
-        for turned in &proposal.moves {
+        for turned in proposal.moves.iter().filter(|turned| turned.to != turned.from) {
             let act = if proposal.kind == Kind::Release { Act::Release } else { Act::Request };
             let mut event = tell::line(act, self.decisions, self.now_ns);
             tell::of(&mut event, turned);
@@ -66,17 +66,17 @@ impl Controller {
     pub(super) fn go_on(&mut self, mut probe: Probe, elapsed_ns: u64, out: &mut Outcome) {
         probe.most_memory_bytes = probe.most_memory_bytes.max(self.job.memory_bytes());
         if let Stage::Turning(turn) = &probe.stage {
-            let status = turn.status(&self.job, self.now_ns);
-            match status {
+            let asked_ns = turn.asked_ns;
+            match turn.status(&self.job, self.now_ns) {
                 Status::Waiting(_) => self.work = Work::Probing(Box::new(probe)),
-                Status::InForce => self.in_force(probe, out),
+                Status::InForce => self.in_force(probe, asked_ns, out),
                 Status::Refused(why) => self.refused(probe, why, out),
                 Status::Taken(by) => self.lost(probe, &by, out),
                 Status::Gone(why) => self.put_back(probe, why, out),
             }
             return;
         }
-        let Stage::Measuring(since_ns) = probe.stage else { return };
+        let Stage::Measuring { since_ns, settles_ns } = probe.stage else { return };
         if let Some(by) = probe.proposal.moves.iter().find_map(|turned| taken_by_another(turned, &self.job)) {
             return self.lost(probe, &by, out);
         }
@@ -111,7 +111,7 @@ impl Controller {
             let gain = probe.so_far(&self.job, since_ns);
             return self.undo(probe, gain, format!("{}: {why}", tell::why(Why::Worse)), out);
         }
-        match probe.judge(&self.job, since_ns) {
+        match probe.judge(&self.job, since_ns, settles_ns) {
             _ if probe.spent_ns > probe::LONGEST_PROBE_NS => {
                 let why = "it took too long to see what it does".to_owned();
                 self.undo(probe, None, why, out);
@@ -132,8 +132,13 @@ impl Controller {
         }
     }
 
-    fn in_force(&mut self, mut probe: Probe, out: &mut Outcome) {
-        probe.stage = Stage::Measuring(self.now_ns);
+    fn in_force(&mut self, mut probe: Probe, asked_ns: u64, out: &mut Outcome) {
+        // Workers that leave first finish what they were given, which takes as long as all that was under way takes to
+        // be trained on. It must not be waited for twice, at the pace of those that stay.
+        let back = !probe.is_with();
+        let settles_ns = if back { asked_ns } else { self.now_ns };
+        self.supply.turned(self.now_ns);
+        probe.stage = Stage::Measuring { since_ns: self.now_ns, settles_ns };
         probe.cost_ns += std::mem::take(&mut probe.leg_cost_ns);
         if !std::mem::replace(&mut probe.applied_told, true) {
             let mut event = tell::about(Act::Applied, probe.decision, self.now_ns, &probe.proposal);
@@ -203,6 +208,11 @@ impl Controller {
             self.waited_ns = self.now_ns;
             if probe.proposal.kind == Kind::Raise {
                 self.raised.push(probe.proposal.clone());
+                let deltas = probe.proposal.deltas();
+                self.grown = match deltas.as_slice() {
+                    [delta] if probe.memory_bytes > 0 => Some((*delta, probe.memory_bytes)),
+                    _ => None,
+                };
             }
             if let Some(before) = probe.legs.last() {
                 self.probation = Some(Probation {

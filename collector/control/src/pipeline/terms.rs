@@ -66,8 +66,9 @@ pub struct Conditions {
     /// With which power of its share of the cores the trainer's work goes on: 1 for one thread, more for threads that wait
     /// for each other, as one that has no core holds up those that have.
     pub trainer_power: f64,
-    /// Threads of others that always want a core.
+    /// Threads of others that always want a core, beside a worker and beside the trainer.
     pub neighbours: f64,
+    pub trainer_neighbours: f64,
     /// Everything that runs on a core takes this many times as long (memory pressure); at least 1.
     pub slowdown: f64,
     /// The trainer stands still for it for each worker that is added in mid-run.
@@ -83,6 +84,7 @@ impl Default for Conditions {
             trainer_threads: 1.0,
             trainer_power: 1.0,
             neighbours: 0.0,
+            trainer_neighbours: 0.0,
             slowdown: 1.0,
             // Of one fork, measured (torch 2.15 with a data set in memory).
             worker_start_ns: 25e6,

@@ -25,6 +25,11 @@ impl Factor {
         Factor { low, high: logs.iter().copied().fold(self.high, f64::max), ..self }
     }
 
+    /// Not below what `least` is.
+    pub(super) fn at_least(self, least: Factor) -> Factor {
+        Factor { log: self.log.max(least.log), low: self.low.max(least.low), high: self.high.max(least.high) }
+    }
+
     pub(super) fn inverse(self) -> Factor {
         Factor { log: -self.log, low: -self.high, high: -self.low }
     }

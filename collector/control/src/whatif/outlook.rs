@@ -9,21 +9,27 @@ const AS_GOOD: f64 = 1.02;
 const MAX_WORKERS: u32 = 64;
 const CORES: [f64; 12] = [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0];
 
-/// The smallest values that are as good as any larger one, each with everything else as it is; and what an ideal
-/// loader would bring.
+/// How far single changes can go, and what an ideal loader would bring.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outlook {
+    /// `None` where the model does not fit the job.
+    pub smallest: Option<Smallest>,
+    /// Share of training time that waits for batches: the first meaning of a data stall.
+    pub direct_share: f64,
+    /// Share by which steps were shorter with an ideal loader, whose batches are in memory and take nobody's cores:
+    /// the second meaning.
+    pub difference_share: Estimate,
+}
+
+/// The smallest values that are as good as any larger one, each with everything else as it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Smallest {
     /// x*: share of all samples, with what a cache has of them now; `None` where more of a cache brings nothing.
     pub cached_share: Option<f64>,
     /// c*, in workers.
     pub workers: u32,
     /// c*, in cores, with the workers of now; `None` where the number of cores now is not known.
     pub cores: Option<f64>,
-    /// Share of training time that waits for batches: the first meaning of a data stall.
-    pub direct_share: f64,
-    /// Share by which steps were shorter with an ideal loader, whose batches are in memory and take nobody's cores:
-    /// the second meaning.
-    pub difference_share: Estimate,
 }
 
 /// # Errors
@@ -38,11 +44,6 @@ pub fn outlook(profile: &Profile) -> Result<Outlook, String> {
 
 pub(crate) fn look(model: &Model<'_>) -> Outlook {
     let profile = model.profile;
-    let now = model.now();
-    let cached = |share: f64| {
-        let change = Change { cached_share: Some(share), ..Change::default() };
-        model.share_of_now(now, &change)
-    };
     let ideal = crate::rates::per_second(
         &profile.steps.iter().collect::<Vec<_>>(),
         &mut crate::random::Random::new(11),
@@ -50,11 +51,22 @@ pub(crate) fn look(model: &Model<'_>) -> Outlook {
     );
     let ideal = ideal.unwrap_or_default();
     Outlook {
+        smallest: model.misfit().is_none().then(|| smallest(model)),
+        direct_share: profile.stall_share(),
+        difference_share: Estimate { value: 1.0 - ideal.value, low: 1.0 - ideal.high, high: 1.0 - ideal.low },
+    }
+}
+
+fn smallest(model: &Model<'_>) -> Smallest {
+    let (profile, now) = (model.profile, model.now());
+    let cached = |share: f64| {
+        let change = Change { cached_share: Some(share), ..Change::default() };
+        model.share_of_now(now, &change)
+    };
+    Smallest {
         cached_share: smallest_share(profile.cached_share(), cached),
         workers: smallest_workers(model),
         cores: profile.cores.is_finite().then(|| smallest_cores(model, now)),
-        direct_share: profile.stall_share(),
-        difference_share: Estimate { value: 1.0 - ideal.value, low: 1.0 - ideal.high, high: 1.0 - ideal.low },
     }
 }
 

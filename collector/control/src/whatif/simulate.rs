@@ -3,7 +3,7 @@
 use super::{Change, Setting};
 use crate::fit::{Fit, Reading, batches, blocks, credit_ns, demands, weight};
 use crate::pipeline::{Conditions, Demand, Pipeline, Storage};
-use crate::profile::Profile;
+use crate::profile::{Profile, Step};
 use crate::random::Random;
 use stallscope_model::{BatchService, Cause, Causes};
 
@@ -13,6 +13,8 @@ const LEAST: usize = 150;
 const MOST: usize = 250;
 /// Replicas for a value that is looked for among many.
 const FEW: usize = 3;
+/// A simulation of now that is off by a larger factor is not of this job.
+const MISFIT: f64 = 1.25;
 /// Neighbours that are tried at most, a core.
 const MAX_NEIGHBOURS: f64 = 8.0;
 /// By how much the power of its share of the cores with which a trainer's work goes on exceeds 1, where two threads or more
@@ -24,8 +26,9 @@ const GANG: [f64; 2] = [0.4, 1.1];
 pub(crate) struct Model<'a> {
     pub(crate) profile: &'a Profile,
     pub(crate) fit: Fit,
-    /// Threads of others that always want a core: as many as explain how long workers waited for one.
+    /// Threads of others that always want a core: as many as explain how long workers waited for one, and the trainer.
     neighbours: f64,
+    trainer_neighbours: f64,
     /// At a few replicas.
     few: Vec<Look>,
 }
@@ -37,6 +40,8 @@ pub(crate) struct Replica {
     reading: Reading,
     /// Mean of the measured steps in it.
     pub(crate) measured_ns: f64,
+    /// The trainer's own part of those, as a share: what no change takes away.
+    pub(crate) own_share: f64,
     /// See [`Conditions::trainer_power`].
     trainer_power: f64,
     seed: u64,
@@ -56,13 +61,21 @@ pub(crate) struct Simulated {
     /// Share of the time for which storage is needed.
     pub(crate) storage_busy: f64,
     starved_share: f64,
+    preempted_share: f64,
+}
+
+impl Look {
+    /// Logarithm of the factor by which the simulation of now misses what was measured.
+    pub(crate) fn missed(&self) -> f64 {
+        (self.as_is.step_ns / self.replica.measured_ns).ln()
+    }
 }
 
 impl<'a> Model<'a> {
     pub(crate) fn new(profile: &'a Profile) -> Model<'a> {
         let fit = Fit::new(profile, &mut Random::new(u64::from(profile.rank) + 7));
-        let mut model = Model { profile, fit, neighbours: 0.0, few: Vec::new() };
-        model.neighbours = model.neighbours();
+        let mut model = Model { profile, fit, neighbours: 0.0, trainer_neighbours: 0.0, few: Vec::new() };
+        model.fit_neighbours();
         model.few = model.looks(FEW);
         model
     }
@@ -76,27 +89,42 @@ impl<'a> Model<'a> {
         (0..replicas).map(look).collect()
     }
 
-    /// By bisection, as waiting for a core grows with them.
-    fn neighbours(&mut self) -> f64 {
+    /// The scheduler does not treat all alike: a worker that has slept waits longer for a core than a trainer that holds one. So
+    /// each has its own, those of workers again once the trainer's are known.
+    fn fit_neighbours(&mut self) {
         if !self.profile.cores.is_finite() {
-            return 0.0;
+            return;
         }
         let sum = |of: fn(&BatchService) -> u64| -> f64 {
             self.profile.services.iter().map(|one| weight(one) * of(one) as f64).sum()
         };
         let (cpu_ns, runnable_ns) = (sum(|one| one.cpu_ns), sum(|one| one.runnable_ns));
-        let wanted = runnable_ns / (cpu_ns + runnable_ns).max(1.0);
+        let starved = runnable_ns / (cpu_ns + runnable_ns).max(1.0);
+        let preempted = 1.0 - self.profile.trainer_share();
         let replica = self.replica(0);
-        let now = self.now();
+        self.explain(&replica, starved, |model| &mut model.neighbours, |run| run.starved_share);
+        self.explain(&replica, preempted, |model| &mut model.trainer_neighbours, |run| run.preempted_share);
+        self.explain(&replica, starved, |model| &mut model.neighbours, |run| run.starved_share);
+    }
+
+    /// By bisection, as waiting for a core grows with them.
+    fn explain(
+        &mut self,
+        replica: &Replica,
+        wanted: f64,
+        neighbours: fn(&mut Self) -> &mut f64,
+        found: fn(&Simulated) -> f64,
+    ) {
         let (mut low, mut high) = (0.0, MAX_NEIGHBOURS * self.profile.cores);
         for _ in 0..8 {
-            self.neighbours = (low + high) / 2.0;
-            match self.run(&replica, now, &Change::default()).starved_share < wanted {
-                true => low = self.neighbours,
-                false => high = self.neighbours,
+            let middle = (low + high) / 2.0;
+            *neighbours(self) = middle;
+            match found(&self.run(replica, self.now(), &Change::default())) < wanted {
+                true => low = middle,
+                false => high = middle,
             }
         }
-        low
+        *neighbours(self) = low;
     }
 
     /// The `nth` resample, the same whenever it is asked for.
@@ -122,7 +150,9 @@ impl<'a> Model<'a> {
         let trainer_power = 1.0 + gang * (self.threads() - 1.0).min(1.0);
         // What the trainer's threads wait for each other now is no work of its own.
         let alone = profile.trainer_share().powf(trainer_power - 1.0);
-        let measured_ns = drawn.iter().map(|(step, _)| step.wall_ns).sum::<f64>() / length as f64;
+        let mean = |of: fn(&Step) -> f64| drawn.iter().map(|(step, _)| of(step)).sum::<f64>() / length as f64;
+        let measured_ns = mean(|step| step.wall_ns);
+        let own_share = mean(|step| step.compute_ns() + step.elsewhere_ns()) / measured_ns;
         let demands = drawn
             .into_iter()
             .map(|(step, service)| {
@@ -146,7 +176,7 @@ impl<'a> Model<'a> {
                 }
             })
             .collect();
-        Replica { demands, reading, measured_ns, trainer_power, seed: nth as u64 }
+        Replica { demands, reading, measured_ns, own_share, trainer_power, seed: nth as u64 }
     }
 
     pub(crate) fn run(&self, replica: &Replica, setting: Setting, change: &Change) -> Simulated {
@@ -154,6 +184,7 @@ impl<'a> Model<'a> {
         let conditions = Conditions {
             cores: change.cores.unwrap_or(self.profile.cores),
             neighbours: self.neighbours,
+            trainer_neighbours: self.trainer_neighbours,
             trainer_threads: self.threads(),
             trainer_power: replica.trainer_power,
             storage: Storage {
@@ -186,11 +217,15 @@ impl<'a> Model<'a> {
             }
         }
         let wall_ns = (pipeline.now_ns() - from_ns).max(1) as f64;
+        let device_ns: f64 = replica.demands.iter().map(|demand| demand.device_ns).sum();
+        let computing_ns = (causes[Cause::Compute] as f64 - device_ns).max(0.0);
+        let preempted_ns = causes[Cause::Preempted] as f64;
         Simulated {
             step_ns: wall_ns / replica.demands.len() as f64,
             causes,
             storage_busy: read as f64 / faster / wall_ns,
             starved_share: runnable_ns as f64 / (cpu_ns + runnable_ns).max(1) as f64,
+            preempted_share: preempted_ns / (computing_ns + preempted_ns).max(1.0),
         }
     }
 
@@ -206,9 +241,22 @@ impl<'a> Model<'a> {
         let (mut before_ns, mut after_ns) = (0.0, 0.0);
         for Look { replica, as_is } in &self.few {
             before_ns += as_is.step_ns;
-            after_ns += self.run(replica, setting, change).step_ns;
+            after_ns += self.run(replica, setting, change).step_ns.max(as_is.step_ns * replica.own_share);
         }
         after_ns / before_ns
+    }
+
+    /// Why nothing is promised of any change, where the job as it is goes otherwise than the model has it.
+    pub(crate) fn misfit(&self) -> Option<String> {
+        let missed = self.few.iter().map(|look| look.missed()).sum::<f64>() / self.few.len().max(1) as f64;
+        (missed.abs() > MISFIT.ln()).then(|| {
+            let off = if missed > 0.0 { "longer" } else { "shorter" };
+            format!(
+                "the model does not fit this job: simulated as it is, a step takes {:.0}% {off} than measured, so that \
+                 nothing is promised of any change",
+                100.0 * (missed.exp() - 1.0).abs()
+            )
+        })
     }
 
     fn threads(&self) -> f64 {

@@ -57,12 +57,23 @@ pub(crate) struct Job {
     pub(crate) needs: u64,
     pub(crate) refuses: Option<&'static str>,
     pub(crate) answers: bool,
+    /// Time that workers take to leave, in which they finish what they were given.
+    pub(crate) leaves_ns: u64,
+    /// Until when those that are to leave are there.
+    leaving_ns: u64,
     pub(crate) pressure: f64,
     /// Nothing new is seen.
     pub(crate) frozen: bool,
     pub(crate) dead: bool,
     pub(crate) phase: Phase,
     pub(crate) state: KnobState,
+    /// What a worker takes beyond what it begins with, by its age in seconds.
+    pub(crate) grows: fn(u64) -> u64,
+    /// Of the job's memory cgroup; it is killed beyond.
+    pub(crate) memory_limit: Option<u64>,
+    pub(crate) killed: bool,
+    /// When each worker began.
+    born_ns: Vec<u64>,
     knobs: Vec<Knob>,
     step_ns: u64,
     seen_ns: u64,
@@ -89,11 +100,17 @@ impl Job {
             needs: 0,
             refuses: None,
             answers: true,
+            leaves_ns: 0,
+            leaving_ns: 0,
             pressure: 0.0,
             frozen: false,
             dead: false,
             phase: Phase::Training,
             state: KnobState::Applied,
+            grows: |_| 0,
+            memory_limit: None,
+            killed: false,
+            born_ns: vec![1000 * SECOND_NS; 2],
             knobs: vec![knob("workers", 2), knob("prefetch", 4)],
             step_ns: 1000 * SECOND_NS,
             seen_ns: 1000 * SECOND_NS,
@@ -120,6 +137,14 @@ impl Job {
         }
     }
 
+    /// The controller set the workers before, and the prefetch came to be so by itself.
+    pub(crate) fn follows(&mut self, workers: u64, prefetch: u64) {
+        for (knob, value) in self.knobs.iter_mut().zip([workers, prefetch]) {
+            knob.value = value;
+        }
+        (self.knobs[0].requested, self.knobs[0].set_by) = (Some(workers), "controller".to_owned());
+    }
+
     pub(crate) fn take(&mut self, actions: &[Action]) {
         for action in actions {
             for knob in self.knobs.iter_mut().filter(|knob| knob.name == action.knob) {
@@ -127,6 +152,8 @@ impl Job {
                 knob.set_by = "controller".to_owned();
                 if let Some(reason) = self.refuses {
                     (knob.state, knob.reason) = (KnobState::Refused, reason.to_owned());
+                } else if self.leaves_ns > 0 && action.value < knob.value {
+                    (knob.state, self.leaving_ns) = (KnobState::Pending, self.now_ns + self.leaves_ns);
                 } else if self.answers {
                     (knob.value, knob.state) = (action.value, KnobState::Applied);
                 } else {
@@ -136,8 +163,23 @@ impl Job {
         }
     }
 
+    fn memory_bytes(&self) -> u64 {
+        let trainer = if self.memory_limit.is_some() { 300 << 20 } else { 2 << 30 };
+        let of = |born_ns: &u64| (100 << 20) + (self.grows)((self.now_ns - born_ns) / SECOND_NS);
+        trainer + self.born_ns.iter().map(of).sum::<u64>()
+    }
+
     pub(crate) fn second(&mut self) -> Observation {
         self.now_ns += SECOND_NS;
+        if self.leaving_ns > 0 && self.now_ns >= self.leaving_ns {
+            self.leaving_ns = 0;
+            for knob in self.knobs.iter_mut().filter(|knob| knob.state == KnobState::Pending) {
+                (knob.value, knob.state) = (knob.requested.unwrap_or(knob.value), KnobState::Applied);
+            }
+        }
+        self.born_ns.resize(self.workers() as usize, self.now_ns);
+        let memory_bytes = self.memory_bytes();
+        self.killed |= self.memory_limit.is_some_and(|limit| memory_bytes > limit);
         let (mut steps, mut services) = (Vec::new(), Vec::new());
         self.step_ns = self.step_ns.min(self.now_ns);
         while self.step_ns < self.now_ns {
@@ -171,7 +213,7 @@ impl Job {
             steps,
             services,
             knobs: self.knobs.clone(),
-            memory_bytes: (2 << 30) + self.workers() * (100 << 20),
+            memory_bytes,
             cpu_ns: self.now_ns / 2,
             descriptors: 40,
         };
@@ -180,8 +222,10 @@ impl Job {
             ranks: if self.dead { Vec::new() } else { vec![rank] },
             node: NodeState {
                 cpus: 16.0,
-                memory_available_bytes: 32 << 30,
-                memory_limit_bytes: 64 << 30,
+                memory_available_bytes: self
+                    .memory_limit
+                    .map_or(32 << 30, |limit| limit.saturating_sub(memory_bytes)),
+                memory_limit_bytes: self.memory_limit.unwrap_or(64 << 30),
                 memory_pressure_share: Some(self.pressure),
                 shm_free_bytes: Some(16 << 30),
                 descriptor_limit: 1024,

@@ -2,6 +2,10 @@
 //! in small steps instead of from event to event, storage serves one read after the other instead of all at once, and
 //! cores go round in slices instead of being shared.
 
+#![allow(dead_code, clippy::unwrap_used, reason = "each file of tests uses a part of it")]
+
+pub(crate) mod seen;
+
 use stallscope_control::Random;
 use stallscope_model::{BatchService, Cause, Causes, Phase, StepLedger};
 use std::collections::VecDeque;
@@ -19,6 +23,8 @@ pub(crate) struct Toy {
     /// One read after the other; else all at once.
     pub(crate) limited: bool,
     pub(crate) cpu_ms: f64,
+    /// Before one sample in twenty, on average: its worker comes so much later, as if others had its core.
+    pub(crate) late_ms: f64,
     pub(crate) compute_ms: f64,
     /// Threads that the trainer computes with, each of which does its part of every millisecond and then spins until the
     /// others have done theirs.
@@ -41,7 +47,9 @@ struct Worker {
     service: BatchService,
     /// Of the read under way: how long it takes so far, and the readers beside it, added up.
     read: (f64, f64),
-    reads: Vec<(f64, f64)>,
+    /// How many there were when it began.
+    ahead: f64,
+    reads: Vec<[f64; 3]>,
     readers_ns: f64,
 }
 
@@ -71,7 +79,10 @@ impl Toy {
             for (number, worker) in team.iter_mut().enumerate() {
                 self.begin(worker, number, now, &mut random);
                 match worker.pieces.last() {
-                    Some(Piece::Read(_)) if !queue.contains(&number) => queue.push_back(number),
+                    Some(Piece::Read(_)) if !queue.contains(&number) => {
+                        queue.push_back(number);
+                        worker.ahead = queue.len() as f64;
+                    }
                     _ => {}
                 }
             }
@@ -81,7 +92,8 @@ impl Toy {
                 ready.swap_remove(place);
                 taken += 1;
                 if let Some(start_ns) = begun.replace(now) {
-                    seen.steps.push(self.step(taken - 2, start_ns, now, std::mem::take(&mut causes)));
+                    let step = step(taken - 2, start_ns, now, std::mem::take(&mut causes));
+                    seen.steps.push(StepLedger { samples: self.samples, ..step });
                 }
                 let ms = self.compute_ms * (0.7 + 0.6 * random.unit());
                 trainer = Some(vec![ms; self.trainer_threads.max(1)]);
@@ -144,6 +156,9 @@ impl Toy {
         let each =
             |whole: f64, random: &mut Random| whole / f64::from(self.samples) * (0.7 + 0.6 * random.unit());
         for _ in 0..self.samples {
+            if self.late_ms > 0.0 && random.unit() < 0.05 {
+                worker.pieces.push(Piece::Cpu(2.0 * self.late_ms * random.unit()));
+            }
             if self.cpu_ms > 0.0 {
                 worker.pieces.push(Piece::Cpu(each(self.cpu_ms, random)));
             }
@@ -204,28 +219,29 @@ impl Toy {
         causes[cause] += TICK_NS;
     }
 
-    fn step(&self, index: u64, start_ns: u64, end_ns: u64, causes: Causes) -> StepLedger {
-        StepLedger {
-            rank: 0,
-            loader: 0,
-            phase: Phase::Training,
-            index,
-            part: false,
-            start_ns,
-            end_ns,
-            causes,
-            hidden_ns: None,
-            producer: None,
-            samples: self.samples,
-            evidence: Default::default(),
-        }
-    }
-
     /// Mean step, of a run of its own.
     pub(crate) fn step_ms(&self, workers: usize) -> f64 {
         let steps = self.run(workers, 350, 0, 99).steps;
         let steady = &steps[50..];
         (steady[steady.len() - 1].end_ns - steady[0].start_ns) as f64 / steady.len() as f64 / MS
+    }
+}
+
+/// A training step of 16 samples.
+pub(crate) fn step(index: u64, start_ns: u64, end_ns: u64, causes: Causes) -> StepLedger {
+    StepLedger {
+        rank: 0,
+        loader: 0,
+        phase: Phase::Training,
+        index,
+        part: false,
+        start_ns,
+        end_ns,
+        causes,
+        hidden_ns: None,
+        producer: None,
+        samples: 16,
+        evidence: Default::default(),
     }
 }
 
@@ -247,7 +263,7 @@ impl Worker {
         let Some(Piece::Read(_)) = self.pieces.pop() else { return false };
         let (ns, readers_ns) = std::mem::take(&mut self.read);
         self.readers_ns += readers_ns;
-        self.reads.push((ns, readers_ns / ns));
+        self.reads.push([ns, readers_ns / ns, self.ahead]);
         true
     }
 
@@ -260,13 +276,13 @@ impl Worker {
         }
         let reads = std::mem::take(&mut self.reads);
         let count = reads.len() as f64;
-        let mean = |of: fn(&(f64, f64)) -> f64| reads.iter().map(of).sum::<f64>() / count.max(1.0);
-        let (mean_ns, mean_readers) = (mean(|read| read.0), mean(|read| read.1));
+        let mean = |of: usize| reads.iter().map(|read| read[of]).sum::<f64>() / count.max(1.0);
+        let products = |a: usize, b: usize| -> f64 {
+            reads.iter().map(|read| (read[a] - mean(a)) * (read[b] - mean(b))).sum()
+        };
         service.reads = reads.len() as u32;
-        for (ns, readers) in &reads {
-            service.readers_spread += (readers - mean_readers).powi(2);
-            service.readers_effect_ns += (readers - mean_readers) * (ns - mean_ns) * count;
-        }
+        (service.readers_spread, service.readers_effect_ns) = (products(1, 1), products(0, 1) * count);
+        (service.ahead_spread, service.ahead_effect_ns) = (products(2, 2), products(0, 2) * count);
         service
     }
 }
