@@ -84,7 +84,8 @@ struct Show {
 /// Remove old checkpoints, and what killed saves left behind.
 ///
 /// Keeps the newest ones that verify; reads those that nobody has verified yet, so this may take its time. Without so
-/// many good ones nothing is removed. What a job is saving just now is never touched.
+/// many good ones nothing is removed. What was set aside in `quarantine` goes when all that is kept is newer. What a job is
+/// saving just now is never touched.
 #[derive(Debug, Args)]
 struct Gc {
     /// The folder of checkpoints

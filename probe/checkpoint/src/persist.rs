@@ -136,6 +136,7 @@ impl<'a> Persist<'a> {
             files: &**files,
             dir,
             rank: options.rank,
+            keep: options.keep,
             base: self.base.as_ref(),
             pace: &self.shared.pace,
             stop: &self.shared.stop,

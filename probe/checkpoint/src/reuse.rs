@@ -2,11 +2,25 @@
 
 use crate::files::Files;
 use crate::manifest::{Digest, Part, StoredFile};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// Most files of earlier saves that a checkpoint holds: each costs a name and a sync of nothing, but readers open all.
 const MOST_LINKS: usize = 8;
+
+/// The same where every checkpoint is kept.
+const MOST_SHARING: u64 = 8;
+
+/// How many checkpoints may hold a file together: one fewer than are kept, so that what damages it leaves a whole one. Where
+/// only one is kept there is none to be spared.
+fn may_share(keep: Option<usize>) -> u64 {
+    match keep {
+        None => MOST_SHARING,
+        Some(0 | 1) => u64::MAX,
+        Some(keep) => (keep as u64 - 1).min(MOST_SHARING),
+    }
+}
 
 /// The last committed checkpoint of a rank.
 #[derive(Clone, Debug)]
@@ -44,9 +58,13 @@ impl<'a> Reuse<'a> {
         image: (u64, u64),
         files: &'a dyn Files,
         into: &'a Path,
+        keep: Option<usize>,
     ) -> Reuse<'a> {
         let base = base.filter(|base| (base.part.image_bytes, base.part.chunk_bytes) == image);
-        let worth = base.map(|base| worth_holding(&base.part)).unwrap_or_default();
+        let mut worth = base.map(|base| worth_holding(&base.part)).unwrap_or_default();
+        for (worth, file) in worth.iter_mut().zip(base.iter().flat_map(|base| &base.part.files)) {
+            *worth &= base.is_some_and(|base| holders(&base.dir.join(&file.name)) < may_share(keep));
+        }
         let links = worth.iter().map(|_| OnceLock::new()).collect();
         Reuse { base, files, into, worth, links }
     }
@@ -87,6 +105,11 @@ impl<'a> Reuse<'a> {
         });
         linked.collect()
     }
+}
+
+/// Names that a file has: one for each checkpoint that holds it, and those that somebody else gave it.
+fn holders(file: &Path) -> u64 {
+    file.symlink_metadata().map_or(u64::MAX, |file| file.nlink())
 }
 
 /// Files of chunks that did not change, at least half of which is in use: so that the space which a checkpoint holds is

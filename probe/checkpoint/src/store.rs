@@ -6,14 +6,18 @@ use crate::files::{Disk, Files, open_plain, put, write_small};
 use crate::locking::Lock;
 use crate::manifest::{Digest, MANIFEST, Manifest, read_sealed};
 use crate::names;
+use rustix::fs::{AtFlags, Mode, OFlags};
 use std::collections::HashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 /// Where checkpoints go that turned out bad.
 pub const QUARANTINE: &str = "quarantine";
 /// The file that names the newest checkpoint. Restoring never trusts it.
 pub const LATEST: &str = "latest";
+/// Says beside a checkpoint in quarantine what is wrong with it.
+const REASON: &str = "reason.txt";
 /// Holds the hash of the manifest whose checkpoint was read back whole.
 const VERIFIED: &str = "verified";
 
@@ -74,11 +78,14 @@ pub struct Newest {
 /// What a collection removed, or would remove.
 #[derive(Clone, Debug, Default)]
 pub struct Collected {
-    /// Committed checkpoints beyond those to be kept.
+    /// Committed checkpoints beyond those to be kept, and, as `quarantine/NAME`, those set aside before all of these.
     pub removed: Vec<String>,
     /// Remains of saves that were never committed.
     pub leftovers: Vec<String>,
 }
+
+/// A folder's last save has a number below that, or somebody made it up: numbers that come round would bring old weights back.
+const MOST_SEQUENCE: u64 = 1 << 62;
 
 impl Store {
     /// The checkpoints in this folder.
@@ -197,7 +204,7 @@ impl Store {
             .map(|attempt| aside.join(if attempt == 1 { name.into() } else { format!("{name}-{attempt}") }))
             .find(|to| std::fs::rename(self.dir.join(name), to).is_ok())
             .ok_or_else(|| Error::Refused(format!("cannot move {name} to {}", aside.display())))?;
-        let _ = std::fs::write(to.join("reason.txt"), format!("{reason}\n"));
+        let _ = note_reason(&to, reason);
         let _ = Disk.sync_dir(&aside).and_then(|()| Disk.sync_dir(&self.dir));
         let newest = self.list()?.into_iter().find(|entry| entry.state != State::Incomplete);
         let _ = newest.map(|newest| put(&Disk, &self.dir, LATEST, format!("{}\n", newest.name).as_bytes()));
@@ -211,7 +218,7 @@ impl Store {
         let mut found: Vec<(String, String)> = listed
             .map(|entry| {
                 let mut reason = Vec::new();
-                let read = open_plain(&entry.path().join("reason.txt"), false)
+                let read = open_plain(&entry.path().join(REASON), false)
                     .and_then(|file| file.take(4096).read_to_end(&mut reason));
                 let reason = String::from_utf8_lossy(&reason).trim().to_owned();
                 let name = entry.file_name().to_string_lossy().into_owned();
@@ -240,10 +247,15 @@ impl Store {
         dry_run: bool,
     ) -> Result<Collected> {
         let mut collected = Collected::default();
-        let mut verified = 0;
+        let (mut verified, mut kept_since_ns) = (0, None);
         for entry in self.list()? {
             match entry.state {
-                State::Verified if verified < keep.max(1) => verified += 1,
+                State::Verified if verified < keep.max(1) => {
+                    verified += 1;
+                    if verified == keep.max(1) {
+                        kept_since_ns = entry.manifest.map(|manifest| manifest.saved_wall_ns);
+                    }
+                }
                 State::Verified | State::Committed if verified >= keep.max(1) => {
                     if !dry_run {
                         remove(files, &self.dir.join(&entry.name))?;
@@ -253,7 +265,34 @@ impl Store {
                 _ => {}
             }
         }
+        if let Some(since_ns) = kept_since_ns {
+            collected.removed.extend(self.collect_quarantined(files, since_ns, dry_run));
+        }
         Ok(collected)
+    }
+
+    /// What was set aside goes when all that is kept was saved after it. Its content is foreign: one that cannot be removed, as it
+    /// has folders that we do not make, stays.
+    fn collect_quarantined(&self, files: &dyn Files, since_ns: u64, dry_run: bool) -> Vec<String> {
+        let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
+        let aside = self.dir.join(QUARANTINE);
+        if !is_folder(&aside) {
+            return Vec::new();
+        }
+        let set_aside_ns = |path: &Path| {
+            let modified = path.symlink_metadata().and_then(|found| found.modified()).ok()?;
+            u64::try_from(modified.duration_since(UNIX_EPOCH).ok()?.as_nanos()).ok()
+        };
+        let mut removed = Vec::new();
+        for entry in std::fs::read_dir(&aside).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let old = is_folder(&path) && set_aside_ns(&path).is_some_and(|at_ns| at_ns < since_ns);
+            if old && (dry_run || remove(files, &path).is_ok()) {
+                removed.push(format!("{QUARANTINE}/{}", entry.file_name().to_string_lossy()));
+            }
+        }
+        removed.sort();
+        removed
     }
 
     /// Only under the lock: else it would take the folder of a save under way.
@@ -270,8 +309,16 @@ impl Store {
 
     pub(crate) fn taken_names(&self) -> Result<(HashSet<String>, u64)> {
         let entries = self.list()?;
-        let sequence = entries.iter().filter_map(|entry| Some(entry.manifest.as_ref()?.sequence)).max();
-        Ok((entries.into_iter().map(|entry| entry.name).collect(), sequence.unwrap_or(0)))
+        let sequences =
+            entries.iter().filter_map(|entry| Some((entry.manifest.as_ref()?.sequence, &entry.name)));
+        let (sequence, last) = sequences.max().map_or((0, ""), |(sequence, name)| (sequence, name));
+        if sequence > MOST_SEQUENCE {
+            return Err(Error::Refused(format!(
+                "{}/{last} says that it is save number {sequence} of its folder, after which none can come; move it away",
+                self.dir.display()
+            )));
+        }
+        Ok((entries.into_iter().map(|entry| entry.name).collect(), sequence))
     }
 }
 
@@ -301,6 +348,19 @@ fn is_marked_verified(dir: &Path, digest: &Digest) -> bool {
     let path = dir.join(VERIFIED);
     let is_file = path.symlink_metadata().is_ok_and(|found| found.is_file() && found.len() < 100);
     is_file && std::fs::read_to_string(path).is_ok_and(|text| text.trim() == digest.hex())
+}
+
+/// The folder's content is foreign: a file of that name may be a link to one of the user's, and the reason may quote
+/// what is in it.
+fn note_reason(dir: &Path, reason: &str) -> std::io::Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(dir, flags, Mode::empty())?;
+    // Where it is not there there is nothing to take away; what can't be taken away can't be replaced.
+    let _ = rustix::fs::unlinkat(&dir, REASON, AtFlags::empty());
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(&dir, REASON, flags, Mode::from_raw_mode(0o666))?;
+    let plain: String = reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    std::io::Write::write_all(&mut std::fs::File::from(file), format!("{plain}\n").as_bytes())
 }
 
 /// Notes that a checkpoint was read back whole. No harm when that fails or is lost: it will be read once more.

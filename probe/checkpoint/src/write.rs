@@ -37,6 +37,8 @@ pub(crate) struct Writing<'a> {
     pub(crate) files: &'a dyn Files,
     pub(crate) dir: &'a Path,
     pub(crate) rank: u32,
+    /// How many verified checkpoints are kept; all where `None`.
+    pub(crate) keep: Option<usize>,
     pub(crate) base: Option<&'a Base>,
     pub(crate) pace: &'a Pace,
     pub(crate) stop: &'a AtomicBool,
@@ -55,7 +57,7 @@ pub(crate) fn sums(bytes: &[u8]) -> (u32, Digest) {
 impl Writing<'_> {
     /// Writes and syncs. `image` reaches to the next block beyond the layout's bytes.
     pub(crate) fn image(&self, layout: &Layout, image: &[u8]) -> Result<Written> {
-        let reuse = Reuse::new(self.base, (layout.bytes, CHUNK_BYTES), self.files, self.dir);
+        let reuse = Reuse::new(self.base, (layout.bytes, CHUNK_BYTES), self.files, self.dir, self.keep);
         let name = |kind| self.dir.join(format!("{kind}-{}.chunks", self.rank));
         let shard = Shard::new(self.files, layout, name("shard"), false);
         let still = Shard::new(self.files, layout, name("still"), true);

@@ -6,7 +6,7 @@ mod support;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use stallscope_checkpoint::{Check, Checkpoint, Saver, State, Store};
+use stallscope_checkpoint::{Check, Checkpoint, Options, Saver, State, Store};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -303,6 +303,51 @@ fn bad_ones_are_set_aside_with_their_reason_and_the_next_older_loads() {
 }
 
 #[test]
+fn a_checkpoint_in_quarantine_leads_to_no_file_of_the_user() {
+    let (_root, dir) = copy();
+    let folder = dir.parent().unwrap();
+    let victim = folder.join("victim");
+    std::fs::write(&victim, "mine").unwrap();
+    apply(&Spoil::Flip(30, 3), &dir.join("manifest.json"));
+    std::os::unix::fs::symlink(&victim, dir.join("reason.txt")).unwrap();
+    let found = newest(folder);
+    let moved = found.passed[0].moved_to.as_ref().unwrap();
+    assert_eq!(std::fs::read_to_string(&victim).unwrap(), "mine");
+    let reason = moved.join("reason.txt");
+    assert!(std::fs::symlink_metadata(&reason).unwrap().is_file());
+    assert_eq!(std::fs::read_to_string(&reason).unwrap().trim(), found.passed[0].reason);
+}
+
+/// A bad checkpoint takes as much room as a good one.
+#[test]
+fn what_was_set_aside_goes_once_all_that_is_kept_is_newer() {
+    let (_root, dir) = copy();
+    let folder = dir.parent().unwrap().to_owned();
+    apply(&Spoil::Flip(30, 3), &dir.join("manifest.json"));
+    let moved = newest(&folder).passed.remove(0).moved_to.unwrap();
+    // Somebody else's, and a link out of the folder.
+    let others = folder.join("others");
+    std::fs::create_dir(&others).unwrap();
+    std::fs::write(others.join("manifest.json"), "mine").unwrap();
+    symlink(&others, moved.with_file_name("link")).unwrap();
+    let odd = moved.with_file_name("odd");
+    std::fs::create_dir_all(odd.join("inner")).unwrap();
+
+    let saver = Saver::open(&folder, Options { keep: Some(2), ..one(1) }).unwrap();
+    let save = |step| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        job().save(&saver, step).unwrap();
+        idle(&saver);
+    };
+    save(3);
+    assert!(moved.exists(), "one good one is no two");
+    save(4);
+    assert!(!moved.exists());
+    assert!(odd.join("inner").exists() && others.join("manifest.json").exists());
+    assert_eq!(std::fs::read_to_string(others.join("manifest.json")).unwrap(), "mine");
+}
+
+#[test]
 fn what_does_not_fit_a_restore_is_said_in_a_sentence() {
     let (_root, dir) = copy();
     let checkpoint = Checkpoint::open(&dir).unwrap();
@@ -315,4 +360,53 @@ fn what_does_not_fit_a_restore_is_said_in_a_sentence() {
     assert_eq!(error, "step-000000002 has no tensor \"head.weight\" of rank 0");
     let error = checkpoint.read(7, "layer.1").unwrap_err().to_string();
     assert_eq!(error, "step-000000002 was saved by 1 ranks and has no rank 7");
+}
+
+#[test]
+fn a_number_of_a_save_after_which_none_comes_is_refused_before_anything_is_saved() {
+    let (root, dir) = copy();
+    for sequence in [u64::MAX, u64::MAX - 1, 1 << 63] {
+        let mut manifest = content(&dir.join("manifest.json"));
+        manifest["sequence"] = sequence.into();
+        seal(&dir.join("manifest.json"), &manifest);
+        let refused = Saver::open(root.path(), one(1)).unwrap_err().to_string();
+        assert!(refused.contains("step-000000002") && refused.contains("move it away"), "{refused}");
+    }
+}
+
+#[test]
+fn one_flipped_byte_leaves_a_whole_one_of_those_that_are_kept() {
+    for keep in [2, 3, 4] {
+        let dir = fast_dir();
+        let saver = Saver::open(dir.path(), one(keep)).unwrap();
+        let mut job = job();
+        for step in 1..=9 {
+            // The first tensor is frozen, and on disk as often as copies are worth something.
+            job.train(2, step);
+            job.save_by(&saver, &job.plan_with_still(&[0, 1]), step).unwrap();
+            idle(&saver);
+            if step < keep as u64 {
+                continue;
+            }
+            let newest = dir.path().join(format!("step-{step:09}"));
+            for shared in files(&newest).iter().filter(|file| file.to_string_lossy().contains("still")) {
+                let inode = |file: &Path| {
+                    std::fs::metadata(file).map_or(0, |file| std::os::unix::fs::MetadataExt::ino(&file))
+                };
+                let with = (step + 1 - keep as u64..=step).filter(|step| {
+                    let other = dir.path().join(format!("step-{step:09}"));
+                    files(&other).iter().any(|file| inode(file) == inode(shared))
+                });
+                assert!(with.count() < keep, "{} is in all {keep}", shared.display());
+            }
+        }
+        let written: Vec<bool> = (10 - keep as u64..=9)
+            .map(|step| {
+                files(&dir.path().join(format!("step-{step:09}")))
+                    .iter()
+                    .any(|file| file.to_string_lossy().contains("from-"))
+            })
+            .collect();
+        assert_eq!(written.contains(&true), keep > 2, "files are still shared: {written:?}");
+    }
 }

@@ -95,7 +95,7 @@ fn what_is_said_to_be_frozen_is_linked_from_the_second_save_on_also_by_the_next_
     let plan = job.plan_with_still(&[0]);
     for step in 1..=4 {
         // A run a step.
-        let saver = Saver::open(dir.path(), one(2)).unwrap();
+        let saver = Saver::open(dir.path(), one(1)).unwrap();
         job.train(1, step);
         let saved = job.save_by(&saver, &plan, step).unwrap();
         assert_eq!(saved.reused_bytes > 30 * MIB as u64, step > 1, "step {step}: {saved:?}");

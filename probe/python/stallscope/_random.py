@@ -9,14 +9,26 @@ import sys
 import torch
 
 
-def capture():
-    """The state of all of them; plain data and bytes."""
+_MASK = (1 << 64) - 1
+
+
+def seed(number):
+    """Seeds those of the CPU by 64 bits."""
+    random.seed(number)
+    torch.default_generator.manual_seed(number & (_MASK >> 1))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(number & 0xFFFFFFFF)
+
+
+def capture(devices=True):
+    """The state of all of them, or of the CPU's alone; plain data and bytes."""
     state = {"python": random.getstate(), "torch": generator_bytes(torch.default_generator)}
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         name, key, *rest = numpy.random.get_state()
         state["numpy"] = (name, key.tobytes(), *rest)
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if devices and torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = [tensor_bytes(one) for one in torch.cuda.get_rng_state_all()]
     return state
 

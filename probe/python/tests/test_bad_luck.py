@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 from collector import BATCH, ITER_END, PACKAGE, SAMPLE, WAIT, Collector, environment, run, run_plain, start
@@ -139,6 +140,22 @@ def test_isolated_interpreters_run_unmeasured(script, flag):
     train = script("print('trained')")
     done = run([sys.executable, flag, train])
     assert (done.code, done.out, done.err, done.collector.processes) == (0, "trained\n", "", [])
+
+
+def interpreters() -> list:
+    """Every Python that can be found, as old as it may be."""
+    managed = (Path.home() / ".pyenv" / "versions").glob("*/bin/python")
+    found = [sys.executable, *map(str, managed), *filter(None, map(shutil.which, ["python2", "python2.7", "python3.6"]))]
+    return [each for each in found if subprocess.run([each, "-c", ""], capture_output=True).returncode == 0]
+
+
+def test_every_python_runs_the_sitecustomize_that_ours_stands_before(script, tmp_path):
+    script("import os; os.environ['SITE'] = __name__", "sitecustomize.py")
+    probe = script("import os, sys; print(os.environ['SITE'] + ' ' + sys.modules['sitecustomize'].__file__[:-1])", "probe.py")
+    path = os.pathsep.join([str(PACKAGE / "stallscope" / "_inject"), str(tmp_path)])
+    for each in interpreters():
+        done = run([each, "-B", probe], PYTHONPATH=path)
+        assert done.out.split() == ["sitecustomize", str(tmp_path / "sitecustomize.p")], (each, done.err)
 
 
 def test_a_second_sitecustomize_is_run(script, tmp_path):

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 
 from stallscope import CheckpointError, Checkpointer  # noqa: E402
 from stallscope.checkpoint.copying import Copying  # noqa: E402
+from stallscope.checkpoint.device import Device  # noqa: E402
 from stallscope.checkpoint.tree import Reader, Writer, from_bytes, to_bytes  # noqa: E402
 from stallscope.checkpoint.when import seconds  # noqa: E402
 
@@ -81,6 +82,8 @@ def test_what_cannot_be_saved_is_told_at_once(tmp_path):
 def test_a_changed_model_says_which_layer_before_anything_is_set(tmp_path):
     with Checkpointer(tmp_path, model=torch.nn.Linear(4, 2)) as checkpointer:
         checkpointer.save(wait=True)
+    # Whose word it is that another job saved here before anything is restored.
+    (tmp_path / "latest").unlink()
     other = torch.nn.Linear(4, 3)
     before = other.weight.clone()
     with Checkpointer(tmp_path, model=other) as checkpointer:
@@ -138,8 +141,223 @@ def test_a_devices_tensors_are_copied_by_the_device():
     assert target.raw == bytes(range(8)) and copied_bytes == 20 and device.pinned == (4096, 8192)
 
 
+class Runtime:
+    """CUDA's, as far as memory is registered with it; refuses what lies at 16384."""
+
+    def __init__(self):
+        self.registered, self.synchronized = {}, []
+
+    def cudaHostRegister(self, address, size, flags):
+        if address == 16384:
+            return 1
+        assert address not in self.registered
+        self.registered[address] = size
+        return 0
+
+    def cudaHostUnregister(self, address):
+        del self.registered[address]
+        return 0
+
+
+def test_memory_is_unpinned_before_it_goes_and_only_where_the_driver_took_it(monkeypatch):
+    runtime = Runtime()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    monkeypatch.setattr(torch.cuda, "synchronize", runtime.synchronized.append)
+    device = Device()
+    for address, size in ((4096, 100), (4096, 100), (4096, 300), (8192, 10), (16384, 10), (16384, 10)):
+        device.pin(address, size)
+    assert runtime.registered == {4096: 300, 8192: 10}
+    target = (ctypes.c_float * 3)()
+    device.copy(torch.ones(3), ctypes.addressof(target), 12)
+    device.copy(torch.empty(0, 4), 0, 0)
+    device.wait()
+    assert list(target) == [1, 1, 1] and runtime.synchronized == [torch.device("cpu")]
+    device.close()
+    assert runtime.registered == {}
+
+
 def test_times_as_people_write_them():
     assert [seconds(time, "mtbf") for time in ("6h", "1h30m", "90s", 5, "2 d")] == [21600, 5400, 90, 5, 172800]
     for nonsense in ("6 weeks", "", "h", "6h?"):
         with pytest.raises(ValueError, match="is no time; write it as"):
             seconds(nonsense, "mtbf")
+
+
+def optimizers():
+    """Every one that torch has, with what makes it step on dense matrices."""
+    special = {"Optimizer", "SparseAdam"}
+    found = [one for name, one in sorted(vars(torch.optim).items()) if isinstance(one, type) and name not in special]
+    return [one for one in found if issubclass(one, torch.optim.Optimizer)]
+
+
+def trained(optimizer_class, steps, matrix):
+    """A model, its optimizer and what trains them for a step. All parameters are matrices, which every optimizer takes."""
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(*(torch.nn.Linear(*size, bias=False) for size in matrix))
+    optimizer = optimizer_class(model.parameters(), lr=0.01)
+
+    def step():
+        torch.manual_seed(2)
+        samples = torch.randn(8, matrix[0][0])
+
+        def closure():
+            optimizer.zero_grad()
+            loss = model(samples).square().mean()
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure)
+
+    for _ in range(steps):
+        step()
+    return model, optimizer, step
+
+
+@pytest.mark.parametrize("optimizer_class", optimizers(), ids=lambda one: one.__name__)
+def test_every_optimizer_goes_on_as_if_nothing_had_been(tmp_path, optimizer_class):
+    square, wide = [(6, 6), (6, 4)], [(6, 8), (8, 4)]
+    model, optimizer, step = trained(optimizer_class, 3, square)
+    with Checkpointer(tmp_path, model=model, optimizer=optimizer) as checkpointer:
+        checkpointer.save(wait=True)
+    step()
+    again, its, go_on = trained(optimizer_class, 1, square)
+    with Checkpointer(tmp_path, model=again, optimizer=its) as checkpointer:
+        assert checkpointer.restore() is not None
+    go_on()
+    for before, after in zip(model.parameters(), again.parameters()):
+        assert torch.equal(before, after)
+    _, other, _ = trained(optimizer_class, 1, wide)
+    with Checkpointer(tmp_path, optimizer=other) as checkpointer:
+        with pytest.raises(CheckpointError, match=r"parameter 0 is \[6, 6\] in the checkpoint and \[8, 6\] here"):
+            checkpointer.restore()
+
+
+by = torch.optim.lr_scheduler
+SCHEDULERS = {
+    "ChainedScheduler": lambda it: by.ChainedScheduler([by.ConstantLR(it, total_iters=2), by.StepLR(it, 2)]),
+    "CosineAnnealingLR": lambda it: by.CosineAnnealingLR(it, T_max=9),
+    "CosineAnnealingWarmRestarts": lambda it: by.CosineAnnealingWarmRestarts(it, T_0=2),
+    "CyclicLR": lambda it: by.CyclicLR(it, base_lr=0.01, max_lr=0.1, step_size_up=2),
+    "ExponentialLR": lambda it: by.ExponentialLR(it, gamma=0.9),
+    "LambdaLR": lambda it: by.LambdaLR(it, lambda epoch: 0.9**epoch),
+    "LinearLR": lambda it: by.LinearLR(it, total_iters=5),
+    "MultiStepLR": lambda it: by.MultiStepLR(it, milestones=[2, 5]),
+    "MultiplicativeLR": lambda it: by.MultiplicativeLR(it, lambda epoch: 0.9),
+    "OneCycleLR": lambda it: by.OneCycleLR(it, max_lr=0.1, total_steps=20),
+    "PolynomialLR": lambda it: by.PolynomialLR(it, total_iters=5),
+    "ReduceLROnPlateau": lambda it: by.ReduceLROnPlateau(it, patience=0),
+    "SequentialLR": lambda it: by.SequentialLR(it, [by.ConstantLR(it, total_iters=2), by.StepLR(it, 2)], milestones=[4]),
+    "StepLR": lambda it: by.StepLR(it, step_size=2),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of")
+@pytest.mark.parametrize("name", [name for name in SCHEDULERS if hasattr(by, name)])
+def test_every_scheduler_goes_on_as_if_nothing_had_been(tmp_path, name):
+    def begun():
+        optimizer = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.05, momentum=0.9)
+        return optimizer, SCHEDULERS[name](optimizer)
+
+    def rates(optimizer, scheduler, steps):
+        found = []
+        for _ in range(steps):
+            scheduler.step(*([1.0] if name == "ReduceLROnPlateau" else []))
+            found.append(optimizer.param_groups[0]["lr"])
+        return found
+
+    (optimizer, scheduler), (its, again) = begun(), begun()
+    rates(optimizer, scheduler, 3)
+    with Checkpointer(tmp_path, optimizer=optimizer, scheduler=scheduler) as checkpointer:
+        checkpointer.save(wait=True)
+    with Checkpointer(tmp_path, optimizer=its, scheduler=again) as checkpointer:
+        assert checkpointer.restore() is not None
+    assert rates(optimizer, scheduler, 5) == rates(its, again, 5)
+
+
+def test_distributed_tensors_are_refused_when_the_checkpointer_is_made(tmp_path):
+    distributed = pytest.importorskip("torch.distributed.tensor", reason="SKIPPED: this torch has no DTensor")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+        model = torch.nn.Linear(4, 4)
+        model.weight = torch.nn.Parameter(distributed.distribute_tensor(model.weight.detach(), mesh, [distributed.Shard(0)]))
+        with pytest.raises(CheckpointError, match="model/weight is a DTensor, of which each rank holds a part: pass sharded"):
+            Checkpointer(tmp_path / "kept", model=model)
+        optimizer = torch.optim.Adam(model.parameters())
+        with pytest.raises(CheckpointError, match="optimizer: parameter 0 is a DTensor, of which each rank holds a part"):
+            Checkpointer(tmp_path / "kept", optimizer=optimizer)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+class Stubborn:
+    """Has a state that it does not take back."""
+
+    def __init__(self, takes):
+        self.takes = takes
+
+    def state_dict(self):
+        return {"places": 3}
+
+    def load_state_dict(self, state):
+        if not self.takes:
+            raise ValueError("not this one")
+
+
+def test_what_refuses_leaves_everything_as_it_was(tmp_path):
+    def job(seed, takes):
+        torch.manual_seed(seed)
+        model = torch.nn.Linear(4, 2)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1 / seed)
+        model(torch.rand(3, 4)).sum().backward()
+        optimizer.step()
+        return {
+            "model": model,
+            "optimizer": optimizer,
+            "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 3 + seed),
+            "last": Stubborn(takes),
+        }
+
+    def seen(job):
+        return repr([one.state_dict() for one in job.values()]) + repr(torch.get_rng_state().sum())
+
+    with Checkpointer(tmp_path, **job(1, True), state={"best": 1}) as checkpointer:
+        checkpointer.save(wait=True)
+    other, state = job(2, False), {"best": 2}
+    with Checkpointer(tmp_path, **other, state=state) as checkpointer:
+        before = seen(other)
+        with pytest.raises(CheckpointError, match="last: Stubborn does not take the state"):
+            checkpointer.restore()
+        assert seen(other) == before and state == {"best": 2}
+    other["last"].takes = True
+    with Checkpointer(tmp_path, **other, state=state) as checkpointer:
+        assert checkpointer.restore() is not None
+    assert seen(other) != before and state == {"best": 1}
+
+
+def test_complex_numbers_are_not_put_into_real_ones(tmp_path):
+    with Checkpointer(tmp_path, model=torch.nn.Linear(2, 2, dtype=torch.complex64)) as checkpointer:
+        checkpointer.save(wait=True)
+    with Checkpointer(tmp_path, model=torch.nn.Linear(2, 2)) as checkpointer:
+        with pytest.raises(CheckpointError, match="weight is of torch.complex64 in the checkpoint and of torch.float32 here"):
+            checkpointer.restore()
+
+
+def test_a_folder_whose_checkpoints_are_all_damaged_is_not_an_empty_one(tmp_path):
+    model = torch.nn.Linear(4, 2)
+    with Checkpointer(tmp_path, model=model) as checkpointer:
+        assert checkpointer.restore() is None
+        for _ in range(2):
+            checkpointer.save(wait=True)
+    for one in tmp_path.glob("step-*/manifest.json"):
+        one.write_bytes(one.read_bytes()[:-20])
+    for _ in range(2):
+        # In this run, and in the next one, which finds them set aside.
+        with Checkpointer(tmp_path, model=model) as checkpointer:
+            with pytest.raises(CheckpointError, match=r"has no good checkpoint any more .* restore\(begin_anew=True\)"):
+                checkpointer.restore()
+    with Checkpointer(tmp_path, model=model) as checkpointer:
+        assert checkpointer.restore(begin_anew=True) is None
+        checkpointer.save(wait=True)
+    with Checkpointer(tmp_path, model=model) as checkpointer:
+        assert checkpointer.restore() is not None

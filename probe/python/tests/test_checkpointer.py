@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import tempfile
@@ -154,20 +155,28 @@ def test_a_damaged_newest_falls_back_to_the_one_before(python, tmp_path, harm):
         os.truncate(largest, largest.stat().st_size // 2)
     else:
         largest.unlink()
-    told = train(python, tmp_path)
+    told = train(python, tmp_path, options={"every": 1000})
     assert told.start["step"] == 9 and told.start["passed"][0][0] == names[-1]
     assert f"the checkpoint {names[-1]} was passed over" in told.err
     assert (tmp_path / "quarantine" / names[-1]).exists()
     assert_goes_on(whole(python), told)
+    if harm == "flip":
+        # As many newer ones as are kept have been read back.
+        saves = {str(step): ["save"] for step in (12, 13, 14)} | {"15": ["exit"]}
+        assert train(python, tmp_path, options={"every": 1000}, events=saves).code == 0
+        assert not (tmp_path / "quarantine" / names[-1]).exists()
 
 
 def test_another_model_is_refused_with_one_sentence(python, tmp_path):
     assert train(python, tmp_path, events={"10": ["save", "exit"]}).code == 0
     told = train(python, tmp_path, width=24)
     assert told.code == 1
-    assert told.err.splitlines()[-1].endswith(
-        "CheckpointError: model: 0.weight is [16, 8] in the checkpoint and [24, 8] here: restore into a model of the same shape"
-    )
+    # The rule may have saved that step as well.
+    assert re.search(
+        r"has checkpoints of another job: model/0\.weight is \[16, 8\] in step-000000009(\.2)? and \[24, 8\] here; name another "
+        r"folder, or move them away$",
+        told.err.splitlines()[-1],
+    ), told.err
 
 
 def test_a_full_disk_stops_no_training(python, tmp_path):

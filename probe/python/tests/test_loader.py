@@ -90,7 +90,7 @@ def test_every_process_says_who_it_is(seen, spawned):
     for run in (seen, spawned):
         greeting = run.trainer.greeting
         assert greeting["stallscope"] == 1 and greeting["role"] == "shim" and greeting["rank"] == 0
-        assert greeting["torch"] == torch_version_of(run) and greeting["lane_version"] == 1
+        assert greeting["torch"] == torch_version_of(run) and greeting["lane_version"] == 2
         workers = [p for p in run.run.collector.processes if p is not run.trainer and p.records]
         assert workers and all(worker.kind == "worker" for worker in workers)
         told = {pid for fact in run.trainer.told("workers") for pid in fact["pids"]}

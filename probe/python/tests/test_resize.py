@@ -286,6 +286,17 @@ def test_depth_is_bounded_by_the_memory_of_the_jobs_group(own_python, group):
     bounded(own_python, inside, 12, "of memory are free")
 
 
+def test_workers_that_come_bring_no_more_batches_than_there_is_room_for(own_python):
+    few = ["bash", "-c", 'ulimit -n 200; exec "$@"', "job"]
+    done = Turned(job(own_python, "large"), once(("prefetch", 900), ("workers", 6)), before=few)
+    assert done.code == 0, done.err
+    (reason,) = done.reasons("prefetch", "refused")
+    most = int(reason.split("room for ")[1].split()[0])
+    assert 4 <= most < 12 and done.was("workers", 6, "applied")
+    # Two for each worker, as torch would have it, are twelve.
+    assert done.was("prefetch", most, "own") and not done.was("prefetch", 12, "own")
+
+
 def bounded(python, before, fits, why):
     done = Turned(job(python, "large"), once(("prefetch", 900), ("prefetch", fits)), before=before)
     assert done.code == 0, done.err

@@ -2,7 +2,7 @@
 //! up to a limit of its own.
 
 use super::message::Answer;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 /// A request of a client.
 pub(crate) type Who = (u64, u32);
@@ -27,6 +27,10 @@ struct Claim {
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     by_id: HashMap<u32, Claim>,
+    /// Everybody who waits, by the end of their patience: a client may hold millions of claims that nobody waits for.
+    patience: BTreeSet<(u64, u32, Who)>,
+    /// Samples that a client holds or waits for; perhaps some that it no longer does.
+    of_client: BTreeSet<(u64, u32)>,
 }
 
 impl Claims {
@@ -37,9 +41,12 @@ impl Claims {
         match claim {
             Some(claim) if claim.since_ms + LEASE_MS > now_ms && claim.waiting.len() >= MOST_WAITING => {
                 answers.push((who, Answer::No));
+                return;
             }
             Some(claim) if claim.since_ms + LEASE_MS > now_ms => {
-                claim.waiting.push_back((who, now_ms + u64::from(limit_ms)));
+                let end_ms = now_ms + u64::from(limit_ms);
+                claim.waiting.push_back((who, end_ms));
+                self.patience.insert((end_ms, id, who));
             }
             Some(claim) => {
                 claim.holder = who;
@@ -51,6 +58,7 @@ impl Claims {
                 answers.push((who, Answer::Yes));
             }
         }
+        self.of_client.insert((who.0, id));
     }
 
     /// Whether somebody else is to fill it.
@@ -60,8 +68,12 @@ impl Claims {
 
     /// The sample is there, or is not going to be: nobody has to wait any more.
     pub(crate) fn settle(&mut self, id: u32, answers: &mut Answers) {
-        if let Some(claim) = self.by_id.remove(&id) {
-            answers.extend(claim.waiting.into_iter().map(|(who, _)| (who, Answer::No)));
+        let Some(claim) = self.by_id.remove(&id) else { return };
+        self.of_client.remove(&(claim.holder.0, id));
+        for (who, end_ms) in claim.waiting {
+            self.patience.remove(&(end_ms, id, who));
+            self.of_client.remove(&(who.0, id));
+            answers.push((who, Answer::No));
         }
     }
 
@@ -72,41 +84,52 @@ impl Claims {
 
     /// A client is gone with all of its requests.
     pub(crate) fn gone(&mut self, client: u64, now_ms: u64, answers: &mut Answers) {
-        let ids: Vec<u32> = self.by_id.keys().copied().collect();
+        let ids: Vec<u32> =
+            self.of_client.range((client, 0)..=(client, u32::MAX)).map(|(_, id)| *id).collect();
         for id in ids {
+            self.of_client.remove(&(client, id));
             self.leave(id, |(other, _)| other == client, now_ms, answers);
         }
     }
 
     fn leave(&mut self, id: u32, leaves: impl Fn(Who) -> bool, now_ms: u64, answers: &mut Answers) {
         let Some(claim) = self.by_id.get_mut(&id) else { return };
-        claim.waiting.retain(|(who, _)| !leaves(*who));
+        claim.waiting.retain(|(who, end_ms)| {
+            let stays = !leaves(*who);
+            if !stays {
+                self.patience.remove(&(*end_ms, id, *who));
+            }
+            stays
+        });
         if leaves(claim.holder) {
             match claim.waiting.pop_front() {
-                Some((who, _)) => {
+                Some((who, end_ms)) => {
+                    self.patience.remove(&(end_ms, id, who));
                     claim.holder = who;
                     claim.since_ms = now_ms;
                     answers.push((who, Answer::Yes));
                 }
-                None => drop(self.by_id.remove(&id)),
+                None => {
+                    self.of_client.remove(&(claim.holder.0, id));
+                    self.by_id.remove(&id);
+                }
             }
         }
     }
 
     /// Answers those whose patience is at its end, and says when the next one's is.
     pub(crate) fn expire(&mut self, now_ms: u64, answers: &mut Answers) -> Option<u64> {
-        let mut next = None;
-        for claim in self.by_id.values_mut() {
-            claim.waiting.retain(|(who, end_ms)| {
-                if *end_ms <= now_ms {
-                    answers.push((*who, Answer::No));
-                    return false;
-                }
-                next = Some(next.map_or(*end_ms, |next: u64| next.min(*end_ms)));
-                true
-            });
+        while let Some((end_ms, id, who)) = self.patience.first().copied() {
+            if end_ms > now_ms {
+                return Some(end_ms);
+            }
+            self.patience.pop_first();
+            if let Some(claim) = self.by_id.get_mut(&id) {
+                claim.waiting.retain(|(other, _)| *other != who);
+            }
+            answers.push((who, Answer::No));
         }
-        next
+        None
     }
 }
 

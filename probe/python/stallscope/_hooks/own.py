@@ -6,6 +6,7 @@ inside whatever it was calling, and that must not be native code of ours: unwind
 """
 
 import weakref
+from operator import length_hint
 
 from .patch import passed_over
 
@@ -33,7 +34,8 @@ class _Samples:
         @passed_over
         def getitems(indices):
             samples = value(indices)
-            self.producer.sample(len(indices))
+            # What a sampler gives need not have a length.
+            self.producer.sample(length_hint(indices))
             return samples
 
         return getitems

@@ -81,6 +81,8 @@ class Size:
         self.depth = None
         # A depth that waits for a batch to be measured.
         self.asked_depth = None
+        # What there was room for when more was asked for.
+        self.most_depth = None
         self.workers = None
         self.own_workers = loader.num_workers
         self.own_factor = loader.prefetch_factor
@@ -139,8 +141,12 @@ class Size:
         return self.own_workers if self.workers is None else self.workers
 
     def wanted_depth(self, iterator):
-        """As torch has it, more workers mean a larger depth, until somebody sets the depth itself."""
-        return self.own_factor * iterator._num_workers if self.depth is None else self.depth
+        """As torch has it, more workers mean a larger depth, until somebody sets the depth itself; but not beyond what
+        there is room for."""
+        if self.depth is not None:
+            return self.depth
+        depth = self.own_factor * iterator._num_workers
+        return depth if self.most_depth is None else min(depth, self.most_depth)
 
     def depth_now(self, iterator):
         """The wanted depth, as far as there are workers for it. An epoch begins with the script's own, and what is meant for
@@ -176,9 +182,10 @@ class Size:
                 raise
             most, why = 0, f"the batch could not be measured: {type(error).__name__}: {error}"
         if asked <= most:
-            self.depth = asked
+            self.depth, self.most_depth = asked, None
             self.depth_knob.answer(asked, APPLIED)
         else:
+            self.most_depth = max(most, self.own_workers * self.own_factor)
             sentence = f"There is room for {most} batches at most: {why}."
             self.depth_knob.answer(self.depth_knob.value, REFUSED, process.text(sentence))
 

@@ -23,13 +23,22 @@ def _start(folder):
 
 def _hand_on(folder):
     """Runs the sitecustomize that this one stands before, as Python itself would have."""
+    sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or ".") != folder]
+    sys.path_importer_cache.pop(folder, None)
     if sys.version_info < (3, 5):
+        import imp
+
+        try:
+            found = imp.find_module("sitecustomize", sys.path)
+        except ImportError:
+            return
+        # Python 2 drops what a module's names hold with the module, and this function is still running.
+        sys.modules["_stallscope_inject"] = sys.modules.pop("sitecustomize", None)
+        imp.load_module("sitecustomize", *found)
         return
     from importlib.machinery import PathFinder
     from importlib._bootstrap import module_from_spec
 
-    sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or ".") != folder]
-    sys.path_importer_cache.pop(folder, None)
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
         return

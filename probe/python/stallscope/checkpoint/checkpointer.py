@@ -86,19 +86,27 @@ class Checkpointer:
         named = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
         named = {name: one for name, one in named.items() if one is not None}
         self.folder = os.fspath(folder)
-        self.state = {} if state is None else state
-        self._job = Job({**named, **objects}, None if loader is None else position(loader), self.state)
+        state = {} if state is None else state
+        self._job = Job({**named, **objects}, None if loader is None else position(loader), state)
+        if hasattr(self._job.loader, "hear_steps"):
+            self._job.loader.hear_steps()
         self._sharded = sharded
         self._trust = trust
         self._ranks = ranks.of_this_job()
         self._has_tensors = sharded or self._ranks.rank == 0
         self._pid = os.getpid()
         self._step = 0
+        self._steps_are_said = False
         self._closed = False
         self._warned = set()
         self._in_flight = {}
-        # What cannot be saved is told now rather than in the midst of training.
-        self._job.take_apart(0, "", self._has_tensors)
+        # What cannot be saved is told now rather than in the midst of training, and to all ranks: none waits for one that failed.
+        _, tensors = self._job.take_apart(0, "", True)
+        self._warn_of_untrusted()
+        other = self._ranks.from_first(self._other_job(tensors) if self._ranks.rank == 0 else None)
+        if other is not None:
+            # Its checkpoints would be collected as this one's come.
+            raise CheckpointError(f"{self.folder} has checkpoints of another job: {other}; name another folder, or move them away")
         self._saver = _native.CheckpointSaver(self.folder, self._ranks.rank, self._ranks.world_size, keep, _PATIENCE_S)
         self._when = When(self._saver, overhead, mtbf, every, rule, decides=self._ranks.rank == 0)
         self._copying = Copying(self._saver)
@@ -111,17 +119,24 @@ class Checkpointer:
 
     # The loop's side.
 
-    def restore(self):
-        """Sets everything to the newest checkpoint that verifies; None where there is none.
+    def restore(self, begin_anew=False):
+        """Sets everything to the newest checkpoint that verifies; None where the folder has none.
 
-        Those that do not verify are moved to the folder's `quarantine`, and the next older one is taken. CheckpointError
-        where the checkpoint does not fit what is here; then nothing was changed.
+        Those that do not verify are moved to the folder's `quarantine`, and the next older one is taken. Where no other is
+        left, CheckpointError, or with `begin_anew` None as well. CheckpointError too where the checkpoint does not fit what
+        is here; then nothing was changed.
         """
-        name, saved, passed = self._find()
+        name, saved, passed, aside = self._find()
         for bad, reason in passed:
             if self._ranks.rank == 0:
                 say(f"the checkpoint {bad} was passed over: {reason}")
         if name is None:
+            lost = [bad for bad, _ in passed] or aside
+            if lost and not begin_anew:
+                raise CheckpointError(
+                    f"{self.folder} has no good checkpoint any more ({', '.join(lost[:3])} did not verify): see `stallscope ckpt "
+                    f"ls {self.folder}`, and to train from the beginning call restore(begin_anew=True)"
+                )
             return None
         reader = reading.named(self.folder, name)
         same_world = reader.world == self._ranks.world_size
@@ -144,7 +159,9 @@ class Checkpointer:
         if self._closed or os.getpid() != self._pid:
             return
         self._step += 1
+        self._steps_are_said = True
         loader = self._job.loader
+        self._trained()
         waited_ns = loader.take_waited_ns() if hasattr(loader, "take_waited_ns") else 0
         why = self._when.step(waited_ns)
         self._hear()
@@ -168,7 +185,18 @@ class Checkpointer:
         writing goes on in the background."""
         if self._closed:
             raise CheckpointError("this Checkpointer is closed; make a new one to save more")
+        if not self._steps_are_said:
+            self._trained(by_hand=True)
         self._save(_ASKED, wait)
+
+    @property
+    def state(self):
+        """The user's dict that is saved with the rest. Another one may be set; it is saved from then on."""
+        return self._job.user
+
+    @state.setter
+    def state(self, state):
+        self._job.user = state
 
     def close(self):
         """Finishes the save under way, and takes no more."""
@@ -189,6 +217,7 @@ class Checkpointer:
             self._hear()
         finally:
             self._when.gone()
+            self._copying.close()
             self._saver.close()
 
     def __enter__(self):
@@ -205,12 +234,24 @@ class Checkpointer:
 
     # What happens behind it.
 
+    def _trained(self, by_hand=False):
+        if hasattr(self._job.loader, "stepped"):
+            self._job.loader.stepped(by_hand)
+
+    def _other_job(self, tensors):
+        latest = reading.latest(self.folder)
+        # Of another number of ranks each has another part; restore() says what to do then.
+        if latest is None or self._sharded and latest.world != self._ranks.world_size:
+            return None
+        return self._job.differs_from(latest, tensors)
+
     def _find(self):
         found = None
         if self._ranks.rank == 0:
             try:
                 reader, passed = reading.newest(self.folder)
-                found = (reader.name, reader.saved_wall_ns, passed) if reader else (None, 0, passed)
+                aside = reading.set_aside(self.folder)
+                found = (reader.name, reader.saved_wall_ns, passed, aside) if reader else (None, 0, passed, aside)
             except CheckpointError as error:
                 found = str(error)
         found = self._ranks.from_first(found)
@@ -246,6 +287,7 @@ class Checkpointer:
         began_ns = _native.now()
         ticket = self._ranks.from_first(self._saver.ticket(self._step) if self._ranks.rank == 0 else None)
         encoded, tensors = self._job.take_apart(self._step, why, self._has_tensors)
+        self._warn_of_untrusted()
         snapshot, copied_bytes = self._copying.snapshot(tensors, self._job.still())
         self._saver.persist(snapshot, ticket, to_bytes(encoded))
         copied_ns = _native.now()
@@ -300,9 +342,18 @@ class Checkpointer:
     def _newest(self):
         return f"the newest is {self._saved_name}" if self._saved_name else "and none before"
 
-    def _warn(self, sentence):
+    def _warn_of_untrusted(self):
+        """Restoring is the wrong time to learn that it takes more than was given."""
+        for name, kind in {} if self._trust else self._job.untrusted.items():
+            self._warn(
+                f"{name} is a {kind.__module__}.{kind.__qualname__}, which restore() takes with trust=True alone, as it is pickled: save "
+                f"plain data in its place, or give its class a state_dict(), or pass trust=True",
+                kind,
+            )
+
+    def _warn(self, sentence, kind=None):
         # The same trouble save after save is told once; another file does not make it another.
-        kind = sentence.rpartition(": ")[2]
+        kind = kind or sentence.rpartition(": ")[2]
         if kind not in self._warned:
             self._warned.add(kind)
             warnings.warn(f"stallscope: {sentence}", RuntimeWarning, stacklevel=3)

@@ -32,6 +32,10 @@ class Copying:
         copied_bytes = sum(tensor.numel() * tensor.element_size() for tensor in held)
         return snapshot, copied_bytes
 
+    def close(self):
+        if self.device is not None:
+            self.device.close()
+
     @staticmethod
     def _listed(tensors):
         listed, on_device, held = [], [], []

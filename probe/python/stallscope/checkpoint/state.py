@@ -1,5 +1,8 @@
 """What a checkpoint holds of a job: its objects with a state, every random generator, the loader's position."""
 
+import contextlib
+import copy
+import functools
 import platform
 import warnings
 
@@ -8,7 +11,7 @@ import torch
 from stallscope import _random
 
 from .errors import CheckpointError
-from .tree import Reader, Writer
+from .tree import Reader, Writer, refuse_distributed
 
 _FORMAT = 1
 
@@ -20,6 +23,8 @@ class Job:
         self.objects = {name: _unwrapped(one) for name, one in objects.items()}
         self.loader = loader
         self.user = user
+        # Name -> type: what was taken apart last and comes back for those alone who trust the checkpoint.
+        self.untrusted = {}
         for name, one in self.objects.items():
             for method in ("state_dict", "load_state_dict"):
                 if not callable(getattr(one, method, None)):
@@ -42,6 +47,13 @@ class Job:
         if whole:
             encoded["user"] = writer.encode(self.user, "user")
             encoded["objects"] = {name: writer.encode(one.state_dict(), name) for name, one in self.objects.items()}
+            optimizers = {name: one for name, one in self.objects.items() if isinstance(one, torch.optim.Optimizer)}
+            for name, one in optimizers.items():
+                # Before the first step its state has none of them.
+                for number, parameter in enumerate(_parameters(one)):
+                    refuse_distributed(parameter, f"{name}: parameter {number}")
+            encoded["shapes"] = {name: _shapes(one) for name, one in optimizers.items()}
+        self.untrusted = writer.untrusted
         return encoded, writer.tensors
 
     def still(self):
@@ -54,9 +66,30 @@ class Job:
             if not value.requires_grad
         }
 
+    def differs_from(self, latest, tensors):
+        """Why the checkpoint `latest` (reading.Latest) is of a job with other modules than these, whose `tensors` take_apart() gave; None
+        where it is not. What other objects hold changes as a job goes on."""
+        if not latest.objects or not self.objects:
+            return None
+        common = [name for name in self.objects if name in latest.objects]
+        if not common:
+            return f"{latest.name} has {_some(latest.objects)} and here {_is_or_are(list(self.objects))}"
+        for name in common:
+            if not isinstance(self.objects[name], torch.nn.Module):
+                continue
+            here = {key: list(tensor.shape) for key, tensor in tensors.items() if key.startswith(f"{name}/")}
+            there = {key: shape for key, shape in latest.shapes.items() if key.startswith(f"{name}/")}
+            missing, unexpected = [key for key in here if key not in there], [key for key in there if key not in here]
+            if missing or unexpected:
+                return f"{latest.name} lacks {_some(missing)} and has {_some(unexpected)} besides"
+            for key, shape in here.items():
+                if shape != there[key]:
+                    return f"{key} is {there[key]} in {latest.name} and {shape} here"
+        return None
+
     def put_back(self, part, own, trust):
         """Sets everything to what was saved, and gives the epoch. `own`: this rank's part, None where there is none, as
-        there were fewer or more ranks. CheckpointError where it does not fit, if possible before anything is set."""
+        there were fewer or more ranks. CheckpointError where it does not fit; then everything is as it was."""
         encoded = part.encoded
         if encoded.get("format") != _FORMAT:
             raise CheckpointError(
@@ -64,7 +97,7 @@ class Job:
                 "use the version that wrote it"
             )
         reader = Reader(part.tensors(), trust)
-        saved = encoded.get("objects", {})
+        saved, shapes = encoded.get("objects", {}), encoded.get("shapes", {})
         states = {}
         for name, one in self.objects.items():
             if name not in saved:
@@ -72,7 +105,7 @@ class Job:
                     f"the checkpoint has no {name!r} but {', '.join(saved) or 'nothing'}: restore with what it was saved with"
                 )
             states[name] = reader.decode(saved[name])
-            _check(name, one, states[name])
+            _check(name, one, states[name], shapes.get(name))
         unused = [name for name in saved if name not in self.objects]
         if unused:
             _warn(f"The checkpoint also has {', '.join(unused)}, which nobody here takes.")
@@ -81,13 +114,17 @@ class Job:
             mine = reader.decode(encoded["own"])
         else:
             mine = Reader(own.tensors(), trust).decode(own.encoded["own"])
-        if self.loader is not None and "loader" in mine:
-            self._put_back_position(mine, begin_anew=own is None)
-        for name, one in self.objects.items():
-            _load(name, one, states[name])
+        undo = [functools.partial(_random.restore, _random.capture())]
+        try:
+            self._set(states, mine, own is None, undo)
+        except BaseException:
+            for one in reversed(undo):
+                # What refuses its own state of a moment ago can't be helped.
+                with contextlib.suppress(Exception):
+                    one()
+            raise
         self.user.clear()
         self.user.update(user)
-        epoch = (mine.get("loader") or {}).get("epoch")
         if own is None:
             _warn(
                 "The checkpoint is of another number of ranks: random generators and the order of samples begin anew, "
@@ -95,7 +132,27 @@ class Job:
             )
         else:
             _random.restore(mine["random"])
-        return epoch
+        return (mine.get("loader") or {}).get("epoch")
+
+    def _set(self, states, mine, begin_anew, undo):
+        """What may refuse comes first, with what takes it back in `undo`. Modules come last: a state whose names, shapes and
+        types fit is copied into them, and to keep what they had would take as much memory again."""
+        last = {name: one for name, one in self.objects.items() if isinstance(one, torch.nn.Module)}
+        for name, one in self.objects.items():
+            if name not in last:
+                before = copy.deepcopy(one.state_dict())
+                undo.append(functools.partial(one.load_state_dict, before))
+                _load(name, one, states[name])
+        if not begin_anew:
+            # Whether they can be set; they are once more when nothing draws from them any more.
+            try:
+                _random.restore(mine["random"])
+            except Exception as error:
+                raise CheckpointError(f"the checkpoint's random generators cannot be set here: {error}") from error
+        if self.loader is not None and "loader" in mine:
+            self._put_back_position(mine, begin_anew)
+        for name, one in last.items():
+            _load(name, one, states[name])
 
     def _put_back_position(self, mine, begin_anew):
         if begin_anew:
@@ -127,8 +184,18 @@ def _unwrapped(one):
             return one
 
 
-def _check(name, one, state):
-    """CheckpointError where `state` is not one of such an object."""
+def _parameters(optimizer):
+    """Those that it steps, in its order."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _shapes(optimizer):
+    return [list(parameter.shape) for parameter in _parameters(optimizer)]
+
+
+def _check(name, one, state, shapes):
+    """CheckpointError where `state` is not one of such an object. `shapes`: of an optimiser's parameters when it was saved;
+    None where they were not."""
     here = None
     if isinstance(one, torch.nn.Module):
         here = one.state_dict()
@@ -138,25 +205,29 @@ def _check(name, one, state):
                 f"{name}: the checkpoint is of another model: it lacks {_some(missing)} and has {_some(unexpected)} besides"
             )
         for key, value in here.items():
-            if isinstance(value, torch.Tensor) and value.shape != state[key].shape:
+            if not isinstance(value, torch.Tensor):
+                continue
+            if not isinstance(state[key], torch.Tensor) or value.shape != state[key].shape:
+                then = list(state[key].shape) if isinstance(state[key], torch.Tensor) else f"a {type(state[key]).__name__}"
                 raise CheckpointError(
-                    f"{name}: {key} is {list(state[key].shape)} in the checkpoint and {list(value.shape)} here: "
-                    "restore into a model of the same shape"
+                    f"{name}: {key} is {then} in the checkpoint and {list(value.shape)} here: restore into a model of the "
+                    "same shape"
+                )
+            if not torch.can_cast(state[key].dtype, value.dtype):
+                raise CheckpointError(
+                    f"{name}: {key} is of {state[key].dtype} in the checkpoint and of {value.dtype} here, which cannot hold it"
                 )
     elif isinstance(one, torch.optim.Optimizer):
         sizes = [len(group["params"]) for group in one.param_groups]
         saved = [len(group["params"]) for group in state["param_groups"]]
         if sizes != saved:
             raise CheckpointError(f"{name}: its groups have {sizes} parameters here and {saved} in the checkpoint")
-        parameters = [parameter for group in one.param_groups for parameter in group["params"]]
-        order = [number for group in state["param_groups"] for number in group["params"]]
-        for number, parameter in zip(order, parameters):
-            for key, value in state["state"].get(number, {}).items():
-                if isinstance(value, torch.Tensor) and value.dim() == parameter.dim() > 0 and value.shape != parameter.shape:
-                    raise CheckpointError(
-                        f"{name}: {key} of parameter {number} is {list(value.shape)} in the checkpoint and the parameter "
-                        f"{list(parameter.shape)} here: restore into a model of the same shape"
-                    )
+        for number, (then, here) in enumerate(zip(shapes or (), _shapes(one))):
+            if then != here:
+                raise CheckpointError(
+                    f"{name}: parameter {number} is {then} in the checkpoint and {here} here: restore into a model of the "
+                    "same shape"
+                )
 
 
 def _load(name, one, state):
@@ -167,6 +238,10 @@ def _load(name, one, state):
         # torch begins with a heading.
         why = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
         raise CheckpointError(f"{name}: {type(one).__name__} does not take the state from the checkpoint: {why}") from error
+
+
+def _is_or_are(names):
+    return f"{'is' if len(names) == 1 else 'are'} {_some(names)}"
 
 
 def _some(names):

@@ -11,6 +11,7 @@ import json
 
 import torch
 
+from . import kinds
 from .errors import CheckpointError
 
 # torch's types by their names in safetensors files.
@@ -44,6 +45,8 @@ class Writer:
 
     def __init__(self):
         self.tensors = {}
+        # Name -> type of what comes back for those alone who trust the checkpoint.
+        self.untrusted = {}
         self._seen = {}
 
     def encode(self, value, name):
@@ -66,6 +69,7 @@ class Writer:
             return {"module": [encoded, self.encode(metadata, name)]} if metadata is not None else encoded
         if kind in (torch.Tensor, torch.nn.Parameter) and _is_simple(value):
             return self._tensor(value.detach(), name)
+        refuse_distributed(value, name)
         if kind is bytes:
             return {"bytes": base64.b64encode(value).decode()}
         if kind is torch.Size:
@@ -76,8 +80,13 @@ class Writer:
             return {"device": str(value)}
         if kind in (set, frozenset):
             return {"set": [self.encode(one, name) for one in value], "frozen": kind is frozenset}
-        numpy_form = self._numpy(value, name)
-        return numpy_form if numpy_form is not None else {"pickle": _pickled(value, name)}
+        for form in (self._numpy(value, name), kinds.encode(value, lambda one, below: self.encode(one, f"{name}/{below}"))):
+            if form is not None:
+                return form
+        pickled = _pickled(value, name)
+        if _needs_trust(kind, pickled):
+            self.untrusted[name] = kind
+        return {"pickle": pickled}
 
     def _pairs(self, value, name):
         return [[self.encode(key, name), self.encode(one, f"{name}/{key}")] for key, one in value.items()]
@@ -161,7 +170,10 @@ class Reader:
             return numpy.frombuffer(base64.b64decode(body[1]), dtype=numpy.dtype(body[0]))[0]
         if kind == "pickle":
             return _unpickled(base64.b64decode(body), self.trust)
-        raise CheckpointError(f"the checkpoint holds a {kind!r}, which this version of stallscope does not know")
+        try:
+            return kinds.decode(kind, body, self.decode)
+        except KeyError:
+            raise CheckpointError(f"the checkpoint holds a {kind!r}, which this version of stallscope does not know") from None
 
     def _tensor(self, name, stride):
         if name not in self.tensors:
@@ -171,6 +183,16 @@ class Reader:
             # Tied ones share no memory here: whoever loads them copies.
             return tensor
         return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
+
+
+def refuse_distributed(value, name):
+    """CheckpointError where `value` is a DTensor or the like: pickled, it would come back as one rank's part for all."""
+    kind = type(value)
+    if isinstance(value, torch.Tensor) and kind.__module__.startswith("torch.distributed"):
+        raise CheckpointError(
+            f"{name} is a {kind.__name__}, of which each rank holds a part: pass sharded=True and an object whose "
+            "state_dict() gives this rank's own tensors (to_local()), or save with torch.distributed.checkpoint"
+        )
 
 
 def dtype_name(dtype):
@@ -221,6 +243,20 @@ def _pickled(value, name):
             f"{name} cannot be saved: {type(error).__name__}: {error}; leave it out of the state, or give its class a state_dict()"
         ) from error
     return base64.b64encode(buffer.getvalue()).decode()
+
+
+_HARMLESS = {}
+
+
+def _needs_trust(kind, pickled):
+    """Whether torch refuses to load such a one unless it is trusted; looked at for the first of a type."""
+    if kind not in _HARMLESS:
+        try:
+            torch.load(io.BytesIO(base64.b64decode(pickled)), weights_only=True)
+            _HARMLESS[kind] = True
+        except Exception:
+            _HARMLESS[kind] = False
+    return not _HARMLESS[kind]
 
 
 def _unpickled(data, trust):

@@ -10,6 +10,7 @@ import random
 import select
 import signal
 import sys
+import threading
 import time
 import warnings
 
@@ -30,8 +31,10 @@ def tried(trial, dataset, start_method, *more):
 
     Where workers are forked, in a forked child, as whatever a sample opens for good must not be shared with them. Where
     they are started otherwise, on a copy as they get one. Without workers on the data set itself, which would come to
-    the same with the first sample."""
-    if start_method == "fork":
+    the same with the first sample; but in a child again where another thread may draw meanwhile, as to put the generators
+    back would have it draw the same again."""
+    beside_training = start_method is None and threading.current_thread() is not threading.main_thread()
+    if start_method == "fork" or beside_training:
         return _in_child(trial, dataset, more)
     put_back = generators(dataset)
     try:

@@ -1,15 +1,21 @@
 """Which data set it is, as bytes: another one, or the same one changed, never gets what was kept of it."""
 
+import itertools
 import os
+import weakref
 from hashlib import blake2b
+
+from .state_digest import CannotTell, job, of_code, of_state
 
 # Files between the first and the last that are looked at, too, where it is known which they are.
 _BETWEEN = 6
-_MOST_TEXT = 4096
 
 
-def of(cut):
-    """For a cut of `cut.of`. Where files are opened, each look-up names its file besides."""
+def of(cut, state=None, key=None, generation=0):
+    """For a cut of `cut.of`. Where files are opened, each look-up names its file besides.
+
+    `state`: of the data set, as `state_of` says it; or else `key`, the user's word for it. Every `generation` but the first
+    belongs to this job alone."""
     base, digest = cut.base, blake2b(digest_size=32)
     kind = type(base)
 
@@ -17,10 +23,13 @@ def of(cut):
         digest.update(repr(words).encode("utf-8", "surrogateescape"))
 
     add("in parts" if cut.in_parts else "files", kind.__module__, kind.__qualname__, cut.samples, cut.evidence)
+    if generation:
+        add("generation", generation, job())
+    if key is not None:
+        add("key", key)
+        return digest.digest()
     if cut.in_parts:
-        for name, value in sorted(getattr(base, "__dict__", {}).items()):
-            if _is_plain(value):
-                add(name, value)
+        add("state", state)
         return digest.digest()
     for path in (*cut.evidence, *_paths_between(base)):
         try:
@@ -32,12 +41,25 @@ def of(cut):
     return digest.digest()
 
 
-def _is_plain(value):
-    if isinstance(value, (str, bytes)):
-        return len(value) <= _MOST_TEXT
-    if isinstance(value, (list, tuple)):
-        return len(value) <= 64 and all(_is_plain(one) for one in value)
-    return value is None or isinstance(value, (bool, int, float, os.PathLike))
+def state_of(base):
+    """Of a data set that fetches and decodes by itself: its attributes and its class's code. Where that can't be told, which
+    object of this job it is; ranks make theirs in the same order."""
+    try:
+        return of_code(type(base)) + of_state(base)
+    except CannotTell:
+        return b"%s %d" % (job(), _number_of(base))
+
+
+_numbers, _made = {}, itertools.count(1)
+
+
+def _number_of(base):
+    known, number = _numbers.get(id(base), (None, 0))
+    # Another object may have come into the place of one that is gone.
+    if known is None or known() is not base:
+        number = next(_made)
+        _numbers[id(base)] = weakref.ref(base), number
+    return number
 
 
 def _paths_between(base):

@@ -4,18 +4,14 @@ What goes to a worker as an index is a pair of the epoch's key and the index; th
 stand-in, which seeds the generators and asks the real one.
 """
 
-import random
-import sys
 import zlib
 from functools import partial
 from hashlib import blake2b
 
-import torch
 from torch.utils.data import get_worker_info
 
-from stallscope import _random
-
 from .draws import plain
+from .lent import apart, seed
 
 _MASK = (1 << 64) - 1
 
@@ -46,7 +42,7 @@ class _Keyed:
 
     def __getitem__(self, keyed_index):
         if get_worker_info() is None:
-            return _apart(partial(self._one_by_one, [keyed_index]))[0]
+            return apart(partial(self._one_by_one, [keyed_index]))[0]
         return self._one_by_one([keyed_index])[0]
 
     def __getattr__(self, name):
@@ -63,28 +59,28 @@ class _Keyed:
         def getitems(keyed_indices):
             if whole:
                 indices = [index for _, index in keyed_indices]
-                seed = seed_of(keyed_indices[0][0], tuple(indices))
-                make = partial(self._whole, whole, indices, partial(_seed, seed))
+                number = seed_of(keyed_indices[0][0], tuple(indices))
+                make = partial(self._whole, whole, indices, partial(seed, number))
             else:
                 make = partial(self._one_by_one, keyed_indices)
-            return make() if in_worker else _apart(make)
+            return make() if in_worker else apart(make)
 
         return getitems
 
-    def _whole(self, whole, indices, seed):
+    def _whole(self, whole, indices, seed_all):
         if self.maker is not None:
-            return self.maker.many(indices, seed)
-        seed()
+            return self.maker.many(indices, seed_all)
+        seed_all()
         return whole([plain(index) for index in indices])
 
     def _one_by_one(self, keyed_indices):
         samples = []
         for key, index in keyed_indices:
-            seed = seed_of(key, index)
+            number = seed_of(key, index)
             if self.maker is not None:
-                samples.append(self.maker.one(index, partial(_seed, seed)))
+                samples.append(self.maker.one(index, partial(seed, number)))
             else:
-                _seed(seed)
+                seed(number)
                 samples.append(self.dataset[plain(index)])
         return samples
 
@@ -95,23 +91,6 @@ class _Keyed:
 def keyed(dataset, maker=None):
     """The stand-in for `dataset`, with the name of its class, which others may show."""
     return type(type(dataset).__name__, (_Keyed,), {})(dataset, maker)
-
-
-def _seed(seed):
-    random.seed(seed)
-    torch.default_generator.manual_seed(seed & (_MASK >> 1))
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed & 0xFFFFFFFF)
-
-
-def _apart(make):
-    """In the training process the generators are training's: they are given back as they were, once a batch."""
-    before = _random.capture()
-    try:
-        return make()
-    finally:
-        _random.restore(before)
 
 
 class start_of_worker:

@@ -39,6 +39,11 @@ class DataLoader(Positioned):
       bytes of `dataset.fetch(index)` where the data set has that and `decode(bytes)`, else the file that a sample opens.
       A data set with neither is read as without a cache, and a warning says why. Of one that has `augment(decoded)`, too,
       decoded samples are kept where that takes less time.
+    - `cache_key="v2"` says which data set it is, where its state cannot be told (handles, connections) or says nothing (a
+      generator of its own): jobs with the same class, length and key share what is kept. Without it they share only where
+      class, code and all attributes are the same; of a state that cannot be told nothing is shared between jobs. Attributes
+      that change between epochs are noticed where to look at them costs less than a thousandth of the epoch. `invalidate()`
+      forgets what is kept.
     - `fetchers=8` processes read samples into the cache before workers ask for them, where workers are forked.
     - `sampling="importance"`, `"reuse"`, `"iis"` or `"shade"` draws other samples than torch, so that a cache saves more;
       `sampling_options={…}` are its options. `weighted()` gives the ids and weights of a batch, `update()` takes the losses.
@@ -53,16 +58,28 @@ class DataLoader(Positioned):
     _store = None
     _trace = None
     _told = _told_weights = False
+    _generation = 0
 
     def __init__(
-        self, *args, cache=None, fetchers=0, sampling="plain", sampling_options=None, cache_trace=None, **kwargs
+        self,
+        *args,
+        cache=None,
+        cache_key=None,
+        fetchers=0,
+        sampling="plain",
+        sampling_options=None,
+        cache_trace=None,
+        **kwargs,
     ):
+        if not isinstance(cache_key, (str, int, bytes, type(None))):
+            raise TypeError(f"cache_key: a {type(cache_key).__name__} is neither text, a number nor bytes")
         budget_bytes = None if cache is None else budget.parse(cache)
         fetchers = ahead.checked(fetchers)
         order, args, kwargs = arranged(sampling, sampling_options, cache is not None, args, kwargs)
         super().__init__(*args, **kwargs)
         # By their own names, under which frameworks that make a loader anew look for its arguments.
         self.cache = cache
+        self.cache_key = cache_key
         self.fetchers = fetchers
         self.sampling = sampling
         self.sampling_options = sampling_options
@@ -77,6 +94,12 @@ class DataLoader(Positioned):
         `miss_ratio`: for caches of other sizes, in bytes, the share of the uses that they would miss, once an epoch or two
         have told. Empty without a cache."""
         return self._store.figures() if self._store is not None else {}
+
+    def invalidate(self):
+        """Forgets what this job has kept of the data set: from the next iteration on its samples are read anew. For data that
+        changed where nobody can see it: files that `fetch` reads, rows behind a connection. All ranks have to call it."""
+        self._generation += 1
+        self._store = None
 
     def weighted(self):
         """Iterates (batch, ids, weights): an int64 tensor of the samples' indices in the data set and a float32 tensor of
@@ -145,7 +168,8 @@ class DataLoader(Positioned):
             return None
         if self._store is None or not self._store.is_of(self.dataset):
             policy = POLICIES[self.sampling]
-            self._store = Store(self.dataset, start_method_of(self), self._budget_bytes, policy, self.fetchers)
+            said = self.cache_key, self._generation
+            self._store = Store(self.dataset, start_method_of(self), self._budget_bytes, policy, self.fetchers, *said)
             if self.cache_trace is not None and self._store.space is not None:
                 self._store.tally.sizes = Sizes.of(self._store.maker.samples)
         return self._store

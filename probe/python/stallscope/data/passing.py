@@ -8,17 +8,27 @@ from collections import deque
 from time import monotonic_ns
 
 
+class End:
+    """Of a pass: whether all of it was handed over. Who holds it holds no worker."""
+
+    reached = False
+
+
 class Pass:
     """One iteration: an epoch, or what is left of it."""
 
-    def __init__(self, epoch, states, skip=0, expected=0):
-        self.epoch = epoch
+    def __init__(self, epoch, nth, states, skip=0, expected=0):
+        # Passes before it that trained, and all.
+        self.epoch, self.nth = epoch, nth
         self.states = states
         self.skip = skip
         self.expected = expected
+        self.end = End()
         self.key = None
         self.repeats = None
         self.batches = 0
+        # Of these, those that were handed over when the last step was trained.
+        self.batches_at_step = 0
         self.digest = 0
         self.waited_ns = 0
         self.sampled = deque()
@@ -143,7 +153,7 @@ class Handing:
         try:
             batch = next(self.inner)
         except StopIteration:
-            self.ended = True
+            self.ended = self.current.end.reached = True
             raise
         self.current.waited_ns += monotonic_ns() - began_ns
         self.current.handed_over(self._number())

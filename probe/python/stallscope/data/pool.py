@@ -1,6 +1,7 @@
 """Where the pool of this user is met, and how it is started."""
 
 import os
+import stat
 import sys
 
 from stallscope import _native, _pool
@@ -34,8 +35,18 @@ def runtime_dir():
         elif own and os.path.isdir(own):
             folder = os.path.join(own, "stallscope")
         else:
-            folder = f"/tmp/stallscope-{user}"
-    os.makedirs(folder, mode=0o711 if user == 0 else 0o700, exist_ok=True)
-    if os.lstat(folder).st_uid != user:
-        raise NoPool(f"{folder} belongs to another user; set STALLSCOPE_RUNTIME_DIR to a folder of yours")
+            places = [f"/tmp/stallscope-{user}", f"/var/tmp/stallscope-{user}", os.path.expanduser("~/.cache/stallscope")]
+            # Anybody may have made a folder of that name where all may make some.
+            folder = next((place for place in places if _is_ours(place, user)), places[0])
+    if not _is_ours(folder, user):
+        raise NoPool(f"{folder} cannot be made or belongs to another user; set STALLSCOPE_RUNTIME_DIR to a folder of yours")
     return folder
+
+
+def _is_ours(folder, user):
+    try:
+        os.makedirs(folder, mode=0o711 if user == 0 else 0o700, exist_ok=True)
+        found = os.lstat(folder)
+    except OSError:
+        return False
+    return found.st_uid == user and stat.S_ISDIR(found.st_mode)

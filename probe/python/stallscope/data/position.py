@@ -26,37 +26,67 @@ class Positioned(torch.utils.data.DataLoader):
 
     _epochs = 0
     _pass = None
+    # Passes that were begun, so far and when the last step was trained.
+    _begun = 0
+    _begun_at_step = 0
+    # Where somebody says when a step was trained: the pass that trains, and all that are under way.
+    _hears_steps = False
+    _training = None
+    _passes = ()
     _resume = None
+    # The position between two epochs that was loaded is of a loader whose workers stay.
+    _had_workers = False
+    # The position that the newest pass took up, and its end.
+    _taken_up = None
     _beginning = None
     # Where we draw the samples ourselves.
     _order = None
 
     def __iter__(self):
-        resume, self._resume = self._resume, None
+        resume, self._resume = self._resume or self._untrained(), None
+        self._taken_up = None
         if resume is None:
-            beginning = Pass(self._epochs, self._order_states())
+            beginning = Pass(self._epochs, self._begun, self._order_states())
+            if self._had_workers:
+                self._without_seed(beginning)
             if self._order is not None:
                 beginning.course = self._next_course()
             return self._begin(beginning)
         now = _random.capture()
-        beginning = Pass(resume["epoch"], resume["states"], resume["batches"], resume["digest"])
+        nth = resume.get("nth", resume["epoch"])
+        beginning = Pass(resume["epoch"], nth, resume["states"], resume["batches"], resume["digest"])
+        if self._hears_steps:
+            self._taken_up = resume, beginning.end
         if self._order is not None:
             # Knows by itself where it is.
             beginning.course, beginning.skip, beginning.batches = self._order.begin_again(), 0, resume["batches"]
         self._set_states(beginning.states)
         if resume["workers_kept"]:
-            # Making workers draws a seed, which the pass that is taken up did not.
-            beginning.before_order = lambda: self._set_states(beginning.states)
+            self._without_seed(beginning)
         try:
             return self._begin(beginning)
         finally:
             _random.restore(resume.get("process") or now)
 
+    def _without_seed(self, beginning):
+        """Making workers draws a seed, which a pass with those of the pass before does not."""
+        self._had_workers = False
+        beginning.before_order = lambda: self._set_states(beginning.states)
+
+    def _untrained(self):
+        """The position that a pass took up which was left before its first step and its end: it was a look."""
+        if self._taken_up is None or self._under_way():
+            return None
+        resume, end = self._taken_up
+        return None if end.reached else resume
+
     def _begin(self, beginning):
-        self._epochs = beginning.epoch + 1
+        self._begun = beginning.nth + 1
+        if not self._hears_steps:
+            self._epochs = beginning.epoch + 1
         if self._keys_samples():
             order = beginning.states.get("generator") or beginning.states["process"]["torch"]
-            beginning.key = epoch_key(order, beginning.epoch)
+            beginning.key = epoch_key(order, beginning.nth)
             beginning.repeats = Repeats(self._samples())
         persistent = getattr(self, "_iterator", None)
         beginning.workers_kept = persistent is not None or beginning.before_order is not None
@@ -79,8 +109,10 @@ class Positioned(torch.utils.data.DataLoader):
         beginning.after_batch = self._after_batch()
         if beginning.feed is not None:
             beginning.feed.go_on(0)
+        beginning.batches_at_step = beginning.batches
         handing = Handing(inner, beginning)
         self._pass = weakref.ref(handing)
+        self._passes = (*(one for one in self._passes if one() is not None), self._pass)
         return handing
 
     @property
@@ -143,8 +175,11 @@ class Positioned(torch.utils.data.DataLoader):
         if self._resume is not None:
             # Loaded, and not begun yet.
             return {name: value for name, value in self._resume.items() if name != "process"}
-        handing = self._pass() if self._pass is not None else None
-        state = {"version": _VERSION, "samples": self._samples(), "batch_size": self.batch_size}
+        handing = self._trains() if self._hears_steps else self._pass() if self._pass is not None else None
+        untrained = self._untrained() if handing is None else None
+        if untrained is not None:
+            return {name: value for name, value in untrained.items() if name != "process"}
+        state = {"version": _VERSION, "nth": self._begun, "samples": self._samples(), "batch_size": self.batch_size}
         if self._order is not None:
             state["sampling"] = self._order.state()
         sampler = self._epoch_sampler()
@@ -152,11 +187,13 @@ class Positioned(torch.utils.data.DataLoader):
             state["sampler_epoch"] = sampler.epoch
         if handing is None or handing.ended:
             states = {name: _random.generator_bytes(one) for name, one in self._generators().items()}
-            return {**state, "epoch": self._epochs, "batches": None, "digest": 0, "states": states}
+            kept = self._had_workers or getattr(self, "_iterator", None) is not None
+            return {**state, "epoch": self._epochs, "batches": None, "digest": 0, "states": states, "workers_kept": kept}
         current = handing.current
         return {
             **state,
             "epoch": current.epoch,
+            "nth": current.nth,
             "batches": current.batches,
             "digest": current.digest,
             "states": current.states,
@@ -179,7 +216,8 @@ class Positioned(torch.utils.data.DataLoader):
         if sampler is not None and "sampler_epoch" in state:
             sampler.set_epoch(state["sampler_epoch"])
         self._epochs = state["epoch"]
-        self._pass = None
+        self._begun = self._begun_at_step = state.get("nth", self._epochs)
+        self._forget_passes()
         if getattr(self, "_iterator", None) is not None:
             # Persistent workers that have batches of another position under way.
             self._iterator = None
@@ -187,18 +225,57 @@ class Positioned(torch.utils.data.DataLoader):
             self._resume = dict(state)
             return
         self._resume = None
+        self._had_workers = state.get("workers_kept", False)
         self._set_states(state["states"])
+
+    def hear_steps(self):
+        """From here on `stepped` is called for each training step: the position is that of the pass that trains, and
+        epochs are passes that trained. Other passes are looks: `next(iter(loader))`, a pass to calibrate with. (Where we draw
+        the order ourselves each pass is an epoch, as it uses draws up.)"""
+        self._hears_steps = self._order is None
+
+    def stepped(self, by_hand=False):
+        """A step was trained with what was handed over since the last one. `by_hand`: somebody who says nothing of steps
+        saves, so that every pass since the last time has trained."""
+        if not self._hears_steps:
+            return
+        ahead = [one for one in self._under_way() if one.current.batches != one.current.batches_at_step]
+        for one in ahead:
+            one.current.batches_at_step = one.current.batches
+        begun, self._begun_at_step = self._begun - self._begun_at_step, self._begun
+        if by_hand:
+            self._epochs += begun
+            if ahead:
+                ahead[-1].current.epoch = self._epochs - 1
+        if not ahead:
+            return
+        if self._trains() not in ahead or by_hand:
+            self._training = weakref.ref(ahead[-1])
+        self._epochs = self._trains().current.epoch + 1
+        self._taken_up = None
+
+    def _under_way(self):
+        return [one for one in (reference() for reference in self._passes) if one is not None]
+
+    def _trains(self):
+        return self._training() if self._training is not None else None
+
+    def _forget_passes(self):
+        self._pass = self._training = self._taken_up = None
+        self._passes = ()
 
     def begin_with_epoch(self, epoch):
         """The next iteration is this epoch's, from its start."""
-        self._epochs, self._pass, self._resume = epoch, None, None
+        self._forget_passes()
+        self._epochs = self._begun = self._begun_at_step = epoch
+        self._resume = None
 
     def take_waited_ns(self):
         """How long loops waited for batches since this was asked last."""
-        handing = self._pass() if self._pass is not None else None
-        if handing is None:
-            return 0
-        waited_ns, handing.current.waited_ns = handing.current.waited_ns, 0
+        waited_ns = 0
+        for handing in self._under_way():
+            waited_ns += handing.current.waited_ns
+            handing.current.waited_ns = 0
         return waited_ns
 
     def go_on_with(self, process):

@@ -10,9 +10,9 @@ class Ranks:
     """Of torch.distributed where it is initialised, of a DistributedSampler, or as the user says."""
 
     def __init__(self, options, sampler):
-        distributed = sys.modules.get("torch.distributed")
-        joined = distributed is not None and distributed.is_available() and distributed.is_initialized()
-        count, rank = (distributed.get_world_size(), distributed.get_rank()) if joined else (1, 0)
+        count, rank = _process_group()
+        # Somebody else than the process group says which rank this is.
+        self._said = sampler is not None or bool({"num_replicas", "rank"} & set(options))
         said_count = options.get("num_replicas", sampler.num_replicas if sampler else count)
         said_rank = options.get("rank", sampler.rank if sampler else rank)
         if not 0 <= said_rank < said_count:
@@ -24,8 +24,14 @@ class Ranks:
         self.local_rank, self.local_count = _on_this_node(self.count)
 
     def begin(self):
-        """Collective among ranks that are joined."""
+        """Collective among ranks that are joined. RuntimeError where they have been joined since the loader was made."""
         if self._joined is None:
+            now, _ = _process_group()
+            if not self._said and now != self.count:
+                raise RuntimeError(
+                    f"sampling=: the loader was made for {self.count} rank{'s'[: self.count != 1]} and the process group has {now}, so "
+                    "that ranks would draw the same samples: make it after init_process_group"
+                )
             alone = self.count == 1 or self.of_others
             self._joined = groups.Alone() if alone else groups.of_this_job()
 
@@ -36,6 +42,13 @@ class Ranks:
     def from_first(self, value):
         """Rank 0's `value`. Collective."""
         return self._joined.from_first(value)
+
+
+def _process_group():
+    """Number of ranks and which of them this one is, as torch.distributed has it now."""
+    distributed = sys.modules.get("torch.distributed")
+    joined = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return (distributed.get_world_size(), distributed.get_rank()) if joined else (1, 0)
 
 
 def _on_this_node(count):

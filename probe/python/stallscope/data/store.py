@@ -19,14 +19,19 @@ from .tally import Collating, Tally
 
 _CACHE_STATE = 12
 _SHOWN_EVERY_NS = 1_000_000_000
+_LOOK_COSTS = 1000
 _INSIDE = ("stallscope.", "torch.utils.data.")
 
 
 class Store:
     """Of one loader and data set."""
 
-    def __init__(self, dataset, start_method, budget_bytes, policy, fetchers=None):
+    def __init__(self, dataset, start_method, budget_bytes, policy, fetchers=None, key=None, generation=0):
         self.dataset = dataset
+        # The user's word for the data set's state, and how often they said that it changed.
+        self.said = key, generation
+        # The state as it was looked at, how long that took, and when.
+        self.state, self.state_ns, self.looked_ns = None, 0, 0
         self.length = _length(dataset)
         self.budget_bytes = budget_bytes
         self.policy = policy
@@ -49,7 +54,9 @@ class Store:
         if found.in_parts:
             # Also where there is no pool, these two stand for its samples.
             self.maker = FromParts(self.dataset, found.samples, None, found.augments)
-        self.form, key = form.settled(found, fingerprint.of(found), self.budget_bytes)
+        if found.in_parts and self.said[0] is None:
+            self._look(found.base)
+        self.form, key = form.settled(found, fingerprint.of(found, self.state, *self.said), self.budget_bytes)
         own_bytes = self.budget_bytes
         if ahead.can_be(start_method, fetchers):
             own_bytes -= ahead.staging_bytes(self.budget_bytes)
@@ -89,7 +96,21 @@ class Store:
         warn_plain(self.dataset, why)
 
     def is_of(self, dataset):
-        return dataset is self.dataset and _length(dataset) == self.length
+        """Whether it is of this data set as it is now. To look at its state has to cost less than a thousandth of the time
+        since that was looked at last."""
+        if dataset is not self.dataset or _length(dataset) != self.length:
+            return False
+        if self.state is None or monotonic_ns() - self.looked_ns < _LOOK_COSTS * self.state_ns:
+            return True
+        before = self.state
+        self._look(cut.base_of(dataset))
+        return self.state == before
+
+    def _look(self, base):
+        began_ns = monotonic_ns()
+        self.state = fingerprint.state_of(base)
+        self.looked_ns = monotonic_ns()
+        self.state_ns = self.looked_ns - began_ns
 
     def collating(self, users):
         """The loader's collate function, `users`, as its batches are to be collated."""

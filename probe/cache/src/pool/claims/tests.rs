@@ -53,6 +53,11 @@ proptest! {
         let mut answers = Answers::new();
         claims.expire(now_ms + 1000, &mut answers);
         prop_assert_eq!(answers.len(), waiting.len(), "somebody waits for ever");
+        for id in 0..3 {
+            claims.settle(id, &mut answers);
+        }
+        (0..4).for_each(|client| claims.gone(client, now_ms, &mut answers));
+        prop_assert!(claims.by_id.is_empty() && claims.patience.is_empty() && claims.of_client.is_empty());
     }
 }
 
@@ -63,4 +68,19 @@ fn a_claim_that_nobody_answers_for_is_not_waited_for_for_ever() {
     claims.claim(1, (2, 1), LEASE_MS, 10, &mut answers);
     assert_eq!(answers, [((1, 1), Answer::Yes), ((2, 1), Answer::Yes)]);
     assert!(claims.is_of_another(1, (1, 1)));
+}
+
+#[test]
+fn a_client_with_very_many_claims_costs_others_nothing() {
+    let (mut claims, mut answers) = (Claims::default(), Answers::new());
+    (0..200_000).for_each(|id| claims.claim(id, (1, id), 0, 0, &mut answers));
+    answers.clear();
+    // What others ask, as often again: looking through all claims each time would take minutes.
+    for id in 0..200_000 {
+        claims.claim(id, (2, id), 0, 10, &mut answers);
+        assert_eq!(claims.expire(9, &mut answers), Some(10));
+        claims.give_up(id, (2, id), 9, &mut answers);
+        claims.gone(3, 9, &mut answers);
+    }
+    assert!(answers.is_empty() && claims.patience.is_empty());
 }

@@ -1,0 +1,208 @@
+"""A cache gives what its data set would give, whatever of the data set is another or has changed."""
+
+import functools
+import threading
+
+import pytest
+from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
+
+torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
+numpy = pytest.importorskip("numpy", reason="SKIPPED: there is no numpy")
+
+import stallscope  # noqa: E402
+from stallscope.data import state_digest  # noqa: E402
+from stallscope.data.state_digest import CannotTell, of_code, of_state  # noqa: E402
+
+SAMPLES = 200
+FACTOR = 3
+
+
+class Labelled(torch.utils.data.Dataset):
+    def __init__(self, labels, **more):
+        self.labels = labels
+        self.epoch = 0
+        self.__dict__.update(more)
+
+    def __len__(self):
+        return SAMPLES
+
+    def fetch(self, index):
+        return int(self.labels[index] + self.epoch).to_bytes(4, "little") * 50
+
+    def decode(self, data):
+        return int.from_bytes(data[:4], "little")
+
+    def __getitem__(self, index):
+        return self.decode(self.fetch(index))
+
+
+@pytest.fixture(autouse=True)
+def pool(tmp_path, monkeypatch):
+    monkeypatch.setenv("STALLSCOPE_RUNTIME_DIR", str(tmp_path))
+
+
+def loader_of(dataset, **more):
+    return stallscope.DataLoader(dataset, batch_size=20, cache="16MiB", **more)
+
+
+def samples(loader):
+    return [one for batch in loader for one in batch.tolist()]
+
+
+def hits(loader):
+    figures = loader.cache_figures()
+    return figures["hits"]
+
+
+def labels():
+    made = numpy.arange(SAMPLES)
+    other = made.copy()
+    other[5::7] = 9
+    return made, other
+
+
+@pytest.mark.parametrize("kind", ["array", "list", "tensor", "dict", "closure", "object"])
+def test_another_data_set_never_gets_the_first_ones_samples(kind):
+    class Holder:
+        def __init__(self, values):
+            self.values = values
+
+        def __getitem__(self, index):
+            return self.values[index]
+
+    def looked_up(values):
+        class Looked:
+            get = staticmethod(lambda index: values[index])
+
+        return functools.partial(lambda index: values[index])
+
+    def held(values):
+        made = {
+            "array": lambda: values,
+            "list": values.tolist,
+            "tensor": lambda: torch.from_numpy(values),
+            "dict": lambda: dict(enumerate(values.tolist())),
+            "closure": lambda: looked_up(values.tolist()),
+            "object": lambda: Holder(values),
+        }
+        return made[kind]()
+
+    class Called(Labelled):
+        def fetch(self, index):
+            return int(self.labels(index)).to_bytes(4, "little") * 50
+
+    first, other = labels()
+    of = Called if kind == "closure" else Labelled
+    kept = loader_of(of(held(first)))
+    assert samples(kept) == first.tolist() and samples(kept) == first.tolist() and hits(kept) >= SAMPLES
+    assert samples(loader_of(of(held(other)))) == other.tolist()
+
+
+def test_the_same_data_set_again_finds_what_was_kept():
+    first, _ = labels()
+    kept = loader_of(Labelled(first))
+    samples(kept)
+    again = loader_of(Labelled(first.copy()))
+    assert samples(again) == first.tolist() and hits(again) == SAMPLES
+
+
+def test_what_cannot_be_told_is_shared_by_its_key_alone():
+    first, other = labels()
+    kept = loader_of(Labelled(first, lock=threading.Lock()), cache_key="v1")
+    samples(kept)
+    again = loader_of(Labelled(first, lock=threading.Lock()), cache_key="v1")
+    assert samples(again) == first.tolist() and hits(again) == SAMPLES
+    assert samples(loader_of(Labelled(other, lock=threading.Lock()), cache_key="v2")) == other.tolist()
+    with pytest.raises(TypeError, match="cache_key: a list is neither"):
+        loader_of(Labelled(first), cache_key=["v1"])
+
+
+def test_an_attribute_that_changes_between_epochs_is_noticed(monkeypatch):
+    # However quick the epoch is.
+    monkeypatch.setattr("stallscope.data.store._LOOK_COSTS", 0)
+    first, _ = labels()
+    dataset = Labelled(first)
+    loader = loader_of(dataset)
+    for epoch in (0, 1, 1, 2):
+        dataset.epoch = epoch
+        assert samples(loader) == (first + epoch).tolist()
+
+
+def test_what_nobody_can_see_is_forgotten_when_it_is_said():
+    shelf = {"labels": labels()[0]}
+
+    class Behind(Labelled):
+        def fetch(self, index):
+            return int(self.shelf()["labels"][index]).to_bytes(4, "little") * 50
+
+    # Said to be always the same.
+    loader = loader_of(Behind(None, shelf=lambda: shelf), cache_key="shelf")
+    first, other = labels()
+    assert samples(loader) == first.tolist()
+    shelf["labels"] = other
+    assert samples(loader) == first.tolist(), "nobody could know"
+    loader.invalidate()
+    assert samples(loader) == other.tolist()
+
+
+class Reads:
+    def __init__(self, path):
+        self.file = open(path, "rb")
+
+
+def scaled(value):
+    return FACTOR * value
+
+
+def test_states_are_equal_where_their_content_is(monkeypatch):
+    def state():
+        return {
+            "set": {"a", "b", "c"},
+            "names": ["x" * 2, "xx"],
+            "memory": torch.arange(6.0).reshape(2, 3),
+            "strided": numpy.arange(12).reshape(3, 4)[:, ::2],
+            "objects": numpy.array([1, "a"], dtype=object),
+            "function": scaled,
+            "size": torch.Size([3]),
+        }
+
+    assert of_state(state()) == of_state(state())
+    monkeypatch.setattr(f"{__name__}.FACTOR", 4)
+    assert len({of_state(state()), of_state({**state(), "names": ["xx", "xy"]}), of_state({**state(), "size": 1})}) == 3
+    same = of_state(state())
+    monkeypatch.setattr(f"{__name__}.FACTOR", 3)
+    assert of_state(state()) != same, "a number that a function uses is told"
+
+
+def test_code_of_a_data_set_is_part_of_what_it_is():
+    class Doubled(Labelled):
+        def decode(self, data):
+            return 2 * int.from_bytes(data[:4], "little")
+
+    class Again(Labelled):
+        def decode(self, data):
+            return 3 * int.from_bytes(data[:4], "little")
+
+    assert of_code(Labelled) == of_code(Labelled)
+    assert len({of_code(Labelled), of_code(Doubled), of_code(Again)}) == 3
+
+
+def test_what_has_no_content_cannot_be_told(tmp_path, monkeypatch):
+    (tmp_path / "file").write_bytes(b"x")
+    circle = []
+    circle.append(circle)
+    for held in (threading.Lock(), Reads(tmp_path / "file"), (one for one in ()), circle, torch.empty(2, device="meta")):
+        with pytest.raises(CannotTell):
+            of_state({"held": held})
+    monkeypatch.setattr(state_digest, "_MOST_BYTES", 1000)
+    with pytest.raises(CannotTell, match="too much"):
+        of_state({"array": numpy.zeros(1000)})
+    with pytest.raises(CannotTell, match="too much"):
+        of_state({"text": "x" * 2000})
+
+
+def test_a_job_is_one_for_its_ranks_and_another_for_each_run(monkeypatch):
+    alone = state_digest.job()
+    assert alone == state_digest.job()
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert state_digest.job() != alone
