@@ -5,7 +5,7 @@ export PYO3_PYTHON := $(CURDIR)/$(VENV_PYTHON)
 # Where the scripts look for what was built.
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
-.PHONY: help demo test build man lint bench bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-fetchers bench-importance chaos-checkpoint pictures clean-storage
+.PHONY: help demo test build man lint bench bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-fetchers bench-importance chaos-checkpoint fuzz pictures clean-storage
 
 help:
 	@echo 'make demo            train a small network on slow storage and show where its time went'
@@ -30,6 +30,7 @@ help:
 	@echo 'make bench-fetchers  what 0, 4 and 8 fetchers gain on slow and on throttled storage'
 	@echo 'make bench-importance  what each sampling reads, and what it costs in accuracy'
 	@echo 'make bench-report    what reports of a day of training cost'
+	@echo 'make fuzz            fuzz whatever reads bytes from elsewhere: SECONDS=300 a target, TARGETS="recording pool"'
 	@echo 'make chaos-checkpoint  kill a job that saves 1,000 times, fail its disk in all ways'
 	@echo 'make bench-control   the controller on simulated jobs and on real ones on slow storage'
 	@echo 'make bench-script    the same on a public script: SCRIPT=path/to/pytorch/examples/imagenet/main.py'
@@ -149,6 +150,10 @@ chaos-checkpoint:
 	@STALLSCOPE_KILLS=1000 cargo test --release --quiet -p stallscope-checkpoint --test kill --test faults --test hostile
 	@STALLSCOPE_RESUMES=30 STALLSCOPE_RANK_KILLS=10 $(VENV_PYTHON) -m pytest -q probe/python/tests/test_checkpointer.py \
 	    probe/python/tests/test_checkpoint_ranks.py
+
+fuzz:
+	@scripts/setup.sh test
+	@FEATURES=what-if scripts/fuzz.sh $(or $(SECONDS),300) $(TARGETS)
 
 pictures:
 	@$(MAKE) --no-print-directory build

@@ -23,6 +23,8 @@ else
 fi
 # What shares memory with a job, in every interleaving.
 suite loom env RUSTFLAGS="--cfg loom" cargo test -p stallscope-ring -p stallscope-cache -p stallscope-checkpoint --lib --release --quiet --target-dir target/loom -- turn:: spsc:: pool::slots:: copy::model::
+# What reads bytes from elsewhere, for some seconds each; `make fuzz` takes its time.
+suite fuzz scripts/fuzz.sh 5
 for tests in probe/python/tests truth/tests demo/tests; do
     # A test that hangs is ended and named; the slowest one takes two minutes on two cores.
     [ -d "$tests" ] || continue

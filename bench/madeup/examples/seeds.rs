@@ -1,0 +1,78 @@
+//! Writes what fuzzing begins with, one folder a target: `seeds FOLDER`.
+
+use madeup::{Shape, record};
+use serde_json::Value;
+use stallscope_checkpoint::{Dtype, Options, Plan, Saver, Source, TensorSpec};
+use stallscope_store::Recording;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+fn main() {
+    let into = PathBuf::from(std::env::args().nth(1).expect("the folder to write to"));
+    let seed = |target: &str, name: &str, bytes: &[u8]| {
+        fs::create_dir_all(into.join(target)).expect("a folder");
+        fs::write(into.join(target).join(name), bytes).expect("a file");
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, tuned) in [("plain", false), ("tuned", true)] {
+        let shape = Shape {
+            seconds: 3,
+            ranks: if tuned { 2 } else { 1 },
+            checkpoint_seconds: 1,
+            tuned,
+            ..Shape::default()
+        };
+        let path = record(&folder.path().join(name), &shape);
+        seed("recording", name, &fs::read(&path).expect("a recording"));
+        let summary = Recording::open(&path).and_then(|it| it.summary()).expect("its summary");
+        seed("summary", name, &serde_json::to_vec(&summary).expect("JSON"));
+    }
+    lines(&seed);
+    checkpoint(&folder.path().join("saved"), &seed);
+}
+
+fn lines(seed: &dyn Fn(&str, &str, &[u8])) {
+    let said = |kind: u8, line: &str| [&[kind], line.as_bytes()].concat();
+    seed("wire", "hello", &said(0, r#"{"stallscope":1,"role":"kernel","watch":1,"syscalls":true}"#));
+    seed("wire", "request", &said(1, r#"{"set":[{"name":"workers","rank":0,"value":4}]}"#));
+    seed("wire", "tune", &said(1, r#"{"tune":{"mode":"advise","budgets":{}}}"#));
+    seed("wire", "reply", &said(2, r#"{"error":"no"}"#));
+    seed("wire", "frame", &[&[5, 6, 0, 0, 0, 3][..], br#"{}"#].concat());
+    seed("trace", "two", b"epoch,id,bytes,score\n0,1,10,1\n1,1,10,0.5\n");
+    seed(
+        "pool",
+        "claim",
+        &[&[1][..], &24_u32.to_ne_bytes(), &[1, 0, 0, 0], &[9, 0, 0, 0, 1, 0, 0, 0], &[0; 16]].concat(),
+    );
+    seed("lane", "header", &[1, 64, 0, 255, 255, 255, 255, 255, 255, 255, 255]);
+    let mut evidence = vec![0x03, 48];
+    evidence.extend(1_000_000_u64.to_le_bytes());
+    evidence.extend([1, 0, 0, 0, 0, 0, 0, 0]);
+    evidence.extend([0; 32]);
+    evidence.extend([7, 1]);
+    seed("evidence", "wait", &evidence.repeat(3));
+}
+
+/// One that was saved, its manifest and its rank's part as the target takes them.
+fn checkpoint(into: &Path, seed: &dyn Fn(&str, &str, &[u8])) {
+    let tensors = [("weight", 8192_usize), ("bias", 33)].map(|(name, bytes)| (name, vec![7_u8; bytes]));
+    let spec = |(name, bytes): &(&str, Vec<u8>)| TensorSpec {
+        name: (*name).into(),
+        dtype: Dtype::U8,
+        shape: vec![bytes.len() as u64],
+    };
+    let plan = Plan::of(tensors.iter().map(spec).collect(), &[]).expect("a plan");
+    let sources: Vec<Source> = tensors.iter().map(|(_, bytes)| Source::Now(bytes.as_ptr())).collect();
+    let saver = Saver::open(into, Options { keep: Some(1), ..Options::default() }).expect("a folder");
+    // SAFETY: the vectors live and stay as they are until this returns, which is all that `Now` asks for.
+    let snapshot = unsafe { saver.snapshot(&plan, &sources) }.expect("a snapshot");
+    saver.persist(snapshot, saver.ticket(2), b"position 2".to_vec()).expect("a save");
+    assert!(saver.wait(Duration::from_secs(60)), "a save ends");
+    let content = |name: &str| {
+        let bytes = fs::read(into.join("step-000000002").join(name)).expect("a file of the checkpoint");
+        serde_json::from_slice::<Value>(&bytes).expect("JSON")["content"].to_string()
+    };
+    let both = format!("{}\n{}", content("manifest.json"), content("rank-0.json"));
+    seed("checkpoint", "saved", both.as_bytes());
+}
