@@ -46,8 +46,9 @@ def replaced() -> list[tuple]:
         for name, value in list(vars(owner).items()):
             static = isinstance(value, staticmethod)
             function = value.__func__ if static else value
-            if getattr(function, "_stallscope", False):
-                original = function.__wrapped__
+            written_in = getattr(getattr(function, "__code__", None), "co_filename", "")
+            original = getattr(function, "__wrapped__", None)
+            if "/stallscope/_hooks/" in written_in and original is not None:
                 found.append((owner, name, value, staticmethod(original) if static else original))
     return found
 

@@ -1,9 +1,10 @@
 """`make bench-overhead`: what watching a real PyTorch loader costs it, beside other tools. Needs root.
 
-The headline comes from one job in which everything of ours is switched on and off in turns (A B B A …), with new
-workers each time, until the 95% interval of the median ratio is narrow enough or time is up. The others, as tools
-can't be switched, from a bare and a watched job in turns, each alone: two jobs that do the same differ by several
-percent, so these figures are coarse. All over a warm cache; some 15 minutes.
+The headlines come from two jobs, one whose workers and trainer leave no core free and one that leaves one. In each,
+everything of ours is switched on and off in turns (A B B A …), with new workers each time, until the 95% interval of the
+median ratio is narrow enough or time is up. The others, as tools can't be switched, from a bare and a watched job in
+turns, each alone: two jobs that do the same differ by several percent, so these figures are coarse. All over a warm
+cache; some 20 minutes.
 """
 
 import argparse
@@ -13,9 +14,10 @@ import signal
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from statistics import fmean, median
 
-from contenders import OURS, PEERS, STALLSCOPE, WORK, BenchFailed, Contender, bare
+from contenders import HEADLINE, OURS, PEERS, STALLSCOPE, WORK, BenchFailed, Contender, bare
 from images import keep_in_memory, make_images
 from parts import measure_parts
 from table import Row, markdown, summary, write
@@ -166,6 +168,7 @@ class Table:
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=1000, help="at most, of any contender")
+    parser.add_argument("--seconds", type=float, default=HEADLINE["seconds"], help="for each headline")
     parser.add_argument("--only", action="append", help="a contender's name; all by default")
     options = parser.parse_args()
     # A shell that started us in the background has SIGINT ignored, which tools that end by it would inherit.
@@ -175,6 +178,7 @@ def main():
     if not STALLSCOPE.exists():
         sys.exit(f"bench-overhead: {STALLSCOPE} is not built; run `make build` first")
     chosen = [one for one in OURS + PEERS if not options.only or one.name in options.only]
+    chosen = [replace(one, seconds=options.seconds) if one.switched else one for one in chosen]
     if missing := [reason for contender in chosen if (reason := contender.missing())]:
         sys.exit("bench-overhead: " + "; ".join(missing))
     WORK.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
 """`make bench-truth`: what stallscope says of jobs that know the truth. Needs root.
 
-Each job is measured by `stallscope run` (kernel and shim) and by `stallscope attach` (kernel alone), the first one
-also with and without syscall hooks, and compared with its own account of the same training steps.
+Each job is measured by `stallscope run` (kernel and shim) and by `stallscope attach` (kernel alone), some by `run
+--no-kernel` (the shim alone), the first one also with and without syscall hooks, and compared with its own account of the
+same training steps.
 """
 
 import argparse
@@ -29,12 +30,18 @@ class Way:
     options: tuple[str, ...] = ()
 
     def bar(self, case: Case) -> float | None:
+        if self is ALONE:
+            return case.alone_bar
         return case.kernel_bar if self.attach else case.shim_bar
+
+    def worst(self, case: Case, found: Comparison) -> tuple[str, float]:
+        return found.worst_blamed if self is ALONE and case.alone_may_not_know else found.worst
 
     def measure(self, bench: Bench, case: Case) -> Outcome:
         return (bench.attach if self.attach else bench.run)(case, *self.options)
 
 
+ALONE = Way("shim", False, ("--no-kernel",))
 BOTH = [Way("kernel + shim", False), Way("kernel", True)]
 HOOKS = [Way("kernel + shim, syscall hooks", False, ("--syscalls",)), Way("kernel, no syscall hooks", True, ("--no-syscalls",))]
 
@@ -44,6 +51,8 @@ def main():
     parser.add_argument("cases", nargs="*", help="names of truth jobs; all by default")
     parser.add_argument("--seconds", type=float, default=10, help="of training a job")
     parser.add_argument("--hooks", action="store_true", help="each with and without syscall hooks, not the first alone")
+    names = [way.name for way in [*BOTH, ALONE, *HOOKS]]
+    parser.add_argument("--evidence", choices=names, help="only this one")
     options = parser.parse_args()
     chosen = [case for case in CASES if not options.cases or case.name in options.cases]
     if unknown := set(options.cases) - {case.name for case in chosen}:
@@ -52,10 +61,9 @@ def main():
     try:
         with Bench(options.seconds) as bench:
             for case in chosen:
-                for way in BOTH + (HOOKS if options.hooks or case is CASES[0] else []):
-                    if way.attach and not case.has_kernel_steps:
-                        continue
-                    table.measure(bench, case, way)
+                for way in ways(case, options.hooks):
+                    if options.evidence in (None, way.name):
+                        table.measure(bench, case, way)
     except StorageError as error:
         sys.exit(f"bench-truth: {error}")
     print("\nPer cent of training time, truth/seen:\n")
@@ -64,6 +72,11 @@ def main():
     print(summary(table.rows))
     print(f"Written to {write('truth', table.rows)}")
     sys.exit(1 if table.failures else 0)
+
+
+def ways(case: Case, hooks: bool) -> list[Way]:
+    chosen = [*BOTH, *([ALONE] if case.alone_bar else []), *(HOOKS if hooks or case is CASES[0] else [])]
+    return [way for way in chosen if not (way.attach and case.withheld)]
 
 
 class Table:
@@ -89,18 +102,20 @@ class Table:
             return
         for found in outcome.comparisons:
             self.add(case, way, found, len(outcome.comparisons) > 1)
-        wrong = complaint(case, outcome)
-        if not way.attach and not is_decided(case, outcome):
-            wrong = "the job had a stall, as the machine was busy elsewhere: run it again on a quiet one"
-        if not way.attach and wrong:
+        wrong = complaint(case, outcome, kernel=way is not ALONE)
+        if not is_decided(case, outcome):
+            wrong = "the job waited for data where it was made not to, or the other way round: run it again on a quiet machine"
+        judged = case.no_stall or case.withheld or case.finding or case.slow_rank is not None or case.is_loop
+        if way.attach and not case.is_loop:
+            return
+        if wrong:
             print(f"{case.name}: {wrong}", flush=True)
-        judged = case.no_stall or case.withheld or case.finding or case.slow_rank is not None or not case.has_kernel_steps
-        if not way.attach and judged:
+        if judged:
             self.rows.append(Row(case.name, f"right verdict, {way.name}", float(not wrong), "", "1", not wrong))
 
     def add(self, case: Case, way: Way, found: Comparison, several: bool):
         name = f"{case.name}, rank {found.rank}" if several else case.name
-        cause, error = found.worst
+        cause, error = way.worst(case, found)
         bar = way.bar(case)
         holds = None if bar is None else abs(error) <= bar
         cells = [f"{found.truth[c]:.1f}/{found.seen[c]:.1f}" if max(found.truth[c], found.seen[c]) >= 0.05 else "" for c in CAUSES]

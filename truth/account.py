@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ OWN = {
     Did.PERSIST: ("persist", "persist"),
     Did.SNAPSHOT: ("snapshot", "snapshot"),
     Did.COLLECTIVE: ("peer", "preempted"),
-    Did.SLEEP: ("unknown", "preempted"),
+    Did.SLEEP: ("unknown", "preempted", "compute"),
     Did.READ: ("fetch", "preempted", "compute"),
     # Without a batch: the loader waits for its workers to leave.
     Did.END: ("unknown", "preempted"),
@@ -105,7 +106,7 @@ class Thread:
 def delay_between(before: Mark, after: Mark, start_ns: int, end_ns: int) -> int:
     """How much of the piece's run delay falls into [start, end], which lies within the piece."""
     length_ns = after.time_ns - before.time_ns
-    delay_ns = min(after.run_delay_ns - before.run_delay_ns, length_ns)
+    delay_ns = min(after.runnable_ns - before.runnable_ns, length_ns)
     if after.did in BLOCKED_FIRST:
         return max(0, end_ns - max(start_ns, after.time_ns - delay_ns))
     return delay_ns * (end_ns - start_ns) // length_ns
@@ -228,6 +229,11 @@ class Account:
     def loop_steps(self, pid: int) -> list[int]:
         """When the training steps of a loop without a loader ended."""
         return [mark.time_ns for mark in self.threads[pid, pid].marks if mark.did == Did.STEP]
+
+    def saves_beside(self) -> list[tuple[int, int]]:
+        """When threads and children saved what the loop did not wait for."""
+        pieces = (pair for thread in self.threads.values() for pair in pairwise(thread.marks))
+        return [(before.time_ns, after.time_ns) for before, after in pieces if after.did == Did.SAVED]
 
     def training(self, pid: int) -> list[tuple[int, int]]:
         """The stretches that are training: steps of training that are not the first of their iterator, and what

@@ -11,11 +11,15 @@ class Case:
     ranks: int = 1
     # Points that kernel evidence alone may be off; None: measured and shown.
     kernel_bar: float | None = 3
-    # Much of its waits may stay unknown to the kernel alone, but nothing may be blamed for them wrongly.
-    kernel_may_not_know: bool = False
     shim_bar: float = 1
+    # Points that the shim alone may be off; None: not measured.
+    alone_bar: float | None = None
+    # What training is blocked in may stay unknown to the shim alone, but nothing may be blamed for it wrongly.
+    alone_may_not_know: bool = False
     # The report has to find no data stall.
     no_stall: bool = False
+    # The job has to have waited for data, or its figures show nothing.
+    waits: bool = False
     # Training reads by itself: what that takes of the CPU is prep without syscall hooks.
     reads_on_cpu: bool = False
     # The report has to name this rank as the slow one.
@@ -40,13 +44,14 @@ class Case:
     waits_for: str | None = None
 
     @property
-    def has_kernel_steps(self) -> bool:
-        """Whether the kernel alone finds the steps."""
-        return not self.withheld and self.program == "job.py"
+    def is_loop(self) -> bool:
+        """Trains without a loader: the kernel alone finds no steps, but what the main thread did."""
+        return self.program == "loop.py"
 
 
 CASES = [
-    Case("fork-2", "--workers 2", tested=True),
+    # To the shim alone what reading takes of the CPU is prep: 150 us a sample on a slow virtual machine.
+    Case("fork-2", "--workers 2", alone_bar=5, tested=True),
     Case("workers-0", "--workers 0", tested=True, kernel_bar=None, reads_on_cpu=True),
     Case("workers-1", "--workers 1"),
     Case("workers-4", "--workers 4 --skew 3"),
@@ -56,7 +61,7 @@ CASES = [
     Case("persistent", "--workers 2 --persistent --epoch-batches 60"),
     Case("prefetch-1", "--workers 2 --prefetch 1"),
     Case("prefetch-8", "--workers 2 --prefetch 8"),
-    Case("pin", "--workers 2 --pin", kernel_may_not_know=True, tested=True),
+    Case("pin", "--workers 2 --pin", tested=True),
     Case("pin-4", "--workers 4 --pin --skew 3"),
     Case("thread", "--workers 0 --thread", withheld="iterated by a thread", tested=True, kernel_bar=None),
     Case("mmap", "--workers 2 --source mmap", tested=True),
@@ -77,6 +82,8 @@ CASES = [
     Case("checkpoint-process", "--workers 2 --checkpoint process"),
     Case("checkpoint-dcp", "--workers 2 --checkpoint dcp", kernel_bar=None),
     Case("epochs", "--workers 2 --epoch-batches 50", kernel_bar=None),
+    # Half of each epoch is its tail, for which no index is put any more.
+    Case("epoch-tails", "--workers 2 --epoch-batches 16 --prefetch 4 --source none --prep-ms 0.2 --compute-ms 50", tested=True),
     Case("evaluation", "--workers 2 --epoch-batches 60 --evaluate 15", tested=True, kernel_bar=None),
     Case("two-loaders", "--workers 1 --loaders 2", kernel_bar=None),
     Case(
@@ -84,7 +91,6 @@ CASES = [
         "--workers 1 --source net --net-ms 0.5 --slow-rank 1",
         ranks=2,
         shim_bar=3,
-        kernel_bar=None,
         slow_rank=1,
         tested=True,
     ),
@@ -93,16 +99,28 @@ CASES = [
         "--workers 1 --source net --net-ms 2 --prep-ms 0.5 --compute-ms 4 --slow-rank 2 --slow-in fetch",
         ranks=4,
         shim_bar=3,
-        kernel_bar=None,
         slow_rank=2,
     ),
     Case("device", "--workers 2 --compute-ms 2 --device-ms 15 --prep-ms 0.5", hidden_bar=2, tested=True),
-    Case("loop-memmap", "--source memmap", program="loop.py", kernel_bar=None, waits_for="big.bin", tested=True),
-    Case("loop-accumulate", "--source memmap --accumulate 4", program="loop.py", kernel_bar=None, waits_for="big.bin"),
-    Case("loop-reader", "--source reader", program="loop.py", kernel_bar=None),
-    Case("loop-pipe", "--source pipe", program="loop.py", kernel_bar=None, tested=True),
-    Case("loop-by-script", "--source memmap --by-script", program="loop.py", kernel_bar=None),
-    # Steps of some 6 ms: what a thread does between two slices of its neighbours decides, and the bars are missed (README).
+    Case(
+        "loop-memmap",
+        "--source memmap",
+        program="loop.py",
+        alone_bar=1,
+        alone_may_not_know=True,
+        waits_for="big.bin",
+        tested=True,
+    ),
+    # As many steps as the others in the same time.
+    Case("loop-accumulate", "--source memmap --accumulate 4", program="loop.py", waits_for="big.bin", read_mb_s=64),
+    Case("loop-reader", "--source reader", program="loop.py", read_mb_s=4, waits=True),
+    # The child reads more slowly than the loop computes.
+    Case("loop-pipe", "--source pipe", program="loop.py", read_mb_s=4, waits=True, tested=True),
+    Case("loop-by-script", "--source memmap --by-script", program="loop.py"),
+    Case("loop-save-thread", "--source memmap --save thread --save-every 2", program="loop.py"),
+    Case("loop-save-fork", "--source memmap --save fork --save-every 2", program="loop.py", tested=True),
+    # Steps of some 6 ms: what a thread does between two slices of its neighbours decides, and the accounts of kernel
+    # and shim differ by more than their bar (README).
     Case(
         "decode-busy",
         "--workers 2 --source none --prep-ms 0.6 --prep-silent --compute-ms 0.5",
@@ -126,9 +144,23 @@ CASES = [
         shim_bar=3,
         tested=True,
     ),
+    # By attach no step is seen: batches are ready whenever the trainer gets the core to take one.
+    Case(
+        "crowded-pin",
+        "--workers 2 --pin --source none --prep-ms 0.5 --compute-ms 100 --worker-cpu 0 --trainer-cpu 0",
+        neighbours=2,
+        finding="short of CPU",
+    ),
     Case("no-stall", "--workers 1 --source none --prep-ms 0.2 --compute-ms 200", no_stall=True, tested=True),
     Case("own-lock", "--workers 1 --source none --prep-ms 0.2 --lock-ms 200", no_stall=True),
     Case("own-request", "--workers 1 --source none --prep-ms 0.2 --request-ms 200", no_stall=True),
+    # The other thread has nothing to do with what training sleeps for: its CPU time is no work of training's.
+    Case(
+        "own-sleep",
+        "--workers 1 --source none --prep-ms 0.2 --sleep-ms 20 --busy-thread",
+        agreement_bar=3,
+        alone_bar=1,
+    ),
 ]
 
 

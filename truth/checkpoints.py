@@ -1,5 +1,6 @@
 """The ways in which a truth job saves its state."""
 
+import importlib
 import os
 import tempfile
 import threading
@@ -11,6 +12,13 @@ from log import Did, log
 from work import Trainer
 
 
+def save_beside(state: dict, path: Path):
+    """A save that the loop does not wait for."""
+    log().mark(Did.IDLE)
+    torch.save(state, path)
+    log().mark(Did.SAVED, path.stat().st_size)
+
+
 class Checkpoints:
     """Saves `trainer`'s state as `how` says, into a temporary folder of its own."""
 
@@ -20,6 +28,9 @@ class Checkpoints:
         self.folder = Path(self.temporary.name)
         self.background = None
         self.writer = self.inbox = None
+        if how == "dcp":
+            # Imported by the first save it would be a part of that.
+            importlib.import_module("torch.distributed.checkpoint")
         if how == "process":
             context = torch.multiprocessing.get_context("spawn")
             self.inbox = context.Queue()
@@ -53,7 +64,7 @@ class Checkpoints:
         if self.background and self.background.is_alive():
             return
         state = {name: tensor.clone() for name, tensor in self.trainer.model.state_dict().items()}
-        self.background = threading.Thread(target=torch.save, args=(state, self.folder / "thread.pt"))
+        self.background = threading.Thread(target=save_beside, args=(state, self.folder / "thread.pt"))
         self.background.start()
         log().mark(Did.COMPUTE)
 
@@ -85,4 +96,4 @@ class Checkpoints:
 
 def write_all(inbox, path: Path):
     while (state := inbox.get()) is not None:
-        torch.save(state, path)
+        save_beside(state, path)

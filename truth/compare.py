@@ -3,6 +3,7 @@
 As a program: `compare.py FILE.stall LOGS` prints it as a table.
 """
 
+import json
 import sqlite3
 import sys
 from collections import Counter
@@ -32,8 +33,10 @@ class Comparison:
     # Waits that the device did not feel: truth, and what was seen (None: no device was watched).
     true_hidden: float
     seen_hidden: float | None
-    # Steps in which the state was saved.
+    # Steps in which the state was saved, and saves beside the loop with the time that these took; ns.
     saves: int
+    saves_beside: int
+    saving_beside_ns: int
 
     def error(self, cause: str) -> float:
         return self.seen[cause] - self.truth[cause]
@@ -42,6 +45,12 @@ class Comparison:
     def worst(self) -> tuple[str, float]:
         """The cause that is furthest off, and by how many points."""
         cause = max(CAUSES, key=lambda name: abs(self.error(name)))
+        return cause, self.error(cause)
+
+    @property
+    def worst_blamed(self) -> tuple[str, float]:
+        """The cause that more is blamed on than is true, the furthest: what is not known is missing elsewhere."""
+        cause = max((name for name in CAUSES if name != "unknown"), key=self.error)
         return cause, self.error(cause)
 
     @property
@@ -78,6 +87,7 @@ def compare_rank(rank: int, pid: int, rows: list[sqlite3.Row], account: Account)
     if true_ns == 0:
         raise NotComparable(f"what the recording calls training of rank {rank} is none")
     hidden = [row["hidden_ns"] for row in rows if row["hidden_ns"] is not None]
+    beside = account.saves_beside()
     return Comparison(
         rank,
         {cause: 100 * truth[cause] / wall_ns for cause in CAUSES},
@@ -89,14 +99,40 @@ def compare_rank(rank: int, pid: int, rows: list[sqlite3.Row], account: Account)
         100 * sum(account.hidden_ns(pid, row["start_ns"], row["end_ns"]) for row in rows) / wall_ns,
         100 * sum(hidden) / wall_ns if hidden else None,
         saves,
+        len(beside),
+        sum(end - start for start, end in beside),
     )
 
 
+def compare_main_thread(recording: Path, account: Account) -> Comparison:
+    """Without steps: what the main thread did all the time it was looked at. Raises NotComparable, sqlite3.Error."""
+    main = json.loads(query(recording, "SELECT json FROM summary")[0]["json"])["main_threads"]
+    [(rank, pid)] = account.ranks().items()
+    if main["count"] != 1 or main["pid"] != pid:
+        raise NotComparable(f"{recording} tells of other main threads than that of {pid}: {main}")
+    parts = {
+        "compute": ["cpu"],
+        "preempted": ["runnable"],
+        "fetch": ["files", "faults", "sockets", "pipes"],
+        "persist": ["writes"],
+        "unknown": ["locks", "sleeps", "other"],
+    }
+    seen = Counter({cause: sum(main[f"{part}_ns"] for part in parts) for cause, parts in parts.items()})
+    wall_ns = main["wall_ns"]
+    truth = account.causes(pid, main["start_ns"], main["start_ns"] + wall_ns)
+    shares = [{cause: 100 * causes[cause] / wall_ns for cause in CAUSES} for causes in (truth, seen)]
+    return Comparison(rank, *shares, wall_ns, wall_ns, 0, None, 0, None, 0, 0, 0)
+
+
 def training_rows(recording: Path) -> list[sqlite3.Row]:
+    return query(recording, "SELECT * FROM step WHERE phase = 'training' ORDER BY start_ns")
+
+
+def query(recording: Path, question: str) -> list[sqlite3.Row]:
     connection = sqlite3.connect(f"file:{recording}?mode=ro", uri=True)
     connection.row_factory = sqlite3.Row
     try:
-        return connection.execute("SELECT * FROM step WHERE phase = 'training' ORDER BY start_ns").fetchall()
+        return connection.execute(question).fetchall()
     finally:
         connection.close()
 

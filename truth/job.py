@@ -21,7 +21,7 @@ from checkpoints import Checkpoints
 from device import fake
 from log import Did, Phase, log
 from passage import between, share_descriptors
-from work import Trainer, burn, burn_silently
+from work import Trainer, burn, burn_on, burn_silently
 
 MS = 1_000_000
 _batches_made = 0
@@ -58,6 +58,8 @@ def flags() -> argparse.Namespace:
     add("--checkpoint-mb", type=int, default=32)
     add("--lock-ms", type=float, default=0, help="the loop sleeps on a lock of its own")
     add("--request-ms", type=float, default=0, help="the loop makes a request of its own")
+    add("--sleep-ms", type=float, default=0, help="the loop sleeps between steps")
+    add("--busy-thread", action="store_true", help="a thread beside training uses a CPU all along")
     add("--slow-rank", type=int, default=-1, help="reduce gradients over ranks; this one is four times as slow")
     add("--slow-in", choices=["compute", "fetch"], default="compute")
     add("--device-ms", type=float, default=0, help="each step gives an asynchronous device that much to do")
@@ -230,6 +232,9 @@ class Loop:
         if options.lock_ms:
             self.sleep_on_lock(options.lock_ms / 1000)
             mine.mark(Did.SLEEP)
+        if options.sleep_ms:
+            time.sleep(options.sleep_ms / 1000)
+            mine.mark(Did.SLEEP)
         if self.connection:
             sources.request(self.connection, int(options.request_ms * MS), 4096)
             mine.mark(Did.SLEEP)
@@ -278,6 +283,8 @@ def main():
         options.net_ms *= 4
     if options.pin:
         emulate_pinning()
+    if options.busy_thread:
+        threading.Thread(target=burn_on, daemon=True).start()
     if options.trainer_cpu >= 0:
         os.sched_setaffinity(0, {options.trainer_cpu})
     with contextlib.ExitStack() as stack:

@@ -1,7 +1,7 @@
 """What a truth job writes down about itself: for each thread, contiguous pieces of its life.
 
-A mark says what the thread did since its previous mark, how long it was runnable without a CPU meanwhile
-(schedstat's run delay), and how long it had one. Independent of the profiler: it needs /proc and a file, nothing else.
+A mark says what the thread did since its previous mark, how long it was runnable without a CPU meanwhile, and how long it
+had one. Independent of the profiler: it needs perf_event_open, /proc and a file, nothing else.
 """
 
 import mmap
@@ -12,6 +12,8 @@ import time
 from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
+
+from switches import Off, Switches
 
 FOLDER = "STALLSCOPE_TRUTH_LOG"
 RECORD = struct.Struct("<QQQIiQ")
@@ -55,6 +57,8 @@ class Did(IntEnum):
     # A worker's resource sharer is about to hand over a descriptor, and has done so.
     SERVING = 21
     SERVED = 22
+    # A save of `value` bytes, which the loop did not wait for, took this piece.
+    SAVED = 23
 
 
 class Phase(IntEnum):
@@ -64,7 +68,7 @@ class Phase(IntEnum):
 
 class Mark(NamedTuple):
     time_ns: int
-    run_delay_ns: int
+    runnable_ns: int
     value: int
     did: Did
     extra: int
@@ -72,7 +76,7 @@ class Mark(NamedTuple):
 
 
 class Log:
-    """One thread's marks, in a mapped file, so that they survive whatever ends the process."""
+    """One thread's marks, in a mapped file, so that they survive whatever ends the process. Raises OSError."""
 
     def __init__(self, folder: str):
         tid = threading.get_native_id()
@@ -84,6 +88,9 @@ class Log:
         # Whether a producer is between two samples of one batch; kept here for it.
         self.in_batch = False
         self.schedstat = os.open(f"/proc/self/task/{tid}/schedstat", os.O_RDONLY)
+        self.switches = Switches()
+        self.begun_ns = time.monotonic_ns()
+        self.clock = RunnableClock(self.run_delay_ns())
         self.mark(Did.BEGIN)
 
     def mark(self, did: Did, value: int = 0, extra: int = 0) -> int:
@@ -93,15 +100,43 @@ class Log:
         run_delay_ns = before_ns = None
         while before_ns is None or run_delay_ns != before_ns:
             before_ns = self.run_delay_ns()
-            cpu_ns, now_ns = time.thread_time_ns(), time.monotonic_ns()
+            off, now_ns = self.switches.read(), time.monotonic_ns()
             run_delay_ns = self.run_delay_ns()
         if self.at < len(self.map):
-            RECORD.pack_into(self.map, self.at, now_ns, run_delay_ns, value, did, extra, cpu_ns)
+            runnable_ns = self.clock.read(run_delay_ns, off)
+            cpu_ns = now_ns - self.begun_ns - off.preempted_ns - off.asleep_ns
+            RECORD.pack_into(self.map, self.at, now_ns, runnable_ns, value, did, extra, max(0, cpu_ns))
             self.at += RECORD.size
         return now_ns
 
     def run_delay_ns(self) -> int:
         return int(os.pread(self.schedstat, 64, 0).split()[1])
+
+
+class RunnableClock:
+    """How long a thread was ready to run without a CPU. Of a preemption its perf events tell; of the queueing after a
+    sleep schedstat's run delay does, less what that has too much for preemptions."""
+
+    def __init__(self, run_delay_ns: int):
+        self.run_delay_ns, self.off = run_delay_ns, Off()
+        self.runnable_ns = 0
+        # Of the pieces without a sleep.
+        self.preemptions, self.too_much_ns = 0, 0
+
+    def read(self, run_delay_ns: int, off: Off) -> int:
+        delay_ns = run_delay_ns - self.run_delay_ns
+        preempted_ns = off.preempted_ns - self.off.preempted_ns
+        preemptions = off.preemptions - self.off.preemptions
+        asleep_ns = off.asleep_ns - self.off.asleep_ns
+        self.run_delay_ns, self.off = run_delay_ns, off
+        self.runnable_ns += preempted_ns
+        if asleep_ns == 0:
+            self.preemptions += preemptions
+            self.too_much_ns += delay_ns - preempted_ns
+        else:
+            too_much_ns = preemptions * self.too_much_ns // max(1, self.preemptions)
+            self.runnable_ns += min(asleep_ns, max(0, delay_ns - preempted_ns - too_much_ns))
+        return self.runnable_ns
 
 
 _local = threading.local()
@@ -128,10 +163,10 @@ def read(path: Path) -> list[Mark]:
     """The marks of one thread, in order."""
     data = path.read_bytes()
     marks = []
-    for time_ns, run_delay_ns, value, did, extra, cpu_ns in RECORD.iter_unpack(data):
+    for time_ns, runnable_ns, value, did, extra, cpu_ns in RECORD.iter_unpack(data):
         if time_ns == 0:
             break
-        marks.append(Mark(time_ns, run_delay_ns, value, Did(did), extra, cpu_ns))
+        marks.append(Mark(time_ns, runnable_ns, value, Did(did), extra, cpu_ns))
     if len(marks) == CAPACITY:
         raise ValueError(f"{path} is full ({CAPACITY} marks): the job ran too long for its log")
     return marks

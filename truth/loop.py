@@ -5,6 +5,8 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import numpy
 import torch
 
 import sources
+from checkpoints import save_beside
 from log import Did, log
 from work import burn
 
@@ -31,6 +34,9 @@ def flags() -> argparse.Namespace:
     add("--accumulate", type=int, default=1, help="batches a step of the optimiser")
     add("--by-script", action="store_true", help="update without an optimiser, and tell the steps by stallscope.step()")
     add("--compute-ms", type=float, default=10, help="CPU a batch")
+    add("--save", choices=["thread", "fork"], help="the state, beside the loop, every so many steps")
+    add("--save-every", type=int, default=30)
+    add("--save-mb", type=int, default=32)
     return parser.parse_args()
 
 
@@ -88,12 +94,45 @@ def feed(options: argparse.Namespace):
             return
 
 
+class Saves:
+    """Saves the state in a thread or a forked child of its own, which the loop does not wait for until its end."""
+
+    def __init__(self, options: argparse.Namespace):
+        self.begin = {"thread": self.begin_thread, "fork": self.begin_child}[options.save]
+        self.every, self.state = options.save_every, {"state": torch.randn(options.save_mb << 18)}
+        self.folder = tempfile.TemporaryDirectory(prefix="stallscope-truth-")
+        self.begun = []
+
+    def step(self, steps: int):
+        if steps % self.every == 0:
+            self.begun.append(self.begin(Path(self.folder.name) / "state.pt"))
+
+    def begin_thread(self, path: Path):
+        thread = threading.Thread(target=save_beside, args=(self.state, path))
+        thread.start()
+        return thread.join
+
+    def begin_child(self, path: Path):
+        if child := os.fork():
+            return lambda: os.waitpid(child, 0)
+        try:
+            save_beside(self.state, path)
+        finally:
+            os._exit(0)
+
+    def close(self):
+        for wait in self.begun:
+            wait()
+        self.folder.cleanup()
+
+
 class Loop:
     def __init__(self, options: argparse.Namespace):
         self.options = options
         self.source = {"memmap": Memmap, "reader": Reader, "pipe": Pipe}[options.source](options)
         self.model = torch.nn.Linear(64, 64)
         self.optimizer = None if options.by_script else torch.optim.AdamW(self.model.parameters())
+        self.saves = Saves(options) if options.save else None
         self.steps = 0
 
     def run(self):
@@ -105,6 +144,10 @@ class Loop:
             self.steps += 1
             log().mark(Did.COMPUTE)
             log().mark(Did.STEP, self.steps)
+            if self.saves:
+                self.saves.step(self.steps)
+        if self.saves:
+            self.saves.close()
 
     def learn(self):
         log().mark(Did.COMPUTE)

@@ -14,7 +14,7 @@ from pathlib import Path
 import sources
 from account import Account
 from cases import Case
-from compare import Comparison, compare
+from compare import Comparison, compare, compare_main_thread
 from log import FOLDER
 from storage import SlowStorage, forget
 
@@ -112,7 +112,9 @@ class Bench:
                 raise JobFailed(f"{case.name} did not end after `stallscope attach` had gone") from late
             finally:
                 job.kill()
-        return Outcome(compare(recording, Account.of_folder(logs)), report(recording))
+        account = Account.of_folder(logs)
+        found = [compare_main_thread(recording, account)] if case.is_loop else compare(recording, account)
+        return Outcome(found, report(recording))
 
 
 def quiet(command: list, seconds: float, env: dict | None = None) -> subprocess.CompletedProcess:

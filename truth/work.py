@@ -10,6 +10,7 @@ from log import Did, Log
 
 PIECE_NS = 500_000
 CHUNK = bytes(range(256)) * 256
+LONG_CHUNK = CHUNK * 16
 
 
 def burn(log: Log, cpu_ns: int, did: Did):
@@ -38,6 +39,12 @@ def burn_silently(log: Log, cpu_ns: int, did: Did):
     for _ in range(cpu_ns // chunk_ns()):
         zlib.crc32(CHUNK)
     log.mark(did)
+
+
+def burn_on():
+    """Uses a CPU until the process ends, most of it without the GIL, as a thread that compresses does."""
+    while True:
+        zlib.crc32(LONG_CHUNK)
 
 
 class Trainer:

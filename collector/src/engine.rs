@@ -8,11 +8,13 @@ use crate::files::Files;
 use crate::fresh::Fresh;
 use crate::host;
 use crate::knobs::{Knobs, Place};
+use crate::procfs::CpuTicks;
+use crate::usage::job_cpus;
 use stallscope_abi::kernel::{Record, TaskSlot};
 use stallscope_ledger::{Config, Ledger, Member, ProcessFacts};
 use stallscope_model::{
     AuditEvent, EvidenceState, HostFacts, JobFacts, KnobRequest, LoaderFacts, Phase, RunSummary, StepLedger,
-    TuneMode,
+    TuneMode, WorkerPeriod,
 };
 use stallscope_ring::{Fact, Greeting, Reader};
 use stallscope_store::{ClockAnchor, Recorder};
@@ -49,7 +51,12 @@ pub(crate) struct Engine {
     /// Latest moment up to which all kernel evidence has arrived.
     kernel_until_ns: u64,
     records: u64,
+    /// The most that one lane held at the last look.
+    fullest: u64,
+    /// The period of [`WorkerPeriod`]s that was under way when they were last taken.
+    period: u64,
     begun_ns: u64,
+    begun_ticks: Option<CpuTicks>,
     pub(crate) wants_shim: bool,
     shims_seen: bool,
     refused: u64,
@@ -62,18 +69,24 @@ struct Lane {
     reader: Reader,
 }
 
+/// Records in one lane at one look, of the 32,768 that it holds, that make the next look come sooner.
+const MANY_RECORDS: u64 = 4096;
+/// So many processes' periods are kept each second.
+const FEW_LANES: usize = 64;
+
 impl Engine {
     pub(crate) fn new(job: JobFacts, wants_shim: bool) -> Engine {
         let begun_ns = host::now_ns();
         let host = host::facts();
+        // Of its root, until its trainers are known.
+        let cpus = job_cpus(&[job.pid]).unwrap_or(f64::from(host.cpus));
         let mut ledger = Ledger::new(Config {
-            cpus: host.cpus,
+            cpus: cpus.ceil() as u32,
             memory_bytes: host.memory_bytes,
             attached: job.attached,
             ..Config::default()
         });
         ledger.root(job.pid, begun_ns);
-        let cpus = host.cpus;
         Engine {
             ledger,
             recorder: None,
@@ -96,7 +109,10 @@ impl Engine {
             files: Files::default(),
             kernel_until_ns: 0,
             records: 0,
+            fullest: 0,
+            period: 0,
             begun_ns,
+            begun_ticks: CpuTicks::read(),
             wants_shim,
             shims_seen: false,
             refused: 0,
@@ -288,10 +304,16 @@ impl Engine {
         }
     }
 
-    /// Each tick: reads the lanes and closes the steps that are final.
+    /// Whether lanes fill so quickly that they have to be read as often as can be.
+    pub(crate) fn is_flooded(&self) -> bool {
+        self.fullest > MANY_RECORDS
+    }
+
+    /// Reads the lanes and closes the steps that are final.
     pub(crate) fn tick(&mut self) {
+        self.fullest = 0;
         for lane in self.lanes.values_mut() {
-            drain(&mut self.ledger, &mut self.records, lane);
+            self.fullest = self.fullest.max(drain(&mut self.ledger, &mut self.records, lane));
         }
         let steps = self.ledger.advance(host::now_ns());
         self.keep(steps);
@@ -307,9 +329,15 @@ impl Engine {
         }
     }
 
-    fn keep_details(&mut self) {
+    /// Of many workers their periods are kept when they are over, or at `last`: a row a worker and second costs more than
+    /// the job's steps.
+    fn keep_details(&mut self, last: bool) {
         let (details, checkpoints) = (self.ledger.details(), self.ledger.checkpoints());
-        let (periods, services) = (self.ledger.worker_periods(), self.ledger.services());
+        let period = host::now_ns() / WorkerPeriod::LENGTH_NS;
+        let over = std::mem::replace(&mut self.period, period) != period || last;
+        let periods =
+            if over || self.lanes.len() <= FEW_LANES { self.ledger.worker_periods() } else { Vec::new() };
+        let services = self.ledger.services();
         services.iter().for_each(|service| self.adviser.service(service));
         if self.tune.is_some() {
             services.iter().for_each(|service| self.fresh.service(service));
@@ -333,9 +361,15 @@ impl Engine {
             boottime_ns: host::boottime_ns(),
             wall_ns: host::wall_ns(),
         };
-        self.keep_details();
+        self.keep_details(false);
         let ledger = &self.ledger;
         self.adviser.second(anchor.monotonic_ns, &self.knobs.state(), || around(ledger));
+        if let Some(cpus) = self.adviser.cpus() {
+            self.ledger.set_cpus(cpus.ceil() as u32);
+        }
+        if let Some((now, before)) = CpuTicks::read().zip(self.begun_ticks) {
+            self.ledger.set_stolen_share(now.stolen_share_since(&before));
+        }
         let summary = self.summary();
         if let Some(recorder) = &mut self.recorder {
             recorder.anchor(anchor);
@@ -353,7 +387,7 @@ impl Engine {
         }
         let steps = self.ledger.finish(host::now_ns());
         self.keep(steps);
-        self.keep_details();
+        self.keep_details(true);
         self.files.look();
         let ledger = &self.ledger;
         self.adviser.last(&self.knobs.state(), || Around { trainers, ..around(ledger) });
@@ -405,9 +439,9 @@ fn kind(kind: stallscope_ring::ProcessKind) -> stallscope_ledger::ProcessKind {
     }
 }
 
-fn drain(ledger: &mut Ledger, records: &mut u64, lane: &mut Lane) {
-    lane.reader.drain(|record| {
-        *records += 1;
-        ledger.lane(lane.pid, record);
-    });
+/// Gives how many records there were.
+fn drain(ledger: &mut Ledger, records: &mut u64, lane: &mut Lane) -> u64 {
+    let drained = lane.reader.drain(|record| ledger.lane(lane.pid, record));
+    *records += drained.records;
+    drained.records
 }

@@ -21,12 +21,15 @@ use std::time::Duration;
 use tokio::signal::unix::SignalKind;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-/// A screen changes once a second and a step waits as long for its evidence; each tick costs a look at every lane.
+/// How often a knob's answer is looked for.
 const TICK: Duration = Duration::from_millis(250);
+/// Ticks between two looks at the lanes, each of which costs some cache misses for every process: a screen changes once
+/// a second, and a step waits as long for its evidence.
+const TICKS_A_LOOK: u32 = 2;
 /// Ticks between two flushes of the recording, the first of them at once: a second.
 const TICKS_A_FLUSH: u32 = 5;
 /// How long the last evidence may take to arrive after the job's end.
-const LINGER: Duration = Duration::from_millis(400);
+const LINGER: Duration = Duration::from_millis(700);
 
 /// Where kernel evidence may come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -348,7 +351,7 @@ impl<'a> Session<'a> {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tokio::pin!(over);
-        let mut count = 0;
+        let mut count: u32 = 0;
         loop {
             tokio::select! {
                 value = &mut over => return Happened::Over(value),
@@ -356,9 +359,11 @@ impl<'a> Session<'a> {
                 heard = self.kernel.next() => hear(&mut self.engine, heard),
                 event = shims::next(&mut self.server) => self.handle(event),
                 _ = ticks.tick() => {
-                    self.engine.tick();
-                    self.control.tick(&mut self.engine);
                     count += 1;
+                    if count.is_multiple_of(TICKS_A_LOOK) || self.engine.is_flooded() {
+                        self.engine.tick();
+                    }
+                    self.control.tick(&mut self.engine);
                     if count == TICKS_A_FLUSH {
                         self.control.second(&mut self.engine);
                         let summary = self.engine.flush();

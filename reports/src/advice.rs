@@ -2,7 +2,7 @@
 
 use crate::style::{Line, Style, left};
 use stallscope_look::tuning;
-use stallscope_model::{Advice, CONTROLLED_KNOBS, Remedy, RemedyKind, RunSummary};
+use stallscope_model::{Advice, CONTROLLED_KNOBS, Phase, PhaseSummary, Remedy, RemedyKind, RunSummary};
 
 /// The advice for a run: each knob from what it is to what it should be, what that is expected to bring, and why.
 /// Ends with how to do it; `job` is what the user called the job, `None` when it no longer runs.
@@ -89,6 +89,22 @@ fn write(advice: &Advice, summary: &RunSummary, style: &Style, text: &mut String
 
 /// What is expected of changes that are no knob's, and what nobody can judge.
 fn beside_knobs(summary: &RunSummary, style: &Style, text: &mut String) {
+    let remedies = without_knob(summary);
+    let mut say = |sentence: &str| {
+        text.push('\n');
+        for line in style.wrap(sentence, style.columns().saturating_sub(2)) {
+            Line::new("  ").plain(line).render(style, text);
+        }
+    };
+    remedies.iter().for_each(|remedy| say(&remedy.sentence));
+    let of_files = remedies.iter().any(|remedy| remedy.kind == RemedyKind::FasterStorage);
+    if let Some(file) = summary.files.first().filter(|_| of_files) {
+        say(&format!("Of its files the job waited longest for {}", style.clean(&file.path)));
+    }
+}
+
+/// What may be done beside the advice on knobs, best first.
+pub fn without_knob(summary: &RunSummary) -> Vec<&Remedy> {
     let has_knob = |remedy: &&Remedy| {
         let knob = match remedy.kind {
             RemedyKind::MoreWorkers | RemedyKind::FewerWorkers => "workers",
@@ -98,12 +114,7 @@ fn beside_knobs(summary: &RunSummary, style: &Style, text: &mut String) {
         };
         summary.advice.iter().any(|advice| advice.knob == knob)
     };
-    for remedy in summary.remedies().into_iter().filter(|remedy| !has_knob(remedy)) {
-        text.push('\n');
-        for line in style.wrap(&remedy.sentence, style.columns().saturating_sub(2)) {
-            Line::new("  ").plain(line).render(style, text);
-        }
-    }
+    summary.remedies().into_iter().filter(|remedy| !has_knob(remedy)).collect()
 }
 
 /// Advice that can be followed together: the first for each knob.
@@ -115,29 +126,38 @@ fn best(summary: &RunSummary) -> impl Iterator<Item = &Advice> {
         .map(|(_, advice)| advice)
 }
 
-/// Why there is none.
+/// Why there is none. What is judged beside knobs stands below it.
 fn nothing(summary: &RunSummary) -> String {
     let unmeasured = summary.rates.iter().filter(|rates| rates.actual.is_none());
     if let Some(unknown) = unmeasured.flat_map(|rates| &rates.unknown).next() {
         return format!("No advice so far: {unknown}");
     }
+    let sentence = &summary.verdict.sentence;
     if summary.rates.is_empty() {
+        let handed_over = |phase: &&PhaseSummary| phase.phase == Phase::Training && phase.steps > 0;
+        let mut training = summary.phases.iter().filter(handed_over).peekable();
+        if training.peek().is_some() && training.all(|phase| phase.loader.is_none()) {
+            return format!(
+                "No knob to advise on: no DataLoader hands over the batches of {}, so that nothing of it can be turned or \
+                 predicted. {sentence}",
+                summary.job.name
+            );
+        }
         return format!(
-            "No advice so far: how fast each part of {} can go is not known yet; it takes some training steps with \
-             the shim",
+            "No advice so far: how fast each part of {} can go is not known yet; it takes training steps of a DataLoader \
+             under `stallscope run`",
             summary.job.name
         );
     }
-    format!(
-        "No advice: no knob is expected to make it faster within its limits. {}",
-        summary.verdict.sentence
-    )
+    let judged = summary.remedies().iter().any(|remedy| remedy.gain.is_some());
+    let beside = if judged { "; the changes below are no knob's" } else { "" };
+    format!("No knob is expected to make it faster within its limits{beside}. {sentence}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stallscope_model::{Estimate, Rates, Verdict};
+    use stallscope_model::{Causes, Diagnosis, Estimate, FileWait, Rates, Verdict};
 
     fn summary() -> RunSummary {
         RunSummary {
@@ -199,11 +219,56 @@ mod tests {
         let style = Style { width: 100, colour: false, unicode: true };
         let none = RunSummary { advice: Vec::new(), ..summary() };
         assert!(page(&none, None, &style).contains("not known yet"));
+        let phase = |loader| PhaseSummary {
+            phase: Phase::Training,
+            loader,
+            steps: 54,
+            samples: 0,
+            wall_ns: 0,
+            causes: Causes::default(),
+            hidden_ns: None,
+            step_p50_ns: 0,
+            step_p95_ns: 0,
+            step_max_ns: 0,
+        };
+        let by_itself = RunSummary { phases: vec![phase(None)], ..none.clone() };
+        let text = page(&by_itself, None, &style);
+        assert!(text.contains("no DataLoader hands over") && !text.contains("not known yet"), "{text}");
+        let loaded = RunSummary { phases: vec![phase(None), phase(Some(0))], ..none.clone() };
+        assert!(page(&loaded, None, &style).contains("not known yet"));
         let rates = Rates { unknown: vec!["storage was never asked".into()], ..Rates::default() };
         assert!(
             page(&RunSummary { rates: vec![rates], ..none.clone() }, None, &style).contains("never asked")
         );
         let known = RunSummary { rates: vec![Rates::default()], ..none };
-        assert!(page(&known, None, &style).contains("no knob is expected"));
+        assert!(page(&known, None, &style).contains("No knob is expected"));
+    }
+
+    fn faster_storage(gain: Option<Estimate>) -> Diagnosis {
+        let remedy = Remedy { kind: RemedyKind::FasterStorage, sentence: "Keep the files near".into(), gain };
+        Diagnosis { remedies: vec![remedy], ..Diagnosis::default() }
+    }
+
+    #[test]
+    fn no_advice_does_not_deny_what_stands_below_it() {
+        let style = Style { width: 200, colour: false, unicode: true };
+        let gain = Estimate { value: 1.68, low: 0.77, high: 3.06 };
+        let rates = vec![Rates { actual: Some(gain), ..Rates::default() }];
+        let mut judged = RunSummary { advice: Vec::new(), rates, ..summary() };
+        judged.diagnoses = vec![faster_storage(Some(gain))];
+        let text = page(&judged, None, &style);
+        assert!(text.contains("the changes below are no knob's") && !text.contains("No advice"), "{text}");
+        judged.diagnoses = vec![faster_storage(None)];
+        assert!(!page(&judged, None, &style).contains("changes below"));
+    }
+
+    #[test]
+    fn advice_on_files_names_the_one_waited_for_longest() {
+        let style = Style { width: 100, colour: false, unicode: true };
+        let file = FileWait { path: "/data/train.bin".into(), ..FileWait::default() };
+        let mut run = RunSummary { files: vec![file], ..summary() };
+        assert!(!page(&run, None, &style).contains("train.bin"));
+        run.diagnoses = vec![faster_storage(None)];
+        assert!(page(&run, None, &style).contains("longest for /data/train.bin"));
     }
 }

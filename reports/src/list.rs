@@ -2,7 +2,7 @@
 
 use crate::style::{Line, Style, left, right};
 use crate::units;
-use stallscope_store::{Recording, State};
+use stallscope_store::{Head, State};
 use std::path::Path;
 use unicode_width::UnicodeWidthStr;
 
@@ -33,25 +33,20 @@ impl Row {
 }
 
 fn read(path: &Path) -> Result<Row, stallscope_store::Error> {
-    let recording = Recording::open(path)?;
-    let summary = recording.summary()?;
-    let job = summary.job;
-    let ended_wall_ns = match job.ended_wall_ns {
-        Some(ended) => ended,
-        None => recording.written_wall_ns()?,
-    };
-    let state = match recording.state()? {
+    let Head { state, job, verdict, written_wall_ns } = Head::read(path)?;
+    let state = match state {
         State::Running => "running",
         State::Finished => "finished",
         State::Killed => "killed",
     };
+    let ended_wall_ns = job.ended_wall_ns.unwrap_or(written_wall_ns);
     Ok(Row {
         name: String::new(),
         state: state.to_owned(),
         pid: Some(job.pid),
         started_wall_ns: (job.started_wall_ns > 0).then_some(job.started_wall_ns),
         duration_ns: (job.started_wall_ns > 0).then(|| ended_wall_ns.saturating_sub(job.started_wall_ns)),
-        verdict: summary.verdict.sentence,
+        verdict: verdict.sentence,
     })
 }
 

@@ -48,10 +48,9 @@ fn head(run: &Run, page: &mut String) {
     if summary.ranks.len() > 1 {
         facts.push(units::counted(summary.ranks.len() as u64, "rank"));
     }
-    for (number, noun) in [(u64::from(summary.host.cpus), "CPU"), (summary.host.gpus.len() as u64, "GPU")] {
-        if number > 0 {
-            facts.push(units::counted(number, noun));
-        }
+    facts.extend(summary.cpus_in_words());
+    if !summary.host.gpus.is_empty() {
+        facts.push(units::counted(summary.host.gpus.len() as u64, "GPU"));
     }
     let name = [code(&summary.job.name), code(&summary.host.host)];
     let name: Vec<&str> = name.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();

@@ -3,7 +3,7 @@
 use crate::style::Style;
 use crate::text::{stalls, training};
 use crate::units;
-use stallscope_model::{EvidenceState, RunSummary, WorkerLoad};
+use stallscope_model::{EvidenceState, MainThreads, RunSummary};
 
 /// Elapsed time, steps, step time, rate and the largest stalls on one line of at most `width` columns, ASCII,
 /// without a newline. What does not fit is left out from its end.
@@ -48,10 +48,10 @@ pub fn line(summary: &RunSummary, width: usize) -> String {
 }
 
 /// What is known all the same.
-fn main_threads(load: &WorkerLoad) -> Option<String> {
-    let share = |ns: u64| units::percent(ns as f64 / load.wall_ns as f64);
-    let (reading, cpu) = (load.fetch_ns, load.cpu_ns);
-    (load.wall_ns > 0).then(|| format!("main thread reading {}, on a CPU {}", share(reading), share(cpu)))
+fn main_threads(main: &MainThreads) -> Option<String> {
+    let share = |ns: u64| units::percent(ns as f64 / main.wall_ns as f64);
+    let (data, cpu) = (share(main.data_ns()), share(main.cpu_ns));
+    (main.wall_ns > 0).then(|| format!("main thread waiting for data {data}, on a CPU {cpu}"))
 }
 
 fn seen(state: &EvidenceState) -> bool {

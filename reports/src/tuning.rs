@@ -23,7 +23,8 @@ impl Tuning {
     pub(crate) fn of(summary: &RunSummary, audit: &[AuditEvent]) -> Option<Tuning> {
         let all = turns(audit);
         let ranks = summary.ranks.len() > 1;
-        let rates = summary.rates.iter().find_map(|rates| rates_in_words(rates, ranks));
+        let cached = !summary.caches.is_empty();
+        let rates = summary.rates.iter().find_map(|rates| rates_in_words(rates, ranks, cached));
         if all.is_empty() && rates.is_none() {
             return None;
         }
@@ -71,12 +72,12 @@ fn turned_in_full(turn: &Turn<'_>, summary: &RunSummary, ranks: bool) -> String 
 }
 
 /// "131 samples/s reached; storage 140 (121 to 166) is the narrowest, then fetch 168, …"; `None` where no part is
-/// known.
-pub(crate) fn rates_in_words(rates: &Rates, ranks: bool) -> Option<String> {
+/// known. The rate from memory is told of jobs that are `cached` alone: a page cache's is met nowhere in theirs.
+pub(crate) fn rates_in_words(rates: &Rates, ranks: bool, cached: bool) -> Option<String> {
     let first = narrowest(rates)?;
     let mut others: Vec<_> = PARTS
         .iter()
-        .filter(|part| part.name != first.name)
+        .filter(|part| part.name != first.name && (cached || part.letter != "C"))
         .filter_map(|part| Some((part, (part.of)(rates)?)))
         .collect();
     others.sort_by(|a, b| a.1.value.total_cmp(&b.1.value));
@@ -92,4 +93,23 @@ pub(crate) fn rates_in_words(rates: &Rates, ranks: bool) -> Option<String> {
         sentence.push_str(&format!(", then {}", others.join(", ")));
     }
     Some(sentence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stallscope_model::{CacheSummary, Estimate};
+
+    #[test]
+    fn the_rate_from_memory_is_told_of_jobs_with_a_cache_alone() {
+        let known = |value| Some(Estimate { value, low: value, high: value });
+        let rates = vec![Rates { compute: known(32.0), cache: known(3_660_055.0), ..Rates::default() }];
+        let mut summary = RunSummary { rates, ..RunSummary::default() };
+        let said = |summary: &RunSummary| {
+            Tuning::of(summary, &[]).and_then(|tuning| tuning.rates).unwrap_or_default()
+        };
+        assert_eq!(said(&summary), "compute 32 is the narrowest");
+        summary.caches = vec![CacheSummary::default()];
+        assert_eq!(said(&summary), "compute 32 is the narrowest, then cache 3,660,055");
+    }
 }

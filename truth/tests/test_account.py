@@ -190,6 +190,12 @@ def test_a_wait_is_hidden_as_long_as_the_device_had_work():
     assert account.hidden_ns(10, 0, 30) == 0
 
 
+def test_what_a_loop_that_sleeps_takes_of_the_cpu_is_its_own():
+    trainer = [Mark(0, 0, 0, Did.BEGIN, 0, 0), Mark(1, 0, 0, Did.RANK, 0, 0), Mark(101, 10, 0, Did.SLEEP, 0, 20)]
+    causes = Account({(7, 7): trainer}).causes(7, 1, 101)
+    assert {name: ns for name, ns in causes.items() if ns} == {"unknown": 70, "preempted": 10, "compute": 20}
+
+
 def test_a_loop_that_reads_by_itself_waits_as_far_as_it_has_no_cpu():
     """Of 60 ns of reading 10 were spent on a CPU and 5 ready for one."""
 

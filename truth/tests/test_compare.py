@@ -46,6 +46,13 @@ def test_the_furthest_cause_is_named(tmp_path, account):
     assert found.worst[0] in ("fetch", "prep")
 
 
+def test_what_is_not_known_is_blamed_on_nothing(tmp_path, account):
+    [found] = compare(record(tmp_path / "a", compute=300, unknown=500, transfer=200), account)
+    assert found.worst_blamed[1] == 0
+    [found] = compare(record(tmp_path / "b", compute=350, unknown=450, transfer=200), account)
+    assert found.worst_blamed == ("compute", pytest.approx(5))
+
+
 def test_causes_that_do_not_add_up_are_refused(tmp_path, account):
     with pytest.raises(NotComparable, match="add up"):
         compare(record(tmp_path / "a", compute=300, fetch=500), account)

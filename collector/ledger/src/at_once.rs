@@ -13,8 +13,8 @@ pub(crate) fn most(workers: &[&Process]) -> u32 {
     u32::try_from(most).unwrap_or(u32::MAX)
 }
 
-/// From when to when something was heard of it. That it is gone is told late.
-fn span(process: &Process) -> (u64, u64) {
-    let to_ns = if process.exited_ns.is_some() { process.last_seen_ns } else { u64::MAX };
+/// From when to when it was there. That it is gone may be told late, and its last state be looked at afterwards.
+pub(crate) fn span(process: &Process) -> (u64, u64) {
+    let to_ns = process.exited_ns.map_or(u64::MAX, |exited_ns| exited_ns.min(process.last_seen_ns));
     (process.first_seen_ns.min(to_ns), to_ns)
 }

@@ -1,6 +1,7 @@
 //! The causes of one stretch of a trainer's time. Each function's causes add up to the length of what it was
 //! given; whatever nothing explains is `unknown`.
 
+use crate::opening::opening;
 use crate::passage::Passage;
 use crate::shim::Shim;
 use crate::timeline::{Activity, Timeline};
@@ -55,6 +56,11 @@ impl View<'_> {
             }),
             None => shim.each(a_ns, b_ns, &mut each),
         }
+    }
+
+    /// Start of the first stretch that is remembered.
+    pub(crate) fn begins_ns(&self) -> Option<u64> {
+        self.kernel.unwrap_or(&self.shim.timeline).begins_ns()
     }
 
     pub(crate) fn covers(&self, to_ns: u64) -> bool {
@@ -150,6 +156,15 @@ pub(crate) struct Trainer<'a> {
     pub(crate) reads_itself: bool,
 }
 
+impl Trainer<'_> {
+    /// Whether what other threads of the process do may be what this one waits for. The shim's clocks say that it was
+    /// blocked, not in what: it may have slept, and the others have worked for themselves. But beside a device torch has
+    /// threads of its own for the backward pass, and its caller sleeps until they are done.
+    fn may_be_helped(&self) -> bool {
+        self.view.kernel.is_some() || self.has_device
+    }
+}
+
 /// The trainer's own part `[a_ns, b_ns)`: outside any wait for a batch.
 pub(crate) fn own_part(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64) -> Attributed {
     let mut out = Attributed::default();
@@ -227,7 +242,7 @@ fn own_work(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64, out: &mut Attributed) {
         match kind {
             _ if trainer.reads_itself && brings_data(trainer, kind) => out.causes[Cause::Fetch] += ns,
             Blocked::Futex => {
-                let helped_ns = ns.min(activity.sibling_cpu_ns);
+                let helped_ns = if trainer.may_be_helped() { ns.min(activity.sibling_cpu_ns) } else { 0 };
                 out.causes[Cause::Compute] += helped_ns;
                 peer_or_unknown(trainer, kind, ns - helped_ns, out);
             }
@@ -368,7 +383,7 @@ fn produce(wait: &Wait<'_>, producer: &View<'_>, a_ns: u64, b_ns: u64, in_batch:
     let activity = &seen.activity;
     let times = &activity.times;
     let helped_ns = activity.of(Blocked::Futex).min(activity.sibling_cpu_ns);
-    let read_on_cpu_ns = times.cpu_read_ns.min(times.cpu_ns);
+    let read_on_cpu_ns = (times.cpu_read_ns + opening(producer, a_ns, b_ns)).min(times.cpu_ns);
     let blocked_ns = blocked_in_fetch(activity);
 
     // Wrapped opens and reads also count what was read from memory on the CPU, which the kernel tells from

@@ -4,7 +4,7 @@
 //! its batches was handed over. So uses wait until both are known, or nobody can be expected to tell any more.
 
 use crate::Config;
-use crate::process::{Process, ProcessKind};
+use crate::process::ProcessKind;
 use crate::rank::{Processes, Rank, owner};
 use stallscope_abi::lane::Record;
 use stallscope_model::{
@@ -292,6 +292,6 @@ fn place(due: &Due, processes: &Processes, ranks: &BTreeMap<u32, Rank>) -> Optio
         return Some((due.pid, due.loader));
     }
     let of = owner(due.pid, processes, |pid| ranks.contains_key(&pid))?;
-    let loader = processes.get(&due.pid).filter(|process| process.shim.placed).map(Process::place);
+    let loader = processes.get(&due.pid).filter(|process| process.shim.placed).map(|process| process.place());
     Some((of, loader.map_or(due.loader, |(loader, _)| loader)))
 }

@@ -68,7 +68,9 @@ fn judged(remedy: Remedy, expected: &[Expected]) -> Option<Remedy> {
         return (!remedy.sentence.is_empty()).then_some(remedy);
     };
     if !best.is_worthwhile() && !best.may_be_worthwhile() {
-        return None;
+        // Where a core is what is missing, and the model can't tell whether more of them help, it has not refuted that.
+        let undecided = best.kind == RemedyKind::MoreCores && best.gain.high >= WORTHWHILE;
+        return (undecided && !remedy.sentence.is_empty()).then_some(remedy);
     }
     let sentence = format!("{}: {}", action(best, &remedy.sentence), outcome(best));
     Some(Remedy { kind: remedy.kind, sentence, gain: Some(best.certain()) })
@@ -95,9 +97,8 @@ fn action(expected: &Expected, unjudged: &str) -> String {
                                       into large ones"
                 .to_owned()
         }
-        RemedyKind::MoreCores => {
-            "Give the job twice the CPUs (the cgroup's limit, --cpus-per-task)".to_owned()
-        }
+        RemedyKind::MoreCores if unjudged.is_empty() => "Give the job twice the CPUs".to_owned(),
+        RemedyKind::MoreCores => format!("{unjudged}; with twice the CPUs"),
         RemedyKind::CheaperSamples => {
             "Halve the CPU time of a sample: decode at the size that is needed, store decoded \
                                        or resized samples, or move augmentation to the device"

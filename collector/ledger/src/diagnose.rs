@@ -1,5 +1,10 @@
 //! Findings, like a linter's: one sentence, the figures behind it, what may be done, and what is at stake.
 
+mod own_reading;
+mod short_of_cpu;
+
+use self::own_reading::of_loop;
+use self::short_of_cpu::short_of_cpu;
 use crate::consult::{consult, if_judged, remedy};
 use crate::reread::reread;
 use crate::summary::Figures;
@@ -8,7 +13,7 @@ use crate::verdict::FEWEST_STEPS;
 use crate::words::{count, part_of, percent, rate, room, size, span};
 use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked};
 use stallscope_model::RemedyKind::{
-    Cache, CheaperSamples, FasterStorage, FewerWorkers, MoreCores, MorePrefetch, MoreWorkers, Other,
+    Cache, CheaperSamples, FasterStorage, MoreCores, MorePrefetch, MoreWorkers, Other,
 };
 use stallscope_model::{CacheUses, Cause, Diagnosis, LoaderFacts, RankSummary, Remedy, WorkerLoad};
 
@@ -36,6 +41,7 @@ pub(crate) fn all(figures: &Figures<'_>) -> Vec<Diagnosis> {
     } else if figures.total.steps > 0 {
         found.push(too_few_steps(figures));
     }
+    found.extend(stolen(figures));
     found.extend(disagreement(figures));
     found.extend(evidence_missing(figures));
     found.sort_by(|a, b| b.share.total_cmp(&a.share));
@@ -98,23 +104,6 @@ fn worker_setting(figures: &Figures<'_>) -> String {
     most.map_or("num_workers".to_owned(), |workers| format!("num_workers (the script has {workers})"))
 }
 
-/// Fewer workers, where there are some to spare.
-fn fewer_workers(figures: &Figures<'_>) -> Remedy {
-    let most = loaders(figures).map(|loader| loader.workers).max();
-    match most.is_none_or(|workers| workers > 1) {
-        true => remedy(FewerWorkers, format!("Ask for less CPU with a smaller {}", worker_setting(figures))),
-        false => if_judged(FewerWorkers),
-    }
-}
-
-fn short_of_cpu(figures: &Figures<'_>) -> Vec<Remedy> {
-    vec![
-        remedy(MoreCores, "Give the job more CPUs (the cgroup's limit, --cpus-per-task)"),
-        fewer_workers(figures),
-        remedy(Other, "Bound the trainer's threads (OMP_NUM_THREADS, torch.set_num_threads)"),
-    ]
-}
-
 fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     let share = figures.share(Cause::Fetch);
     let mut evidence = of_time(figures, share);
@@ -134,9 +123,15 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     }
     let (by_cache, to_cache) = in_memory(figures);
     evidence.push_str(&by_cache);
-    let more_workers = if figures.reads_itself {
-        "Read the next batch in a thread or a worker process while this one is trained with".to_owned()
-    } else if in_process(figures) {
+    let remedies =
+        if figures.reads_itself { of_loop(&figures.main_threads) } else { of_loader(figures, to_cache) };
+    let what = if figures.reads_itself { "data that the loop reads by itself" } else { "storage" };
+    let finding = format!("{} of {} waits for {what}", percent(share), figures.time());
+    (share >= WORTH).then(|| diagnosis("fetch-bound", Cause::Fetch, share, finding, evidence, remedies))
+}
+
+fn of_loader(figures: &Figures<'_>, to_cache: Option<String>) -> Vec<Remedy> {
+    let more_workers = if in_process(figures) {
         "Set num_workers to 2 or more, so that reading goes on while the trainer computes".to_owned()
     } else {
         format!(
@@ -145,22 +140,13 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
             worker_setting(figures)
         )
     };
-    let faster = match figures.reads_itself {
-        true => {
-            "Keep the files named below on a local disk or in the page cache, and read them in larger pieces"
-        }
-        false => "Keep the data on a local disk or in the page cache, and pack small files into large ones",
-    };
-    let kind = if figures.reads_itself { Other } else { MoreWorkers };
-    let remedies = vec![
+    let faster = "Keep the data on a local disk or in the page cache, and pack small files into large ones";
+    vec![
         to_cache.map_or(if_judged(Cache), |sentence| remedy(Cache, sentence)),
         remedy(FasterStorage, faster),
-        remedy(kind, more_workers),
+        remedy(MoreWorkers, more_workers),
         if_judged(MorePrefetch),
-    ];
-    let what = if figures.reads_itself { "data that the loop reads by itself" } else { "storage" };
-    let finding = format!("{} of {} waits for {what}", percent(share), figures.time());
-    (share >= WORTH).then(|| diagnosis("fetch-bound", Cause::Fetch, share, finding, evidence, remedies))
+    ]
 }
 
 /// What a cache gives or would give: evidence for it, which begins with what parts it from the text before, and what to
@@ -417,6 +403,21 @@ fn too_few_steps(figures: &Figures<'_>) -> Diagnosis {
     }
 }
 
+/// Less than that is the host's own housekeeping.
+const STOLEN: f64 = 0.02;
+
+fn stolen(figures: &Figures<'_>) -> Option<Diagnosis> {
+    let share = Some(figures.stolen_share).filter(|share| *share >= STOLEN)?;
+    Some(Diagnosis {
+        name: "stolen-cpu".to_owned(),
+        finding: format!("the host of this virtual machine gave {} of its CPU time to others", percent(share)),
+        evidence: "`steal` of /proc/stat; it is in the figures as what the job did, or waited for, when it was taken".to_owned(),
+        advice: "Use a machine whose CPUs are its own, or ask those who run the host".to_owned(),
+        share,
+        ..Diagnosis::default()
+    })
+}
+
 fn disagreement(figures: &Figures<'_>) -> Option<Diagnosis> {
     let share = figures.disagreement_share.filter(|share| *share >= WORTH)?;
     Some(Diagnosis {
@@ -442,7 +443,10 @@ fn evidence_missing(figures: &Figures<'_>) -> Option<Diagnosis> {
         return Some(missing(
             "no shim reported from inside the job, so evaluation is not told from training, nor a checkpoint from other \
              files that the main thread writes",
-            "Start the job with `stallscope run`",
+            match figures.attached {
+                true => "Start the job with `stallscope run`",
+                false => "Run Python with torch, without -I, -S and --no-shim",
+            },
             "kernel evidence only".to_owned(),
         ));
     }

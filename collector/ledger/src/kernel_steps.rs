@@ -7,27 +7,36 @@
 //! - with syscall hooks, a main thread that creates a file, writes and closes it between two hand-overs saves a
 //!   checkpoint; a file that stays open over hand-overs is something else (a log);
 //! - before that, each tensor's handle comes over a Unix socket from a thread of the worker that made it;
+//! - at the tail of an epoch there is no index left to put: a batch is over when the main thread has worked for long and goes
+//!   on to the next, which is a sleep, a tensor's handle or, with syscall hooks, a header that it reads. One that was read
+//!   while another was awaited shows by nothing, and is part of the step before;
 //! - a worker takes an index from a pipe, makes the batch and wakes its own feeder thread: the batch is ready.
 //!
-//! Which batch was awaited is decided afterwards: the last message before the main thread puts the next index
-//! names the worker. (Counting ahead fails as soon as a batch arrives out of order.) The moment of a message is
-//! when it woke its reader, not when the reader got a CPU.
+//! Which batch was awaited is decided afterwards: the thread that puts the next index names the worker, as far as it is
+//! known whose it is (see [`Feeders`]), else the last message before that. (Counting ahead fails as soon as a batch
+//! arrives out of order.) The moment of a message is when it woke its reader, not when the reader got a CPU.
 
+mod feeders;
+mod pins;
+mod saving;
+
+use self::feeders::{CERTAIN, Feeders};
+use self::pins::Pins;
+use self::saving::Saving;
 use crate::handover::{BatchTimes, Handover, Producer, Source};
 use stallscope_abi::kernel::{self, Blocked, Record, Slice, TaskNew, Wait, Wake};
 use stallscope_abi::lane::{self, wait_flags};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
-/// What the main thread does between the put of the next index and the return of `next()`.
-const AFTER_PUT_NS: u64 = 60_000;
-/// Main threads that burn more than this without a message between have gone back to their own work.
+/// What the main thread does between the put of the next index and the return of `next()`: 60 us of CPU time on an Intel
+/// Xeon, 150 on an AMD EPYC.
+pub(crate) const AFTER_PUT_NS: u64 = 120_000;
+/// Main threads that work for longer than this without a message between have gone back to their own work.
 const OWN_WORK_NS: u64 = 1_000_000;
 /// What unpickling a batch takes where no put shows its end: at an epoch's tail there are no more indices.
 const UNPICKLE_NS: u64 = 300_000;
-/// With a pin-memory thread: after its wake-up the main thread may have to wait for the interpreter's lock, at once;
-/// and soon after that it puts the next index. What is longer ago was about the lock alone.
-const LOCK_GAP_NS: u64 = 400_000;
-const PUT_WITHIN_NS: u64 = 2_000_000;
+/// Messages between two hand-overs: more than that are no loader's.
+const MAX_MESSAGES: usize = 256;
 /// Moments that are remembered of each process.
 const REMEMBERED: usize = 256;
 
@@ -46,33 +55,38 @@ struct Process {
     trainer: Option<Trainer>,
     /// An ancestor gave it an index.
     is_worker: bool,
-    /// The last message that its pin-memory thread waited for.
-    pinned: Option<Message>,
+    pins: Pins,
 }
 
 #[derive(Debug, Default)]
 struct Trainer {
-    /// Threads that put indices into pipes.
-    feeders: HashSet<u32>,
+    feeders: Feeders,
     handed_over: u64,
     last_exit_ns: u64,
     /// When the wait that is under way began.
     enter_ns: Option<u64>,
-    message: Option<Message>,
-    /// CPU of the main thread since the message.
-    cpu_since_message_ns: u64,
+    /// Since the last hand-over.
+    messages: Vec<Message>,
+    /// The main thread slept until the last message came, and has not read its header.
+    unread: bool,
+    /// When the main thread had the last message, or the last of its tensors, and for how long of what followed it is known
+    /// that it was on no CPU. A thread that works tells of it when it stops, a long time without a CPU is told at its end.
+    got_ns: u64,
+    off_cpu_ns: u64,
+    /// For how long it worked of late between a message and the next index: unpickling, which takes a large batch long.
+    unpickling_ns: Option<u64>,
     /// Workers were started since the last handover: an epoch begins.
     new_workers: bool,
     pinned: bool,
-    /// Since the last handover: when a file was created, and the size of the largest one written.
-    save_begun_ns: Option<u64>,
-    saved_bytes: u64,
+    saving: Saving,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Message {
+    /// It woke the main thread, and before that the pin-memory thread, if there is one.
     at_ns: u64,
-    worker: u32,
+    sent_ns: u64,
+    worker: Option<u32>,
     /// Nobody waited for it in a pipe: the batch was there before.
     was_ready: bool,
 }
@@ -100,29 +114,8 @@ impl KernelSteps {
     /// longer, with every further mark.
     pub(crate) fn save(&mut self, save: &kernel::Save) -> Option<lane::Record> {
         let header = &save.header;
-        if header.tid != header.tgid {
-            return None;
-        }
-        let trainer = self.processes.get_mut(&header.tgid)?.trainer.as_mut()?;
-        if save.what == kernel::save::BEGUN {
-            trainer.save_begun_ns.get_or_insert(header.time_ns);
-            return None;
-        }
-        // A file that was there before says nothing of one that is created later.
-        let begun_ns = trainer.save_begun_ns?;
-        trainer.saved_bytes = trainer.saved_bytes.max(save.bytes);
-        if trainer.saved_bytes == 0 {
-            return None;
-        }
-        Some(lane::Record {
-            time_ns: header.time_ns,
-            kind: lane::Kind::Checkpoint as u16,
-            id: lane::Saver::Other as u32,
-            a: begun_ns,
-            b: 1,
-            c: trainer.saved_bytes,
-            ..lane::Record::default()
-        })
+        let main = self.processes.get_mut(&header.tgid).filter(|_| header.tid == header.tgid)?;
+        main.trainer.as_mut()?.saving.mark(save)
     }
 
     fn arrived(&mut self, task: &TaskNew) {
@@ -159,8 +152,7 @@ impl KernelSteps {
         let (pid, tid, at_ns) = (wait.header.tgid, wait.header.tid, wait.header.time_ns);
         let pipe = wait.blocked_in == Blocked::Pipe as u32;
         if wait.blocked_in == Blocked::Unix as u32 {
-            self.received_tensor(wait);
-            return None;
+            return self.received_tensor(wait);
         }
         let from = wait.waker_tgid;
         if pipe && self.ancestors(pid).contains(&from) {
@@ -170,73 +162,85 @@ impl KernelSteps {
             remember(&mut process.taken_up_ns, at_ns);
             if let Some(trainer) = self.processes.get_mut(&from).and_then(|process| process.trainer.as_mut())
             {
-                trainer.feeders.insert(wait.waker_tid);
+                trainer.feeders.vote(wait.waker_tid, pid, CERTAIN);
             }
             return None;
         }
         let process = self.processes.entry(pid).or_default();
         let message = if pipe && from != pid {
-            Message { at_ns, worker: from, was_ready: false }
+            Message { at_ns, sent_ns: at_ns, worker: Some(from), was_ready: false }
         } else if !pipe && from == pid && tid == pid {
             // The pin-memory thread passed on what it had got.
-            let pinned = process.pinned?;
+            let message = process.pins.passed_on(at_ns)?;
             process.trainer.get_or_insert_default().pinned = true;
-            Message { at_ns, ..pinned }
+            message
         } else {
             return None;
         };
         if tid != pid {
-            process.pinned = Some(message);
+            process.pins.slept_for(tid, message);
             return None;
         }
-        if !self.ancestors(message.worker).contains(&pid) {
+        if message.worker.is_some_and(|worker| !self.ancestors(worker).contains(&pid)) {
             return None;
         }
         let trainer = self.processes.get_mut(&pid)?.trainer.get_or_insert_default();
-        if !pipe && trainer.message.is_some_and(|last| wait.start_ns > last.at_ns + LOCK_GAP_NS) {
-            // The two threads hand the interpreter's lock to each other all the time, which looks the same. What
-            // was followed by work of its own was no wait for a batch.
-            (trainer.enter_ns, trainer.message) = (None, None);
-        }
         let tail = trainer.tail(wait.start_ns);
         let handed_over = tail.map(|tail| self.hand_over(pid, tail));
         let trainer = self.processes.get_mut(&pid)?.trainer.get_or_insert_default();
         trainer.enter_ns.get_or_insert(wait.start_ns);
-        trainer.message = Some(message);
-        trainer.cpu_since_message_ns = 0;
+        trainer.got(message);
+        trainer.unread = pipe;
         handed_over
     }
 
-    /// A batch that was there already shows by this alone.
-    fn received_tensor(&mut self, wait: &Wait) {
-        let pid = wait.header.tgid;
-        if wait.header.tid != pid || !self.ancestors(wait.waker_tgid).contains(&pid) {
-            return;
-        }
-        let Some(process) = self.processes.get_mut(&pid) else { return };
-        let trainer = process.trainer.get_or_insert_default();
-        trainer.enter_ns.get_or_insert(wait.start_ns);
-        trainer.message.get_or_insert(Message {
-            at_ns: wait.start_ns,
-            worker: wait.waker_tgid,
-            was_ready: true,
-        });
-        trainer.cpu_since_message_ns = 0;
-    }
-
-    /// With syscall hooks: the main thread reads a message that was there already.
-    fn read_message(&mut self, pid: u32, tid: u32, time_ns: u64) -> Option<Handover> {
-        if tid != pid {
+    /// A batch that was there already shows by this alone. At an epoch's tail no index is put between two of them.
+    fn received_tensor(&mut self, wait: &Wait) -> Option<Handover> {
+        let (pid, tid, worker, start_ns) =
+            (wait.header.tgid, wait.header.tid, wait.waker_tgid, wait.start_ns);
+        let got_ns = wait.header.time_ns;
+        if !self.ancestors(worker).contains(&pid) {
             return None;
         }
         let process = self.processes.get_mut(&pid)?;
+        if tid != pid {
+            process.pins.received(tid, worker, start_ns);
+            return None;
+        }
+        let tail = process.trainer.get_or_insert_default().tail(start_ns);
+        let handed_over = tail.map(|tail| self.hand_over(pid, tail));
+        let trainer = self.processes.get_mut(&pid)?.trainer.as_mut()?;
+        trainer.enter_ns.get_or_insert(start_ns);
+        if trainer.messages.is_empty() {
+            trainer.got(Message::there(start_ns));
+        }
+        if let Some(last) = trainer.messages.last_mut() {
+            last.worker.get_or_insert(worker);
+        }
+        (trainer.got_ns, trainer.off_cpu_ns) = (got_ns, 0);
+        handed_over
+    }
+
+    /// With syscall hooks: the main thread reads a message that was there already, or its pin-memory thread one.
+    fn read_message(&mut self, pid: u32, tid: u32, time_ns: u64) -> Option<Handover> {
+        let process = self.processes.get_mut(&pid)?;
+        if tid != pid {
+            process.pins.read(tid, time_ns);
+            return None;
+        }
         if process.is_worker {
             remember(&mut process.taken_up_ns, time_ns);
             return None;
         }
-        let tail = process.trainer.as_mut()?.tail(time_ns);
+        let trainer = process.trainer.as_mut()?;
+        if std::mem::take(&mut trainer.unread) {
+            return None;
+        }
+        let tail = trainer.tail(time_ns);
         let handed_over = tail.map(|tail| self.hand_over(pid, tail));
-        self.processes.get_mut(&pid)?.trainer.as_mut()?.enter_ns.get_or_insert(time_ns);
+        let trainer = self.processes.get_mut(&pid)?.trainer.as_mut()?;
+        trainer.enter_ns.get_or_insert(time_ns);
+        trainer.got(Message::there(time_ns));
         handed_over
     }
 
@@ -248,19 +252,32 @@ impl KernelSteps {
             remember(&mut process.ready_ns, at_ns);
             return None;
         };
-        if trainer.message.is_none()
-            && trainer.enter_ns.is_none()
-            && !trainer.feeders.contains(&wake.woken_tid)
-        {
+        let feeder = wake.woken_tid;
+        let waits = !trainer.messages.is_empty() || trainer.enter_ns.is_some();
+        if process.pins.contains(feeder) || !waits && !trainer.feeders.contains(feeder) {
             return None;
         }
-        trainer.feeders.insert(wake.woken_tid);
+        trainer.feeders.insert(feeder);
         if at_ns < trainer.last_exit_ns {
             // Depth grows with several puts in a row: one handover.
             return None;
         }
-        if trainer.pinned && trainer.message.is_some_and(|last| at_ns > last.at_ns + PUT_WITHIN_NS) {
-            (trainer.enter_ns, trainer.message) = (None, None);
+        // Of the first it is not known yet how long it takes to unpickle.
+        let tail = trainer.tail(at_ns).filter(|_| trainer.unpickling_ns.is_some());
+        trainer.unpickled(at_ns);
+        // The end of an epoch puts one for each worker, whoever made the last batch.
+        if let Some(tail) = tail {
+            let handed_over = self.hand_over(pid, tail);
+            self.processes.get_mut(&pid)?.trainer.as_mut()?.last_exit_ns = at_ns + AFTER_PUT_NS;
+            return Some(handed_over);
+        }
+        if let Some(last) = trainer.messages.last()
+            && let Some(worker) = last.worker
+        {
+            trainer.feeders.vote(feeder, worker, 1);
+        }
+        if let Some(worker) = trainer.feeders.worker(feeder).filter(|_| !trainer.messages.is_empty()) {
+            trainer.handed_over_by(worker, at_ns);
         }
         let ended = Ended { enter_ns: trainer.enter_ns.unwrap_or(at_ns), exit_ns: at_ns + AFTER_PUT_NS };
         Some(self.hand_over(pid, ended))
@@ -270,16 +287,19 @@ impl KernelSteps {
         if slice.header.tid == slice.header.tgid
             && let Some(process) = self.processes.get_mut(&slice.header.tgid)
             && let Some(trainer) = &mut process.trainer
-            && trainer.message.is_some_and(|message| slice.start_ns >= message.at_ns)
         {
-            trainer.cpu_since_message_ns += slice.times.cpu_ns;
+            let (start_ns, end_ns) = (slice.start_ns, slice.header.time_ns);
+            let since_ns = end_ns.saturating_sub(start_ns.max(trainer.got_ns));
+            let off_cpu_ns = end_ns.saturating_sub(start_ns).saturating_sub(slice.times.cpu_ns);
+            trainer.off_cpu_ns = trainer.off_cpu_ns.saturating_add(off_cpu_ns.min(since_ns));
         }
     }
 
     fn hand_over(&mut self, pid: u32, ended: Ended) -> Handover {
-        let message = self.processes.get(&pid).and_then(|process| process.trainer.as_ref()?.message);
+        let trainer = self.processes.get(&pid).and_then(|process| process.trainer.as_ref());
+        let message = trainer.and_then(|trainer| trainer.messages.last().copied());
         let batch = message.and_then(|message| {
-            let ready = BatchTimes { start_ns: message.at_ns, ready_ns: message.at_ns };
+            let ready = BatchTimes { start_ns: message.sent_ns, ready_ns: message.sent_ns };
             self.batch(message).or(message.was_ready.then_some(ready))
         });
         let mut handover = Handover {
@@ -287,7 +307,7 @@ impl KernelSteps {
             loader: 0,
             enter_ns: ended.enter_ns,
             exit_ns: ended.exit_ns,
-            producer: message.map_or(Producer::Unknown, |message| Producer::Pid(message.worker)),
+            producer: message.and_then(|message| message.worker).map_or(Producer::Unknown, Producer::Pid),
             batch,
             index: 0,
             samples: 0,
@@ -306,20 +326,18 @@ impl KernelSteps {
             trainer.handed_over += 1;
             trainer.last_exit_ns = ended.exit_ns;
             trainer.enter_ns = None;
-            trainer.message = None;
-            trainer.cpu_since_message_ns = 0;
-            trainer.save_begun_ns = None;
-            trainer.saved_bytes = 0;
+            trainer.messages.clear();
+            trainer.saving = Saving::default();
         }
         handover
     }
 
     /// When the batch of a message was made: it was the last that its worker had ready.
     fn batch(&self, message: Message) -> Option<BatchTimes> {
-        let worker = self.processes.get(&message.worker)?;
+        let worker = self.processes.get(&message.worker?)?;
         let before =
             |moments: &VecDeque<u64>, at_ns: u64| moments.iter().rev().copied().find(|ns| *ns <= at_ns);
-        let ready_ns = before(&worker.ready_ns, message.at_ns)?;
+        let ready_ns = before(&worker.ready_ns, message.sent_ns)?;
         let earlier = before(&worker.ready_ns, ready_ns.saturating_sub(1));
         let taken_up = before(&worker.taken_up_ns, ready_ns);
         Some(BatchTimes { start_ns: earlier.max(taken_up).unwrap_or(ready_ns), ready_ns })
@@ -332,11 +350,47 @@ struct Ended {
     exit_ns: u64,
 }
 
+impl Message {
+    /// One that was there before the main thread looked; whose it is shows by who hands over the tensors.
+    fn there(at_ns: u64) -> Message {
+        Message { at_ns, sent_ns: at_ns, worker: None, was_ready: true }
+    }
+}
+
 impl Trainer {
-    /// A new wait begins at `start_ns` though no index was put since the last message: when the main thread
-    /// worked for a while between, that message was a handover.
+    fn got(&mut self, message: Message) {
+        if self.messages.len() < MAX_MESSAGES {
+            self.messages.push(message);
+        }
+        (self.got_ns, self.off_cpu_ns) = (message.at_ns, 0);
+    }
+
+    /// From the last message to `at_ns`, on a CPU.
+    fn worked_ns(&self, at_ns: u64) -> u64 {
+        at_ns.saturating_sub(self.got_ns).saturating_sub(self.off_cpu_ns)
+    }
+
+    /// The batch is of `worker`, whatever message came last: one that was read without a sleep is in none of them.
+    fn handed_over_by(&mut self, worker: u32, at_ns: u64) {
+        let its = self.messages.iter().rfind(|message| message.worker == Some(worker)).copied();
+        self.messages.push(its.unwrap_or(Message { worker: Some(worker), ..Message::there(at_ns) }));
+    }
+
+    /// At `put_ns` the next index was put. What took much longer than before was a step, and moves it little.
+    fn unpickled(&mut self, put_ns: u64) {
+        let worked_ns = self.worked_ns(put_ns);
+        if !self.messages.is_empty() {
+            let before_ns = self.unpickling_ns.unwrap_or(worked_ns);
+            self.unpickling_ns =
+                Some(worked_ns.min(before_ns.saturating_add(before_ns / 8 + OWN_WORK_NS / 8)));
+        }
+    }
+
+    /// At `start_ns` a new wait begins, or the loader ends, though no index was put since the last message: when the main
+    /// thread worked for a while between, that message was a handover.
     fn tail(&self, start_ns: u64) -> Option<Ended> {
-        let message = self.message.filter(|_| self.cpu_since_message_ns >= OWN_WORK_NS)?;
+        let own_work_ns = OWN_WORK_NS.max(self.unpickling_ns.unwrap_or(0).saturating_mul(4));
+        let message = self.messages.last().filter(|_| self.worked_ns(start_ns) >= own_work_ns)?;
         let exit_ns = (message.at_ns + UNPICKLE_NS).min(start_ns);
         Some(Ended { enter_ns: self.enter_ns.unwrap_or(message.at_ns), exit_ns })
     }
@@ -351,133 +405,5 @@ fn remember(moments: &mut VecDeque<u64>, at_ns: u64) {
 
 #[cfg(test)]
 mod saves;
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use stallscope_abi::kernel::{Header, Kind, Times};
-
-    pub(super) const TRAINER: u32 = 10;
-    pub(super) const WORKERS: [u32; 2] = [21, 22];
-    pub(super) const FEEDER: u32 = 11;
-
-    pub(super) fn header(kind: Kind, tgid: u32, tid: u32, time_ns: u64) -> Header {
-        Header { kind: kind as u16, tid, tgid, time_ns, ..Header::default() }
-    }
-
-    pub(super) fn job() -> KernelSteps {
-        let mut steps = KernelSteps::default();
-        for (pid, ppid) in [(TRAINER, 1), (WORKERS[0], TRAINER), (WORKERS[1], TRAINER)] {
-            let new = TaskNew { header: header(Kind::TaskNew, pid, pid, 0), ppid, ..TaskNew::default() };
-            assert_eq!(steps.record(&Record::TaskNew(new)), None);
-        }
-        steps
-    }
-
-    pub(super) fn wait(pid: u32, start_ns: u64, end_ns: u64, waker: (u32, u32)) -> Record {
-        Record::Wait(Wait {
-            header: header(Kind::Wait, pid, pid, end_ns),
-            start_ns,
-            waker_tgid: waker.0,
-            waker_tid: waker.1,
-            blocked_in: Blocked::Pipe as u32,
-            ..Wait::default()
-        })
-    }
-
-    pub(super) fn wake(pid: u32, time_ns: u64, woken_tid: u32) -> Record {
-        Record::Wake(Wake { header: header(Kind::Wake, pid, pid, time_ns), woken_tid, pad: 0, cpu_ns: 0 })
-    }
-
-    fn cpu(pid: u32, start_ns: u64, end_ns: u64) -> Record {
-        let times = Times { cpu_ns: end_ns - start_ns, ..Times::default() };
-        Record::Slice(Slice {
-            header: header(Kind::Slice, pid, pid, end_ns),
-            start_ns,
-            times,
-            ..Slice::default()
-        })
-    }
-
-    pub(super) const MS: u64 = 1_000_000;
-
-    #[test]
-    fn a_put_ends_a_wait_and_the_last_message_names_the_worker() {
-        let mut steps = job();
-        assert_eq!(steps.record(&wait(WORKERS[1], 0, 2 * MS, (TRAINER, FEEDER))), None);
-        steps.record(&wake(WORKERS[1], 40 * MS, 99));
-        // A stored batch of the other worker wakes the trainer first.
-        steps.record(&wait(TRAINER, 5 * MS, 30 * MS, (WORKERS[0], 98)));
-        steps.record(&wait(TRAINER, 30 * MS + 100, 41 * MS, (WORKERS[1], 97)));
-        let found = steps.record(&wake(TRAINER, 42 * MS, FEEDER)).unwrap();
-        assert_eq!(found.producer, Producer::Pid(WORKERS[1]));
-        assert_eq!((found.enter_ns, found.exit_ns), (5 * MS, 42 * MS + AFTER_PUT_NS));
-        assert_eq!(found.batch, Some(BatchTimes { start_ns: 2 * MS, ready_ns: 40 * MS }));
-        // A batch that was there already: nothing is waited for.
-        let found = steps.record(&wake(TRAINER, 60 * MS, FEEDER)).unwrap();
-        assert_eq!(found.enter_ns, 60 * MS);
-        assert_eq!(found.producer, Producer::Unknown);
-    }
-
-    #[test]
-    fn an_epochs_tail_has_no_puts_but_work_between_messages() {
-        let mut steps = job();
-        steps.record(&wait(TRAINER, MS, 3 * MS, (WORKERS[0], 98)));
-        steps.record(&cpu(TRAINER, 3 * MS, 9 * MS));
-        let found = steps.record(&wait(TRAINER, 9 * MS, 20 * MS, (WORKERS[1], 97))).unwrap();
-        assert_eq!((found.enter_ns, found.exit_ns), (MS, 3 * MS + UNPICKLE_NS));
-        assert_eq!(found.producer, Producer::Pid(WORKERS[0]));
-        let found = steps.record(&wake(TRAINER, 21 * MS, FEEDER)).unwrap();
-        assert_eq!(found.enter_ns, 9 * MS, "the wait that followed is still known");
-        assert_eq!(found.producer, Producer::Pid(WORKERS[1]));
-    }
-
-    #[test]
-    fn a_pin_memory_thread_stands_between() {
-        let mut steps = job();
-        let pin = TRAINER + 5;
-        let Record::Wait(mut message) = wait(TRAINER, MS, 8 * MS, (WORKERS[0], 98)) else { unreachable!() };
-        message.header.tid = pin;
-        steps.record(&Record::Wait(message));
-        let mut passed_on = message;
-        passed_on.header = header(Kind::Wait, TRAINER, TRAINER, 9 * MS);
-        passed_on.start_ns = 2 * MS;
-        (passed_on.waker_tgid, passed_on.waker_tid) = (TRAINER, pin);
-        passed_on.blocked_in = Blocked::Futex as u32;
-        steps.record(&Record::Wait(passed_on));
-        let found = steps.record(&wake(TRAINER, 10 * MS, FEEDER)).unwrap();
-        assert_eq!(found.producer, Producer::Pid(WORKERS[0]));
-        assert!(found.has(wait_flags::PINNED));
-        assert_eq!(found.enter_ns, 2 * MS);
-    }
-
-    #[test]
-    fn the_interpreters_lock_is_no_batch() {
-        let mut steps = job();
-        let pin = TRAINER + 5;
-        let Record::Wait(mut message) = wait(TRAINER, MS, 8 * MS, (WORKERS[0], 98)) else { unreachable!() };
-        message.header.tid = pin;
-        steps.record(&Record::Wait(message));
-        let from_pin = |start_ns, end_ns| {
-            let Record::Wait(mut wait) = wait(TRAINER, start_ns, end_ns, (TRAINER, pin)) else {
-                unreachable!()
-            };
-            wait.blocked_in = Blocked::Futex as u32;
-            Record::Wait(wait)
-        };
-        assert_eq!(steps.record(&from_pin(10 * MS, 11 * MS)), None);
-        steps.record(&cpu(TRAINER, 11 * MS, 19 * MS));
-        assert_eq!(steps.record(&from_pin(19 * MS, 30 * MS)), None, "work between: the first was the lock");
-        let found = steps.record(&wake(TRAINER, 31 * MS, FEEDER)).unwrap();
-        assert_eq!(found.enter_ns, 19 * MS);
-    }
-
-    #[test]
-    fn locks_of_other_programs_are_no_batches() {
-        let mut steps = job();
-        assert_eq!(steps.record(&wake(TRAINER, MS, 77)), None);
-        // A pipe from a process that is no descendant.
-        steps.record(&wait(TRAINER, MS, 2 * MS, (4000, 4000)));
-        assert_eq!(steps.record(&wake(TRAINER, 3 * MS, 77)), None);
-    }
-}
+mod tests;

@@ -3,6 +3,7 @@ use crate::cache::Caches;
 use crate::epochs::{self, Epochs};
 use crate::handover::{Handover, Source};
 use crate::kernel_steps::KernelSteps;
+use crate::own_cpu::OwnCpu;
 use crate::process::{Process, ProcessFacts, ProcessKind};
 use crate::rank::{Processes, Rank, owner};
 use crate::ranks::Job;
@@ -50,6 +51,8 @@ pub struct Ledger {
     /// Of the last [`Ledger::advance`].
     pub(crate) now_ns: u64,
     kernel_steps: KernelSteps,
+    pub(crate) own_cpu: OwnCpu,
+    pub(crate) stolen_share: f64,
     out: VecDeque<StepLedger>,
 }
 
@@ -69,8 +72,20 @@ impl Ledger {
             epochs: Epochs::default(),
             now_ns: 0,
             kernel_steps: KernelSteps::default(),
+            own_cpu: OwnCpu::default(),
+            stolen_share: 0.0,
             out: VecDeque::new(),
         }
+    }
+
+    /// CPUs the job may use, where they are no longer those of its configuration.
+    pub fn set_cpus(&mut self, cpus: u32) {
+        self.config.cpus = cpus;
+    }
+
+    /// The part of all CPUs' time that the machine's host gave to others while the job was looked at.
+    pub fn set_stolen_share(&mut self, share: f64) {
+        self.stolen_share = share;
     }
 
     /// The root of the job's process tree was launched or attached to.
@@ -322,6 +337,7 @@ impl Ledger {
     /// Closes the steps whose evidence has arrived, or has been waited for long enough: in order per rank.
     pub fn advance(&mut self, now_ns: u64) -> Vec<StepLedger> {
         self.close(now_ns);
+        self.own_cpu.look(&self.processes, &self.out, now_ns);
         self.job.settle(now_ns, self.config.rank_patience_ns);
         self.services.advance(&self.processes, &self.ranks, &self.config, now_ns);
         self.caches.advance(&self.processes, &self.ranks, &self.config, now_ns);
@@ -343,7 +359,7 @@ impl Ledger {
     }
 
     fn close(&mut self, now_ns: u64) {
-        self.processes.values_mut().for_each(|process| process.shim.flush(now_ns));
+        self.processes.values_mut().for_each(|process| process.settle(now_ns));
         let pids: Vec<u32> = self.ranks.keys().copied().collect();
         pids.into_iter().for_each(|pid| self.close_rank(pid, now_ns));
     }
@@ -379,6 +395,7 @@ impl Ledger {
         }
         let process = self.processes.entry(pid).or_default();
         process.facts.pid = pid;
+        process.told = true;
         process.last_seen_ns = process.last_seen_ns.max(time_ns);
         if process.first_seen_ns == 0 || (time_ns > 0 && time_ns < process.first_seen_ns) {
             process.first_seen_ns = time_ns;

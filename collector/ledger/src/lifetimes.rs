@@ -4,6 +4,7 @@ use crate::at_once;
 use crate::ledger::Ledger;
 use crate::process::{Process, ProcessKind};
 use crate::rank::{Rank, owner};
+use crate::services;
 use crate::summary::workers;
 
 const MAX_RETIRED: usize = 1024;
@@ -32,11 +33,13 @@ impl Ledger {
     pub(crate) fn forget(&mut self, now_ns: u64) {
         let live = self.ranks.values().filter(|rank| !rank.ended || !rank.pending.is_empty());
         let horizon_ns = live.map(Rank::horizon_ns).min().unwrap_or_else(|| now_ns.saturating_sub(KEPT_NS));
-        for (pid, process) in &mut self.processes {
-            let from_ns = self.services.needs_from_ns(*pid, process, horizon_ns);
-            process.forget_before(from_ns);
+        // Of whom nothing was told since, there is no more to drop than the last time told of; it goes with the next.
+        let needed_ns = self.services.needs_from_ns(horizon_ns);
+        for process in self.processes.values_mut().filter(|process| process.told) {
+            process.told = false;
+            process.forget_before(services::makes_from_ns(process, needed_ns, horizon_ns));
         }
-        let gone = |process: &Process| process.exited_ns.is_some_and(|exited_ns| exited_ns < horizon_ns);
+        let gone = |process: &Process| process.exited_ns.is_some_and(|exited_ns| exited_ns < needed_ns);
         let gone: Vec<u32> = self
             .processes
             .iter()

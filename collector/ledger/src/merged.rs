@@ -7,15 +7,16 @@ use crate::steps::NO_LOADER;
 use crate::summary::Figures;
 use crate::{diagnose, verdict};
 use stallscope_model::{
-    CacheSummary, Cause, Causes, Diagnosis, Expected, LoaderEpochs, Phase, PhaseSummary, RankSummary,
-    StepLedger, Verdict, WorkerLoad,
+    CacheSummary, Cause, Causes, Diagnosis, Expected, LoaderEpochs, MainThreads, Phase, PhaseSummary,
+    RankSummary, Rates, StepLedger, Verdict,
 };
 use std::collections::BTreeMap;
 
 /// Steps between two looks at what every rank has delivered.
 const SETTLE_EVERY: u64 = 1024;
 /// Findings that need what only the collector of a rank knows; its own are to be shown instead.
-pub const OF_ONE_COLLECTOR: [&str; 3] = ["unexplained-time", "evidence-disagrees", "evidence-missing"];
+pub const OF_ONE_COLLECTOR: [&str; 4] =
+    ["unexplained-time", "stolen-cpu", "evidence-disagrees", "evidence-missing"];
 
 /// Aligns the steps of ranks as their collectors would have done together. A recorded step says what it was spent
 /// on but not in which order: waits for data count as its wait for a batch, everything else as its work.
@@ -42,6 +43,8 @@ pub struct About<'a> {
     pub caches: &'a [CacheSummary],
     pub epochs: &'a [LoaderEpochs],
     pub expected: &'a [Expected],
+    pub rates: &'a [Rates],
+    pub main_threads: MainThreads,
 }
 
 /// The job's part of a summary.
@@ -103,13 +106,11 @@ impl Merged {
             0 => (Phase::Evaluation, tallies.phase(Phase::Evaluation)),
             _ => (Phase::Training, total),
         };
-        let mut main_threads = WorkerLoad::default();
-        ranks.iter().flat_map(|rank| &rank.workers).for_each(|load| main_threads += load);
         let figures = Figures {
             total,
             phase,
             reads_itself: tallies.is_without_loader(phase),
-            main_threads,
+            main_threads: about.main_threads,
             processes: ranks.len(),
             ranks,
             training,
@@ -119,11 +120,16 @@ impl Merged {
             disagreement_share: about.disagreement_share,
             kernel_seen: about.kernel_seen,
             shim_seen: about.shim_seen,
+            // Only evidence-missing asks, which is of one collector.
+            attached: false,
             cpus: about.cpus,
+            own_cores: None,
+            stolen_share: 0.0,
             memory_bytes: about.memory_bytes,
             caches: about.caches,
             epochs: about.epochs,
             expected: about.expected,
+            rates: about.rates,
         };
         let mut diagnoses = diagnose::all(&figures);
         diagnoses.retain(|found| !OF_ONE_COLLECTOR.contains(&found.name.as_str()));

@@ -56,8 +56,11 @@ pub(crate) struct Process {
     read_bytes: u64,
     /// `read_bytes` as of some moments of late.
     read_marks: VecDeque<(u64, u64)>,
-    /// What was counted up to the last [`Process::take_periods`].
+    /// What was counted up to the last [`Process::take_periods`], and when it had last been seen then.
     taken: WorkerLoad,
+    taken_ns: u64,
+    /// Something was told of it since [`Ledger::forget`](crate::Ledger) last dropped what no step needs.
+    pub(crate) told: bool,
     /// 0 as long as nothing with a time was told of it.
     pub(crate) first_seen_ns: u64,
     pub(crate) last_seen_ns: u64,
@@ -98,6 +101,12 @@ impl Process {
         self.host_ppid = Some(slot.ppid);
         self.named(&slot.comm);
         self.kernel.set_open(Stretch::of_slot(slot, now_ns));
+    }
+
+    /// Takes up what the shim told of late.
+    pub(crate) fn settle(&mut self, now_ns: u64) {
+        self.shim.flush(now_ns);
+        self.shim.cuts.apply(&mut self.kernel);
     }
 
     /// A pin-memory thread: no other thread beside the main one is watched.
@@ -154,6 +163,11 @@ impl Process {
         self.shim.last_place.filter(|_| self.shim.placed).map(|(loader, _)| loader)
     }
 
+    /// What its main thread did since it was seen.
+    pub(crate) fn so_far(&self) -> Activity {
+        if self.kernel.is_empty() { self.shim.timeline.so_far() } else { self.kernel.so_far() }
+    }
+
     pub(crate) fn load(&self) -> WorkerLoad {
         let total = if self.kernel.is_empty() { &self.shim.timeline.total } else { &self.kernel.total };
         let mut load = self.counts();
@@ -177,7 +191,7 @@ impl Process {
         !self.greeted || self.shim.placed || self.exited_ns.is_some()
     }
 
-    /// What a worker did since the last call, by period. What it counted belongs to the last one.
+    /// What a worker did since the last call, by period. What it counted belongs to the one in the middle.
     pub(crate) fn take_periods(&mut self) -> BTreeMap<u64, WorkerLoad> {
         let (kernel, shim) = (self.kernel.take_periods(), self.shim.timeline.take_periods());
         let told = if self.kernel.is_empty() { shim } else { kernel };
@@ -187,8 +201,10 @@ impl Process {
         }
         let counts = self.counts();
         let before = std::mem::replace(&mut self.taken, counts.clone());
+        let from_ns = std::mem::replace(&mut self.taken_ns, self.last_seen_ns).max(self.first_seen_ns);
         if counts != before {
-            let period_ns = self.last_seen_ns - self.last_seen_ns % WorkerPeriod::LENGTH_NS;
+            let middle_ns = from_ns.midpoint(self.last_seen_ns);
+            let period_ns = middle_ns - middle_ns % WorkerPeriod::LENGTH_NS;
             *loads.entry(period_ns).or_default() += &WorkerLoad {
                 batches: since(counts.batches, before.batches),
                 samples: since(counts.samples, before.samples),

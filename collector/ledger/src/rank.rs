@@ -5,8 +5,10 @@ use crate::attribute::{Attributed, Trainer, Unexplained, Wait, own_part, wait_pa
 use crate::calls::Calls;
 use crate::detail::{self, Role, Slowest};
 use crate::handover::{BatchTimes, Handover, Producer, Source};
+use crate::kernel_steps::AFTER_PUT_NS;
 use crate::passage::Passage;
 use crate::process::Process;
+use crate::services::draw;
 use crate::steps::{NO_LOADER, Phases, Piece};
 use crate::tally::Tallies;
 use stallscope_model::{
@@ -18,10 +20,15 @@ use std::collections::{BTreeMap, VecDeque};
 pub(crate) const MAX_PENDING: usize = 4096;
 const MAX_DEVICE_IDLE: usize = 4096;
 const MAX_DETAILS: usize = 64;
+/// How far behind a hand-over the main thread is looked for.
+const MAX_DELAY_NS: u64 = 100_000_000;
+/// Steps of a rank, from its first one on, that are all compared with the shim's account, and of how many later ones one.
+const ALL_COMPARED: u64 = 256;
+const COMPARED_ONE_IN: u64 = 8;
 
 pub(crate) type Processes = BTreeMap<u32, Process>;
 
-/// Sums over the training steps of a rank that both the kernel and the shim saw.
+/// Sums over training steps of a rank that both the kernel and the shim saw.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Compared {
     pub(crate) fused: Causes,
@@ -120,7 +127,8 @@ impl Rank {
             if self.pending.len() <= keep && !self.is_final(piece, processes, config, now_ns) {
                 break;
             }
-            let Some(piece) = self.pending.pop_front() else { break };
+            let Some(mut piece) = self.pending.pop_front() else { break };
+            self.extend(&mut piece, processes);
             closed.push(self.attribute(&piece, processes, several_ranks, config));
         }
         let horizon_ns = self.horizon_ns();
@@ -154,6 +162,27 @@ impl Rank {
             Some(batch) => producer.covers(batch.ready_ns.min(piece.end_ns)),
             None => false,
         }
+    }
+
+    /// The kernel alone sees the next index being put, some microseconds of CPU time before the main thread has its batch.
+    /// Where it loses its CPU within these (the thread that it wakes wants one, too), it has the batch when it runs again.
+    fn extend(&mut self, piece: &mut Piece, processes: &Processes) {
+        let Some(wait) = piece.wait.as_mut().filter(|wait| wait.source == Source::Kernel) else { return };
+        let Some(trainer) = processes.get(&self.pid) else { return };
+        let put_ns = wait.exit_ns.saturating_sub(AFTER_PUT_NS);
+        let mut exit_ns = wait.exit_ns;
+        trainer.kernel.each(put_ns, put_ns.saturating_add(MAX_DELAY_NS), |from_ns, to_ns, did| {
+            if from_ns < wait.exit_ns && did.is_some_and(|did| did.times.runnable_ns == to_ns - from_ns) {
+                exit_ns = exit_ns.max(to_ns + (wait.exit_ns - from_ns));
+            }
+        });
+        let next = self.pending.front_mut();
+        exit_ns = next.as_ref().map_or(exit_ns, |next| exit_ns.min(next.enter_ns())).max(wait.exit_ns);
+        match next {
+            Some(next) => next.start_ns = next.start_ns.max(exit_ns),
+            None => self.phases.went_on(exit_ns),
+        }
+        (wait.exit_ns, piece.end_ns) = (exit_ns, exit_ns);
     }
 
     fn attribute(
@@ -229,9 +258,10 @@ impl Rank {
             if piece.phase == Phase::Training && self.slowest.takes(piece.start_ns, piece.end_ns) {
                 shown = Some(in_full(piece, &fused.0, fused.1.as_ref(), self.pid, producer_pid));
             }
-            // The shim alone does not know what a loop of its own is blocked in: nothing to compare.
-            let comparable = piece.phase == Phase::Training && piece.loader != NO_LOADER;
-            if comparable && own.kernel_ns + waited.kernel_ns > 0 {
+            // The shim alone does not know what a loop of its own is blocked in, and there may be none: nothing to compare.
+            let comparable =
+                piece.phase == Phase::Training && piece.loader != NO_LOADER && self.shim_handovers > 0;
+            if comparable && own.kernel_ns + waited.kernel_ns > 0 && self.compares(piece) {
                 let (own, waited) = account(&evidence(false));
                 let alone = own.join(&waited);
                 // More unseen than that is a shim that was told to leave clocks to the kernel.
@@ -286,6 +316,13 @@ impl Rank {
         }
         self.tallies.step(&step);
         Closed { step, own: own.causes, wait: waited.causes }
+    }
+
+    /// Whether to look at what the shim alone would say of this step, which costs as much as the step itself: of all
+    /// of a short run's, later of some by chance.
+    fn compares(&self, piece: &Piece) -> bool {
+        let before = self.indices.get(&piece.phase).copied().unwrap_or(0);
+        before < ALL_COMPARED || draw(piece.end_ns, self.pid).is_multiple_of(COMPARED_ONE_IN)
     }
 
     /// A wait of which the device ran dry for a part only is a stall for that part only.

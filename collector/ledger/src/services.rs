@@ -4,6 +4,7 @@
 //! choice falls into step with nothing, and the slow ones always, as they are few and what prefetch is there for.
 
 use crate::Config;
+use crate::at_once::span;
 use crate::attribute::{asleep, blocked_in_fetch};
 use crate::process::{Process, ProcessKind};
 use crate::rank::{Processes, Rank, owner};
@@ -120,9 +121,16 @@ impl Services {
                 _ => Some(due.pid),
             };
             let Some(rank) = rank_pid.and_then(|pid| ranks.get(&pid)) else { continue };
-            let team = workers.get(&rank.pid).map_or(&[][..], Vec::as_slice);
+            // Those of the epoch before made no batch beside this one; one that is gone by now may have.
+            let team: Vec<&Process> = workers
+                .get(&rank.pid)
+                .into_iter()
+                .flatten()
+                .copied()
+                .filter(|other| overlap_ns(life(other), (due.start_ns, due.ready_ns)) > 0)
+                .collect();
             let waits = now_ns.saturating_sub(due.ready_ns) < config.patience_ns;
-            if waits && !team.iter().chain([&process]).all(|member| member.covers(due.ready_ns)) {
+            if waits && !team.iter().copied().chain([process]).all(|member| member.covers(due.ready_ns)) {
                 self.due.push_back(due);
                 continue;
             }
@@ -131,7 +139,7 @@ impl Services {
             if *taken >= A_RANK && !due.slow {
                 continue;
             }
-            if let Some(mut service) = look(&due, process, team) {
+            if let Some(mut service) = look(&due, process, &team) {
                 *taken += 1;
                 service.rank = rank.number;
                 (service.loader, service.worker) = process.place();
@@ -160,17 +168,22 @@ impl Services {
         out
     }
 
-    /// From when on evidence of a process is needed for what it makes, and for what it made and nobody looked at.
-    pub(crate) fn needs_from_ns(&self, pid: u32, process: &Process, horizon_ns: u64) -> u64 {
-        let made_ns = process.shim.last_ready_ns.filter(|_| process.facts.kind == ProcessKind::Worker);
-        let due_ns = self.due.iter().filter(|due| due.pid == pid).map(|due| due.start_ns).min();
-        let from_ns = made_ns.into_iter().chain(due_ns).fold(horizon_ns, u64::min);
+    /// From when on evidence is needed, of whoever was there, for batches that nobody has looked at yet.
+    pub(crate) fn needs_from_ns(&self, horizon_ns: u64) -> u64 {
+        let from_ns = self.due.iter().map(|due| due.start_ns).fold(horizon_ns, u64::min);
         from_ns.max(horizon_ns.saturating_sub(LONGEST_BATCH_NS))
     }
 }
 
+/// From when on evidence of a process is needed, beyond `needed_ns`, for the batch that it makes.
+pub(crate) fn makes_from_ns(process: &Process, needed_ns: u64, horizon_ns: u64) -> u64 {
+    let made_ns = process.shim.last_ready_ns.filter(|_| process.facts.kind == ProcessKind::Worker);
+    made_ns
+        .map_or(needed_ns, |made_ns| needed_ns.min(made_ns.max(horizon_ns.saturating_sub(LONGEST_BATCH_NS))))
+}
+
 /// As good as chance: batches become ready at no certain nanosecond.
-fn draw(time_ns: u64, pid: u32) -> u64 {
+pub(crate) fn draw(time_ns: u64, pid: u32) -> u64 {
     let mixed = (time_ns ^ (u64::from(pid) << 40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ (mixed >> 29)) >> 16
 }
@@ -179,7 +192,6 @@ fn workers_of<'a>(processes: &'a Processes, ranks: &BTreeMap<u32, Rank>) -> BTre
     let mut workers: BTreeMap<u32, Vec<&Process>> = BTreeMap::new();
     for (pid, process) in processes {
         if process.facts.kind == ProcessKind::Worker
-            && process.exited_ns.is_none()
             && let Some(of) = owner(*pid, processes, |pid| ranks.contains_key(&pid))
         {
             workers.entry(of).or_default().push(process);
@@ -188,7 +200,8 @@ fn workers_of<'a>(processes: &'a Processes, ranks: &BTreeMap<u32, Rank>) -> BTre
     workers
 }
 
-/// `None` where more than a tenth of the batch's time is not accounted for any more.
+/// `None` where more than a tenth of the batch's time is not accounted for any more, or next to nothing of who read
+/// beside it.
 fn look(due: &Due, process: &Process, team: &[&Process]) -> Option<BatchService> {
     let (start_ns, ready_ns) = (due.start_ns, due.ready_ns);
     let seen = process.view().query(start_ns, ready_ns);
@@ -205,16 +218,18 @@ fn look(due: &Due, process: &Process, team: &[&Process]) -> Option<BatchService>
         .filter(|other| other.facts.pid != due.pid)
         .map(|other| windows(other, &edges, ready_ns))
         .collect();
-    let beside = |share: fn(&Window) -> f64, at: usize| -> f64 {
-        1.0 + others.iter().map(|other| share(&other[at])).sum::<f64>()
+    // Unknown where one of them is.
+    let beside = |share: fn(&Window) -> Option<f64>, at: usize| {
+        others.iter().map(|other| share(&other[at])).try_fold(1.0, |sum, share| Some(sum + share?))
     };
-    let readers: Vec<(f64, f64)> =
-        own.iter().enumerate().map(|(at, window)| (window.reading_ns, beside(Window::reading, at))).collect();
-    let reading_ns: f64 = readers.iter().map(|(ns, _)| ns).sum();
-    let with_readers: f64 = readers.iter().map(|(ns, readers)| ns * readers).sum();
+    let readers: Vec<Option<f64>> = (0..own.len()).map(|at| beside(Window::reading, at)).collect();
     let length_ns =
         |at: usize| edges.get(at + 1).copied().unwrap_or(ready_ns).saturating_sub(edges[at]) as f64;
-    let with_makers: f64 = (0..own.len()).map(|at| length_ns(at) * beside(Window::busy, at)).sum();
+    let with_readers = mean((0..own.len()).map(|at| (own[at].reading_ns, readers[at])));
+    let with_makers = mean((0..own.len()).map(|at| (length_ns(at), beside(Window::busy, at))));
+    if with_readers.is_none() && own.iter().any(|window| window.reading_ns > 0.0) {
+        return None;
+    }
     let times = &seen.activity.times;
     let mut service = BatchService {
         start_ns,
@@ -225,32 +240,46 @@ fn look(due: &Due, process: &Process, team: &[&Process]) -> Option<BatchService>
         cpu_ns: times.cpu_ns,
         runnable_ns: times.runnable_ns,
         read_bytes: process.bytes_read(start_ns, ready_ns),
-        readers: if reading_ns > 0.0 { with_readers / reading_ns } else { 0.0 },
-        makers: with_makers / (ready_ns - start_ns) as f64,
+        readers: with_readers.unwrap_or(0.0),
+        makers: with_makers.unwrap_or(1.0),
         cpu_read_ns: times.cpu_read_ns.min(times.cpu_ns),
         ..BatchService::default()
     };
     if told_apart {
-        let reads: Vec<(f64, f64)> = readers.into_iter().filter(|(ns, _)| *ns >= SHORTEST_READ_NS).collect();
-        regress(&mut service, &reads);
+        let read = |at: usize| {
+            let ahead = beside(|window| window.reading_at_start, at)?;
+            Some(Read { ns: own[at].reading_ns, readers: readers[at]?, ahead })
+        };
+        let reads: Vec<Read> =
+            (0..own.len()).filter_map(read).filter(|read| read.ns >= SHORTEST_READ_NS).collect();
+        service.reads = u32::try_from(reads.len()).unwrap_or(u32::MAX);
+        (service.readers_spread, service.readers_effect_ns) = regress(&reads, |read| read.readers);
+        (service.ahead_spread, service.ahead_effect_ns) = regress(&reads, |read| read.ahead);
     }
     Some(service)
 }
 
-/// What the samples of one batch tell of how readers hold each other up. Within a batch, so that what differs from
-/// batch to batch plays no part.
-fn regress(service: &mut BatchService, reads: &[(f64, f64)]) {
-    let count = reads.len() as f64;
-    service.reads = u32::try_from(reads.len()).unwrap_or(u32::MAX);
+/// A sample that was blocked in a read, and the readers beside it, itself included: on average, and when it began.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    ns: f64,
+    readers: f64,
+    ahead: f64,
+}
+
+/// What the samples of one batch tell of how readers hold each other up: spread and effect, 0 for fewer than three samples.
+/// Within a batch, so that what differs from batch to batch plays no part.
+fn regress(reads: &[Read], readers: fn(&Read) -> f64) -> (f64, f64) {
     if reads.len() < 3 {
-        return;
+        return (0.0, 0.0);
     }
-    let mean = |of: fn(&(f64, f64)) -> f64| reads.iter().map(of).sum::<f64>() / count;
-    let (mean_ns, mean_readers) = (mean(|read| read.0), mean(|read| read.1));
-    for (ns, readers) in reads {
-        service.readers_spread += (readers - mean_readers).powi(2);
-        service.readers_effect_ns += (readers - mean_readers) * (ns - mean_ns) * count;
-    }
+    let count = reads.len() as f64;
+    let mean = |of: &dyn Fn(&Read) -> f64| reads.iter().map(of).sum::<f64>() / count;
+    let (mean_ns, mean_readers) = (mean(&|read| read.ns), mean(&readers));
+    let spread = reads.iter().map(|read| (readers(read) - mean_readers).powi(2)).sum();
+    let effect_ns =
+        reads.iter().map(|read| (readers(read) - mean_readers) * (read.ns - mean_ns) * count).sum();
+    (spread, effect_ns)
 }
 
 /// Every so many of them that no more are left than a batch is cut into.
@@ -271,25 +300,72 @@ fn reading(activity: &Activity) -> u64 {
 /// What a process did in a part of a batch's time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
+    length_ns: f64,
+    /// For as long it was there, and for as long of that it is known what it did.
+    there_ns: f64,
     known_ns: f64,
     reading_ns: f64,
     /// Everything but waiting in a pipe, where workers wait for an index.
     busy_ns: f64,
+    /// Share of the time about its start; `None` where that is not known.
+    reading_at_start: Option<f64>,
 }
 
 impl Window {
-    fn reading(&self) -> f64 {
-        if self.known_ns > 0.0 { self.reading_ns / self.known_ns } else { 0.0 }
+    /// Share of it; `None` where less than half of what it did is known.
+    fn share(&self, of_ns: f64) -> Option<f64> {
+        if self.there_ns <= 0.0 {
+            return Some(0.0);
+        }
+        (self.known_ns >= self.there_ns / 2.0)
+            .then(|| (of_ns / self.known_ns) * (self.there_ns / self.length_ns).min(1.0))
     }
 
-    fn busy(&self) -> f64 {
-        if self.known_ns > 0.0 { self.busy_ns / self.known_ns } else { 0.0 }
+    fn reading(&self) -> Option<f64> {
+        self.share(self.reading_ns)
     }
+
+    fn busy(&self) -> Option<f64> {
+        self.share(self.busy_ns)
+    }
+}
+
+/// Mean of what is known, by weight; `None` where that is less than a tenth.
+fn mean(values: impl Iterator<Item = (f64, Option<f64>)>) -> Option<f64> {
+    let (mut all, mut known, mut sum) = (0.0, 0.0, 0.0);
+    for (weight, value) in values {
+        all += weight;
+        if let Some(value) = value {
+            known += weight;
+            sum += weight * value;
+        }
+    }
+    (known > 0.0 && known >= all / 10.0).then(|| sum / known)
+}
+
+/// From when to when it was there, of which its first evidence is told when that ends.
+fn life(process: &Process) -> (u64, u64) {
+    let (from_ns, to_ns) = span(process);
+    (process.view().begins_ns().map_or(from_ns, |first_ns| first_ns.min(from_ns)), to_ns)
+}
+
+fn overlap_ns(a: (u64, u64), b: (u64, u64)) -> u64 {
+    a.1.min(b.1).saturating_sub(a.0.max(b.0))
 }
 
 /// One window from each edge to the next, the last to `ready_ns`.
 fn windows(process: &Process, edges: &[u64], ready_ns: u64) -> Vec<Window> {
-    let mut windows = vec![Window::default(); edges.len()];
+    let there = life(process);
+    let window = |at: usize| {
+        let (from_ns, to_ns) = (edges[at], edges.get(at + 1).copied().unwrap_or(ready_ns));
+        Window {
+            length_ns: to_ns.saturating_sub(from_ns) as f64,
+            there_ns: overlap_ns(there, (from_ns, to_ns)) as f64,
+            reading_at_start: (there.0 > from_ns || from_ns >= there.1).then_some(0.0),
+            ..Window::default()
+        }
+    };
+    let mut windows: Vec<Window> = (0..edges.len()).map(window).collect();
     let Some(first_ns) = edges.first() else { return windows };
     let mut at = 0;
     process.view().each(*first_ns, ready_ns, |from, to, activity| {
@@ -304,6 +380,9 @@ fn windows(process: &Process, edges: &[u64], ready_ns: u64) -> Vec<Window> {
             }
             let end = edges.get(at + 1).map_or(to, |edge| to.min(*edge));
             let part_ns = (end - from) as f64;
+            if edges[at] == from {
+                windows[at].reading_at_start = Some(reading_share);
+            }
             windows[at].known_ns += part_ns;
             windows[at].reading_ns += part_ns * reading_share;
             windows[at].busy_ns += part_ns * busy_share;

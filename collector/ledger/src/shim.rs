@@ -1,6 +1,7 @@
 //! What a process's own records tell of its main thread: a timeline made from its clocks and samples, for
 //! where the kernel saw nothing, and to compare with where it did.
 
+use crate::cuts::Cuts;
 use crate::timeline::{Activity, Stretch, Timeline, scale};
 use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked, Times};
 use stallscope_abi::lane::{ClockAt, Record};
@@ -40,6 +41,7 @@ pub(crate) struct Shim {
     pub(crate) batches: VecDeque<Batch>,
     samples: VecDeque<Sample>,
     clock: Option<Record>,
+    pub(crate) cuts: Cuts,
     /// The latest batch, until it is known whether a clock tells more of it.
     bare: Option<Batch>,
     pub(crate) batches_made: u64,
@@ -98,6 +100,7 @@ impl Shim {
 
     /// Clocks come in pairs around what they measure; two that follow each other tell of the time between.
     pub(crate) fn clock(&mut self, record: &Record, worker: bool) {
+        self.cuts.note(record);
         if let Some(before) = self.clock.replace(*record) {
             self.between(&before, record, worker);
         }
@@ -139,17 +142,15 @@ impl Shim {
             self.push(before.time_ns, after.time_ns - (rest_ns - helped_ns), activity);
             return;
         }
-        if worker && making {
-            // A worker's other threads only carry its batches: what blocks it is its reading.
+        if making {
+            // What other threads do meanwhile (carry batches, or something of their own) says nothing of it.
             blocked(Blocked::FileRead, rest_ns);
         } else if worker && idle {
             blocked(Blocked::Pipe, rest_ns);
         } else if own {
             blocked(Blocked::Futex, rest_ns);
-        } else if !worker && (making || waiting) {
-            let helped_ns = rest_ns.min(sibling_cpu_ns);
-            blocked(Blocked::Futex, helped_ns);
-            blocked(Blocked::FileRead, rest_ns - helped_ns);
+        } else if !worker && waiting {
+            blocked(Blocked::FileRead, rest_ns);
         } else {
             blocked(Blocked::Other, rest_ns);
         }
@@ -257,6 +258,12 @@ impl Shim {
                 sum_ns.saturating_add(scale(sample.reading_ns, overlap_ns, sample.end_ns - sample.start_ns));
         }
         sum_ns.min(b_ns.saturating_sub(a_ns))
+    }
+
+    /// When the sample was begun that was being made at `at_ns`. Short samples share a record: then the first of them.
+    pub(crate) fn sample_begun(&self, at_ns: u64) -> Option<u64> {
+        let sample = self.samples.get(self.samples.partition_point(|sample| sample.end_ns <= at_ns))?;
+        (sample.start_ns <= at_ns).then_some(sample.start_ns)
     }
 
     /// When each sample of `[a_ns, b_ns)` was begun, in order.

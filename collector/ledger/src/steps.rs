@@ -85,6 +85,11 @@ impl Phases {
         self.at_ns
     }
 
+    /// The batch of the last piece was had a little later than it looked.
+    pub(crate) fn went_on(&mut self, at_ns: u64) {
+        self.at_ns = self.at_ns.max(at_ns);
+    }
+
     /// A batch was handed over. False when it tells of time that is accounted already.
     pub(crate) fn wait(&mut self, wait: Handover, pieces: &mut Vec<Piece>) -> bool {
         if wait.exit_ns <= self.at_ns {

@@ -5,10 +5,10 @@ use crate::ledger::Ledger;
 use crate::process::{Process, ProcessKind};
 use crate::rank::{Compared, Rank, owner};
 use crate::tally::Tally;
-use crate::{at_once, diagnose, verdict};
+use crate::{at_once, diagnose, main_threads, verdict};
 use stallscope_model::{
-    CacheSummary, Cause, Causes, Diagnosis, Expected, LoaderEpochs, Loss, Phase, PhaseSummary, RankFacts,
-    RankSummary, Verdict, WorkerLoad,
+    CacheSummary, Cause, Causes, Diagnosis, Expected, LoaderEpochs, Loss, MainThreads, Phase, PhaseSummary,
+    RankFacts, RankSummary, Rates, Verdict, WorkerLoad,
 };
 use std::collections::BTreeMap;
 
@@ -26,8 +26,7 @@ pub struct Summary {
     pub verdict: Verdict,
     pub caches: Vec<CacheSummary>,
     pub epochs: Vec<LoaderEpochs>,
-    /// What the main threads of trainers did, of all processes where there is no trainer.
-    pub main_threads: WorkerLoad,
+    pub main_threads: MainThreads,
 }
 
 /// The figures that diagnoses and the verdict are made from.
@@ -38,8 +37,7 @@ pub(crate) struct Figures<'a> {
     pub(crate) phase: Phase,
     /// No loader handed over the batches: the loop reads by itself.
     pub(crate) reads_itself: bool,
-    /// What main threads did, of trainers where there are any, whether or not steps were seen.
-    pub(crate) main_threads: WorkerLoad,
+    pub(crate) main_threads: MainThreads,
     /// Processes of the job that were seen.
     pub(crate) processes: usize,
     pub(crate) ranks: &'a [RankSummary],
@@ -52,11 +50,17 @@ pub(crate) struct Figures<'a> {
     pub(crate) disagreement_share: Option<f64>,
     pub(crate) kernel_seen: bool,
     pub(crate) shim_seen: bool,
+    pub(crate) attached: bool,
     pub(crate) cpus: u32,
+    /// That the job itself keeps busy while it trains; `None` where nobody saw.
+    pub(crate) own_cores: Option<f64>,
+    /// Of all CPUs' time, what the machine's host gave to others.
+    pub(crate) stolen_share: f64,
     pub(crate) memory_bytes: u64,
     pub(crate) caches: &'a [CacheSummary],
     pub(crate) epochs: &'a [LoaderEpochs],
     pub(crate) expected: &'a [Expected],
+    pub(crate) rates: &'a [Rates],
 }
 
 impl Figures<'_> {
@@ -88,16 +92,16 @@ impl Figures<'_> {
 impl Ledger {
     /// Everything known up to the last [`Ledger::advance`].
     pub fn summary(&self) -> Summary {
-        self.summary_with(&[])
+        self.summary_with(&[], &[])
     }
 
-    /// The same, with advice that goes by what the model of the job expects of single changes.
-    pub fn summary_with(&self, expected: &[Expected]) -> Summary {
-        summarise(self, expected)
+    /// The same, with advice that goes by what the model of the job expects of single changes, and by what was counted of ranks.
+    pub fn summary_with(&self, expected: &[Expected], rates: &[Rates]) -> Summary {
+        summarise(self, expected, rates)
     }
 }
 
-fn summarise(ledger: &Ledger, expected: &[Expected]) -> Summary {
+fn summarise(ledger: &Ledger, expected: &[Expected], rates: &[Rates]) -> Summary {
     let ranks: Vec<&Rank> = {
         let mut ranks: Vec<&Rank> = ledger.ranks.values().collect();
         ranks.sort_by_key(|rank| (rank.number, rank.pid));
@@ -132,12 +136,12 @@ fn summarise(ledger: &Ledger, expected: &[Expected]) -> Summary {
     };
     let caches = ledger.caches.summaries(&ledger.ranks);
     let epochs = ledger.epochs.summaries(&ledger.ranks);
-    let main_threads = main_threads(ledger);
+    let main_threads = main_threads::of(ledger);
     let figures = Figures {
         total,
         phase,
         reads_itself: tallies.is_without_loader(phase),
-        main_threads: main_threads.clone(),
+        main_threads,
         processes: ledger
             .processes
             .values()
@@ -155,11 +159,15 @@ fn summarise(ledger: &Ledger, expected: &[Expected]) -> Summary {
         kernel_seen: ledger.kernel_seen,
         shim_seen: ledger.processes.values().any(|process| process.greeted)
             || ranks.iter().any(|rank| rank.shim_handovers > 0),
+        attached: ledger.config.attached,
         cpus: ledger.config.cpus,
+        own_cores: ledger.own_cpu.cores(),
+        stolen_share: ledger.stolen_share,
         memory_bytes: ledger.config.memory_bytes,
         caches: &caches,
         epochs: &epochs,
         expected,
+        rates,
     };
     let (diagnoses, verdict) = (diagnose::all(&figures), verdict::of(&figures));
     Summary {
@@ -173,16 +181,6 @@ fn summarise(ledger: &Ledger, expected: &[Expected]) -> Summary {
         epochs,
         main_threads,
     }
-}
-
-fn main_threads(ledger: &Ledger) -> WorkerLoad {
-    let sum = |of: &dyn Fn(&u32) -> bool| {
-        let mut sum = WorkerLoad::default();
-        ledger.processes.iter().filter(|(pid, _)| of(pid)).for_each(|(_, process)| sum += &process.load());
-        sum
-    };
-    let trainers = sum(&|pid| ledger.ranks.contains_key(pid));
-    if trainers.wall_ns > 0 { trainers } else { sum(&|_| true) }
 }
 
 fn of_rank(ledger: &Ledger, rank: &Rank, workers: Vec<&Process>) -> RankSummary {
@@ -263,7 +261,7 @@ fn disagreement<'a>(compared: impl Iterator<Item = &'a Compared>) -> Option<f64>
 
 fn losses(ledger: &Ledger) -> Vec<Loss> {
     let ranks = || ledger.ranks.values();
-    let processes = ledger.processes.values().map(Process::history_dropped);
+    let processes = ledger.processes.values().map(|process| process.history_dropped());
     let lost = &ledger.lost;
     let counts = [
         ("record that makes no sense", lost.malformed),

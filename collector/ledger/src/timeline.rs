@@ -1,5 +1,7 @@
 //! What one task did, as consecutive stretches of time.
 
+mod cut;
+
 use crate::periods::Periods;
 use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked, Slice, TaskSlot, Times, state};
 use std::collections::VecDeque;
@@ -257,8 +259,20 @@ impl Timeline {
         self.total == Activity::default() && self.open == [None, None]
     }
 
+    /// Everything ever told, the stretch under way included.
+    pub(crate) fn so_far(&self) -> Activity {
+        let mut sum = self.total;
+        self.open.iter().flatten().for_each(|stretch| sum.add(&stretch.activity));
+        sum
+    }
+
     fn iter(&self) -> impl Iterator<Item = &Stretch> {
         self.stretches.iter().chain(self.open.iter().flatten())
+    }
+
+    /// Start of the first stretch that is remembered.
+    pub(crate) fn begins_ns(&self) -> Option<u64> {
+        self.iter().next().map(|first| first.start_ns)
     }
 
     /// End of the last stretch; 0 when there is none.

@@ -9,6 +9,8 @@ use stallscope_model::{Cause, Verdict};
 pub(crate) const FEWEST_STEPS: u64 = 5;
 /// A job that computes for so much of its time is called after that, whatever it waits for in the rest.
 const COMPUTE_BOUND: f64 = 0.75;
+/// What a main thread is blocked in for less goes without saying.
+const WORTH_NAMING: f64 = 0.005;
 
 fn verdict(finding: &str, rest: &str) -> Verdict {
     Verdict { finding: finding.to_owned(), sentence: format!("{finding}: {rest}") }
@@ -151,12 +153,19 @@ fn without_steps(figures: &Figures<'_>) -> Verdict {
         let rest = format!("{seen} seen, of which only the kernel's evidence tells what they do{tell}");
         return verdict("no training steps seen", &rest);
     }
-    let share = |ns: u64| percent(ns as f64 / sum.wall_ns as f64);
+    let share = |ns: u64| ns as f64 / sum.wall_ns as f64;
+    let mut blocked = sum.blocked().to_vec();
+    blocked.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+    let blocked: String = blocked
+        .into_iter()
+        .filter(|(_, ns)| share(*ns) >= WORTH_NAMING)
+        .map(|(what, ns)| format!(", blocked in {what} for {}", percent(share(ns))))
+        .collect();
     let rest = format!(
-        "main threads were on a CPU for {}, blocked in storage or network for {}, without a CPU for {} of {}{tell}",
-        share(sum.cpu_ns),
-        share(sum.fetch_ns),
-        share(sum.runnable_ns),
+        "{} on a CPU for {}, without one for {}{blocked} of {}{tell}",
+        count(sum.count.into(), "main thread was", "main threads were"),
+        percent(share(sum.cpu_ns)),
+        percent(share(sum.runnable_ns)),
         span(sum.wall_ns)
     );
     verdict("no training steps seen", &rest)

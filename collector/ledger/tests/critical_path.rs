@@ -2,20 +2,12 @@
 
 mod stage;
 
-use stage::{Does, MS, Stage, TRAINER, WORKER, slot};
+use stage::{Does, MS, Stage, TRAINER, WORKER, slot, training};
 use stallscope_abi::kernel::Blocked;
 use stallscope_abi::lane::{self, ClockAt, wait_flags};
 use stallscope_ledger::{BatchTimes, Handover, ProcessKind, Producer, Source};
 use stallscope_model::Cause::*;
 use stallscope_model::Phase::{Startup, Training};
-
-/// First batch at 100 ms, so that training begins there.
-fn training() -> Stage {
-    let mut stage = Stage::new();
-    stage.batch(WORKER, 20, 90, 0);
-    stage.wait(50, 100, 0);
-    stage
-}
 
 #[test]
 fn a_wait_is_cut_into_fetch_prep_starved_and_transfer() {
@@ -255,7 +247,7 @@ fn clocks_alone_give_the_same_answer() {
     stage.clock(TRAINER, ClockAt::WaitEnter, 50, (50, 0, 50));
     stage.wait(50, 100, 0);
     stage.clock(TRAINER, ClockAt::WaitExit, 100, (50, 0, 50));
-    // Own part: 30 ms of CPU, 5 without one, 15 blocked while other threads used 10.
+    // Own part: 30 ms of CPU, 5 without one, 15 blocked while other threads used 10, for whatever.
     stage.clock(TRAINER, ClockAt::WaitEnter, 150, (80, 5, 90));
     stage.clock(WORKER, ClockAt::BatchStart, 150, (70, 0, 70));
     // 60 ms: 20 of CPU, 10 without one, so 30 reading.
@@ -268,9 +260,9 @@ fn clocks_alone_give_the_same_answer() {
         Training,
         0,
         &[
-            (Compute, 40),
+            (Compute, 30),
             (Preempted, 5),
-            (Unknown, 5),
+            (Unknown, 15),
             (Fetch, 30),
             (Prep, 20),
             (Starved, 10),
@@ -279,6 +271,20 @@ fn clocks_alone_give_the_same_answer() {
     );
     assert!(!stage.step(Training, 0).evidence.kernel);
     assert_eq!(stage.ledger.summary().disagreement_share, None);
+}
+
+#[test]
+fn beside_a_device_other_threads_compute_for_a_trainer_that_is_blocked() {
+    let mut stage = training();
+    stage.clock(TRAINER, ClockAt::WaitExit, 100, (0, 0, 0));
+    let (kind, time_ns) = (lane::Kind::DeviceIdle as u16, 100 * MS);
+    stage.lane(TRAINER, lane::Record { time_ns, kind, b: time_ns, ..Default::default() });
+    stage.clock(TRAINER, ClockAt::WaitEnter, 150, (20, 0, 40));
+    stage.batch(WORKER, 100, 110, 1);
+    stage.wait(150, 150, 1);
+    stage.finish(300);
+    // Blocked for 30 ms, of which the backward pass took 20.
+    stage.expect(Training, 0, &[(Compute, 40), (Unknown, 10)]);
 }
 
 #[test]
@@ -352,6 +358,43 @@ fn handovers_that_a_detector_found_in_kernel_records_are_cut_the_same_way() {
     stage.finish(300);
     stage.expect(Training, 0, &[(Compute, 10), (Fetch, 30), (Transfer, 10)]);
     assert!(!stage.step(Training, 0).evidence.shim);
+}
+
+#[test]
+fn a_detector_sees_the_batch_taken_when_the_main_thread_runs_again() {
+    let mut stage = Stage::empty();
+    let wait = |stage: &mut Stage, enter: u64, exit_ns: u64| {
+        stage.ledger.handover(Handover {
+            pid: TRAINER,
+            loader: 0,
+            enter_ns: enter * MS,
+            exit_ns,
+            producer: Producer::Unknown,
+            batch: None,
+            index: 0,
+            samples: 0,
+            flags: 0,
+            source: Source::Kernel,
+        });
+    };
+    // It puts the next index at 50 ms and loses its CPU at once, for 8 ms.
+    let parts = [
+        (20, Does::Cpu),
+        (30, Does::In(Blocked::Pipe)),
+        (8, Does::Runnable),
+        (22, Does::Cpu),
+        (20, Does::In(Blocked::Pipe)),
+    ];
+    stage.does(TRAINER, 0, &parts);
+    wait(&mut stage, 5, 10 * MS);
+    wait(&mut stage, 10, 50 * MS + 60_000);
+    wait(&mut stage, 80, 100 * MS);
+    stage.finish(300);
+    let ends: Vec<u64> = stage.steps.iter().map(|step| step.end_ns).collect();
+    assert_eq!(ends, [10 * MS, 58 * MS + 60_000, 100 * MS]);
+    let step = stage.step(Training, 0);
+    assert_eq!((step.causes[Starved], step.causes[Preempted]), (8 * MS, 0));
+    assert_eq!(stage.ledger.summary().disagreement_share, None, "no shim disagrees");
 }
 
 #[test]

@@ -211,6 +211,25 @@ fn a_worker_is_told_by_period_and_every_time_counts_once() {
 }
 
 #[test]
+fn batches_of_a_period_that_is_taken_late_count_there() {
+    let mut stage = training();
+    for second in 1..=10 {
+        stage.batch(WORKER, second * 1000 - 500, second * 1000 - 100, second);
+        stage.wait(second * 1000 - 200, second * 1000, second);
+    }
+    // Its last word came when the next period had begun.
+    stage.clock(WORKER, ClockAt::BatchStart, 10_400, (0, 0, 0));
+    stage.advance(12_000);
+    let told = stage.ledger.worker_periods();
+    let batches: Vec<(u64, Option<u64>)> = told
+        .iter()
+        .map(|period| (period.start_ns / 1000 / MS, period.load.batches))
+        .filter(|(_, batches)| *batches > Some(0))
+        .collect();
+    assert_eq!(batches, [(0, stage.ledger.summary().ranks[0].workers[0].batches)]);
+}
+
+#[test]
 fn a_worker_that_is_gone_is_told_whole() {
     let mut stage = training();
     stage.advance(2000);

@@ -2,10 +2,10 @@
 
 mod stage;
 
-use stage::{Does, MS, Stage, TRAINER, WORKER};
-use stallscope_abi::kernel::Blocked;
+use stage::{Does, MS, Stage, TRAINER, WORKER, slot};
+use stallscope_abi::kernel::{Blocked, TaskSlot};
 use stallscope_abi::lane::wait_flags;
-use stallscope_ledger::{ProcessKind, Summary};
+use stallscope_ledger::{Config, Ledger, ProcessKind, Summary};
 use stallscope_model::LoaderFacts;
 
 /// `steps` steps of 100 ms: the trainer does `own`, then waits while its worker does `made`.
@@ -45,6 +45,20 @@ fn a_job_that_waits_for_storage_is_fetch_bound() {
     assert!((first.share - 0.61).abs() < 0.001);
     assert!(first.evidence.contains("1 worker spent"), "{}", first.evidence);
     assert!(first.advice.contains("num_workers (the script has 1)"), "{}", first.advice);
+}
+
+#[test]
+fn what_a_host_takes_away_is_said_from_a_fiftieth_of_its_cpus_on() {
+    let mut stage = job(101, &[(30, Does::Cpu)], &[(61, Does::In(Blocked::FileRead)), (5, Does::Cpu)]);
+    stage.ledger.set_stolen_share(0.01);
+    assert_eq!(names(&stage.ledger.summary()), ["fetch-bound", "prep-bound"]);
+    stage.ledger.set_stolen_share(0.08);
+    let summary = stage.ledger.summary();
+    assert_eq!(names(&summary), ["fetch-bound", "stolen-cpu", "prep-bound"]);
+    assert_eq!(
+        summary.diagnoses[1].finding,
+        "the host of this virtual machine gave 8.0% of its CPU time to others"
+    );
 }
 
 #[test]
@@ -116,11 +130,29 @@ fn any_process_can_be_looked_at_without_steps() {
     stage.finish(200);
     let summary = stage.ledger.summary();
     assert_eq!(summary.verdict.finding, "no training steps seen");
-    assert!(summary.verdict.sentence.contains("on a CPU for 40%"), "{}", summary.verdict.sentence);
+    assert!(summary.verdict.sentence.contains("on a CPU for 60%"), "{}", summary.verdict.sentence);
+    assert!(summary.verdict.sentence.contains("blocked in files for 30%"), "{}", summary.verdict.sentence);
     let loads = &summary.ranks[0].workers;
     assert_eq!((loads[0].pid, loads[0].fetch_ns, loads[0].runnable_ns), (TRAINER, 30 * MS, 10 * MS));
     assert_eq!((loads[1].pid, loads[1].idle_ns), (300, 50 * MS));
     assert!(summary.phases.is_empty());
+}
+
+#[test]
+fn without_steps_the_process_that_works_stands_for_the_job_and_its_sleep_under_way_counts() {
+    let mut stage = Stage::empty();
+    stage.new_task(TRAINER, 1, 0, "torchrun");
+    stage.did(TRAINER, 0, 100, Does::In(Blocked::Child));
+    stage.new_task(200, TRAINER, 0, "python");
+    stage.does(200, 0, &[(20, Does::Cpu), (10, Does::In(Blocked::Pipe))]);
+    let blocked = TaskSlot { ppid: TRAINER, ..slot(200, 30, Does::In(Blocked::Fault)) };
+    stage.ledger.open_slot(&blocked, 100 * MS);
+    stage.new_task(201, 200, 0, "reader");
+    stage.did(201, 0, 100, Does::Cpu);
+    stage.finish(200);
+    let main = stage.ledger.summary().main_threads;
+    assert_eq!((main.count, main.pid, main.wall_ns), (1, 200, 100 * MS));
+    assert_eq!((main.cpu_ns, main.pipes_ns, main.faults_ns), (20 * MS, 10 * MS, 70 * MS));
 }
 
 #[test]
@@ -166,6 +198,8 @@ fn two_workers_in_each_of_many_epochs_are_two_workers() {
         for worker in 0..2 {
             let pid = 1000 + 2 * epoch + worker;
             stage.new_task(pid, TRAINER, at + 10 * u64::from(worker), "pt_data_worker");
+            // The last state of the one before is looked at after its exit.
+            stage.ledger.still_blocked(pid - 2, (at + 15) * MS);
             stage.does(pid, at + 20, &[(900, Does::In(Blocked::FileRead)), (100, Does::Cpu)]);
             stage.exits(pid, at + 1_100);
         }
@@ -264,4 +298,15 @@ fn workers_of_two_loaders_are_kept_apart() {
     let summary = stage.ledger.summary();
     let pids: Vec<u32> = summary.ranks[0].workers.iter().map(|load| load.pid).collect();
     assert_eq!(pids, [WORKER, 102]);
+}
+
+#[test]
+fn a_job_without_a_shim_is_told_to_use_run_only_where_it_was_not_launched_by_it() {
+    let advice = |attached: bool| {
+        let config = Config { attached, ..Config::default() };
+        let summary = Ledger::new(config).summary();
+        summary.diagnoses.into_iter().find(|found| found.name == "evidence-missing").unwrap().advice
+    };
+    assert_eq!(advice(true), "Start the job with `stallscope run`");
+    assert!(!advice(false).contains("stallscope run"), "{}", advice(false));
 }

@@ -6,7 +6,7 @@ use stage::{Does, Stage, TRAINER, WORKER};
 use stallscope_abi::kernel::Blocked;
 use stallscope_abi::lane::wait_flags;
 use stallscope_ledger::{Config, Ledger, ProcessKind};
-use stallscope_model::{Either, Estimate, Expected, LoaderFacts, RemedyKind, RunSummary};
+use stallscope_model::{Either, Estimate, Expected, LoaderFacts, Rates, RemedyKind, RunSummary};
 
 /// Steps of 100 ms: the trainer does `own`, then waits while its worker does `made`; the script has so many workers.
 fn job(cpus: u32, workers: u32, own: &[(u64, Does)], made: &[(u64, Does)]) -> Stage {
@@ -37,7 +37,11 @@ fn reads() -> Stage {
 }
 
 fn sentences(stage: &Stage, expected: &[Expected]) -> Vec<String> {
-    let diagnoses = stage.ledger.summary_with(expected).diagnoses;
+    sentences_with(stage, expected, &[])
+}
+
+fn sentences_with(stage: &Stage, expected: &[Expected], rates: &[Rates]) -> Vec<String> {
+    let diagnoses = stage.ledger.summary_with(expected, rates).diagnoses;
     let summary = RunSummary { diagnoses, ..RunSummary::default() };
     summary.remedies().into_iter().map(|remedy| remedy.sentence.clone()).collect()
 }
@@ -62,7 +66,7 @@ fn what_the_model_expects_nothing_of_is_not_advised() {
     assert_eq!(said.len(), 2, "{said:#?}");
     assert!(said[0].starts_with("Make storage twice as fast") && said[0].contains("+45%"), "{said:#?}");
     assert!(said[1].contains("cache=\"300MiB\"") && said[1].contains("+38% (+36% to +40%)"), "{said:#?}");
-    let found = reads().ledger.summary_with(&judged).diagnoses;
+    let found = reads().ledger.summary_with(&judged, &[]).diagnoses;
     let prep = found.iter().find(|found| found.name == "prep-bound").unwrap();
     assert!(prep.advice.contains("Nothing is expected to help here"), "{}", prep.advice);
 }
@@ -86,6 +90,17 @@ fn without_a_model_the_condition_is_said() {
     assert!(workers.contains("merely slow") && workers.contains("not where storage"), "{workers}");
 }
 
+/// Waking up takes as much on CPUs that idle.
+#[test]
+fn nobody_else_is_blamed_for_a_few_waits_for_a_cpu() {
+    let blamed = |own: &[(u64, Does)]| {
+        let made = [(60, Does::In(Blocked::FileRead)), (10, Does::Cpu)];
+        sentences(&job(8, 2, own, &made), &[]).join("\n").contains("CPUs of its own")
+    };
+    assert!(!blamed(&[(23, Does::Cpu), (7, Does::Runnable)]));
+    assert!(blamed(&[(15, Does::Cpu), (15, Does::Runnable)]));
+}
+
 /// One after the other on one screen, and more than there is, was seen on public scripts.
 #[test]
 fn advice_can_be_followed_and_does_not_contradict_itself() {
@@ -98,12 +113,49 @@ fn advice_can_be_followed_and_does_not_contradict_itself() {
         assert!(!(raises && lowers), "{cpus} CPUs, {workers} workers:\n{said}");
         assert!(!raises || workers < cpus, "there is no CPU for more:\n{said}");
         assert!(!lowers || workers > 1, "there is none to spare:\n{said}");
-        assert_eq!(said.matches("more CPUs").count(), 1, "said twice:\n{said}");
+        assert_eq!(said.matches("Give the job").count(), 1, "said twice:\n{said}");
     }
     let judged =
         [expected(RemedyKind::MoreWorkers, 2, 3, 0.1), expected(RemedyKind::FewerWorkers, 2, 1, 0.05)];
     let said = sentences(&job(8, 2, crowded, decoding), &judged).join("\n");
     assert_eq!(said.matches("num_workers").count(), 1, "{said}");
+}
+
+/// With others on the CPUs more workers get more of them: three times the steps of one with four was seen.
+#[test]
+fn fewer_workers_are_advised_only_where_the_job_is_in_its_own_way() {
+    let (waits, made): (&[_], &[_]) =
+        (&[(30, Does::Cpu), (30, Does::Runnable)], &[(5, Does::Cpu), (30, Does::Runnable)]);
+    let said = sentences(&job(2, 2, waits, made), &[]).join("\n");
+    assert!(!said.contains("smaller num_workers"), "{said}");
+    assert!(said.contains("uses 0.3 of the 2") || said.contains("uses 0.4 of the 2"), "{said}");
+    assert!(said.contains("other processes hold the rest"), "{said}");
+    let judged =
+        sentences(&job(2, 2, waits, made), &[expected(RemedyKind::MoreCores, 0, 0, 0.98)]).join("\n");
+    assert!(judged.contains("with twice the CPUs: +98%"), "{judged}");
+    let busy: &[_] = &[(35, Does::Cpu), (15, Does::Runnable)];
+    let made: &[_] = &[(45, Does::Cpu), (5, Does::Runnable)];
+    let said = sentences(&job(1, 2, busy, made), &[]).join("\n");
+    assert!(said.contains("smaller num_workers") && said.contains("its own processes use"), "{said}");
+}
+
+#[test]
+fn a_trainer_short_of_cpu_is_told_what_it_can_still_do() {
+    let stage = job(2, 2, &[(30, Does::Cpu), (40, Does::Runnable)], &[(20, Does::Cpu)]);
+    let counted = |threads: f64| [Rates { trainer_threads: Some(threads), ..Rates::default() }];
+    for (rates, wanted) in [(&[][..], true), (&counted(2.0), true), (&counted(1.02), false)] {
+        let said = sentences_with(&stage, &[], rates).join("\n");
+        assert_eq!(said.contains("OMP_NUM_THREADS"), wanted, "{rates:?}\n{said}");
+    }
+    // The model can't tell whether more cores help, or is sure that they don't.
+    let cores = |low: f64, high: f64| Expected {
+        gain: Estimate { value: 0.05, low, high },
+        ..expected(RemedyKind::MoreCores, 0, 0, 0.0)
+    };
+    let said = sentences(&stage, &[cores(-0.1, 0.4)]).join("\n");
+    assert!(said.contains("Give the job CPUs of its own") && !said.contains('%'), "{said}");
+    let said = sentences(&stage, &[cores(-0.01, 0.01)]).join("\n");
+    assert!(!said.contains("Give the job"), "{said}");
 }
 
 #[test]

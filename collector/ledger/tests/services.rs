@@ -123,6 +123,32 @@ fn a_reader_that_is_still_blocked_counts() {
     assert!((service(&mut stage).readers - 2.0).abs() < 0.01);
 }
 
+/// At the end of each epoch workers are gone before anybody looks at the last batches.
+#[test]
+fn a_reader_that_is_gone_by_now_counts() {
+    let mut stage = two_workers();
+    stage.did(WORKER, 0, 80, Does::In(Blocked::FileRead));
+    stage.did(OTHER, 0, 90, Does::In(Blocked::FileRead));
+    stage.batch(WORKER, 0, 80, 0);
+    stage.ledger.gone(OTHER, 95 * MS);
+    stage.advance(100);
+    stage.advance(3000);
+    stage.finish(4000);
+    assert!((service(&mut stage).readers - 2.0).abs() < 0.01);
+}
+
+/// And one that is forgotten is not one that did not read.
+#[test]
+fn who_read_beside_a_batch_is_not_guessed() {
+    let mut stage = two_workers();
+    stage.did(WORKER, 0, 80, Does::In(Blocked::FileRead));
+    stage.did(OTHER, 0, 5, Does::Cpu);
+    stage.did(OTHER, 79, 90, Does::Cpu);
+    stage.batch(WORKER, 0, 80, 0);
+    stage.finish(5000);
+    assert!(stage.ledger.services().is_empty());
+}
+
 #[test]
 fn a_trainer_without_workers_makes_its_batches_itself() {
     let mut stage = Stage::empty();
@@ -180,6 +206,32 @@ fn samples_tell_whether_readers_hold_each_other_up() {
     assert!(effect_ns(false).abs() < 1.0);
     // Eight samples that each take 10 ms longer for one reader more.
     assert!((effect_ns(true) - 80e6).abs() < 1.0);
+}
+
+/// One is served after the other: whoever comes while a sample is read makes it wait no longer.
+#[test]
+fn who_was_there_before_is_told_from_who_came_later() {
+    let mut stage = two_workers();
+    let mut at = 0;
+    for sample in 0..8 {
+        let waits = sample % 2 == 1;
+        let length = if waits { 20 } else { 10 };
+        stage.did(WORKER, at, at + length, Does::In(Blocked::FileRead));
+        // Before it, or for the last 9 of 10 ms.
+        let (first, then) = match waits {
+            true => (Blocked::FileRead, Blocked::FileRead),
+            false => (Blocked::Pipe, Blocked::FileRead),
+        };
+        stage.did(OTHER, at, at + 1, Does::In(first));
+        stage.did(OTHER, at + 1, at + length, Does::In(then));
+        stage.sample(WORKER, at, at + length, 0);
+        at += length;
+    }
+    stage.batch(WORKER, 0, at, 0);
+    stage.finish(2000);
+    let service = service(&mut stage);
+    assert!(service.readers_spread < 0.03, "{service:?}");
+    assert!((service.ahead_effect_ns / service.ahead_spread - 80e6).abs() < 1.0, "{service:?}");
 }
 
 #[test]

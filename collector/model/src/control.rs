@@ -179,6 +179,12 @@ pub struct BatchService {
     /// about its mean: divided by the spread it is how much longer the reading of a batch takes for one reader more.
     #[serde(default)]
     pub readers_effect_ns: f64,
+    /// Spread and effect for the number of readers at the moment when each of these began, itself included, in place of its
+    /// mean: storage that serves one after the other makes a read wait for those that came before it alone.
+    #[serde(default)]
+    pub ahead_spread: f64,
+    #[serde(default)]
+    pub ahead_effect_ns: f64,
     /// How many batches this one stands for: slow ones are told each, of others one in so many; below 1 counts as 1.
     #[serde(default)]
     pub weight: f64,

@@ -78,7 +78,7 @@ impl StepLedger {
 }
 
 /// One training run.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobFacts {
     pub name: String,
     pub command: Vec<String>,
@@ -91,6 +91,9 @@ pub struct JobFacts {
     pub exit_code: Option<i32>,
     /// Whether the job was launched by us or attached to.
     pub attached: bool,
+    /// CPUs that it may use, by its affinity and the quotas of its control groups; `None` where nobody looked.
+    #[serde(default)]
+    pub cpus: Option<f64>,
 }
 
 /// One trainer process.

@@ -8,6 +8,7 @@ mod cause;
 mod control;
 mod detail;
 mod job;
+mod main_threads;
 mod node;
 mod remedy;
 mod summary;
@@ -25,6 +26,7 @@ pub use detail::{
     WorkerPeriod,
 };
 pub use job::{EvidenceKinds, HostFacts, JobFacts, LoaderFacts, Phase, RankFacts, StepLedger};
+pub use main_threads::MainThreads;
 pub use node::NodeSummary;
 pub use remedy::{Either, Expected, Remedy, RemedyKind, WORTHWHILE};
 pub use summary::{

@@ -1,10 +1,30 @@
 use crate::{
     Act, Advice, CacheSummary, Cause, Causes, Expected, FileWait, HostFacts, JobFacts, Knob, LoaderEpochs,
-    MountWait, Phase, Probe, RankFacts, Rates, Remedy, TuneMode,
+    MainThreads, MountWait, Phase, Probe, RankFacts, Rates, Remedy, TuneMode,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
+
+impl RunSummary {
+    /// CPUs that the job may use; all of its machines' where nobody looked, 0 when unknown.
+    pub fn cpus(&self) -> f64 {
+        self.job.cpus.unwrap_or(f64::from(self.host.cpus))
+    }
+
+    /// In words, with those of the machines where the job may not use all; `None` when unknown.
+    pub fn cpus_in_words(&self) -> Option<String> {
+        let (cpus, all) = (self.cpus(), self.host.cpus);
+        let noun = if all.max(cpus.ceil() as u32) == 1 { "CPU" } else { "CPUs" };
+        // Quotas are in hundredths.
+        let cpus = (100.0 * cpus).round() / 100.0;
+        match cpus < f64::from(all) {
+            _ if cpus <= 0.0 => None,
+            true => Some(format!("{cpus} of {all} {noun}")),
+            false => Some(format!("{cpus} {noun}")),
+        }
+    }
+}
 
 /// Everything one screen, report or client needs to know of a run, live or recorded.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -56,9 +76,9 @@ pub struct RunSummary {
     /// By rank and loader, of those that were iterated in training.
     #[serde(default)]
     pub epochs: Vec<LoaderEpochs>,
-    /// What the main threads of trainers did, of all processes where there is no trainer: known without any step.
+    /// Of trainers; where there is none, of the processes next to the job's root that work themselves.
     #[serde(default)]
-    pub main_threads: WorkerLoad,
+    pub main_threads: MainThreads,
 }
 
 /// The first line of a report.
@@ -233,4 +253,25 @@ pub struct Overhead {
     pub kernel_cpu_ns: Option<u64>,
     pub records: u64,
     pub wall_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_that_a_job_may_not_use_are_told_apart() {
+        let of = |cpus: Option<f64>, all: u32| RunSummary {
+            job: JobFacts { cpus, ..JobFacts::default() },
+            host: HostFacts { cpus: all, ..HostFacts::default() },
+            ..RunSummary::default()
+        };
+        let said = |cpus, all| of(cpus, all).cpus_in_words().unwrap_or_default();
+        assert_eq!((said(Some(1.0), 2), of(Some(1.0), 2).cpus()), ("1 of 2 CPUs".to_owned(), 1.0));
+        assert_eq!(
+            (said(Some(1.5), 2), said(Some(2.0), 2)),
+            ("1.5 of 2 CPUs".to_owned(), "2 CPUs".to_owned())
+        );
+        assert_eq!((said(None, 1), said(None, 0)), ("1 CPU".to_owned(), String::new()));
+    }
 }

@@ -2,7 +2,9 @@
 
 use super::Engine;
 use crate::{host, probes};
-use stallscope_model::{EvidenceState, Loss, Overhead, RankSummary, RunSummary};
+use stallscope_model::{
+    EvidenceState, FileWait, JobFacts, Loss, MainThreads, Overhead, RankSummary, RunSummary,
+};
 use stallscope_store::Recorder;
 
 impl Engine {
@@ -21,8 +23,8 @@ impl Engine {
     }
 
     pub(crate) fn summary(&self) -> RunSummary {
-        let expected = self.adviser.expected();
-        let seen = self.ledger.summary_with(&expected);
+        let (expected, rates) = (self.adviser.expected(), self.adviser.rates());
+        let seen = self.ledger.summary_with(&expected, &rates);
         let (collector_cpu_ns, collector_rss_bytes) = host::own_cost();
         let dropped: u64 =
             self.lane_dropped + self.lanes.values().map(|lane| lane.reader.dropped()).sum::<u64>();
@@ -39,8 +41,13 @@ impl Engine {
         losses.extend(self.recorder.iter().flat_map(Recorder::losses));
         losses.retain(|loss| loss.count > 0);
         let shim = self.shim_state(&seen.ranks);
+        let files = self.files.waits();
+        let mut verdict = seen.verdict;
+        if seen.phases.is_empty() {
+            verdict.sentence.extend(longest(&files, &seen.main_threads));
+        }
         RunSummary {
-            job: self.job.clone(),
+            job: JobFacts { cpus: self.adviser.cpus(), ..self.job.clone() },
             host: self.host.clone(),
             probes: probes::all(&self.kernel, &self.programs, &shim, &seen.phases),
             shim,
@@ -50,7 +57,7 @@ impl Engine {
             disagreement_share: seen.disagreement_share,
             losses,
             diagnoses: seen.diagnoses,
-            verdict: seen.verdict,
+            verdict,
             overhead: Overhead {
                 collector_cpu_ns,
                 collector_rss_bytes,
@@ -58,10 +65,10 @@ impl Engine {
                 records: self.records,
                 wall_ns: host::now_ns().saturating_sub(self.begun_ns),
             },
-            files: self.files.waits(),
+            files,
             mounts: self.files.mount_waits(),
             knobs: self.knobs.state(),
-            rates: self.adviser.rates(),
+            rates,
             advice: self.adviser.advice(),
             expected,
             tune: self.tune,
@@ -71,4 +78,12 @@ impl Engine {
             main_threads: seen.main_threads,
         }
     }
+}
+
+/// Without steps, which would tell what was waited for: the file that the job's tasks were blocked in longest, where main
+/// threads were blocked in files for a hundredth of their time.
+fn longest(files: &[FileWait], main: &MainThreads) -> Option<String> {
+    let waited_ns = main.files_ns.saturating_add(main.faults_ns);
+    let file = files.first().filter(|_| waited_ns > main.wall_ns / 100)?;
+    Some(format!("; of its files the job waited longest for {}", file.path))
 }

@@ -1,28 +1,29 @@
 use crate::error::{Error, Result};
 use crate::layout::{
-    CAPACITY_AT, DROPPED_AT, HEAD_AT, MAGIC, MAGIC_AT, RECORDS_AT, TAIL_AT, VERSION_AT, from_words,
-    lane_bytes, pair, to_words, unpair,
+    CAPACITY_AT, DROPPED_AT, LONG_HEAD_AT, LONG_TAIL_AT, MAGIC, MAGIC_AT, RECORDS_AT, SHORT_HEAD_AT,
+    SHORT_TAIL_AT, VERSION_AT, from_words, lane_bytes, long_at, pair, to_words, unpair,
 };
 use crate::mapping::Mapping;
-use crate::spsc::{Consumer, Producer, Shared};
+use crate::spsc::{Consumer, Producer, Ring, Shared};
 use stallscope_abi::lane::{Record, VERSION};
 use std::os::fd::OwnedFd;
 
 /// Most records a lane may have (48 MiB of them).
 pub const MAX_CAPACITY: u32 = 1 << 20;
 
-/// A reader of many lanes would in time have all of their pages in its own account: after so many records (a page
-/// of them) it lets go of those that it has read.
-const KEPT_RECORDS: u64 = 85;
+/// A reader of many lanes would in time have all of their pages in its own account: after so many records of the long
+/// ring (16 pages of them, as many as one fault maps) it lets go of those that it has read.
+const KEPT_RECORDS: u64 = 16 * 85;
 
+/// `long_at` is where the long ring begins.
 #[inline]
-fn shared(mapping: &Mapping) -> Shared<'_> {
+fn shared(mapping: &Mapping, long_at: usize) -> Shared<'_> {
     let words = mapping.words();
+    let (short, long) = words.split_at(long_at);
     Shared {
-        head: &words[HEAD_AT],
-        tail: &words[TAIL_AT],
+        short: Ring { head: &words[SHORT_HEAD_AT], tail: &words[SHORT_TAIL_AT], words: &short[RECORDS_AT..] },
+        long: Ring { head: &words[LONG_HEAD_AT], tail: &words[LONG_TAIL_AT], words: long },
         dropped: &words[DROPPED_AT],
-        words: &words[RECORDS_AT..],
     }
 }
 
@@ -31,11 +32,12 @@ fn shared(mapping: &Mapping) -> Shared<'_> {
 #[derive(Debug)]
 pub struct Writer {
     mapping: Mapping,
+    long_at: usize,
     producer: Producer,
 }
 
 impl Writer {
-    /// Makes a lane for `capacity` records and gives the descriptor to hand to a reader.
+    /// Makes a lane whose long ring holds `capacity` records and gives the descriptor to hand to a reader.
     ///
     /// Memory is taken as records touch it, not here.
     ///
@@ -50,18 +52,18 @@ impl Writer {
         mapping.store(VERSION_AT, pair(VERSION, size_of::<Record>() as u32));
         mapping.store(CAPACITY_AT, pair(capacity, std::process::id()));
         mapping.store(MAGIC_AT, MAGIC);
-        Ok((Writer { mapping, producer: Producer::default() }, fd))
+        Ok((Writer { mapping, long_at: long_at(capacity), producer: Producer::default() }, fd))
     }
 
     /// Appends `record`; `false` when the lane is full, and then it is counted as dropped.
     #[inline]
     pub fn push(&mut self, record: &Record) -> bool {
-        self.producer.push(shared(&self.mapping), to_words(record))
+        self.producer.push(shared(&self.mapping, self.long_at), to_words(record))
     }
 
     /// Counts a record that could not even be offered.
     pub fn count_dropped(&mut self) {
-        self.producer.count_dropped(shared(&self.mapping));
+        self.producer.count_dropped(shared(&self.mapping, self.long_at));
     }
 }
 
@@ -69,10 +71,11 @@ impl Writer {
 #[derive(Debug)]
 pub struct Reader {
     mapping: Mapping,
+    long_at: usize,
     consumer: Consumer,
     pid: u32,
     resyncs: u64,
-    /// Records handed over since pages were last given back.
+    /// Records of the long ring handed over since pages were last given back.
     kept: u64,
 }
 
@@ -95,22 +98,23 @@ impl Reader {
     pub fn open(fd: OwnedFd) -> Result<Reader> {
         let sizes = lane_bytes(1)..=lane_bytes(MAX_CAPACITY);
         let (mapping, bytes) = Mapping::open(&fd, sizes, Error::NotALane)?;
-        let pid = check_header(&mapping, bytes)?;
-        let consumer = Consumer::resume(shared(&mapping));
-        Ok(Reader { mapping, consumer, pid, resyncs: 0, kept: 0 })
+        let (pid, capacity) = check_header(&mapping, bytes)?;
+        let long_at = long_at(capacity);
+        let consumer = Consumer::resume(shared(&mapping, long_at));
+        Ok(Reader { mapping, long_at, consumer, pid, resyncs: 0, kept: 0 })
     }
 
-    /// Hands every record that is there now to `each`, oldest first; at most one lane full, so a writer that
+    /// Hands every record that is there now to `each`, oldest first; at most a lane full, so a writer that
     /// never stops cannot hold the reader.
     pub fn drain(&mut self, mut each: impl FnMut(&Record)) -> Drained {
-        match self.consumer.drain(shared(&self.mapping), |words| each(&from_words(words))) {
-            Ok(records) => {
-                self.kept += records;
+        match self.consumer.drain(shared(&self.mapping, self.long_at), |words| each(&from_words(words))) {
+            Ok(taken) => {
+                self.kept += taken.long;
                 if self.kept >= KEPT_RECORDS {
                     self.kept = 0;
                     self.mapping.release();
                 }
-                Drained { records, resynced: false }
+                Drained { records: taken.short + taken.long, resynced: false }
             }
             Err(crate::spsc::Nonsense) => {
                 self.resyncs += 1;
@@ -135,8 +139,8 @@ impl Reader {
     }
 }
 
-/// Gives the writer's pid.
-fn check_header(mapping: &Mapping, bytes: usize) -> Result<u32> {
+/// Gives the writer's pid and the long ring's capacity.
+fn check_header(mapping: &Mapping, bytes: usize) -> Result<(u32, u32)> {
     if mapping.load(MAGIC_AT) != MAGIC {
         return Err(Error::NotALane("it does not begin like one"));
     }
@@ -152,5 +156,5 @@ fn check_header(mapping: &Mapping, bytes: usize) -> Result<u32> {
     {
         return Err(Error::NotALane("its header and its size contradict each other"));
     }
-    Ok(pid)
+    Ok((pid, capacity))
 }

@@ -1,4 +1,13 @@
-//! The ring itself, over borrowed atomics, so that the same lines run in shared memory and under loom.
+//! The rings of a lane, over borrowed atomics, so that the same lines run in shared memory and under loom.
+//!
+//! A lane has two: a short one, which is used over and over so that its memory stays in the caches and page tables of both
+//! sides, and a long one for what comes while the reader is busy. The writer moves to the long ring when the short one is
+//! full, and back when the reader has taken everything of the long one. Records arrive in order:
+//!
+//! - the reader looks at the long ring's head first: whatever the writer put into the short ring before it moved is
+//!   visible to it then, and is handed over first;
+//! - the writer moves back only when the long ring's tail says that all of it was handed over: what it puts into the short
+//!   ring from then on cannot overtake.
 //!
 //! `head` and `tail` count records since the lane was made and never wrap in practice. Records are moved as
 //! relaxed atomic words: the other side may be hostile and write while we read, which must not be undefined.
@@ -11,16 +20,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// 8-byte words of one record.
 pub(crate) const WORDS: usize = 6;
 
-/// What both sides see. `words.len()` is `WORDS` times a power of two.
+/// What both sides see of one ring. `words.len()` is `WORDS` times a power of two, or 0.
 #[derive(Clone, Copy)]
-pub(crate) struct Shared<'a> {
+pub(crate) struct Ring<'a> {
     pub(crate) head: &'a AtomicU64,
     pub(crate) tail: &'a AtomicU64,
-    pub(crate) dropped: &'a AtomicU64,
     pub(crate) words: &'a [AtomicU64],
 }
 
-impl<'a> Shared<'a> {
+impl<'a> Ring<'a> {
+    #[inline]
     fn capacity(&self) -> u64 {
         (self.words.len() / WORDS) as u64
     }
@@ -32,32 +41,67 @@ impl<'a> Shared<'a> {
     }
 }
 
-/// The writer's own account; it never reads `head` back.
-#[derive(Debug, Default)]
-pub(crate) struct Producer {
-    head: u64,
-    tail_seen: u64,
-    dropped: u64,
+/// What both sides see of a lane.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared<'a> {
+    pub(crate) short: Ring<'a>,
+    pub(crate) long: Ring<'a>,
+    pub(crate) dropped: &'a AtomicU64,
 }
 
-impl Producer {
-    /// Appends a record, or counts it as dropped when the reader is a whole ring behind.
+/// The writer's account of one ring; it never reads `head` back.
+#[derive(Debug, Default)]
+struct Written {
+    head: u64,
+    tail_seen: u64,
+}
+
+impl Written {
+    /// Appends a record, or refuses it when the reader is a whole ring behind.
     #[inline]
-    pub(crate) fn push(&mut self, shared: Shared<'_>, record: [u64; WORDS]) -> bool {
-        if self.head.wrapping_sub(self.tail_seen) >= shared.capacity() {
-            let tail = shared.tail.load(Ordering::Acquire);
-            if self.head.wrapping_sub(tail) >= shared.capacity() {
-                self.count_dropped(shared);
+    fn push(&mut self, ring: Ring<'_>, record: [u64; WORDS]) -> bool {
+        if self.head.wrapping_sub(self.tail_seen) >= ring.capacity() {
+            let tail = ring.tail.load(Ordering::Acquire);
+            if self.head.wrapping_sub(tail) >= ring.capacity() {
                 return false;
             }
             self.tail_seen = tail;
         }
-        for (word, value) in shared.slot(self.head).iter().zip(record) {
+        for (word, value) in ring.slot(self.head).iter().zip(record) {
             word.store(value, Ordering::Relaxed);
         }
         self.head += 1;
-        shared.head.store(self.head, Ordering::Release);
+        ring.head.store(self.head, Ordering::Release);
         true
+    }
+}
+
+/// The writer's own account.
+#[derive(Debug, Default)]
+pub(crate) struct Producer {
+    short: Written,
+    long: Written,
+    /// Records go to the long ring.
+    moved: bool,
+    dropped: u64,
+}
+
+impl Producer {
+    /// Appends a record, or counts it as dropped when there is no room.
+    #[inline]
+    pub(crate) fn push(&mut self, shared: Shared<'_>, record: [u64; WORDS]) -> bool {
+        if self.moved && shared.long.tail.load(Ordering::Acquire) == self.long.head {
+            self.moved = false;
+        }
+        if !self.moved && self.short.push(shared.short, record) {
+            return true;
+        }
+        self.moved = true;
+        let taken = self.long.push(shared.long, record);
+        if !taken {
+            self.count_dropped(shared);
+        }
+        taken
     }
 
     pub(crate) fn count_dropped(&mut self, shared: Shared<'_>) {
@@ -66,45 +110,72 @@ impl Producer {
     }
 }
 
-/// The reader's own account; `tail` in shared memory is written, and read only to resume.
+/// The reader's own account; a `tail` in shared memory is written, and read only to resume.
 #[derive(Debug)]
 pub(crate) struct Consumer {
-    tail: u64,
+    short_tail: u64,
+    long_tail: u64,
 }
 
-/// `head` and `tail` contradict each other.
+/// A `head` and its `tail` contradict each other.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Nonsense;
+
+/// Records handed over from each ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) short: u64,
+    pub(crate) long: u64,
+}
 
 impl Consumer {
     /// Continues where the last reader stopped.
     pub(crate) fn resume(shared: Shared<'_>) -> Consumer {
-        Consumer { tail: shared.tail.load(Ordering::Acquire) }
+        Consumer {
+            short_tail: shared.short.tail.load(Ordering::Acquire),
+            long_tail: shared.long.tail.load(Ordering::Acquire),
+        }
     }
 
-    /// Hands over what is there now, at most one ring full. The writer gets the room back afterwards, so a
+    /// Hands over what is there now, at most both rings full. The writer gets the room back afterwards, so a
     /// reader that dies in between leaves these records to the next one.
     ///
-    /// A `head` that no honest writer can have made moves the reader there and gives [`Nonsense`].
+    /// A `head` that no honest writer can have made moves the reader to both and gives [`Nonsense`].
     pub(crate) fn drain(
         &mut self,
         shared: Shared<'_>,
         mut each: impl FnMut([u64; WORDS]),
-    ) -> Result<u64, Nonsense> {
-        let head = shared.head.load(Ordering::Acquire);
-        let available = head.wrapping_sub(self.tail);
-        if available > shared.capacity() {
-            self.tail = head;
-            shared.tail.store(head, Ordering::Release);
-            return Err(Nonsense);
+    ) -> Result<Taken, Nonsense> {
+        let Shared { short, long, .. } = shared;
+        // In this order: see above.
+        let long_head = long.head.load(Ordering::Acquire);
+        let short_head = short.head.load(Ordering::Acquire);
+        let there = Taken {
+            short: short_head.wrapping_sub(self.short_tail),
+            long: long_head.wrapping_sub(self.long_tail),
+        };
+        let honest = there.short <= short.capacity() && there.long <= long.capacity();
+        if honest {
+            hand_over(short, self.short_tail, there.short, &mut each);
+            hand_over(long, self.long_tail, there.long, &mut each);
         }
-        for offset in 0..available {
-            let slot = shared.slot(self.tail.wrapping_add(offset));
-            each(std::array::from_fn(|word| slot[word].load(Ordering::Relaxed)));
+        // A word that is not written stays in the writer's cache.
+        for (ring, tail, head) in
+            [(short, &mut self.short_tail, short_head), (long, &mut self.long_tail, long_head)]
+        {
+            if *tail != head {
+                *tail = head;
+                ring.tail.store(head, Ordering::Release);
+            }
         }
-        self.tail = head;
-        shared.tail.store(head, Ordering::Release);
-        Ok(available)
+        if honest { Ok(there) } else { Err(Nonsense) }
+    }
+}
+
+fn hand_over(ring: Ring<'_>, tail: u64, count: u64, each: &mut impl FnMut([u64; WORDS])) {
+    for offset in 0..count {
+        let slot = ring.slot(tail.wrapping_add(offset));
+        each(std::array::from_fn(|word| slot[word].load(Ordering::Relaxed)));
     }
 }
 
@@ -115,50 +186,63 @@ mod tests {
     use loom::sync::Arc;
     use loom::thread;
 
-    struct Ring {
-        head: AtomicU64,
-        tail: AtomicU64,
+    struct Memory {
+        heads: [AtomicU64; 2],
+        tails: [AtomicU64; 2],
         dropped: AtomicU64,
-        words: Vec<AtomicU64>,
+        words: [Vec<AtomicU64>; 2],
     }
 
-    impl Ring {
-        fn new(capacity: usize) -> Arc<Ring> {
-            Arc::new(Ring {
-                head: AtomicU64::new(0),
-                tail: AtomicU64::new(0),
+    impl Memory {
+        fn new(capacities: [usize; 2]) -> Arc<Memory> {
+            let zeros = || [AtomicU64::new(0), AtomicU64::new(0)];
+            Arc::new(Memory {
+                heads: zeros(),
+                tails: zeros(),
                 dropped: AtomicU64::new(0),
-                words: (0..capacity * WORDS).map(|_| AtomicU64::new(0)).collect(),
+                words: capacities.map(|capacity| (0..capacity * WORDS).map(|_| AtomicU64::new(0)).collect()),
             })
         }
 
         fn shared(&self) -> Shared<'_> {
-            Shared { head: &self.head, tail: &self.tail, dropped: &self.dropped, words: &self.words }
+            let ring = |n: usize| Ring { head: &self.heads[n], tail: &self.tails[n], words: &self.words[n] };
+            Shared { short: ring(0), long: ring(1), dropped: &self.dropped }
         }
     }
 
-    #[test]
-    fn every_interleaving_delivers_whole_records_in_order_or_counts_them() {
-        const PUSHES: u64 = 3;
-        loom::model(|| {
-            let ring = Ring::new(2);
+    /// `drains` while the writer pushes, and one after.
+    fn every_interleaving(capacities: [usize; 2], pushes: u64, drains: usize) {
+        loom::model(move || {
+            let memory = Memory::new(capacities);
             let writer = thread::spawn({
-                let ring = ring.clone();
+                let memory = memory.clone();
                 move || {
                     let mut producer = Producer::default();
-                    for n in 1..=PUSHES {
-                        producer.push(ring.shared(), [n; WORDS]);
+                    for n in 1..=pushes {
+                        producer.push(memory.shared(), [n; WORDS]);
                     }
                 }
             });
             let mut seen = Vec::new();
-            let mut consumer = Consumer::resume(ring.shared());
-            consumer.drain(ring.shared(), |record| seen.push(record)).unwrap();
+            let mut consumer = Consumer::resume(memory.shared());
+            for _ in 0..drains {
+                consumer.drain(memory.shared(), |record| seen.push(record)).unwrap();
+            }
             writer.join().unwrap();
-            consumer.drain(ring.shared(), |record| seen.push(record)).unwrap();
+            consumer.drain(memory.shared(), |record| seen.push(record)).unwrap();
             assert!(seen.iter().all(|record| record.iter().all(|word| *word == record[0])), "torn: {seen:?}");
             assert!(seen.windows(2).all(|pair| pair[0][0] < pair[1][0]), "out of order: {seen:?}");
-            assert_eq!(seen.len() as u64 + ring.dropped.load(Ordering::Relaxed), PUSHES);
+            assert_eq!(seen.len() as u64 + memory.dropped.load(Ordering::Relaxed), pushes);
         });
+    }
+
+    #[test]
+    fn every_interleaving_delivers_whole_records_in_order_or_counts_them() {
+        every_interleaving([0, 2], 3, 1);
+    }
+
+    #[test]
+    fn a_writer_that_moves_to_the_long_ring_and_back_keeps_the_order() {
+        every_interleaving([1, 1], 3, 2);
     }
 }

@@ -68,24 +68,30 @@ fn another_version_is_named() {
 
 #[test]
 fn a_head_from_nowhere_resyncs_once_and_is_counted() {
-    let (mut writer, fd) = Writer::create(CAPACITY).unwrap();
-    let file = File::from(fd.try_clone().unwrap());
-    let mut reader = Reader::open(fd).unwrap();
-    writer.push(&Record::default());
-    file.write_all_at(&u64::MAX.to_ne_bytes(), 64).unwrap();
-    assert!(reader.drain(|_| panic!("nothing to hand over")).resynced);
-    assert!(!reader.drain(|_| panic!("nothing to hand over")).resynced);
-    assert_eq!(reader.resyncs(), 1);
+    for at in [64, 72] {
+        let (mut writer, fd) = Writer::create(CAPACITY).unwrap();
+        let file = File::from(fd.try_clone().unwrap());
+        let mut reader = Reader::open(fd).unwrap();
+        writer.push(&Record::default());
+        file.write_all_at(&u64::MAX.to_ne_bytes(), at).unwrap();
+        assert!(reader.drain(|_| panic!("nothing to hand over")).resynced);
+        assert!(!reader.drain(|_| panic!("nothing to hand over")).resynced);
+        assert_eq!(reader.resyncs(), 1);
+    }
 }
 
 #[test]
 fn a_tail_from_nowhere_makes_the_writer_drop_and_nothing_worse() {
-    let (mut writer, fd) = Writer::create(CAPACITY).unwrap();
-    let file = File::from(fd);
-    for tail in [u64::MAX, 1 << 40, 77] {
-        file.write_all_at(&tail.to_ne_bytes(), 128).unwrap();
-        for _ in 0..100 {
-            writer.push(&Record::default());
+    for capacity in [CAPACITY, 512] {
+        let (mut writer, fd) = Writer::create(capacity).unwrap();
+        let file = File::from(fd);
+        for tail in [u64::MAX, 1 << 40, 77] {
+            for at in [128, 136] {
+                file.write_all_at(&tail.to_ne_bytes(), at).unwrap();
+                for _ in 0..1000 {
+                    writer.push(&Record::default());
+                }
+            }
         }
     }
 }

@@ -49,6 +49,35 @@ fn a_full_lane_drops_the_newest_and_counts_them() {
 }
 
 #[test]
+fn a_burst_that_outgrows_the_short_ring_arrives_whole_and_in_order() {
+    let (mut writer, fd) = Writer::create(512).unwrap();
+    let mut reader = Reader::open(fd).unwrap();
+    let (mut next, mut expected) = (0, 0);
+    // Within the short ring, into the long one, full, and back again.
+    for (burst, taken) in [(100, 100), (300, 300), (1000, 768), (100, 100), (700, 700), (1, 1)] {
+        let pushed = (0..burst).take_while(|n| writer.push(&record(next + n))).count() as u64;
+        assert_eq!(pushed, taken);
+        next += pushed;
+        let found = drained(&mut reader);
+        assert_eq!(found, (expected..next).map(record).collect::<Vec<_>>());
+        expected = next;
+    }
+    assert_eq!(reader.dropped(), 1);
+}
+
+#[test]
+fn a_reader_that_takes_over_continues_in_both_rings() {
+    let (mut writer, fd) = Writer::create(512).unwrap();
+    (0..300).for_each(|n| assert!(writer.push(&record(n))));
+    let mut first = Reader::open(fd.try_clone().unwrap()).unwrap();
+    assert_eq!(drained(&mut first).len(), 300);
+    drop(first);
+    (300..800).for_each(|n| assert!(writer.push(&record(n))));
+    let found = drained(&mut Reader::open(fd).unwrap());
+    assert_eq!(found, (300..800).map(record).collect::<Vec<_>>());
+}
+
+#[test]
 fn a_new_reader_resumes_where_the_last_one_stopped() {
     let (mut writer, fd) = Writer::create(8).unwrap();
     writer.push(&record(1));

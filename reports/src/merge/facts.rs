@@ -3,8 +3,8 @@
 use super::called;
 use crate::run::Run;
 use stallscope_model::{
-    Act, Advice, EvidenceState, FileWait, HostFacts, JobFacts, Loss, MountWait, Overhead, Probe, RankSummary,
-    RunSummary,
+    Act, Advice, EvidenceState, FileWait, HostFacts, JobFacts, Loss, MainThreads, MountWait, Overhead, Probe,
+    RankSummary, RunSummary,
 };
 use std::collections::BTreeMap;
 
@@ -23,6 +23,7 @@ pub(super) fn merged(runs: &[Run]) -> RunSummary {
             .filter_map(|run| run.summary.disagreement_share)
             .max_by(f64::total_cmp),
         losses: losses(runs),
+        main_threads: main_threads(runs),
         overhead: overhead(runs),
         probes: probes(runs),
         files: files(runs),
@@ -44,6 +45,12 @@ fn of_ranks<T: Clone>(runs: &[Run], of: fn(&RunSummary) -> &Vec<T>, rank: fn(&T)
     let mut all: Vec<T> = runs.iter().flat_map(|run| of(&run.summary)).cloned().collect();
     all.sort_by_key(rank);
     all
+}
+
+fn main_threads(runs: &[Run]) -> MainThreads {
+    let mut sum = MainThreads::default();
+    runs.iter().for_each(|run| sum += &run.summary.main_threads);
+    sum
 }
 
 /// Best first, as each collector has it.
@@ -107,8 +114,19 @@ fn job(runs: &[Run]) -> JobFacts {
             .and_then(|ends| ends.into_iter().max()),
         exit_code: codes.map(|codes| codes.into_iter().find(|code| *code != 0).unwrap_or(0)),
         attached: jobs().any(|job| job.attached),
+        cpus: cpus(runs),
         ..runs.iter().min_by_key(lowest).map(|run| run.summary.job.clone()).unwrap_or_default()
     }
+}
+
+/// Of each machine the most that a recording of it tells.
+fn cpus(runs: &[Run]) -> Option<f64> {
+    let mut of_hosts: BTreeMap<&str, f64> = BTreeMap::new();
+    for run in runs {
+        let most = of_hosts.entry(&run.summary.host.host).or_default();
+        *most = run.summary.job.cpus?.max(*most);
+    }
+    Some(of_hosts.values().sum())
 }
 
 /// On where it is on everywhere; else whose is not, and why.

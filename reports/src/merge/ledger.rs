@@ -20,11 +20,13 @@ pub(super) fn make(summary: &mut RunSummary, runs: &[Run]) -> Result<Vec<String>
         disagreement_share: summary.disagreement_share,
         kernel_seen: seen(&summary.kernel),
         shim_seen: seen(&summary.shim),
-        cpus: summary.host.cpus,
+        cpus: summary.cpus().ceil() as u32,
         memory_bytes: runs.iter().map(|run| run.summary.host.memory_bytes).min().unwrap_or(0),
         caches: &summary.caches,
         epochs: &summary.epochs,
         expected: &summary.expected,
+        rates: &summary.rates,
+        main_threads: summary.main_threads,
     };
     let JobSummary { phases, diagnoses, verdict } = merged.conclude(&summary.ranks, &about);
     (summary.phases, summary.diagnoses, summary.verdict) = (phases, diagnoses, verdict);

@@ -26,10 +26,9 @@ pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
     if !summary.host.host.is_empty() {
         facts.push(summary.host.host.clone());
     }
-    for (number, noun) in [(u64::from(summary.host.cpus), "CPU"), (summary.host.gpus.len() as u64, "GPU")] {
-        if number > 0 {
-            facts.push(units::counted(number, noun));
-        }
+    facts.extend(summary.cpus_in_words());
+    if !summary.host.gpus.is_empty() {
+        facts.push(units::counted(summary.host.gpus.len() as u64, "GPU"));
     }
     page.labelled("  job  ", 7, &facts.join(dot), Ink::Dim);
     if !job.command.is_empty() {

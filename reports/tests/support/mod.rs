@@ -111,6 +111,7 @@ fn base() -> RunSummary {
             ended_wall_ns: Some(STARTED_NS + 58 * S),
             exit_code: Some(0),
             attached: false,
+            cpus: None,
         },
         host: HostFacts { host: "node1".into(), cpus: 16, memory_bytes: 64 << 30, ..HostFacts::default() },
         kernel: EvidenceState::On,

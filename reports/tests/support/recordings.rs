@@ -116,6 +116,7 @@ impl Synthetic {
                 ended_wall_ns: Some(self.wall_ns(self.ended_ns())),
                 exit_code: Some(0),
                 attached: false,
+                cpus: None,
             },
             host: HostFacts {
                 host: self.host.clone(),

@@ -269,3 +269,11 @@ pub fn batch(start: u64, ready: u64, index: u64) -> lane::Record {
     let kind = lane::Kind::Batch as u16;
     lane::Record { time_ns: ready * MS, kind, a: start * MS, b: index, ..Default::default() }
 }
+
+/// First batch at 100 ms, so that training begins there.
+pub fn training() -> Stage {
+    let mut stage = Stage::new();
+    stage.batch(WORKER, 20, 90, 0);
+    stage.wait(50, 100, 0);
+    stage
+}

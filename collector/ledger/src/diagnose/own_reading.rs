@@ -1,0 +1,38 @@
+use super::other;
+use crate::consult::remedy;
+use stallscope_model::RemedyKind::FasterStorage;
+use stallscope_model::{MainThreads, Remedy};
+
+/// What a loop that reads by itself may do, by what its main thread is blocked in: a read or a socket lets the other
+/// threads run meanwhile, a page fault does not, and takes no size either. Nothing judges these, so that each says
+/// under which condition it helps, and what helps whatever the size of reads comes first.
+pub(super) fn of_loop(main: &MainThreads) -> Vec<Remedy> {
+    let much = |ns: u64| ns > 0 && ns.saturating_mul(4) >= main.data_ns();
+    let (faults, files) = (much(main.faults_ns), much(main.files_ns));
+    let mut remedies = Vec::new();
+    if faults {
+        remedies.extend(other(
+            "Where it reads at random places of a memory-mapped file, turn reading ahead off with madvise(MADV_RANDOM) (of a \
+             numpy.memmap: array._mmap.madvise(mmap.MADV_RANDOM)); where it reads one place after the other, leave it on",
+        ));
+        remedies.extend(other(
+            "Make the next batch in another process (a DataLoader with workers) while this one is trained \
+             with: a thread does not help, as a page fault holds the interpreter's lock",
+        ));
+    }
+    if !faults {
+        remedies.extend(other(
+            "Read the next batch in a thread or a worker process while this one is trained with",
+        ));
+    }
+    if files {
+        remedies.extend(other("Where reads are small and follow one another, read files in larger pieces"));
+    }
+    if faults || files {
+        remedies.push(remedy(
+            FasterStorage,
+            "Keep the files that it waits for on a local disk, or in the page cache where they fit",
+        ));
+    }
+    remedies
+}

@@ -1,0 +1,233 @@
+//! Hand-overs as the kernel sees them.
+
+use super::*;
+use stallscope_abi::kernel::{BatchRead, Header, Kind, Times};
+
+pub(super) const TRAINER: u32 = 10;
+pub(super) const WORKERS: [u32; 2] = [21, 22];
+pub(super) const FEEDER: u32 = 11;
+const PIN: u32 = TRAINER + 5;
+
+pub(super) fn header(kind: Kind, tgid: u32, tid: u32, time_ns: u64) -> Header {
+    Header { kind: kind as u16, tid, tgid, time_ns, ..Header::default() }
+}
+
+pub(super) fn job() -> KernelSteps {
+    let mut steps = KernelSteps::default();
+    for (pid, ppid) in [(TRAINER, 1), (WORKERS[0], TRAINER), (WORKERS[1], TRAINER)] {
+        let new = TaskNew { header: header(Kind::TaskNew, pid, pid, 0), ppid, ..TaskNew::default() };
+        assert_eq!(steps.record(&Record::TaskNew(new)), None);
+    }
+    steps
+}
+
+pub(super) fn wait(pid: u32, start_ns: u64, end_ns: u64, waker: (u32, u32)) -> Record {
+    Record::Wait(Wait {
+        header: header(Kind::Wait, pid, pid, end_ns),
+        start_ns,
+        waker_tgid: waker.0,
+        waker_tid: waker.1,
+        blocked_in: Blocked::Pipe as u32,
+        ..Wait::default()
+    })
+}
+
+pub(super) fn wake(pid: u32, time_ns: u64, woken_tid: u32) -> Record {
+    Record::Wake(Wake { header: header(Kind::Wake, pid, pid, time_ns), woken_tid, pad: 0, cpu_ns: 0 })
+}
+
+fn cpu(pid: u32, start_ns: u64, end_ns: u64) -> Record {
+    let times = Times { cpu_ns: end_ns - start_ns, ..Times::default() };
+    Record::Slice(Slice {
+        header: header(Kind::Slice, pid, pid, end_ns),
+        start_ns,
+        times,
+        ..Slice::default()
+    })
+}
+
+pub(super) const MS: u64 = 1_000_000;
+
+#[test]
+fn a_put_ends_a_wait_and_the_last_message_names_the_worker() {
+    let mut steps = job();
+    assert_eq!(steps.record(&wait(WORKERS[1], 0, 2 * MS, (TRAINER, FEEDER))), None);
+    steps.record(&wake(WORKERS[1], 40 * MS, 99));
+    // A stored batch of the other worker wakes the trainer first.
+    steps.record(&wait(TRAINER, 5 * MS, 30 * MS, (WORKERS[0], 98)));
+    steps.record(&wait(TRAINER, 30 * MS + 100, 41 * MS, (WORKERS[1], 97)));
+    let found = steps.record(&wake(TRAINER, 42 * MS, FEEDER)).unwrap();
+    assert_eq!(found.producer, Producer::Pid(WORKERS[1]));
+    assert_eq!((found.enter_ns, found.exit_ns), (5 * MS, 42 * MS + AFTER_PUT_NS));
+    assert_eq!(found.batch, Some(BatchTimes { start_ns: 2 * MS, ready_ns: 40 * MS }));
+    // A batch that was there already: nothing is waited for.
+    let found = steps.record(&wake(TRAINER, 60 * MS, FEEDER)).unwrap();
+    assert_eq!(found.enter_ns, 60 * MS);
+    assert_eq!(found.producer, Producer::Unknown);
+}
+
+#[test]
+fn an_epochs_tail_has_no_puts_but_work_between_messages() {
+    let mut steps = job();
+    steps.record(&wait(TRAINER, MS, 3 * MS, (WORKERS[0], 98)));
+    steps.record(&cpu(TRAINER, 3 * MS, 9 * MS));
+    let found = steps.record(&wait(TRAINER, 9 * MS, 20 * MS, (WORKERS[1], 97))).unwrap();
+    assert_eq!((found.enter_ns, found.exit_ns), (MS, 3 * MS + UNPICKLE_NS));
+    assert_eq!(found.producer, Producer::Pid(WORKERS[0]));
+    let found = steps.record(&wake(TRAINER, 21 * MS, FEEDER)).unwrap();
+    assert_eq!(found.enter_ns, 9 * MS, "the wait that followed is still known");
+    assert_eq!(found.producer, Producer::Pid(WORKERS[1]));
+}
+
+/// Batches of the tail that were there already: the main thread sleeps for their tensors' handles alone.
+#[test]
+fn at_an_epochs_tail_each_batch_that_was_there_is_one() {
+    let mut steps = job();
+    let handles = |start_ns, end_ns, worker| {
+        let Record::Wait(mut got) = wait(TRAINER, start_ns, end_ns, (worker, 98)) else { unreachable!() };
+        got.blocked_in = Blocked::Unix as u32;
+        Record::Wait(got)
+    };
+    steps.record(&wait(TRAINER, MS, 3 * MS, (WORKERS[0], 97)));
+    steps.record(&handles(3 * MS + 100, 3 * MS + 200, WORKERS[0]));
+    // The second tensor of the batch is no second batch.
+    assert_eq!(steps.record(&handles(3 * MS + 300, 3 * MS + 400, WORKERS[0])), None);
+    let first = steps.record(&handles(90 * MS, 91 * MS, WORKERS[1])).unwrap();
+    assert_eq!((first.enter_ns, first.producer), (MS, Producer::Pid(WORKERS[0])));
+    assert_eq!(first.exit_ns, 3 * MS + UNPICKLE_NS);
+    let second = steps.record(&handles(180 * MS, 181 * MS, WORKERS[0])).unwrap();
+    assert_eq!((second.enter_ns, second.producer), (90 * MS, Producer::Pid(WORKERS[1])));
+}
+
+/// The main thread, or its pin-memory thread, reads the header of a message.
+fn read(tid: u32, time_ns: u64) -> Record {
+    Record::BatchRead(BatchRead { header: header(Kind::BatchRead, TRAINER, tid, time_ns), fd: 5, pad: 0 })
+}
+
+/// With syscall hooks all batches of the tail show, and the last of them ends before what ends the epoch.
+#[test]
+fn the_tails_batches_that_were_there_are_read_one_by_one_until_the_workers_are_told_to_end() {
+    let mut steps = job();
+    // One that was waited for: its header is no second message.
+    steps.record(&wait(TRAINER, MS, 3 * MS, (WORKERS[0], 97)));
+    assert_eq!(steps.record(&read(TRAINER, 3 * MS + 10)), None);
+    let put = steps.record(&wake(TRAINER, 3 * MS + 500_000, FEEDER)).unwrap();
+    assert_eq!((put.enter_ns, put.producer), (MS, Producer::Pid(WORKERS[0])));
+    for at_ns in [90 * MS, 180 * MS] {
+        steps.record(&cpu(TRAINER, at_ns - 80 * MS, at_ns));
+        let before = steps.record(&read(TRAINER, at_ns));
+        assert_eq!(before.map(|before| before.enter_ns), (at_ns > 90 * MS).then_some(90 * MS));
+    }
+    steps.record(&cpu(TRAINER, 181 * MS, 270 * MS));
+    let last = steps.record(&wake(TRAINER, 270 * MS, FEEDER)).unwrap();
+    assert_eq!((last.enter_ns, last.exit_ns), (180 * MS, 180 * MS + UNPICKLE_NS));
+    assert_eq!(steps.record(&wake(TRAINER, 270 * MS + 50_000, FEEDER + 1)), None);
+}
+
+/// A batch of large arrays takes the main thread long to unpickle, which is no step.
+#[test]
+fn what_is_unpickled_for_long_is_one_batch() {
+    let mut steps = job();
+    for step in 1..5 {
+        let at_ns = 100 * step * MS;
+        steps.record(&wait(TRAINER, at_ns, at_ns + 3 * MS, (WORKERS[0], 97)));
+        steps.record(&cpu(TRAINER, at_ns + 3 * MS, at_ns + 9 * MS));
+        let found = steps.record(&wake(TRAINER, at_ns + 9 * MS, FEEDER)).unwrap();
+        let put_ns = at_ns + 9 * MS + AFTER_PUT_NS;
+        assert!(step == 1 || found.exit_ns == put_ns, "step {step}: {found:?}");
+    }
+    // Nor is one that had been read before it was its turn.
+    steps.record(&wait(TRAINER, 500 * MS, 503 * MS, (WORKERS[1], 97)));
+    steps.record(&cpu(TRAINER, 503 * MS, 509 * MS));
+    assert_eq!(steps.record(&read(TRAINER, 509 * MS)), None);
+    assert_eq!(steps.record(&wait(TRAINER, 509 * MS, 520 * MS, (WORKERS[0], 97))), None);
+}
+
+#[test]
+fn a_pin_memory_thread_stands_between() {
+    let mut steps = job();
+    steps.record(&pin_got(MS, 8 * MS, WORKERS[0], Blocked::Pipe));
+    steps.record(&from_pin(2 * MS, 9 * MS));
+    let found = steps.record(&wake(TRAINER, 10 * MS, FEEDER)).unwrap();
+    assert_eq!(found.producer, Producer::Pid(WORKERS[0]));
+    assert!(found.has(wait_flags::PINNED));
+    assert_eq!(found.enter_ns, 2 * MS);
+}
+
+#[test]
+fn locks_of_other_programs_are_no_batches() {
+    let mut steps = job();
+    assert_eq!(steps.record(&wake(TRAINER, MS, 77)), None);
+    // A pipe from a process that is no descendant.
+    steps.record(&wait(TRAINER, MS, 2 * MS, (4000, 4000)));
+    assert_eq!(steps.record(&wake(TRAINER, 3 * MS, 77)), None);
+}
+
+/// What the pin-memory thread waited for, from a worker.
+fn pin_got(start_ns: u64, end_ns: u64, worker: u32, blocked_in: Blocked) -> Record {
+    let Record::Wait(mut got) = wait(TRAINER, start_ns, end_ns, (worker, 98)) else { unreachable!() };
+    (got.header.tid, got.blocked_in) = (PIN, blocked_in as u32);
+    Record::Wait(got)
+}
+
+/// The main thread waited for the pin-memory thread.
+fn from_pin(start_ns: u64, end_ns: u64) -> Record {
+    let Record::Wait(mut passed_on) = wait(TRAINER, start_ns, end_ns, (TRAINER, PIN)) else { unreachable!() };
+    passed_on.blocked_in = Blocked::Futex as u32;
+    Record::Wait(passed_on)
+}
+
+#[test]
+fn a_pinned_batch_that_is_not_the_awaited_one_ends_no_wait_however_long_the_threads_get_no_cpu() {
+    let mut steps = job();
+    steps.record(&pin_got(MS, 8 * MS, WORKERS[0], Blocked::Pipe));
+    assert_eq!(steps.record(&from_pin(2 * MS, 9 * MS)), None);
+    // The main thread gets a CPU 3 ms later, stores it and waits on.
+    let times = Times { runnable_ns: 3 * MS, ..Times::default() };
+    steps.record(&Record::Slice(Slice {
+        header: header(Kind::Slice, TRAINER, TRAINER, 12 * MS),
+        start_ns: 9 * MS,
+        times,
+        ..Slice::default()
+    }));
+    steps.record(&pin_got(9 * MS, 30 * MS, WORKERS[1], Blocked::Pipe));
+    assert_eq!(steps.record(&from_pin(12 * MS, 31 * MS)), None);
+    let found = steps.record(&wake(TRAINER, 40 * MS, FEEDER)).unwrap();
+    assert_eq!((found.enter_ns, found.producer), (2 * MS, Producer::Pid(WORKERS[1])));
+}
+
+#[test]
+fn the_pin_memory_thread_reads_a_message_that_was_there() {
+    let mut steps = job();
+    steps.record(&wake(WORKERS[1], 7 * MS, 99));
+    steps.record(&pin_got(MS, 8 * MS, WORKERS[0], Blocked::Pipe));
+    steps.record(&read(PIN, 8 * MS + 100));
+    steps.record(&from_pin(2 * MS, 9 * MS));
+    steps.record(&read(PIN, 10 * MS));
+    // Its tensors' handles come from the other worker.
+    steps.record(&pin_got(10 * MS, 11 * MS, WORKERS[1], Blocked::Unix));
+    steps.record(&from_pin(9 * MS, 12 * MS));
+    let found = steps.record(&wake(TRAINER, 13 * MS, FEEDER)).unwrap();
+    assert_eq!(found.producer, Producer::Pid(WORKERS[1]));
+    assert_eq!(found.batch.map(|batch| batch.ready_ns), Some(7 * MS));
+    // The main thread leaves a lock that the pin-memory thread waits for: no index was put.
+    steps.record(&from_pin(20 * MS, 21 * MS));
+    assert_eq!(steps.record(&wake(TRAINER, 22 * MS, PIN)), None);
+}
+
+#[test]
+fn the_thread_that_puts_the_next_index_names_the_worker_whose_batch_made_room() {
+    let mut steps = job();
+    let mut at_ns = 0;
+    let mut step = |worker: u32, feeder: u32| {
+        at_ns += 10 * MS;
+        steps.record(&wait(TRAINER, at_ns - 5 * MS, at_ns, (worker, 98)));
+        steps.record(&wake(TRAINER, at_ns + MS, feeder)).unwrap().producer
+    };
+    for _ in 0..4 {
+        assert_eq!(step(WORKERS[0], FEEDER), Producer::Pid(WORKERS[0]));
+        assert_eq!(step(WORKERS[1], FEEDER + 1), Producer::Pid(WORKERS[1]));
+    }
+    // A stored batch of the other worker was the last that the main thread slept for.
+    assert_eq!(step(WORKERS[1], FEEDER), Producer::Pid(WORKERS[0]));
+}
