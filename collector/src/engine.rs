@@ -304,6 +304,12 @@ impl Engine {
         }
     }
 
+    /// Ticks between two looks at the lanes: half a second, and a second for a job of many processes, as a look costs some
+    /// cache misses for each of them. A screen changes once a second, and a step waits as long for its evidence.
+    pub(crate) fn ticks_a_look(&self) -> u32 {
+        if self.lanes.len() > FEW_LANES { 4 } else { 2 }
+    }
+
     /// Whether lanes fill so quickly that they have to be read as often as can be.
     pub(crate) fn is_flooded(&self) -> bool {
         self.fullest > MANY_RECORDS

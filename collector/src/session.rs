@@ -23,9 +23,6 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 /// How often a knob's answer is looked for.
 const TICK: Duration = Duration::from_millis(250);
-/// Ticks between two looks at the lanes, each of which costs some cache misses for every process: a screen changes once
-/// a second, and a step waits as long for its evidence.
-const TICKS_A_LOOK: u32 = 2;
 /// Ticks between two flushes of the recording, the first of them at once: a second.
 const TICKS_A_FLUSH: u32 = 5;
 /// How long the last evidence may take to arrive after the job's end.
@@ -360,7 +357,7 @@ impl<'a> Session<'a> {
                 event = shims::next(&mut self.server) => self.handle(event),
                 _ = ticks.tick() => {
                     count += 1;
-                    if count.is_multiple_of(TICKS_A_LOOK) || self.engine.is_flooded() {
+                    if count.is_multiple_of(self.engine.ticks_a_look()) || self.engine.is_flooded() {
                         self.engine.tick();
                     }
                     self.control.tick(&mut self.engine);
