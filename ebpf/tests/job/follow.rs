@@ -1,11 +1,11 @@
 //! A job is followed through all that it starts, nothing is lost unseen, and nothing is left behind.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::process::Command;
 
 use crate::support::{Seen, Workload, kernel};
 use stallscope_abi::kernel::{Blocked, Lost, MAX_TASKS, Record, flags, state};
-use stallscope_ebpf::{Error, Options};
+use stallscope_ebpf::{Error, Identity, Options};
 
 #[test]
 fn a_thousand_forks_are_told_and_their_slots_come_back() {
@@ -34,6 +34,34 @@ fn more_tasks_than_slots_are_counted() {
 
     let seen = Seen::of(&mut kernel, Workload::spawn(&["fork-at-once", "4"]));
     assert_eq!(seen.joined().count(), 4, "all slots came back");
+}
+
+#[test]
+fn one_users_tasks_leave_slots_to_others() {
+    let Some(mut kernel) = kernel(&Options { max_tasks: 20, ..Options::default() }) else { return };
+    // As many as are still free, of which the parent has one: ten of twenty, then five of ten.
+    let slots = [(4242, 10), (4343, 5)];
+    for (uid, _) in slots {
+        let mut workload = Workload::spawn_as(uid, &["fork-at-once", "12"]);
+        kernel.watch(workload.pid()).unwrap();
+        workload.begin();
+        // Nothing is drained meanwhile, so that no slot comes back.
+        workload.wait();
+    }
+    let mut told = HashMap::new();
+    let count = |bytes: &[u8], of: Option<Identity>| {
+        let new = matches!(Record::parse(bytes), Some(Record::TaskNew(_)));
+        *told.entry(of.unwrap().uid).or_insert(0) += u64::from(new);
+    };
+    kernel.drain(count).unwrap();
+    for (uid, slots) in slots {
+        assert_eq!((told[&uid], kernel.refused(uid)), (slots - 1, 12 - (slots - 1)), "of {uid}");
+    }
+    assert_eq!(kernel.losses().unwrap()[Lost::UserSlots as usize], 3 + 8, "each is counted");
+    assert_eq!(kernel.refused(0), 0, "and to its own user");
+    // All came back: the same again finds the same.
+    let seen = Seen::of(&mut kernel, Workload::spawn_as(4242, &["fork-at-once", "9"]));
+    assert_eq!((seen.joined().count(), kernel.refused(4242)), (9, 3));
 }
 
 #[test]
