@@ -5,7 +5,7 @@ export PYO3_PYTHON := $(CURDIR)/$(VENV_PYTHON)
 # Where the scripts look for what was built.
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
-.PHONY: help demo test build man lint bench bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-fetchers bench-importance chaos-checkpoint fuzz pictures clean-storage
+.PHONY: help demo test build man lint bench bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-fetchers bench-importance chaos-checkpoint chaos fuzz pictures clean-storage
 
 help:
 	@echo 'make demo            train a small network on slow storage and show where its time went'
@@ -31,6 +31,7 @@ help:
 	@echo 'make bench-importance  what each sampling reads, and what it costs in accuracy'
 	@echo 'make bench-report    what reports of a day of training cost'
 	@echo 'make fuzz            fuzz whatever reads bytes from elsewhere: SECONDS=300 a target, TARGETS="recording pool"'
+	@echo 'make chaos           kill -9, full disk, no memory, no descriptors, frozen collectors, storms beside a real job (root: all of them)'
 	@echo 'make chaos-checkpoint  kill a job that saves 1,000 times, fail its disk in all ways'
 	@echo 'make bench-control   the controller on simulated jobs and on real ones on slow storage'
 	@echo 'make bench-script    the same on a public script: SCRIPT=path/to/pytorch/examples/imagenet/main.py'
@@ -142,6 +143,12 @@ bench-script:
 	@scripts/setup.sh bench
 	@$(MAKE) --no-print-directory build
 	@$(VENV_PYTHON) bench/public_script.py $(SCRIPT) $(ARGS)
+
+# A thousand times SIGKILL of our own processes, and all else that can happen to them, beside a job that has to compute the same.
+chaos:
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory build
+	@$(VENV_PYTHON) tests/chaos/chaos.py $(ARGS)
 
 # A thousand times SIGKILL, and every operation of a save failing, cut off by power or lied about once.
 chaos-checkpoint:
