@@ -1,6 +1,7 @@
 //! One connection to the kernel service: lines in, a line and then frames out, never waiting for either.
 
 use crate::kernel_service::Tree;
+use crate::watch_audit::Watch;
 use rustix::event::PollFlags;
 use stallscope_abi::kernel::{Record, TaskSlot, bytes_of};
 use stallscope_ebpf::{Identity, Still, Waits};
@@ -156,6 +157,11 @@ impl Caller {
         self.roots.insert(root, start_ns);
         self.processes.insert(root, start_ns);
         self.knows_slots = false;
+    }
+
+    /// One of its trees, as the audit has it.
+    pub(crate) fn watch(&self, root: u32, root_start_ns: u64) -> Watch {
+        Watch { uid: self.uid, pid: self.pid, root, root_start_ns }
     }
 
     /// Sends a record of its trees. `of`: the task whose record it is.

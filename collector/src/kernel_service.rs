@@ -5,11 +5,11 @@
 
 use crate::caller::{Caller, TOO_SLOW};
 use crate::host::now_ns;
-use crate::kernel_side::KernelSide;
 use crate::metrics::Metrics;
 use crate::node::{self, NodeMetrics};
 use crate::node_socket::NodeSocket;
 use crate::turns::Turns;
+use crate::watch_audit::WatchAudit;
 use anyhow::{Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stallscope_abi::kernel::{Lost, Record, TaskNew, TaskSlot, bytes_of, flags, state};
@@ -17,9 +17,13 @@ use stallscope_ebpf::{Identity, Kernel, Options, ProgramState as Program, Still}
 use stallscope_model::NodeSummary;
 use stallscope_wire::{Accepted, Client, Hello, ProgramState, Reply, Request, frame, frame::Tag};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+mod kernel_side;
+pub(crate) use kernel_side::KernelSide;
 
 /// How often callers get what there is; the ring buffer wakes us earlier when it fills. A session waits a second for the
 /// evidence of a step.
@@ -67,6 +71,8 @@ pub struct ServeOptions<'a> {
     /// Whether users other than root may have system calls hooked, at a price for each call of every process of the node.
     pub syscalls_for_everyone: bool,
     pub metrics: Option<Metrics<NodeSummary>>,
+    /// Who may connect, besides root: members of this group alone, by its name or number. Else everybody.
+    pub group: Option<&'a str>,
 }
 
 /// Serves everybody until the process ends. Calls `listening` once it can be called, with a sentence that says where metrics are served.
@@ -74,11 +80,13 @@ pub struct ServeOptions<'a> {
 /// # Errors
 /// The programs can't be loaded (no privilege, no BTF), or the socket or the metrics' address can't be bound.
 pub fn serve(options: ServeOptions<'_>, listening: impl FnOnce(Option<String>)) -> Result<()> {
-    let ServeOptions { socket, only_until_idle, syscalls_for_everyone, metrics } = options;
+    let ServeOptions { socket, only_until_idle, syscalls_for_everyone, metrics, group } = options;
     let mut service = Service::load(syscalls_for_everyone)?;
     let mut metrics = metrics.map(NodeMetrics::start).transpose()?;
-    let socket = NodeSocket::bind(socket)?;
+    let socket = NodeSocket::bind(socket, group)?;
     listening(metrics.as_ref().map(NodeMetrics::whereabouts));
+    // One that serves a single job shares that job's terminal.
+    service.audit = (!only_until_idle).then(WatchAudit::default);
     let mut had_a_caller = false;
     let begun = Instant::now();
     loop {
@@ -93,6 +101,7 @@ pub fn serve(options: ServeOptions<'_>, listening: impl FnOnce(Option<String>)) 
         had_a_caller |= !service.callers.is_empty() || begun.elapsed() > FIRST_CALL;
         service.hear();
         service.hand_out(due);
+        service.say_who_watches();
         if only_until_idle && had_a_caller && service.callers.is_empty() {
             socket.remove();
             return Ok(());
@@ -127,6 +136,8 @@ pub(crate) struct Service<K> {
     /// That are watched, by root.
     pub(crate) trees: HashMap<u32, Tree>,
     pub(crate) turns: Turns,
+    /// Where there is somebody to read it.
+    pub(crate) audit: Option<WatchAudit>,
     syscalls_for_everyone: bool,
     /// Taken from the kernel so far.
     records: u64,
@@ -176,6 +187,7 @@ impl<K: KernelSide> Service<K> {
             watched: HashMap::new(),
             trees: HashMap::new(),
             turns: Turns::default(),
+            audit: None,
             syscalls_for_everyone,
             records: 0,
             dropped: 0,
@@ -229,6 +241,13 @@ impl<K: KernelSide> Service<K> {
                     return;
                 }
             }
+        }
+    }
+
+    fn say_who_watches(&mut self) {
+        for line in self.audit.iter_mut().flat_map(WatchAudit::take) {
+            // Where nobody reads any more there is nobody to tell.
+            let _ = writeln!(std::io::stderr(), "stallscope: {line}");
         }
     }
 
@@ -311,7 +330,7 @@ impl<K: KernelSide> Service<K> {
         };
         within(watch)?;
         // What costs the whole node comes after whether there is anything of the caller's to watch.
-        self.may_watch(caller, watch)?;
+        may_watch(&self.kernel, caller, watch)?;
         let granted = caller.uid == 0 || self.syscalls_for_everyone;
         if syscalls && granted {
             self.kernel.set_syscalls(true)?;
@@ -323,7 +342,7 @@ impl<K: KernelSide> Service<K> {
 
     /// Takes up the process tree of `root` for `caller`, if it is theirs.
     fn watch(&mut self, caller: &mut Caller, root: u32) -> Result<()> {
-        self.may_watch(caller, root)?;
+        may_watch(&self.kernel, caller, root)?;
         // Its numbers would mean other processes to us, and ours to it.
         ensure!(
             self.kernel.shares_pid_namespace(caller.pid),
@@ -357,7 +376,13 @@ impl<K: KernelSide> Service<K> {
             }
             caller.say(&Reply::Watching(Accepted { tasks: tasks.len() as u32, programs }));
         }
+        let before = caller.roots.get(&root).copied();
         caller.take_up(root, leader.start_boottime_ns);
+        if let Some(audit) = &mut self.audit {
+            let now = Instant::now();
+            before.into_iter().for_each(|start_ns| audit.ends(caller.watch(root, start_ns), now));
+            audit.begins(caller.watch(root, leader.start_boottime_ns), caller.syscalls == Some(true), now);
+        }
         self.introduce(caller, &tasks);
         Ok(())
     }
@@ -484,7 +509,10 @@ impl<K: KernelSide> Service<K> {
         self.dropped += gone.iter().map(|caller| caller.dropped).sum::<u64>();
         for caller in gone {
             let begun = Instant::now();
-            for root in caller.roots.into_keys() {
+            for (root, start_ns) in caller.roots.clone() {
+                if let Some(audit) = &mut self.audit {
+                    audit.ends(caller.watch(root, start_ns), begun);
+                }
                 if self.callers.iter().all(|other| !other.roots.contains_key(&root)) {
                     let within = self.trees_within(root);
                     self.let_go(root);
@@ -516,7 +544,7 @@ impl<K: KernelSide> Service<K> {
 
     /// A root that has ended meanwhile may have left its number to a process of somebody else.
     fn take_up_again(&mut self, caller: &mut Caller, root: u32, start_ns: u64) {
-        if self.may_watch(caller, root).is_err() {
+        if may_watch(&self.kernel, caller, root).is_err() {
             return;
         }
         let tasks = self.kernel.watch(root).unwrap_or_default();
@@ -530,17 +558,23 @@ impl<K: KernelSide> Service<K> {
             None => self.let_go(root),
         }
     }
+}
 
-    /// # Errors
-    /// There is no such process, or it is of another user, also where it took their rights by executing a program.
-    fn may_watch(&self, caller: &Caller, root: u32) -> Result<()> {
-        let owner = self.kernel.owner(root).ok_or_else(|| anyhow::anyhow!("there is no process {root}"))?;
-        ensure!(
-            caller.uid == 0 || caller.uid == owner,
-            "process {root} belongs to another user; ask them, or root, to profile it"
-        );
-        Ok(())
-    }
+/// # Errors
+/// There is no such process, or it is of another user, also where it took their rights by executing a program.
+fn may_watch(kernel: &impl KernelSide, caller: &Caller, root: u32) -> Result<()> {
+    let owner = kernel.owner(root).ok_or_else(|| anyhow::anyhow!("there is no process {root}"))?;
+    ensure!(
+        caller.uid == 0 || caller.uid == owner,
+        "process {root} belongs to another user; ask them, or root, to profile it"
+    );
+    Ok(())
+}
+
+fn same_pid_namespace(pid: u32) -> bool {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/pid")).ok();
+    // Of a process that is gone already nothing is told to anybody.
+    namespace(&pid.to_string()) == namespace("self")
 }
 
 #[cfg(test)]

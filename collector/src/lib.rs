@@ -20,7 +20,6 @@ mod host;
 mod join;
 mod kernel_client;
 mod kernel_service;
-mod kernel_side;
 mod knobs;
 mod metrics;
 mod node;
@@ -38,6 +37,7 @@ mod sudo;
 mod turns;
 mod usage;
 mod viewer;
+mod watch_audit;
 
 pub use acting::{Acted, tune};
 pub use adviser::advice;

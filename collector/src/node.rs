@@ -2,7 +2,7 @@
 
 use crate::caller::Caller;
 use crate::host::own_cost;
-use crate::kernel_side::KernelSide;
+use crate::kernel_service::KernelSide;
 use crate::metrics::{Metrics, Publisher};
 use anyhow::Result;
 use stallscope_ebpf::ProgramState;

@@ -3,8 +3,7 @@
 //! [`ServiceBench::end`] assert what has to hold.
 
 use crate::caller::Caller;
-use crate::kernel_service::Service;
-use crate::kernel_side::KernelSide;
+use crate::kernel_service::{KernelSide, Service};
 use crate::turns::Turns;
 use stallscope_abi::kernel::{
     Header, Kind, LOST_REASONS, Lost, Record, Slice, TaskExit, TaskNew, TaskSlot, bytes_of, flags, state,

@@ -38,8 +38,13 @@ struct {
 /* Where a process belongs: the tgid of the tree's root, and who is charged for its slots. */
 struct seed {
 	u32 root;
-	u32 user;
+	u16 user;
+	/* What it is not given a slot for was counted. */
+	u16 counted;
 };
+
+/* In `seeds` it says that this is not the first look at the tasks that are there. */
+#define SEEN_BEFORE 0xffffffff
 
 /* The processes (tgid) whose tasks the iterator `seed` is to track. The iterator adds their children. */
 struct {

@@ -63,6 +63,7 @@ int sched_process_fork(u64 *ctx)
 		leader = of_parent->flags & FLAG_LEADER ? of_parent->scratch.index + 1 : of_parent->scratch.leader;
 	of.root = of_parent->scratch.root;
 	of.user = of_parent->user;
+	of.counted = 0;
 	slot = track(child, &of, leader, STATE_RUNNABLE, of_parent->flags & FLAG_PRIVILEGED);
 	if (slot)
 		send_task_new(slot, KIND_TASK_NEW, slot->first_seen_ns);
@@ -191,8 +192,8 @@ int seed(struct bpf_iter__task *ctx)
 	struct task_struct *task = ctx->task;
 	struct task_slot *slot;
 	struct task_new record;
-	struct seed *of;
-	u32 tgid, parent, leader;
+	struct seed *of, here;
+	u32 tgid, parent, leader, before = SEEN_BEFORE;
 
 	if (!task || task->flags & PF_EXITING)
 		return 0;
@@ -205,13 +206,15 @@ int seed(struct bpf_iter__task *ctx)
 			return 0;
 		map_update_elem(&seeds, &tgid, of, BPF_NOEXIST);
 	}
+	here = *of;
+	here.counted = map_lookup_elem(&seeds, &before) != NULL;
 	leader = task->pid == tgid ? 0 : leader_slot(task);
 	slot = find_slot(task);
 	if (slot)
 		/* A thread may come before its leader where numbers have wrapped. */
 		slot->scratch.leader = leader;
 	else
-		slot = track(task, of, leader, task->__state ? STATE_BLOCKED : STATE_RUNNING, FLAG_AT_ATTACH);
+		slot = track(task, &here, leader, task->__state ? STATE_BLOCKED : STATE_RUNNING, FLAG_AT_ATTACH);
 	if (!slot)
 		return 0;
 	/* It may have passed the exit hook before it was tracked. The slot is then swept up by user space. */

@@ -68,7 +68,7 @@ INLINE u32 leader_slot(struct task_struct *task)
  * bomb gets half of all, and whoever comes later finds some. Two CPUs at once may exceed that by one each.
  * Root is not limited: who runs the collector may give its own jobs all there is.
  */
-INLINE bool charge(u32 user)
+INLINE bool charge(u32 user, bool counted)
 {
 	u32 everybody = USER_EVERYBODY;
 	struct user_slots *own = map_lookup_elem(&users, &user), *all = map_lookup_elem(&users, &everybody);
@@ -77,8 +77,10 @@ INLINE bool charge(u32 user)
 		return false;
 	if (user != USER_ROOT &&
 	    (s64)(own->taken - own->returned + all->taken - all->returned) >= (s64)max_tasks) {
-		__sync_fetch_and_add(&own->refused, 1);
-		count_lost(LOST_USER_SLOTS);
+		if (!counted) {
+			__sync_fetch_and_add(&own->refused, 1);
+			count_lost(LOST_USER_SLOTS);
+		}
 		return false;
 	}
 	__sync_fetch_and_add(&own->taken, 1);
@@ -112,10 +114,11 @@ static __attribute__((noinline)) struct task_slot *track(struct task_struct *tas
 	struct task_slot *slot;
 	struct slot_ref ref, *stored;
 
-	if (!charge(user))
+	if (!charge(user, of->counted))
 		return NULL;
 	if (map_pop_elem(&free_slots, &ref.index)) {
-		count_lost(LOST_NO_SLOT);
+		if (!of->counted)
+			count_lost(LOST_NO_SLOT);
 		uncharge(user);
 		return NULL;
 	}

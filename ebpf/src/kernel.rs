@@ -29,6 +29,9 @@ const ABI: [u32; 4] =
 /// A drain stops after so many records, so that a job can't keep the caller busy for ever.
 const MAX_RECORDS_A_DRAIN: usize = 1 << 18;
 
+/// The key in `seeds` by which the iterator knows that it has seen the tasks before: no process has that number.
+const SEEN_BEFORE: u32 = u32::MAX;
+
 /// Rounds of the seeding iterator; each finds the children that were forked behind the one before.
 const MAX_SEED_ROUNDS: usize = 32;
 
@@ -365,6 +368,8 @@ impl Kernel {
             if !found {
                 break;
             }
+            // Tasks without a slot are there in each round, and are to be counted once.
+            self.seeds.insert(SEEN_BEFORE, 0, 0)?;
         }
         let seeded: Vec<u32> = self.seeds.keys().collect::<Result<_, _>>()?;
         for tgid in seeded {

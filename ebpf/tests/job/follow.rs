@@ -65,6 +65,23 @@ fn one_users_tasks_leave_slots_to_others() {
 }
 
 #[test]
+fn tasks_that_exist_and_find_no_slot_are_counted_once() {
+    let Some(mut kernel) = kernel(&Options { max_tasks: 6, ..Options::default() }) else { return };
+    let mut workload = Workload::spawn_as(4242, &["fork-at-once", "8"]);
+    let pid = workload.pid();
+    workload.begin();
+    let children = format!("/proc/{pid}/task/{pid}/children");
+    while std::fs::read_to_string(&children).unwrap().split_whitespace().count() < 8 {
+        std::thread::yield_now();
+    }
+    // They sleep for a while; whoever has ended meanwhile is neither found nor counted.
+    let found = kernel.watch(pid).unwrap();
+    assert!(found.len() <= 3, "{found:?}");
+    assert!((1..=6).contains(&kernel.refused(4242)), "{} of 6", kernel.refused(4242));
+    workload.wait();
+}
+
+#[test]
 fn what_a_full_ring_loses_is_counted_and_its_slots_come_back() {
     let Some(mut kernel) = kernel(&Options { max_tasks: 200, ring_bytes: 4096, ..Options::default() }) else {
         return;
