@@ -5,7 +5,7 @@ export PYO3_PYTHON := $(CURDIR)/$(VENV_PYTHON)
 # Where the scripts look for what was built.
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
-.PHONY: help demo test build man lint bench bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-fetchers bench-importance chaos-checkpoint fuzz pictures clean-storage
+.PHONY: help demo test build man lint sbom bench bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-fetchers bench-importance chaos-checkpoint chaos fuzz pictures clean-storage
 
 help:
 	@echo 'make demo            train a small network on slow storage and show where its time went'
@@ -15,7 +15,8 @@ help:
 	@echo 'make test            set up, build and run every test'
 	@echo 'make build           the program and the Python package, optimised'
 	@echo 'make man             man pages of all verbs, into target/man'
-	@echo 'make lint            formatting, clippy, licences and sources'
+	@echo 'make lint            formatting, clippy, licences, sources and advisories'
+	@echo 'make sbom            what the program and the package are made of, into target/sbom.json (CycloneDX)'
 	@echo 'make ebpf            rebuild the committed kernel object; make ebpf-check compares'
 	@echo 'make test-kernels    load the kernel side on other kernels, in virtual machines'
 	@echo 'make pictures        the README pictures, from the recording of the demo'
@@ -31,6 +32,7 @@ help:
 	@echo 'make bench-importance  what each sampling reads, and what it costs in accuracy'
 	@echo 'make bench-report    what reports of a day of training cost'
 	@echo 'make fuzz            fuzz whatever reads bytes from elsewhere: SECONDS=300 a target, TARGETS="recording pool"'
+	@echo 'make chaos           kill -9, full disk, no memory, no descriptors, frozen collectors, storms beside a real job (root: all of them)'
 	@echo 'make chaos-checkpoint  kill a job that saves 1,000 times, fail its disk in all ways'
 	@echo 'make bench-control   the controller on simulated jobs and on real ones on slow storage'
 	@echo 'make bench-script    the same on a public script: SCRIPT=path/to/pytorch/examples/imagenet/main.py'
@@ -58,8 +60,11 @@ man:
 lint: $(VENV_PYTHON)
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
-	@if command -v cargo-deny >/dev/null; then cargo deny --log-level error check bans licenses sources; \
+	@if command -v cargo-deny >/dev/null; then cargo deny --log-level error check bans licenses sources && scripts/advisories.sh; \
 	else echo 'lint: licences, bans and sources were not checked; `cargo install cargo-deny --locked` gets what checks them' >&2; fi
+
+sbom:
+	@mkdir -p target && python3 scripts/sbom.py target/sbom.json && echo 'what is built in is in target/sbom.json'
 
 $(VENV_PYTHON):
 	@scripts/setup.sh demo
@@ -142,6 +147,12 @@ bench-script:
 	@scripts/setup.sh bench
 	@$(MAKE) --no-print-directory build
 	@$(VENV_PYTHON) bench/public_script.py $(SCRIPT) $(ARGS)
+
+# A thousand times SIGKILL of our own processes, and all else that can happen to them, beside a job that has to compute the same.
+chaos:
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory build
+	@$(VENV_PYTHON) tests/chaos/chaos.py $(ARGS)
 
 # A thousand times SIGKILL, and every operation of a save failing, cut off by power or lied about once.
 chaos-checkpoint:

@@ -25,7 +25,7 @@ fi
 suite loom env RUSTFLAGS="--cfg loom" cargo test -p stallscope-ring -p stallscope-cache -p stallscope-checkpoint --lib --release --quiet --target-dir target/loom -- turn:: spsc:: pool::slots:: copy::model::
 # What reads bytes from elsewhere, for some seconds each; `make fuzz` takes its time.
 suite fuzz scripts/fuzz.sh 5
-for tests in probe/python/tests truth/tests demo/tests; do
+for tests in probe/python/tests truth/tests demo/tests tests/chaos; do
     # A test that hangs is ended and named; the slowest one takes two minutes on two cores.
     [ -d "$tests" ] || continue
     # Those of the shim start their jobs in folders of their own, and one more at a time than two cores can run, as some wait
@@ -38,7 +38,7 @@ done
 # nextest: "Summary … 12 passed, 1 skipped"; cargo test: "test result: ok. 5 passed; … 1 ignored"; pytest: "4 passed, 2 skipped in 3s".
 grep -q '^ *Summary' "$logs/rust.txt" && rust='^ *Summary' || rust='^test result:'
 sum() {
-    { grep -hE "$rust" "$logs/rust.txt"; grep -hE '^(=+ )?[0-9]+ (passed|failed|skipped|error).* in ' "$logs"/*-tests.txt; } |
+    { grep -hE "$rust" "$logs/rust.txt"; grep -hE '^(=+ )?[0-9]+ (passed|failed|skipped|error).* in ' "$logs"/*-tests.txt "$logs"/tests-chaos.txt; } |
         grep -oE "[0-9]+ $1" | awk '{total += $1} END {print total + 0}'
 }
 passed=$(sum passed)

@@ -15,6 +15,9 @@ pub(crate) struct Collect {
     /// Where to listen
     #[arg(long, value_name = "PATH", default_value = stallscope_collector::KERNEL_SOCKET)]
     socket: PathBuf,
+    /// Who may connect, besides root: members of this group. Else everybody, who sees their own jobs alone
+    #[arg(long, value_name = "NAME")]
+    group: Option<String>,
     /// End when the last caller is gone
     #[arg(long)]
     until_idle: bool,
@@ -36,6 +39,7 @@ pub(crate) fn main(verb: &Collect) -> Result<ExitCode> {
         only_until_idle: verb.until_idle,
         syscalls_for_everyone: verb.syscalls_for_everyone,
         metrics,
+        group: verb.group.as_deref(),
     };
     stallscope_collector::serve(options, |whereabouts| {
         // One that serves a single job shares that job's terminal.

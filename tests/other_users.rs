@@ -24,11 +24,18 @@ struct Node {
 
 impl Node {
     fn start(name: &str) -> Node {
+        Node::start_with(name, &[])
+    }
+
+    /// With what it says in the file `said`.
+    fn start_with(name: &str, more: &[&str]) -> Node {
         let sandbox = Sandbox::new(name);
         let socket = sandbox.kernel_socket();
         std::fs::set_permissions(sandbox.path(""), std::fs::Permissions::from_mode(0o777)).unwrap();
-        let words = ["collect", "--socket", &socket.display().to_string()];
-        let collector = Killed(sandbox.stallscope(&words).stderr(Stdio::null()).spawn().unwrap());
+        let path = socket.display().to_string();
+        let words = [&["collect", "--socket", &path], more].concat();
+        let said = std::fs::File::create(sandbox.path("said")).unwrap();
+        let collector = Killed(sandbox.stallscope(&words).stderr(said).spawn().unwrap());
         wait_until("the collector listens", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
         Node { sandbox, collector }
     }
@@ -180,6 +187,84 @@ fn one_users_storm_leaves_others_their_evidence() {
     assert!(read(&otto) > 7 * MIB && has(&otto, "otto.bin"), "{otto}");
     assert!(open < 250, "{open} descriptors");
     assert!(resident.is_some_and(|kib: u64| kib < 200 << 10), "{resident:?} KiB");
+}
+
+/// A tree of more threads than half of the slots that the kernel side has, as far as the machine lets one user have them.
+const BOMB: &str = r#"
+import sys, threading, time
+threading.stack_size(32768)
+try:
+    for _ in range(9000):
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+except RuntimeError:
+    pass
+open("threads", "w").write(str(threading.active_count()))
+time.sleep(1000)
+"#;
+
+/// Half of the kernel side's slots.
+const HALF: u64 = 8192;
+
+#[test]
+fn one_users_threads_leave_others_their_slots() {
+    if !privileged("one_users_threads_leave_others_their_slots") {
+        return;
+    }
+    let node = Node::start("bomb");
+    node.file("otto.bin", OTTO);
+    let mut bomb = Command::new(PYTHON);
+    bomb.args(["-c", BOMB]).current_dir(node.sandbox.path("")).uid(MIRA).gid(MIRA);
+    let bomb = Killed(bomb.spawn().unwrap());
+    let threads = || std::fs::read_to_string(node.sandbox.path("threads")).ok()?.parse::<u64>().ok();
+    wait_until("the threads are there", || threads().is_some());
+    if threads().unwrap() < HALF + 100 {
+        let (all, limit) = (threads().unwrap(), "one_users_threads_leave_others_their_slots");
+        support::skipped::skipped(format_args!("{limit}: one user may have {all} threads here"));
+        return;
+    }
+    let mira = node.spy("mira", MIRA, bomb.0.id());
+    let script = "read go; dd if=otto.bin of=/dev/null bs=64k iflag=direct; touch read-it; read end";
+    let mut shell = Killed(node.shell(OTTO, script).stdin(Stdio::piped()).spawn().unwrap());
+    let otto = node.spy("otto", OTTO, shell.0.id());
+    proceed(&mut shell.0);
+    wait_until("the file is read", || node.sandbox.path("read-it").exists());
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let (mira, otto) = (mira.ends(), otto.ends());
+    assert!(read(&otto) > 7 * MIB && has(&otto, "otto.bin"), "{otto}");
+    let reason = "too many tasks of one user";
+    assert_eq!(mira["lost"][reason], threads().unwrap() - HALF, "counted, and said to her: {mira}");
+    assert_eq!(otto["lost"][reason], Value::Null, "and not to him: {otto}");
+}
+
+#[test]
+fn who_may_connect_is_for_a_group_and_who_watched_whom_is_told() {
+    if !privileged("who_may_connect_is_for_a_group_and_who_watched_whom_is_told") {
+        return;
+    }
+    let node = Node::start_with("group", &["--group", &MIRA.to_string()]);
+    let shell = |uid| Killed(node.shell(uid, "read end").stdin(Stdio::piped()).spawn().unwrap());
+    let (mira, otto) = (shell(MIRA), shell(OTTO));
+    let spy = node.spy("mira", MIRA, mira.0.id());
+    let tried = Command::new(PYTHON)
+        .arg(node.sandbox.path("spy.py"))
+        .arg(node.sandbox.kernel_socket())
+        .args([otto.0.id().to_string(), node.sandbox.path("otto").display().to_string()])
+        .uid(OTTO)
+        .gid(OTTO)
+        .output()
+        .unwrap();
+    assert!(support::text(&tried.stderr).contains("PermissionError"), "{tried:?}");
+    spy.ends();
+    let said = || std::fs::read_to_string(node.sandbox.path("said")).unwrap();
+    let begins = format!("watches the tree of process {}, started ", mira.0.id());
+    let ends = format!("watches the tree of process {} no more, after ", mira.0.id());
+    wait_until("the end is told", || said().contains(&ends));
+    assert!(said().contains(&begins) && said().contains("user 4242 (process "), "{}", said());
+    assert!(said().contains("without system calls") && !said().contains("user 4343"), "{}", said());
+
+    let words = ["collect", "--socket", "other.sock", "--group", "no-such-group"];
+    let output = node.sandbox.run(&words);
+    assert!(support::text(&output.stderr).contains("there is no group no-such-group"), "{output:?}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! One connection to the kernel service: lines in, a line and then frames out, never waiting for either.
 
 use crate::kernel_service::Tree;
+use crate::watch_audit::Watch;
 use rustix::event::PollFlags;
 use stallscope_abi::kernel::{Record, TaskSlot, bytes_of};
 use stallscope_ebpf::{Identity, Still, Waits};
@@ -108,10 +109,11 @@ impl Caller {
         }
     }
 
-    /// The lines that have arrived whole. Notices a caller that hung up, says nothing, or too much.
-    pub(crate) fn lines(&mut self) -> Vec<Vec<u8>> {
-        if self.closing {
-            return Vec::new();
+    /// Takes what has arrived, unless there are lines that were not heard yet. Notices a caller that hung up, says nothing,
+    /// or too much.
+    pub(crate) fn listen(&mut self) {
+        if self.closing || self.inbox.contains(&b'\n') {
+            return;
         }
         let mut chunk = [0; LINE_LIMIT_BYTES];
         match self.stream.read(&mut chunk) {
@@ -120,16 +122,22 @@ impl Caller {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
             Err(_) => self.gone = true,
         }
-        let mut lines = Vec::new();
-        while let Some(end) = self.inbox.iter().position(|byte| *byte == b'\n') {
-            let rest = self.inbox.split_off(end + 1);
-            self.inbox.pop();
-            lines.push(std::mem::replace(&mut self.inbox, rest));
+        let has_line = self.inbox.contains(&b'\n');
+        let silent = self.roots.is_empty() && !has_line && self.begun.elapsed() > HELLO;
+        self.gone |= silent || !has_line && self.inbox.len() > LINE_LIMIT_BYTES;
+    }
+
+    /// The next line that has arrived whole.
+    pub(crate) fn next_line(&mut self) -> Option<Vec<u8>> {
+        if self.closing || self.gone {
+            return None;
         }
-        self.lines += lines.len() as u32;
-        let silent = self.roots.is_empty() && lines.is_empty() && self.begun.elapsed() > HELLO;
-        self.gone |= silent || self.inbox.len() > LINE_LIMIT_BYTES || self.lines > MOST_LINES;
-        lines
+        let end = self.inbox.iter().position(|byte| *byte == b'\n')?;
+        let rest = self.inbox.split_off(end + 1);
+        self.inbox.pop();
+        self.lines += 1;
+        self.gone |= self.lines > MOST_LINES;
+        Some(std::mem::replace(&mut self.inbox, rest)).filter(|_| !self.gone)
     }
 
     pub(crate) fn say(&mut self, reply: &Reply) {
@@ -149,6 +157,11 @@ impl Caller {
         self.roots.insert(root, start_ns);
         self.processes.insert(root, start_ns);
         self.knows_slots = false;
+    }
+
+    /// One of its trees, as the audit has it.
+    pub(crate) fn watch(&self, root: u32, root_start_ns: u64) -> Watch {
+        Watch { uid: self.uid, pid: self.pid, root, root_start_ns }
     }
 
     /// Sends a record of its trees. `of`: the task whose record it is.

@@ -8,6 +8,8 @@ use crate::host::now_ns;
 use crate::metrics::Metrics;
 use crate::node::{self, NodeMetrics};
 use crate::node_socket::NodeSocket;
+use crate::turns::Turns;
+use crate::watch_audit::WatchAudit;
 use anyhow::{Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stallscope_abi::kernel::{Lost, Record, TaskNew, TaskSlot, bytes_of, flags, state};
@@ -15,10 +17,13 @@ use stallscope_ebpf::{Identity, Kernel, Options, ProgramState as Program, Still}
 use stallscope_model::NodeSummary;
 use stallscope_wire::{Accepted, Client, Hello, ProgramState, Reply, Request, frame, frame::Tag};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::os::unix::fs::MetadataExt;
+use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+mod kernel_side;
+pub(crate) use kernel_side::KernelSide;
 
 /// How often callers get what there is; the ring buffer wakes us earlier when it fills. A session waits a second for the
 /// evidence of a step.
@@ -46,11 +51,15 @@ const FOR_ROOT: &str = "the node's collector hooks system calls for root alone; 
 /// How often callers are told which files were waited for.
 const FILES_EVERY: Duration = Duration::from_secs(1);
 
-const LOST: [(Lost, &str); 4] = [
+/// Of whom there are too many is told to that user, and to root.
+const USER_SLOTS: &str = "too many tasks of one user";
+
+const LOST: [(Lost, &str); 5] = [
     (Lost::RingFull, "kernel ring full"),
     (Lost::NoSlot, "too many tasks"),
     (Lost::NoStorage, "no task storage"),
     (Lost::NoMount, "too many mounts"),
+    (Lost::UserSlots, USER_SLOTS),
 ];
 
 /// How the node's collector serves.
@@ -62,6 +71,8 @@ pub struct ServeOptions<'a> {
     /// Whether users other than root may have system calls hooked, at a price for each call of every process of the node.
     pub syscalls_for_everyone: bool,
     pub metrics: Option<Metrics<NodeSummary>>,
+    /// Who may connect, besides root: members of this group alone, by its name or number. Else everybody.
+    pub group: Option<&'a str>,
 }
 
 /// Serves everybody until the process ends. Calls `listening` once it can be called, with a sentence that says where metrics are served.
@@ -69,11 +80,13 @@ pub struct ServeOptions<'a> {
 /// # Errors
 /// The programs can't be loaded (no privilege, no BTF), or the socket or the metrics' address can't be bound.
 pub fn serve(options: ServeOptions<'_>, listening: impl FnOnce(Option<String>)) -> Result<()> {
-    let ServeOptions { socket, only_until_idle, syscalls_for_everyone, metrics } = options;
+    let ServeOptions { socket, only_until_idle, syscalls_for_everyone, metrics, group } = options;
     let mut service = Service::load(syscalls_for_everyone)?;
     let mut metrics = metrics.map(NodeMetrics::start).transpose()?;
-    let socket = NodeSocket::bind(socket)?;
+    let socket = NodeSocket::bind(socket, group)?;
     listening(metrics.as_ref().map(NodeMetrics::whereabouts));
+    // One that serves a single job shares that job's terminal.
+    service.audit = (!only_until_idle).then(WatchAudit::default);
     let mut had_a_caller = false;
     let begun = Instant::now();
     loop {
@@ -88,6 +101,7 @@ pub fn serve(options: ServeOptions<'_>, listening: impl FnOnce(Option<String>)) 
         had_a_caller |= !service.callers.is_empty() || begun.elapsed() > FIRST_CALL;
         service.hear();
         service.hand_out(due);
+        service.say_who_watches();
         if only_until_idle && had_a_caller && service.callers.is_empty() {
             socket.remove();
             return Ok(());
@@ -114,13 +128,16 @@ pub(crate) fn serve_within() -> Result<UnixStream> {
     Ok(ours)
 }
 
-struct Service {
-    kernel: Kernel,
-    callers: Vec<Caller>,
+pub(crate) struct Service<K> {
+    pub(crate) kernel: K,
+    pub(crate) callers: Vec<Caller>,
     /// Watched tasks, whose present stretch is sent each round, by slot.
     watched: HashMap<u32, Watched>,
     /// That are watched, by root.
-    trees: HashMap<u32, Tree>,
+    pub(crate) trees: HashMap<u32, Tree>,
+    pub(crate) turns: Turns,
+    /// Where there is somebody to read it.
+    pub(crate) audit: Option<WatchAudit>,
     syscalls_for_everyone: bool,
     /// Taken from the kernel so far.
     records: u64,
@@ -136,6 +153,8 @@ pub(crate) struct Tree {
     start_ns: u64,
     /// Whose it is, and so what is summed up of all of it.
     pub(crate) uid: u32,
+    /// Of its root.
+    slot: u32,
 }
 
 fn leader_of(tasks: &[TaskNew], process: u32) -> Option<&TaskNew> {
@@ -154,29 +173,39 @@ impl Watched {
     }
 }
 
-impl Service {
-    fn load(syscalls_for_everyone: bool) -> Result<Service> {
-        let kernel = Kernel::load(&Options::default())?;
-        Ok(Service {
+impl Service<Kernel> {
+    fn load(syscalls_for_everyone: bool) -> Result<Service<Kernel>> {
+        Ok(Service::new(Kernel::load(&Options::default())?, syscalls_for_everyone))
+    }
+}
+
+impl<K: KernelSide> Service<K> {
+    pub(crate) fn new(kernel: K, syscalls_for_everyone: bool) -> Service<K> {
+        Service {
             kernel,
             callers: Vec::new(),
             watched: HashMap::new(),
             trees: HashMap::new(),
+            turns: Turns::default(),
+            audit: None,
             syscalls_for_everyone,
             records: 0,
             dropped: 0,
             last_round: Instant::now(),
             files_told: Instant::now(),
-        })
+        }
     }
 
     /// Sleeps until the next round is due (and says so), for ever if asked, or until somebody calls, speaks, hangs
     /// up, or takes more of what waits for them.
-    fn wait(&self, listener: Option<&UnixListener>, forever: bool) -> Result<bool> {
+    fn wait(&mut self, listener: Option<&UnixListener>, forever: bool) -> Result<bool> {
         let ring = self.kernel.fd();
         let mut fds: Vec<PollFd> = vec![PollFd::new(&ring, PollFlags::IN)];
+        let Service { callers, turns, .. } = self;
         fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
-        fds.extend(self.callers.iter().map(|caller| PollFd::new(caller.stream(), caller.awaits())));
+        // Whose user has had their turn is not listened to until the next.
+        let ready = |caller: &&Caller| turns.has(caller.uid) || caller.awaits().contains(PollFlags::OUT);
+        fds.extend(callers.iter().filter(ready).map(|caller| PollFd::new(caller.stream(), caller.awaits())));
         let left = ROUND.saturating_sub(self.last_round.elapsed());
         let left = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
         match poll(&mut fds, if forever { None } else { Some(&left) }) {
@@ -188,7 +217,7 @@ impl Service {
     }
 
     /// Sends what waits to be sent, after a round if one is due, and forgets who is gone.
-    fn hand_out(&mut self, round_is_due: bool) {
+    pub(crate) fn hand_out(&mut self, round_is_due: bool) {
         if round_is_due {
             self.last_round = Instant::now();
             self.round();
@@ -201,16 +230,9 @@ impl Service {
         for _ in 0..ACCEPTED_A_TURN {
             match listener.accept() {
                 Ok((stream, _)) => {
-                    let Ok(mut caller) = Caller::new(stream) else { continue };
-                    let of_user = self.callers.iter().filter(|other| other.uid == caller.uid).count();
-                    if of_user >= CALLERS_A_USER + REFUSED_A_USER {
-                        continue;
+                    if let Ok(caller) = Caller::new(stream) {
+                        self.admit(caller);
                     }
-                    if of_user >= CALLERS_A_USER {
-                        caller.refuse(format!("{CALLERS_A_USER} jobs of yours are watched already"));
-                    }
-                    self.callers.push(caller);
-                    self.share_backlogs();
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(_) => {
@@ -222,6 +244,25 @@ impl Service {
         }
     }
 
+    fn say_who_watches(&mut self) {
+        for line in self.audit.iter_mut().flat_map(WatchAudit::take) {
+            // Where nobody reads any more there is nobody to tell.
+            let _ = writeln!(std::io::stderr(), "stallscope: {line}");
+        }
+    }
+
+    pub(crate) fn admit(&mut self, mut caller: Caller) {
+        let of_user = self.callers.iter().filter(|other| other.uid == caller.uid).count();
+        if of_user >= CALLERS_A_USER + REFUSED_A_USER {
+            return;
+        }
+        if of_user >= CALLERS_A_USER {
+            caller.refuse(format!("{CALLERS_A_USER} jobs of yours are watched already"));
+        }
+        self.callers.push(caller);
+        self.share_backlogs();
+    }
+
     /// One user's callers share what that user may leave lying.
     fn share_backlogs(&mut self) {
         let mut of_user: HashMap<u32, usize> = HashMap::new();
@@ -230,20 +271,28 @@ impl Service {
     }
 
     /// Does what callers ask, or tells them why not.
-    fn hear(&mut self) {
+    pub(crate) fn hear(&mut self) {
         let mut callers = std::mem::take(&mut self.callers);
         let mut trees: Vec<(u32, u32)> = Vec::new();
         for caller in &callers {
             trees.extend(caller.roots.keys().map(|root| (caller.uid, *root)));
         }
         for caller in &mut callers {
-            for line in caller.lines() {
+            if !self.turns.has(caller.uid) {
+                continue;
+            }
+            caller.listen();
+            while self.turns.has(caller.uid)
+                && let Some(line) = caller.next_line()
+            {
+                let begun = Instant::now();
                 let before: HashSet<u32> = caller.roots.keys().copied().collect();
                 if let Err(error) = self.obey(caller, &line, &trees) {
                     caller.refuse(format!("{error:#}"));
                 }
                 let new = caller.roots.keys().filter(|root| !before.contains(root));
                 trees.extend(new.map(|root| (caller.uid, *root)));
+                self.turns.took(caller.uid, begun.elapsed());
             }
         }
         self.callers = callers;
@@ -281,22 +330,22 @@ impl Service {
         };
         within(watch)?;
         // What costs the whole node comes after whether there is anything of the caller's to watch.
-        may_watch(caller, watch)?;
+        may_watch(&self.kernel, caller, watch)?;
         let granted = caller.uid == 0 || self.syscalls_for_everyone;
         if syscalls && granted {
             self.kernel.set_syscalls(true)?;
         }
         caller.syscalls = syscalls.then_some(granted);
-        caller.lost_before = self.losses();
+        caller.lost_before = self.losses_of(caller.uid);
         self.watch(caller, watch)
     }
 
     /// Takes up the process tree of `root` for `caller`, if it is theirs.
     fn watch(&mut self, caller: &mut Caller, root: u32) -> Result<()> {
-        may_watch(caller, root)?;
+        may_watch(&self.kernel, caller, root)?;
         // Its numbers would mean other processes to us, and ours to it.
         ensure!(
-            same_pid_namespace(caller.pid),
+            self.kernel.shares_pid_namespace(caller.pid),
             "your stallscope runs in a pid namespace of its own; start the container with the host's"
         );
         let mut tasks = self.kernel.watch(root)?;
@@ -314,7 +363,8 @@ impl Service {
             self.let_go(root);
             bail!("process {root} is not yours, or has ended; ask its owner, or root, to profile it");
         };
-        self.trees.insert(root, Tree { start_ns: leader.start_boottime_ns, uid: of.uid });
+        self.trees
+            .insert(root, Tree { start_ns: leader.start_boottime_ns, uid: of.uid, slot: leader.header.slot });
         if caller.roots.is_empty() {
             let mut programs = self.programs();
             if caller.syscalls == Some(false) {
@@ -326,7 +376,13 @@ impl Service {
             }
             caller.say(&Reply::Watching(Accepted { tasks: tasks.len() as u32, programs }));
         }
+        let before = caller.roots.get(&root).copied();
         caller.take_up(root, leader.start_boottime_ns);
+        if let Some(audit) = &mut self.audit {
+            let now = Instant::now();
+            before.into_iter().for_each(|start_ns| audit.ends(caller.watch(root, start_ns), now));
+            audit.begins(caller.watch(root, leader.start_boottime_ns), caller.syscalls == Some(true), now);
+        }
         self.introduce(caller, &tasks);
         Ok(())
     }
@@ -372,6 +428,15 @@ impl Service {
     fn losses(&self) -> BTreeMap<&'static str, u64> {
         let counts = self.kernel.losses().unwrap_or_default();
         LOST.iter().map(|(reason, name)| (*name, counts[*reason as usize])).collect()
+    }
+
+    /// What of these `uid` may know.
+    fn losses_of(&self, uid: u32) -> BTreeMap<&'static str, u64> {
+        let mut losses = self.losses();
+        if uid != 0 {
+            losses.insert(USER_SLOTS, self.kernel.refused(uid));
+        }
+        losses
     }
 
     /// Puts together what there is for every caller.
@@ -425,12 +490,13 @@ impl Service {
             let waits = self.kernel.waits().unwrap_or_default();
             self.callers.iter_mut().for_each(|caller| caller.tell_waits(&waits, &self.trees));
         }
-        let lost = self.losses();
+        let lost: HashMap<u32, _> =
+            self.callers.iter().map(|caller| (caller.uid, self.losses_of(caller.uid))).collect();
         let run_time_ns = self.kernel.run_time().ok().map(|time| time.as_nanos() as u64).filter(|ns| *ns > 0);
         for caller in &mut self.callers {
-            if !caller.roots.is_empty() {
+            if let (Some(lost), false) = (lost.get(&caller.uid), caller.roots.is_empty()) {
                 caller.present(&slots, &stills);
-                let tick = frame::Tick { now_ns, lost: caller.lost(&lost), run_time_ns };
+                let tick = frame::Tick { now_ns, lost: caller.lost(lost), run_time_ns };
                 caller.push(Tag::Tick, &stallscope_wire::encode(&tick));
             }
         }
@@ -441,20 +507,36 @@ impl Service {
         self.callers = callers;
         let gone: Vec<Caller> = gone;
         self.dropped += gone.iter().map(|caller| caller.dropped).sum::<u64>();
-        let roots: Vec<u32> = gone.into_iter().flat_map(|caller| caller.roots.into_keys()).collect();
-        for root in &roots {
-            if self.callers.iter().all(|caller| !caller.roots.contains_key(root)) {
-                self.let_go(*root);
+        for caller in gone {
+            let begun = Instant::now();
+            for (root, start_ns) in caller.roots.clone() {
+                if let Some(audit) = &mut self.audit {
+                    audit.ends(caller.watch(root, start_ns), begun);
+                }
+                if self.callers.iter().all(|other| !other.roots.contains_key(&root)) {
+                    let within = self.trees_within(root);
+                    self.let_go(root);
+                    self.take_up_those(&within);
+                }
             }
+            self.turns.took(caller.uid, begun.elapsed());
         }
-        if roots.is_empty() {
-            return;
-        }
-        // A tree within the one that was let go was followed as part of it: take it up again.
+    }
+
+    /// Watched trees that are followed as part of the tree of `root`.
+    fn trees_within(&self, root: u32) -> HashSet<u32> {
+        let within =
+            |(other, tree): &(&u32, &Tree)| **other != root && self.kernel.root(tree.slot) == Some(root);
+        self.trees.iter().filter(within).map(|(other, _)| *other).collect()
+    }
+
+    fn take_up_those(&mut self, roots: &HashSet<u32>) {
         let mut callers = std::mem::take(&mut self.callers);
         for caller in &mut callers {
             for (root, start_ns) in caller.roots.clone() {
-                self.take_up_again(caller, root, start_ns);
+                if roots.contains(&root) {
+                    self.take_up_again(caller, root, start_ns);
+                }
             }
         }
         self.callers = callers;
@@ -462,23 +544,26 @@ impl Service {
 
     /// A root that has ended meanwhile may have left its number to a process of somebody else.
     fn take_up_again(&mut self, caller: &mut Caller, root: u32, start_ns: u64) {
-        if may_watch(caller, root).is_err() {
+        if may_watch(&self.kernel, caller, root).is_err() {
             return;
         }
         let tasks = self.kernel.watch(root).unwrap_or_default();
-        if leader_of(&tasks, root).is_some_and(|leader| leader.start_boottime_ns == start_ns) {
-            self.introduce(caller, &tasks);
-        } else {
-            self.let_go(root);
+        match leader_of(&tasks, root).filter(|leader| leader.start_boottime_ns == start_ns) {
+            Some(leader) => {
+                if let Some(tree) = self.trees.get_mut(&root) {
+                    tree.slot = leader.header.slot;
+                }
+                self.introduce(caller, &tasks);
+            }
+            None => self.let_go(root),
         }
     }
 }
 
 /// # Errors
 /// There is no such process, or it is of another user, also where it took their rights by executing a program.
-fn may_watch(caller: &Caller, root: u32) -> Result<()> {
-    let owner = std::fs::metadata(format!("/proc/{root}")).map(|meta| meta.uid());
-    let owner = owner.map_err(|_| anyhow::anyhow!("there is no process {root}"))?;
+fn may_watch(kernel: &impl KernelSide, caller: &Caller, root: u32) -> Result<()> {
+    let owner = kernel.owner(root).ok_or_else(|| anyhow::anyhow!("there is no process {root}"))?;
     ensure!(
         caller.uid == 0 || caller.uid == owner,
         "process {root} belongs to another user; ask them, or root, to profile it"
@@ -491,3 +576,6 @@ fn same_pid_namespace(pid: u32) -> bool {
     // Of a process that is gone already nothing is told to anybody.
     namespace(&pid.to_string()) == namespace("self")
 }
+
+#[cfg(test)]
+mod tests;

@@ -28,12 +28,16 @@ mod probes;
 mod procfs;
 mod profiles;
 mod runtime;
+#[cfg(any(test, fuzzing))]
+mod service_bench;
 mod session;
 mod shims;
 mod signals;
 mod sudo;
+mod turns;
 mod usage;
 mod viewer;
+mod watch_audit;
 
 pub use acting::{Acted, tune};
 pub use adviser::advice;
@@ -44,6 +48,8 @@ pub use kernel_service::{ServeOptions, serve};
 pub use metrics::Metrics;
 pub use profiles::profiles;
 pub use runtime::{Card, KERNEL_SOCKET, RuntimeDir};
+#[cfg(fuzzing)]
+pub use service_bench::ServiceBench;
 pub use session::{AttachOptions, KernelChoice, RunOptions, TuneOptions, View, attach, run};
 pub use signals::take_file_limits_as_errors;
 pub use sudo::open_files_as_caller_of_sudo;

@@ -2,9 +2,10 @@
 
 use crate::caller::Caller;
 use crate::host::own_cost;
+use crate::kernel_service::KernelSide;
 use crate::metrics::{Metrics, Publisher};
 use anyhow::Result;
-use stallscope_ebpf::{Kernel, ProgramState};
+use stallscope_ebpf::ProgramState;
 use stallscope_model::{Loss, NodeSummary, Overhead, Probe};
 use std::time::{Duration, Instant};
 
@@ -42,7 +43,7 @@ impl NodeMetrics {
 
 /// The figures of this moment, but how long the collector has been running.
 pub(crate) fn figures(
-    kernel: &Kernel,
+    kernel: &impl KernelSide,
     callers: &[Caller],
     tasks: usize,
     records: u64,

@@ -21,11 +21,12 @@ pub(crate) struct NodeSocket {
 }
 
 impl NodeSocket {
-    /// Listens at `path` for every user: what they get is decided by who they are.
+    /// Listens at `path` for every user, or for members of `group`: what they get is decided by who they are.
     ///
     /// # Errors
-    /// Its folder can't be made, or something else is at `path`.
-    pub(crate) fn bind(path: &Path) -> Result<NodeSocket> {
+    /// Its folder can't be made, something else is at `path`, or there is no such group.
+    pub(crate) fn bind(path: &Path, group: Option<&str>) -> Result<NodeSocket> {
+        let group = group.map(group_of).transpose()?;
         let shown = path.display();
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             bail!("{shown} names no socket; name a file in a folder with --socket");
@@ -47,8 +48,15 @@ impl NodeSocket {
                 Ok(_) => bail!("{shown} is there and is no socket; name another place with --socket"),
                 Err(_) => {}
             }
-            with_umask(0o111, || UnixListener::bind(&here))
-                .with_context(|| format!("cannot listen at {shown}"))
+            let umask = if group.is_some() { 0o117 } else { 0o111 };
+            let listener = with_umask(umask, || UnixListener::bind(&here))
+                .with_context(|| format!("cannot listen at {shown}"))?;
+            if let Some(group) = group {
+                // Until then it is open to its owner's group alone.
+                std::os::unix::fs::lchown(&here, None, Some(group))
+                    .with_context(|| format!("cannot give {shown} to the group {group}"))?;
+            }
+            Ok(listener)
         });
         let listener = bound?;
         listener.set_nonblocking(true)?;
@@ -64,6 +72,16 @@ impl NodeSocket {
             }
         });
     }
+}
+
+/// A group by its name or number.
+fn group_of(name: &str) -> Result<u32> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    let found = nix::unistd::Group::from_name(name)?;
+    let group = found.with_context(|| format!("there is no group {name}; `groupadd {name}` makes one"))?;
+    Ok(group.gid.as_raw())
 }
 
 /// `name` in the folder that is open, wherever that is by now.

@@ -14,8 +14,9 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef signed long long s64;
 
-#define ABI_VERSION 3
+#define ABI_VERSION 4
 #define MAX_TASKS 16384
+#define MAX_USERS 1024
 #define MAX_FILES 8192
 #define MAX_MOUNTS 1024
 #define NAME_BYTES 64
@@ -70,7 +71,8 @@ enum lost {
 	LOST_NO_SLOT = 1,
 	LOST_NO_STORAGE = 2,
 	LOST_NO_MOUNT = 3,
-	LOST_REASONS = 4,
+	LOST_USER_SLOTS = 4,
+	LOST_REASONS = 5,
 };
 
 struct times {
@@ -117,7 +119,7 @@ struct task_slot {
 	u32 generation;
 	u8 state;
 	u8 blocked_in;
-	u8 pad[2];
+	u16 user;
 	u32 uid;
 	u64 since_ns;
 	u64 start_boottime_ns;
@@ -200,6 +202,17 @@ struct task_exit {
 	struct times total;
 };
 
+enum user {
+	USER_EVERYBODY = 0,
+	USER_ROOT = 1,
+};
+
+struct user_slots {
+	u64 taken;
+	u64 returned;
+	u64 refused;
+};
+
 struct file_key {
 	u32 root;
 	u32 mount;
@@ -233,6 +246,7 @@ _Static_assert(sizeof(struct batch_read) == 32, "batch_read");
 _Static_assert(sizeof(struct save) == 40, "save");
 _Static_assert(sizeof(struct task_new) == 56, "task_new");
 _Static_assert(sizeof(struct task_exit) == 32 + sizeof(struct times), "task_exit");
+_Static_assert(sizeof(struct user_slots) == 24, "user_slots");
 _Static_assert(sizeof(struct file_key) == 24, "file_key");
 _Static_assert(sizeof(struct mount_wait) == 16, "mount_wait");
 _Static_assert(sizeof(struct file_wait) == 24 + NAME_BYTES + PARENT_BYTES, "file_wait");

@@ -35,15 +35,34 @@ struct {
 	MAP_TYPE(value, u32);
 } free_slots SEC(".maps");
 
-/* The processes (tgid) whose tasks the iterator `seed` is to track, each with its root's tgid. The iterator
- * adds their children. */
+/* Where a process belongs: the tgid of the tree's root, and who is charged for its slots. */
+struct seed {
+	u32 root;
+	u16 user;
+	/* What it is not given a slot for was counted. */
+	u16 counted;
+};
+
+/* In `seeds` it says that this is not the first look at the tasks that are there. */
+#define SEEN_BEFORE 0xffffffff
+
+/* The processes (tgid) whose tasks the iterator `seed` is to track. The iterator adds their children. */
 struct {
 	MAP_UINT(type, MAP_HASH);
 	MAP_UINT(map_flags, BPF_F_NO_PREALLOC);
 	MAP_UINT(max_entries, MAX_TASKS);
 	MAP_TYPE(key, u32);
-	MAP_TYPE(value, u32);
+	MAP_TYPE(value, struct seed);
 } seeds SEC(".maps");
+
+/* Who has how many slots. User space, which maps it, gives users their places and writes `returned`. */
+struct {
+	MAP_UINT(type, MAP_ARRAY);
+	MAP_UINT(map_flags, BPF_F_MMAPABLE);
+	MAP_UINT(max_entries, MAX_USERS);
+	MAP_TYPE(key, u32);
+	MAP_TYPE(value, struct user_slots);
+} users SEC(".maps");
 
 struct {
 	MAP_UINT(type, MAP_RINGBUF);
@@ -91,6 +110,7 @@ struct {
 /* Set by the loader. */
 const volatile u64 min_slice_ns = 1000000;
 const volatile u64 wakeup_bytes = 1 << 20;
+const volatile u64 max_tasks = MAX_TASKS;
 
 /* The loader refuses an object whose layouts are not its own. */
 const u32 abi_sizes[4] SEC(".rodata.abi") = {

@@ -54,13 +54,17 @@ int sched_process_fork(u64 *ctx)
 {
 	struct task_struct *parent = (void *)ctx[0], *child = (void *)ctx[1];
 	struct task_slot *of_parent = find_slot(parent), *slot;
+	struct seed of;
 	u32 leader = 0;
 
 	if (!of_parent)
 		return 0;
 	if (child->tgid == of_parent->tgid)
 		leader = of_parent->flags & FLAG_LEADER ? of_parent->scratch.index + 1 : of_parent->scratch.leader;
-	slot = track(child, of_parent->scratch.root, leader, STATE_RUNNABLE, of_parent->flags & FLAG_PRIVILEGED);
+	of.root = of_parent->scratch.root;
+	of.user = of_parent->user;
+	of.counted = 0;
+	slot = track(child, &of, leader, STATE_RUNNABLE, of_parent->flags & FLAG_PRIVILEGED);
 	if (slot)
 		send_task_new(slot, KIND_TASK_NEW, slot->first_seen_ns);
 	return 0;
@@ -188,26 +192,29 @@ int seed(struct bpf_iter__task *ctx)
 	struct task_struct *task = ctx->task;
 	struct task_slot *slot;
 	struct task_new record;
-	u32 tgid, parent, *root, leader;
+	struct seed *of, here;
+	u32 tgid, parent, leader, before = SEEN_BEFORE;
 
 	if (!task || task->flags & PF_EXITING)
 		return 0;
 	tgid = task->tgid;
-	root = map_lookup_elem(&seeds, &tgid);
-	if (!root) {
+	of = map_lookup_elem(&seeds, &tgid);
+	if (!of) {
 		parent = task->real_parent->tgid;
-		root = map_lookup_elem(&seeds, &parent);
-		if (!root)
+		of = map_lookup_elem(&seeds, &parent);
+		if (!of)
 			return 0;
-		map_update_elem(&seeds, &tgid, root, BPF_NOEXIST);
+		map_update_elem(&seeds, &tgid, of, BPF_NOEXIST);
 	}
+	here = *of;
+	here.counted = map_lookup_elem(&seeds, &before) != NULL;
 	leader = task->pid == tgid ? 0 : leader_slot(task);
 	slot = find_slot(task);
 	if (slot)
 		/* A thread may come before its leader where numbers have wrapped. */
 		slot->scratch.leader = leader;
 	else
-		slot = track(task, *root, leader, task->__state ? STATE_BLOCKED : STATE_RUNNING, FLAG_AT_ATTACH);
+		slot = track(task, &here, leader, task->__state ? STATE_BLOCKED : STATE_RUNNING, FLAG_AT_ATTACH);
 	if (!slot)
 		return 0;
 	/* It may have passed the exit hook before it was tracked. The slot is then swept up by user space. */

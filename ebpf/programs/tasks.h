@@ -64,21 +64,62 @@ INLINE u32 leader_slot(struct task_struct *task)
 }
 
 /*
+ * Charges `user` for a slot, or counts why not: a user may have as many as are still free. So one who has a thread
+ * bomb gets half of all, and whoever comes later finds some. Two CPUs at once may exceed that by one each.
+ * Root is not limited: who runs the collector may give its own jobs all there is.
+ */
+INLINE bool charge(u32 user, bool counted)
+{
+	u32 everybody = USER_EVERYBODY;
+	struct user_slots *own = map_lookup_elem(&users, &user), *all = map_lookup_elem(&users, &everybody);
+
+	if (!own || !all)
+		return false;
+	if (user != USER_ROOT &&
+	    (s64)(own->taken - own->returned + all->taken - all->returned) >= (s64)max_tasks) {
+		if (!counted) {
+			__sync_fetch_and_add(&own->refused, 1);
+			count_lost(LOST_USER_SLOTS);
+		}
+		return false;
+	}
+	__sync_fetch_and_add(&own->taken, 1);
+	__sync_fetch_and_add(&all->taken, 1);
+	return true;
+}
+
+INLINE void uncharge(u32 user)
+{
+	u32 everybody = USER_EVERYBODY;
+	struct user_slots *own = map_lookup_elem(&users, &user), *all = map_lookup_elem(&users, &everybody);
+
+	if (!own || !all)
+		return;
+	__sync_fetch_and_add(&own->taken, -1);
+	__sync_fetch_and_add(&all->taken, -1);
+}
+
+/*
  * Begins the account of `task`. Its slot is complete before its number goes into task storage, which makes it
  * visible to sched_switch; so `state` may be out of date by one switch (see get_cpu).
  *
  * The fork hook and the iterator may both come upon a child: the one that finds the other's number in task
  * storage puts its own slot back.
  */
-static __attribute__((noinline)) struct task_slot *track(struct task_struct *task, u32 root, u32 leader, u32 state,
-							 u32 flags)
+static __attribute__((noinline)) struct task_slot *track(struct task_struct *task, const struct seed *of, u32 leader,
+							 u32 state, u32 flags)
 {
+	u32 root = of->root, user = of->user;
 	u64 now = ktime_get_ns();
 	struct task_slot *slot;
 	struct slot_ref ref, *stored;
 
+	if (!charge(user, of->counted))
+		return NULL;
 	if (map_pop_elem(&free_slots, &ref.index)) {
-		count_lost(LOST_NO_SLOT);
+		if (!of->counted)
+			count_lost(LOST_NO_SLOT);
+		uncharge(user);
 		return NULL;
 	}
 	slot = map_lookup_elem(&slots, &ref.index);
@@ -93,6 +134,7 @@ static __attribute__((noinline)) struct task_slot *track(struct task_struct *tas
 	if (slot->tid == slot->tgid)
 		flags |= FLAG_WATCHED | FLAG_LEADER;
 	slot->flags = flags;
+	slot->user = user;
 	note_owner(slot, task);
 	slot->state = state;
 	slot->blocked_in = state == STATE_BLOCKED ? kind_of_sleep(task, false) : 0;
@@ -123,6 +165,7 @@ static __attribute__((noinline)) struct task_slot *track(struct task_struct *tas
 		count_lost(LOST_NO_STORAGE);
 	slot->state = STATE_FREE;
 	map_push_elem(&free_slots, &ref.index, 0);
+	uncharge(user);
 	return NULL;
 }
 

@@ -111,6 +111,11 @@ pub(crate) fn process_of(pid: u32) -> Option<u32> {
     status_field(&pid.to_string(), "Tgid:")?.parse().ok()
 }
 
+/// The real user of a process: who started it, whatever rights it has by now.
+pub(crate) fn user_of(pid: u32) -> Option<u32> {
+    status_field(&pid.to_string(), "Uid:")?.split_whitespace().next()?.parse().ok()
+}
+
 fn check(name: &'static str, ok: bool, detail: String, how_to_get: &'static str) -> Check {
     Check { name, ok, detail, how_to_get: if ok { "" } else { how_to_get } }
 }

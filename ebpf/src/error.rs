@@ -2,6 +2,8 @@
 
 use std::io;
 
+use stallscope_abi::kernel::MAX_USERS;
+
 /// Why the kernel cannot be asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -32,6 +34,8 @@ pub enum Error {
         "process {0} can't be watched: as many tasks are followed already as fit; stop watching another job first"
     )]
     TooManyTasks(u32),
+    #[error("process {0} can't be watched: trees of {max} users are followed already; try again later", max = MAX_USERS - 2)]
+    TooManyUsers(u32),
     #[error("process {0} is not being watched")]
     NotWatched(u32),
     #[error("the ring buffer can't be {0} bytes; it takes a power of two of at least one page")]

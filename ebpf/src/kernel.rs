@@ -1,6 +1,6 @@
 //! The loaded kernel side, as one object.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -18,6 +18,7 @@ use crate::doctor;
 use crate::programs::{ProgramStatus, Programs, RELEASE, Role, SEED};
 use crate::slots::{Identity, Slots, Still};
 use crate::tables::{Table, Waits};
+use crate::users::Users;
 
 static OBJECT: &[u8] = include_bytes_aligned!("../programs/stallscope.bpf.o");
 
@@ -27,6 +28,9 @@ const ABI: [u32; 4] =
 
 /// A drain stops after so many records, so that a job can't keep the caller busy for ever.
 const MAX_RECORDS_A_DRAIN: usize = 1 << 18;
+
+/// The key in `seeds` by which the iterator knows that it has seen the tasks before: no process has that number.
+const SEEN_BEFORE: u32 = u32::MAX;
 
 /// Rounds of the seeding iterator; each finds the children that were forked behind the one before.
 const MAX_SEED_ROUNDS: usize = 32;
@@ -56,12 +60,15 @@ pub struct Kernel {
     programs: Programs,
     slots: Slots,
     free_slots: Queue<MapData, u32>,
-    seeds: HashMap<MapData, u32, u32>,
+    users: Users,
+    /// The root of a process's tree in the lower half, the place of who is charged in the upper.
+    seeds: HashMap<MapData, u32, u64>,
     events: RingBuf<MapData>,
     lost: PerCpuArray<MapData, u64>,
     files: Table<FileWait>,
     mounts: Table<MountWait>,
-    roots: BTreeSet<u32>,
+    /// With the user who is charged for the tree.
+    roots: BTreeMap<u32, u32>,
     syscalls: bool,
     /// [`Lost::RingFull`] when the slots were last swept.
     swept_at_lost: u64,
@@ -93,6 +100,7 @@ impl Kernel {
             .map_max_entries("events", options.ring_bytes)
             .override_global("min_slice_ns", &options.min_slice_ns, true)
             .override_global("wakeup_bytes", &wakeup_bytes, true)
+            .override_global("max_tasks", &u64::from(options.max_tasks.min(MAX_TASKS)), true)
             .load(OBJECT)?;
 
         check_abi(&ebpf)?;
@@ -101,8 +109,13 @@ impl Kernel {
             Some(Map::Array(array)) => Slots::map(array)?,
             _ => return Err(no_map("slots")),
         };
+        let users = match ebpf.map("users") {
+            Some(Map::Array(array)) => Users::map(array)?,
+            _ => return Err(no_map("users")),
+        };
         let mut kernel = Kernel {
             slots,
+            users,
             free_slots: Queue::try_from(take_map(&mut ebpf, "free_slots")?)?,
             seeds: HashMap::try_from(take_map(&mut ebpf, "seeds")?)?,
             events: RingBuf::try_from(take_map(&mut ebpf, "events")?)?,
@@ -111,7 +124,7 @@ impl Kernel {
             mounts: table(&mut ebpf, "mount_waits")?,
             ebpf,
             programs,
-            roots: BTreeSet::new(),
+            roots: BTreeMap::new(),
             syscalls: false,
             swept_at_lost: 0,
         };
@@ -129,21 +142,26 @@ impl Kernel {
     /// There is no such process, it ended meanwhile, or too many tasks are followed already.
     pub fn watch(&mut self, pid: u32) -> Result<Vec<TaskNew>, Error> {
         let root = doctor::process_of(pid).ok_or(Error::NoProcess(pid))?;
+        // Whose it was first: tasks that have a slot stay charged to them.
+        let uid = self.roots.get(&root).copied().or_else(|| doctor::user_of(root));
+        let uid = uid.ok_or(Error::NoProcess(pid))?;
+        let kept: BTreeSet<u32> = self.roots.values().copied().collect();
+        let place = self.users.place(uid, &kept).ok_or(Error::TooManyUsers(pid))?;
         if let Err(error) = self.attach() {
             self.detach_if_unwatched();
             return Err(error);
         }
-        let without_slot = self.losses()?[Lost::NoSlot as usize];
-        let found = self.seed(root);
+        let without_slot = self.without_slot()?;
+        let found = self.seed(root, place);
         match found {
             Ok(tasks) if tasks.iter().any(|task| task.header.tgid == root) => {
-                self.roots.insert(root);
+                self.roots.insert(root, uid);
                 Ok(tasks)
             }
             found => {
-                self.roots.insert(root);
+                self.roots.insert(root, uid);
                 self.unwatch(root)?;
-                let full = self.losses()?[Lost::NoSlot as usize] > without_slot;
+                let full = self.without_slot()? > without_slot;
                 found.and(Err(if full { Error::TooManyTasks(pid) } else { Error::ProcessGone(pid) }))
             }
         }
@@ -155,12 +173,12 @@ impl Kernel {
     /// # Errors
     /// `pid` is not being watched.
     pub fn unwatch(&mut self, pid: u32) -> Result<(), Error> {
-        let root = doctor::process_of(pid).filter(|root| self.roots.contains(root)).unwrap_or(pid);
-        if !self.roots.remove(&root) {
+        let root = doctor::process_of(pid).filter(|root| self.roots.contains_key(root)).unwrap_or(pid);
+        if self.roots.remove(&root).is_none() {
             return Err(Error::NotWatched(pid));
         }
         self.detach_if_unwatched();
-        self.seeds.insert(root, root, 0)?;
+        self.seeds.insert(root, u64::from(root), 0)?;
         // Tasks forked behind the iterator's back are found in the next round.
         for _ in 0..MAX_SEED_ROUNDS {
             let released = self.programs.iterate(&mut self.ebpf, RELEASE)?;
@@ -168,7 +186,7 @@ impl Kernel {
             for number in released.chunks_exact(4) {
                 let slot = u32::from_ne_bytes([number[0], number[1], number[2], number[3]]);
                 self.slots.mark_free(slot);
-                self.free_slots.push(slot, 0)?;
+                self.hand_back(slot)?;
             }
             if released.is_empty() {
                 break;
@@ -181,7 +199,7 @@ impl Kernel {
 
     /// The processes being watched.
     pub fn watched(&self) -> impl Iterator<Item = u32> + '_ {
-        self.roots.iter().copied()
+        self.roots.keys().copied()
     }
 
     /// Attaches the system call hooks, or detaches them: with them `cpu_read_ns` and `BatchRead` records are
@@ -214,10 +232,12 @@ impl Kernel {
             let Some(record) = self.events.next() else { break };
             count += 1;
             take(&record, slot_of(&record).and_then(|slot| self.slots.identity(slot)));
-            if let Some(header) = exit_header(&record)
+            let exit = exit_header(&record);
+            drop(record);
+            if let Some(header) = exit
                 && self.slots.take_back_exited(header.slot)
             {
-                self.free_slots.push(header.slot, 0)?;
+                self.hand_back(header.slot)?;
             }
         }
         self.sweep()?;
@@ -280,6 +300,12 @@ impl Kernel {
         Ok(losses)
     }
 
+    /// Tasks of user `uid`'s trees that are not followed because that user has as many slots as are still free: of
+    /// [`Lost::UserSlots`] what is theirs.
+    pub fn refused(&self, uid: u32) -> u64 {
+        self.users.refused(uid)
+    }
+
     /// Every program and whether it is attached, can be, or why not.
     pub fn programs(&self) -> Vec<ProgramStatus> {
         self.programs.status()
@@ -325,8 +351,8 @@ impl Kernel {
     }
 
     /// Tracks `root` and its descendants, and returns all of them.
-    fn seed(&mut self, root: u32) -> Result<Vec<TaskNew>, Error> {
-        self.seeds.insert(root, root, 0)?;
+    fn seed(&mut self, root: u32, user: u16) -> Result<Vec<TaskNew>, Error> {
+        self.seeds.insert(root, u64::from(root) | u64::from(user) << 32, 0)?;
         let mut seen = HashSet::new();
         let mut tasks = Vec::new();
         for _ in 0..MAX_SEED_ROUNDS {
@@ -342,6 +368,8 @@ impl Kernel {
             if !found {
                 break;
             }
+            // Tasks without a slot are there in each round, and are to be counted once.
+            self.seeds.insert(SEEN_BEFORE, 0, 0)?;
         }
         let seeded: Vec<u32> = self.seeds.keys().collect::<Result<_, _>>()?;
         for tgid in seeded {
@@ -359,10 +387,23 @@ impl Kernel {
         self.swept_at_lost = lost;
         for slot in 0..MAX_TASKS {
             if self.slots.take_back_exited(slot) {
-                self.free_slots.push(slot, 0)?;
+                self.hand_back(slot)?;
             }
         }
         Ok(())
+    }
+
+    fn hand_back(&mut self, slot: u32) -> Result<(), Error> {
+        let place = self.slots.user(slot);
+        self.free_slots.push(slot, 0)?;
+        place.into_iter().for_each(|place| self.users.returned(place));
+        Ok(())
+    }
+
+    /// Tasks that were given no slot so far.
+    fn without_slot(&self) -> Result<u64, Error> {
+        let losses = self.losses()?;
+        Ok(losses[Lost::NoSlot as usize] + losses[Lost::UserSlots as usize])
     }
 }
 

@@ -11,6 +11,7 @@ mod kernel;
 mod programs;
 mod slots;
 mod tables;
+mod users;
 
 pub use error::Error;
 pub use kernel::{Kernel, Options};

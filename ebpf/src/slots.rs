@@ -131,6 +131,12 @@ impl Slots {
         self.copy(slot).map(|copy| copy.scratch[SCRATCH_ROOT] as u32).filter(|&root| root != 0)
     }
 
+    /// Who is charged for `slot`: a place of [`crate::users`].
+    pub(crate) fn user(&self, slot: u32) -> Option<u16> {
+        // SAFETY: as in `copy`; set when the slot is handed out.
+        self.at(slot).map(|at| unsafe { ptr::read_volatile(&raw const (*at).user) })
+    }
+
     pub(crate) fn set_flags(&self, slot: u32, set: u32) {
         if let Some(at) = self.at(slot) {
             // SAFETY: as in `copy`; the kernel side changes `flags` atomically too.

@@ -7,8 +7,8 @@ use std::process::Command;
 
 use stallscope_abi::files::{FileKey, FileWait, MAX_FILES, MAX_MOUNTS, MountWait};
 use stallscope_abi::kernel::{
-    BLOCKED_KINDS, BatchRead, Blocked, Header, Kind, LOST_REASONS, Lost, MAX_TASKS, Save, Slice, TaskExit,
-    TaskNew, TaskSlot, Times, VERSION, Wait, Wake, flags, state,
+    BLOCKED_KINDS, BatchRead, Blocked, Header, Kind, LOST_REASONS, Lost, MAX_TASKS, MAX_USERS, Save, Slice,
+    TaskExit, TaskNew, TaskSlot, Times, UserSlots, VERSION, Wait, Wake, flags, state, user,
 };
 
 /// Assertions in C that `$type` is the struct `$name` with these fields at the same places.
@@ -45,7 +45,7 @@ fn the_header_mirrors_the_module() {
     let mut c = String::from("#include \"abi.h\"\n");
     same_struct!(c, "times", Times, cpu_ns cpu_read_ns runnable_ns blocked_ns);
     same_struct!(c, "task_slot", TaskSlot,
-        seq flags tid tgid ppid generation state blocked_in since_ns start_boottime_ns first_seen_ns total
+        seq flags tid tgid ppid generation state blocked_in user uid since_ns start_boottime_ns first_seen_ns total
         sibling_cpu_ns rchar read_bytes wchar comm sent sent_sibling_cpu_ns slice_start_ns scratch);
     same_struct!(c, "header", Header, kind size slot tid tgid time_ns);
     same_struct!(c, "slice", Slice, header start_ns times sibling_cpu_ns rchar read_bytes);
@@ -55,6 +55,7 @@ fn the_header_mirrors_the_module() {
     same_struct!(c, "save", Save, header what bytes);
     same_struct!(c, "task_new", TaskNew, header ppid flags start_boottime_ns comm);
     same_struct!(c, "task_exit", TaskExit, header status total);
+    same_struct!(c, "user_slots", UserSlots, taken returned refused);
     same_struct!(c, "file_key", FileKey, root mount dev inode);
     same_struct!(c, "mount_wait", MountWait, wait_ns waits);
     same_struct!(c, "file_wait", FileWait, wait_ns waits tgid whole name parent);
@@ -72,12 +73,15 @@ fn the_header_mirrors_the_module() {
     {
         same(&mut c, &format!("KIND_{}", upper(&format!("{kind:?}"))), kind as u64);
     }
-    for lost in [Lost::RingFull, Lost::NoSlot, Lost::NoStorage, Lost::NoMount] {
+    for lost in [Lost::RingFull, Lost::NoSlot, Lost::NoStorage, Lost::NoMount, Lost::UserSlots] {
         same(&mut c, &format!("LOST_{}", upper(&format!("{lost:?}"))), lost as u64);
     }
     for (name, value) in [
         ("ABI_VERSION", u64::from(VERSION)),
         ("MAX_TASKS", u64::from(MAX_TASKS)),
+        ("MAX_USERS", u64::from(MAX_USERS)),
+        ("USER_EVERYBODY", u64::from(user::EVERYBODY)),
+        ("USER_ROOT", u64::from(user::ROOT)),
         ("MAX_FILES", u64::from(MAX_FILES)),
         ("MAX_MOUNTS", u64::from(MAX_MOUNTS)),
         ("BLOCKED_KINDS", BLOCKED_KINDS as u64),

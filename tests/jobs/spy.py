@@ -1,7 +1,7 @@
 """Watches a process tree by the node's collector and says what it is given: spy.py SOCKET PID OUT, until SIGTERM.
 
-OUT has "watching" once it is, and in the end a JSON object: per process the bytes that its slices have read, and the
-names of files that were waited for.
+OUT has "watching" once it is, and in the end a JSON object: per process the bytes that its slices have read, the
+names of files that were waited for, and what was lost, by reason.
 """
 
 import json
@@ -10,7 +10,7 @@ import socket
 import struct
 import sys
 
-RECORD, SLICE = 1, 1
+RECORD, TICK, SLICE = 1, 3, 1
 FILE_WAIT = 5
 # Of a slice: header, start, times, siblings' CPU time; of a file: its key, and its wait up to the name.
 RCHAR_AT, NAME_AT, NAME_BYTES = 24 + 8 + 8 * 17 + 8, 24 + 24, 64
@@ -31,7 +31,7 @@ with open(out, "w") as file:
 ended = []
 signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
 service.settimeout(0.2)
-read, names, buffer = {}, set(), b""
+read, names, lost, buffer = {}, set(), {}, b""
 while not ended:
     try:
         buffer += service.recv(1 << 16) or sys.exit("the collector hung up")
@@ -43,7 +43,9 @@ while not ended:
             kind, _, _, _, tgid = struct.unpack_from("=HHIII", payload)
             bytes_read = struct.unpack_from("=Q", payload, RCHAR_AT)[0] if kind == SLICE else 0
             read[tgid] = read.get(tgid, 0) + bytes_read
+        elif tag == TICK:
+            lost = dict(json.loads(payload)["lost"])
         elif tag == FILE_WAIT:
             names.add(payload[NAME_AT : NAME_AT + NAME_BYTES].split(b"\0")[0].decode())
 with open(out, "w") as file:
-    json.dump({"read": read, "names": sorted(names)}, file)
+    json.dump({"read": read, "names": sorted(names), "lost": lost}, file)

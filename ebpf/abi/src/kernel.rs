@@ -1,10 +1,13 @@
 //! What the kernel programs account per task and send through the ring buffer.
 
 /// Version of every layout in this module and [`crate::files`]; the committed object carries it and the loader compares.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Tasks that can be tracked at the same time; one [`TaskSlot`] each.
 pub const MAX_TASKS: u32 = 16_384;
+
+/// Users whose slots are counted at once, two of whom are [`user`]s.
+pub const MAX_USERS: u32 = 1024;
 
 /// What a task was blocked in, named at `sched_switch` from its saved registers.
 #[repr(u8)]
@@ -120,7 +123,8 @@ pub struct TaskSlot {
     pub state: u8,
     /// [`Blocked`] while `state` is BLOCKED.
     pub blocked_in: u8,
-    pub pad: [u8; 2],
+    /// Who is charged for it: an index of [`UserSlots`].
+    pub user: u16,
     /// Effective user when it was taken up, or last executed a program.
     pub uid: u32,
     /// Since when `state` holds.
@@ -279,6 +283,26 @@ pub struct TaskExit {
     pub total: Times,
 }
 
+/// How many slots a user's tasks have: taken less returned.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UserSlots {
+    /// By the kernel side.
+    pub taken: u64,
+    /// By user space.
+    pub returned: u64,
+    /// Tasks that were given none: [`Lost::UserSlots`].
+    pub refused: u64,
+}
+
+/// Places in the array of [`UserSlots`] that are given away from the beginning.
+pub mod user {
+    /// The sum of all others.
+    pub const EVERYBODY: u16 = 0;
+    /// Root, who has no limit of its own.
+    pub const ROOT: u16 = 1;
+}
+
 /// Why the kernel side lost something; index into its per-CPU counters.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -291,9 +315,11 @@ pub enum Lost {
     NoStorage = 2,
     /// Waits on more than [`crate::files::MAX_MOUNTS`] mounts at once.
     NoMount = 3,
+    /// The user whose tree it is has as many slots as are still free.
+    UserSlots = 4,
 }
 
-pub const LOST_REASONS: usize = 4;
+pub const LOST_REASONS: usize = 5;
 
 const _: () = {
     assert!(size_of::<Times>() == 8 * (3 + BLOCKED_KINDS));
@@ -380,6 +406,7 @@ impl private::Sealed for BatchRead {}
 impl private::Sealed for TaskNew {}
 impl private::Sealed for TaskExit {}
 impl private::Sealed for Save {}
+impl private::Sealed for UserSlots {}
 
 /// The value that `bytes` begins with, copied out; `None` when there are too few. The reverse of [`bytes_of`].
 pub fn copy<T: Plain>(bytes: &[u8]) -> Option<T> {

@@ -1,11 +1,12 @@
 //! A job is followed through all that it starts, nothing is lost unseen, and nothing is left behind.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use crate::support::{Seen, Workload, kernel};
 use stallscope_abi::kernel::{Blocked, Lost, MAX_TASKS, Record, flags, state};
-use stallscope_ebpf::{Error, Options};
+use stallscope_ebpf::{Error, Identity, Options};
 
 #[test]
 fn a_thousand_forks_are_told_and_their_slots_come_back() {
@@ -34,6 +35,52 @@ fn more_tasks_than_slots_are_counted() {
 
     let seen = Seen::of(&mut kernel, Workload::spawn(&["fork-at-once", "4"]));
     assert_eq!(seen.joined().count(), 4, "all slots came back");
+}
+
+#[test]
+fn one_users_tasks_leave_slots_to_others() {
+    let Some(mut kernel) = kernel(&Options { max_tasks: 20, ..Options::default() }) else { return };
+    // As many as are still free, of which the parent has one: ten of twenty, then five of ten.
+    let slots = [(4242, 10), (4343, 5)];
+    for (uid, _) in slots {
+        let mut workload = Workload::spawn_as(uid, &["fork-at-once", "12"]);
+        kernel.watch(workload.pid()).unwrap();
+        workload.begin();
+        // Nothing is drained meanwhile, so that no slot comes back.
+        workload.wait();
+    }
+    let mut told = HashMap::new();
+    let count = |bytes: &[u8], of: Option<Identity>| {
+        let new = matches!(Record::parse(bytes), Some(Record::TaskNew(_)));
+        *told.entry(of.unwrap().uid).or_insert(0) += u64::from(new);
+    };
+    kernel.drain(count).unwrap();
+    for (uid, slots) in slots {
+        assert_eq!((told[&uid], kernel.refused(uid)), (slots - 1, 12 - (slots - 1)), "of {uid}");
+    }
+    assert_eq!(kernel.losses().unwrap()[Lost::UserSlots as usize], 3 + 8, "each is counted");
+    assert_eq!(kernel.refused(0), 0, "and to its own user");
+    // All came back: the same again finds the same.
+    let seen = Seen::of(&mut kernel, Workload::spawn_as(4242, &["fork-at-once", "9"]));
+    assert_eq!((seen.joined().count(), kernel.refused(4242)), (9, 3));
+}
+
+#[test]
+fn tasks_that_exist_and_find_no_slot_are_counted_once() {
+    let Some(mut kernel) = kernel(&Options { max_tasks: 6, ..Options::default() }) else { return };
+    let sleepers = "for one in 1 2 3 4 5 6 7 8; do sleep 1000 & done; wait";
+    let mut shell =
+        Command::new("sh").args(["-c", sleepers]).uid(4242).gid(4242).process_group(0).spawn().unwrap();
+    let pid = shell.id();
+    let children = format!("/proc/{pid}/task/{pid}/children");
+    while std::fs::read_to_string(&children).unwrap().split_whitespace().count() < 8 {
+        std::thread::yield_now();
+    }
+    let found = kernel.watch(pid).unwrap();
+    let refused = kernel.refused(4242);
+    Command::new("kill").args(["-KILL", "--", &format!("-{pid}")]).status().unwrap();
+    shell.wait().unwrap();
+    assert_eq!((found.len(), refused), (3, 6), "{found:?}");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod skipped;
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -38,12 +39,29 @@ impl Workload {
         program.pop();
         program.pop();
         program.push("examples/workload");
-        let mut child = Command::new(&program)
-            .args(arguments)
+        Workload::start(Command::new(&program).args(arguments))
+    }
+
+    /// The same as user `uid`, for whom the program is copied to where they may execute it.
+    pub(crate) fn spawn_as(uid: u32, arguments: &[&str]) -> Workload {
+        let mut program = std::env::current_exe().unwrap();
+        program.pop();
+        program.pop();
+        program.push("examples/workload");
+        let copy = std::env::temp_dir().join(format!("workload-{}-{uid}", std::process::id()));
+        std::fs::copy(program, &copy).unwrap();
+        let workload =
+            Workload::start(Command::new(&copy).args(arguments).current_dir("/").uid(uid).gid(uid));
+        std::fs::remove_file(copy).unwrap();
+        workload
+    }
+
+    fn start(command: &mut Command) -> Workload {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");

@@ -12,6 +12,7 @@ import decimal
 import enum
 import fractions
 import pathlib
+import re
 import sys
 import types
 import uuid
@@ -97,6 +98,9 @@ def decode(kind, body, decode_one):
     if kind == "timedelta":
         return datetime.timedelta(*body)
     if kind in _TEXTS:
+        # An exponent would be worked out, whatever its size.
+        if kind == "fraction" and not re.fullmatch(r"-?\d+(/\d+)?", body):
+            raise CheckpointError(f"the checkpoint has a fraction {body[:40]!r}")
         return _TEXTS[kind](body)
     if kind in _SPACES:
         return _SPACES[kind](**{name: decode_one(one) for name, one in body.items()})

@@ -132,26 +132,40 @@ class Reader:
         self.trust = trust
 
     def decode(self, encoded):
-        """The value that was encoded."""
+        """The value that was encoded; CheckpointError."""
+        try:
+            return self._decode(encoded)
+        except CheckpointError:
+            raise
+        except Exception as error:
+            if self.trust:
+                # It may come from a class of the user's.
+                raise
+            what = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+            raise CheckpointError(f"the checkpoint's state is none that stallscope saves ({what})") from error
+
+    def _decode(self, encoded):
         if type(encoded) is list:
-            return [self.decode(one) for one in encoded]
+            return [self._decode(one) for one in encoded]
         if type(encoded) is not dict:
             return encoded
+        if not encoded:
+            raise CheckpointError("the checkpoint's state has a value of no kind")
         kind, body = next(iter(encoded.items()))
         if kind == "tensor":
             return self._tensor(body, encoded.get("stride"))
         if kind == "dict":
-            return {key: self.decode(one) for key, one in body.items()}
+            return {key: self._decode(one) for key, one in body.items()}
         if kind == "pairs":
-            return {self.decode(key): self.decode(one) for key, one in body}
+            return {self._decode(key): self._decode(one) for key, one in body}
         if kind == "ordered":
-            return collections.OrderedDict((self.decode(key), self.decode(one)) for key, one in body)
+            return collections.OrderedDict((self._decode(key), self._decode(one)) for key, one in body)
         if kind == "module":
-            state, metadata = map(self.decode, body)
+            state, metadata = map(self._decode, body)
             state._metadata = metadata
             return state
         if kind == "tuple":
-            return tuple(self.decode(one) for one in body)
+            return tuple(self._decode(one) for one in body)
         if kind == "bytes":
             return base64.b64decode(body)
         if kind == "size":
@@ -161,9 +175,9 @@ class Reader:
         if kind == "device":
             return torch.device(body)
         if kind == "set":
-            return (frozenset if encoded.get("frozen") else set)(self.decode(one) for one in body)
+            return (frozenset if encoded.get("frozen") else set)(self._decode(one) for one in body)
         if kind == "numpy":
-            return self.decode(body).numpy()
+            return self._decode(body).numpy()
         if kind == "scalar":
             import numpy
 
@@ -171,7 +185,7 @@ class Reader:
         if kind == "pickle":
             return _unpickled(base64.b64decode(body), self.trust)
         try:
-            return kinds.decode(kind, body, self.decode)
+            return kinds.decode(kind, body, self._decode)
         except KeyError:
             raise CheckpointError(f"the checkpoint holds a {kind!r}, which this version of stallscope does not know") from None
 
@@ -182,6 +196,8 @@ class Reader:
         if stride is None:
             # Tied ones share no memory here: whoever loads them copies.
             return tensor
+        if len(stride) != tensor.dim() or not _fills_memory(tensor.shape, stride):
+            raise CheckpointError(f"the checkpoint's tensor {name!r} of shape {list(tensor.shape)} cannot lie in memory as it says")
         return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
 
 
@@ -207,7 +223,7 @@ def to_bytes(encoded):
 def from_bytes(data):
     try:
         return json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise CheckpointError("the checkpoint's state is no JSON: another program made it") from None
 
 
@@ -225,8 +241,12 @@ def _is_simple(tensor):
 
 def _is_dense(tensor):
     """Whether its elements fill its memory, in whatever order."""
+    return _fills_memory(tensor.shape, tensor.stride())
+
+
+def _fills_memory(shape, strides):
     expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+    for stride, size in sorted(zip(strides, shape)):
         if size > 1:
             if stride != expected:
                 return False

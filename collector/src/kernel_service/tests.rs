@@ -1,0 +1,67 @@
+//! The service with a model for a kernel.
+
+use crate::service_bench::{ServiceBench, hello};
+use proptest::prelude::*;
+use stallscope_wire::{Request, encode};
+use std::time::{Duration, Instant};
+
+const MIRA: u32 = 4242;
+const OTTO: u32 = 4343;
+
+#[test]
+fn who_asks_for_much_waits_and_others_do_not() {
+    let mut bench = ServiceBench::default();
+    let trees = 16;
+    (1..=trees).for_each(|pid| bench.service.kernel.begin(pid, 0, MIRA));
+    bench.service.kernel.begin(20, 0, OTTO);
+    bench.service.kernel.a_watch_takes = Duration::from_millis(50);
+    bench.connect(MIRA);
+    bench.say(0, &hello(1, false));
+    (2..=trees).for_each(|pid| bench.say(0, &encode(&Request::Watch(pid))));
+    bench.connect(OTTO);
+    bench.say(1, &hello(20, false));
+    bench.turn(true);
+    // Of 800 ms she may have 500 at once, and a fifth of the time meanwhile.
+    let of_mira = bench.service.trees.values().filter(|tree| tree.uid == MIRA).count();
+    assert!((1..16).contains(&of_mira), "{of_mira} trees at once");
+    bench.read(1);
+    assert!(bench.connections[1].answered, "he has not waited for all of hers");
+    let begun = Instant::now();
+    while bench.service.trees.len() < trees as usize + 1 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{} trees", bench.service.trees.len());
+        bench.turn(true);
+    }
+    bench.end();
+}
+
+#[test]
+fn who_hangs_up_has_trees_taken_up_again_only_within_theirs() {
+    let mut bench = ServiceBench::default();
+    for (pid, parent, uid) in [(1, 0, MIRA), (2, 1, MIRA), (3, 0, MIRA), (4, 0, OTTO)] {
+        bench.service.kernel.begin(pid, parent, uid);
+    }
+    for (connection, (uid, pid)) in [(MIRA, 1), (MIRA, 2), (MIRA, 3), (OTTO, 4)].into_iter().enumerate() {
+        bench.connect(uid);
+        bench.say(connection, &hello(pid, false));
+        bench.turn(true);
+    }
+    let before = bench.service.kernel.watches;
+    bench.disconnect(0);
+    bench.turn(true);
+    assert_eq!(bench.service.kernel.watches - before, 1, "the one that was a part of it");
+    // The one that is last has taken its place.
+    bench.service.kernel.work(2);
+    bench.turn(true);
+    assert!(bench.read(1) > 1, "and goes on");
+    bench.end();
+}
+
+proptest! {
+    /// What fuzzing does for longer, guided by coverage.
+    #[test]
+    fn whatever_happens_each_hears_of_their_own_and_nothing_is_left(
+        deeds in prop::collection::vec(any::<u8>(), 0..1200)
+    ) {
+        ServiceBench::default().play(&deeds);
+    }
+}

@@ -1,0 +1,459 @@
+//! The kernel service with a model for a kernel, for tests and fuzzing: processes begin, end, change their rights and
+//! leave their numbers to others; callers come, ask and go. Whatever happens, in any order, [`ServiceBench::read`] and
+//! [`ServiceBench::end`] assert what has to hold.
+
+use crate::caller::Caller;
+use crate::kernel_service::{KernelSide, Service};
+use crate::turns::Turns;
+use stallscope_abi::kernel::{
+    Header, Kind, LOST_REASONS, Lost, Record, Slice, TaskExit, TaskNew, TaskSlot, bytes_of, flags, state,
+};
+use stallscope_ebpf::{Error, Identity, ProgramStatus, Still, Waits};
+use stallscope_wire::frame::{Splitter, Tag, Tick};
+use stallscope_wire::{Client, Hello, Request};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// Few, so that they run out.
+const SLOTS: u32 = 24;
+const RING_RECORDS: usize = 64;
+
+const USERS: [u32; 3] = [0, 4242, 4343];
+
+struct Process {
+    ppid: u32,
+    start_ns: u64,
+    uid: u32,
+    flags: u32,
+    slot: Option<u32>,
+}
+
+/// What the kernel programs and /proc would say.
+pub(crate) struct KernelModel {
+    processes: BTreeMap<u32, Process>,
+    slots: Vec<TaskSlot>,
+    roots_of_slots: Vec<u32>,
+    free: Vec<u32>,
+    roots: BTreeSet<u32>,
+    ring: VecDeque<Vec<u8>>,
+    lost: [u64; LOST_REASONS],
+    swept_at_lost: u64,
+    syscalls: bool,
+    /// Also the serial number of records.
+    now_ns: u64,
+    /// Whose task it was when a record was made, by its time.
+    owners: BTreeMap<u64, (u32, u32)>,
+    /// How often trees were taken up, and how long that takes.
+    pub(crate) watches: u64,
+    pub(crate) a_watch_takes: Duration,
+    nowhere: UnixStream,
+}
+
+impl KernelModel {
+    fn new() -> KernelModel {
+        KernelModel {
+            processes: BTreeMap::new(),
+            slots: vec![TaskSlot::default(); SLOTS as usize],
+            roots_of_slots: vec![0; SLOTS as usize],
+            free: (0..SLOTS).collect(),
+            roots: BTreeSet::new(),
+            ring: VecDeque::new(),
+            lost: [0; LOST_REASONS],
+            swept_at_lost: 0,
+            syscalls: false,
+            now_ns: 0,
+            owners: BTreeMap::new(),
+            watches: 0,
+            a_watch_takes: Duration::ZERO,
+            nowhere: UnixStream::pair().expect("a pair of sockets").0,
+        }
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.now_ns += 1;
+        self.now_ns
+    }
+
+    fn send(&mut self, record: &[u8]) {
+        if self.ring.len() < RING_RECORDS {
+            self.ring.push_back(record.to_vec());
+        } else {
+            self.lost[Lost::RingFull as usize] += 1;
+        }
+    }
+
+    fn header(&mut self, pid: u32, kind: Kind, size: usize) -> Option<Header> {
+        let time_ns = self.tick();
+        let process = self.processes.get(&pid)?;
+        let slot = process.slot?;
+        self.owners.insert(time_ns, (process.uid, process.flags));
+        Some(Header { kind: kind as u16, size: size as u16, slot, tid: pid, tgid: pid, time_ns })
+    }
+
+    fn task_new(&mut self, pid: u32, kind: Kind) -> Option<TaskNew> {
+        let header = self.header(pid, kind, size_of::<TaskNew>())?;
+        let process = self.processes.get(&pid)?;
+        let flags = flags::WATCHED | flags::LEADER | process.flags;
+        Some(TaskNew {
+            header,
+            ppid: process.ppid,
+            flags,
+            start_boottime_ns: process.start_ns,
+            ..TaskNew::default()
+        })
+    }
+
+    fn track(&mut self, pid: u32, root: u32) -> bool {
+        let now_ns = self.tick();
+        let Some(process) = self.processes.get_mut(&pid) else { return false };
+        if process.slot.is_some() {
+            return true;
+        }
+        let Some(slot) = self.free.pop() else {
+            self.lost[Lost::NoSlot as usize] += 1;
+            return false;
+        };
+        process.slot = Some(slot);
+        self.roots_of_slots[slot as usize] = root;
+        self.slots[slot as usize] = TaskSlot {
+            tid: pid,
+            tgid: pid,
+            ppid: process.ppid,
+            uid: process.uid,
+            flags: process.flags | flags::WATCHED | flags::LEADER,
+            state: state::BLOCKED,
+            since_ns: now_ns,
+            start_boottime_ns: process.start_ns,
+            ..TaskSlot::default()
+        };
+        true
+    }
+
+    pub(crate) fn begin(&mut self, pid: u32, parent: u32, uid: u32) {
+        let start_ns = self.tick();
+        if self.processes.contains_key(&pid) {
+            return;
+        }
+        let of_parent = self.processes.get(&parent);
+        let (uid, flags) = of_parent.map_or((uid, 0), |parent| (parent.uid, parent.flags));
+        let root = of_parent.and_then(|parent| parent.slot).map(|slot| self.roots_of_slots[slot as usize]);
+        self.processes.insert(pid, Process { ppid: parent, start_ns, uid, flags, slot: None });
+        if let Some(root) = root
+            && self.track(pid, root)
+            && let Some(new) = self.task_new(pid, Kind::TaskNew)
+        {
+            self.send(bytes_of(&new));
+        }
+    }
+
+    /// Executes a program: one of another user's with the rights of that user.
+    pub(crate) fn execute(&mut self, pid: u32, uid: u32) {
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        if process.uid != uid {
+            (process.uid, process.flags) = (uid, process.flags | flags::PRIVILEGED);
+        }
+        if let Some(slot) = process.slot {
+            let slot = &mut self.slots[slot as usize];
+            (slot.uid, slot.flags) = (process.uid, slot.flags | process.flags);
+        }
+        if let Some(new) = self.task_new(pid, Kind::TaskExec) {
+            self.send(bytes_of(&new));
+        }
+    }
+
+    pub(crate) fn work(&mut self, pid: u32) {
+        if let Some(header) = self.header(pid, Kind::Slice, size_of::<Slice>()) {
+            self.send(bytes_of(&Slice { header, ..Slice::default() }));
+        }
+    }
+
+    pub(crate) fn exit(&mut self, pid: u32) {
+        if let Some(header) = self.header(pid, Kind::TaskExit, size_of::<TaskExit>()) {
+            self.slots[header.slot as usize].state = state::EXITED;
+            self.send(bytes_of(&TaskExit { header, ..TaskExit::default() }));
+        }
+        self.processes.remove(&pid);
+    }
+
+    fn hand_back(&mut self, slot: u32) {
+        self.slots[slot as usize].state = state::FREE;
+        self.free.push(slot);
+    }
+}
+
+impl KernelSide for KernelModel {
+    fn watch(&mut self, pid: u32) -> Result<Vec<TaskNew>, Error> {
+        self.watches += 1;
+        std::thread::sleep(self.a_watch_takes);
+        if !self.processes.contains_key(&pid) {
+            return Err(Error::NoProcess(pid));
+        }
+        self.roots.insert(pid);
+        let mut tree = BTreeSet::from([pid]);
+        loop {
+            let children = self.processes.iter().filter(|(_, process)| tree.contains(&process.ppid));
+            let before = tree.len();
+            tree.extend(children.map(|(pid, _)| *pid).collect::<Vec<_>>());
+            if tree.len() == before {
+                break;
+            }
+        }
+        let found: Vec<u32> = tree.into_iter().filter(|member| self.track(*member, pid)).collect();
+        if !found.contains(&pid) {
+            let _ = self.unwatch(pid);
+            return Err(Error::TooManyTasks(pid));
+        }
+        Ok(found.into_iter().filter_map(|pid| self.task_new(pid, Kind::TaskNew)).collect())
+    }
+
+    fn unwatch(&mut self, pid: u32) -> Result<(), Error> {
+        if !self.roots.remove(&pid) {
+            return Err(Error::NotWatched(pid));
+        }
+        let roots = &self.roots_of_slots;
+        let of_root = |process: &mut Process| process.slot.take_if(|slot| roots[*slot as usize] == pid);
+        let released: Vec<u32> = self.processes.values_mut().filter_map(of_root).collect();
+        released.into_iter().for_each(|slot| self.hand_back(slot));
+        Ok(())
+    }
+
+    fn set_syscalls(&mut self, wanted: bool) -> Result<(), Error> {
+        self.syscalls = wanted;
+        Ok(())
+    }
+
+    fn drain(&mut self, mut take: impl FnMut(&[u8], Option<Identity>)) -> Result<usize, Error> {
+        let mut count = 0;
+        while let Some(bytes) = self.ring.pop_front() {
+            count += 1;
+            let record = Record::parse(&bytes);
+            let slot = record.as_ref().map(|record| record.header().slot);
+            take(&bytes, slot.and_then(|slot| self.identity(slot)));
+            if let (Some(Record::TaskExit(_)), Some(slot)) = (record, slot)
+                && self.slots[slot as usize].state == state::EXITED
+            {
+                self.hand_back(slot);
+            }
+        }
+        if self.lost[Lost::RingFull as usize] != self.swept_at_lost {
+            self.swept_at_lost = self.lost[Lost::RingFull as usize];
+            let left: Vec<u32> =
+                (0..SLOTS).filter(|slot| self.slots[*slot as usize].state == state::EXITED).collect();
+            left.into_iter().for_each(|slot| self.hand_back(slot));
+        }
+        Ok(count)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.nowhere.as_fd()
+    }
+
+    fn slot(&self, slot: u32) -> Option<TaskSlot> {
+        self.slots.get(slot as usize).copied()
+    }
+
+    fn still(&self, _: u32, _: u64) -> Option<Still> {
+        None
+    }
+
+    fn identity(&self, slot: u32) -> Option<Identity> {
+        let slot = self.slots.get(slot as usize)?;
+        Some(Identity {
+            tgid: slot.tgid,
+            start_boottime_ns: slot.start_boottime_ns,
+            flags: slot.flags,
+            uid: slot.uid,
+        })
+    }
+
+    fn root(&self, slot: u32) -> Option<u32> {
+        self.roots_of_slots.get(slot as usize).copied().filter(|root| *root != 0)
+    }
+
+    fn waits(&self) -> Result<Waits, Error> {
+        Ok(Waits::default())
+    }
+
+    fn losses(&self) -> Result<[u64; LOST_REASONS], Error> {
+        Ok(self.lost)
+    }
+
+    fn refused(&self, _: u32) -> u64 {
+        0
+    }
+
+    fn programs(&self) -> Vec<ProgramStatus> {
+        Vec::new()
+    }
+
+    fn run_time(&self) -> Result<Duration, Error> {
+        Ok(Duration::ZERO)
+    }
+
+    fn owner(&self, pid: u32) -> Option<u32> {
+        self.processes.get(&pid).map(|process| process.uid)
+    }
+
+    fn shares_pid_namespace(&self, _: u32) -> bool {
+        true
+    }
+}
+
+/// The line by which a caller asks for the tree of `watch`.
+pub(crate) fn hello(watch: u32, syscalls: bool) -> Vec<u8> {
+    stallscope_wire::encode(&Hello::new(Client::Kernel { watch, syscalls }))
+}
+
+/// One that is connected, as it sees it.
+pub(crate) struct Connection {
+    uid: u32,
+    stream: UnixStream,
+    pub(crate) answered: bool,
+    line: Vec<u8>,
+    frames: Splitter,
+}
+
+/// The service, its kernel and those who call it.
+#[allow(missing_debug_implementations, unreachable_pub, reason = "for tests and fuzzing alone")]
+pub struct ServiceBench {
+    pub(crate) service: Service<KernelModel>,
+    pub(crate) connections: Vec<Connection>,
+}
+
+impl Default for ServiceBench {
+    fn default() -> ServiceBench {
+        ServiceBench { service: Service::new(KernelModel::new(), false), connections: Vec::new() }
+    }
+}
+
+impl ServiceBench {
+    /// Whatever `bytes` stand for, three for each deed, and then the end of all.
+    ///
+    /// # Panics
+    /// Something that has to hold does not.
+    #[allow(unreachable_pub, reason = "for fuzzing")]
+    pub fn play(mut self, bytes: &[u8]) {
+        for deed in bytes.chunks_exact(3) {
+            // Few numbers, so that they come again.
+            let (pid, other) = (u32::from(deed[1] % 12) + 1, u32::from(deed[2] % 16));
+            let (uid, connection) = (USERS[usize::from(deed[2]) % USERS.len()], usize::from(deed[1] % 6));
+            let kernel = &mut self.service.kernel;
+            match deed[0] % 16 {
+                0 | 1 => kernel.begin(pid, other, USERS[usize::from(deed[2] / 16) % USERS.len()]),
+                2 => kernel.execute(pid, uid),
+                3 => (0..usize::from(deed[2]) % RING_RECORDS).for_each(|_| kernel.work(pid)),
+                4 => kernel.work(pid),
+                5 | 6 => kernel.exit(pid),
+                7 if self.connections.len() < 6 => self.connect(uid),
+                8 => self.disconnect(connection),
+                9 => self.say(connection, &deed[1..]),
+                10 => self.say(connection, &hello(other, deed[2] > 127)),
+                11 => self.say(connection, &stallscope_wire::encode(&Request::Watch(other))),
+                12 => self.turn(false),
+                13 => {
+                    self.read(connection);
+                }
+                _ => self.turn(true),
+            }
+        }
+        self.end();
+    }
+
+    /// Connects as user `uid`.
+    pub(crate) fn connect(&mut self, uid: u32) {
+        let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+        theirs.set_nonblocking(true).expect("a socket that does not block");
+        let mut caller = Caller::new(ours).expect("a caller");
+        caller.uid = uid;
+        self.service.admit(caller);
+        self.connections.push(Connection {
+            uid,
+            stream: theirs,
+            answered: false,
+            line: Vec::new(),
+            frames: Splitter::default(),
+        });
+    }
+
+    /// Says something over the connection with that number, where there is one.
+    pub(crate) fn say(&mut self, connection: usize, bytes: &[u8]) {
+        if let Some(connection) = self.connections.get_mut(connection) {
+            // What a full socket does not take is the caller's loss.
+            let _ = connection.stream.write(bytes);
+        }
+    }
+
+    pub(crate) fn disconnect(&mut self, connection: usize) {
+        if connection < self.connections.len() {
+            self.connections.swap_remove(connection);
+        }
+    }
+
+    /// The service does what there is to do; `round`: half a second has passed.
+    pub(crate) fn turn(&mut self, round: bool) {
+        self.service.hear();
+        self.service.hand_out(round);
+    }
+
+    /// Reads what a connection was sent; how many records, or none where there is no such connection.
+    ///
+    /// # Panics
+    /// It was sent what is not its user's, or no frame.
+    pub(crate) fn read(&mut self, connection: usize) -> usize {
+        let Some(Connection { uid, stream, answered, line, frames }) = self.connections.get_mut(connection)
+        else {
+            return 0;
+        };
+        let (uid, owners, mut records) = (*uid, &self.service.kernel.owners, 0);
+        let mut chunk = [0; 1 << 16];
+        while let Ok(length @ 1..) = stream.read(&mut chunk) {
+            let mut bytes = &chunk[..length];
+            while !*answered && let Some((first, rest)) = bytes.split_first() {
+                bytes = rest;
+                line.push(*first);
+                *answered = *first == b'\n';
+            }
+            let is_own = |of: u32, with: u32| uid == 0 || uid == of && with & flags::PRIVILEGED == 0;
+            let fed = frames.feed(bytes, |tag, payload| match tag {
+                Tag::Record => {
+                    records += 1;
+                    let record = Record::parse(payload).expect("a record");
+                    let (of, with) = owners[&record.header().time_ns];
+                    assert!(is_own(of, with), "user {uid} was sent a record of {of}'s: {record:?}");
+                }
+                Tag::Slot => {
+                    let slot = TaskSlot::parse(payload).expect("a slot");
+                    assert!(is_own(slot.uid, slot.flags), "user {uid} was sent a slot of {}'s", slot.uid);
+                }
+                Tag::Tick => drop(stallscope_wire::decode::<Tick>(payload).expect("a tick")),
+                _ => {}
+            });
+            assert!(fed.is_ok(), "not a frame");
+        }
+        records
+    }
+
+    /// Everybody hangs up.
+    ///
+    /// # Panics
+    /// Something is left behind.
+    pub(crate) fn end(mut self) {
+        for connection in 0..self.connections.len() {
+            self.read(connection);
+        }
+        self.connections.clear();
+        // Also of who asked so much that they have to wait for their turn.
+        self.service.turns = Turns::default();
+        for _ in 0..3 {
+            self.turn(true);
+        }
+        let Service { kernel, callers, trees, .. } = &self.service;
+        assert!(callers.is_empty(), "{} callers are left", callers.len());
+        assert!(kernel.roots.is_empty() && trees.is_empty(), "{:?} are watched still", kernel.roots);
+        assert!(!kernel.syscalls, "system calls are hooked for nobody");
+        assert_eq!(kernel.free.len(), SLOTS as usize, "slots are not handed back");
+    }
+}
