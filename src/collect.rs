@@ -8,13 +8,18 @@ use std::process::ExitCode;
 
 /// Give kernel evidence to every job of this node.
 ///
-/// Run it once per node, as root. It attaches nothing while nobody looks, gives each user the process
-/// trees that are theirs, and writes no file. Ends on Ctrl-C.
+/// Run it once per node, as root or as a user with CAP_BPF and CAP_PERFMON. It attaches nothing while nobody looks, gives
+/// each user the process trees that are theirs, and writes no file. Once the kernel has its programs it gives away root,
+/// capabilities, files and most system calls. Ends on Ctrl-C.
 #[derive(Debug, Args)]
 pub(crate) struct Collect {
     /// Where to listen
     #[arg(long, value_name = "PATH", default_value = stallscope_collector::KERNEL_SOCKET)]
     socket: PathBuf,
+    /// Whom to become once the kernel has the programs, where root starts it: a name or a number [default: stallscope where
+    /// there is such a user, else nobody]
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
     /// End when the last caller is gone
     #[arg(long)]
     until_idle: bool,
@@ -36,14 +41,17 @@ pub(crate) fn main(verb: &Collect) -> Result<ExitCode> {
         only_until_idle: verb.until_idle,
         syscalls_for_everyone: verb.syscalls_for_everyone,
         metrics,
+        user: verb.user.as_deref(),
     };
-    stallscope_collector::serve(options, |whereabouts| {
+    stallscope_collector::serve(options, |serving| {
         // One that serves a single job shares that job's terminal.
         if !verb.until_idle {
-            terminal::say(&format!("serving kernel evidence at {}; Ctrl-C ends", verb.socket.display()));
+            terminal::say(&format!("serving kernel evidence at {}; Ctrl-C ends", serving.socket));
+            terminal::say(&serving.confined);
+            serving.not_confined.iter().for_each(|lacking| terminal::say(lacking));
         }
-        if let Some(whereabouts) = whereabouts {
-            terminal::say(&whereabouts);
+        if let Some(whereabouts) = &serving.metrics {
+            terminal::say(whereabouts);
         }
     })?;
     Ok(ExitCode::SUCCESS)

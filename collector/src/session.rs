@@ -220,7 +220,7 @@ fn start_metrics(
     metrics: Option<Metrics<RunSummary>>,
     view: &mut dyn View,
 ) -> Result<Option<Publisher<RunSummary>>> {
-    let publisher = metrics.map(Publisher::start).transpose()?;
+    let publisher = metrics.map(|metrics| Publisher::start(metrics.bind()?)).transpose()?;
     if let Some(publisher) = &publisher {
         view.note(&publisher.whereabouts());
     }
