@@ -38,7 +38,7 @@ fn restrict(removes_within: Option<&Path>) -> Result<RestrictionStatus> {
         .handle_access(AccessNet::from_all(NEWEST))?
         .scope(Scope::from_all(NEWEST))?
         .create()?
-        .add_rule(rule(Path::new("/proc"), AccessFs::ReadFile | AccessFs::ReadDir)?)?;
+        .add_rule(rule(Path::new("/proc"), AccessFs::ReadFile.into())?)?;
     if let Some(folder) = removes_within {
         rules = rules.add_rule(rule(folder, AccessFs::RemoveFile.into())?)?;
     }

@@ -60,9 +60,10 @@ impl Account {
     fn take(&self) -> Result<()> {
         // Else the change of user would take the capabilities that are still to be tried for.
         set_keep_capabilities(true).context("keeping capabilities")?;
-        setgroups(&[]).context("CAP_SETGID is missing")?;
-        setresgid(self.gid, self.gid, self.gid).context("CAP_SETGID is missing")?;
-        setresuid(self.uid, self.uid, self.uid).context("CAP_SETUID is missing")?;
+        let groups = "CAP_SETGID is missing, to leave root's groups";
+        setgroups(&[]).context(groups)?;
+        setresgid(self.gid, self.gid, self.gid).context(groups)?;
+        setresuid(self.uid, self.uid, self.uid).context("CAP_SETUID is missing, to become another user")?;
         Ok(())
     }
 }
@@ -122,11 +123,11 @@ pub(super) fn keep_needed_capabilities(kernel: &mut Kernel, hidden: bool) -> Res
 
 fn told(kept: CapabilitySet, hidden: bool) -> Layer {
     let names: Vec<String> = kept.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
+    let mut told = if names.is_empty() { "none".to_owned() } else { names.join(" and ") };
     if hidden && !kept.contains(CapabilitySet::SYS_PTRACE) {
-        let why = "/proc is mounted with hidepid, and CAP_SYS_PTRACE is missing to see other users' processes there";
-        return not("capabilities", why);
+        told.push_str(" (/proc is mounted with hidepid, and CAP_SYS_PTRACE is missing to see other users' jobs)");
     }
-    layer("capabilities", if names.is_empty() { "none".into() } else { names.join(" and ") })
+    layer("capabilities", told)
 }
 
 fn give_away_all_but(kept: CapabilitySet) -> Result<()> {

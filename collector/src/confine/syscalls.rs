@@ -17,21 +17,16 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
     libc::SYS_fcntl,
-    libc::SYS_getpeername,
-    libc::SYS_getsockname,
     libc::SYS_getsockopt,
     libc::SYS_ppoll,
     libc::SYS_recvfrom,
     libc::SYS_sendto,
-    libc::SYS_setsockopt,
     libc::SYS_shutdown,
     // Files of /proc, and what is open already.
     libc::SYS_fstat,
-    libc::SYS_getdents64,
     libc::SYS_lseek,
     libc::SYS_newfstatat,
     libc::SYS_read,
-    libc::SYS_readlinkat,
     libc::SYS_readv,
     libc::SYS_statx,
     libc::SYS_write,
@@ -69,7 +64,7 @@ const ALLOWED: &[c_long] = &[
 
 /// Of x86-64 alone, where the C library uses them still.
 #[cfg(target_arch = "x86_64")]
-const ALLOWED_HERE: &[c_long] = &[libc::SYS_epoll_wait, libc::SYS_poll, libc::SYS_readlink];
+const ALLOWED_HERE: &[c_long] = &[libc::SYS_epoll_wait, libc::SYS_poll];
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[c_long] = &[];
 
