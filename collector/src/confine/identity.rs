@@ -125,7 +125,9 @@ fn told(kept: CapabilitySet, hidden: bool) -> Layer {
     let names: Vec<String> = kept.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
     let mut told = if names.is_empty() { "none".to_owned() } else { names.join(" and ") };
     if hidden && !kept.contains(CapabilitySet::SYS_PTRACE) {
-        told.push_str(" (/proc is mounted with hidepid, and CAP_SYS_PTRACE is missing to see other users' jobs)");
+        told.push_str(
+            " (/proc is mounted with hidepid, and CAP_SYS_PTRACE is missing to see other users' jobs)",
+        );
     }
     layer("capabilities", told)
 }
