@@ -8,8 +8,9 @@ use std::process::ExitCode;
 
 /// Give kernel evidence to every job of this node.
 ///
-/// Run it once per node, as root. It attaches nothing while nobody looks, gives each user the process
-/// trees that are theirs, and writes no file. Ends on Ctrl-C.
+/// Run it once per node, as root or as a user with CAP_BPF and CAP_PERFMON. It attaches nothing while nobody looks, gives
+/// each user the process trees that are theirs, and writes no file. Once the kernel has its programs it gives away root,
+/// capabilities, files and most system calls. Ends on Ctrl-C.
 #[derive(Debug, Args)]
 pub(crate) struct Collect {
     /// Where to listen
@@ -18,6 +19,10 @@ pub(crate) struct Collect {
     /// Who may connect, besides root: members of this group. Else everybody, who sees their own jobs alone
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
+    /// Whom to become once the kernel has the programs, where root starts it: a name or a number [default: stallscope where
+    /// there is such a user, else nobody]
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
     /// End when the last caller is gone
     #[arg(long)]
     until_idle: bool,
@@ -40,14 +45,17 @@ pub(crate) fn main(verb: &Collect) -> Result<ExitCode> {
         syscalls_for_everyone: verb.syscalls_for_everyone,
         metrics,
         group: verb.group.as_deref(),
+        user: verb.user.as_deref(),
     };
-    stallscope_collector::serve(options, |whereabouts| {
+    stallscope_collector::serve(options, |serving| {
         // One that serves a single job shares that job's terminal.
         if !verb.until_idle {
-            terminal::say(&format!("serving kernel evidence at {}; Ctrl-C ends", verb.socket.display()));
+            terminal::say(&format!("serving kernel evidence at {}; Ctrl-C ends", serving.socket));
+            terminal::say(&serving.confined);
+            serving.not_confined.iter().for_each(|lacking| terminal::say(lacking));
         }
-        if let Some(whereabouts) = whereabouts {
-            terminal::say(&whereabouts);
+        if let Some(whereabouts) = &serving.metrics {
+            terminal::say(whereabouts);
         }
     })?;
     Ok(ExitCode::SUCCESS)

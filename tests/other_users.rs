@@ -5,96 +5,12 @@
 mod support;
 
 use serde_json::Value;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use support::{Killed, Sandbox, job, privileged, wait_until};
-
-/// One that users without a home of root's can reach.
-const PYTHON: &str = "/usr/bin/python3";
-const MIRA: u32 = 4242;
-const OTTO: u32 = 4343;
-const MIB: u64 = 1 << 20;
-
-struct Node {
-    sandbox: Sandbox,
-    collector: Killed,
-}
-
-impl Node {
-    fn start(name: &str) -> Node {
-        Node::start_with(name, &[])
-    }
-
-    /// With what it says in the file `said`.
-    fn start_with(name: &str, more: &[&str]) -> Node {
-        let sandbox = Sandbox::new(name);
-        let socket = sandbox.kernel_socket();
-        std::fs::set_permissions(sandbox.path(""), std::fs::Permissions::from_mode(0o777)).unwrap();
-        let path = socket.display().to_string();
-        let words = [&["collect", "--socket", &path], more].concat();
-        let said = std::fs::File::create(sandbox.path("said")).unwrap();
-        let collector = Killed(sandbox.stallscope(&words).stderr(said).spawn().unwrap());
-        wait_until("the collector listens", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
-        Node { sandbox, collector }
-    }
-
-    fn shell(&self, uid: u32, script: &str) -> Command {
-        let mut shell = Command::new("sh");
-        shell
-            .args(["-c", script])
-            .current_dir(self.sandbox.path(""))
-            .uid(uid)
-            .gid(uid)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        shell
-    }
-
-    /// A file of 8 MiB on the disk that `uid` alone may read.
-    fn file(&self, name: &str, uid: u32) {
-        let path = self.sandbox.path(name);
-        std::fs::write(&path, vec![7; 8 * MIB as usize]).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-        chown(&path, Some(uid), Some(uid)).unwrap();
-    }
-
-    /// What `uid` gets of the tree of `pid` from the moment on that this returns.
-    fn spy(&self, name: &str, uid: u32, pid: u32) -> Spy {
-        let script = std::fs::read(job("spy.py")).unwrap();
-        let (program, out) = (self.sandbox.path("spy.py"), self.sandbox.path(name));
-        std::fs::write(&program, script).unwrap();
-        let mut spy = Command::new(PYTHON);
-        spy.arg(program).arg(self.sandbox.kernel_socket()).arg(pid.to_string()).arg(&out).uid(uid).gid(uid);
-        let spy = Spy { child: Killed(spy.spawn().unwrap()), out };
-        wait_until("the spy watches", || {
-            std::fs::read_to_string(&spy.out).is_ok_and(|said| said == "watching")
-        });
-        spy
-    }
-}
-
-struct Spy {
-    child: Killed,
-    out: PathBuf,
-}
-
-impl Spy {
-    fn ends(mut self) -> Value {
-        support::signal(self.child.0.id(), "TERM");
-        assert!(self.child.0.wait().unwrap().success());
-        serde_json::from_slice(&std::fs::read(&self.out).unwrap()).unwrap()
-    }
-}
-
-fn read(seen: &Value) -> u64 {
-    seen["read"].as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap()).sum()
-}
-
-fn has(seen: &Value, name: &str) -> bool {
-    seen["names"].as_array().unwrap().iter().any(|other| other == name)
-}
+use std::process::{Command, Stdio};
+use support::node::{MIB, MIRA, Node, OTTO, PYTHON, has, proceed, read};
+use support::{Killed, privileged, wait_until};
 
 #[test]
 fn what_a_set_uid_program_does_is_not_for_who_started_it() {
@@ -119,11 +35,6 @@ fn what_a_set_uid_program_does_is_not_for_who_started_it() {
     assert!(read(&root) > 15 * MIB, "{root}");
     assert!(read(&mira) > 7 * MIB && read(&mira) < 9 * MIB, "its own, and no more: {mira}");
     assert!(has(&mira, "own.bin") && !has(&mira, "secret.bin"), "{mira}");
-}
-
-fn proceed(shell: &mut Child) {
-    use std::io::Write;
-    shell.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
 }
 
 /// Connections without end, with lines that are none, and as many watchers of one tree as it takes.

@@ -114,4 +114,11 @@ fn a_socket_in_the_callers_folder_is_the_callers() {
     drop(caller);
     assert!(collector.wait().unwrap().success());
     assert!(!socket.exists());
+
+    // Also where it ends in another way: who removes it is another process.
+    let mut collector = sandbox.stallscope(&arguments).stderr(Stdio::null()).spawn().unwrap();
+    wait_until("the collector listens again", || called(&socket).is_some());
+    collector.kill().unwrap();
+    collector.wait().unwrap();
+    wait_until("the socket is gone", || !socket.exists());
 }

@@ -147,9 +147,14 @@ impl Caller {
     /// Tells why there is nothing to be had, and hangs up.
     pub(crate) fn refuse(&mut self, why: String) {
         if self.roots.is_empty() {
-            self.say(&Reply::Error(why));
-            self.closing = true;
+            self.answer(&Reply::Error(why));
         }
+    }
+
+    /// Says it, and hangs up.
+    pub(crate) fn answer(&mut self, reply: &Reply) {
+        self.say(reply);
+        self.closing = true;
     }
 
     /// Watches the tree of a process from now on.

@@ -1,6 +1,8 @@
 //! What works on this machine, and how to get the rest.
 
 use crate::child;
+use crate::confine;
+use crate::kernel_client;
 use crate::runtime::{RuntimeDir, kernel_socket};
 use crate::sudo::Caller;
 use stallscope_ebpf::doctor::PID_NAMESPACE;
@@ -26,6 +28,7 @@ pub fn doctor() -> Vec<Check> {
     let node = kernel_socket();
     let served = UnixStream::connect(&node).is_ok();
     let mut checks = vec![runtime(), shim(), torch(), kernel_evidence(&node, served)];
+    checks.extend(served.then(|| confinement(&node)));
     checks.extend(stallscope_ebpf::doctor::checks().into_iter().map(|check| {
         // Whoever is served loads no programs. But processes must have the same numbers on both sides.
         let needed = !served || check.name == PID_NAMESPACE;
@@ -93,8 +96,25 @@ fn kernel_evidence(node: &Path, served: bool) -> Check {
         Ok(format!("the node's collector serves {}", node.display()))
     } else if rustix::process::geteuid().is_root() {
         Ok("you are root: `run` and `attach` bring their own".to_string())
+    } else if stallscope_ebpf::doctor::may_load_programs() {
+        Ok("you may load kernel programs: `run` and `attach` bring their own".to_string())
     } else {
         Err("no privileged collector runs here".to_string())
     };
     check("kernel evidence", found, "start `sudo stallscope collect` once per node, or use `run --kernel`")
+}
+
+/// What the node's collector may still do. For information: it serves as well with more.
+fn confinement(node: &Path) -> Check {
+    let remedy = "start it as contrib/systemd has it, or see docs/security.md for what each layer takes";
+    let found = kernel_client::confinement(node).map_err(|error| format!("{error:#}")).and_then(|layers| {
+        let lacking: Vec<String> = confine::lacking(&layers).collect();
+        let in_force = confine::sentence(&layers);
+        if lacking.is_empty() {
+            Ok(in_force)
+        } else {
+            Err(format!("{in_force}; without {}", lacking.join("; ")))
+        }
+    });
+    Check { needed: false, ..check("confinement", found, remedy) }
 }

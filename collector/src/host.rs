@@ -55,6 +55,13 @@ pub(crate) fn own_cost() -> (u64, u64) {
     (cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64, pages * rustix::param::page_size() as u64)
 }
 
+/// Whether this program was given more than its caller has, by set-uid or file capabilities. The dynamic loader then takes from
+/// the environment what could mislead it.
+pub(crate) fn was_executed_with_privilege() -> bool {
+    // SAFETY: reads a word that the kernel left at the start of the process.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 /// Login name of `uid`, or the number where there is none. May ask a directory service, which takes its time.
 pub(crate) fn user_name(uid: u32) -> String {
     let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();

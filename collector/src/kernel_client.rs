@@ -7,7 +7,7 @@ use crate::kernel_service;
 use crate::runtime::kernel_socket;
 use anyhow::{Context, Result, anyhow};
 use stallscope_model::EvidenceState;
-use stallscope_wire::{Accepted, Client, Hello, ProgramState, Reply, Request};
+use stallscope_wire::{Accepted, Client, Hello, Layer, ProgramState, Reply, Request};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub(crate) struct KernelSource(Result<Option<Source>>);
 enum Source {
     /// The node's collector, or one that sudo started for us.
     Service(PathBuf),
-    /// A thread of our own, because we are root.
+    /// A thread of our own, because we may load the programs ourselves.
     Within,
 }
 
@@ -193,6 +193,20 @@ fn connect(path: &Path) -> Result<BlockingStream> {
     Ok(stream)
 }
 
+/// What the node's collector may still do, of which it tells everybody.
+///
+/// # Errors
+/// It does not answer, or is of a release that does not know.
+pub(crate) fn confinement(node: &Path) -> Result<Vec<Layer>> {
+    let mut stream = connect(node)?;
+    stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+    stream.write_all(&stallscope_wire::encode(&Hello::new(Client::Confinement)))?;
+    match stallscope_wire::decode(&read_line(&mut stream)?)? {
+        Reply::Confinement(layers) => Ok(layers),
+        _ => Err(anyhow!("the node's collector does not tell; it is another release")),
+    }
+}
+
 fn find(choice: KernelChoice) -> Result<Option<Source>> {
     if choice == KernelChoice::Off {
         return Ok(None);
@@ -200,7 +214,10 @@ fn find(choice: KernelChoice) -> Result<Option<Source>> {
     let node = kernel_socket();
     match connect(&node) {
         Ok(_) => return Ok(Some(Source::Service(node))),
-        Err(_) if rustix::process::geteuid().is_root() => return Ok(Some(Source::Within)),
+        // As root, or as a user whom somebody gave what it takes.
+        Err(_) if rustix::process::geteuid().is_root() || stallscope_ebpf::doctor::may_load_programs() => {
+            return Ok(Some(Source::Within));
+        }
         Err(error) if error.downcast_ref() == Some(&rustix::io::Errno::ACCESS) => {
             return Err(anyhow!(
                 "{} is closed to you; ask who runs the collector to open its folder",

@@ -4,10 +4,12 @@
 //! One thread, no async: it sleeps [`ROUND`], drains the ring buffer, hands out, and sleeps again.
 
 use crate::caller::{Caller, TOO_SLOW};
+use crate::confine::{self, Account};
 use crate::host::now_ns;
 use crate::metrics::Metrics;
 use crate::node::{self, NodeMetrics};
 use crate::node_socket::NodeSocket;
+use crate::notify::Notify;
 use crate::turns::Turns;
 use crate::watch_audit::WatchAudit;
 use anyhow::{Result, bail, ensure};
@@ -15,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stallscope_abi::kernel::{Lost, Record, TaskNew, TaskSlot, bytes_of, flags, state};
 use stallscope_ebpf::{Identity, Kernel, Options, ProgramState as Program, Still};
 use stallscope_model::NodeSummary;
-use stallscope_wire::{Accepted, Client, Hello, ProgramState, Reply, Request, frame, frame::Tag};
+use stallscope_wire::{Accepted, Client, Hello, Layer, ProgramState, Reply, Request, frame, frame::Tag};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -65,6 +67,7 @@ const LOST: [(Lost, &str); 5] = [
 /// How the node's collector serves.
 #[derive(Debug)]
 pub struct ServeOptions<'a> {
+    /// Unless systemd hands over a socket that it listens at.
     pub socket: &'a Path,
     /// Until the first caller and all others are gone.
     pub only_until_idle: bool,
@@ -73,29 +76,72 @@ pub struct ServeOptions<'a> {
     pub metrics: Option<Metrics<NodeSummary>>,
     /// Who may connect, besides root: members of this group alone, by its name or number. Else everybody.
     pub group: Option<&'a str>,
+    /// Whom root becomes: a user's name or number. Without one `stallscope`, where there is such a user, else `nobody`.
+    pub user: Option<&'a str>,
 }
 
-/// Serves everybody until the process ends. Calls `listening` once it can be called, with a sentence that says where metrics are served.
+/// The node's collector can be called.
+#[derive(Debug)]
+pub struct Serving {
+    /// Where.
+    pub socket: String,
+    /// A sentence that says where metrics are served.
+    pub metrics: Option<String>,
+    /// A sentence that says what keeps it from doing more than it has to.
+    pub confined: String,
+    /// A sentence for each layer of that which could not be had.
+    pub not_confined: Vec<String>,
+}
+
+/// Serves everybody until the process ends, which keeps nothing of its privileges that serving does not take. Calls
+/// `listening` once it can be called. The process must have one thread.
 ///
 /// # Errors
-/// The programs can't be loaded (no privilege, no BTF), or the socket or the metrics' address can't be bound.
-pub fn serve(options: ServeOptions<'_>, listening: impl FnOnce(Option<String>)) -> Result<()> {
-    let ServeOptions { socket, only_until_idle, syscalls_for_everyone, metrics, group } = options;
+/// The programs can't be loaded (no privilege, no BTF), the socket or the metrics' address can't be bound, or there is no
+/// user to become.
+pub fn serve(options: ServeOptions<'_>, listening: impl FnOnce(&Serving)) -> Result<()> {
+    let ServeOptions { socket, only_until_idle, syscalls_for_everyone, metrics, group, user } = options;
+    let account = Account::find(user)?;
     let mut service = Service::load(syscalls_for_everyone)?;
+    // Whatever is opened, made or started comes before there is no right to any more.
+    let metrics = metrics.map(Metrics::bind).transpose()?;
+    let (shown, socket) = match NodeSocket::passed()? {
+        Some(passed) => ("systemd's socket".to_owned(), passed),
+        None => (socket.display().to_string(), NodeSocket::bind(socket, group, only_until_idle)?),
+    };
+    let mut notify = Notify::find();
+    let mut confinement = confine::confine(account.as_ref(), &mut service.kernel, &socket)?;
     let mut metrics = metrics.map(NodeMetrics::start).transpose()?;
-    let socket = NodeSocket::bind(socket, group)?;
-    listening(metrics.as_ref().map(NodeMetrics::whereabouts));
+    confinement.push(confine::syscalls::filter_syscalls());
+    let serving = Serving {
+        socket: shown,
+        metrics: metrics.as_ref().map(NodeMetrics::whereabouts),
+        confined: confine::sentence(&confinement),
+        not_confined: confine::lacking(&confinement)
+            .map(|lacking| format!("not confined by {lacking}"))
+            .collect(),
+    };
+    listening(&serving);
+    if let Some(notify) = &notify {
+        notify.serves(&serving.confined);
+    }
+    service.confinement = confinement;
     // One that serves a single job shares that job's terminal.
     service.audit = (!only_until_idle).then(WatchAudit::default);
     let mut had_a_caller = false;
     let begun = Instant::now();
     loop {
         // With nobody watched there is nothing to drain: sleep until somebody calls.
-        let forever = service.callers.is_empty() && !only_until_idle;
+        let idle = service.callers.is_empty() && !only_until_idle;
         if let Some(metrics) = &mut metrics {
-            metrics.publish(forever, || service.figures());
+            metrics.publish(idle, || service.figures());
         }
-        let due = service.wait(Some(&socket.listener), forever)?;
+        let limit = notify.as_ref().and_then(Notify::due_in);
+        let due = service
+            .wait(Some(&socket.listener), if idle { Sleep::AtMost(limit) } else { Sleep::UntilRound })?;
+        if let Some(notify) = &mut notify {
+            notify.is_alive();
+        }
         service.accept(&socket.listener);
         // Whoever had us started may have died before calling.
         had_a_caller |= !service.callers.is_empty() || begun.elapsed() > FIRST_CALL;
@@ -109,6 +155,13 @@ pub fn serve(options: ServeOptions<'_>, listening: impl FnOnce(Option<String>)) 
     }
 }
 
+/// How long to wait where nobody stirs.
+enum Sleep {
+    UntilRound,
+    /// `None`: for ever.
+    AtMost(Option<Duration>),
+}
+
 /// Serves one caller inside this process, on a thread of its own, until that caller hangs up.
 ///
 /// # Errors
@@ -119,7 +172,7 @@ pub(crate) fn serve_within() -> Result<UnixStream> {
     service.callers.push(Caller::new(theirs)?);
     std::thread::Builder::new().name("kernel evidence".into()).spawn(move || {
         while !service.callers.is_empty()
-            && let Ok(due) = service.wait(None, false)
+            && let Ok(due) = service.wait(None, Sleep::UntilRound)
         {
             service.hear();
             service.hand_out(due);
@@ -139,6 +192,7 @@ pub(crate) struct Service<K> {
     /// Where there is somebody to read it.
     pub(crate) audit: Option<WatchAudit>,
     syscalls_for_everyone: bool,
+    confinement: Vec<Layer>,
     /// Taken from the kernel so far.
     records: u64,
     /// Records that callers who are gone were too slow to take.
@@ -189,6 +243,7 @@ impl<K: KernelSide> Service<K> {
             turns: Turns::default(),
             audit: None,
             syscalls_for_everyone,
+            confinement: Vec::new(),
             records: 0,
             dropped: 0,
             last_round: Instant::now(),
@@ -196,9 +251,9 @@ impl<K: KernelSide> Service<K> {
         }
     }
 
-    /// Sleeps until the next round is due (and says so), for ever if asked, or until somebody calls, speaks, hangs
+    /// Sleeps until the next round is due (and says so), or as long as asked, or until somebody calls, speaks, hangs
     /// up, or takes more of what waits for them.
-    fn wait(&mut self, listener: Option<&UnixListener>, forever: bool) -> Result<bool> {
+    fn wait(&mut self, listener: Option<&UnixListener>, sleep: Sleep) -> Result<bool> {
         let ring = self.kernel.fd();
         let mut fds: Vec<PollFd> = vec![PollFd::new(&ring, PollFlags::IN)];
         let Service { callers, turns, .. } = self;
@@ -206,9 +261,13 @@ impl<K: KernelSide> Service<K> {
         // Whose user has had their turn is not listened to until the next.
         let ready = |caller: &&Caller| turns.has(caller.uid) || caller.awaits().contains(PollFlags::OUT);
         fds.extend(callers.iter().filter(ready).map(|caller| PollFd::new(caller.stream(), caller.awaits())));
-        let left = ROUND.saturating_sub(self.last_round.elapsed());
-        let left = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut fds, if forever { None } else { Some(&left) }) {
+        let left = match sleep {
+            Sleep::UntilRound => Some(ROUND.saturating_sub(self.last_round.elapsed())),
+            Sleep::AtMost(limit) => limit,
+        };
+        let left =
+            left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+        match poll(&mut fds, left.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -325,8 +384,13 @@ impl<K: KernelSide> Service<K> {
             return self.watch(caller, pid).map(drop);
         }
         let hello: Hello = stallscope_wire::decode(line)?;
-        let Client::Kernel { watch, syscalls } = hello.accept()? else {
-            bail!("the node's collector gives kernel evidence only; start jobs with `stallscope run`");
+        let (watch, syscalls) = match hello.accept()? {
+            Client::Kernel { watch, syscalls } => (watch, syscalls),
+            Client::Confinement => {
+                caller.answer(&Reply::Confinement(self.confinement.clone()));
+                return Ok(());
+            }
+            _ => bail!("the node's collector gives kernel evidence only; start jobs with `stallscope run`"),
         };
         within(watch)?;
         // What costs the whole node comes after whether there is anything of the caller's to watch.
@@ -569,12 +633,6 @@ fn may_watch(kernel: &impl KernelSide, caller: &Caller, root: u32) -> Result<()>
         "process {root} belongs to another user; ask them, or root, to profile it"
     );
     Ok(())
-}
-
-fn same_pid_namespace(pid: u32) -> bool {
-    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/pid")).ok();
-    // Of a process that is gone already nothing is told to anybody.
-    namespace(&pid.to_string()) == namespace("self")
 }
 
 #[cfg(test)]

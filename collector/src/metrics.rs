@@ -38,6 +38,26 @@ pub struct Metrics<T> {
     pub render: fn(&T) -> String,
 }
 
+/// An address that is ours, at which nobody is answered yet.
+#[derive(Debug)]
+pub(crate) struct Bound<T> {
+    listener: TcpListener,
+    render: fn(&T) -> String,
+}
+
+impl<T> Metrics<T> {
+    /// # Errors
+    /// The address is taken, not ours, or not allowed.
+    pub(crate) fn bind(self) -> Result<Bound<T>> {
+        let Metrics { address, render } = self;
+        let listener = TcpListener::bind(address).map_err(|error| {
+            anyhow!("cannot serve metrics at {address} ({}); name another, or port 0 for any", error.kind())
+        })?;
+        listener.set_nonblocking(true)?;
+        Ok(Bound { listener, render })
+    }
+}
+
 /// What was last published, served until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Publisher<T> {
@@ -51,13 +71,9 @@ impl<T: Send + Sync + 'static> Publisher<T> {
     /// Serves from here on; who asks before something was published is told so.
     ///
     /// # Errors
-    /// The address is taken, not ours, or not allowed.
-    pub(crate) fn start(metrics: Metrics<T>) -> Result<Publisher<T>> {
-        let Metrics { address, render } = metrics;
-        let listener = TcpListener::bind(address).map_err(|error| {
-            anyhow!("cannot serve metrics at {address} ({}); name another, or port 0 for any", error.kind())
-        })?;
-        listener.set_nonblocking(true)?;
+    /// There can't be a further thread.
+    pub(crate) fn start(bound: Bound<T>) -> Result<Publisher<T>> {
+        let Bound { listener, render } = bound;
         let address = listener.local_addr()?;
         let (latest, receiver) = watch::channel(None);
         let (tell, begun) = std::sync::mpsc::channel();

@@ -3,7 +3,7 @@
 use crate::caller::Caller;
 use crate::host::own_cost;
 use crate::kernel_service::KernelSide;
-use crate::metrics::{Metrics, Publisher};
+use crate::metrics::{Bound, Publisher};
 use anyhow::Result;
 use stallscope_ebpf::ProgramState;
 use stallscope_model::{Loss, NodeSummary, Overhead, Probe};
@@ -20,9 +20,9 @@ pub(crate) struct NodeMetrics {
 
 impl NodeMetrics {
     /// # Errors
-    /// The address can't be bound.
-    pub(crate) fn start(metrics: Metrics<NodeSummary>) -> Result<NodeMetrics> {
-        Ok(NodeMetrics { publisher: Publisher::start(metrics)?, begun: Instant::now(), published: None })
+    /// There can't be a thread to answer.
+    pub(crate) fn start(bound: Bound<NodeSummary>) -> Result<NodeMetrics> {
+        Ok(NodeMetrics { publisher: Publisher::start(bound)?, begun: Instant::now(), published: None })
     }
 
     pub(crate) fn whereabouts(&self) -> String {

@@ -4,28 +4,67 @@
 //! between any two looks. So the socket's folder is opened once and all else happens in that very folder, as its owner
 //! would do it; and the socket is made with its mode, not given one by path afterwards.
 
+use crate::socket_remover::SocketRemover;
 use crate::sudo;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
 use std::fs;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 pub(crate) struct NodeSocket {
     pub(crate) listener: UnixListener,
-    folder: OwnedFd,
-    name: OsString,
+    removal: Removal,
 }
 
+/// Who takes the socket away at the end.
+enum Removal {
+    /// Whoever made it, or it stays: the next collector takes its place.
+    NotByUs,
+    /// We can, as the user who made it.
+    ByUs { folder: OwnedFd, shown: PathBuf, name: OsString },
+    /// Made by root, whom we cease to be.
+    ByRemover(SocketRemover),
+}
+
+/// The first descriptor that systemd hands over (sd_listen_fds(3)).
+const FIRST_PASSED: i32 = 3;
+
 impl NodeSocket {
-    /// Listens at `path` for every user, or for members of `group`: what they get is decided by who they are.
+    /// The one that systemd listens at for us, if it does.
+    ///
+    /// # Errors
+    /// There are several, or it is of another kind.
+    pub(crate) fn passed() -> Result<Option<NodeSocket>> {
+        let number = |name| std::env::var(name).ok().and_then(|value| value.parse::<u32>().ok());
+        let Some(count) = number("LISTEN_FDS").filter(|_| number("LISTEN_PID") == Some(std::process::id()))
+        else {
+            return Ok(None);
+        };
+        ensure!(count == 1, "{count} sockets were passed; the unit's .socket takes one ListenStream=");
+        // SAFETY: whoever started us has opened it for us, and nobody else here knows of it.
+        let passed = unsafe { OwnedFd::from_raw_fd(FIRST_PASSED) };
+        let listens = rustix::net::sockopt::socket_acceptconn(&passed).unwrap_or(false)
+            && rustix::net::sockopt::socket_domain(&passed) == Ok(rustix::net::AddressFamily::UNIX);
+        ensure!(
+            listens,
+            "what was passed is no Unix socket that listens; the unit's .socket takes ListenStream=/PATH"
+        );
+        rustix::io::fcntl_setfd(&passed, rustix::io::FdFlags::CLOEXEC)?;
+        let listener = UnixListener::from(passed);
+        listener.set_nonblocking(true)?;
+        Ok(Some(NodeSocket { listener, removal: Removal::NotByUs }))
+    }
+
+    /// Listens at `path` for every user, or for members of `group`: what they get is decided by who they are. `ends_by_itself`:
+    /// it has to go then. To be called while the process has one thread.
     ///
     /// # Errors
     /// Its folder can't be made, something else is at `path`, or there is no such group.
-    pub(crate) fn bind(path: &Path, group: Option<&str>) -> Result<NodeSocket> {
+    pub(crate) fn bind(path: &Path, group: Option<&str>, ends_by_itself: bool) -> Result<NodeSocket> {
         let group = group.map(group_of).transpose()?;
         let shown = path.display();
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -60,17 +99,34 @@ impl NodeSocket {
         });
         let listener = bound?;
         listener.set_nonblocking(true)?;
-        Ok(NodeSocket { listener, folder, name: name.to_owned() })
+        let removal = if !ends_by_itself {
+            Removal::NotByUs
+        } else if rustix::process::geteuid().is_root() {
+            Removal::ByRemover(SocketRemover::start(&folder, name)?)
+        } else {
+            Removal::ByUs { folder, shown: parent.to_owned(), name: name.to_owned() }
+        };
+        Ok(NodeSocket { listener, removal })
     }
 
-    pub(crate) fn remove(&self) {
-        let here = within(&self.folder, &self.name);
-        sudo::as_owner(&self.folder, || {
-            if fs::symlink_metadata(&here).is_ok_and(|meta| meta.file_type().is_socket()) {
+    /// The folder in which this process itself will remove the socket.
+    pub(crate) fn is_to_be_removed_in(&self) -> Option<&Path> {
+        match &self.removal {
+            Removal::ByUs { shown, .. } => Some(shown),
+            Removal::NotByUs | Removal::ByRemover(_) => None,
+        }
+    }
+
+    /// Nobody is served any more.
+    pub(crate) fn remove(self) {
+        match self.removal {
+            Removal::NotByUs => {}
+            Removal::ByUs { folder, name, .. } => {
                 // Whoever removed it meanwhile saved us the work.
-                let _ = fs::remove_file(&here);
+                let _ = rustix::fs::unlinkat(&folder, &name, rustix::fs::AtFlags::empty());
             }
-        });
+            Removal::ByRemover(remover) => remover.remove(),
+        }
     }
 }
 

@@ -104,6 +104,12 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 }
 
 async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
+    if host::was_executed_with_privilege() {
+        view.note(
+            "the system took LD_LIBRARY_PATH, LD_PRELOAD, TMPDIR and the like from your job's environment, as this program has \
+             file capabilities; start jobs with a copy that has none",
+        );
+    }
     let caller = Caller::find();
     let run_as = caller.as_ref();
     let name = options.name.unwrap_or_else(|| child::name_of(&options.command));
@@ -217,7 +223,7 @@ fn start_metrics(
     metrics: Option<Metrics<RunSummary>>,
     view: &mut dyn View,
 ) -> Result<Option<Publisher<RunSummary>>> {
-    let publisher = metrics.map(Publisher::start).transpose()?;
+    let publisher = metrics.map(|metrics| Publisher::start(metrics.bind()?)).transpose()?;
     if let Some(publisher) = &publisher {
         view.note(&publisher.whereabouts());
     }

@@ -29,7 +29,8 @@ pub struct Check {
 
 /// Everything that kernel evidence needs on this machine. Changes nothing.
 pub fn checks() -> Vec<Check> {
-    let privileged = may_load_programs();
+    let missing = missing_privilege();
+    let privileged = missing.is_none();
     let mut checks = vec![
         check(
             "architecture",
@@ -52,9 +53,11 @@ pub fn checks() -> Vec<Check> {
         check(
             "privilege",
             privileged,
-            if privileged { "may load kernel programs" } else { "neither root nor CAP_BPF and CAP_PERFMON" }
-                .to_owned(),
-            "run it with sudo, or `setcap cap_bpf,cap_perfmon+ep` the binary",
+            missing.map_or_else(
+                || "may load kernel programs".to_owned(),
+                |missing| format!("not root, and {missing}"),
+            ),
+            "start `sudo stallscope collect` once per node, or as a user with CAP_BPF and CAP_PERFMON (`setcap cap_bpf,cap_perfmon+ep` on a copy of the program)",
         ),
         check(
             PID_NAMESPACE,
@@ -99,11 +102,28 @@ fn loaded(programs: &[ProgramStatus]) -> String {
 }
 
 /// Whether this process may load kernel programs: as root, or with CAP_BPF and CAP_PERFMON.
-pub(crate) fn may_load_programs() -> bool {
+pub fn may_load_programs() -> bool {
+    missing_privilege().is_none()
+}
+
+/// What this process lacks to load kernel programs, and what that is for.
+pub(crate) fn missing_privilege() -> Option<&'static str> {
     let effective =
         status_field("self", "CapEff:").and_then(|hex| u64::from_str_radix(&hex, 16).ok()).unwrap_or(0);
-    let has = |capability: u32| effective >> capability & 1 == 1;
-    has(CAP_SYS_ADMIN) || (has(CAP_BPF) && has(CAP_PERFMON))
+    let has = |capability: u32| effective >> capability & 1 == 1 || effective >> CAP_SYS_ADMIN & 1 == 1;
+    match (has(CAP_BPF), has(CAP_PERFMON)) {
+        (true, true) => None,
+        (true, false) => Some("CAP_PERFMON is missing, which lets kernel programs look at tasks"),
+        (false, true) => Some("CAP_BPF is missing, which lets programs into the kernel"),
+        (false, false) => Some("CAP_BPF and CAP_PERFMON are missing"),
+    }
+}
+
+/// How many pid namespaces there are from that of /proc down to that of `pid`, a number or `self`. Everybody may know.
+pub fn pid_namespaces(pid: &str) -> Option<usize> {
+    // A kernel without such namespaces says nothing of them.
+    let tgid = status_field(pid, "Tgid:")?;
+    Some(status_field(pid, "NSpid:").unwrap_or(tgid).split_whitespace().count())
 }
 
 /// The process (tgid) to which the task `pid` belongs; `None` when there is no such task.
@@ -174,5 +194,11 @@ mod tests {
         assert_eq!(process_of(process), Some(process));
         assert_eq!(process_of(thread), Some(process));
         assert_eq!(process_of(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_process_in_a_namespace_of_its_own_has_one_number_more() {
+        assert_eq!(pid_namespaces("self"), pid_namespaces(&std::process::id().to_string()));
+        assert_eq!(pid_namespaces(&u32::MAX.to_string()), None);
     }
 }

@@ -17,9 +17,9 @@ pub enum Error {
     )]
     NoBtf { path: &'static str, source: Box<aya::BtfError> },
     #[error(
-        "no privilege to load kernel programs; run this with sudo, or give the program CAP_BPF and CAP_PERFMON"
+        "no privilege to load kernel programs ({0}); run this with sudo, or give the program CAP_BPF and CAP_PERFMON"
     )]
-    NoPrivilege,
+    NoPrivilege(&'static str),
     #[error(
         "the kernel programs in this build have layout {found:?}, and the loader expects {expected:?}; rebuild with `make ebpf`"
     )]

@@ -86,8 +86,8 @@ impl Kernel {
         if !options.ring_bytes.is_power_of_two() || options.ring_bytes < 4096 {
             return Err(Error::RingSize(options.ring_bytes));
         }
-        if !doctor::may_load_programs() {
-            return Err(Error::NoPrivilege);
+        if let Some(missing) = doctor::missing_privilege() {
+            return Err(Error::NoPrivilege(missing));
         }
         let btf = Btf::from_sys_fs()
             .map_err(|source| Error::NoBtf { path: doctor::BTF_PATH, source: Box::new(source) })?;
@@ -195,6 +195,22 @@ impl Kernel {
         self.seeds.remove(&root)?;
         self.files.forget(root)?;
         self.mounts.forget(root)
+    }
+
+    /// Does whatever takes a privilege in [`Kernel::watch`] and after it once, with nobody watched, and leaves nothing
+    /// attached: who can do this now has what it takes for later.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn rehearse(&mut self) -> Result<(), Error> {
+        let attached = self.programs.attach(&mut self.ebpf, |role| role != Role::Iterator);
+        self.programs.detach(|_| true);
+        attached?;
+        // Nobody has this number.
+        self.seed(u32::MAX)?;
+        self.programs.iterate(&mut self.ebpf, RELEASE)?;
+        self.waits()?;
+        self.losses().map(drop)
     }
 
     /// The processes being watched.

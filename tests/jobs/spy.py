@@ -1,4 +1,4 @@
-"""Watches a process tree by the node's collector and says what it is given: spy.py SOCKET PID OUT, until SIGTERM.
+"""Watches a process tree by the node's collector and says what it is given: spy.py SOCKET PID OUT [syscalls], until SIGTERM.
 
 OUT has "watching" once it is, and in the end a JSON object: per process the bytes that its slices have read, the
 names of files that were waited for, and what was lost, by reason.
@@ -18,7 +18,7 @@ RCHAR_AT, NAME_AT, NAME_BYTES = 24 + 8 + 8 * 17 + 8, 24 + 24, 64
 path, pid, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 service = socket.socket(socket.AF_UNIX)
 service.connect(path)
-hello = {"stallscope": 1, "role": "kernel", "watch": pid, "syscalls": False}
+hello = {"stallscope": 1, "role": "kernel", "watch": pid, "syscalls": sys.argv[4:] == ["syscalls"]}
 service.sendall(json.dumps(hello).encode() + b"\n")
 answer = b""
 while not answer.endswith(b"\n"):

@@ -4,11 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
 pub(crate) mod http;
+pub(crate) mod node;
 pub(crate) mod pty;
 pub(crate) mod skipped;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -34,6 +36,20 @@ impl Sandbox {
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
+    }
+
+    /// Every user may make files in it.
+    pub(crate) fn open_to_all(&self) {
+        std::fs::set_permissions(&self.dir, std::fs::Permissions::from_mode(0o777)).expect("root may do so");
+    }
+
+    /// The program where every user reaches it.
+    pub(crate) fn open_copy(&self) -> PathBuf {
+        let copy = self.path("stallscope");
+        if !copy.exists() {
+            std::fs::copy(env!("CARGO_BIN_EXE_stallscope"), &copy).expect("a copy in the sandbox");
+        }
+        copy
     }
 
     /// `stallscope` with these words, in this sandbox.

@@ -8,5 +8,6 @@ pub mod frame;
 mod message;
 
 pub use message::{
-    Accepted, Client, Error, Hello, LINE_LIMIT_BYTES, ProgramState, Reply, Request, VERSION, decode, encode,
+    Accepted, Client, Error, Hello, LINE_LIMIT_BYTES, Layer, ProgramState, Reply, Request, VERSION, decode,
+    encode,
 };

@@ -40,6 +40,8 @@ pub enum Client {
     Run { pid: u32 },
     /// A collector that asks the privileged kernel service for evidence of a process tree.
     Kernel { watch: u32, syscalls: bool },
+    /// Asks the kernel service what it may still do.
+    Confinement,
 }
 
 impl Hello {
@@ -92,8 +94,19 @@ pub enum Reply {
     },
     /// To [`Request::Audit`].
     Audit(Vec<AuditEvent>),
+    /// To a [`Client::Confinement`].
+    Confinement(Vec<Layer>),
     /// One sentence for the person at the terminal.
     Error(String),
+}
+
+/// One of the ways in which the kernel service is kept from doing more than it has to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layer {
+    pub name: String,
+    pub in_force: bool,
+    /// What it leaves, or why it is not in force.
+    pub detail: String,
 }
 
 /// What the kernel service can give.
@@ -138,6 +151,7 @@ mod tests {
             Client::Viewer,
             Client::Run { pid: 7 },
             Client::Kernel { watch: 4821, syscalls: true },
+            Client::Confinement,
         ] {
             let hello = Hello::new(client.clone());
             assert_eq!(decode::<Hello>(&encode(&hello)).unwrap().accept().unwrap(), client);
