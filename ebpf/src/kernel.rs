@@ -10,7 +10,7 @@ use aya::{Btf, Ebpf, EbpfLoader, VerifierLogLevel, include_bytes_aligned};
 use stallscope_abi::files::{FileWait, MountWait};
 use stallscope_abi::kernel::{
     Header, Kind, LOST_REASONS, Lost, MAX_TASKS, Plain, Record, Slice, TaskExit, TaskNew, TaskSlot, VERSION,
-    flags,
+    flags, user,
 };
 
 use crate::Error;
@@ -207,7 +207,7 @@ impl Kernel {
         self.programs.detach(|_| true);
         attached?;
         // Nobody has this number.
-        self.seed(u32::MAX)?;
+        self.seed(u32::MAX, user::ROOT)?;
         self.programs.iterate(&mut self.ebpf, RELEASE)?;
         self.waits()?;
         self.losses().map(drop)
