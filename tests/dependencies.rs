@@ -31,7 +31,10 @@ fn each_dependency_has_its_reason() {
     let named = &named("Cargo.toml") | &named("fuzz/Cargo.toml");
     let without: Vec<_> = named.difference(&with_reason).collect();
     let gone: Vec<_> = with_reason.difference(&named).collect();
-    assert!(without.is_empty() && gone.is_empty(), "without a reason: {without:?}; not named any more: {gone:?}");
+    assert!(
+        without.is_empty() && gone.is_empty(),
+        "without a reason: {without:?}; not named any more: {gone:?}"
+    );
 }
 
 #[test]
