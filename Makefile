@@ -164,7 +164,7 @@ chaos-checkpoint:
 
 fuzz:
 	@scripts/setup.sh test
-	@FEATURES=what-if scripts/fuzz.sh $(or $(SECONDS),300) $(TARGETS)
+	@FEATURES=collector scripts/fuzz.sh $(or $(SECONDS),300) $(TARGETS)
 
 pictures:
 	@$(MAKE) --no-print-directory build

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the fuzz targets and runs each for some seconds: fuzz.sh SECONDS [TARGET…]; with FEATURES=what-if recordings are
-# taken for a model of their job as well.
+# Builds the fuzz targets and runs each for some seconds: fuzz.sh SECONDS [TARGET…]; with FEATURES=collector the kernel
+# service as well, and recordings are taken for a model of their job, too.
 # An input that panics, takes 5 s or more than 256 MiB is kept in fuzz/found, which every later run begins with: it is to
 # be committed with the mend. What widens coverage is kept in target/fuzz-corpus.
 set -euo pipefail
@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:?usage: scripts/fuzz.sh SECONDS [TARGET…]}
 shift
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(recording summary wire lane evidence pool checkpoint trace)
+[ ${#targets[@]} -gt 0 ] || targets=(recording summary wire lane evidence pool checkpoint trace ${FEATURES:+service})
 export CARGO_TARGET_DIR=$PWD/target
 cargo run --release --quiet -p madeup --example seeds target/fuzz-seeds
 triple=$(rustc -vV | sed -n 's/^host: //p')

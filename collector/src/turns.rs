@@ -41,7 +41,7 @@ impl Turns {
         if self.0.len().is_power_of_two() {
             let paid: Vec<u32> =
                 self.0.keys().copied().filter(|uid| self.left_ns(*uid, now) >= AT_ONCE_NS).collect();
-            paid.iter().for_each(|uid| drop(self.0.remove(uid)));
+            self.0.retain(|uid, _| !paid.contains(uid));
         }
     }
 

@@ -20,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
         let _ = html::write(&run, &mut io::sink());
         let _ = json::write(&run, &mut io::sink());
         let _ = perfetto::write(&run, &mut io::sink());
-        #[cfg(feature = "what-if")]
+        #[cfg(feature = "collector")]
         if let Ok(profiles) = stallscope_store::Recording::open(&path)
             .and_then(|it| stallscope_collector::profiles(&it, &run.summary))
         {
