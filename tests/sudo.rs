@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -111,13 +112,23 @@ fn a_socket_in_the_callers_folder_is_the_callers() {
     });
     let made = std::fs::symlink_metadata(&socket).unwrap();
     assert_eq!((made.uid(), made.mode() & 0o777), (UID, 0o666));
-    drop(caller);
+    drop(caller.take());
     assert!(collector.wait().unwrap().success());
     assert!(!socket.exists());
 
     // Also where it ends in another way: who removes it is another process.
     let mut collector = sandbox.stallscope(&arguments).stderr(Stdio::null()).spawn().unwrap();
-    wait_until("the collector listens again", || called(&socket).is_some());
+    wait_until("the collector listens again", || {
+        caller = called(&socket);
+        caller.is_some()
+    });
+    let mut caller = caller.unwrap();
+    let hello = format!(
+        "{{\"stallscope\":1,\"role\":\"kernel\",\"watch\":{},\"syscalls\":false}}\n",
+        std::process::id()
+    );
+    caller.write_all(hello.as_bytes()).unwrap();
+    caller.read_exact(&mut [0; 1]).unwrap();
     collector.kill().unwrap();
     collector.wait().unwrap();
     wait_until("the socket is gone", || !socket.exists());
