@@ -14,7 +14,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 /// Look after a folder of checkpoints: list, verify, show, collect, export.
 ///
 /// The folder is the one that stallscope.Checkpointer saves into. All of these work beside a job that saves there, and
-/// none touches its newest checkpoints. Where a STEP is asked for, `latest`, a step's number or a folder's name will do.
+/// none touches its newest checkpoints. Where a STEP is asked for, `latest`, `best`, a step's number or a folder's name will do; the
+/// best is that by the metric which its job monitors.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Ckpt {
@@ -29,7 +30,8 @@ Examples:
   stallscope ckpt verify ckpts/ 120                        of that step alone
   stallscope ckpt show ckpts/ latest                       its tensors
   stallscope ckpt gc ckpts/ --keep 2 --dry-run             what would go
-  stallscope ckpt export ckpts/ latest model.safetensors   one file that anything reads";
+  stallscope ckpt export ckpts/ latest model.safetensors   one file that anything reads
+  stallscope ckpt export ckpts/ best model.safetensors     the same of the best by its metric";
 
 #[derive(Debug, Subcommand)]
 enum Act {
@@ -43,7 +45,8 @@ enum Act {
 /// List the checkpoints in a folder, newest first.
 ///
 /// STATE is `verified` (read back whole since it was saved), `saved`, `incomplete` (a save under way, or one that was
-/// killed) or `bad`. REUSED is what was on disk already when it was saved, and was not written again.
+/// killed) or `bad`. REUSED is what was on disk already when it was saved, and was not written again. RUN, where there are
+/// several, tells those of one training from those of another that began anew in the same folder.
 #[derive(Debug, Args)]
 struct Ls {
     /// The folder of checkpoints
@@ -83,8 +86,8 @@ struct Show {
 
 /// Remove old checkpoints, and what killed saves left behind.
 ///
-/// Keeps the newest ones that verify; reads those that nobody has verified yet, so this may take its time. Without so
-/// many good ones nothing is removed. What was set aside in `quarantine` goes when all that is kept is newer. What a job is
+/// Keeps the newest ones that verify, of whatever runs, and what a job's `keep_every` and `monitor` name; reads those that nobody has
+/// verified yet, so this may take its time. Without so many good ones nothing is removed. What was set aside in `quarantine` goes when all that is kept is newer. What a job is
 /// saving just now is never touched.
 #[derive(Debug, Args)]
 struct Gc {
@@ -146,8 +149,17 @@ fn list(verb: &Ls) -> Result<ExitCode> {
         format!("no checkpoint in {}\n", clean(&verb.dir.to_string_lossy(), true))
     } else {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-        let rows: Vec<Vec<String>> = entries.iter().map(|entry| cells(entry, now)).collect();
-        table(&["CHECKPOINT", "STEP", "SAVED", "STATE", "RANKS", "SIZE", "REUSED"], &[1, 2, 4, 5, 6], &rows)
+        let mut rows: Vec<Vec<String>> = entries.iter().map(|entry| cells(entry, now)).collect();
+        let mut heading = vec!["CHECKPOINT", "STEP", "SAVED", "STATE", "RANKS", "SIZE", "REUSED"];
+        if entries.iter().any(|entry| measured(entry).is_some()) {
+            heading.push("METRICS");
+            add_column(&mut rows, &entries, measured);
+        }
+        if several_runs(&entries) {
+            heading.push("RUN");
+            add_column(&mut rows, &entries, run);
+        }
+        table(&heading, &[1, 2, 4, 5, 6], &rows)
     };
     for entry in &entries {
         if let State::Bad(reason) = &entry.state {
@@ -200,6 +212,32 @@ fn state(entry: &Entry) -> &'static str {
     }
 }
 
+fn add_column(rows: &mut [Vec<String>], entries: &[Entry], cell: fn(&Entry) -> Option<String>) {
+    for (row, entry) in rows.iter_mut().zip(entries) {
+        row.push(cell(entry).unwrap_or_else(|| "-".into()));
+    }
+}
+
+/// What was measured of its state: "val_loss 0.31".
+fn measured(entry: &Entry) -> Option<String> {
+    let metrics = &entry.manifest.as_ref()?.metrics;
+    let words: Vec<String> =
+        metrics.iter().map(|(name, value)| format!("{} {value:.4}", clean(name, true))).collect();
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
+/// As much of its run's name as tells runs apart.
+fn run(entry: &Entry) -> Option<String> {
+    let run = entry.manifest.as_ref()?.run.as_ref()?;
+    Some(clean(&run.chars().take(6).collect::<String>(), true))
+}
+
+fn several_runs(entries: &[Entry]) -> bool {
+    let mut runs = entries.iter().filter_map(|entry| Some(&entry.manifest.as_ref()?.run));
+    let first = runs.next();
+    runs.any(|run| Some(run) != first)
+}
+
 fn cells(entry: &Entry, now_ns: u64) -> Vec<String> {
     let manifest = entry.manifest.as_ref();
     let of =
@@ -225,6 +263,8 @@ fn entry_json(entry: &Entry) -> Value {
         "bytes": manifest.map(|manifest| manifest.image_bytes),
         "written_bytes": manifest.map(|manifest| manifest.written_bytes),
         "reused_bytes": manifest.map(|manifest| manifest.reused_bytes),
+        "run": manifest.and_then(|manifest| manifest.run.as_ref()),
+        "metrics": manifest.map(|manifest| &manifest.metrics),
     })
 }
 

@@ -39,3 +39,22 @@ fn every_place_tells_the_same_of_checkpoints_and_each_phase_has_its_own() {
     assert!(screen.contains("after training"), "{screen}");
     assert!(screen.contains("5 of ") && screen.contains(" in 7 files; the job stood still for"), "{screen}");
 }
+
+#[test]
+fn saves_that_fail_are_on_the_exit_screen_and_in_every_report() {
+    let sandbox = Sandbox::new("failing");
+    let output = sandbox.run(&["run", "--", &python(), &job("failing_saves.py"), "saved"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let printed = text(&output.stdout);
+    assert_eq!(printed.matches("could not be saved").count(), 2, "{printed}");
+    assert!(printed.contains("trained to the end"), "{printed}");
+    let screen = text(&output.stderr);
+    assert!(screen.contains("Checkpoints  2 saves failed, see what the job printed; "), "{screen}");
+    let run = sandbox.report("failing_saves.stall");
+    assert_eq!(run["ranks"][0]["checkpoints"]["failed"], 2);
+    let metrics = text(&sandbox.run(&["report", "failing_saves.stall", "--format", "openmetrics"]).stdout);
+    assert!(
+        metrics.contains("stallscope_checkpoint_failures_total{job=\"failing_saves\",rank=\"0\"} 2"),
+        "{metrics}"
+    );
+}

@@ -203,6 +203,10 @@ impl Ranks<'_> {
         self.family(Kind::Counter, "checkpoints", "", "Checkpoints of a rank.", |rank, emit| {
             emit(&[], rank.checkpoints.count);
         });
+        let help = "Saves of a stallscope.Checkpointer that failed.";
+        self.family(Kind::Counter, "checkpoint_failures", "", help, |rank, emit| {
+            emit(&[], rank.checkpoints.failed);
+        });
         self.family(
             Kind::Counter,
             "checkpoint_size",

@@ -84,6 +84,7 @@ fn any_rank() -> impl Strategy<Value = RankSummary> {
                 in_background: number,
                 files: number,
                 bytes: number,
+                failed: number,
                 blocked_ns: number,
                 blocked_in_ns: Phase::ALL.into_iter().map(|phase| (phase, number)).collect(),
                 background_ns: number,

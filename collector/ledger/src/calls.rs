@@ -45,6 +45,7 @@ impl Calls {
     }
 
     pub(crate) fn checkpoint_cost(&mut self, record: &Record) {
+        self.checkpoints.failed = record.d;
         self.checkpoints.account = Some(CheckpointAccount {
             spent_ns: record.a,
             trained_ns: record.b,

@@ -255,10 +255,12 @@ fn what_checkpoints_cost_is_told_beside_what_they_may() {
     let mut stage = busy();
     stage.wait(50, 100, 0);
     assert_eq!(stage.ledger.summary().ranks[0].checkpoints.account, None);
-    for (spent_ns, budget_ppm) in [(5 * MS, 20_000), (8 * MS, 0)] {
+    for (spent_ns, budget_ppm, failed) in [(5 * MS, 20_000, 0), (8 * MS, 0, 3)] {
         let kind = lane::Kind::CheckpointCost as u16;
         let (a, b, c) = (spent_ns, 900 * MS, budget_ppm);
-        stage.ledger.lane(TRAINER, &lane::Record { kind, time_ns: 150 * MS, a, b, c, ..Default::default() });
+        let record = lane::Record { kind, time_ns: 150 * MS, a, b, c, d: failed, ..Default::default() };
+        stage.ledger.lane(TRAINER, &record);
+        assert_eq!(stage.ledger.summary().ranks[0].checkpoints.failed, failed);
         let account = stage.ledger.summary().ranks[0].checkpoints.account.unwrap();
         assert_eq!((account.spent_ns, account.trained_ns), (spent_ns, 900 * MS), "the last one holds");
         assert_eq!(account.budget_ppm, Some(budget_ppm).filter(|budget| *budget > 0));

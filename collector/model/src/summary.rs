@@ -175,6 +175,10 @@ pub struct Checkpoints {
     #[serde(default)]
     pub files: u64,
     pub bytes: u64,
+    /// Saves of `stallscope.Checkpointer` that failed: there is no such checkpoint. Those that came as far as to copy
+    /// their tensors are in `count`.
+    #[serde(default)]
+    pub failed: u64,
     /// Time the trainer was blocked: the sum of `blocked_in_ns`.
     pub blocked_ns: u64,
     /// `snapshot` and `persist` of the ledger, by phase: all of training's, and of other phases what follows the first

@@ -63,7 +63,8 @@ pub enum Kind {
     /// that may be kept. `c`: evictions so far. `d`: samples kept.
     CacheState = 12,
     /// Trainer with a `stallscope.Checkpointer`: its account, of all runs of the job. `a`: nanoseconds that saves have cost,
-    /// blocked or slowed down. `b`: of so many nanoseconds trained. `c`: the budget in millionths, 0 for none.
+    /// blocked or slowed down. `b`: of so many nanoseconds trained. `c`: the budget in millionths, 0 for none. `d`: saves of this
+    /// process that failed so far.
     CheckpointCost = 13,
     /// Trainer with a cache, at most once a second: one of the sizes whose misses are told, the smallest first, one after
     /// the other. `id`: its number, from 0, | their count << 16 | how many ranks' uses it is of << 24. Of a count of 0: ranks

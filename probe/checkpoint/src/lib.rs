@@ -9,6 +9,9 @@
 //!
 //! let newest = Store::open("ckpts").newest_verified(&|_, _, _| {})?;
 //! let saver = Saver::open("ckpts".as_ref(), Options::default())?;
+//! if let Some(checkpoint) = newest.checkpoint {
+//!     saver.continue_run(checkpoint.manifest.run);
+//! }
 //! let plan = Plan::of(vec![spec], &[])?;
 //! saver.prepare(&plan);
 //! // SAFETY: the vector outlives the fence and nobody writes to it before.
@@ -35,6 +38,7 @@ mod manifest;
 mod names;
 mod pace;
 mod persist;
+mod retain;
 mod reuse;
 mod saver;
 mod shard;
@@ -52,6 +56,7 @@ pub use image::CHUNK_BYTES;
 pub use manifest::{Chunk, Digest, FORMAT, MANIFEST, Manifest, Part, StoredFile, StoredTensor, StoredUser};
 pub use names::Ticket;
 pub use pace::{Pace, Yielding};
+pub use retain::{Best, Mode, Retain};
 pub use saver::{Options, Outcome, Saved, Saver};
 pub use snapshot::{Plan, Snapshot, Source};
 pub use store::{Collected, Entry, LATEST, Newest, Passed, QUARANTINE, State, Store, mark_verified};

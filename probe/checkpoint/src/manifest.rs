@@ -3,11 +3,12 @@
 use crate::error::{Doing, Error, Result};
 use crate::files::open_plain;
 use crate::image::BLOCK;
+use crate::retain::Retain;
 use crate::tensor::TensorSpec;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::value::RawValue;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
 use std::path::Path;
 
@@ -71,6 +72,16 @@ pub struct Manifest {
     pub written_bytes: u64,
     /// Of these, on disk already and linked.
     pub reused_bytes: u64,
+    /// The run that saved it: the same from a start of training through all that resumed it. None in checkpoints
+    /// of before runs were told apart: all of these count as one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    /// What the caller measured of this state, by name; all of them finite.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, f64>,
+    /// What stays of this run besides its newest checkpoints.
+    #[serde(default)]
+    pub retain: Retain,
 }
 
 /// What one rank saved.

@@ -11,6 +11,7 @@ use crate::saver::{Outcome, Saved, Shared};
 use crate::snapshot::Snapshot;
 use crate::store::{LATEST, Store, mark_verified, remove};
 use crate::write::Writing;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -22,6 +23,7 @@ pub(crate) struct Task {
     pub(crate) snapshot: Snapshot,
     pub(crate) ticket: Ticket,
     pub(crate) user: Vec<u8>,
+    pub(crate) metrics: BTreeMap<String, f64>,
 }
 
 /// How often ranks look for each other's files.
@@ -88,7 +90,7 @@ impl<'a> Persist<'a> {
         let (part, digest) = self.write_part(&task, dir)?;
         let write_ns = begun.elapsed().as_nanos() as u64;
         // The arena is free again while the others are waited for.
-        let Task { ticket, snapshot, .. } = task;
+        let Task { ticket, snapshot, metrics, .. } = task;
         drop(snapshot);
         let mut saved = Saved {
             committed: false,
@@ -103,7 +105,7 @@ impl<'a> Persist<'a> {
             return Ok(saved);
         }
         let parts = self.all_parts(&ticket, dir, &part, digest)?;
-        self.commit(&ticket, dir, parts)?;
+        self.commit(&ticket, dir, parts, metrics)?;
         self.base = Some(Base { dir: dir.to_owned(), part });
         saved.committed = true;
         saved.commit_ns = begun.elapsed().as_nanos() as u64 - write_ns;
@@ -248,7 +250,13 @@ impl<'a> Persist<'a> {
         }
     }
 
-    fn commit(&self, ticket: &Ticket, dir: &Path, parts: Parts) -> Result<()> {
+    fn commit(
+        &self,
+        ticket: &Ticket,
+        dir: &Path,
+        parts: Parts,
+        metrics: BTreeMap<String, f64>,
+    ) -> Result<()> {
         let Shared { files, dir: root, .. } = self.shared;
         let manifest = Manifest {
             save: ticket.save.clone(),
@@ -260,6 +268,9 @@ impl<'a> Persist<'a> {
             image_bytes: parts.image_bytes,
             written_bytes: parts.written_bytes,
             reused_bytes: parts.reused_bytes,
+            run: self.shared.run(),
+            metrics,
+            retain: self.shared.options.retain.clone(),
         };
         put(&**files, dir, MANIFEST, &seal(&manifest).0)?;
         // From here on it is saved. A `latest` that can't be moved costs whoever reads that file, not the checkpoint.
@@ -276,7 +287,10 @@ impl<'a> Persist<'a> {
             Ok(())
         });
         let kept = read_back.and_then(|()| match self.shared.options.keep {
-            Some(keep) => store.collect_committed(&*self.shared.files, keep, false).map(drop),
+            Some(keep) => {
+                let Shared { files, options, .. } = self.shared;
+                store.collect_run(&**files, &self.shared.run(), keep, &options.retain).map(drop)
+            }
             None => Ok(()),
         });
         let Err(error) = kept else { return };

@@ -12,11 +12,12 @@ use crate::manifest::MOST_USER_BYTES;
 use crate::names::{Ticket, folder, random_id};
 use crate::pace::Pace;
 use crate::persist::{Persist, Task};
+use crate::retain::Retain;
 use crate::reuse::Base;
 use crate::snapshot::{Plan, Snapshot, Source};
 use crate::store::Store;
 use crate::{Checkpoint, State};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -33,6 +34,8 @@ pub struct Options {
     pub world: u32,
     /// How many verified checkpoints are kept; none for all.
     pub keep: Option<usize>,
+    /// What stays besides these.
+    pub retain: Retain,
     /// Snapshots that may be in memory at once, 1 or 2: with 2 a save can begin while the one before drains.
     pub arenas: usize,
     /// Threads that copy, the caller's among them.
@@ -44,7 +47,15 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         let threads = thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 4));
-        Options { rank: 0, world: 1, keep: Some(3), arenas: 2, threads, patience: Duration::from_secs(600) }
+        Options {
+            rank: 0,
+            world: 1,
+            keep: Some(3),
+            retain: Retain::default(),
+            arenas: 2,
+            threads,
+            patience: Duration::from_secs(600),
+        }
     }
 }
 
@@ -106,6 +117,10 @@ pub(crate) struct Shared {
     pub(crate) files: Arc<dyn Files>,
     pub(crate) pace: Pace,
     pub(crate) stop: AtomicBool,
+    /// Whose checkpoints these are, and which may go.
+    run: Mutex<Option<String>>,
+    /// The committed checkpoints that were there when this was opened, newest first, and their runs.
+    found: Vec<(String, Option<String>)>,
     names: Mutex<Names>,
     state: Mutex<Progress>,
     changed: Condvar,
@@ -131,7 +146,8 @@ struct Progress {
 
 impl Saver {
     /// Begins to save into a folder, which is made when it is not there. Rank 0 removes what killed saves left behind,
-    /// so it opens before any rank persists.
+    /// so it opens before any rank persists. A new run begins, which never removes another one's checkpoints;
+    /// `continue_run` takes up an earlier one.
     ///
     /// # Errors
     /// The folder cannot be made or written; another process saves into it.
@@ -148,11 +164,14 @@ impl Saver {
         std::fs::create_dir_all(dir).doing("make", dir)?;
         let store = Store::open(dir);
         let (mut names, mut history, mut taken_lock) = (Names::default(), History::default(), None);
+        let mut found = Vec::new();
         if options.rank == 0 {
             taken_lock = Some(Lock::take_patiently(dir)?);
             // One that can't be removed keeps its name, and costs a suffix.
             let _ = store.remove_leftovers(&*files, false);
-            (names.taken, names.sequence) = store.taken_names()?;
+            let entries = store.list()?;
+            (names.taken, names.sequence) = store.taken_names(&entries)?;
+            found.extend(entries.into_iter().filter_map(|entry| Some((entry.name, entry.manifest?.run))));
             history = History::read(dir);
             history.begin();
             history.write(dir);
@@ -163,6 +182,8 @@ impl Saver {
             files,
             pace: Pace::new(),
             stop: AtomicBool::new(false),
+            run: Mutex::new(Some(random_id())),
+            found,
             names: Mutex::new(names),
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -185,6 +206,18 @@ impl Saver {
         let arenas = Arenas::new(shared.options.arenas.clamp(1, 2));
         let (tasks, thread) = (Some(tasks), Some(thread));
         Ok(Saver { shared, copiers, arenas, tasks, thread, pid: std::process::id() })
+    }
+
+    /// What is saved from now on belongs to this run: the manifest's of the checkpoint that training goes on from. Its older
+    /// checkpoints go as new ones come.
+    pub fn continue_run(&self, run: Option<String>) {
+        *lock(&self.shared.run) = run;
+    }
+
+    /// The checkpoints of other runs that were there when this was opened, newest first. Rank 0 alone knows.
+    pub fn of_other_runs(&self) -> Vec<String> {
+        let run = self.shared.run();
+        self.shared.found.iter().filter(|(_, of)| *of != run).map(|(name, _)| name.clone()).collect()
     }
 
     /// Populates memory for the first snapshot, in the background, so that the first save costs what later ones do.
@@ -228,6 +261,19 @@ impl Saver {
     /// Writes a snapshot in the background; saves are written one after the other, in the order of these calls. `user` are
     /// bytes of the caller's, up to 1 GiB, empty for none. What is still to be copied is waited for there, not here.
     pub fn persist(&self, snapshot: Snapshot, ticket: Ticket, user: Vec<u8>) -> Result<()> {
+        self.persist_measured(snapshot, ticket, user, BTreeMap::new())
+    }
+
+    /// The same of a state of which something was measured, such as its loss in validation; values that are not finite are
+    /// left out. Rank 0's hold.
+    pub fn persist_measured(
+        &self,
+        snapshot: Snapshot,
+        ticket: Ticket,
+        user: Vec<u8>,
+        mut metrics: BTreeMap<String, f64>,
+    ) -> Result<()> {
+        metrics.retain(|_, value| value.is_finite());
         if user.len() as u64 > MOST_USER_BYTES {
             return Err(Error::Refused(
                 "the user state is larger than 1 GiB; save its large parts as tensors".into(),
@@ -235,7 +281,7 @@ impl Saver {
         }
         self.check_process()?;
         lock(&self.shared.state).begun += 1;
-        let task = Task { snapshot, ticket, user };
+        let task = Task { snapshot, ticket, user, metrics };
         if self.tasks.as_ref().is_none_or(|tasks| tasks.send(task).is_err()) {
             lock(&self.shared.state).ended += 1;
             return Err(Error::Refused(
@@ -299,6 +345,13 @@ impl Saver {
         Store::open(&self.shared.dir)
     }
 
+    /// Finishes what was handed in, as dropping does, and gives the outcomes that nobody has asked for.
+    pub fn close(self) -> Vec<Outcome> {
+        let shared = self.shared.clone();
+        drop(self);
+        std::mem::take(&mut lock(&shared.state).outcomes)
+    }
+
     /// Gives up saves that are not committed yet, instead of finishing them, which dropping a saver does.
     pub fn abandon(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
@@ -345,6 +398,10 @@ impl Shared {
         state.outcomes.push(outcome);
         drop(state);
         self.changed.notify_all();
+    }
+
+    pub(crate) fn run(&self) -> Option<String> {
+        lock(&self.run).clone()
     }
 
     pub(crate) fn alive(&self) {

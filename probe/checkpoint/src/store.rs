@@ -6,8 +6,9 @@ use crate::files::{Disk, Files, open_plain, put, write_small};
 use crate::locking::Lock;
 use crate::manifest::{Digest, MANIFEST, Manifest, read_sealed};
 use crate::names;
+use crate::retain::Retain;
 use rustix::fs::{AtFlags, Mode, OFlags};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -142,12 +143,14 @@ impl Store {
         }
     }
 
-    /// The checkpoint of that folder name, or of that step (its newest): "step-000000123", "123", "latest".
+    /// The checkpoint of that folder name, or of that step (its newest): "step-000000123", "123", "latest"; "best" by the metric
+    /// that the newest one's run goes by.
     pub fn checkpoint(&self, which: &str) -> Result<Checkpoint> {
         let entries = self.list()?;
         let committed = || entries.iter().filter(|entry| entry.state != State::Incomplete);
         let found = match (which, which.parse::<u64>()) {
             ("latest", _) => committed().next(),
+            ("best", _) => self.best(&entries)?,
             (_, Ok(step)) => committed().find(|entry| entry.step == step),
             (name, _) => committed().find(|entry| entry.name == name),
         };
@@ -158,6 +161,23 @@ impl Store {
             return Err(Error::Refused(format!("{dir} has no checkpoint {which:?}; there is {there}")));
         };
         Checkpoint::open(&self.dir.join(&found.name))
+    }
+
+    fn best<'a>(&self, entries: &'a [Entry]) -> Result<Option<&'a Entry>> {
+        let runs = runs(entries);
+        let newest = entries.iter().find_map(|entry| entry.manifest.as_ref());
+        let run = newest.and_then(|newest| runs.iter().find(|run| has_run(&run[0], &newest.run)));
+        let found = run.and_then(|run| {
+            let best = latest_retain(run).best?;
+            Some(best.ranked(run).first()?.name.clone())
+        });
+        let Some(found) = found else {
+            return Err(Error::Refused(format!(
+                "{} has no best checkpoint: its newest run saved none with the metric that it goes by",
+                self.dir.display()
+            )));
+        };
+        Ok(entries.iter().find(|entry| entry.name == found))
     }
 
     /// Verifies from the newest to the oldest until one is good. Those found damaged on the way are moved to the folder
@@ -229,26 +249,44 @@ impl Store {
         found
     }
 
-    /// Removes committed checkpoints that are older than the `keep` newest verified ones, and, where no job saves here,
-    /// what saves that were killed left behind. Nothing goes before `keep` newer ones have been read back whole: run
-    /// `verify` first. With `dry_run` it only says what it would remove.
+    /// Removes committed checkpoints of whatever runs that are older than the `keep` newest verified ones, and, where no
+    /// job saves here, what saves that were killed left behind. What a run's `Retain` names stays. Nothing goes before
+    /// `keep` newer ones have been read back whole: run `verify` first. With `dry_run` it only says what it would remove.
     pub fn collect(&self, keep: usize, dry_run: bool) -> Result<Collected> {
-        let mut collected = self.collect_committed(&Disk, keep, dry_run)?;
+        let entries = self.list()?;
+        let stays = runs(&entries).iter().flat_map(|run| latest_retain(run).stays(run)).collect();
+        let mut collected = self.collect_entries(&Disk, entries, keep, &stays, dry_run)?;
         if let Ok(_lock) = Lock::take(&self.dir) {
             collected.leftovers = self.remove_leftovers(&Disk, dry_run)?;
         }
         Ok(collected)
     }
 
-    pub(crate) fn collect_committed(
+    /// Removes what a run no longer needs; other runs' checkpoints are not its to remove.
+    pub(crate) fn collect_run(
         &self,
         files: &dyn Files,
+        run: &Option<String>,
         keep: usize,
+        retain: &Retain,
+    ) -> Result<Collected> {
+        let mut entries = self.list()?;
+        entries.retain(|entry| has_run(entry, run));
+        let stays = retain.stays(&entries);
+        self.collect_entries(files, entries, keep, &stays, false)
+    }
+
+    fn collect_entries(
+        &self,
+        files: &dyn Files,
+        entries: Vec<Entry>,
+        keep: usize,
+        stays: &HashSet<String>,
         dry_run: bool,
     ) -> Result<Collected> {
         let mut collected = Collected::default();
         let (mut verified, mut kept_since_ns) = (0, None);
-        for entry in self.list()? {
+        for entry in entries {
             match entry.state {
                 State::Verified if verified < keep.max(1) => {
                     verified += 1;
@@ -256,7 +294,9 @@ impl Store {
                         kept_since_ns = entry.manifest.map(|manifest| manifest.saved_wall_ns);
                     }
                 }
-                State::Verified | State::Committed if verified >= keep.max(1) => {
+                State::Verified | State::Committed
+                    if verified >= keep.max(1) && !stays.contains(&entry.name) =>
+                {
                     if !dry_run {
                         remove(files, &self.dir.join(&entry.name))?;
                     }
@@ -307,8 +347,7 @@ impl Store {
         Ok(names)
     }
 
-    pub(crate) fn taken_names(&self) -> Result<(HashSet<String>, u64)> {
-        let entries = self.list()?;
+    pub(crate) fn taken_names(&self, entries: &[Entry]) -> Result<(HashSet<String>, u64)> {
         let sequences =
             entries.iter().filter_map(|entry| Some((entry.manifest.as_ref()?.sequence, &entry.name)));
         let (sequence, last) = sequences.max().map_or((0, ""), |(sequence, name)| (sequence, name));
@@ -318,8 +357,28 @@ impl Store {
                 self.dir.display()
             )));
         }
-        Ok((entries.into_iter().map(|entry| entry.name).collect(), sequence))
+        Ok((entries.iter().map(|entry| entry.name.clone()).collect(), sequence))
     }
+}
+
+fn has_run(entry: &Entry, run: &Option<String>) -> bool {
+    entry.manifest.as_ref().is_some_and(|manifest| manifest.run == *run)
+}
+
+/// Committed checkpoints by the run that saved them, each newest first.
+fn runs(entries: &[Entry]) -> Vec<Vec<Entry>> {
+    let mut runs: BTreeMap<&Option<String>, Vec<Entry>> = BTreeMap::new();
+    for entry in entries {
+        if let Some(manifest) = &entry.manifest {
+            runs.entry(&manifest.run).or_default().push(entry.clone());
+        }
+    }
+    runs.into_values().collect()
+}
+
+/// What the newest of these checkpoints says of what stays.
+fn latest_retain(entries: &[Entry]) -> Retain {
+    entries.iter().find_map(|entry| Some(entry.manifest.as_ref()?.retain.clone())).unwrap_or_default()
 }
 
 /// Removes a checkpoint, first what commits it: a collection that is killed leaves remains, never half a checkpoint.

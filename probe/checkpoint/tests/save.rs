@@ -4,7 +4,9 @@
 
 mod support;
 
-use stallscope_checkpoint::{Check, Dtype, Error, Options, Plan, Saver, Source, State, Store, TensorSpec};
+use stallscope_checkpoint::{
+    Best, Check, Dtype, Error, Mode, Options, Plan, Retain, Saver, Source, State, Store, TensorSpec,
+};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
@@ -327,4 +329,68 @@ fn an_export_holds_the_same_tensors_in_one_plain_file() {
     }
     assert!(checkpoint.export(None, &to).is_err(), "nothing is overwritten");
     checkpoint.verify(Check::Full, &|_, _| {}).unwrap();
+}
+
+#[test]
+fn a_run_collects_its_own_checkpoints_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let names = || {
+        let mut names: Vec<String> =
+            Store::open(dir.path()).list().unwrap().into_iter().map(|entry| entry.name).collect();
+        names.sort();
+        names
+    };
+    let save = |saver: &Saver, steps: &[u64]| {
+        for &step in steps {
+            Job::new(&[4096]).save(saver, step).unwrap();
+        }
+        idle(saver);
+    };
+    let first = Saver::open(dir.path(), one(1)).unwrap();
+    assert!(first.of_other_runs().is_empty());
+    save(&first, &[1, 2]);
+    drop(first);
+    assert_eq!(names(), ["step-000000002"]);
+    let second = Saver::open(dir.path(), one(1)).unwrap();
+    assert_eq!(second.of_other_runs(), ["step-000000002"]);
+    save(&second, &[3, 4]);
+    drop(second);
+    assert_eq!(names(), ["step-000000002", "step-000000004"]);
+    let run = Store::open(dir.path()).checkpoint("2").unwrap().manifest.run;
+    assert!(run.is_some());
+    let third = Saver::open(dir.path(), one(1)).unwrap();
+    third.continue_run(run);
+    assert_eq!(third.of_other_runs(), ["step-000000004"]);
+    save(&third, &[5]);
+    drop(third);
+    assert_eq!(names(), ["step-000000004", "step-000000005"]);
+    // Who asks for it has all runs' old ones collected.
+    assert_eq!(Store::open(dir.path()).collect(1, false).unwrap().removed, ["step-000000004"]);
+}
+
+#[test]
+fn what_a_run_retains_stays_whoever_collects() {
+    let dir = tempfile::tempdir().unwrap();
+    let best = Best { metric: "loss".into(), mode: Mode::Min, keep: 1 };
+    let retain = Retain { every_steps: Some(10), every_s: None, best: Some(best) };
+    let saver = Saver::open(dir.path(), Options { retain: retain.clone(), ..one(1) }).unwrap();
+    let weights = [1.0_f32; 8];
+    let spec = TensorSpec { name: "weights".into(), dtype: Dtype::F32, shape: vec![8] };
+    let plan = Plan::of(vec![spec], &[]).unwrap();
+    let losses = [(3, 0.5), (5, 0.2), (8, f64::INFINITY), (12, 0.4), (15, 0.3), (19, 0.9)];
+    for (step, loss) in losses {
+        // SAFETY: the array outlives this and nobody writes to it.
+        let snapshot = unsafe { saver.snapshot(&plan, &[Source::Now(weights.as_ptr().cast())]).unwrap() };
+        let metrics = [("loss".to_owned(), loss)].into();
+        saver.persist_measured(snapshot, saver.ticket(step), Vec::new(), metrics).unwrap();
+        idle(&saver);
+    }
+    drop(saver);
+    let store = Store::open(dir.path());
+    let steps = || store.list().unwrap().into_iter().map(|entry| entry.step).collect::<Vec<_>>();
+    assert_eq!(steps(), [19, 12, 5], "the newest, the first from 10 on, the best");
+    assert_eq!(store.checkpoint("best").unwrap().manifest.metrics["loss"], 0.2);
+    assert_eq!(store.checkpoint("19").unwrap().manifest.retain, retain);
+    assert!(store.collect(1, false).unwrap().removed.is_empty());
+    assert_eq!(steps(), [19, 12, 5]);
 }

@@ -6,8 +6,10 @@ use crate::checkpoint_timing::CheckpointTiming;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use stallscope_checkpoint::{
-    Checkpoint, Dtype, Error, History, Options, Plan, Saver, Snapshot, Source, Store, TensorSpec, Ticket,
+    Best, Check, Checkpoint, Dtype, Error, History, Mode, Options, Outcome, Plan, Retain, Saver, Snapshot,
+    Source, Store, TensorSpec, Ticket, mark_verified,
 };
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -66,6 +68,26 @@ pub(crate) struct CheckpointOutcome {
     commit_ns: u64,
 }
 
+impl From<Outcome> for CheckpointOutcome {
+    fn from(outcome: Outcome) -> CheckpointOutcome {
+        let (saved, error) = match outcome.result {
+            Ok(saved) => (saved, None),
+            Err(error) => (Default::default(), Some(error.to_string())),
+        };
+        CheckpointOutcome {
+            name: outcome.ticket.name,
+            step: outcome.ticket.step,
+            committed: saved.committed,
+            error,
+            image_bytes: saved.image_bytes,
+            written_bytes: saved.written_bytes,
+            reused_bytes: saved.reused_bytes,
+            write_ns: saved.write_ns,
+            commit_ns: saved.commit_ns,
+        }
+    }
+}
+
 impl CheckpointSaver {
     fn with<T: Send>(
         &self,
@@ -82,7 +104,9 @@ impl CheckpointSaver {
 
 #[pymethods]
 impl CheckpointSaver {
+    /// `keep_every`: (steps, seconds), of which one is given at most. `best`: (metric, whether less is better, how many stay).
     #[new]
+    #[pyo3(signature = (dir, rank, world, keep, patience_s, keep_every=(None, None), best=None))]
     fn new(
         py: Python<'_>,
         dir: PathBuf,
@@ -90,11 +114,30 @@ impl CheckpointSaver {
         world: u32,
         keep: usize,
         patience_s: f64,
+        keep_every: (Option<u64>, Option<u64>),
+        best: Option<(String, bool, usize)>,
     ) -> PyResult<CheckpointSaver> {
         let patience = Duration::try_from_secs_f64(patience_s).unwrap_or(Duration::MAX);
-        let options = Options { rank, world, keep: Some(keep), patience, ..Options::default() };
+        let best = best.map(|(metric, less, keep)| {
+            let mode = if less { Mode::Min } else { Mode::Max };
+            Best { metric, mode, keep }
+        });
+        let retain = Retain { every_steps: keep_every.0, every_s: keep_every.1, best };
+        let options = Options { rank, world, keep: Some(keep), retain, patience, ..Options::default() };
         let saver = py.detach(|| Saver::open(&dir, options)).map_err(|error| raised(py, &error))?;
         Ok(CheckpointSaver { saver: Mutex::new(Some(saver)), plan: Mutex::default() })
+    }
+
+    /// What is saved from now on belongs to that run: the one of the checkpoint that training goes on from.
+    fn continue_run(&self, run: Option<String>) {
+        if let Some(saver) = lock(&self.saver).as_ref() {
+            saver.continue_run(run);
+        }
+    }
+
+    /// The checkpoints of other runs that were in the folder, newest first. Rank 0 alone knows.
+    fn of_other_runs(&self) -> Vec<String> {
+        lock(&self.saver).as_ref().map(Saver::of_other_runs).unwrap_or_default()
     }
 
     /// Copies tensors; those without an address are the caller's to write to `CheckpointSnapshot.place`. `still` are the
@@ -143,19 +186,21 @@ impl CheckpointSaver {
         self.with(py, |saver| Ok(saver.ticket(step).to_string()))
     }
 
-    /// Writes a snapshot in the background.
+    /// Writes a snapshot in the background. `metrics`: what was measured of this state, by name.
+    #[pyo3(signature = (snapshot, ticket, user, metrics=BTreeMap::new()))]
     fn persist(
         &self,
         py: Python<'_>,
         snapshot: &CheckpointSnapshot,
         ticket: &str,
         user: Vec<u8>,
+        metrics: BTreeMap<String, f64>,
     ) -> PyResult<()> {
         self.with(py, |saver| {
             let Some(snapshot) = lock(&snapshot.snapshot).take() else {
                 return Err(Error::Refused("this snapshot is on its way already".into()));
             };
-            saver.persist(snapshot, ticket.parse::<Ticket>()?, user)
+            saver.persist_measured(snapshot, ticket.parse::<Ticket>()?, user, metrics)
         })
     }
 
@@ -173,24 +218,7 @@ impl CheckpointSaver {
     fn outcomes(&self) -> Vec<CheckpointOutcome> {
         let saver = lock(&self.saver);
         let outcomes = saver.as_ref().map(Saver::outcomes).unwrap_or_default();
-        let told = outcomes.into_iter().map(|outcome| {
-            let (saved, error) = match outcome.result {
-                Ok(saved) => (saved, None),
-                Err(error) => (Default::default(), Some(error.to_string())),
-            };
-            CheckpointOutcome {
-                name: outcome.ticket.name,
-                step: outcome.ticket.step,
-                committed: saved.committed,
-                error,
-                image_bytes: saved.image_bytes,
-                written_bytes: saved.written_bytes,
-                reused_bytes: saved.reused_bytes,
-                write_ns: saved.write_ns,
-                commit_ns: saved.commit_ns,
-            }
-        });
-        told.collect()
+        outcomes.into_iter().map(CheckpointOutcome::from).collect()
     }
 
     /// Waits until all saves have ended, at most so many seconds; whether they have.
@@ -229,9 +257,10 @@ impl CheckpointSaver {
         }
     }
 
-    /// Finishes what was handed in.
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| drop(lock(&self.saver).take()));
+    /// Finishes what was handed in; how it ended, where that was not asked for yet.
+    fn close(&self, py: Python<'_>) -> Vec<CheckpointOutcome> {
+        let outcomes = py.detach(|| lock(&self.saver).take().map(Saver::close).unwrap_or_default());
+        outcomes.into_iter().map(CheckpointOutcome::from).collect()
     }
 }
 
@@ -287,6 +316,26 @@ impl CheckpointReader {
     #[getter]
     fn world(&self) -> usize {
         self.checkpoint.parts.len()
+    }
+
+    /// The run that saved it; None of before runs were told apart.
+    #[getter]
+    fn run(&self) -> Option<String> {
+        self.checkpoint.manifest.run.clone()
+    }
+
+    /// What was measured of its state, by name.
+    #[getter]
+    fn metrics(&self) -> BTreeMap<String, f64> {
+        self.checkpoint.manifest.metrics.clone()
+    }
+
+    /// Reads every byte; CheckpointError where one is not what was saved.
+    fn verify(&self, py: Python<'_>) -> PyResult<()> {
+        let verified = py.detach(|| self.checkpoint.verify(Check::Full, &|_, _| {}));
+        verified.map_err(|error| raised(py, &error))?;
+        mark_verified(&self.checkpoint);
+        Ok(())
     }
 
     /// The bytes that were saved beside a rank's tensors.

@@ -21,6 +21,7 @@ sys.path.insert(0, str(PACKAGE))
 from stallscope import _native  # noqa: E402
 
 WAIT, CLOCK, ITER_START, ITER_END, SAMPLE, BATCH, CHECKPOINT, DEVICE_IDLE, COLLECTIVE, BYE = range(1, 11)
+CHECKPOINT_COST = 13
 NO_GRAD, FIRST, IN_PROCESS, PINNED, FAILED = 1, 2, 4, 8, 16
 
 

@@ -23,8 +23,11 @@ EPOCHS = 4
 
 
 class Noisy(Dataset):
+    def __init__(self, samples=40):
+        self.samples = samples
+
     def __len__(self):
-        return 40
+        return self.samples
 
     def __getitem__(self, index):
         return torch.tensor([float(index)]), torch.randn(8) * 0.1 + index / 40 + random.random() * 0.1
@@ -36,6 +39,11 @@ def network(width):
     model = torch.nn.Sequential(*parts, torch.nn.Linear(width, width), torch.nn.Linear(width, 1))
     model[0].requires_grad_(False)
     return model
+
+
+def cycled(loader):
+    while True:
+        yield from loader
 
 
 def fingerprint(*objects):
@@ -56,29 +64,37 @@ class Job:
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(3)
         self.case = case
+        self.folder = folder
         self.model = network(case.get("width", 16))
         trained = [one for one in self.model.parameters() if one.requires_grad]
         self.optimizer = torch.optim.AdamW(trained, lr=0.01)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 5, 0.9)
         kind = stallscope.DataLoader if case.get("ours") else DataLoader
         self.loader = kind(Noisy(), batch_size=4, shuffle=True, num_workers=case.get("workers", 0))
+        # A second one that is shorter, iterated over and over beside it.
+        self.second = kind(Noisy(24), batch_size=4, shuffle=True) if case.get("second") else None
         self.state = {"seen": 0, "pair": (1, "a")}
         self.checkpointer = stallscope.Checkpointer(
             folder,
             model=self.model,
             optimizer=self.optimizer,
             scheduler=self.scheduler,
-            loader=self.loader,
+            loader=self.loader if self.second is None else [self.loader, self.second],
             state=self.state,
             **{"every": 3, **case.get("options", {})},
         )
 
     def run(self):
-        start = self.checkpointer.restore()
+        how = self.case.get("restore", {})
+        start = None if how is None else self.checkpointer.restore(**how)
         told = None if start is None else {"step": start.step, "epoch": start.epoch, "passed": start.passed}
         print(json.dumps({"start": told, "seen": self.state["seen"]}), flush=True)
+        second = cycled(self.second) if self.second is not None else None
         for epoch in range(start.epoch if start else 0, EPOCHS):
             for ids, batch in self.loader:
+                if second is not None:
+                    more_ids, more = next(second)
+                    ids, batch = torch.cat([ids, more_ids]), torch.cat([batch, more])
                 self.train(batch)
                 line = [epoch, ids.flatten().tolist(), fingerprint(self.model, self.optimizer, self.scheduler)]
                 self.state["seen"] += 1
@@ -110,6 +126,14 @@ class Job:
                         tensor.zero_() if tensor.dtype == torch.int64 else tensor.fill_(float("nan"))
             elif event == "term":
                 os.kill(os.getpid(), signal.SIGTERM)
+            elif event == "usr1":
+                os.kill(os.getpid(), signal.SIGUSR1)
+            elif event == "turn the folder into a file":
+                newest = sorted(name for name in os.listdir(self.folder) if name.startswith("step-"))[-1]
+                while not os.path.exists(os.path.join(self.folder, newest, "verified")):
+                    time.sleep(0.005)
+                os.rename(self.folder, f"{self.folder}.gone")
+                open(self.folder, "w").close()
             elif event == "exit":
                 sys.exit(0)
             elif event == "exit, hard":

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from collector import CHECKPOINT, PACKAGE, environment, run, warm
+from collector import CHECKPOINT, CHECKPOINT_COST, PACKAGE, environment, run, warm
 
 JOB = Path(__file__).with_name("resume_job.py")
 STALLSCOPE = 6
@@ -186,7 +186,11 @@ def test_a_full_disk_stops_no_training(python, tmp_path):
         (tmp_path / "filler").write_bytes(b"x" * (230 << 10))
         told = train(python, tmp_path)
         assert told.code == 0 and len(told.steps) == 40, told.err
-        assert told.err.count("No space left on device") == 1, "told once"
+        line = r"^stallscope: No checkpoint of step \d+: .*No space left on device.* \((\d+) saves have failed; and none before\)$"
+        failed = re.findall(line, told.err, re.M)
+        # The first is a warning, and each that follows has a line.
+        assert told.err.count("No space left on device") == 1 + len(failed), told.err
+        assert failed and [int(nth) for nth in failed] == list(range(2, 2 + len(failed))), told.err
         os.unlink(tmp_path / "filler")
         (tmp_path / "small").write_bytes(b"")
         assert train(python, tmp_path).start is None
@@ -254,3 +258,15 @@ def test_the_ledger_is_told(python, tmp_path):
     # One that was asked for, and one every third step as far as the disk allows.
     assert len(copies) == len(written) == len(checkpoints(tmp_path)) and len(awaited) == 1
     assert all(save.a <= save.time_ns and save.c > 1000 for save in copies)
+
+
+def test_saves_that_fail_are_told_each_and_counted(python, tmp_path):
+    folder = tmp_path / "ckpts"
+    case = {"events": {"10": ["save", "turn the folder into a file"], "30": ["exit"]}, "options": {"every": 5}}
+    done = run([python, JOB, folder, json.dumps(case)])
+    assert done.code == 0, done.err
+    assert len(done.out.splitlines()) == 31, "training went on"
+    failed = {int(step) for step in re.findall(r"No checkpoint of step (\d+): ", done.err)}
+    assert len(failed) >= 2, done.err
+    (process,) = [process for process in done.collector.processes if process.records]
+    assert process.of(CHECKPOINT_COST)[-1].d == len(failed)

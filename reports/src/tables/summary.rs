@@ -125,6 +125,7 @@ pub(super) const RANKS: Table = Table {
             count("checkpoint_blocked_ns"),
             count("checkpoint_background_ns"),
             count("checkpoint_files"),
+            count("checkpoint_failures"),
         ]
     },
     rows: |run, each| {
@@ -144,6 +145,7 @@ pub(super) const RANKS: Table = Table {
                 saved.blocked_ns.into(),
                 saved.background_ns.into(),
                 saved.files.into(),
+                saved.failed.into(),
             ])
         })
     },

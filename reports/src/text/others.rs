@@ -144,10 +144,18 @@ fn stood_still(rank: &RankSummary) -> String {
 /// How many checkpoints there were, and what training paid for them; `None` where there was none.
 pub(crate) fn saved_in_words(summary: &RunSummary) -> Option<String> {
     let saved = summary.ranks.iter().filter(|rank| rank.checkpoints.count > 0);
-    // Ranks save together: the one that was blocked longest is what the job paid.
-    let rank = saved.max_by_key(|rank| rank.checkpoints.blocked_ns)?;
+    // Ranks save together: the one that was blocked longest is what the job paid, and one that fails fails for all.
+    let failed = summary.ranks.iter().map(|rank| rank.checkpoints.failed).max().filter(|failed| *failed > 0);
+    let failed =
+        failed.map(|failed| format!("{} failed, see what the job printed", units::counted(failed, "save")));
+    let Some(rank) = saved.max_by_key(|rank| rank.checkpoints.blocked_ns) else {
+        return failed;
+    };
     let saved = &rank.checkpoints;
     let mut text = units::count(saved.count);
+    if let Some(failed) = failed {
+        text = format!("{failed}; {text}");
+    }
     if saved.bytes > 0 {
         text.push_str(&format!(" of {}", units::bytes(saved.bytes / saved.count.max(1))));
     }

@@ -15,17 +15,17 @@ import weakref
 from dataclasses import dataclass, field
 
 from stallscope import _native
-from stallscope.data.position import position
 
-from . import ledger, ranks, reading
+from . import finding, ledger, loaders, ranks, reading
 from .copying import Copying
 from .errors import CheckpointError
+from .keeping import Keeping
 from .signals import Termination, say
 from .state import Job
 from .tree import to_bytes
 from .when import When
 
-_ASKED, _TERMINATED = "it was asked for", "SIGTERM came"
+_ASKED, _TERMINATED = "it was asked for", "a signal came"
 # The other ranks' parts of a checkpoint are waited for so long before it is given up.
 _PATIENCE_S = 120.0
 
@@ -43,19 +43,28 @@ class Start:
     saved: datetime.datetime
     passed: list = field(default_factory=list)
     """Newer ones that did not verify: (name, reason)."""
+    misfits: list = field(default_factory=list)
+    """With strict=False, what stayed as it was: sentences."""
 
 
 class Checkpointer:
-    """Takes checkpoints of a training job into `folder`, and restores the newest.
+    """Takes checkpoints of a training job into `folder`, and restores the newest or a chosen one.
 
     `model`, `optimizer`, `scheduler`, `scaler` and further objects by keyword: whatever has state_dict() and
-    load_state_dict(). `loader`: the training DataLoader, whose position is kept. `state`: a dict of the user's, saved
-    with the rest and filled by `restore()`.
+    load_state_dict(). `loader`: the training DataLoader, whose position is kept; of several a list, or a dict by name.
+    `state`: a dict of the user's, saved with the rest and filled by `restore()`.
 
     `overhead`: the part of training's time that checkpoints may cost at most. `mtbf`: the mean time between failures
     ("6h", seconds, or a timedelta); without it, an estimate from the folder's history. `every`: a fixed interval
-    instead, a number of steps or a time ("10m"). `rule`: another rule by its name, to compare with. `keep`: how many
-    verified checkpoints are kept.
+    instead, a number of steps or a time ("10m"). `rule`: another rule by its name, to compare with.
+
+    `keep`: how many verified checkpoints of this run are kept, the newest. Besides them stay, with `keep_every`, the
+    first at or after every so many steps, or of each such time ("1d"); and, with `monitor`, the `keep_best` ones whose
+    metric of that name is the best by `mode` ("min" or "max"), as `save(metrics={...})` was given it. Other runs' are
+    never removed: a run is what was trained from a start without restore() on, with all that resumed it.
+
+    `strict=False`: `restore()` sets what fits of a checkpoint, and leaves the rest as it is. `signals`: those after
+    which the next step() takes a last checkpoint, then lets the signal through; empty for none.
 
     `sharded=True`: each rank's objects give its own part of the state, and all parts are one checkpoint; otherwise rank 0
     saves for all, and each rank its generators and position. Ranks make their Checkpointer together, after
@@ -79,6 +88,12 @@ class Checkpointer:
         every=None,
         rule="budget",
         keep=3,
+        keep_every=None,
+        monitor=None,
+        mode="min",
+        keep_best=1,
+        strict=True,
+        signals=("SIGTERM",),
         sharded=False,
         trust=False,
         **objects,
@@ -87,11 +102,13 @@ class Checkpointer:
         named = {name: one for name, one in named.items() if one is not None}
         self.folder = os.fspath(folder)
         state = {} if state is None else state
-        self._job = Job({**named, **objects}, None if loader is None else position(loader), state)
+        self._keeping = Keeping(keep, keep_every, monitor, mode, keep_best)
+        self._job = Job({**named, **objects}, loaders.of(loader), state)
         if hasattr(self._job.loader, "hear_steps"):
             self._job.loader.hear_steps()
         self._sharded = sharded
         self._trust = trust
+        self._strict = strict
         self._ranks = ranks.of_this_job()
         self._has_tensors = sharded or self._ranks.rank == 0
         self._pid = os.getpid()
@@ -103,15 +120,20 @@ class Checkpointer:
         # What cannot be saved is told now rather than in the midst of training, and to all ranks: none waits for one that failed.
         _, tensors = self._job.take_apart(0, "", True)
         self._warn_of_untrusted()
-        other = self._ranks.from_first(self._other_job(tensors) if self._ranks.rank == 0 else None)
+        other = self._ranks.from_first(self._other_job(tensors) if strict and self._ranks.rank == 0 else None)
         if other is not None:
-            # Its checkpoints would be collected as this one's come.
-            raise CheckpointError(f"{self.folder} has checkpoints of another job: {other}; name another folder, or move them away")
-        self._saver = _native.CheckpointSaver(self.folder, self._ranks.rank, self._ranks.world_size, keep, _PATIENCE_S)
+            raise CheckpointError(
+                f"{self.folder} has checkpoints of another job: {other}; name another folder, or move them away, or take "
+                f"what fits of them with strict=False"
+            )
+        ranks_here = self._ranks.rank, self._ranks.world_size
+        kept = self._keeping.keep, _PATIENCE_S, self._keeping.every, self._keeping.best
+        self._saver = _native.CheckpointSaver(self.folder, *ranks_here, *kept)
         self._when = When(self._saver, overhead, mtbf, every, rule, decides=self._ranks.rank == 0)
         self._copying = Copying(self._saver)
-        self._termination = Termination(self._newest)
+        self._termination = Termination(self._newest, signals)
         self._saved_name = None
+        self._begins_anew = True
         # Steps: of the last save, and at which the ranks look next whether to save.
         self._begun_at = 0
         self._look_at = 1
@@ -119,40 +141,49 @@ class Checkpointer:
 
     # The loop's side.
 
-    def restore(self, begin_anew=False):
+    def restore(self, step=None, *, begin_anew=False):
         """Sets everything to the newest checkpoint that verifies; None where the folder has none.
 
-        Those that do not verify are moved to the folder's `quarantine`, and the next older one is taken. Where no other is
-        left, CheckpointError, or with `begin_anew` None as well. CheckpointError too where the checkpoint does not fit what
-        is here; then nothing was changed.
+        Those that do not verify are moved to the folder's `quarantine`, and the next older one is taken. Where no other
+        is left, CheckpointError, or with `begin_anew` None as well.
+
+        `step`: a chosen one instead, by its step, by its name as `stallscope ckpt ls` shows it, or "best" by the metric that
+        `monitor` names. CheckpointError where that is not there or does not verify.
+
+        CheckpointError too where the checkpoint does not fit what is here; then nothing was changed.
         """
-        name, saved, passed, aside = self._find()
-        for bad, reason in passed:
-            if self._ranks.rank == 0:
-                say(f"the checkpoint {bad} was passed over: {reason}")
-        if name is None:
-            lost = [bad for bad, _ in passed] or aside
-            if lost and not begin_anew:
-                raise CheckpointError(
-                    f"{self.folder} has no good checkpoint any more ({', '.join(lost[:3])} did not verify): see `stallscope ckpt "
-                    f"ls {self.folder}`, and to train from the beginning call restore(begin_anew=True)"
-                )
-            return None
-        reader = reading.named(self.folder, name)
+        if not self._closed:
+            # What is on its way may be the one.
+            self._wait()
+            self._hear()
+        if step is None:
+            found = finding.newest(self.folder, self._ranks, begin_anew)
+        else:
+            found = finding.chosen(self.folder, self._ranks, step)
+        return None if found is None else self._put_back(found)
+
+    def _put_back(self, found):
+        reader = reading.named(self.folder, found.name)
         same_world = reader.world == self._ranks.world_size
         if self._sharded and not same_world:
             raise CheckpointError(
-                f"{name} has the parts of {reader.world} ranks and here are {self._ranks.world_size}: start with "
+                f"{found.name} has the parts of {reader.world} ranks and here are {self._ranks.world_size}: start with "
                 f"{reader.world}, or see what it holds with `stallscope ckpt show {self.folder}`"
             )
         part = reading.Part(reader, self._ranks.rank if self._sharded else 0)
         own = reading.Part(reader, self._ranks.rank) if same_world else None
-        epoch = self._job.put_back(part, own, self._trust)
+        epoch, misfits = self._job.put_back(part, own, self._trust, self._strict)
         self._step = part.encoded["step"]
         self._begun_at, self._look_at = self._step, self._step + 1
-        self._saved_name = name
-        when = datetime.datetime.fromtimestamp(saved / 1e9, datetime.timezone.utc)
-        return Start(self._step, epoch, name, when, passed)
+        self._saved_name = found.name
+        self._begins_anew = False
+        if misfits:
+            # What is trained from here on is another model, of which the old checkpoints are none.
+            self._warn(f"{found.name} fits in part: {'; '.join(misfits)}", "it fits in part")
+        else:
+            self._saver.continue_run(found.run)
+        when = datetime.datetime.fromtimestamp(found.saved_wall_ns / 1e9, datetime.timezone.utc)
+        return Start(self._step, epoch, found.name, when, found.passed, misfits)
 
     def step(self):
         """To be called once after each training step, with the state whole: saves when it is time to."""
@@ -175,19 +206,25 @@ class Checkpointer:
             name = self._save(why, wait=why == _TERMINATED)
         except Exception as error:
             # Training goes on without this one.
-            self._warn(f"No checkpoint of step {self._step}: {error}")
+            self._tell_failed(self._step, error)
             name = None
         if why == _TERMINATED and self._termination.asked:
             self._last_words(name)
 
-    def save(self, wait=False):
-        """Saves now. `wait=True` comes back when the checkpoint is durable, CheckpointError where that failed; without it,
-        writing goes on in the background."""
+    def save(self, wait=False, *, metrics=None):
+        """Saves now. `wait=True` comes back when the checkpoint is durable, CheckpointError where that failed; without
+        it, writing goes on in the background. `metrics`: what was measured of this very state, as {"val_loss": 0.3}; of
+        several ranks rank 0's are kept."""
         if self._closed:
             raise CheckpointError("this Checkpointer is closed; make a new one to save more")
+        measured = self._keeping.measured(metrics)
         if not self._steps_are_said:
             self._trained(by_hand=True)
-        self._save(_ASKED, wait)
+        try:
+            self._save(_ASKED, wait, measured)
+        except CheckpointError:
+            self._when.failed()
+            raise
 
     @property
     def state(self):
@@ -203,7 +240,8 @@ class Checkpointer:
         if self._closed or os.getpid() != self._pid:
             return
         if self._termination.asked:
-            say(f"SIGTERM came and no step ended after it: there is no last checkpoint, {self._newest()}")
+            came = f"{self._termination.name} came and no step ended after it"
+            say(f"{came}: there is no last checkpoint, {self._newest()}")
         self._finish()
         if self._termination.asked:
             self._termination.go_on()
@@ -218,7 +256,8 @@ class Checkpointer:
         finally:
             self._when.gone()
             self._copying.close()
-            self._saver.close()
+            # Reading back what was saved last ends here.
+            self._take_note(self._saver.close())
 
     def __enter__(self):
         return self
@@ -245,20 +284,6 @@ class Checkpointer:
             return None
         return self._job.differs_from(latest, tensors)
 
-    def _find(self):
-        found = None
-        if self._ranks.rank == 0:
-            try:
-                reader, passed = reading.newest(self.folder)
-                aside = reading.set_aside(self.folder)
-                found = (reader.name, reader.saved_wall_ns, passed, aside) if reader else (None, 0, passed, aside)
-            except CheckpointError as error:
-                found = str(error)
-        found = self._ranks.from_first(found)
-        if isinstance(found, str):
-            raise CheckpointError(found)
-        return found
-
     def _agreed(self, why):
         """Why all ranks save now; None where they do not. Ranks ask each other only at steps on which all of them know."""
         terminated = self._termination.asked
@@ -283,13 +308,14 @@ class Checkpointer:
         except CheckpointError as error:
             self._warn(f"Memory for checkpoints cannot be prepared: {error}")
 
-    def _save(self, why, wait):
+    def _save(self, why, wait, metrics=None):
         began_ns = _native.now()
         ticket = self._ranks.from_first(self._saver.ticket(self._step) if self._ranks.rank == 0 else None)
         encoded, tensors = self._job.take_apart(self._step, why, self._has_tensors)
         self._warn_of_untrusted()
+        self._tell_of_other_runs()
         snapshot, copied_bytes = self._copying.snapshot(tensors, self._job.still())
-        self._saver.persist(snapshot, ticket, to_bytes(encoded))
+        self._saver.persist(snapshot, ticket, to_bytes(encoded), metrics or {})
         copied_ns = _native.now()
         name = ticket.split(" ")[0]
         self._in_flight[name] = copied_ns
@@ -308,21 +334,38 @@ class Checkpointer:
             raise CheckpointError(f"the checkpoint of step {self._step} could not be saved: {failed}")
         return name
 
+    def _tell_of_other_runs(self):
+        """With the first save it is certain that this run goes on from none of them."""
+        if not self._begins_anew:
+            return
+        self._begins_anew = False
+        others = self._saver.of_other_runs()
+        if others:
+            say(
+                f"{self.folder} has {len(others)} checkpoint{'s' if len(others) > 1 else ''} of another run, the newest "
+                f"{others[0]}, which this one does not remove: call restore() before training to go on from it, give this "
+                f"run a folder of its own, or remove what is old with `stallscope ckpt gc {self.folder}`"
+            )
+
     def _wait(self):
         # In slices, so that an interrupt is taken.
         while not self._saver.wait(0.2):
             pass
 
     def _hear(self, awaited=None):
-        """Takes note of saves that have ended; why the one failed whose name is `awaited`, if it did."""
+        """Takes note of saves that have ended, or turned out bad when they were read back; why the one failed whose name
+        is `awaited`, if it did."""
+        return self._take_note(self._saver.outcomes(), awaited)
+
+    def _take_note(self, outcomes, awaited=None):
         failed = None
-        for outcome in self._saver.outcomes() if self._in_flight else ():
+        for outcome in outcomes:
             begun_ns = self._in_flight.pop(outcome.name, None)
             if outcome.error is not None:
                 if outcome.name == awaited:
                     failed = outcome.error
                 else:
-                    self._warn(f"No checkpoint of step {outcome.step}: {outcome.error}")
+                    self._tell_failed(outcome.step, outcome.error)
                 continue
             self._saved_name = outcome.name
             self._when.written(outcome)
@@ -331,11 +374,18 @@ class Checkpointer:
                 ledger.persisted(begun_ns, ended_ns, outcome.written_bytes)
         return failed
 
+    def _tell_failed(self, step, why):
+        """Each one that failed: a warning is shown once, and what goes on failing is to be seen."""
+        failed = self._when.failed()
+        sentence = f"No checkpoint of step {step}: {why}"
+        if not self._warn(sentence):
+            say(f"{sentence} ({failed} saves have failed; {self._newest()})")
+
     def _last_words(self, name):
         if name is not None:
-            say(f"SIGTERM came: {name} is the last checkpoint")
+            say(f"{self._termination.name} came: {name} is the last checkpoint")
         else:
-            say(f"SIGTERM came, and step {self._step} could not be saved: {self._newest()}")
+            say(f"{self._termination.name} came, and step {self._step} could not be saved: {self._newest()}")
         self._finish()
         self._termination.go_on()
 
@@ -352,11 +402,13 @@ class Checkpointer:
             )
 
     def _warn(self, sentence, kind=None):
-        # The same trouble save after save is told once; another file does not make it another.
+        """Whether it was the first time: a warning of the same trouble is given once; another file does not make it another."""
         kind = kind or sentence.rpartition(": ")[2]
-        if kind not in self._warned:
-            self._warned.add(kind)
-            warnings.warn(f"stallscope: {sentence}", RuntimeWarning, stacklevel=3)
+        if kind in self._warned:
+            return False
+        self._warned.add(kind)
+        warnings.warn(f"stallscope: {sentence}", RuntimeWarning, stacklevel=3)
+        return True
 
 
 def _close_at_exit(checkpointer):

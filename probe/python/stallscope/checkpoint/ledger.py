@@ -23,10 +23,11 @@ def persisted(began_ns, ended_ns, written_bytes):
     _push(began_ns, ended_ns, _PERSIST, written_bytes, True)
 
 
-def cost(spent_s, trained_s, budget):
-    """What checkpoints have cost, of the time trained; `budget`: the part that they may cost, 0 for no limit."""
+def cost(spent_s, trained_s, budget, failed):
+    """What checkpoints have cost, of the time trained; `budget`: the part that they may cost, 0 for no limit; `failed`:
+    saves of this process that failed."""
     spent_ns, trained_ns = round(spent_s * 1e9), round(trained_s * 1e9)
-    _native.push(_COST, _native.now(), a=spent_ns, b=trained_ns, c=round(budget * 1e6))
+    _native.push(_COST, _native.now(), a=spent_ns, b=trained_ns, c=round(budget * 1e6), d=failed)
 
 
 def _push(began_ns, ended_ns, stage, count, elsewhere):

@@ -1,4 +1,4 @@
-"""SIGTERM: the job is to end soon, and takes a last checkpoint first.
+"""SIGTERM, or whichever signal says that the job is to end soon: it takes a last checkpoint first.
 
 The handler only notes it: in the midst of a step the state is in pieces. The next `step()` saves; then the signal goes
 on to whoever had it before. Where no step comes in time, a thread says so and lets the signal through.
@@ -15,62 +15,94 @@ GRACE_S = 25.0
 
 
 class Termination:
-    """Watches for SIGTERM in this process, from its main thread; elsewhere it watches nothing."""
+    """Watches for signals in this process, from its main thread; elsewhere it watches nothing. `names`: as "SIGUSR1"."""
 
-    def __init__(self, newest):
+    def __init__(self, newest, names=("SIGTERM",)):
         """`newest()`: in words, what the job can go on from."""
         self.newest = newest
         self.asked = False
         self.pid = os.getpid()
-        self.previous = None
+        # Number -> whose it was, of those that are watched.
+        self.previous = {}
+        self._came_first = None
         self._timer = None
         self._expired = False
-        self.watching = threading.current_thread() is threading.main_thread()
-        if self.watching:
-            self.previous = signal.getsignal(signal.SIGTERM)
-            self.watching = self.previous is not None and self.previous is not signal.SIG_IGN
-        if self.watching:
-            signal.signal(signal.SIGTERM, self._came)
+        numbers = [_number(name) for name in ([names] if isinstance(names, (str, int)) else names)]
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in numbers:
+            previous = signal.getsignal(number)
+            if previous is not None and previous is not signal.SIG_IGN:
+                signal.signal(number, self._came)
+                self.previous[number] = previous
+        if self.previous:
             os.register_at_fork(after_in_child=self._forked)
+
+    @property
+    def name(self):
+        """Of the signal that came."""
+        return signal.Signals(self._came_first).name
 
     def _came(self, number, frame):
         if self._expired:
-            self.previous(number, frame)
+            previous = self.previous[number]
+            if callable(previous):
+                previous(number, frame)
+            else:
+                signal.signal(number, previous)
+                os.kill(self.pid, number)
         if self.asked:
             return
+        self._came_first = number
         self.asked = True
         self._timer = threading.Timer(GRACE_S, self._too_late)
         self._timer.daemon = True
         self._timer.start()
 
     def _too_late(self):
-        say(f"SIGTERM came and no step ended within {GRACE_S:.0f} s: there is no last checkpoint, {self.newest()}")
-        if self.previous == signal.SIG_DFL:
+        number = self._came_first
+        if number not in self.previous:
+            return
+        say(f"{self.name} came and no step ended within {GRACE_S:.0f} s: there is no last checkpoint, {self.newest()}")
+        if self.previous[number] == signal.SIG_DFL:
             # Only the main thread may ask Python for that, and it is busy.
-            ctypes.CDLL(None).signal(signal.SIGTERM, ctypes.c_void_p(0))
+            ctypes.CDLL(None).signal(number, ctypes.c_void_p(0))
         else:
             self._expired = True
-        os.kill(self.pid, signal.SIGTERM)
+        os.kill(self.pid, number)
 
     def go_on(self):
         """The last checkpoint is taken, or cannot be: the signal goes where it would have gone."""
         self.stop()
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), self._came_first)
 
     def stop(self):
-        """SIGTERM is again whose it was."""
+        """The signals are again whose they were."""
         if self._timer is not None:
             self._timer.cancel()
-        if self.watching and os.getpid() == self.pid and threading.current_thread() is threading.main_thread():
-            if signal.getsignal(signal.SIGTERM) == self._came:
-                signal.signal(signal.SIGTERM, self.previous)
-            self.watching = False
+        if self.previous and os.getpid() == self.pid and threading.current_thread() is threading.main_thread():
+            self._give_back()
             self.newest = str
 
+    def _give_back(self):
+        watched, self.previous = self.previous, {}
+        for number, previous in watched.items():
+            if signal.getsignal(number) == self._came:
+                signal.signal(number, previous)
+
     def _forked(self):
-        if self.watching:
-            self.watching = False
-            signal.signal(signal.SIGTERM, self.previous)
+        if self.previous:
+            self._give_back()
+
+
+def _number(name):
+    try:
+        number = signal.Signals[name] if isinstance(name, str) else signal.Signals(name)
+    except (KeyError, ValueError):
+        raise ValueError(f"signals: there is no signal {name!r}; write 'SIGTERM' or 'SIGUSR1'") from None
+    if number in (signal.SIGKILL, signal.SIGSTOP):
+        raise ValueError(f"signals: {number.name} cannot be caught; take one that comes before it, such as 'SIGTERM'")
+    return number
 
 
 def say(sentence):

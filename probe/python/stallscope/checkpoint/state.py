@@ -10,6 +10,7 @@ import torch
 
 from stallscope import _random
 
+from . import loaders
 from .errors import CheckpointError
 from .tree import Reader, Writer, refuse_distributed
 
@@ -87,9 +88,10 @@ class Job:
                     return f"{key} is {there[key]} in {latest.name} and {shape} here"
         return None
 
-    def put_back(self, part, own, trust):
-        """Sets everything to what was saved, and gives the epoch. `own`: this rank's part, None where there is none, as
-        there were fewer or more ranks. CheckpointError where it does not fit; then everything is as it was."""
+    def put_back(self, part, own, trust, strict=True):
+        """Sets everything to what was saved, and gives (epoch, what did not fit). `own`: this rank's part, None where
+        there is none, as there were fewer or more ranks. CheckpointError where it does not fit; then everything is as it
+        was. Without `strict`, what fits is set, and the rest stays as it is: sentences say what."""
         encoded = part.encoded
         if encoded.get("format") != _FORMAT:
             raise CheckpointError(
@@ -98,14 +100,25 @@ class Job:
             )
         reader = Reader(part.tensors(), trust)
         saved, shapes = encoded.get("objects", {}), encoded.get("shapes", {})
-        states = {}
+        states, misfits = {}, []
         for name, one in self.objects.items():
-            if name not in saved:
-                raise CheckpointError(
-                    f"the checkpoint has no {name!r} but {', '.join(saved) or 'nothing'}: restore with what it was saved with"
-                )
-            states[name] = reader.decode(saved[name])
-            _check(name, one, states[name], shapes.get(name))
+            try:
+                if name not in saved:
+                    has = ", ".join(saved) or "nothing"
+                    raise CheckpointError(
+                        f"the checkpoint has no {name!r} but {has}: restore with what it was saved with"
+                    )
+                state = reader.decode(saved[name])
+                if not strict and isinstance(one, torch.nn.Module):
+                    state, unfit = _fitting(name, one, state)
+                    misfits += unfit
+                _check(name, one, state, shapes.get(name))
+            except CheckpointError as error:
+                if strict:
+                    raise
+                misfits.append(str(error))
+                continue
+            states[name] = state
         unused = [name for name in saved if name not in self.objects]
         if unused:
             _warn(f"The checkpoint also has {', '.join(unused)}, which nobody here takes.")
@@ -116,7 +129,7 @@ class Job:
             mine = Reader(own.tensors(), trust).decode(own.encoded["own"])
         undo = [functools.partial(_random.restore, _random.capture())]
         try:
-            self._set(states, mine, own is None, undo)
+            self._set(states, mine, own is None, undo, None if strict else misfits)
         except BaseException:
             for one in reversed(undo):
                 # What refuses its own state of a moment ago can't be helped.
@@ -132,17 +145,20 @@ class Job:
             )
         else:
             _random.restore(mine["random"])
-        return (mine.get("loader") or {}).get("epoch")
+        return (mine.get("loader") or {}).get("epoch"), misfits
 
-    def _set(self, states, mine, begin_anew, undo):
-        """What may refuse comes first, with what takes it back in `undo`. Modules come last: a state whose names, shapes and
-        types fit is copied into them, and to keep what they had would take as much memory again."""
-        last = {name: one for name, one in self.objects.items() if isinstance(one, torch.nn.Module)}
-        for name, one in self.objects.items():
+    def _set(self, states, mine, begin_anew, undo, misfits):
+        """What may refuse comes first, with what takes it back in `undo`. Modules come last: a state whose names, shapes
+        and types fit is copied into them, and to keep what they had would take as much memory again. What is refused is
+        added to `misfits`, where that is a list."""
+        objects = {name: one for name, one in self.objects.items() if name in states}
+        last = {name: one for name, one in objects.items() if isinstance(one, torch.nn.Module)}
+        for name, one in objects.items():
             if name not in last:
                 before = copy.deepcopy(one.state_dict())
                 undo.append(functools.partial(one.load_state_dict, before))
-                _load(name, one, states[name])
+                with _refused(misfits, undo[-1]):
+                    _load(name, one, states[name])
         if not begin_anew:
             # Whether they can be set; they are once more when nothing draws from them any more.
             try:
@@ -150,22 +166,32 @@ class Job:
             except Exception as error:
                 raise CheckpointError(f"the checkpoint's random generators cannot be set here: {error}") from error
         if self.loader is not None and "loader" in mine:
-            self._put_back_position(mine, begin_anew)
+            with _refused(misfits):
+                self._put_back_position(mine, begin_anew)
         for name, one in last.items():
             _load(name, one, states[name])
 
     def _put_back_position(self, mine, begin_anew):
         if begin_anew:
-            if hasattr(self.loader, "begin_with_epoch"):
-                self.loader.begin_with_epoch(mine["loader"]["epoch"])
+            loaders.begin_with_epoch(self.loader, mine["loader"])
             return
-        try:
-            self.loader.load_state_dict(mine["loader"])
-        except (ValueError, KeyError) as error:
-            raise CheckpointError(f"{error}; without loader= the order of samples begins anew") from error
+        loaders.load(self.loader, mine["loader"])
         go_on_with = getattr(self.loader, "go_on_with", None)
         if go_on_with is not None:
             go_on_with(mine["random"])
+
+
+@contextlib.contextmanager
+def _refused(misfits, undo=None):
+    """Adds a CheckpointError to `misfits`, where that is a list, and has `undo` take back what was set by then."""
+    try:
+        yield
+    except CheckpointError as error:
+        if misfits is None:
+            raise
+        misfits.append(str(error))
+        if undo is not None:
+            undo()
 
 
 def _warn(sentence):
@@ -191,6 +217,26 @@ def _parameters(optimizer):
 
 def _shapes(optimizer):
     return [list(parameter.shape) for parameter in _parameters(optimizer)]
+
+
+def _fitting(name, module, state):
+    """(`state` with what does not fit replaced by what `module` has, sentences that say what that is)."""
+    here = module.state_dict()
+
+    def fits(key):
+        if key not in state or isinstance(here[key], torch.Tensor) != isinstance(state[key], torch.Tensor):
+            return False
+        if not isinstance(here[key], torch.Tensor):
+            return True
+        return here[key].shape == state[key].shape and torch.can_cast(state[key].dtype, here[key].dtype)
+
+    kept = [key for key in here if not fits(key)]
+    unused = [key for key in state if key not in here]
+    sentences = [f"{name}: {_some(kept)} {'is' if len(kept) == 1 else 'are'} as before"] if kept else []
+    if unused:
+        sentences.append(f"{name}: {_some(unused)} of the checkpoint {'is' if len(unused) == 1 else 'are'} not used")
+    fit = {key: value if key in kept else state[key] for key, value in here.items()}
+    return fit, sentences
 
 
 def _check(name, one, state, shapes):

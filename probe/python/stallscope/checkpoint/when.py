@@ -36,6 +36,7 @@ class When:
         saver.resume(self.timing)
         self._note_at_ns = 0
         self._told = False
+        self._failed = 0
         self.knob = ledger.IntervalKnob(self.timing, decides)
         self._bounded = rule == "budget"
 
@@ -77,6 +78,12 @@ class When:
         if outcome.committed:
             self._tell_what_the_budget_forbids()
 
+    def failed(self):
+        """A save has failed; how many have so far."""
+        self._failed += 1
+        self._account()
+        return self._failed
+
     def _tell_what_the_budget_forbids(self):
         forbidden = self.timing.forbidden()
         if forbidden is None or self._told:
@@ -93,7 +100,8 @@ class When:
     def _account(self):
         self.saver.note(self.timing)
         spent_s, trained_s = self.timing.costs()[:2]
-        ledger.cost(spent_s, trained_s, self.overhead if self._bounded and not self.knob.is_set else 0)
+        budget = self.overhead if self._bounded and not self.knob.is_set else 0
+        ledger.cost(spent_s, trained_s, budget, self._failed)
 
     def gone(self):
         self._account()

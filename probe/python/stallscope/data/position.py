@@ -66,7 +66,8 @@ class Positioned(torch.utils.data.DataLoader):
         try:
             return self._begin(beginning)
         finally:
-            _random.restore(resume.get("process") or now)
+            process = resume.get("process")
+            _random.restore((process() if callable(process) else process) or now)
 
     def _without_seed(self, beginning):
         """Making workers draws a seed, which a pass with those of the pass before does not."""
@@ -279,7 +280,7 @@ class Positioned(torch.utils.data.DataLoader):
         return waited_ns
 
     def go_on_with(self, process):
-        """The generators' states once the position that was loaded is taken up."""
+        """The generators' states once the position that was loaded is taken up, or what gives them then; None to leave them."""
         if self._resume is not None:
             self._resume["process"] = process
 

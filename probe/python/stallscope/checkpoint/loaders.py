@@ -1,0 +1,92 @@
+"""The positions of a job's training loaders, one or several, as one."""
+
+import itertools
+
+from stallscope.data.position import position
+
+from .errors import CheckpointError
+
+
+def of(loader):
+    """What keeps the position of `loader`: a DataLoader, or several in a list or by name in a dict; None of none."""
+    if loader is None:
+        return None
+    if isinstance(loader, dict):
+        return Loaders(loader)
+    if isinstance(loader, (list, tuple)):
+        return Loaders({str(at): one for at, one in enumerate(loader)})
+    return position(loader)
+
+
+class Loaders:
+    """Several loaders with what a single one has for the Checkpointer."""
+
+    def __init__(self, loaders):
+        if not loaders:
+            raise ValueError("loader= has no loader in it: name those that training draws from, or leave it out")
+        self.loaders = {str(name): position(one) for name, one in loaders.items()}
+
+    def _call(self, method, *arguments):
+        return [getattr(one, method)(*arguments) for one in self.loaders.values() if hasattr(one, method)]
+
+    def hear_steps(self):
+        self._call("hear_steps")
+
+    def stepped(self, by_hand=False):
+        self._call("stepped", by_hand)
+
+    def take_waited_ns(self):
+        return sum(self._call("take_waited_ns"))
+
+    def go_on_with(self, process):
+        # By whichever is iterated first: the next one comes after what the first has drawn since.
+        states = [process]
+        self._call("go_on_with", lambda: states.pop() if states else None)
+
+    def state_dict(self):
+        """Of each by its name, and `epoch`, that of the first."""
+        states = {name: one.state_dict() for name, one in self.loaders.items()}
+        first = next(iter(states.values()))
+        return {"epoch": first.get("epoch"), "loaders": states}
+
+    def load_state_dict(self, state):
+        before = self.state_dict()["loaders"]
+        for name, one in self.loaders.items():
+            try:
+                one.load_state_dict(state["loaders"][name])
+            except (ValueError, KeyError) as error:
+                for loaded in itertools.takewhile(lambda other: other != name, self.loaders):
+                    self.loaders[loaded].load_state_dict(before[loaded])
+                raise ValueError(f"{name}: {error}") from error
+
+
+def load(loader, state):
+    """Takes the position up. CheckpointError where it is of other loaders or other data."""
+    try:
+        _check(loader, state)
+        loader.load_state_dict(state)
+    except (ValueError, KeyError) as error:
+        raise CheckpointError(f"{error}; without loader= the order of samples begins anew") from error
+
+
+def begin_with_epoch(loader, state):
+    """The epochs that were under way begin anew, as there were other ranks."""
+    try:
+        _check(loader, state)
+    except ValueError as error:
+        raise CheckpointError(f"{error}; without loader= the order of samples begins anew") from error
+    several = isinstance(loader, Loaders)
+    for name, one in loader.loaders.items() if several else [(None, loader)]:
+        if hasattr(one, "begin_with_epoch"):
+            one.begin_with_epoch((state["loaders"][name] if several else state)["epoch"])
+
+
+def _check(loader, state):
+    saved = state.get("loaders")
+    here = loader.loaders if isinstance(loader, Loaders) else None
+    if (saved is None) != (here is None) or saved is not None and set(saved) != set(here):
+        raise ValueError(f"the checkpoint has the position of {_some(saved)} and here {_some(here)}")
+
+
+def _some(loaders):
+    return "one loader" if loaders is None else f"the loaders {', '.join(loaders)}"
