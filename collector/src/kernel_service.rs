@@ -5,12 +5,12 @@
 
 use crate::caller::{Caller, TOO_SLOW};
 use crate::confine::{self, Account};
+use crate::cpu_share::CpuShares;
 use crate::host::now_ns;
 use crate::metrics::Metrics;
 use crate::node::{self, NodeMetrics};
 use crate::node_socket::NodeSocket;
 use crate::notify::Notify;
-use crate::turns::Turns;
 use crate::watch_audit::WatchAudit;
 use anyhow::{Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -188,7 +188,7 @@ pub(crate) struct Service<K> {
     watched: HashMap<u32, Watched>,
     /// That are watched, by root.
     pub(crate) trees: HashMap<u32, Tree>,
-    pub(crate) turns: Turns,
+    pub(crate) shares: CpuShares,
     /// Where there is somebody to read it.
     pub(crate) audit: Option<WatchAudit>,
     syscalls_for_everyone: bool,
@@ -240,7 +240,7 @@ impl<K: KernelSide> Service<K> {
             callers: Vec::new(),
             watched: HashMap::new(),
             trees: HashMap::new(),
-            turns: Turns::default(),
+            shares: CpuShares::default(),
             audit: None,
             syscalls_for_everyone,
             confinement: Vec::new(),
@@ -256,10 +256,10 @@ impl<K: KernelSide> Service<K> {
     fn wait(&mut self, listener: Option<&UnixListener>, sleep: Sleep) -> Result<bool> {
         let ring = self.kernel.fd();
         let mut fds: Vec<PollFd> = vec![PollFd::new(&ring, PollFlags::IN)];
-        let Service { callers, turns, .. } = self;
+        let Service { callers, shares, .. } = self;
         fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
         // Whose user has had their turn is not listened to until the next.
-        let ready = |caller: &&Caller| turns.has(caller.uid) || caller.awaits().contains(PollFlags::OUT);
+        let ready = |caller: &&Caller| shares.has(caller.uid) || caller.awaits().contains(PollFlags::OUT);
         fds.extend(callers.iter().filter(ready).map(|caller| PollFd::new(caller.stream(), caller.awaits())));
         let left = match sleep {
             Sleep::UntilRound => Some(ROUND.saturating_sub(self.last_round.elapsed())),
@@ -337,11 +337,11 @@ impl<K: KernelSide> Service<K> {
             trees.extend(caller.roots.keys().map(|root| (caller.uid, *root)));
         }
         for caller in &mut callers {
-            if !self.turns.has(caller.uid) {
+            if !self.shares.has(caller.uid) {
                 continue;
             }
             caller.listen();
-            while self.turns.has(caller.uid)
+            while self.shares.has(caller.uid)
                 && let Some(line) = caller.next_line()
             {
                 let begun = Instant::now();
@@ -351,7 +351,7 @@ impl<K: KernelSide> Service<K> {
                 }
                 let new = caller.roots.keys().filter(|root| !before.contains(root));
                 trees.extend(new.map(|root| (caller.uid, *root)));
-                self.turns.took(caller.uid, begun.elapsed());
+                self.shares.took(caller.uid, begun.elapsed());
             }
         }
         self.callers = callers;
@@ -583,7 +583,7 @@ impl<K: KernelSide> Service<K> {
                     self.take_up_those(&within);
                 }
             }
-            self.turns.took(caller.uid, begun.elapsed());
+            self.shares.took(caller.uid, begun.elapsed());
         }
     }
 

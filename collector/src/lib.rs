@@ -13,6 +13,7 @@ mod cgroup;
 mod child;
 mod confine;
 mod control;
+mod cpu_share;
 mod doctor;
 mod engine;
 mod files;
@@ -37,7 +38,7 @@ mod shims;
 mod signals;
 mod socket_remover;
 mod sudo;
-mod turns;
+
 mod usage;
 mod viewer;
 mod watch_audit;

@@ -3,8 +3,8 @@
 //! [`ServiceBench::end`] assert what has to hold.
 
 use crate::caller::Caller;
+use crate::cpu_share::CpuShares;
 use crate::kernel_service::{KernelSide, Service};
-use crate::turns::Turns;
 use stallscope_abi::kernel::{
     Header, Kind, LOST_REASONS, Lost, Record, Slice, TaskExit, TaskNew, TaskSlot, bytes_of, flags, state,
 };
@@ -446,7 +446,7 @@ impl ServiceBench {
         }
         self.connections.clear();
         // Also of who asked so much that they have to wait for their turn.
-        self.service.turns = Turns::default();
+        self.service.shares = CpuShares::default();
         for _ in 0..3 {
             self.turn(true);
         }

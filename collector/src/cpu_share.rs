@@ -11,15 +11,15 @@ const AT_ONCE_NS: i64 = 500_000_000;
 const SHARE_PERCENT: i64 = 20;
 
 #[derive(Default)]
-pub(crate) struct Turns(HashMap<u32, Turn>);
+pub(crate) struct CpuShares(HashMap<u32, Balance>);
 
 /// What a user had left at a moment.
-struct Turn {
+struct Balance {
     left_ns: i64,
     at: Instant,
 }
 
-impl Turns {
+impl CpuShares {
     /// Whether something may be done for user `uid` now. Root, who runs the service, always has its turn.
     pub(crate) fn has(&self, uid: u32) -> bool {
         self.left_ns(uid, Instant::now()) > 0
@@ -36,7 +36,7 @@ impl Turns {
         }
         let took_ns = i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
         let left_ns = self.left_ns(uid, now).saturating_sub(took_ns);
-        self.0.insert(uid, Turn { left_ns, at: now });
+        self.0.insert(uid, Balance { left_ns, at: now });
         // Who has nothing to pay back is as one who never came.
         if self.0.len().is_power_of_two() {
             let paid: Vec<u32> =
@@ -46,9 +46,10 @@ impl Turns {
     }
 
     fn left_ns(&self, uid: u32, now: Instant) -> i64 {
-        let Some(turn) = self.0.get(&uid) else { return AT_ONCE_NS };
-        let since_ns = i64::try_from(now.saturating_duration_since(turn.at).as_nanos()).unwrap_or(i64::MAX);
-        turn.left_ns.saturating_add(since_ns / 100 * SHARE_PERCENT).min(AT_ONCE_NS)
+        let Some(balance) = self.0.get(&uid) else { return AT_ONCE_NS };
+        let since_ns =
+            i64::try_from(now.saturating_duration_since(balance.at).as_nanos()).unwrap_or(i64::MAX);
+        balance.left_ns.saturating_add(since_ns / 100 * SHARE_PERCENT).min(AT_ONCE_NS)
     }
 }
 
@@ -58,23 +59,23 @@ mod tests {
 
     #[test]
     fn a_user_has_their_share_and_leaves_others_theirs() {
-        let (mut turns, begun) = (Turns::default(), Instant::now());
+        let (mut shares, begun) = (CpuShares::default(), Instant::now());
         let after = |ms| begun + Duration::from_millis(ms);
-        turns.took_at(4242, Duration::from_millis(700), begun);
-        assert!(turns.left_ns(4242, after(999)) <= 0, "200 ms more than at once, at 200 ms a second");
-        assert!(turns.left_ns(4242, after(1001)) > 0);
-        assert!(turns.left_ns(4343, begun) > 0 && turns.left_ns(0, begun) > 0);
-        turns.took_at(0, Duration::from_secs(3600), begun);
-        assert!(turns.left_ns(0, begun) > 0, "root runs the service");
-        assert_eq!(turns.left_ns(4242, after(60_000)), AT_ONCE_NS, "no more is saved up");
+        shares.took_at(4242, Duration::from_millis(700), begun);
+        assert!(shares.left_ns(4242, after(999)) <= 0, "200 ms more than at once, at 200 ms a second");
+        assert!(shares.left_ns(4242, after(1001)) > 0);
+        assert!(shares.left_ns(4343, begun) > 0 && shares.left_ns(0, begun) > 0);
+        shares.took_at(0, Duration::from_secs(3600), begun);
+        assert!(shares.left_ns(0, begun) > 0, "root runs the service");
+        assert_eq!(shares.left_ns(4242, after(60_000)), AT_ONCE_NS, "no more is saved up");
     }
 
     #[test]
     fn users_who_owe_nothing_are_forgotten() {
-        let (mut turns, begun) = (Turns::default(), Instant::now());
+        let (mut shares, begun) = (CpuShares::default(), Instant::now());
         for uid in 1..10_000 {
-            turns.took_at(uid, Duration::from_millis(1), begun + Duration::from_secs(uid.into()));
+            shares.took_at(uid, Duration::from_millis(1), begun + Duration::from_secs(uid.into()));
         }
-        assert!(turns.0.len() < 5, "{}", turns.0.len());
+        assert!(shares.0.len() < 5, "{}", shares.0.len());
     }
 }
