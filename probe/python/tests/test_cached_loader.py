@@ -42,7 +42,7 @@ def case(name, *arguments):
 CASES = [
     *[case("same", *one) for one in (*SAME, *STARTED)],
     *[case("gone", workers) for workers in (0, 2)],
-    *[case("parts", workers) for workers in (0, 2)],
+    *[case(name, workers) for name in ("parts", "rewritten") for workers in (0, 2)],
     *[case("other", name, 0) for name in (*PLAIN, *RECOGNISED, "fussy", "sometimes-not-bytes", "timed")],
     case("resumed"),
     case("alone"),
@@ -81,7 +81,7 @@ def test_order_and_samples_are_the_same_as_without_a_cache(told, python, one):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_second_epoch_reads_nothing_when_all_of_it_fits(told, workers):
     gone = told("gone", workers)
-    assert gone["same"], "though the source was removed after the first"
+    assert gone["same"], "though the files say something else after the first"
     figures = gone["figures"]
     assert (figures["hits"], figures["misses"]) == (FILES, FILES)
     assert (figures["source_bytes"], figures["pool_bytes"], figures["kept_samples"]) == (BYTES, BYTES, FILES)
@@ -184,6 +184,15 @@ def test_another_data_set_or_a_changed_one_never_gets_its_bytes(told):
     assert prints["twin"] == [0, FILES, [size + 1000 for size in sizes]]
     assert prints["shorter"] == [0, 9, sizes[:9]]
     assert prints["changed"] == [0, FILES, [*sizes[:-1], 2100]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_file_that_was_written_anew_is_read_anew_by_its_next_use(told, workers):
+    rewritten = told("rewritten", workers)
+    assert rewritten["told"] == [[9, 11, 12], [99, 11, 12], [99, 11, 12], [99, 111, 12], [99, 111, 12]]
+    first, second = rewritten["figures"]
+    assert first["looks_at_files"] and first["misses"] == FILES + 1, "and no other one is"
+    assert (second["misses"], second["hits"]) == (1, 2 * FILES - 1)
 
 
 def test_a_budget_that_is_too_small_for_a_sample_is_no_cache(told):

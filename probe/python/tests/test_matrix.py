@@ -34,7 +34,7 @@ def all_told(python, folder):
         job = subprocess.Popen([*command, *PLAIN], env=environment(None, **own), stdout=out, stderr=err)
         try:
             path = os.pathsep.join([environment("x")["PYTHONPATH"], str(PACKAGE)])
-            observed = run([*command, *TURNED], **{**own, "PYTHONPATH": path})
+            observed = run([*command, *TURNED], limit_s=240 + 10 * count, **{**own, "PYTHONPATH": path})
             assert job.wait() == 0, Path(err.name).read_text()
         finally:
             if job.poll() is None:
