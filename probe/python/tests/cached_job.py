@@ -14,15 +14,7 @@ from pathlib import Path
 
 import torch
 from cached_sets import FILES, SETS, Augmented, Files, KeyedFiles, Killing, Parts, fill
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    Subset,
-    WeightedRandomSampler,
-)
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler, Subset
 from torch.utils.data.distributed import DistributedSampler
 
 import stallscope
@@ -62,14 +54,7 @@ def said(warned):
 
 ORDERS = {
     "shuffle": lambda dataset: {"shuffle": True},
-    "generator": lambda dataset: {"shuffle": True, "generator": torch.Generator().manual_seed(3)},
-    "batch-sampler": lambda dataset: {
-        "batch_size": 1,
-        "batch_sampler": BatchSampler(RandomSampler(dataset, generator=torch.Generator().manual_seed(4)), 5, False),
-    },
     "distributed": lambda dataset: {"sampler": DistributedSampler(dataset, num_replicas=2, rank=1, seed=2)},
-    "weighted": lambda dataset: {"sampler": WeightedRandomSampler([1.0] * FILES, FILES)},
-    "whole": lambda dataset: {"shuffle": True, "batch_size": None},
 }
 
 

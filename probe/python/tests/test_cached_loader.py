@@ -13,7 +13,7 @@ from turning import old
 JOB = Path(__file__).with_name("cached_job.py")
 BYTES = sum(1000 + n for n in range(FILES))
 
-SAME = [("shuffle", 0), ("shuffle", 2), ("generator", 0), ("weighted", 2), ("batch-sampler", 2), ("whole", 1)]
+# Whatever else a loader may be is in test_matrix.py.
 STARTED = [("shuffle", 2, "spawn", True), ("distributed", 2, None, True)]
 # Takes longest to start: with one torch.
 FORKSERVER = ("shuffle", 2, "forkserver", True)
@@ -40,7 +40,7 @@ def case(name, *arguments):
 
 
 CASES = [
-    *[case("same", *one) for one in (*SAME, *STARTED)],
+    *[case("same", *one) for one in STARTED],
     *[case("gone", workers) for workers in (0, 2)],
     *[case(name, workers) for name in ("parts", "rewritten") for workers in (0, 2)],
     *[case("other", name, 0) for name in (*PLAIN, *RECOGNISED, "fussy", "sometimes-not-bytes", "timed")],
@@ -67,7 +67,7 @@ def told(python, tmp_path_factory):
     return lambda name, *arguments: all_told(python, str(folder))[case(name, *arguments)]
 
 
-@pytest.mark.parametrize("one", [*SAME, *STARTED, pytest.param(FORKSERVER, marks=pytest.mark.own_python)])
+@pytest.mark.parametrize("one", [*STARTED, pytest.param(FORKSERVER, marks=pytest.mark.own_python)])
 def test_order_and_samples_are_the_same_as_without_a_cache(told, python, one):
     if one is FORKSERVER and old(python):
         pytest.skip("forkserver is tried with the newer torch")

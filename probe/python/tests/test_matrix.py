@@ -17,7 +17,7 @@ from matrix_settings import STREAMS, setting
 from turning import old
 
 JOB = Path(__file__).with_name("matrix_job.py")
-COUNT = int(os.environ.get("STALLSCOPE_MATRIX", "45"))
+COUNT = int(os.environ.get("STALLSCOPE_MATRIX", "40"))
 FIRST = int(os.environ.get("STALLSCOPE_MATRIX_FIRST", "0"))
 PLAIN = ["torch", "torch, undrawn", "positioned", "ours", "ours, other workers", "cached", "cached again"]
 TURNED = ["turned prefetch", "turned workers", "ours, turned"]
