@@ -54,6 +54,16 @@ def told(python, tmp_path_factory):
     return all_told(python, str(tmp_path_factory.mktemp("matrix")))
 
 
+def draws_while_asked(given):
+    """Whether the sampler draws from the process's generators in mid-epoch, so that the order depends on how far ahead of
+    training's own draws it is asked: on workers and prefetch, with torch's loader, too."""
+    return given["order"] in ("drawing", "drawing-batches")
+
+
+def is_left_early(given):
+    return bool(given["broken"]) or any(plan["stop"] is not None or plan["look"] for plan in given["epochs"])
+
+
 def undrawn(given, result):
     """Without what was drawn for samples."""
     return {**result, "events": [event[:3] if event[0] in ("batch", "look") else event for event in result["events"]]}
@@ -111,11 +121,9 @@ def test_our_loader_of_a_stream_is_torchs(told):
 
 def test_augmentation_is_the_same_with_other_workers(told):
     def applies(given):
-        # With workers a sampler is asked ahead, and what it draws mixes otherwise with what others draw.
-        ahead = given["order"] in ("drawing", "drawing-batches")
-        left = given["broken"] or any(plan["stop"] is not None or plan["look"] for plan in given["epochs"])
-        more = given["init"] == "tags" or given["collate"] == "noisy" or given["generator"] is not None and left
-        return has_own_draws(given) and not ahead and not more
+        # With workers a sampler is begun and asked ahead, with torch's loader, too.
+        ahead = draws_while_asked(given) or is_left_early(given)
+        return has_own_draws(given) and not ahead and given["init"] != "tags" and given["collate"] != "noisy"
 
     def seen(given, result):
         # Which process met an error is not the sample's own affair.
@@ -134,16 +142,19 @@ def test_a_cache_changes_nothing(told, name):
 
 def left_early(given, result):
     """Without draws where workers that stay had made batches that nobody took: how many is the prefetch's affair."""
-    left = given["broken"] or any(plan["stop"] is not None or plan["look"] for plan in given["epochs"])
-    return undrawn(given, result) if left and given["persistent"] else result
+    return undrawn(given, result) if is_left_early(given) and given["persistent"] else result
+
+
+def is_of_its_own(given):
+    return not draws_while_asked(given)
 
 
 def test_prefetch_that_changes_in_mid_epoch_changes_nothing_at_all(told):
-    all_alike(told, "turned prefetch", torchs, left_early)
+    all_alike(told, "turned prefetch", torchs, left_early, is_of_its_own)
 
 
 def test_workers_that_change_in_mid_epoch_change_only_what_they_draw_themselves(told):
-    all_alike(told, "turned workers", torchs, undrawn)
+    all_alike(told, "turned workers", torchs, undrawn, is_of_its_own)
     assert sum(got["turned workers"]["turned"] for got in told.values() if "turned workers" in got) or COUNT < 10
 
 
@@ -151,4 +162,4 @@ def test_our_loader_gives_the_same_where_its_workers_change(told):
     def seen(given, result):
         return result if has_own_draws(given) else left_early(given, result)
 
-    all_alike(told, "ours, turned", lambda given: "ours", seen)
+    all_alike(told, "ours, turned", lambda given: "ours", seen, is_of_its_own)
