@@ -6,7 +6,6 @@ usage: cached_job.py FOLDER CASE...; each case has a folder of its own under FOL
 import json
 import os
 import random
-import shutil
 import signal
 import sys
 import threading
@@ -15,18 +14,11 @@ from pathlib import Path
 
 import torch
 from cached_sets import FILES, SETS, Augmented, Files, KeyedFiles, Killing, Parts, fill
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    Subset,
-    WeightedRandomSampler,
-)
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler, Subset
 from torch.utils.data.distributed import DistributedSampler
 
 import stallscope
+from stallscope.data import fingerprint
 
 BATCH, EPOCHS = 4, 2
 
@@ -62,14 +54,7 @@ def said(warned):
 
 ORDERS = {
     "shuffle": lambda dataset: {"shuffle": True},
-    "generator": lambda dataset: {"shuffle": True, "generator": torch.Generator().manual_seed(3)},
-    "batch-sampler": lambda dataset: {
-        "batch_size": 1,
-        "batch_sampler": BatchSampler(RandomSampler(dataset, generator=torch.Generator().manual_seed(4)), 5, False),
-    },
     "distributed": lambda dataset: {"sampler": DistributedSampler(dataset, num_replicas=2, rank=1, seed=2)},
-    "weighted": lambda dataset: {"sampler": WeightedRandomSampler([1.0] * FILES, FILES)},
-    "whole": lambda dataset: {"shuffle": True, "batch_size": None},
 }
 
 
@@ -99,11 +84,14 @@ def same(folder, order, workers, method=None, persistent=False):
 
 
 def gone(folder, workers):
-    """The source is removed after the first epoch."""
+    """Nobody sees that the files are others after the first epoch."""
     plain = epochs(loader(Augmented(folder), None, num_workers=workers, shuffle=True))
     one = loader(Augmented(folder), num_workers=workers, shuffle=True)
     first = epochs(one, 1)
-    shutil.rmtree(folder)
+    for path in Files(folder).paths:
+        seen = os.stat(path)
+        Path(path).write_bytes(bytes(seen.st_size))
+        os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
     second = epochs(one, 1)
     return {"same": first + second == plain, "figures": one.cache_figures()}
 
@@ -243,6 +231,31 @@ def alone(folder):
     return {"sizes": sum((batch[0] for batch in got[1]), []), "said": said(warned), "figures": one.cache_figures()}
 
 
+def rewritten(folder, workers):
+    """Files are written anew, as long as they were, in a running job and between two; of those at which no fingerprint looks."""
+
+    def lasts(one):
+        (got,) = epochs(one, 1)
+        return {index: last for batch in got for index, last in zip(batch[0], batch[2])}
+
+    def write(index, byte):
+        path = Files(folder).paths[index]
+        Path(path).write_bytes(bytes([byte]) * os.stat(path).st_size)
+
+    # However long this machine takes to look at a file.
+    fingerprint._LOOK_NS = float("inf")
+    one = loader(Files(folder), num_workers=workers)
+    told = [lasts(one)]
+    write(9, 99)
+    told += [lasts(one), lasts(one)]
+    figures = one.cache_figures()
+    write(11, 111)
+    # The first loader is there still, and so is the pool.
+    other = loader(Files(folder), num_workers=workers)
+    told += [lasts(other), lasts(other)]
+    return {"told": [[epoch[9], epoch[11], epoch[12]] for epoch in told], "figures": [figures, other.cache_figures()]}
+
+
 def keys(folder):
     """A sampler of keys that are no numbers, on a data set that knows both."""
     dataset = KeyedFiles(folder)
@@ -334,7 +347,7 @@ def stream(folder):
 
 CASES = {
     "same": same, "gone": gone, "repeated": repeated, "parts": parts, "other": other, "failing": failing,
-    "beside": beside, "fingerprints": fingerprints, "small": small, "keys": keys, "resumed": resumed, "alone": alone, "grown": grown, "stream": stream,
+    "beside": beside, "rewritten": rewritten, "fingerprints": fingerprints, "small": small, "keys": keys, "resumed": resumed, "alone": alone, "grown": grown, "stream": stream,
     "pool_killed": pool_killed, "worker_killed": worker_killed, "resized": resized,
 }  # fmt: skip
 

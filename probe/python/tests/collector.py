@@ -183,14 +183,14 @@ class Run(NamedTuple):
     collector: Collector
 
 
-def run(command, drain=True, **more):
+def run(command, drain=True, limit_s=240, **more):
     """Runs `command` under the shim."""
     collector = Collector(drain)
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         env = environment(collector.path, **more)
         job = subprocess.Popen([str(part) for part in command], env=env, stdout=out, stderr=err)
         try:
-            code = collector.serve(job)
+            code = collector.serve(job, limit_s)
         finally:
             if job.poll() is None:
                 job.kill()

@@ -95,7 +95,7 @@ def agreed(folder):
 
 def apart(folder):
     """Both forms of one data set in one pool: nobody agrees with anybody."""
-    form._agreed = lambda choice, key: choice
+    form.agreed = lambda choice, key: choice
     plain = epochs(loader(SETS["in-parts"](folder), None, batch_size=None), 2)
     loaders, got = [], []
     for figures in (DEAR, CHEAP):
@@ -144,13 +144,13 @@ CASES = {
 
 def main():
     torch.set_num_threads(1)
-    root, agree = Path(sys.argv[1]), form._agreed
+    root, agree = Path(sys.argv[1]), form.agreed
     for number, case in enumerate(sys.argv[2:]):
         name, *arguments = json.loads(case)
         folder = root / str(number)
         fill(folder)
         said_to_take(DEAR)
-        form._agreed = agree
+        form.agreed = agree
         print(json.dumps(CASES[name](str(folder), *arguments)), flush=True)
 
 

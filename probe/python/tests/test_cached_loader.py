@@ -13,7 +13,7 @@ from turning import old
 JOB = Path(__file__).with_name("cached_job.py")
 BYTES = sum(1000 + n for n in range(FILES))
 
-SAME = [("shuffle", 0), ("shuffle", 2), ("generator", 0), ("weighted", 2), ("batch-sampler", 2), ("whole", 1)]
+# Whatever else a loader may be is in test_matrix.py.
 STARTED = [("shuffle", 2, "spawn", True), ("distributed", 2, None, True)]
 # Takes longest to start: with one torch.
 FORKSERVER = ("shuffle", 2, "forkserver", True)
@@ -40,9 +40,9 @@ def case(name, *arguments):
 
 
 CASES = [
-    *[case("same", *one) for one in (*SAME, *STARTED)],
+    *[case("same", *one) for one in STARTED],
     *[case("gone", workers) for workers in (0, 2)],
-    *[case("parts", workers) for workers in (0, 2)],
+    *[case(name, workers) for name in ("parts", "rewritten") for workers in (0, 2)],
     *[case("other", name, 0) for name in (*PLAIN, *RECOGNISED, "fussy", "sometimes-not-bytes", "timed")],
     case("resumed"),
     case("alone"),
@@ -67,7 +67,7 @@ def told(python, tmp_path_factory):
     return lambda name, *arguments: all_told(python, str(folder))[case(name, *arguments)]
 
 
-@pytest.mark.parametrize("one", [*SAME, *STARTED, pytest.param(FORKSERVER, marks=pytest.mark.own_python)])
+@pytest.mark.parametrize("one", [*STARTED, pytest.param(FORKSERVER, marks=pytest.mark.own_python)])
 def test_order_and_samples_are_the_same_as_without_a_cache(told, python, one):
     if one is FORKSERVER and old(python):
         pytest.skip("forkserver is tried with the newer torch")
@@ -81,7 +81,7 @@ def test_order_and_samples_are_the_same_as_without_a_cache(told, python, one):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_second_epoch_reads_nothing_when_all_of_it_fits(told, workers):
     gone = told("gone", workers)
-    assert gone["same"], "though the source was removed after the first"
+    assert gone["same"], "though the files say something else after the first"
     figures = gone["figures"]
     assert (figures["hits"], figures["misses"]) == (FILES, FILES)
     assert (figures["source_bytes"], figures["pool_bytes"], figures["kept_samples"]) == (BYTES, BYTES, FILES)
@@ -184,6 +184,15 @@ def test_another_data_set_or_a_changed_one_never_gets_its_bytes(told):
     assert prints["twin"] == [0, FILES, [size + 1000 for size in sizes]]
     assert prints["shorter"] == [0, 9, sizes[:9]]
     assert prints["changed"] == [0, FILES, [*sizes[:-1], 2100]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_file_that_was_written_anew_is_read_anew_by_its_next_use(told, workers):
+    rewritten = told("rewritten", workers)
+    assert rewritten["told"] == [[9, 11, 12], [99, 11, 12], [99, 11, 12], [99, 111, 12], [99, 111, 12]]
+    first, second = rewritten["figures"]
+    assert first["looks_at_files"] and first["misses"] == FILES + 1, "and no other one is"
+    assert (second["misses"], second["hits"]) == (1, 2 * FILES - 1)
 
 
 def test_a_budget_that_is_too_small_for_a_sample_is_no_cache(told):

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 numpy = pytest.importorskip("numpy", reason="SKIPPED: there is no numpy")
 
 import stallscope  # noqa: E402
-from stallscope.data import state_digest  # noqa: E402
+from stallscope.data import fingerprint, state_digest  # noqa: E402
 from stallscope.data.state_digest import CannotTell, of_code, of_state  # noqa: E402
 
 SAMPLES = 200
@@ -126,6 +126,16 @@ def test_an_attribute_that_changes_between_epochs_is_noticed(monkeypatch):
     for epoch in (0, 1, 1, 2):
         dataset.epoch = epoch
         assert samples(loader) == (first + epoch).tolist()
+
+
+@pytest.mark.parametrize("look_ns,looks", [([9e6, 9_900], True), ([9e6, 11_000], False), ([], False)])
+def test_files_are_looked_at_where_that_costs_less_than_a_tenth_of_a_sample(monkeypatch, look_ns, looks):
+    class Cut:
+        sample_ns = 100_000
+
+    Cut.look_ns = look_ns
+    monkeypatch.setattr(fingerprint.form, "agreed", lambda choice, key: choice)
+    assert fingerprint.looks_at_files(Cut, b"key") is looks
 
 
 def test_what_nobody_can_see_is_forgotten_when_it_is_said():

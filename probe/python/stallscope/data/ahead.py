@@ -56,11 +56,12 @@ def staging_of(key, samples, budget_bytes, in_force_bytes):
 class Ahead:
     """`wished`: how many fetchers there are to be."""
 
-    def __init__(self, dataset, samples, in_parts, space, staging, tally, wished):
+    def __init__(self, dataset, samples, in_parts, looks, space, staging, tally, wished):
         self.owner = os.getpid()
         self.dataset = dataset
         self.samples = samples
         self.in_parts = in_parts
+        self.looks = looks
         self.space = space
         self.staging = staging
         self.tally = tally
@@ -107,7 +108,7 @@ class Ahead:
             self.shared.next_crew()
             self._ring()
             begin = ahead_fetcher.Beginning(self.init, self.workers, self.dataset)
-            given = (base_of(self.dataset), self.in_parts, self.space, self.staging, begin)
+            given = (base_of(self.dataset), self.in_parts, self.looks, self.space, self.staging, begin)
             self.crew = Crew(self.owner, self.pipe, self.shared, given)
             self.crews.append(self.crew)
         self._tell_bytes()

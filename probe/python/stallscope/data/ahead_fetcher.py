@@ -33,7 +33,7 @@ class _Left(BaseException):
     """Ends the making of a sample whose file has been read. No Exception, which data sets may catch."""
 
 
-def run(number, parent, shared, crew, roll, pipe, base, parts, space, staging, begin):
+def run(number, parent, shared, crew, roll, pipe, base, parts, looks, space, staging, begin):
     """The process. `pipe`: where the uses to come are told."""
     try:
         roll.enter(number)
@@ -42,7 +42,7 @@ def run(number, parent, shared, crew, roll, pipe, base, parts, space, staging, b
             return
         begin(number)
         most_bytes = staging.figures().get("capacity_bytes", 0) // 2
-        fetcher = _Parts(base) if parts else _Files(base, most_bytes)
+        fetcher = _Parts(base) if parts else _Files(base, most_bytes, looks)
         fetcher.places(number, space, staging, shared)
         _serve(number, parent, pipe, shared, crew, fetcher)
     except BaseException:
@@ -174,9 +174,11 @@ class _Parts(_Fetcher):
 class _Files(_Fetcher):
     """Of a data set each of whose samples opens one file: begins a sample, and leaves it where the file is opened."""
 
-    def __init__(self, base, most_bytes):
+    def __init__(self, base, most_bytes, looks):
         self.base = base
         self.most_bytes = most_bytes
+        # Whether a file is looked at with each use.
+        self.looks = looks
         opening.install()
 
     def fetch(self, sample, number, before):
@@ -210,5 +212,5 @@ class _Files(_Fetcher):
                     return file.read() if whole else None
 
             sample, number, before = self.use_now
-            self.put(sample, tag_of(path), number, before, read)
+            self.put(sample, tag_of(path, self.looks), number, before, read)
         raise _Left

@@ -1,6 +1,7 @@
 """What an index says beside which sample is meant."""
 
 import operator
+from collections.abc import Iterator
 
 # In place of a place among the draws.
 UNKNOWN = 2**64 - 1
@@ -27,6 +28,12 @@ def is_given_for_another(index):
 def places(index):
     """The places of this use and of the next among all draws."""
     return getattr(index, "at", UNKNOWN), getattr(index, "next_at", UNKNOWN)
+
+
+def gathered(samples):
+    """What `__getitems__` gave, with all of its samples made: where they are made when they are asked for, they would draw
+    from whatever generators are there by then."""
+    return iter(list(samples)) if isinstance(samples, Iterator) else samples
 
 
 class Repeats:

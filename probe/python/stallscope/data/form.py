@@ -33,7 +33,7 @@ def settled(found, key, budget_bytes):
     if "why" in found.decoded:
         return Form(False, found.decoded["why"]), key
     figures = found.decoded["figures"]
-    choice = _agreed(chosen(figures, budget_bytes, found.length), key)
+    choice = agreed(chosen(figures, budget_bytes, found.length), key + b"form")
     if not choice["decoded"]:
         return Form(False, choice["why"]), key
     return Form(True, choice["why"], choice["share"]), key_of_decoded(key, found.decoded["evidence"])
@@ -71,10 +71,10 @@ def chosen(figures, budget_bytes, samples):
     return {"decoded": decoded_s < _WORTH * encoded_s, "why": why, "share": decoded}
 
 
-def _agreed(choice, key):
-    """What the first who asked has chosen: it lies in the pool as a data set of one sample."""
+def agreed(choice, key):
+    """What the first who asked has chosen, a dict of plain data: it lies in the pool as a data set of one sample."""
     try:
-        space = pool.space(blake2b(key + b"form", digest_size=32).digest(), 1, _AGREED_BYTES, "minio")
+        space = pool.space(blake2b(key, digest_size=32).digest(), 1, _AGREED_BYTES, "minio")
     except pool.NoPool:
         return choice
     said = space.get(0, 0)
@@ -84,7 +84,7 @@ def _agreed(choice, key):
     said = said if said is not None else space.get(0, 0)
     try:
         told = json.loads(bytes(said))
-        return {"decoded": bool(told["decoded"]), "why": str(told["why"]), "share": float(told["share"])}
+        return {name: type(mine)(told[name]) for name, mine in choice.items()}
     except (TypeError, ValueError, KeyError):
         return choice
 

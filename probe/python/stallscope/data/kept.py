@@ -113,6 +113,14 @@ def again(read):
     return read()
 
 
-def tag_of(path):
-    """64 bits that name a file."""
-    return int.from_bytes(blake2b(os.fsencode(path), digest_size=8).digest(), "little")
+def tag_of(path, looks=False):
+    """64 bits that name a file; `looks`: and tell whether it changed, by its size and time of change, where it is there."""
+    name = os.fsencode(path)
+    if looks:
+        try:
+            found = os.stat(name)
+            name += b"\0%d %d" % (found.st_size, found.st_mtime_ns)
+        except OSError:
+            # Whoever opens it meets what is wrong with it.
+            pass
+    return int.from_bytes(blake2b(name, digest_size=8).digest(), "little")

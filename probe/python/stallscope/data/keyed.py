@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 from torch.utils.data import get_worker_info
 
-from .draws import plain
+from .draws import gathered, plain
 from .lent import apart, seed
 
 _MASK = (1 << 64) - 1
@@ -71,7 +71,7 @@ class _Keyed:
         if self.maker is not None:
             return self.maker.many(indices, seed_all)
         seed_all()
-        return whole([plain(index) for index in indices])
+        return gathered(whole([plain(index) for index in indices]))
 
     def _one_by_one(self, keyed_indices):
         samples = []

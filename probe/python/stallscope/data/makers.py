@@ -13,7 +13,7 @@ from stallscope._hooks.knobs import raised_by_signal
 
 from . import opening, packed
 from .cut import base_index, base_of
-from .draws import is_given_for_another, places, plain
+from .draws import gathered, is_given_for_another, places, plain
 from .kept import Unkept, again, tag_of
 
 # After so many samples that could only be made without, nothing kept is used any more.
@@ -185,9 +185,11 @@ def _own(data):
 class FromFiles(_Maker):
     """Of a data set each of whose samples opens one file."""
 
-    def __init__(self, dataset, samples, kept, most_bytes):
+    def __init__(self, dataset, samples, kept, most_bytes, looks):
         super().__init__(dataset, samples, kept)
         self.most_bytes = most_bytes
+        # Whether a file is looked at with each use.
+        self.looks = looks
 
     def making(self, uses):
         return _Files(self, uses)
@@ -196,7 +198,7 @@ class FromFiles(_Maker):
         return self.dataset[plain(index)]
 
     def plain_batch(self, indices):
-        return self.dataset.__getitems__([plain(index) for index in indices])
+        return gathered(self.dataset.__getitems__([plain(index) for index in indices]))
 
 
 class _Files:
@@ -238,7 +240,7 @@ class _Files:
             return data
 
         try:
-            data = self.maker.kept.of(use, tag_of(path), read)
+            data = self.maker.kept.of(use, tag_of(path, self.maker.looks), read)
         except Unkept as unkept:
             return unkept.instead
         except OSError as error:

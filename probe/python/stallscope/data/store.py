@@ -41,6 +41,8 @@ class Store:
         # Who reads before samples are asked for, and where that waits.
         self.ahead = self.staging = None
         self.number = None
+        # Whether each use of a sample looks at its file.
+        self.looks = False
         self.look_at_ns = 0
         try:
             self._make(start_method, policy, fetchers)
@@ -56,7 +58,10 @@ class Store:
             self.maker = FromParts(self.dataset, found.samples, None, found.augments)
         if found.in_parts and self.said[0] is None:
             self._look(found.base)
-        self.form, key = form.settled(found, fingerprint.of(found, self.state, *self.said), self.budget_bytes)
+        key = fingerprint.of(found, self.state, *self.said)
+        self.form, key = form.settled(found, key, self.budget_bytes)
+        if not found.in_parts:
+            self.looks = fingerprint.looks_at_files(found, key)
         own_bytes = self.budget_bytes
         if ahead.can_be(start_method, fetchers):
             own_bytes -= ahead.staging_bytes(self.budget_bytes)
@@ -69,7 +74,7 @@ class Store:
         if found.in_parts:
             self.maker.kept, self.maker.decoded = kept, self.form.decoded
         else:
-            self.maker = FromFiles(self.dataset, found.samples, kept, self.budget_bytes)
+            self.maker = FromFiles(self.dataset, found.samples, kept, self.budget_bytes, self.looks)
 
     def _fetching(self, kept, key, found, policy, fetchers):
         """`kept`, or what takes its place where samples may be fetched ahead."""
@@ -79,7 +84,7 @@ class Store:
             if self.staging is None:
                 return kept
             self.ahead = ahead.Ahead(
-                self.dataset, found.samples, found.in_parts, self.space, self.staging, self.tally, fetchers
+                self.dataset, found.samples, found.in_parts, self.looks, self.space, self.staging, self.tally, fetchers
             )
         except (pool.NoPool, OSError, ValueError):
             # The workers read by themselves.
@@ -172,7 +177,8 @@ class Store:
         if self.ahead is not None:
             totals["source_bytes"] += self.ahead.shared.totals()["bytes"]
         points = self.curve.points() if self.curve is not None else []
-        return {**totals, **self._told(), **self.form.figures(), "miss_ratio": points}
+        looks = {} if isinstance(self.maker, FromParts) else {"looks_at_files": self.looks}
+        return {**totals, **self._told(), **self.form.figures(), **looks, "miss_ratio": points}
 
     def _told(self):
         """What the pool says. Bytes are those of the staging space, too; samples and evictions are not."""

@@ -1,0 +1,80 @@
+"""A job is taken up exactly where workers stay from epoch to epoch: torch draws their seed once, from the generator that the
+order of samples comes from."""
+
+import pytest
+from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
+
+torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
+
+import stallscope  # noqa: E402
+from stallscope import Checkpointer  # noqa: E402
+
+EPOCHS = 3
+KINDS = {"torch": torch.utils.data.DataLoader, "stallscope": stallscope.DataLoader}
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return index
+
+
+class Job:
+    """Trains and validates; `own`: whether the training loader has a generator of its own."""
+
+    def __init__(self, kind, own, trains_persistent, validates):
+        torch.manual_seed(3)
+        generator = torch.Generator().manual_seed(5) if own else None
+        stays = {"num_workers": 1, "persistent_workers": True}
+        self.training = KINDS[kind](
+            Numbers(20), batch_size=4, shuffle=True, generator=generator, **(stays if trains_persistent else {})
+        )
+        self.validating = None
+        if validates is not None:
+            self.validating = KINDS[validates](Numbers(6), batch_size=2, shuffle=True, **stays)
+
+    def run(self, checkpointer, first=0, got=None, save_at=None):
+        """Ids by batch, and a draw of training's; `save_at`: (epoch, batches of it), where it saves and ends."""
+        got = [] if got is None else got
+        for epoch in range(first, EPOCHS):
+            for number, batch in enumerate(self.training):
+                got.append((batch.tolist(), torch.rand(1).item()))
+                checkpointer.step()
+                if save_at == (epoch, number + 1):
+                    checkpointer.save(wait=True)
+                    return got
+            if self.validating is not None:
+                got += [batch.tolist() for batch in self.validating]
+            if save_at == (epoch, "end"):
+                checkpointer.save(wait=True)
+                return got
+        return got
+
+
+CASES = [
+    ("torch", False, True, None), ("torch", True, True, None), ("stallscope", False, True, None), ("stallscope", True, True, None),
+    ("torch", False, False, "torch"), ("torch", False, True, "torch"), ("stallscope", False, True, "stallscope"),
+    ("stallscope", False, False, "torch"), ("torch", True, False, "torch"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("save_at", [(0, "end"), (1, 2)], ids=["between epochs", "in mid-epoch"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_what_follows_is_what_would_have_followed(case, save_at, tmp_path):
+    job = Job(*case)
+    with Checkpointer(tmp_path / "whole", loader=job.training, every=10**6) as checkpointer:
+        whole = job.run(checkpointer)
+    job = Job(*case)
+    with Checkpointer(tmp_path / "cut", loader=job.training, every=10**6) as checkpointer:
+        before = job.run(checkpointer, save_at=save_at)
+    del job
+    again = Job(*case)
+    torch.manual_seed(99)
+    with Checkpointer(tmp_path / "cut", loader=again.training, every=10**6) as checkpointer:
+        start = checkpointer.restore()
+        assert before + again.run(checkpointer, start.epoch) == whole
