@@ -67,11 +67,12 @@ fn print(record: &Record) {
 fn json(record: &Record) -> String {
     match record {
         Record::Slice(r) => format!(
-            r#"{},"start_ns":{},{},"sibling_cpu_ns":{},"rchar":{},"read_bytes":{}}}"#,
+            r#"{},"start_ns":{},{},"sibling_cpu_ns":{},"sibling_runnable_ns":{},"rchar":{},"read_bytes":{}}}"#,
             head("slice", &r.header),
             r.start_ns,
             times(&r.times),
             r.sibling_cpu_ns,
+            r.sibling_runnable_ns,
             r.rchar,
             r.read_bytes
         ),

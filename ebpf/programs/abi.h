@@ -82,7 +82,7 @@ struct times {
 	u64 blocked_ns[BLOCKED_KINDS];
 };
 
-/* The `scratch` of a slot: internals of the kernel side, in 64 bytes. */
+/* The `scratch` of a slot: internals of the kernel side. */
 struct scratch {
 	/* Last wake-up; its lowest bits are of `enum woken`. */
 	u64 wake_ns;
@@ -108,6 +108,9 @@ struct scratch {
 	u32 header_fd;
 	/* `sched_info.run_delay` of the task when it last left its CPU. */
 	u64 run_delay_ns;
+	/* For how long this thread was runnable without a CPU in the sleep of its leader's that began at `late_for_ns`. */
+	u64 late_ns;
+	u64 late_for_ns;
 };
 
 struct task_slot {
@@ -126,12 +129,14 @@ struct task_slot {
 	u64 first_seen_ns;
 	struct times total;
 	u64 sibling_cpu_ns;
+	u64 sibling_runnable_ns;
 	u64 rchar;
 	u64 read_bytes;
 	u64 wchar;
 	u8 comm[16];
 	struct times sent;
 	u64 sent_sibling_cpu_ns;
+	u64 sent_sibling_runnable_ns;
 	u64 slice_start_ns;
 	struct scratch scratch;
 };
@@ -150,6 +155,7 @@ struct slice {
 	u64 start_ns;
 	struct times times;
 	u64 sibling_cpu_ns;
+	u64 sibling_runnable_ns;
 	u64 rchar;
 	u64 read_bytes;
 };
@@ -236,10 +242,10 @@ struct file_wait {
 };
 
 _Static_assert(sizeof(struct times) == 8 * (3 + BLOCKED_KINDS), "times");
-_Static_assert(sizeof(struct scratch) == 72, "scratch");
-_Static_assert(sizeof(struct task_slot) == 24 + 8 + 24 + 2 * sizeof(struct times) + 48 + 16 + 72, "task_slot");
+_Static_assert(sizeof(struct scratch) == 88, "scratch");
+_Static_assert(sizeof(struct task_slot) == 24 + 8 + 24 + 2 * sizeof(struct times) + 64 + 16 + 88, "task_slot");
 _Static_assert(sizeof(struct header) == 24, "header");
-_Static_assert(sizeof(struct slice) == 24 + 8 + sizeof(struct times) + 24, "slice");
+_Static_assert(sizeof(struct slice) == 24 + 8 + sizeof(struct times) + 32, "slice");
 _Static_assert(sizeof(struct wait) == 80, "wait");
 _Static_assert(sizeof(struct wake) == 40, "wake");
 _Static_assert(sizeof(struct batch_read) == 32, "batch_read");

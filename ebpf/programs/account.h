@@ -9,7 +9,7 @@
  * readers in user space.
  *
  * What other CPUs write: `scratch.wake_ns` (one store, in sched_waking, see there) and the leader's
- * `sibling_cpu_ns` (atomic). A sched_waking that looked the slot up just before the task's end may store
+ * `sibling_cpu_ns` and `sibling_runnable_ns` (atomic). A sched_waking that looked the slot up just before the task's end may store
  * `wake_ns` into a slot that is free by now: it lies before everything that the next owner does, and is
  * ignored there.
  */
@@ -109,7 +109,7 @@ static __attribute__((noinline)) void send_slice(struct task_slot *slot, u64 end
 {
 	struct slice *slice = reserve(sizeof(*slice));
 	u64 *part, *total = (u64 *)&slot->total, *sent = (u64 *)&slot->sent;
-	u64 sibling_cpu_ns = slot->sibling_cpu_ns;
+	u64 sibling_cpu_ns = slot->sibling_cpu_ns, sibling_runnable_ns = slot->sibling_runnable_ns;
 
 	if (!slice)
 		return;
@@ -121,9 +121,11 @@ static __attribute__((noinline)) void send_slice(struct task_slot *slot, u64 end
 		sent[i] = total[i];
 	}
 	slice->sibling_cpu_ns = sibling_cpu_ns - slot->sent_sibling_cpu_ns;
+	slice->sibling_runnable_ns = sibling_runnable_ns - slot->sent_sibling_runnable_ns;
 	slice->rchar = slot->rchar - slot->scratch.sent_rchar;
 	slice->read_bytes = slot->read_bytes - slot->scratch.sent_read_bytes;
 	slot->sent_sibling_cpu_ns = sibling_cpu_ns;
+	slot->sent_sibling_runnable_ns = sibling_runnable_ns;
 	slot->scratch.sent_rchar = slot->rchar;
 	slot->scratch.sent_read_bytes = slot->read_bytes;
 	slot->slice_start_ns = end;
@@ -200,6 +202,52 @@ INLINE void credit_leader(struct task_slot *slot, u64 now)
 	if (now > start && leader && leader->tgid == slot->tgid && leader->flags & FLAG_LEADER)
 		__sync_fetch_and_add(&leader->sibling_cpu_ns, now - start);
 	slot->scratch.sibling_until_ns = now;
+}
+
+/*
+ * A thread gets its CPU after it was runnable since `from`. What of that lies in a sleep of its leader that still lasts is
+ * kept until it is known whether this is the thread that ends the sleep: see tell_late. The leader's slot is written
+ * by other CPUs meanwhile; each word read of it here is of one moment, and a sleep that ends or begins between two of them
+ * has a part of it taken for another's, which is bounded by the sleep when user space uses it.
+ */
+INLINE void note_late(struct task_slot *slot, u64 from, u64 now)
+{
+	u32 index = slot->scratch.leader - 1;
+	struct task_slot *leader;
+	u64 asleep_since;
+
+	if (!slot->scratch.leader)
+		return;
+	leader = map_lookup_elem(&slots, &index);
+	if (!leader || leader->tgid != slot->tgid || leader->state != STATE_BLOCKED)
+		return;
+	asleep_since = leader->since_ns;
+	if (slot->scratch.late_for_ns != asleep_since) {
+		slot->scratch.late_for_ns = asleep_since;
+		slot->scratch.late_ns = 0;
+	}
+	if (from < asleep_since)
+		from = asleep_since;
+	if (now > from)
+		slot->scratch.late_ns += now - from;
+}
+
+/* `slot` ends the sleep of `leader`: for so long it was itself without a CPU, and the leader slept for want of one. */
+INLINE void tell_late(struct task_slot *slot, struct task_slot *leader)
+{
+	if (slot->scratch.late_for_ns != leader->since_ns)
+		return;
+	__sync_fetch_and_add(&leader->sibling_runnable_ns, slot->scratch.late_ns);
+	slot->scratch.late_ns = 0;
+}
+
+/* Books the time without a CPU up to `now`, when the task gets one. */
+INLINE void book_runnable(struct task_slot *slot, u64 now)
+{
+	u64 from = slot->since_ns;
+
+	book(slot, TIME_RUNNABLE, now);
+	note_late(slot, from, now);
 }
 
 INLINE void copy_bytes_moved(struct task_slot *slot, struct task_struct *task)

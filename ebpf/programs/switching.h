@@ -162,7 +162,7 @@ INLINE void book_sleep(struct task_slot *slot, struct task_struct *task, u64 now
 	/* Not an older wake-up than the one that ended this sleep. */
 	if (woken & WOKEN_ERRAND && woken > slot->scratch.run_start_ns && !(slot->flags & FLAG_WATCHED))
 		begin_errand(slot, slot->since_ns);
-	book(slot, TIME_RUNNABLE, now);
+	book_runnable(slot, now);
 }
 
 INLINE void get_cpu(struct task_slot *slot, struct task_struct *task, u64 now)
@@ -174,7 +174,7 @@ INLINE void get_cpu(struct task_slot *slot, struct task_struct *task, u64 now)
 	    (slot->state == STATE_RUNNING && slot->scratch.wake_ns > slot->since_ns))
 		book_sleep(slot, task, now);
 	else
-		book(slot, TIME_RUNNABLE, now);
+		book_runnable(slot, now);
 	slot->state = STATE_RUNNING;
 	slot->scratch.run_start_ns = now;
 	end_write(slot);
@@ -267,6 +267,8 @@ INLINE u32 woken_by(struct task_slot *slot, struct task_struct *task, struct tas
 		if (!watched && within_job)
 			bits = WOKEN_ERRAND;
 	} else if (slot->blocked_in == BLOCKED_FUTEX && (nr == NR_FUTEX || nr == NR_FUTEX_WAKE)) {
+		if (same_process && slot->flags & FLAG_LEADER)
+			tell_late(waker, slot);
 		if (watched && !brief && same_process && waker->scratch.notes & NOTE_PIN &&
 		    !(slot->scratch.notes & NOTE_LOCK))
 			send_wait(slot, waker, now);

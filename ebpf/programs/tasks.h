@@ -145,7 +145,9 @@ static __attribute__((noinline)) struct task_slot *track(struct task_struct *tas
 	__builtin_memset(&slot->total, 0, sizeof(slot->total));
 	__builtin_memset(&slot->sent, 0, sizeof(slot->sent));
 	slot->sibling_cpu_ns = 0;
+	slot->sibling_runnable_ns = 0;
 	slot->sent_sibling_cpu_ns = 0;
+	slot->sent_sibling_runnable_ns = 0;
 	__builtin_memset(&slot->scratch, 0, sizeof(slot->scratch));
 	copy_bytes_moved(slot, task);
 	slot->scratch.sent_rchar = slot->rchar;

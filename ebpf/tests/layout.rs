@@ -46,9 +46,10 @@ fn the_header_mirrors_the_module() {
     same_struct!(c, "times", Times, cpu_ns cpu_read_ns runnable_ns blocked_ns);
     same_struct!(c, "task_slot", TaskSlot,
         seq flags tid tgid ppid generation state blocked_in user uid since_ns start_boottime_ns first_seen_ns total
-        sibling_cpu_ns rchar read_bytes wchar comm sent sent_sibling_cpu_ns slice_start_ns scratch);
+        sibling_cpu_ns sibling_runnable_ns rchar read_bytes wchar comm sent sent_sibling_cpu_ns sent_sibling_runnable_ns
+        slice_start_ns scratch);
     same_struct!(c, "header", Header, kind size slot tid tgid time_ns);
-    same_struct!(c, "slice", Slice, header start_ns times sibling_cpu_ns rchar read_bytes);
+    same_struct!(c, "slice", Slice, header start_ns times sibling_cpu_ns sibling_runnable_ns rchar read_bytes);
     same_struct!(c, "wait", Wait, header start_ns waker_tid waker_tgid blocked_in errand_start_ns errand_cpu_ns errand_runnable_ns errand_read_ns);
     same_struct!(c, "wake", Wake, header woken_tid cpu_ns);
     same_struct!(c, "batch_read", BatchRead, header fd);

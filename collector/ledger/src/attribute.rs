@@ -4,7 +4,7 @@
 use crate::opening::opening;
 use crate::passage::Passage;
 use crate::shim::Shim;
-use crate::timeline::{Activity, Timeline};
+use crate::timeline::{Activity, Helped, Timeline};
 use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked};
 use stallscope_model::{Cause, Causes};
 use std::collections::VecDeque;
@@ -242,9 +242,10 @@ fn own_work(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64, out: &mut Attributed) {
         match kind {
             _ if trainer.reads_itself && brings_data(trainer, kind) => out.causes[Cause::Fetch] += ns,
             Blocked::Futex => {
-                let helped_ns = if trainer.may_be_helped() { ns.min(activity.sibling_cpu_ns) } else { 0 };
-                out.causes[Cause::Compute] += helped_ns;
-                peer_or_unknown(trainer, kind, ns - helped_ns, out);
+                let helped = if trainer.may_be_helped() { activity.helped() } else { Helped::default() };
+                out.causes[Cause::Compute] += helped.cpu_ns;
+                out.causes[Cause::Preempted] += helped.runnable_ns;
+                peer_or_unknown(trainer, kind, ns - helped.cpu_ns - helped.runnable_ns, out);
             }
             Blocked::FutexNet | Blocked::Net => peer_or_unknown(trainer, kind, ns, out),
             // Written by hand, without a saver that is hooked.
@@ -370,8 +371,8 @@ pub(crate) fn blocked_in_fetch(activity: &Activity) -> u64 {
 /// Asleep in the midst of a batch for something that is neither a file nor a socket of its own (a client
 /// library's lock, a service's pause, a device): the data are on their way to the producer all the same.
 pub(crate) fn asleep(activity: &Activity) -> u64 {
-    let futex_ns = activity.of(Blocked::Futex);
-    futex_ns - futex_ns.min(activity.sibling_cpu_ns)
+    let helped = activity.helped();
+    activity.of(Blocked::Futex) - helped.cpu_ns - helped.runnable_ns
         + activity.of(Blocked::Sleep)
         + activity.of(Blocked::Other)
 }
@@ -382,7 +383,7 @@ fn produce(wait: &Wait<'_>, producer: &View<'_>, a_ns: u64, b_ns: u64, in_batch:
     out.saw(&seen);
     let activity = &seen.activity;
     let times = &activity.times;
-    let helped_ns = activity.of(Blocked::Futex).min(activity.sibling_cpu_ns);
+    let helped = activity.helped();
     let read_on_cpu_ns = (times.cpu_read_ns + opening(producer, a_ns, b_ns)).min(times.cpu_ns);
     let blocked_ns = blocked_in_fetch(activity);
 
@@ -394,8 +395,8 @@ fn produce(wait: &Wait<'_>, producer: &View<'_>, a_ns: u64, b_ns: u64, in_batch:
     let read_on_cpu_ns = read_on_cpu_ns.max(wrapped_cpu_ns.min(times.cpu_ns));
 
     out.causes[Cause::Fetch] += blocked_ns + read_on_cpu_ns + asleep(activity);
-    out.causes[Cause::Starved] += times.runnable_ns;
-    out.causes[Cause::Prep] += times.cpu_ns - read_on_cpu_ns + helped_ns;
+    out.causes[Cause::Starved] += times.runnable_ns + helped.runnable_ns;
+    out.causes[Cause::Prep] += times.cpu_ns - read_on_cpu_ns + helped.cpu_ns;
 
     // In a pipe a worker waits for its index; in the midst of a batch, longer than two stretches can blur,
     // it is a helper process (a decoder, say) that it waits for.

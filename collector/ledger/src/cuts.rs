@@ -87,6 +87,9 @@ fn part(whole: &Stretch, span_ns: u64, cpu_ns: u64, runnable_ns: u64) -> Activit
         *ns += more_ns;
         rest_ns -= more_ns;
     }
-    let sibling_cpu_ns = scale(whole.activity.sibling_cpu_ns, span_ns, whole.end_ns - whole.start_ns);
-    Activity { times: part, sibling_cpu_ns }
+    let all_ns = whole.end_ns - whole.start_ns;
+    let sibling_cpu_ns = scale(whole.activity.sibling_cpu_ns, span_ns, all_ns);
+    // It lies in the sleep.
+    let sibling_runnable_ns = scale(whole.activity.sibling_runnable_ns, blocked_ns, all_blocked_ns);
+    Activity { times: part, sibling_cpu_ns, sibling_runnable_ns }
 }

@@ -20,6 +20,15 @@ const PARTS: usize = 2 + BLOCKED_KINDS;
 pub(crate) struct Activity {
     pub(crate) times: Times,
     pub(crate) sibling_cpu_ns: u64,
+    /// Of the time asleep in a futex: for so long the thread that ended the sleep was itself without a CPU.
+    pub(crate) sibling_runnable_ns: u64,
+}
+
+/// What siblings did while the thread slept for one of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Helped {
+    pub(crate) cpu_ns: u64,
+    pub(crate) runnable_ns: u64,
 }
 
 impl Activity {
@@ -33,6 +42,14 @@ impl Activity {
         self.times.blocked_ns[kind as usize]
     }
 
+    /// Of the time asleep in a futex: while siblings were on a CPU, and, not among that, while the one that ended the sleep
+    /// was without one.
+    pub(crate) fn helped(&self) -> Helped {
+        let asleep_ns = self.of(Blocked::Futex);
+        let runnable_ns = asleep_ns.min(self.sibling_runnable_ns);
+        Helped { cpu_ns: (asleep_ns - runnable_ns).min(self.sibling_cpu_ns), runnable_ns }
+    }
+
     pub(crate) fn add(&mut self, other: &Activity) {
         let (mine, theirs) = (&mut self.times, &other.times);
         mine.cpu_ns = mine.cpu_ns.saturating_add(theirs.cpu_ns);
@@ -42,6 +59,7 @@ impl Activity {
             *a = a.saturating_add(b);
         }
         self.sibling_cpu_ns = self.sibling_cpu_ns.saturating_add(other.sibling_cpu_ns);
+        self.sibling_runnable_ns = self.sibling_runnable_ns.saturating_add(other.sibling_runnable_ns);
     }
 
     fn parts(&self) -> [u64; PARTS] {
@@ -93,8 +111,12 @@ impl Activity {
             runnable_ns: shares[1],
             blocked_ns,
         };
-        let sibling = u128::from(self.sibling_cpu_ns) * u128::from(span_ns) / whole;
-        Activity { times, sibling_cpu_ns: u64::try_from(sibling).unwrap_or(u64::MAX) }
+        let fit = |ns: u64| u64::try_from(u128::from(ns) * u128::from(span_ns) / whole).unwrap_or(u64::MAX);
+        Activity {
+            times,
+            sibling_cpu_ns: fit(self.sibling_cpu_ns),
+            sibling_runnable_ns: fit(self.sibling_runnable_ns),
+        }
     }
 }
 
@@ -121,7 +143,8 @@ impl Stretch {
     }
 
     pub(crate) fn of_slice(slice: &Slice) -> Option<Stretch> {
-        let activity = Activity { times: slice.times, sibling_cpu_ns: slice.sibling_cpu_ns };
+        let Slice { times, sibling_cpu_ns, sibling_runnable_ns, .. } = *slice;
+        let activity = Activity { times, sibling_cpu_ns, sibling_runnable_ns };
         Stretch::new(slice.start_ns, slice.header.time_ns, activity)
     }
 
@@ -131,15 +154,15 @@ impl Stretch {
         let since_ns = slot.since_ns.clamp(slot.slice_start_ns, now_ns.max(slot.slice_start_ns));
         let sibling = slot.sibling_cpu_ns.saturating_sub(slot.sent_sibling_cpu_ns);
         let span_ns = now_ns.saturating_sub(slot.slice_start_ns);
-        let mut accounted = Activity { times: difference(&slot.total, &slot.sent), sibling_cpu_ns: 0 }
+        let mut accounted = Activity { times: difference(&slot.total, &slot.sent), ..Activity::default() }
             .fit(since_ns - slot.slice_start_ns);
         let held_ns = now_ns.saturating_sub(since_ns);
         let mut holds = match slot.state {
             state::RUNNING => {
-                Activity { times: Times { cpu_ns: held_ns, ..Times::default() }, sibling_cpu_ns: 0 }
+                Activity { times: Times { cpu_ns: held_ns, ..Times::default() }, ..Activity::default() }
             }
             state::RUNNABLE => {
-                Activity { times: Times { runnable_ns: held_ns, ..Times::default() }, sibling_cpu_ns: 0 }
+                Activity { times: Times { runnable_ns: held_ns, ..Times::default() }, ..Activity::default() }
             }
             state::BLOCKED => {
                 Activity::blocked(Blocked::from_u8(slot.blocked_in).unwrap_or(Blocked::Other), held_ns)
@@ -337,7 +360,7 @@ mod tests {
 
     fn on_cpu(start_ns: u64, end_ns: u64) -> Stretch {
         let times = Times { cpu_ns: end_ns - start_ns, ..Times::default() };
-        Stretch::new(start_ns, end_ns, Activity { times, sibling_cpu_ns: 0 }).unwrap()
+        Stretch::new(start_ns, end_ns, Activity { times, ..Activity::default() }).unwrap()
     }
 
     fn sum_ns(timeline: &Timeline, a_ns: u64, b_ns: u64) -> (Activity, u64) {
@@ -451,10 +474,11 @@ mod tests {
 
     fn activity() -> impl Strategy<Value = Activity> {
         let ns = || prop_oneof![0..1000u64, Just(0), any::<u64>()];
-        (ns(), ns(), ns(), prop::array::uniform14(ns()), ns()).prop_map(
-            |(cpu_ns, cpu_read_ns, runnable_ns, blocked_ns, sibling_cpu_ns)| Activity {
+        (ns(), ns(), ns(), prop::array::uniform14(ns()), ns(), ns()).prop_map(
+            |(cpu_ns, cpu_read_ns, runnable_ns, blocked_ns, sibling_cpu_ns, sibling_runnable_ns)| Activity {
                 times: Times { cpu_ns, cpu_read_ns, runnable_ns, blocked_ns },
                 sibling_cpu_ns,
+                sibling_runnable_ns,
             },
         )
     }

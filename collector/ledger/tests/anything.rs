@@ -55,6 +55,7 @@ fn kernel_record() -> impl Strategy<Value = kernel::Record> {
                     start_ns,
                     times,
                     sibling_cpu_ns: span_ns,
+                    sibling_runnable_ns: span_ns / 3,
                     rchar: span_ns,
                     read_bytes: span_ns,
                 }),

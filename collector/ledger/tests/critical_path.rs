@@ -136,6 +136,30 @@ fn the_own_part_is_told_apart_by_positive_evidence() {
     stage.expect(Training, 0, &[(Compute, 45), (Preempted, 10), (Unknown, 19), (Persist, 6)]);
 }
 
+/// A trainer of several threads sleeps at the end of a parallel region until its last helper is done.
+#[test]
+fn a_sleep_for_a_helper_without_a_cpu_is_no_compute() {
+    let mut stage = training();
+    let own = [(100, Does::Cpu), (30, Does::Cpu), (40, Does::Behind(60, 25)), (10, Does::Behind(4, 3))];
+    stage.does(TRAINER, 0, &own);
+    stage.batch(WORKER, 100, 110, 1);
+    stage.wait(180, 180, 1);
+    stage.finish(300);
+    stage.expect(Training, 0, &[(Compute, 30 + 15 + 4), (Preempted, 25 + 3), (Unknown, 3)]);
+}
+
+/// The same of a worker that decodes with several threads.
+#[test]
+fn a_producer_whose_helper_has_no_cpu_is_starved() {
+    let mut stage = training();
+    stage.does(TRAINER, 100, &[(80, Does::In(Blocked::Pipe))]);
+    stage.does(WORKER, 100, &[(30, Does::Cpu), (50, Does::Behind(50, 40))]);
+    stage.batch(WORKER, 100, 180, 1);
+    stage.wait(100, 180, 1);
+    stage.finish(300);
+    stage.expect(Training, 0, &[(Prep, 40), (Starved, 40)]);
+}
+
 #[test]
 fn an_unnamed_producer_leaves_the_wait_unknown() {
     let mut stage = training();

@@ -136,6 +136,8 @@ pub struct TaskSlot {
     pub total: Times,
     /// CPU time of the *other* threads of this task's process; kept for leaders only.
     pub sibling_cpu_ns: u64,
+    /// For how long those that ended a leader's sleeps in a futex were themselves runnable without a CPU in these.
+    pub sibling_runnable_ns: u64,
     /// Bytes that read syscalls returned (`ioac.rchar`), and that storage delivered (`ioac.read_bytes`).
     pub rchar: u64,
     pub read_bytes: u64,
@@ -145,9 +147,10 @@ pub struct TaskSlot {
     /// `slice_start_ns`.
     pub sent: Times,
     pub sent_sibling_cpu_ns: u64,
+    pub sent_sibling_runnable_ns: u64,
     pub slice_start_ns: u64,
     /// Internals of the kernel side.
-    pub scratch: [u64; 9],
+    pub scratch: [u64; 11],
 }
 
 #[repr(u16)]
@@ -191,6 +194,9 @@ pub struct Slice {
     pub times: Times,
     /// CPU time of the other threads of the process meanwhile (leaders only).
     pub sibling_cpu_ns: u64,
+    /// Of the time asleep in a futex, for how long the thread of this process that ended it was runnable without a CPU
+    /// (leaders only).
+    pub sibling_runnable_ns: u64,
     pub rchar: u64,
     pub read_bytes: u64,
 }
@@ -323,9 +329,9 @@ pub const LOST_REASONS: usize = 5;
 
 const _: () = {
     assert!(size_of::<Times>() == 8 * (3 + BLOCKED_KINDS));
-    assert!(size_of::<TaskSlot>() == 32 + 24 + 2 * size_of::<Times>() + 32 + 16 + 16 + 72);
+    assert!(size_of::<TaskSlot>() == 32 + 24 + 2 * size_of::<Times>() + 40 + 16 + 24 + 88);
     assert!(size_of::<Header>() == 24);
-    assert!(size_of::<Slice>() == 24 + 8 + size_of::<Times>() + 24);
+    assert!(size_of::<Slice>() == 24 + 8 + size_of::<Times>() + 32);
     assert!(size_of::<Wait>() == 80);
     assert!(size_of::<Wake>() == 40);
     assert!(size_of::<BatchRead>() == 32);

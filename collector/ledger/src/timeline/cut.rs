@@ -19,6 +19,7 @@ impl Timeline {
         let rest = Activity {
             times: difference(&whole.activity.times, &first.times),
             sibling_cpu_ns: whole.activity.sibling_cpu_ns.saturating_sub(first.sibling_cpu_ns),
+            sibling_runnable_ns: whole.activity.sibling_runnable_ns.saturating_sub(first.sibling_runnable_ns),
         };
         let (first, rest) =
             (Stretch::new(whole.start_ns, at_ns, first), Stretch::new(at_ns, whole.end_ns, rest));

@@ -19,6 +19,9 @@ pub enum Does {
     CpuReading(u64),
     Runnable,
     In(Blocked),
+    /// Blocked in a futex while siblings use as many milliseconds of CPU as the first says, until one ends it that was without a
+    /// CPU for as many as the second.
+    Behind(u64, u64),
     /// Blocked while siblings use this many milliseconds of CPU.
     Helped(Blocked, u64),
 }
@@ -213,9 +216,10 @@ fn header(kind: kernel::Kind, pid: u32, at: u64) -> Header {
     Header { kind: kind as u16, size: 0, slot: 0, tid: pid, tgid: pid, time_ns: at * MS }
 }
 
-pub fn times(span: u64, does: Does) -> (Times, u64) {
+/// With what siblings had of a CPU, and were without one.
+pub fn times(span: u64, does: Does) -> (Times, u64, u64) {
     let mut times = Times::default();
-    let mut sibling = 0;
+    let (mut sibling, mut without) = (0, 0);
     match does {
         Does::Cpu => times.cpu_ns = span * MS,
         Does::CpuReading(reading) => (times.cpu_ns, times.cpu_read_ns) = (span * MS, reading * MS),
@@ -225,17 +229,22 @@ pub fn times(span: u64, does: Does) -> (Times, u64) {
             times.blocked_ns[kind as usize] = span * MS;
             sibling = helped * MS;
         }
+        Does::Behind(helped, late) => {
+            times.blocked_ns[Blocked::Futex as usize] = span * MS;
+            (sibling, without) = (helped * MS, late * MS);
+        }
     }
-    (times, sibling)
+    (times, sibling, without)
 }
 
 pub fn slice(pid: u32, start: u64, end: u64, does: Does) -> Slice {
-    let (times, sibling_cpu_ns) = times(end - start, does);
+    let (times, sibling_cpu_ns, sibling_runnable_ns) = times(end - start, does);
     Slice {
         header: header(kernel::Kind::Slice, pid, end),
         start_ns: start * MS,
         times,
         sibling_cpu_ns,
+        sibling_runnable_ns,
         rchar: 0,
         read_bytes: 0,
     }
@@ -256,6 +265,7 @@ pub fn slot(pid: u32, since: u64, holds: Does) -> TaskSlot {
         Does::In(kind) | Does::Helped(kind, _) => {
             (slot.state, slot.blocked_in) = (state::BLOCKED, kind as u8)
         }
+        Does::Behind(..) => (slot.state, slot.blocked_in) = (state::BLOCKED, Blocked::Futex as u8),
     }
     slot
 }
