@@ -45,6 +45,19 @@ fn lines(seed: &dyn Fn(&str, &str, &[u8])) {
         "claim",
         &[&[1][..], &24_u32.to_ne_bytes(), &[1, 0, 0, 0], &[9, 0, 0, 0, 1, 0, 0, 0], &[0; 16]].concat(),
     );
+    // A process, its owner's connection and hello, a round, some work, a round, what was sent, the end.
+    let deeds = [
+        [0, 0, 16],
+        [7, 0, 1],
+        [10, 0, 1],
+        [14, 0, 0],
+        [4, 0, 0],
+        [14, 0, 0],
+        [13, 0, 0],
+        [5, 0, 0],
+        [14, 0, 0],
+    ];
+    seed("service", "watch", deeds.as_flattened());
     seed("lane", "header", &[1, 64, 0, 255, 255, 255, 255, 255, 255, 255, 255]);
     let mut evidence = vec![0x03, 48];
     evidence.extend(1_000_000_u64.to_le_bytes());
