@@ -16,7 +16,7 @@ use stallscope_ebpf::{Error, Kernel, Options};
 pub(crate) fn kernel(options: &Options) -> Option<Kernel> {
     match Kernel::load(options) {
         Ok(kernel) => Some(kernel),
-        Err(error @ (Error::NoPrivilege | Error::NoBtf { .. } | Error::Architecture(_))) => {
+        Err(error @ (Error::NoPrivilege(_) | Error::NoBtf { .. } | Error::Architecture(_))) => {
             skipped::skipped(format_args!("the kernel programs: {error}"));
             None
         }
