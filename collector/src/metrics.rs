@@ -342,7 +342,7 @@ mod tests {
     fn a_token_is_one_line_that_not_everybody_may_read() {
         use std::os::unix::fs::PermissionsExt;
         let path = std::env::temp_dir().join(format!("stallscope-token-{}", std::process::id()));
-        let mut found = |text: &str, mode| {
+        let found = |text: &str, mode| {
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             Token::in_file(&path)

@@ -116,7 +116,7 @@ fn while_serving() -> Result<Allowed> {
     let commands = BPF_COMMANDS.iter().map(|command| only_where(0, SeccompCmpOp::Eq, *command));
     allowed.insert(libc::SYS_bpf, commands.collect::<Result<_>>()?);
     // What the standard library asks of a socket.
-    allowed.insert(libc::SYS_ioctl, vec![only_where(1, SeccompCmpOp::Eq, libc::FIONBIO as u64)?]);
+    allowed.insert(libc::SYS_ioctl, vec![only_where(1, SeccompCmpOp::Eq, libc::FIONBIO)?]);
     for (call, argument, bits) in [
         (libc::SYS_openat, 2, WRITING),
         (libc::SYS_mmap, 2, libc::PROT_EXEC),
