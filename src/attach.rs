@@ -1,9 +1,10 @@
 use crate::metrics;
-use crate::run::{Screen, served_at};
+use crate::run::Screen;
 use crate::terminal::Colour;
 use anyhow::Result;
 use clap::Args;
 use stallscope_collector::AttachOptions;
+use stallscope_reports::openmetrics;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -32,6 +33,9 @@ pub(crate) struct Attach {
     /// everybody; 0 picks a free port and says it
     #[arg(long, value_name = "ADDR", value_parser = metrics::address)]
     metrics: Option<SocketAddr>,
+    /// Serve them only to who shows the token in this file (Prometheus: authorization, credentials_file)
+    #[arg(long, value_name = "FILE", requires = "metrics")]
+    metrics_token: Option<PathBuf>,
     /// Print neither progress nor the screen at the end
     #[arg(short, long)]
     quiet: bool,
@@ -44,7 +48,7 @@ pub(crate) fn main(verb: Attach, colour: Colour) -> Result<ExitCode> {
         period: verb.period,
         output: verb.output,
         syscalls: !verb.no_syscalls,
-        metrics: verb.metrics.map(served_at),
+        metrics: metrics::served(verb.metrics, verb.metrics_token.as_deref(), openmetrics::render)?,
     };
     stallscope_collector::attach(options, &mut view)?;
     Ok(ExitCode::SUCCESS)

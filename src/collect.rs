@@ -1,7 +1,8 @@
 use crate::{metrics, terminal};
 use anyhow::Result;
 use clap::Args;
-use stallscope_collector::{Metrics, ServeOptions};
+use stallscope_collector::ServeOptions;
+use stallscope_reports::openmetrics;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,11 +35,13 @@ pub(crate) struct Collect {
     /// everybody; 0 picks a free port and says it. Of the node alone, not of anybody's job
     #[arg(long, value_name = "ADDR", value_parser = metrics::address)]
     metrics: Option<SocketAddr>,
+    /// Serve them only to who shows the token in this file (Prometheus: authorization, credentials_file)
+    #[arg(long, value_name = "FILE", requires = "metrics")]
+    metrics_token: Option<PathBuf>,
 }
 
 pub(crate) fn main(verb: &Collect) -> Result<ExitCode> {
-    let metrics =
-        verb.metrics.map(|address| Metrics { address, render: stallscope_reports::openmetrics::render_node });
+    let metrics = metrics::served(verb.metrics, verb.metrics_token.as_deref(), openmetrics::render_node)?;
     let options = ServeOptions {
         socket: &verb.socket,
         only_until_idle: verb.until_idle,

@@ -1,6 +1,18 @@
-//! Where `--metrics` serves.
+//! Where `--metrics` serves, and to whom.
 
+use stallscope_collector::{Metrics, Token};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+/// What `--metrics` and `--metrics-token` ask for. `render`: figures as OpenMetrics.
+pub(crate) fn served<T>(
+    address: Option<SocketAddr>,
+    token: Option<&Path>,
+    render: fn(&T) -> String,
+) -> anyhow::Result<Option<Metrics<T>>> {
+    let token = token.map(Token::in_file).transpose()?;
+    Ok(address.map(|address| Metrics { address, render, token }))
+}
 
 /// A port, which means this machine alone, or an address in full.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {

@@ -3,8 +3,9 @@ use crate::metrics;
 use crate::terminal::{self, Colour, StatusLine};
 use anyhow::Result;
 use clap::{Args, CommandFactory, ValueEnum, error::ErrorKind};
-use stallscope_collector::{KernelChoice, LaunchError, Metrics, RunOptions, TuneOptions, View};
+use stallscope_collector::{KernelChoice, LaunchError, RunOptions, TuneOptions, View};
 use stallscope_model::{RunSummary, TuneMode};
+use stallscope_reports::openmetrics;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -42,6 +43,9 @@ pub(crate) struct Run {
     /// everybody; 0 picks a free port and says it. Where that cannot be, the job is not started
     #[arg(long, value_name = "ADDR", value_parser = metrics::address)]
     metrics: Option<SocketAddr>,
+    /// Serve them only to who shows the token in this file (Prometheus: authorization, credentials_file)
+    #[arg(long, value_name = "FILE", requires = "metrics")]
+    metrics_token: Option<PathBuf>,
     /// Let a controller work on the job from its beginning: observe (only watches), advise (says what would help) or
     /// act (turns one knob at a time, keeps what it can prove). See `stallscope tune --help`
     #[arg(long, value_name = "MODE", value_enum, conflicts_with = "no_shim")]
@@ -76,6 +80,7 @@ pub(crate) fn main(verb: Run, colour: Colour) -> Result<ExitCode> {
         let what = "--cores and --memory are limits of the controller: say --tune too";
         crate::Arguments::command().error(ErrorKind::MissingRequiredArgument, what).exit();
     }
+    let metrics = metrics::served(verb.metrics, verb.metrics_token.as_deref(), openmetrics::render)?;
     let mut view = Screen::new(colour, verb.quiet);
     let outcome = stallscope_collector::run(
         RunOptions {
@@ -89,7 +94,7 @@ pub(crate) fn main(verb: Run, colour: Colour) -> Result<ExitCode> {
             },
             shim: !verb.no_shim,
             syscalls: verb.syscalls,
-            metrics: verb.metrics.map(served_at),
+            metrics,
             tune: verb.tune.map(|tune| TuneOptions { mode: tune.mode(), budgets: verb.limits.budgets() }),
         },
         &mut view,
@@ -105,11 +110,6 @@ pub(crate) fn main(verb: Run, colour: Colour) -> Result<ExitCode> {
             None => Err(error),
         },
     }
-}
-
-/// The job's figures, at `address`.
-pub(crate) fn served_at(address: SocketAddr) -> Metrics<RunSummary> {
-    Metrics { address, render: stallscope_reports::openmetrics::render }
 }
 
 /// The terminal of `run` and `attach`: everything goes to stderr, because stdout is the job's.

@@ -7,6 +7,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command};
 use std::time::Duration;
 use support::http::{get, get_with};
@@ -213,4 +214,31 @@ fn a_node_serves_itself_and_nobodys_job() {
     assert!(attached.0.wait().unwrap().success());
     wait_until("it is gone", || figure("stallscope_node_trees") == Some(0.0));
     assert_eq!(figure("stallscope_node_program_on{program=\"sched_switch\"}"), Some(0.0));
+}
+
+#[test]
+fn with_a_token_figures_are_for_who_shows_it() {
+    let sandbox = Sandbox::new("token");
+    let token = sandbox.path("token");
+    std::fs::write(&token, "s3cret\n").unwrap();
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let words =
+        ["run", "--no-kernel", "--metrics", "0", "--metrics-token", "token", "--", "sh", "-c", UNTIL_STOPPED];
+    let (mut run, address) = sandbox.serving(&words);
+    for (shown, status) in
+        [("", 401), ("Authorization: Bearer s3cre\r\n", 401), ("Authorization: Bearer s3cret\r\n", 200)]
+    {
+        let answer = get_with(address, "GET", "/metrics", shown);
+        // Before the first second is over there may be no figures yet.
+        assert!(
+            answer.status == status || status == 200 && answer.status == 503,
+            "{shown}: {}",
+            answer.status
+        );
+    }
+    assert_eq!(stopped(&sandbox, &mut run.0), Some(7));
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let refused = sandbox.run(&["run", "--metrics", "0", "--metrics-token", "token", "--", "true"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("every user may read the token"), "{}", text(&refused.stderr));
 }

@@ -49,7 +49,7 @@ pub use cached::{CacheSize, Cached, Missed, cached};
 pub use child::{LaunchError, python_package};
 pub use doctor::{Check, doctor};
 pub use kernel_service::{ServeOptions, Serving, serve};
-pub use metrics::Metrics;
+pub use metrics::{Metrics, Token};
 pub use profiles::profiles;
 pub use runtime::{Card, KERNEL_SOCKET, RuntimeDir};
 #[cfg(fuzzing)]

@@ -1,14 +1,19 @@
 //! Figures for Prometheus over HTTP, from a thread of their own: no client, however slow or hostile, can hold up a
 //! session or cost the node more than a bounded part of a core.
 
-use anyhow::{Result, anyhow};
-use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE};
+use anyhow::{Context, Result, anyhow, ensure};
+use hyper::header::{ACCEPT, ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -29,13 +34,58 @@ const HEAD_LIMIT_BYTES: usize = 8192;
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// Where to serve figures, and how they are written.
-#[derive(Clone, Copy, Debug)]
+/// Longest token, in bytes.
+const TOKEN_LIMIT_BYTES: u64 = 1024;
+
+/// What a client has to show to be given figures (RFC 6750, `Authorization: Bearer`).
+#[derive(Clone)]
+pub struct Token(String);
+
+impl Token {
+    /// # Errors
+    /// The file can't be read, or every user may read it, or no token is in it.
+    pub fn in_file(path: &Path) -> Result<Token> {
+        let shown = path.display();
+        let file = File::open(path).with_context(|| format!("cannot read the token in {shown}"))?;
+        let open_to_all = file.metadata()?.mode() & 0o004 != 0;
+        ensure!(!open_to_all, "every user may read the token in {shown}; `chmod o-r` the file");
+        let mut text = String::new();
+        file.take(TOKEN_LIMIT_BYTES + 1)
+            .read_to_string(&mut text)
+            .with_context(|| format!("cannot read the token in {shown}"))?;
+        let token = text.trim_end();
+        let is_one = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
+        ensure!(
+            is_one && text.len() as u64 <= TOKEN_LIMIT_BYTES,
+            "{shown} holds no token: one line of letters, digits and signs, as `openssl rand -hex 32` prints"
+        );
+        Ok(Token(token.to_owned()))
+    }
+
+    /// Takes as long for any guess of the same length.
+    fn is_shown_in(&self, headers: &HeaderMap) -> bool {
+        let shown = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
+        let (scheme, guess) = shown.split_at(shown.len().min(7));
+        let differences = guess.iter().zip(self.0.bytes()).fold(0, |sum, (guess, own)| sum | (guess ^ own));
+        scheme.eq_ignore_ascii_case(b"bearer ") && guess.len() == self.0.len() && differences == 0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+/// Where to serve figures, to whom, and how they are written.
+#[derive(Clone, Debug)]
 pub struct Metrics<T> {
     /// Port 0 means any that is free.
     pub address: SocketAddr,
     /// Figures as OpenMetrics text 1.0.
     pub render: fn(&T) -> String,
+    /// Without one, to everybody who can connect.
+    pub token: Option<Token>,
 }
 
 /// An address that is ours, at which nobody is answered yet.
@@ -43,18 +93,19 @@ pub struct Metrics<T> {
 pub(crate) struct Bound<T> {
     listener: TcpListener,
     render: fn(&T) -> String,
+    token: Option<Token>,
 }
 
 impl<T> Metrics<T> {
     /// # Errors
     /// The address is taken, not ours, or not allowed.
     pub(crate) fn bind(self) -> Result<Bound<T>> {
-        let Metrics { address, render } = self;
+        let Metrics { address, render, token } = self;
         let listener = TcpListener::bind(address).map_err(|error| {
             anyhow!("cannot serve metrics at {address} ({}); name another, or port 0 for any", error.kind())
         })?;
         listener.set_nonblocking(true)?;
-        Ok(Bound { listener, render })
+        Ok(Bound { listener, render, token })
     }
 }
 
@@ -65,7 +116,12 @@ pub(crate) struct Publisher<T> {
     address: SocketAddr,
 }
 
-type Latest<T> = watch::Receiver<Option<Arc<T>>>;
+/// What clients are answered from.
+struct Source<T> {
+    latest: watch::Receiver<Option<Arc<T>>>,
+    render: fn(&T) -> String,
+    token: Option<Token>,
+}
 
 impl<T: Send + Sync + 'static> Publisher<T> {
     /// Serves from here on; who asks before something was published is told so.
@@ -73,16 +129,17 @@ impl<T: Send + Sync + 'static> Publisher<T> {
     /// # Errors
     /// There can't be a further thread.
     pub(crate) fn start(bound: Bound<T>) -> Result<Publisher<T>> {
-        let Bound { listener, render } = bound;
+        let Bound { listener, render, token } = bound;
         let address = listener.local_addr()?;
         let (latest, receiver) = watch::channel(None);
+        let source = Source { latest: receiver, render, token };
         let (tell, begun) = std::sync::mpsc::channel();
         std::thread::Builder::new().name("metrics".into()).spawn(move || {
             // Whoever started us waits to be told, so telling them can't fail.
             let _ = match listening(listener) {
                 Ok((runtime, listener)) => {
                     let told = tell.send(Ok(()));
-                    runtime.block_on(serve(listener, receiver, render));
+                    runtime.block_on(serve(listener, source));
                     told
                 }
                 Err(error) => tell.send(Err(error)),
@@ -113,31 +170,23 @@ fn listening(listener: TcpListener) -> std::io::Result<(Runtime, tokio::net::Tcp
 }
 
 /// Answers clients until the publisher is gone.
-async fn serve<T: Send + Sync + 'static>(
-    listener: tokio::net::TcpListener,
-    latest: Latest<T>,
-    render: fn(&T) -> String,
-) {
-    let mut publisher = latest.clone();
+async fn serve<T: Send + Sync + 'static>(listener: tokio::net::TcpListener, source: Source<T>) {
+    let mut publisher = source.latest.clone();
     tokio::select! {
-        () = answer_all(listener, latest, render) => {}
+        () = answer_all(listener, Arc::new(source)) => {}
         () = async { while publisher.changed().await.is_ok() {} } => {}
     }
 }
 
-async fn answer_all<T: Send + Sync + 'static>(
-    listener: tokio::net::TcpListener,
-    latest: Latest<T>,
-    render: fn(&T) -> String,
-) {
+async fn answer_all<T: Send + Sync + 'static>(listener: tokio::net::TcpListener, source: Arc<Source<T>>) {
     let clients = Arc::new(Semaphore::new(CLIENTS));
     // Nobody closes the semaphore.
     while let Ok(turn) = clients.clone().acquire_owned().await {
         // Without a descriptor to spare the connection stays in the queue, and the pause keeps us from spinning.
         if let Ok((stream, _)) = listener.accept().await {
-            let latest = latest.clone();
+            let source = source.clone();
             tokio::spawn(async move {
-                converse(stream, latest, render).await;
+                converse(stream, &source).await;
                 drop(turn);
             });
         }
@@ -146,14 +195,14 @@ async fn answer_all<T: Send + Sync + 'static>(
 }
 
 /// One request and its answer; a client that wants more connects again.
-async fn converse<T: Send + Sync + 'static>(stream: TcpStream, latest: Latest<T>, render: fn(&T) -> String) {
+async fn converse<T: Send + Sync + 'static>(stream: TcpStream, source: &Source<T>) {
     let service = service_fn(|request: Request<_>| {
         let figures = || {
             // Let go before rendering: the session publishes through the same lock.
-            let latest = latest.borrow().clone();
-            latest.map(|figures| render(&figures))
+            let latest = source.latest.borrow().clone();
+            latest.map(|figures| (source.render)(&figures))
         };
-        std::future::ready(Ok::<_, Infallible>(answer(&request, figures)))
+        std::future::ready(Ok::<_, Infallible>(answer(&request, source.token.as_ref(), figures)))
     });
     let connection = http1::Builder::new()
         .keep_alive(false)
@@ -165,15 +214,27 @@ async fn converse<T: Send + Sync + 'static>(stream: TcpStream, latest: Latest<T>
     let _ = timeout(ANSWER_WITHIN, connection).await;
 }
 
-fn answer<B>(request: &Request<B>, figures: impl Fn() -> Option<String>) -> Response<String> {
+fn answer<B>(
+    request: &Request<B>,
+    token: Option<&Token>,
+    figures: impl Fn() -> Option<String>,
+) -> Response<String> {
     let sentence = |status, sentence: &str| response(status, PLAIN, format!("{sentence}\n"));
+    let with = |mut refusal: Response<String>, name: HeaderName, value| {
+        refusal.headers_mut().insert(name, HeaderValue::from_static(value));
+        refusal
+    };
+    if token.is_some_and(|token| !token.is_shown_in(request.headers())) {
+        let refusal =
+            sentence(StatusCode::UNAUTHORIZED, "the figures take the bearer token of --metrics-token");
+        return with(refusal, WWW_AUTHENTICATE, "Bearer");
+    }
     if request.uri().path() != "/metrics" {
         return sentence(StatusCode::NOT_FOUND, "the figures are at /metrics");
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut refusal = sentence(StatusCode::METHOD_NOT_ALLOWED, "the figures can only be read");
-        refusal.headers_mut().insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD"));
-        return refusal;
+        let refusal = sentence(StatusCode::METHOD_NOT_ALLOWED, "the figures can only be read");
+        return with(refusal, ALLOW, "GET, HEAD");
     }
     if !accepts_openmetrics(request.headers()) {
         let only = format!("the figures come as {OPENMETRICS} only");
@@ -188,7 +249,7 @@ fn answer<B>(request: &Request<B>, figures: impl Fn() -> Option<String>) -> Resp
 fn response(status: StatusCode, kind: &'static str, body: String) -> Response<String> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 
@@ -219,7 +280,7 @@ mod tests {
         if let Some(accept) = accept {
             request = request.header(ACCEPT, accept);
         }
-        answer(&request.body(()).unwrap(), || Some("# EOF\n".into()))
+        answer(&request.body(()).unwrap(), None, || Some("# EOF\n".into()))
     }
 
     #[test]
@@ -239,7 +300,60 @@ mod tests {
             assert_eq!(refusal.headers().contains_key(ALLOW), status == 405);
         }
         let request = Request::builder().uri("/metrics").body(()).unwrap();
-        assert_eq!(answer(&request, || None).status(), 503);
+        assert_eq!(answer(&request, None, || None).status(), 503);
+    }
+
+    #[test]
+    fn with_a_token_nothing_is_told_without_it() {
+        let token = Token("s3cret".into());
+        let ask = |path: &str, shown: Option<&str>| {
+            let mut request = Request::builder().uri(path);
+            if let Some(shown) = shown {
+                request = request.header(AUTHORIZATION, shown);
+            }
+            answer(&request.body(()).unwrap(), Some(&token), || Some("# EOF\n".into()))
+        };
+        for right in ["Bearer s3cret", "bearer s3cret"] {
+            assert_eq!(ask("/metrics", Some(right)).status(), 200, "{right}");
+        }
+        for wrong in [
+            "",
+            "Bearer",
+            "Bearer ",
+            "s3cret",
+            "Basic s3cret",
+            "Bearer s3cre",
+            "Bearer s3cret2",
+            "Bearer S3cret",
+        ] {
+            let refusal = ask("/metrics", Some(wrong));
+            assert_eq!(
+                (refusal.status(), &refusal.headers()[WWW_AUTHENTICATE]),
+                (StatusCode::UNAUTHORIZED, &HeaderValue::from_static("Bearer")),
+                "{wrong}"
+            );
+        }
+        // Not even what there would be.
+        assert_eq!(ask("/other", None).status(), 401);
+        assert!(!format!("{token:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn a_token_is_one_line_that_not_everybody_may_read() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = std::env::temp_dir().join(format!("stallscope-token-{}", std::process::id()));
+        let found = |text: &str, mode| {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            Token::in_file(&path)
+        };
+        assert_eq!(found("s3cret\n", 0o640).unwrap().0, "s3cret");
+        assert!(found("s3cret\n", 0o644).unwrap_err().to_string().contains("chmod"));
+        for wrong in ["", "\n", "two words", "two\nlines", "ümlaut", &"a".repeat(2000)] {
+            assert!(found(wrong, 0o600).is_err(), "{wrong}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(Token::in_file(&path).is_err());
     }
 
     #[test]
