@@ -107,7 +107,7 @@ impl CheckpointSaver {
     /// `keep_every`: (steps, seconds), of which one is given at most. `best`: (metric, whether less is better, how many stay).
     #[new]
     #[pyo3(signature = (dir, rank, world, keep, patience_s, keep_every=(None, None), best=None))]
-    #[allow(clippy::too_many_arguments, reason = "what the Python class is made with")]
+    #[allow(clippy::too_many_arguments, reason = "Python has no other way to give options")]
     fn new(
         py: Python<'_>,
         dir: PathBuf,
