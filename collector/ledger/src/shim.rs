@@ -132,12 +132,11 @@ impl Shim {
         let runnable_ns = delay_ns.min(span_ns - cpu_ns);
         let rest_ns = span_ns - cpu_ns - runnable_ns;
         let sibling_cpu_ns = process_cpu_ns.saturating_sub(cpu_ns);
-        let mut activity =
-            Activity {
-                times: Times { cpu_ns, runnable_ns, ..Times::default() },
-                sibling_cpu_ns,
-                ..Activity::default()
-            };
+        let mut activity = Activity {
+            times: Times { cpu_ns, runnable_ns, ..Times::default() },
+            sibling_cpu_ns,
+            ..Activity::default()
+        };
         let mut blocked = |kind: Blocked, ns: u64| activity.times.blocked_ns[kind as usize] += ns;
         if stepping {
             // What blocks a loop that reads by itself nobody saw here, other threads at work aside: that stays a gap.

@@ -74,7 +74,8 @@ def parts_of(batch, given):
 
 def states(*generators):
     """Of the process's generators and of these."""
-    found = [repr(random.getstate()), repr(numpy.random.get_state()), torch.get_rng_state(), *(one.get_state() for one in generators)]
+    own = [repr(random.getstate()), repr(numpy.random.get_state()), torch.get_rng_state()]
+    found = [*own, *(one.get_state() for one in generators)]
     return [digest(one)[:6] for one in found]
 
 

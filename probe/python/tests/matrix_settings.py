@@ -17,7 +17,8 @@ def setting(number):
     def one_of(*weighted):
         return chance.choices([value for value, _ in weighted], [weight for _, weight in weighted])[0]
 
-    kind = one_of(("map", 4), ("items", 2), ("whole", 1), ("parts", 3), ("augmented", 3), ("files", 3), ("stream", 2), ("unsized", 1))
+    kinds = ("map", 4), ("items", 2), ("whole", 1), ("parts", 3), ("augmented", 3), ("files", 3), ("stream", 2), ("unsized", 1)
+    kind = one_of(*kinds)
     length = chance.randint(2, 40)
     workers = one_of((0, 3), (1, 2), (2, 3), (3, 1))
     found = {

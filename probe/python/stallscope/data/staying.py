@@ -42,8 +42,9 @@ def watch():
 
 
 def state(trained):
-    """Of all such loaders but `trained`, as plain data."""
-    others = [one for one in _begun if one is not trained and getattr(one, "_iterator", None) is not None]
+    """Of all such loaders but `trained`, as plain data; and but those of its kind, which are what a script has made anew."""
+    own = _kind(trained)
+    others = [one for one in _begun if getattr(one, "_iterator", None) is not None and _kind(one) != own]
     return sorted([*_kind(one), one._iterator._base_seed] for one in others)
 
 
