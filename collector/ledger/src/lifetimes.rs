@@ -8,8 +8,11 @@ use crate::services;
 use crate::summary::workers;
 
 const MAX_RETIRED: usize = 1024;
-/// What is kept of processes that belong to no rank, for a detector that finds one later.
-const KEPT_NS: u64 = 10_000_000_000;
+/// What is kept of processes as long as there is no rank: of few, a job's start, until its shim or a detector tells what it
+/// is; of many, what a detector needs.
+const KEPT_OF_FEW_NS: u64 = 600_000_000_000;
+const KEPT_OF_MANY_NS: u64 = 10_000_000_000;
+const FEW: usize = 64;
 
 impl Ledger {
     /// pids come round again: a new process under the pid of one that is gone begins anew. A trainer's is kept,
@@ -32,7 +35,8 @@ impl Ledger {
     /// Drops evidence that no open step needs.
     pub(crate) fn forget(&mut self, now_ns: u64) {
         let live = self.ranks.values().filter(|rank| !rank.ended || !rank.pending.is_empty());
-        let horizon_ns = live.map(Rank::horizon_ns).min().unwrap_or_else(|| now_ns.saturating_sub(KEPT_NS));
+        let kept_ns = if self.processes.len() <= FEW { KEPT_OF_FEW_NS } else { KEPT_OF_MANY_NS };
+        let horizon_ns = live.map(Rank::horizon_ns).min().unwrap_or_else(|| now_ns.saturating_sub(kept_ns));
         // Of whom nothing was told since, there is no more to drop than the last time told of; it goes with the next.
         let needed_ns = self.services.needs_from_ns(horizon_ns);
         for process in self.processes.values_mut().filter(|process| process.told) {

@@ -55,6 +55,20 @@ fn an_epoch_end_separates_training_from_the_next_epochs_start() {
     assert_eq!(samples, [(Startup, 1, 0), (Training, 3, 24), (Between, 1, 0)]);
 }
 
+/// It is known to be a trainer only when its shim says so, which is as soon as torch is there.
+#[test]
+fn a_start_that_takes_long_is_remembered_whole() {
+    let mut stage = Stage::empty();
+    for second in 0..30 {
+        stage.did(TRAINER, second * 1000, (second + 1) * 1000, Does::Cpu);
+        stage.advance((second + 1) * 1000);
+    }
+    stage.greet(TRAINER, 1, ProcessKind::Trainer, 0, 1);
+    stage.wait_for(TRAINER, 0, 0, 30_000, 30_000, 0, wait_flags::FIRST | wait_flags::IN_PROCESS);
+    stage.finish(32_000);
+    stage.expect(Startup, 0, &[(Compute, 30_000)]);
+}
+
 #[test]
 fn an_evaluation_inside_a_training_step_is_cut_out_of_it() {
     let mut stage = busy();
