@@ -230,7 +230,7 @@ fn find(choice: KernelChoice) -> Result<Option<Source>> {
         return start_with_sudo().map(|path| Some(Source::Service(path)));
     }
     Err(anyhow!(
-        "no privileged collector runs here; start `sudo stallscope collect` once per node, or use --kernel"
+        "no privileged collector runs here; start `sudo stallscope collect` once per node, or this job with `stallscope run --kernel`"
     ))
 }
 

@@ -143,7 +143,7 @@ fn fewer_workers_are_advised_only_where_the_job_is_in_its_own_way() {
 fn a_trainer_short_of_cpu_is_told_what_it_can_still_do() {
     let stage = job(2, 2, &[(30, Does::Cpu), (40, Does::Runnable)], &[(20, Does::Cpu)]);
     let counted = |threads: f64| [Rates { trainer_threads: Some(threads), ..Rates::default() }];
-    for (rates, wanted) in [(&[][..], true), (&counted(2.0), true), (&counted(1.02), false)] {
+    for (rates, wanted) in [(&[][..], false), (&counted(2.0), true), (&counted(1.02), false)] {
         let said = sentences_with(&stage, &[], rates).join("\n");
         assert_eq!(said.contains("OMP_NUM_THREADS"), wanted, "{rates:?}\n{said}");
     }

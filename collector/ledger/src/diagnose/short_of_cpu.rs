@@ -43,8 +43,8 @@ pub(super) fn short_of_cpu(figures: &Figures<'_>) -> Vec<Remedy> {
         );
         vec![remedy(MoreCores, own), if_judged(FewerWorkers)]
     };
-    let mut counted = figures.rates.iter().filter_map(|rates| rates.trainer_threads).peekable();
-    if counted.peek().is_none() || counted.any(|threads| threads > ONE_THREAD) {
+    let mut counted = figures.rates.iter().filter_map(|rates| rates.trainer_threads);
+    if counted.any(|threads| threads > ONE_THREAD) {
         remedies.extend(other("Bound the trainer's threads (OMP_NUM_THREADS, torch.set_num_threads)"));
     }
     remedies
