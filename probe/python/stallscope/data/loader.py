@@ -9,7 +9,7 @@ import torch.utils.data
 
 from stallscope._hooks.knobs import raised_by_signal
 
-from . import ahead, budget, sampling_window, staying
+from . import ahead, budget, persistent_loaders, sampling_window
 from .ahead_feed import safe_batches
 from .cut import base_index
 from .keyed import keyed, start_of_worker
@@ -77,7 +77,7 @@ class DataLoader(Positioned):
         fetchers = ahead.checked(fetchers)
         order, args, kwargs = arranged(sampling, sampling_options, cache is not None, args, kwargs)
         super().__init__(*args, **kwargs)
-        staying.watch()
+        persistent_loaders.watch()
         # By their own names, under which frameworks that make a loader anew look for its arguments.
         self.cache = cache
         self.cache_key = cache_key

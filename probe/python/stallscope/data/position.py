@@ -13,7 +13,7 @@ import torch.utils.data
 
 from stallscope import _random
 
-from . import sampling_course, sampling_order, staying
+from . import persistent_loaders, sampling_course, sampling_order
 from .draws import Repeats
 from .keyed import epoch_key
 from .passing import Counted, Handing, Pass
@@ -181,7 +181,7 @@ class Positioned(torch.utils.data.DataLoader):
         if untrained is not None:
             return {name: value for name, value in untrained.items() if name != "process"}
         state = {"version": _VERSION, "nth": self._begun, "samples": self._samples(), "batch_size": self.batch_size}
-        state["staying"] = staying.state(self)
+        state["persistent_loaders"] = persistent_loaders.state(self)
         if self._order is not None:
             state["sampling"] = self._order.state()
         sampler = self._epoch_sampler()
@@ -217,7 +217,7 @@ class Positioned(torch.utils.data.DataLoader):
         sampler = self._epoch_sampler()
         if sampler is not None and "sampler_epoch" in state:
             sampler.set_epoch(state["sampler_epoch"])
-        staying.take_up(self, state.get("staying", ()))
+        persistent_loaders.take_up(self, state.get("persistent_loaders", ()))
         self._epochs = state["epoch"]
         self._begun = self._begun_at_step = state.get("nth", self._epochs)
         self._forget_passes()
@@ -316,7 +316,7 @@ def position(loader):
             f"loader: the position of a {kind.__name__} is not known: it has no state_dict() and is no plain DataLoader; "
             "use stallscope.DataLoader or torchdata's StatefulDataLoader"
         )
-    staying.watch()
+    persistent_loaders.watch()
     with _classes_lock:
         if kind not in _classes:
             # Named like the original, which others may show or compare.
