@@ -39,12 +39,15 @@ OWN = {
 }
 OWN_REST = ("compute", "preempted")
 
+# The same for a piece of a thread that the trainer sleeps for; one that has nothing to do yet is not what it sleeps for.
+HELPING = {Did.IDLE: ("unknown", "preempted")}
+
 # The same for a piece of the producer's, while its batch is awaited.
 AWAITED = {Did.FETCH: ("fetch", "starved"), Did.PREP: ("prep", "starved")}
 AWAITED_REST = ("transfer", "starved")
 
 # A thread that was blocked and is woken waits for a CPU at the end of its piece, not throughout.
-BLOCKED_FIRST = (Did.IDLE, Did.SLEEP, Did.COLLECTIVE, Did.END, Did.TAKEN, Did.ARRIVED, Did.SERVING)
+BLOCKED_FIRST = (Did.IDLE, Did.SLEEP, Did.COLLECTIVE, Did.END, Did.TAKEN, Did.ARRIVED, Did.SERVING, Did.HELPED)
 
 
 class Step(NamedTuple):
@@ -158,7 +161,6 @@ class Account:
     def causes(self, pid: int, start_ns: int, end_ns: int) -> Counter:
         """Nanoseconds by cause of the trainer `pid` in the window; they add up to its length."""
         causes = Counter(dict.fromkeys(CAUSES, 0))
-        trainer = self.threads[pid, pid]
         at = start_ns
         for step in self.steps(pid):
             enter_ns, exit_ns = max(step.enter_ns, at), min(step.end_ns, end_ns)
@@ -167,12 +169,27 @@ class Account:
             if step.enter_ns >= end_ns:
                 break
             if enter_ns > at:
-                trainer.charge(at, enter_ns, causes, OWN, OWN_REST)
+                self.charge_own((pid, pid), at, enter_ns, causes)
             self.charge_wait((pid, pid), step, enter_ns, exit_ns, causes)
             at = exit_ns
         if at < end_ns:
-            trainer.charge(at, end_ns, causes, OWN, OWN_REST)
+            self.charge_own((pid, pid), at, end_ns, causes)
         return causes
+
+    def charge_own(self, key: tuple, start_ns: int, end_ns: int, causes: Counter):
+        """The trainer's own part. While it sleeps for a helper, what that does counts, up to its own wake-up."""
+        trainer, at = self.threads[key], start_ns
+        first, last = bisect_right(trainer.times, start_ns), bisect_right(trainer.times, end_ns)
+        for before, after in pairwise(trainer.marks[max(0, first - 1) : last + 1]):
+            from_ns, to_ns = max(before.time_ns, at), min(after.time_ns, end_ns)
+            if after.did != Did.HELPED or from_ns >= to_ns:
+                continue
+            trainer.charge(at, from_ns, causes, OWN, OWN_REST)
+            woken_ns = to_ns - delay_between(before, after, from_ns, to_ns)
+            self.threads[key[0], after.value].charge(from_ns, woken_ns, causes, HELPING, OWN_REST)
+            causes["preempted"] += to_ns - woken_ns
+            at = to_ns
+        trainer.charge(at, end_ns, causes, OWN, OWN_REST)
 
     def charge_wait(self, trainer: tuple, step: Step, enter_ns: int, exit_ns: int, causes: Counter):
         key, ready_ns = self.ready[step.token]

@@ -151,6 +151,15 @@ CASES = [
         neighbours=2,
         finding="short of CPU",
     ),
+    # The shim alone sees that the loop sleeps while other threads use a CPU, and not that these lack one.
+    Case(
+        "helper-busy",
+        "--workers 1 --source none --prep-ms 0.2 --compute-ms 10 --helper-ms 20",
+        neighbours=2,
+        finding="short of CPU",
+        shim_bar=3,
+        tested=True,
+    ),
     Case("no-stall", "--workers 1 --source none --prep-ms 0.2 --compute-ms 200", no_stall=True, tested=True),
     Case("own-lock", "--workers 1 --source none --prep-ms 0.2 --lock-ms 200", no_stall=True),
     Case("own-request", "--workers 1 --source none --prep-ms 0.2 --request-ms 200", no_stall=True),

@@ -21,7 +21,7 @@ from checkpoints import Checkpoints
 from device import fake
 from log import Did, Phase, log
 from passage import between, share_descriptors
-from work import Trainer, burn, burn_on, burn_silently
+from work import Helper, Trainer, burn, burn_on, burn_silently
 
 MS = 1_000_000
 _batches_made = 0
@@ -60,6 +60,7 @@ def flags() -> argparse.Namespace:
     add("--request-ms", type=float, default=0, help="the loop makes a request of its own")
     add("--sleep-ms", type=float, default=0, help="the loop sleeps between steps")
     add("--busy-thread", action="store_true", help="a thread beside training uses a CPU all along")
+    add("--helper-ms", type=float, default=0, help="CPU a step of a thread that the loop sleeps for")
     add("--slow-rank", type=int, default=-1, help="reduce gradients over ranks; this one is four times as slow")
     add("--slow-in", choices=["compute", "fetch"], default="compute")
     add("--device-ms", type=float, default=0, help="each step gives an asynchronous device that much to do")
@@ -198,6 +199,7 @@ class Loop:
         self.checkpoints = Checkpoints(options.checkpoint, self.trainer)
         self.lock = threading.Lock()
         self.connection = socket.create_connection(("127.0.0.1", options.port)) if options.request_ms else None
+        self.helper = Helper(int(options.helper_ms * MS)) if options.helper_ms else None
         self.steps = 0
         self.stop = None
 
@@ -224,6 +226,8 @@ class Loop:
     def step(self):
         options, mine = self.options, log()
         self.trainer.step(mine, self.compute_ns)
+        if self.helper:
+            self.helper.help(mine)
         if options.device_ms:
             mine.mark(Did.DEVICE, fake().submit(int(options.device_ms * MS)))
         if options.slow_rank >= 0:

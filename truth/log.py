@@ -59,6 +59,8 @@ class Did(IntEnum):
     SERVED = 22
     # A save of `value` bytes, which the loop did not wait for, took this piece.
     SAVED = 23
+    # The trainer slept until the thread `value` of its process was done with a part of the step.
+    HELPED = 24
 
 
 class Phase(IntEnum):

@@ -1,5 +1,6 @@
 """Work that takes a given CPU time, whoever else wants the CPU, and writes down each half millisecond of it."""
 
+import threading
 import time
 import zlib
 from functools import cache
@@ -7,6 +8,7 @@ from functools import cache
 import torch
 
 from log import Did, Log
+from log import log as thread_log
 
 PIECE_NS = 500_000
 CHUNK = bytes(range(256)) * 256
@@ -45,6 +47,32 @@ def burn_on():
     """Uses a CPU until the process ends, most of it without the GIL, as a thread that compresses does."""
     while True:
         zlib.crc32(LONG_CHUNK)
+
+
+class Helper:
+    """A thread that does a part of each step while the loop sleeps until it is done, as the threads of a parallel region do."""
+
+    def __init__(self, cpu_ns: int):
+        self.cpu_ns = cpu_ns
+        self.go, self.done = threading.Lock(), threading.Lock()
+        self.go.acquire()
+        self.done.acquire()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self):
+        mine = thread_log()
+        while True:
+            self.go.acquire()
+            mine.mark(Did.IDLE)
+            burn_silently(mine, self.cpu_ns, Did.COMPUTE)
+            self.done.release()
+
+    def help(self, log: Log):
+        log.mark(Did.COMPUTE)
+        self.go.release()
+        self.done.acquire()
+        log.mark(Did.HELPED, self.thread.native_id)
 
 
 class Trainer:

@@ -21,6 +21,16 @@ def seen(account, start, end, pid=10):
     return {cause: ns for cause, ns in causes.items() if ns}
 
 
+def test_a_sleep_for_a_helper_counts_by_what_that_does():
+    trainer = [(0, 0, Did.BEGIN), (100, 0, Did.ENTER), (200, 0, Did.EXIT, 1), (300, 10, Did.COMPUTE), (400, 25, Did.HELPED, 11),
+               (410, 25, Did.ENTER), (410, 25, Did.EXIT, 2)]  # fmt: skip
+    worker = [(0, 0, Did.BEGIN), (150, 0, Did.READY, 1), (160, 0, Did.READY, 2)]
+    helper = [(0, 0, Did.BEGIN), (340, 30, Did.IDLE), (380, 40, Did.COMPUTE)]
+    account = Account({TRAINER: marks(*trainer), WORKER: marks(*worker), (10, 11): marks(*helper)})
+    # Preempted: its own 10, the helper's 30 and 10, and 15 after its wake-up.
+    assert seen(account, 200, 410) == {"compute": 90 + 30 + 5 + 10, "preempted": 10 + 30 + 10 + 15, "unknown": 10}
+
+
 TWO_STEPS = [
     (0, 0, Did.BEGIN),
     (100, 0, Did.ENTER),
