@@ -111,6 +111,11 @@ fn the_collector_keeps_nothing_that_serving_does_not_take() {
 
 /// Starts the collector as `command` has it, takes evidence of a job of `uid` from it, and gives what it printed.
 fn served(sandbox: &Sandbox, command: &mut Command, uid: u32) -> String {
+    served_while(sandbox, command, uid, || ())
+}
+
+/// The same; `then` is called before the collector is ended.
+fn served_while(sandbox: &Sandbox, command: &mut Command, uid: u32, then: impl FnOnce()) -> String {
     let folder = sandbox.path("job");
     if !folder.exists() {
         std::fs::create_dir(&folder).unwrap();
@@ -133,6 +138,7 @@ fn served(sandbox: &Sandbox, command: &mut Command, uid: u32) -> String {
     let output = run.env("STALLSCOPE_RUNTIME_DIR", folder.join("run")).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(sandbox.report(&recording.display().to_string())["kernel"], "on", "{said}");
+    then();
     said
 }
 
@@ -315,11 +321,12 @@ fn systemd_hands_over_the_socket_and_hears_that_the_collector_lives() {
         .env("NOTIFY_SOCKET", sandbox.path("notify"))
         .env("WATCHDOG_USEC", "300000");
     command.stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)));
-    let said = served(&sandbox, &mut command, MIRA);
+    let said = served_while(&sandbox, &mut command, MIRA, || {
+        let first = next();
+        assert!(first.starts_with("READY=1\nSTATUS=confined ("), "{first}");
+        assert_eq!((next(), next()), ("WATCHDOG=1\n".into(), "WATCHDOG=1\n".into()));
+    });
     assert!(said.contains("systemd's socket") && !said.contains("not confined"), "{said}");
-    let first = next();
-    assert!(first.starts_with("READY=1\nSTATUS=confined ("), "{first}");
-    assert_eq!((next(), next()), ("WATCHDOG=1\n".into(), "WATCHDOG=1\n".into()));
 }
 
 #[test]

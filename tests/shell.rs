@@ -57,7 +57,7 @@ fn bash_completes_verbs_and_options() {
         text(&output.stdout).trim().to_owned()
     };
     assert_eq!(complete("stallscope att", 1), "attach");
-    assert_eq!(complete("stallscope run --metr", 2), "--metrics");
+    assert_eq!(complete("stallscope run --metr", 2), "--metrics --metrics-token");
 }
 
 #[test]
