@@ -145,16 +145,12 @@ def left_early(given, result):
     return undrawn(given, result) if is_left_early(given) and given["persistent"] else result
 
 
-def is_of_its_own(given):
-    return not draws_while_asked(given)
-
-
 def test_prefetch_that_changes_in_mid_epoch_changes_nothing_at_all(told):
-    all_alike(told, "turned prefetch", torchs, left_early, is_of_its_own)
+    all_alike(told, "turned prefetch", torchs, left_early)
 
 
 def test_workers_that_change_in_mid_epoch_change_only_what_they_draw_themselves(told):
-    all_alike(told, "turned workers", torchs, undrawn, is_of_its_own)
+    all_alike(told, "turned workers", torchs, undrawn)
     assert sum(got["turned workers"]["turned"] for got in told.values() if "turned workers" in got) or COUNT < 10
 
 
@@ -162,4 +158,4 @@ def test_our_loader_gives_the_same_where_its_workers_change(told):
     def seen(given, result):
         return result if has_own_draws(given) else left_early(given, result)
 
-    all_alike(told, "ours, turned", lambda given: "ours", seen, is_of_its_own)
+    all_alike(told, "ours, turned", lambda given: "ours", seen)

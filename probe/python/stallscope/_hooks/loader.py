@@ -8,7 +8,7 @@ import sys
 
 from stallscope import _native
 
-from . import knobs, loaders, opens, process, resize, sizes, worker
+from . import knobs, loaders, opens, order, process, resize, sizes, worker
 from .patch import UnknownShape, attribute, replace
 
 
@@ -86,6 +86,7 @@ def _expect_parameters(function, names):
 
 def _init(original):
     def __init__(self, loader, *args, **kwargs):
+        _watch_order(self, loader)
         original(self, loader, *args, **kwargs)
         loaders.begin(self, loader)
 
@@ -96,6 +97,7 @@ def _reset(original):
     def _reset(self, loader, first_iter=False, *args, **kwargs):
         if not first_iter:
             loaders.begin(self, loader)
+            _watch_order(self, loader)
         return original(self, loader, first_iter, *args, **kwargs)
 
     return _reset
@@ -121,9 +123,26 @@ def _next(original, turned=_native.turned, enter=_native.enter, leave=_native.le
     return __next__
 
 
-def _next_index(original, next_index=_native.next_index):
+def _watch_order(iterator, loader):
+    try:
+        order.begin(iterator, loader)
+    except Exception as error:
+        process.unavailable(f"A loader's order cannot be watched: {type(error).__name__}: {error}.")
+
+
+def _next_index(original, next_index=_native.next_index, watch=order.watch):
+    # The sampler is called from here alone: a function of ours in between would be a frame more in the job's warnings.
     def _next_index(self):
-        index = original(self)
+        draw = watch(self)
+        try:
+            index = original(self)
+        except StopIteration:
+            if draw is not None:
+                draw.order.was_watched = True
+            raise
+        finally:
+            if draw is not None:
+                draw.over()
         next_index(self, index)
         return index
 

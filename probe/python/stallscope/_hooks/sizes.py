@@ -9,7 +9,7 @@ import weakref
 
 from stallscope import _native
 
-from . import knobs, process, resize, room
+from . import knobs, order, process, resize, room
 from .knobs import APPLIED, PENDING, REFUSED
 
 _MOST_BATCHES = 1024
@@ -31,6 +31,14 @@ _STREAM = (
 _UNEVEN = (
     "resize: unavailable: the number of workers decides how many batches an iterable data set gives, and the job's "
     "other ranks wait for as many."
+)
+_DRAWS = (
+    "resize: unavailable: the loader's sampler draws in mid-epoch from generators that training may draw from: asked "
+    "earlier or later it would give another order."
+)
+_WATCHED = (
+    "It takes effect at the loader's next epoch: whether its sampler draws in mid-epoch, which would make the order "
+    "depend on it, shows in a whole one."
 )
 _NEXT_BATCH = "It takes effect at the loader's next batch."
 _NEXT_EPOCH = "It takes effect at the loader's next epoch."
@@ -88,6 +96,7 @@ class Size:
         self.own_factor = loader.prefetch_factor
         self.context = loader.multiprocessing_context or sys.modules["torch.multiprocessing"]
         self.iterator = weakref.ref(iterator)
+        self.order = order.of(loader)
         # An iterable data set is split between its workers, so that their number has to stay for an epoch.
         pipe = getattr(sys.modules["torch.utils.data.dataloader"], "MapDataPipe", ())
         self.split = loader._dataset_kind != 0 or isinstance(loader.dataset, pipe)
@@ -121,7 +130,14 @@ class Size:
         self.iterator = weakref.ref(iterator)
         self.own_workers, self.own_factor = loader.num_workers, loader.prefetch_factor
         self.context = loader.multiprocessing_context or sys.modules["torch.multiprocessing"]
+        former, self.order = self.order, order.of(loader)
+        self.order.succeeds(former)
         if self.workers is None and self.depth is None and self.asked_depth is None:
+            return
+        state, why = self._order_allows()
+        if state == REFUSED:
+            self._give_up(why)
+        if state != APPLIED:
             return
         resize.touch(iterator, self)
         if "_workers" not in iterator.__dict__ and self.workers is not None:
@@ -131,6 +147,21 @@ class Size:
             if iterator._num_workers == self.workers and self.workers_knob:
                 self.workers_knob.is_now(self.workers)
         self._depth_follows(iterator)
+
+    def _order_allows(self):
+        """How a change stands by whether the order of samples may depend on it, and why."""
+        if self.order.is_known or (self.order.was_watched and not self.order.draws_late):
+            return APPLIED, ""
+        return (REFUSED, _DRAWS) if self.order.draws_late else (PENDING, _WATCHED)
+
+    def _give_up(self, why):
+        """The loader goes on as the script has it."""
+        asked = self.depth is not None or self.asked_depth is not None, self.workers is not None
+        self.depth = self.asked_depth = self.workers = None
+        if asked[0]:
+            self.depth_knob.answer(self.own_workers * self.own_factor, REFUSED, process.text(why))
+        if asked[1] and self.workers_knob is not None:
+            self.workers_knob.answer(self.own_workers, REFUSED, process.text(why))
 
     def gone(self):
         self.depth_knob.gone()
@@ -161,14 +192,18 @@ class Size:
 
     def _turn_depth(self, value):
         iterator = self._running()
-        in_force = self.depth_knob.value if iterator is None else self.wanted_depth(iterator)
+        state, why = self._order_allows()
+        touched = iterator is not None and state == APPLIED
+        in_force = self.wanted_depth(iterator) if touched else self.depth_knob.value
+        if state == REFUSED:
+            return in_force, REFUSED, process.text(why)
         self.asked_depth = None
         if value > max(in_force, self.own_workers * self.own_factor):
             self.asked_depth = value
         else:
             self.depth = value
-        if iterator is None:
-            return in_force, PENDING, _NEXT_EPOCH
+        if not touched:
+            return in_force, PENDING, why or _NEXT_EPOCH
         resize.touch(iterator, self)
         return (in_force, PENDING, _WEIGHING) if self.asked_depth else (value, APPLIED, "")
 
@@ -192,14 +227,17 @@ class Size:
     def _turn_workers(self, value):
         iterator = self._running()
         in_force = self.workers_knob.value if iterator is None else iterator._num_workers
+        state, why = self._order_allows()
+        if state == REFUSED:
+            return in_force, REFUSED, process.text(why)
         more = value - in_force
         if iterator is not None and more > 0:
             most, why = room.for_workers(iterator._workers[0].pid)
             if more > most:
                 return in_force, REFUSED, f"There is room for {most} more workers at most: {why}."
         self.workers = value
-        if iterator is None:
-            return in_force, PENDING, _NEXT_EPOCH
+        if iterator is None or state == PENDING:
+            return in_force, PENDING, why or _NEXT_EPOCH
         if self.split:
             return (in_force, PENDING, _NEXT_SPLIT) if more else (in_force, APPLIED, "")
         resize.touch(iterator, self)

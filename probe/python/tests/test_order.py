@@ -1,0 +1,96 @@
+"""Which samplers may give another order where they are asked further ahead: any but those whose draws are known."""
+
+import random
+
+import pytest
+from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
+
+torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
+
+from stallscope._hooks import order  # noqa: E402
+from torch.utils import data  # noqa: E402
+
+ITEMS = data.TensorDataset(torch.arange(20))
+
+
+class Own(data.Sampler):
+    """Of a script: shuffles at its beginning, and once more in mid-epoch where `late`."""
+
+    def __init__(self, late=False):
+        self.late = late
+
+    def __len__(self):
+        return 20
+
+    def __iter__(self):
+        indices = list(range(20))
+        random.shuffle(indices)
+        yield from indices[:10]
+        if self.late:
+            random.random()
+        yield from indices[10:]
+
+
+@pytest.mark.parametrize(
+    ("known", "options"),
+    [
+        (True, {}),
+        (True, {"shuffle": True}),
+        (True, {"shuffle": True, "batch_size": None}),
+        (True, {"sampler": data.RandomSampler(ITEMS, replacement=True, num_samples=50)}),
+        (True, {"sampler": data.WeightedRandomSampler([1.0] * 20, 20)}),
+        (True, {"sampler": range(20)}),
+        (True, {"batch_sampler": [[0, 1], [2]]}),
+        (True, {"batch_sampler": data.BatchSampler(data.SequentialSampler(ITEMS), 4, False)}),
+        (False, {"sampler": Own()}),
+        (False, {"batch_sampler": data.BatchSampler(Own(), 4, False)}),
+        (False, {"sampler": data.RandomSampler(ITEMS, replacement=True, generator=torch.default_generator)}),
+    ],
+    ids=str,
+)
+def test_torchs_samplers_are_known_unless_they_draw_from_the_processs_generators(known, options):
+    assert order.of(data.DataLoader(ITEMS, **options)).is_known == known
+
+
+class Iterator:
+    """As far as an order is concerned."""
+
+    def __init__(self, loader):
+        order.begin(self, loader)
+        self.indices = iter(loader.batch_sampler)
+
+
+def draw(iterator):
+    """As the hook of torch's iterators does."""
+    watched = order.watch(iterator)
+    try:
+        return next(iterator.indices)
+    except StopIteration:
+        if watched is not None:
+            watched.order.was_watched = True
+        raise
+    finally:
+        if watched is not None:
+            watched.over()
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at the beginning", "in mid-epoch"])
+def test_draws_in_mid_epoch_are_told_from_those_at_its_beginning(late):
+    loader = data.DataLoader(ITEMS, batch_size=2, sampler=Own(late))
+    iterator = Iterator(loader)
+    found = order.of(loader)
+    for _ in range(4):
+        draw(iterator)
+        # Training's own.
+        random.random()
+    assert (found.draws_late, found.was_watched) == (False, False)
+    with pytest.raises(StopIteration):
+        while True:
+            draw(iterator)
+    assert (found.draws_late, found.was_watched) == (late, not late)
+    # A loader that the script makes anew, and one of another kind.
+    again, other = order.Order(data.DataLoader(ITEMS, sampler=Own(late))), order.Order(data.DataLoader(ITEMS, sampler=range(20)))
+    again.succeeds(found)
+    other.succeeds(found)
+    assert (again.draws_late, again.was_watched) == (late, not late)
+    assert (other.draws_late, other.was_watched) == (False, False)
