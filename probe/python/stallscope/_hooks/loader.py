@@ -127,6 +127,8 @@ def _watch_order(iterator, loader):
     try:
         order.begin(iterator, loader)
     except Exception as error:
+        if knobs.raised_by_signal(error):
+            raise
         process.unavailable(f"A loader's order cannot be watched: {type(error).__name__}: {error}.")
 
 
