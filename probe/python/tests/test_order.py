@@ -34,19 +34,22 @@ class Own(data.Sampler):
 @pytest.mark.parametrize(
     ("known", "options"),
     [
-        (True, {}),
-        (True, {"shuffle": True}),
-        (True, {"shuffle": True, "batch_size": None}),
-        (True, {"sampler": data.RandomSampler(ITEMS, replacement=True, num_samples=50)}),
-        (True, {"sampler": data.WeightedRandomSampler([1.0] * 20, 20)}),
-        (True, {"sampler": range(20)}),
-        (True, {"batch_sampler": [[0, 1], [2]]}),
-        (True, {"batch_sampler": data.BatchSampler(data.SequentialSampler(ITEMS), 4, False)}),
-        (False, {"sampler": Own()}),
-        (False, {"batch_sampler": data.BatchSampler(Own(), 4, False)}),
-        (False, {"sampler": data.RandomSampler(ITEMS, replacement=True, generator=torch.default_generator)}),
+        pytest.param(True, {}, id="in sequence"),
+        pytest.param(True, {"shuffle": True}, id="shuffled"),
+        pytest.param(True, {"shuffle": True, "batch_size": None}, id="shuffled, not batched"),
+        pytest.param(True, {"sampler": data.RandomSampler(ITEMS, replacement=True, num_samples=50)}, id="with replacement"),
+        pytest.param(True, {"sampler": data.WeightedRandomSampler([1.0] * 20, 20)}, id="weighted"),
+        pytest.param(True, {"sampler": range(20)}, id="a range"),
+        pytest.param(True, {"batch_sampler": [[0, 1], [2]]}, id="lists of batches"),
+        pytest.param(True, {"batch_sampler": data.BatchSampler(data.SequentialSampler(ITEMS), 4, False)}, id="batches in sequence"),
+        pytest.param(False, {"sampler": Own()}, id="the script's"),
+        pytest.param(False, {"batch_sampler": data.BatchSampler(Own(), 4, False)}, id="batches of the script's"),
+        pytest.param(
+            False,
+            {"sampler": data.RandomSampler(ITEMS, replacement=True, generator=torch.default_generator)},
+            id="with the process's generator",
+        ),
     ],
-    ids=str,
 )
 def test_torchs_samplers_are_known_unless_they_draw_from_the_processs_generators(known, options):
     assert order.of(data.DataLoader(ITEMS, **options)).is_known == known
