@@ -32,15 +32,17 @@ struct Process {
 }
 
 /// Of the processes of one rank.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RankUsage {
     pub(crate) memory_bytes: u64,
+    /// Of that, each process's but the trainer's.
+    pub(crate) worker_bytes: Vec<u64>,
     /// Since the first look at it and before, as far as its processes were still there.
     pub(crate) cpu_ns: u64,
 }
 
 impl Usage {
-    /// Looks at the processes of each rank; about once a second.
+    /// Looks at the processes of each rank, its trainer the first of them; about once a second.
     pub(crate) fn look(&mut self, ranks: &[(u32, Vec<u32>)]) -> BTreeMap<u32, RankUsage> {
         let now: BTreeSet<u32> = ranks.iter().flat_map(|(_, pids)| pids).copied().collect();
         self.processes.retain(|pid, process| {
@@ -63,9 +65,13 @@ impl Usage {
             }
         }
         self.walk();
-        for process in self.processes.values() {
+        let trainers: BTreeSet<u32> = ranks.iter().filter_map(|(_, pids)| pids.first()).copied().collect();
+        for (pid, process) in &self.processes {
             if let Some(sum) = usage.get_mut(&process.rank) {
                 sum.memory_bytes += process.memory_bytes;
+                if !trainers.contains(pid) {
+                    sum.worker_bytes.push(process.memory_bytes);
+                }
             }
         }
         usage
@@ -176,15 +182,16 @@ mod tests {
         let pid = std::process::id();
         let mut usage = Usage::default();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let both = usage.look(&[(3, vec![pid, child.id()])])[&3];
+        let both = usage.look(&[(3, vec![pid, child.id()])]).remove(&3).unwrap();
         assert!(both.memory_bytes > 100_000);
+        assert!(matches!(both.worker_bytes[..], [1..=100_000_000]), "of the child alone: {both:?}");
         let mut busy = usage.processes[&child.id()];
         busy.cpu_ns = 5_000_000_000;
         usage.processes.insert(child.id(), busy);
         child.kill().unwrap();
         child.wait().unwrap();
-        let left = usage.look(&[(3, vec![pid])])[&3];
-        assert!(left.cpu_ns >= 5_000_000_000, "{left:?}");
+        let left = usage.look(&[(3, vec![pid])]).remove(&3).unwrap();
+        assert!(left.cpu_ns >= 5_000_000_000 && left.worker_bytes.is_empty(), "{left:?}");
         assert_eq!(usage.processes.len(), 1);
         assert_eq!(usage.look(&[]), BTreeMap::new());
     }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
 pub(crate) mod http;
+pub(crate) mod memory;
 pub(crate) mod node;
 pub(crate) mod pty;
 pub(crate) mod skipped;

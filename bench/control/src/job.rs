@@ -253,6 +253,10 @@ impl<'a> Job<'a> {
                     } else {
                         scenario.trainer_bytes + rank.pipeline.memory_bytes()
                     },
+                    worker_bytes: match scenario.no_memory {
+                        true => Vec::new(),
+                        false => vec![scenario.worker_bytes; rank.knobs[0].value as usize],
+                    },
                     cpu_ns: rank.cpu_ns(self.now_ns).max(1),
                     descriptors: 50,
                 }

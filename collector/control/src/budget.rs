@@ -28,6 +28,8 @@ const PRESSURE: f64 = 0.05;
 
 /// Whoever is asked to give something back has so long to do it, a batch under way and its queue included.
 const GIVING_BACK_S: f64 = 20.0;
+/// Where all would be used up within so long as the last second had it, that second is enough to go by.
+const PLUNGE_S: f64 = 3.0;
 /// Nothing is added while what there is would be used up within this time as it is.
 const FORESEEN_S: f64 = 120.0;
 
@@ -38,10 +40,16 @@ pub(crate) struct Supply {
     shm: Trend,
     /// Descriptors of the rank that has fewest left.
     descriptors: Trend,
+    memory_limit_bytes: u64,
 }
 
 impl Supply {
     pub(crate) fn take(&mut self, now_ns: u64, node: &NodeState, job: &Job) {
+        if std::mem::replace(&mut self.memory_limit_bytes, node.memory_limit_bytes) != node.memory_limit_bytes
+        {
+            // The machine's before the job's group is known, say.
+            self.memory = Trend::default();
+        }
         self.memory.take(now_ns, node.memory_available_bytes);
         self.shm.take(now_ns, node.shm_free_bytes.unwrap_or(0));
         self.descriptors.take(now_ns, descriptors_left(node, job));
@@ -180,9 +188,9 @@ impl Cpu {
 
 /// When `left` is used up as it goes, where that is too soon.
 fn soon(left: u64, trend: &Trend) -> Option<String> {
-    let falls = trend.falls_per_s();
-    (left as f64 <= falls * GIVING_BACK_S && falls > 0.0)
-        .then(|| format!("{:.0} s as it goes", left as f64 / falls))
+    let soon = |falls: f64, within_s: f64| (left as f64 <= falls * within_s && falls > 0.0).then_some(falls);
+    let falls = soon(trend.falls_per_s(), GIVING_BACK_S).or_else(|| soon(trend.plunges_per_s(), PLUNGE_S))?;
+    Some(format!("{:.0} s as it goes", left as f64 / falls))
 }
 
 /// What may be used, as of now.
@@ -212,6 +220,7 @@ impl Room {
             let Some(rank) = job.ranks.get(&delta.rank) else { continue };
             let (workers, batches) = (delta.workers.max(0) as u64, delta.batches.max(0) as u64);
             let (all, in_batches) = self.costs.of(rank, workers, batches);
+            let all = all.max(workers.saturating_mul(rank.workers.of_one_more()));
             sums = (sums.0.saturating_add(all), sums.1.saturating_add(in_batches));
         }
         sums
@@ -245,10 +254,15 @@ impl Room {
             ));
         }
         let floor = self.floor_bytes();
-        if self.node.memory_limit_bytes > 0 && self.node.memory_available_bytes < bytes.saturating_add(floor)
-        {
+        let growth = job.growth_bytes();
+        let needed = bytes.saturating_add(growth).saturating_add(floor);
+        if self.node.memory_limit_bytes > 0 && self.node.memory_available_bytes < needed {
+            let yet = match growth >> 20 {
+                0 => String::new(),
+                _ => format!(", the workers there are may grow by {} as others have,", size(growth)),
+            };
             return Err(format!(
-                "it may take {} more and only {} are free, of which {} stay free",
+                "it may take {} more{yet} and only {} are free, of which {} stay free",
                 size(bytes),
                 size(self.node.memory_available_bytes),
                 size(floor)
@@ -367,6 +381,20 @@ impl Room {
             return now(format!("{left} more descriptors can be opened, and are in {soon}"));
         }
         None
+    }
+
+    /// Why what was added cannot stay, though nothing is short yet: it would be, once all workers are as large as the
+    /// largest has been.
+    pub(crate) fn outgrown(&self, job: &Job) -> Option<String> {
+        let growth = job.growth_bytes();
+        let free = self.node.memory_available_bytes;
+        (self.node.memory_limit_bytes > 0 && free < growth.saturating_add(self.floor_bytes())).then(|| {
+            format!(
+                "{} of memory are free, and the workers may grow by {} as others have",
+                size(free),
+                size(growth)
+            )
+        })
     }
 
     /// Which budget the job is over now; `None`: none.

@@ -7,6 +7,7 @@ mod budget;
 mod controller;
 mod expect;
 mod fit;
+mod growth;
 mod observation;
 pub mod pipeline;
 mod profile;

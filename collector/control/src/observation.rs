@@ -26,6 +26,8 @@ pub struct RankObservation {
     pub knobs: Vec<Knob>,
     /// Resident memory of trainer and workers, shared pages counted once; 0 when unknown.
     pub memory_bytes: u64,
+    /// Of that, each worker's; empty when unknown.
+    pub worker_bytes: Vec<u64>,
     /// CPU time of trainer and workers since the job began; 0 when unknown.
     pub cpu_ns: u64,
     /// Open descriptors of the trainer; 0 when unknown.

@@ -1,5 +1,6 @@
 //! What is known of each rank, and of the job that they are together.
 
+use crate::growth::Workers;
 use crate::observation::RankObservation;
 use crate::window::{Bead, Pace, Sums, newest, pieces};
 use crate::{observation::Observation, stats};
@@ -26,6 +27,7 @@ pub(crate) struct Rank {
     pub(crate) services: VecDeque<BatchService>,
     pub(crate) seen_until_ns: u64,
     pub(crate) memory_bytes: u64,
+    pub(crate) workers: Workers,
     pub(crate) descriptors: u64,
     cpu: VecDeque<(u64, u64)>,
     told_ns: u64,
@@ -59,6 +61,7 @@ impl Rank {
         self.phase = Some(told.phase);
         self.knobs.clone_from(&told.knobs);
         self.memory_bytes = told.memory_bytes;
+        self.workers.take(&told.worker_bytes);
         self.descriptors = told.descriptors;
         if told.cpu_ns > 0 {
             if self.cpu.back().is_some_and(|(_, cpu)| *cpu > told.cpu_ns) {
@@ -146,6 +149,11 @@ impl Job {
 
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.ranks.values().fold(0, |sum, rank| sum.saturating_add(rank.memory_bytes))
+    }
+
+    /// What the workers that there are may grow by yet.
+    pub(crate) fn growth_bytes(&self) -> u64 {
+        self.ranks.values().fold(0, |sum, rank| sum.saturating_add(rank.workers.growth_bytes()))
     }
 
     /// Most batches that are outstanding in a rank: what has to pass before a change shows in its steps.

@@ -16,6 +16,9 @@ const UNSETTLED_NS: u64 = 5_000_000_000;
 pub(crate) struct Trend {
     seen: VecDeque<(u64, u64)>,
     from_ns: u64,
+    /// The newest, whatever was turned.
+    last: Option<(u64, u64)>,
+    plunges_per_s: f64,
 }
 
 impl Trend {
@@ -29,6 +32,8 @@ impl Trend {
         if self.seen.back().is_some_and(|(last_ns, _)| *last_ns >= now_ns) {
             self.seen.clear();
         }
+        let before = self.last.replace((now_ns, left)).filter(|(before_ns, _)| *before_ns < now_ns);
+        self.plunges_per_s = before.map_or(0.0, |before| falls_per_s(before, (now_ns, left)).max(0.0));
         if now_ns < self.from_ns {
             return;
         }
@@ -43,21 +48,27 @@ impl Trend {
         self.seen.len() > SHORT
     }
 
+    /// So much less in the last second, be it a jump or the beginning of more.
+    pub(crate) fn plunges_per_s(&self) -> f64 {
+        self.plunges_per_s
+    }
+
     /// So much less each second, as the last seconds have it or the mean of the last minute, whichever is more; 0 where it gets
     /// more, or too little was seen.
     pub(crate) fn falls_per_s(&self) -> f64 {
-        let falls = |(before, after): (&(u64, u64), &(u64, u64))| {
-            (before.1 as f64 - after.1 as f64) * 1e9 / (after.0 - before.0) as f64
-        };
         let (Some(first), Some(last)) = (self.seen.front(), self.seen.back()) else { return 0.0 };
-        let mean = if last.0 - first.0 >= SEVERAL_NS { falls((first, last)) } else { 0.0 };
+        let mean = if last.0 - first.0 >= SEVERAL_NS { falls_per_s(*first, *last) } else { 0.0 };
         let newest = self.seen.len().saturating_sub(SHORT + 1);
-        let mut each: Vec<f64> =
-            self.seen.iter().skip(newest).zip(self.seen.iter().skip(newest + 1)).map(falls).collect();
+        let pairs = self.seen.iter().skip(newest).zip(self.seen.iter().skip(newest + 1));
+        let mut each: Vec<f64> = pairs.map(|(before, after)| falls_per_s(*before, *after)).collect();
         each.sort_unstable_by(f64::total_cmp);
         let middle = if each.len() < SHORT { 0.0 } else { each[each.len() / 2] };
         middle.max(mean).max(0.0)
     }
+}
+
+fn falls_per_s(before: (u64, u64), after: (u64, u64)) -> f64 {
+    (before.1 as f64 - after.1 as f64) * 1e9 / (after.0 - before.0) as f64
 }
 
 #[cfg(test)]
@@ -92,7 +103,11 @@ mod tests {
         (30..35).for_each(|second| trend.take(second * 1_000_000_000, 100));
         (35..60).for_each(|second| trend.take(second * 1_000_000_000, 90));
         assert_eq!(trend.falls_per_s(), 0.0);
+        assert_eq!(trend.plunges_per_s(), 0.0);
+        trend.take(60_000_000_000, 50);
+        assert_eq!(trend.plunges_per_s(), 40.0);
         trend.take(0, 5);
+        assert_eq!(trend.plunges_per_s(), 0.0);
         trend.take(u64::MAX, 1);
         assert_eq!(trend.falls_per_s(), 0.0);
     }

@@ -55,6 +55,15 @@ fn whoever_survives_untouched_survives_tuned() {
 }
 
 #[test]
+fn workers_that_are_small_because_their_epoch_is_young_are_no_reason_to_add_more() {
+    let leaps: fn(u64) -> u64 = |age_s| if age_s < 25 { 0 } else { 900 * MIB };
+    let (mut job, mut controller) = (job(leaps), act());
+    (job.epoch_s, job.leaves_ns) = (Some(60), 3 * support::SECOND_NS);
+    let out = run(&mut job, &mut controller, 600);
+    assert!(!job.killed && job.workers() == 2, "{:#?}", out.audit);
+}
+
+#[test]
 fn what_was_added_is_given_back_newest_first_until_it_is_enough() {
     let (mut job, mut controller) = (job(late), act());
     let before = run(&mut job, &mut controller, 590);

@@ -111,6 +111,7 @@ fn observation(told: &Told, now_ns: u64) -> Observation {
         services: told.services.iter().map(service).collect(),
         knobs: told.knobs.iter().map(knob).map(|knob| Knob { rank: number, ..knob }).collect(),
         memory_bytes: told.memory,
+        worker_bytes: vec![told.memory, told.cpu_ns, told.available],
         cpu_ns: told.cpu_ns,
         descriptors: told.cpu_ns,
     };

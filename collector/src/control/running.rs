@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::usage::{Usage, node_state};
 use crate::{host, procfs};
-use stallscope_control::{Action, Controller, Observation, Outcome, RankObservation};
+use stallscope_control::{Action, Controller, NodeState, Observation, Outcome, RankObservation};
 use stallscope_model::{Budgets, Knob, KnobRequest, Phase, TuneMode};
 use std::collections::BTreeMap;
 
@@ -19,6 +19,8 @@ pub(crate) struct Running {
     pub(crate) by: String,
     pub(crate) mode: TuneMode,
     usage: Usage,
+    /// As of the last look at which there was a trainer: where there is none it says nothing of the job's limits.
+    node: Option<NodeState>,
     phases: BTreeMap<u32, Phase>,
     /// The session's numbers of its decisions: people's requests are numbered along with them.
     decisions: BTreeMap<u64, u64>,
@@ -34,6 +36,7 @@ impl Running {
             by,
             mode,
             usage: Usage::default(),
+            node: None,
             phases: BTreeMap::new(),
             decisions: BTreeMap::new(),
         }
@@ -55,7 +58,7 @@ impl Running {
         let members = engine.members(now_ns);
         let processes: Vec<(u32, Vec<u32>)> =
             members.iter().map(|member| (member.rank, member.pids.clone())).collect();
-        let usage = self.usage.look(&processes);
+        let mut usage = self.usage.look(&processes);
         let trainers: Vec<u32> = members.iter().map(|member| member.pid).collect();
         let mut knobs: BTreeMap<u32, Vec<Knob>> = BTreeMap::new();
         for knob in engine.knobs.state() {
@@ -70,7 +73,7 @@ impl Running {
                 if let Some(step) = steps.last() {
                     self.phases.insert(rank, step.phase);
                 }
-                let used = usage.get(&rank).copied().unwrap_or_default();
+                let used = usage.remove(&rank).unwrap_or_default();
                 RankObservation {
                     rank,
                     seen_until_ns: member.seen_until_ns,
@@ -79,12 +82,16 @@ impl Running {
                     services: fresh.services.remove(&rank).unwrap_or_default(),
                     knobs: knobs.remove(&rank).unwrap_or_default(),
                     memory_bytes: used.memory_bytes,
+                    worker_bytes: used.worker_bytes,
                     cpu_ns: used.cpu_ns,
                     descriptors: procfs::descriptors(member.pid).unwrap_or(0),
                 }
             })
             .collect();
-        Observation { now_ns, ranks, node: node_state(&trainers) }
+        if self.node.is_none() || !trainers.is_empty() {
+            self.node = Some(node_state(&trainers));
+        }
+        Observation { now_ns, ranks, node: self.node.clone().unwrap_or_default() }
     }
 
     /// The session's number of a decision of the controller's; `next` makes one.

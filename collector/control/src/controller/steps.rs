@@ -57,10 +57,14 @@ impl Controller {
     fn relieve(&mut self, out: &mut Outcome) -> bool {
         let ours = matches!(&self.work, Work::Probing(probe) if probe.proposal.kind != Kind::Release);
         let pressed = self.room.pressed(&self.job);
-        let exceeded = || self.room.exceeded(&self.job).filter(|_| ours || !self.raised.is_empty());
+        // These are the script's own affair where nothing was raised here.
+        let raised = ours || !self.raised.is_empty();
+        let outgrown = || self.room.outgrown(&self.job).filter(|_| raised);
+        let exceeded = || self.room.exceeded(&self.job).filter(|_| raised);
         let is_pressed = pressed.is_some();
-        let Some(Pressed { why: over, lags }) =
-            pressed.or_else(|| exceeded().map(|why| Pressed { why, lags: true }))
+        let Some(Pressed { why: over, lags }) = pressed
+            .or_else(|| outgrown().map(|why| Pressed { why, lags: false }))
+            .or_else(|| exceeded().map(|why| Pressed { why, lags: true }))
         else {
             return false;
         };

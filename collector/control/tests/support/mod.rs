@@ -69,6 +69,8 @@ pub(crate) struct Job {
     pub(crate) state: KnobState,
     /// What a worker takes beyond what it begins with, by its age in seconds.
     pub(crate) grows: fn(u64) -> u64,
+    /// Workers are made anew at each epoch of so many seconds.
+    pub(crate) epoch_s: Option<u64>,
     /// Of the job's memory cgroup; it is killed beyond.
     pub(crate) memory_limit: Option<u64>,
     pub(crate) killed: bool,
@@ -108,6 +110,7 @@ impl Job {
             phase: Phase::Training,
             state: KnobState::Applied,
             grows: |_| 0,
+            epoch_s: None,
             memory_limit: None,
             killed: false,
             born_ns: vec![1000 * SECOND_NS; 2],
@@ -165,8 +168,12 @@ impl Job {
 
     fn memory_bytes(&self) -> u64 {
         let trainer = if self.memory_limit.is_some() { 300 << 20 } else { 2 << 30 };
+        trainer + self.worker_bytes().iter().sum::<u64>()
+    }
+
+    fn worker_bytes(&self) -> Vec<u64> {
         let of = |born_ns: &u64| (100 << 20) + (self.grows)((self.now_ns - born_ns) / SECOND_NS);
-        trainer + self.born_ns.iter().map(of).sum::<u64>()
+        self.born_ns.iter().map(of).collect()
     }
 
     pub(crate) fn second(&mut self) -> Observation {
@@ -176,6 +183,9 @@ impl Job {
             for knob in self.knobs.iter_mut().filter(|knob| knob.state == KnobState::Pending) {
                 (knob.value, knob.state) = (knob.requested.unwrap_or(knob.value), KnobState::Applied);
             }
+        }
+        if self.epoch_s.is_some_and(|epoch_s| (self.now_ns / SECOND_NS).is_multiple_of(epoch_s)) {
+            self.born_ns.clear();
         }
         self.born_ns.resize(self.workers() as usize, self.now_ns);
         let memory_bytes = self.memory_bytes();
@@ -214,6 +224,7 @@ impl Job {
             services,
             knobs: self.knobs.clone(),
             memory_bytes,
+            worker_bytes: self.worker_bytes(),
             cpu_ns: self.now_ns / 2,
             descriptors: 40,
         };
