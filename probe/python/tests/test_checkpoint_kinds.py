@@ -135,7 +135,7 @@ class Other(Tokens):
 
 
 def test_what_takes_trust_is_said_before_training_and_not_when_it_is_restored(tmp_path):
-    with pytest.warns(RuntimeWarning, match=r"user/tokens is a .*Tokens, which restore\(\) takes with trust=True alone"):
+    with pytest.warns(RuntimeWarning, match=r"state/tokens is a .*Tokens, which restore\(\) takes with trust=True alone"):
         Checkpointer(tmp_path / "a", state={"tokens": Tokens()}).close()
     with pytest.warns(RuntimeWarning) as told:
         Checkpointer(tmp_path / "two", state={"tokens": Tokens(), "more": Tokens(), "other": Other()}).close()

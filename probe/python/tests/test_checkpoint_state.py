@@ -2,6 +2,7 @@
 
 import collections
 import ctypes
+import warnings
 
 import pytest
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
@@ -24,7 +25,7 @@ def again(value, trust=False):
 def test_plain_data_comes_back_as_it_was():
     value = {
         "none": None,
-        "numbers": [1, 2.5, float("inf"), True, -(2**70)],
+        "numbers": [1, 2.5, float("inf"), True, -(2**70), 3**20_000, -(3**20_000)],
         "tuple": (1, ("a", b"\x00\xff")),
         3: {"int keys": {0: "x", (1, "y"): "z"}},
         "set": {1, 2},
@@ -52,10 +53,59 @@ def test_tied_tensors_are_kept_once():
     assert list(writer.tensors) == ["model/a", "model/c"]
 
 
+def test_what_trains_comes_back_as_what_trains():
+    prompt, frozen, latent = torch.nn.Parameter(torch.rand(3)), torch.nn.Parameter(torch.rand(2), False), torch.rand(2, requires_grad=True)
+    back = again({"prompt": prompt, "twice": [prompt], "plain": prompt.detach(), "frozen": frozen, "latent": latent})
+    for name, before in (("prompt", prompt), ("frozen", frozen), ("latent", latent)):
+        after = back[name]
+        assert (type(after), after.requires_grad, after.is_leaf) == (type(before), before.requires_grad, True)
+        assert torch.equal(after, before)
+    assert back["twice"][0] is back["prompt"] and type(back["plain"]) is torch.Tensor and not back["plain"].requires_grad
+    assert back["plain"].data_ptr() == back["prompt"].data_ptr()
+
+
+def test_names_that_no_file_can_have_are_saved():
+    back = again({"\ud800": torch.ones(2), "\ud801": torch.zeros(2)})
+    assert [(key, one.tolist()) for key, one in back.items()] == [("\ud800", [1, 1]), ("\ud801", [0, 0])]
+
+
+def test_a_lazy_model_and_objects_of_any_name_start_again(tmp_path):
+    def job():
+        model, user = torch.nn.Sequential(torch.nn.LazyLinear(3), torch.nn.Linear(3, 1)), torch.nn.Linear(3, 3)
+        state = {"weight": torch.ones(9)}
+        return model, state, Checkpointer(tmp_path, model=model, user=user, own=torch.nn.Linear(2, 2), state=state, signals=())
+
+    model, _, saver = job()
+    model(torch.ones(2, 4))
+    saver.step()
+    saver.save(wait=True)
+    saver.close()
+    again_model, state, saver = job()
+    state.clear()
+    saver.restore()
+    saver.close()
+    assert all(map(torch.equal, again_model.state_dict().values(), model.state_dict().values()))
+    assert state["weight"].tolist() == [1] * 9
+
+
+def test_what_an_optimiser_trains_and_nobody_saves_is_said_at_once(tmp_path):
+    model, prompt = torch.nn.Linear(3, 3), torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.Adam([*model.parameters(), prompt])
+    with pytest.warns(RuntimeWarning, match=r"optimizer trains a parameter of no object given here \(of shape \[3\]\)"):
+        Checkpointer(tmp_path / "a", model=model, optimizer=optimizer, signals=()).close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Checkpointer(tmp_path / "b", model=model, optimizer=optimizer, state={"prompt": prompt}, signals=()).close()
+
+
 def test_numpy_comes_back():
     numpy = pytest.importorskip("numpy", reason="SKIPPED: there is no numpy")
     value = [numpy.arange(6.0).reshape(2, 3), numpy.float32(1.5), numpy.int64(-2)]
+    value += [numpy.asfortranarray(value[0]), numpy.arange(24).reshape(2, 3, 4).transpose(2, 0, 1)]
     back = again(value)
+    assert [one.strides for one in back[3:]] == [one.strides for one in value[3:]]
+    assert all(map(numpy.array_equal, value[3:], back[3:]))
+    value, back = value[:3], back[:3]
     assert numpy.array_equal(value[0], back[0]) and back[1:] == value[1:] and type(back[1]) is numpy.float32
 
 
@@ -71,7 +121,7 @@ def test_what_could_run_code_comes_back_only_for_who_trusts_it():
 
 
 def test_what_cannot_be_saved_is_told_at_once(tmp_path):
-    with pytest.raises(CheckpointError, match="user/lock cannot be saved"):
+    with pytest.raises(CheckpointError, match="state/lock cannot be saved"):
         Checkpointer(tmp_path, state={"lock": (one for one in ())})
     with pytest.raises(TypeError, match="model: a int has no state_dict"):
         Checkpointer(tmp_path, model=3)

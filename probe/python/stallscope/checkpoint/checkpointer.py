@@ -120,6 +120,7 @@ class Checkpointer:
         # What cannot be saved is told now rather than in the midst of training, and to all ranks: none waits for one that failed.
         _, tensors = self._job.take_apart(0, "", True)
         self._warn_of_untrusted()
+        self._warn_of_unsaved(tensors)
         other = self._ranks.from_first(self._other_job(tensors) if strict and self._ranks.rank == 0 else None)
         if other is not None:
             raise CheckpointError(
@@ -399,6 +400,14 @@ class Checkpointer:
                 f"{name} is a {kind.__module__}.{kind.__qualname__}, which restore() takes with trust=True alone, as it is pickled: save "
                 f"plain data in its place, or give its class a state_dict(), or pass trust=True",
                 kind,
+            )
+
+    def _warn_of_unsaved(self, tensors):
+        for name, lost in self._job.unsaved(tensors).items():
+            some = f"{len(lost)} parameters" if len(lost) > 1 else "a parameter"
+            self._warn(
+                f"{name} trains {some} of no object given here (of shape {list(lost[0].shape)}), and restore() would leave what was "
+                "learnt there out: pass the module that has it as a keyword of its own, or put it into state"
             )
 
     def _warn(self, sentence, kind=None):

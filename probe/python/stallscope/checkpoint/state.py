@@ -43,10 +43,11 @@ class Job:
             "step": step,
             "why": why,
             "versions": {"torch": str(torch.__version__), "python": platform.python_version()},
-            "own": writer.encode(own, "own"),
+            "own": writer.encode(own, ".own"),
         }
         if whole:
-            encoded["user"] = writer.encode(self.user, "user")
+            # Tensors' names begin with the object's, and none can be called so: it is a parameter of Checkpointer.
+            encoded["user"] = writer.encode(self.user, "state")
             encoded["objects"] = {name: writer.encode(one.state_dict(), name) for name, one in self.objects.items()}
             optimizers = {name: one for name, one in self.objects.items() if isinstance(one, torch.optim.Optimizer)}
             for name, one in optimizers.items():
@@ -56,6 +57,17 @@ class Job:
             encoded["shapes"] = {name: _shapes(one) for name, one in optimizers.items()}
         self.untrusted = writer.untrusted
         return encoded, writer.tensors
+
+    def unsaved(self, tensors):
+        """Name of an optimiser -> the parameters that it trains and none of `tensors`, which take_apart() gave, is."""
+        saved = {tensor.data_ptr() for tensor in tensors.values()}
+        found = {}
+        for name, one in self.objects.items():
+            if isinstance(one, torch.optim.Optimizer):
+                lost = [parameter for parameter in _parameters(one) if _has_memory(parameter) and parameter.data_ptr() not in saved]
+                if lost:
+                    found[name] = lost
+        return found
 
     def still(self):
         """Names of the tensors that training does not change: frozen parameters."""
@@ -77,6 +89,9 @@ class Job:
             return f"{latest.name} has {_some(latest.objects)} and here {_is_or_are(list(self.objects))}"
         for name in common:
             if not isinstance(self.objects[name], torch.nn.Module):
+                continue
+            if any(map(torch.nn.parameter.is_lazy, self.objects[name].parameters())):
+                # What shapes it will have only its first batch says.
                 continue
             here = {key: list(tensor.shape) for key, tensor in tensors.items() if key.startswith(f"{name}/")}
             there = {key: shape for key, shape in latest.shapes.items() if key.startswith(f"{name}/")}
@@ -215,6 +230,12 @@ def _parameters(optimizer):
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
+def _has_memory(parameter):
+    """Of its own and in this process."""
+    simple = type(parameter) in (torch.Tensor, torch.nn.Parameter)
+    return simple and parameter.layout is torch.strided and not parameter.is_meta and parameter.numel() > 0
+
+
 def _shapes(optimizer):
     return [list(parameter.shape) for parameter in _parameters(optimizer)]
 
@@ -251,7 +272,8 @@ def _check(name, one, state, shapes):
                 f"{name}: the checkpoint is of another model: it lacks {_some(missing)} and has {_some(unexpected)} besides"
             )
         for key, value in here.items():
-            if not isinstance(value, torch.Tensor):
+            # A lazy one takes any shape.
+            if not isinstance(value, torch.Tensor) or torch.nn.parameter.is_lazy(value):
                 continue
             if not isinstance(state[key], torch.Tensor) or value.shape != state[key].shape:
                 then = list(state[key].shape) if isinstance(state[key], torch.Tensor) else f"a {type(state[key]).__name__}"

@@ -36,6 +36,10 @@ DTYPES = {
 DTYPES = {name: getattr(torch, torch_name) for name, torch_name in DTYPES.items() if hasattr(torch, torch_name)}
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
+# What lazy modules have before their first batch.
+_LAZY = {"parameter": torch.nn.parameter.UninitializedParameter, "buffer": torch.nn.parameter.UninitializedBuffer}
+# Longer ints are written in hexadecimal: Python refuses to write one of more than some thousand decimal digits.
+_JSON_BITS = 8192
 # A dict in the JSON has one key, which says what it stands for.
 _PLAIN = (type(None), bool, int, float, str)
 
@@ -52,6 +56,8 @@ class Writer:
     def encode(self, value, name):
         """`value` as JSON; its tensors are called `name/…`."""
         kind = type(value)
+        if kind is int and value.bit_length() > _JSON_BITS:
+            return {"int": hex(value)}
         if kind in _PLAIN:
             return value
         if kind is list:
@@ -68,8 +74,14 @@ class Writer:
             # What modules say of the version of their state.
             return {"module": [encoded, self.encode(metadata, name)]} if metadata is not None else encoded
         if kind in (torch.Tensor, torch.nn.Parameter) and _is_simple(value):
-            return self._tensor(value.detach(), name)
+            encoded = self._tensor(value.detach(), name)
+            if kind is torch.nn.Parameter or value.requires_grad:
+                encoded["trains"] = value.requires_grad
+                encoded["parameter"] = kind is torch.nn.Parameter
+            return encoded
         refuse_distributed(value, name)
+        if kind in _LAZY.values():
+            return {"lazy": next(name for name, one in _LAZY.items() if one is kind)}
         if kind is bytes:
             return {"bytes": base64.b64encode(value).decode()}
         if kind is torch.Size:
@@ -96,6 +108,8 @@ class Writer:
         if tensor.numel() and same in self._seen:
             # Tied weights are saved once.
             return {"tensor": self._seen[same]}
+        # A key of the user's may be no text that a file can have.
+        name = name.encode("utf-8", "backslashreplace").decode()
         unique, number = name, 1
         while unique in self.tensors:
             number += 1
@@ -114,9 +128,10 @@ class Writer:
 
         if type(value) is numpy.ndarray and value.dtype.kind in "biufc":
             try:
-                # A copy, as its memory order and its flags are the user's.
-                tensor = torch.from_numpy(numpy.array(value, order="C"))
-            except TypeError:
+                # A copy in the same order of memory: as it is, it may be read-only, or have gaps.
+                tensor = torch.from_numpy(numpy.array(value, order="K"))
+            except (TypeError, ValueError):
+                # A type that torch does not have, or the other byte order.
                 return None
             return {"numpy": self._tensor(tensor, name)} if tensor.dtype in _NAMES else None
         if isinstance(value, (numpy.integer, numpy.floating, numpy.bool_)):
@@ -130,6 +145,8 @@ class Reader:
     def __init__(self, tensors, trust):
         self.tensors = tensors
         self.trust = trust
+        # Those that train, as objects: one that stands in several places is one again.
+        self._training = {}
 
     def decode(self, encoded):
         """The value that was encoded; CheckpointError."""
@@ -153,7 +170,12 @@ class Reader:
             raise CheckpointError("the checkpoint's state has a value of no kind")
         kind, body = next(iter(encoded.items()))
         if kind == "tensor":
-            return self._tensor(body, encoded.get("stride"))
+            tensor = self._tensor(body, encoded.get("stride"))
+            return tensor if "trains" not in encoded else self._trained(tensor, body, encoded)
+        if kind == "int":
+            return int(body, 16)
+        if kind == "lazy":
+            return _LAZY[body]()
         if kind == "dict":
             return {key: self._decode(one) for key, one in body.items()}
         if kind == "pairs":
@@ -189,6 +211,15 @@ class Reader:
         except KeyError:
             raise CheckpointError(f"the checkpoint holds a {kind!r}, which this version of stallscope does not know") from None
 
+    def _trained(self, tensor, name, encoded):
+        trains, is_parameter = encoded["trains"] is True, encoded.get("parameter") is True
+        if (name, trains, is_parameter) not in self._training:
+            # Not itself, which may stand elsewhere without a gradient.
+            alone = tensor.detach()
+            alone = torch.nn.Parameter(alone, trains) if is_parameter else alone.requires_grad_(trains)
+            self._training[name, trains, is_parameter] = alone
+        return self._training[name, trains, is_parameter]
+
     def _tensor(self, name, stride):
         if name not in self.tensors:
             raise CheckpointError(f"the checkpoint names a tensor {name!r} that it does not have")
@@ -198,7 +229,7 @@ class Reader:
             return tensor
         if len(stride) != tensor.dim() or not _fills_memory(tensor.shape, stride):
             raise CheckpointError(f"the checkpoint's tensor {name!r} of shape {list(tensor.shape)} cannot lie in memory as it says")
-        return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
+        return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device="cpu").copy_(tensor)
 
 
 def refuse_distributed(value, name):
