@@ -10,33 +10,33 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Measure a job that already runs, from the kernel alone.
+/// Measure a running job, from the kernel alone.
 ///
-/// Nothing in the job changes. Needs root, or `sudo stallscope collect` running on this node and the job to be
-/// yours. Ends with the job, after --for, or on Ctrl-C. Where `stallscope run` had launched the job and was killed,
-/// this takes its place: its loaders' evidence and its knobs come back within a second, and no privilege is needed.
+/// The job is not changed. Needs root, or a job of your own and `sudo stallscope collect` running on this node. Ends
+/// with the job, after --for, or on Ctrl-C. If the job was launched by a `stallscope run` that was killed, attach takes
+/// over from it: loader evidence and knobs return within a second, without privileges.
 #[derive(Debug, Args)]
 pub(crate) struct Attach {
-    /// A pid, or a job's name or prefix from `stallscope ls`
+    /// PID, or a job's name or its prefix as listed by `stallscope ls`
     #[arg(value_name = "JOB")]
     job: String,
-    /// How long to look: 90s, 5m, 2h
+    /// How long to measure: 90s, 5m, 2h
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     period: Option<Duration>,
-    /// Where to record; by default NAME.stall in this folder. An existing file is never overwritten
+    /// Recording to write; by default NAME.stall in this folder. An existing file is never overwritten
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Leave syscalls unhooked: cheaper for the node, coarser for jobs that read warm files
+    /// Do not hook syscalls: cheaper for the node, less precise for jobs that read cached files
     #[arg(long)]
     no_syscalls: bool,
-    /// Serve figures for Prometheus at http://ADDR/metrics: 9400 is for this machine alone, 0.0.0.0:9400 for
-    /// everybody; 0 picks a free port and says it
+    /// Serve Prometheus metrics at http://ADDR/metrics: 9400 listens on localhost, 0.0.0.0:9400 on all interfaces; port
+    /// 0 picks a free one and prints it
     #[arg(long, value_name = "ADDR", value_parser = metrics::address)]
     metrics: Option<SocketAddr>,
-    /// Serve them only to who shows the token in this file (Prometheus: authorization, credentials_file)
+    /// Require the bearer token in this file (Prometheus: authorization, credentials_file)
     #[arg(long, value_name = "FILE", requires = "metrics")]
     metrics_token: Option<PathBuf>,
-    /// Print neither progress nor the screen at the end
+    /// Print neither progress nor the final summary
     #[arg(short, long)]
     quiet: bool,
 }

@@ -12,18 +12,19 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Tell who turned which knob of a job, what was expected of it, and what came of it.
+/// Show every change to a job's settings: by whom, why, and with what effect.
 ///
-/// A line for each thing that a controller or a user did: nothing is turned without one, and none is ever changed.
+/// The audit log has a line for each action of the controller or of a user. No knob is turned without one, and no line
+/// is ever changed.
 #[derive(Debug, Args)]
 pub(crate) struct Audit {
-    /// A running job's name, prefix or pid, or a recording (NAME.stall)
+    /// Running job's name, prefix or PID, or a recording (NAME.stall)
     #[arg(value_name = "JOB|FILE")]
     job: PathBuf,
-    /// For scripts: one JSON document; with --follow one a line
+    /// Print a JSON document, or with --follow one per line
     #[arg(long)]
     json: bool,
-    /// Go on until the job ends
+    /// Keep printing new lines until the job ends
     #[arg(short, long)]
     follow: bool,
 }

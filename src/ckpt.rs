@@ -11,11 +11,11 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Look after a folder of checkpoints: list, verify, show, collect, export.
+/// Manage a folder of checkpoints: list, verify, show, remove, export.
 ///
-/// The folder is the one that stallscope.Checkpointer saves into. All of these work beside a job that saves there, and
-/// none touches its newest checkpoints. Where a STEP is asked for, `latest`, `best`, a step's number or a folder's name will do; the
-/// best is that by the metric which its job monitors.
+/// The folder is the one stallscope.Checkpointer saves to. Every command works while a job saves there, and none
+/// touches its newest checkpoints. A STEP is `latest`, `best` (by the metric that the job monitors), a step number or a
+/// checkpoint's folder name.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Ckpt {
@@ -25,13 +25,13 @@ pub(crate) struct Ckpt {
 
 const EXAMPLES: &str = "\
 Examples:
-  stallscope ckpt ls ckpts/                                what is there, newest first
-  stallscope ckpt verify ckpts/                            read every byte; exits with 1 when one is bad
-  stallscope ckpt verify ckpts/ 120                        of that step alone
-  stallscope ckpt show ckpts/ latest                       its tensors
-  stallscope ckpt gc ckpts/ --keep 2 --dry-run             what would go
-  stallscope ckpt export ckpts/ latest model.safetensors   one file that anything reads
-  stallscope ckpt export ckpts/ best model.safetensors     the same of the best by its metric";
+  stallscope ckpt ls ckpts/                                list checkpoints, newest first
+  stallscope ckpt verify ckpts/                            read every byte; exits with 1 if one is bad
+  stallscope ckpt verify ckpts/ 120                        verify that of step 120
+  stallscope ckpt show ckpts/ latest                       list its tensors
+  stallscope ckpt gc ckpts/ --keep 2 --dry-run             print what would be removed
+  stallscope ckpt export ckpts/ latest model.safetensors   write one file that other tools read
+  stallscope ckpt export ckpts/ best model.safetensors     the best by the monitored metric";
 
 #[derive(Debug, Subcommand)]
 enum Act {
@@ -45,75 +45,75 @@ enum Act {
 /// List the checkpoints in a folder, newest first.
 ///
 /// STATE is `verified` (read back whole since it was saved), `saved`, `incomplete` (a save under way, or one that was
-/// killed) or `bad`. REUSED is what was on disk already when it was saved, and was not written again. RUN, where there are
-/// several, tells those of one training from those of another that began anew in the same folder.
+/// killed) or `bad`. REUSED is data that an earlier checkpoint had on disk already. RUN, where there are
+/// several, identifies the training run, as a job that starts anew in the same folder is another run.
 #[derive(Debug, Args)]
 struct Ls {
-    /// The folder of checkpoints
+    /// Folder of checkpoints
     dir: PathBuf,
-    /// JSON for scripts
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 /// Read every byte of checkpoints and compare it with its checksums.
 ///
-/// Changes nothing but a note in those that are whole. A bad one is passed over when the job restores, and set aside
-/// then, in the folder `quarantine`.
+/// Whole checkpoints are marked as verified; nothing else changes. A job that restores skips a bad one and moves it to
+/// the folder `quarantine`.
 #[derive(Debug, Args)]
 struct Verify {
-    /// The folder of checkpoints
+    /// Folder of checkpoints
     dir: PathBuf,
-    /// Which; all when none is named
+    /// Checkpoints to verify; by default all
     step: Vec<String>,
-    /// JSON for scripts
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Show what a checkpoint holds: its tensors by rank, and how it lies on disk.
+/// Show the contents of a checkpoint: tensors by rank, and the layout on disk.
 #[derive(Debug, Args)]
 struct Show {
-    /// The folder of checkpoints
+    /// Folder of checkpoints
     dir: PathBuf,
-    /// Which
+    /// Checkpoint to show
     #[arg(default_value = "latest")]
     step: String,
-    /// JSON for scripts
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Remove old checkpoints, and what killed saves left behind.
+/// Remove old checkpoints and the remains of killed saves.
 ///
-/// Keeps the newest ones that verify, of whatever runs, and what a job's `keep_every` and `monitor` name; reads those that nobody has
-/// verified yet, so this may take its time. Without so many good ones nothing is removed. What was set aside in `quarantine` goes when all that is kept is newer. What a job is
-/// saving just now is never touched.
+/// Keeps the newest checkpoints that verify, of any run, and those that a job's `keep_every` and `monitor` select. Reads
+/// those not verified yet, which may take long. Removes nothing if there are fewer than N good ones. Checkpoints in
+/// `quarantine` are removed once all that are kept are newer. A save under way is never touched.
 #[derive(Debug, Args)]
 struct Gc {
-    /// The folder of checkpoints
+    /// Folder of checkpoints
     dir: PathBuf,
-    /// How many verified checkpoints stay
+    /// Number of verified checkpoints to keep
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..))]
     keep: u32,
-    /// Say what would go, and remove nothing
+    /// Print what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
-    /// JSON for scripts
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Write the tensors of a checkpoint into one safetensors file, verifying them on the way.
+/// Write the tensors of a checkpoint to one safetensors file, verified as they are read.
 #[derive(Debug, Args)]
 struct Export {
-    /// The folder of checkpoints
+    /// Folder of checkpoints
     dir: PathBuf,
-    /// Which
+    /// Checkpoint to export
     step: String,
-    /// The file to be made; one that is there is never replaced
+    /// File to write; an existing one is never overwritten
     file: PathBuf,
-    /// Of this rank alone, where several ranks have tensors of the same name
+    /// Export this rank only, where several ranks have tensors of the same name
     #[arg(long, value_name = "N")]
     rank: Option<u32>,
 }

@@ -7,35 +7,35 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Give kernel evidence to every job of this node.
+/// Run this node's collector of kernel evidence.
 ///
-/// Run it once per node, as root or as a user with CAP_BPF and CAP_PERFMON. It attaches nothing while nobody looks, gives
-/// each user the process trees that are theirs, and writes no file. Once the kernel has its programs it gives away root,
-/// capabilities, files and most system calls. Ends on Ctrl-C.
+/// One per node, started by root or by a user with CAP_BPF and CAP_PERFMON. It attaches nothing while no job is measured,
+/// serves each user their own process trees only, and writes no file. Once its programs are loaded it drops root,
+/// capabilities, file access and most system calls. Ends on Ctrl-C.
 #[derive(Debug, Args)]
 pub(crate) struct Collect {
-    /// Where to listen
+    /// Socket to listen on
     #[arg(long, value_name = "PATH", default_value = stallscope_collector::KERNEL_SOCKET)]
     socket: PathBuf,
-    /// Who may connect, besides root: members of this group. Else everybody, who sees their own jobs alone
+    /// Accept only root and members of this group; by default every user, each limited to their own jobs
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
-    /// Whom to become once the kernel has the programs, where root starts it: a name or a number [default: stallscope where
-    /// there is such a user, else nobody]
+    /// User, by name or number, to switch to once the programs are loaded, when started by root [default: stallscope if
+    /// that user exists, else nobody]
     #[arg(long, value_name = "USER")]
     user: Option<String>,
-    /// End when the last caller is gone
+    /// Exit when the last client disconnects
     #[arg(long)]
     until_idle: bool,
-    /// Let every user have syscalls hooked (`attach`, `run --syscalls`), which costs each syscall of the node about 50 ns
-    /// while they do; else root alone may
+    /// Allow every user, not only root, to have syscalls hooked (`attach`, `run --syscalls`), which meanwhile costs every
+    /// syscall on the node about 50 ns
     #[arg(long)]
     syscalls_for_everyone: bool,
-    /// Serve figures for Prometheus at http://ADDR/metrics: 9400 is for this machine alone, 0.0.0.0:9400 for
-    /// everybody; 0 picks a free port and says it. Of the node alone, not of anybody's job
+    /// Serve Prometheus metrics of the node (not of jobs) at http://ADDR/metrics: 9400 listens on localhost, 0.0.0.0:9400
+    /// on all interfaces; port 0 picks a free one and prints it
     #[arg(long, value_name = "ADDR", value_parser = metrics::address)]
     metrics: Option<SocketAddr>,
-    /// Serve them only to who shows the token in this file (Prometheus: authorization, credentials_file)
+    /// Require the bearer token in this file (Prometheus: authorization, credentials_file)
     #[arg(long, value_name = "FILE", requires = "metrics")]
     metrics_token: Option<PathBuf>,
 }

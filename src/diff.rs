@@ -6,24 +6,24 @@ use stallscope_reports::diff::{self, Condition};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Say what changed between two recordings, and whether it is more than noise.
+/// Compare two recordings, and tell changes from noise.
 ///
-/// A change is beyond noise when it is larger than what the two runs varied by within themselves; that takes at least
-/// ten windows of ten seconds, or of one second in runs of less than five minutes. What differs from run to run, such
-/// as a cold cache, is not seen: repeat what matters.
+/// A change is beyond noise when it exceeds the variation within the two runs, which takes at least ten windows of ten
+/// seconds, or of one second in runs shorter than five minutes. Variation between runs, such as a cold cache, is not
+/// covered: repeat what matters.
 #[derive(Debug, Args)]
 #[command(after_help = FIGURES)]
 pub(crate) struct Diff {
-    /// The recording to compare with
+    /// Recording to compare with
     #[arg(value_name = "A")]
     a: PathBuf,
-    /// The recording to judge
+    /// Recording to judge
     #[arg(value_name = "B")]
     b: PathBuf,
-    /// A table, or JSON for scripts
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-    /// Exit with 1 when this holds, such as "fetch > 10%"; may be given several times
+    /// Exit with 1 if this holds, such as "fetch > 10%"; may be repeated
     #[arg(long, value_name = "CONDITION")]
     fail_if: Vec<Condition>,
 }

@@ -4,12 +4,12 @@ use clap::Args;
 use std::fmt::Write;
 use std::process::ExitCode;
 
-/// Say what works on this machine and how to get the rest.
+/// Check what works on this machine, and how to get the rest.
 ///
-/// Only looks. Exits 0 when everything works, 1 when something is missing that measuring a job in full takes.
+/// Changes nothing. Exits with 1 if something is missing that measuring a job in full requires, else with 0.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
-    /// JSON for scripts
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -13,20 +13,20 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(4);
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Show what can be changed in a running job, and change it.
+/// Show or change a running job's settings.
 ///
-/// Each knob with what is in force now, what the script had set, its bounds, what was last asked for and by whom,
-/// and why it is not in force where it is not. A job looks for requests at each batch and keeps the last values
-/// when nobody watches it any more. Of a recording: the knobs as they stood at its end.
+/// Shows each knob with its current value, the script's own, its bounds, the last request and by whom, and why a
+/// requested value is not in force. A job looks for requests at each batch, and keeps its values when no collector is
+/// left. For a recording, shows the knobs as they were at its end.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, disable_help_subcommand = true)]
 pub(crate) struct Knobs {
-    /// A running job's name, prefix or pid, or a recording (NAME.stall)
+    /// Running job's name, prefix or PID, or a recording (NAME.stall)
     #[arg(value_name = "JOB|FILE")]
     run: PathBuf,
     #[command(subcommand)]
     act: Option<Act>,
-    /// JSON for scripts
+    /// Print JSON
     #[arg(long, global = true)]
     json: bool,
 }
@@ -36,29 +36,29 @@ enum Act {
     Set(Set),
 }
 
-/// Ask the job for other values: all of them, or none when one is not possible.
+/// Change settings of a running job: all of those given, or none if one is not possible.
 ///
-/// Without --rank and --loader this means the training loaders of every rank. Only the job's owner and root may turn
-/// its knobs. Exits with 1 when a value is not possible or the job refuses it.
+/// Without --rank and --loader this applies to the training loaders of every rank. Only the job's owner and root may
+/// change its settings. Exits with 1 if a value is not possible or the job refuses it.
 #[derive(Debug, Args)]
 struct Set {
-    /// prefetch=32, workers=6; sizes and times with their unit: cache.bytes=8GiB (or 8g), ckpt.interval=90s
-    #[arg(value_name = "NAME=VALUE", required = true, value_parser = wish)]
-    wishes: Vec<(String, String)>,
-    /// Of this rank alone
+    /// prefetch=32, workers=6; sizes and times with a unit: cache.bytes=8GiB (or 8g), ckpt.interval=90s
+    #[arg(value_name = "NAME=VALUE", required = true, value_parser = setting)]
+    settings: Vec<(String, String)>,
+    /// Change this rank only
     #[arg(long, value_name = "N")]
     rank: Option<u32>,
-    /// Of this loader alone, whether it trains or not
+    /// Change this loader only, be it for training or not
     #[arg(long, value_name = "N")]
     loader: Option<u16>,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  stallscope knobs train                                 what can be turned, and how it stands
-  stallscope knobs train set prefetch=32 workers=6       in every rank's training loader
-  stallscope knobs train set workers=4 --rank 2          of one rank alone
-  stallscope knobs train.stall --json                    as they stood when the job ended";
+  stallscope knobs train                                 show every knob
+  stallscope knobs train set prefetch=32 workers=6       change every rank's training loader
+  stallscope knobs train set workers=4 --rank 2          change one rank
+  stallscope knobs train.stall --json                    show them as they were at the end";
 
 pub(crate) fn main(verb: Knobs, colour: Colour) -> Result<ExitCode> {
     let Knobs { run, act, json } = verb;
@@ -108,7 +108,7 @@ pub(crate) fn turn_by_words(socket: &Path, words: &str) -> Result<String> {
     if let Some(sentence) = refused.into_iter().next() {
         return Ok(sentence);
     }
-    let asked = |knob: &&Knob| set.wishes.iter().any(|(name, _)| *name == knob.name);
+    let asked = |knob: &&Knob| set.settings.iter().any(|(name, _)| *name == knob.name);
     let waits = knobs.iter().filter(asked).find(|knob| knob.state == KnobState::Pending);
     Ok(match waits {
         Some(knob) if knob.reason.is_empty() => format!("{} is asked for, and not in force yet", knob.name),
@@ -117,7 +117,7 @@ pub(crate) fn turn_by_words(socket: &Path, words: &str) -> Result<String> {
     })
 }
 
-/// Asks for what `set` wishes; gives the knobs as they stand once the job has answered or had its time, and a
+/// Asks for the values of `set`; gives the knobs as they stand once the job has answered or had its time, and a
 /// sentence for each that it refused.
 fn turn(socket: &Path, set: &Set) -> Result<(Vec<Knob>, Vec<String>)> {
     let mut connection = Connection::open(socket)?;
@@ -125,7 +125,7 @@ fn turn(socket: &Path, set: &Set) -> Result<(Vec<Knob>, Vec<String>)> {
         bail!("the job's collector answered something else");
     };
     let mut requests = Vec::new();
-    for (name, value) in &set.wishes {
+    for (name, value) in &set.settings {
         // A name that is not there is for the collector to refuse, which says what there is.
         let unit = before.knobs.iter().find(|knob| knob.name == *name).map_or("", |knob| &knob.unit);
         let value = amount(value, unit).map_err(|why| anyhow!("{name}={value}: {why}"))?;
@@ -159,7 +159,7 @@ fn refusal(knob: &Knob) -> String {
     format!("rank {rank}{place} refused {name}={value}: {reason}")
 }
 
-fn wish(text: &str) -> Result<(String, String), String> {
+fn setting(text: &str) -> Result<(String, String), String> {
     let hint = || "say NAME=VALUE, as in prefetch=32".to_string();
     let (name, value) = text.split_once('=').ok_or_else(hint)?;
     let read = UNITS.iter().any(|unit| amount(value, unit).is_ok());
@@ -206,7 +206,7 @@ fn time_ns(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{amount, wish};
+    use super::{amount, setting};
 
     #[test]
     fn values_are_read_in_the_units_of_their_knobs() {
@@ -241,10 +241,10 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_is_a_name_and_a_value_that_some_knob_may_take() {
-        assert_eq!(wish("cache.bytes=8g"), Ok(("cache.bytes".into(), "8g".into())));
+    fn a_setting_is_a_name_and_a_value_that_some_knob_may_take() {
+        assert_eq!(setting("cache.bytes=8g"), Ok(("cache.bytes".into(), "8g".into())));
         for wrong in ["prefetch", "=3", "a=", "a=-1", "a=3 parsecs", "a=3parsecs"] {
-            assert!(wish(wrong).is_err(), "{wrong}");
+            assert!(setting(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// List the jobs that run here and the recordings in this folder.
+/// List running jobs and recordings.
 #[derive(Debug, Args)]
 pub(crate) struct Ls {
-    /// Where to look for recordings
+    /// Folder of recordings
     #[arg(value_name = "FOLDER", default_value = ".")]
     folder: PathBuf,
-    /// JSON for scripts
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

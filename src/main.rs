@@ -23,7 +23,7 @@ mod working;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Shows where a training job waits for data and checkpoints.
+/// Show where a training job waits for data and checkpoints.
 ///
 /// Start with `stallscope run -- python train.py`. Nothing in train.py changes.
 #[derive(Debug, Parser)]
@@ -39,7 +39,7 @@ struct Arguments {
 const EXIT_CODES: &str = "Exit codes: `run` exits as the job does (126 or 127 when it could not be started); \
 all others: 0 done, 1 failed, 2 wrong arguments.";
 
-/// What each does is said where its options are.
+/// Each verb is described beside its options.
 #[derive(Debug, Subcommand)]
 enum Verb {
     Run(run::Run),

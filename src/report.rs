@@ -12,21 +12,21 @@ use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Tell what a recording or a running job shows: here, or as a page, tables or a trace.
+/// Show where a recording's or a running job's time went.
 ///
-/// Several recordings of one job (a node's each, say) become one report: their clocks are aligned, and the job's
-/// ledger is made again over all ranks.
+/// Prints text, or writes a web page, tables or a trace. Several recordings of one job, such as one per node, become
+/// one report: their clocks are aligned, and the ledger is computed anew over all ranks.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Report {
-    /// Recordings (NAME.stall) of one job, or a running job's name, prefix or pid
+    /// Recordings (NAME.stall) of one job, or a running job's name, prefix or PID
     #[arg(value_name = "FILE|JOB", required = true)]
     runs: Vec<PathBuf>,
-    /// By default what the ending of -o says, else text
+    /// Output format; by default by the extension of -o, else text
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// Where to write it, `-` for stdout. By default text, markdown, json and openmetrics go to stdout, the others
-    /// into this folder under the recording's name; a file that is named here is replaced
+    /// File or folder to write to, `-` for stdout; an existing file is overwritten. By default text, markdown, json and
+    /// openmetrics go to stdout, other formats to this folder under the recording's name
     #[arg(short, long, value_name = "FILE|FOLDER")]
     output: Option<PathBuf>,
     /// Hide paths, hosts, users and command lines
@@ -36,11 +36,11 @@ pub(crate) struct Report {
 
 const EXAMPLES: &str = "\
 Examples:
-  stallscope report train.stall                         the screen again
-  stallscope report train.stall -o train.html           one page to send round
-  stallscope report node*.stall --format markdown       all nodes of a job, for a pull request
-  stallscope report train.stall --format csv -o tables  a folder of tables, see docs/reports.md
-  stallscope report train --format json | jq .verdict   a job that still runs";
+  stallscope report train.stall                         print the summary
+  stallscope report train.stall -o train.html           write a self-contained page
+  stallscope report node*.stall --format markdown       report all nodes of a job, for a pull request
+  stallscope report train.stall --format csv -o tables  write a folder of tables, see docs/reports.md
+  stallscope report train --format json | jq .verdict   query a running job";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
@@ -62,14 +62,14 @@ impl ValueEnum for Format {
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         Some(PossibleValue::new(self.name()).help(match self {
-            Format::Text => "the screen that a run ends with",
+            Format::Text => "the summary that a run ends with",
             Format::Markdown => "for a pull request",
-            Format::Html => "one page that needs nothing else",
+            Format::Html => "a self-contained page",
             Format::Csv => "a folder of tables",
-            Format::Json => "for programs, with a schema",
+            Format::Json => "for scripts, with a schema",
             Format::Parquet => "a folder of tables for data frames",
             Format::Perfetto => "a trace for ui.perfetto.dev",
-            Format::Openmetrics => "the figures that Prometheus scrapes",
+            Format::Openmetrics => "the metrics that Prometheus scrapes",
         }))
     }
 }

@@ -11,48 +11,48 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Launch a job and measure it.
+/// Launch a job and measure where its time goes.
 ///
-/// The job runs as you, in your environment, with your terminal; its exit code is passed on. At its end, on
-/// Ctrl-C and on SIGUSR1 one screen tells where its time went. Kernel evidence comes from `sudo stallscope
-/// collect`, or with --kernel for this job alone.
+/// The job runs as you, in your environment, with your terminal, and its exit code is passed on. When it ends, on
+/// Ctrl-C and on SIGUSR1, a summary shows where its time went. Kernel evidence comes from `sudo stallscope
+/// collect`, or with --kernel from a collector for this job alone.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// The command, after `--`
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-    /// What to call the job; by default like its script
+    /// The job's name; by default its script's
     #[arg(long)]
     name: Option<String>,
-    /// Where to record; by default NAME.stall in this folder. An existing file is never overwritten
+    /// Recording to write; by default NAME.stall in this folder. An existing file is never overwritten
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Get kernel evidence for this job alone (starts a privileged collector with sudo)
+    /// Collect kernel evidence for this job alone (starts a privileged collector with sudo)
     #[arg(long, conflicts_with = "no_kernel")]
     kernel: bool,
-    /// Use the shim's evidence alone
+    /// Use the shim's evidence only
     #[arg(long)]
     no_kernel: bool,
-    /// Use the kernel's evidence alone
+    /// Use kernel evidence only
     #[arg(long)]
     no_shim: bool,
-    /// Hook syscalls too: sees CPU time inside reads, costs each syscall of the node about 100 ns
+    /// Also hook syscalls, which shows CPU time spent inside reads and costs every syscall on the node about 100 ns
     #[arg(long, conflicts_with = "no_kernel")]
     syscalls: bool,
-    /// Serve figures for Prometheus at http://ADDR/metrics: 9400 is for this machine alone, 0.0.0.0:9400 for
-    /// everybody; 0 picks a free port and says it. Where that cannot be, the job is not started
+    /// Serve Prometheus metrics at http://ADDR/metrics: 9400 listens on localhost, 0.0.0.0:9400 on all interfaces; port
+    /// 0 picks a free one and prints it. If the address cannot be served, the job is not started
     #[arg(long, value_name = "ADDR", value_parser = metrics::address)]
     metrics: Option<SocketAddr>,
-    /// Serve them only to who shows the token in this file (Prometheus: authorization, credentials_file)
+    /// Require the bearer token in this file (Prometheus: authorization, credentials_file)
     #[arg(long, value_name = "FILE", requires = "metrics")]
     metrics_token: Option<PathBuf>,
-    /// Let a controller work on the job from its beginning: observe (only watches), advise (says what would help) or
-    /// act (turns one knob at a time, keeps what it can prove). See `stallscope tune --help`
+    /// Tune the job from its start: observe (watch only), advise (recommend changes) or act (turn one knob at a time and
+    /// keep proven gains). See `stallscope tune --help`
     #[arg(long, value_name = "MODE", value_enum, conflicts_with = "no_shim")]
     tune: Option<Tune>,
     #[command(flatten)]
     limits: Limits,
-    /// Print neither progress nor the screen at the end
+    /// Print neither progress nor the final summary
     #[arg(short, long)]
     quiet: bool,
 }

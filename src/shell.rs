@@ -7,7 +7,7 @@ use clap_complete::Shell;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Print completions for a shell.
+/// Print shell completions.
 ///
 /// bash: `stallscope completions bash > ~/.local/share/bash-completion/completions/stallscope`
 ///

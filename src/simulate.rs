@@ -9,40 +9,40 @@ use std::io::{BufReader, BufWriter};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Say what a cache would save, for several samplers, policies and sizes, without training anything.
+/// Simulate the hit rate of a cache, by sampler, policy and size.
 ///
-/// Hits are of the sample asked for; reads are bytes read for each byte of the data set and epoch, once the cache is full.
-/// Made-up jobs have made-up losses: what a sampler does to accuracy is not simulated.
+/// Hits count the sample that was asked for; reads are bytes read per byte of the data set and epoch, once the cache is
+/// full. Synthetic jobs have synthetic losses: the effect of a sampler on accuracy is not simulated.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Simulate {
-    /// A trace in place of a made-up job: what stallscope.DataLoader(cache_trace=FILE) has recorded, or CSV of your own
-    /// with the columns epoch,id,bytes,score, a line for each use
+    /// Trace to replay instead of a synthetic job: recorded by stallscope.DataLoader(cache_trace=FILE), or your own CSV
+    /// with the columns epoch,id,bytes,score and a line per use
     trace: Option<PathBuf>,
-    /// Samples of the made-up job
+    /// Samples of the synthetic job
     #[arg(long, default_value_t = 20_000, conflicts_with = "trace", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     samples: u32,
-    /// Its epochs; the later half is shown
+    /// Epochs of the synthetic job, of which the later half is shown
     #[arg(long, default_value_t = 12, conflicts_with = "trace", value_parser = clap::value_parser!(u32).range(2..=1000))]
     epochs: u32,
-    /// How the made-up job draws its samples
+    /// Samplers of the synthetic job
     #[arg(long, value_delimiter = ',', default_value = "plain", conflicts_with = "trace")]
     sampling: Vec<Sampling>,
-    /// What is kept
+    /// Cache policies
     #[arg(long, value_delimiter = ',', default_value = "lru,minio,min")]
     policy: Vec<Policy>,
-    /// Show importance, iis and shade once more with so many draws at most given another sample of their class
+    /// Also show importance, iis and shade with at most this share of draws substituted by another sample of the class
     #[arg(long, value_name = "SHARE", conflicts_with = "trace", value_parser = share)]
     substitute: Option<f64>,
-    /// Sizes of the cache, as shares of the data set
+    /// Cache sizes, as shares of the data set
     #[arg(long, value_delimiter = ',', default_value = "5%,10%,20%,50%", value_parser = share)]
     cache: Vec<f64>,
-    /// Of the made-up job
+    /// Seed of the synthetic job
     #[arg(long, default_value_t = 0, conflicts_with = "trace")]
     seed: u64,
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-    /// Write here instead of to the terminal
+    /// Write to this file instead of the terminal
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

@@ -11,12 +11,11 @@ use std::sync::Arc;
 
 /// Watch jobs live, or replay a recording.
 ///
-/// Without a name: all jobs of yours that run on this node, and the recordings in this folder. It attaches nothing by
-/// itself and changes nothing but knobs that you turn (t). Inside, ? shows every key, : every command, and q leaves; the
-/// job runs on.
+/// Without a name it lists your jobs on this node and the recordings in this folder. It attaches nothing, and changes
+/// nothing but the knobs that you turn (t). Press ? for keys, : for commands and q to quit; the job runs on.
 #[derive(Debug, Args)]
 pub(crate) struct Top {
-    /// A running job's name, prefix or pid, or a recording (NAME.stall) to replay
+    /// Running job's name, prefix or PID, or a recording (NAME.stall) to replay
     #[arg(value_name = "JOB|FILE")]
     run: Option<PathBuf>,
 }
@@ -30,7 +29,7 @@ pub(crate) fn main(verb: Top, colour: Colour) -> Result<ExitCode> {
     let recording = match verb.run {
         None => None,
         Some(run) if run.is_file() || run.extension().is_some_and(|extension| extension == "stall") => {
-            // What cannot be read is said here, not in a screen that has to be left first.
+            // An unreadable file fails here, not in a screen that has to be left first.
             stallscope_store::Recording::open(&run)?;
             Some(run)
         }
@@ -41,7 +40,7 @@ pub(crate) fn main(verb: Top, colour: Colour) -> Result<ExitCode> {
             };
             anyhow::ensure!(
                 !card.recording.as_os_str().is_empty(),
-                "{} is not recorded, so there is nothing to show; its screen comes with `kill -USR1`",
+                "{} is not recorded, so there is nothing to show; `kill -USR1` makes it print its summary",
                 card.name
             );
             Some(card.recording)
@@ -55,8 +54,8 @@ pub(crate) fn main(verb: Top, colour: Colour) -> Result<ExitCode> {
         (true, true) => Colours::Millions,
     };
     let theme = Theme { colours, unicode: style.unicode };
-    let turn = Arc::new(|recording: &Path, wishes: &str| {
-        turn(recording, wishes).unwrap_or_else(|error| format!("{error:#}"))
+    let turn = Arc::new(|recording: &Path, settings: &str| {
+        turn(recording, settings).unwrap_or_else(|error| format!("{error:#}"))
     });
     match stallscope_tui::show(recording, Box::new(Here { runtime: runtime.ok() }), turn, theme)? {
         Ended::ByUser => Ok(ExitCode::SUCCESS),
@@ -65,14 +64,14 @@ pub(crate) fn main(verb: Top, colour: Colour) -> Result<ExitCode> {
 }
 
 /// Turns knobs of the running job that writes this recording.
-fn turn(recording: &Path, wishes: &str) -> Result<String> {
+fn turn(recording: &Path, settings: &str) -> Result<String> {
     let real = recording.canonicalize().unwrap_or_else(|_| recording.to_path_buf());
     let running = RuntimeDir::of_this_user()?.running();
     let job = running.into_iter().find(|(_, card)| card.recording == real || card.recording == recording);
     let Some((socket, _)) = job else {
         anyhow::bail!("no job of yours that runs here writes this recording")
     };
-    crate::knobs::turn_by_words(&socket, wishes)
+    crate::knobs::turn_by_words(&socket, settings)
 }
 
 /// The jobs of this user on this node, and the recordings in this folder.

@@ -9,23 +9,23 @@ use stallscope_reports::{advice, audit::told};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Say what would make a job faster, or make it so.
+/// Recommend settings that would make a job faster, or apply them.
 ///
-/// Without --act: advice, each knob with the gain that is expected and why; nothing is changed. With --act: turns one
-/// knob at a time, keeps it when its gain is proven against noise, and else puts it back; stays in the foreground and
-/// tells the audit as it grows. Ctrl-C ends that: what was proven stays, what was not is undone.
+/// Without --act it only recommends: each knob with the expected gain and the reason. With --act it turns one knob at a
+/// time, keeps a change whose gain is proven against noise and reverts any other; it stays in the foreground and prints
+/// the audit log as it grows. Ctrl-C ends tuning: proven changes stay, an unproven one is reverted.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Tune {
-    /// A running job's name, prefix or pid; for advice, also a recording (NAME.stall)
+    /// Running job's name, prefix or PID; without --act also a recording (NAME.stall)
     #[arg(value_name = "JOB|FILE")]
     job: PathBuf,
-    /// Turn knobs, one at a time, until Ctrl-C or the job's end
+    /// Apply changes, one at a time, until Ctrl-C or the job's end
     #[arg(long)]
     act: bool,
     #[command(flatten)]
     limits: Limits,
-    /// For scripts: the advice as one JSON document; with --act each line of the audit as one
+    /// Print the advice as a JSON document, or with --act each line of the audit log as one
     #[arg(long)]
     json: bool,
 }

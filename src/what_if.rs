@@ -11,36 +11,35 @@ use stallscope_model::Estimate;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Say what a change would bring, without making it.
+/// Predict the effect of a change without making it.
 ///
-/// The loader's pipeline is simulated with the steps and batches that were measured, as it is and as it would be.
-/// Without a change: how fast each part of the job can go, and what single changes would bring.
+/// Simulates the loader's pipeline with the measured steps and batches, as it is and as it would be. Without a change
+/// it shows how fast each stage of the job can go, and the predicted effect of single changes.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct WhatIf {
-    /// A running job's name, prefix or pid, or a recording (NAME.stall)
+    /// Running job's name, prefix or PID, or a recording (NAME.stall)
     #[arg(value_name = "JOB|FILE")]
     job: PathBuf,
-    /// Loader workers: 6, or 2 more, or one fewer (+2, -1)
+    /// Loader workers: 6, two more (+2) or one fewer (-1)
     #[arg(long, value_name = "N|+N|-N", value_parser = delta, allow_hyphen_values = true)]
     workers: Option<Delta>,
-    /// Batches in advance, over all workers; by default as many for each worker as now
+    /// Batches prefetched by all workers together; by default as many per worker as now
     #[arg(long, value_name = "N|+N|-N", value_parser = delta, allow_hyphen_values = true)]
     prefetch: Option<Delta>,
-    /// Storage that is so many times as fast: 2x, 0.5x
+    /// Storage this many times as fast: 2x, 0.5x
     #[arg(long, value_name = "X", value_parser = factor)]
     storage: Option<f64>,
-    /// Cache that has room for this share of the samples (40%), is so many times as large as now (2x), or of this size
-    /// (8GiB)
+    /// Cache that holds this share of the samples (40%), is this many times as large as now (2x), or of this size (8GiB)
     #[arg(long, value_name = "SHARE|X|SIZE", value_parser = cache)]
     cache: Option<CacheSize>,
     /// CPU cores for the job
     #[arg(long, value_name = "N", value_parser = cores)]
     cores: Option<f64>,
-    /// Of this rank; by default the one that waits for data most
+    /// Rank to predict for; by default the one that waits for data most
     #[arg(long, value_name = "N")]
     rank: Option<u32>,
-    /// For scripts
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
