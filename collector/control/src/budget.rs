@@ -1,4 +1,4 @@
-//! What a change would take of the machine, worst case, and whether there is room for it.
+//! What a change would take of the machine, worst case, and whether it fits.
 
 use crate::observation::NodeState;
 use crate::ranks::{Job, Rank};
@@ -195,14 +195,14 @@ fn soon(left: u64, trend: &Trend) -> Option<String> {
 
 /// What may be used, as of now.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Room {
+pub(crate) struct Headroom {
     pub(crate) budgets: Budgets,
     pub(crate) node: NodeState,
     pub(crate) costs: Costs,
     pub(crate) supply: Supply,
 }
 
-impl Room {
+impl Headroom {
     /// Whether all of it can be taken together, or a sentence on what there is too little of.
     pub(crate) fn fits(&self, job: &Job, deltas: &[Delta]) -> Result<(), String> {
         self.memory(job, deltas)?;

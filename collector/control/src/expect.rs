@@ -31,7 +31,7 @@ pub fn expect(profile: &Profile, knobs: &[Knob], budgets: &Budgets, node: &NodeS
     let near = (1..=4).flat_map(|by| [now.saturating_sub(by), now + by]).chain([2 * now]);
     let (mut fewer, mut more): (Vec<u64>, Vec<u64>) =
         near.filter(|to| *to != now && (workers.0.max(1)..=workers.1).contains(to)).partition(|to| *to < now);
-    more.retain(|to| has_room(to - now, budgets, node, *to));
+    more.retain(|to| fits(to - now, budgets, node, *to));
     fewer.retain(|_| now > 1);
     let mut expected = vec![ask.workers(RemedyKind::MoreWorkers, &more)];
     if now > 1 {
@@ -148,7 +148,7 @@ impl Ask<'_> {
         Expected { gain: found.gain, either: found.either, to, why: why(&found), ..self.nothing(kind, now) }
     }
 
-    /// There is no room for it.
+    /// It does not fit the budgets.
     fn nothing(&self, kind: RemedyKind, now: u64) -> Expected {
         let Profile { rank, loader, .. } = *self.model.profile;
         Expected {
@@ -170,7 +170,7 @@ fn small(value: u64) -> u32 {
 
 /// Whether memory and cores allow for so many workers more. A worker that waits needs no core, so that workers
 /// may outnumber cores; the model knows what they would take from one another.
-fn has_room(more: u64, budgets: &Budgets, node: &NodeState, workers: u64) -> bool {
+fn fits(more: u64, budgets: &Budgets, node: &NodeState, workers: u64) -> bool {
     let available = budgets
         .memory_bytes
         .map_or(node.memory_available_bytes, |budget| budget.min(node.memory_available_bytes));

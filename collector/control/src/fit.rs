@@ -1,8 +1,8 @@
-//! How reading depends on who else reads, from the batches that were made.
+//! How reading depends on concurrent readers, from the batches that were made.
 //!
 //! The reading of a batch takes `L + D n` beside n readers (itself included): `L` is latency, which any number of
 //! readers can wait out at the same time, `D` is what storage needs for it alone. Within a batch the readers beside
-//! it come and go, so that the time its samples take, regressed on their number, tells `D` (collector/ledger,
+//! it come and go, so that the time its samples take, regressed on their number, gives `D` (collector/ledger,
 //! services.rs); over batches it does so where the number of workers was changed.
 //!
 //! Which number that is depends on how storage shares itself out. Where all are served at once it is the mean while a sample
@@ -24,9 +24,9 @@ const LIMITED: f64 = 1.5;
 /// A limit of the kernel (blk-throttle) or of a cloud's disks is held over about this long.
 const CREDIT_NS: f64 = 100e6;
 
-/// Resamples that are drawn for one that tells.
+/// Resamples that are drawn for one that determines the fit.
 const DRAWS: usize = 20;
-/// Batches that a stretch has which is looked at by itself.
+/// Batches that a window has which is looked at by itself.
 const SHORTEST: usize = 40;
 
 /// What reading is made of.
@@ -42,7 +42,7 @@ pub(crate) struct Reading {
 
 impl Reading {
     /// The ends of what may be: each read takes its time; storage serves one read after the other; or it gives no more
-    /// than now, whoever asks when.
+    /// than now, in whichever order requests come.
     pub(crate) fn extremes(profile: &Profile) -> [Reading; 3] {
         let batch_ns = limit_ns(profile);
         [(0.0, false), (1.0, false), (1.0, true)].map(|(shared, limited)| Reading {
@@ -53,10 +53,10 @@ impl Reading {
     }
 }
 
-/// What can be said of the reading.
+/// What is known of the reading.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Fit {
-    /// Of [`Reading::shared`], 95%; the whole of 0 to 1 where nothing tells.
+    /// Of [`Reading::shared`], 95%; 0 to 1 where the evidence does not narrow it.
     pub(crate) low: f64,
     pub(crate) high: f64,
     /// One for each resample of the batches, in the order of what is shared.
@@ -71,7 +71,7 @@ impl Fit {
         let batch_ns = limit_ns(profile);
         let mut readings: Vec<Reading> = (0..RESAMPLES)
             .map(|_| {
-                // Where nothing tells, anything may be: a limit that is held over a time too.
+                // Without evidence anything is possible, including a limit that is enforced over a period.
                 let raw = if tells { resampled(services, random) } else { 2.0 * random.unit() };
                 Reading { shared: raw.clamp(0.0, 1.0), limited: raw > LIMITED, batch_ns }
             })
@@ -115,13 +115,13 @@ fn tells(services: &[&BatchService]) -> bool {
         || between(services).0 > 0.1 * services.len() as f64
 }
 
-/// All, where they tell; else a stretch that does, the newest first: one worker fewer for a few batches is lost in all the
+/// All of them, where they determine the fit; else a window that does, the newest first: one worker fewer for a few batches is lost in all the
 /// others, and shows beside its neighbours.
 fn telling<'a, 'b>(services: &'a [&'b BatchService]) -> Option<&'a [&'b BatchService]> {
     let mut length = services.len();
     loop {
         let starts = (0..=services.len() - length).rev().step_by((length / 2).max(1));
-        let found = starts.map(|start| &services[start..start + length]).find(|stretch| tells(stretch));
+        let found = starts.map(|start| &services[start..start + length]).find(|window| tells(window));
         if found.is_some() || length / 2 < SHORTEST {
             return found;
         }

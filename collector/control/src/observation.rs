@@ -1,8 +1,8 @@
-//! What a controller is told and what it answers.
+//! What a controller observes, and what it answers.
 
 use stallscope_model::{AuditEvent, BatchService, Knob, Phase, StepLedger};
 
-/// The job as of one moment; told about once a second.
+/// The job as of one moment, about once a second.
 #[derive(Clone, Debug, Default)]
 pub struct Observation {
     pub now_ns: u64,
@@ -14,7 +14,7 @@ pub struct Observation {
 #[derive(Clone, Debug)]
 pub struct RankObservation {
     pub rank: u32,
-    /// All steps that ended before are told; `now_ns - seen_until_ns` is how stale this is.
+    /// All steps that ended before are included; `now_ns - seen_until_ns` is how stale this is.
     pub seen_until_ns: u64,
     /// Of the newest step.
     pub phase: Phase,
@@ -43,7 +43,7 @@ pub struct NodeState {
     pub memory_limit_bytes: u64,
     /// Share of the last ten seconds in which somebody waited for memory (PSI, some, avg10); `None`: not to be had.
     pub memory_pressure_share: Option<f64>,
-    /// Room in /dev/shm, where finished batches lie; `None`: unknown.
+    /// Free bytes of /dev/shm, where finished batches lie; `None`: unknown.
     pub shm_free_bytes: Option<u64>,
     /// Most descriptors that a process of the job may open.
     pub descriptor_limit: u64,

@@ -2,7 +2,7 @@
 //!
 //! What is modelled is PyTorch's `DataLoader` with ordered hand-over: batches go round-robin to the workers, each
 //! works on its own one after the other, the trainer takes them in order, and with each that it takes one more is
-//! given out, as long as fewer than `prefetch` are outstanding. Cores and storage are shared equally by whoever
+//! given out, as long as fewer than `prefetch` are outstanding. Cores and storage are shared equally by all workers that
 //! wants them (processor sharing). The what-if and the simulator of jobs both run on this.
 
 mod terms;
@@ -139,7 +139,7 @@ impl<D: FnMut(u64) -> Demand> Pipeline<D> {
     }
 
     /// The trainer does something else for so long once it has its next batch (an evaluation, a wait for other ranks);
-    /// told as [`Cause::Transfer`]. Workers go on.
+    /// counted as [`Cause::Transfer`]. Workers go on.
     pub fn stand_still(&mut self, ns: u64) {
         self.starting_ns += ns as f64;
     }

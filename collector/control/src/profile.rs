@@ -1,4 +1,4 @@
-//! What a running job, or its recording, tells a model: the latest training steps of each rank and a sample of the
+//! What a model needs of a running job or of its recording: the latest training steps of each rank and a sample of the
 //! batches that were made for it. Bounded, whatever the job's length.
 
 use stallscope_model::{
@@ -13,7 +13,7 @@ const MAX_CACHE_PERIODS: usize = 12;
 /// Fewer say nothing that a decision could rest on.
 pub(crate) const MIN_STEPS: usize = 30;
 pub(crate) const MIN_SERVICES: usize = 20;
-/// What PyTorch takes where nothing is said: batches in advance for each worker.
+/// PyTorch's default: batches in advance for each worker.
 const PREFETCH_FACTOR: u32 = 2;
 
 /// One training step.
@@ -73,8 +73,8 @@ pub struct Profile {
     /// Since the setting changed: as many steps are served from what was in the queue before.
     settling: u32,
     trained_ns: u64,
-    /// Told once, a loader is as its script made it; told again, its knobs may say otherwise.
-    told: bool,
+    /// The first description of a loader is as its script made it; in later ones its knobs may differ.
+    described: bool,
 }
 
 impl Profile {
@@ -93,7 +93,7 @@ impl Profile {
             cache_bytes: None,
             settling: 0,
             trained_ns: 0,
-            told: false,
+            described: false,
         };
         profile.set(0, 1);
         profile
@@ -162,10 +162,10 @@ impl Profile {
         if computing_ns > 0.0 { computing_ns / (computing_ns + waiting_ns) } else { 1.0 }
     }
 
-    /// Why nothing can be said from this profile, in a sentence; `None` when something can.
+    /// Why this profile does not suffice for a prediction, in a sentence; `None` when it does.
     pub fn too_little(&self) -> Option<String> {
-        // A batch is told of before the step that it is for.
-        if self.services.is_empty() && (!self.told || !self.steps.is_empty()) {
+        // A batch is reported before the step that it is for.
+        if self.services.is_empty() && (!self.described || !self.steps.is_empty()) {
             return Some(
                 "it is not known how single batches were made: that is told by the shim of `stallscope run` and \
                  recorded since format 3; run the job again under `stallscope run`"
@@ -214,7 +214,7 @@ impl Profiles {
     pub fn loader(&mut self, rank: u32, facts: &LoaderFacts) {
         let factor = facts.prefetch_factor.unwrap_or(PREFETCH_FACTOR);
         let profile = self.profile(rank, facts.loader);
-        if !std::mem::replace(&mut profile.told, true) {
+        if !std::mem::replace(&mut profile.described, true) {
             profile.set(facts.workers, facts.workers.saturating_mul(factor));
         }
     }
@@ -279,7 +279,7 @@ impl Profiles {
         }
     }
 
-    /// What a cache gave within a period; told again, it is added to.
+    /// What a cache gave within a period; reports of the same period add up.
     pub fn cache(&mut self, period: &CachePeriod) {
         if period.phase != Phase::Training || period.uses.draws() == 0 {
             return;

@@ -2,7 +2,7 @@
 
 use crate::growth::Workers;
 use crate::observation::RankObservation;
-use crate::window::{Bead, Pace, Sums, newest, pieces};
+use crate::window::{Pace, StepGroup, Sums, newest, pieces};
 use crate::{observation::Observation, stats};
 use stallscope_model::{BatchService, Knob, Phase, StepLedger};
 use std::collections::{BTreeMap, VecDeque};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// More ranks of one job on one node than anybody has; what claims more is not listened to.
 const MOST_RANKS: usize = 4096;
 const MOST_SERVICES: usize = 256;
-/// CPU use is told over this long.
+/// CPU use is averaged over this long.
 const CPU_SPAN_NS: u64 = 10_000_000_000;
 /// A rank that is no longer spoken of is gone after this.
 const GONE_AFTER_NS: u64 = 10_000_000_000;
@@ -30,7 +30,7 @@ pub(crate) struct Rank {
     pub(crate) workers: Workers,
     pub(crate) descriptors: u64,
     cpu: VecDeque<(u64, u64)>,
-    told_ns: u64,
+    observed_ns: u64,
     /// Training steps of each loader since it was last decided which is the one that trains.
     votes: BTreeMap<u16, u64>,
 }
@@ -54,32 +54,32 @@ impl Rank {
         Some(to.1.saturating_sub(from.1) as f64 / wall as f64)
     }
 
-    fn take(&mut self, told: &RankObservation, now_ns: u64) {
-        self.rank = told.rank;
-        self.told_ns = now_ns;
-        self.seen_until_ns = told.seen_until_ns.min(now_ns);
-        self.phase = Some(told.phase);
-        self.knobs.clone_from(&told.knobs);
-        self.memory_bytes = told.memory_bytes;
-        self.workers.take(&told.worker_bytes);
-        self.descriptors = told.descriptors;
-        if told.cpu_ns > 0 {
-            if self.cpu.back().is_some_and(|(_, cpu)| *cpu > told.cpu_ns) {
+    fn take(&mut self, observed: &RankObservation, now_ns: u64) {
+        self.rank = observed.rank;
+        self.observed_ns = now_ns;
+        self.seen_until_ns = observed.seen_until_ns.min(now_ns);
+        self.phase = Some(observed.phase);
+        self.knobs.clone_from(&observed.knobs);
+        self.memory_bytes = observed.memory_bytes;
+        self.workers.take(&observed.worker_bytes);
+        self.descriptors = observed.descriptors;
+        if observed.cpu_ns > 0 {
+            if self.cpu.back().is_some_and(|(_, cpu)| *cpu > observed.cpu_ns) {
                 self.cpu.clear();
             }
-            self.cpu.push_back((now_ns, told.cpu_ns));
+            self.cpu.push_back((now_ns, observed.cpu_ns));
             while self.cpu.front().is_some_and(|(ns, _)| ns + CPU_SPAN_NS < now_ns) {
                 self.cpu.pop_front();
             }
         }
-        self.elect(told);
-        for step in &told.steps {
-            // Another loader's steps (evaluation) end a stretch of training as any other phase does.
+        self.elect(observed);
+        for step in &observed.steps {
+            // Another loader's steps (evaluation) end a run of training steps as any other phase does.
             if step.phase != Phase::Training || Some(step.loader) == self.loader {
                 self.pace.add(step);
             }
         }
-        for service in &told.services {
+        for service in &observed.services {
             if Some(service.loader) == self.loader && service.ready_ns > service.start_ns {
                 if self.services.len() == MOST_SERVICES {
                     self.services.pop_front();
@@ -90,10 +90,10 @@ impl Rank {
     }
 
     /// The loader that training takes most of its batches from; it changes only for one that has clearly taken over.
-    fn elect(&mut self, told: &RankObservation) {
+    fn elect(&mut self, observed: &RankObservation) {
         let of_loader =
             |step: &&StepLedger| step.phase == Phase::Training && step.loader != StepLedger::NO_LOADER;
-        for step in told.steps.iter().filter(of_loader) {
+        for step in observed.steps.iter().filter(of_loader) {
             if self.votes.len() < 64 || self.votes.contains_key(&step.loader) {
                 *self.votes.entry(step.loader).or_default() += 1;
             }
@@ -126,18 +126,18 @@ pub(crate) struct Job {
 
 impl Job {
     /// Takes in what is new. False when the clock ran backwards: then nothing of before is believed any more.
-    pub(crate) fn take(&mut self, told: &Observation) -> bool {
-        let forward = told.now_ns >= self.now_ns;
+    pub(crate) fn take(&mut self, observed: &Observation) -> bool {
+        let forward = observed.now_ns >= self.now_ns;
         if !forward {
             self.ranks.clear();
         }
-        self.now_ns = told.now_ns;
-        for rank in &told.ranks {
+        self.now_ns = observed.now_ns;
+        for rank in &observed.ranks {
             if self.ranks.len() < MOST_RANKS || self.ranks.contains_key(&rank.rank) {
-                self.ranks.entry(rank.rank).or_default().take(rank, told.now_ns);
+                self.ranks.entry(rank.rank).or_default().take(rank, observed.now_ns);
             }
         }
-        self.ranks.retain(|_, rank| rank.told_ns + GONE_AFTER_NS >= told.now_ns);
+        self.ranks.retain(|_, rank| rank.observed_ns + GONE_AFTER_NS >= observed.now_ns);
         forward
     }
 
@@ -164,7 +164,7 @@ impl Job {
     }
 
     /// The ranks that train, by what they did since `from_ns`; those of which nothing is known yet are `None`.
-    pub(crate) fn beads(&self, from_ns: u64, settle: u32) -> Vec<Vec<Bead>> {
+    pub(crate) fn groups(&self, from_ns: u64, settle: u32) -> Vec<Vec<StepGroup>> {
         self.training().map(|rank| rank.pace.since(from_ns, settle)).collect()
     }
 
@@ -183,13 +183,13 @@ impl Job {
     }
 }
 
-/// The pace of all ranks together in a stretch, from the last `steps` of each.
-pub(crate) fn figure(beads: &[Vec<Bead>], steps: u32) -> Option<stats::Figure> {
-    let ranks: Vec<_> = beads.iter().map(|rank| pieces(newest(rank, steps))).collect();
+/// The pace of all ranks together in a window, from the last `steps` of each.
+pub(crate) fn figure(groups: &[Vec<StepGroup>], steps: u32) -> Option<stats::Figure> {
+    let ranks: Vec<_> = groups.iter().map(|rank| pieces(newest(rank, steps))).collect();
     stats::figure(&ranks)
 }
 
-/// Share of the time of the ranks that wait most, in a stretch.
-pub(crate) fn worst_stall(beads: &[Vec<Bead>]) -> f64 {
-    beads.iter().map(|rank| Sums::of(rank).stall_share()).fold(0.0, f64::max)
+/// Stall share of the rank that waits most, in a window.
+pub(crate) fn worst_stall(groups: &[Vec<StepGroup>]) -> f64 {
+    groups.iter().map(|rank| Sums::of(rank).stall_share()).fold(0.0, f64::max)
 }

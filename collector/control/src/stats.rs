@@ -1,16 +1,16 @@
-//! How sure a comparison of two stretches of steps can be.
+//! How sure a comparison of two windows of steps can be.
 //!
 //! Steps are neither independent (a queue of finished batches lies between worker and trainer) nor normal (a slow
-//! read makes a tail). So a stretch is cut into a dozen blocks, each long enough that their means are nearly normal;
+//! read makes a tail). So a window is cut into a dozen blocks, each long enough that their means are nearly normal;
 //! what correlation is left between neighbours widens the interval (batch means, Law & Kelton, "Simulation Modeling
 //! and Analysis", 9.5.3). What is compared is samples over time, not a mean of ratios.
 
-/// Blocks that a stretch is cut into, where it has steps enough.
+/// Blocks that a window is cut into, where it has steps enough.
 const BLOCKS: usize = 12;
 /// Fewer don't show how much they vary.
 const FEWEST_BLOCKS: usize = 4;
 
-/// The pace of one stretch: the logarithm of samples a second, so that differences are gains.
+/// The pace of one window: the logarithm of samples a second, so that differences are gains.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Figure {
     pub(crate) log_pace: f64,
@@ -71,10 +71,10 @@ fn rate(pieces: &[Piece]) -> Option<f64> {
     (samples > 0.0 && ns > 0.0).then(|| samples / ns * 1e9)
 }
 
-/// Compares stretches A, B, A, B, … in order of time: each B with the mean of the A before and the A after it, so that
+/// Compares windows A, B, A, B, … in order of time: each B with the mean of the A before and the A after it, so that
 /// what changes slowly cancels. What changes fast widens the interval, by whatever shows more of it: where the A
 /// before and the A after differ, B may lie anywhere between them; pairs differ from one another; and `restless` is
-/// how much stretches of this length varied while nothing was turned, see [`restless`]. `alpha`: the chance of error
+/// how much windows of this length varied while nothing was turned, see [`restless`]. `alpha`: the chance of error
 /// at each end. `None` without an A and a B.
 pub(crate) fn compare(legs: &[Figure], restless: f64, alpha: f64) -> Option<Gain> {
     let pairs = legs.len() / 2;
@@ -117,16 +117,16 @@ pub(crate) fn compare(legs: &[Figure], restless: f64, alpha: f64) -> Option<Gain
     Some(Gain { value: share(value), low: share(value - reach), high: share(value + reach) })
 }
 
-/// Variance of stretches in a row, in which nothing was turned, about the mean of their neighbours, beyond what is
-/// seen within them: what of a comparison's noise no single stretch shows. `None` where they are too few.
-pub(crate) fn restless(stretches: &[Figure]) -> Option<f64> {
-    if stretches.len() < 5 {
+/// Variance of windows in a row, in which nothing was turned, about the mean of their neighbours, beyond what is
+/// seen within them: what of a comparison's noise no single window shows. `None` where they are too few.
+pub(crate) fn restless(windows: &[Figure]) -> Option<f64> {
+    if windows.len() < 5 {
         return None;
     }
     let off = |three: &[Figure]| (three[1].log_pace - (three[0].log_pace + three[2].log_pace) / 2.0).powi(2);
-    let squares: Vec<f64> = stretches.windows(3).map(off).collect();
-    let within: Vec<f64> = stretches.iter().map(|stretch| stretch.variance).collect();
-    // A stretch and half of two others: 1 + 1/4 + 1/4 of a stretch's variance.
+    let squares: Vec<f64> = windows.windows(3).map(off).collect();
+    let within: Vec<f64> = windows.iter().map(|window| window.variance).collect();
+    // A window and half of two others: 1 + 1/4 + 1/4 of a window's variance.
     Some((mean(&squares)? / 1.5 - mean(&within)?).max(0.0))
 }
 
@@ -196,7 +196,7 @@ mod tests {
             ((self.state >> 11) as f64 + 0.5) / (1u64 << 53) as f64
         }
 
-        fn stretch(&mut self, steps: usize, ns: f64) -> Vec<Piece> {
+        fn window(&mut self, steps: usize, ns: f64) -> Vec<Piece> {
             (0..steps)
                 .map(|_| {
                     let tail = self.uniform().powf(-0.35) - 1.0;
@@ -213,7 +213,7 @@ mod tests {
         let wrong = (0..1000)
             .filter(|_| {
                 let legs: Vec<Figure> =
-                    (0..3).map(|_| figure(&[steps.stretch(150, 1e8)]).expect("steps enough")).collect();
+                    (0..3).map(|_| figure(&[steps.window(150, 1e8)]).expect("steps enough")).collect();
                 compare(&legs, 0.0, 0.05).expect("an A and a B").low >= 0.02
             })
             .count();
@@ -224,7 +224,7 @@ mod tests {
     fn a_real_gain_is_found() {
         let mut steps = Steps { state: 3, carried: 0.0 };
         let legs: Vec<Figure> =
-            [1e8, 0.7e8, 1e8].iter().map(|ns| figure(&[steps.stretch(200, *ns)]).expect("steps")).collect();
+            [1e8, 0.7e8, 1e8].iter().map(|ns| figure(&[steps.window(200, *ns)]).expect("steps")).collect();
         let gain = compare(&legs, 0.0, 0.01).expect("an A and a B");
         assert!(gain.low > 0.02 && gain.low < 0.43 && gain.high > 0.43, "{gain:?}");
     }

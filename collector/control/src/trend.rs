@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 /// What is looked back on.
 const LONG_NS: u64 = 60_000_000_000;
-/// The same for what grows all the time: every second of it tells, and the middle one of them takes no notice of a jump.
+/// Seconds that suffice where something grows steadily; their median ignores a single jump.
 const SHORT: usize = 8;
-/// Of growth that comes in steps only a mean over some of them tells.
+/// Growth in steps shows only in a mean over several of them.
 const SEVERAL_NS: u64 = 20_000_000_000;
 /// After something was turned: processes start and end, and take and give back what they have at once.
 const UNSETTLED_NS: u64 = 5_000_000_000;

@@ -110,7 +110,7 @@ pub struct Prediction {
     pub samples_per_s: Option<Estimate>,
     /// Share by which samples a second rise.
     pub gain: Estimate,
-    /// The gain under each reading of the same waits, where nothing tells which holds.
+    /// The gain under each reading of the same waits, where the evidence fits both.
     pub either: Option<Either>,
     pub bottleneck_now: Bottleneck,
     pub bottleneck: Bottleneck,
@@ -125,7 +125,7 @@ pub struct Prediction {
 
 /// Shares of a cache that differ by less are the same.
 const SAME_SHARE: f64 = 0.01;
-/// Calibrations beyond that are told.
+/// Calibrations beyond that are reported as doubts.
 const DOUBTFUL: f64 = 0.15;
 /// Allowances for what the model gets wrong although everything is known: a share of any step, and of the logarithm of
 /// the change. `make bench-whatif` shows them to be ample.
@@ -215,7 +215,7 @@ fn less_one(ratio: Estimate) -> Estimate {
     Estimate { value: ratio.value - 1.0, low: ratio.low - 1.0, high: ratio.high - 1.0 }
 }
 
-/// Whether what a change brings depends on what nothing tells: if storage is slow or at its limit.
+/// Whether the effect of a change depends on something unknown: if storage is slow or at its limit.
 fn is_either(model: &Model<'_>, change: &Change) -> bool {
     let turns_readers = change.workers.is_some() || change.prefetch.is_some();
     turns_readers && model.fit.is_unknown() && reads_at_all(model.profile)

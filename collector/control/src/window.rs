@@ -1,17 +1,17 @@
-//! The steps of a rank, kept so that any stretch of the last minutes can be looked at.
+//! The steps of a rank, kept so that any window of the last minutes can be examined.
 
 use crate::stats::Piece;
 use stallscope_model::{Cause, Phase, StepLedger};
 use std::collections::VecDeque;
 
 /// Steps of fast jobs are kept together, so that memory is bounded by time and not by their number.
-const BEAD_NS: u64 = 200_000_000;
+const GROUP_NS: u64 = 200_000_000;
 /// Four minutes of fast steps; more of slow ones.
-const MOST_BEADS: usize = 1200;
+const MOST_GROUPS: usize = 1200;
 
 /// One or some training steps in a row.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Bead {
+pub(crate) struct StepGroup {
     pub(crate) start_ns: u64,
     pub(crate) end_ns: u64,
     pub(crate) steps: u32,
@@ -31,7 +31,7 @@ pub(crate) struct Bead {
     pub(crate) since_gap: u32,
 }
 
-impl Bead {
+impl StepGroup {
     fn add(&mut self, step: &StepLedger) {
         self.end_ns = step.end_ns;
         self.steps += 1;
@@ -51,11 +51,11 @@ impl Bead {
 /// What a rank's training steps of one loader were like.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pace {
-    beads: VecDeque<Bead>,
-    open: Option<Bead>,
+    groups: VecDeque<StepGroup>,
+    open: Option<StepGroup>,
     since_gap: u32,
     /// Training steps between the last two interruptions.
-    stretch: u32,
+    uninterrupted: u32,
     last_end_ns: u64,
     /// Of a step: no longer than what a clock can have shown. Steps that are none (end before start, before the
     /// last one's end) are left out and counted.
@@ -77,20 +77,20 @@ impl Pace {
         self.last_end_ns = step.end_ns;
         if step.phase != Phase::Training {
             if self.since_gap > 0 {
-                self.stretch = self.since_gap;
+                self.uninterrupted = self.since_gap;
             }
             self.since_gap = 0;
             self.close();
             return;
         }
-        let bead = self.open.get_or_insert(Bead {
+        let group = self.open.get_or_insert(StepGroup {
             start_ns: step.start_ns,
             since_gap: self.since_gap,
-            ..Bead::default()
+            ..StepGroup::default()
         });
-        bead.add(step);
+        group.add(step);
         self.since_gap = self.since_gap.saturating_add(1);
-        if bead.end_ns - bead.start_ns >= BEAD_NS {
+        if group.end_ns - group.start_ns >= GROUP_NS {
             self.close();
         }
     }
@@ -101,11 +101,11 @@ impl Pace {
     }
 
     fn close(&mut self) {
-        let Some(bead) = self.open.take() else { return };
-        if self.beads.len() == MOST_BEADS {
-            self.beads.pop_front();
+        let Some(group) = self.open.take() else { return };
+        if self.groups.len() == MOST_GROUPS {
+            self.groups.pop_front();
         }
-        self.beads.push_back(bead);
+        self.groups.push_back(group);
     }
 
     pub(crate) fn last_end_ns(&self) -> u64 {
@@ -114,16 +114,16 @@ impl Pace {
 
     /// What began at or after `from_ns`, without the first `settle` steps, and without as many (but at most a quarter
     /// of an epoch) after each interruption of training, whose batches come from a queue that filled meanwhile.
-    pub(crate) fn since(&self, from_ns: u64, settle: u32) -> Vec<Bead> {
+    pub(crate) fn since(&self, from_ns: u64, settle: u32) -> Vec<StepGroup> {
         let mut skipped = 0;
-        let skip = if self.stretch > 0 { settle.min(self.stretch / 4) } else { settle };
-        self.beads
+        let skip = if self.uninterrupted > 0 { settle.min(self.uninterrupted / 4) } else { settle };
+        self.groups
             .iter()
-            .filter(|bead| bead.start_ns >= from_ns)
-            .filter(|bead| {
+            .filter(|group| group.start_ns >= from_ns)
+            .filter(|group| {
                 let settled = skipped >= settle;
-                skipped = skipped.saturating_add(bead.steps);
-                settled && bead.since_gap >= skip
+                skipped = skipped.saturating_add(group.steps);
+                settled && group.since_gap >= skip
             })
             .copied()
             .collect()
@@ -131,34 +131,34 @@ impl Pace {
 }
 
 /// The last of them that hold at least `steps`.
-pub(crate) fn newest(beads: &[Bead], steps: u32) -> &[Bead] {
+pub(crate) fn newest(groups: &[StepGroup], steps: u32) -> &[StepGroup] {
     let mut held = 0;
-    for (at, bead) in beads.iter().enumerate().rev() {
-        held += bead.steps;
+    for (at, group) in groups.iter().enumerate().rev() {
+        held += group.steps;
         if held >= steps {
-            return &beads[at..];
+            return &groups[at..];
         }
     }
-    beads
+    groups
 }
 
-pub(crate) fn steps(beads: &[Bead]) -> u32 {
-    beads.iter().fold(0, |sum, bead| sum.saturating_add(bead.steps))
+pub(crate) fn steps(groups: &[StepGroup]) -> u32 {
+    groups.iter().fold(0, |sum, group| sum.saturating_add(group.steps))
 }
 
 /// Samples and time of each; batches instead where not every batch says how many samples it has.
-pub(crate) fn pieces(beads: &[Bead]) -> Vec<Piece> {
-    let counted = beads.iter().all(|bead| bead.samples > 0);
-    beads
+pub(crate) fn pieces(groups: &[StepGroup]) -> Vec<Piece> {
+    let counted = groups.iter().all(|group| group.samples > 0);
+    groups
         .iter()
-        .map(|bead| Piece {
-            samples: if counted { bead.samples as f64 } else { f64::from(bead.steps) },
-            ns: bead.wall_ns as f64,
+        .map(|group| Piece {
+            samples: if counted { group.samples as f64 } else { f64::from(group.steps) },
+            ns: group.wall_ns as f64,
         })
         .collect()
 }
 
-/// Sums over a stretch.
+/// Sums over a window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums {
     pub(crate) steps: f64,
@@ -173,18 +173,18 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    pub(crate) fn of(beads: &[Bead]) -> Self {
+    pub(crate) fn of(groups: &[StepGroup]) -> Self {
         let mut sums = Self::default();
-        for bead in beads {
-            sums.steps += f64::from(bead.steps);
-            sums.samples += bead.samples as f64;
-            sums.wall_ns += bead.wall_ns as f64;
-            sums.compute_ns += bead.compute_ns as f64;
-            sums.fetch_ns += bead.fetch_ns as f64;
-            sums.prep_ns += bead.prep_ns as f64;
-            sums.stall_ns += bead.stall_ns as f64;
-            sums.crowded_ns += bead.crowded_ns as f64;
-            sums.peer_ns += bead.peer_ns as f64;
+        for group in groups {
+            sums.steps += f64::from(group.steps);
+            sums.samples += group.samples as f64;
+            sums.wall_ns += group.wall_ns as f64;
+            sums.compute_ns += group.compute_ns as f64;
+            sums.fetch_ns += group.fetch_ns as f64;
+            sums.prep_ns += group.prep_ns as f64;
+            sums.stall_ns += group.stall_ns as f64;
+            sums.crowded_ns += group.crowded_ns as f64;
+            sums.peer_ns += group.peer_ns as f64;
         }
         sums
     }

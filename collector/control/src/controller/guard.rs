@@ -9,7 +9,7 @@ const HOUR_NS: u64 = 3_600_000_000_000;
 const MOST_ROLLBACKS: usize = 3;
 /// A kept change is watched for this long.
 const PROBATION_NS: u64 = 300_000_000_000;
-/// The same sentence is not said again before.
+/// The same sentence is not repeated before.
 const AGAIN_NS: u64 = 600_000_000_000;
 
 /// A change that was kept and may still turn out to be bad.
@@ -21,7 +21,7 @@ pub(crate) struct Probation {
     pub(crate) before: Figure,
     pub(crate) restless: f64,
     pub(crate) stall_with: f64,
-    pub(crate) stretch: u32,
+    pub(crate) window_steps: u32,
     pub(crate) kept_ns: u64,
 }
 
@@ -61,12 +61,12 @@ impl Rollbacks {
 
 /// Sentences that stay true for a while.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct Mentioned {
     last: BTreeMap<&'static str, u64>,
 }
 
-impl Said {
-    /// Whether to say it: it is new, or it was last said long ago. `topic` stands for the sentence, whose figures
+impl Mentioned {
+    /// Whether to mention it: it is new, or was last mentioned long ago. `topic` stands for the sentence, whose figures
     /// change every second.
     pub(crate) fn is_new(&mut self, topic: &'static str, now_ns: u64) -> bool {
         let new = self.last.get(topic).is_none_or(|ns| now_ns >= ns.saturating_add(AGAIN_NS) || now_ns < *ns);

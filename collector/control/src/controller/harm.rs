@@ -1,12 +1,12 @@
-//! Sees within a few steps that a change hurts, long before a stretch is complete, and counts what it cost.
+//! Sees within a few steps that a change hurts, long before a window is complete, and counts what it cost.
 //!
 //! Two one-sided CUSUMs (Page, 1954) over what was seen since the turn: of how long steps take, beside those before it, and
 //! of how much of them waits for data. One slow step raises no alarm, four do.
 
+use super::audit::percent;
 use super::seed::seconds;
-use super::tell::percent;
 use crate::stats;
-use crate::window::{Bead, Sums};
+use crate::window::{StepGroup, Sums};
 
 /// No job's steps are steadier than this, as a share.
 const STEADIEST: f64 = 0.05;
@@ -31,10 +31,10 @@ pub(crate) struct Usual {
 }
 
 impl Usual {
-    /// `None` for fewer than two beads.
-    pub(crate) fn of(beads: &[Bead]) -> Option<Usual> {
-        let logs: Vec<f64> = beads.iter().filter_map(log_step).collect();
-        let sums = Sums::of(beads);
+    /// `None` for fewer than two groups.
+    pub(crate) fn of(groups: &[StepGroup]) -> Option<Usual> {
+        let logs: Vec<f64> = groups.iter().filter_map(log_step).collect();
+        let sums = Sums::of(groups);
         Some(Usual {
             step_ns: sums.step_ns(),
             mean: stats::mean(&logs)?,
@@ -45,12 +45,12 @@ impl Usual {
 
     /// Why what was seen since is worse, as a sentence; `None` while it is not, or while that is not sure. `waits`: a
     /// change that is not to let training wait more.
-    pub(crate) fn harmed(&self, since: &[Bead], waits: bool) -> Option<String> {
+    pub(crate) fn harmed(&self, since: &[StepGroup], waits: bool) -> Option<String> {
         let (mut slow, mut waiting) = (Sum::default(), Sum::default());
-        for (at, bead) in since.iter().enumerate() {
-            let Some(log) = log_step(bead) else { continue };
+        for (at, group) in since.iter().enumerate() {
+            let Some(log) = log_step(group) else { continue };
             slow.add(((log - self.mean) / self.spread).min(MOST) - ALLOWANCE, at);
-            let stall = Sums::of(&[*bead]).stall_share() - self.stall - WAIT_ALLOWANCE;
+            let stall = Sums::of(&[*group]).stall_share() - self.stall - WAIT_ALLOWANCE;
             waiting.add(stall.min(WAIT_MOST), at);
             if slow.value > ALARM {
                 let sums = Sums::of(&since[slow.from..=at]);
@@ -75,14 +75,14 @@ impl Usual {
     }
 
     /// Training time that these steps took beyond what as many took before; less than 0 where they were faster.
-    pub(crate) fn cost_ns(&self, since: &[Bead]) -> f64 {
+    pub(crate) fn cost_ns(&self, since: &[StepGroup]) -> f64 {
         let sums = Sums::of(since);
         sums.wall_ns - sums.steps * self.step_ns
     }
 }
 
-fn log_step(bead: &Bead) -> Option<f64> {
-    (bead.steps > 0 && bead.wall_ns > 0).then(|| (bead.wall_ns as f64 / f64::from(bead.steps)).ln())
+fn log_step(group: &StepGroup) -> Option<f64> {
+    (group.steps > 0 && group.wall_ns > 0).then(|| (group.wall_ns as f64 / f64::from(group.steps)).ln())
 }
 
 /// Of one direction; begins anew whenever there is nothing.
@@ -108,54 +108,54 @@ mod tests {
     const MS: f64 = 1e6;
 
     /// Steps of about so many milliseconds, of which they wait a share for data.
-    fn beads(count: usize, ms: f64, stall: f64) -> Vec<Bead> {
+    fn groups(count: usize, ms: f64, stall: f64) -> Vec<StepGroup> {
         let noise = |at: usize| 1.0 + 0.1 * ((at * 7919 % 13) as f64 / 6.0 - 1.0);
-        let bead = |at: usize| {
+        let group = |at: usize| {
             let wall_ns = ms * MS * noise(at);
-            Bead {
+            StepGroup {
                 steps: 1,
                 samples: 8,
                 wall_ns: wall_ns as u64,
                 stall_ns: (stall * wall_ns) as u64,
-                ..Bead::default()
+                ..StepGroup::default()
             }
         };
-        (0..count).map(bead).collect()
+        (0..count).map(group).collect()
     }
 
     /// Steps that it takes until harm is seen.
-    fn seen_after(since: &[Bead], waits: bool) -> Option<usize> {
-        let usual = Usual::of(&beads(30, 450.0, 0.001)).expect("enough");
+    fn seen_after(since: &[StepGroup], waits: bool) -> Option<usize> {
+        let usual = Usual::of(&groups(30, 450.0, 0.001)).expect("enough");
         (1..=since.len()).find(|count| usual.harmed(&since[..*count], waits).is_some())
     }
 
     #[test]
     fn steps_that_take_a_quarter_longer_are_seen_within_ten() {
-        let steps = seen_after(&beads(60, 570.0, 0.0), false);
+        let steps = seen_after(&groups(60, 570.0, 0.0), false);
         assert!(steps.is_some_and(|steps| steps <= 10), "{steps:?}");
-        let steps = seen_after(&[beads(20, 450.0, 0.0), beads(60, 900.0, 0.0)].concat(), false);
+        let steps = seen_after(&[groups(20, 450.0, 0.0), groups(60, 900.0, 0.0)].concat(), false);
         assert!(steps.is_some_and(|steps| (21..=26).contains(&steps)), "{steps:?}");
     }
 
     #[test]
     fn waits_that_were_not_there_are_seen_within_five_steps() {
-        let steps = seen_after(&beads(60, 450.0, 0.2), true);
+        let steps = seen_after(&groups(60, 450.0, 0.2), true);
         assert!(steps.is_some_and(|steps| steps <= 5), "{steps:?}");
-        assert_eq!(seen_after(&beads(60, 450.0, 0.2), false), None);
+        assert_eq!(seen_after(&groups(60, 450.0, 0.2), false), None);
     }
 
     #[test]
     fn steps_as_before_and_a_single_slow_one_raise_no_alarm() {
-        assert_eq!(seen_after(&beads(1000, 450.0, 0.002), true), None);
-        let hiccup = [beads(10, 450.0, 0.0), beads(1, 9000.0, 0.9), beads(100, 450.0, 0.0)].concat();
+        assert_eq!(seen_after(&groups(1000, 450.0, 0.002), true), None);
+        let hiccup = [groups(10, 450.0, 0.0), groups(1, 9000.0, 0.9), groups(100, 450.0, 0.0)].concat();
         assert_eq!(seen_after(&hiccup, true), None);
     }
 
     #[test]
     fn what_a_look_cost_is_the_time_beyond_as_many_steps_before() {
-        let usual = Usual::of(&beads(26, 400.0, 0.0)).expect("enough");
-        let cost_ns = usual.cost_ns(&beads(13, 600.0, 0.0));
+        let usual = Usual::of(&groups(26, 400.0, 0.0)).expect("enough");
+        let cost_ns = usual.cost_ns(&groups(13, 600.0, 0.0));
         assert!((cost_ns / (13.0 * 200.0 * MS) - 1.0).abs() < 0.02, "{cost_ns}");
-        assert_eq!(Usual::of(&beads(1, 400.0, 0.0)), None);
+        assert_eq!(Usual::of(&groups(1, 400.0, 0.0)), None);
     }
 }

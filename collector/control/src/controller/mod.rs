@@ -2,6 +2,7 @@
 //!
 //! docs/controller.md has the rules, the constants with their reasons, and why this cannot oscillate.
 
+mod audit;
 mod drift;
 mod guard;
 mod harm;
@@ -9,26 +10,25 @@ mod patience;
 mod pick;
 mod probe;
 mod seed;
-mod sounding;
 mod steps;
-mod tell;
+mod storage_test;
 mod trial;
 mod turn;
 mod worth;
 
-use crate::budget::{Costs, Delta, Room, Supply};
+use crate::budget::{Costs, Delta, Headroom, Supply};
 use crate::observation::{Observation, Outcome};
 use crate::profile::Profiles;
 use crate::random::Random;
 use crate::ranks::Job;
 use drift::Drift;
-use guard::{Probation, Rollbacks, Said};
+use guard::{Mentioned, Probation, Rollbacks};
 use patience::Patience;
 use probe::Probe;
 use seed::{Kind, Proposal};
-use sounding::Sounding;
 use stallscope_model::{Act, Advice, Budgets, TuneMode};
 use std::collections::BTreeMap;
+use storage_test::StorageTest;
 use turn::Turn;
 
 /// Telemetry older than this is not acted on.
@@ -56,7 +56,7 @@ enum Work {
     #[default]
     Watching,
     Probing(Box<Probe>),
-    Sounding(Box<Sounding>),
+    TestingStorage(Box<StorageTest>),
     /// A decision is made; its values are on their way.
     Settling(u64, Turn),
 }
@@ -73,7 +73,7 @@ pub struct Controller {
     job: Job,
     /// For the model's predictions; of the first few ranks.
     profiles: Profiles,
-    room: Room,
+    headroom: Headroom,
     costs: Costs,
     supply: Supply,
     work: Work,
@@ -104,13 +104,13 @@ pub struct Controller {
     given_away: f64,
     /// See [`crate::stats::compare`].
     restless: f64,
-    said: Said,
+    mentioned: Mentioned,
     advised: BTreeMap<Address, u64>,
     advice: Vec<Advice>,
     next_advice_ns: u64,
     relieved_ns: Option<u64>,
     /// Before that no worker is taken away to see what storage gives.
-    sound_ns: u64,
+    storage_test_ns: u64,
     /// Training that was seen, and what of it was lost to changes that did not stay.
     trained_ns: u64,
     cost_ns: f64,
@@ -129,7 +129,7 @@ impl Controller {
             random: Random::new(seed),
             job: Job::default(),
             profiles: Profiles::new(budgets.cores.unwrap_or(0.0)),
-            room: Room::default(),
+            headroom: Headroom::default(),
             costs: Costs::default(),
             supply: Supply::default(),
             work: Work::default(),
@@ -149,12 +149,12 @@ impl Controller {
             values: BTreeMap::new(),
             given_away: 0.0,
             restless: 0.0,
-            said: Said::default(),
+            mentioned: Mentioned::default(),
             advised: BTreeMap::new(),
             advice: Vec::new(),
             next_advice_ns: 0,
             relieved_ns: None,
-            sound_ns: 0,
+            storage_test_ns: 0,
             trained_ns: 0,
             cost_ns: 0.0,
             blind_since_ns: None,
@@ -173,22 +173,22 @@ impl Controller {
     }
 
     /// Takes in what is new, and says what follows: values to ask for (only in mode act) and lines for the audit.
-    pub fn observe(&mut self, told: &Observation) -> Outcome {
+    pub fn observe(&mut self, observation: &Observation) -> Outcome {
         let mut out = Outcome::default();
-        let forward = self.job.take(told);
-        let before_ns = std::mem::replace(&mut self.now_ns, told.now_ns);
+        let forward = self.job.take(observation);
+        let before_ns = std::mem::replace(&mut self.now_ns, observation.now_ns);
         if let Some((delta, before_bytes)) = self.grown {
             self.costs.learn_more(delta, self.job.memory_bytes().saturating_sub(before_bytes));
         }
-        self.supply.take(told.now_ns, &told.node, &self.job);
-        self.room = Room {
+        self.supply.take(observation.now_ns, &observation.node, &self.job);
+        self.headroom = Headroom {
             budgets: self.budgets,
-            node: told.node.clone(),
+            node: observation.node.clone(),
             costs: self.costs,
             supply: self.supply.clone(),
         };
         self.begin(&mut out);
-        self.profile(told);
+        self.profile(observation);
         if !forward {
             self.start_over(&mut out);
         }
@@ -200,7 +200,7 @@ impl Controller {
                 self.look_for_drift(&mut out);
                 self.advise(&mut out);
             }
-            TuneMode::Act => self.act(told.now_ns.saturating_sub(before_ns), &mut out),
+            TuneMode::Act => self.act(observation.now_ns.saturating_sub(before_ns), &mut out),
         }
         out
     }
@@ -211,7 +211,7 @@ impl Controller {
         self.now_ns = self.now_ns.max(now_ns);
         self.drop_work("the controller was stopped before the gain was proven", &mut out);
         if self.began_ns.is_some() {
-            let mut event = tell::line(Act::Mode, 0, self.now_ns);
+            let mut event = audit::line(Act::Mode, 0, self.now_ns);
             event.why = "the controller ended; what was proven stays".to_owned();
             out.audit.push(event);
         }
@@ -219,8 +219,8 @@ impl Controller {
         out
     }
 
-    fn profile(&mut self, told: &Observation) {
-        for rank in told.ranks.iter().filter(|rank| rank.rank < MODELLED_RANKS) {
+    fn profile(&mut self, observation: &Observation) {
+        for rank in observation.ranks.iter().filter(|rank| rank.rank < MODELLED_RANKS) {
             rank.steps.iter().for_each(|step| self.profiles.step(step));
             rank.services.iter().for_each(|service| self.profiles.service(service));
             rank.knobs.iter().for_each(|knob| self.profiles.knob(knob));
@@ -232,11 +232,11 @@ impl Controller {
             return;
         }
         self.began_ns = Some(self.now_ns);
-        let cores = self.budgets.cores.unwrap_or(self.room.node.cpus).min(self.room.node.cpus);
+        let cores = self.budgets.cores.unwrap_or(self.headroom.node.cpus).min(self.headroom.node.cpus);
         self.profiles = Profiles::new(cores);
         self.waited_ns = self.now_ns;
-        let within = tell::budgets(&self.budgets);
-        let mut event = tell::line(Act::Mode, 0, self.now_ns);
+        let within = audit::budgets(&self.budgets);
+        let mut event = audit::line(Act::Mode, 0, self.now_ns);
         event.saw = format!("{} ranks", self.job.ranks.len());
         event.why = match self.mode {
             TuneMode::Observe => "observe: watches and changes nothing".to_owned(),
@@ -246,7 +246,7 @@ impl Controller {
             }
         };
         out.audit.push(event);
-        if let Some(contradiction) = Room::contradiction(&self.budgets) {
+        if let Some(contradiction) = Headroom::contradiction(&self.budgets) {
             self.hold("contradiction", String::new(), contradiction, out);
         }
     }
@@ -255,8 +255,8 @@ impl Controller {
     fn drop_work(&mut self, why: &str, out: &mut Outcome) {
         match std::mem::take(&mut self.work) {
             Work::Probing(probe) => self.put_back(*probe, why.to_owned(), out),
-            Work::Sounding(sounding) => {
-                self.end_sounding(*sounding, Act::Undo, String::new(), why.to_owned(), out);
+            Work::TestingStorage(test) => {
+                self.end_storage_test(*test, Act::Undo, String::new(), why.to_owned(), out);
             }
             Work::Watching | Work::Settling(..) => {}
         }
@@ -264,8 +264,8 @@ impl Controller {
 
     /// The clock ran backwards: nothing that was seen can be compared with what comes.
     fn start_over(&mut self, out: &mut Outcome) {
-        self.drop_work("the clock ran backwards, so its stretches cannot be compared", out);
-        self.sound_ns = 0;
+        self.drop_work("the clock ran backwards, so its windows cannot be compared", out);
+        self.storage_test_ns = 0;
         self.since_ns = self.now_ns;
         self.probation = None;
         self.drift = Drift::default();
@@ -279,8 +279,8 @@ impl Controller {
 
     /// Says why nothing is done, once.
     fn hold(&mut self, topic: &'static str, saw: String, why: String, out: &mut Outcome) {
-        if !topic.is_empty() && self.said.is_new(topic, self.now_ns) {
-            let mut event = tell::line(Act::Hold, 0, self.now_ns);
+        if !topic.is_empty() && self.mentioned.is_new(topic, self.now_ns) {
+            let mut event = audit::line(Act::Hold, 0, self.now_ns);
             (event.saw, event.why) = (saw, why);
             out.audit.push(event);
         }
@@ -288,10 +288,10 @@ impl Controller {
 
     /// What is known of a knob is forgotten when the job does other work than before.
     fn look_for_drift(&mut self, out: &mut Outcome) -> bool {
-        let turning = matches!(self.work, Work::Probing(_) | Work::Sounding(_));
+        let turning = matches!(self.work, Work::Probing(_) | Work::TestingStorage(_));
         let steady = !turning && self.now_ns > self.since_ns + STALE_NS;
         let Some(seen) = self.drift.look(&self.job, self.now_ns, steady) else { return false };
-        let mut event = tell::line(Act::Drift, 0, self.now_ns);
+        let mut event = audit::line(Act::Drift, 0, self.now_ns);
         event.saw = seen;
         event.why = "what was learnt about the knobs is forgotten".to_owned();
         out.audit.push(event);
@@ -330,8 +330,8 @@ impl Controller {
             }
             self.advised.insert(address, turned.to);
             self.decisions += 1;
-            let mut event = tell::line(Act::Advise, self.decisions, self.now_ns);
-            tell::of(&mut event, turned);
+            let mut event = audit::line(Act::Advise, self.decisions, self.now_ns);
+            audit::of(&mut event, turned);
             event.saw.clone_from(&saw);
             event.predicted = Some(advice.gain);
             event.why.clone_from(&advice.why);

@@ -1,8 +1,8 @@
-//! Which change is worth trying next, and whether there is room for it.
+//! Which change is worth trying next, and whether it fits the budgets.
 
 use super::seed::{self, Kind, NO_STALL, Need, PREFETCH, Proposal, STALL, WORKERS, turned};
 use super::turn::Move;
-use super::{CALM_NS, Controller, PEAK_NS, probe, tell};
+use super::{CALM_NS, Controller, PEAK_NS, audit, probe};
 use crate::budget::Delta as Taken;
 use crate::ranks::{Job, Rank};
 use crate::whatif::{Change, Delta, Model, predict};
@@ -56,8 +56,8 @@ impl Controller {
             self.job.training().filter_map(|rank| Need::of(rank, self.since_ns, self.settle)).collect();
         self.note_peaks(&needs);
         let worst = needs.iter().max_by(|a, b| a.stall().total_cmp(&b.stall()))?;
-        let figure = crate::ranks::figure(&self.job.beads(self.since_ns, self.settle), u32::MAX)?;
-        let saw = tell::saw(worst, &figure);
+        let figure = crate::ranks::figure(&self.job.groups(self.since_ns, self.settle), u32::MAX)?;
+        let saw = audit::saw(worst, &figure);
         let proposal = if worst.stall() > STALL { self.raise(&needs, out) } else { None };
         // A job that does not wait is left alone: how its work shares the cores is not for us to try.
         let eased = || (worst.stall() > STALL).then(|| self.ease(&needs)).flatten();
@@ -87,7 +87,7 @@ impl Controller {
     }
 
     fn raise(&mut self, needs: &[Need], out: &mut crate::Outcome) -> Option<Proposal> {
-        if crate::budget::Room::contradiction(&self.budgets).is_some() {
+        if crate::budget::Headroom::contradiction(&self.budgets).is_some() {
             return None;
         }
         let mut best: Option<Proposal> = None;
@@ -135,7 +135,7 @@ impl Controller {
         None
     }
 
-    /// What the model of the job expects, where it can say something. It is told beside what comes of it; the choice
+    /// What the model of the job predicts, where it can. The audit has it beside the measured gain; the choice
     /// is the law's, which costs nothing and errs towards more. False where it expects nothing.
     pub(super) fn foresee(&self, proposal: &mut Proposal) -> bool {
         let profiles = self.profiles.training();
@@ -164,7 +164,7 @@ impl Controller {
         true
     }
 
-    /// The largest step that there is room for: half, and half again.
+    /// The largest step that fits: half, and half again.
     pub(super) fn shrink(
         &self,
         full: Proposal,
@@ -173,11 +173,11 @@ impl Controller {
         let mut step = full.step();
         let mut proposal = full;
         loop {
-            let Err(why) = self.room.fits(&self.job, &proposal.deltas()) else { return Ok(proposal) };
+            let Err(why) = self.headroom.fits(&self.job, &proposal.deltas()) else { return Ok(proposal) };
             step /= 2;
             if step == 0 {
                 proposal.moves = self.barest(proposal.moves);
-                let fits = self.room.fits(&self.job, &proposal.deltas()).is_ok();
+                let fits = self.headroom.fits(&self.job, &proposal.deltas()).is_ok();
                 return if fits { Ok(proposal) } else { Err(why) };
             }
             proposal = made(step).ok_or(why)?;
@@ -226,8 +226,8 @@ impl Controller {
         let (kind, knob, shortfall, clear) = (Kind::Shift, WORKERS, 0.0, false);
         let proposal = Proposal { kind, knob, moves, predicted, shortfall, clear, why };
         // Of a busy rank a worker takes more CPU than of one that hardly works, and it is there before the other is
-        // gone: the budget has room for both, or it stays where it is.
-        self.room.fits(&self.job, &proposal.deltas()).is_ok().then_some(proposal)
+        // gone: the budget allows both, or it stays where it is.
+        self.headroom.fits(&self.job, &proposal.deltas()).is_ok().then_some(proposal)
     }
 
     /// Fewer workers where they take the CPU from training and from each other.
@@ -255,7 +255,7 @@ impl Controller {
             clear: false,
             why: format!(
                 "{} of training went by with work that no CPU was free for, so fewer workers may be faster",
-                tell::percent(most)
+                audit::percent(most)
             ),
         })
     }
@@ -265,11 +265,11 @@ impl Controller {
         if self.mode != TuneMode::Act {
             return None;
         }
-        let over = self.room.exceeded(&self.job);
+        let over = self.headroom.exceeded(&self.job);
         let resigned = |knob| self.patience.get(&(knob, Kind::Raise)).is_some_and(super::Patience::resigned);
         let calm = stall < NO_STALL && self.now_ns > self.waited_ns.saturating_add(CALM_NS);
         let useless = stall >= STALL && resigned(WORKERS) && resigned(PREFETCH);
-        let absurd = crate::budget::Room::contradiction(&self.budgets).is_some();
+        let absurd = crate::budget::Headroom::contradiction(&self.budgets).is_some();
         if absurd || !(calm || useless || over.is_some() && stall < NO_STALL) {
             return None;
         }
@@ -301,7 +301,7 @@ impl Controller {
                     Some(over) => format!("{over}; less may do as well"),
                     None if calm => format!(
                         "training has not waited for data for ten minutes ({} now), so less may do as well",
-                        tell::percent(stall)
+                        audit::percent(stall)
                     ),
                     None => "more did not help, so less may do as well".to_owned(),
                 },

@@ -1,6 +1,6 @@
-//! Trying a change: stretches without it, with it, without it, and so on until it is clear what it does.
+//! Trying a change: windows without it, with it, without it, and so on until it is clear what it does.
 //!
-//! The stretch before is what was seen last; the stretch after cancels what changed meanwhile by itself. A stretch
+//! The window before is what was seen last; the window after cancels what changed meanwhile by itself. A window
 //! begins when all that was under way at the turn has been taken, and is at least three times as long as that.
 
 use super::harm::Usual;
@@ -11,26 +11,26 @@ use crate::stats::{self, Figure, Gain};
 
 /// Smallest gain that is kept.
 pub(crate) const DELTA: f64 = 0.02;
-/// Steps of a stretch, at least; where the case is clear, fewer tell, and the queue goes by once and not three times.
+/// Steps of a window, at least; where the case is clear, fewer suffice, and the queue goes by once and not three times.
 const FEWEST: u32 = 30;
 const FEWEST_CLEAR: u32 = 10;
-/// A stretch is no shorter, so that what happens once a second happens in each.
+/// A window is no shorter, so that what happens once a second happens in each.
 const SHORTEST_NS: f64 = 5e9;
-/// Nor much longer: many short stretches side by side tell more than a few long ones where something comes and goes.
+/// Nor much longer: many short windows show more than a few long ones where something comes and goes.
 const LONGEST: u32 = 5;
-/// Standard deviation of a stretch's pace that its length aims at.
+/// Standard deviation of a window's pace that its length aims at.
 pub(crate) const AIM: f64 = 0.0075;
-/// Times that it is tried before it is given up as not to be told.
+/// Attempts before it is given up as not measurable.
 const MOST_PAIRS: usize = 8;
 /// After so many it is given up unless at least the middle of what was measured is enough.
 const ENOUGH_PAIRS: usize = 3;
 /// A release that lets training wait so much more, as a share, is none.
 const WAIT: f64 = 0.01;
-/// Chance of error of a look before a stretch is complete, which may be taken every second.
+/// Chance of error of a look before a window is complete, which may be taken every second.
 const EARLY: f64 = 1.0 / 16.0;
 /// And of one when it is; there are at most this many that can keep.
 const LOOKS: f64 = 2.0 * MOST_PAIRS as f64;
-/// Of "it is worse": whoever stops for it loses nothing.
+/// Of "it is worse": stopping for it loses nothing.
 const HARM_ALPHA: f64 = 0.02;
 /// Training time that one probe may take in all.
 pub(crate) const LONGEST_PROBE_NS: u64 = 900_000_000_000;
@@ -50,7 +50,7 @@ pub(crate) struct Probe {
     /// Loss that a release may cost, at most.
     pub(crate) allowance: f64,
     pub(crate) restless: f64,
-    /// Steps of a stretch without and with it: at least, and at most.
+    /// Steps of a window without and with it: at least, and at most.
     pub(crate) fewest: [u32; 2],
     pub(crate) enough: [u32; 2],
     /// To be left out after each turn to the setting without, and with it.
@@ -62,12 +62,12 @@ pub(crate) struct Probe {
     pub(crate) most_memory_bytes: u64,
     pub(crate) stall_before: f64,
     pub(crate) stall_with: f64,
-    /// Of the newest stretch without it.
+    /// Of the newest window without it.
     pub(crate) stall_without: f64,
-    pub(crate) applied_told: bool,
+    pub(crate) applied_logged: bool,
     /// What the steps of the ranks that are turned were like before.
     pub(crate) usual: Vec<(u32, Usual)>,
-    /// Training time that stretches with it cost so far: those before, and the one under way.
+    /// Training time that windows with it cost so far: those before, and the one under way.
     pub(crate) cost_ns: f64,
     pub(crate) leg_cost_ns: f64,
 }
@@ -86,7 +86,7 @@ pub(crate) enum Stage {
 pub(crate) enum Verdict {
     /// More has to be seen.
     Open,
-    /// The stretch is complete; on with the next one.
+    /// The window is complete; on with the next one.
     Next,
     Keep(Gain),
     Undo(Gain, Why),
@@ -133,9 +133,9 @@ impl Probe {
         why
     }
 
-    /// The gain as far as the stretch under way shows it.
+    /// The gain as far as the window under way shows it.
     pub(crate) fn so_far(&self, job: &Job, since_ns: u64) -> Option<Gain> {
-        let leg = ranks::figure(&job.beads(since_ns, 0), u32::MAX)?;
+        let leg = ranks::figure(&job.groups(since_ns, 0), u32::MAX)?;
         let legs: Vec<Figure> = self.legs.iter().copied().chain([leg]).collect();
         stats::compare(&legs, self.restless, HARM_ALPHA)
     }
@@ -149,19 +149,19 @@ impl Probe {
     /// Looks at what was measured since the turn.
     pub(crate) fn judge(&mut self, job: &Job, since_ns: u64, settles_ns: u64) -> Verdict {
         let with = usize::from(self.is_with());
-        let mut beads = job.beads(settles_ns, self.settle[with]);
-        for rank in &mut beads {
-            rank.retain(|bead| bead.start_ns >= since_ns);
+        let mut groups = job.groups(settles_ns, self.settle[with]);
+        for rank in &mut groups {
+            rank.retain(|group| group.start_ns >= since_ns);
         }
-        let seen = beads.iter().map(|rank| crate::window::steps(rank)).min().unwrap_or(0);
+        let seen = groups.iter().map(|rank| crate::window::steps(rank)).min().unwrap_or(0);
         if seen < self.fewest[with] {
             return Verdict::Open;
         }
-        let Some(leg) = ranks::figure(&beads, u32::MAX) else { return Verdict::Open };
+        let Some(leg) = ranks::figure(&groups, u32::MAX) else { return Verdict::Open };
         if self.is_with() {
-            self.stall_with = ranks::worst_stall(&beads);
+            self.stall_with = ranks::worst_stall(&groups);
         } else {
-            self.stall_without = ranks::worst_stall(&beads);
+            self.stall_without = ranks::worst_stall(&groups);
         }
         let complete = seen >= self.enough[with];
         let mut legs = self.legs.clone();
@@ -209,7 +209,7 @@ impl Probe {
     }
 }
 
-/// What a raise was to remove went away by itself, so it cannot be told what it would have done.
+/// What a raise was to remove went away by itself, so its effect is unknown.
 fn stall_ended(before: f64, now: f64) -> bool {
     now < 0.01 && before > 0.02
 }
@@ -232,11 +232,11 @@ pub(crate) struct Plan {
     pub(crate) fewest: [u32; 2],
     pub(crate) enough: [u32; 2],
     pub(crate) stall: f64,
-    /// See [`stats::compare`]; `None`: not enough was seen to tell.
+    /// See [`stats::compare`]; `None`: too few steps were seen.
     pub(crate) restless: Option<f64>,
 }
 
-/// `drains`: batches under way without and with the change. `clear`: a few steps are enough to tell.
+/// `drains`: batches under way without and with the change. `clear`: a few steps suffice.
 pub(crate) fn plan(
     job: &Job,
     from_ns: u64,
@@ -245,7 +245,7 @@ pub(crate) fn plan(
     aim: f64,
     clear: bool,
 ) -> Option<Plan> {
-    let beads = job.beads(from_ns, settle);
+    let groups = job.groups(from_ns, settle);
     let step_ns = job.step_ns();
     if step_ns <= 0.0 {
         return None;
@@ -255,39 +255,40 @@ pub(crate) fn plan(
     };
     let whole = least(FEWEST, 3);
     let fewest = if clear { least(FEWEST_CLEAR, 1) } else { whole };
-    let seen = beads.iter().map(|rank| crate::window::steps(rank)).min()?;
+    let seen = groups.iter().map(|rank| crate::window::steps(rank)).min()?;
     if seen < fewest[0] {
         return None;
     }
-    // Where steps come in groups, one batch of each worker, it takes more of them to tell how much they vary.
-    let figure =
-        |steps: u32| [steps, seen].into_iter().find_map(|steps| Some((ranks::figure(&beads, steps)?, steps)));
+    // Where steps come in groups, one batch of each worker, it takes more of them to see how much they vary.
+    let figure = |steps: u32| {
+        [steps, seen].into_iter().find_map(|steps| Some((ranks::figure(&groups, steps)?, steps)))
+    };
     let (first, of) = figure(fewest[0])?;
     // Noise of one step, correlation included, and the steps that make it small enough.
     let steps = (first.variance * f64::from(of) / (aim * aim)).min(1e9) as u32;
     let enough = whole.map(|whole| steps.clamp(whole, whole.saturating_mul(LONGEST)));
     let newest: Vec<Vec<_>> =
-        beads.iter().map(|rank| crate::window::newest(rank, enough[0].min(seen)).to_vec()).collect();
+        groups.iter().map(|rank| crate::window::newest(rank, enough[0].min(seen)).to_vec()).collect();
     Some(Plan {
         before: figure(enough[0].min(seen))?.0,
         fewest,
         enough,
         stall: ranks::worst_stall(&newest),
-        restless: restless(&beads, enough[0]),
+        restless: restless(&groups, enough[0]),
     })
 }
 
-/// Of what was seen since, in stretches of `steps`; of the first rank, as ranks of a job go at one pace.
-fn restless(beads: &[Vec<crate::window::Bead>], steps: u32) -> Option<f64> {
-    let mut rest = beads.first()?.as_slice();
+/// Of what was seen since, in windows of `steps`; of the first rank, as ranks of a job go at one pace.
+fn restless(groups: &[Vec<crate::window::StepGroup>], steps: u32) -> Option<f64> {
+    let mut rest = groups.first()?.as_slice();
     let mut figures = Vec::new();
     loop {
-        let stretch = crate::window::newest(rest, steps);
-        if stretch.is_empty() || crate::window::steps(stretch) < steps {
+        let window = crate::window::newest(rest, steps);
+        if window.is_empty() || crate::window::steps(window) < steps {
             break;
         }
-        figures.extend(ranks::figure(&[stretch.to_vec()], u32::MAX));
-        rest = &rest[..rest.len() - stretch.len()];
+        figures.extend(ranks::figure(&[window.to_vec()], u32::MAX));
+        rest = &rest[..rest.len() - window.len()];
     }
     stats::restless(&figures)
 }

@@ -3,7 +3,7 @@
 use super::probe::{self, plan};
 use super::seed::{Kind, Proposal, STALL, WORKERS, seconds};
 use super::turn::{Move, Status, Turn};
-use super::{Address, Controller, RELIEF_NS, RELIEF_SEEN_NS, STALE_NS, START_NS, Work, tell};
+use super::{Address, Controller, RELIEF_NS, RELIEF_SEEN_NS, STALE_NS, START_NS, Work, audit};
 use crate::Outcome;
 use crate::budget::Pressed;
 use crate::ranks;
@@ -25,11 +25,11 @@ impl Controller {
         match std::mem::take(&mut self.work) {
             Work::Settling(decision, turn) => self.settle(decision, turn, out),
             Work::Probing(probe) if drifted => {
-                let why = "the job does other work than when it began, so its stretches cannot be compared";
+                let why = "the job does other work than when it began, so its windows cannot be compared";
                 self.put_back(*probe, why.to_owned(), out);
             }
             Work::Probing(probe) => self.go_on(*probe, elapsed_ns, out),
-            Work::Sounding(sounding) => self.go_on_sounding(*sounding, drifted, out),
+            Work::TestingStorage(test) => self.go_on_testing_storage(*test, drifted, out),
             Work::Watching => self.watch(out),
         }
     }
@@ -56,11 +56,11 @@ impl Controller {
     /// is to do now.
     fn relieve(&mut self, out: &mut Outcome) -> bool {
         let ours = matches!(&self.work, Work::Probing(probe) if probe.proposal.kind != Kind::Release);
-        let pressed = self.room.pressed(&self.job);
+        let pressed = self.headroom.pressed(&self.job);
         // These are the script's own affair where nothing was raised here.
         let raised = ours || !self.raised.is_empty();
-        let outgrown = || self.room.outgrown(&self.job).filter(|_| raised);
-        let exceeded = || self.room.exceeded(&self.job).filter(|_| raised);
+        let outgrown = || self.headroom.outgrown(&self.job).filter(|_| raised);
+        let exceeded = || self.headroom.exceeded(&self.job).filter(|_| raised);
         let is_pressed = pressed.is_some();
         let Some(Pressed { why: over, lags }) = pressed
             .or_else(|| outgrown().map(|why| Pressed { why, lags: false }))
@@ -116,10 +116,10 @@ impl Controller {
         measured: Option<Gain>,
         out: &mut Outcome,
     ) {
-        let mut event = tell::about(Act::Undo, decision, self.now_ns, proposal);
+        let mut event = audit::about(Act::Undo, decision, self.now_ns, proposal);
         event.saw = why;
-        event.measured = measured.and_then(tell::measured);
-        event.why = format!("put back at once: {}", tell::moves(proposal));
+        event.measured = measured.and_then(audit::measured);
+        event.why = format!("put back at once: {}", audit::moves(proposal));
         out.audit.push(event);
         let moves: Vec<Move> =
             proposal.moves.iter().filter_map(|turned| turned.what_is_left(&self.job)).collect();
@@ -130,7 +130,7 @@ impl Controller {
 
     pub(super) fn rollback(&mut self, out: &mut Outcome) {
         if self.rollbacks.add(self.now_ns) {
-            let mut event = tell::line(Act::Freeze, 0, self.now_ns);
+            let mut event = audit::line(Act::Freeze, 0, self.now_ns);
             event.saw = "three changes had to be taken back at once within an hour".to_owned();
             event.why = "nothing more is tried for an hour; what was proven stays".to_owned();
             out.audit.push(event);
@@ -150,9 +150,9 @@ impl Controller {
             return;
         }
         if let Status::Refused(why) | Status::Taken(why) | Status::Gone(why) = status {
-            let mut event = tell::line(Act::Refused, decision, self.now_ns);
+            let mut event = audit::line(Act::Refused, decision, self.now_ns);
             if let Some(first) = turn.moves.first() {
-                tell::of(&mut event, first);
+                audit::of(&mut event, first);
             }
             event.why = why;
             out.audit.push(event);
@@ -181,7 +181,7 @@ impl Controller {
                 (turned.rank, turned.loader, &turned.knob) == (address.0, address.1, &address.2)
             })
         });
-        let mut event = tell::line(Act::Hold, 0, self.now_ns);
+        let mut event = audit::line(Act::Hold, 0, self.now_ns);
         (event.rank, event.loader, event.to) = (Some(address.0), address.1, Some(value));
         event.knob.clone_from(&address.2);
         event.saw = format!("{who} set {} to {value}", address.2);
@@ -241,25 +241,25 @@ impl Controller {
                 Some(why) => self.hold("too dear", proposal.why, why, out),
                 None => self.try_out(proposal, saw, out),
             },
-            None => self.sound(out),
+            None => self.test_storage(out),
         }
     }
 
     /// A kept change that turned bad is put back: training waits much more than when it was proven, and is slower than
-    /// it was without, for two stretches. True, too, while it looks like that and is not sure.
+    /// it was without, for two windows. True, too, while it looks like that and is not sure.
     fn fails_probation(&mut self, out: &mut Outcome) -> bool {
         let Some(probation) = self.probation.take() else { return false };
         if probation.is_over(self.now_ns) {
             return false;
         }
-        let beads = self.job.beads(self.since_ns.max(probation.kept_ns), self.settle);
-        let seen = beads.iter().map(|rank| crate::window::steps(rank)).min().unwrap_or(0);
-        let stall = ranks::worst_stall(&beads);
-        let figure = ranks::figure(&beads, 2 * probation.stretch);
+        let groups = self.job.groups(self.since_ns.max(probation.kept_ns), self.settle);
+        let seen = groups.iter().map(|rank| crate::window::steps(rank)).min().unwrap_or(0);
+        let stall = ranks::worst_stall(&groups);
+        let figure = ranks::figure(&groups, 2 * probation.window_steps);
         let gain = figure
             .and_then(|figure| crate::stats::compare(&[probation.before, figure], probation.restless, 0.01));
         let bad = gain.is_some_and(|gain| gain.high < -probe::DELTA);
-        let (seen, doubtful) = (seen >= 2 * probation.stretch, stall >= probation.stall_with + WORSE);
+        let (seen, doubtful) = (seen >= 2 * probation.window_steps, stall >= probation.stall_with + WORSE);
         if !seen || !doubtful || !bad {
             self.probation = Some(probation);
             // Another change on top of it would hide which of the two it was.
@@ -267,8 +267,8 @@ impl Controller {
         }
         let why = format!(
             "training waits {} now, and {} when this was kept",
-            tell::percent(stall),
-            tell::percent(probation.stall_with)
+            audit::percent(stall),
+            audit::percent(probation.stall_with)
         );
         self.raised.retain(|raised| *raised != probation.proposal);
         self.take_back(probation.decision, &probation.proposal, why, gain, out);

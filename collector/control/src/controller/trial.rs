@@ -6,7 +6,7 @@ use super::pick::drain;
 use super::probe::{self, Probe, Stage, Verdict, Why, plan};
 use super::seed::{Kind, Proposal, seconds};
 use super::turn::{Move, Status, Turn, taken_by_another};
-use super::{Address, BLIND_NS, Controller, STALE_NS, Work, tell};
+use super::{Address, BLIND_NS, Controller, STALE_NS, Work, audit};
 use crate::Outcome;
 use crate::stats::Gain;
 use stallscope_model::{Act, Phase};
@@ -19,8 +19,8 @@ impl Controller {
         let (since_ns, settle) = (self.since_ns, self.settle);
         let Some(plan) = plan(&self.job, since_ns, settle, drains, aim, proposal.clear) else { return };
         let usual = |rank: &u32| {
-            let beads = self.job.ranks.get(rank)?.pace.since(since_ns, settle);
-            Some((*rank, Usual::of(crate::window::newest(&beads, plan.enough[0]))?))
+            let groups = self.job.ranks.get(rank)?.pace.since(since_ns, settle);
+            Some((*rank, Usual::of(crate::window::newest(&groups, plan.enough[0]))?))
         };
         let mut turned: Vec<u32> = proposal.moves.iter().map(|turned| turned.rank).collect();
         turned.dedup();
@@ -29,8 +29,8 @@ impl Controller {
         self.decisions += 1;
         for turned in proposal.moves.iter().filter(|turned| turned.to != turned.from) {
             let act = if proposal.kind == Kind::Release { Act::Release } else { Act::Request };
-            let mut event = tell::line(act, self.decisions, self.now_ns);
-            tell::of(&mut event, turned);
+            let mut event = audit::line(act, self.decisions, self.now_ns);
+            audit::of(&mut event, turned);
             event.saw.clone_from(&saw);
             event.predicted = Some(proposal.predicted);
             event.why.clone_from(&proposal.why);
@@ -56,7 +56,7 @@ impl Controller {
             stall_before: plan.stall,
             stall_with: plan.stall,
             stall_without: plan.stall,
-            applied_told: false,
+            applied_logged: false,
             usual,
             cost_ns: 0.0,
             leg_cost_ns: 0.0,
@@ -109,7 +109,7 @@ impl Controller {
         }
         if let Some(why) = probe.harmed(&self.job, since_ns) {
             let gain = probe.so_far(&self.job, since_ns);
-            return self.undo(probe, gain, format!("{}: {why}", tell::why(Why::Worse)), out);
+            return self.undo(probe, gain, format!("{}: {why}", audit::why(Why::Worse)), out);
         }
         match probe.judge(&self.job, since_ns, settles_ns) {
             _ if probe.spent_ns > probe::LONGEST_PROBE_NS => {
@@ -120,14 +120,14 @@ impl Controller {
             Verdict::Next => self.next_leg(probe, out),
             Verdict::Keep(gain) => self.keep(probe, gain, out),
             Verdict::Undo(gain, why) => {
-                let told = format!("{}: {}", tell::why(why), tell::gain(gain));
+                let verdict = format!("{}: {}", audit::why(why), audit::gain(gain));
                 if why == Why::Vanished {
                     let now_ns = self.now_ns;
                     let step = probe.proposal.step();
                     self.patience(&probe.proposal).again(step, now_ns);
-                    return self.end(probe, Some(gain), Act::Undo, told, &[], out);
+                    return self.end(probe, Some(gain), Act::Undo, verdict, &[], out);
                 }
-                self.undo(probe, Some(gain), told, out);
+                self.undo(probe, Some(gain), verdict, out);
             }
         }
     }
@@ -140,11 +140,11 @@ impl Controller {
         self.supply.turned(self.now_ns);
         probe.stage = Stage::Measuring { since_ns: self.now_ns, settles_ns };
         probe.cost_ns += std::mem::take(&mut probe.leg_cost_ns);
-        if !std::mem::replace(&mut probe.applied_told, true) {
-            let mut event = tell::about(Act::Applied, probe.decision, self.now_ns, &probe.proposal);
+        if !std::mem::replace(&mut probe.applied_logged, true) {
+            let mut event = audit::about(Act::Applied, probe.decision, self.now_ns, &probe.proposal);
             event.why = format!(
                 "{}; measured from here, without the {} batches that were under way",
-                tell::moves(&probe.proposal),
+                audit::moves(&probe.proposal),
                 probe.settle[1]
             );
             out.audit.push(event);
@@ -161,11 +161,11 @@ impl Controller {
             .map(|turned| if with { turned.clone() } else { turned.back() })
             .collect();
         let act = if probe.proposal.kind == Kind::Release && with { Act::Release } else { Act::Request };
-        let mut event = tell::about(act, probe.decision, self.now_ns, &probe.proposal);
+        let mut event = audit::about(act, probe.decision, self.now_ns, &probe.proposal);
         if !with {
             std::mem::swap(&mut event.from, &mut event.to);
         }
-        event.saw = tell::stretches(&probe);
+        event.saw = audit::windows(&probe);
         event.why =
             if with { "once more with it, to be sure" } else { "back for a while, to see that it was this" }
                 .to_owned();
@@ -179,13 +179,13 @@ impl Controller {
     fn keep(&mut self, probe: Probe, gain: Gain, out: &mut Outcome) {
         self.learn(&probe);
         let release = probe.proposal.kind == Kind::Release;
-        let mut event = tell::about(Act::Keep, probe.decision, self.now_ns, &probe.proposal);
-        event.saw = tell::stretches(&probe);
-        event.measured = tell::measured(gain);
+        let mut event = audit::about(Act::Keep, probe.decision, self.now_ns, &probe.proposal);
+        event.saw = audit::windows(&probe);
+        event.measured = audit::measured(gain);
         event.why = if release {
-            format!("the job is as fast without: {}", tell::gain(gain))
+            format!("the job is as fast without: {}", audit::gain(gain))
         } else {
-            format!("the gain is proven: {}", tell::gain(gain))
+            format!("the gain is proven: {}", audit::gain(gain))
         };
         out.audit.push(event);
         self.patience(&probe.proposal).keep(probe.proposal.step());
@@ -221,7 +221,7 @@ impl Controller {
                     before: *before,
                     restless: self.restless,
                     stall_with: probe.stall_with,
-                    stretch: probe.fewest[1],
+                    window_steps: probe.fewest[1],
                     kept_ns: self.now_ns,
                 });
             }
@@ -286,9 +286,9 @@ impl Controller {
         except: &[Move],
         out: &mut Outcome,
     ) {
-        let mut event = tell::about(act, probe.decision, self.now_ns, &probe.proposal);
-        event.saw = tell::stretches(&probe);
-        event.measured = gain.and_then(tell::measured);
+        let mut event = audit::about(act, probe.decision, self.now_ns, &probe.proposal);
+        event.saw = audit::windows(&probe);
+        event.measured = gain.and_then(audit::measured);
         event.why = why;
         self.count_cost(probe.cost_ns + probe.leg_cost_ns, &mut event);
         out.audit.push(event);
@@ -300,7 +300,7 @@ impl Controller {
     pub(super) fn learn(&mut self, probe: &Probe) {
         let deltas = probe.proposal.deltas();
         if let [delta] = deltas.as_slice()
-            && probe.applied_told
+            && probe.applied_logged
             && probe.memory_bytes > 0
         {
             self.costs.learn(*delta, probe.most_memory_bytes.saturating_sub(probe.memory_bytes));

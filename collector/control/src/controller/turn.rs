@@ -58,7 +58,7 @@ pub(crate) enum Status {
     InForce,
     /// With the job's reason.
     Refused(String),
-    /// The job has been given another value by somebody else: who.
+    /// Somebody else has set another value: their name.
     Taken(String),
     /// The rank or its knob is no longer there.
     Gone(String),
@@ -76,7 +76,7 @@ impl Turn {
         self.moves.iter().map(action).collect()
     }
 
-    /// As of `now_ns`. What is told in the moment of asking is from before it.
+    /// As of `now_ns`. What was observed in the moment of asking is from before it.
     pub(crate) fn status(&self, job: &Job, now_ns: u64) -> Status {
         if let Some(taken) = self.moves.iter().find_map(|turned| taken_by_another(turned, job)) {
             return Status::Taken(taken);
@@ -98,14 +98,14 @@ impl Turn {
             }
             match knob.state {
                 KnobState::Refused if knob.requested.is_none_or(|value| value == turned.to) => {
-                    return Status::Refused(said(knob, "it gave no reason"));
+                    return Status::Refused(reason(knob, "it gave no reason"));
                 }
-                KnobState::Unavailable => return Status::Refused(said(knob, "it cannot be turned here")),
+                KnobState::Unavailable => return Status::Refused(reason(knob, "it cannot be turned here")),
                 _ if now_ns > self.asked_ns + PATIENCE_NS => {
                     return Status::Refused(format!(
                         "not in force after {} s: {}",
                         PATIENCE_NS / 1_000_000_000,
-                        said(knob, "it did not say why")
+                        reason(knob, "it did not say why")
                     ));
                 }
                 _ => waiting = Some(knob.reason.clone()),
@@ -115,7 +115,7 @@ impl Turn {
     }
 }
 
-fn said(knob: &Knob, otherwise: &str) -> String {
+fn reason(knob: &Knob, otherwise: &str) -> String {
     if knob.reason.is_empty() { otherwise.to_owned() } else { knob.reason.clone() }
 }
 

@@ -1,7 +1,7 @@
 //! Whether a change is worth trying now: nothing may cost the job more than it could make good.
 
 use super::seed::{self, Kind, Need, Proposal, WORKERS, seconds};
-use super::{Controller, tell};
+use super::{Controller, audit};
 use crate::ranks;
 use stallscope_model::AuditEvent;
 
@@ -48,7 +48,7 @@ impl Controller {
     /// More workers where a few steps show that they are what training waits for: large waits, and by the law far too few
     /// workers. That they may not help all the same, where storage has a limit, costs nothing.
     pub(super) fn pick_clear(&self) -> Option<(Proposal, String)> {
-        let absurd = crate::budget::Room::contradiction(&self.budgets).is_some();
+        let absurd = crate::budget::Headroom::contradiction(&self.budgets).is_some();
         // Ranks that wait for one another hide from each other what they lack: it takes more steps to see it.
         if self.job.training().count() != 1
             || absurd
@@ -60,14 +60,14 @@ impl Controller {
         let needs: Vec<Need> =
             self.job.training().filter_map(|rank| Need::of(rank, self.since_ns, self.settle)).collect();
         let worst = needs.iter().max_by(|a, b| a.stall().total_cmp(&b.stall()))?;
-        let figure = ranks::figure(&self.job.beads(self.since_ns, self.settle), u32::MAX)?;
+        let figure = ranks::figure(&self.job.groups(self.since_ns, self.settle), u32::MAX)?;
         let made = |most: u64| {
             let limit = |step| self.limit(WORKERS, Kind::Raise, step).min(most);
             seed::more_workers(&self.job, &needs, limit).filter(|proposal| proposal.clear)
         };
         let mut proposal = self.shrink(made(u64::MAX)?, made).ok()?;
         self.foresee(&mut proposal);
-        Some((proposal, tell::saw(worst, &figure)))
+        Some((proposal, audit::saw(worst, &figure)))
     }
 }
 

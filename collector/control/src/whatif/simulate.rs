@@ -157,7 +157,7 @@ impl<'a> Model<'a> {
             .into_iter()
             .map(|(step, service)| {
                 let (alone_ns, latency_ns) = demands(service, &reading);
-                let told_ns =
+                let observed_ns =
                     service.fetch_ns.saturating_add(service.cpu_ns).saturating_add(service.runnable_ns);
                 let made_ns = service.ready_ns - service.start_ns;
                 let requests = if service.reads > 0 { service.reads } else { samples.max(1) };
@@ -168,7 +168,7 @@ impl<'a> Model<'a> {
                     // Storage is given such a bandwidth that a byte takes it a nanosecond.
                     bytes: alone_ns,
                     latency_ns,
-                    blocked_ns: made_ns.saturating_sub(told_ns) as f64,
+                    blocked_ns: made_ns.saturating_sub(observed_ns) as f64,
                     handover_ns: step.causes[Cause::Transfer] as f64,
                     compute_ns: step.compute_ns() * alone,
                     device_ns: step.elsewhere_ns(),

@@ -77,8 +77,8 @@ pub(crate) fn gain(gain: Gain) -> String {
     format!("{} ({} to {})", signed(gain.value), signed(gain.low), signed(gain.high))
 }
 
-/// What a probe's stretches showed.
-pub(crate) fn stretches(probe: &Probe) -> String {
+/// What a probe's windows showed.
+pub(crate) fn windows(probe: &Probe) -> String {
     let mut text = String::new();
     for (at, leg) in probe.legs.iter().enumerate() {
         let with = if at % 2 == 1 { "with it" } else { "without" };
@@ -97,7 +97,7 @@ pub(crate) fn why(why: Why) -> &'static str {
         Why::TooLittle => "it gains less than what a change has to gain to be kept",
         Why::Waits => "training waits for data again with it",
         Why::Vanished => "training stopped waiting without it, too, so what it would gain cannot be seen now",
-        Why::NotClear => "after all stretches it is still not clear that it gains enough to be kept",
+        Why::NotClear => "after all windows it is still not clear that it gains enough to be kept",
     }
 }
 

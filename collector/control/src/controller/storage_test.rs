@@ -1,14 +1,14 @@
-//! One worker fewer for a few batches, where watching alone can't tell what storage gives.
+//! One worker fewer for a few batches, where observation alone does not show whether storage is at a limit.
 //!
 //! Workers that always read side by side show what they get together, and not whether one less would leave more for
-//! the others (a limit) or not (a delay). A raise tells the same and may gain, so that this is done only where no
+//! the others (a limit) or not (a delay). A raise shows the same and may gain, so that this is done only where no
 //! raise is possible or due. It can only cost, so that its cost is bounded before it begins.
 
 use super::seed::{Kind, Need, STALL, WORKERS, seconds, turned};
 use super::turn::{Move, Status, Turn, taken_by_another};
-use super::{Controller, Work, tell};
+use super::{Controller, Work, audit};
 use crate::Outcome;
-use crate::budget::Room;
+use crate::budget::Headroom;
 use crate::fit::{Fit, reads_at_all};
 use crate::profile::{MIN_SERVICES, Profile};
 use crate::random::Random;
@@ -27,14 +27,14 @@ const MOST_LOST_NS: f64 = 15e9;
 const LONGEST_NS: u64 = 60_000_000_000;
 /// Of more workers one is so small a part that what it changes is lost in how batches differ.
 const MOST_WORKERS: u64 = 8;
-/// Batches at one worker fewer: so many should tell, by workers squared (what is seen is one part in so many, and its error
+/// Batches at one worker fewer: so many should suffice, by workers squared (what is seen is one part in so many, and its error
 /// falls with the root of the batches).
 const FEWEST: u64 = 16;
 const MOST: u64 = 64;
 
 /// Under way.
 #[derive(Clone, Debug)]
-pub(crate) struct Sounding {
+pub(crate) struct StorageTest {
     decision: u64,
     turned: Move,
     stage: Stage,
@@ -68,23 +68,27 @@ enum Stage {
 
 impl Controller {
     /// Takes a worker away for a while, where that is worth while now.
-    pub(super) fn sound(&mut self, out: &mut Outcome) {
+    pub(super) fn test_storage(&mut self, out: &mut Outcome) {
         // What is over its budget already is not to be given anything back.
-        let short =
-            self.room.pressed(&self.job).map(|pressed| pressed.why).or_else(|| self.room.exceeded(&self.job));
-        let short = short.or_else(|| Room::contradiction(&self.room.budgets));
-        if self.now_ns < self.sound_ns || self.probation.is_some() || short.is_some() {
+        let short = self
+            .headroom
+            .pressed(&self.job)
+            .map(|pressed| pressed.why)
+            .or_else(|| self.headroom.exceeded(&self.job));
+        let short = short.or_else(|| Headroom::contradiction(&self.headroom.budgets));
+        if self.now_ns < self.storage_test_ns || self.probation.is_some() || short.is_some() {
             return;
         }
-        self.sound_ns = self.now_ns.saturating_add(ASK_NS);
-        let Some(Plan { turned, steps, step_ns, most_ns, lost_share: lost, saw }) = self.worth_sounding()
+        self.storage_test_ns = self.now_ns.saturating_add(ASK_NS);
+        let Some(Plan { turned, steps, step_ns, most_ns, lost_share: lost, saw }) =
+            self.worth_a_storage_test()
         else {
             return;
         };
-        self.sound_ns = self.now_ns.saturating_add(EVERY_NS);
+        self.storage_test_ns = self.now_ns.saturating_add(EVERY_NS);
         self.decisions += 1;
-        let mut event = tell::line(Act::Request, self.decisions, self.now_ns);
-        tell::of(&mut event, &turned);
+        let mut event = audit::line(Act::Request, self.decisions, self.now_ns);
+        audit::of(&mut event, &turned);
         event.saw = saw;
         event.predicted = Some(Estimate { value: -lost, low: -lost, high: 0.0 });
         event.why = format!(
@@ -96,11 +100,11 @@ impl Controller {
         let turn = Turn { moves: vec![turned.clone()], asked_ns: self.now_ns };
         out.actions.extend(turn.actions(self.decisions));
         let (decision, stage) = (self.decisions, Stage::Turning(turn));
-        let sounding = Sounding { decision, turned, stage, steps, step_ns, most_ns, cost_ns: 0.0 };
-        self.work = Work::Sounding(Box::new(sounding));
+        let test = StorageTest { decision, turned, stage, steps, step_ns, most_ns, cost_ns: 0.0 };
+        self.work = Work::TestingStorage(Box::new(test));
     }
 
-    fn worth_sounding(&self) -> Option<Plan> {
+    fn worth_a_storage_test(&self) -> Option<Plan> {
         let needs = self.job.training().filter_map(|rank| Need::of(rank, self.since_ns, self.settle));
         let need = needs.max_by(|a, b| a.stall().total_cmp(&b.stall()))?;
         let reads = need.sums.fetch_ns > need.sums.stall_ns / 2.0;
@@ -122,44 +126,44 @@ impl Controller {
         let saw = format!(
             "{} workers that always read side by side, and training that waits {} of its time for what they read",
             workers,
-            tell::percent(need.stall())
+            audit::percent(need.stall())
         );
         Some(Plan { turned, steps, step_ns, most_ns, lost_share: 1.0 / workers as f64, saw })
     }
 
-    fn sounded(&self, rank: u32) -> Option<&Profile> {
+    fn tested(&self, rank: u32) -> Option<&Profile> {
         self.profiles.training().into_iter().find(|profile| profile.rank == rank)
     }
 
     fn cannot_tell(&self, rank: u32) -> bool {
-        self.sounded(rank).is_some_and(|profile| {
+        self.tested(rank).is_some_and(|profile| {
             let fit = || Fit::new(profile, &mut Random::new(u64::from(rank) + 1));
             profile.services() >= MIN_SERVICES && reads_at_all(profile) && fit().is_unknown()
         })
     }
 
-    pub(super) fn go_on_sounding(&mut self, mut sounding: Sounding, drifted: bool, out: &mut Outcome) {
-        if let Some(by) = taken_by_another(&sounding.turned, &self.job) {
-            return self.lose_sounding(sounding, &by, out);
+    pub(super) fn go_on_testing_storage(&mut self, mut test: StorageTest, drifted: bool, out: &mut Outcome) {
+        if let Some(by) = taken_by_another(&test.turned, &self.job) {
+            return self.lose_storage_test(test, &by, out);
         }
-        match &sounding.stage {
+        match &test.stage {
             Stage::Turning(turn) => match turn.status(&self.job, self.now_ns) {
                 Status::Waiting(_) => {}
                 Status::InForce => {
-                    let mut event = tell::line(Act::Applied, sounding.decision, self.now_ns);
-                    tell::of(&mut event, &sounding.turned);
+                    let mut event = audit::line(Act::Applied, test.decision, self.now_ns);
+                    audit::of(&mut event, &test.turned);
                     out.audit.push(event);
-                    sounding.stage = Stage::Looking(self.now_ns);
+                    test.stage = Stage::Looking(self.now_ns);
                 }
                 Status::Refused(why) => {
                     self.patience.entry((WORKERS, Kind::Release)).or_default().leave_alone(self.now_ns);
-                    return self.end_sounding(sounding, Act::Refused, String::new(), why, out);
+                    return self.end_storage_test(test, Act::Refused, String::new(), why, out);
                 }
-                Status::Taken(by) => return self.lose_sounding(sounding, &by, out),
-                Status::Gone(why) => return self.end_sounding(sounding, Act::Undo, String::new(), why, out),
+                Status::Taken(by) => return self.lose_storage_test(test, &by, out),
+                Status::Gone(why) => return self.end_storage_test(test, Act::Undo, String::new(), why, out),
             },
             Stage::Looking(since_ns) => {
-                let (since_ns, rank) = (*since_ns, sounding.turned.rank);
+                let (since_ns, rank) = (*since_ns, test.turned.rank);
                 let mut seen = 0;
                 if let Some(looked) = self.job.ranks.get(&rank) {
                     let sums = Sums::of(&looked.pace.since(since_ns, 0));
@@ -167,32 +171,32 @@ impl Controller {
                     // The step under way counts as soon as it takes longer than one did.
                     let open_ns =
                         looked.seen_until_ns.saturating_sub(looked.pace.last_end_ns().max(since_ns));
-                    let more_ns = (open_ns as f64 - sounding.step_ns).max(0.0);
-                    sounding.cost_ns = (sums.wall_ns - sums.steps * sounding.step_ns).max(0.0) + more_ns;
+                    let more_ns = (open_ns as f64 - test.step_ns).max(0.0);
+                    test.cost_ns = (sums.wall_ns - sums.steps * test.step_ns).max(0.0) + more_ns;
                 }
-                let over = seen >= sounding.steps
-                    || sounding.cost_ns >= sounding.most_ns
+                let over = seen >= test.steps
+                    || test.cost_ns >= test.most_ns
                     || self.now_ns.saturating_sub(since_ns) > LONGEST_NS
-                    || self.room.pressed(&self.job).is_some()
+                    || self.headroom.pressed(&self.job).is_some()
                     || self.blind().is_some()
                     || !self.job.training().all(|rank| rank.phase == Some(Phase::Training));
-                let told = u64::from(seen) >= FEWEST / 2 && !self.cannot_tell(rank);
-                if told || over || drifted {
+                let is_known = u64::from(seen) >= FEWEST / 2 && !self.cannot_tell(rank);
+                if is_known || over || drifted {
                     let saw = format!(
                         "{seen} steps in {} with one worker fewer",
                         seconds(self.now_ns.saturating_sub(since_ns) as f64)
                     );
-                    let why = format!("the worker comes back. {}", self.finding(rank, told));
-                    return self.end_sounding(sounding, Act::Undo, saw, why, out);
+                    let why = format!("the worker comes back. {}", self.finding(rank, is_known));
+                    return self.end_storage_test(test, Act::Undo, saw, why, out);
                 }
             }
         }
-        self.work = Work::Sounding(Box::new(sounding));
+        self.work = Work::TestingStorage(Box::new(test));
     }
 
     /// What is known now, in a sentence.
-    fn finding(&self, rank: u32, told: bool) -> String {
-        let Some(profile) = self.sounded(rank).filter(|_| told) else {
+    fn finding(&self, rank: u32, is_known: bool) -> String {
+        let Some(profile) = self.tested(rank).filter(|_| is_known) else {
             return "What storage gives still cannot be told".to_owned();
         };
         let random = &mut Random::new(u64::from(rank) + 1);
@@ -213,12 +217,12 @@ impl Controller {
         }
     }
 
-    fn lose_sounding(&mut self, sounding: Sounding, by: &str, out: &mut Outcome) {
-        let turned = &sounding.turned;
-        let mut event = tell::line(Act::Undo, sounding.decision, self.now_ns);
-        tell::of(&mut event, turned);
+    fn lose_storage_test(&mut self, test: StorageTest, by: &str, out: &mut Outcome) {
+        let turned = &test.turned;
+        let mut event = audit::line(Act::Undo, test.decision, self.now_ns);
+        audit::of(&mut event, turned);
         event.why = format!("{by} turned the knob meanwhile: theirs stays");
-        self.count_cost(sounding.cost_ns, &mut event);
+        self.count_cost(test.cost_ns, &mut event);
         out.audit.push(event);
         if let Some(knob) = turned.find(&self.job) {
             let (address, value) =
@@ -229,21 +233,21 @@ impl Controller {
         self.settings_changed();
     }
 
-    pub(super) fn end_sounding(
+    pub(super) fn end_storage_test(
         &mut self,
-        sounding: Sounding,
+        test: StorageTest,
         act: Act,
         saw: String,
         why: String,
         out: &mut Outcome,
     ) {
-        let mut event = tell::line(act, sounding.decision, self.now_ns);
-        tell::of(&mut event, &sounding.turned);
+        let mut event = audit::line(act, test.decision, self.now_ns);
+        audit::of(&mut event, &test.turned);
         (event.saw, event.why) = (saw, why);
-        self.count_cost(sounding.cost_ns, &mut event);
+        self.count_cost(test.cost_ns, &mut event);
         out.audit.push(event);
-        let there = sounding.turned.find(&self.job).is_some();
-        let moves = if there { vec![sounding.turned.back()] } else { Vec::new() };
-        self.turn_to(sounding.decision, moves, out);
+        let there = test.turned.find(&self.job).is_some();
+        let moves = if there { vec![test.turned.back()] } else { Vec::new() };
+        self.turn_to(test.decision, moves, out);
     }
 }
