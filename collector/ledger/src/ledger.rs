@@ -359,6 +359,8 @@ impl Ledger {
     }
 
     fn close(&mut self, now_ns: u64) {
+        let pids: Vec<u32> = self.ranks.keys().copied().collect();
+        pids.iter().for_each(|pid| self.trainer_pieces(*pid, |rank, pieces| rank.phases.prove(pieces)));
         self.processes.values_mut().for_each(|process| process.settle(now_ns));
         let pids: Vec<u32> = self.ranks.keys().copied().collect();
         pids.into_iter().for_each(|pid| self.close_rank(pid, now_ns));

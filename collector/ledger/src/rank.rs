@@ -109,7 +109,7 @@ impl Rank {
 
     /// Start of what is not attributed yet: evidence from then on is needed.
     pub(crate) fn horizon_ns(&self) -> u64 {
-        self.pending.front().map_or(self.phases.at_ns(), |piece| piece.start_ns)
+        self.pending.front().map_or(self.phases.horizon_ns(), |piece| piece.start_ns)
     }
 
     /// Closes pieces in order as long as their evidence is there or has been waited for long enough.
