@@ -3,12 +3,10 @@
 use crate::diagnose::{straggler, straggles};
 use crate::summary::Figures;
 use crate::words::{count, part_of, percent, span};
-use stallscope_model::{Cause, Verdict};
+use stallscope_model::{COMPUTE_BOUND_SHARE, Cause, MainThreads, Verdict, is_data_bound};
 
 /// With fewer steps nothing is said about the job.
 pub(crate) const FEWEST_STEPS: u64 = 5;
-/// A job that computes for so much of its time is called after that, whatever it waits for in the rest.
-const COMPUTE_BOUND: f64 = 0.75;
 /// What a main thread is blocked in for less goes without saying.
 const WORTH_NAMING: f64 = 0.005;
 
@@ -65,7 +63,7 @@ const BOTTLENECKS: [(&str, &[Cause]); 7] = [
 
 /// What takes most of the time that the job's own work does not, if it is worth a word.
 fn leading(figures: &Figures<'_>) -> Option<Bottleneck> {
-    let data_bound = figures.data_stall_share() >= 0.1 && figures.share(Cause::Compute) < COMPUTE_BOUND;
+    let data_bound = is_data_bound(figures.data_stall_share(), figures.share(Cause::Compute));
     let bottlenecks = BOTTLENECKS.map(|(finding, causes)| {
         let share = causes.iter().map(|cause| figures.share(*cause)).sum();
         Bottleneck { finding, causes, share }
@@ -129,7 +127,7 @@ fn phrase(figures: &Figures<'_>, cause: Cause) -> &'static str {
 fn no_stall(figures: &Figures<'_>) -> Verdict {
     let stall = percent(figures.data_stall_share());
     let compute = figures.share(Cause::Compute);
-    let (finding, what) = if compute >= COMPUTE_BOUND {
+    let (finding, what) = if compute >= COMPUTE_BOUND_SHARE {
         ("compute-bound", format!("{} of {} is the job's own work", percent(compute), figures.time()))
     } else {
         ("no data stall", format!("nothing takes a leading part of {}", figures.time()))
