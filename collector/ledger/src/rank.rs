@@ -272,7 +272,7 @@ impl Rank {
         self.calls.settle(piece.phase, piece.end_ns, &saving);
         let both = own.join(&waited);
         if let Some(shim) = &shadow {
-            self.compared.fused += &both.causes;
+            self.compared.fused += &both.seen_by_both();
             self.compared.shim += shim;
         }
         if piece.phase == Phase::Training {
