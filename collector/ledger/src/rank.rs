@@ -70,7 +70,10 @@ pub(crate) struct Rank {
     pub(crate) batches_unseen: u64,
     /// Batches and steps that the shim told; once it did, a detector's handovers are no longer taken.
     pub(crate) shim_handovers: u64,
+    /// It said goodbye, or is gone: its last pieces are told.
     pub(crate) ended: bool,
+    /// Its process is gone.
+    pub(crate) left: bool,
 }
 
 impl Rank {
@@ -96,6 +99,7 @@ impl Rank {
             batches_unseen: 0,
             shim_handovers: 0,
             ended: false,
+            left: false,
         }
     }
 
