@@ -247,6 +247,11 @@ class Account:
         """When the training steps of a loop without a loader ended."""
         return [mark.time_ns for mark in self.threads[pid, pid].marks if mark.did == Did.STEP]
 
+    def batches_trained(self, pid: int) -> int | None:
+        """With how many batches it trained; None where it took no others, so that nothing is to be told apart."""
+        phases = [step.phase for step in self.steps(pid)]
+        return phases.count(Phase.TRAINING) if Phase.LOOK in phases else None
+
     def saves_beside(self) -> list[tuple[int, int]]:
         """When threads and children saved what the loop did not wait for."""
         pieces = (pair for thread in self.threads.values() for pair in pairwise(thread.marks))

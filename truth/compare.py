@@ -28,7 +28,8 @@ class Comparison:
     seen_ns: int
     truth_ns: int
     steps: int
-    # Of a loop without a loader, all after the first; None: the loader's batches are the steps.
+    # Of a loop without a loader, all after the first; of one that takes batches for something else, those that it trains with;
+    # None: the loader's batches are the steps.
     true_steps: int | None
     # Waits that the device did not feel: truth, and what was seen (None: no device was watched).
     true_hidden: float
@@ -95,7 +96,7 @@ def compare_rank(rank: int, pid: int, rows: list[sqlite3.Row], account: Account)
         wall_ns,
         true_ns,
         len(rows),
-        max(0, len(account.loop_steps(pid)) - 1) or None,
+        max(0, len(account.loop_steps(pid)) - 1) or account.batches_trained(pid),
         100 * sum(account.hidden_ns(pid, row["start_ns"], row["end_ns"]) for row in rows) / wall_ns,
         100 * sum(hidden) / wall_ns if hidden else None,
         saves,

@@ -51,6 +51,7 @@ def flags() -> argparse.Namespace:
     add("--skew", type=float, default=1, help="every fourth batch is that much dearer to prepare")
     add("--compute-ms", type=float, default=10, help="CPU a step")
     add("--epoch-batches", type=int, default=10**6)
+    add("--look", action="store_true", help="take a batch by an iterator of its own before each epoch")
     add("--evaluate", type=int, default=0, help="batches of evaluation after each epoch")
     add("--loaders", type=int, default=1, help="used in turn")
     add("--checkpoint", choices=["none", "loop", "fsync", "thread", "process", "safetensors", "dcp"], default="none")
@@ -189,6 +190,15 @@ def batches(iterator, number: int, phase: Phase):
         log().mark(Did.END, number)
 
 
+def look_at(loader, number: int):
+    """As scripts do that want to know a batch's shape."""
+    log().mark(Did.COMPUTE)
+    log().mark(Did.ENTER, number)
+    batch = next(iter(loader))
+    log().mark(Did.EXIT, batch[-1].token, Phase.LOOK)
+    log().mark(Did.END, number)
+
+
 class Loop:
     """The training loop and what it does beside training."""
 
@@ -213,6 +223,8 @@ class Loop:
 
     def train(self, loaders) -> bool:
         """One epoch; whether there is time for another."""
+        for number, loader in enumerate(loaders if self.options.look else []):
+            look_at(loader, number)
         running = [batches(iter(loader), number, Phase.TRAINING) for number, loader in enumerate(loaders)]
         for _ in zip(*running):
             self.stop = self.stop or time.monotonic() + self.options.seconds

@@ -66,6 +66,8 @@ class Did(IntEnum):
 class Phase(IntEnum):
     TRAINING = 0
     EVALUATION = 1
+    # Before an epoch, to see what a batch is like.
+    LOOK = 2
 
 
 class Mark(NamedTuple):

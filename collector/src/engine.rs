@@ -1,6 +1,8 @@
 //! One job's evidence in, its ledger, recording and summary out. Knows no socket and no clock of its own.
 
 mod summary;
+#[cfg(test)]
+mod tests;
 
 use crate::adviser::{Adviser, Around};
 use crate::audit::Audit;
@@ -157,13 +159,16 @@ impl Engine {
 
     /// Bytes from the kernel service, cut anywhere.
     pub(crate) fn kernel_bytes(&mut self, bytes: &[u8]) -> Result<(), stallscope_wire::Error> {
-        let Engine { frames, ledger, kernel_lost, kernel_cpu_ns, files, kernel_until_ns, records, .. } = self;
+        let Engine {
+            frames, ledger, lanes, kernel_lost, kernel_cpu_ns, files, kernel_until_ns, records, ..
+        } = self;
         let mut now_ns = host::now_ns();
         frames.feed(bytes, |tag, payload| match tag {
             Tag::Record => {
                 *records += 1;
                 match Record::parse(payload) {
                     Some(record) => {
+                        read_last(ledger, lanes, records, &record);
                         ledger.kernel(&record);
                         name_rank(ledger, &record);
                     }
@@ -442,6 +447,16 @@ fn kind(kind: stallscope_ring::ProcessKind) -> stallscope_ledger::ProcessKind {
         stallscope_ring::ProcessKind::Trainer => stallscope_ledger::ProcessKind::Trainer,
         stallscope_ring::ProcessKind::Worker => stallscope_ledger::ProcessKind::Worker,
         stallscope_ring::ProcessKind::Other => stallscope_ledger::ProcessKind::Other,
+    }
+}
+
+/// A process tells what it did before the kernel tells that it ended: its lane may have waited a second for a look.
+fn read_last(ledger: &mut Ledger, lanes: &mut HashMap<u64, Lane>, records: &mut u64, record: &Record) {
+    let Record::TaskExit(exit) = record else { return };
+    if exit.header.tid == exit.header.tgid {
+        for lane in lanes.values_mut().filter(|lane| lane.pid == exit.header.tgid) {
+            drain(ledger, records, lane);
+        }
     }
 }
 

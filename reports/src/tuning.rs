@@ -90,7 +90,9 @@ pub(crate) fn rates_in_words(rates: &Rates, ranks: bool, cached: bool) -> Option
     if !others.is_empty() {
         let others: Vec<String> =
             others.iter().map(|(part, estimate)| format!("{} {}", part.name, rate(estimate.value))).collect();
-        sentence.push_str(&format!(", then {}", others.join(", ")));
+        let then =
+            if rates.data_bound == Some(false) { " as training hardly waits, beside" } else { ", then" };
+        sentence.push_str(&format!("{then} {}", others.join(", ")));
     }
     Some(sentence)
 }
@@ -111,5 +113,20 @@ mod tests {
         assert_eq!(said(&summary), "compute 32 is the narrowest");
         summary.caches = vec![CacheSummary::default()];
         assert_eq!(said(&summary), "compute 32 is the narrowest, then cache 3,660,055");
+    }
+
+    /// Under a verdict that says so, too.
+    #[test]
+    fn a_job_that_computes_is_not_told_that_its_storage_is_the_narrowest() {
+        let known = |value| Some(Estimate { value, low: value, high: value });
+        let (actual, compute, storage, prep) = (known(30.0), known(32.0), known(31.0), known(90.0));
+        let data_bound = Some(false);
+        let rates = Rates { actual, compute, storage, prep, data_bound, ..Rates::default() };
+        assert_eq!(
+            rates_in_words(&rates, false, false).as_deref(),
+            Some(
+                "30 samples/s reached; compute 32 is the narrowest as training hardly waits, beside storage 31, prep 90"
+            )
+        );
     }
 }

@@ -136,12 +136,30 @@ pub(crate) fn reads_at_all(profile: &Profile) -> bool {
     sum(|service| service.fetch_ns) > 0.05 * sum(|service| service.ready_ns - service.start_ns)
 }
 
-/// The time that a batch has at the present pace: a limit that training waits for is reached.
+/// The time that a batch has at the pace of workers that never pause: a limit that training waits for is reached, but in the
+/// time for which they have nothing to do it is not.
 fn limit_ns(profile: &Profile) -> f64 {
     let wall_ns: f64 = profile.steps.iter().map(|step| step.wall_ns).sum();
     let fetch_ns: u64 = profile.steps.iter().map(|step| step.causes[Cause::Fetch]).sum();
     let waits = fetch_ns as f64 > 0.05 * wall_ns;
-    if waits { wall_ns / profile.steps.len().max(1) as f64 } else { 0.0 }
+    if !waits {
+        return 0.0;
+    }
+    let steps = profile.steps.len() as f64;
+    // Those of the setting of now: a step takes one.
+    let (mut batches, mut making_ns) = (0.0, 0.0);
+    for service in profile.services.iter().rev() {
+        if batches >= steps {
+            break;
+        }
+        batches += weight(service);
+        making_ns += weight(service) * (service.ready_ns - service.start_ns) as f64;
+    }
+    let step_ns = wall_ns / steps;
+    match profile.workers {
+        0 => step_ns,
+        workers => step_ns.min(making_ns / batches.max(1.0) / f64::from(workers)),
+    }
 }
 
 /// `D n / (L + D n)` at the mean number of readers, as the regression has it: noise and limits may take it beyond 0

@@ -22,12 +22,19 @@ pub(crate) struct Step {
     pub(crate) wall_ns: f64,
     pub(crate) samples: f64,
     pub(crate) causes: Causes,
+    /// Of the wait for the batch, during which a device still had work.
+    pub(crate) hidden_ns: f64,
 }
 
 impl Step {
     /// Waiting for the batch.
     pub(crate) fn stall_ns(&self) -> f64 {
         self.causes.data_stall_ns() as f64
+    }
+
+    /// Of that, what a device did not hide.
+    pub(crate) fn exposed_ns(&self) -> f64 {
+        (self.stall_ns() - self.hidden_ns).max(0.0)
     }
 
     /// Of its own, on a core.
@@ -253,7 +260,8 @@ impl Profiles {
             return;
         }
         let (wall_ns, samples) = (wall_ns as f64, f64::from(step.samples));
-        profile.steps.push_back(Step { wall_ns, samples, causes: step.causes });
+        let hidden_ns = step.hidden_ns.unwrap_or(0) as f64;
+        profile.steps.push_back(Step { wall_ns, samples, causes: step.causes, hidden_ns });
         if profile.steps.len() > MAX_STEPS {
             profile.steps.pop_front();
         }

@@ -4,7 +4,7 @@
 use crate::fit::{Fit, blocks, demands, reads_at_all, weight};
 use crate::profile::{Profile, Step};
 use crate::random::Random;
-use stallscope_model::{BatchService, Estimate, Rates};
+use stallscope_model::{BatchService, Estimate, Rates, is_data_bound};
 
 const RESAMPLES: usize = 200;
 
@@ -27,7 +27,12 @@ pub fn rates(profile: &Profile) -> Rates {
     let services: Vec<&BatchService> = profile.services.iter().collect();
     let samples = samples_a_batch(profile);
     rates.actual = per_second(&steps, random, |step| (step.samples, step.wall_ns));
-    rates.compute = per_second(&steps, random, |step| (step.samples, step.wall_ns - step.stall_ns()));
+    rates.compute = per_second(&steps, random, |step| (step.samples, step.wall_ns - step.exposed_ns()));
+    let share = |of: fn(&Step) -> f64| {
+        let sum = |of: fn(&Step) -> f64| steps.iter().map(|step| of(step)).sum::<f64>();
+        sum(of) / sum(|step| step.wall_ns)
+    };
+    rates.data_bound = Some(is_data_bound(share(Step::exposed_ns), share(Step::compute_ns)));
     let hands = f64::from(profile.workers.max(1)) * samples;
     rates.prep = per_second(&services, random, |service| {
         let made_ns = (service.ready_ns - service.start_ns).saturating_sub(service.fetch_ns) as f64;
@@ -39,7 +44,20 @@ pub fn rates(profile: &Profile) -> Rates {
             .push("how many samples a batch has was not told, so that no rate can be given".to_owned());
     }
     reading(profile, &services, samples, &mut rates, random);
+    let Some(reached) = rates.actual else { return rates };
+    for part in [&mut rates.prep, &mut rates.fetch, &mut rates.storage] {
+        *part = part.map(|rate| at_least(&reached, &rate));
+    }
     rates
+}
+
+/// What was reached every part has done.
+fn at_least(reached: &Estimate, rate: &Estimate) -> Estimate {
+    Estimate {
+        value: rate.value.max(reached.value),
+        low: rate.low.max(reached.low),
+        high: rate.high.max(reached.high),
+    }
 }
 
 fn reading(
@@ -107,8 +125,10 @@ pub(crate) fn storage(profile: &Profile, fit: &Fit, random: &mut Random) -> Opti
     let mut at = 0;
     estimate(services.len(), random, |drawn| {
         at = (at + 1) % fit.readings.len();
-        let alone_ns: f64 = drawn.iter().map(|one| demands(services[*one], &fit.readings[at]).0).sum();
-        (samples * drawn.len() as f64, alone_ns)
+        drawn.iter().map(|one| services[*one]).fold((0.0, 0.0), |sum, service| {
+            let (weight, alone_ns) = (weight(service), demands(service, &fit.readings[at]).0);
+            (sum.0 + weight * samples, sum.1 + weight * alone_ns)
+        })
     })
 }
 
@@ -159,4 +179,39 @@ fn estimate(
     drawn.sort_by(f64::total_cmp);
     let at = |share: f64| drawn.get((drawn.len().saturating_sub(1) as f64 * share).round() as usize).copied();
     Some(Estimate { value, low: at(0.025)?.min(value), high: at(0.975)?.max(value) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fit::Reading;
+    use crate::profile::Profiles;
+    use stallscope_model::LoaderFacts;
+
+    /// Of many batches the slow ones are told each, and of the others one in nine.
+    #[test]
+    fn storage_is_as_fast_as_all_batches_say_not_those_that_were_told() {
+        let mut profiles = Profiles::new(2.0);
+        profiles.loader(0, &LoaderFacts { workers: 2, ..LoaderFacts::default() });
+        for (nth, (fetch_ms, weight)) in [(10, 9.0), (100, 1.0)].repeat(50).into_iter().enumerate() {
+            let start_ns = nth as u64 * 1_000_000_000;
+            let fetch_ns = fetch_ms * 1_000_000;
+            let (ready_ns, samples) = (start_ns + fetch_ns, 19);
+            let readers = 1.0;
+            profiles.service(&BatchService {
+                start_ns,
+                ready_ns,
+                samples,
+                fetch_ns,
+                weight,
+                readers,
+                ..BatchService::default()
+            });
+        }
+        let reading = Reading { shared: 1.0, limited: false, batch_ns: 0.0 };
+        let fit = Fit { low: 1.0, high: 1.0, readings: vec![reading] };
+        let storage = storage(profiles.training()[0], &fit, &mut Random::new(1));
+        // 19 samples in 19 ms.
+        assert!(storage.is_some_and(|storage| (storage.value - 1000.0).abs() < 1.0), "{storage:?}");
+    }
 }

@@ -276,3 +276,69 @@ fn a_loader_that_is_told_again_has_not_changed() {
     profiles.loader(0, &facts);
     assert_eq!((profiles.training()[0].workers, profiles.training()[0].prefetch), (3, 8));
 }
+
+/// What is seen of a trainer that works for 90 ms with each batch and now and then waits 100 for one, as it was read in a burst:
+/// two workers make a batch in 120 ms, and have nothing to do for a third of their time.
+fn computes_beside_bursts() -> Profile {
+    let mut profiles = Profiles::new(8.0);
+    profiles.loader(0, &LoaderFacts { workers: 2, prefetch_factor: Some(2), ..Default::default() });
+    let mut at = 0u64;
+    for index in 0..300u64 {
+        let mut causes = Causes::default();
+        causes[Cause::Compute] = 90_000_000;
+        causes[Cause::Fetch] = if index.is_multiple_of(10) { 100_000_000 } else { 0 };
+        let service_ns = if index.is_multiple_of(10) { 300_000_000 } else { 100_000_000 };
+        profiles.service(&BatchService {
+            start_ns: at,
+            ready_ns: at + service_ns,
+            samples: 16,
+            fetch_ns: service_ns - 20_000_000,
+            cpu_ns: 20_000_000,
+            readers: 1.2 + 0.1 * (index % 5) as f64,
+            makers: 1.2,
+            reads: 16,
+            // All readers are held up at once.
+            readers_spread: 1.0,
+            readers_effect_ns: 120_000_000.0,
+            ahead_spread: 1.0,
+            ahead_effect_ns: 120_000_000.0,
+            weight: 1.0,
+            ..BatchService::default()
+        });
+        let end_ns = at + causes.total_ns();
+        profiles.step(&step(index, at, end_ns, causes));
+        at = end_ns;
+    }
+    profiles.training()[0].clone()
+}
+
+#[test]
+fn storage_that_workers_leave_idle_is_not_at_its_limit() {
+    let rates = rates(&computes_beside_bursts());
+    let (storage, compute) = (rates.storage.unwrap(), rates.compute.unwrap());
+    assert!(storage.value > compute.value, "{rates:?}");
+    assert_eq!(rates.data_bound, Some(false));
+    assert_eq!(rates_of(narrow(5.0, 10.0)).data_bound, Some(true));
+    assert_eq!(rates_of(job(80.0, 90.0)).data_bound, Some(false));
+}
+
+fn rates_of(job: Toy) -> stallscope_model::Rates {
+    rates(&job.seen(&[3, 1, 2]))
+}
+
+/// What was reached every part did: batches of an hour ago, from colder storage, say nothing else.
+#[test]
+fn no_part_is_slower_than_what_was_reached() {
+    let mut profiles = narrow(5.0, 10.0).profiles(&[3, 1, 2]);
+    for index in 0..600u64 {
+        let mut causes = Causes::default();
+        causes[Cause::Compute] = 10_000_000;
+        let at = 1_000_000_000_000 + index * 10_000_000;
+        profiles.step(&step(index, at, at + 10_000_000, causes));
+    }
+    let rates = rates(profiles.training()[0]);
+    let reached = rates.actual.unwrap().value;
+    for part in [rates.prep, rates.fetch, rates.storage].into_iter().flatten() {
+        assert!(part.value >= reached && part.high >= part.value, "{rates:?}");
+    }
+}

@@ -102,6 +102,8 @@ pub(crate) struct Attributed {
     /// Part of `transfer` during which the producer was in a page fault: that holds the interpreter's lock, so
     /// the previous batch can't leave meanwhile.
     pub(crate) transfer_behind_fault_ns: u64,
+    /// What the causes gain and lose where nobody sees what helper threads did in a sleep for them, as the kernel alone does.
+    of_helpers: [i64; Cause::COUNT],
 }
 
 impl Attributed {
@@ -109,6 +111,24 @@ impl Attributed {
         self.kernel_ns += seen.kernel_ns;
         self.shim_ns += seen.shim_ns;
         self.unknown(None, seen.gap_ns);
+    }
+
+    /// The causes as far as kernel and shim can both see them.
+    pub(crate) fn seen_by_both(&self) -> Causes {
+        let mut causes = self.causes;
+        for (ns, moved_ns) in causes.0.iter_mut().zip(self.of_helpers) {
+            *ns = ns.saturating_add_signed(moved_ns);
+        }
+        causes
+    }
+
+    /// The shim alone would blame `to` for time whose cause is `from`.
+    fn moves(&mut self, from: Cause, to: Cause, ns: u64) {
+        let ns = i64::try_from(ns).unwrap_or(i64::MAX);
+        for (cause, ns) in [(from, -ns), (to, ns)] {
+            let moved_ns = &mut self.of_helpers[cause as usize];
+            *moved_ns = moved_ns.saturating_add(ns);
+        }
     }
 
     fn unknown(&mut self, kind: Option<Blocked>, ns: u64) {
@@ -122,6 +142,9 @@ impl Attributed {
         self.kernel_ns += other.kernel_ns;
         self.shim_ns += other.shim_ns;
         self.transfer_behind_fault_ns += other.transfer_behind_fault_ns;
+        for (mine, theirs) in self.of_helpers.iter_mut().zip(other.of_helpers) {
+            *mine = mine.saturating_add(theirs);
+        }
         self
     }
 }
@@ -245,6 +268,12 @@ fn own_work(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64, out: &mut Attributed) {
                 let helped = if trainer.may_be_helped() { activity.helped() } else { Helped::default() };
                 out.causes[Cause::Compute] += helped.cpu_ns;
                 out.causes[Cause::Preempted] += helped.runnable_ns;
+                // Beside a device the shim takes a helper that has no CPU for one that has.
+                let on_cpu_ns = ns.min(activity.sibling_cpu_ns).saturating_sub(helped.cpu_ns);
+                let on_cpu_ns = on_cpu_ns.min(helped.runnable_ns);
+                let asleep = if trainer.several_ranks { Cause::Peer } else { Cause::Unknown };
+                out.moves(Cause::Preempted, Cause::Compute, on_cpu_ns);
+                out.moves(Cause::Preempted, asleep, helped.runnable_ns - on_cpu_ns);
                 peer_or_unknown(trainer, kind, ns - helped.cpu_ns - helped.runnable_ns, out);
             }
             Blocked::FutexNet | Blocked::Net => peer_or_unknown(trainer, kind, ns, out),
@@ -397,6 +426,8 @@ fn produce(wait: &Wait<'_>, producer: &View<'_>, a_ns: u64, b_ns: u64, in_batch:
     out.causes[Cause::Fetch] += blocked_ns + read_on_cpu_ns + asleep(activity);
     out.causes[Cause::Starved] += times.runnable_ns + helped.runnable_ns;
     out.causes[Cause::Prep] += times.cpu_ns - read_on_cpu_ns + helped.cpu_ns;
+    out.moves(Cause::Starved, Cause::Fetch, helped.runnable_ns);
+    out.moves(Cause::Prep, Cause::Fetch, helped.cpu_ns);
 
     // In a pipe a worker waits for its index; in the midst of a batch, longer than two stretches can blur,
     // it is a helper process (a decoder, say) that it waits for.

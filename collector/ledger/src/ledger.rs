@@ -228,6 +228,17 @@ impl Ledger {
 
     /// The process is gone: nothing more will be told of it.
     pub fn gone(&mut self, pid: u32, now_ns: u64) {
+        match self.ranks.get_mut(&pid) {
+            // Its connection's end and the kernel tell of the same.
+            Some(rank) if rank.left => return,
+            Some(rank) => rank.left = true,
+            None => {}
+        }
+        self.goodbye(pid, now_ns);
+    }
+
+    /// The process is about to end; taking it down may last.
+    fn goodbye(&mut self, pid: u32, now_ns: u64) {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.exited_ns.get_or_insert(now_ns);
         }
@@ -259,7 +270,7 @@ impl Ledger {
                 let samples = u32::try_from(process.shim.last_samples).unwrap_or(u32::MAX);
                 self.services.batch(pid, record, samples, self.ranks.len());
             }
-            lane::Kind::Bye => self.gone(pid, record.time_ns),
+            lane::Kind::Bye => self.goodbye(pid, record.time_ns),
             lane::Kind::Wait => {
                 let wait = Handover::of_wait(pid, record);
                 if !wait.has(wait_flags::FAILED) {
@@ -348,6 +359,8 @@ impl Ledger {
 
     /// Closes everything: the job has ended or is left.
     pub fn finish(&mut self, now_ns: u64) -> Vec<StepLedger> {
+        let pids: Vec<u32> = self.ranks.keys().copied().collect();
+        pids.iter().for_each(|pid| self.trainer_pieces(*pid, |rank, pieces| rank.phases.prove(pieces)));
         self.close(u64::MAX);
         self.ranks.keys().for_each(|pid| self.job.end(*pid));
         self.job.settle(u64::MAX, 0);
@@ -375,7 +388,14 @@ impl Ledger {
                 self.lost.steps_not_taken += 1;
             }
         }
-        if rank.ended && rank.pending.is_empty() {
+        let is_over = |process: &Process| {
+            process
+                .exited_ns
+                .is_some_and(|exited_ns| now_ns.saturating_sub(exited_ns) >= self.config.rank_patience_ns)
+        };
+        // Who is held by a child that has its connection, too, is not waited for.
+        let over = rank.left || self.processes.get(&pid).is_none_or(is_over);
+        if rank.ended && over && rank.pending.is_empty() {
             self.job.end(pid);
         }
     }
@@ -417,10 +437,11 @@ impl Ledger {
 
     fn enrol(&mut self, pid: u32) {
         let facts = &self.touch(pid, 0).facts;
-        let (kind, number) = (facts.kind, facts.rank);
+        let (kind, number, world_size) = (facts.kind, facts.rank, facts.world_size);
         if kind == ProcessKind::Trainer {
             let rank = self.trainer(pid);
-            (rank.number, rank.ended) = (number, false);
+            (rank.number, rank.ended, rank.left) = (number, false, false);
+            self.job.expect(world_size);
         }
     }
 

@@ -43,6 +43,7 @@ mod summary;
 mod tally;
 mod timeline;
 mod uneven;
+mod unproven;
 mod verdict;
 mod words;
 

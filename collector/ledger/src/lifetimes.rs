@@ -25,7 +25,7 @@ impl Ledger {
         let Some(process) = self.processes.get_mut(&pid).filter(is_gone) else { return };
         if let Some(rank) = self.ranks.get_mut(&pid) {
             process.exited_ns = None;
-            rank.ended = false;
+            (rank.ended, rank.left) = (false, false);
         } else {
             self.retire(pid);
             self.touch(pid, began_ns.unwrap_or(0));

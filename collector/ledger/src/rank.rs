@@ -70,7 +70,10 @@ pub(crate) struct Rank {
     pub(crate) batches_unseen: u64,
     /// Batches and steps that the shim told; once it did, a detector's handovers are no longer taken.
     pub(crate) shim_handovers: u64,
+    /// It said goodbye, or is gone: its last pieces are told.
     pub(crate) ended: bool,
+    /// Its process is gone.
+    pub(crate) left: bool,
 }
 
 impl Rank {
@@ -96,6 +99,7 @@ impl Rank {
             batches_unseen: 0,
             shim_handovers: 0,
             ended: false,
+            left: false,
         }
     }
 
@@ -109,7 +113,7 @@ impl Rank {
 
     /// Start of what is not attributed yet: evidence from then on is needed.
     pub(crate) fn horizon_ns(&self) -> u64 {
-        self.pending.front().map_or(self.phases.at_ns(), |piece| piece.start_ns)
+        self.pending.front().map_or(self.phases.horizon_ns(), |piece| piece.start_ns)
     }
 
     /// Closes pieces in order as long as their evidence is there or has been waited for long enough.
@@ -272,7 +276,7 @@ impl Rank {
         self.calls.settle(piece.phase, piece.end_ns, &saving);
         let both = own.join(&waited);
         if let Some(shim) = &shadow {
-            self.compared.fused += &both.causes;
+            self.compared.fused += &both.seen_by_both();
             self.compared.shim += shim;
         }
         if piece.phase == Phase::Training {

@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Units a rank may be ahead of another before the job's ledger goes on without that one.
 const MAX_AHEAD: usize = 4096;
+/// Everyone has a start-up, and beside many others one that takes long.
+const STARTUP_PATIENCE: u64 = 6;
 
 /// What is aligned. In training: the wait for a batch and the work with it, because that is what ranks that
 /// exchange gradients do between two meetings: who waits long for a batch makes the others wait in the work
@@ -54,6 +56,8 @@ struct Member {
 #[derive(Debug, Default)]
 pub(crate) struct Job {
     members: BTreeMap<u32, Member>,
+    /// Ranks that there will be, by their own word; on other nodes, too.
+    expected: usize,
     phases: BTreeMap<Phase, Aligned>,
     pub(crate) tallies: Tallies,
     /// Training time of the job in which a rank was the slowest, by pid.
@@ -65,6 +69,11 @@ pub(crate) struct Job {
 impl Job {
     pub(crate) fn member(&mut self, pid: u32) {
         self.members.entry(pid).or_default();
+    }
+
+    /// One of so many greeted.
+    pub(crate) fn expect(&mut self, ranks: u32) {
+        self.expected = self.expected.max(ranks as usize);
     }
 
     /// The rank is gone: nobody waits for its steps any more.
@@ -116,21 +125,28 @@ impl Job {
     }
 
     /// Settles what every rank has delivered. A rank that has not begun a phase is waited for until
-    /// `patience_ns` after the others did, as some phases are one rank's alone.
+    /// `patience_ns` after the others did, as some phases are one rank's alone; so is one that has not greeted.
     pub(crate) fn settle(&mut self, now_ns: u64, patience_ns: u64) {
+        let absent = self.members.len() < self.expected;
         for (phase, aligned) in &mut self.phases {
+            let begun_ns = match phase {
+                Phase::Startup => STARTUP_PATIENCE.saturating_mul(patience_ns),
+                _ => patience_ns,
+            };
             loop {
                 let oldest_ns =
                     aligned.queues.values().filter_map(|queue| queue.units.front()).map(|u| u.end_ns);
                 let Some(oldest_ns) = oldest_ns.min() else { break };
                 let ahead = aligned.queues.values().any(|queue| queue.units.len() > MAX_AHEAD);
-                let patient = now_ns.saturating_sub(oldest_ns) < patience_ns;
+                let waited_ns = now_ns.saturating_sub(oldest_ns);
+                let patient = waited_ns < begun_ns;
+                let greets = absent && aligned.settled == 0 && waited_ns < patience_ns;
                 let awaited = self.members.iter().any(|(pid, member)| match aligned.queues.get(pid) {
                     _ if member.ended => false,
                     Some(queue) => queue.units.is_empty(),
                     None => patient,
                 });
-                if awaited && !ahead {
+                if (awaited || greets) && !ahead {
                     break;
                 }
                 let index = aligned.settled;

@@ -5,6 +5,7 @@
 //! number [`NO_LOADER`], so that both kinds may follow each other in one run.
 
 use crate::handover::Handover;
+use crate::unproven::Unproven;
 use stallscope_abi::lane::wait_flags;
 use stallscope_model::{Phase, StepLedger};
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,6 +54,10 @@ pub(crate) struct Phases {
     batch_since_step: bool,
     /// The script tells its steps, so that the optimiser's no longer count.
     by_script: bool,
+    /// Steps of the optimiser show, so that a batch to train with is followed by one.
+    stepped: bool,
+    /// What followed a pass's first batch, as long as nobody is known to train with it.
+    unproven: Option<Unproven>,
     trained: bool,
     samples_in_hand: u32,
     /// The evaluation under way was handed a batch.
@@ -69,6 +74,8 @@ impl Phases {
             trains: BTreeSet::new(),
             batch_since_step: false,
             by_script: false,
+            stepped: false,
+            unproven: None,
             trained: false,
             samples_in_hand: 0,
             evaluates: false,
@@ -81,8 +88,9 @@ impl Phases {
         Phases { current, iterating: vec![loader], trained: true, ..Phases::new(at_ns) }
     }
 
-    pub(crate) fn at_ns(&self) -> u64 {
-        self.at_ns
+    /// Start of what was not given as a piece yet.
+    pub(crate) fn horizon_ns(&self) -> u64 {
+        self.unproven.as_ref().and_then(Unproven::start_ns).unwrap_or(self.at_ns)
     }
 
     /// The batch of the last piece was had a little later than it looked.
@@ -109,6 +117,14 @@ impl Phases {
             self.cut(wait.enter_ns, (Phase::Evaluation, evaluated), !self.evaluates, pieces);
         }
         let first = wait.has(wait_flags::FIRST) || !self.iterating.contains(&loader);
+        match (&self.unproven, first) {
+            (Some(unproven), true) if unproven.is_of(loader) || self.is_over(unproven) => {
+                self.refute(pieces);
+            }
+            // Where no optimiser shows, a second batch is all that tells.
+            (_, false) if !self.stepped => self.prove(pieces),
+            _ => {}
+        }
         let phase = match (self.trained, first) {
             (false, _) => Phase::Startup,
             (true, true) => Phase::Between,
@@ -116,6 +132,9 @@ impl Phases {
         };
         self.close(wait, phase, false, pieces);
         if !wait.has(wait_flags::FAILED) {
+            if first && self.unproven.is_none() && (self.stepped || !self.trained) {
+                self.unproven = Some(Unproven::new(loader, self.trained));
+            }
             self.trained = true;
             self.batch_since_step = true;
             self.train_with(loader);
@@ -130,6 +149,9 @@ impl Phases {
             return;
         }
         let taken_over = by_script && !std::mem::replace(&mut self.by_script, by_script);
+        // From the script's first step on the optimiser's are no longer told, and it may tell some alone.
+        self.stepped = !by_script;
+        self.prove(pieces);
         if let Some((loader, Phase::Evaluation)) = self.current.filter(|(loader, _)| self.is_beside(*loader))
         {
             // What looked like an evaluation beside the loop trains: the loop goes on with this loader.
@@ -159,6 +181,32 @@ impl Phases {
         self.train_with(NO_LOADER);
     }
 
+    /// Whether the pass that gave the batches has ended, or was left.
+    fn is_over(&self, unproven: &Unproven) -> bool {
+        !self.iterating.iter().any(|loader| unproven.is_of(*loader))
+    }
+
+    /// The batches are trained with, as far as can be told.
+    pub(crate) fn prove(&mut self, pieces: &mut Vec<Piece>) {
+        pieces.extend(self.unproven.take().into_iter().flat_map(Unproven::proven));
+    }
+
+    /// A script only looked at the batches: what it did with them comes before its training, or between two passes.
+    fn refute(&mut self, pieces: &mut Vec<Piece>) {
+        let Some(unproven) = self.unproven.take() else { return };
+        self.trained = unproven.trained();
+        (self.batch_since_step, self.samples_in_hand) = (false, 0);
+        pieces.extend(unproven.refuted());
+    }
+
+    /// Something else than training comes: whether batches were trained with has to be known by now.
+    fn settle(&mut self, pieces: &mut Vec<Piece>) {
+        match &self.unproven {
+            Some(unproven) if self.stepped && self.is_over(unproven) => self.refute(pieces),
+            _ => self.prove(pieces),
+        }
+    }
+
     fn train_with(&mut self, loader: u16) {
         // A loader that takes over from a loop without one ends that, and the other way round.
         self.iterating.retain(|other| *other != loader && (*other == NO_LOADER) == (loader == NO_LOADER));
@@ -185,6 +233,7 @@ impl Phases {
 
     /// What the trainer was in goes on after the evaluation, if it was a step of training, and counts then.
     fn evaluate(&mut self, loader: u16, from_ns: u64, pieces: &mut Vec<Piece>) {
+        self.settle(pieces);
         let (phase, before) = self.background(loader);
         let part = match phase {
             Phase::Evaluation => !self.evaluates,
@@ -195,12 +244,14 @@ impl Phases {
         self.evaluates = false;
     }
 
-    /// An iterator is exhausted or was dropped; `entered_ns`: when the `next()` that found the end was entered.
+    /// An iterator is exhausted or was dropped; `entered_ns`: when the `next()` that found the end was entered, or `time_ns`.
     /// From then on workers are shut down: between epochs, or still in the evaluation.
     pub(crate) fn iter_end(&mut self, loader: u16, entered_ns: u64, time_ns: u64, pieces: &mut Vec<Piece>) {
         let live = self.live.entry(loader).or_default();
         *live = live.saturating_sub(1);
-        if *live > 0 {
+        let found = entered_ns < time_ns;
+        // Another one is only left over where this one was iterated to its end.
+        if *live > 0 && !found {
             return;
         }
         match self.current {
@@ -218,11 +269,16 @@ impl Phases {
             _ => {}
         }
         self.iterating.retain(|other| *other != loader);
+        // A pass to its end is more than a look, where no optimiser shows.
+        if !self.stepped && found {
+            self.prove(pieces);
+        }
     }
 
     /// The process has ended: what it did since its last iterator ended came after training, and a last checkpoint
     /// is in there. (The work on a batch that it still had in hand is so, too: nobody knows where that ended.)
     pub(crate) fn end(&mut self, time_ns: u64, pieces: &mut Vec<Piece>) {
+        self.settle(pieces);
         let (phase, loader) = match self.background(self.iterating.last().copied().unwrap_or(0)) {
             (Phase::Training | Phase::Between, loader) => (Phase::After, loader),
             other => other,
@@ -249,7 +305,7 @@ impl Phases {
         if to_ns > self.at_ns {
             let samples = std::mem::take(&mut self.samples_in_hand);
             let (start_ns, end_ns) = (self.at_ns, to_ns);
-            pieces.push(Piece { phase, loader, start_ns, end_ns, wait: None, samples, part });
+            self.give(Piece { phase, loader, start_ns, end_ns, wait: None, samples, part }, pieces);
             self.at_ns = to_ns;
         }
     }
@@ -257,7 +313,19 @@ impl Phases {
     fn close(&mut self, wait: Handover, phase: Phase, part: bool, pieces: &mut Vec<Piece>) {
         let samples = std::mem::replace(&mut self.samples_in_hand, wait.samples);
         let (start_ns, end_ns) = (self.at_ns, wait.exit_ns);
-        pieces.push(Piece { phase, loader: wait.loader, start_ns, end_ns, wait: Some(wait), samples, part });
+        let piece = Piece { phase, loader: wait.loader, start_ns, end_ns, wait: Some(wait), samples, part };
+        self.give(piece, pieces);
         self.at_ns = end_ns;
+    }
+
+    fn give(&mut self, piece: Piece, pieces: &mut Vec<Piece>) {
+        match &mut self.unproven {
+            None => pieces.push(piece),
+            Some(unproven) => {
+                if unproven.holds(piece) {
+                    self.prove(pieces);
+                }
+            }
+        }
     }
 }

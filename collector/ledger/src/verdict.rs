@@ -3,12 +3,10 @@
 use crate::diagnose::{straggler, straggles};
 use crate::summary::Figures;
 use crate::words::{count, part_of, percent, span};
-use stallscope_model::{Cause, Verdict};
+use stallscope_model::{COMPUTE_BOUND_SHARE, Cause, MainThreads, Verdict, is_data_bound};
 
 /// With fewer steps nothing is said about the job.
 pub(crate) const FEWEST_STEPS: u64 = 5;
-/// A job that computes for so much of its time is called after that, whatever it waits for in the rest.
-const COMPUTE_BOUND: f64 = 0.75;
 /// What a main thread is blocked in for less goes without saying.
 const WORTH_NAMING: f64 = 0.005;
 
@@ -65,7 +63,7 @@ const BOTTLENECKS: [(&str, &[Cause]); 7] = [
 
 /// What takes most of the time that the job's own work does not, if it is worth a word.
 fn leading(figures: &Figures<'_>) -> Option<Bottleneck> {
-    let data_bound = figures.data_stall_share() >= 0.1 && figures.share(Cause::Compute) < COMPUTE_BOUND;
+    let data_bound = is_data_bound(figures.data_stall_share(), figures.share(Cause::Compute));
     let bottlenecks = BOTTLENECKS.map(|(finding, causes)| {
         let share = causes.iter().map(|cause| figures.share(*cause)).sum();
         Bottleneck { finding, causes, share }
@@ -129,7 +127,7 @@ fn phrase(figures: &Figures<'_>, cause: Cause) -> &'static str {
 fn no_stall(figures: &Figures<'_>) -> Verdict {
     let stall = percent(figures.data_stall_share());
     let compute = figures.share(Cause::Compute);
-    let (finding, what) = if compute >= COMPUTE_BOUND {
+    let (finding, what) = if compute >= COMPUTE_BOUND_SHARE {
         ("compute-bound", format!("{} of {} is the job's own work", percent(compute), figures.time()))
     } else {
         ("no data stall", format!("nothing takes a leading part of {}", figures.time()))
@@ -139,11 +137,14 @@ fn no_stall(figures: &Figures<'_>) -> Verdict {
 
 fn without_steps(figures: &Figures<'_>) -> Verdict {
     let sum = &figures.main_threads;
-    let tell = match figures.shim_seen {
-        true => {
+    let tell = match (figures.shim_seen, figures.attached) {
+        (true, _) => {
             "; a loop that neither a DataLoader nor an optimiser of torch shows tells its steps by stallscope.step()"
         }
-        false => "",
+        (false, true) => {
+            "; from outside only the steps of a DataLoader with workers show, those of any other loop under `stallscope run`"
+        }
+        (false, false) => "",
     };
     if sum.wall_ns == 0 && figures.processes == 0 {
         return verdict("not measured", "no training step and no process of the job was seen");
@@ -162,11 +163,33 @@ fn without_steps(figures: &Figures<'_>) -> Verdict {
         .map(|(what, ns)| format!(", blocked in {what} for {}", percent(share(ns))))
         .collect();
     let rest = format!(
-        "{} on a CPU for {}, without one for {}{blocked} of {}{tell}",
+        "{} on a CPU for {}, without one for {}{blocked} of {}",
         count(sum.count.into(), "main thread was", "main threads were"),
         percent(share(sum.cpu_ns)),
         percent(share(sum.runnable_ns)),
         span(sum.wall_ns)
     );
-    verdict("no training steps seen", &rest)
+    match bound(sum) {
+        Some(finding) => verdict(finding, &format!("{rest}; no training steps were seen{tell}")),
+        None => verdict("no training steps seen", &format!("{rest}{tell}")),
+    }
+}
+
+/// What takes most of the main threads' time; `None` where that says nothing of training, as a lock or a sleep.
+fn bound(sum: &MainThreads) -> Option<&'static str> {
+    let share = |ns: u64| ns as f64 / sum.wall_ns as f64;
+    let (compute, short, writes) = (share(sum.cpu_ns), share(sum.runnable_ns), share(sum.writes_ns));
+    // Among several ranks a socket may as well be another rank's.
+    let data = share(if sum.count > 1 { sum.files_ns + sum.faults_ns } else { sum.data_ns() });
+    let found = [
+        ("fetch-bound", data, is_data_bound(data, compute)),
+        ("short of CPU", short, short >= 0.1),
+        ("checkpoint-bound", writes, writes >= 0.05),
+    ];
+    let most = found.into_iter().filter(|(.., worth)| *worth).max_by(|a, b| a.1.total_cmp(&b.1));
+    match most {
+        // It may have slept for the most part, and read a little.
+        Some((finding, part, _)) if part >= (1.0 - compute) / 2.0 => Some(finding),
+        _ => (compute >= COMPUTE_BOUND_SHARE).then_some("compute-bound"),
+    }
 }

@@ -74,7 +74,7 @@ fn saves_outside_steps_are_in_the_phase_in_which_they_happen() {
     stage.did(TRAINER, 0, 2000, Does::Cpu);
     stage.checkpoint(10, 15, Saver::TorchSave, true, false);
     stage.wait(50, 100, 0);
-    stage.iter_end(0, 200);
+    stage.iter_end_found(0, 200, 201);
     stage.checkpoint(210, 230, Saver::TorchSave, true, false);
     stage.wait_for(TRAINER, 0, 101, 250, 300, 0, wait_flags::FIRST);
     stage.iter_end(0, 400);

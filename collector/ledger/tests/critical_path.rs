@@ -357,6 +357,42 @@ fn kernel_and_shim_are_compared_where_both_saw_a_step() {
     assert!((share - 0.15).abs() < 1e-9, "{share}");
 }
 
+/// The shim alone sees the sleep and, as clocks of the process, what siblings used.
+#[test]
+fn what_the_kernel_alone_knows_of_helpers_is_no_disagreement() {
+    let disagreement = |device: bool, own: Does, making: Does| {
+        let mut stage = training();
+        if device {
+            stage.lane(
+                TRAINER,
+                lane::Record {
+                    time_ns: 100 * MS,
+                    kind: lane::Kind::DeviceIdle as u16,
+                    b: 100 * MS,
+                    ..Default::default()
+                },
+            );
+        }
+        stage.clock(TRAINER, ClockAt::WaitExit, 100, (0, 0, 0));
+        stage.clock(TRAINER, ClockAt::WaitEnter, 200, (40, 0, 90));
+        stage.clock(WORKER, ClockAt::BatchStart, 200, (0, 0, 0));
+        stage.clock(WORKER, ClockAt::BatchReady, 300, (50, 0, 80));
+        stage.does(TRAINER, 100, &[(40, Does::Cpu), (60, own), (100, Does::In(Blocked::Pipe))]);
+        stage.does(WORKER, 200, &[(50, Does::Cpu), (50, making)]);
+        stage.batch(WORKER, 200, 300, 1);
+        stage.wait(200, 300, 1);
+        stage.finish(400);
+        stage.ledger.summary().disagreement_share.unwrap()
+    };
+    for device in [false, true] {
+        assert_eq!(disagreement(device, Does::Behind(50, 30), Does::Behind(30, 20)), 0.0, "{device}");
+        assert_eq!(disagreement(device, Does::Helped(Blocked::Futex, 50), Does::In(Blocked::FileRead)), 0.0);
+    }
+    // 30 ms of the worker's own work, by the kernel: the shim's clocks have it blocked.
+    let differs = disagreement(false, Does::In(Blocked::Futex), Does::Cpu);
+    assert!((differs - 0.25).abs() < 1e-9, "{differs}");
+}
+
 #[test]
 fn handovers_that_a_detector_found_in_kernel_records_are_cut_the_same_way() {
     let mut stage = Stage::empty();

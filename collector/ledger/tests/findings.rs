@@ -125,17 +125,47 @@ fn a_few_steps_are_no_verdict() {
 #[test]
 fn any_process_can_be_looked_at_without_steps() {
     let mut stage = Stage::empty();
+    stage.ledger = Ledger::new(Config { attached: true, ..Config::default() });
+    stage.ledger.root(TRAINER, 0);
     stage.does(TRAINER, 0, &[(60, Does::Cpu), (30, Does::In(Blocked::FileRead)), (10, Does::Runnable)]);
     stage.did(300, 0, 50, Does::In(Blocked::Sleep));
     stage.finish(200);
     let summary = stage.ledger.summary();
-    assert_eq!(summary.verdict.finding, "no training steps seen");
-    assert!(summary.verdict.sentence.contains("on a CPU for 60%"), "{}", summary.verdict.sentence);
-    assert!(summary.verdict.sentence.contains("blocked in files for 30%"), "{}", summary.verdict.sentence);
+    assert_eq!(summary.verdict.finding, "fetch-bound");
+    for said in [
+        "on a CPU for 60%",
+        "blocked in files for 30%",
+        "no training steps were seen",
+        "under `stallscope run`",
+    ] {
+        assert!(summary.verdict.sentence.contains(said), "{}", summary.verdict.sentence);
+    }
     let loads = &summary.ranks[0].workers;
     assert_eq!((loads[0].pid, loads[0].fetch_ns, loads[0].runnable_ns), (TRAINER, 30 * MS, 10 * MS));
     assert_eq!((loads[1].pid, loads[1].idle_ns), (300, 50 * MS));
     assert!(summary.phases.is_empty());
+}
+
+/// What `attach` sees of a loop without a loader, in which no step shows.
+#[test]
+fn without_steps_the_verdict_is_what_the_main_thread_did() {
+    let verdict = |parts: &[(u64, Does)]| {
+        let mut stage = Stage::empty();
+        stage.does(TRAINER, 0, parts);
+        stage.finish(200);
+        stage.ledger.summary().verdict.finding
+    };
+    let (cpu, runnable) = (Does::Cpu, Does::Runnable);
+    let (fault, sync) = (Does::In(Blocked::Fault), Does::In(Blocked::Sync));
+    let (lock, sleep) = (Does::In(Blocked::Futex), Does::In(Blocked::Sleep));
+    assert_eq!(verdict(&[(30, cpu), (65, fault), (5, runnable)]), "fetch-bound");
+    assert_eq!(verdict(&[(50, cpu), (40, runnable), (10, fault)]), "short of CPU");
+    assert_eq!(verdict(&[(90, cpu), (10, fault)]), "compute-bound");
+    assert_eq!(verdict(&[(70, cpu), (5, fault), (25, sync)]), "checkpoint-bound");
+    // Nobody knows what for.
+    for asleep in [lock, sleep] {
+        assert_eq!(verdict(&[(20, cpu), (70, asleep), (10, fault)]), "no training steps seen");
+    }
 }
 
 #[test]

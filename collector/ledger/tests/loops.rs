@@ -221,7 +221,7 @@ fn a_loop_without_steps_is_told_of_by_what_its_main_thread_did() {
     stage.checkpoint(50, 60, Saver::TorchSave, true, true);
     stage.finish(200);
     let verdict = stage.ledger.summary().verdict;
-    assert_eq!(verdict.finding, "no training steps seen");
+    assert_eq!(verdict.finding, "fetch-bound");
     assert!(verdict.sentence.contains("blocked in page faults for 70%"), "{}", verdict.sentence);
     assert!(verdict.sentence.contains("stallscope.step()"), "{}", verdict.sentence);
 }

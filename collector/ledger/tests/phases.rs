@@ -55,6 +55,118 @@ fn an_epoch_end_separates_training_from_the_next_epochs_start() {
     assert_eq!(samples, [(Startup, 1, 0), (Training, 3, 24), (Between, 1, 0)]);
 }
 
+fn steps(stage: &mut Stage, at: u64) {
+    let (kind, id) = (lane::Kind::Step as u16, lane::StepSource::Optimiser as u32);
+    stage.lane(TRAINER, lane::Record { time_ns: at * MS, kind, id, ..Default::default() });
+}
+
+/// Two batches, each with a step of the optimiser, in 100 ms from `at` on.
+fn trains_an_epoch(stage: &mut Stage, at: u64) {
+    stage.iter_start(0, at, 0);
+    for index in 0..2 {
+        stage.wait(at + 10 + index * 40, at + 20 + index * 40, index);
+        steps(stage, at + 40 + index * 40);
+    }
+    stage.iter_end_found(0, at + 90, at + 95);
+}
+
+/// As in `next(iter(loader))`, whose iterator is dropped at once.
+fn looks_at_a_batch(stage: &mut Stage, at: u64) {
+    stage.iter_start(0, at, 0);
+    stage.wait(at, at + 30, 0);
+    stage.iter_end(0, at + 31);
+}
+
+#[test]
+fn a_batch_that_a_script_only_looks_at_is_no_step_of_training() {
+    let mut stage = busy();
+    for epoch in 0..3 {
+        looks_at_a_batch(&mut stage, 100 + epoch * 200);
+        trains_an_epoch(&mut stage, 150 + epoch * 200);
+    }
+    // After training, too.
+    looks_at_a_batch(&mut stage, 700);
+    stage.exits(TRAINER, 800);
+    stage.finish(2000);
+    let summary = stage.ledger.summary();
+    let of: Vec<(Phase, u64, u64, u64)> =
+        summary.phases.iter().map(|p| (p.phase, p.steps, p.samples, p.wall_ns / MS)).collect();
+    assert!(of.contains(&(Training, 6, 48, 3 * 70)), "{of:?}");
+    // What comes before the first batch that is trained with is the start.
+    assert!(of.iter().any(|p| (p.0, p.3) == (Startup, 170)), "{of:?}");
+    assert!(stage.steps.windows(2).all(|pair| pair[0].end_ns == pair[1].start_ns), "{:?}", spans(&stage));
+}
+
+#[test]
+fn an_iterator_that_is_never_dropped_counts_as_one_that_is() {
+    let mut stage = busy();
+    stage.iter_start(0, 100, 0);
+    stage.wait(100, 130, 0);
+    trains_an_epoch(&mut stage, 150);
+    stage.finish(2000);
+    assert_eq!(
+        spans(&stage),
+        [(Startup, 0, 130), (Startup, 130, 170), (Training, 170, 210), (Training, 210, 240)]
+    );
+}
+
+#[test]
+fn batches_of_one_pass_count_each_however_many_a_step_of_the_optimiser_takes() {
+    let mut stage = busy();
+    for epoch in 0..2 {
+        let at = epoch * 500;
+        stage.iter_start(0, at, 0);
+        for index in 0..8 {
+            stage.wait(at + 10 + index * 40, at + 20 + index * 40, index);
+            if index % 4 == 3 {
+                steps(&mut stage, at + 40 + index * 40);
+            }
+        }
+        stage.iter_end_found(0, at + 340, at + 350);
+    }
+    stage.finish(2000);
+    assert_eq!(stage.steps.iter().filter(|step| step.phase == Training).count(), 16);
+}
+
+/// A new iterator for each batch, as some scripts have it.
+#[test]
+fn a_batch_that_a_step_follows_is_trained_with_though_its_iterator_is_gone() {
+    let mut stage = busy();
+    for turn in 0..10 {
+        looks_at_a_batch(&mut stage, turn * 100);
+        steps(&mut stage, turn * 100 + 80);
+    }
+    stage.finish(2000);
+    assert_eq!(stage.steps.iter().filter(|step| step.phase == Training).count(), 10);
+}
+
+/// An optimiser of the script's own, or one that is compiled.
+#[test]
+fn where_no_optimiser_shows_batches_are_steps() {
+    let mut stage = busy();
+    for epoch in 0..3 {
+        let at = epoch * 200;
+        stage.iter_start(0, at, 0);
+        (0..3).for_each(|index| stage.wait(at + 10 + index * 40, at + 20 + index * 40, index));
+        stage.iter_end(0, at + 120);
+    }
+    stage.finish(2000);
+    assert_eq!(stage.steps.iter().filter(|step| step.phase == Training).count(), 9);
+}
+
+#[test]
+fn a_batch_that_is_looked_at_before_an_evaluation_is_no_step_either() {
+    let mut stage = busy();
+    trains_an_epoch(&mut stage, 100);
+    looks_at_a_batch(&mut stage, 200);
+    stage.iter_start(1, 240, wait_flags::NO_GRAD);
+    evaluates(&mut stage, 245, 260, 0);
+    stage.iter_end(1, 270);
+    stage.finish(2000);
+    assert_eq!(stage.steps.iter().filter(|step| step.phase == Training).count(), 2, "{:?}", spans(&stage));
+    assert_eq!(stage.steps.iter().filter(|step| step.phase == Evaluation).count(), 2);
+}
+
 /// It is known to be a trainer only when its shim says so, which is as soon as torch is there.
 #[test]
 fn a_start_that_takes_long_is_remembered_whole() {
@@ -220,7 +332,7 @@ fn an_iterator_that_is_replaced_before_it_is_dropped_ends_nothing() {
     stage.wait(120, 130, 0);
     stage.wait(140, 150, 1);
     stage.finish(2000);
-    assert_eq!(spans(&stage), [(Startup, 0, 100), (Between, 100, 130), (Training, 130, 150)]);
+    assert_eq!(spans(&stage), [(Startup, 0, 100), (Startup, 100, 130), (Training, 130, 150)]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use stallscope_abi::kernel::Blocked;
 use stallscope_abi::lane::{self, wait_flags};
 use stallscope_ledger::ProcessKind;
 use stallscope_model::Cause::{self, *};
-use stallscope_model::Phase::Training;
+use stallscope_model::Phase::{After, Training};
 use stallscope_model::PhaseSummary;
 
 const RANKS: [(u32, u32); 2] = [(100, 101), (200, 201)];
@@ -96,6 +96,7 @@ fn a_rank_that_ends_early_is_not_waited_for() {
         at = step(&mut stage, at, index, 0, 32);
     }
     stage.lane(200, lane::Record { time_ns: at * MS, kind: lane::Kind::Bye as u16, ..Default::default() });
+    stage.ledger.gone(200, (at + 1) * MS);
     for index in 20..40 {
         stage.batch(101, at, at + 5, index);
         stage.wait_for(100, 0, 101, at, at + 5, index, 0);
@@ -107,6 +108,90 @@ fn a_rank_that_ends_early_is_not_waited_for() {
     assert_eq!(training(&summary.ranks[1].phases).steps, 19);
     assert_eq!(training(&summary.phases).steps, 39);
     assert_eq!(training(&summary.phases).samples, (39 + 19) * 8);
+}
+
+fn says_goodbye(stage: &mut Stage, trainer: u32, at: u64) {
+    let kind = lane::Kind::Bye as u16;
+    stage.lane(trainer, lane::Record { time_ns: at * MS, kind, ..Default::default() });
+}
+
+fn lost(stage: &Stage) -> Vec<(String, u64)> {
+    let losses = stage.ledger.summary().losses;
+    losses.into_iter().filter(|loss| loss.count > 0).map(|loss| (loss.reason, loss.count)).collect()
+}
+
+/// A look at its lane comes between its goodbye and the end of its process, which is long after all the others'.
+#[test]
+fn what_the_last_rank_does_after_its_goodbye_is_no_loss() {
+    let mut stage = two_ranks();
+    let mut at = 1000;
+    for index in 0..20 {
+        at = step(&mut stage, at, index, 0, 32);
+    }
+    for (trainer, _) in RANKS {
+        let record =
+            lane::Record { time_ns: at * MS, kind: lane::Kind::IterEnd as u16, ..Default::default() };
+        stage.lane(trainer, record);
+    }
+    says_goodbye(&mut stage, 100, at + 50);
+    stage.ledger.gone(100, (at + 60) * MS);
+    says_goodbye(&mut stage, 200, at + 55);
+    for second in 1..5 {
+        stage.advance(at + second * 1000);
+    }
+    stage.ledger.gone(200, (at + 5000) * MS);
+    // The kernel's account of the same end.
+    stage.exits(200, at + 5001);
+    stage.finish(at + 7000);
+    assert_eq!(lost(&stage), []);
+    let after =
+        stage.ledger.summary().phases.iter().find(|phase| phase.phase == After).map(|phase| phase.wall_ns);
+    assert_eq!(after, Some(5000 * MS));
+}
+
+/// On a busy machine the last of many ranks may be launched when the first one has its first batch.
+#[test]
+fn a_rank_that_greets_after_the_others_began_loses_no_step() {
+    let mut stage = Stage::empty();
+    for (rank, (trainer, worker)) in RANKS.into_iter().enumerate() {
+        stage.greet(trainer, 1, ProcessKind::Trainer, rank as u32, 2);
+        stage.greet(worker, trainer, ProcessKind::Worker, rank as u32, 2);
+        let from = 1000 + rank as u64 * 3000;
+        for index in 0..100 {
+            let at = from + index * 50;
+            stage.batch(worker, at, at + 5, index);
+            stage.wait_for(
+                trainer,
+                0,
+                worker,
+                at,
+                at + 5,
+                index,
+                if index == 0 { wait_flags::FIRST } else { 0 },
+            );
+            if rank == 0 {
+                stage.advance(at + 5);
+            }
+        }
+    }
+    stage.finish(20_000);
+    assert_eq!(lost(&stage), []);
+    assert_eq!(training(&stage.ledger.summary().phases).steps, 99);
+}
+
+/// One on another node never greets here.
+#[test]
+fn ranks_of_other_nodes_are_not_waited_for() {
+    let mut stage = Stage::empty();
+    stage.greet(100, 1, ProcessKind::Trainer, 0, 64);
+    stage.greet(101, 100, ProcessKind::Worker, 0, 64);
+    for index in 0..400 {
+        let at = 1000 + index * 50;
+        stage.batch(101, at, at + 5, index);
+        stage.wait_for(100, 0, 101, at, at + 5, index, if index == 0 { wait_flags::FIRST } else { 0 });
+        stage.advance(at + 5);
+    }
+    assert!(training(&stage.ledger.summary().phases).steps > 350);
 }
 
 #[test]

@@ -100,6 +100,16 @@ impl Causes {
     }
 }
 
+/// Share of its time from which on a job that computes is called after that, whatever it waits for in the rest.
+pub const COMPUTE_BOUND_SHARE: f64 = 0.75;
+const DATA_BOUND_SHARE: f64 = 0.1;
+
+/// Whether a job is called after its waits for data, by the shares of its time that are waits and its own work: so that
+/// whatever names a bottleneck names the same one.
+pub fn is_data_bound(stall_share: f64, compute_share: f64) -> bool {
+    stall_share >= DATA_BOUND_SHARE && compute_share < COMPUTE_BOUND_SHARE
+}
+
 fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }

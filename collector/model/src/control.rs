@@ -136,6 +136,10 @@ pub struct Rates {
     pub storage: Option<Estimate>,
     /// C: the same from memory.
     pub cache: Option<Estimate>,
+    /// Whether the trainer waits for data for enough of its time to be called after that; `None` in recordings that don't
+    /// tell.
+    #[serde(default)]
+    pub data_bound: Option<bool>,
     /// Cores that the trainer's own work keeps busy at once; `None` where nobody counted.
     #[serde(default)]
     pub trainer_threads: Option<f64>,

@@ -16,7 +16,7 @@ mod summary;
 pub use cache::{
     CacheCurve, CachePeriod, CachePoint, CacheState, CacheSummary, CacheUses, JobCache, LoaderEpochs, NoCurve,
 };
-pub use cause::{Cause, Causes};
+pub use cause::{COMPUTE_BOUND_SHARE, Cause, Causes, is_data_bound};
 pub use control::{
     Act, Advice, AuditEvent, BatchService, Budgets, CONTROLLED_KNOBS, Estimate, Knob, KnobRequest, KnobState,
     Rates, TuneMode,

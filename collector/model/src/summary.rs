@@ -37,8 +37,9 @@ pub struct RunSummary {
     pub phases: Vec<PhaseSummary>,
     pub kernel: EvidenceState,
     pub shim: EvidenceState,
-    /// Largest difference between what shim and kernel say of one cause, as a share of training time; `None`
-    /// where only one of them saw the job.
+    /// The most that the shim alone blames on one cause beyond what the ledger does with the kernel, as a share of training
+    /// time; what it leaves unknown, or what only the kernel sees of helper threads, is no difference. `None` where only one of
+    /// them saw the job.
     pub disagreement_share: Option<f64>,
     pub losses: Vec<Loss>,
     pub diagnoses: Vec<Diagnosis>,

@@ -114,8 +114,12 @@ pub const PARTS: [Part; 5] = [
     Part { letter: "C", name: "cache", meaning: "the same from memory", of: |rates| rates.cache },
 ];
 
-/// The slowest part: nothing else makes the rank faster. Memory is no part of the way that batches take now.
+/// The slowest part: nothing else makes the rank faster. Memory is no part of the way that batches take now. A trainer that
+/// hardly waits is itself the slowest, however rough the estimates of what it does not wait for are.
 pub fn narrowest(rates: &Rates) -> Option<&'static Part> {
+    if rates.data_bound == Some(false) && rates.compute.is_some() {
+        return PARTS.iter().find(|part| part.letter == "G");
+    }
     let value = |part: &Part| (part.of)(rates).map(|rate| rate.value).filter(|value| value.is_finite());
     let known = PARTS.iter().filter(|part| part.letter != "C").filter_map(|part| Some((part, value(part)?)));
     known.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(part, _)| part)
@@ -160,5 +164,8 @@ mod tests {
         rates.storage = known(f64::NAN);
         assert_eq!(narrowest(&rates).map(|part| part.name), Some("compute"));
         assert!(narrowest(&Rates::default()).is_none());
+        // What training does not wait for is not its bottleneck, however roughly it is known.
+        let rates = Rates { data_bound: Some(false), storage: Some(estimate(60.0, 40.0, 90.0)), ..rates };
+        assert_eq!(narrowest(&rates).map(|part| part.name), Some("compute"));
     }
 }

@@ -1,0 +1,39 @@
+use super::*;
+use stallscope_abi::kernel::{self, Header, TaskExit, bytes_of};
+use stallscope_abi::lane;
+use stallscope_ring::Writer;
+use stallscope_wire::frame;
+
+const TRAINER: u32 = 4_000_000;
+
+/// Between two looks at the lanes, which may be a second, the kernel tells of the trainer's end.
+#[test]
+fn the_last_steps_of_a_process_are_read_before_it_ends() {
+    let mut engine = Engine::new(JobFacts { pid: TRAINER, ..JobFacts::default() }, true);
+    let (mut writer, lane) = Writer::create(64).expect("a lane");
+    let reader = Reader::open(lane).expect("that can be read");
+    let kind = stallscope_ring::ProcessKind::Trainer;
+    engine.shim_arrived(1, TRAINER, Greeting { pid: TRAINER, kind, ..Greeting::default() }, reader);
+    let now_ns = host::now_ns();
+    for step in 0..10 {
+        let time_ns = now_ns + step * 1_000_000;
+        let kind = lane::Kind::Wait as u16;
+        writer.push(&lane::Record { time_ns, kind, a: time_ns - 1000, b: step, ..Default::default() });
+    }
+    let header = Header {
+        kind: kernel::Kind::TaskExit as u16,
+        size: size_of::<TaskExit>() as u16,
+        tid: TRAINER,
+        tgid: TRAINER,
+        time_ns: now_ns + 20_000_000,
+        ..Header::default()
+    };
+    let exit = TaskExit { header, ..TaskExit::default() };
+    let mut bytes = Vec::new();
+    frame::push(&mut bytes, Tag::Record, bytes_of(&exit));
+    engine.kernel_bytes(&bytes).expect("a frame");
+    let (summary, _) = engine.finish(Some(0));
+    let training = summary.phases.iter().find(|phase| phase.phase == Phase::Training);
+    assert_eq!(training.map(|phase| phase.steps), Some(9), "{:?}", summary.losses);
+    assert!(summary.losses.iter().all(|loss| loss.count == 0), "{:?}", summary.losses);
+}
