@@ -6,9 +6,7 @@ use crate::files::open_plain;
 use crate::image::BLOCK;
 use crate::manifest::{Digest, MANIFEST, Manifest, Part, StoredTensor, part_name, read_sealed};
 use crate::pace::Pace;
-use crate::tensor::short;
 use memmap2::MmapMut;
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
@@ -112,7 +110,7 @@ impl Checkpoint {
         for part in &self.parts {
             self.user(part.rank)?;
             // What was just written is asked of the disk, not of the page cache.
-            self.chunks(part, pace, check, pace.is_some(), &|_| true, &|_, bytes| {
+            self.chunks(part, pace, check, pace.is_some(), &part.every_chunk(), &|_, bytes| {
                 let mut done = lock(&done);
                 *done += bytes.len() as u64;
                 progress(*done, total);
@@ -123,82 +121,6 @@ impl Checkpoint {
 
     fn manifest_bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.image_bytes).sum()
-    }
-
-    /// Reads tensors of a rank into memory, in parallel; each byte is checked (by CRC) before it gets there. An error
-    /// leaves some of the targets written.
-    ///
-    /// # Errors
-    /// An unknown name, or a target of another size than the tensor; damage.
-    ///
-    /// # Safety
-    /// Each pointer is writable for its number of bytes, nothing else touches them until this returns, and no two of
-    /// them overlap.
-    pub unsafe fn read_into(&self, rank: u32, targets: &[(&str, *mut u8, usize)]) -> Result<()> {
-        struct Target {
-            begin: u64,
-            end: u64,
-            to: *mut u8,
-        }
-        // SAFETY: the pointers are used for copies into disjoint ranges alone, as this function's contract allows from
-        // any thread for as long as it runs.
-        unsafe impl Sync for Target {}
-
-        let part = self.part(rank)?;
-        let tensors: HashMap<&str, &StoredTensor> =
-            part.tensors.iter().map(|tensor| (&*tensor.spec.name, tensor)).collect();
-        let mut wanted = Vec::new();
-        for &(name, to, bytes) in targets {
-            let refused = |why: String| Error::Refused(format!("{} {why}", self.name()));
-            let Some(tensor) = tensors.get(name) else {
-                return Err(refused(format!("has no tensor {:?} of rank {rank}", short(name))));
-            };
-            let has = tensor.spec.bytes()?;
-            if has != bytes as u64 {
-                let name = short(name);
-                return Err(refused(format!("has {has} bytes of tensor {name:?} and {bytes} are asked for")));
-            }
-            wanted.push(Target { begin: tensor.offset, end: tensor.offset + has, to });
-        }
-        wanted.retain(|target| target.begin < target.end);
-        wanted.sort_by_key(|target| target.begin);
-        // Tensors may overlap in a manifest made by an enemy; the search below wants ends in order too.
-        if wanted.windows(2).any(|two| two[0].end > two[1].begin) {
-            return Err(Error::damaged(&self.dir, "two of its tensors lie at the same place"));
-        }
-        let touching = |begin: u64, end: u64| {
-            let first = wanted.partition_point(|target| target.end <= begin);
-            wanted[first..].iter().take_while(move |target| target.begin < end)
-        };
-        let needed = |chunk: usize| {
-            let begin = chunk as u64 * part.chunk_bytes;
-            touching(begin, begin + part.chunk_len(chunk)).next().is_some()
-        };
-        self.chunks(part, None, Check::Crc, false, &needed, &|chunk, bytes| {
-            let chunk_begin = chunk as u64 * part.chunk_bytes;
-            let chunk_end = chunk_begin + bytes.len() as u64;
-            for target in touching(chunk_begin, chunk_end) {
-                let (begin, end) = (target.begin.max(chunk_begin), target.end.min(chunk_end));
-                let from = &bytes[(begin - chunk_begin) as usize..(end - chunk_begin) as usize];
-                // SAFETY: `begin - target.begin` and the length stay within the target; ranges of different chunks and
-                // of different targets are disjoint, so no two threads write the same byte.
-                unsafe {
-                    target
-                        .to
-                        .add((begin - target.begin) as usize)
-                        .copy_from_nonoverlapping(from.as_ptr(), from.len())
-                };
-            }
-        })
-    }
-
-    /// A rank's tensor as bytes.
-    pub fn read(&self, rank: u32, name: &str) -> Result<Vec<u8>> {
-        let bytes = self.tensor(rank, name).map_or(Ok(0), |tensor| tensor.spec.bytes())?;
-        let mut target = vec![0; bytes as usize];
-        // SAFETY: one vector of that many bytes, which nobody else knows of.
-        unsafe { self.read_into(rank, &[(name, target.as_mut_ptr(), target.len())])? };
-        Ok(target)
     }
 
     pub(crate) fn part(&self, rank: u32) -> Result<&Part> {
@@ -215,9 +137,12 @@ impl Checkpoint {
         pace: Option<&Pace>,
         check: Check,
         direct: bool,
-        wanted: &(dyn Fn(usize) -> bool + Sync),
+        wanted: &[usize],
         take: &(dyn Fn(usize, &[u8]) + Sync),
     ) -> Result<()> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
         let files: Vec<(PathBuf, File)> = part
             .files
             .iter()
@@ -240,11 +165,8 @@ impl Checkpoint {
             let mut buffer =
                 MmapMut::map_anon(part.chunk_bytes as usize).doing("map memory to read", &self.dir)?;
             loop {
-                let at = next.fetch_add(1, Ordering::Relaxed);
-                let Some(chunk) = part.chunks.get(at) else { return Ok(()) };
-                if !wanted(at) {
-                    continue;
-                }
+                let Some(&at) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) else { return Ok(()) };
+                let chunk = &part.chunks[at];
                 let bytes = part.chunk_len(at);
                 if let Some(pace) = pace {
                     pace.let_through(bytes);
@@ -272,12 +194,12 @@ impl Checkpoint {
         };
         let work = || {
             if let Err(error) = read_chunks() {
-                next.store(part.chunks.len(), Ordering::Relaxed);
+                next.store(wanted.len(), Ordering::Relaxed);
                 lock(&failed).get_or_insert(error);
             }
         };
         thread::scope(|scope| {
-            for _ in 1..readers().min(part.chunks.len()) {
+            for _ in 1..readers().min(wanted.len()) {
                 let _ = thread::Builder::new().name("ckpt-read".into()).spawn_scoped(scope, work);
             }
             work();

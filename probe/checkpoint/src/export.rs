@@ -80,7 +80,7 @@ impl Checkpoint {
             here.retain(|(begin, end, _)| begin < end);
             here.sort_unstable();
             let chunk_bytes = part.chunk_bytes;
-            self.chunks(part, None, Check::Full, false, &|_| true, &|chunk, bytes| {
+            self.chunks(part, None, Check::Full, false, &part.every_chunk(), &|chunk, bytes| {
                 let (from, to) =
                     (chunk as u64 * chunk_bytes, chunk as u64 * chunk_bytes + bytes.len() as u64);
                 for (begin, end, at) in &here {

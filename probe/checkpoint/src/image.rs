@@ -7,6 +7,8 @@ use std::collections::HashSet;
 
 /// Unit of checksums, of reuse and of a single write, in bytes.
 pub const CHUNK_BYTES: u64 = 4 << 20;
+/// Tensors of up to so many bytes lie together.
+const SMALL_BYTES: u64 = 4096;
 /// What O_DIRECT wants addresses, offsets and sizes to be multiples of: the largest block there is in practice.
 pub(crate) const BLOCK: u64 = 4096;
 
@@ -25,11 +27,16 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// Larger elements come first, so that each tensor is aligned for its type without gaps, which safetensors forbids.
-    /// `still` are the places of those tensors that are not expected to change: they lie together.
+    /// `still` are the places of those tensors that are not expected to change: they lie together. So do small ones, such
+    /// as an optimiser's counts of steps: to read all of them few chunks are read.
     pub(crate) fn of(specs: Vec<TensorSpec>, still: &[usize]) -> Result<Layout> {
         let stays: HashSet<usize> = still.iter().copied().collect();
         let mut order: Vec<usize> = (0..specs.len()).collect();
-        order.sort_by_key(|at| (std::cmp::Reverse(specs[*at].dtype.bytes()), !stays.contains(at)));
+        let is_large: Vec<bool> =
+            specs.iter().map(|spec| Ok(spec.bytes()? > SMALL_BYTES)).collect::<Result<_>>()?;
+        order.sort_by_key(|at| {
+            (std::cmp::Reverse(specs[*at].dtype.bytes()), !stays.contains(at), is_large[*at])
+        });
         let mut names = HashSet::new();
         let mut begins = vec![0; specs.len()];
         let mut data_bytes = 0_u64;

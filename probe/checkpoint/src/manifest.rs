@@ -281,6 +281,11 @@ impl Part {
         Ok(())
     }
 
+    /// The numbers of all of its chunks.
+    pub(crate) fn every_chunk(&self) -> Vec<usize> {
+        (0..self.chunks.len()).collect()
+    }
+
     /// Bytes of that chunk.
     pub(crate) fn chunk_len(&self, chunk: usize) -> u64 {
         let begin = chunk as u64 * self.chunk_bytes;

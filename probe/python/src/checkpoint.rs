@@ -6,8 +6,8 @@ use crate::checkpoint_timing::CheckpointTiming;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use stallscope_checkpoint::{
-    Best, Check, Checkpoint, Dtype, Error, History, Mode, Options, Outcome, Plan, Retain, Saver, Snapshot,
-    Source, Store, TensorSpec, Ticket, mark_verified,
+    Best, Check, Checkpoint, Dtype, Error, History, Mode, Options, Outcome, Plan, Region, Retain, Saver,
+    Snapshot, Source, Store, Target, TensorSpec, Ticket, Window, mark_verified,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,8 +20,11 @@ type Tensor = (String, String, Vec<u64>, Option<usize>);
 /// The name of a checkpoint that was passed over, and why.
 type Passed = (String, String);
 
-/// Name, bytes to write to and how many.
-type Target = (String, usize, usize);
+/// Of a region: where it begins in the tensor, its sizes, the target's sizes, and where it begins there.
+type Bounds = (Vec<u64>, Vec<u64>, Vec<u64>, Vec<u64>);
+
+/// Name, bytes to write to and how many, and which region of the tensor goes there; None for all of it.
+type Place = (String, usize, usize, Option<Bounds>);
 
 fn raised(py: Python<'_>, error: &Error) -> PyErr {
     let sentence = error.to_string();
@@ -295,6 +298,13 @@ impl CheckpointSnapshot {
 #[derive(Debug)]
 pub(crate) struct CheckpointReader {
     checkpoint: Checkpoint,
+    window: Window,
+}
+
+impl CheckpointReader {
+    fn of(checkpoint: Checkpoint) -> CheckpointReader {
+        CheckpointReader { checkpoint, window: Window::default() }
+    }
 }
 
 #[pymethods]
@@ -351,14 +361,29 @@ impl CheckpointReader {
         specs.map(|spec| (spec.name.clone(), spec.dtype.name(), spec.shape.clone())).collect()
     }
 
-    /// Reads tensors of a rank, checked, to where the caller has room for them.
-    fn read_into(&self, py: Python<'_>, rank: u32, targets: Vec<Target>) -> PyResult<()> {
+    /// Reads tensors of a rank, or regions of them, checked, to where the caller has memory for them.
+    fn read_into(&self, py: Python<'_>, rank: u32, places: Vec<Place>) -> PyResult<()> {
         let result = py.detach(|| {
-            let targets: Vec<_> =
-                targets.iter().map(|(name, to, bytes)| (&**name, *to as *mut u8, *bytes)).collect();
-            // SAFETY: reading.py gives addresses of tensors that it has just made, each with its own memory of that
-            // many bytes, and holds them until this returns.
-            unsafe { self.checkpoint.read_into(rank, &targets) }
+            let regions: Vec<Option<Region>> = places
+                .iter()
+                .map(|(_, _, _, bounds)| {
+                    let (from, sizes, into, to) = bounds.clone()?;
+                    Some(Region { from, sizes, into, to })
+                })
+                .collect();
+            let targets: Vec<Target<'_>> = places
+                .iter()
+                .zip(&regions)
+                .map(|((name, to, bytes, _), region)| Target {
+                    name,
+                    to: *to as *mut u8,
+                    bytes: *bytes,
+                    region: region.as_ref(),
+                })
+                .collect();
+            // SAFETY: reading.py gives addresses of dense CPU tensors, each with its own memory of that many bytes, and
+            // holds them until this returns; restore() runs between two training steps, when nothing else uses them.
+            unsafe { self.checkpoint.read_targets(rank, &targets, &self.window) }
         });
         result.map_err(|error| raised(py, &error))
     }
@@ -373,12 +398,12 @@ pub(crate) fn newest_checkpoint(
     let newest =
         py.detach(|| Store::open(dir).newest_verified(&|_, _, _| {})).map_err(|error| raised(py, &error))?;
     let passed = newest.passed.into_iter().map(|passed| (passed.name, passed.reason)).collect();
-    Ok((newest.checkpoint.map(|checkpoint| CheckpointReader { checkpoint }), passed))
+    Ok((newest.checkpoint.map(CheckpointReader::of), passed))
 }
 
 /// The checkpoint of that name or step.
 #[pyfunction]
 pub(crate) fn open_checkpoint(py: Python<'_>, dir: PathBuf, which: &str) -> PyResult<CheckpointReader> {
     let found = py.detach(|| Store::open(dir).checkpoint(which)).map_err(|error| raised(py, &error))?;
-    Ok(CheckpointReader { checkpoint: found })
+    Ok(CheckpointReader::of(found))
 }

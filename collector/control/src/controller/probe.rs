@@ -44,7 +44,7 @@ pub(crate) struct Probe {
     pub(crate) decision: u64,
     pub(crate) proposal: Proposal,
     pub(crate) stage: Stage,
-    /// Stretches that are complete: without, with, without, …
+    /// Windows that are complete: without, with, without, …
     pub(crate) legs: Vec<Figure>,
     pub(crate) alpha: f64,
     /// Loss that a release may cost, at most.

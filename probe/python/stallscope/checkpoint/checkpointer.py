@@ -20,6 +20,7 @@ from . import finding, ledger, loaders, ranks, reading
 from .copying import Copying
 from .errors import CheckpointError
 from .keeping import Keeping
+from .restoring import Restoring
 from .signals import Termination, say
 from .state import Job
 from .tree import to_bytes
@@ -173,7 +174,13 @@ class Checkpointer:
             )
         part = reading.Part(reader, self._ranks.rank if self._sharded else 0)
         own = reading.Part(reader, self._ranks.rank) if same_world else None
-        epoch, misfits = self._job.put_back(part, own, self._trust, self._strict)
+        restoring = Restoring(self._job, part, own, self._trust, self._strict)
+        try:
+            self._ranks.together(restoring.prepare)
+        except BaseException:
+            restoring.take_back()
+            raise
+        epoch, misfits = self._ranks.together(restoring.finish), restoring.misfits
         self._step = part.encoded["step"]
         self._begun_at, self._look_at = self._step, self._step + 1
         self._saved_name = found.name

@@ -7,6 +7,8 @@ import sys
 
 import torch
 
+from .errors import CheckpointError
+
 
 def of_this_job():
     """The ranks of torch.distributed where it is initialised, else a job of one."""
@@ -34,6 +36,10 @@ class Alone:
         """The largest of every rank, number by number."""
         return values
 
+    def together(self, work):
+        """What `work()` gives; where it raises on one rank it raises on all of them."""
+        return work()
+
 
 class Group:
     """The ranks of a process group. Making it is collective: every rank makes its Checkpointer."""
@@ -59,3 +65,17 @@ class Group:
         tensor = torch.tensor(values, dtype=torch.int64)
         self.distributed.all_reduce(tensor, op=self.distributed.ReduceOp.MAX, group=self.group)
         return tensor.tolist()
+
+    def together(self, work):
+        given = failed = None
+        try:
+            given = work()
+        except Exception as error:
+            failed = error
+        reasons = self.gather(None if failed is None else str(failed))
+        if failed is not None:
+            raise failed
+        for rank, reason in enumerate(reasons):
+            if reason is not None:
+                raise CheckpointError(f"rank {rank} could not restore: {reason}")
+        return given

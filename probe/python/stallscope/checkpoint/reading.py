@@ -1,5 +1,6 @@
-"""Checkpoints read back: tensors into memory of their own."""
+"""Checkpoints read back: tensors into the memory that they are wanted in."""
 
+import math
 import os
 import re
 import typing
@@ -10,6 +11,10 @@ from stallscope import _native
 
 from .errors import CheckpointError
 from .tree import DTYPES, from_bytes
+from .unread import Unread
+
+# Tensors of up to so many bytes are read at once. They lie together in a checkpoint (probe/checkpoint/src/image.rs).
+_SMALL_BYTES = 4096
 
 
 class Latest(typing.NamedTuple):
@@ -25,29 +30,68 @@ class Part:
     def __init__(self, reader, rank):
         self.reader = reader
         self.rank = rank
+        self.failed = None
+        """The error that ended reading."""
         data = reader.user(rank)
         if data is None:
             raise CheckpointError(
                 f"{reader.name} was not saved by stallscope.Checkpointer: it has tensors and no state of a job"
             )
         self.encoded = from_bytes(data)
+        # By name: type and shape.
+        self._kinds = {}
+        for name, dtype, shape in reader.tensors(rank):
+            if dtype not in DTYPES:
+                raise CheckpointError(f"{reader.name}: tensor {name!r} is of type {dtype}, which this torch does not have")
+            self._kinds[name] = DTYPES[dtype], shape
+        self._small = None
 
     def shapes(self):
         """Of the tensors, by name."""
-        return {name: list(shape) for name, _, shape in self.reader.tensors(self.rank)}
+        return {name: list(shape) for name, (_, shape) in self._kinds.items()}
 
     def tensors(self):
-        """By name, on the CPU; every byte is checked on its way."""
-        read, targets = {}, []
-        for name, dtype, shape in self.reader.tensors(self.rank):
-            if dtype not in DTYPES:
-                raise CheckpointError(
-                    f"{self.reader.name}: tensor {name!r} is of type {dtype}, which this torch does not have"
-                )
-            tensor = read[name] = torch.empty(shape, dtype=DTYPES[dtype])
-            targets.append((name, tensor.data_ptr(), tensor.numel() * tensor.element_size()))
-        self.reader.read_into(self.rank, targets)
-        return read
+        """By name, on the CPU, in memory of their own: the small ones now, the others when they are copied."""
+        tensors = dict(self._read_small())
+        for name, (dtype, shape) in self._kinds.items():
+            if name not in tensors:
+                tensors[name] = Unread(Stored(self, name, dtype), shape)
+        return tensors
+
+    def read(self, targets):
+        """Fills dense tensors on the CPU by their names; every byte is checked on its way."""
+        if self.failed is not None:
+            raise self.failed
+        places = [(name, one.data_ptr(), one.numel() * one.element_size(), None) for name, one in targets.items()]
+        try:
+            self.reader.read_into(self.rank, places)
+        except CheckpointError as error:
+            self.failed = error
+            raise
+
+    def _read_small(self):
+        """Numbers of steps and the like, of which there are many and which are computed with as they are loaded; they lie together."""
+        if self._small is None:
+            small = {
+                name: torch.empty(shape, dtype=dtype, device="cpu")
+                for name, (dtype, shape) in self._kinds.items()
+                if math.prod(shape) * torch.empty(0, dtype=dtype, device="cpu").element_size() <= _SMALL_BYTES
+            }
+            self.read(small)
+            self._small = small
+        return self._small
+
+
+class Stored:
+    """A tensor in a part: where an Unread one reads from."""
+
+    def __init__(self, part, name, dtype):
+        self.part = part
+        self.name = name
+        self.dtype = dtype
+
+    def read_into(self, target):
+        self.part.read({self.name: target})
 
 
 def newest(folder):

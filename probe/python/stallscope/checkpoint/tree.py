@@ -13,6 +13,7 @@ import torch
 
 from . import kinds
 from .errors import CheckpointError
+from .unread import Unread
 
 # torch's types by their names in safetensors files.
 DTYPES = {
@@ -140,11 +141,12 @@ class Writer:
 
 
 class Reader:
-    """Puts trees together again from the tensors by name."""
+    """Puts trees together again from the tensors by name. `unread`: those that were not read yet may stay so."""
 
-    def __init__(self, tensors, trust):
+    def __init__(self, tensors, trust, unread=False):
         self.tensors = tensors
         self.trust = trust
+        self.unread = unread
         # Those that train, as objects: one that stands in several places is one again.
         self._training = {}
 
@@ -188,6 +190,9 @@ class Reader:
             return state
         if kind == "tuple":
             return tuple(self._decode(one) for one in body)
+        if self.unread:
+            # What is made of tensors needs their elements.
+            return Reader(self.tensors, self.trust)._decode(encoded)
         if kind == "bytes":
             return base64.b64decode(body)
         if kind == "size":
@@ -215,7 +220,7 @@ class Reader:
         trains, is_parameter = encoded["trains"] is True, encoded.get("parameter") is True
         if (name, trains, is_parameter) not in self._training:
             # Not itself, which may stand elsewhere without a gradient.
-            alone = tensor.detach()
+            alone = (tensor.value() if isinstance(tensor, Unread) else tensor).detach()
             alone = torch.nn.Parameter(alone, trains) if is_parameter else alone.requires_grad_(trains)
             self._training[name, trains, is_parameter] = alone
         return self._training[name, trains, is_parameter]
@@ -224,11 +229,15 @@ class Reader:
         if name not in self.tensors:
             raise CheckpointError(f"the checkpoint names a tensor {name!r} that it does not have")
         tensor = self.tensors[name]
+        if isinstance(tensor, Unread) and not self.unread:
+            tensor = tensor.value()
         if stride is None:
             # Tied ones share no memory here: whoever loads them copies.
             return tensor
         if len(stride) != tensor.dim() or not _fills_memory(tensor.shape, stride):
             raise CheckpointError(f"the checkpoint's tensor {name!r} of shape {list(tensor.shape)} cannot lie in memory as it says")
+        if isinstance(tensor, Unread):
+            return tensor.strided(stride)
         return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device="cpu").copy_(tensor)
 
 

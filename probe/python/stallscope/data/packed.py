@@ -241,12 +241,12 @@ class _Unpacking:
 
     def _tensor(self, dtype, shape, axes):
         dtype = getattr(torch, dtype) if dtype in _TORCH else _broken(dtype)
-        itemsize = torch.empty((), dtype=dtype).element_size()
+        itemsize = torch.empty((), dtype=dtype, device="cpu").element_size()
         count, begin = self._counted(shape, axes, itemsize)
         if count:
             flat = torch.frombuffer(self.data, dtype=torch.uint8, count=count * itemsize, offset=begin).view(dtype)
         else:
-            flat = torch.empty(0, dtype=dtype)
+            flat = torch.empty(0, dtype=dtype, device="cpu")
         return flat.reshape([shape[axis] for axis in axes]).permute(_inverse(axes))
 
     def _counted(self, shape, axes, itemsize):

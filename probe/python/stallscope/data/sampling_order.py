@@ -176,7 +176,7 @@ class Order:
             # As DistributedSampler: ranks that cannot be asked have to agree.
             seed = 0
         else:
-            seed = torch.empty((), dtype=torch.int64).random_(generator=self.generator).item()
+            seed = torch.empty((), dtype=torch.int64, device="cpu").random_(generator=self.generator).item()
         settled, why = {"kind": self.sampling, "seed": seed}, None
         if self.sampling == "reuse" and (self.ranks.rank == 0 or self.ranks.of_others):
             settled, why = sampling_window.settled(self, seed, share_of_cache)

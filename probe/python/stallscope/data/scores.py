@@ -70,7 +70,7 @@ class Scores:
         self.pending, at = [], 0
         for length in lengths:
             some = slice(at, at + length)
-            self.pending.append((torch.tensor(ids[some], dtype=torch.int64), torch.tensor(losses[some])))
+            self.pending.append((torch.tensor(ids[some], dtype=torch.int64, device="cpu"), torch.tensor(losses[some], device="cpu")))
             at += length
         self.is_told = self.is_told or bool(lengths)
 
@@ -110,7 +110,7 @@ def _vector(what, values, dtype):
         values = values.detach()
     else:
         try:
-            values = torch.tensor(values, dtype=dtype)
+            values = torch.tensor(values, dtype=dtype, device="cpu")
         except (TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{what} have to be a tensor of one number a sample ({error})") from None
     if values.dim() != 1:

@@ -1,0 +1,64 @@
+"""Whether a state that was saved is one of the object that is here: by names, shapes and types, without a tensor's elements."""
+
+import torch
+
+from .errors import CheckpointError
+from .state import parameter_shapes, some
+
+
+def fitting(name, module, state):
+    """(`state` with what does not fit replaced by what `module` has, sentences that say what that is)."""
+    here = module.state_dict()
+
+    def fits(key):
+        if key not in state or isinstance(here[key], torch.Tensor) != isinstance(state[key], torch.Tensor):
+            return False
+        # A lazy one takes any shape.
+        if not isinstance(here[key], torch.Tensor) or torch.nn.parameter.is_lazy(here[key]):
+            return True
+        return here[key].shape == state[key].shape and torch.can_cast(state[key].dtype, here[key].dtype)
+
+    kept = [key for key in here if not fits(key)]
+    unused = [key for key in state if key not in here]
+    sentences = [f"{name}: {some(kept)} {'is' if len(kept) == 1 else 'are'} as before"] if kept else []
+    if unused:
+        sentences.append(f"{name}: {some(unused)} of the checkpoint {'is' if len(unused) == 1 else 'are'} not used")
+    fit = {key: value if key in kept else state[key] for key, value in here.items()}
+    return fit, sentences
+
+
+def check(name, one, state, shapes):
+    """CheckpointError where `state` is not one of such an object. `shapes`: of an optimiser's parameters when it was saved;
+    None where they were not."""
+    here = None
+    if isinstance(one, torch.nn.Module):
+        here = one.state_dict()
+        missing, unexpected = [key for key in here if key not in state], [key for key in state if key not in here]
+        if missing or unexpected:
+            raise CheckpointError(
+                f"{name}: the checkpoint is of another model: it lacks {some(missing)} and has {some(unexpected)} besides"
+            )
+        for key, value in here.items():
+            if not isinstance(value, torch.Tensor) or torch.nn.parameter.is_lazy(value):
+                continue
+            if not isinstance(state[key], torch.Tensor) or value.shape != state[key].shape:
+                then = list(state[key].shape) if isinstance(state[key], torch.Tensor) else f"a {type(state[key]).__name__}"
+                raise CheckpointError(
+                    f"{name}: {key} is {then} in the checkpoint and {list(value.shape)} here: restore into a model of the "
+                    "same shape"
+                )
+            if not torch.can_cast(state[key].dtype, value.dtype):
+                raise CheckpointError(
+                    f"{name}: {key} is of {state[key].dtype} in the checkpoint and of {value.dtype} here, which cannot hold it"
+                )
+    elif isinstance(one, torch.optim.Optimizer):
+        sizes = [len(group["params"]) for group in one.param_groups]
+        saved = [len(group["params"]) for group in state["param_groups"]]
+        if sizes != saved:
+            raise CheckpointError(f"{name}: its groups have {sizes} parameters here and {saved} in the checkpoint")
+        for number, (then, here) in enumerate(zip(shapes or (), parameter_shapes(one))):
+            if then != here:
+                raise CheckpointError(
+                    f"{name}: parameter {number} is {then} in the checkpoint and {here} here: restore into a model of the "
+                    "same shape"
+                )

@@ -1,0 +1,218 @@
+"""A checkpoint put into a job. Whatever may refuse comes before anything is set for good, on all ranks; then tensors are read
+straight into those of the modules and optimisers that are here, so that no state is in memory a second time.
+"""
+
+import contextlib
+import copy
+import functools
+import warnings
+from dataclasses import dataclass, field
+
+import torch
+
+from stallscope import _random
+
+from . import loaders
+from .errors import CheckpointError
+from .fitting import check, fitting
+from .state import FORMAT
+from .tree import Reader
+from .unread import Unread
+
+
+class Restoring:
+    """One restore() of `job` (state.Job). `part`: what has the objects; `own`: this rank's part, None where there is none, as there
+    were fewer or more ranks. Without `strict`, what fits is set, and the rest stays as it is: `misfits` says what."""
+
+    def __init__(self, job, part, own, trust, strict):
+        self.job = job
+        self.part = part
+        self.own = own
+        self.trust = trust
+        self.strict = strict
+        self.misfits = []
+        self._undo = [functools.partial(_random.restore, _random.capture())]
+        # By name: states of modules, to be loaded, and what optimisers had, to be filled with what is read.
+        self._modules = {}
+        self._optimizers = {}
+
+    def prepare(self):
+        """Checks everything, and sets what may refuse by itself and can be taken back. CheckpointError where it does not fit."""
+        encoded = self.part.encoded
+        if encoded.get("format") != FORMAT:
+            raise CheckpointError(
+                f"the checkpoint has format {encoded.get('format')!r} and this stallscope reads {FORMAT}: "
+                "use the version that wrote it"
+            )
+        states = self._states(encoded.get("objects", {}), encoded.get("shapes", {}))
+        self._user = Reader(self.part.tensors(), self.trust).decode(encoded.get("user", {"dict": {}}))
+        mine = self.own or self.part
+        self._mine = Reader(mine.tensors(), self.trust).decode(mine.encoded["own"])
+        cannot_refuse = [name for name in states if not _may_refuse(self.job.objects[name])]
+        self._modules = {name: states.pop(name) for name in cannot_refuse}
+        for name in list(states):
+            self._set(name, self.job.objects[name], states.pop(name))
+        if self.own is not None:
+            # Whether they can be set; they are once more when nothing draws from them any more.
+            try:
+                _random.restore(self._mine["random"])
+            except Exception as error:
+                raise CheckpointError(f"the checkpoint's random generators cannot be set here: {error}") from error
+        if self.job.loader is not None and "loader" in self._mine:
+            with self._refused():
+                self._put_back_position()
+
+    def take_back(self):
+        """Everything is as it was before prepare()."""
+        for one in reversed(self._undo):
+            # What refuses its own state of a moment ago can't be helped.
+            with contextlib.suppress(Exception):
+                one()
+
+    def finish(self):
+        """Reads tensors into their places. CheckpointError where the disk fails now: then part of them is set. The epoch."""
+        try:
+            for name in list(self._modules):
+                load(name, self.job.objects[name], self._modules.pop(name))
+            for name in list(self._optimizers):
+                _fill(self.job.objects[name], self._optimizers.pop(name))
+        except Exception as error:
+            failed = self.part.failed
+            if failed is None:
+                raise
+            raise CheckpointError(
+                f"{failed}, which was whole a moment ago: a part of the state here is the checkpoint's now and the rest is as before, so call "
+                "restore() again, which looks for the newest that verifies, or start this job anew"
+            ) from error
+        self.job.user.clear()
+        self.job.user.update(self._user)
+        if self.own is None:
+            _warn(
+                "The checkpoint is of another number of ranks: random generators and the order of samples begin anew, "
+                "with the epoch that was under way.",
+                6,
+            )
+        else:
+            _random.restore(self._mine["random"])
+        return (self._mine.get("loader") or {}).get("epoch")
+
+    def _states(self, saved, shapes):
+        """State by name of those objects that are in the checkpoint and fit."""
+        states = {}
+        for name, one in self.job.objects.items():
+            try:
+                if name not in saved:
+                    has = ", ".join(saved) or "nothing"
+                    raise CheckpointError(
+                        f"the checkpoint has no {name!r} but {has}: restore with what it was saved with"
+                    )
+                state = Reader(self.part.tensors(), self.trust, unread=_loads_as_torch_does(one)).decode(saved[name])
+                if not self.strict and isinstance(one, torch.nn.Module):
+                    state, unfit = fitting(name, one, state)
+                    self.misfits += unfit
+                check(name, one, state, shapes.get(name))
+            except CheckpointError as error:
+                if self.strict:
+                    raise
+                self.misfits.append(str(error))
+                continue
+            states[name] = state
+        unused = [name for name in saved if name not in self.job.objects]
+        if unused:
+            _warn(f"The checkpoint also has {', '.join(unused)}, which nobody here takes.", 7)
+        return states
+
+    def _set(self, name, one, state):
+        """The state of what may refuse it. An optimiser takes tensors that are unread and gives up those that it had, which are
+        untouched until finish(); whatever else may write into what it has."""
+        streams = isinstance(one, torch.optim.Optimizer) and _loads_as_torch_does(one)
+        before = one.state_dict() if streams else copy.deepcopy(one.state_dict())
+        had = dict(one.state) if streams else None
+        self._undo.append(functools.partial(one.load_state_dict, before))
+        with self._refused(self._undo[-1]):
+            load(name, one, state)
+            if streams:
+                self._optimizers[name] = had
+
+    def _put_back_position(self):
+        if self.own is None:
+            loaders.begin_with_epoch(self.job.loader, self._mine["loader"])
+            return
+        loaders.load(self.job.loader, self._mine["loader"])
+        go_on_with = getattr(self.job.loader, "go_on_with", None)
+        if go_on_with is not None:
+            go_on_with(self._mine["random"])
+
+    @contextlib.contextmanager
+    def _refused(self, undo=None):
+        """Without `strict`, a CheckpointError is one more misfit, and `undo` takes back what was set by then."""
+        try:
+            yield
+        except CheckpointError as error:
+            if self.strict:
+                raise
+            self.misfits.append(str(error))
+            if undo is not None:
+                undo()
+
+
+def _loads_as_torch_does(one):
+    """Whether it does with the tensors of a state what torch does, which is known: a module copies them, and an optimiser keeps them.
+    Those with a load_state_dict() of their own get tensors in memory."""
+    for kind in (torch.nn.Module, torch.optim.Optimizer):
+        if isinstance(one, kind):
+            return type(one).load_state_dict is kind.load_state_dict and "load_state_dict" not in vars(one)
+    return False
+
+
+def _may_refuse(one):
+    """Whether it may fail to load a state whose names, shapes and types fit: what is no module, and modules with code of the
+    script's that loads: extra state, hooks and methods. They are the few of which what they have is copied."""
+    if not isinstance(one, torch.nn.Module):
+        return True
+    for module in one.modules():
+        methods = [getattr(module, name) for name in ("load_state_dict", "_load_from_state_dict", "set_extra_state")]
+        hooks = [*module._load_state_dict_pre_hooks.values(), *module._load_state_dict_post_hooks.values()]
+        if not all(map(_is_torchs, methods + [getattr(hook, "hook", hook) for hook in hooks])):
+            return True
+    return False
+
+
+def _is_torchs(function):
+    return (getattr(function, "__module__", None) or "").partition(".")[0] == "torch"
+
+
+def _fill(optimizer, had):
+    """Reads what is unread in an optimiser's state: into the tensors that it `had` where those are alike."""
+    for parameter in list(optimizer.state):
+        optimizer.state[parameter] = _filled(optimizer.state[parameter], had.get(parameter))
+
+
+def _filled(value, had):
+    if isinstance(value, Unread):
+        alike = isinstance(had, torch.Tensor) and not had.requires_grad
+        if alike and (had.shape, had.dtype, had.device) == (value.shape, value.dtype, value.device):
+            value.fill(had)
+            return had
+        return value.value()
+    if type(value) is dict:
+        return {key: _filled(one, had.get(key) if isinstance(had, dict) else None) for key, one in value.items()}
+    if type(value) in (list, tuple):
+        had = had if type(had) in (list, tuple) and len(had) == len(value) else [None] * len(value)
+        return type(value)(map(_filled, value, had))
+    return value
+
+
+def load(name, one, state):
+    try:
+        one.load_state_dict(state)
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        # torch begins with a heading.
+        why = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+        raise CheckpointError(f"{name}: {type(one).__name__} does not take the state from the checkpoint: {why}") from error
+
+
+def _warn(sentence, depth):
+    """`depth`: of the line that called restore()."""
+    warnings.warn(f"stallscope: {sentence}", RuntimeWarning, stacklevel=depth)

@@ -1,0 +1,173 @@
+"""A restore reads each tensor into the one that is there: it needs no memory for a second state, and sets what torch would."""
+
+import copy
+import subprocess
+import sys
+
+import pytest
+from collector import PACKAGE
+
+torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
+
+from stallscope import CheckpointError, Checkpointer  # noqa: E402
+
+MIB = 1 << 20
+
+# Restores 384 MiB of weights and moments into a job that has as many, with so many MiB of memory beyond what it has.
+JOB = """
+import resource, sys
+import torch, stallscope
+folder, spare_mib = sys.argv[1], int(sys.argv[2])
+torch.manual_seed(1 if spare_mib == 0 else 2)
+model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=layer % 2 == 0) for layer in range(32)))
+optimizer = torch.optim.Adam(model.parameters())
+for parameter in model.parameters():
+    parameter.grad = torch.rand_like(parameter)
+optimizer.step()
+with stallscope.Checkpointer(folder, model=model, optimizer=optimizer, every=10**9) as checkpointer:
+    if spare_mib:
+        status = dict(line.split(":") for line in open("/proc/self/status"))
+        limit = int(status["VmData"].split()[0]) * 1024 + (spare_mib << 20)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        checkpointer.restore()
+    else:
+        checkpointer.save(wait=True)
+    tensors = list(model.parameters()) + [one[key] for one in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq", "step")]
+    print([one.detach().view(-1)[:: 1 + one.numel() // 1000].sum().item() for one in tensors])
+"""
+
+
+def test_a_restore_needs_no_memory_for_a_second_state(tmp_path):
+    def seen(spare_mib):
+        command = [sys.executable, "-c", JOB, str(tmp_path), str(spare_mib)]
+        done = subprocess.run(command, env={"PYTHONPATH": str(PACKAGE), "PATH": ""}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    # What is read goes through a window of 64 MiB, and buffers of some 8 MiB a thread.
+    saved = seen(spare_mib=0)
+    assert seen(spare_mib=160) == saved
+
+
+def trained(model, steps=2):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        for parameter in model.parameters():
+            parameter.grad = torch.rand_like(parameter)
+        optimizer.step()
+    return optimizer
+
+
+class Renames(torch.nn.Module):
+    """Loads the states of its earlier versions, as models do that have changed."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = torch.nn.Linear(40, 50)
+        self.norm = torch.nn.Linear(40, 50)
+        self._register_load_state_dict_pre_hook(self.rename)
+        self.sums = []
+        if hasattr(self, "register_load_state_dict_post_hook"):
+            self.register_load_state_dict_post_hook(lambda module, _: self.sums.append(module.now.weight.sum().item()))
+
+    def rename(self, state, prefix, *_):
+        state[prefix + "now.weight"] = state[prefix + "now.weight"] * 2 + state[prefix + "norm.weight"]
+        state[prefix + "norm.bias"], state[prefix + "now.bias"] = state[prefix + "now.bias"], state[prefix + "norm.bias"]
+
+
+def linear(memory_format=torch.contiguous_format, dtype=torch.float32):
+    return torch.nn.Sequential(torch.nn.Conv2d(8, 40, 5), torch.nn.Linear(60, 40)).to(memory_format=memory_format, dtype=dtype)
+
+
+def tied():
+    model = torch.nn.Sequential(torch.nn.Linear(50, 50), torch.nn.Linear(50, 50))
+    model[1].weight = model[0].weight
+    return model
+
+
+def transposed():
+    model = torch.nn.Linear(60, 40)
+    model.weight = torch.nn.Parameter(torch.rand(60, 40).t())
+    return model
+
+
+CASES = {
+    "hooks": (Renames, Renames),
+    "another type": (linear, lambda: linear(dtype=torch.bfloat16)),
+    "another order in memory": (linear, lambda: linear(torch.channels_last)),
+    "from another order in memory": (lambda: linear(torch.channels_last), linear),
+    "no order of its own": (transposed, transposed),
+    "tied": (tied, tied),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("fresh", [True, False], ids=["fresh", "trained"])
+def test_what_is_set_is_what_torch_would_set(tmp_path, case, fresh):
+    then, now = CASES[case]
+    torch.manual_seed(1)
+    saved = then()
+    optimizer = trained(saved)
+    with Checkpointer(tmp_path, model=saved, optimizer=optimizer) as checkpointer:
+        checkpointer.save(wait=True)
+    here, by_torch = now(), now()
+    its, its_by_torch = trained(here, 0 if fresh else 1), trained(by_torch, 0 if fresh else 1)
+    with Checkpointer(tmp_path, model=here, optimizer=its) as checkpointer:
+        checkpointer.restore()
+    by_torch.load_state_dict(copy.deepcopy(saved.state_dict()))
+    its_by_torch.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for (name, one), other in zip(here.state_dict().items(), by_torch.state_dict().values()):
+        assert type(one) is torch.Tensor and one.dtype == other.dtype and torch.equal(one, other), name
+        assert one.stride() == other.stride(), name
+    assert getattr(here, "sums", None) == getattr(by_torch, "sums", None)
+    assert list(its.state) == list(here.parameters())
+    for one, other in zip(its.state.values(), its_by_torch.state.values()):
+        assert list(one) == list(other)
+        for key in one:
+            assert type(one[key]) is torch.Tensor and one[key].dtype == other[key].dtype and torch.equal(one[key], other[key]), key
+
+
+def test_moments_stay_where_they_are(tmp_path):
+    """Whoever captured a step that uses them, as CUDA graphs do, goes on with what was restored."""
+    model = torch.nn.Linear(60, 40)
+    optimizer = trained(model)
+    with Checkpointer(tmp_path, model=model, optimizer=optimizer) as checkpointer:
+        checkpointer.save(wait=True)
+        moment = optimizer.state[model.weight]["exp_avg"]
+        before = moment.clone()
+        moment.fill_(7)
+        checkpointer.restore()
+        assert optimizer.state[model.weight]["exp_avg"] is moment and torch.equal(moment, before)
+
+
+class Failing(torch.nn.Linear):
+    """Its disk goes bad at the moment at which it is loaded, when all was verified."""
+
+    shard = None
+
+    def _load_from_state_dict(self, *given):
+        if self.shard is not None:
+            data = bytearray(self.shard.read_bytes())
+            data[len(data) // 2] ^= 1
+            self.shard.write_bytes(data)
+            self.shard = None
+        super()._load_from_state_dict(*given)
+
+
+def test_a_disk_that_fails_behind_the_checks_is_said_and_the_next_restore_is_whole(tmp_path):
+    model = Failing(1200, 1200)
+    optimizer = trained(model)
+    with Checkpointer(tmp_path, model=model, optimizer=optimizer, every=10**9) as checkpointer:
+        checkpointer.step()
+        checkpointer.save(wait=True)
+        first = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+        optimizer.step()
+        checkpointer.step()
+        checkpointer.save(wait=True)
+        model.shard = tmp_path / "step-000000002" / "shard-0.safetensors"
+        with pytest.raises(CheckpointError, match=r"does not hold what was saved, which was whole a moment ago: a part of the state here is"):
+            checkpointer.restore()
+        start = checkpointer.restore()
+        assert start.step == 1 and [name for name, _ in start.passed] == ["step-000000002"]
+    assert repr((model.state_dict(), optimizer.state_dict())) == repr(first)
+    assert all(torch.equal(one, first[0][name]) for name, one in model.state_dict().items())
