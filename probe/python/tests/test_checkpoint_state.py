@@ -411,3 +411,62 @@ def test_a_folder_whose_checkpoints_are_all_damaged_is_not_an_empty_one(tmp_path
         checkpointer.save(wait=True)
     with Checkpointer(tmp_path, model=model) as checkpointer:
         assert checkpointer.restore() is not None
+
+
+class Versioned(torch.nn.Module):
+    """Refuses what another version of it saved."""
+
+    version = 1
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(3, 3)
+
+    def get_extra_state(self):
+        return {"version": self.version}
+
+    def set_extra_state(self, state):
+        if state["version"] != self.version:
+            raise ValueError("another version")
+
+
+@pytest.mark.parametrize("name", ["model", "other"])
+def test_modules_that_refuse_by_themselves_leave_all_as_it_was(tmp_path, monkeypatch, name):
+    def objects():
+        return {"model": torch.nn.Linear(3, 3), "other": torch.nn.Linear(3, 3), name: torch.nn.Sequential(torch.nn.Linear(2, 2), Versioned())}
+
+    saver = Checkpointer(tmp_path, **objects(), signals=())
+    saver.save(wait=True)
+    saver.close()
+    monkeypatch.setattr(Versioned, "version", 2)
+    here = objects()
+    before = {name: [one.clone() for one in module.parameters()] for name, module in here.items()}
+    saver = Checkpointer(tmp_path, **here, signals=())
+    with pytest.raises(CheckpointError, match="another version"):
+        saver.restore()
+    for name, module in here.items():
+        assert all(map(torch.equal, module.parameters(), before[name])), name
+
+
+@pytest.mark.skipif(not hasattr(torch, "set_default_device"), reason="this torch has no default device")
+def test_a_default_device_changes_nothing(tmp_path):
+    def job():
+        model = torch.nn.Linear(3, 3, device="cpu")
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(1, 3, device="cpu")).sum().backward()
+        optimizer.step()
+        state = {"large": torch.rand(3000, device="cpu"), "turned": torch.rand(40, 50, device="cpu").t()}
+        return model, state, Checkpointer(tmp_path, model=model, optimizer=optimizer, state=state, signals=())
+
+    torch.set_default_device("meta")
+    try:
+        model, saved, saver = job()
+        saver.save(wait=True)
+        saver.close()
+        again_model, state, saver = job()
+        saver.restore()
+        saver.close()
+    finally:
+        torch.set_default_device("cpu")
+    assert all(map(torch.equal, again_model.state_dict().values(), model.state_dict().values()))
+    assert all(map(torch.equal, state.values(), saved.values()))

@@ -10,6 +10,7 @@ from collector import PACKAGE
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 
 from stallscope import CheckpointError, Checkpointer  # noqa: E402
+from stallscope.checkpoint.restoring import Restoring  # noqa: E402
 
 MIB = 1 << 20
 
@@ -140,22 +141,8 @@ def test_moments_stay_where_they_are(tmp_path):
         assert optimizer.state[model.weight]["exp_avg"] is moment and torch.equal(moment, before)
 
 
-class Failing(torch.nn.Linear):
-    """Its disk goes bad at the moment at which it is loaded, when all was verified."""
-
-    shard = None
-
-    def _load_from_state_dict(self, *given):
-        if self.shard is not None:
-            data = bytearray(self.shard.read_bytes())
-            data[len(data) // 2] ^= 1
-            self.shard.write_bytes(data)
-            self.shard = None
-        super()._load_from_state_dict(*given)
-
-
-def test_a_disk_that_fails_behind_the_checks_is_said_and_the_next_restore_is_whole(tmp_path):
-    model = Failing(1200, 1200)
+def test_a_disk_that_fails_behind_the_checks_is_said_and_the_next_restore_is_whole(tmp_path, monkeypatch):
+    model = torch.nn.Linear(1200, 1200)
     optimizer = trained(model)
     with Checkpointer(tmp_path, model=model, optimizer=optimizer, every=10**9) as checkpointer:
         checkpointer.step()
@@ -164,7 +151,16 @@ def test_a_disk_that_fails_behind_the_checks_is_said_and_the_next_restore_is_who
         optimizer.step()
         checkpointer.step()
         checkpointer.save(wait=True)
-        model.shard = tmp_path / "step-000000002" / "shard-0.safetensors"
+        shard, finish = tmp_path / "step-000000002" / "shard-0.safetensors", Restoring.finish
+
+        def finish_on_a_bad_disk(restoring):
+            monkeypatch.setattr(Restoring, "finish", finish)
+            data = bytearray(shard.read_bytes())
+            data[len(data) // 2] ^= 1
+            shard.write_bytes(data)
+            return finish(restoring)
+
+        monkeypatch.setattr(Restoring, "finish", finish_on_a_bad_disk)
         with pytest.raises(CheckpointError, match=r"does not hold what was saved, which was whole a moment ago: a part of the state here is"):
             checkpointer.restore()
         start = checkpointer.restore()

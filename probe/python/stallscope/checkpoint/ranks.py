@@ -62,7 +62,7 @@ class Group:
         return values[0]
 
     def most(self, values):
-        tensor = torch.tensor(values, dtype=torch.int64)
+        tensor = torch.tensor(values, dtype=torch.int64, device="cpu")
         self.distributed.all_reduce(tensor, op=self.distributed.ReduceOp.MAX, group=self.group)
         return tensor.tolist()
 

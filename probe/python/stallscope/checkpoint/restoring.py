@@ -75,8 +75,13 @@ class Restoring:
             for name in list(self._modules):
                 load(name, self.job.objects[name], self._modules.pop(name))
             for name in list(self._optimizers):
-                _fill(self.job.objects[name], self._optimizers.pop(name))
+                _fill(self.job.objects[name], self._optimizers[name])
+                del self._optimizers[name]
         except Exception as error:
+            for name, had in self._optimizers.items():
+                # Nothing may stay in them that is still to be read.
+                self.job.objects[name].state.clear()
+                self.job.objects[name].state.update(had)
             failed = self.part.failed
             if failed is None:
                 raise

@@ -77,7 +77,7 @@ def watched(dataset):
 def stir():
     """Takes the generators of this process elsewhere."""
     random.random()
-    torch.rand(1)
+    torch.rand(1, device="cpu")
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.random()
