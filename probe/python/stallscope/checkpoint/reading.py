@@ -9,12 +9,10 @@ import torch
 
 from stallscope import _native
 
+from .dtensors import Box, Saved
 from .errors import CheckpointError
 from .tree import DTYPES, from_bytes
 from .unread import Unread
-
-# Tensors of up to so many bytes are read at once. They lie together in a checkpoint (probe/checkpoint/src/image.rs).
-_SMALL_BYTES = 4096
 
 
 class Latest(typing.NamedTuple):
@@ -24,74 +22,125 @@ class Latest(typing.NamedTuple):
     shapes: dict
 
 
-class Part:
-    """What a rank saved: `encoded`, the JSON, and its tensors when they are asked for."""
+class Reading:
+    """A checkpoint that is being read: the native reader's attributes, and what several of its parts share."""
 
-    def __init__(self, reader, rank):
-        self.reader = reader
-        self.rank = rank
+    def __init__(self, reader):
+        self._reader = reader
         self.failed = None
         """The error that ended reading."""
-        data = reader.user(rank)
-        if data is None:
-            raise CheckpointError(
-                f"{reader.name} was not saved by stallscope.Checkpointer: it has tensors and no state of a job"
-            )
-        self.encoded = from_bytes(data)
-        # By name: type and shape.
-        self._kinds = {}
-        for name, dtype, shape in reader.tensors(rank):
-            if dtype not in DTYPES:
-                raise CheckpointError(f"{reader.name}: tensor {name!r} is of type {dtype}, which this torch does not have")
-            self._kinds[name] = DTYPES[dtype], shape
-        self._small = None
+        self._pieces = None
 
-    def shapes(self):
-        """Of the tensors, by name."""
-        return {name: list(shape) for name, (_, shape) in self._kinds.items()}
+    def __getattr__(self, name):
+        return getattr(self._reader, name)
 
-    def tensors(self):
-        """By name, on the CPU, in memory of their own: the small ones now, the others when they are copied."""
-        tensors = dict(self._read_small())
-        for name, (dtype, shape) in self._kinds.items():
-            if name not in tensors:
-                tensors[name] = Unread(Stored(self, name, dtype), shape)
-        return tensors
-
-    def read(self, targets):
-        """Fills dense tensors on the CPU by their names; every byte is checked on its way."""
+    def read(self, rank, places):
+        """Fills dense memory on the CPU, as (name, address, bytes, region) say; every byte is checked on its way."""
         if self.failed is not None:
             raise self.failed
-        places = [(name, one.data_ptr(), one.numel() * one.element_size(), None) for name, one in targets.items()]
         try:
-            self.reader.read_into(self.rank, places)
+            self._reader.read_into(rank, places)
         except CheckpointError as error:
             self.failed = error
             raise
 
-    def _read_small(self):
-        """Numbers of steps and the like, of which there are many and which are computed with as they are loaded; they lie together."""
-        if self._small is None:
-            small = {
-                name: torch.empty(shape, dtype=dtype)
-                for name, (dtype, shape) in self._kinds.items()
-                if math.prod(shape) * torch.empty(0, dtype=dtype).element_size() <= _SMALL_BYTES
-            }
-            self.read(small)
-            self._small = small
-        return self._small
+    def encoded(self, rank):
+        """The JSON of a rank."""
+        data = self.user(rank)
+        if data is None:
+            raise CheckpointError(
+                f"{self.name} was not saved by stallscope.Checkpointer: it has tensors and no state of a job"
+            )
+        return from_bytes(data)
+
+    def pieces(self, name, shape):
+        """Of a tensor that ranks saved together. CheckpointError where they are not all of it."""
+        if self._pieces is None:
+            self._pieces = {}
+            for rank in range(self.world):
+                for one, shard in self.encoded(rank).get("shards", {}).items():
+                    if shard["saved"]:
+                        box = Box(tuple(shard["offset"]), tuple(shard["sizes"]))
+                        self._pieces.setdefault(one, []).append(Piece(self, rank, one, box))
+        pieces, whole = self._pieces.get(name, []), Box((0,) * len(shape), tuple(shape))
+        inside = all(whole.overlap(piece.box) == piece.box for piece in pieces)
+        apart = len({piece.box.offset for piece in pieces}) == len(pieces)
+        if not inside or not apart or sum(math.prod(piece.box.sizes) for piece in pieces) != math.prod(shape):
+            raise CheckpointError(f"{self.name} lacks a part of {name}: another program made it")
+        return pieces
+
+
+class Part:
+    """What a rank saved: `encoded`, the JSON, and its tensors when they are asked for."""
+
+    def __init__(self, reading, rank):
+        self.reading = reading
+        self.rank = rank
+        self.encoded = reading.encoded(rank)
+        # By name: type and shape.
+        self._kinds = {}
+        for name, dtype, shape in reading.tensors(rank):
+            if dtype not in DTYPES:
+                raise CheckpointError(f"{reading.name}: tensor {name!r} is of type {dtype}, which this torch does not have")
+            self._kinds[name] = DTYPES[dtype], shape
+        self._scalars = None
+
+    def shapes(self):
+        """Of the tensors, by name; of those of several ranks the whole one's."""
+        shards = self.encoded.get("shards", {})
+        return {name: list(shape) for name, (_, shape) in self._kinds.items()} | {name: one["shape"] for name, one in shards.items()}
+
+    def tensors(self):
+        """By name, on the CPU, in memory of their own: scalars now, the others when they are copied."""
+        tensors = dict(self._read_scalars())
+        for name, shard in self.encoded.get("shards", {}).items():
+            shape, dtype = torch.Size(shard["shape"]), DTYPES.get(shard["dtype"])
+            if dtype is None:
+                raise CheckpointError(f"{self.reading.name}: tensor {name!r} is of type {shard['dtype']}, which this torch does not have")
+            tensors[name] = Unread(Stored(self.reading.pieces(name, shape), dtype, Saved(tuple(shard["dims"]))), shape)
+        for name, (dtype, shape) in self._kinds.items():
+            if name not in tensors:
+                piece = Piece(self.reading, self.rank, name, Box((0,) * len(shape), tuple(shape)))
+                tensors[name] = Unread(Stored([piece], dtype), shape)
+        return tensors
+
+    def _read_scalars(self):
+        """Numbers of steps and the like, of which there are many and which are computed with as they are loaded. They lie together
+        (probe/checkpoint/src/image.rs)."""
+        if self._scalars is None:
+            scalars = {name: torch.empty((), dtype=dtype) for name, (dtype, shape) in self._kinds.items() if not shape}
+            self.reading.read(self.rank, [(name, one.data_ptr(), one.element_size(), None) for name, one in scalars.items()])
+            self._scalars = scalars
+        return self._scalars
+
+
+class Piece(typing.NamedTuple):
+    """A box of a tensor, as a rank saved it."""
+
+    reading: Reading
+    rank: int
+    name: str
+    box: Box
 
 
 class Stored:
-    """A tensor in a part: where an Unread one reads from."""
+    """A tensor in a checkpoint: where an Unread one reads from. `saved`: how it lay across ranks, None where it did not."""
 
-    def __init__(self, part, name, dtype):
-        self.part = part
-        self.name = name
+    def __init__(self, pieces, dtype, saved=None):
+        self.pieces = pieces
         self.dtype = dtype
+        self.saved = saved
 
-    def read_into(self, target):
-        self.part.read({self.name: target})
+    def read_into(self, target, offset=None):
+        """Fills a dense tensor on the CPU with the box of its size that begins at `offset`, with all where there is none."""
+        wanted = Box(offset or (0,) * target.dim(), tuple(target.shape))
+        for reading, rank, name, box in self.pieces:
+            both = wanted.overlap(box)
+            if both is not None:
+                begin = [at - first for at, first in zip(both.offset, box.offset)]
+                to = [at - first for at, first in zip(both.offset, wanted.offset)]
+                region = begin, list(both.sizes), list(wanted.sizes), to
+                reading.read(rank, [(name, target.data_ptr(), target.numel() * target.element_size(), region)])
 
 
 def newest(folder):
@@ -118,11 +167,11 @@ def latest(folder):
         if not re.fullmatch(r"step-[0-9.]+", name):
             return None
         part = Part(named(folder, name), 0)
-        return Latest(name, part.reader.world, list(part.encoded["objects"]), part.shapes())
+        return Latest(name, part.reading.world, list(part.encoded["objects"]), part.shapes())
     except (OSError, ValueError, KeyError, TypeError, CheckpointError):
         # restore() says what is wrong with it.
         return None
 
 
 def named(folder, name):
-    return _native.open_checkpoint(folder, name)
+    return Reading(_native.open_checkpoint(folder, name))
