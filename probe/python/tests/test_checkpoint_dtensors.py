@@ -127,24 +127,64 @@ class Holder:
         self.weight = state["w"]
 
 
-def test_a_part_that_is_missing_is_said(tmp_path, mesh):
+WRONG = {
+    "a gap": {"shape": [8, 3]},
+    "outside": {"offset": [1, 0]},
+    "other sizes than its tensor": {"shape": [5, 3], "sizes": [5, 3]},
+    "another type than its tensor": {"dtype": "F64"},
+    "an unknown type": {"dtype": "F4"},
+    "not saved": {"saved": False},
+    "no numbers": {"offset": ["0", None]},
+    "a fraction": {"sizes": [6, 3.0]},
+    "fewer dimensions": {"shape": [18]},
+    "a placement along no dimension": {"dims": [2]},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_parts_that_are_not_the_whole_are_refused_before_anything_is_set(tmp_path, mesh, wrong):
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    held = Holder(distribute_tensor(torch.rand(6, 3), mesh, [Shard(0)]))
-    whole = held.weight.full_tensor()
-    with Checkpointer(tmp_path / "kept", held=held) as checkpointer:
+    model = torch.nn.Linear(3, 6, bias=False)
+    model.weight = torch.nn.Parameter(distribute_tensor(model.weight.detach(), mesh, [Shard(0)]))
+    with Checkpointer(tmp_path / "kept", model=model) as checkpointer:
         take_apart = checkpointer._job.take_apart
-        checkpointer.save(wait=True)
 
-        def cut(*given):
+        def other(*given):
             encoded, tensors = take_apart(*given)
-            encoded["shards"]["held/w"].update(shape=[8, 3])
+            encoded["shards"]["model/weight"].update(WRONG[wrong])
             return encoded, tensors
 
-        checkpointer._job.take_apart = cut
+        checkpointer._job.take_apart = other
         checkpointer.save(wait=True)
-        with pytest.raises(CheckpointError, match="lacks a part of held/w: another program made it"):
+        with torch.no_grad():
+            model.weight.fill_(7)
+        with pytest.raises(CheckpointError, match="does not say where all of model/weight is: another program made it"):
             checkpointer.restore()
-        held.weight = distribute_tensor(torch.zeros(6, 3), mesh, [Shard(1)])
-        checkpointer.restore("step-000000000")
-    assert torch.equal(held.weight.full_tensor(), whole) and held.weight.placements == (Shard(1),)
+    assert (model.weight.full_tensor() == 7).all()
+
+
+def test_a_tensor_comes_back_placed_as_it_is_here(tmp_path, mesh):
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    whole = torch.rand(6, 3)
+    held = Holder(distribute_tensor(whole, mesh, [Shard(0)]))
+    with Checkpointer(tmp_path / "kept", held=held) as checkpointer:
+        checkpointer.save(wait=True)
+        for placement in (Shard(1), Replicate()):
+            held.weight = distribute_tensor(torch.zeros(6, 3), mesh, [placement])
+            checkpointer.restore()
+            assert torch.equal(held.weight.full_tensor(), whole) and held.weight.placements == (placement,)
+        held.weight = torch.zeros(6, 3)
+        checkpointer.restore()
+        assert type(held.weight) is torch.Tensor and torch.equal(held.weight, whole)
+
+
+def test_a_model_that_is_sharded_behind_the_checkpointers_back_is_said(tmp_path, mesh):
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    held = Holder(torch.rand(6, 3))
+    with Checkpointer(tmp_path / "kept", held=held) as checkpointer:
+        held.weight = distribute_tensor(held.weight, mesh, [Shard(0)])
+        with pytest.raises(CheckpointError, match=r"held/w has become a DTensor since the Checkpointer was made: make it after fully_shard\(\)"):
+            checkpointer.save(wait=True)

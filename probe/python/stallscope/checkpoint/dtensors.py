@@ -52,11 +52,14 @@ def is_first(value):
     return all(at == 0 for at, dim in places if dim is None)
 
 
-def described(value):
-    """(`Saved`'s dims, mesh) as JSON."""
-    mesh = value.device_mesh
-    names = list(mesh.mesh_dim_names or ())
-    return list(_dims(value.placements)), {"shape": list(mesh.mesh.shape), "names": names, "ranks": mesh.mesh.flatten().tolist()}
+def dims_of(value):
+    """How it is placed, as `Saved` has it."""
+    return _dims(value.placements)
+
+
+def described(mesh):
+    """A mesh as JSON."""
+    return {"shape": list(mesh.mesh.shape), "names": list(mesh.mesh_dim_names or ()), "ranks": mesh.mesh.flatten().tolist()}
 
 
 def refuse_unknown(value, name):

@@ -53,21 +53,55 @@ class Reading:
             )
         return from_bytes(data)
 
-    def pieces(self, name, shape):
+    def pieces(self, shard):
         """Of a tensor that ranks saved together. CheckpointError where they are not all of it."""
         if self._pieces is None:
             self._pieces = {}
             for rank in range(self.world):
-                for one, shard in self.encoded(rank).get("shards", {}).items():
-                    if shard["saved"]:
-                        box = Box(tuple(shard["offset"]), tuple(shard["sizes"]))
-                        self._pieces.setdefault(one, []).append(Piece(self, rank, one, box))
-        pieces, whole = self._pieces.get(name, []), Box((0,) * len(shape), tuple(shape))
+                stored = {name: (dtype, tuple(shape)) for name, dtype, shape in self.tensors(rank)}
+                for one in shards(self, rank).values():
+                    if one.is_saved and stored.get(one.name) != (one.dtype, one.box.sizes):
+                        raise self.lacks(one.name)
+                    if one.is_saved:
+                        self._pieces.setdefault(one.name, []).append(Piece(self, rank, one.name, one.box))
+        pieces, whole = self._pieces.get(shard.name, []), Box((0,) * len(shard.shape), shard.shape)
         inside = all(whole.overlap(piece.box) == piece.box for piece in pieces)
         apart = len({piece.box.offset for piece in pieces}) == len(pieces)
-        if not inside or not apart or sum(math.prod(piece.box.sizes) for piece in pieces) != math.prod(shape):
-            raise CheckpointError(f"{self.name} lacks a part of {name}: another program made it")
+        if not inside or not apart or sum(math.prod(piece.box.sizes) for piece in pieces) != math.prod(shard.shape):
+            raise self.lacks(shard.name)
         return pieces
+
+    def lacks(self, name):
+        return CheckpointError(f"{self.name} does not say where all of {name} is: another program made it")
+
+
+class Shard(typing.NamedTuple):
+    """What a rank says of its part of a tensor of several ranks."""
+
+    name: str
+    dtype: str
+    shape: tuple
+    box: Box
+    dims: tuple
+    is_saved: bool
+
+
+def shards(reading, rank, encoded=None):
+    """By name. CheckpointError where they make no sense."""
+    found = {}
+    for name, one in (encoded or reading.encoded(rank)).get("shards", {}).items():
+        try:
+            shape, box = tuple(one["shape"]), Box(tuple(one["offset"]), tuple(one["sizes"]))
+            shard = Shard(name, one["dtype"], shape, box, tuple(one["dims"]), one["saved"])
+            numbers = [*shape, *box.offset, *box.sizes, *(dim for dim in shard.dims if dim is not None)]
+            fits = all(type(number) is int and 0 <= number < 1 << 62 for number in numbers)
+            fits = fits and len(shape) == len(box.offset) == len(box.sizes) and all(dim is None or dim < len(shape) for dim in shard.dims)
+        except (KeyError, TypeError):
+            fits = False
+        if not fits or shard.dtype not in DTYPES:
+            raise reading.lacks(name)
+        found[name] = shard
+    return found
 
 
 class Part:
@@ -83,21 +117,21 @@ class Part:
             if dtype not in DTYPES:
                 raise CheckpointError(f"{reading.name}: tensor {name!r} is of type {dtype}, which this torch does not have")
             self._kinds[name] = DTYPES[dtype], shape
+        self._shards = shards(reading, rank, self.encoded)
         self._scalars = None
 
     def shapes(self):
         """Of the tensors, by name; of those of several ranks the whole one's."""
-        shards = self.encoded.get("shards", {})
-        return {name: list(shape) for name, (_, shape) in self._kinds.items()} | {name: one["shape"] for name, one in shards.items()}
+        shapes = {name: list(shape) for name, (_, shape) in self._kinds.items()}
+        shapes.update((name, list(shard.shape)) for name, shard in self._shards.items())
+        return shapes
 
     def tensors(self):
         """By name, on the CPU, in memory of their own: scalars now, the others when they are copied."""
         tensors = dict(self._read_scalars())
-        for name, shard in self.encoded.get("shards", {}).items():
-            shape, dtype = torch.Size(shard["shape"]), DTYPES.get(shard["dtype"])
-            if dtype is None:
-                raise CheckpointError(f"{self.reading.name}: tensor {name!r} is of type {shard['dtype']}, which this torch does not have")
-            tensors[name] = Unread(Stored(self.reading.pieces(name, shape), dtype, Saved(tuple(shard["dims"]))), shape)
+        for name, shard in self._shards.items():
+            stored = Stored(self.reading.pieces(shard), DTYPES[shard.dtype], Saved(shard.dims))
+            tensors[name] = Unread(stored, shard.shape)
         for name, (dtype, shape) in self._kinds.items():
             if name not in tensors:
                 piece = Piece(self.reading, self.rank, name, Box((0,) * len(shape), tuple(shape)))

@@ -22,8 +22,8 @@ class Job:
         self.user = user
         # Name -> type: what was taken apart last and comes back for those alone who trust the checkpoint.
         self.untrusted = {}
-        # Whether it has tensors of which each rank holds a part: then all of them take their objects apart.
-        self.is_distributed = False
+        # Whether it has tensors of which each rank holds a part: then all of them take their objects apart. None until that is known.
+        self.is_distributed = None
         for name, one in self.objects.items():
             for method in ("state_dict", "load_state_dict"):
                 if not callable(getattr(one, method, None)):
@@ -61,17 +61,28 @@ class Job:
         encoded = {"user": writer.encode(self.user, "user")}
         encoded["objects"] = {name: writer.encode(one.state_dict(), name) for name, one in self.objects.items()}
         optimizers = {name: one for name, one in self.objects.items() if isinstance(one, torch.optim.Optimizer)}
-        self.is_distributed = bool(writer.shards)
-        for name, one in optimizers.items():
-            # Before the first step its state has none of them.
-            for number, parameter in enumerate(_parameters(one)):
-                if is_dtensor(parameter):
-                    refuse_unknown(parameter, f"{name}: parameter {number}")
-                    self.is_distributed = True
-                else:
-                    refuse_distributed(parameter, f"{name}: parameter {number}")
+        if self.is_distributed is None:
+            # Before the first step an optimiser's state has none of them.
+            parameters = [
+                self._is_distributed(parameter, f"{name}: parameter {number}")
+                for name, one in optimizers.items()
+                for number, parameter in enumerate(_parameters(one))
+            ]
+            self.is_distributed = bool(writer.shards) or any(parameters)
+        elif writer.shards and not self.is_distributed:
+            raise CheckpointError(
+                f"{next(iter(writer.shards))} has become a DTensor since the Checkpointer was made: make it after fully_shard() or distribute_tensor()"
+            )
         encoded["shapes"] = {name: parameter_shapes(one) for name, one in optimizers.items()}
         return encoded
+
+    @staticmethod
+    def _is_distributed(parameter, name):
+        if is_dtensor(parameter):
+            refuse_unknown(parameter, name)
+            return True
+        refuse_distributed(parameter, name)
+        return False
 
     def still(self):
         """Names of the tensors that training does not change: frozen parameters."""

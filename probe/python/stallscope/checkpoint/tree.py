@@ -50,6 +50,8 @@ class Writer:
         self.shards = {}
         self.meshes = []
         self.dtensors = {}
+        # By a mesh's id(); its tensors hold it for as long as this lives.
+        self._meshes = {}
         # Name -> type of what comes back for those alone who trust the checkpoint.
         self.untrusted = {}
         self._seen = {}
@@ -121,15 +123,16 @@ class Writer:
     def _dtensor(self, value, name):
         dtensors.refuse_unknown(value, name)
         local = dtensors.local_of(value)
-        if not _is_simple(local):
+        if type(local) not in (torch.Tensor, torch.nn.Parameter) or not _is_simple(local):
             raise CheckpointError(f"{name} is a DTensor of {local.dtype} that is more than its elements: save with torch.distributed.checkpoint")
         same = (local.data_ptr(), local.dtype, value.shape, local.stride(), local.device)
         if local.numel() and same in self._seen:
             return {"dtensor": self._seen[same]}
         unique = self._seen[same] = self._unique(name)
-        box, (dims, mesh) = dtensors.box_of(value), dtensors.described(value)
-        if mesh not in self.meshes:
-            self.meshes.append(mesh)
+        box, mesh = dtensors.box_of(value), value.device_mesh
+        if id(mesh) not in self._meshes:
+            self._meshes[id(mesh)] = len(self.meshes)
+            self.meshes.append(dtensors.described(mesh))
         # Of several ranks that hold the same one saves it.
         saved = local.numel() > 0 and dtensors.is_first(value)
         self.shards[unique] = {
@@ -137,8 +140,8 @@ class Writer:
             "shape": list(value.shape),
             "offset": list(box.offset),
             "sizes": list(box.sizes),
-            "dims": dims,
-            "mesh": self.meshes.index(mesh),
+            "dims": list(dtensors.dims_of(value)),
+            "mesh": self._meshes[id(mesh)],
             "saved": saved,
         }
         self.dtensors[unique] = value
