@@ -324,22 +324,6 @@ def test_every_scheduler_goes_on_as_if_nothing_had_been(tmp_path, name):
     assert rates(optimizer, scheduler, 5) == rates(its, again, 5)
 
 
-def test_distributed_tensors_are_refused_when_the_checkpointer_is_made(tmp_path):
-    distributed = pytest.importorskip("torch.distributed.tensor", reason="SKIPPED: this torch has no DTensor")
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
-    try:
-        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
-        model = torch.nn.Linear(4, 4)
-        model.weight = torch.nn.Parameter(distributed.distribute_tensor(model.weight.detach(), mesh, [distributed.Shard(0)]))
-        with pytest.raises(CheckpointError, match="model/weight is a DTensor, of which each rank holds a part: pass sharded"):
-            Checkpointer(tmp_path / "kept", model=model)
-        optimizer = torch.optim.Adam(model.parameters())
-        with pytest.raises(CheckpointError, match="optimizer: parameter 0 is a DTensor, of which each rank holds a part"):
-            Checkpointer(tmp_path / "kept", optimizer=optimizer)
-    finally:
-        torch.distributed.destroy_process_group()
-
-
 class Stubborn:
     """Has a state that it does not take back."""
 

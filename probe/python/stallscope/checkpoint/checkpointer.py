@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import datetime
 import os
-import warnings
 import weakref
 from dataclasses import dataclass, field
 
@@ -23,6 +22,7 @@ from .keeping import Keeping
 from .restoring import Restoring
 from .signals import Termination, say
 from .state import Job
+from .telling import Telling
 from .tree import to_bytes
 from .when import When
 
@@ -67,9 +67,10 @@ class Checkpointer:
     `strict=False`: `restore()` sets what fits of a checkpoint, and leaves the rest as it is. `signals`: those after
     which the next step() takes a last checkpoint, then lets the signal through; empty for none.
 
-    `sharded=True`: each rank's objects give its own part of the state, and all parts are one checkpoint; otherwise rank 0
-    saves for all, and each rank its generators and position. Ranks make their Checkpointer together, after
-    init_process_group, and call step(), save() and restore() alike. The folder is one that all of them see.
+    Of several ranks rank 0 saves for all, and each rank its parts of DTensors, its generators and position. DTensors, as
+    fully_shard() makes them, are restored by any number of ranks, each its own parts. `sharded=True`: each rank's objects
+    give its own part of the state, whatever it is, and as many ranks restore it. All parts are one checkpoint. Ranks make their
+    Checkpointer together, after init_process_group, and call step(), save() and restore() alike. The folder is one that all of them see.
 
     `trust=True` lets `restore()` unpickle whatever classes a checkpoint has.
     """
@@ -116,13 +117,15 @@ class Checkpointer:
         self._step = 0
         self._steps_are_said = False
         self._closed = False
-        self._warned = set()
+        self._telling = Telling(self.folder, trust)
         self._in_flight = {}
         # What cannot be saved is told now rather than in the midst of training, and to all ranks: none waits for one that failed.
-        _, tensors = self._job.take_apart(0, "", True)
-        self._warn_of_untrusted()
-        self._warn_of_unsaved(tensors)
-        other = self._ranks.from_first(self._other_job(tensors) if strict and self._ranks.rank == 0 else None)
+        encoded, tensors = self._ranks.together(lambda: self._job.take_apart(0, "", True), _shards)
+        self._telling.warn_of_untrusted(self._job.untrusted)
+        if self._has_tensors:
+            # Others' are what the first rank saves.
+            self._telling.warn_of_unsaved(self._job.unsaved(tensors))
+        other = self._ranks.from_first(self._other_job(encoded, tensors) if strict and self._ranks.rank == 0 else None)
         if other is not None:
             raise CheckpointError(
                 f"{self.folder} has checkpoints of another job: {other}; name another folder, or move them away, or take "
@@ -164,7 +167,7 @@ class Checkpointer:
             found = finding.chosen(self.folder, self._ranks, step)
         return None if found is None else self._put_back(found)
 
-    def _put_back(self, found):
+    def _opened(self, found):
         reader = reading.named(self.folder, found.name)
         same_world = reader.world == self._ranks.world_size
         if self._sharded and not same_world:
@@ -174,20 +177,23 @@ class Checkpointer:
             )
         part = reading.Part(reader, self._ranks.rank if self._sharded else 0)
         own = reading.Part(reader, self._ranks.rank) if same_world else None
-        restoring = Restoring(self._job, part, own, self._trust, self._strict)
+        return Restoring(self._job, part, own, self._trust, self._strict)
+
+    def _put_back(self, found):
+        restoring = self._ranks.together(lambda: self._opened(found))
         try:
             self._ranks.together(restoring.prepare)
         except BaseException:
             restoring.take_back()
             raise
         epoch, misfits = self._ranks.together(restoring.finish), restoring.misfits
-        self._step = part.encoded["step"]
+        self._step = restoring.part.encoded["step"]
         self._begun_at, self._look_at = self._step, self._step + 1
         self._saved_name = found.name
         self._begins_anew = False
         if misfits:
             # What is trained from here on is another model, of which the old checkpoints are none.
-            self._warn(f"{found.name} fits in part: {'; '.join(misfits)}", "it fits in part")
+            self._telling.warn(f"{found.name} fits in part: {'; '.join(misfits)}", "it fits in part")
         else:
             self._saver.continue_run(found.run)
         when = datetime.datetime.fromtimestamp(found.saved_wall_ns / 1e9, datetime.timezone.utc)
@@ -285,12 +291,12 @@ class Checkpointer:
         if hasattr(self._job.loader, "stepped"):
             self._job.loader.stepped(by_hand)
 
-    def _other_job(self, tensors):
+    def _other_job(self, encoded, tensors):
         latest = reading.latest(self.folder)
         # Of another number of ranks each has another part; restore() says what to do then.
         if latest is None or self._sharded and latest.world != self._ranks.world_size:
             return None
-        return self._job.differs_from(latest, tensors)
+        return self._job.differs_from(latest, encoded, tensors)
 
     def _agreed(self, why):
         """Why all ranks save now; None where they do not. Ranks ask each other only at steps on which all of them know."""
@@ -314,14 +320,17 @@ class Checkpointer:
         try:
             self._copying.prepare(tensors, self._job.still())
         except CheckpointError as error:
-            self._warn(f"Memory for checkpoints cannot be prepared: {error}")
+            self._telling.warn(f"Memory for checkpoints cannot be prepared: {error}")
 
     def _save(self, why, wait, metrics=None):
         began_ns = _native.now()
         ticket = self._ranks.from_first(self._saver.ticket(self._step) if self._ranks.rank == 0 else None)
-        encoded, tensors = self._job.take_apart(self._step, why, self._has_tensors)
-        self._warn_of_untrusted()
-        self._tell_of_other_runs()
+        encoded, tensors = self._taken_apart(why)
+        self._telling.warn_of_untrusted(self._job.untrusted)
+        if self._begins_anew:
+            # Now it is certain that this run goes on from none of them.
+            self._begins_anew = False
+            self._telling.of_other_runs(self._saver.of_other_runs())
         snapshot, copied_bytes = self._copying.snapshot(tensors, self._job.still())
         self._saver.persist(snapshot, ticket, to_bytes(encoded), metrics or {})
         copied_ns = _native.now()
@@ -342,18 +351,11 @@ class Checkpointer:
             raise CheckpointError(f"the checkpoint of step {self._step} could not be saved: {failed}")
         return name
 
-    def _tell_of_other_runs(self):
-        """With the first save it is certain that this run goes on from none of them."""
-        if not self._begins_anew:
-            return
-        self._begins_anew = False
-        others = self._saver.of_other_runs()
-        if others:
-            say(
-                f"{self.folder} has {len(others)} checkpoint{'s' if len(others) > 1 else ''} of another run, the newest "
-                f"{others[0]}, which this one does not remove: call restore() before training to go on from it, give this "
-                f"run a folder of its own, or remove what is old with `stallscope ckpt gc {self.folder}`"
-            )
+    def _taken_apart(self, why):
+        if not self._job.is_distributed:
+            return self._job.take_apart(self._step, why, self._has_tensors)
+        # A part that is of no whole would be found out by who restores it.
+        return self._ranks.together(lambda: self._job.take_apart(self._step, why, self._has_tensors), _shards)
 
     def _wait(self):
         # In slices, so that an interrupt is taken.
@@ -383,11 +385,7 @@ class Checkpointer:
         return failed
 
     def _tell_failed(self, step, why):
-        """Each one that failed: a warning is shown once, and what goes on failing is to be seen."""
-        failed = self._when.failed()
-        sentence = f"No checkpoint of step {step}: {why}"
-        if not self._warn(sentence):
-            say(f"{sentence} ({failed} saves have failed; {self._newest()})")
+        self._telling.of_failed(step, why, self._when.failed(), self._newest())
 
     def _last_words(self, name):
         if name is not None:
@@ -400,31 +398,10 @@ class Checkpointer:
     def _newest(self):
         return f"the newest is {self._saved_name}" if self._saved_name else "and none before"
 
-    def _warn_of_untrusted(self):
-        """Restoring is the wrong time to learn that it takes more than was given."""
-        for name, kind in {} if self._trust else self._job.untrusted.items():
-            self._warn(
-                f"{name} is a {kind.__module__}.{kind.__qualname__}, which restore() takes with trust=True alone, as it is pickled: save "
-                f"plain data in its place, or give its class a state_dict(), or pass trust=True",
-                kind,
-            )
 
-    def _warn_of_unsaved(self, tensors):
-        for name, lost in self._job.unsaved(tensors).items():
-            some = f"{len(lost)} parameters" if len(lost) > 1 else "a parameter"
-            self._warn(
-                f"{name} trains {some} of no object given here (of shape {list(lost[0].shape)}), and restore() would leave what was "
-                "learnt there out: pass the module that has it as a keyword of its own, or put it into state"
-            )
-
-    def _warn(self, sentence, kind=None):
-        """Whether it was the first time: a warning of the same trouble is given once; another file does not make it another."""
-        kind = kind or sentence.rpartition(": ")[2]
-        if kind in self._warned:
-            return False
-        self._warned.add(kind)
-        warnings.warn(f"stallscope: {sentence}", RuntimeWarning, stacklevel=3)
-        return True
+def _shards(taken_apart):
+    encoded, _ = taken_apart
+    return encoded.get("shards", {})
 
 
 def _close_at_exit(checkpointer):

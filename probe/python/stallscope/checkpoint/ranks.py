@@ -3,7 +3,9 @@
 Nothing here waits longer than the process group's timeout, as with every collective of the job's.
 """
 
+import json
 import sys
+import zlib
 
 import torch
 
@@ -36,8 +38,9 @@ class Alone:
         """The largest of every rank, number by number."""
         return values
 
-    def together(self, work):
-        """What `work()` gives; where it raises on one rank it raises on all of them."""
+    def together(self, work, shards_of=None):
+        """What `work()` gives; where it raises on one rank it raises on all of them. CheckpointError too where `shards_of` that, as
+        tree.Writer has them, are not of the same tensors on all ranks."""
         return work()
 
 
@@ -66,16 +69,28 @@ class Group:
         self.distributed.all_reduce(tensor, op=self.distributed.ReduceOp.MAX, group=self.group)
         return tensor.tolist()
 
-    def together(self, work):
-        given = failed = None
+    def together(self, work, shards_of=None):
+        given = failed = digest = None
         try:
             given = work()
+            digest = shards_of and _digest(shards_of(given))
         except Exception as error:
             failed = error
-        reasons = self.gather(None if failed is None else str(failed))
+        told = self.gather((None if failed is None else str(failed), digest))
         if failed is not None:
             raise failed
-        for rank, reason in enumerate(reasons):
+        for rank, (reason, _) in enumerate(told):
             if reason is not None:
-                raise CheckpointError(f"rank {rank} could not restore: {reason}")
+                raise CheckpointError(f"rank {rank}: {reason}")
+        if len({digest for _, digest in told}) > 1:
+            raise CheckpointError(
+                "the ranks have DTensors of different names, shapes or placements, and one checkpoint holds parts of the same ones: give the "
+                "Checkpointer the same objects on each rank"
+            )
         return given
+
+
+def _digest(shards):
+    """The same on ranks that have parts of the same tensors."""
+    common = [(name, one["dtype"], one["shape"], one["dims"]) for name, one in sorted(shards.items())]
+    return zlib.crc32(json.dumps(common).encode())

@@ -9,12 +9,10 @@ import torch
 
 from stallscope import _native
 
+from .dtensors import Box, Saved
 from .errors import CheckpointError
 from .tree import DTYPES, from_bytes
 from .unread import Unread
-
-# Tensors of up to so many bytes are read at once. They lie together in a checkpoint (probe/checkpoint/src/image.rs).
-_SMALL_BYTES = 4096
 
 
 class Latest(typing.NamedTuple):
@@ -24,74 +22,159 @@ class Latest(typing.NamedTuple):
     shapes: dict
 
 
-class Part:
-    """What a rank saved: `encoded`, the JSON, and its tensors when they are asked for."""
+class Reading:
+    """A checkpoint that is being read: the native reader's attributes, and what several of its parts share."""
 
-    def __init__(self, reader, rank):
-        self.reader = reader
-        self.rank = rank
+    def __init__(self, reader):
+        self._reader = reader
         self.failed = None
         """The error that ended reading."""
-        data = reader.user(rank)
-        if data is None:
-            raise CheckpointError(
-                f"{reader.name} was not saved by stallscope.Checkpointer: it has tensors and no state of a job"
-            )
-        self.encoded = from_bytes(data)
-        # By name: type and shape.
-        self._kinds = {}
-        for name, dtype, shape in reader.tensors(rank):
-            if dtype not in DTYPES:
-                raise CheckpointError(f"{reader.name}: tensor {name!r} is of type {dtype}, which this torch does not have")
-            self._kinds[name] = DTYPES[dtype], shape
-        self._small = None
+        self._pieces = None
 
-    def shapes(self):
-        """Of the tensors, by name."""
-        return {name: list(shape) for name, (_, shape) in self._kinds.items()}
+    def __getattr__(self, name):
+        return getattr(self._reader, name)
 
-    def tensors(self):
-        """By name, on the CPU, in memory of their own: the small ones now, the others when they are copied."""
-        tensors = dict(self._read_small())
-        for name, (dtype, shape) in self._kinds.items():
-            if name not in tensors:
-                tensors[name] = Unread(Stored(self, name, dtype), shape)
-        return tensors
-
-    def read(self, targets):
-        """Fills dense tensors on the CPU by their names; every byte is checked on its way."""
+    def read(self, rank, places):
+        """Fills dense memory on the CPU, as (name, address, bytes, region) say; every byte is checked on its way."""
         if self.failed is not None:
             raise self.failed
-        places = [(name, one.data_ptr(), one.numel() * one.element_size(), None) for name, one in targets.items()]
         try:
-            self.reader.read_into(self.rank, places)
+            self._reader.read_into(rank, places)
         except CheckpointError as error:
             self.failed = error
             raise
 
-    def _read_small(self):
-        """Numbers of steps and the like, of which there are many and which are computed with as they are loaded; they lie together."""
-        if self._small is None:
-            small = {
-                name: torch.empty(shape, dtype=dtype, device="cpu")
-                for name, (dtype, shape) in self._kinds.items()
-                if math.prod(shape) * torch.empty(0, dtype=dtype, device="cpu").element_size() <= _SMALL_BYTES
-            }
-            self.read(small)
-            self._small = small
-        return self._small
+    def encoded(self, rank):
+        """The JSON of a rank."""
+        data = self.user(rank)
+        if data is None:
+            raise CheckpointError(
+                f"{self.name} was not saved by stallscope.Checkpointer: it has tensors and no state of a job"
+            )
+        return from_bytes(data)
+
+    def pieces(self, shard):
+        """Of a tensor that ranks saved together. CheckpointError where they are not all of it."""
+        if self._pieces is None:
+            self._pieces = {}
+            for rank in range(self.world):
+                stored = {name: (dtype, tuple(shape)) for name, dtype, shape in self.tensors(rank)}
+                for one in shards(self, rank).values():
+                    if one.is_saved and stored.get(one.name) != (one.dtype, one.box.sizes):
+                        raise self.lacks(one.name)
+                    if one.is_saved:
+                        self._pieces.setdefault(one.name, []).append(Piece(self, rank, one.name, one.box))
+        pieces, whole = self._pieces.get(shard.name, []), Box((0,) * len(shard.shape), shard.shape)
+        inside = all(whole.overlap(piece.box) == piece.box for piece in pieces)
+        apart = len({piece.box.offset for piece in pieces}) == len(pieces)
+        if not inside or not apart or sum(math.prod(piece.box.sizes) for piece in pieces) != math.prod(shard.shape):
+            raise self.lacks(shard.name)
+        return pieces
+
+    def lacks(self, name):
+        return CheckpointError(f"{self.name} does not say where all of {name} is: another program made it")
+
+
+class Shard(typing.NamedTuple):
+    """What a rank says of its part of a tensor of several ranks."""
+
+    name: str
+    dtype: str
+    shape: tuple
+    box: Box
+    dims: tuple
+    is_saved: bool
+
+
+def shards(reading, rank, encoded=None):
+    """By name. CheckpointError where they make no sense."""
+    found = {}
+    for name, one in (encoded or reading.encoded(rank)).get("shards", {}).items():
+        try:
+            shape, box = tuple(one["shape"]), Box(tuple(one["offset"]), tuple(one["sizes"]))
+            shard = Shard(name, one["dtype"], shape, box, tuple(one["dims"]), one["saved"])
+            numbers = [*shape, *box.offset, *box.sizes, *(dim for dim in shard.dims if dim is not None)]
+            fits = all(type(number) is int and 0 <= number < 1 << 62 for number in numbers)
+            fits = fits and len(shape) == len(box.offset) == len(box.sizes) and all(dim is None or dim < len(shape) for dim in shard.dims)
+        except (KeyError, TypeError):
+            fits = False
+        if not fits or shard.dtype not in DTYPES:
+            raise reading.lacks(name)
+        found[name] = shard
+    return found
+
+
+class Part:
+    """What a rank saved: `encoded`, the JSON, and its tensors when they are asked for."""
+
+    def __init__(self, reading, rank):
+        self.reading = reading
+        self.rank = rank
+        self.encoded = reading.encoded(rank)
+        # By name: type and shape.
+        self._kinds = {}
+        for name, dtype, shape in reading.tensors(rank):
+            if dtype not in DTYPES:
+                raise CheckpointError(f"{reading.name}: tensor {name!r} is of type {dtype}, which this torch does not have")
+            self._kinds[name] = DTYPES[dtype], shape
+        self._shards = shards(reading, rank, self.encoded)
+        self._scalars = None
+
+    def shapes(self):
+        """Of the tensors, by name; of those of several ranks the whole one's."""
+        shapes = {name: list(shape) for name, (_, shape) in self._kinds.items()}
+        shapes.update((name, list(shard.shape)) for name, shard in self._shards.items())
+        return shapes
+
+    def tensors(self):
+        """By name, on the CPU, in memory of their own: scalars now, the others when they are copied."""
+        tensors = dict(self._read_scalars())
+        for name, shard in self._shards.items():
+            stored = Stored(self.reading.pieces(shard), DTYPES[shard.dtype], Saved(shard.dims))
+            tensors[name] = Unread(stored, shard.shape)
+        for name, (dtype, shape) in self._kinds.items():
+            if name not in tensors:
+                piece = Piece(self.reading, self.rank, name, Box((0,) * len(shape), tuple(shape)))
+                tensors[name] = Unread(Stored([piece], dtype), shape)
+        return tensors
+
+    def _read_scalars(self):
+        """Numbers of steps and the like, of which there are many and which are computed with as they are loaded. They lie together
+        (probe/checkpoint/src/image.rs)."""
+        if self._scalars is None:
+            scalars = {name: torch.empty((), dtype=dtype, device="cpu") for name, (dtype, shape) in self._kinds.items() if not shape}
+            self.reading.read(self.rank, [(name, one.data_ptr(), one.element_size(), None) for name, one in scalars.items()])
+            self._scalars = scalars
+        return self._scalars
+
+
+class Piece(typing.NamedTuple):
+    """A box of a tensor, as a rank saved it."""
+
+    reading: Reading
+    rank: int
+    name: str
+    box: Box
 
 
 class Stored:
-    """A tensor in a part: where an Unread one reads from."""
+    """A tensor in a checkpoint: where an Unread one reads from. `saved`: how it lay across ranks, None where it did not."""
 
-    def __init__(self, part, name, dtype):
-        self.part = part
-        self.name = name
+    def __init__(self, pieces, dtype, saved=None):
+        self.pieces = pieces
         self.dtype = dtype
+        self.saved = saved
 
-    def read_into(self, target):
-        self.part.read({self.name: target})
+    def read_into(self, target, offset=None):
+        """Fills a dense tensor on the CPU with the box of its size that begins at `offset`, with all where there is none."""
+        wanted = Box(offset or (0,) * target.dim(), tuple(target.shape))
+        for reading, rank, name, box in self.pieces:
+            both = wanted.overlap(box)
+            if both is not None:
+                begin = [at - first for at, first in zip(both.offset, box.offset)]
+                to = [at - first for at, first in zip(both.offset, wanted.offset)]
+                region = begin, list(both.sizes), list(wanted.sizes), to
+                reading.read(rank, [(name, target.data_ptr(), target.numel() * target.element_size(), region)])
 
 
 def newest(folder):
@@ -118,11 +201,11 @@ def latest(folder):
         if not re.fullmatch(r"step-[0-9.]+", name):
             return None
         part = Part(named(folder, name), 0)
-        return Latest(name, part.reader.world, list(part.encoded["objects"]), part.shapes())
+        return Latest(name, part.reading.world, list(part.encoded["objects"]), part.shapes())
     except (OSError, ValueError, KeyError, TypeError, CheckpointError):
         # restore() says what is wrong with it.
         return None
 
 
 def named(folder, name):
-    return _native.open_checkpoint(folder, name)
+    return Reading(_native.open_checkpoint(folder, name))

@@ -6,17 +6,17 @@ import contextlib
 import copy
 import functools
 import warnings
-from dataclasses import dataclass, field
 
 import torch
 
 from stallscope import _random
 
 from . import loaders
+from .dtensors import is_dtensor
 from .errors import CheckpointError
 from .fitting import check, fitting
 from .state import FORMAT
-from .tree import Reader
+from .tree import Reader, Writer
 from .unread import Unread
 
 
@@ -32,9 +32,11 @@ class Restoring:
         self.strict = strict
         self.misfits = []
         self._undo = [functools.partial(_random.restore, _random.capture())]
-        # By name: states of modules, to be loaded, and what optimisers had, to be filled with what is read.
+        # States of modules by name, to be loaded, and what is in optimisers already, to be filled: (Unread, its place).
         self._modules = {}
-        self._optimizers = {}
+        self._places = []
+        # (optimiser, the states that it had): until all places are filled.
+        self._had = []
 
     def prepare(self):
         """Checks everything, and sets what may refuse by itself and can be taken back. CheckpointError where it does not fit."""
@@ -74,15 +76,14 @@ class Restoring:
         try:
             for name in list(self._modules):
                 load(name, self.job.objects[name], self._modules.pop(name))
-            for name in list(self._optimizers):
-                _fill(self.job.objects[name], self._optimizers[name])
-                del self._optimizers[name]
+            for tensor, place in self._places:
+                tensor.fill(place)
         except Exception as error:
-            for name, had in self._optimizers.items():
-                # Nothing may stay in them that is still to be read.
-                self.job.objects[name].state.clear()
-                self.job.objects[name].state.update(had)
-            failed = self.part.failed
+            for optimizer, had in self._had:
+                # Not the empty tensors that others were to be read to.
+                optimizer.state.clear()
+                optimizer.state.update(had)
+            failed = self.part.reading.failed
             if failed is None:
                 raise
             raise CheckpointError(
@@ -111,7 +112,9 @@ class Restoring:
                     raise CheckpointError(
                         f"the checkpoint has no {name!r} but {has}: restore with what it was saved with"
                     )
-                state = Reader(self.part.tensors(), self.trust, unread=_loads_as_torch_does(one)).decode(saved[name])
+                streams = _loads_as_torch_does(one)
+                likes = {} if streams or not self.job.is_distributed else _dtensors(name, one)
+                state = Reader(self.part.tensors(), self.trust, streams, likes).decode(saved[name])
                 if not self.strict and isinstance(one, torch.nn.Module):
                     state, unfit = fitting(name, one, state)
                     self.misfits += unfit
@@ -128,8 +131,8 @@ class Restoring:
         return states
 
     def _set(self, name, one, state):
-        """The state of what may refuse it. An optimiser takes tensors that are unread and gives up those that it had, which are
-        untouched until finish(); whatever else may write into what it has."""
+        """The state of what may refuse it. An optimiser takes tensors that are unread, in whose places those come that it had or
+        empty ones, untouched until finish(); whatever else may write into what it has."""
         streams = isinstance(one, torch.optim.Optimizer) and _loads_as_torch_does(one)
         before = one.state_dict() if streams else copy.deepcopy(one.state_dict())
         had = dict(one.state) if streams else None
@@ -137,7 +140,8 @@ class Restoring:
         with self._refused(self._undo[-1]):
             load(name, one, state)
             if streams:
-                self._optimizers[name] = had
+                self._had.append((one, had))
+                self._places += _given_places(name, one, had)
 
     def _put_back_position(self):
         if self.own is None:
@@ -187,25 +191,37 @@ def _is_torchs(function):
     return (getattr(function, "__module__", None) or "").partition(".")[0] == "torch"
 
 
-def _fill(optimizer, had):
-    """Reads what is unread in an optimiser's state: into the tensors that it `had` where those are alike."""
-    for parameter in list(optimizer.state):
-        optimizer.state[parameter] = _filled(optimizer.state[parameter], had.get(parameter))
+def _dtensors(name, one):
+    """Those that are in its state now, by the names that they have in a checkpoint."""
+    writer = Writer()
+    writer.encode(one.state_dict(), name)
+    return writer.dtensors
 
 
-def _filled(value, had):
-    if isinstance(value, Unread):
-        alike = isinstance(had, torch.Tensor) and not had.requires_grad
-        if alike and (had.shape, had.dtype, had.device) == (value.shape, value.dtype, value.device):
-            value.fill(had)
+def _given_places(name, optimizer, had):
+    """[(unread tensor, where it is to be read to)]: what was unread in the optimiser's state has such a place in its stead, one that
+    it `had` where that is alike."""
+    places = []
+
+    def placed(value, had, parameter, name):
+        if isinstance(value, Unread):
+            alike = isinstance(had, torch.Tensor) and is_dtensor(had) == is_dtensor(parameter) and not had.requires_grad
+            if not alike or (had.shape, had.dtype, had.device) != (value.shape, value.dtype, value.device):
+                had = value.placed(parameter, name)
+            places.append((value, had))
             return had
-        return value.value()
-    if type(value) is dict:
-        return {key: _filled(one, had.get(key) if isinstance(had, dict) else None) for key, one in value.items()}
-    if type(value) in (list, tuple):
-        had = had if type(had) in (list, tuple) and len(had) == len(value) else [None] * len(value)
-        return type(value)(map(_filled, value, had))
-    return value
+        if type(value) is dict:
+            had = had if isinstance(had, dict) else {}
+            return {key: placed(one, had.get(key), parameter, f"{name}/{key}") for key, one in value.items()}
+        if type(value) in (list, tuple):
+            had = had if type(had) in (list, tuple) and len(had) == len(value) else [None] * len(value)
+            return type(value)(placed(one, its, parameter, name) for one, its in zip(value, had))
+        return value
+
+    for number, parameter in enumerate(list(optimizer.state)):
+        state = optimizer.state[parameter]
+        optimizer.state[parameter] = placed(state, had.get(parameter), parameter, f"{name}/state/{number}")
+    return places
 
 
 def load(name, one, state):

@@ -6,6 +6,7 @@ import torch
 
 from stallscope import _random
 
+from .dtensors import is_dtensor, refuse_unknown
 from .errors import CheckpointError
 from .tree import Writer, refuse_distributed
 
@@ -21,14 +22,16 @@ class Job:
         self.user = user
         # Name -> type: what was taken apart last and comes back for those alone who trust the checkpoint.
         self.untrusted = {}
+        # Whether it has tensors of which each rank holds a part: then all of them take their objects apart. None until that is known.
+        self.is_distributed = None
         for name, one in self.objects.items():
             for method in ("state_dict", "load_state_dict"):
                 if not callable(getattr(one, method, None)):
                     raise TypeError(f"{name}: a {type(one).__name__} has no {method}(), so its state cannot be saved")
 
     def take_apart(self, step, why, whole):
-        """(JSON, tensors by name) of this rank's part: what is its own, and, where `whole`, the objects. The tensors are
-        the live ones."""
+        """(JSON, tensors by name) of this rank's part: what is its own, its parts of DTensors, and, where `whole`, all else that the
+        objects have. The tensors are the live ones."""
         writer = Writer()
         own = {"random": _random.capture()}
         if self.loader is not None:
@@ -40,18 +43,47 @@ class Job:
             "versions": {"torch": str(torch.__version__), "python": platform.python_version()},
             "own": writer.encode(own, ".own"),
         }
-        if whole:
-            # Tensors' names begin with the object's, and none can be called so: it is a parameter of Checkpointer.
-            encoded["user"] = writer.encode(self.user, "state")
-            encoded["objects"] = {name: writer.encode(one.state_dict(), name) for name, one in self.objects.items()}
-            optimizers = {name: one for name, one in self.objects.items() if isinstance(one, torch.optim.Optimizer)}
-            for name, one in optimizers.items():
-                # Before the first step its state has none of them.
-                for number, parameter in enumerate(_parameters(one)):
-                    refuse_distributed(parameter, f"{name}: parameter {number}")
-            encoded["shapes"] = {name: parameter_shapes(one) for name, one in optimizers.items()}
+        tensors = writer.tensors
+        if whole or self.is_distributed:
+            own_tensors = dict(tensors)
+            objects = self._encoded_objects(writer)
+            if whole:
+                encoded.update(objects)
+            else:
+                # The same on all ranks, which the first one saves.
+                tensors = own_tensors | {name: one for name, one in tensors.items() if name in writer.shards}
+            if writer.shards:
+                encoded.update(shards=writer.shards, meshes=writer.meshes)
         self.untrusted = writer.untrusted
-        return encoded, writer.tensors
+        return encoded, tensors
+
+    def _encoded_objects(self, writer):
+        # Tensors' names begin with the object's, and none can be called so: it is a parameter of Checkpointer.
+        encoded = {"user": writer.encode(self.user, "state")}
+        encoded["objects"] = {name: writer.encode(one.state_dict(), name) for name, one in self.objects.items()}
+        optimizers = {name: one for name, one in self.objects.items() if isinstance(one, torch.optim.Optimizer)}
+        if self.is_distributed is None:
+            # Before the first step an optimiser's state has none of them.
+            parameters = [
+                self._is_distributed(parameter, f"{name}: parameter {number}")
+                for name, one in optimizers.items()
+                for number, parameter in enumerate(_parameters(one))
+            ]
+            self.is_distributed = bool(writer.shards) or any(parameters)
+        elif writer.shards and not self.is_distributed:
+            raise CheckpointError(
+                f"{next(iter(writer.shards))} has become a DTensor since the Checkpointer was made: make it after fully_shard() or distribute_tensor()"
+            )
+        encoded["shapes"] = {name: parameter_shapes(one) for name, one in optimizers.items()}
+        return encoded
+
+    @staticmethod
+    def _is_distributed(parameter, name):
+        if is_dtensor(parameter):
+            refuse_unknown(parameter, name)
+            return True
+        refuse_distributed(parameter, name)
+        return False
 
     def unsaved(self, tensors):
         """Name of an optimiser -> the parameters that it trains and none of `tensors`, which take_apart() gave, is."""
@@ -74,21 +106,23 @@ class Job:
             if not value.requires_grad
         }
 
-    def differs_from(self, latest, tensors):
-        """Why the checkpoint `latest` (reading.Latest) is of a job with other modules than these, whose `tensors` take_apart() gave; None
-        where it is not. What other objects hold changes as a job goes on."""
+    def differs_from(self, latest, encoded, tensors):
+        """Why the checkpoint `latest` (reading.Latest) is of a job with other modules than these, which take_apart() gave as `encoded` and
+        `tensors`; None where it is not. What other objects hold changes as a job goes on."""
         if not latest.objects or not self.objects:
             return None
         common = [name for name in self.objects if name in latest.objects]
         if not common:
             return f"{latest.name} has {some(latest.objects)} and here {_is_or_are(list(self.objects))}"
+        shapes = {key: list(tensor.shape) for key, tensor in tensors.items()}
+        shapes.update((key, shard["shape"]) for key, shard in encoded.get("shards", {}).items())
         for name in common:
             if not isinstance(self.objects[name], torch.nn.Module):
                 continue
             if any(map(torch.nn.parameter.is_lazy, self.objects[name].parameters())):
                 # What shapes it will have only its first batch says.
                 continue
-            here = {key: list(tensor.shape) for key, tensor in tensors.items() if key.startswith(f"{name}/")}
+            here = {key: shape for key, shape in shapes.items() if key.startswith(f"{name}/")}
             there = {key: shape for key, shape in latest.shapes.items() if key.startswith(f"{name}/")}
             missing, unexpected = [key for key in here if key not in there], [key for key in there if key not in here]
             if missing or unexpected:

@@ -11,7 +11,7 @@ import json
 
 import torch
 
-from . import kinds
+from . import dtensors, kinds
 from .errors import CheckpointError
 from .unread import Unread
 
@@ -46,10 +46,16 @@ _PLAIN = (type(None), bool, int, float, str)
 
 
 class Writer:
-    """Takes trees apart: `tensors` holds what `encode` met, by name."""
+    """Takes trees apart: `tensors` holds what `encode` met, by name; of DTensors this rank's part, which `shards` describes."""
 
     def __init__(self):
         self.tensors = {}
+        # As JSON by name, and the meshes that they name by number.
+        self.shards = {}
+        self.meshes = []
+        self.dtensors = {}
+        # By a mesh's id(); its tensors hold it for as long as this lives.
+        self._meshes = {}
         # Name -> type of what comes back for those alone who trust the checkpoint.
         self.untrusted = {}
         self._seen = {}
@@ -80,6 +86,8 @@ class Writer:
                 encoded["trains"] = value.requires_grad
                 encoded["parameter"] = kind is torch.nn.Parameter
             return encoded
+        if dtensors.is_dtensor(value):
+            return self._dtensor(value.detach(), name)
         refuse_distributed(value, name)
         if kind in _LAZY.values():
             return {"lazy": next(name for name, one in _LAZY.items() if one is kind)}
@@ -109,18 +117,51 @@ class Writer:
         if tensor.numel() and same in self._seen:
             # Tied weights are saved once.
             return {"tensor": self._seen[same]}
-        # A key of the user's may be no text that a file can have.
-        name = name.encode("utf-8", "backslashreplace").decode()
-        unique, number = name, 1
-        while unique in self.tensors:
-            number += 1
-            unique = f"{name}#{number}"
+        unique = self._unique(name)
         self.tensors[unique] = tensor
         self._seen[same] = unique
         encoded = {"tensor": unique}
         if not tensor.is_contiguous() and _is_dense(tensor):
             encoded["stride"] = list(tensor.stride())
         return encoded
+
+    def _unique(self, name):
+        # A key of the user's may be no text that a file can have.
+        name = name.encode("utf-8", "backslashreplace").decode()
+        unique, number = name, 1
+        while unique in self.tensors or unique in self.shards:
+            number += 1
+            unique = f"{name}#{number}"
+        return unique
+
+    def _dtensor(self, value, name):
+        dtensors.refuse_unknown(value, name)
+        local = dtensors.local_of(value)
+        if type(local) not in (torch.Tensor, torch.nn.Parameter) or not _is_simple(local):
+            raise CheckpointError(f"{name} is a DTensor of {local.dtype} that is more than its elements: save with torch.distributed.checkpoint")
+        same = (local.data_ptr(), local.dtype, value.shape, local.stride(), local.device)
+        if local.numel() and same in self._seen:
+            return {"dtensor": self._seen[same]}
+        unique = self._seen[same] = self._unique(name)
+        box, mesh = dtensors.box_of(value), value.device_mesh
+        if id(mesh) not in self._meshes:
+            self._meshes[id(mesh)] = len(self.meshes)
+            self.meshes.append(dtensors.described(mesh))
+        # Of several ranks that hold the same one saves it.
+        saved = local.numel() > 0 and dtensors.is_first(value)
+        self.shards[unique] = {
+            "dtype": _NAMES[local.dtype],
+            "shape": list(value.shape),
+            "offset": list(box.offset),
+            "sizes": list(box.sizes),
+            "dims": list(dtensors.dims_of(value)),
+            "mesh": self._meshes[id(mesh)],
+            "saved": saved,
+        }
+        self.dtensors[unique] = value
+        if saved:
+            self.tensors[unique] = local
+        return {"dtensor": unique}
 
     def _numpy(self, value, name):
         if type(value).__module__ != "numpy":
@@ -141,12 +182,14 @@ class Writer:
 
 
 class Reader:
-    """Puts trees together again from the tensors by name. `unread`: those that were not read yet may stay so."""
+    """Puts trees together again from the tensors by name. `unread`: those that were not read yet may stay so. `likes`: the DTensors that
+    are in the place of this tree now, by name."""
 
-    def __init__(self, tensors, trust, unread=False):
+    def __init__(self, tensors, trust, unread=False, likes=None):
         self.tensors = tensors
         self.trust = trust
         self.unread = unread
+        self.likes = likes or {}
         # Those that train, as objects: one that stands in several places is one again.
         self._training = {}
 
@@ -178,6 +221,8 @@ class Reader:
             return int(body, 16)
         if kind == "lazy":
             return _LAZY[body]()
+        if kind == "dtensor":
+            return self._dtensor(body)
         if kind == "dict":
             return {key: self._decode(one) for key, one in body.items()}
         if kind == "pairs":
@@ -192,7 +237,7 @@ class Reader:
             return tuple(self._decode(one) for one in body)
         if self.unread:
             # What is made of tensors needs their elements.
-            return Reader(self.tensors, self.trust)._decode(encoded)
+            return Reader(self.tensors, self.trust, likes=self.likes)._decode(encoded)
         if kind == "bytes":
             return base64.b64decode(body)
         if kind == "size":
@@ -215,6 +260,14 @@ class Reader:
             return kinds.decode(kind, body, self._decode)
         except KeyError:
             raise CheckpointError(f"the checkpoint holds a {kind!r}, which this version of stallscope does not know") from None
+
+    def _dtensor(self, name):
+        if self.unread or not self.likes or name not in self.tensors:
+            return self._tensor(name, None)
+        tensor = self.tensors[name]
+        target = tensor.placed(self.likes.get(name, next(iter(self.likes.values()))), name)
+        tensor.fill(target)
+        return target
 
     def _trained(self, tensor, name, encoded):
         trains, is_parameter = encoded["trains"] is True, encoded.get("parameter") is True
@@ -242,12 +295,13 @@ class Reader:
 
 
 def refuse_distributed(value, name):
-    """CheckpointError where `value` is a DTensor or the like: pickled, it would come back as one rank's part for all."""
+    """CheckpointError where `value` is a tensor of several ranks and no DTensor: pickled, it would come back as one rank's part for all."""
     kind = type(value)
     if isinstance(value, torch.Tensor) and kind.__module__.startswith("torch.distributed"):
         raise CheckpointError(
             f"{name} is a {kind.__name__}, of which each rank holds a part: pass sharded=True and an object whose "
-            "state_dict() gives this rank's own tensors (to_local()), or save with torch.distributed.checkpoint"
+            "state_dict() gives this rank's own tensors, or use DTensors (fully_shard() in the place of FullyShardedDataParallel), or save with "
+            "torch.distributed.checkpoint"
         )
 
 

@@ -5,6 +5,8 @@ import copy
 import torch
 from torch.utils._pytree import tree_map
 
+from .dtensors import box_of, empty, is_dtensor, local_of
+
 _without_subclasses = getattr(torch._C, "DisableTorchFunctionSubclass", None) or torch._C.DisableTorchFunction
 # None in torch before 2.1.
 _changed = getattr(torch.autograd.graph, "increment_version", None)
@@ -19,7 +21,7 @@ class Unread(torch.Tensor):
     """A tensor without memory. `target.copy_(it)` reads it into the target, straight where that is dense and of its type;
     whatever else wants its elements has it read into memory of its own.
 
-    `source` has `dtype` and `read_into(target)`, which fills a dense tensor on the CPU.
+    `source` (reading.Stored) has `dtype` and `read_into(target, offset)`, which fills a dense tensor on the CPU.
     """
 
     @staticmethod
@@ -35,15 +37,21 @@ class Unread(torch.Tensor):
         return Unread(self._source, self.shape, stride)
 
     def fill(self, target):
-        """Reads it into `target`, which has its shape."""
+        """Reads it into `target`, which has its shape; of a DTensor what this rank has of it."""
+        offset = None
+        if is_dtensor(target):
+            offset, target = box_of(target).offset, local_of(target)
         if target.numel() == 0:
             return
         if _is_plain(target) and target.dtype == self._source.dtype:
-            self._source.read_into(target)
+            self._source.read_into(target, offset)
             if _changed is not None:
                 _changed(target)
         else:
-            target.copy_(self._dense())
+            # Whatever torch.set_default_device() says.
+            read = torch.empty(target.shape, dtype=self._source.dtype, device="cpu")
+            self._source.read_into(read, offset)
+            target.copy_(read)
 
     def value(self):
         """As a tensor of its own, the same each time."""
@@ -52,11 +60,12 @@ class Unread(torch.Tensor):
             self.fill(self._value)
         return self._value
 
-    def _dense(self):
-        # Whatever torch.set_default_device() says.
-        read = torch.empty(self.shape, dtype=self._source.dtype, device="cpu")
-        self._source.read_into(read)
-        return read
+    def placed(self, like, name):
+        """Empty memory for it: on the mesh of `like` where that is a DTensor and this was one, or has its shape."""
+        saved = self._source.saved
+        if is_dtensor(like) and (saved is not None or like.shape == self.shape):
+            return empty(saved, self.shape, like, name, self.dtype)
+        return torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device=self.device)
 
     def __deepcopy__(self, memo):
         return copy.deepcopy(self.value(), memo)

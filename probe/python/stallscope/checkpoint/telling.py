@@ -1,0 +1,56 @@
+"""What a Checkpointer tells its user: warnings, each trouble once, and lines on stderr."""
+
+import warnings
+
+from .signals import say
+
+
+class Telling:
+    """Of one Checkpointer's folder. `trust`: whether restore() takes whatever it finds."""
+
+    def __init__(self, folder, trust):
+        self.folder = folder
+        self.trust = trust
+        self._warned = set()
+
+    def warn(self, sentence, kind=None):
+        """Whether it was the first time: a warning of the same trouble is given once; another file does not make it another."""
+        kind = kind or sentence.rpartition(": ")[2]
+        if kind in self._warned:
+            return False
+        self._warned.add(kind)
+        warnings.warn(f"stallscope: {sentence}", RuntimeWarning, stacklevel=4)
+        return True
+
+    def warn_of_untrusted(self, untrusted):
+        """Restoring is the wrong time to learn that it takes more than was given. `untrusted`: types by name."""
+        for name, kind in {} if self.trust else untrusted.items():
+            self.warn(
+                f"{name} is a {kind.__module__}.{kind.__qualname__}, which restore() takes with trust=True alone, as it is pickled: save "
+                f"plain data in its place, or give its class a state_dict(), or pass trust=True",
+                kind,
+            )
+
+    def warn_of_unsaved(self, unsaved):
+        """`unsaved`: parameters by the name of the optimiser that trains them (state.Job.unsaved)."""
+        for name, lost in unsaved.items():
+            some = f"{len(lost)} parameters" if len(lost) > 1 else "a parameter"
+            self.warn(
+                f"{name} trains {some} of no object given here (of shape {list(lost[0].shape)}), and restore() would leave what was "
+                "learnt there out: pass the module that has it as a keyword of its own, or put it into state"
+            )
+
+    def of_failed(self, step, why, failures, newest):
+        """Each save that failed: a warning is shown once, and what goes on failing is to be seen."""
+        sentence = f"No checkpoint of step {step}: {why}"
+        if not self.warn(sentence):
+            say(f"{sentence} ({failures} saves have failed; {newest})")
+
+    def of_other_runs(self, others):
+        """`others`: names of their checkpoints, newest first."""
+        if others:
+            say(
+                f"{self.folder} has {len(others)} checkpoint{'s' if len(others) > 1 else ''} of another run, the newest "
+                f"{others[0]}, which this one does not remove: call restore() before training to go on from it, give this "
+                f"run a folder of its own, or remove what is old with `stallscope ckpt gc {self.folder}`"
+            )
