@@ -83,7 +83,7 @@ CASES = [
     Case("checkpoint-dcp", "--workers 2 --checkpoint dcp", kernel_bar=None),
     Case("epochs", "--workers 2 --epoch-batches 50", kernel_bar=None),
     # Each epoch begins with a batch that is only looked at.
-    Case("looks", "--workers 1 --epoch-batches 10 --look", kernel_bar=None, tested=True),
+    Case("looks", "--workers 1 --epoch-batches 40 --look", kernel_bar=None, tested=True),
     # Half of each epoch is its tail, for which no index is put any more.
     Case("epoch-tails", "--workers 2 --epoch-batches 16 --prefetch 4 --source none --prep-ms 0.2 --compute-ms 50", tested=True),
     Case("evaluation", "--workers 2 --epoch-batches 60 --evaluate 15", tested=True, kernel_bar=None),

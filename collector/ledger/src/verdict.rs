@@ -141,9 +141,7 @@ fn without_steps(figures: &Figures<'_>) -> Verdict {
         (true, _) => {
             "; a loop that neither a DataLoader nor an optimiser of torch shows tells its steps by stallscope.step()"
         }
-        (false, true) => {
-            "; from outside only the steps of a DataLoader with workers show, those of any other loop under `stallscope run`"
-        }
+        (false, true) => "; from outside only those of a DataLoader with workers show",
         (false, false) => "",
     };
     if sum.wall_ns == 0 && figures.processes == 0 {

@@ -136,7 +136,7 @@ fn any_process_can_be_looked_at_without_steps() {
         "on a CPU for 60%",
         "blocked in files for 30%",
         "no training steps were seen",
-        "under `stallscope run`",
+        "from outside only those of a DataLoader",
     ] {
         assert!(summary.verdict.sentence.contains(said), "{}", summary.verdict.sentence);
     }
