@@ -205,8 +205,6 @@ pub(crate) struct Service<K> {
 pub(crate) struct Tree {
     /// `start_boottime`: the number may be another process next.
     start_ns: u64,
-    /// Whose it is, and so what is summed up of all of it.
-    pub(crate) uid: u32,
     /// Of its root.
     slot: u32,
 }
@@ -423,12 +421,11 @@ impl<K: KernelSide> Service<K> {
         let leader = leader_of(&tasks, root);
         let of = leader.and_then(|task| Some((task, self.kernel.identity(task.header.slot)?)));
         // Or it comes round between these questions.
-        let Some((leader, of)) = of.filter(|(_, of)| of.is_known_to(caller.uid)) else {
+        let Some((leader, _)) = of.filter(|(_, of)| of.is_known_to(caller.uid)) else {
             self.let_go(root);
             bail!("process {root} is not yours, or has ended; ask its owner, or root, to profile it");
         };
-        self.trees
-            .insert(root, Tree { start_ns: leader.start_boottime_ns, uid: of.uid, slot: leader.header.slot });
+        self.trees.insert(root, Tree { start_ns: leader.start_boottime_ns, slot: leader.header.slot });
         if caller.roots.is_empty() {
             let mut programs = self.programs();
             if caller.syscalls == Some(false) {
@@ -552,7 +549,7 @@ impl<K: KernelSide> Service<K> {
             self.files_told = Instant::now();
             // Sums: what can't be read now is in the next ones.
             let waits = self.kernel.waits().unwrap_or_default();
-            self.callers.iter_mut().for_each(|caller| caller.tell_waits(&waits, &self.trees));
+            self.callers.iter_mut().for_each(|caller| caller.tell_waits(&waits));
         }
         let lost: HashMap<u32, _> =
             self.callers.iter().map(|caller| (caller.uid, self.losses_of(caller.uid))).collect();

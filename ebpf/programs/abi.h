@@ -14,7 +14,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef signed long long s64;
 
-#define ABI_VERSION 4
+#define ABI_VERSION 5
 #define MAX_TASKS 16384
 #define MAX_USERS 1024
 #define MAX_FILES 8192
@@ -223,7 +223,7 @@ struct file_key {
 	u32 root;
 	u32 mount;
 	u32 dev;
-	u32 pad;
+	u32 uid;
 	u64 inode;
 };
 

@@ -191,7 +191,7 @@ INLINE void fill_path(struct file_wait *file, const struct place *place)
 
 INLINE void count_mount_wait(const struct file_key *file, u64 wait_ns)
 {
-	struct file_key key = { .root = file->root, .mount = file->mount, .dev = file->dev };
+	struct file_key key = { .root = file->root, .mount = file->mount, .dev = file->dev, .uid = file->uid };
 	struct mount_wait *wait = map_lookup_elem(&mount_waits, &key);
 	struct mount_wait none = {};
 
@@ -211,13 +211,11 @@ INLINE void count_mount_wait(const struct file_key *file, u64 wait_ns)
 static __attribute__((noinline)) void count_file_wait(struct task_slot *slot, struct task_struct *task, u32 kind,
 						      u64 wait_ns)
 {
-	struct file_key key = { .root = slot->scratch.root };
+	/* A tree may have tasks of several users, of which each is told their own. */
+	struct file_key key = { .root = slot->scratch.root, .uid = known_to(slot) };
 	struct file_wait *wait, begun = {};
 	struct place place = {};
 
-	/* These sums are of a tree, whose owner must not know. */
-	if (slot->flags & FLAG_PRIVILEGED)
-		return;
 	if (!find_place(task, kind, &place)) {
 		count_mount_wait(&key, wait_ns);
 		return;
