@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, Queue, RingBuf};
@@ -15,6 +15,7 @@ use stallscope_abi::kernel::{
 
 use crate::Error;
 use crate::doctor;
+use crate::filled::Filled;
 use crate::programs::{ProgramStatus, Programs, RELEASE, Role, SEED};
 use crate::slots::{Identity, Slots, Still};
 use crate::tables::{Table, Waits};
@@ -64,6 +65,7 @@ pub struct Kernel {
     /// The root of a process's tree in the lower half, the place of who is charged in the upper.
     seeds: HashMap<MapData, u32, u64>,
     events: RingBuf<MapData>,
+    filled: Filled,
     lost: PerCpuArray<MapData, u64>,
     files: Table<FileWait>,
     mounts: Table<MountWait>,
@@ -113,12 +115,16 @@ impl Kernel {
             Some(Map::Array(array)) => Users::map(array)?,
             _ => return Err(no_map("users")),
         };
+        let events = RingBuf::try_from(take_map(&mut ebpf, "events")?)?;
+        // SAFETY: the ring buffer keeps its descriptor open through the call.
+        let filled = Filled::of(unsafe { BorrowedFd::borrow_raw(events.as_raw_fd()) })?;
         let mut kernel = Kernel {
             slots,
             users,
             free_slots: Queue::try_from(take_map(&mut ebpf, "free_slots")?)?,
             seeds: HashMap::try_from(take_map(&mut ebpf, "seeds")?)?,
-            events: RingBuf::try_from(take_map(&mut ebpf, "events")?)?,
+            events,
+            filled,
             lost: PerCpuArray::try_from(take_map(&mut ebpf, "lost")?)?,
             files: table(&mut ebpf, "file_waits")?,
             mounts: table(&mut ebpf, "mount_waits")?,
@@ -244,6 +250,8 @@ impl Kernel {
     /// A slot could not be handed back to the kernel side.
     pub fn drain(&mut self, mut take: impl FnMut(&[u8], Option<Identity>)) -> Result<usize, Error> {
         let mut count = 0;
+        // What fills it again from here on is heard of again.
+        self.filled.seen();
         while count < MAX_RECORDS_A_DRAIN {
             let Some(record) = self.events.next() else { break };
             count += 1;
@@ -263,8 +271,7 @@ impl Kernel {
     /// Becomes readable when the ring buffer is a quarter full. The kernel side wakes nobody before that, to
     /// spare the job interrupts: drain every 50 to 100 ms anyway, and earlier when this says so.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the ring buffer keeps its descriptor open for as long as `self` is borrowed.
-        unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
+        self.filled.as_fd()
     }
 
     /// What the task in `slot` is doing as of now. `None` for a number out of range.
