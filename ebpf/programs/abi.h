@@ -217,6 +217,8 @@ struct user_slots {
 	u64 taken;
 	u64 returned;
 	u64 refused;
+	u64 mounts_taken;
+	u64 mounts_returned;
 };
 
 struct file_key {
@@ -252,7 +254,7 @@ _Static_assert(sizeof(struct batch_read) == 32, "batch_read");
 _Static_assert(sizeof(struct save) == 40, "save");
 _Static_assert(sizeof(struct task_new) == 56, "task_new");
 _Static_assert(sizeof(struct task_exit) == 32 + sizeof(struct times), "task_exit");
-_Static_assert(sizeof(struct user_slots) == 24, "user_slots");
+_Static_assert(sizeof(struct user_slots) == 40, "user_slots");
 _Static_assert(sizeof(struct file_key) == 24, "file_key");
 _Static_assert(sizeof(struct mount_wait) == 16, "mount_wait");
 _Static_assert(sizeof(struct file_wait) == 24 + NAME_BYTES + PARENT_BYTES, "file_wait");

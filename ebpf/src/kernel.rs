@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, Queue, RingBuf};
 use aya::{Btf, Ebpf, EbpfLoader, VerifierLogLevel, include_bytes_aligned};
-use stallscope_abi::files::{FileWait, MountWait};
+use stallscope_abi::files::{FileWait, MAX_MOUNTS, MountWait};
 use stallscope_abi::kernel::{
     Header, Kind, LOST_REASONS, Lost, MAX_TASKS, Plain, Record, Slice, TaskExit, TaskNew, TaskSlot, VERSION,
     flags, user,
@@ -45,11 +45,13 @@ pub struct Options {
     pub ring_bytes: u32,
     /// Tasks tracked at once, at most [`MAX_TASKS`].
     pub max_tasks: u32,
+    /// Sums by mount kept at once, at most [`MAX_MOUNTS`].
+    pub max_mounts: u32,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { min_slice_ns: 1_000_000, ring_bytes: 4 << 20, max_tasks: MAX_TASKS }
+        Options { min_slice_ns: 1_000_000, ring_bytes: 4 << 20, max_tasks: MAX_TASKS, max_mounts: MAX_MOUNTS }
     }
 }
 
@@ -103,6 +105,7 @@ impl Kernel {
             .override_global("min_slice_ns", &options.min_slice_ns, true)
             .override_global("wakeup_bytes", &wakeup_bytes, true)
             .override_global("max_tasks", &u64::from(options.max_tasks.min(MAX_TASKS)), true)
+            .override_global("max_mounts", &u64::from(options.max_mounts.min(MAX_MOUNTS)), true)
             .load(OBJECT)?;
 
         check_abi(&ebpf)?;
@@ -180,9 +183,7 @@ impl Kernel {
     /// `pid` is not being watched.
     pub fn unwatch(&mut self, pid: u32) -> Result<(), Error> {
         let root = doctor::process_of(pid).filter(|root| self.roots.contains_key(root)).unwrap_or(pid);
-        if self.roots.remove(&root).is_none() {
-            return Err(Error::NotWatched(pid));
-        }
+        let uid = self.roots.remove(&root).ok_or(Error::NotWatched(pid))?;
         self.detach_if_unwatched();
         self.seeds.insert(root, u64::from(root), 0)?;
         // Tasks forked behind the iterator's back are found in the next round.
@@ -200,7 +201,9 @@ impl Kernel {
         }
         self.seeds.remove(&root)?;
         self.files.forget(root)?;
-        self.mounts.forget(root)
+        let mounts = self.mounts.forget(root)?;
+        self.users.mounts_returned(uid, mounts);
+        Ok(())
     }
 
     /// Does whatever takes a privilege in [`Kernel::watch`] and after it once, with nobody watched, and leaves nothing

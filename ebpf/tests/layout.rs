@@ -56,7 +56,7 @@ fn the_header_mirrors_the_module() {
     same_struct!(c, "save", Save, header what bytes);
     same_struct!(c, "task_new", TaskNew, header ppid flags start_boottime_ns comm);
     same_struct!(c, "task_exit", TaskExit, header status total);
-    same_struct!(c, "user_slots", UserSlots, taken returned refused);
+    same_struct!(c, "user_slots", UserSlots, taken returned refused mounts_taken mounts_returned);
     same_struct!(c, "file_key", FileKey, root mount dev uid inode);
     same_struct!(c, "mount_wait", MountWait, wait_ns waits);
     same_struct!(c, "file_wait", FileWait, wait_ns waits tgid whole name parent);

@@ -289,7 +289,7 @@ pub struct TaskExit {
     pub total: Times,
 }
 
-/// How many slots a user's tasks have: taken less returned.
+/// How many slots a user's tasks have, and sums by mount the trees that are charged to them: taken less returned.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserSlots {
@@ -299,6 +299,10 @@ pub struct UserSlots {
     pub returned: u64,
     /// Tasks that were given none: [`Lost::UserSlots`].
     pub refused: u64,
+    /// By the kernel side.
+    pub mounts_taken: u64,
+    /// By user space.
+    pub mounts_returned: u64,
 }
 
 /// Places in the array of [`UserSlots`] that are given away from the beginning.

@@ -7,10 +7,10 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::support::{Seen, Workload, file, kernel};
-use stallscope_abi::kernel::Record;
+use stallscope_abi::kernel::{Lost, Record};
 use stallscope_ebpf::{Kernel, Options};
 
 const ROOT: u32 = 0;
@@ -113,6 +113,76 @@ fn each_user_of_a_tree_is_told_what_their_own_tasks_wait_for() {
     let number = file.as_raw_fd().to_string();
     let start = || Workload::spawn(&["read-as", &OTTO.to_string(), &number]);
     assert_eq!(told(&mut kernel, inode, start), OTTO);
+}
+
+/// A folder that is a mount of its own, of the folder of workloads' files.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(name: &str) -> Mounted {
+        let point = file(name);
+        std::fs::create_dir_all(&point).unwrap();
+        let paths =
+            [point.parent().unwrap(), &point].map(|path| CString::new(path.as_os_str().as_bytes()).unwrap());
+        let [from, to] = &paths;
+        // SAFETY: two strings that end with 0, and no further data.
+        let mounted = unsafe {
+            libc::mount(from.as_ptr(), to.as_ptr(), std::ptr::null(), libc::MS_BIND, std::ptr::null())
+        };
+        assert_eq!(mounted, 0, "{}", std::io::Error::last_os_error());
+        Mounted(point)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let point = CString::new(self.0.as_os_str().as_bytes()).unwrap();
+        // SAFETY: a string that ends with 0.
+        unsafe { libc::umount2(point.as_ptr(), libc::MNT_DETACH) };
+    }
+}
+
+#[test]
+fn one_users_mounts_leave_others_theirs() {
+    // One user may have one of these, as then one is free; the next another, as of whom has none.
+    let Some(mut kernel) = kernel(&Options { max_mounts: 2, ..Options::default() }) else { return };
+    let mounts = [Mounted::new("mount-1"), Mounted::new("mount-2")];
+    let (open, inode) = open_file("on-many-mounts");
+    let through = |mount: &Mounted| {
+        let path = mount.0.join("on-many-mounts");
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).unwrap();
+        // SAFETY: as in `open_file`.
+        assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) }, 0);
+        file
+    };
+    let files = [through(&mounts[0]), through(&mounts[1])];
+    let mut watched = Vec::new();
+    let mut waits_of = |kernel: &mut Kernel, uid: u32, file: &File| {
+        for _ in 0..20 {
+            let mut workload = Workload::spawn_as(uid, &["read-open", &file.as_raw_fd().to_string()]);
+            kernel.watch(workload.pid()).unwrap();
+            watched.push(workload.pid());
+            workload.begin();
+            workload.wait();
+            let waits = kernel.waits().unwrap();
+            if waits.files.iter().any(|(key, _)| key.uid == uid && key.inode == inode) {
+                return waits.mounts.iter().filter(|(key, _)| key.uid == uid).count();
+            }
+        }
+        panic!("a wait for the file in twenty tries");
+    };
+    assert_eq!(waits_of(&mut kernel, MIRA, &files[0]), 1);
+    assert_eq!(waits_of(&mut kernel, MIRA, &files[1]), 1, "she has one, and one is free");
+    assert!(kernel.losses().unwrap()[Lost::NoMount as usize] > 0, "and that is counted");
+    assert_eq!(waits_of(&mut kernel, OTTO, &open), 1, "that one is his");
+    for pid in watched {
+        kernel.unwatch(pid).unwrap();
+    }
+    assert_eq!(
+        told(&mut kernel, inode, || Workload::spawn_as(MIRA, &["read-open", &open.as_raw_fd().to_string()])),
+        MIRA,
+        "all came back"
+    );
 }
 
 #[test]
