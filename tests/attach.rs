@@ -6,7 +6,7 @@ mod support;
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
-use support::{Sandbox, causes_ns, job, privileged, python, text, wait_until};
+use support::{Killed, Sandbox, causes_ns, job, privileged, python, text, wait_until};
 
 #[test]
 fn a_process_that_is_not_there_is_one_sentence() {
@@ -19,6 +19,25 @@ fn a_process_that_is_not_there_is_one_sentence() {
     assert!(text(&output.stderr).contains("no running job is called nosuchjob"), "{}", text(&output.stderr));
     let output = sandbox.run(&["attach", "1", "--for", "soon"]);
     assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn where_the_recording_lies_is_not_for_the_watched_process_to_say() {
+    if !privileged("where_the_recording_lies_is_not_for_the_watched_process_to_say") {
+        return;
+    }
+    let sandbox = Sandbox::new("attach-name");
+    let chosen = sandbox.path("elsewhere/chosen");
+    std::fs::create_dir(sandbox.path("elsewhere")).unwrap();
+    let mut job = Command::new("sh");
+    let job = Killed(job.args(["-c", "read end", "-m"]).arg(&chosen).stdin(Stdio::piped()).spawn().unwrap());
+    let output = sandbox.run(&["attach", &job.0.id().to_string(), "--for", "1s"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let names =
+        |folder| std::fs::read_dir(sandbox.path(folder)).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names("elsewhere").count(), 0);
+    let is_it = |name: std::ffi::OsString| name.to_string_lossy().ends_with("_elsewhere_chosen.stall");
+    assert!(names("").any(is_it), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -35,6 +35,72 @@ fn what_a_set_uid_program_does_is_not_for_who_started_it() {
     assert!(read(&root) > 15 * MIB, "{root}");
     assert!(read(&mira) > 7 * MIB && read(&mira) < 9 * MIB, "its own, and no more: {mira}");
     assert!(has(&mira, "own.bin") && !has(&mira, "secret.bin"), "{mira}");
+    assert!(has(&root, "own.bin") && has(&root, "secret.bin"), "{root}");
+}
+
+/// Gives a program CAP_DAC_READ_SEARCH, as setcap does.
+const GIVE_CAPABILITY: &str = r#"
+import os, struct, sys
+os.setxattr(sys.argv[1], "security.capability", struct.pack("<5I", 0x02000001, 1 << 2, 0, 0, 0))
+"#;
+
+#[test]
+fn what_others_do_in_ones_tree_is_not_told_though_it_began_before_one_watched() {
+    if !privileged("what_others_do_in_ones_tree_is_not_told_though_it_began_before_one_watched") {
+        return;
+    }
+    let node = Node::start("before");
+    let copy = |of: &str, name: &str, mode| {
+        let path = node.sandbox.path(name);
+        std::fs::copy(of, &path).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        path
+    };
+    node.file("mira.bin", MIRA);
+    node.file("otto.bin", OTTO);
+    ["root.bin", "capable.bin"].iter().for_each(|name| node.file(name, 0));
+    // As su and sudo do: it becomes another user wholly, and then executes what that user wants.
+    copy("/usr/bin/setpriv", "become", 0o4755);
+    let capable = copy("/usr/bin/dd", "capable", 0o755);
+    let given = Command::new(PYTHON).args(["-c", GIVE_CAPABILITY]).arg(&capable).status().unwrap();
+    assert!(given.success());
+    // The file is open before there is anybody to read what comes out.
+    let script = r#"
+        read_later() {
+            who=$1; shift
+            "$@" sh -c "touch $who-is-there; until [ -e go ]; do sleep 0.05; done
+                dd if=$who.bin of=/dev/null bs=64k iflag=direct && touch $who-has-read" &
+        }
+        read_later otto ./become --reuid 4343 --regid 4343 --clear-groups
+        read_later root ./become --reuid 0 --regid 0 --clear-groups
+        read_later mira env
+        mkfifo out; ./capable if=capable.bin of=out bs=64k iflag=direct & echo $! > capable-pid
+        until [ -e go ]; do sleep 0.05; done
+        cat out > /dev/null && touch capable-has-read; wait; read end"#;
+    let shell = Killed(node.shell(MIRA, script).stdin(Stdio::piped()).spawn().unwrap());
+    let is_there = |name: String| node.sandbox.path(&name).exists();
+    wait_until("all of them are there", || {
+        let pid = std::fs::read_to_string(node.sandbox.path("capable-pid")).unwrap_or_default();
+        let open = std::fs::read_dir(format!("/proc/{}/fd", pid.trim())).into_iter().flatten().flatten();
+        let has_opened = open
+            .into_iter()
+            .any(|fd| std::fs::read_link(fd.path()).is_ok_and(|path| path.ends_with("capable.bin")));
+        has_opened && ["otto", "root", "mira"].iter().all(|who| is_there(format!("{who}-is-there")))
+    });
+    let (mira, root) = (node.spy("mira", MIRA, shell.0.id()), node.spy("root", 0, shell.0.id()));
+    std::fs::write(node.sandbox.path("go"), "").unwrap();
+    wait_until("all have read", || {
+        ["otto", "root", "mira", "capable"].iter().all(|who| is_there(format!("{who}-has-read")))
+    });
+    // A round, and one in which files are told.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let (mira, root) = (mira.ends(), root.ends());
+    let all = ["mira.bin", "otto.bin", "root.bin", "capable.bin"];
+    assert!(read(&root) > 31 * MIB && all.iter().all(|name| has(&root, name)), "{root}");
+    assert!(read(&mira) > 7 * MIB && has(&mira, "mira.bin"), "{mira}");
+    assert!(all[1..].iter().all(|name| !has(&mira, name)), "{mira}");
+    // What came through the pipe she has read herself.
+    assert!(read(&mira) < 17 * MIB, "{mira}");
 }
 
 /// Connections without end, with lines that are none, and as many watchers of one tree as it takes.

@@ -6,9 +6,11 @@ mod support;
 
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use support::{Sandbox, job, privileged, text, wait_until};
+use support::node::{Node, OTTO, PYTHON};
+use support::{Killed, Sandbox, job, privileged, text, wait_until};
 
 /// As in tests/jobs/directory.c.
 const UID: u32 = 4242;
@@ -55,6 +57,43 @@ fn with_sudo(sandbox: &Sandbox, arguments: &[&str]) -> Command {
     let mut command = sandbox.stallscope(arguments);
     command.envs([("SUDO_UID", "4242"), ("SUDO_GID", "4242"), ("SUDO_USER", "mira")]);
     command
+}
+
+/// Asks the session beside which it runs for the process argv[1], and lets that begin.
+const ASKS_FOR_ANOTHER: &str = r#"
+import json, os, socket, sys, time
+session = socket.socket(socket.AF_UNIX)
+session.connect(os.environ["STALLSCOPE_SOCKET"])
+hello = {"stallscope": 1, "role": "run", "pid": int(sys.argv[1])}
+session.sendall(json.dumps(hello).encode() + b"\n")
+session.recv(4096)
+open("go", "w").close()
+while not os.path.exists("otto-has-read"):
+    time.sleep(0.05)
+time.sleep(2)
+"#;
+
+#[test]
+fn a_job_beside_roots_session_is_given_no_other_users_process() {
+    if !privileged("a_job_beside_roots_session_is_given_no_other_users_process") {
+        return;
+    }
+    let node = Node::start("joins-sudo");
+    let sandbox = &node.sandbox;
+    node.file("otto.bin", OTTO);
+    std::os::unix::fs::chown(sandbox.path("run"), Some(UID), Some(UID)).unwrap();
+    let script = "until [ -e go ]; do sleep 0.05; done; dd if=otto.bin of=/dev/null bs=64k iflag=direct; \
+        touch otto-has-read; sleep 1000";
+    let otto = Killed(node.shell(OTTO, script).process_group(0).spawn().unwrap());
+    let pid = otto.0.id().to_string();
+    let words = ["run", "-o", "job.stall", "--", PYTHON, "-c", ASKS_FOR_ANOTHER, &pid];
+    let output = with_sudo(sandbox, &words).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report = sandbox.report("job.stall");
+    assert_eq!(report["kernel"], "on", "{output:?}");
+    assert!(!report.to_string().contains("otto.bin"), "{report}");
+    let group = format!("-{pid}");
+    assert!(Command::new("kill").args(["-KILL", "--", &group]).status().unwrap().success());
 }
 
 #[test]

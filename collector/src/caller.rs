@@ -1,12 +1,12 @@
 //! One connection to the kernel service: lines in, a line and then frames out, never waiting for either.
 
-use crate::kernel_service::Tree;
 use crate::watch_audit::Watch;
 use rustix::event::PollFlags;
+use stallscope_abi::files::FileKey;
 use stallscope_abi::kernel::{Record, TaskSlot, bytes_of};
 use stallscope_ebpf::{Identity, Still, Waits};
 use stallscope_wire::{Reply, frame, frame::Tag};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -230,17 +230,16 @@ impl Caller {
         self.processes.contains_key(&task.tgid) && task.is_known_to(self.uid)
     }
 
-    /// Sends what its trees waited for: all mounts, and the files with the longest waits. One of `trees`,
-    /// all that are watched, may lie within another of the same user, or of root.
-    pub(crate) fn tell_waits(&mut self, waits: &Waits, trees: &HashMap<u32, Tree>) {
-        let may_know = |root: &u32| self.uid == 0 || trees.get(root).is_some_and(|tree| tree.uid == self.uid);
-        let is_own = |root: &u32| self.processes.contains_key(root) || self.roots.contains_key(root);
-        let roots: HashSet<u32> = waits.mounts.iter().map(|(key, _)| key.root).collect();
-        let own: HashSet<u32> = roots.into_iter().filter(|root| is_own(root) && may_know(root)).collect();
-        for (key, wait) in waits.mounts.iter().filter(|(key, _)| own.contains(&key.root)) {
+    /// Sends what tasks of its user waited for in its trees: all mounts, and the files with the longest waits.
+    pub(crate) fn tell_waits(&mut self, waits: &Waits) {
+        let is_watched = |root: &u32| self.processes.contains_key(root) || self.roots.contains_key(root);
+        let may_know = |key: &FileKey| self.uid == 0 || key.uid == self.uid;
+        let is_own = |key: &FileKey| may_know(key) && is_watched(&key.root);
+        let mounts: Vec<_> = waits.mounts.iter().filter(|(key, _)| is_own(key)).collect();
+        let mut files: Vec<_> = waits.files.iter().filter(|(key, _)| is_own(key)).collect();
+        for (key, wait) in mounts {
             self.push(Tag::MountWait, &[bytes_of(key), bytes_of(wait)].concat());
         }
-        let mut files: Vec<_> = waits.files.iter().filter(|(key, _)| own.contains(&key.root)).collect();
         files.sort_unstable_by_key(|(_, wait)| std::cmp::Reverse(wait.wait_ns));
         for (key, wait) in files.into_iter().take(FILES) {
             self.push(Tag::FileWait, &[bytes_of(key), bytes_of(wait)].concat());

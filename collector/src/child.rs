@@ -130,6 +130,21 @@ pub(crate) fn name_of(command: &[OsString]) -> String {
     named.map_or_else(|| "job".into(), |name| name.to_string_lossy().into_owned())
 }
 
+/// Bytes of a recording's name that come from its job's: beside it lie files with longer names.
+const FILE_NAME_BYTES: usize = 200;
+
+/// Where the recording of a job called `name` goes unless somebody says so: into the current folder. The name may be anybody's,
+/// as a command line is its process's own, and is no path.
+pub(crate) fn recording_of(name: &str) -> PathBuf {
+    let is_safe = |c: char| c != '/' && !c.is_control();
+    let mut safe: String = name.chars().map(|c| if is_safe(c) { c } else { '_' }).collect();
+    safe.truncate(safe.floor_char_boundary(FILE_NAME_BYTES));
+    if safe.is_empty() || safe.starts_with(['.', '-']) {
+        safe.insert(0, '_');
+    }
+    PathBuf::from(format!("{safe}.stall"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,6 +159,17 @@ mod tests {
         assert_eq!(name("torchrun --nproc-per-node 2 src/pretrain.py"), "pretrain");
         assert_eq!(name("python -m timm.train"), "timm.train");
         assert_eq!(name("/opt/bin/trainer --fast"), "trainer");
+    }
+
+    #[test]
+    fn a_recording_lies_in_the_current_folder_whatever_the_job_is_called() {
+        let recording = |name| recording_of(name).display().to_string();
+        assert_eq!(recording("timm.train"), "timm.train.stall");
+        assert_eq!(recording("träin v2"), "träin v2.stall");
+        assert_eq!(recording("/etc/logrotate.d/x"), "_etc_logrotate.d_x.stall");
+        assert_eq!(recording("../x\n\u{1b}[2J"), "_.._x__[2J.stall");
+        assert_eq!((recording(""), recording("-rf")), ("_.stall".into(), "_-rf.stall".into()));
+        assert!(recording(&"ä".repeat(500)).len() < 220);
     }
 
     #[tokio::test]

@@ -6,7 +6,6 @@ use crate::kernel_client;
 use crate::runtime::{RuntimeDir, kernel_socket};
 use crate::sudo::Caller;
 use stallscope_ebpf::doctor::PID_NAMESPACE;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 
@@ -26,7 +25,7 @@ pub struct Check {
 /// Looks at everything that `run`, `attach` and `collect` need here. Only looks.
 pub fn doctor() -> Vec<Check> {
     let node = kernel_socket();
-    let served = UnixStream::connect(&node).is_ok();
+    let served = kernel_client::is_served(&node);
     let mut checks = vec![runtime(), shim(), torch(), kernel_evidence(&node, served)];
     checks.extend(served.then(|| confinement(&node)));
     checks.extend(stallscope_ebpf::doctor::checks().into_iter().map(|check| {

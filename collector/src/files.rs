@@ -238,7 +238,7 @@ mod tests {
     use stallscope_abi::kernel::bytes_of;
 
     fn key(inode: u64) -> FileKey {
-        FileKey { root: std::process::id(), mount: 0, dev: 0, pad: 0, inode }
+        FileKey { root: std::process::id(), mount: 0, dev: 0, uid: 0, inode }
     }
 
     fn wait(name: &str, wait_ns: u64, waits: u64) -> files::FileWait {

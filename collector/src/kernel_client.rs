@@ -193,6 +193,16 @@ fn connect(path: &Path) -> Result<BlockingStream> {
     Ok(stream)
 }
 
+/// Whether somebody listens there who has no time: so many call that one would have to wait.
+fn is_busy(error: &anyhow::Error) -> bool {
+    error.downcast_ref() == Some(&rustix::io::Errno::AGAIN)
+}
+
+/// Whether somebody listens at `path`. Waits for nobody.
+pub(crate) fn is_served(path: &Path) -> bool {
+    connect(path).map_or_else(|error| is_busy(&error), |_| true)
+}
+
 /// What the node's collector may still do, of which it tells everybody.
 ///
 /// # Errors
@@ -211,9 +221,13 @@ fn find(choice: KernelChoice) -> Result<Option<Source>> {
     if choice == KernelChoice::Off {
         return Ok(None);
     }
-    let node = kernel_socket();
+    find_at(kernel_socket(), choice)
+}
+
+fn find_at(node: PathBuf, choice: KernelChoice) -> Result<Option<Source>> {
     match connect(&node) {
         Ok(_) => return Ok(Some(Source::Service(node))),
+        Err(error) if is_busy(&error) => return Ok(Some(Source::Service(node))),
         // As root, or as a user whom somebody gave what it takes.
         Err(_) if rustix::process::geteuid().is_root() || stallscope_ebpf::doctor::may_load_programs() => {
             return Ok(Some(Source::Within));
@@ -283,4 +297,33 @@ fn read_line(stream: &mut BlockingStream) -> Result<Vec<u8>> {
         line.push(byte[0]);
     }
     Err(anyhow!("the kernel collector's answer does not end; is it another program's socket?"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+
+    #[test]
+    fn a_collector_at_which_too_many_wait_is_there_all_the_same() {
+        let path = std::env::temp_dir().join(format!("ss-full-queue-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let listener = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&listener, 1).unwrap();
+        let mut waiting = Vec::new();
+        let full = loop {
+            match connect(&path) {
+                Ok(stream) => waiting.push(stream),
+                Err(error) => break error,
+            }
+        };
+        assert!(is_busy(&full) && is_served(&path), "{full:#}");
+        let found = find_at(path.clone(), KernelChoice::Auto);
+        assert!(matches!(found, Ok(Some(Source::Service(_)))), "it is called again, and no other is started");
+        std::fs::remove_file(&path).unwrap();
+        assert!(!is_served(&path));
+    }
 }

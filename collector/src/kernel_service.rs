@@ -44,8 +44,11 @@ const CALLERS_A_TREE: usize = 4;
 /// Connections of a user that wait to read why they are refused; beyond them the end is all that they see.
 const REFUSED_A_USER: usize = 8;
 
-/// Taken up in a row, so that those who are there have their turn.
-const ACCEPTED_A_TURN: usize = 64;
+/// For so long those who call are taken up in a row, as many as may wait: who hung up again keeps others out of the queue.
+const ACCEPT_FOR: Duration = Duration::from_millis(20);
+
+/// Then those who are there have their turn: at least so long, and four times as long as that took.
+const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(2);
 
 /// Why a caller that asked for system calls does without.
 const FOR_ROOT: &str = "the node's collector hooks system calls for root alone; `stallscope collect --syscalls-for-everyone` does for all";
@@ -199,14 +202,14 @@ pub(crate) struct Service<K> {
     dropped: u64,
     last_round: Instant,
     files_told: Instant,
+    /// When callers are taken up again.
+    accept_again: Instant,
 }
 
 /// A process whose descendants are watched with it.
 pub(crate) struct Tree {
     /// `start_boottime`: the number may be another process next.
     start_ns: u64,
-    /// Whose it is, and so what is summed up of all of it.
-    pub(crate) uid: u32,
     /// Of its root.
     slot: u32,
 }
@@ -248,6 +251,7 @@ impl<K: KernelSide> Service<K> {
             dropped: 0,
             last_round: Instant::now(),
             files_told: Instant::now(),
+            accept_again: Instant::now(),
         }
     }
 
@@ -256,7 +260,9 @@ impl<K: KernelSide> Service<K> {
     fn wait(&mut self, listener: Option<&UnixListener>, sleep: Sleep) -> Result<bool> {
         let ring = self.kernel.fd();
         let mut fds: Vec<PollFd> = vec![PollFd::new(&ring, PollFlags::IN)];
-        let Service { callers, shares, .. } = self;
+        let Service { callers, shares, accept_again, .. } = self;
+        let pause = listener.map(|_| accept_again.saturating_duration_since(Instant::now()));
+        let listener = listener.filter(|_| pause == Some(Duration::ZERO));
         fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
         // Whose user has had their turn is not listened to until the next.
         let ready = |caller: &&Caller| shares.has(caller.uid) || caller.awaits().contains(PollFlags::OUT);
@@ -265,6 +271,7 @@ impl<K: KernelSide> Service<K> {
             Sleep::UntilRound => Some(ROUND.saturating_sub(self.last_round.elapsed())),
             Sleep::AtMost(limit) => limit,
         };
+        let left = left.into_iter().chain(pause.filter(|pause| !pause.is_zero())).min();
         let left =
             left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         match poll(&mut fds, left.as_ref()) {
@@ -286,20 +293,35 @@ impl<K: KernelSide> Service<K> {
     }
 
     fn accept(&mut self, listener: &UnixListener) {
-        for _ in 0..ACCEPTED_A_TURN {
+        let begun = Instant::now();
+        if begun < self.accept_again {
+            return;
+        }
+        let mut accepted = false;
+        while begun.elapsed() < ACCEPT_FOR {
+            let since = Instant::now();
             match listener.accept() {
                 Ok((stream, _)) => {
+                    accepted = true;
                     if let Ok(caller) = Caller::new(stream) {
-                        self.admit(caller);
+                        let uid = caller.uid;
+                        // Whose user has had their turn may call again.
+                        if self.shares.has(uid) {
+                            self.admit(caller);
+                        }
+                        self.shares.took(uid, since.elapsed());
                     }
                 }
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                 Err(_) => {
                     // Out of descriptors: the connection stays readable, and trying at once would spin.
                     std::thread::sleep(ROUND);
                     return;
                 }
             }
+        }
+        if accepted {
+            self.accept_again = Instant::now() + ACCEPT_AGAIN_AFTER.max(begun.elapsed() * 4);
         }
     }
 
@@ -423,12 +445,11 @@ impl<K: KernelSide> Service<K> {
         let leader = leader_of(&tasks, root);
         let of = leader.and_then(|task| Some((task, self.kernel.identity(task.header.slot)?)));
         // Or it comes round between these questions.
-        let Some((leader, of)) = of.filter(|(_, of)| of.is_known_to(caller.uid)) else {
+        let Some((leader, _)) = of.filter(|(_, of)| of.is_known_to(caller.uid)) else {
             self.let_go(root);
             bail!("process {root} is not yours, or has ended; ask its owner, or root, to profile it");
         };
-        self.trees
-            .insert(root, Tree { start_ns: leader.start_boottime_ns, uid: of.uid, slot: leader.header.slot });
+        self.trees.insert(root, Tree { start_ns: leader.start_boottime_ns, slot: leader.header.slot });
         if caller.roots.is_empty() {
             let mut programs = self.programs();
             if caller.syscalls == Some(false) {
@@ -552,7 +573,7 @@ impl<K: KernelSide> Service<K> {
             self.files_told = Instant::now();
             // Sums: what can't be read now is in the next ones.
             let waits = self.kernel.waits().unwrap_or_default();
-            self.callers.iter_mut().for_each(|caller| caller.tell_waits(&waits, &self.trees));
+            self.callers.iter_mut().for_each(|caller| caller.tell_waits(&waits));
         }
         let lost: HashMap<u32, _> =
             self.callers.iter().map(|caller| (caller.uid, self.losses_of(caller.uid))).collect();

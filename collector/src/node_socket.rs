@@ -4,6 +4,7 @@
 //! between any two looks. So the socket's folder is opened once and all else happens in that very folder, as its owner
 //! would do it; and the socket is made with its mode, not given one by path afterwards.
 
+use crate::kernel_client;
 use crate::socket_remover::SocketRemover;
 use crate::sudo;
 use anyhow::{Context, Result, bail, ensure};
@@ -12,7 +13,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 pub(crate) struct NodeSocket {
@@ -79,7 +80,7 @@ impl NodeSocket {
             .with_context(|| format!("cannot open {}", parent.display()))?;
         let here = within(&folder, name);
         let bound = sudo::as_owner(&folder, || {
-            if UnixStream::connect(&here).is_ok() {
+            if kernel_client::is_served(&here) {
                 bail!("a collector already serves {shown}; one a node is enough");
             }
             match fs::symlink_metadata(&here) {

@@ -42,6 +42,14 @@ pub(crate) fn main_cpu_ns(pid: u32) -> Option<u64> {
     text(pid, "schedstat")?.split_ascii_whitespace().next()?.parse().ok()
 }
 
+/// The process that started it, or took its place.
+pub(crate) fn parent(pid: u32) -> Option<u32> {
+    let stat = text(pid, "stat")?;
+    // The second field, the program's name, may hold anything.
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 /// Descriptors that a process has open.
 pub(crate) fn descriptors(pid: u32) -> Option<u64> {
     let folder = file(pid, "fd");

@@ -5,6 +5,7 @@
 use crate::caller::Caller;
 use crate::cpu_share::CpuShares;
 use crate::kernel_service::{KernelSide, Service};
+use stallscope_abi::files::{self, FileKey, FileWait, MountWait};
 use stallscope_abi::kernel::{
     Header, Kind, LOST_REASONS, Lost, Record, Slice, TaskExit, TaskNew, TaskSlot, bytes_of, flags, state,
 };
@@ -38,6 +39,7 @@ pub(crate) struct KernelModel {
     roots_of_slots: Vec<u32>,
     free: Vec<u32>,
     roots: BTreeSet<u32>,
+    waits: BTreeMap<FileKey, u64>,
     ring: VecDeque<Vec<u8>>,
     lost: [u64; LOST_REASONS],
     swept_at_lost: u64,
@@ -60,6 +62,7 @@ impl KernelModel {
             roots_of_slots: vec![0; SLOTS as usize],
             free: (0..SLOTS).collect(),
             roots: BTreeSet::new(),
+            waits: BTreeMap::new(),
             ring: VecDeque::new(),
             lost: [0; LOST_REASONS],
             swept_at_lost: 0,
@@ -164,8 +167,13 @@ impl KernelModel {
         }
     }
 
+    /// Runs, and waits for a file.
     pub(crate) fn work(&mut self, pid: u32) {
         if let Some(header) = self.header(pid, Kind::Slice, size_of::<Slice>()) {
+            let slot = &self.slots[header.slot as usize];
+            let uid = if slot.flags & flags::PRIVILEGED == 0 { slot.uid } else { 0 };
+            let key = FileKey { root: self.roots_of_slots[header.slot as usize], uid, ..FileKey::default() };
+            *self.waits.entry(key).or_default() += 1;
             self.send(bytes_of(&Slice { header, ..Slice::default() }));
         }
     }
@@ -217,6 +225,7 @@ impl KernelSide for KernelModel {
         let of_root = |process: &mut Process| process.slot.take_if(|slot| roots[*slot as usize] == pid);
         let released: Vec<u32> = self.processes.values_mut().filter_map(of_root).collect();
         released.into_iter().for_each(|slot| self.hand_back(slot));
+        self.waits.retain(|key, _| key.root != pid);
         Ok(())
     }
 
@@ -274,7 +283,10 @@ impl KernelSide for KernelModel {
     }
 
     fn waits(&self) -> Result<Waits, Error> {
-        Ok(Waits::default())
+        let mounts = self.waits.iter().map(|(key, waits)| (*key, MountWait { wait_ns: 0, waits: *waits }));
+        let files =
+            self.waits.iter().map(|(key, waits)| (*key, FileWait { waits: *waits, ..FileWait::default() }));
+        Ok(Waits { files: files.collect(), mounts: mounts.collect() })
     }
 
     fn losses(&self) -> Result<[u64; LOST_REASONS], Error> {
@@ -427,6 +439,14 @@ impl ServiceBench {
                 Tag::Slot => {
                     let slot = TaskSlot::parse(payload).expect("a slot");
                     assert!(is_own(slot.uid, slot.flags), "user {uid} was sent a slot of {}'s", slot.uid);
+                }
+                Tag::FileWait => {
+                    let (key, _) = files::parse::<FileWait>(payload).expect("a file that was waited for");
+                    assert!(is_own(key.uid, 0), "user {uid} was sent a file of {}'s", key.uid);
+                }
+                Tag::MountWait => {
+                    let (key, _) = files::parse::<MountWait>(payload).expect("a mount that was waited for");
+                    assert!(is_own(key.uid, 0), "user {uid} was sent a mount of {}'s", key.uid);
                 }
                 Tag::Tick => drop(stallscope_wire::decode::<Tick>(payload).expect("a tick")),
                 _ => {}

@@ -385,7 +385,7 @@ impl<'a> Session<'a> {
     }
 
     fn handle(&mut self, event: shims::Event) {
-        if let shims::Event::Joined { pid, .. } = &event {
+        if let shims::Event::Joined { pid: Some(pid), .. } = &event {
             self.kernel.also(*pid);
         }
         shims::handle(&mut self.engine, &mut self.control, event);
@@ -445,7 +445,7 @@ fn start_recording(
     name: &str,
     view: &mut dyn View,
 ) {
-    let target = output.unwrap_or_else(|| PathBuf::from(format!("{name}.stall")));
+    let target = output.unwrap_or_else(|| child::recording_of(name));
     engine.record_with(Recorder::create(&target, job, Options::default()));
     for sentence in engine.notices() {
         view.note(&sentence);

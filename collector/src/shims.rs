@@ -2,12 +2,15 @@
 
 use crate::control::{Control, Peer};
 use crate::engine::Engine;
+use crate::procfs;
 use anyhow::{Context, Result};
 use stallscope_ring::{Fact, Greeting, LineReader, Reader, Received};
 use stallscope_wire::{Client, Hello, Reply, Request};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use tokio::io::AsyncWriteExt;
+use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 
@@ -43,9 +46,9 @@ pub(crate) enum Event {
     ShimGone {
         connection: u64,
     },
-    /// Another task of the job, by the pid of its root.
+    /// Another task of the job, by the pid of its root, where it is one of theirs who say so.
     Joined {
-        pid: u32,
+        pid: Option<u32>,
         recording: oneshot::Sender<Reply>,
     },
     Left,
@@ -212,12 +215,22 @@ async fn viewer(lines: &mut Lines, connection: u64, events: &mpsc::Sender<Event>
 
 async fn task(lines: &mut Lines, pid: u32, events: &mpsc::Sender<Event>) -> Sent {
     let (recording, answer) = oneshot::channel();
-    events.send(Event::Joined { pid, recording }).await?;
+    let theirs = lines.stream.peer_cred().is_ok_and(|peer| is_theirs(pid, &peer));
+    events.send(Event::Joined { pid: theirs.then_some(pid), recording }).await?;
     if let Ok(answer) = answer.await {
         lines.answer(&answer).await;
     }
     while lines.next().await.is_some() {}
     events.send(Event::Left).await
+}
+
+/// Whether `peer` may have process `pid` measured: its own child, or itself. Beside root's session, as with sudo, the
+/// kernel would be asked as root, which may know of all.
+fn is_theirs(pid: u32, peer: &UCred) -> bool {
+    let is_peer = |pid: u32| peer.pid().is_some_and(|peer| peer as u32 == pid);
+    let owner = std::fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
+    let is_near = is_peer(pid) || procfs::parent(pid).is_some_and(is_peer);
+    peer.uid() == 0 || is_near && owner.is_ok_and(|owner| owner == peer.uid())
 }
 
 /// A connection as lines.

@@ -3,13 +3,13 @@
 //! `workload DEED [N] [FILE]` prints "ready", waits for a line on its standard input, does it, and leaves.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, BufRead, Read, Seek, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,6 +25,7 @@ fn main() -> Result<()> {
     let count: usize = arguments.next().map_or(Ok(1), |n| n.parse())?;
     let path = arguments.next().unwrap_or_default();
 
+    let prepared = prepare(&deed, count, &path)?;
     let cold = matches!(deed.as_str(), "read" | "read-warm" | "fault");
     if cold {
         make_file(&path, deed != "read-warm")?;
@@ -42,6 +43,7 @@ fn main() -> Result<()> {
         "compete" => compete(count)?,
         "read" => read_from_disk(&path)?,
         "read-warm" => read_warm(&path, count)?,
+        "read-open" | "read-hidden" | "read-in-namespace" => read_open(count as RawFd)?,
         "fault" => fault(&path)?,
         "write-sync" => write_sync(&path)?,
         "pipe" => pipe(false)?,
@@ -62,8 +64,79 @@ fn main() -> Result<()> {
             return Err(thread.join().map_err(|_| "the thread failed")?.into());
         }
         "execed" => {}
+        "answers" => answers()?,
+        "read-as" | "answer" | "answer-hidden" => prepared.ok_or("nothing is prepared")?.goes_on()?,
         other => return Err(format!("no deed {other}").into()),
     }
+    Ok(())
+}
+
+/// What a deed needs to be so before it is watched.
+fn prepare(deed: &str, count: usize, path: &str) -> Result<Option<Helper>> {
+    match deed {
+        "read-hidden" => hide()?,
+        // SAFETY: takes no pointers.
+        "read-in-namespace" => succeeded(unsafe { libc::unshare(libc::CLONE_NEWUSER) })?,
+        "read-as" => {
+            let mut command = Command::new("/proc/self/exe");
+            return Helper::start(command.args(["read-open", path]).uid(count as u32)).map(Some);
+        }
+        "answer" | "answer-hidden" => {
+            let words = ["answers", &u8::from(deed == "answer-hidden").to_string()];
+            return Helper::start(Command::new("/proc/self/exe").args(words)).map(Some);
+        }
+        "answers" if count > 0 => hide()?,
+        _ => {}
+    }
+    Ok(None)
+}
+
+/// Its own user may not look into it from now on, as into a program that gained privilege.
+fn hide() -> io::Result<()> {
+    // SAFETY: takes no pointers.
+    succeeded(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) })
+}
+
+fn succeeded(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A process that was there before it is watched.
+struct Helper {
+    process: Child,
+    output: ChildStdout,
+}
+
+impl Helper {
+    fn start(command: &mut Command) -> Result<Helper> {
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut output = process.stdout.take().ok_or("no output")?;
+        output.read_exact(&mut [0; "ready\n".len()])?;
+        Ok(Helper { process, output })
+    }
+
+    /// Lets it begin, and waits for what it says.
+    fn goes_on(mut self) -> Result<()> {
+        self.process.stdin.take().ok_or("no input")?.write_all(b"\n")?;
+        self.output.read_to_end(&mut Vec::new())?;
+        if self.process.wait()?.success() { Ok(()) } else { Err("the helper failed".into()) }
+    }
+}
+
+/// Reads a file that is open past the page cache.
+fn read_open(descriptor: RawFd) -> Result<()> {
+    let mut piece = Box::new(Piece([0; 65536]));
+    // SAFETY: whoever started this process left the descriptor open for it, and nothing else here uses it.
+    let mut file = unsafe { File::from_raw_fd(descriptor) };
+    file.rewind()?;
+    while file.read(&mut piece.0)? > 0 {}
+    Ok(())
+}
+
+/// Answers after a pause.
+fn answers() -> Result<()> {
+    thread::sleep(PAUSE);
+    io::stdout().write_all(b"1234")?;
     Ok(())
 }
 
@@ -108,10 +181,11 @@ fn compete(count: usize) -> Result<()> {
     children.into_iter().try_for_each(reap)
 }
 
+#[repr(align(4096))]
+struct Piece([u8; 65536]);
+
 /// Reads a file past the page cache, so that every read waits for the disk.
 fn read_from_disk(path: &str) -> Result<()> {
-    #[repr(align(4096))]
-    struct Piece([u8; 65536]);
     let mut piece = Box::new(Piece([0; 65536]));
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)?;
     while file.read(&mut piece.0)? > 0 {}

@@ -14,7 +14,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef signed long long s64;
 
-#define ABI_VERSION 4
+#define ABI_VERSION 5
 #define MAX_TASKS 16384
 #define MAX_USERS 1024
 #define MAX_FILES 8192
@@ -217,13 +217,15 @@ struct user_slots {
 	u64 taken;
 	u64 returned;
 	u64 refused;
+	u64 mounts_taken;
+	u64 mounts_returned;
 };
 
 struct file_key {
 	u32 root;
 	u32 mount;
 	u32 dev;
-	u32 pad;
+	u32 uid;
 	u64 inode;
 };
 
@@ -252,7 +254,7 @@ _Static_assert(sizeof(struct batch_read) == 32, "batch_read");
 _Static_assert(sizeof(struct save) == 40, "save");
 _Static_assert(sizeof(struct task_new) == 56, "task_new");
 _Static_assert(sizeof(struct task_exit) == 32 + sizeof(struct times), "task_exit");
-_Static_assert(sizeof(struct user_slots) == 24, "user_slots");
+_Static_assert(sizeof(struct user_slots) == 40, "user_slots");
 _Static_assert(sizeof(struct file_key) == 24, "file_key");
 _Static_assert(sizeof(struct mount_wait) == 16, "mount_wait");
 _Static_assert(sizeof(struct file_wait) == 24 + NAME_BYTES + PARENT_BYTES, "file_wait");

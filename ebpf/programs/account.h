@@ -94,6 +94,23 @@ INLINE struct task_slot *find_slot(struct task_struct *task)
 	return slot->state != STATE_FREE && slot->state != STATE_EXITED ? slot : NULL;
 }
 
+/*
+ * The user who may know what the task in `slot` does; root may of all. Of one with rights that its user lacks, root alone
+ * may. `Identity::is_known_to` in slots.rs is the same.
+ */
+INLINE u32 known_to(const struct task_slot *slot)
+{
+	return slot->flags & FLAG_PRIVILEGED ? 0 : slot->uid;
+}
+
+/* Whether records of the task in `slot` may say what the one in `other` does. */
+INLINE bool may_tell_of(const struct task_slot *slot, const struct task_slot *other)
+{
+	u32 reader = known_to(slot);
+
+	return reader == 0 || reader == known_to(other);
+}
+
 INLINE void fill_header(struct header *header, const struct task_slot *slot, u32 kind, u32 size, u64 time_ns)
 {
 	header->kind = kind;

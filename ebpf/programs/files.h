@@ -189,14 +189,31 @@ INLINE void fill_path(struct file_wait *file, const struct place *place)
 	file->whole = above == top;
 }
 
-INLINE void count_mount_wait(const struct file_key *file, u64 wait_ns)
+/* Begins the sum of a mount for `user`, who may have as many as are still free, as of slots: see `charge`. */
+INLINE void take_mount(const struct file_key *key, u32 user)
 {
-	struct file_key key = { .root = file->root, .mount = file->mount, .dev = file->dev };
-	struct mount_wait *wait = map_lookup_elem(&mount_waits, &key);
+	u32 everybody = USER_EVERYBODY;
+	struct user_slots *own = map_lookup_elem(&users, &user), *all = map_lookup_elem(&users, &everybody);
 	struct mount_wait none = {};
 
+	if (!own || !all)
+		return;
+	if (user != USER_ROOT && (s64)(own->mounts_taken - own->mounts_returned + all->mounts_taken -
+				       all->mounts_returned) >= (s64)max_mounts)
+		return;
+	if (map_update_elem(&mount_waits, key, &none, BPF_NOEXIST))
+		return;
+	__sync_fetch_and_add(&own->mounts_taken, 1);
+	__sync_fetch_and_add(&all->mounts_taken, 1);
+}
+
+INLINE void count_mount_wait(const struct file_key *file, u32 user, u64 wait_ns)
+{
+	struct file_key key = { .root = file->root, .mount = file->mount, .dev = file->dev, .uid = file->uid };
+	struct mount_wait *wait = map_lookup_elem(&mount_waits, &key);
+
 	if (!wait) {
-		map_update_elem(&mount_waits, &key, &none, BPF_NOEXIST);
+		take_mount(&key, user);
 		wait = map_lookup_elem(&mount_waits, &key);
 	}
 	if (!wait) {
@@ -211,19 +228,17 @@ INLINE void count_mount_wait(const struct file_key *file, u64 wait_ns)
 static __attribute__((noinline)) void count_file_wait(struct task_slot *slot, struct task_struct *task, u32 kind,
 						      u64 wait_ns)
 {
-	struct file_key key = { .root = slot->scratch.root };
+	/* A tree may have tasks of several users, of which each is told their own. */
+	struct file_key key = { .root = slot->scratch.root, .uid = known_to(slot) };
 	struct file_wait *wait, begun = {};
 	struct place place = {};
 
-	/* These sums are of a tree, whose owner must not know. */
-	if (slot->flags & FLAG_PRIVILEGED)
-		return;
 	if (!find_place(task, kind, &place)) {
-		count_mount_wait(&key, wait_ns);
+		count_mount_wait(&key, slot->user, wait_ns);
 		return;
 	}
 	fill_key(&key, &place);
-	count_mount_wait(&key, wait_ns);
+	count_mount_wait(&key, slot->user, wait_ns);
 	wait = map_lookup_elem(&file_waits, &key);
 	if (!wait) {
 		fill_path(&begun, &place);

@@ -182,9 +182,34 @@ typedef struct {
 	u32 val;
 } kuid_t, kgid_t;
 
+struct user_namespace {
+	kuid_t owner;
+};
+
+/* One word in all kernels: first as two halves, the lower one first. */
+typedef struct {
+	u64 val;
+} kernel_cap_t;
+
 struct cred {
 	kuid_t uid, suid, euid;
 	kgid_t gid, sgid, egid;
+	kernel_cap_t cap_permitted, cap_ambient;
+	struct user_namespace *user_ns;
+};
+
+struct mm_struct {
+	struct user_namespace *user_ns;
+	unsigned long flags;
+};
+
+/* From 6.18 on the flags are a bitmap, whose first word is what they were. */
+typedef struct {
+	unsigned long __mm_flags[1];
+} mm_flags_t;
+
+struct mm_struct___bitmap {
+	mm_flags_t flags;
 };
 
 struct task_struct {
@@ -221,6 +246,14 @@ struct bpf_iter__task {
 #define TASK_STOPPED_OR_TRACED (0x4 | 0x8)
 #define TASK_WAKING 0x200
 #define PF_EXITING 0x4
+
+/* Of the flags of an mm: whether its user may look into it (SUID_DUMP_USER) is what two bits say. */
+#define DUMPABLE_MASK 3
+#define DUMPABLE_BY_USER 1
+
+/* Capabilities by which a task opens files that its user may not, or becomes another user: CAP_CHOWN, DAC_OVERRIDE,
+ * DAC_READ_SEARCH, FOWNER, SETGID and SETUID. */
+#define CAPS_OF_OTHERS 0xcf
 
 #define S_IFMT 0170000
 #define S_IFSOCK 0140000

@@ -55,7 +55,7 @@ struct {
 	MAP_TYPE(value, struct seed);
 } seeds SEC(".maps");
 
-/* Who has how many slots. User space, which maps it, gives users their places and writes `returned`. */
+/* Who has how many slots and mounts. User space, which maps it, gives users their places and writes what is returned. */
 struct {
 	MAP_UINT(type, MAP_ARRAY);
 	MAP_UINT(map_flags, BPF_F_MMAPABLE);
@@ -111,6 +111,7 @@ struct {
 const volatile u64 min_slice_ns = 1000000;
 const volatile u64 wakeup_bytes = 1 << 20;
 const volatile u64 max_tasks = MAX_TASKS;
+const volatile u64 max_mounts = MAX_MOUNTS;
 
 /* The loader refuses an object whose layouts are not its own. */
 const u32 abi_sizes[4] SEC(".rodata.abi") = {

@@ -210,13 +210,17 @@ int seed(struct bpf_iter__task *ctx)
 	here.counted = map_lookup_elem(&seeds, &before) != NULL;
 	leader = task->pid == tgid ? 0 : leader_slot(task);
 	slot = find_slot(task);
-	if (slot)
+	if (slot) {
 		/* A thread may come before its leader where numbers have wrapped. */
 		slot->scratch.leader = leader;
-	else
+	} else {
 		slot = track(task, &here, leader, task->__state ? STATE_BLOCKED : STATE_RUNNING, FLAG_AT_ATTACH);
-	if (!slot)
-		return 0;
+		if (!slot)
+			return 0;
+		/* It may have executed a program after its owner was noted and before the exec hook could find its slot. */
+		if (has_others_rights(slot->uid, task))
+			__sync_fetch_and_or(&slot->flags, FLAG_PRIVILEGED);
+	}
 	/* It may have passed the exit hook before it was tracked. The slot is then swept up by user space. */
 	if (task->flags & PF_EXITING && !task_storage_delete(&slot_of, task)) {
 		slot->state = STATE_EXITED;

@@ -257,6 +257,8 @@ INLINE u32 woken_by(struct task_slot *slot, struct task_struct *task, struct tas
 
 	if (same_process)
 		credit_leader(waker, now);
+	if (!may_tell_of(slot, waker))
+		return 0;
 	if (slot->blocked_in == BLOCKED_PIPE && (nr == NR_WRITE || nr == NR_WRITEV)) {
 		if (watched && !brief && within_job)
 			send_wait(slot, waker, now);

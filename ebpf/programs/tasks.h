@@ -43,14 +43,56 @@ INLINE void send_task_new(struct task_slot *slot, u32 kind, u64 now)
 	submit(record);
 }
 
-/* Whose task it is, and whether it has, or may take again, the rights of another. */
-INLINE void note_owner(struct task_slot *slot, struct task_struct *task)
+/* In a namespace of their own users have all rights, as root has in the first. */
+INLINE bool has_all_rights(u32 user, struct user_namespace *namespace)
+{
+	return namespace && namespace->owner.val == user;
+}
+
+/*
+ * Whether the kernel keeps `user` from looking into the memory of their own task: it executes a program that is set-uid,
+ * set-gid, has capabilities or may not be read, or was forked by one; or asked for it. Where the kernel no longer says so in
+ * this place, capabilities are what is known of what was executed before.
+ */
+INLINE bool is_closed_to(u32 user, struct task_struct *task)
+{
+	struct mm_struct *mm = task->mm;
+	struct mm_struct___bitmap *bitmap = (void *)mm;
+	u64 flags = DUMPABLE_BY_USER;
+
+	if (!mm)
+		return false;
+	if (HAS_FIELD(mm->flags))
+		READ(flags, mm->flags);
+	else if (HAS_FIELD(bitmap->flags))
+		READ(flags, bitmap->flags);
+	return (flags & DUMPABLE_MASK) != DUMPABLE_BY_USER && !has_all_rights(user, mm->user_ns);
+}
+
+/*
+ * Whether a task has, or may take again, rights that `user`, whose it is, lacks: as ptrace asks, but for capabilities that a
+ * session passes on to all of its programs (ambient ones: systemd has CAP_WAKE_ALARM for users, say).
+ */
+INLINE bool has_others_rights(u32 user, struct task_struct *task)
 {
 	const struct cred *cred = task->real_cred;
-	u32 uid = cred->euid.val, gid = cred->egid.val;
+	u32 gid = cred->egid.val;
+	u64 permitted = 0, ambient = 0;
 
-	slot->uid = uid;
-	if (cred->uid.val != uid || cred->suid.val != uid || cred->gid.val != gid || cred->sgid.val != gid)
+	if (cred->uid.val != user || cred->suid.val != user || cred->gid.val != gid || cred->sgid.val != gid)
+		return true;
+	READ(permitted, cred->cap_permitted);
+	READ(ambient, cred->cap_ambient);
+	if (permitted & (~ambient | CAPS_OF_OTHERS) && !has_all_rights(user, cred->user_ns))
+		return true;
+	return is_closed_to(user, task);
+}
+
+/* Whose task it is, and whether they may know what it does. */
+INLINE void note_owner(struct task_slot *slot, struct task_struct *task)
+{
+	slot->uid = task->real_cred->euid.val;
+	if (has_others_rights(slot->uid, task))
 		__sync_fetch_and_or(&slot->flags, FLAG_PRIVILEGED);
 }
 

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, Queue, RingBuf};
 use aya::{Btf, Ebpf, EbpfLoader, VerifierLogLevel, include_bytes_aligned};
-use stallscope_abi::files::{FileWait, MountWait};
+use stallscope_abi::files::{FileWait, MAX_MOUNTS, MountWait};
 use stallscope_abi::kernel::{
     Header, Kind, LOST_REASONS, Lost, MAX_TASKS, Plain, Record, Slice, TaskExit, TaskNew, TaskSlot, VERSION,
     flags, user,
@@ -15,6 +15,7 @@ use stallscope_abi::kernel::{
 
 use crate::Error;
 use crate::doctor;
+use crate::filled::Filled;
 use crate::programs::{ProgramStatus, Programs, RELEASE, Role, SEED};
 use crate::slots::{Identity, Slots, Still};
 use crate::tables::{Table, Waits};
@@ -44,11 +45,13 @@ pub struct Options {
     pub ring_bytes: u32,
     /// Tasks tracked at once, at most [`MAX_TASKS`].
     pub max_tasks: u32,
+    /// Sums by mount kept at once, at most [`MAX_MOUNTS`].
+    pub max_mounts: u32,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { min_slice_ns: 1_000_000, ring_bytes: 4 << 20, max_tasks: MAX_TASKS }
+        Options { min_slice_ns: 1_000_000, ring_bytes: 4 << 20, max_tasks: MAX_TASKS, max_mounts: MAX_MOUNTS }
     }
 }
 
@@ -64,6 +67,7 @@ pub struct Kernel {
     /// The root of a process's tree in the lower half, the place of who is charged in the upper.
     seeds: HashMap<MapData, u32, u64>,
     events: RingBuf<MapData>,
+    filled: Filled,
     lost: PerCpuArray<MapData, u64>,
     files: Table<FileWait>,
     mounts: Table<MountWait>,
@@ -101,6 +105,7 @@ impl Kernel {
             .override_global("min_slice_ns", &options.min_slice_ns, true)
             .override_global("wakeup_bytes", &wakeup_bytes, true)
             .override_global("max_tasks", &u64::from(options.max_tasks.min(MAX_TASKS)), true)
+            .override_global("max_mounts", &u64::from(options.max_mounts.min(MAX_MOUNTS)), true)
             .load(OBJECT)?;
 
         check_abi(&ebpf)?;
@@ -113,12 +118,16 @@ impl Kernel {
             Some(Map::Array(array)) => Users::map(array)?,
             _ => return Err(no_map("users")),
         };
+        let events = RingBuf::try_from(take_map(&mut ebpf, "events")?)?;
+        // SAFETY: the ring buffer keeps its descriptor open through the call.
+        let filled = Filled::of(unsafe { BorrowedFd::borrow_raw(events.as_raw_fd()) })?;
         let mut kernel = Kernel {
             slots,
             users,
             free_slots: Queue::try_from(take_map(&mut ebpf, "free_slots")?)?,
             seeds: HashMap::try_from(take_map(&mut ebpf, "seeds")?)?,
-            events: RingBuf::try_from(take_map(&mut ebpf, "events")?)?,
+            events,
+            filled,
             lost: PerCpuArray::try_from(take_map(&mut ebpf, "lost")?)?,
             files: table(&mut ebpf, "file_waits")?,
             mounts: table(&mut ebpf, "mount_waits")?,
@@ -174,9 +183,7 @@ impl Kernel {
     /// `pid` is not being watched.
     pub fn unwatch(&mut self, pid: u32) -> Result<(), Error> {
         let root = doctor::process_of(pid).filter(|root| self.roots.contains_key(root)).unwrap_or(pid);
-        if self.roots.remove(&root).is_none() {
-            return Err(Error::NotWatched(pid));
-        }
+        let uid = self.roots.remove(&root).ok_or(Error::NotWatched(pid))?;
         self.detach_if_unwatched();
         self.seeds.insert(root, u64::from(root), 0)?;
         // Tasks forked behind the iterator's back are found in the next round.
@@ -194,7 +201,9 @@ impl Kernel {
         }
         self.seeds.remove(&root)?;
         self.files.forget(root)?;
-        self.mounts.forget(root)
+        let mounts = self.mounts.forget(root)?;
+        self.users.mounts_returned(uid, mounts);
+        Ok(())
     }
 
     /// Does whatever takes a privilege in [`Kernel::watch`] and after it once, with nobody watched, and leaves nothing
@@ -244,6 +253,8 @@ impl Kernel {
     /// A slot could not be handed back to the kernel side.
     pub fn drain(&mut self, mut take: impl FnMut(&[u8], Option<Identity>)) -> Result<usize, Error> {
         let mut count = 0;
+        // What fills it again from here on is heard of again.
+        self.filled.seen();
         while count < MAX_RECORDS_A_DRAIN {
             let Some(record) = self.events.next() else { break };
             count += 1;
@@ -263,8 +274,7 @@ impl Kernel {
     /// Becomes readable when the ring buffer is a quarter full. The kernel side wakes nobody before that, to
     /// spare the job interrupts: drain every 50 to 100 ms anyway, and earlier when this says so.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the ring buffer keeps its descriptor open for as long as `self` is borrowed.
-        unsafe { BorrowedFd::borrow_raw(self.events.as_raw_fd()) }
+        self.filled.as_fd()
     }
 
     /// What the task in `slot` is doing as of now. `None` for a number out of range.

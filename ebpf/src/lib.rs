@@ -7,6 +7,7 @@
 
 pub mod doctor;
 mod error;
+mod filled;
 mod kernel;
 mod programs;
 mod slots;

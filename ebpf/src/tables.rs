@@ -101,9 +101,14 @@ impl<T: Plain> Table<T> {
         }
     }
 
-    /// Removes what was waited for in the tree of `root`.
-    pub(crate) fn forget(&self, root: u32) -> Result<(), Error> {
-        self.entries()?.iter().filter(|(key, _)| key.root == root).try_for_each(|(key, _)| self.remove(key))
+    /// Removes what was waited for in the tree of `root`, and returns how many entries that were.
+    pub(crate) fn forget(&self, root: u32) -> Result<u64, Error> {
+        let mut forgotten = 0;
+        for (key, _) in self.entries()?.iter().filter(|(key, _)| key.root == root) {
+            self.remove(key)?;
+            forgotten += 1;
+        }
+        Ok(forgotten)
     }
 
     fn remove(&self, key: &FileKey) -> Result<(), Error> {

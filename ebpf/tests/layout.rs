@@ -56,8 +56,8 @@ fn the_header_mirrors_the_module() {
     same_struct!(c, "save", Save, header what bytes);
     same_struct!(c, "task_new", TaskNew, header ppid flags start_boottime_ns comm);
     same_struct!(c, "task_exit", TaskExit, header status total);
-    same_struct!(c, "user_slots", UserSlots, taken returned refused);
-    same_struct!(c, "file_key", FileKey, root mount dev inode);
+    same_struct!(c, "user_slots", UserSlots, taken returned refused mounts_taken mounts_returned);
+    same_struct!(c, "file_key", FileKey, root mount dev uid inode);
     same_struct!(c, "mount_wait", MountWait, wait_ns waits);
     same_struct!(c, "file_wait", FileWait, wait_ns waits tgid whole name parent);
     // What user space reads of the kernel side's internals: slots.rs.
@@ -90,6 +90,7 @@ fn the_header_mirrors_the_module() {
         ("FLAG_WATCHED", u64::from(flags::WATCHED)),
         ("FLAG_LEADER", u64::from(flags::LEADER)),
         ("FLAG_AT_ATTACH", u64::from(flags::AT_ATTACH)),
+        ("FLAG_PRIVILEGED", u64::from(flags::PRIVILEGED)),
         ("STATE_FREE", u64::from(state::FREE)),
         ("STATE_RUNNING", u64::from(state::RUNNING)),
         ("STATE_RUNNABLE", u64::from(state::RUNNABLE)),

@@ -20,8 +20,6 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_getsockopt,
     libc::SYS_ppoll,
     libc::SYS_recvfrom,
-    libc::SYS_sendto,
-    libc::SYS_shutdown,
     // Files of /proc, and what is open already.
     libc::SYS_fstat,
     libc::SYS_lseek,
@@ -117,6 +115,12 @@ fn while_serving() -> Result<Allowed> {
     allowed.insert(libc::SYS_bpf, commands.collect::<Result<_>>()?);
     // What the standard library asks of a socket.
     allowed.insert(libc::SYS_ioctl, vec![only_where(1, SeccompCmpOp::Eq, libc::FIONBIO)?]);
+    // To whoever is connected. With an address, or MSG_FASTOPEN, it would connect, and Landlock isn't asked.
+    let no_address = SeccompCondition::new(4, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
+    let no_connection = condition(3, SeccompCmpOp::MaskedEq(libc::MSG_FASTOPEN as u64), 0)?;
+    allowed.insert(libc::SYS_sendto, vec![SeccompRule::new(vec![no_address, no_connection])?]);
+    // The end of an answer. Of the other direction, it would make a socket that listens one that can connect.
+    allowed.insert(libc::SYS_shutdown, vec![only_where(1, SeccompCmpOp::Eq, libc::SHUT_WR as u64)?]);
     for (call, argument, bits) in [
         (libc::SYS_openat, 2, WRITING),
         (libc::SYS_mmap, 2, libc::PROT_EXEC),
@@ -129,6 +133,9 @@ fn while_serving() -> Result<Allowed> {
 
 /// A call where its argument number `argument`, of 32 bits, is as said.
 fn only_where(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompRule> {
-    let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?;
-    Ok(SeccompRule::new(vec![condition])?)
+    Ok(SeccompRule::new(vec![condition(argument, operator, value)?])?)
+}
+
+fn condition(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompCondition> {
+    Ok(SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)?)
 }

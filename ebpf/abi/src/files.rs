@@ -23,7 +23,8 @@ pub struct FileKey {
     pub mount: u32,
     /// As the kernel has it: see [`FileKey::device`]. Of the whole file system, also where `stat` tells of a part.
     pub dev: u32,
-    pub pad: u32,
+    /// Who may know of it: whose the tasks that waited are, and root (0) where these are [`crate::kernel::flags::PRIVILEGED`].
+    pub uid: u32,
     pub inode: u64,
 }
 

@@ -1,7 +1,7 @@
 //! What the kernel programs account per task and send through the ring buffer.
 
 /// Version of every layout in this module and [`crate::files`]; the committed object carries it and the loader compares.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Tasks that can be tracked at the same time; one [`TaskSlot`] each.
 pub const MAX_TASKS: u32 = 16_384;
@@ -87,8 +87,8 @@ pub mod flags {
     pub const LEADER: u32 = 2;
     /// Existed when the job was attached to (found by iterator).
     pub const AT_ATTACH: u32 = 4;
-    /// It, or what it descends from in the job, executed a program that gains privilege (set-uid, set-gid, file
-    /// capabilities), or has the rights of two users: root alone may know what it does.
+    /// It, or what it descends from in the job, has rights that its user lacks, or may not be looked into by them: it executed
+    /// a program that gains privilege (set-uid, set-gid, file capabilities). Root alone may know what it does.
     pub const PRIVILEGED: u32 = 8;
 }
 
@@ -289,7 +289,7 @@ pub struct TaskExit {
     pub total: Times,
 }
 
-/// How many slots a user's tasks have: taken less returned.
+/// How many slots a user's tasks have, and sums by mount the trees that are charged to them: taken less returned.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserSlots {
@@ -299,6 +299,10 @@ pub struct UserSlots {
     pub returned: u64,
     /// Tasks that were given none: [`Lost::UserSlots`].
     pub refused: u64,
+    /// By the kernel side.
+    pub mounts_taken: u64,
+    /// By user space.
+    pub mounts_returned: u64,
 }
 
 /// Places in the array of [`UserSlots`] that are given away from the beginning.

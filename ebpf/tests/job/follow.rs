@@ -1,12 +1,13 @@
 //! A job is followed through all that it starts, nothing is lost unseen, and nothing is left behind.
 
 use std::collections::{HashMap, HashSet};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use crate::support::{Seen, Workload, kernel};
 use stallscope_abi::kernel::{Blocked, Lost, MAX_TASKS, Record, flags, state};
-use stallscope_ebpf::{Error, Identity, Options};
+use stallscope_ebpf::{Error, Identity, Kernel, Options};
 
 #[test]
 fn a_thousand_forks_are_told_and_their_slots_come_back() {
@@ -105,6 +106,27 @@ fn what_a_full_ring_loses_is_counted_and_its_slots_come_back() {
     workload.wait();
     assert_eq!(kernel.losses().unwrap()[Lost::NoSlot as usize], 0, "all slots came back");
     kernel.unwatch(pid).unwrap();
+}
+
+#[test]
+fn the_ring_calls_when_it_has_filled_and_not_for_single_records() {
+    let Some(mut kernel) = kernel(&Options { ring_bytes: 65536, ..Options::default() }) else { return };
+    let calls = |kernel: &Kernel| {
+        let mut polled = libc::pollfd { fd: kernel.fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor, which lives through the call.
+        unsafe { libc::poll(&raw mut polled, 1, 0) == 1 }
+    };
+    for (forks, filled) in [("3", false), ("300", true), ("3", false)] {
+        let mut workload = Workload::spawn(&["fork", forks]);
+        let pid = workload.pid();
+        kernel.watch(pid).unwrap();
+        workload.begin();
+        workload.wait();
+        assert_eq!(calls(&kernel), filled, "after {forks} forks");
+        assert!(kernel.drain(|_, _| {}).unwrap() > 3);
+        assert!(!calls(&kernel), "drained after {forks} forks");
+        kernel.unwatch(pid).unwrap();
+    }
 }
 
 #[test]

@@ -7,4 +7,6 @@ mod follow;
 #[cfg(test)]
 mod kinds;
 #[cfg(test)]
+mod owners;
+#[cfg(test)]
 mod support;

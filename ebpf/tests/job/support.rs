@@ -1,11 +1,11 @@
 //! What the tests that ask the kernel share: a workload to follow, and its records.
 
 #[path = "../../../tests/support/skipped.rs"]
-mod skipped;
+pub(crate) mod skipped;
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -44,12 +44,18 @@ impl Workload {
 
     /// The same as user `uid`, for whom the program is copied to where they may execute it.
     pub(crate) fn spawn_as(uid: u32, arguments: &[&str]) -> Workload {
+        Workload::spawn_copy(uid, arguments, |_| ())
+    }
+
+    /// The same of a copy that `prepare` has given rights of its own.
+    pub(crate) fn spawn_copy(uid: u32, arguments: &[&str], prepare: impl FnOnce(&Path)) -> Workload {
         let mut program = std::env::current_exe().unwrap();
         program.pop();
         program.pop();
         program.push("examples/workload");
         let copy = std::env::temp_dir().join(format!("workload-{}-{uid}", std::process::id()));
         std::fs::copy(program, &copy).unwrap();
+        prepare(&copy);
         let workload =
             Workload::start(Command::new(&copy).args(arguments).current_dir("/").uid(uid).gid(uid));
         std::fs::remove_file(copy).unwrap();
