@@ -5,8 +5,9 @@
 mod support;
 
 use std::path::Path;
+use std::process::Command;
 use std::process::Output;
-use support::{Sandbox, job, python, text, wait_until};
+use support::{Killed, Sandbox, job, privileged, python, text, wait_until};
 
 /// A real job's recording, `train.stall`, in a folder of its own.
 fn recorded(name: &str) -> Sandbox {
@@ -148,4 +149,119 @@ fn a_running_job_is_reported_by_its_name() {
     std::fs::write(sandbox.path("stop"), "").unwrap();
     assert!(running.wait().unwrap().success());
     assert!(Path::new(&sandbox.path("live.html")).exists());
+}
+
+/// Each of these had every command wait for ever that meets the recording, `ls` of the whole folder first.
+#[test]
+fn what_lies_beside_a_recording_hangs_nobody() {
+    let sandbox = recorded("report-beside");
+    for suffix in ["-wal", "-journal", "-shm"] {
+        let pipe = sandbox.path(&format!("train.stall{suffix}"));
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let listed = succeeds(&sandbox.run(&["ls"]));
+        assert!(listed.contains("unreadable"), "{listed}");
+        for verb in ["report", "what-if", "audit", "top"] {
+            refused(&sandbox.run(&[verb, "train.stall"]), "move that away to read it");
+        }
+        refused(&sandbox.run(&["diff", "train.stall", "train.stall"]), "move that away to read it");
+        std::fs::remove_file(pipe).unwrap();
+    }
+    succeeds(&sandbox.run(&["report", "train.stall"]));
+}
+
+#[test]
+fn recordings_of_others_are_read_and_not_written_to() {
+    if !privileged("recordings_of_others_are_read_and_not_written_to") {
+        return;
+    }
+    let sandbox = Sandbox::new("report-others");
+    let script = "while [ ! -e stop ]; do sleep 0.05; done";
+    let running = sandbox
+        .stallscope(&["run", "--no-kernel", "-o", "live.stall", "--", "sh", "-c", script])
+        .spawn()
+        .unwrap();
+    let running = Killed(running);
+    wait_until("its recording can be read", || {
+        sandbox.run(&["report", "live.stall", "--format", "json"]).status.success()
+    });
+    drop(running);
+    std::fs::write(sandbox.path("stop"), "").unwrap();
+    // It is another user's now.
+    let mut theirs = sandbox.stallscope_as_nobody(&["report", "live.stall"]);
+    let files = || {
+        let mut files: Vec<(String, Vec<u8>)> = ["live.stall", "live.stall-wal"]
+            .map(|name| (name.to_owned(), std::fs::read(sandbox.path(name)).unwrap_or_default()))
+            .to_vec();
+        files.retain(|(_, bytes)| !bytes.is_empty());
+        files
+    };
+    for entry in std::fs::read_dir(sandbox.path(".")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.to_string_lossy().contains("live.stall") {
+            std::os::unix::fs::chown(path, Some(65534), Some(65534)).unwrap();
+        }
+    }
+    let before = files();
+    assert_eq!(before.len(), 2);
+    assert!(succeeds(&sandbox.run(&["ls"])).contains("killed"));
+    assert!(succeeds(&sandbox.run(&["report", "live.stall"])).contains("live"));
+    assert!(files() == before, "root has read it");
+    succeeds(&theirs.output().unwrap());
+    assert_eq!(files().len(), 1, "its owner's look makes one file of it");
+}
+
+/// A word of three bytes in the file takes a score and more in memory.
+#[test]
+fn lists_without_end_take_little_memory() {
+    let sandbox = recorded("report-lists");
+    let enlarge = r#"
+import json, sqlite3, sys
+connection = sqlite3.connect("train.stall")
+(text,) = connection.execute("SELECT json FROM summary").fetchone()
+summary = json.loads(text)
+place, item, times = json.loads(sys.argv[1])
+(summary["job"] if place == "command" else summary)[place] = "@"
+text = json.dumps(summary).replace('"@"', "[" + ",".join([item] * times) + "]")
+connection.execute("UPDATE summary SET json = ?", (text,))
+connection.commit()
+"#;
+    let measure = r#"
+import resource, subprocess, sys
+print(subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"#;
+    let measured = |words: &[&str]| -> (i32, u64) {
+        let command = sandbox.stallscope(words);
+        let mut outer = Command::new(python());
+        outer.args(["-c", measure]).arg(command.get_program()).args(command.get_args());
+        outer.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let output = outer.current_dir(sandbox.path(".")).output().unwrap();
+        let said = text(&output.stdout);
+        let (code, kib) = said.trim().split_once('\n').unwrap_or_else(|| panic!("{output:?}"));
+        (code.parse().unwrap(), kib.parse().unwrap())
+    };
+    // The most that is read, the most that the file may hold, and more.
+    for (place, item, times, read) in [
+        ("command", r#""x""#, 1_000_000, true),
+        ("losses", r#"["x",0]"#, 340_000, true),
+        ("command", r#""""#, 10_000_000, false),
+        ("losses", r#"["",0]"#, 4_500_000, false),
+        ("probes", r#"["",true,""]"#, 2_500_000, false),
+        ("command", r#""""#, 21_000_000, false),
+    ] {
+        let written = Command::new(python())
+            .args(["-c", enlarge, &serde_json::json!([place, item, times]).to_string()])
+            .current_dir(sandbox.path("."))
+            .status();
+        assert!(written.unwrap().success());
+        for (words, code) in [
+            (&["ls"] as &[&str], 0),
+            (&["report", "train.stall"], i32::from(!read)),
+            (&["report", "train.stall", "--format", "json"], i32::from(!read)),
+        ] {
+            let (ended, kib) = measured(words);
+            assert_eq!(ended, code, "{words:?}: {times} {item} in {place}");
+            assert!(kib < 256 << 10, "{words:?} took {kib} KiB for {times} {item} in {place}");
+        }
+    }
 }

@@ -3,10 +3,12 @@
 //! The writer holds a `flock` on the write-ahead log. Not on the database: closing any descriptor of that one
 //! would drop the locks SQLite itself holds in the same process. A pid would not do across pid namespaces.
 
+use crate::files::beside;
+use crate::opening;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// Held for as long as a recorder writes.
@@ -18,7 +20,7 @@ pub(crate) struct Alive {
 impl Alive {
     /// Claims the recording at `database`, whose write-ahead log exists.
     pub(crate) fn claim(database: &Path) -> io::Result<Alive> {
-        let log = File::open(beside(database, "-wal"))?;
+        let log = opening::to_read(&beside(database, "-wal"))?;
         // A reader that is just looking holds the lock for an instant.
         for _ in 0..50 {
             match flock(&log, FlockOperation::NonBlockingLockExclusive) {
@@ -33,13 +35,6 @@ impl Alive {
 
 /// Whether a recorder has `database` open.
 pub(crate) fn is_written(database: &Path) -> bool {
-    let Ok(log) = File::open(beside(database, "-wal")) else { return false };
+    let Ok(log) = opening::to_read(&beside(database, "-wal")) else { return false };
     flock(&log, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
-}
-
-/// `database` with `suffix` appended to its file name.
-pub(crate) fn beside(database: &Path, suffix: &str) -> PathBuf {
-    let mut name = database.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
 }

@@ -1,6 +1,7 @@
 //! The tables of step details, checkpoints and worker periods: how they are written and read.
 
 use crate::error::Error;
+use crate::foreign;
 use crate::recording::Recording;
 use crate::rows::{invalid, phase, phase_text, signed, unsigned};
 use crate::schema;
@@ -274,7 +275,7 @@ fn read_lane(step_ns: u64, (pid, role, texts): LaneText) -> rusqlite::Result<Ste
 
 fn json<T: serde::de::DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
     let text = row.get_ref(column)?.as_str()?;
-    serde_json::from_str(text).map_err(|error| invalid(column, error.to_string()))
+    foreign::parse(text).map_err(|reason| invalid(column, reason))
 }
 
 fn cause(row: &Row<'_>, column: usize) -> rusqlite::Result<Cause> {

@@ -14,6 +14,8 @@ pub enum Error {
     Newer { path: PathBuf, found: i64, known: i64 },
     #[error("{} is damaged ({reason}); `sqlite3 FILE .recover` may save a part of it", path.display())]
     Damaged { path: PathBuf, reason: String },
+    #[error("{} is not read while {} lies beside it, which {reason}; move that away to read it", path.display(), other.display())]
+    Beside { path: PathBuf, other: PathBuf, reason: &'static str },
     #[error("{} is being written on {host}, at {}; read it there, or here once the run has ended", path.display(), live.display())]
     Elsewhere { path: PathBuf, host: String, live: PathBuf },
 }

@@ -5,19 +5,60 @@
 //! So only tables whose columns are stored, and indexes of such columns, are read. And pages that lead to each other in
 //! circles look like more rows than the file has bytes, so that the steps of each question are bounded by its size.
 
+use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, OptionalExtension};
+use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Longest text or blob: a summary of a thousand ranks has some megabytes.
-const MAX_VALUE_BYTES: i32 = 64 << 20;
+const MAX_VALUE_BYTES: i32 = 32 << 20;
+/// Values in one text of lists, and rows that are taken at once. A thousand ranks with a dozen workers each make half as many
+/// values, and no table is let grow to as many rows. Each takes some 3 bytes of a file, and up to a hundred of memory.
+pub(crate) const MOST: usize = 1 << 20;
 /// Instructions of SQLite's virtual machine between two looks at the budget.
 const LOOK_EVERY: i32 = 10_000;
 /// A question on an empty file takes fewer, and each row that a file has room for takes fewer than this a byte: 10 to 20
 /// columns of it make some 40 instructions, of at least 20 bytes, and a sort reads each twice.
 const FREE: u64 = 5_000_000;
 const EACH_BYTE: u64 = 20;
+
+/// No code of a file's own, and no trust in its cells.
+pub(crate) fn distrust(connection: &Connection) -> rusqlite::Result<()> {
+    for (setting, on) in [
+        (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),
+        (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
+        (DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false),
+        (DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false),
+    ] {
+        connection.set_db_config(setting, on)?;
+    }
+    connection.pragma_update(None, "cell_size_check", true)
+}
+
+/// Reads a JSON text with no more values in it than [`MOST`], in however many lists.
+pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    if values_in(text) > MOST {
+        return Err(format!("it has more than {MOST} values"));
+    }
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
+/// At least as many as there are: one after each comma, and one in each list and object.
+fn values_in(text: &str) -> usize {
+    let (mut values, mut quoted, mut escaped) = (1, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = quoted,
+            b'"' => quoted = !quoted,
+            b',' | b'[' | b'{' if !quoted => values += 1,
+            _ => {}
+        }
+    }
+    values
+}
 
 /// How much of a file is to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

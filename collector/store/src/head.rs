@@ -31,9 +31,7 @@ impl Head {
     /// As [`Recording::open`].
     pub fn read(path: &Path) -> Result<Head, Error> {
         let recording = Recording::open_to(path, Extent::Head)?;
-        let json: String = recording.one("SELECT json FROM summary", |row| row.get(0))?;
-        let Summary { job, verdict } = serde_json::from_str(&json)
-            .map_err(|error| recording.damaged(format!("its summary: {error}")))?;
+        let Summary { job, verdict } = recording.read_summary()?;
         Ok(Head { state: recording.state()?, job, verdict, written_wall_ns: recording.written_wall_ns()? })
     }
 }

@@ -1,7 +1,8 @@
 //! The database of a recording that is being written.
 
-use crate::alive::{Alive, beside};
-use crate::{place, schema};
+use crate::alive::Alive;
+use crate::files::{Files, beside};
+use crate::{opening, place, schema};
 use rusqlite::{Connection, OpenFlags};
 use std::fs;
 use std::io;
@@ -96,7 +97,11 @@ impl Live {
 
     /// Makes the database in `path`, an empty file of ours, which is removed when that fails.
     fn open(path: PathBuf, spool: Option<&Path>) -> Result<Live, Trouble> {
-        let prepared = prepare(&path).and_then(|connection| Ok((connection, Alive::claim(&path)?)));
+        let prepared = prepare(&path).and_then(|connection| {
+            // Somebody else who may write to the folder may have made its log first, and could read it.
+            Files::find(&path).map_err(io::Error::other)?;
+            Ok((connection, Alive::claim(&path)?))
+        });
         match prepared {
             Ok((connection, alive)) => {
                 let link = place::spool(spool).ok().and_then(|spool| place::announce(&spool, &path));
@@ -173,8 +178,11 @@ fn copy_plain(connection: &Connection, path: &Path) -> Result<PathBuf, Trouble> 
 fn prepare(path: &Path) -> Result<Connection, Trouble> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    opening::guard_sqlite();
     let mut connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(Duration::from_secs(2))?;
+    // No journal of the first page lies there while that is written: readers refuse a recording with one.
+    connection.pragma_update(None, "journal_mode", "memory")?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     // A killed process loses nothing either way; full syncs would compete with the job for its disk.
     connection.pragma_update(None, "synchronous", "normal")?;
@@ -185,12 +193,15 @@ fn prepare(path: &Path) -> Result<Connection, Trouble> {
 
 /// Folds the write-ahead log into the file and leaves write-ahead logging, so that the one file is everything.
 ///
+/// The version in the first page is then changed with a journal in memory: one beside the file would have readers refuse it
+/// for that moment, and after a kill for good. Such a write is whole, as it is of a hundred bytes.
+///
 /// # Errors
 /// While another connection is open.
 pub(crate) fn fold(connection: &Connection) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
-    let mode: String = connection.query_row("PRAGMA journal_mode = DELETE", [], |row| row.get(0))?;
-    if mode == "delete" {
+    let mode: String = connection.query_row("PRAGMA journal_mode = MEMORY", [], |row| row.get(0))?;
+    if mode == "memory" {
         Ok(())
     } else {
         Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY), None))

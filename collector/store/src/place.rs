@@ -1,6 +1,8 @@
 //! Where recordings are: names, the spool for targets that SQLite cannot be trusted on, and the way back.
 
 use crate::alive::is_written;
+use crate::files::beside;
+use crate::opening;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::geteuid;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -86,8 +88,9 @@ pub(crate) fn reserve(target: &Path) -> io::Result<PathBuf> {
                 target.with_file_name(name)
             }
         };
-        // A log left beside a recording that somebody removed would be taken for ours.
-        if path.with_extension(format!("{EXTENSION}-wal")).exists() {
+        // A log left beside a recording that somebody removed would be taken for ours, and so would what another user left.
+        if ["-wal", "-shm", "-journal"].iter().any(|suffix| beside(&path, suffix).symlink_metadata().is_ok())
+        {
             continue;
         }
         match create_private(&path) {
@@ -182,7 +185,7 @@ pub(crate) fn point(reserved: &Path, live: &Path) -> io::Result<()> {
     if text.len().is_multiple_of(SECTOR) {
         text.push('\n');
     }
-    OpenOptions::new().write(true).open(reserved)?.write_all(text.as_bytes())
+    opening::to_write(reserved)?.write_all(text.as_bytes())
 }
 
 /// Reads what [`point`] wrote; `None` when `path` is something else.
@@ -194,7 +197,7 @@ pub(crate) fn follow(path: &Path) -> Option<Pointer> {
         return None;
     }
     let mut text = String::new();
-    File::open(path).ok()?.take(POINTER_BYTES).read_to_string(&mut text).ok()?;
+    opening::to_read(path).ok()?.take(POINTER_BYTES).read_to_string(&mut text).ok()?;
     let mut lines = text.strip_prefix(POINTER)?.lines();
     let host = lines.next()?.strip_prefix("host=")?.to_owned();
     let live = PathBuf::from(lines.next()?.strip_prefix("path=")?);

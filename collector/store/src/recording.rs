@@ -1,19 +1,19 @@
-use crate::alive::{beside, is_written};
+use crate::alive::is_written;
 use crate::error::{Error, one_line};
+use crate::files::Files;
 use crate::foreign::{self, Budget, Extent};
 use crate::place::Pointer;
 use crate::rows::{
     ClockAnchor, Rollup, RollupPeriod, StepRow, phase_text, read_rollup, read_step, rollup_columns,
 };
 use crate::rows::{signed, step_columns, unsigned};
-use crate::{live, place, schema};
-use rusqlite::config::DbConfig;
+use crate::{live, opening, place, schema};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, Transaction, params_from_iter};
+use serde::de::DeserializeOwned;
 use stallscope_model::{Loss, Phase, RunSummary};
 use std::collections::VecDeque;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// What a recording's writer is doing.
@@ -43,7 +43,7 @@ pub struct StepFilter {
 #[derive(Debug)]
 pub struct Recording {
     pub(crate) connection: Connection,
-    path: PathBuf,
+    files: Files,
     format: i64,
     budget: Budget,
 }
@@ -59,49 +59,41 @@ impl Recording {
     }
 
     pub(crate) fn open_to(path: &Path, extent: Extent) -> Result<Recording, Error> {
-        let facts = fs::metadata(path)
-            .map_err(|error| Error::Unreadable { path: path.to_path_buf(), reason: error.to_string() })?;
-        if !facts.is_file() || facts.len() == 0 {
-            return Err(Error::NotARecording { path: path.to_path_buf() });
-        }
-        match place::follow(path) {
-            None => Recording::open_database(path, extent),
+        let files = Files::find(path)?;
+        match place::follow(&files.database) {
+            None => Recording::open_database(files, extent),
             Some(Pointer { host, live }) if host == place::host_name() && live.is_file() => {
-                Recording::open_database(&live, extent)
+                Recording::open_database(Files::find(&live)?, extent)
             }
             Some(Pointer { host, live }) => Err(Error::Elsewhere { path: path.to_path_buf(), host, live }),
         }
     }
 
-    fn open_database(path: &Path, extent: Extent) -> Result<Recording, Error> {
-        settle(path);
-        Recording::connect(path, false, extent).or_else(|error| match error {
+    fn open_database(files: Files, extent: Extent) -> Result<Recording, Error> {
+        settle(&files);
+        Recording::connect(&files, false, extent).or_else(|error| match error {
             // A log without its shared memory in a directory that cannot be written to: the file alone will do.
-            Error::Unreadable { .. } if !is_written(path) => {
-                Recording::connect(path, true, extent).map_err(|_| error)
+            Error::Unreadable { .. } if !is_written(&files.database) => {
+                Recording::connect(&files, true, extent).map_err(|_| error)
             }
             _ => Err(error),
         })
     }
 
-    fn connect(path: &Path, immutable: bool, extent: Extent) -> Result<Recording, Error> {
+    fn connect(files: &Files, immutable: bool, extent: Extent) -> Result<Recording, Error> {
+        let path = &files.named;
         let sqlite = |error: rusqlite::Error| Error::of_sqlite(path, &error);
-        let flags =
-            OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
-        let mut connection = Connection::open_with_flags(uri(path, immutable), flags).map_err(sqlite)?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX
+            | OpenFlags::SQLITE_OPEN_NOFOLLOW
+            | OpenFlags::SQLITE_OPEN_URI;
+        opening::guard_sqlite();
+        let mut connection =
+            Connection::open_with_flags(uri(&files.database, immutable), flags).map_err(sqlite)?;
         connection.busy_timeout(Duration::from_secs(2)).map_err(sqlite)?;
-        // The file may come from anywhere: no code of its own, and no trust in its cells.
-        for (setting, on) in [
-            (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),
-            (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
-            (DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false),
-            (DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false),
-        ] {
-            connection.set_db_config(setting, on).map_err(sqlite)?;
-        }
-        connection.pragma_update(None, "cell_size_check", true).map_err(sqlite)?;
+        foreign::distrust(&connection).map_err(sqlite)?;
         connection.pragma_update(None, "query_only", true).map_err(sqlite)?;
-        let budget = Budget::bound(&mut connection, bytes(path), extent).map_err(sqlite)?;
+        let budget = Budget::bound(&mut connection, files.bytes(), extent).map_err(sqlite)?;
         let pragma = |name: &str| {
             connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(sqlite)
         };
@@ -117,14 +109,14 @@ impl Recording {
             }
             format => match foreign::suspicious(&connection).map_err(sqlite)? {
                 Some(reason) => Err(Error::Damaged { path: path.to_path_buf(), reason: one_line(&reason) }),
-                None => Ok(Recording { connection, path: path.to_path_buf(), format, budget }),
+                None => Ok(Recording { connection, files: files.clone(), format, budget }),
             },
         }
     }
 
     /// Where the recording is, which is not where it was asked for when that is a pointer.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.files.named
     }
 
     /// Version of its tables; those that an older format lacks read as empty.
@@ -136,7 +128,7 @@ impl Recording {
     /// When the file is damaged.
     pub fn state(&self) -> Result<State, Error> {
         // Finished is looked for after the lock, so that a writer that ends in between is not taken for killed.
-        let written = is_written(&self.path);
+        let written = is_written(&self.files.database);
         let state: String = self.one("SELECT value FROM meta WHERE key = 'state'", |row| row.get(0))?;
         Ok(match (state.as_str(), written) {
             ("finished", _) => State::Finished,
@@ -151,14 +143,18 @@ impl Recording {
     /// # Errors
     /// When the file is damaged.
     pub fn summary(&self) -> Result<RunSummary, Error> {
-        let json: String = self.one("SELECT json FROM summary", |row| row.get(0))?;
-        let mut summary: RunSummary =
-            serde_json::from_str(&json).map_err(|error| self.damaged(format!("its summary: {error}")))?;
+        let mut summary: RunSummary = self.read_summary()?;
         summary.losses = self.losses()?;
         if summary.job.ended_wall_ns.is_none() && self.state()? == State::Killed {
             summary.job.ended_wall_ns = Some(self.written_wall_ns()?);
         }
         Ok(summary)
+    }
+
+    /// What is made of it is all that is kept of its text.
+    pub(crate) fn read_summary<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        self.one("SELECT json FROM summary", |row| Ok(foreign::parse(row.get_ref(0)?.as_str()?)))?
+            .map_err(|reason| self.damaged(format!("its summary: {reason}")))
     }
 
     /// When the last flush was, on the wall clock.
@@ -228,7 +224,7 @@ impl Recording {
         sql: &str,
         read: impl FnOnce(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, Error> {
-        self.budget.refill(bytes(&self.path));
+        self.budget.refill(self.files.bytes());
         self.connection.query_row(sql, [], read).map_err(|error| self.sqlite(&error))
     }
 
@@ -238,19 +234,26 @@ impl Recording {
         values: &[Value],
         read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
     ) -> Result<Vec<T>, Error> {
-        self.budget.refill(bytes(&self.path));
+        self.budget.refill(self.files.bytes());
         let rows = || -> rusqlite::Result<Vec<T>> {
-            self.connection.prepare_cached(sql)?.query_map(params_from_iter(values), read)?.collect()
+            let mut question = self.connection.prepare_cached(sql)?;
+            question.query_map(params_from_iter(values), read)?.take(foreign::MOST + 1).collect()
         };
-        rows().map_err(|error| self.sqlite(&error))
+        let rows = rows().map_err(|error| self.sqlite(&error))?;
+        if rows.len() > foreign::MOST {
+            return Err(
+                self.damaged(format!("one of its tables has more than {} rows to read", foreign::MOST))
+            );
+        }
+        Ok(rows)
     }
 
     pub(crate) fn sqlite(&self, error: &rusqlite::Error) -> Error {
-        Error::of_sqlite(&self.path, error)
+        Error::of_sqlite(&self.files.named, error)
     }
 
     pub(crate) fn damaged(&self, reason: String) -> Error {
-        Error::Damaged { path: self.path.clone(), reason: one_line(&reason) }
+        Error::Damaged { path: self.files.named.clone(), reason: one_line(&reason) }
     }
 }
 
@@ -316,22 +319,21 @@ impl Iterator for Steps<'_> {
     }
 }
 
-/// Of the file, which may grow, and the log beside it.
-fn bytes(path: &Path) -> u64 {
-    let length = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
-    length(path).saturating_add(length(&beside(path, "-wal")))
-}
-
 /// Folds the log that a killed writer left into its recording, so that copying the one file copies everything.
-/// Best effort: where it cannot be done, the log is read beside the file.
-fn settle(path: &Path) {
-    let log = beside(path, "-wal");
-    if !log.exists() || is_written(path) {
+/// Best effort: where it cannot be done, and where the recording is another user's, the log is read beside the file.
+fn settle(files: &Files) {
+    if !files.log().exists() || !files.are_ours() || is_written(&files.database) {
         return;
     }
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let Ok(connection) = Connection::open_with_flags(path, flags) else { return };
-    if connection.busy_timeout(Duration::ZERO).is_err() {
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    opening::guard_sqlite();
+    let Ok(mut connection) = Connection::open_with_flags(&files.database, flags) else { return };
+    let bounded = connection
+        .busy_timeout(Duration::ZERO)
+        .and_then(|()| foreign::distrust(&connection))
+        .and_then(|()| Budget::bound(&mut connection, files.bytes(), Extent::Head));
+    if bounded.is_err() {
         return;
     }
     let ours = connection.pragma_query_value(None, "application_id", |row| row.get::<_, i64>(0));

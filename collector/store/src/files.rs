@@ -1,0 +1,77 @@
+//! The files of a recording: what lies there is looked at before any of it is opened.
+
+use crate::error::Error;
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// A recording and the log that may lie beside it.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    /// As it was asked for, which is what people are told.
+    pub(crate) named: PathBuf,
+    /// Where links lead. SQLite keeps its log beside that.
+    pub(crate) database: PathBuf,
+}
+
+impl Files {
+    /// Finds the file at `path`, whatever it is, and demands of what lies beside it to be what a recorder leaves there.
+    ///
+    /// # Errors
+    /// There is no file with anything in it, or beside it lies what no recorder leaves there.
+    pub(crate) fn find(path: &Path) -> Result<Files, Error> {
+        let named = path.to_path_buf();
+        let unreadable =
+            |error: std::io::Error| Error::Unreadable { path: path.to_path_buf(), reason: error.to_string() };
+        let database = fs::canonicalize(path).map_err(unreadable)?;
+        let facts = fs::symlink_metadata(&database).map_err(unreadable)?;
+        if !facts.is_file() || facts.len() == 0 {
+            return Err(Error::NotARecording { path: named });
+        }
+        for suffix in ["-wal", "-shm", "-journal"] {
+            let other = beside(&database, suffix);
+            let Ok(found) = fs::symlink_metadata(&other) else { continue };
+            if let Some(reason) = strange(suffix, &found, &facts) {
+                return Err(Error::Beside { path: named, other, reason });
+            }
+        }
+        Ok(Files { named, database })
+    }
+
+    pub(crate) fn log(&self) -> PathBuf {
+        beside(&self.database, "-wal")
+    }
+
+    /// Of the recording, which may grow, and its log.
+    pub(crate) fn bytes(&self) -> u64 {
+        let length = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
+        length(&self.database).saturating_add(length(&self.log()))
+    }
+
+    /// Whether it is this user's alone to change: others' recordings are read and no more.
+    pub(crate) fn are_ours(&self) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        fs::symlink_metadata(&self.database).is_ok_and(|facts| facts.uid() == own && facts.nlink() == 1)
+    }
+}
+
+/// Why `other`, beside a recording, is none of a recorder's.
+fn strange(suffix: &str, other: &Metadata, recording: &Metadata) -> Option<&'static str> {
+    // It would be played back into the recording.
+    if suffix == "-journal" {
+        Some("is a rollback journal, which no recorder leaves")
+    } else if !other.is_file() {
+        Some("is not an ordinary file")
+    } else if other.uid() != recording.uid() {
+        Some("belongs to another user")
+    } else {
+        None
+    }
+}
+
+/// `database` with `suffix` appended to its file name.
+pub(crate) fn beside(database: &Path, suffix: &str) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}

@@ -1,0 +1,144 @@
+//! How a file is opened that somebody else may have put there: beside a recording lies what whoever may write to the folder
+//! wants, and readers may be root.
+//!
+//! No link is followed in the place of the file, nobody is waited for at the other end of a pipe, and no device is opened, as
+//! opening one may act. SQLite opens the recording and all beside it in the same way: looking before it does would leave time
+//! to put something else there.
+
+use rusqlite::ffi;
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use std::ffi::{CStr, c_char, c_int};
+use std::fs::File;
+use std::io;
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::Once;
+
+/// Opens an ordinary file for reading.
+pub(crate) fn to_read(path: &Path) -> io::Result<File> {
+    Ok(File::from(ordinary(path, OFlags::RDONLY, Mode::empty())?))
+}
+
+/// Opens an ordinary file for writing, of which this is the only name.
+pub(crate) fn to_write(path: &Path) -> io::Result<File> {
+    Ok(File::from(ordinary(path, OFlags::WRONLY, Mode::empty())?))
+}
+
+fn ordinary<P: rustix::path::Arg + Copy>(path: P, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    let written = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
+    match rustix::fs::lstat(path) {
+        Ok(facts) => demand(&facts, written)?,
+        Err(Errno::NOENT) if flags.contains(OFlags::CREATE) => {}
+        Err(error) => return Err(error),
+    }
+    let guarded = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, guarded, mode)?;
+    // Something else may have come in its place.
+    demand(&rustix::fs::fstat(&file)?, written)?;
+    Ok(file)
+}
+
+/// SQLite sets owner and mode of what it writes, so that what has another name elsewhere is not opened for that.
+fn demand(facts: &Stat, written: bool) -> Result<(), Errno> {
+    match FileType::from_raw_mode(facts.st_mode) == FileType::RegularFile {
+        true if written && facts.st_nlink > 1 => Err(Errno::MLINK),
+        true => Ok(()),
+        false => Err(Errno::LOOP),
+    }
+}
+
+/// Has SQLite open files as [`to_read`] does, in all of this process. To be called before a connection is made.
+pub(crate) fn guard_sqlite() {
+    static GUARDED: Once = Once::new();
+    GUARDED.call_once(|| {
+        // SAFETY: null asks for the default file system layer, which lives as long as the process. The function has the
+        // signature that SQLite calls "open" with; it is passed as the untyped pointer that the layer keeps it as.
+        unsafe {
+            let layer = ffi::sqlite3_vfs_find(std::ptr::null());
+            if let Some(set) = layer.as_ref().and_then(|layer| layer.xSetSystemCall) {
+                let open: Open = open_for_sqlite;
+                let done = set(
+                    layer,
+                    c"open".as_ptr(),
+                    Some(std::mem::transmute::<Open, unsafe extern "C" fn()>(open)),
+                );
+                debug_assert_eq!(done, ffi::SQLITE_OK);
+            }
+        }
+    });
+}
+
+/// As SQLite calls it.
+type Open = unsafe extern "C" fn(*const c_char, c_int, c_int) -> c_int;
+
+/// What follows no links is a recording or lies beside it; the rest are folders to be synced and the system's random numbers.
+unsafe extern "C" fn open_for_sqlite(path: *const c_char, flags: c_int, mode: c_int) -> c_int {
+    // SAFETY: SQLite passes a text that ends with 0 and stays until this returns.
+    let path = unsafe { CStr::from_ptr(path) };
+    let (flags, mode) = (OFlags::from_bits_retain(flags as u32), Mode::from_raw_mode(mode as u32));
+    let opened = match flags.contains(OFlags::NOFOLLOW) {
+        true => ordinary(path, flags, mode),
+        false => rustix::fs::open(path, flags, mode),
+    };
+    match opened {
+        Ok(file) => file.into_raw_fd(),
+        Err(error) => {
+            // SAFETY: the address is this thread's own.
+            unsafe { *libc::__errno_location() = error.raw_os_error() };
+            -1
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{CWD, mknodat};
+    use std::fs;
+    use std::io::{Read, Write};
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn only_ordinary_files_are_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("file"), "text").unwrap();
+        symlink(at("file"), at("link")).unwrap();
+        symlink("/dev/null", at("device")).unwrap();
+        mknodat(CWD, at("pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+        let mut text = String::new();
+        to_read(&at("file")).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "text");
+        to_write(&at("file")).unwrap().write_all(b"more").unwrap();
+        for other in ["link", "device", "pipe", ".", "missing"] {
+            assert!(to_read(&at(other)).is_err() && to_write(&at(other)).is_err(), "{other}");
+        }
+        fs::hard_link(at("file"), at("second")).unwrap();
+        assert!(to_read(&at("second")).is_ok());
+        assert_eq!(to_write(&at("second")).unwrap_err().raw_os_error(), Some(libc::EMLINK));
+    }
+
+    /// Each of these had SQLite wait, or open what it led to.
+    #[test]
+    fn sqlite_opens_ordinary_files_only() {
+        guard_sqlite();
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        mknodat(CWD, at("pipe"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let opened = |name: &str| {
+            rusqlite::Connection::open(at(name))?
+                .query_row("PRAGMA schema_version", [], |row| row.get::<_, i64>(0))
+        };
+        assert!(opened("pipe").is_err());
+        for suffix in ["-journal", "-wal"] {
+            let name = format!("x{suffix}");
+            rusqlite::Connection::open(at(&name))
+                .unwrap()
+                .execute_batch("PRAGMA journal_mode = wal; CREATE TABLE t (x)")
+                .unwrap();
+            mknodat(CWD, at(&(name.clone() + suffix)), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+            assert!(opened(&name).is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Recordings in folders that somebody else may write to, who put there what no recorder leaves.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests too")]
+
+mod support;
+
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use stallscope_model::{Causes, Loss, Phase, PhaseSummary, Probe, RankSummary, RunSummary, WorkerLoad};
+use stallscope_store::{Error, Head, Recorder, Recording, State};
+use std::fs;
+use std::mem::MaybeUninit;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use support::{job, options, step, steps, summary};
+
+/// A finished recording in `folder`.
+fn finished(folder: &Path) -> PathBuf {
+    let mut recorder = Recorder::create(&folder.join("x.stall"), &job(), options(folder));
+    (0..30).for_each(|index| recorder.step(step(0, index)));
+    recorder.finish(&summary()).path.unwrap()
+}
+
+/// What a killed writer leaves: steps that are in the log alone.
+fn killed(folder: &Path) -> PathBuf {
+    let live = tempfile::tempdir().unwrap();
+    let mut recorder = Recorder::create(&live.path().join("x.stall"), &job(), options(live.path()));
+    (0..30).for_each(|index| recorder.step(step(0, index)));
+    recorder.flush(&summary());
+    for name in ["x.stall", "x.stall-wal"] {
+        fs::copy(live.path().join(name), folder.join(name)).unwrap();
+    }
+    folder.join("x.stall")
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// What both ways of opening say, in one sentence.
+fn refused(path: &Path) -> String {
+    let error = Recording::open(path).unwrap_err();
+    let listed = Head::read(path).unwrap_err();
+    assert!(matches!((&error, &listed), (Error::Beside { .. }, Error::Beside { .. })), "{error}; {listed}");
+    assert_eq!(error.to_string(), listed.to_string());
+    error.to_string()
+}
+
+#[test]
+fn what_is_no_file_beside_a_recording_is_not_opened() {
+    for suffix in ["-wal", "-shm", "-journal"] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = finished(folder.path());
+        let beside = folder.path().join(format!("x.stall{suffix}"));
+        mknodat(CWD, &beside, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let said = refused(&path);
+        assert!(said.contains(beside.to_str().unwrap()) && said.contains("move that away"), "{said}");
+        // SQLite looks beside the file to which a link leads.
+        let elsewhere = tempfile::tempdir().unwrap();
+        let link = elsewhere.path().join("y.stall");
+        symlink(&path, &link).unwrap();
+        assert!(refused(&link).contains("y.stall is not read"));
+        fs::remove_file(&beside).unwrap();
+        assert_eq!(steps(&Recording::open(&link).unwrap()).len(), 30);
+        let other = folder.path().join("other");
+        fs::write(&other, "").unwrap();
+        for target in [Path::new("/dev/null"), &other, Path::new("/missing")] {
+            symlink(target, &beside).unwrap();
+            refused(&path);
+            fs::remove_file(&beside).unwrap();
+        }
+    }
+}
+
+/// SQLite would play it back into the recording, as whoever looks.
+#[test]
+fn a_journal_beside_a_recording_stays_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = killed(folder.path());
+    let before = fs::read(&path).unwrap();
+    // Hot: it says that the file had one page, and holds none to put back.
+    let mut journal = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7].to_vec();
+    for word in [0u32, 1, 1, 512, 4096] {
+        journal.extend(word.to_be_bytes());
+    }
+    journal.resize(512, 0);
+    fs::write(folder.path().join("x.stall-journal"), &journal).unwrap();
+    assert!(refused(&path).contains("is a rollback journal"));
+    assert!(fs::read(&path).unwrap() == before && names(folder.path()).len() == 3);
+    fs::remove_file(folder.path().join("x.stall-journal")).unwrap();
+    assert_eq!(steps(&Recording::open(&path).unwrap()).len(), 30);
+}
+
+/// A recorder that were killed at that moment would leave it, and a reader that came then would be refused.
+#[test]
+fn a_recorder_never_makes_a_journal() {
+    let folder = tempfile::tempdir().unwrap();
+    let watch = inotify::init(CreateFlags::NONBLOCK).unwrap();
+    inotify::add_watch(&watch, folder.path(), WatchFlags::CREATE).unwrap();
+    let path = finished(folder.path());
+    let mut buffer = [MaybeUninit::uninit(); 16384];
+    let mut events = inotify::Reader::new(&watch, &mut buffer);
+    let mut made = Vec::new();
+    while let Ok(event) = events.next() {
+        assert!(!event.events().contains(ReadFlags::QUEUE_OVERFLOW));
+        made.push(event.file_name().unwrap().to_string_lossy().into_owned());
+    }
+    assert!(made.contains(&"x.stall-wal".to_owned()), "{made:?}");
+    assert!(!made.iter().any(|name| name.ends_with("-journal")), "{made:?}");
+    assert_eq!(Recording::open(&path).unwrap().state().unwrap(), State::Finished);
+}
+
+/// Its other name may be anybody's file, and be in a folder that its owner does not look into.
+#[test]
+fn a_recording_of_two_names_is_read_and_not_written_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = killed(folder.path());
+    fs::hard_link(&path, folder.path().join("second")).unwrap();
+    let before = fs::read(&path).unwrap();
+    let recording = Recording::open(&path).unwrap();
+    assert_eq!(steps(&recording).len(), 30);
+    drop(recording);
+    assert!(fs::read(&path).unwrap() == before && folder.path().join("x.stall-wal").exists());
+    fs::remove_file(folder.path().join("second")).unwrap();
+    assert_eq!(steps(&Recording::open(&path).unwrap()).len(), 30);
+    assert_eq!(names(folder.path()), ["x.stall"], "its owner's look makes one file of it");
+}
+
+#[test]
+fn a_recorder_takes_no_name_beside_which_something_lies() {
+    let folder = tempfile::tempdir().unwrap();
+    symlink("/missing", folder.path().join("x.stall-wal")).unwrap();
+    fs::write(folder.path().join("x.2.stall-shm"), "").unwrap();
+    fs::write(folder.path().join("x.3.stall-journal"), "").unwrap();
+    assert_eq!(finished(folder.path()), folder.path().canonicalize().unwrap().join("x.4.stall"));
+}
+
+/// A word of two bytes in the file takes a score in memory.
+#[test]
+fn lists_without_end_are_not_read() {
+    let many = 1_100_000;
+    let of = |change: fn(&mut RunSummary, usize)| {
+        let mut summary = summary();
+        change(&mut summary, many);
+        let folder = tempfile::tempdir().unwrap();
+        let mut recorder = Recorder::create(&folder.path().join("x.stall"), &job(), options(folder.path()));
+        recorder.flush(&summary);
+        let path = recorder.finish(&summary).path.unwrap();
+        (folder, path)
+    };
+    let commands = of(|summary, many| summary.job.command = vec![String::new(); many]);
+    let probes = of(|summary, many| {
+        let probe = Probe { name: String::new(), on: true, reason: String::new() };
+        summary.probes = vec![probe; many / 3];
+    });
+    for (_folder, path) in [&commands, &probes] {
+        let whole = Recording::open(path).unwrap().summary().map(drop);
+        // Not shown where it is read after all.
+        for error in [whole.unwrap_err(), Head::read(path).map(drop).unwrap_err()] {
+            assert!(matches!(error, Error::Damaged { .. }), "{error}");
+            assert!(error.to_string().contains("more than 1048576 values"), "{error}");
+        }
+    }
+    let (_folder, path) = of(|_, _| {});
+    let rows = format!(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {many})
+        INSERT INTO loss SELECT i, 1 FROM n"
+    );
+    rusqlite::Connection::open(&path).unwrap().execute_batch(&rows).unwrap();
+    let error = Recording::open(&path).unwrap().losses().unwrap_err();
+    assert!(error.to_string().contains("more than 1048576 rows"), "{error}");
+}
+
+#[test]
+fn a_thousand_ranks_are_read() {
+    let phase = |phase| PhaseSummary {
+        phase,
+        loader: Some(0),
+        steps: u64::MAX,
+        samples: u64::MAX,
+        wall_ns: u64::MAX,
+        causes: Causes::default(),
+        hidden_ns: None,
+        step_p50_ns: 1,
+        step_p95_ns: 1,
+        step_max_ns: 1,
+    };
+    let rank = RankSummary {
+        facts: Default::default(),
+        phases: Phase::ALL.map(phase).to_vec(),
+        workers: vec![WorkerLoad { wall_ns: u64::MAX, ..WorkerLoad::default() }; 32],
+        checkpoints: Default::default(),
+    };
+    let losses = vec![Loss { reason: "lane full, with a \\ and a \" and a , in it".into(), count: 1 }; 1];
+    let large = RunSummary { ranks: vec![rank; 1000], losses, ..summary() };
+    let folder = tempfile::tempdir().unwrap();
+    let recorder = Recorder::create(&folder.path().join("x.stall"), &job(), options(folder.path()));
+    let path = recorder.finish(&large).path.unwrap();
+    let read = Recording::open(&path).unwrap().summary().unwrap();
+    assert!(read.ranks == large.ranks && read.losses == large.losses);
+}
