@@ -11,7 +11,6 @@ numpy = pytest.importorskip("numpy", reason="SKIPPED: there is no numpy")
 
 import stallscope  # noqa: E402
 from stallscope.data import fingerprint, state_digest  # noqa: E402
-from stallscope.data.state_digest import CannotTell, of_code, of_state  # noqa: E402
 
 SAMPLES = 200
 FACTOR = 3
@@ -117,15 +116,31 @@ def test_what_cannot_be_told_is_shared_by_its_key_alone():
         loader_of(Labelled(first), cache_key=["v1"])
 
 
-def test_an_attribute_that_changes_between_epochs_is_noticed(monkeypatch):
-    # However quick the epoch is.
-    monkeypatch.setattr("stallscope.data.store._LOOK_COSTS", 0)
-    first, _ = labels()
-    dataset = Labelled(first)
+def test_what_small_attributes_hold_is_looked_at_each_epoch_and_bulky_contents_where_time_allows(monkeypatch):
+    monkeypatch.setattr("stallscope.data.store._LOOK_COSTS", float("inf"))
+    values = list(range(100_000))
+    dataset = Labelled(values)
     loader = loader_of(dataset)
     for epoch in (0, 1, 1, 2):
         dataset.epoch = epoch
-        assert samples(loader) == (first + epoch).tolist()
+        assert samples(loader) == [value + epoch for value in range(SAMPLES)]
+    values[7] = 9
+    assert samples(loader)[7] == 7 + 2, "one of so many changed in place is not seen for a while"
+    dataset.labels = [9] * len(values)
+    assert samples(loader) == [9 + 2] * SAMPLES, "another list is"
+    values = dataset.labels = numpy.zeros(100_000, dtype=int)
+    assert samples(loader) == [2] * SAMPLES
+    values[:] = 1
+    assert samples(loader) == [3] * SAMPLES, "and so is an array of which all changed"
+    tensor = dataset.labels = torch.zeros(100_000, dtype=int)
+    assert samples(loader) == [2] * SAMPLES
+    tensor[7] = 9
+    assert samples(loader)[7] == 9 + 2, "of a tensor its version tells"
+    monkeypatch.setattr("stallscope.data.store._LOOK_COSTS", 0)
+    values = dataset.labels = list(range(100_000))
+    assert samples(loader)[7] == 7 + 2
+    values[7] = 9
+    assert samples(loader)[7] == 9 + 2
 
 
 @pytest.mark.parametrize("look_ns,looks", [([9e6, 9_900], True), ([9e6, 11_000], False), ([], False)])
@@ -164,6 +179,12 @@ def scaled(value):
     return FACTOR * value
 
 
+def of(value, names=()):
+    state = state_digest.of(value, names)
+    assert state.why is None, state.why
+    return state.digest
+
+
 def test_states_are_equal_where_their_content_is(monkeypatch):
     def state():
         return {
@@ -176,12 +197,12 @@ def test_states_are_equal_where_their_content_is(monkeypatch):
             "size": torch.Size([3]),
         }
 
-    assert of_state(state()) == of_state(state())
+    assert of(state()) == of(state())
     monkeypatch.setattr(f"{__name__}.FACTOR", 4)
-    assert len({of_state(state()), of_state({**state(), "names": ["xx", "xy"]}), of_state({**state(), "size": 1})}) == 3
-    same = of_state(state())
+    assert len({of(state()), of({**state(), "names": ["xx", "xy"]}), of({**state(), "size": 1})}) == 3
+    same = of(state())
     monkeypatch.setattr(f"{__name__}.FACTOR", 3)
-    assert of_state(state()) != same, "a number that a function uses is told"
+    assert of(state()) != same, "a number that a function uses is told"
 
 
 def test_code_of_a_data_set_is_part_of_what_it_is():
@@ -193,26 +214,52 @@ def test_code_of_a_data_set_is_part_of_what_it_is():
         def decode(self, data):
             return 3 * int.from_bytes(data[:4], "little")
 
-    assert of_code(Labelled) == of_code(Labelled)
-    assert len({of_code(Labelled), of_code(Doubled), of_code(Again)}) == 3
+    first, _ = labels()
+    parts = ("fetch", "decode")
+    assert of(Labelled(first), parts) == of(Labelled(first), parts)
+    assert len({of(kind(first), parts) for kind in (Labelled, Doubled, Again)}) == 3
 
 
 def test_what_has_no_content_cannot_be_told(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(b"x")
-    circle = []
-    circle.append(circle)
-    for held in (threading.Lock(), Reads(tmp_path / "file"), (one for one in ()), circle, torch.empty(2, device="meta")):
-        with pytest.raises(CannotTell):
-            of_state({"held": held})
+    deep = []
+    for _ in range(100):
+        deep = [deep, threading]
+    for held in (threading.Lock(), Reads(tmp_path / "file"), (one for one in ()), deep, torch.empty(2, device="meta")):
+        assert state_digest.of({"held": held}).why
     monkeypatch.setattr(state_digest, "_MOST_BYTES", 1000)
-    with pytest.raises(CannotTell, match="too much"):
-        of_state({"array": numpy.zeros(1000)})
-    with pytest.raises(CannotTell, match="too much"):
-        of_state({"text": "x" * 2000})
+    for held in (numpy.zeros(1000), "x" * 2000, list(range(2000)), [Reads] * 100):
+        assert "too much" in state_digest.of([held]).why
+
+
+def test_of_what_cannot_be_told_the_rest_is():
+    def state(lock, **more):
+        return state_digest.of({"lock": lock, **more})
+
+    lock, other = threading.Lock(), threading.Lock()
+    assert state(lock, size=1) == state(lock, size=1)
+    assert state(lock, size=1) != state(lock, size=2) and state(lock, size=1) != state(other, size=1)
+    held = state(other, size=1)
+    del other
+    assert held != held, "another lock may have its place in memory"
+
+
+def test_what_leads_to_itself_is_told():
+    circle, other = [1], [2]
+    circle.append(circle)
+    other.append(other)
+    assert of(circle) == of(circle) != of(other)
+    first, second = Holder(), Holder()
+    first.near, second.near = {first, second}, {first, second}
+    assert state_digest.of(first).why == "it holds a set in a set"
+
+
+class Holder:
+    pass
 
 
 def test_a_job_is_one_for_its_ranks_and_another_for_each_run(monkeypatch):
-    alone = state_digest.job()
-    assert alone == state_digest.job()
+    alone = fingerprint.job()
+    assert alone == fingerprint.job()
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert state_digest.job() != alone
+    assert fingerprint.job() != alone

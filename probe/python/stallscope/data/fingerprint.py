@@ -2,24 +2,24 @@
 
 import itertools
 import os
-import weakref
 from hashlib import blake2b
 from time import perf_counter_ns
 
-from . import form
-from .state_digest import CannotTell, job, of_code, of_state
+from . import form, state_digest
 
 # Files between the first and the last that are looked at, too, where it is known which they are.
 _BETWEEN = 6
 # Of the time that a sample takes from memory, what looking at its file may take; and what it may take anyhow, as where the
 # kernel has the file's attributes, which is less than any decoding.
 _LOOK_COSTS, _LOOK_NS = 0.1, 10_000
+# What makes a sample where a data set fetches and decodes by itself.
+_PARTS = ("fetch", "decode", "augment", "__getitem__")
 
 
 def of(cut, state=None, key=None, generation=0):
     """For a cut of `cut.of`. Where files are opened, each look-up names its file besides.
 
-    `state`: of the data set, as `state_of` says it; or else `key`, the user's word for it. Every `generation` but the first
+    `state`: of the data set, as `state_of` has it; or else `key`, the user's word for it. Every `generation` but the first
     belongs to this job alone."""
     base, digest = cut.base, blake2b(digest_size=32)
     kind = type(base)
@@ -34,7 +34,7 @@ def of(cut, state=None, key=None, generation=0):
         add("key", key)
         return digest.digest()
     if cut.in_parts:
-        add("state", state)
+        add("state", _known_by(base, state))
         return digest.digest()
     between = _paths_between(base)
     for path in (*between, *cut.evidence):
@@ -60,24 +60,52 @@ def looks_at_files(cut, key):
 
 
 def state_of(base):
-    """Of a data set that fetches and decodes by itself: its attributes and its class's code. Where that can't be told, which
-    object of this job it is; ranks make theirs in the same order."""
-    try:
-        return of_code(type(base)) + of_state(base)
-    except CannotTell:
-        return b"%s %d" % (job(), _number_of(base))
+    """The `State` of a data set that fetches and decodes by itself: whatever these two can see."""
+    return state_digest.of(base, _PARTS)
+
+
+def glance_at(base):
+    """As `state_of`, but of bulky contents no more than shows in microseconds; for this process alone."""
+    return state_digest.of(base, _PARTS, glance=True)
+
+
+def _known_by(base, state):
+    """In bytes. Where not all could be told, they are of no other data set, process, or content that cannot be told."""
+    if state.why is None:
+        return state.digest + state.drawn
+    return b"%s %d %s" % (process(), _number_of(base, state), state.digest + state.drawn)
 
 
 _numbers, _made = {}, itertools.count(1)
 
 
-def _number_of(base):
-    known, number = _numbers.get(id(base), (None, 0))
+def _number_of(base, state):
+    of, known, number = _numbers.get(id(base), (None, None, 0))
     # Another object may have come into the place of one that is gone.
-    if known is None or known() is not base:
+    if known is None or of() is not base or not known.has_parts_of(state):
         number = next(_made)
-        _numbers[id(base)] = weakref.ref(base), number
+        key = id(base)
+        _numbers[key] = state_digest.reference(base, lambda _: _numbers.pop(key, None)), state, number
     return number
+
+
+def process():
+    """16 bytes that no other process of this machine has ever had."""
+    return _process(os.getpid())
+
+
+def job():
+    """16 bytes that ranks of one job have in common on a node, where a launcher started them, and other jobs do not."""
+    return _process(os.getppid() if "LOCAL_RANK" in os.environ else os.getpid())
+
+
+def _process(pid):
+    # A number of a process that is gone may come again.
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        started = file.read().rpartition(b")")[2].split()[19]
+    with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+        boot = file.read()
+    return blake2b(b"%d %s %s" % (pid, started, boot), digest_size=16).digest()
 
 
 def _paths_between(base):

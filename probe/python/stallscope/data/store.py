@@ -30,8 +30,8 @@ class Store:
         self.dataset = dataset
         # The user's word for the data set's state, and how often they said that it changed.
         self.said = key, generation
-        # The state as it was looked at, how long that took, and when.
-        self.state, self.state_ns, self.looked_ns = None, 0, 0
+        # The state as it was looked at and as a glance shows it, how long the look took, and when.
+        self.state, self.glance, self.state_ns, self.looked_ns = None, None, 0, 0
         self.length = _length(dataset)
         self.budget_bytes = budget_bytes
         self.policy = policy
@@ -101,17 +101,23 @@ class Store:
         warn_plain(self.dataset, why)
 
     def is_of(self, dataset):
-        """Whether it is of this data set as it is now. To look at its state has to cost less than a thousandth of the time
-        since that was looked at last."""
+        """Whether it is of this data set as it is now. Each time a glance is taken at its state. Where that shows nothing new, to look
+        at all of it has to cost less than a thousandth of the time since the last look."""
         if dataset is not self.dataset or _length(dataset) != self.length:
             return False
-        if self.state is None or monotonic_ns() - self.looked_ns < _LOOK_COSTS * self.state_ns:
+        if self.state is None:
+            return True
+        base = cut.base_of(dataset)
+        rests = monotonic_ns() - self.looked_ns < _LOOK_COSTS * self.state_ns
+        if rests and fingerprint.glance_at(base) == self.glance:
             return True
         before = self.state
-        self._look(cut.base_of(dataset))
+        self._look(base)
         return self.state == before
 
     def _look(self, base):
+        # What changes in between shows in the next glance.
+        self.glance = fingerprint.glance_at(base)
         began_ns = monotonic_ns()
         self.state = fingerprint.state_of(base)
         self.looked_ns = monotonic_ns()
