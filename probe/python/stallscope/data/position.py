@@ -5,6 +5,7 @@ asked. So a position is those states, the number of batches handed over, and a d
 epoch begins again with the same states, and the sampler is asked for what was handed over before, which reads no sample.
 """
 
+import copyreg
 import itertools
 import threading
 import weakref
@@ -17,6 +18,7 @@ from . import persistent_loaders, sampling_course, sampling_order
 from .draws import Repeats
 from .keyed import epoch_key
 from .passing import Counted, Generators, Handing, Pass
+from .turns import Turns
 
 _VERSION = 1
 
@@ -41,8 +43,15 @@ class Positioned(torch.utils.data.DataLoader):
     _beginning = None
     # Where we draw the samples ourselves.
     _order = None
+    # Of threads that begin passes.
+    _turns = None
 
     def __iter__(self):
+        # What iterators find in the loader while they are made, as which pass begins, is one thread's.
+        with self.__dict__.setdefault("_turns", Turns()):
+            return self._next_pass()
+
+    def _next_pass(self):
         resume, self._resume = self._resume or self._untrained(), None
         self._taken_up = None
         generators = self._generators()
@@ -227,6 +236,28 @@ class Positioned(torch.utils.data.DataLoader):
         self._had_workers = state.get("workers_kept", False)
         self._generators().set(state["states"])
 
+    def __getstate__(self):
+        """A copy begins where this loader would begin its next pass, with none under way."""
+        get = getattr(super(), "__getstate__", None)
+        state = get() if get is not None else self.__dict__
+        if not isinstance(state, dict):
+            return state
+        state = {name: value for name, value in state.items() if name not in _OF_PASSES}
+        if state.get("_resume") is not None:
+            state["_resume"] = {name: value for name, value in state["_resume"].items() if name != "process"}
+        return state
+
+    def __reduce_ex__(self, protocol):
+        function, arguments, *rest = super().__reduce_ex__(protocol)
+        # As what it was before it was given its position, which is nobody's to find by its name.
+        kind = type(self).__dict__.get("_given_to")
+        if kind is not None:
+            function = _bare if function is copyreg.__newobj__ else function
+            arguments = tuple(kind if one is type(self) else one for one in arguments)
+            if rest and isinstance(rest[0], dict):
+                rest[0] = {name: value for name, value in rest[0].items() if name not in vars(Positioned)}
+        return (function, arguments, *rest)
+
     def hear_steps(self):
         """From here on `stepped` is called for each training step: the position is that of the pass that trains, and
         epochs are passes that trained. Other passes are looks: `next(iter(loader))`, a pass to calibrate with. (Where we draw
@@ -298,8 +329,16 @@ class Positioned(torch.utils.data.DataLoader):
         return None
 
 
+# Of passes that are under way or were, which a copy of the loader has nothing of.
+_OF_PASSES = {"_pass", "_passes", "_training", "_taken_up", "_beginning", "_turns"}
+
 _classes = {}
 _classes_lock = threading.Lock()
+
+
+def _bare(kind, *arguments):
+    """As copyreg.__newobj__, which pickle lets name no other class than the object's own."""
+    return kind.__new__(kind, *arguments)
 
 
 def position(loader):
@@ -316,6 +355,6 @@ def position(loader):
     with _classes_lock:
         if kind not in _classes:
             # Named like the original, which others may show or compare.
-            _classes[kind] = type(kind.__name__, (Positioned, kind), {"__module__": kind.__module__})
+            _classes[kind] = type(kind.__name__, (Positioned, kind), {"__module__": kind.__module__, "_given_to": kind})
         loader.__class__ = _classes[kind]
     return loader
