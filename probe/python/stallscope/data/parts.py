@@ -109,14 +109,14 @@ def _other_than_parts(base, put_back, augments, indices, at_least):
         put_back()
         try:
             whole = base[index]
+            drawn_else = apart.watched(base)
+            put_back()
+            made = parts(index)
         except Exception:
             if done < at_least:
                 raise
             # That sample's own affair.
             continue
-        drawn_else = apart.watched(base)
-        put_back()
-        made = parts(index)
         if drawn_else():
             return f"its sample {index} draws other random numbers than {name.format(index)}"
         if not alike(whole, made):
