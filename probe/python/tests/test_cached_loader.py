@@ -81,7 +81,7 @@ def test_order_and_samples_are_the_same_as_without_a_cache(told, python, one):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_second_epoch_reads_nothing_when_all_of_it_fits(told, workers):
     gone = told("gone", workers)
-    assert gone["same"], "though the files say something else after the first"
+    assert gone["same"]
     figures = gone["figures"]
     assert (figures["hits"], figures["misses"]) == (FILES, FILES)
     assert (figures["source_bytes"], figures["pool_bytes"], figures["kept_samples"]) == (BYTES, BYTES, FILES)

@@ -115,6 +115,8 @@ def _opens(dataset, most_bytes):
         watch = _Watch(dataset, indices[1], put_back, {path: data})
     except Exception as error:
         return {"why": f"it needs the file itself, not its bytes ({type(error).__name__}: {error})"}
+    if any(file.lacked for file in watch.given):
+        return {"why": "it needs the file itself, not its bytes (it asks for its descriptor, or for another part of it)"}
     if watch.paths != last.paths:
         return {"why": "a sample does not open the same file again"}
     if not alike(watch.sample, last.sample):
@@ -179,13 +181,12 @@ def _reaching(name):
 
     def read(self, *args):
         result = plain(self, *args)
-        whole = name in ("getbuffer", "getvalue")
-        self.reached = max(self.reached, self.size if whole else self.tell())
+        self.reached = max(self.reached, self.tell())
         return result
 
     return read
 
 
-for _name in ("read", "read1", "readinto", "readinto1", "readline", "readlines", "__next__", "getbuffer", "getvalue"):
+for _name in ("read", "read1", "readinto", "readinto1", "readline", "readlines", "__next__"):
     if hasattr(io.BytesIO, _name):
         setattr(_Reached, _name, _reaching(_name))

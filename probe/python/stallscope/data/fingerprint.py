@@ -6,6 +6,7 @@ from hashlib import blake2b
 from time import perf_counter_ns
 
 from . import form, state_digest
+from .kept import seen_of
 
 # Files between the first and the last that are looked at, too, where it is known which they are.
 _BETWEEN = 6
@@ -47,7 +48,7 @@ def of(cut, state=None, key=None, generation=0):
             # The others were opened just now, which makes it cheap where files lie on another machine.
             if path in between or not between:
                 cut.look_ns.append(perf_counter_ns() - began_ns)
-            add(path, told.st_size, told.st_mtime_ns)
+            add(path, seen_of(told))
     return digest.digest()
 
 

@@ -113,13 +113,18 @@ def again(read):
     return read()
 
 
+def seen_of(described):
+    """What a look at a file tells it from another one and from itself before: times alone may be set by whoever copies."""
+    of = described
+    return b"%d %d %d %d %d" % (of.st_size, of.st_mtime_ns, of.st_ctime_ns, of.st_ino, of.st_dev)
+
+
 def tag_of(path, looks=False):
-    """64 bits that name a file; `looks`: and tell whether it changed, by its size and time of change, where it is there."""
+    """64 bits that name a file; `looks`: and tell whether it is still the same, unchanged, where it is there."""
     name = os.fsencode(path)
     if looks:
         try:
-            found = os.stat(name)
-            name += b"\0%d %d" % (found.st_size, found.st_mtime_ns)
+            name += b"\0" + seen_of(os.stat(name))
         except OSError:
             # Whoever opens it meets what is wrong with it.
             pass

@@ -163,6 +163,10 @@ class DataLoader(Positioned):
         finally:
             self.__dict__.update(own)
 
+    def __getstate__(self):
+        # A copy has connections of its own to what is kept.
+        return {name: value for name, value in super().__getstate__().items() if name not in ("_store", "_trace")}
+
     def _stored(self):
         """What is kept of the data set as it is now; None without a cache."""
         if self._budget_bytes is None:

@@ -37,7 +37,9 @@ class _Maker:
         seed()
         making = self.making([use])
         try:
-            return making.sample(index)
+            sample = making.sample(index)
+            if not making.lacked:
+                return sample
         except Exception as error:
             if not making.gave or raised_by_signal(error):
                 raise
@@ -52,7 +54,9 @@ class _Maker:
         making = self.making(uses)
         seed()
         try:
-            return making.batch(indices)
+            samples = making.batch(indices)
+            if not making.lacked:
+                return samples
         except Exception as error:
             if not making.gave or raised_by_signal(error):
                 raise
@@ -115,6 +119,9 @@ class FromParts(_Maker):
 
 
 class _Parts:
+    # Whether what is kept was not enough for a sample though it was made.
+    lacked = False
+
     def __init__(self, maker, uses):
         self.maker = maker
         self.uses = uses
@@ -208,7 +215,7 @@ class _Files:
     def __init__(self, maker, uses):
         self.maker = maker
         self.uses = iter(uses)
-        self.gave = False
+        self.held = []
         opening.install()
 
     def sample(self, index):
@@ -216,6 +223,15 @@ class _Files:
 
     def batch(self, indices):
         return opening.made_by(self, lambda: self.maker.plain_batch(indices))
+
+    @property
+    def gave(self):
+        return bool(self.held)
+
+    @property
+    def lacked(self):
+        """Data sets that catch exceptions make a sample of another kind where the file itself is not to be had."""
+        return any(file.lacked for file in self.held)
 
     def opened(self, original, args, kwargs):
         try:
@@ -250,5 +266,5 @@ class _Files:
             data = None
         if data is None:
             return original(*args, **kwargs)
-        self.gave = True
-        return opening.Held(data, args[0] if args else kwargs["file"])
+        self.held.append(opening.Held(data, args[0] if args else kwargs["file"]))
+        return self.held[-1]

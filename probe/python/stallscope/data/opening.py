@@ -78,10 +78,51 @@ def path_of(file, mode="r", buffering=-1, encoding=None, errors=None, newline=No
 
 
 class Held(io.BytesIO):
-    """A file's bytes where the file itself is asked for."""
+    """A file's bytes where the file itself is asked for. `lacked`: what a file has and this has not was asked for, so that
+    whoever asked may have gone another way."""
 
     mode = "rb"
+    lacked = False
 
     def __init__(self, data, name):
         super().__init__(data)
         self.name = name
+
+    def fileno(self):
+        self.lacked = True
+        return super().fileno()
+
+    def detach(self):
+        self.lacked = True
+        return super().detach()
+
+    def __getattr__(self, name):
+        if hasattr(io.BufferedReader, name):
+            self.lacked = True
+        raise AttributeError(f"'_io.BufferedReader' object has no attribute '{name}'")
+
+    def peek(self, size=0):
+        at = self.tell()
+        data = self.read(io.DEFAULT_BUFFER_SIZE)
+        self.seek(at)
+        return data
+
+    def writable(self):
+        return False
+
+    def _refuse(self, *args):
+        raise io.UnsupportedOperation("write")
+
+    write = writelines = truncate = _refuse
+
+    def _missing(self):
+        raise AttributeError("a file that is open to be read has no such attribute")
+
+    # What a file has not: who finds one of these goes a way that it would not go with a file.
+    getbuffer = property(_missing)
+    getvalue = property(_missing)
+
+
+# As a file says what it is.
+Held.__name__ = Held.__qualname__ = "BufferedReader"
+Held.__module__ = "_io"

@@ -35,6 +35,8 @@ def tried(base, length):
     if getattr(type(base), "__getitem__", None) not in (None, torch.utils.data.Dataset.__getitem__):
         try:
             augments, why = _recognised(base, put_back, augments, list(fetched))
+            indices = [*fetched, *_between(length, fetched)]
+            why = why or _other_than_parts(base, put_back, augments, indices, len(fetched))
         except Exception as error:
             return {"why": f"a sample could not be made on trial ({type(error).__name__}: {error})"}
         if why:
@@ -89,6 +91,51 @@ def _recognised(base, put_back, augments, samples):
     if (failed or not augments) and alike(made(decoded), made(decoded)):
         return False, f"no two of its samples are the same, and {name} is always the same"
     return augments and not failed, ""
+
+
+def _other_than_parts(base, put_back, augments, indices, at_least):
+    """Why these samples, the first `at_least` in any case, are not what the parts make of them; empty where they are, or no
+    two that are made of one index are the same. What is augmented with a chance may be left as it is on trial: then what
+    was drawn tells."""
+
+    def parts(index):
+        decoded = base.decode(bytearray(base.fetch(index)))
+        return base.augment(decoded) if augments else decoded
+
+    began_s, name = perf_counter(), "augment(decode(fetch({})))" if augments else "decode(fetch({}))"
+    for done, index in enumerate(indices):
+        if done >= at_least and perf_counter() - began_s > _ENOUGH_S:
+            break
+        put_back()
+        try:
+            whole = base[index]
+            drawn_else = apart.watched(base)
+            put_back()
+            made = parts(index)
+        except Exception:
+            if done < at_least:
+                raise
+            # That sample's own affair.
+            continue
+        if drawn_else():
+            return f"its sample {index} draws other random numbers than {name.format(index)}"
+        if not alike(whole, made):
+            put_back()
+            if alike(whole, base[index]):
+                return f"{name.format(index)} is not its sample {index}"
+    batched = getattr(base, "__getitems__", None)
+    if callable(batched):
+        several = indices[:at_least]
+        put_back()
+        whole = list(batched(several))
+        drawn_else = apart.watched(base)
+        put_back()
+        made = [parts(index) for index in several]
+        if drawn_else() or not alike(whole, made):
+            put_back()
+            if drawn_else() or alike(whole, list(batched(several))):
+                return "its __getitems__() gives other samples than its parts"
+    return ""
 
 
 def _changes(base, made, index):

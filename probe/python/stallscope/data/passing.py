@@ -2,25 +2,56 @@
 
 import itertools
 import warnings
+import weakref
 import zlib
 from array import array
 from collections import deque
 from time import monotonic_ns
 
+from stallscope import _random
+
+# Those under way that took a position up, of loaders that hear of steps.
+_taken_up = weakref.WeakSet()
+
 
 class End:
-    """Of a pass: whether all of it was handed over. Who holds it holds no worker."""
+    """Of a pass: whether all of it was handed over, or the loop that iterates it beside others came to its end. Who holds it
+    holds no worker."""
 
     reached = False
+
+
+class Generators:
+    """Where the order of a pass's samples comes from: the process's generators, and those of the loader and its sampler, by
+    name. Holds no loader."""
+
+    def __init__(self, own):
+        self.own = own
+
+    def states(self, devices=True):
+        return {"process": _random.capture(devices), **self.own_states()}
+
+    def own_states(self):
+        return {name: _random.generator_bytes(one) for name, one in self.own.items()}
+
+    def set(self, states):
+        if "process" in states:
+            _random.restore(states["process"])
+        for name, generator in self.own.items():
+            if name in states:
+                _random.set_generator(generator, states[name])
 
 
 class Pass:
     """One iteration: an epoch, or what is left of it."""
 
-    def __init__(self, epoch, nth, states, skip=0, expected=0):
+    def __init__(self, epoch, nth, generators, states, skip=0, expected=0):
         # Passes before it that trained, and all.
         self.epoch, self.nth = epoch, nth
-        self.states = states
+        self.generators = generators
+        # As they were when the pass began, and when its sampler was first asked, before which others may have drawn; where a
+        # position is taken up, as the sampler is to find them.
+        self.states, self.order_states, self.order_from = states, None, None
         self.skip = skip
         self.expected = expected
         self.end = End()
@@ -34,6 +65,7 @@ class Pass:
         self.sampled = deque()
         self.indices = None
         self.workers_kept = False
+        self.hears_steps = False
         self.before_order = None
         self.after_batch = None
         self.feed = None
@@ -41,6 +73,13 @@ class Pass:
         # Of the batch that was handed over last, and how many were asked for before its.
         self.index = None
         self.number = 0
+
+    def order_begins(self):
+        """The sampler is about to be asked for the first time, which is when those of torch draw their order."""
+        if self.order_from is not None:
+            self.generators.set(self.order_from)
+        # No order is drawn on a device, and to ask one for its state may wait for it.
+        self.order_states = self.generators.states(devices=False)
 
     def handed_over(self, number=None):
         """`number`: of the batch among those that were asked for; None: the last of them. Those between failed."""
@@ -96,6 +135,7 @@ class Indices:
         self.batched = batched
         self.digest = 0
         self.to_skip = beginning.skip
+        self.asked = False
 
     def __iter__(self):
         return self
@@ -103,7 +143,7 @@ class Indices:
     def __next__(self):
         if self.to_skip:
             self.skip()
-        index = next(self.indices)
+        index = next(self._begun())
         self._add(index)
         self.beginning.sampled.append((self.digest, index))
         if self.beginning.feed is not None:
@@ -118,7 +158,7 @@ class Indices:
         """Asks the sampler for what was handed over before the checkpoint."""
         to_skip, self.to_skip = self.to_skip, 0
         skipped = 0
-        for index in itertools.islice(self.indices, to_skip):
+        for index in itertools.islice(self._begun(), to_skip) if to_skip else ():
             self._add(index)
             if self.beginning.key is not None:
                 for one in index if self.batched else (index,):
@@ -126,6 +166,12 @@ class Indices:
             skipped += 1
         if to_skip:
             self.beginning.skipped(skipped, self.digest)
+
+    def _begun(self):
+        if not self.asked:
+            self.asked = True
+            self.beginning.order_begins()
+        return self.indices
 
     def _add(self, index):
         try:
@@ -138,10 +184,12 @@ class Indices:
 class Handing:
     """The iterator that a loop gets: counts what is handed over, and is gone when the loop is left."""
 
-    def __init__(self, inner, current):
+    def __init__(self, inner, current, took_up=False):
         self.inner = inner
         self.current = current
         self.ended = False
+        if took_up:
+            _taken_up.add(self)
 
     def __iter__(self):
         return self
@@ -153,7 +201,7 @@ class Handing:
         try:
             batch = next(self.inner)
         except StopIteration:
-            self.ended = self.current.end.reached = True
+            self._end()
             raise
         self.current.waited_ns += monotonic_ns() - began_ns
         self.current.handed_over(self._number())
@@ -162,6 +210,13 @@ class Handing:
         if self.current.feed is not None:
             self.current.feed.go_on(self.current.number)
         return batch
+
+    def _end(self):
+        self.ended = self.current.end.reached = True
+        if self.current.hears_steps:
+            # zip() ends with the first that has no more, and leaves the others before their ends.
+            for other in list(_taken_up):
+                other.current.end.reached = True
 
     def _number(self):
         """Of the batch that came, among those that were asked for; None: it is the last of them."""

@@ -1,10 +1,11 @@
 """A loader's exact position: which batches of which epoch have been handed over.
 
-The order of samples comes from the random generators as they were when the epoch began. So a position is those states,
-the number of batches handed over, and a digest of their indices. To take it up, the epoch begins again with the same
-states, and the sampler is asked for what was handed over before, which reads no sample.
+The order of samples comes from the random generators as they were when the epoch began and when its sampler was first
+asked. So a position is those states, the number of batches handed over, and a digest of their indices. To take it up, the
+epoch begins again with the same states, and the sampler is asked for what was handed over before, which reads no sample.
 """
 
+import copyreg
 import itertools
 import threading
 import weakref
@@ -16,7 +17,8 @@ from stallscope import _random
 from . import persistent_loaders, sampling_course, sampling_order
 from .draws import Repeats
 from .keyed import epoch_key
-from .passing import Counted, Handing, Pass
+from .passing import Counted, Generators, Handing, Pass
+from .turns import Turns
 
 _VERSION = 1
 
@@ -41,12 +43,20 @@ class Positioned(torch.utils.data.DataLoader):
     _beginning = None
     # Where we draw the samples ourselves.
     _order = None
+    # Of threads that begin passes.
+    _turns = None
 
     def __iter__(self):
+        # What iterators find in the loader while they are made, as which pass begins, is one thread's.
+        with self.__dict__.setdefault("_turns", Turns()):
+            return self._next_pass()
+
+    def _next_pass(self):
         resume, self._resume = self._resume or self._untrained(), None
         self._taken_up = None
+        generators = self._generators()
         if resume is None:
-            beginning = Pass(self._epochs, self._begun, self._order_states())
+            beginning = Pass(self._epochs, self._begun, generators, generators.states())
             if self._had_workers:
                 self._without_seed(beginning)
             if self._order is not None:
@@ -54,13 +64,15 @@ class Positioned(torch.utils.data.DataLoader):
             return self._begin(beginning)
         now = _random.capture()
         nth = resume.get("nth", resume["epoch"])
-        beginning = Pass(resume["epoch"], nth, resume["states"], resume["batches"], resume["digest"])
+        beginning = Pass(resume["epoch"], nth, generators, resume["states"], resume["batches"], resume["digest"])
+        # Checkpoints of before have none; there the order is drawn as the pass begins.
+        beginning.order_from = resume.get("order_states")
         if self._hears_steps:
             self._taken_up = resume, beginning.end
         if self._order is not None:
             # Knows by itself where it is.
             beginning.course, beginning.skip, beginning.batches = self._order.begin_again(), 0, resume["batches"]
-        self._set_states(beginning.states)
+        generators.set(beginning.states)
         if resume["workers_kept"]:
             self._without_seed(beginning)
         try:
@@ -72,7 +84,7 @@ class Positioned(torch.utils.data.DataLoader):
     def _without_seed(self, beginning):
         """Making workers draws a seed, which a pass with those of the pass before does not."""
         self._had_workers = False
-        beginning.before_order = lambda: self._set_states(beginning.states)
+        beginning.before_order = lambda: beginning.generators.set(beginning.states)
 
     def _untrained(self):
         """The position that a pass took up which was left before its first step and its end: it was a look."""
@@ -90,6 +102,7 @@ class Positioned(torch.utils.data.DataLoader):
             beginning.key = epoch_key(order, beginning.nth)
             beginning.repeats = Repeats(self._samples())
         persistent = getattr(self, "_iterator", None)
+        beginning.hears_steps = self._hears_steps
         beginning.workers_kept = persistent is not None or beginning.before_order is not None
         self._beginning = beginning
         try:
@@ -106,12 +119,12 @@ class Positioned(torch.utils.data.DataLoader):
             # With workers it has happened already, for what they make ahead.
             beginning.indices.skip()
         # No cycle may hold workers: it would be collected in whatever process happens to.
-        beginning.indices = beginning.before_order = None
+        beginning.indices = beginning.before_order = beginning.order_from = None
         beginning.after_batch = self._after_batch()
         if beginning.feed is not None:
             beginning.feed.go_on(0)
         beginning.batches_at_step = beginning.batches
-        handing = Handing(inner, beginning)
+        handing = Handing(inner, beginning, self._taken_up is not None)
         self._pass = weakref.ref(handing)
         self._passes = (*(one for one in self._passes if one() is not None), self._pass)
         return handing
@@ -157,18 +170,7 @@ class Positioned(torch.utils.data.DataLoader):
     def _generators(self):
         sampler = getattr(self.batch_sampler, "sampler", self.sampler)
         found = {"generator": getattr(self, "generator", None), "sampler": getattr(sampler, "generator", None)}
-        return {name: one for name, one in found.items() if isinstance(one, torch.Generator)}
-
-    def _set_states(self, states):
-        if "process" in states:
-            _random.restore(states["process"])
-        for name, generator in self._generators().items():
-            if name in states:
-                _random.set_generator(generator, states[name])
-
-    def _order_states(self):
-        states = {name: _random.generator_bytes(one) for name, one in self._generators().items()}
-        return {"process": _random.capture(), **states}
+        return Generators({name: one for name, one in found.items() if isinstance(one, torch.Generator)})
 
     def state_dict(self):
         """Plain data: where the loader is. Within an epoch from its first batch until the loop over it is left, which
@@ -188,7 +190,7 @@ class Positioned(torch.utils.data.DataLoader):
         if sampler is not None:
             state["sampler_epoch"] = sampler.epoch
         if handing is None or handing.ended:
-            states = {name: _random.generator_bytes(one) for name, one in self._generators().items()}
+            states = self._generators().own_states()
             kept = self._had_workers or getattr(self, "_iterator", None) is not None
             return {**state, "epoch": self._epochs, "batches": None, "digest": 0, "states": states, "workers_kept": kept}
         current = handing.current
@@ -199,6 +201,7 @@ class Positioned(torch.utils.data.DataLoader):
             "batches": current.batches,
             "digest": current.digest,
             "states": current.states,
+            "order_states": current.order_states,
             "workers_kept": current.workers_kept,
         }
 
@@ -218,18 +221,42 @@ class Positioned(torch.utils.data.DataLoader):
         if sampler is not None and "sampler_epoch" in state:
             sampler.set_epoch(state["sampler_epoch"])
         persistent_loaders.take_up(self, state.get("persistent_loaders", ()))
-        self._epochs = state["epoch"]
-        self._begun = self._begun_at_step = state.get("nth", self._epochs)
+        # The pass that is under way has begun, and another one after it is of the next epoch.
+        under_way = state["batches"] is not None
+        self._epochs = state["epoch"] + under_way
+        self._begun = self._begun_at_step = state.get("nth", state["epoch"]) + under_way
         self._forget_passes()
         if getattr(self, "_iterator", None) is not None:
             # Persistent workers that have batches of another position under way.
             self._iterator = None
-        if state["batches"] is not None:
+        if under_way:
             self._resume = dict(state)
             return
         self._resume = None
         self._had_workers = state.get("workers_kept", False)
-        self._set_states(state["states"])
+        self._generators().set(state["states"])
+
+    def __getstate__(self):
+        """A copy begins where this loader would begin its next pass, with none under way."""
+        get = getattr(super(), "__getstate__", None)
+        state = get() if get is not None else self.__dict__
+        if not isinstance(state, dict):
+            return state
+        state = {name: value for name, value in state.items() if name not in _OF_PASSES}
+        if state.get("_resume") is not None:
+            state["_resume"] = {name: value for name, value in state["_resume"].items() if name != "process"}
+        return state
+
+    def __reduce_ex__(self, protocol):
+        function, arguments, *rest = super().__reduce_ex__(protocol)
+        # As what it was before it was given its position, which is nobody's to find by its name.
+        kind = type(self).__dict__.get("_given_to")
+        if kind is not None:
+            function = _bare if function is copyreg.__newobj__ else function
+            arguments = tuple(kind if one is type(self) else one for one in arguments)
+            if rest and isinstance(rest[0], dict):
+                rest[0] = {name: value for name, value in rest[0].items() if name not in vars(Positioned)}
+        return (function, arguments, *rest)
 
     def hear_steps(self):
         """From here on `stepped` is called for each training step: the position is that of the pass that trains, and
@@ -302,8 +329,16 @@ class Positioned(torch.utils.data.DataLoader):
         return None
 
 
+# Of passes that are under way or were, which a copy of the loader has nothing of.
+_OF_PASSES = {"_pass", "_passes", "_training", "_taken_up", "_beginning", "_turns"}
+
 _classes = {}
 _classes_lock = threading.Lock()
+
+
+def _bare(kind, *arguments):
+    """As copyreg.__newobj__, which pickle lets name no other class than the object's own."""
+    return kind.__new__(kind, *arguments)
 
 
 def position(loader):
@@ -320,6 +355,6 @@ def position(loader):
     with _classes_lock:
         if kind not in _classes:
             # Named like the original, which others may show or compare.
-            _classes[kind] = type(kind.__name__, (Positioned, kind), {"__module__": kind.__module__})
+            _classes[kind] = type(kind.__name__, (Positioned, kind), {"__module__": kind.__module__, "_given_to": kind})
         loader.__class__ = _classes[kind]
     return loader

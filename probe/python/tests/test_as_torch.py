@@ -1,0 +1,207 @@
+"""Loaders of ours, and torch's that a Checkpointer has, give what torch's give: of data sets that are not quite what a cache takes
+them for, to threads, and as copies."""
+
+import copy
+import os
+import pickle
+import random
+import tempfile
+import threading
+import warnings
+
+import pytest
+from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
+
+torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
+numpy = pytest.importorskip("numpy", reason="SKIPPED: this Python has no numpy")
+
+import stallscope  # noqa: E402
+from stallscope import Checkpointer  # noqa: E402
+from stallscope.data import opening  # noqa: E402
+
+SAMPLES = 12
+
+
+@pytest.fixture(autouse=True)
+def own_pool(monkeypatch):
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("STALLSCOPE_RUNTIME_DIR", folder)
+        yield
+
+
+class Parts(torch.utils.data.Dataset):
+    def __len__(self):
+        return SAMPLES
+
+    def fetch(self, index):
+        return bytes([index]) * 400
+
+    def decode(self, data):
+        return torch.tensor([float(data[0])])
+
+    def __getitem__(self, index):
+        return self.decode(self.fetch(index))
+
+
+class Seldom(Parts):
+    """Augmented with a chance, which none of the samples that are tried may meet."""
+
+    def __getitem__(self, index):
+        sample = super().__getitem__(index)
+        return -sample - 1 if random.random() < 0.01 else sample
+
+
+class Batchwise(Parts):
+    """Augmented a batch at a time."""
+
+    def __getitems__(self, indices):
+        return [self[index] + 100 for index in indices]
+
+
+class OneIsMore(Parts):
+    """Its last sample is more than its parts."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index) * (2 if index == SAMPLES - 1 else 1)
+
+
+def values(loader):
+    return [value for batch in loader for value in batch.flatten().tolist()]
+
+
+@pytest.mark.parametrize(
+    "kind,why",
+    [(Seldom, "draws other random numbers"), (Batchwise, "__getitems__"), (OneIsMore, "is not its sample 11")],
+    ids=["a chance", "a batch", "one sample"],
+)
+def test_what_a_data_set_does_beside_its_parts_is_never_left_out(kind, why):
+    with pytest.warns(RuntimeWarning, match=why):
+        cached = values(stallscope.DataLoader(kind(), batch_size=4, cache="4MiB"))
+    # Augmentation is keyed with ours, with or without a cache.
+    assert cached == values(stallscope.DataLoader(kind(), batch_size=4))
+
+
+class Files(torch.utils.data.Dataset):
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        with open(self.folder / str(index), "rb") as file:
+            return torch.tensor([float(self.read(index, file))])
+
+    def read(self, index, file):
+        return file.read()[0]
+
+
+class Caught(Files):
+    """A third of its samples need the file itself, and are another one where that fails."""
+
+    def read(self, index, file):
+        try:
+            return numpy.fromfile(file, dtype=numpy.uint8)[0] if index % 3 == 1 else file.read()[0]
+        except Exception:
+            return -1
+
+
+class Looked(Files):
+    """A third of its samples go by what kind of file it is."""
+
+    def read(self, index, file):
+        names = ("peek", "raw", "getbuffer", "getvalue", "detach", "mode")
+        if index % 3 != 1:
+            return file.read()[0]
+        kind = [hasattr(file, name) for name in names] + [file.writable(), type(file).__name__ == "BufferedReader"]
+        return sum(2**at for at, one in enumerate(kind) if one)
+
+
+class Peeked(Files):
+    def read(self, index, file):
+        return file.peek(1)[0] + file.read(1)[0] + file.read()[0]
+
+
+def fill(folder, add=0):
+    folder.mkdir(exist_ok=True)
+    for index in range(SAMPLES):
+        (folder / str(index)).write_bytes(bytes([index + add]) * 3000)
+    return folder
+
+
+@pytest.mark.parametrize("kind", [Files, Caught, Looked, Peeked])
+def test_samples_of_files_are_those_of_torch(tmp_path, kind):
+    dataset = kind(fill(tmp_path / "files"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        loader = stallscope.DataLoader(dataset, batch_size=4, cache="4MiB")
+        cached = [values(loader) for _ in range(2)]
+    assert cached == [values(torch.utils.data.DataLoader(dataset, batch_size=4))] * 2
+    assert loader.cache_figures()["hits"] > 0, "of those that need no more than the bytes"
+
+
+def test_a_file_from_memory_says_when_more_was_asked_for():
+    for ask in (lambda file: file.fileno(), lambda file: file.raw, lambda file: file.detach()):
+        file = opening.Held(b"bytes", "name")
+        with pytest.raises((OSError, AttributeError)):
+            ask(file)
+        assert file.lacked
+    file = opening.Held(b"bytes", "name")
+    assert not hasattr(file, "nothing that a file has") and (file.peek(), file.read()) == (b"bytes", b"bytes")
+    with pytest.raises(OSError):
+        file.write(b"more")
+    assert not file.lacked
+
+
+@pytest.mark.parametrize("how", ["replaced", "linked"])
+def test_another_file_with_the_same_size_and_time_is_read(tmp_path, how):
+    first, second = fill(tmp_path / "first"), fill(tmp_path / "second", 100)
+    for folder in (first, second):
+        for file in folder.iterdir():
+            os.utime(file, ns=(10**18, 10**18))
+    link = tmp_path / "data"
+    link.symlink_to(first)
+    loader = stallscope.DataLoader(Files(link), batch_size=4, cache="4MiB")
+    assert values(loader) == list(range(SAMPLES))
+    if not loader.cache_figures()["looks_at_files"]:
+        pytest.skip("SKIPPED: a look at a file takes too long here, so that none is looked at")
+    if how == "linked":
+        link.unlink()
+        link.symlink_to(second)
+    else:
+        for file in second.iterdir():
+            os.replace(file, first / file.name)
+    assert values(loader) == list(range(100, 100 + SAMPLES))
+
+
+@pytest.mark.parametrize("cache", [None, "4MiB"])
+def test_threads_that_share_a_loader_each_get_all_of_it(cache):
+    dataset = Parts()
+    loader = stallscope.DataLoader(dataset, batch_size=4, num_workers=1, cache=cache)
+    got, together = [], threading.Barrier(4)
+
+    def iterate():
+        together.wait()
+        got.append(values(loader))
+
+    threads = [threading.Thread(target=iterate) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == [list(range(SAMPLES))] * 4
+    assert loader.dataset is dataset and loader.worker_init_fn is None
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copy", "pickle"])
+@pytest.mark.parametrize("kind", ["torch", "stallscope", "cached"])
+def test_a_loader_that_was_iterated_can_be_copied(tmp_path, kind, copied):
+    make, more = (torch.utils.data.DataLoader, {}) if kind == "torch" else (stallscope.DataLoader, {})
+    loader = make(Parts(), batch_size=4, **({"cache": "4MiB"} if kind == "cached" else more))
+    with Checkpointer(tmp_path, loader=loader, signals=()):
+        under_way = iter(loader)
+        next(under_way)
+        other = copied(loader)
+        assert values(other) == list(range(SAMPLES))
+        assert values(under_way) == list(range(4, SAMPLES))
+    assert type(other) is make
