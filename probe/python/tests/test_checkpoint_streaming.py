@@ -141,6 +141,26 @@ def test_moments_stay_where_they_are(tmp_path):
         assert optimizer.state[model.weight]["exp_avg"] is moment and torch.equal(moment, before)
 
 
+@pytest.mark.parametrize("saved_shares", [False, True], ids=["shared here", "shared then"])
+def test_moments_that_share_memory_are_each_what_they_were(tmp_path, saved_shares):
+    def made(shares):
+        layer = torch.nn.Linear(60, 40, bias=False)
+        optimizer = trained(layer)
+        state = optimizer.state[layer.weight]
+        if shares:
+            state["exp_avg_sq"] = state["exp_avg"]
+        return optimizer, state
+
+    saved, then = made(saved_shares)
+    with Checkpointer(tmp_path, optimizer=saved) as checkpointer:
+        checkpointer.save(wait=True)
+    here, _ = made(not saved_shares)
+    with Checkpointer(tmp_path, optimizer=here) as checkpointer:
+        checkpointer.restore()
+    (state,) = here.state.values()
+    assert all(torch.equal(state[key], then[key]) for key in then)
+
+
 def test_a_disk_that_fails_behind_the_checks_is_said_and_the_next_restore_is_whole(tmp_path, monkeypatch):
     model = torch.nn.Linear(1200, 1200)
     optimizer = trained(model)

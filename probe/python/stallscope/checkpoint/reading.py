@@ -63,7 +63,7 @@ class Reading:
                     if one.is_saved and stored.get(one.name) != (one.dtype, one.box.sizes):
                         raise self.lacks(one.name)
                     if one.is_saved:
-                        self._pieces.setdefault(one.name, []).append(Piece(self, rank, one.name, one.box))
+                        self._pieces.setdefault(one.name, []).append(Piece(rank, one.name, one.box))
         pieces, whole = self._pieces.get(shard.name, []), Box((0,) * len(shard.shape), shard.shape)
         inside = all(whole.overlap(piece.box) == piece.box for piece in pieces)
         apart = len({piece.box.offset for piece in pieces}) == len(pieces)
@@ -130,12 +130,12 @@ class Part:
         """By name, on the CPU, in memory of their own: scalars now, the others when they are copied."""
         tensors = dict(self._read_scalars())
         for name, shard in self._shards.items():
-            stored = Stored(self.reading.pieces(shard), DTYPES[shard.dtype], Saved(shard.dims))
+            stored = Stored(self.reading, self.reading.pieces(shard), DTYPES[shard.dtype], Saved(shard.dims))
             tensors[name] = Unread(stored, shard.shape)
         for name, (dtype, shape) in self._kinds.items():
             if name not in tensors:
-                piece = Piece(self.reading, self.rank, name, Box((0,) * len(shape), tuple(shape)))
-                tensors[name] = Unread(Stored([piece], dtype), shape)
+                piece = Piece(self.rank, name, Box((0,) * len(shape), tuple(shape)))
+                tensors[name] = Unread(Stored(self.reading, [piece], dtype), shape)
         return tensors
 
     def _read_scalars(self):
@@ -151,7 +151,6 @@ class Part:
 class Piece(typing.NamedTuple):
     """A box of a tensor, as a rank saved it."""
 
-    reading: Reading
     rank: int
     name: str
     box: Box
@@ -160,21 +159,25 @@ class Piece(typing.NamedTuple):
 class Stored:
     """A tensor in a checkpoint: where an Unread one reads from. `saved`: how it lay across ranks, None where it did not."""
 
-    def __init__(self, pieces, dtype, saved=None):
+    def __init__(self, reading, pieces, dtype, saved=None):
+        self.reading = reading
         self.pieces = pieces
         self.dtype = dtype
         self.saved = saved
 
-    def read_into(self, target, offset=None):
-        """Fills a dense tensor on the CPU with the box of its size that begins at `offset`, with all where there is none."""
+    def places(self, target, offset=None):
+        """[(rank, what Reading.read() takes)] that fill a dense tensor on the CPU with the box of its size that begins at `offset`, with
+        all where there is none."""
+        places = []
         wanted = Box(offset or (0,) * target.dim(), tuple(target.shape))
-        for reading, rank, name, box in self.pieces:
+        for rank, name, box in self.pieces:
             both = wanted.overlap(box)
             if both is not None:
                 begin = [at - first for at, first in zip(both.offset, box.offset)]
                 to = [at - first for at, first in zip(both.offset, wanted.offset)]
                 region = begin, list(both.sizes), list(wanted.sizes), to
-                reading.read(rank, [(name, target.data_ptr(), target.numel() * target.element_size(), region)])
+                places.append((rank, (name, target.data_ptr(), target.numel() * target.element_size(), region)))
+        return places
 
 
 def newest(folder):

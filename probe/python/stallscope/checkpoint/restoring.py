@@ -12,12 +12,12 @@ import torch
 from stallscope import _random
 
 from . import loaders
-from .dtensors import is_dtensor
+from .dtensors import is_dtensor, local_of
 from .errors import CheckpointError
 from .fitting import check, fitting
 from .state import FORMAT
 from .tree import Reader, Writer
-from .unread import Unread
+from .unread import Unread, fill
 
 
 class Restoring:
@@ -76,8 +76,7 @@ class Restoring:
         try:
             for name in list(self._modules):
                 load(name, self.job.objects[name], self._modules.pop(name))
-            for tensor, place in self._places:
-                tensor.fill(place)
+            fill(self._places)
         except Exception as error:
             for optimizer, had in self._had:
                 # Not the empty tensors that others were to be read to.
@@ -201,27 +200,35 @@ def _dtensors(name, one):
 def _given_places(name, optimizer, had):
     """[(unread tensor, where it is to be read to)]: what was unread in the optimiser's state has such a place in its stead, one that
     it `had` where that is alike."""
-    places = []
-
-    def placed(value, had, parameter, name):
-        if isinstance(value, Unread):
-            alike = isinstance(had, torch.Tensor) and is_dtensor(had) == is_dtensor(parameter) and not had.requires_grad
-            if not alike or (had.shape, had.dtype, had.device) != (value.shape, value.dtype, value.device):
-                had = value.placed(parameter, name)
-            places.append((value, had))
-            return had
-        if type(value) is dict:
-            had = had if isinstance(had, dict) else {}
-            return {key: placed(one, had.get(key), parameter, f"{name}/{key}") for key, one in value.items()}
-        if type(value) in (list, tuple):
-            had = had if type(had) in (list, tuple) and len(had) == len(value) else [None] * len(value)
-            return type(value)(placed(one, its, parameter, name) for one, its in zip(value, had))
-        return value
-
+    places, memory = [], set()
     for number, parameter in enumerate(list(optimizer.state)):
         state = optimizer.state[parameter]
-        optimizer.state[parameter] = placed(state, had.get(parameter), parameter, f"{name}/state/{number}")
+        optimizer.state[parameter] = _placed(state, had.get(parameter), parameter, f"{name}/state/{number}", places, memory)
     return places
+
+
+def _placed(value, had, parameter, name, places, memory):
+    if isinstance(value, Unread):
+        alike = isinstance(had, torch.Tensor) and is_dtensor(had) == is_dtensor(parameter) and not had.requires_grad
+        alike = alike and (had.shape, had.dtype, had.device) == (value.shape, value.dtype, value.device)
+        # What shares memory here may have been apart when it was saved.
+        if not alike or _memory(had) in memory:
+            had = value.placed(parameter, name)
+        memory.add(_memory(had))
+        places.append((value, had))
+        return had
+    if type(value) is dict:
+        had = had if isinstance(had, dict) else {}
+        return {key: _placed(one, had.get(key), parameter, f"{name}/{key}", places, memory) for key, one in value.items()}
+    if type(value) in (list, tuple):
+        had = had if type(had) in (list, tuple) and len(had) == len(value) else [None] * len(value)
+        return type(value)(_placed(one, its, parameter, name, places, memory) for one, its in zip(value, had))
+    return value
+
+
+def _memory(tensor):
+    local = local_of(tensor) if is_dtensor(tensor) else tensor
+    return (local.untyped_storage() if hasattr(local, "untyped_storage") else local.storage()).data_ptr()
 
 
 def load(name, one, state):

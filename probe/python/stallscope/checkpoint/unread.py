@@ -21,7 +21,7 @@ class Unread(torch.Tensor):
     """A tensor without memory. `target.copy_(it)` reads it into the target, straight where that is dense and of its type;
     whatever else wants its elements has it read into memory of its own.
 
-    `source` (reading.Stored) has `dtype` and `read_into(target, offset)`, which fills a dense tensor on the CPU.
+    `source`: the reading.Stored that it is read from.
     """
 
     @staticmethod
@@ -38,20 +38,7 @@ class Unread(torch.Tensor):
 
     def fill(self, target):
         """Reads it into `target`, which has its shape; of a DTensor what this rank has of it."""
-        offset = None
-        if is_dtensor(target):
-            offset, target = box_of(target).offset, local_of(target)
-        if target.numel() == 0:
-            return
-        if _is_plain(target) and target.dtype == self._source.dtype:
-            self._source.read_into(target, offset)
-            if _changed is not None:
-                _changed(target)
-        else:
-            # Whatever torch.set_default_device() says.
-            read = torch.empty(target.shape, dtype=self._source.dtype, device="cpu")
-            self._source.read_into(read, offset)
-            target.copy_(read)
+        fill([(self, target)])
 
     def value(self):
         """As a tensor of its own, the same each time."""
@@ -93,6 +80,35 @@ class Unread(torch.Tensor):
                 return Unread(it._source, it.shape, it.stride(), kwargs.get("dtype") or it.dtype, kwargs.get("device") or it.device)
         args, kwargs = _read((args, kwargs))
         return func(*args, **kwargs)
+
+
+def fill(pairs):
+    """Reads each of the unread tensors into the tensor beside it, which has its shape: what can be read straight there, together."""
+    reads = {}
+    for it, target in pairs:
+        source, offset = it._source, None
+        if is_dtensor(target):
+            offset, target = box_of(target).offset, local_of(target)
+        if target.numel() == 0:
+            continue
+        if _is_plain(target) and target.dtype == source.dtype:
+            for rank, place in source.places(target, offset):
+                together = reads.setdefault((source.reading, rank), {})
+                if place[0] in together:
+                    # Tied: saved once, and read for each of them.
+                    source.reading.read(rank, [place])
+                else:
+                    together[place[0]] = place
+            if _changed is not None:
+                _changed(target)
+        else:
+            # Whatever torch.set_default_device() says.
+            read = torch.empty(target.shape, dtype=source.dtype, device="cpu")
+            for rank, place in source.places(read, offset):
+                source.reading.read(rank, [place])
+            target.copy_(read)
+    for (reading, rank), places in reads.items():
+        reading.read(rank, list(places.values()))
 
 
 def _read(values):
