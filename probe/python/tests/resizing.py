@@ -63,6 +63,15 @@ class Seeded(Numbers):
         return torch.tensor([index, info.id, info.seed - info.id, info.num_workers])
 
 
+class Changing(Numbers):
+    """What its script last set, too."""
+
+    epoch = 0
+
+    def __getitem__(self, index):
+        return torch.cat([super().__getitem__(index), torch.tensor([self.epoch])])
+
+
 class Stream(IterableDataset):
     def __init__(self, batches):
         self.samples = batches * BATCH
@@ -181,6 +190,24 @@ def begins(batches):
     for batch in iterator:
         got += values(batch)
     report(got=got, workers=workers, under_way=under_way)
+
+
+def changing(batches, **more):
+    """Changes its data set after each epoch's first batch: as torch has it, that takes effect where workers are made anew."""
+    numbers = loader(batches, Changing, **more)
+    for epoch in range(3):
+        states, most = set(), 0
+        iterator = iter(numbers)
+        for batch in iterator:
+            numbers.dataset.epoch = epoch + 1
+            states |= set(batch[:, 1].tolist())
+            most = max(most, len(iterator._workers))
+            time.sleep(STEP_S)
+        report(epoch=epoch, states=sorted(states), most=most)
+
+
+def changing_persistent(batches):
+    changing(batches, persistent_workers=True)
 
 
 def failing(batches):
@@ -344,6 +371,8 @@ SCENARIOS = {
     "break": early_break,
     "failing": failing,
     "begins": begins,
+    "changing": changing,
+    "changing-persistent": changing_persistent,
     "interrupted": interrupted,
     "exits": exits,
     "augmented": augmented,

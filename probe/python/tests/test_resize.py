@@ -128,6 +128,24 @@ def test_a_streams_workers_stay_where_other_ranks_count_on_its_batches(own_pytho
     assert not knob["available"] and "other ranks wait for as many" in knob["reason"]
 
 
+def test_a_worker_that_is_added_has_the_data_set_that_the_others_have(own_python):
+    done = Turned(job(own_python, "changing", batches=300), once(("workers", 4)))
+    assert (done.code, done.err) == (0, "")
+    lines, _ = done.of("changing")
+    assert [line["states"] for line in lines] == [[0], [1], [2]]
+    assert lines[0]["most"] == 2 and lines[2]["most"] == 4
+    assert any("the script has changed the data set" in reason for reason in done.reasons("workers", "pending"))
+    assert done.was("workers", 4, "applied")
+
+
+def test_persistent_workers_of_a_data_set_that_was_changed_get_no_others(own_python):
+    done = Turned(job(own_python, "changing-persistent", batches=100), once(("workers", 4)))
+    assert (done.code, done.err) == (0, "")
+    lines, _ = done.of("changing-persistent")
+    assert [(line["states"], line["most"]) for line in lines] == [([0], 2)] * 3
+    assert any("the script has changed the data set" in reason for reason in done.reasons("workers", "refused"))
+
+
 def test_an_epoch_does_not_give_the_scripts_own_workers_what_is_meant_for_all(own_python):
     done = Turned(job(own_python, "begins", batches=4000), once(("workers", 6), ("prefetch", 24)))
     assert done.code == 0, done.err

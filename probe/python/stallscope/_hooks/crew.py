@@ -16,12 +16,22 @@ import weakref
 
 from stallscope import _native
 
-from . import recruit
+from . import looks, recruit
 from .knobs import raised_by_signal
 
 _SIGNALS = "torch.utils.data._utils.signal_handling"
 # How long torch waits for a worker at the end.
 _LEAVING_S = 5
+
+
+_FOR_GOOD = (
+    "resize: unavailable: the script has changed the data set since its persistent workers were made, and a new worker would "
+    "have another one than they have."
+)
+_UNTIL_NEXT_EPOCH = (
+    "It takes effect at the loader's next epoch: the script has changed the data set since this one's workers were made, and a "
+    "new worker would have another one."
+)
 
 
 class Leave:
@@ -90,6 +100,8 @@ class Crew:
         self._dismiss(max(0, wanted - len(iterator._workers)))
         if iterator._num_workers != min(wanted, len(iterator._workers)):
             self._share_out(iterator, min(wanted, len(iterator._workers)))
+        if len(iterator._workers) + len(self.candidates) < wanted and self._has_another_data_set(iterator):
+            return
         while len(iterator._workers) + len(self.candidates) < wanted:
             number = len(iterator._workers) + len(self.candidates)
             recruit.start(self.candidates, self.size.context, self.workers_module, iterator, number, wanted)
@@ -101,6 +113,17 @@ class Crew:
         in_force = iterator._num_workers == len(iterator._workers) == self.size.wanted_workers()
         self.settled = in_force and not (self.candidates or self.leaving or self.dismissed)
         self.size.workers_are(iterator, in_force, starting=len(self.candidates))
+
+    def _has_another_data_set(self, iterator):
+        """Whether a worker that is added now would have another one than the others have."""
+        if looks.of(iterator._dataset) == iterator.__dict__.get("_stallscope_data_set"):
+            return False
+        if iterator._persistent_workers:
+            self._give_up(iterator, _FOR_GOOD)
+        else:
+            self.settled = not (self.candidates or self.leaving or self.dismissed)
+            self.size.workers_wait(iterator, _UNTIL_NEXT_EPOCH)
+        return True
 
     def _give_up(self, iterator, reason):
         """Stays with those who are there."""

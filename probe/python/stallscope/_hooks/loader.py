@@ -8,7 +8,7 @@ import sys
 
 from stallscope import _native
 
-from . import knobs, loaders, opens, order, process, resize, sizes, worker
+from . import knobs, loaders, looks, opens, order, process, resize, sizes, worker
 from .patch import UnknownShape, attribute, replace
 
 
@@ -126,6 +126,9 @@ def _next(original, turned=_native.turned, enter=_native.enter, leave=_native.le
 def _watch_order(iterator, loader):
     try:
         order.begin(iterator, loader)
+        # When its workers are made, which are the same for all epochs where they are persistent.
+        if "_stallscope_data_set" not in iterator.__dict__:
+            iterator.__dict__["_stallscope_data_set"] = looks.of(loader.dataset)
     except Exception as error:
         if knobs.raised_by_signal(error):
             raise

@@ -250,6 +250,9 @@ class Size:
             self.workers_knob.is_now(len(iterator._workers), reason)
         self._depth_follows(iterator)
 
+    def workers_wait(self, iterator, reason):
+        self.workers_knob.is_now(len(iterator._workers), reason)
+
     def workers_refused(self, iterator, reason):
         self.workers = len(iterator._workers)
         self.workers_knob.answer(self.workers, REFUSED, process.text(reason))
