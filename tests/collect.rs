@@ -126,6 +126,18 @@ fn doctor_tells_what_is_missing_by_its_exit_code() {
 }
 
 #[test]
+fn doctor_runs_nothing_of_the_environments_as_root() {
+    if !privileged("doctor_runs_nothing_of_the_environments_as_root") {
+        return;
+    }
+    let sandbox = Sandbox::new("doctorenv");
+    std::fs::write(sandbox.path("sitecustomize.py"), "open(__file__ + '.ran', 'w')\n").unwrap();
+    let mut doctor = sandbox.stallscope(&["doctor"]);
+    doctor.env("PYTHONPATH", sandbox.path("")).env_remove("SUDO_UID").output().unwrap();
+    assert!(!sandbox.path("sitecustomize.py.ran").exists());
+}
+
+#[test]
 fn doctor_finds_nothing_missing_where_a_run_has_kernel_evidence() {
     if !privileged("doctor_finds_nothing_missing_where_a_run_has_kernel_evidence") {
         return;

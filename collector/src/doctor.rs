@@ -75,10 +75,13 @@ fn torch() -> Check {
     let question = "import importlib.metadata as m, sys; print(m.version('torch'), 'with Python', sys.version.split()[0])";
     // `-c` imports from the current folder first, which may be anybody's; and with sudo the PATH may be the caller's.
     let mut python = Command::new("python3");
-    python.args(["-c", question]).current_dir("/");
-    if let Some(caller) = Caller::find() {
-        caller.run(&mut python);
+    match Caller::find() {
+        Some(caller) => caller.run(&mut python),
+        // Whoever became root otherwise may have kept somebody's PYTHONPATH.
+        None if rustix::process::geteuid().is_root() => drop(python.arg("-I")),
+        None => {}
     }
+    python.args(["-c", question]).current_dir("/");
     let found = match python.output() {
         Ok(output) if output.status.success() => {
             Ok(String::from_utf8_lossy(&output.stdout).trim().to_string())

@@ -5,6 +5,11 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+/// A file system that compresses may keep so many bytes of a recording in one.
+const MOST_COMPRESSED: u64 = 32;
+/// Of files up to here some file systems say that they have nothing on disk.
+const SMALL_BYTES: u64 = 1 << 20;
+
 /// A recording and the log that may lie beside it.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
@@ -42,9 +47,12 @@ impl Files {
         beside(&self.database, "-wal")
     }
 
-    /// Of the recording, which may grow, and its log.
+    /// Of the recording, which may grow, and its log; of a file with holes no more than what it has on disk can stand for.
     pub(crate) fn bytes(&self) -> u64 {
-        let length = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
+        let length = |path: &Path| {
+            let held = |file: &Metadata| file.blocks().saturating_mul(512).saturating_mul(MOST_COMPRESSED);
+            fs::metadata(path).map_or(0, |file| file.len().min(held(&file).max(SMALL_BYTES)))
+        };
         length(&self.database).saturating_add(length(&self.log()))
     }
 
@@ -74,4 +82,22 @@ pub(crate) fn beside(database: &Path, suffix: &str) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_hole_is_no_reason_to_read_for_long() {
+        let database = std::env::temp_dir().join(format!("stallscope-hole-{}.stall", std::process::id()));
+        fs::write(&database, vec![1; 3 << 20]).unwrap();
+        let files = Files { named: database.clone(), database };
+        assert_eq!(files.bytes(), 3 << 20);
+        fs::File::options().write(true).open(&files.database).unwrap().set_len(1 << 40).unwrap();
+        assert!((3 << 20..=200 << 20).contains(&files.bytes()), "{}", files.bytes());
+        fs::remove_file(&files.database).unwrap();
+    }
 }

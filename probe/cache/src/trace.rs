@@ -1,7 +1,7 @@
 //! Uses that were recorded: which sample, how large, how important, epoch by epoch.
 
 use std::collections::HashMap;
-use std::io::{BufRead, Write};
+use std::io::{BufRead, Read, Write};
 
 /// One recorded use.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,17 +30,26 @@ pub enum Error {
 }
 
 const HEADER: &str = "epoch,id,bytes,score";
+/// Four numbers take far fewer. A file may be one line without an end.
+const LINE_BYTES: u64 = 1024;
 
 impl Trace {
     /// Reads `epoch,id,bytes,score` lines below a header of these names.
     ///
     /// # Errors
     /// A line is something else, goes back to an earlier epoch, or there is none.
-    pub fn read(from: impl BufRead) -> Result<Trace, Error> {
+    pub fn read(mut from: impl BufRead) -> Result<Trace, Error> {
         let mut uses: Vec<TraceUse> = Vec::new();
-        for (number, line) in from.lines().enumerate() {
-            let line = line?;
+        let mut line = String::new();
+        for number in 0.. {
+            line.clear();
+            if Read::take(&mut from, LINE_BYTES).read_line(&mut line)? == 0 {
+                break;
+            }
             let wrong = |reason| Error::Line { line: number + 1, reason };
+            if line.len() as u64 == LINE_BYTES {
+                return Err(wrong("it is longer than any line of a trace"));
+            }
             if number == 0 {
                 if line.trim() != HEADER {
                     return Err(wrong("the first line names the columns"));
@@ -122,6 +131,14 @@ mod tests {
             let error = Trace::read(text.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(expected), "{text:?}: {error}");
         }
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_not_read_to_its_end() {
+        let endless =
+            std::io::BufReader::new(HEADER.as_bytes().chain(&b"\n"[..]).chain(std::io::repeat(b'1')));
+        let error = Trace::read(endless).unwrap_err().to_string();
+        assert!(error.contains("line 2") && error.contains("longer"), "{error}");
     }
 
     proptest! {

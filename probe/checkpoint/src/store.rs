@@ -10,6 +10,7 @@ use crate::retain::Retain;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -219,12 +220,19 @@ impl Store {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             other => other.doing("make", &aside)?,
         }
+        // Who made the checkpoint may have made a link of it, to anywhere.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(&aside, flags, Mode::empty())
+            .map_err(std::io::Error::from)
+            .doing("open", &aside)?;
         // A folder that is there already is never replaced: it has files.
-        let to = (1..1000)
-            .map(|attempt| aside.join(if attempt == 1 { name.into() } else { format!("{name}-{attempt}") }))
-            .find(|to| std::fs::rename(self.dir.join(name), to).is_ok())
+        let moved_to = (1..1000)
+            .map(|attempt| if attempt == 1 { name.into() } else { format!("{name}-{attempt}") })
+            .find(|to| rustix::fs::renameat(rustix::fs::CWD, self.dir.join(name), &folder, to).is_ok())
             .ok_or_else(|| Error::Refused(format!("cannot move {name} to {}", aside.display())))?;
-        let _ = note_reason(&to, reason);
+        let to = aside.join(&moved_to);
+        let opened = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+        let _ = note_reason(&opened.join(&moved_to), reason);
         let _ = Disk.sync_dir(&aside).and_then(|()| Disk.sync_dir(&self.dir));
         let newest = self.list()?.into_iter().find(|entry| entry.state != State::Incomplete);
         let _ = newest.map(|newest| put(&Disk, &self.dir, LATEST, format!("{}\n", newest.name).as_bytes()));
@@ -234,7 +242,9 @@ impl Store {
     /// What was set aside: names and reasons.
     pub fn quarantined(&self) -> Vec<(String, String)> {
         let aside = self.dir.join(QUARANTINE);
-        let listed = std::fs::read_dir(&aside).into_iter().flatten().flatten();
+        let is_folder = aside.symlink_metadata().is_ok_and(|found| found.is_dir());
+        let listed =
+            is_folder.then(|| std::fs::read_dir(&aside).ok()).flatten().into_iter().flatten().flatten();
         let mut found: Vec<(String, String)> = listed
             .map(|entry| {
                 let mut reason = Vec::new();

@@ -318,6 +318,21 @@ fn a_checkpoint_in_quarantine_leads_to_no_file_of_the_user() {
     assert_eq!(std::fs::read_to_string(&reason).unwrap().trim(), found.passed[0].reason);
 }
 
+#[test]
+fn a_quarantine_that_is_a_link_takes_nothing_in() {
+    let (_root, dir) = copy();
+    let folder = dir.parent().unwrap();
+    let victim = folder.join("victim");
+    std::fs::create_dir(&victim).unwrap();
+    symlink(&victim, folder.join("quarantine")).unwrap();
+    apply(&Spoil::Flip(30, 3), &dir.join("manifest.json"));
+    let found = newest(folder);
+    assert!(found.checkpoint.is_none() && found.passed[0].moved_to.is_none());
+    assert!(dir.exists() && victim.read_dir().unwrap().next().is_none());
+    std::fs::write(victim.join("private"), "").unwrap();
+    assert!(Store::open(folder).quarantined().is_empty());
+}
+
 /// A bad checkpoint takes as much room as a good one.
 #[test]
 fn what_was_set_aside_goes_once_all_that_is_kept_is_newer() {
