@@ -8,8 +8,6 @@ from array import array
 from collections import deque
 from time import monotonic_ns
 
-from stallscope import _random
-
 # Those under way that took a position up, of loaders that hear of steps.
 _taken_up = weakref.WeakSet()
 
@@ -19,27 +17,6 @@ class End:
     holds no worker."""
 
     reached = False
-
-
-class Generators:
-    """Where the order of a pass's samples comes from: the process's generators, and those of the loader and its sampler, by
-    name. Holds no loader."""
-
-    def __init__(self, own):
-        self.own = own
-
-    def states(self, devices=True):
-        return {"process": _random.capture(devices), **self.own_states()}
-
-    def own_states(self):
-        return {name: _random.generator_bytes(one) for name, one in self.own.items()}
-
-    def set(self, states):
-        if "process" in states:
-            _random.restore(states["process"])
-        for name, generator in self.own.items():
-            if name in states:
-                _random.set_generator(generator, states[name])
 
 
 class Pass:

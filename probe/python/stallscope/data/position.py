@@ -14,10 +14,10 @@ import torch.utils.data
 
 from stallscope import _random
 
-from . import persistent_loaders, sampling_course, sampling_order
+from . import drawing, persistent_loaders, sampling_course, sampling_order
 from .draws import Repeats
 from .keyed import epoch_key
-from .passing import Counted, Generators, Handing, Pass
+from .passing import Counted, Handing, Pass
 from .turns import Turns
 
 _VERSION = 1
@@ -168,9 +168,7 @@ class Positioned(torch.utils.data.DataLoader):
         return isinstance(self.dataset, torch.utils.data.IterableDataset)
 
     def _generators(self):
-        sampler = getattr(self.batch_sampler, "sampler", self.sampler)
-        found = {"generator": getattr(self, "generator", None), "sampler": getattr(sampler, "generator", None)}
-        return Generators({name: one for name, one in found.items() if isinstance(one, torch.Generator)})
+        return drawing.generators(self, self.__dict__.setdefault("_counted", {}))
 
     def state_dict(self):
         """Plain data: where the loader is. Within an epoch from its first batch until the loop over it is left, which

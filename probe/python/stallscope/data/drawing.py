@@ -1,0 +1,133 @@
+"""Where the order of a loader's samples comes from: the process's generators, those of the loader and its samplers, and what
+samplers of the script's own count."""
+
+import random
+import sys
+
+import torch
+
+from stallscope import _random
+
+# Under which samplers keep the ones that they are made of.
+_WITHIN = ("sampler", "batch_sampler")
+_DEEPEST = 4
+
+
+class Generators:
+    """By name, as long as they are. Holds no loader."""
+
+    def __init__(self, own):
+        self.own = own
+
+    def states(self, devices=True):
+        return {"process": _random.capture(devices), **self.own_states()}
+
+    def own_states(self):
+        states = {name: one.state() for name, one in self.own.items()}
+        return {name: state for name, state in states.items() if state is not None}
+
+    def set(self, states):
+        if "process" in states:
+            _random.restore(states["process"])
+        for name, one in self.own.items():
+            if name in states:
+                one.set(states[name])
+
+
+class Torchs:
+    def __init__(self, generator):
+        self.generator = generator
+
+    def state(self):
+        return _random.generator_bytes(self.generator)
+
+    def set(self, state):
+        _random.set_generator(self.generator, state)
+
+
+class Pythons:
+    def __init__(self, generator):
+        self.generator = generator
+
+    def state(self):
+        return self.generator.getstate()
+
+    def set(self, state):
+        version, words, gauss = state
+        self.generator.setstate((version, tuple(words), gauss))
+
+
+class Numpys:
+    """numpy.random.Generator or RandomState."""
+
+    def __init__(self, generator):
+        self.generator = generator
+
+    def state(self):
+        if hasattr(self.generator, "bit_generator"):
+            return self.generator.bit_generator.state
+        return self.generator.get_state(legacy=False)
+
+    def set(self, state):
+        if hasattr(self.generator, "bit_generator"):
+            self.generator.bit_generator.state = state
+        else:
+            self.generator.set_state(state)
+
+
+class Counters:
+    """Whole numbers that a sampler of the script's own keeps, as of its epochs. What never changed while the job ran is a
+    setting, which a job that is started anew may have changed."""
+
+    def __init__(self, sampler, before):
+        self.sampler, self.before = sampler, before
+
+    def state(self):
+        now = counted(self.sampler)
+        return {name: value for name, value in now.items() if self.before.get(name, value) != value} or None
+
+    def set(self, state):
+        for name, value in state.items():
+            if name in counted(self.sampler):
+                setattr(self.sampler, name, value)
+
+
+def counted(sampler):
+    return {name: value for name, value in getattr(sampler, "__dict__", {}).items() if type(value) is int}
+
+
+def generators(loader, before):
+    """The `Generators` of a loader. `before`: what its samplers had counted at first, by name, to be kept with the loader."""
+    inner = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    found = {"generator": getattr(loader, "generator", None), "sampler": getattr(inner, "generator", None)}
+    own = {name: Torchs(one) for name, one in found.items() if isinstance(one, torch.Generator)}
+    seen = {id(one) for one in found.values()}
+    for path, sampler in _samplers(loader):
+        for name, value in getattr(sampler, "__dict__", {}).items():
+            kind = _kind(value)
+            if kind is not None and id(value) not in seen:
+                seen.add(id(value))
+                own[f"{path}.{name}"] = kind(value)
+        if type(sampler).__module__.partition(".")[0] not in ("torch", "stallscope"):
+            own[f"{path} counts"] = Counters(sampler, before.setdefault(path, counted(sampler)))
+    return Generators(own)
+
+
+def _kind(value):
+    if isinstance(value, torch.Generator):
+        return Torchs
+    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
+        return Pythons
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, (numpy.random.Generator, numpy.random.RandomState)):
+        return Numpys
+    return None
+
+
+def _samplers(one, path="", depth=0):
+    for name in _WITHIN:
+        inside = getattr(one, name, None)
+        if inside is not None and not isinstance(inside, (list, tuple, range)) and depth < _DEEPEST:
+            where = f"{path}.{name}" if path else name
+            yield where, inside
+            yield from _samplers(inside, where, depth + 1)
