@@ -14,9 +14,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Longest text or blob: a summary of a thousand ranks has some megabytes.
 const MAX_VALUE_BYTES: i32 = 32 << 20;
-/// Values in one text of lists, and rows that are taken at once. A thousand ranks with a dozen workers each make half as many
-/// values, and no table is let grow to as many rows. Each takes some 3 bytes of a file, and up to a hundred of memory.
-pub(crate) const MOST: usize = 1 << 20;
+/// Values in one text of lists: ten thousand ranks have a third as many. An empty text in a list takes 3 bytes of a file, 24
+/// of memory, and as much again while the list grows.
+const MOST_VALUES: usize = 3 << 20;
+/// Rows that are taken at once: no recorder lets a table grow to as many. Each may take a hundred bytes of memory.
+pub(crate) const MOST_ROWS: usize = 1 << 20;
 /// Instructions of SQLite's virtual machine between two looks at the budget.
 const LOOK_EVERY: i32 = 10_000;
 /// A question on an empty file takes fewer, and each row that a file has room for takes fewer than this a byte: 10 to 20
@@ -37,10 +39,10 @@ pub(crate) fn distrust(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "cell_size_check", true)
 }
 
-/// Reads a JSON text with no more values in it than [`MOST`], in however many lists.
+/// Reads a JSON text with no more values in it than [`MOST_VALUES`], in however many lists.
 pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    if values_in(text) > MOST {
-        return Err(format!("it has more than {MOST} values"));
+    if values_in(text) > MOST_VALUES {
+        return Err(format!("it has more than {MOST_VALUES} values"));
     }
     serde_json::from_str(text).map_err(|error| error.to_string())
 }

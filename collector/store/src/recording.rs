@@ -237,12 +237,12 @@ impl Recording {
         self.budget.refill(self.files.bytes());
         let rows = || -> rusqlite::Result<Vec<T>> {
             let mut question = self.connection.prepare_cached(sql)?;
-            question.query_map(params_from_iter(values), read)?.take(foreign::MOST + 1).collect()
+            question.query_map(params_from_iter(values), read)?.take(foreign::MOST_ROWS + 1).collect()
         };
         let rows = rows().map_err(|error| self.sqlite(&error))?;
-        if rows.len() > foreign::MOST {
+        if rows.len() > foreign::MOST_ROWS {
             return Err(
-                self.damaged(format!("one of its tables has more than {} rows to read", foreign::MOST))
+                self.damaged(format!("one of its tables has more than {} rows to read", foreign::MOST_ROWS))
             );
         }
         Ok(rows)

@@ -6,7 +6,7 @@ mod support;
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
-use stallscope_model::{Causes, Loss, Phase, PhaseSummary, Probe, RankSummary, RunSummary, WorkerLoad};
+use stallscope_model::{Causes, Loss, Phase, PhaseSummary, RankSummary, RunSummary, WorkerLoad};
 use stallscope_store::{Error, Head, Recorder, Recording, State};
 use std::fs;
 use std::mem::MaybeUninit;
@@ -143,35 +143,38 @@ fn a_recorder_takes_no_name_beside_which_something_lies() {
 /// A word of two bytes in the file takes a score in memory.
 #[test]
 fn lists_without_end_are_not_read() {
-    let many = 1_100_000;
-    let of = |change: fn(&mut RunSummary, usize)| {
-        let mut summary = summary();
-        change(&mut summary, many);
+    let recorded = || {
         let folder = tempfile::tempdir().unwrap();
         let mut recorder = Recorder::create(&folder.path().join("x.stall"), &job(), options(folder.path()));
-        recorder.flush(&summary);
-        let path = recorder.finish(&summary).path.unwrap();
+        recorder.flush(&summary());
+        let path = recorder.finish(&summary()).path.unwrap();
         (folder, path)
     };
-    let commands = of(|summary, many| summary.job.command = vec![String::new(); many]);
-    let probes = of(|summary, many| {
-        let probe = Probe { name: String::new(), on: true, reason: String::new() };
-        summary.probes = vec![probe; many / 3];
-    });
+    let with = |list: &str, item: &str, times: usize| {
+        let (folder, path) = recorded();
+        let connection = rusqlite::Connection::open(&path).unwrap();
+        let text: String = connection.query_row("SELECT json FROM summary", [], |row| row.get(0)).unwrap();
+        let (before, after) = text.split_once(&format!("\"{list}\":[")).unwrap();
+        let comma = if after.starts_with(']') { "" } else { "," };
+        let items = vec![item; times].join(",");
+        let text = format!("{before}\"{list}\":[{items}{comma}{after}");
+        connection.execute("UPDATE summary SET json = ?", [text]).unwrap();
+        (folder, path)
+    };
+    let commands = with("command", "\"\"", 3_200_000);
+    let probes = with("probes", r#"{"name":"","on":true,"reason":""}"#, 800_000);
     for (_folder, path) in [&commands, &probes] {
         let whole = Recording::open(path).unwrap().summary().map(drop);
         // Not shown where it is read after all.
         for error in [whole.unwrap_err(), Head::read(path).map(drop).unwrap_err()] {
             assert!(matches!(error, Error::Damaged { .. }), "{error}");
-            assert!(error.to_string().contains("more than 1048576 values"), "{error}");
+            assert!(error.to_string().contains("more than 3145728 values"), "{error}");
         }
     }
-    let (_folder, path) = of(|_, _| {});
-    let rows = format!(
-        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {many})
-        INSERT INTO loss SELECT i, 1 FROM n"
-    );
-    rusqlite::Connection::open(&path).unwrap().execute_batch(&rows).unwrap();
+    let (_folder, path) = recorded();
+    let rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1100000)
+        INSERT INTO loss SELECT i, 1 FROM n";
+    rusqlite::Connection::open(&path).unwrap().execute_batch(rows).unwrap();
     let error = Recording::open(&path).unwrap().losses().unwrap_err();
     assert!(error.to_string().contains("more than 1048576 rows"), "{error}");
 }
