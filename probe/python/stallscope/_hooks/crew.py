@@ -100,9 +100,11 @@ class Crew:
         self._dismiss(max(0, wanted - len(iterator._workers)))
         if iterator._num_workers != min(wanted, len(iterator._workers)):
             self._share_out(iterator, min(wanted, len(iterator._workers)))
-        if len(iterator._workers) + len(self.candidates) < wanted and self._has_another_data_set(iterator):
-            return
-        while len(iterator._workers) + len(self.candidates) < wanted:
+        lacks = len(iterator._workers) + len(self.candidates) < wanted
+        waits = lacks and looks.of(iterator._dataset) != iterator.__dict__.get("_stallscope_data_set")
+        if waits and iterator._persistent_workers:
+            self._give_up(iterator, _FOR_GOOD)
+        while not waits and len(iterator._workers) + len(self.candidates) < wanted:
             number = len(iterator._workers) + len(self.candidates)
             recruit.start(self.candidates, self.size.context, self.workers_module, iterator, number, wanted)
         changed |= self._let_go(iterator)
@@ -113,17 +115,10 @@ class Crew:
         in_force = iterator._num_workers == len(iterator._workers) == self.size.wanted_workers()
         self.settled = in_force and not (self.candidates or self.leaving or self.dismissed)
         self.size.workers_are(iterator, in_force, starting=len(self.candidates))
-
-    def _has_another_data_set(self, iterator):
-        """Whether a worker that is added now would have another one than the others have."""
-        if looks.of(iterator._dataset) == iterator.__dict__.get("_stallscope_data_set"):
-            return False
-        if iterator._persistent_workers:
-            self._give_up(iterator, _FOR_GOOD)
-        else:
+        if waits and not iterator._persistent_workers:
+            # Who is on the way is taken on; the rest come with the next epoch's.
             self.settled = not (self.candidates or self.leaving or self.dismissed)
             self.size.workers_wait(iterator, _UNTIL_NEXT_EPOCH)
-        return True
 
     def _give_up(self, iterator, reason):
         """Stays with those who are there."""
