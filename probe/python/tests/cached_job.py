@@ -13,7 +13,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from cached_sets import FILES, SETS, Augmented, Files, KeyedFiles, Killing, Parts, fill
+from cached_sets import FILES, SETS, Augmented, Files, KeyedFiles, Killing, Named, Parts, fill
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler, Subset
 from torch.utils.data.distributed import DistributedSampler
 
@@ -112,6 +112,15 @@ def parts(folder, workers):
         got = [epochs(subset, 1)[0] for subset in subsets]
     figures = [subset.cache_figures() for subset in subsets]
     return {"same": first == plain, "subsets": got, "said": said(warned), "figures": figures}
+
+
+def named(folder, workers):
+    """Samples that are asked for as only the data set's `__getitem__` understands."""
+    drawn = [3, "07", (5, 32), -1, FILES + 2, "03", 3, -FILES]
+    more = {"sampler": drawn, "batch_size": None, "num_workers": workers}
+    plain = epochs(loader(Named(folder), None, **more))
+    one = loader(Named(folder), **more)
+    return {"plain": plain, "got": epochs(one), "figures": one.cache_figures()}
 
 
 def other(folder, name, workers):
@@ -340,7 +349,7 @@ def stream(folder):
 
 
 CASES = {
-    "same": same, "gone": gone, "repeated": repeated, "parts": parts, "other": other, "failing": failing,
+    "same": same, "gone": gone, "repeated": repeated, "parts": parts, "named": named, "other": other, "failing": failing,
     "beside": beside, "rewritten": rewritten, "fingerprints": fingerprints, "small": small, "keys": keys, "resumed": resumed, "alone": alone, "grown": grown, "stream": stream,
     "pool_killed": pool_killed, "worker_killed": worker_killed, "resized": resized,
 }  # fmt: skip

@@ -260,6 +260,17 @@ class Strange(Parts):
         return (*super().__getitem__(index), "and more")
 
 
+class Named(Parts):
+    """Knows its samples by numbers, by names, by pairs of a number and a size, and by numbers from the end."""
+
+    def __getitem__(self, index):
+        if isinstance(index, str):
+            return super().__getitem__(int(index))
+        if isinstance(index, tuple):
+            return (*super().__getitem__(index[0]), index[1])
+        return super().__getitem__(index % FILES)
+
+
 class Alone(Parts):
     """Its fetch and decode are all it has."""
 

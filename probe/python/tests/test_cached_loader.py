@@ -42,7 +42,7 @@ def case(name, *arguments):
 CASES = [
     *[case("same", *one) for one in STARTED],
     *[case("gone", workers) for workers in (0, 2)],
-    *[case(name, workers) for name in ("parts", "rewritten") for workers in (0, 2)],
+    *[case(name, workers) for name in ("parts", "named", "rewritten") for workers in (0, 2)],
     *[case("other", name, 0) for name in (*PLAIN, *RECOGNISED, "fussy", "sometimes-not-bytes", "timed")],
     case("resumed"),
     case("alone"),
@@ -107,6 +107,14 @@ def test_a_data_set_that_fetches_and_decodes_is_cut_there_and_shared_by_its_subs
         # What one decoded was its own to change.
         assert [sample[1] for sample in got] == [n + 1 for n in range(start, FILES, 2)]
         assert (figures["misses"], figures["hits"]) == (0, len(got))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_only_the_data_set_understands_it_is_asked_for_itself(told, workers):
+    named = told("named", workers)
+    assert named["got"] == named["plain"]
+    # Sample 3 is kept; what is asked for in other ways is read anew.
+    assert (named["figures"]["misses"], named["figures"]["hits"]) == (1, 3)
 
 
 @pytest.mark.parametrize("name", PLAIN)

@@ -15,6 +15,7 @@ from . import opening, packed
 from .cut import base_index, base_of
 from .draws import gathered, is_given_for_another, places, plain
 from .kept import Unkept, again, tag_of
+from .parts import has_getitem
 
 # After so many samples that could only be made without, nothing kept is used any more.
 _MOST_AT_FAULT = 16
@@ -67,15 +68,18 @@ class _Maker:
 
     def use_of(self, index):
         """Id and places of a use, and whether another sample was drawn; None for what is no number of a sample."""
-        if self.kept is None:
+        number = self.number_of(index) if self.kept is not None else None
+        if number is None or number in self.at_fault:
             return None
+        return (number, *places(index), is_given_for_another(index))
+
+    def number_of(self, index):
+        """The sample's number in the data set below; None where only the data set's own code may know it."""
         try:
             number = operator.index(base_index(self.dataset, index))
         except Exception:
             return None
-        if not 0 <= number < self.samples or number in self.at_fault:
-            return None
-        return (number, *places(index), is_given_for_another(index))
+        return number if 0 <= number < self.samples else None
 
     def _blame(self, *numbers):
         if not self.at_fault:
@@ -100,6 +104,7 @@ class FromParts(_Maker):
     def __init__(self, dataset, samples, kept, augments=False):
         super().__init__(dataset, samples, kept)
         self.base = base_of(dataset)
+        self.has_getitem = has_getitem(self.base)
         self.augments = augments
         # Whether what is kept comes from `decode`, not from `fetch`.
         self.decoded = False
@@ -108,7 +113,11 @@ class FromParts(_Maker):
         return _Parts(self, uses)
 
     def plain(self, index):
-        data = again(lambda: self.base.fetch(base_index(self.dataset, plain(index))))
+        index = plain(index)
+        # Names, pairs and numbers from the end may be turned into numbers by `__getitem__` alone.
+        if self.has_getitem and self.number_of(index) is None:
+            return self.dataset[index]
+        data = again(lambda: self.base.fetch(base_index(self.dataset, index)))
         return self.finished(self.base.decode(data))
 
     def finished(self, decoded):

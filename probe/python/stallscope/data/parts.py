@@ -18,6 +18,11 @@ class _OnlyBytes(Exception):
     """A sentence, without its end, that says why what is decoded is not kept."""
 
 
+def has_getitem(base):
+    """Whether its class makes samples by itself; otherwise `fetch` and `decode` are all it has."""
+    return getattr(type(base), "__getitem__", None) not in (None, torch.utils.data.Dataset.__getitem__)
+
+
 def tried(base, length):
     """Of a data set of so many samples, as plain data: `evidence` of what it fetches, whether it `augments`, and of the
     decoded form evidence and figures, or why there is none. {"why": …} where its samples are not made of its parts."""
@@ -31,8 +36,7 @@ def tried(base, length):
         if not _is_bytes(data):
             return {"why": f"its fetch({index}) gives a {type(data).__name__}, not bytes"}
     augments = callable(getattr(base, "augment", None))
-    # Otherwise its parts are all it has.
-    if getattr(type(base), "__getitem__", None) not in (None, torch.utils.data.Dataset.__getitem__):
+    if has_getitem(base):
         try:
             augments, why = _recognised(base, put_back, augments, list(fetched))
             indices = [*fetched, *_between(length, fetched)]
