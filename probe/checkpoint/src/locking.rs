@@ -1,8 +1,9 @@
 //! One process at a time saves into a folder.
 //!
 //! The lock is a record lock (fcntl): the kernel takes it back when its process dies, however that happens, and a forked
-//! loader worker does not inherit it. Such a lock does not keep two savers of one process apart, and goes when any
-//! descriptor of its file is closed there; so the process keeps a list of its own.
+//! loader worker does not inherit it. Such a lock does not keep two savers of one process apart: the process keeps a list
+//! of its own for that. And it goes when any descriptor of its file is closed in the process, as by a job that copies the
+//! folder: so it is taken again before each save, which fails where another process has taken the folder meanwhile.
 
 use crate::arena::lock;
 use crate::error::{Doing, Error, Result};
@@ -25,7 +26,8 @@ static HELD: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
 #[derive(Debug)]
 pub(crate) struct Lock {
     dir: PathBuf,
-    _file: Option<File>,
+    /// None on a file system without locks: folders of checkpoints are made exclusively all the same.
+    file: Option<File>,
 }
 
 impl Lock {
@@ -54,20 +56,29 @@ impl Lock {
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file: File =
             rustix::fs::open(&path, flags, Mode::from_raw_mode(0o666)).doing("open", &path)?.into();
-        let file = match rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {
-                // For the message of who comes second; no more than that hangs on it.
-                let _ = file.set_len(0).and_then(|()| write_all(&file, format!("{own}\n").as_bytes(), 0));
-                Some(file)
-            }
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::ACCESS) => {
-                return Err(Error::Busy { holder: holder(&path), dir });
-            }
-            // A file system without locks: folders of checkpoints are made exclusively all the same.
-            Err(_) => None,
-        };
+        let locked = lock_record(&file, &dir)?;
+        if locked {
+            // For the message to the process that comes second; no more than that depends on it.
+            let _ = file.set_len(0).and_then(|()| write_all(&file, format!("{own}\n").as_bytes(), 0));
+        }
         held.push((own, dir.clone()));
-        Ok(Lock { dir, _file: file })
+        Ok(Lock { dir, file: locked.then_some(file) })
+    }
+
+    /// Takes the lock again where this process lost it unawares.
+    pub(crate) fn renew(&self) -> Result<()> {
+        self.file.as_ref().map_or(Ok(()), |file| lock_record(file, &self.dir).map(|_| ()))
+    }
+}
+
+/// Whether the file system has locks, and this process now has this file's.
+fn lock_record(file: &File, dir: &Path) -> Result<bool> {
+    match rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::ACCESS) => {
+            Err(Error::Busy { holder: holder(&dir.join(NAME)), dir: dir.to_owned() })
+        }
+        Err(_) => Ok(false),
     }
 }
 
@@ -84,5 +95,39 @@ impl Drop for Lock {
     fn drop(&mut self) {
         let own = std::process::id();
         lock(&HELD).retain(|(pid, dir)| *pid != own || *dir != self.dir);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    /// Whether a process of its own finds the lock taken.
+    fn is_taken(dir: &Path) -> bool {
+        let file = File::options().read(true).write(true).open(dir.join(NAME)).unwrap();
+        let mut other = Command::new("true");
+        // SAFETY: between fork and exec there is one system call.
+        unsafe {
+            other.pre_exec(move || {
+                Ok(rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive)?)
+            });
+        }
+        other.status().is_err()
+    }
+
+    #[test]
+    fn a_lock_that_reading_its_file_lost_is_taken_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = Lock::take(dir.path()).unwrap();
+        lock.renew().unwrap();
+        std::fs::copy(dir.path().join(NAME), dir.path().join("copy")).unwrap();
+        lock.renew().unwrap();
+        // Looking closes a descriptor here, and so loses the lock; what it saw was before.
+        assert!(is_taken(dir.path()));
+        assert!(!is_taken(dir.path()));
+        lock.renew().unwrap();
+        assert!(is_taken(dir.path()));
     }
 }

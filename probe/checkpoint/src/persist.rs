@@ -4,6 +4,7 @@ use crate::checkpoint::{Check, Checkpoint, open_part};
 use crate::error::{Doing, Error, Result};
 use crate::files::{put, write_small};
 use crate::image::CHUNK_BYTES;
+use crate::locking::Lock;
 use crate::manifest::{Digest, MANIFEST, Manifest, Part, StoredTensor, StoredUser, part_name, seal};
 use crate::names::Ticket;
 use crate::reuse::Base;
@@ -55,6 +56,7 @@ impl<'a> Persist<'a> {
         let dir = self.shared.dir.join(&ticket.name);
         // What panics would take the thread with it, and all later saves: it is told as what it is, a failed save.
         let saving = std::panic::AssertUnwindSafe(|| {
+            self.shared.lock.as_ref().map_or(Ok(()), Lock::renew)?;
             self.adopt();
             self.remove_given_up();
             self.find_folder(&dir)?;

@@ -127,7 +127,7 @@ pub(crate) struct Shared {
     history: Mutex<History>,
     noted: AtomicBool,
     busy: AtomicUsize,
-    _lock: Option<Lock>,
+    pub(crate) lock: Option<Lock>,
 }
 
 #[derive(Debug, Default)]
@@ -190,7 +190,7 @@ impl Saver {
             history: Mutex::new(history),
             noted: AtomicBool::new(true),
             busy: AtomicUsize::new(0),
-            _lock: taken_lock,
+            lock: taken_lock,
             options,
         });
         let (tasks, received) = channel();
