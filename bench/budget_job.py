@@ -9,9 +9,8 @@ import json
 import sys
 import time
 
-import torch
-
 import stallscope
+import torch
 
 NEVER_S = 1e9
 

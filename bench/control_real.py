@@ -133,7 +133,10 @@ def run(scenario: Scenario, data: Path, setting: tuple[int, int], seconds: float
         raise BenchFailed(f"{scenario.name}: the job failed: {done.stderr.strip()[-400:]}")
     steps = [json.loads(line) for line in log.read_text().splitlines()]
     audit = audit_of(recording) if tuned else []
-    count = lambda act: sum(event["act"] == act for event in audit)
+
+    def count(act):
+        return sum(event["act"] == act for event in audit)
+
     return Taken(rate(steps, settle_s), rate(steps, 0), count("keep") + count("release"), count("undo"), recording)
 
 

@@ -75,9 +75,8 @@ def mounted(storage, plain):
 def be_job(folder, way, epochs):
     """Iterates one loader; prints its rate and what its cache tells."""
     sys.path.insert(0, str(ROOT / "target" / "python"))
-    import torch
-
     import stallscope
+    import torch
 
     class Files(torch.utils.data.Dataset):
         def __len__(self):

@@ -8,9 +8,8 @@ import json
 import sys
 import time
 
-import torch
-
 import stallscope
+import torch
 
 STEP_S = 0.05
 

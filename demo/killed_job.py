@@ -12,9 +12,8 @@ import os
 import random
 
 import numpy
-import torch
-
 import stallscope
+import torch
 
 SAMPLES, BATCH, CLASSES = 4096, 128, 10
 

@@ -9,9 +9,10 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
 import uuid
 from pathlib import Path
+
+import tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCTS = ["stallscope", "stallscope-python"]

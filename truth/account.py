@@ -154,7 +154,7 @@ class Account:
             if mark.did == Did.RANK
         }
 
-    @cache
+    @cache  # noqa: B019
     def steps(self, pid: int) -> list[Step]:
         return steps_of(self.threads[pid, pid].marks)
 

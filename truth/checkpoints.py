@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 
 import torch
-
 from log import Did, log
 from work import Trainer
 

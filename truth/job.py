@@ -13,14 +13,13 @@ import threading
 import time
 from dataclasses import dataclass
 
-import torch
-from torch.utils.data import DataLoader, Dataset
-
 import sources
+import torch
 from checkpoints import Checkpoints
 from device import fake
 from log import Did, Phase, log
 from passage import between, share_descriptors
+from torch.utils.data import DataLoader, Dataset
 from work import Helper, Trainer, burn, burn_on, burn_silently
 
 MS = 1_000_000

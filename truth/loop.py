@@ -11,9 +11,8 @@ import time
 from pathlib import Path
 
 import numpy
-import torch
-
 import sources
+import torch
 from checkpoints import save_beside
 from log import Did, log
 from work import burn

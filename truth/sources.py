@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-
 from server import REQUEST
 from uring import Uring
 

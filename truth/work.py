@@ -6,7 +6,6 @@ import zlib
 from functools import cache
 
 import torch
-
 from log import Did, Log
 from log import log as thread_log
 

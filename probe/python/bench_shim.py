@@ -15,7 +15,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -157,7 +156,6 @@ def batches(pairs):
 
 def child(what, pairs):
     import torch  # noqa: F401
-
     import torch.utils.data  # noqa: F401
 
     result = measure(pairs) if what == "costs" else {"batch": batches(pairs)}

@@ -3,7 +3,6 @@
 import sqlite3
 
 import pytest
-
 from account import CAUSES, Account
 from compare import NotComparable, compare
 from log import Did, Mark

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from run import ROOT, STALLSCOPE, WORK, fresh, new_recording, quiet, report
 from storage import forget
 

@@ -4,7 +4,6 @@ import os
 import subprocess
 
 import pytest
-
 import throttle
 from storage import SlowStorage, StorageError, forget, unavailable
 

@@ -6,7 +6,6 @@ import threading
 import time
 
 import pytest
-
 from log import RunnableClock
 from switches import Off, Switches
 

@@ -1,7 +1,6 @@
 """Read limits under cgroup v2, in a folder that plays the kernel's."""
 
 import pytest
-
 import throttle
 
 

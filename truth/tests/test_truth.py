@@ -3,7 +3,6 @@
 from statistics import median
 
 import pytest
-
 from cases import CASES
 from compare import CAUSES
 from verdicts import complaint, is_decided

@@ -1,4 +1,4 @@
-//! Per-sample times in a worker's main thread (`_hooks/own.py` says why not elsewhere), taken between the loader's fetcher and the data set without either noticing: the fetcher
+//! Per-sample times in a worker's main thread (`_hooks/in_process.py` says why not elsewhere), taken between the loader's fetcher and the data set without either noticing: the fetcher
 //! keeps its own attributes, and its `fetch` runs on a shadow of it whose data set is timed.
 
 use crate::guard;

@@ -8,7 +8,6 @@ import sys
 
 import torch
 
-
 _MASK = (1 << 64) - 1
 
 

@@ -13,9 +13,10 @@ from stallscope import _native
 from stallscope._hooks.knobs import raised_by_signal
 from stallscope.checkpoint import ranks
 from stallscope.checkpoint.when import LOOK_S, seconds
-from stallscope.data import ahead, budget
-from stallscope.data.remade import CannotBe, remade
-from stallscope.data.store import warn_plain
+from stallscope.data.cache import budget
+from stallscope.data.cache.store import warn_plain
+from stallscope.data.prefetch import manager
+from stallscope.data.rebuilt import CannotBe, remade
 
 
 def use_loader(trainer, cache, fetchers=0, cache_trace=None):
@@ -26,7 +27,7 @@ def use_loader(trainer, cache, fetchers=0, cache_trace=None):
     arguments that `stallscope.DataLoader` does not take, TypeError for what is no Trainer."""
     if not callable(getattr(trainer, "get_train_dataloader", None)):
         raise TypeError(f"use_loader() takes a Trainer of Transformers, and a {type(trainer).__name__} is none")
-    options = {"cache": budget.parse(cache), "fetchers": ahead.checked(fetchers), "cache_trace": cache_trace}
+    options = {"cache": budget.parse(cache), "fetchers": manager.checked(fetchers), "cache_trace": cache_trace}
     # Of several calls the last one holds.
     own = getattr(trainer.get_train_dataloader, "own", trainer.get_train_dataloader)
 

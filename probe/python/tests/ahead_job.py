@@ -14,13 +14,12 @@ import sys
 import time
 from pathlib import Path
 
+import stallscope
 import torch
 from ahead_sets import SAMPLES, Failing, Files, Hanging, Locked, Parts, Swallowing
+from stallscope.data.prefetch import fetcher_groups, server, shared_memory
 from torch.utils.data import DataLoader, RandomSampler, Subset, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
-
-import stallscope
-from stallscope.data import ahead_crew, ahead_server, ahead_shared
 
 SETS = {"parts": Parts, "files": Files, "failing": Failing, "swallowing": Swallowing}
 BATCH = 12
@@ -116,7 +115,7 @@ def rests(pid):
         return [line for line in status.splitlines() if "ctxt_switches" in line]
 
     before = switches()
-    time.sleep(1.5 * ahead_server._LATEST_S)
+    time.sleep(1.5 * server._LATEST_S)
     return switches() == before
 
 
@@ -307,7 +306,7 @@ def server_killed(folder, persistent):
             if number == 4:
                 if epoch == 0 or not persistent:
                     until(fetchers)
-                there.append(int(one._store.ahead.crew.server.is_alive()))
+                there.append(int(one._store.ahead.group.server.is_alive()))
             if number == 4 and epoch == 0:
                 for pid in servers():
                     os.kill(pid, signal.SIGKILL)
@@ -335,34 +334,34 @@ def reaping(folder, persistent):
     plain = epochs(made(Parts(folder), "shuffle", persistent_workers=persistent), 3)
     before = signal.signal(signal.SIGCHLD, reap)
     one = begun(made(Parts(folder), "shuffle", persistent_workers=persistent, cache=CACHE, fetchers=3))
-    ahead, crews, got, gone = one._store.ahead, [], [], []
+    ahead, groups, got, gone = one._store.ahead, [], [], []
     for epoch in range(3):
         got.append([])
         for number, batch in enumerate(one):
             got[-1].append(values(batch))
-            if number == 0 and ahead.crew not in crews:
-                crews.append(ahead.crew)
+            if number == 0 and ahead.group not in groups:
+                groups.append(ahead.group)
             if number == 4 and (epoch == 0 or not persistent):
-                os.kill(ahead.crew.server.pid, signal.SIGKILL)
-                until(lambda: ahead.crew.server.pid in reaped)
-    pids = [crew.server.pid for crew in crews]
-    until(lambda: ahead._reap() or len(ahead.crews) == 0)
-    stopped, kill, leaving_s = ahead.stopped, ahead_crew.Crew.kill, ahead_shared.LEAVING_S
+                os.kill(ahead.group.server.pid, signal.SIGKILL)
+                until(lambda: ahead.group.server.pid in reaped)  # noqa: F821
+    pids = [group.server.pid for group in groups]
+    until(lambda: ahead._reap() or len(ahead.groups) == 0)  # noqa: F821
+    stopped, kill, leaving_s = ahead.stopped, fetcher_groups.FetcherGroup.kill, shared_memory.LEAVING_S
     if not persistent:
         # One more, that is there when the loader goes: nobody waits for it when it is gone.
-        ahead_shared.LEAVING_S = 10**6
+        shared_memory.LEAVING_S = 10**6
         ahead.next_pass()
-        ahead_crew.Crew.kill = lambda crew: gone.append(crew.is_gone()) or kill(crew)
-        crews.append(ahead.crew)
+        fetcher_groups.FetcherGroup.kill = lambda group: gone.append(group.is_gone()) or kill(group)
+        groups.append(ahead.group)
     del one, ahead, batch
     left_over = left()
-    ahead_crew.Crew.kill, ahead_shared.LEAVING_S = kill, leaving_s
-    ours = [crew.server for crew in crews if crew.server in multiprocessing.active_children()]
+    fetcher_groups.FetcherGroup.kill, shared_memory.LEAVING_S = kill, leaving_s
+    ours = [group.server for group in groups if group.server in multiprocessing.active_children()]
     signal.signal(signal.SIGCHLD, before)
     # Its number is another's by now.
     with subprocess.Popen(["sleep", "1000"]) as other:
-        crews[0].server._popen.pid, crews[0].server._popen.returncode = other.pid, None
-        crews[0]._kill_server()
+        groups[0].server._popen.pid, groups[0].server._popen.returncode = other.pid, None
+        groups[0]._kill_server()
         other.terminate()
         spared = other.wait() == -signal.SIGTERM
     return {
@@ -415,7 +414,7 @@ def trainer(folder):
 
 def hung(folder):
     """Trains until its fetchers hang in a read, and ends when it is told to."""
-    ahead_shared.LEAVING_S = 0.3
+    shared_memory.LEAVING_S = 0.3
     one = Hanging(folder, samples=600)
     iterator = iter(begun(made(one, "sequential", batch_size=2, cache=CACHE_OF_MANY, fetchers=3)))
     got = values(next(iterator))

@@ -4,10 +4,9 @@ import json
 import sys
 import time
 
+import stallscope
 import torch
 from cached_sets import Augmented, fill
-
-import stallscope
 
 
 def main():

@@ -15,12 +15,11 @@ import torch
 from cached_job import epochs, loader, said
 from cached_sets import FILES, fill
 from decoded_sets import SETS
-
-from stallscope.data import cut, form, packed
+from stallscope.data.cache import encoding, split, stored_form
 
 DEAR = {"read_s": 0.001, "decode_s": 0.1, "pack_s": 0.0001, "take_s": 0.0001}
 CHEAP = {"read_s": 0.001, "decode_s": 0.0001, "pack_s": 0.0001, "take_s": 0.0001}
-_of = cut.of
+_of = split.of
 
 
 def said_to_take(figures):
@@ -29,7 +28,7 @@ def said_to_take(figures):
         found.decoded.get("figures", {}).update(figures)
         return found
 
-    cut.of = of
+    split.of = of
 
 
 def repeated():
@@ -95,7 +94,7 @@ def agreed(folder):
 
 def apart(folder):
     """Both forms of one data set in one pool: nobody agrees with anybody."""
-    form.agreed = lambda choice, key: choice
+    stored_form.agreed = lambda choice, key: choice
     plain = epochs(loader(SETS["in-parts"](folder), None, batch_size=None), 2)
     loaders, got = [], []
     for figures in (DEAR, CHEAP):
@@ -111,7 +110,7 @@ def spoiled(folder):
     plain = epochs(loader(dataset, None, batch_size=None), 3)
     one = loader(dataset, batch_size=None)
     space = one._stored().space
-    kept = packed.pack(dataset.decode(bytearray(dataset.fetch(3))))
+    kept = encoding.pack(dataset.decode(bytearray(dataset.fetch(3))))
     put = []
     for number, data in ((3, kept[:-1]), (4, kept[:100] + b"?" + kept[101:]), (5, b"none")):
         space.claim(number, 0, 0)
@@ -144,13 +143,13 @@ CASES = {
 
 def main():
     torch.set_num_threads(1)
-    root, agree = Path(sys.argv[1]), form.agreed
+    root, agree = Path(sys.argv[1]), stored_form.agreed
     for number, case in enumerate(sys.argv[2:]):
         name, *arguments = json.loads(case)
         folder = root / str(number)
         fill(folder)
         said_to_take(DEAR)
-        form.agreed = agree
+        stored_form.agreed = agree
         print(json.dumps(CASES[name](str(folder), *arguments)), flush=True)
 
 

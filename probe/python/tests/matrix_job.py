@@ -6,7 +6,6 @@ usage: matrix_job.py FOLDER FIRST COUNT VARIANT...
 import gc
 import hashlib
 import json
-import os
 import random
 import sys
 import time
@@ -230,10 +229,10 @@ class Turn:
         self.turned = 0
 
     def __call__(self, name, value):
-        from stallscope._hooks import loaders
+        from stallscope._hooks import loader_registry
 
-        number = loaders.number_of(self.loader)
-        size = loaders._known[number].size if number is not None else None
+        number = loader_registry.number_of(self.loader)
+        size = loader_registry._known[number].size if number is not None else None
         knob = size and {"prefetch": size.depth_knob, "workers": size.workers_knob}[name if name in self.names else "prefetch"]
         if not knob:
             return
@@ -254,7 +253,7 @@ def ours(**options):
 
 
 def positioned(dataset, **more):
-    from stallscope.data.position import position
+    from stallscope.data.resume.position import position
 
     return position(DataLoader(dataset, **more))
 

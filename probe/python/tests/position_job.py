@@ -8,12 +8,11 @@ import random
 import sys
 import warnings
 
-import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler
-
 import stallscope
+import torch
 from stallscope import _random
-from stallscope.data.position import position
+from stallscope.data.resume.position import position
+from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler
 
 EPOCHS = 3
 READ = []

@@ -329,7 +329,7 @@ def rebuilt(batches):
         with torch.no_grad():
             evaluation = iter(DataLoader(Numbers(3 * batches), batch_size=BATCH, num_workers=WORKERS))
             next(evaluation)
-            touched = "_stallscope_crew" in vars(evaluation)
+            touched = "_stallscope_workers_added" in vars(evaluation)
             workers, under_way = len(evaluation._workers), len(evaluation._task_info)
         del evaluation, iterator
         report(epoch=epoch, got=got, most=most, evaluation=[touched, workers, under_way])

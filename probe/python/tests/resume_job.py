@@ -12,12 +12,11 @@ import sys
 import time
 import warnings
 
-import torch
-from torch.utils.data import DataLoader, Dataset
-
 import stallscope
+import torch
 from stallscope import _random
 from stallscope.checkpoint.tree import Writer, to_bytes
+from torch.utils.data import DataLoader, Dataset
 
 EPOCHS = 4
 

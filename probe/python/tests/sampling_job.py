@@ -10,13 +10,12 @@ import sys
 import warnings
 from functools import partial
 
-import torch
-from torch.utils.data import Dataset, IterableDataset, Subset
-
 import stallscope
+import torch
 from stallscope import _random
-from stallscope.data.cut import base_index
-from stallscope.data.sampling_weighted import Told
+from stallscope.data.cache.split import base_index
+from stallscope.data.sampling.weights import PlannedSubset
+from torch.utils.data import Dataset, IterableDataset, Subset
 
 SAMPLES, BATCH = 230, 8
 
@@ -277,7 +276,7 @@ def window(cache, batch_size=8, options=None):
 def cached(sampling, workers, epochs=5, cache="200KB"):
     """Hits in each epoch, of a data set of 1,000 samples in a cache of a fifth of it."""
     one = loader(sampling, workers, dataset=Parts(), cache=cache, batch_size=10, shuffle=True)
-    hits, augmented, repeated = [], [], 0
+    hits, repeated = [], 0
     before = {"hits": 0, "misses": 0}
     for _ in range(epochs):
         seen = {}
@@ -313,7 +312,7 @@ def subset():
     for sampling in ("importance", "shade", "iis"):
         told.clear()
         one = loader(sampling, dataset=dataset)
-        pool = Told(Space(), partial(base_index, dataset))
+        pool = PlannedSubset(Space(), partial(base_index, dataset))
         for _ in range(5):
             for batch, ids, _ in one.weighted():
                 # There is no cache that would put one there.

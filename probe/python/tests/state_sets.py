@@ -219,7 +219,7 @@ except ImportError:
 
 def told(dataset):
     """Its digest, or why there is none that holds for other processes."""
-    from stallscope.data import fingerprint
+    from stallscope.data.cache.keys import fingerprint
 
     state = fingerprint.state_of(dataset)
     return state.why or (state.digest + state.drawn).hex()

@@ -10,6 +10,7 @@ import threading
 import warnings
 
 import pytest
+
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
@@ -17,7 +18,7 @@ numpy = pytest.importorskip("numpy", reason="SKIPPED: this Python has no numpy")
 
 import stallscope  # noqa: E402
 from stallscope import Checkpointer  # noqa: E402
-from stallscope.data import opening  # noqa: E402
+from stallscope.data.cache import open_hook  # noqa: E402
 
 SAMPLES = 12
 
@@ -146,11 +147,11 @@ def test_samples_of_files_are_those_of_torch(tmp_path, kind):
 
 def test_a_file_from_memory_says_when_more_was_asked_for():
     for ask in (lambda file: file.fileno(), lambda file: file.raw, lambda file: file.detach()):
-        file = opening.Held(b"bytes", "name")
+        file = open_hook.Held(b"bytes", "name")
         with pytest.raises((OSError, AttributeError)):
             ask(file)
         assert file.lacked
-    file = opening.Held(b"bytes", "name")
+    file = open_hook.Held(b"bytes", "name")
     assert not hasattr(file, "nothing that a file has") and (file.peek(), file.read()) == (b"bytes", b"bytes")
     with pytest.raises(OSError):
         file.write(b"more")

@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from collector import BATCH, ITER_END, PACKAGE, SAMPLE, WAIT, Collector, environment, run, run_plain, start
 from conftest import JOB
+
+from collector import BATCH, ITER_END, PACKAGE, SAMPLE, WAIT, Collector, environment, run, run_plain, start
 
 SCENARIOS = ["map-0", "map-2"]
 

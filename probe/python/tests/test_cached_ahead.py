@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from ahead_sets import SAMPLES
-from collector import PACKAGE, environment, run_plain, run_warm
+from stallscope.data.prefetch.process_table import ProcessTable
 
-from stallscope.data.ahead_roll import Roll
+from collector import PACKAGE, environment, run_plain, run_warm
 
 JOB = Path(__file__).with_name("ahead_job.py")
 SAME = [
@@ -196,18 +196,18 @@ def test_a_fetcher_that_hangs_does_not_outlive_a_trainer_that_is_killed(python, 
 
 
 def test_another_process_that_has_a_fetchers_number_is_left_alone():
-    roll = Roll()
+    process_table = ProcessTable()
     with subprocess.Popen(["sleep", "1000"]) as other:
         try:
             for started in (0, 1):
-                roll.words[0], roll.words[1] = other.pid, started
-                assert roll.is_empty()
-                roll.kill()
+                process_table.words[0], process_table.words[1] = other.pid, started
+                assert process_table.is_empty()
+                process_table.kill()
             assert is_there(other.pid)
-            roll.words[1] = int(Path(f"/proc/{other.pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
-            assert not roll.is_empty()
-            roll.kill()
-            assert other.wait() == -signal.SIGKILL and roll.is_empty()
+            process_table.words[1] = int(Path(f"/proc/{other.pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+            assert not process_table.is_empty()
+            process_table.kill()
+            assert other.wait() == -signal.SIGKILL and process_table.is_empty()
         finally:
             other.kill()
 

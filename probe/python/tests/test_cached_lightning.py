@@ -5,8 +5,9 @@ import os
 import subprocess
 
 from cached_sets import FILES
-from collector import PACKAGE, environment
 from conftest import needs
+
+from collector import PACKAGE, environment
 
 SCRIPT = """
 import json, logging, sys, warnings

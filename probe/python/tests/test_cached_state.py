@@ -4,13 +4,14 @@ import functools
 import threading
 
 import pytest
+
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 numpy = pytest.importorskip("numpy", reason="SKIPPED: there is no numpy")
 
 import stallscope  # noqa: E402
-from stallscope.data import fingerprint, state_digest  # noqa: E402
+from stallscope.data.cache.keys import digests, fingerprint  # noqa: E402
 
 SAMPLES = 200
 FACTOR = 3
@@ -117,7 +118,7 @@ def test_what_cannot_be_told_is_shared_by_its_key_alone():
 
 
 def test_what_small_attributes_hold_is_looked_at_each_epoch_and_bulky_contents_where_time_allows(monkeypatch):
-    monkeypatch.setattr("stallscope.data.store._LOOK_COSTS", float("inf"))
+    monkeypatch.setattr("stallscope.data.cache.store._LOOK_COSTS", float("inf"))
     values = list(range(100_000))
     dataset = Labelled(values)
     loader = loader_of(dataset)
@@ -136,7 +137,7 @@ def test_what_small_attributes_hold_is_looked_at_each_epoch_and_bulky_contents_w
     assert samples(loader) == [2] * SAMPLES
     tensor[7] = 9
     assert samples(loader)[7] == 9 + 2, "of a tensor its version tells"
-    monkeypatch.setattr("stallscope.data.store._LOOK_COSTS", 0)
+    monkeypatch.setattr("stallscope.data.cache.store._LOOK_COSTS", 0)
     values = dataset.labels = list(range(100_000))
     assert samples(loader)[7] == 7 + 2
     values[7] = 9
@@ -180,7 +181,7 @@ def scaled(value):
 
 
 def of(value, names=()):
-    state = state_digest.of(value, names)
+    state = digests.of(value, names)
     assert state.why is None, state.why
     return state.digest
 
@@ -226,15 +227,15 @@ def test_what_has_no_content_cannot_be_told(tmp_path, monkeypatch):
     for _ in range(100):
         deep = [deep, threading]
     for held in (threading.Lock(), Reads(tmp_path / "file"), (one for one in ()), deep, torch.empty(2, device="meta")):
-        assert state_digest.of({"held": held}).why
-    monkeypatch.setattr(state_digest, "_MOST_BYTES", 1000)
+        assert digests.of({"held": held}).why
+    monkeypatch.setattr(digests, "_MOST_BYTES", 1000)
     for held in (numpy.zeros(1000), "x" * 2000, list(range(2000)), [Reads] * 100):
-        assert "too much" in state_digest.of([held]).why
+        assert "too much" in digests.of([held]).why
 
 
 def test_of_what_cannot_be_told_the_rest_is():
     def state(lock, **more):
-        return state_digest.of({"lock": lock, **more})
+        return digests.of({"lock": lock, **more})
 
     lock, other = threading.Lock(), threading.Lock()
     assert state(lock, size=1) == state(lock, size=1)
@@ -251,7 +252,7 @@ def test_what_leads_to_itself_is_told():
     assert of(circle) == of(circle) != of(other)
     first, second = Holder(), Holder()
     first.near, second.near = {first, second}, {first, second}
-    assert state_digest.of(first).why == "it holds a set in a set"
+    assert digests.of(first).why == "it holds a set in a set"
 
 
 class Holder:

@@ -7,8 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from collector import PACKAGE, environment
 from conftest import needs
+
+from collector import PACKAGE, environment
 
 JOB = Path(__file__).with_name("transformers_job.py")
 SAMPLES, EPOCHS = 23, 2

@@ -1,8 +1,9 @@
 """Checkpoint calls, collectives and ranks."""
 
 import pytest
-from collector import CHECKPOINT, COLLECTIVE, ITER_START, WAIT, run
 from conftest import has, needs
+
+from collector import CHECKPOINT, COLLECTIVE, ITER_START, WAIT, run
 
 TORCH_SAVE, DCP_SAVE, DCP_ASYNC_SAVE, SAFETENSORS = 1, 2, 3, 4
 SNAPSHOT, PERSIST = 0, 1

@@ -1,12 +1,13 @@
 """The state dicts of torch's distributed checkpoints are taken and given back."""
 
 import pytest
+
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 dcp = pytest.importorskip("torch.distributed.checkpoint.state_dict", reason="SKIPPED: this torch has no such state dicts")
 
-from stallscope import CheckpointError, Checkpointer  # noqa: E402
+from stallscope import Checkpointer, CheckpointError  # noqa: E402
 
 
 class App:

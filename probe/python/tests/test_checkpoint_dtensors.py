@@ -5,12 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from collector import PACKAGE, run_warm
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 pytest.importorskip("torch.distributed.tensor", reason="SKIPPED: this torch has no DTensor")
 
-from stallscope import CheckpointError, Checkpointer  # noqa: E402
+from stallscope import Checkpointer, CheckpointError  # noqa: E402
 
 JOB = Path(__file__).with_name("dtensor_job.py")
 

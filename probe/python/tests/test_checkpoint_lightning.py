@@ -3,8 +3,9 @@
 import json
 import subprocess
 
-from collector import PACKAGE, environment
 from conftest import needs
+
+from collector import PACKAGE, environment
 
 SCRIPT = """
 import hashlib, json, logging, os, sys, warnings

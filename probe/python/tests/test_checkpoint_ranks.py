@@ -6,8 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from collector import PACKAGE, run_warm
 from conftest import has
+
+from collector import PACKAGE, run_warm
 
 JOB = Path(__file__).with_name("ranks_job.py")
 

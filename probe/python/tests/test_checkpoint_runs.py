@@ -4,8 +4,9 @@ import json
 import os
 import subprocess
 
-from collector import PACKAGE, environment
 from test_checkpointer import assert_goes_on, checkpoints, train, whole
+
+from collector import PACKAGE, environment
 
 FIXED = {"every": 1000, "keep": 1}
 

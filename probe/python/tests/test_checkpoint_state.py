@@ -5,11 +5,12 @@ import ctypes
 import warnings
 
 import pytest
+
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 
-from stallscope import CheckpointError, Checkpointer  # noqa: E402
+from stallscope import Checkpointer, CheckpointError  # noqa: E402
 from stallscope.checkpoint.copying import Copying  # noqa: E402
 from stallscope.checkpoint.device import Device  # noqa: E402
 from stallscope.checkpoint.tree import Reader, Writer, from_bytes, to_bytes  # noqa: E402
@@ -65,7 +66,7 @@ def test_what_trains_comes_back_as_what_trains():
 
 
 def test_names_that_no_file_can_have_are_saved():
-    back = again({"\ud800": torch.ones(2), "\ud801": torch.zeros(2)})
+    back = again({"\ud800": torch.ones(2), "\ud801": torch.zeros(2)})  # noqa: F601
     assert [(key, one.tolist()) for key, one in back.items()] == [("\ud800", [1, 1]), ("\ud801", [0, 0])]
 
 

@@ -5,11 +5,12 @@ import subprocess
 import sys
 
 import pytest
+
 from collector import PACKAGE
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 
-from stallscope import CheckpointError, Checkpointer  # noqa: E402
+from stallscope import Checkpointer, CheckpointError  # noqa: E402
 from stallscope.checkpoint.restoring import Restoring  # noqa: E402
 
 MIB = 1 << 20

@@ -6,8 +6,9 @@ import signal
 import subprocess
 
 import pytest
-from collector import PACKAGE, environment
 from conftest import needs
+
+from collector import PACKAGE, environment
 
 STEPS = 90
 SCRIPT = """

@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+
 from collector import CHECKPOINT, CHECKPOINT_COST, PACKAGE, environment, run, warm
 
 JOB = Path(__file__).with_name("resume_job.py")

@@ -1,11 +1,12 @@
 """Which form of samples a cache keeps, by what was measured."""
 
 import pytest
+
 from collector import PACKAGE  # noqa: F401  where the package is
 
 pytest.importorskip("torch")
 
-from stallscope.data import form  # noqa: E402
+from stallscope.data.cache import stored_form  # noqa: E402
 
 KIB = 1 << 10
 # Pictures: 100 KiB of JPEG, 600 KiB of pixels.
@@ -18,15 +19,15 @@ ALL = 600 * KIB * SAMPLES
 
 
 def decoded(budget_bytes=ALL, **other):
-    return form.chosen({**PICTURE, **other}, budget_bytes, SAMPLES)["decoded"]
+    return stored_form.chosen({**PICTURE, **other}, budget_bytes, SAMPLES)["decoded"]
 
 
 def test_expected_seconds_are_those_of_the_formula():
     figures = {"read_s": 4.0, "encoded_bytes": 10, "decoded_bytes": 40, "decode_s": 2.0, "pack_s": 1.0, "take_s": 0.5}
     # Half of the samples encoded, an eighth of them decoded.
-    assert form.expected_s(figures, 500, 100) == (0.5 * 4 + 2, 0.875 * 7 + 0.125 * 0.5)
+    assert stored_form.expected_s(figures, 500, 100) == (0.5 * 4 + 2, 0.875 * 7 + 0.125 * 0.5)
     # All of them, and no more than all.
-    assert form.expected_s(figures, 10**9, 100) == (2.0, 0.5)
+    assert stored_form.expected_s(figures, 10**9, 100) == (2.0, 0.5)
 
 
 def test_a_large_budget_and_slow_decoding_keep_decoded_samples():
@@ -52,10 +53,10 @@ def test_a_slow_source_counts_for_what_more_samples_are_held_of():
 
 @pytest.mark.parametrize("size", ["encoded_bytes", "decoded_bytes"])
 def test_samples_of_no_bytes_are_held(size):
-    assert form.held(1, SAMPLES, 0) == 1
-    form.chosen({**PICTURE, size: 0}, 1, SAMPLES)
+    assert stored_form.held(1, SAMPLES, 0) == 1
+    stored_form.chosen({**PICTURE, size: 0}, 1, SAMPLES)
 
 
 def test_the_key_of_decoded_samples_is_another_one_for_another_decode():
-    keys = {b"key", form.key_of_decoded(b"key", ["one"]), form.key_of_decoded(b"key", ["other"])}
+    keys = {b"key", stored_form.key_of_decoded(b"key", ["one"]), stored_form.key_of_decoded(b"key", ["other"])}
     assert len(keys) == 3

@@ -68,7 +68,6 @@ def mutated(tree, random):
 
 def parse_states(seed):
     import torch
-
     from stallscope.checkpoint.errors import CheckpointError
     from stallscope.checkpoint.tree import Reader, Writer, from_bytes, to_bytes
 
@@ -110,12 +109,11 @@ def parse_states(seed):
 
 def parse_samples(seed):
     import torch
-
-    from stallscope.data import packed
+    from stallscope.data.cache import encoding
 
     moments = random.Random(seed)
     sample = (torch.arange(12).reshape(3, 4).t(), {"a": [1, 2.5, b"xyz"], 2: (None, bytearray(b"q"))}, torch.ones(2))
-    whole = packed.pack(sample)
+    whole = encoding.pack(sample)
     head, sizes = struct.Struct("<4sHHI"), struct.Struct("<IQ")
     described, _ = sizes.unpack_from(whole, head.size)
     begin = head.size + sizes.size
@@ -130,8 +128,8 @@ def parse_samples(seed):
         # Its checksum is right: whoever writes into the pool can make one.
         told = sizes.pack(len(text), begin + len(text) + len(data)) + text + data
         try:
-            packed.unpack(bytearray(head.pack(magic, version, zero, zlib.crc32(told)) + told))
-        except packed.Broken:
+            encoding.unpack(bytearray(head.pack(magic, version, zero, zlib.crc32(told)) + told))
+        except encoding.Broken:
             refused += 1
         except BaseException as error:
             raise AssertionError(f"case {case}: {type(error).__name__}: {error}: {text[:2000]}") from error
@@ -140,8 +138,8 @@ def parse_samples(seed):
         for _ in range(moments.randrange(1, 4)):
             data[moments.randrange(len(data))] = moments.randrange(256)
         try:
-            packed.unpack(data)
-        except packed.Broken:
+            encoding.unpack(data)
+        except encoding.Broken:
             refused += 1
     return refused
 

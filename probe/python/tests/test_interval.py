@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-from collector import PACKAGE, Collector, environment
 from conftest import has
+
+from collector import PACKAGE, Collector, environment
 
 JOB = Path(__file__).with_name("interval_job.py")
 NAME = "ckpt.interval"

@@ -8,13 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch.utils.data
-from test_pool import folder, in_child, pools, space, until  # noqa: F401
-
 from stallscope import _native
-from stallscope.data import member
-from stallscope.data.cut import base_index
-from stallscope.data.ghost import JointCurve
-from stallscope.data.sampling_weighted import Told
+from stallscope.data.cache import membership
+from stallscope.data.cache.miss_curve import JointCurve
+from stallscope.data.cache.split import base_index
+from stallscope.data.sampling.weights import PlannedSubset
+from test_pool import folder, in_child, pools, space, until  # noqa: F401
 
 SAMPLES, BATCH = 1000, 50
 OF_JOB = 7
@@ -70,13 +69,13 @@ def test_two_ranks_are_told_the_curve_of_both(folder):  # noqa: F811
 
 def curve_of(of, dataset, rank):
     """As the loader of a rank has it; each rank is a process."""
-    member._made.clear()
+    membership._made.clear()
     sampler = torch.utils.data.RandomSampler(dataset)
     loader = SimpleNamespace(
         dataset=dataset, batch_sampler=None, sampler=sampler, sampling="plain", batch_size=BATCH, drop_last=False
     )
     tally = SimpleNamespace(loader=0)
-    return JointCurve(SAMPLES, of, tally, member.member_of(loader, b"key", SAMPLES, rank, 2), dataset)
+    return JointCurve(SAMPLES, of, tally, membership.member_of(loader, b"key", SAMPLES, rank, 2), dataset)
 
 
 @pytest.mark.parametrize("first", [500, 300])
@@ -112,7 +111,7 @@ def test_an_epoch_is_as_long_as_its_draws_and_no_shorter_than_a_ranks_part():
         "of no length": (iter(dataset), 13),
     }
     for name, (sampler, expected) in samplers.items():
-        assert member._epoch_uses(dataset, sampler, 8) == expected, name
+        assert membership._epoch_uses(dataset, sampler, 8) == expected, name
 
 
 def test_plans_and_scores_are_told_by_what_ranks_share():
@@ -120,7 +119,7 @@ def test_plans_and_scores_are_told_by_what_ranks_share():
     told = []
     heard = SimpleNamespace(planned=told.append, scored=told.append)
     for of_space, expected in [(True, 5), (False, 1)]:
-        of = Told(heard, partial(base_index, dataset), SimpleNamespace(ghost=heard, of_space=of_space))
+        of = PlannedSubset(heard, partial(base_index, dataset), SimpleNamespace(ghost=heard, of_space=of_space))
         of.planned([(1, 9)])
         of.scored([(1, 0.5)])
         assert told == [[(expected, 9)], [(5, 9)], [(expected, 0.5)], [(5, 0.5)]]

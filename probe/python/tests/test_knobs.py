@@ -1,11 +1,11 @@
 """A process shows its knobs, takes up what is asked for and says how it stands."""
 
-import os
 import sys
 import textwrap
 import time
 
 import pytest
+
 from collector import PACKAGE, Collector, environment, start
 
 # Turns like a loader would: looks once a step, applies what it can.

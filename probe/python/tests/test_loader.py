@@ -4,10 +4,24 @@ import json
 from collections import defaultdict
 
 import pytest
-from collector import (
-    BATCH, BYE, CLOCK, FAILED, FIRST, IN_PROCESS, ITER_END, ITER_START, NO_GRAD, PINNED, SAMPLE, WAIT, run, run_plain,
-)
 from conftest import JOB, has, torch_version
+
+from collector import (
+    BATCH,
+    BYE,
+    CLOCK,
+    FAILED,
+    FIRST,
+    IN_PROCESS,
+    ITER_END,
+    ITER_START,
+    NO_GRAD,
+    PINNED,
+    SAMPLE,
+    WAIT,
+    run,
+    run_plain,
+)
 
 SAMPLES = 22
 STREAM = SAMPLES - 3

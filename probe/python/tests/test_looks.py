@@ -1,11 +1,12 @@
 """A change of the data set by its script shows, before a worker is added that would have another one than the others."""
 
 import pytest
+
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 
-from stallscope._hooks import looks  # noqa: E402
+from stallscope._hooks import outline  # noqa: E402
 
 
 class Transform:
@@ -41,7 +42,7 @@ CHANGES = {
 def test_what_a_script_changes_shows(change):
     images = Images()
     around = torch.utils.data.Subset(images, range(10))
-    before = looks.of(around)
-    assert looks.of(around) == before
+    before = outline.of(around)
+    assert outline.of(around) == before
     CHANGES[change](images)
-    assert looks.of(around) != before
+    assert outline.of(around) != before

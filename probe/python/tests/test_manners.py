@@ -3,8 +3,9 @@
 import os
 import sys
 
-from collector import BATCH, WAIT, run, run_plain
 from conftest import torch_version
+
+from collector import BATCH, WAIT, run, run_plain
 
 DROPPED = """
 import os, sys, torch
@@ -95,7 +96,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import torch
 loader = DataLoader(TensorDataset(torch.arange(3)))
 real = torch.is_grad_enabled
-from stallscope._hooks import loaders
+from stallscope._hooks import loader_registry
 calls = 0
 
 def interrupting():
@@ -105,7 +106,7 @@ def interrupting():
         raise KeyboardInterrupt
     return True
 
-loaders._grad_enabled = interrupting
+loader_registry._grad_enabled = interrupting
 try:
     for batch in loader:
         pass

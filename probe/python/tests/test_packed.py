@@ -5,13 +5,14 @@ import struct
 import zlib
 
 import pytest
+
 from collector import PACKAGE  # noqa: F401  where the package is
 
 torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
-from stallscope.data import packed  # noqa: E402
-from stallscope.data.alike import alike  # noqa: E402
+from stallscope.data.cache import encoding  # noqa: E402
+from stallscope.data.cache.equality import alike  # noqa: E402
 
 
 def made(draw, nesting=3):
@@ -37,17 +38,17 @@ def test_whatever_is_packed_is_the_same_again():
     draw = random.Random(1)
     for _ in range(300):
         sample = made(draw)
-        data = packed.pack(sample)
-        again = packed.unpack(bytearray(data))
+        data = encoding.pack(sample)
+        again = encoding.unpack(bytearray(data))
         assert alike(sample, again), sample
-        assert packed.pack(again) == data, "to the last bit"
+        assert encoding.pack(again) == data, "to the last bit"
 
 
 def test_what_comes_out_is_its_users_own_and_lies_as_before():
     array, tensor = numpy.arange(24.0).reshape(2, 3, 4).transpose(2, 0, 1), torch.rand(3, 5, 4).permute(2, 0, 1)
     array.flags.writeable = False
-    data = packed.pack((array, tensor))
-    one, other = (packed.unpack(bytearray(data)) for _ in range(2))
+    data = encoding.pack((array, tensor))
+    one, other = (encoding.unpack(bytearray(data)) for _ in range(2))
     assert one[0].strides == array.strides and one[1].stride() == tensor.stride()
     one[0][:], one[1][:] = -1, -1
     assert alike(other[0], array) and alike(other[1], tensor)
@@ -75,13 +76,13 @@ def test_what_comes_out_is_its_users_own_and_lies_as_before():
     ],
 )  # fmt: skip
 def test_what_would_not_be_the_same_again_is_refused(sample, why):
-    with pytest.raises(packed.Unpackable, match=why):
-        packed.pack(sample)
+    with pytest.raises(encoding.Unpackable, match=why):
+        encoding.pack(sample)
 
 
 def test_broken_bytes_are_no_sample():
     draw = random.Random(2)
-    data = packed.pack({"array": numpy.arange(50), "tensor": torch.arange(9), "label": 3, "bytes": bytearray(70)})
+    data = encoding.pack({"array": numpy.arange(50), "tensor": torch.arange(9), "label": 3, "bytes": bytearray(70)})
     for _ in range(3000):
         broken = bytearray(data)
         for _ in range(draw.randrange(1, 4)):
@@ -95,8 +96,8 @@ def test_broken_bytes_are_no_sample():
             else:
                 del broken[at:]
         if broken != data:
-            with pytest.raises(packed.Broken):
-                packed.unpack(broken)
+            with pytest.raises(encoding.Broken):
+                encoding.unpack(broken)
 
 
 def with_sums(described, buffers=b""):
@@ -107,7 +108,7 @@ def with_sums(described, buffers=b""):
 
 
 def test_only_the_checksum_is_not_enough():
-    assert packed.unpack(with_sums(b"[\"list\",[1,true,null]]")) == [1, True, None]
+    assert encoding.unpack(with_sums(b"[\"list\",[1,true,null]]")) == [1, True, None]
     wrong = [
         b"", b"{}", b"[]", b"1.5", b"NaN", b'["?"]', b'["list"]', b'["list",1]', b'["list",[[]]]', b'["dict",[[1]]]',
         b'["dict",[[1,2],[1,3]]]', b'["dict",[[["list",[]],1]]]', b'["float",1.5]', b'["bytes",9]', b'["bytes",-1]',
@@ -119,10 +120,10 @@ def test_only_the_checksum_is_not_enough():
         b'["list",[' + b",".join([b"1"] * 5000) + b"]]",
     ]  # fmt: skip
     for described in wrong:
-        with pytest.raises(packed.Broken):
-            packed.unpack(with_sums(described))
-    with pytest.raises(packed.Broken, match="more bytes"):
-        packed.unpack(with_sums(b"1", b"more"))
+        with pytest.raises(encoding.Broken):
+            encoding.unpack(with_sums(described))
+    with pytest.raises(encoding.Broken, match="more bytes"):
+        encoding.unpack(with_sums(b"1", b"more"))
 
 
 def test_chance_descriptions_are_a_sample_or_broken():
@@ -131,6 +132,6 @@ def test_chance_descriptions_are_a_sample_or_broken():
     for _ in range(3000):
         described = "".join(draw.choice(words) for _ in range(draw.randrange(1, 14))).encode()
         try:
-            packed.unpack(with_sums(described, bytes(draw.randrange(70))))
-        except packed.Broken:
+            encoding.unpack(with_sums(described, bytes(draw.randrange(70))))
+        except encoding.Broken:
             pass

@@ -2,6 +2,7 @@
 order of samples comes from."""
 
 import pytest
+
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")

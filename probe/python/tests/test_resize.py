@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from collector import WAIT, environment
 from conftest import needs, torch_version
 from turning import Turned, at_random, gives, job, old, once, pairs_are_right, skipped, whole
+
+from collector import WAIT, environment
 
 
 @pytest.fixture
@@ -348,7 +349,7 @@ def test_a_frameworks_loader_can_be_turned(framework, tmp_path):
 
 UNKNOWN = """
 import torch.utils.data.dataloader as dataloader
-from stallscope._hooks import resize, sizes
+from stallscope._hooks import loader_knobs, resize
 base = dataloader._MultiProcessingDataLoaderIter
 
 class Other(base):

@@ -11,8 +11,9 @@ import warnings
 from pathlib import Path
 
 import pytest
-from collector import BATCH, FAILED, WAIT, Collector, environment
 from conftest import torch_version
+
+from collector import BATCH, FAILED, WAIT, Collector, environment
 
 JOB = Path(__file__).with_name("resizing.py")
 

@@ -5,9 +5,9 @@ import weakref
 
 # Module -> (module of ours, function that hooks it).
 _TARGETS = {
-    "torch.utils.data.dataloader": ("loader", "hook_dataloader"),
-    "torchdata.stateful_dataloader.worker": ("loader", "hook_worker_module"),
-    "torchdata.stateful_dataloader.stateful_dataloader": ("loader", "hook_stateful"),
+    "torch.utils.data.dataloader": ("dataloader", "hook_dataloader"),
+    "torchdata.stateful_dataloader.worker": ("dataloader", "hook_worker_module"),
+    "torchdata.stateful_dataloader.stateful_dataloader": ("dataloader", "hook_stateful"),
     "torch.optim.optimizer": ("steps", "hook_optimizers"),
     "torch.serialization": ("checkpoint", "hook_torch_save"),
     "torch.distributed.checkpoint.state_dict_saver": ("checkpoint", "hook_dcp"),

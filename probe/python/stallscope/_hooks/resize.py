@@ -8,9 +8,9 @@ class when somebody first turns a knob of its loader, and not before.
 import inspect
 import sys
 
-from .crew import Crew
+from .added_workers import WorkerSet
+from .candidates import unknown_parameters
 from .patch import UnknownShape, attribute
-from .recruit import unknown_parameters
 
 # What the methods that the subclass builds on use of an iterator, in torch 1.13 to 2.15 and in torchdata. Methods that
 # use more may keep books that the subclass would not keep.
@@ -50,7 +50,7 @@ def know(base, workers_module):
 
 
 def is_known(iterator):
-    return type(iterator) in _known or _crew(iterator) is not None
+    return type(iterator) in _known or _worker_set(iterator) is not None
 
 
 def has_fixed_workers(iterator):
@@ -59,30 +59,30 @@ def has_fixed_workers(iterator):
 
 def touch(iterator, size):
     """From now on `iterator` is of the size that `size` says."""
-    if _crew(iterator) is None:
+    if _worker_set(iterator) is None:
         resizable, workers_module = _known[type(iterator)]
-        iterator._stallscope_crew = Crew(size, workers_module)
+        iterator._stallscope_workers_added = WorkerSet(size, workers_module)
         iterator.__class__ = resizable
-    _crew(iterator).settled = False
+    _worker_set(iterator).settled = False
 
 
 def settle(iterator):
     """Before a batch is asked for: adds and takes away workers, where that is wanted."""
-    crew = _crew(iterator)
-    if crew is not None:
-        crew.settle(iterator)
+    worker_set = _worker_set(iterator)
+    if worker_set is not None:
+        worker_set.settle(iterator)
 
 
-def _crew(iterator):
-    return iterator.__dict__.get("_stallscope_crew")
+def _worker_set(iterator):
+    return iterator.__dict__.get("_stallscope_workers_added")
 
 
 def _resizable(base):
     class Resizable(base):
         def _try_put_index(self):
-            crew = self._stallscope_crew
-            crew.begin(self)
-            wanted = crew.size.depth_now(self)
+            worker_set = self._stallscope_workers_added
+            worker_set.begin(self)
+            wanted = worker_set.size.depth_now(self)
             while _under_way(self, wanted) < wanted:
                 sent = self._send_idx
                 self._prefetch_factor = _room(self, wanted)
@@ -91,23 +91,23 @@ def _resizable(base):
                     break
 
         def _next_data(self):
-            crew = self._stallscope_crew
-            crew.settle(self)
+            worker_set = self._stallscope_workers_added
+            worker_set.settle(self)
             data = super()._next_data()
-            if crew.size.asked_depth is not None:
-                crew.size.weigh(data)
+            if worker_set.size.asked_depth is not None:
+                worker_set.size.weigh(data)
             return data
 
         def _reset(self, loader, first_iter=False, *args, **kwargs):
             if not first_iter:
-                self._stallscope_crew.gather(self)
+                self._stallscope_workers_added.gather(self)
             super()._reset(loader, first_iter, *args, **kwargs)
 
         def _shutdown_workers(self):
             super()._shutdown_workers()
             # torch does nothing while the interpreter ends.
             if self._shutdown:
-                self._stallscope_crew.end()
+                self._stallscope_workers_added.end()
 
     for name in ("__name__", "__qualname__", "__module__", "__doc__"):
         setattr(Resizable, name, getattr(base, name))

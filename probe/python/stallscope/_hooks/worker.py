@@ -5,7 +5,7 @@ import weakref
 
 from stallscope import _native
 
-from . import own, process
+from . import in_process, process
 from .patch import UnknownShape, attribute, replace
 
 # In a worker: the data set it was started with, by its address, as the worker drops it before it ends; and the
@@ -103,7 +103,7 @@ def _observe_guarded(fetcher, producer):
 def observe_own_fetcher(fetcher, producer):
     """The trainer makes its batches itself."""
     if _is_known(fetcher):
-        own.observe(fetcher, producer, type(fetcher) is _iterable_fetcher)
+        in_process.observe(fetcher, producer, type(fetcher) is _iterable_fetcher)
 
 
 def _is_known(fetcher):

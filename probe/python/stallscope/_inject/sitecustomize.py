@@ -36,8 +36,8 @@ def _hand_on(folder):
         sys.modules["_stallscope_inject"] = sys.modules.pop("sitecustomize", None)
         imp.load_module("sitecustomize", *found)
         return
-    from importlib.machinery import PathFinder
     from importlib._bootstrap import module_from_spec
+    from importlib.machinery import PathFinder
 
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:

@@ -2,7 +2,7 @@
 
 import itertools
 
-from stallscope.data.position import position
+from stallscope.data.resume.position import position
 
 from .errors import CheckpointError
 
@@ -55,7 +55,7 @@ class Loaders:
             try:
                 one.load_state_dict(state["loaders"][name])
             except (ValueError, KeyError) as error:
-                for loaded in itertools.takewhile(lambda other: other != name, self.loaders):
+                for loaded in itertools.takewhile(lambda other, name=name: other != name, self.loaders):
                     self.loaders[loaded].load_state_dict(before[loaded])
                 raise ValueError(f"{name}: {error}") from error
 

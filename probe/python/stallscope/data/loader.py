@@ -8,17 +8,20 @@ from functools import partial
 import torch.utils.data
 
 from stallscope._hooks.knobs import raised_by_signal
+from stallscope.data.cache.sample_sizes import Sizes
+from stallscope.data.cache.split import base_index
+from stallscope.data.cache.store import Store, start_method_of, warn_plain
+from stallscope.data.prefetch.feed import safe_batches
+from stallscope.data.resume.position import Positioned
+from stallscope.data.sampling.policies import POLICIES, WEIGHTED, arranged
+from stallscope.data.sampling.scores import Scores
+from stallscope.data.sampling.weights import PlannedSubset, Weighted
+from stallscope.data.seeding.per_sample import keyed, start_of_worker
 
-from . import ahead, budget, persistent_loaders, sampling_window
-from .ahead_feed import safe_batches
-from .cut import base_index
-from .keyed import keyed, start_of_worker
-from .position import Positioned
-from .sampling import POLICIES, WEIGHTED, arranged
-from .sampling_weighted import Told, Weighted
-from .scores import Scores
-from .sizes import Sizes
-from .store import Store, start_method_of, warn_plain
+from .cache import budget
+from .prefetch import manager
+from .resume import persistent_workers
+from .sampling import window
 from .trace import Trace
 
 
@@ -74,10 +77,10 @@ class DataLoader(Positioned):
         if not isinstance(cache_key, (str, int, bytes, type(None))):
             raise TypeError(f"cache_key: a {type(cache_key).__name__} is neither text, a number nor bytes")
         budget_bytes = None if cache is None else budget.parse(cache)
-        fetchers = ahead.checked(fetchers)
+        fetchers = manager.checked(fetchers)
         order, args, kwargs = arranged(sampling, sampling_options, cache is not None, args, kwargs)
         super().__init__(*args, **kwargs)
-        persistent_loaders.watch()
+        persistent_workers.watch()
         # By their own names, under which frameworks that make a loader anew look for its arguments.
         self.cache = cache
         self.cache_key = cache_key
@@ -144,7 +147,7 @@ class DataLoader(Positioned):
         curve = store and store.curve_for(self, *self._ranks())
         if self._order is not None:
             space = store and store.space
-            self._order.pool = space and Told(space, partial(base_index, self.dataset), curve)
+            self._order.pool = space and PlannedSubset(space, partial(base_index, self.dataset), curve)
             if self._order.substitution is not None:
                 self._order.substitution.look_into(store, self.dataset)
                 if curve:
@@ -199,7 +202,7 @@ class DataLoader(Positioned):
         alone = self._order is not None and self._order.ranks.of_others
         if store.form.share is not None and not alone:
             return store.form.share
-        return sampling_window.share_of(self.dataset, start_method_of(self), self._budget_bytes)
+        return window.share_of(self.dataset, start_method_of(self), self._budget_bytes)
 
     def _feed(self, course):
         store = self._store

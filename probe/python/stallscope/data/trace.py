@@ -4,8 +4,8 @@ import operator
 import os
 import warnings
 
-from .cut import base_index
-from .draws import drawn, plain
+from stallscope.data.cache.split import base_index
+from stallscope.data.seeding.draws import drawn, plain
 
 HEADER = "epoch,id,bytes,score"
 # Written in pieces of so many characters.

@@ -1,0 +1,227 @@
+"""The worker processes of a running iterator: some more, some fewer, between two batches and without waiting.
+
+A worker that is added is a candidate first: it gets no batch, and torch's guard over dead workers does not know it,
+until it has said that it is ready. So one that cannot start costs nothing. A worker that is taken away is the last
+one; it gets no further batch, and leaves when its last one has been handed over: until then its tensors live in it.
+
+An interrupt may come between any two statements. So a process stands in its new place before it leaves the old one: there is
+always a place from which it is ended.
+"""
+
+import atexit
+import itertools
+import sys
+import threading
+import weakref
+
+from stallscope import _native
+
+from . import candidates, outline
+from .knobs import raised_by_signal
+
+_SIGNALS = "torch.utils.data._utils.signal_handling"
+# How long torch waits for a worker at the end.
+_LEAVING_S = 5
+
+
+_FOR_GOOD = (
+    "resize: unavailable: the script has changed the data set since its persistent workers were made, and a new worker would "
+    "have another one than they have."
+)
+_UNTIL_NEXT_EPOCH = (
+    "It takes effect at the loader's next epoch: the script has changed the data set since this one's workers were made, and a "
+    "new worker would have another one."
+)
+
+
+class Leave:
+    """What a worker gets to end in good order: its loop has no way out in the midst of an epoch."""
+
+    def __reduce__(self):
+        return sys.exit, (0,)
+
+
+class WorkerSet:
+    """Of one iterator, for `size`, which says how many workers are wanted and hears what becomes of it."""
+
+    def __init__(self, size, workers_module):
+        self.size = size
+        self.workers_module = workers_module
+        # Whether all is as wanted and nobody is on the way.
+        self.settled = False
+        # Whether a new epoch is about to ask for its first batches.
+        self.beginning = False
+        self.candidates = []
+        # Processes that end, with their queues: workers, and candidates that are not wanted any more.
+        self.leaving = []
+        self.dismissed = []
+
+    def settle(self, iterator):
+        """Brings the workers nearer to what is wanted. Only in the main thread, between two batches."""
+        if self.settled or iterator._shutdown or self.workers_module is None or self.size.split:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            return
+        try:
+            self._settle(iterator)
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
+            self._give_up(iterator, f"The workers could not be changed: {type(error).__name__}: {error}.")
+
+    def gather(self, iterator):
+        """A new epoch of the same workers: whoever was about to go stays until torch has had all of them clear
+        what they were at."""
+        iterator._num_workers = len(iterator._workers)
+        self.settled = False
+        self.beginning = True
+
+    def begin(self, iterator):
+        """The first batches of a new epoch are to be asked for: nobody has anything to do, whoever is to go goes."""
+        if self.beginning:
+            self.beginning = False
+            self.settle(iterator)
+
+    def end(self):
+        """The iterator has shut its workers down."""
+        self._dismiss(0)
+        for process, queue in [*self.leaving, *self.dismissed]:
+            process.join(_LEAVING_S)
+            if process.is_alive():
+                process.kill()
+                process.join(_LEAVING_S)
+            _close(queue)
+        self.leaving.clear()
+        self.dismissed.clear()
+
+    def _settle(self, iterator):
+        wanted = self.size.wanted_workers()
+        changed = self._see_off()
+        self._dismiss(max(0, wanted - len(iterator._workers)))
+        if iterator._num_workers != min(wanted, len(iterator._workers)):
+            self._share_out(iterator, min(wanted, len(iterator._workers)))
+        lacks = len(iterator._workers) + len(self.candidates) < wanted
+        waits = lacks and outline.of(iterator._dataset) != iterator.__dict__.get("_stallscope_data_set")
+        if waits and iterator._persistent_workers:
+            self._give_up(iterator, _FOR_GOOD)
+        while not waits and len(iterator._workers) + len(self.candidates) < wanted:
+            number = len(iterator._workers) + len(self.candidates)
+            candidates.start(self.candidates, self.size.context, self.workers_module, iterator, number, wanted)
+        changed |= self._let_go(iterator)
+        changed |= self._take_on(iterator)
+        if changed:
+            self._register(iterator)
+            _native.workers_changed(iterator)
+        in_force = iterator._num_workers == len(iterator._workers) == self.size.wanted_workers()
+        self.settled = in_force and not (self.candidates or self.leaving or self.dismissed)
+        self.size.workers_are(iterator, in_force, starting=len(self.candidates))
+        if waits and not iterator._persistent_workers:
+            # Who is on the way is taken on; the rest come with the next epoch's.
+            self.settled = not (self.candidates or self.leaving or self.dismissed)
+            self.size.workers_wait(iterator, _UNTIL_NEXT_EPOCH)
+
+    def _give_up(self, iterator, reason):
+        """Stays with those who are there."""
+        self._dismiss(0)
+        self._share_out(iterator, len(iterator._workers))
+        self.settled = not (self.leaving or self.dismissed)
+        self.size.workers_refused(iterator, reason)
+
+    def _share_out(self, iterator, count):
+        """Further batches go to the first `count` workers, the last of them first, as it has the least to do."""
+        iterator._num_workers = count
+        iterator._worker_queue_idx_cycle = itertools.cycle([count - 1, *range(count - 1)])
+
+    def _take_on(self, iterator):
+        """Candidates that are ready become workers, in the order of their numbers."""
+        changed = False
+        while self.candidates and len(iterator._workers) == iterator._num_workers:
+            said = self.candidates[0].says()
+            if said is None:
+                break
+            if said:
+                self._give_up(iterator, said)
+                break
+            candidate = self.candidates[0]
+            candidate.told.close()
+            iterator._index_queues.append(candidate.queue)
+            iterator._workers_status.append(True)
+            if hasattr(iterator, "_workers_num_tasks"):
+                iterator._workers_num_tasks.append(0)
+            # The last: whoever shuts down counts these.
+            iterator._workers.append(candidate.process)
+            self.candidates.pop(0)
+            self._share_out(iterator, len(iterator._workers))
+            _end_before_exit(iterator, candidate.process)
+            changed = True
+        return changed
+
+    def _let_go(self, iterator):
+        """Workers that get no further batches, and have handed over all they made, leave."""
+        changed = False
+        while len(iterator._workers) > iterator._num_workers:
+            last = len(iterator._workers) - 1
+            if any(info[0] == last for info in iterator._task_info.values()):
+                break
+            queue = iterator._index_queues[last]
+            self.leaving.append((iterator._workers[last], queue))
+            iterator._workers.pop()
+            iterator._index_queues.pop()
+            iterator._workers_status.pop()
+            if hasattr(iterator, "_workers_num_tasks"):
+                iterator._workers_num_tasks.pop()
+            queue.put(Leave())
+            changed = True
+        return changed
+
+    def _dismiss(self, all_but):
+        """Sends all but so many candidates away, who hold nothing that others need."""
+        while len(self.candidates) > all_but:
+            candidate = self.candidates[-1]
+            self.dismissed.append((candidate.process, candidate.queue))
+            self.candidates.pop()
+            candidate.told.close()
+            candidate.process.terminate()
+
+    def _see_off(self):
+        """Forgets who has ended; whether torch's guard knows one of them."""
+        before = len(self.leaving)
+        self.leaving = [left for left in self.leaving if not _has_ended(*left)]
+        self.dismissed = [left for left in self.dismissed if not _has_ended(*left)]
+        return len(self.leaving) < before
+
+    def _register(self, iterator):
+        """Tells torch's guard over dead workers who they are; one that leaves is under guard until it is gone."""
+        signals = sys.modules[_SIGNALS]
+        pids = tuple(process.pid for process in [*iterator._workers, *(left for left, _ in self.leaving)])
+        if iterator._worker_pids_set:
+            signals._remove_worker_pids(id(iterator))
+            iterator._worker_pids_set = False
+        signals._set_worker_pids(id(iterator), pids)
+        iterator._worker_pids_set = True
+
+
+def _end_before_exit(iterator, process):
+    """Where torch has persistent workers end before the pin-memory thread does, this one does as well."""
+    clean_up = getattr(type(iterator), "_clean_up_worker", None)
+    if clean_up is None or not (iterator._persistent_workers and iterator._pin_memory):
+        return
+    reference = weakref.ref(process)
+
+    def clean():
+        if reference() is not None:
+            clean_up(reference())
+
+    atexit.register(clean)
+
+
+def _has_ended(process, queue):
+    if process.is_alive():
+        return False
+    _close(queue)
+    return True
+
+
+def _close(queue):
+    queue.cancel_join_thread()
+    queue.close()

@@ -1,0 +1,279 @@
+"""Makes the samples of a data set from bytes that are kept, in whatever process makes batches.
+
+Whatever goes wrong with what is kept, the sample is made once more as it would be without, from generators seeded
+alike. So the job sees what its own code gives or raises, and nothing else.
+"""
+
+import operator
+import os
+import stat
+import warnings
+
+from stallscope._hooks.knobs import raised_by_signal
+from stallscope.data.seeding.draws import gathered, is_given_for_another, places, plain
+
+from . import encoding, open_hook
+from .reader import Unkept, again, tag_of
+from .split import base_index, base_of
+from .split_parts import has_getitem
+
+# After so many samples that could only be made without, nothing kept is used any more.
+_MOST_AT_FAULT = 16
+
+
+class _Maker:
+    def __init__(self, dataset, samples, kept):
+        self.dataset = dataset
+        # Ids are below; None where nothing is kept.
+        self.samples = samples
+        self.kept = kept
+        self.at_fault = set()
+
+    def one(self, index, seed):
+        """As `dataset[index]` would be, after `seed()`."""
+        use = self.use_of(index)
+        if use is None:
+            seed()
+            return self.plain(index)
+        seed()
+        making = self.making([use])
+        try:
+            sample = making.sample(index)
+            if not making.lacked:
+                return sample
+        except Exception as error:
+            if not making.gave or raised_by_signal(error):
+                raise
+        seed()
+        sample = self.plain(index)
+        self._blame(use[0])
+        return sample
+
+    def many(self, indices, seed):
+        """As the data set's `__getitems__(indices)` would be, after `seed()`."""
+        uses = [self.use_of(index) for index in indices]
+        making = self.making(uses)
+        seed()
+        try:
+            samples = making.batch(indices)
+            if not making.lacked:
+                return samples
+        except Exception as error:
+            if not making.gave or raised_by_signal(error):
+                raise
+        seed()
+        samples = self.plain_batch(indices)
+        self._blame(*(use[0] for use in uses if use is not None))
+        return samples
+
+    def use_of(self, index):
+        """Id and places of a use, and whether another sample was drawn; None for what is no number of a sample."""
+        number = self.number_of(index) if self.kept is not None else None
+        if number is None or number in self.at_fault:
+            return None
+        return (number, *places(index), is_given_for_another(index))
+
+    def number_of(self, index):
+        """The sample's number in the data set below; None where only the data set's own code may know it."""
+        try:
+            number = operator.index(base_index(self.dataset, index))
+        except Exception:
+            return None
+        return number if 0 <= number < self.samples else None
+
+    def _blame(self, *numbers):
+        if not self.at_fault:
+            warnings.warn(
+                f"stallscope: sample {numbers[0]} of {type(self.dataset).__name__} could not be made from what the "
+                "cache has of it, but without; from now on it is read anew each time",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self.at_fault.update(numbers)
+        if len(self.at_fault) >= _MOST_AT_FAULT:
+            self.kept = None
+
+    def batch_made(self):
+        if self.kept is not None:
+            self.kept.batch()
+
+
+class FromParts(_Maker):
+    """Of a data set with `fetch` and `decode`, and maybe `augment`, which stand for its `__getitem__`."""
+
+    def __init__(self, dataset, samples, kept, augments=False):
+        super().__init__(dataset, samples, kept)
+        self.base = base_of(dataset)
+        self.has_getitem = has_getitem(self.base)
+        self.augments = augments
+        # Whether what is kept comes from `decode`, not from `fetch`.
+        self.decoded = False
+
+    def making(self, uses):
+        return _Parts(self, uses)
+
+    def plain(self, index):
+        index = plain(index)
+        # Names, pairs and numbers from the end may be turned into numbers by `__getitem__` alone.
+        if self.has_getitem and self.number_of(index) is None:
+            return self.dataset[index]
+        data = again(lambda: self.base.fetch(base_index(self.dataset, index)))
+        return self.finished(self.base.decode(data))
+
+    def finished(self, decoded):
+        return self.base.augment(decoded) if self.augments else decoded
+
+    def plain_batch(self, indices):
+        return [self.plain(index) for index in indices]
+
+
+class _Parts:
+    # Whether what is kept was not enough for a sample though it was made.
+    lacked = False
+
+    def __init__(self, maker, uses):
+        self.maker = maker
+        self.uses = uses
+        self.gave = False
+
+    def sample(self, index):
+        return self._sample(index, self.uses[0])
+
+    def batch(self, indices):
+        return [self._sample(index, use) for index, use in zip(indices, self.uses)]
+
+    def _sample(self, index, use):
+        if use is None:
+            return self.maker.plain(index)
+        base, inner = self.maker.base, base_index(self.maker.dataset, plain(index))
+
+        def fetch():
+            data = base.fetch(inner)
+            if isinstance(data, memoryview):
+                return bytes(data)
+            if not isinstance(data, (bytes, bytearray)):
+                raise Unkept(data)
+            return data
+
+        if self.maker.decoded:
+            return self._of_decoded(use, fetch)
+        try:
+            data = self.maker.kept.of(use, 0, fetch)
+        except Unkept as unkept:
+            data = unkept.instead
+        else:
+            self.gave = True
+            data = _own(data)
+        return self.maker.finished(base.decode(data))
+
+    def _of_decoded(self, use, fetch):
+        fresh = []
+
+        def made(data):
+            self.gave = True
+            fresh.append(self.maker.base.decode(_own(data)))
+            try:
+                return encoding.pack(fresh[0])
+            except encoding.Unpackable:
+                raise Unkept(fresh[0]) from None
+
+        instead = None
+        try:
+            decoded = self.maker.kept.of(use, 0, fetch, made)
+        except Unkept as unkept:
+            instead = unkept.instead
+        else:
+            self.gave = True
+        if fresh:
+            decoded = fresh[0]
+        elif instead is not None:
+            decoded = self.maker.base.decode(instead)
+        else:
+            decoded = decoded.sample
+        return self.maker.finished(decoded)
+
+
+def _own(data):
+    """The same type from the source and from the pool, and nobody else has it."""
+    return data if type(data) is bytearray else bytearray(data)
+
+
+class FromFiles(_Maker):
+    """Of a data set each of whose samples opens one file."""
+
+    def __init__(self, dataset, samples, kept, most_bytes, looks):
+        super().__init__(dataset, samples, kept)
+        self.most_bytes = most_bytes
+        # Whether a file is looked at with each use.
+        self.looks = looks
+
+    def making(self, uses):
+        return _Files(self, uses)
+
+    def plain(self, index):
+        return self.dataset[plain(index)]
+
+    def plain_batch(self, indices):
+        return gathered(self.dataset.__getitems__([plain(index) for index in indices]))
+
+
+class _Files:
+    """Some samples that are made one after the other: the first file that is opened is the first sample's. Where it is
+    not, its name tells, and it is read."""
+
+    def __init__(self, maker, uses):
+        self.maker = maker
+        self.uses = iter(uses)
+        self.held = []
+        open_hook.install()
+
+    def sample(self, index):
+        return open_hook.made_by(self, lambda: self.maker.plain(index))
+
+    def batch(self, indices):
+        return open_hook.made_by(self, lambda: self.maker.plain_batch(indices))
+
+    @property
+    def gave(self):
+        return bool(self.held)
+
+    @property
+    def lacked(self):
+        """Data sets that catch exceptions make a sample of another kind where the file itself is not to be had."""
+        return any(file.lacked for file in self.held)
+
+    def opened(self, original, args, kwargs):
+        try:
+            path = open_hook.path_of(*args, **kwargs)
+        except TypeError:
+            path = None
+        use = next(self.uses, None) if path is not None else None
+        if use is None:
+            return original(*args, **kwargs)
+
+        def read():
+            file = original(*args, **kwargs)
+            try:
+                described = os.fstat(file.fileno())
+                if not stat.S_ISREG(described.st_mode) or not 0 < described.st_size <= self.maker.most_bytes:
+                    raise Unkept(file)
+                data = file.read()
+            except OSError:
+                file.close()
+                raise
+            file.close()
+            return data
+
+        try:
+            data = self.maker.kept.of(use, tag_of(path, self.maker.looks), read)
+        except Unkept as unkept:
+            return unkept.instead
+        except OSError as error:
+            if raised_by_signal(error):
+                raise
+            # The file, so that the data set meets what is wrong with it by itself.
+            data = None
+        if data is None:
+            return original(*args, **kwargs)
+        self.held.append(open_hook.Held(data, args[0] if args else kwargs["file"]))
+        return self.held[-1]

@@ -1,0 +1,133 @@
+"""What share of the uses a larger cache would miss, or a smaller one: fed with what is handed over to training."""
+
+from stallscope import _native
+from stallscope.data.seeding.draws import drawn
+
+from .split import base_index, base_of
+
+_CACHE_CURVE = 14
+# Among the ids of records: points of a curve come one after the other; how many ranks' uses it is of.
+_COUNT_SHIFT, _RANKS_SHIFT = 16, 24
+_MOST_RANKS = 255
+
+
+class Curve:
+    """Of one loader and data set."""
+
+    # Whether its ids are those of the space, also where the loader has a subset of what is kept there.
+    of_space = False
+
+    def __init__(self, policy, samples, space, tally):
+        self.ghost = _native.Ghost(policy, samples)
+        self.space = space
+        self.tally = tally
+        self.is_sized = False
+        # Whether other samples may be given than were drawn. The curve is of draws.
+        self.of_drawn = False
+        # The budget beside the part of it that is the data set's own space, which the curve is of.
+        self.whole = 1.0
+
+    def __reduce__(self):
+        # A loader's copy begins its own.
+        return type(None), ()
+
+    def batch(self, index):
+        """A batch was handed over, of this index, or of these."""
+        if not self.is_sized:
+            self.resize(self.space.figures())
+        if type(index) is not list:
+            index = list(index) if isinstance(index, tuple) else [index]
+        if self.of_drawn:
+            index = [drawn(one) for one in index]
+        self._handed(index)
+
+    def _handed(self, index):
+        self.ghost.handed(index)
+
+    def resize(self, told):
+        """The pool has told how large the cache is. How large samples are, it knows of those that it keeps."""
+        kept_bytes, kept = told.get("kept_bytes", 0), told.get("kept_samples", 0)
+        if not kept:
+            sums = self.tally.totals()
+            kept = sum(sums[name] for name in ("hits", "substitutions", "misses"))
+            kept_bytes = sums["pool_bytes"] + sums["source_bytes"]
+        if kept_bytes and told.get("capacity_bytes"):
+            self.ghost.size(told["capacity_bytes"], kept_bytes / kept)
+            self.is_sized = True
+
+    def epoch(self):
+        self.ghost.epoch()
+
+    def push(self, time_ns):
+        """Shows it where the shim is on."""
+        self._push(time_ns, self._whole(self.ghost.curve()), self.ghost.dataset_bytes, 1)
+
+    def _push(self, time_ns, points, dataset_bytes, ranks):
+        of_all = len(points) << _COUNT_SHIFT | min(ranks, _MOST_RANKS) << _RANKS_SHIFT
+        for number, (capacity_bytes, uses, misses) in enumerate(points):
+            _native.push(
+                _CACHE_CURVE, time_ns, loader=self.tally.loader, id=number | of_all,
+                a=capacity_bytes, b=uses, c=misses, d=dataset_bytes,
+            )  # fmt: skip
+
+    def points(self):
+        return _shares(self._whole(self.ghost.curve()))
+
+    def _whole(self, points):
+        return [(int(capacity * self.whole), uses, misses) for capacity, uses, misses in points]
+
+
+class JointCurve(Curve):
+    """Of all ranks that share a space of the pool: each tells the pool its uses, and the pool has the one curve."""
+
+    # Ranks may have different subsets.
+    of_space = True
+
+    def __init__(self, samples, space, tally, member, dataset):
+        self.ghost = _native.Joint(
+            space, member.loader, samples, member.epoch_uses, member.job, member.rank, member.ranks
+        )
+        self.dataset = dataset
+        self.is_subset = base_of(dataset) is not dataset
+        self.space = space
+        self.tally = tally
+        # The pool knows by itself.
+        self.is_sized = True
+        self.of_drawn = False
+        self.whole = 1.0
+
+    def _handed(self, index):
+        self.ghost.handed(index, [self._id_of(one) for one in index] if self.is_subset else None)
+
+    def _id_of(self, index):
+        try:
+            return int(base_index(self.dataset, index))
+        except Exception:
+            # What is no sample's number is left out.
+            return -1
+
+    def resize(self, told):
+        pass
+
+    def epoch(self):
+        self.ghost.look()
+        self.ghost.epoch()
+
+    def push(self, time_ns):
+        told = self.ghost.told()
+        # One of them shows it for all; that there is none, each for its job.
+        if told is None or not (told[0] or told[1]):
+            return
+        is_mixed, _, ranks, dataset_bytes, points = told
+        if is_mixed:
+            _native.push(_CACHE_CURVE, time_ns, loader=self.tally.loader, id=min(ranks, _MOST_RANKS) << _RANKS_SHIFT)
+        else:
+            self._push(time_ns, self._whole(points), dataset_bytes, ranks)
+
+    def points(self):
+        told = self.ghost.told()
+        return [] if told is None else _shares(self._whole(told[4]))
+
+
+def _shares(points):
+    return [(capacity_bytes, misses / uses) for capacity_bytes, uses, misses in points]

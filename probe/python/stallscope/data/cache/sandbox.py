@@ -1,0 +1,177 @@
+"""Trying something on a data set so that nothing of it is left: no handle, no draw, no count."""
+
+import gc
+import io
+import itertools
+import json
+import os
+import pickle
+import random
+import select
+import signal
+import sys
+import threading
+import time
+import warnings
+
+import torch
+
+from stallscope import _random
+
+from .equality import alike
+
+# Of a trial: on slow storage some samples take a while, and none may hold training up for good.
+LIMIT_S = 60.0
+# A data set is looked through for generators so far.
+_MAX_PARTS = 10_000
+
+
+def tried(trial, dataset, start_method, *more):
+    """`trial(dataset, *more)`, which gives plain data; {"why": …} where it could not be tried.
+
+    Where workers are forked, in a forked child, as whatever a sample opens for good must not be shared with them. Where
+    they are started otherwise, on a copy as they get one. Without workers on the data set itself, which would come to
+    the same with the first sample; but in a child again where another thread may draw meanwhile, as to put the generators
+    back would have it draw the same again."""
+    beside_training = start_method is None and threading.current_thread() is not threading.main_thread()
+    if start_method == "fork" or beside_training:
+        return _in_child(trial, dataset, more)
+    put_back = generators(dataset)
+    try:
+        if start_method is not None:
+            try:
+                dataset = pickle.loads(pickle.dumps(dataset))
+            except Exception as error:
+                return {"why": f"no copy of it can be made to be tried ({type(error).__name__}: {error})"}
+        return trial(dataset, *more)
+    finally:
+        put_back()
+
+
+def generators(dataset):
+    """What puts the generators of this process and of the data set back to how they are now."""
+    process, own = _random.capture(), [(put, get()) for get, put in _found(dataset)]
+
+    def put_back():
+        _random.restore(process)
+        for put, state in own:
+            put(state)
+
+    return put_back
+
+
+def watched(dataset):
+    """What tells whether any of these generators was drawn from since now."""
+    process, own = _random.capture(), [(get, get()) for get, _ in _found(dataset)]
+
+    def drawn():
+        now = _random.capture()
+        # One that was brought in meanwhile has no state before.
+        if not all(alike(state, now.get(name)) for name, state in process.items()):
+            return True
+        return not all(alike(state, get()) for get, state in own)
+
+    return drawn
+
+
+def stir():
+    """Takes the generators of this process elsewhere."""
+    random.random()
+    torch.rand(1, device="cpu")
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.random()
+
+
+def _in_child(trial, dataset, more):
+    reading, writing = os.pipe()
+    try:
+        with warnings.catch_warnings():
+            # That other threads are not there in a child is what torch's workers live with, too.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+    except OSError as error:
+        os.close(reading)
+        os.close(writing)
+        return {"why": f"no process can be started to try it ({error})"}
+    if child == 0:
+        _as_child(trial, dataset, more, writing)
+    os.close(writing)
+    try:
+        told = _until_closed(reading)
+    finally:
+        os.close(reading)
+        _end(child)
+    if told is None:
+        return {"why": f"its samples took more than {LIMIT_S:.0f} seconds on trial"}
+    try:
+        return json.loads(told)
+    except ValueError:
+        return {"why": "the process that tried it died"}
+
+
+def _as_child(trial, dataset, more, writing):
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        # Whatever is collected here would believe itself in the training process.
+        gc.disable()
+        null = os.open(os.devnull, os.O_WRONLY)
+        for stream in (1, 2):
+            os.dup2(null, stream)
+        torch.set_num_threads(1)
+        with io.FileIO(writing, "w") as pipe:
+            told = json.dumps(trial(dataset, *more)).encode()
+            while told:
+                told = told[pipe.write(told) :]
+    except BaseException:
+        pass
+    finally:
+        os._exit(0)
+
+
+def _until_closed(reading):
+    deadline, told = time.monotonic() + LIMIT_S, b""
+    while True:
+        ready, _, _ = select.select([reading], [], [], max(0, deadline - time.monotonic()))
+        if not ready:
+            return None
+        part = os.read(reading, 65536)
+        if not part:
+            return told
+        told += part
+
+
+def _end(child):
+    try:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    except (ProcessLookupError, ChildProcessError):
+        pass
+
+
+def _found(dataset):
+    """Of the generators that the data set holds itself: what gives the state of each, and what puts it back."""
+    found, known, parts = [], set(), [dataset]
+    numpy = sys.modules.get("numpy")
+    while parts and len(known) < _MAX_PARTS:
+        part = parts.pop()
+        if id(part) in known or isinstance(part, type):
+            continue
+        known.add(id(part))
+        if isinstance(part, torch.Generator):
+            found.append((part.get_state, part.set_state))
+        elif isinstance(part, random.Random):
+            found.append((part.getstate, part.setstate))
+        elif numpy is not None and isinstance(part, numpy.random.RandomState):
+            found.append((part.get_state, part.set_state))
+        elif numpy is not None and isinstance(part, numpy.random.Generator):
+            bits = part.bit_generator
+            found.append((lambda one=bits: one.state, lambda state, one=bits: setattr(one, "state", state)))
+        elif isinstance(part, dict):
+            parts += itertools.islice(dict.values(part), _MAX_PARTS)
+        elif type(part) in (list, tuple):
+            parts += part[:100]
+        else:
+            parts += list(getattr(part, "__dict__", {}).values())
+    return found

@@ -1,0 +1,192 @@
+"""Where a sample is cut: which of what it is made from may be kept, the same for every use of it.
+
+Only what comes before random augmentation may be. A data set says so by `fetch(index) -> bytes` and
+`decode(bytes) -> sample`, or by `decode(bytes) -> decoded` and `augment(decoded) -> sample`. Otherwise two of its
+samples are made on trial: where each opens exactly one file, and not the same one, the cut is that file.
+"""
+
+import io
+import os
+import stat
+from time import perf_counter_ns
+
+import torch.utils.data
+
+from . import open_hook, sandbox, split_parts
+from .equality import alike
+
+# Of a file of this size and more at least half has to be read, or a cache would read more than the data set does.
+_WHOLE_BYTES = 64 << 10
+
+
+class NoCut(Exception):
+    """A sentence, without its end, that says why there is none."""
+
+
+class Cut:
+    """Where the samples of a data set are cut."""
+
+    def __init__(self, base, samples, in_parts, evidence, length, augments=False, decoded=None, sample_ns=0):
+        # The data set behind subsets, whose indices are the samples' ids, and how many it has.
+        self.base = base
+        self.samples = samples
+        # Whether that data set fetches and decodes by itself.
+        self.in_parts = in_parts
+        # What tells it from others: paths of files, or digests of what was fetched.
+        self.evidence = evidence
+        # How many of them are drawn.
+        self.length = length
+        # Whether its samples are augmented after they are decoded.
+        self.augments = augments
+        # Of decoded samples the evidence, and the figures that say whether to keep them; or why they can't be.
+        self.decoded = decoded
+        # Where samples open files: how long it took to make one of a file's bytes that were in memory.
+        self.sample_ns = sample_ns
+        # And how long it took to look at some of the files.
+        self.look_ns = []
+
+
+def base_of(dataset):
+    """The data set that `dataset` is a subset of, or itself."""
+    while type(dataset) is torch.utils.data.Subset:
+        dataset = dataset.dataset
+    return dataset
+
+
+def base_index(dataset, index):
+    """The index in `base_of(dataset)`."""
+    while type(dataset) is torch.utils.data.Subset:
+        index = dataset.indices[index]
+        dataset = dataset.dataset
+    return index
+
+
+def has_parts(base):
+    return callable(getattr(base, "fetch", None)) and callable(getattr(base, "decode", None))
+
+
+def of(dataset, start_method, most_bytes):
+    """The cut of `dataset`, of samples of so many bytes at most; NoCut. `start_method`: of workers, None without."""
+    base = base_of(dataset)
+    try:
+        length, samples = len(dataset), len(base)
+    except Exception as error:
+        raise NoCut(f"its length is not known ({type(error).__name__}: {error})") from None
+    if length < 2:
+        raise NoCut("it has fewer than two samples")
+    in_parts = has_parts(base)
+    told = sandbox.tried(_fetches if in_parts else _opens, dataset, start_method, most_bytes)
+    if "why" in told:
+        raise NoCut(told["why"])
+    return Cut(base, samples, in_parts, told.pop("evidence"), length, **told)
+
+
+def _fetches(dataset, most_bytes):
+    base = base_of(dataset)
+    return split_parts.tried(base, len(base))
+
+
+def _opens(dataset, most_bytes):
+    indices = [0, len(dataset) - 1]
+    put_back = sandbox.generators(dataset)
+    try:
+        first, last = (_Watch(dataset, index, put_back) for index in indices)
+        if len(first.paths) != 1:
+            # Something may be opened with the first sample of all, and never again.
+            first = _Watch(dataset, indices[0], put_back)
+        for index, watch in zip(indices, (first, last)):
+            why = watch.why(index)
+            if why:
+                return {"why": why}
+        if first.paths == last.paths:
+            return {"why": "all its samples are in one file"}
+    except Exception as error:
+        return {"why": f"a sample could not be made on trial ({type(error).__name__}: {error})"}
+    path = last.paths[0]
+    try:
+        with open(path, "rb") as file:
+            described = os.fstat(file.fileno())
+            if not stat.S_ISREG(described.st_mode) or not 0 < described.st_size <= most_bytes:
+                return {"why": f"{path} is no file that fits into the cache"}
+            data = file.read()
+    except OSError as error:
+        return {"why": f"{path} cannot be read ({error})"}
+    try:
+        watch = _Watch(dataset, indices[1], put_back, {path: data})
+    except Exception as error:
+        return {"why": f"it needs the file itself, not its bytes ({type(error).__name__}: {error})"}
+    if any(file.lacked for file in watch.given):
+        return {"why": "it needs the file itself, not its bytes (it asks for its descriptor, or for another part of it)"}
+    if watch.paths != last.paths:
+        return {"why": "a sample does not open the same file again"}
+    if not alike(watch.sample, last.sample):
+        again = _Watch(dataset, indices[1], put_back)
+        # Others are made anew each time, and say nothing.
+        if alike(again.sample, last.sample):
+            return {"why": "it makes another sample of a file's bytes than of the file"}
+    if len(data) >= _WHOLE_BYTES and 2 * watch.reached < len(data):
+        return {"why": "it reads only a part of its files"}
+    return {"evidence": [first.paths[0], path], "sample_ns": watch.took_ns}
+
+
+class _Watch:
+    """Makes a sample and notes what it opens; gives it the bytes that are there already for a path."""
+
+    def __init__(self, dataset, index, put_back=None, held=()):
+        self.paths = []
+        self.held = dict(held)
+        self.given = []
+        open_hook.install()
+        if put_back is not None:
+            put_back()
+        began_ns = perf_counter_ns()
+        self.sample = open_hook.made_by(self, lambda: dataset[index])
+        self.took_ns = perf_counter_ns() - began_ns
+
+    def opened(self, original, args, kwargs):
+        try:
+            path = open_hook.path_of(*args, **kwargs)
+        except TypeError:
+            path = None
+        self.paths.append(path)
+        if path not in self.held:
+            return original(*args, **kwargs)
+        self.given.append(_Reached(self.held[path], path))
+        return self.given[-1]
+
+    def why(self, index):
+        """Why these opens are none to cut at; empty where they are."""
+        if not self.paths:
+            return f"sample {index} opens no file through Python's open(), and it has no fetch() and decode()"
+        if len(self.paths) > 1:
+            return f"sample {index} opens {len(self.paths)} files, and it has no fetch() and decode()"
+        return "" if self.paths[0] is not None else f'sample {index} opens its file in another way than "rb"'
+
+    @property
+    def reached(self):
+        return max((file.reached for file in self.given), default=0)
+
+
+class _Reached(open_hook.Held):
+    """Knows how far it was read."""
+
+    def __init__(self, data, name):
+        super().__init__(data, name)
+        self.size = len(data)
+        self.reached = 0
+
+
+def _reaching(name):
+    plain = getattr(io.BytesIO, name)
+
+    def read(self, *args):
+        result = plain(self, *args)
+        self.reached = max(self.reached, self.tell())
+        return result
+
+    return read
+
+
+for _name in ("read", "read1", "readinto", "readinto1", "readline", "readlines", "__next__"):
+    if hasattr(io.BytesIO, _name):
+        setattr(_Reached, _name, _reaching(_name))

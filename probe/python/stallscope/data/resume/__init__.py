@@ -1,0 +1,1 @@
+"""The exact position of a loader, kept and taken up again."""

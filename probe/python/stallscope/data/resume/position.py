@@ -1,0 +1,359 @@
+"""A loader's exact position: which batches of which epoch have been handed over.
+
+The order of samples comes from the random generators as they were when the epoch began and when its sampler was first
+asked. So a position is those states, the number of batches handed over, and a digest of their indices. To take it up, the
+epoch begins again with the same states, and the sampler is asked for what was handed over before, which reads no sample.
+"""
+
+import copyreg
+import itertools
+import threading
+import weakref
+
+import torch.utils.data
+
+from stallscope import _random
+from stallscope.data.locks import ForkSafeLock
+from stallscope.data.sampling import draw_order, uses
+from stallscope.data.seeding.draws import Repeats
+from stallscope.data.seeding.per_sample import epoch_key
+
+from . import persistent_workers, random_sources
+from .iteration import Counted, Handing, Pass
+
+_VERSION = 1
+
+
+class Positioned(torch.utils.data.DataLoader):
+    """A DataLoader that tells its position and takes one up. A loader may be given this class when it is there already."""
+
+    _epochs = 0
+    _pass = None
+    # Passes that were begun, so far and when the last step was trained.
+    _begun = 0
+    _begun_at_step = 0
+    # Where somebody says when a step was trained: the pass that trains, and all that are under way.
+    _hears_steps = False
+    _training = None
+    _passes = ()
+    _resume = None
+    # The position between two epochs that was loaded is of a loader whose workers stay.
+    _had_workers = False
+    # The position that the newest pass took up, and its end.
+    _taken_up = None
+    _beginning = None
+    # Where we draw the samples ourselves.
+    _order = None
+    # Of threads that begin passes.
+    _fork_safe_lock = None
+
+    def __iter__(self):
+        # What iterators find in the loader while they are made, as which pass begins, is one thread's.
+        with self.__dict__.setdefault("_fork_safe_lock", ForkSafeLock()):
+            return self._next_pass()
+
+    def _next_pass(self):
+        resume, self._resume = self._resume or self._untrained(), None
+        self._taken_up = None
+        generators = self._generators()
+        if resume is None:
+            beginning = Pass(self._epochs, self._begun, generators, generators.states())
+            if self._had_workers:
+                self._without_seed(beginning)
+            if self._order is not None:
+                beginning.course = self._next_course()
+            return self._begin(beginning)
+        now = _random.capture()
+        nth = resume.get("nth", resume["epoch"])
+        beginning = Pass(resume["epoch"], nth, generators, resume["states"], resume["batches"], resume["digest"])
+        # Checkpoints of before have none; there the order is drawn as the pass begins.
+        beginning.order_from = resume.get("order_states")
+        if self._hears_steps:
+            self._taken_up = resume, beginning.end
+        if self._order is not None:
+            # Knows by itself where it is.
+            beginning.course, beginning.skip, beginning.batches = self._order.begin_again(), 0, resume["batches"]
+        generators.set(beginning.states)
+        if resume["workers_kept"]:
+            self._without_seed(beginning)
+        try:
+            return self._begin(beginning)
+        finally:
+            process = resume.get("process")
+            _random.restore((process() if callable(process) else process) or now)
+
+    def _without_seed(self, beginning):
+        """Making workers draws a seed, which a pass with those of the pass before does not."""
+        self._had_workers = False
+        beginning.before_order = lambda: beginning.generators.set(beginning.states)
+
+    def _untrained(self):
+        """The position that a pass took up which was left before its first step and its end: it was a look."""
+        if self._taken_up is None or self._under_way():
+            return None
+        resume, end = self._taken_up
+        return None if end.reached else resume
+
+    def _begin(self, beginning):
+        self._begun = beginning.nth + 1
+        if not self._hears_steps:
+            self._epochs = beginning.epoch + 1
+        if self._keys_samples():
+            order = beginning.states.get("generator") or beginning.states["process"]["torch"]
+            beginning.key = epoch_key(order, beginning.nth)
+            beginning.repeats = Repeats(self._samples())
+        persistent = getattr(self, "_iterator", None)
+        beginning.hears_steps = self._hears_steps
+        beginning.workers_kept = persistent is not None or beginning.before_order is not None
+        self._beginning = beginning
+        try:
+            if persistent is not None:
+                # Its sampler was wrapped for the epoch in which it was made.
+                persistent._index_sampler = self._index_sampler
+            inner = super().__iter__()
+        finally:
+            self._beginning = None
+        if self._streams():
+            for _ in itertools.islice(inner, beginning.skip):
+                beginning.handed_over()
+        elif beginning.indices is not None:
+            # With workers it has happened already, for what they make ahead.
+            beginning.indices.skip()
+        # No cycle may hold workers: it would be collected in whatever process happens to.
+        beginning.indices = beginning.before_order = beginning.order_from = None
+        beginning.after_batch = self._after_batch()
+        if beginning.feed is not None:
+            beginning.feed.go_on(0)
+        beginning.batches_at_step = beginning.batches
+        handing = Handing(inner, beginning, self._taken_up is not None)
+        self._pass = weakref.ref(handing)
+        self._passes = (*(one for one in self._passes if one() is not None), self._pass)
+        return handing
+
+    @property
+    def _index_sampler(self):
+        sampler = super()._index_sampler
+        beginning = self._beginning
+        if beginning is not None and beginning.course is not None:
+            sampler = beginning.course if self._auto_collation else uses.Singly(beginning.course)
+        if beginning is None or self._streams():
+            return sampler
+        beginning.feed = self._feed(beginning.course)
+        return Counted(sampler, beginning, self._auto_collation)
+
+    def _next_course(self):
+        older = self._pass() if self._pass is not None else None
+        if older is not None and not older.ended and older.current.course is not None:
+            # What is left of it is its own.
+            older.current.course.keep()
+        return self._order.begin(self._share_of_cache)
+
+    def _share_of_cache(self):
+        """The share of the samples that a cache holds; None without."""
+        return None
+
+    def _after_batch(self):
+        """What is to be called with its pass when a batch was handed over, if anything is; holds no loader."""
+        return None
+
+    def _feed(self, course):
+        """What is to hear of the samples of a pass before workers ask for them, if anything is; holds no loader."""
+        return None
+
+    def _keys_samples(self):
+        """Whether random augmentation belongs to the sample here."""
+        return False
+
+    def _streams(self):
+        """Whether samples have no index."""
+        return isinstance(self.dataset, torch.utils.data.IterableDataset)
+
+    def _generators(self):
+        return random_sources.generators(self, self.__dict__.setdefault("_counted", {}))
+
+    def state_dict(self):
+        """Plain data: where the loader is. Within an epoch from its first batch until the loop over it is left, which
+        is after the last batch when it runs to its end."""
+        if self._resume is not None:
+            # Loaded, and not begun yet.
+            return {name: value for name, value in self._resume.items() if name != "process"}
+        handing = self._trains() if self._hears_steps else self._pass() if self._pass is not None else None
+        untrained = self._untrained() if handing is None else None
+        if untrained is not None:
+            return {name: value for name, value in untrained.items() if name != "process"}
+        state = {"version": _VERSION, "nth": self._begun, "samples": self._samples(), "batch_size": self.batch_size}
+        state["persistent_loaders"] = persistent_workers.state(self)
+        if self._order is not None:
+            state["sampling"] = self._order.state()
+        sampler = self._epoch_sampler()
+        if sampler is not None:
+            state["sampler_epoch"] = sampler.epoch
+        if handing is None or handing.ended:
+            states = self._generators().own_states()
+            kept = self._had_workers or getattr(self, "_iterator", None) is not None
+            return {**state, "epoch": self._epochs, "batches": None, "digest": 0, "states": states, "workers_kept": kept}
+        current = handing.current
+        return {
+            **state,
+            "epoch": current.epoch,
+            "nth": current.nth,
+            "batches": current.batches,
+            "digest": current.digest,
+            "states": current.states,
+            "order_states": current.order_states,
+            "workers_kept": current.workers_kept,
+        }
+
+    def load_state_dict(self, state):
+        """Takes the position up: the next iteration goes on from there. ValueError where it is of other data."""
+        if state.get("version") != _VERSION:
+            raise ValueError(f"the loader's position has version {state.get('version')}, this one reads {_VERSION}")
+        for name, here in (("samples", self._samples()), ("batch_size", self.batch_size)):
+            if state[name] != here:
+                raise ValueError(f"the loader's position is of {state[name]} {name.replace('_', ' ')}, here are {here}")
+        why = draw_order.mismatch(self._order, state.get("sampling"))
+        if why and state["batches"] is not None:
+            raise ValueError(f"the loader's position within an epoch is {why}")
+        if not why and self._order is not None:
+            self._order.load(state["sampling"])
+        sampler = self._epoch_sampler()
+        if sampler is not None and "sampler_epoch" in state:
+            sampler.set_epoch(state["sampler_epoch"])
+        persistent_workers.take_up(self, state.get("persistent_loaders", ()))
+        # The pass that is under way has begun, and another one after it is of the next epoch.
+        under_way = state["batches"] is not None
+        self._epochs = state["epoch"] + under_way
+        self._begun = self._begun_at_step = state.get("nth", state["epoch"]) + under_way
+        self._forget_passes()
+        if getattr(self, "_iterator", None) is not None:
+            # Persistent workers that have batches of another position under way.
+            self._iterator = None
+        if under_way:
+            self._resume = dict(state)
+            return
+        self._resume = None
+        self._had_workers = state.get("workers_kept", False)
+        self._generators().set(state["states"])
+
+    def __getstate__(self):
+        """A copy begins where this loader would begin its next pass, with none under way."""
+        get = getattr(super(), "__getstate__", None)
+        state = get() if get is not None else self.__dict__
+        if not isinstance(state, dict):
+            return state
+        state = {name: value for name, value in state.items() if name not in _OF_PASSES}
+        if state.get("_resume") is not None:
+            state["_resume"] = {name: value for name, value in state["_resume"].items() if name != "process"}
+        return state
+
+    def __reduce_ex__(self, protocol):
+        function, arguments, *rest = super().__reduce_ex__(protocol)
+        # As what it was before it was given its position, which is nobody's to find by its name.
+        kind = type(self).__dict__.get("_given_to")
+        if kind is not None:
+            function = _bare if function is copyreg.__newobj__ else function
+            arguments = tuple(kind if one is type(self) else one for one in arguments)
+            if rest and isinstance(rest[0], dict):
+                rest[0] = {name: value for name, value in rest[0].items() if name not in vars(Positioned)}
+        return (function, arguments, *rest)
+
+    def hear_steps(self):
+        """From here on `stepped` is called for each training step: the position is that of the pass that trains, and
+        epochs are passes that trained. Other passes are looks: `next(iter(loader))`, a pass to calibrate with. (Where we draw
+        the order ourselves each pass is an epoch, as it uses draws up.)"""
+        self._hears_steps = self._order is None
+
+    def stepped(self, by_hand=False):
+        """A step was trained with what was handed over since the last one. `by_hand`: somebody who says nothing of steps
+        saves, so that every pass since the last time has trained."""
+        if not self._hears_steps:
+            return
+        ahead = [one for one in self._under_way() if one.current.batches != one.current.batches_at_step]
+        for one in ahead:
+            one.current.batches_at_step = one.current.batches
+        begun, self._begun_at_step = self._begun - self._begun_at_step, self._begun
+        if by_hand:
+            self._epochs += begun
+            if ahead:
+                ahead[-1].current.epoch = self._epochs - 1
+        if not ahead:
+            return
+        if self._trains() not in ahead or by_hand:
+            self._training = weakref.ref(ahead[-1])
+        self._epochs = self._trains().current.epoch + 1
+        self._taken_up = None
+
+    def _under_way(self):
+        return [one for one in (reference() for reference in self._passes) if one is not None]
+
+    def _trains(self):
+        return self._training() if self._training is not None else None
+
+    def _forget_passes(self):
+        self._pass = self._training = self._taken_up = None
+        self._passes = ()
+
+    def begin_with_epoch(self, epoch):
+        """The next iteration is this epoch's, from its start."""
+        self._forget_passes()
+        self._epochs = self._begun = self._begun_at_step = epoch
+        self._resume = None
+
+    def take_waited_ns(self):
+        """How long loops waited for batches since this was asked last."""
+        waited_ns = 0
+        for handing in self._under_way():
+            waited_ns += handing.current.waited_ns
+            handing.current.waited_ns = 0
+        return waited_ns
+
+    def go_on_with(self, process):
+        """The generators' states once the position that was loaded is taken up, or what gives them then; None to leave them."""
+        if self._resume is not None:
+            self._resume["process"] = process
+
+    def _samples(self):
+        if self._streams():
+            return None
+        try:
+            return len(self.dataset)
+        except TypeError:
+            return None
+
+    def _epoch_sampler(self):
+        """The sampler that has to be told the epoch, as torch's DistributedSampler."""
+        for sampler in (self.sampler, getattr(self.batch_sampler, "sampler", None), self.batch_sampler):
+            if hasattr(sampler, "set_epoch") and isinstance(getattr(sampler, "epoch", None), int):
+                return sampler
+        return None
+
+
+# Of passes that are under way or were, which a copy of the loader has nothing of.
+_OF_PASSES = {"_pass", "_passes", "_training", "_taken_up", "_beginning", "_fork_safe_lock"}
+
+_classes = {}
+_classes_lock = threading.Lock()
+
+
+def _bare(kind, *arguments):
+    """As copyreg.__newobj__, which pickle lets name no other class than the object's own."""
+    return kind.__new__(kind, *arguments)
+
+
+def position(loader):
+    """Gives `loader`, a DataLoader of torch's, what `Positioned` has; loaders with a state of their own keep it."""
+    if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
+        return loader
+    kind = type(loader)
+    if not isinstance(loader, torch.utils.data.DataLoader) or kind.__iter__ is not torch.utils.data.DataLoader.__iter__:
+        raise TypeError(
+            f"loader: the position of a {kind.__name__} is not known: it has no state_dict() and is no plain DataLoader; "
+            "use stallscope.DataLoader or torchdata's StatefulDataLoader"
+        )
+    persistent_workers.watch()
+    with _classes_lock:
+        if kind not in _classes:
+            # Named like the original, which others may show or compare.
+            _classes[kind] = type(kind.__name__, (Positioned, kind), {"__module__": kind.__module__, "_given_to": kind})
+        loader.__class__ = _classes[kind]
+    return loader

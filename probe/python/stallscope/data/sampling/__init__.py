@@ -1,0 +1,1 @@
+"""Which samples are drawn, and in which order, where the user chose a policy."""

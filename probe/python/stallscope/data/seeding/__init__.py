@@ -1,0 +1,1 @@
+"""Random augmentation that depends on the sample, not on the process that makes it."""

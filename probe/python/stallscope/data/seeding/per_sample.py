@@ -1,0 +1,108 @@
+"""Random augmentation that belongs to the sample: seeded from (seed, epoch, index) whoever makes it.
+
+What goes to a worker as an index is a pair of the epoch's key and the index; the data set that it goes to is a
+stand-in, which seeds the generators and asks the real one.
+"""
+
+import zlib
+from functools import partial
+from hashlib import blake2b
+
+from torch.utils.data import get_worker_info
+
+from .draws import gathered, plain
+from .isolation import apart, seed
+
+_MASK = (1 << 64) - 1
+
+
+def epoch_key(generator_state, epoch):
+    """64 bits from what the order of samples comes from and the number of the epoch: no draw of its own, so that the
+    job's generators give what they give with torch's loader."""
+    return int.from_bytes(blake2b(generator_state + epoch.to_bytes(8, "little"), digest_size=8).digest(), "little")
+
+
+def seed_of(key, index):
+    """64 bits; SplitMix64's finalizer (Steele, Lea and Flood, 2014), which tells neighbours apart."""
+    index = plain(index)
+    if type(index) is not int:
+        index = zlib.crc32(repr(index).encode())
+    mixed = (key + 0x9E3779B97F4A7C15 * (index + 1)) & _MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+    return mixed ^ (mixed >> 31)
+
+
+class _Keyed:
+    """Stands for a data set where an iterator makes batches. `maker`: makes its samples where some are kept."""
+
+    def __init__(self, dataset, maker=None):
+        self.dataset = dataset
+        self.maker = maker
+
+    def __getitem__(self, keyed_index):
+        if get_worker_info() is None:
+            return apart(partial(self._one_by_one, [keyed_index]))[0]
+        return self._one_by_one([keyed_index])[0]
+
+    def __getattr__(self, name):
+        # A stand-in that is being made anew in a worker has no data set yet.
+        if "maker" not in self.__dict__:
+            raise AttributeError(name)
+        if name != "__getitems__":
+            return getattr(self.dataset, name)
+        whole = getattr(self.dataset, name, None)
+        in_worker = get_worker_info() is not None
+        if not whole and in_worker:
+            raise AttributeError(name)
+
+        def getitems(keyed_indices):
+            if whole:
+                indices = [index for _, index in keyed_indices]
+                number = seed_of(keyed_indices[0][0], tuple(indices))
+                make = partial(self._whole, whole, indices, partial(seed, number))
+            else:
+                make = partial(self._one_by_one, keyed_indices)
+            return make() if in_worker else apart(make)
+
+        return getitems
+
+    def _whole(self, whole, indices, seed_all):
+        if self.maker is not None:
+            return self.maker.many(indices, seed_all)
+        seed_all()
+        return gathered(whole([plain(index) for index in indices]))
+
+    def _one_by_one(self, keyed_indices):
+        samples = []
+        for key, index in keyed_indices:
+            number = seed_of(key, index)
+            if self.maker is not None:
+                samples.append(self.maker.one(index, partial(seed, number)))
+            else:
+                seed(number)
+                samples.append(self.dataset[plain(index)])
+        return samples
+
+    def __reduce__(self):
+        return keyed, (self.dataset, self.maker)
+
+
+def keyed(dataset, maker=None):
+    """The stand-in for `dataset`, with the name of its class, which others may show."""
+    return type(type(dataset).__name__, (_Keyed,), {})(dataset, maker)
+
+
+class start_of_worker:
+    """A worker's init function: the user's, who finds the own data set in `get_worker_info()`."""
+
+    def __init__(self, users):
+        self.users = users
+
+    def __call__(self, worker_id):
+        info = get_worker_info()
+        if isinstance(info.dataset, _Keyed):
+            # Past its own guard, which is for what users set.
+            object.__setattr__(info, "dataset", info.dataset.dataset)
+        if self.users is not None:
+            self.users(worker_id)
