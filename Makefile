@@ -15,7 +15,7 @@ help:
 	@echo 'make test            set up, build and run every test'
 	@echo 'make build           the program and the Python package, optimised'
 	@echo 'make man             man pages of all verbs, into target/man'
-	@echo 'make lint            formatting, clippy, licences, sources and advisories'
+	@echo 'make lint            formatting, clippy, ruff, mypy, licences, sources and advisories'
 	@echo 'make sbom            what the program and the package are made of, into target/sbom.json (CycloneDX)'
 	@echo 'make ebpf            rebuild the committed kernel object; make ebpf-check compares'
 	@echo 'make test-kernels    load the kernel side on other kernels, in virtual machines'
@@ -60,6 +60,8 @@ man:
 lint: $(VENV_PYTHON)
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	@if [ -x .venv/bin/mypy ]; then .venv/bin/ruff check --quiet . && cd probe/python && ../../.venv/bin/mypy --cache-dir ../../target/mypy; \
+	else echo 'lint: Python was not checked; `scripts/setup.sh test` gets ruff and mypy' >&2; fi
 	@if command -v cargo-deny >/dev/null; then cargo deny --log-level error check bans licenses sources && scripts/advisories.sh; \
 	else echo 'lint: licences, bans and sources were not checked; `cargo install cargo-deny --locked` gets what checks them' >&2; fi
 

@@ -3,6 +3,13 @@
 Nothing is imported here that a process without torch would have to pay for: what needs torch comes when it is asked for.
 """
 
+# As a type checker has it; `typing` itself would have to be paid for.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .checkpoint import Checkpointer, CheckpointError
+    from .data import DataLoader
+    from .steps import step
+
 __version__ = "0.1.0"
 
 # Name -> module of ours that has it.
@@ -13,7 +20,7 @@ _LAZY = {
     "step": "steps",
 }
 
-__all__ = [*_LAZY]
+__all__ = ["CheckpointError", "Checkpointer", "DataLoader", "step"]
 
 
 def __getattr__(name):

@@ -11,7 +11,7 @@ from stallscope import Checkpointer
 try:
     from lightning.pytorch import Callback
 except ImportError:
-    from pytorch_lightning import Callback
+    from pytorch_lightning import Callback  # type: ignore[assignment]
 
 
 class _Trainer:

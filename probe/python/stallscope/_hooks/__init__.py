@@ -17,7 +17,7 @@ _TARGETS = {
 }
 
 # Modules whose hooks were set, or could not be, since they were last executed.
-_seen = weakref.WeakSet()
+_seen: "weakref.WeakSet" = weakref.WeakSet()
 
 
 def install():

@@ -15,7 +15,7 @@ from . import process
 APPLIED, PENDING, REFUSED = "applied", "pending", "refused"
 
 # By slot.
-_knobs = {}
+_knobs: dict = {}
 
 
 class Knob:

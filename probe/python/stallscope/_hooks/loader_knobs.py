@@ -61,7 +61,7 @@ def show(number, loader, iterator):
 
 
 # Iterator class -> why it cannot be resized.
-_unknown = {}
+_unknown: dict = {}
 
 
 def know(base, workers_module):

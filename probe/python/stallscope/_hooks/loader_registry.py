@@ -21,7 +21,7 @@ _IN_A_THREAD = (
 
 _grad_enabled = None
 _looked_on = None
-_known = []
+_known: list = []
 
 
 class _Known:

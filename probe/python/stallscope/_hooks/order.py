@@ -18,7 +18,7 @@ _FRAMEWORKS = frozenset(
 _WITHIN = ("sampler", "batch_sampler", "_sampler", "_batch_sampler")
 _DEEPEST = 8
 
-_orders = weakref.WeakKeyDictionary()
+_orders: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
 
 
 class Order:

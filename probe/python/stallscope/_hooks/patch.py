@@ -5,7 +5,7 @@ import weakref
 
 # Owner (a module or a class) -> the names in it that are replaced. A mark on our function would not do: a wrapper that
 # another tool puts around it hides the mark, and a second one of ours around theirs would count everything twice.
-_replaced = weakref.WeakKeyDictionary()
+_replaced: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
 
 
 class UnknownShape(Exception):

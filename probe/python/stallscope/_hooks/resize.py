@@ -28,7 +28,7 @@ _NAMES = frozenset(
 _METHODS = ("_try_put_index", "_process_data", "_next_data", "_reset")
 
 # Iterator class -> (its resizable subclass, the module that has its workers' loop or None where they stay).
-_known = {}
+_known: dict = {}
 _stop = ()
 
 

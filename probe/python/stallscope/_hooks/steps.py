@@ -34,7 +34,7 @@ def _count(optimizer, stepped=_native.optimiser_stepped):
 
 
 # Where dynamo compiles `Optimizer.step`, it leaves this to Python.
-_count._torchdynamo_disable = True
+setattr(_count, "_torchdynamo_disable", True)  # noqa: B010
 
 
 def _stepped(optimizer, args, kwargs):

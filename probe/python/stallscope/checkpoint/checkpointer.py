@@ -11,7 +11,9 @@ import atexit
 import datetime
 import os
 import weakref
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from stallscope import _native
 
@@ -29,6 +31,14 @@ from .when import When
 _ASKED, _TERMINATED = "it was asked for", "a signal came"
 # The other ranks' parts of a checkpoint are waited for so long before it is given up.
 _PATIENCE_S = 120.0
+
+
+class Stateful(Protocol):
+    """What can be saved and restored."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state_dict: Any, /) -> Any: ...
 
 
 @dataclass
@@ -77,29 +87,29 @@ class Checkpointer:
 
     def __init__(
         self,
-        folder,
+        folder: str | os.PathLike[str],
         *,
-        model=None,
-        optimizer=None,
-        scheduler=None,
-        scaler=None,
-        loader=None,
-        state=None,
-        overhead=0.02,
-        mtbf=None,
-        every=None,
-        rule="budget",
-        keep=3,
-        keep_every=None,
-        monitor=None,
-        mode="min",
-        keep_best=1,
-        strict=True,
-        signals=("SIGTERM",),
-        sharded=False,
-        trust=False,
-        **objects,
-    ):
+        model: Stateful | None = None,
+        optimizer: Stateful | None = None,
+        scheduler: Stateful | None = None,
+        scaler: Stateful | None = None,
+        loader: Any = None,
+        state: dict | None = None,
+        overhead: float = 0.02,
+        mtbf: str | float | datetime.timedelta | None = None,
+        every: int | str | datetime.timedelta | None = None,
+        rule: str = "budget",
+        keep: int = 3,
+        keep_every: int | str | datetime.timedelta | None = None,
+        monitor: str | None = None,
+        mode: str = "min",
+        keep_best: int = 1,
+        strict: bool = True,
+        signals: Iterable[str | int] = ("SIGTERM",),
+        sharded: bool = False,
+        trust: bool = False,
+        **objects: Stateful,
+    ) -> None:
         named = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
         named = {name: one for name, one in named.items() if one is not None}
         self.folder = os.fspath(folder)
@@ -118,7 +128,7 @@ class Checkpointer:
         self._steps_are_said = False
         self._closed = False
         self._telling = Telling(self.folder, trust)
-        self._in_flight = {}
+        self._in_flight: dict[str, Any] = {}
         # What cannot be saved is told now rather than in the midst of training, and to all ranks: none waits for one that failed.
         encoded, tensors = self._ranks.together(lambda: self._job.take_apart(0, "", True), _shards)
         self._telling.warn_of_untrusted(self._job.untrusted)
@@ -146,7 +156,7 @@ class Checkpointer:
 
     # The loop's side.
 
-    def restore(self, step=None, *, begin_anew=False):
+    def restore(self, step: int | str | None = None, *, begin_anew: bool = False) -> Start | None:
         """Sets everything to the newest checkpoint that verifies; None where the folder has none.
 
         Those that do not verify are moved to the folder's `quarantine`, and the next older one is taken. Where no other
@@ -199,7 +209,7 @@ class Checkpointer:
         when = datetime.datetime.fromtimestamp(found.saved_wall_ns / 1e9, datetime.timezone.utc)
         return Start(self._step, epoch, found.name, when, found.passed, misfits)
 
-    def step(self):
+    def step(self) -> None:
         """To be called once after each training step, with the state whole: saves when it is time to."""
         if self._closed or os.getpid() != self._pid:
             return
@@ -225,7 +235,7 @@ class Checkpointer:
         if why == _TERMINATED and self._termination.asked:
             self._last_words(name)
 
-    def save(self, wait=False, *, metrics=None):
+    def save(self, wait: bool = False, *, metrics: Mapping[str, float] | None = None) -> None:
         """Saves now. `wait=True` comes back when the checkpoint is durable, CheckpointError where that failed; without
         it, writing goes on in the background. `metrics`: what was measured of this very state, as {"val_loss": 0.3}; of
         several ranks rank 0's are kept."""
@@ -241,15 +251,15 @@ class Checkpointer:
             raise
 
     @property
-    def state(self):
+    def state(self) -> dict:
         """The user's dict that is saved with the rest. Another one may be set; it is saved from then on."""
         return self._job.user
 
     @state.setter
-    def state(self, state):
+    def state(self, state: dict) -> None:
         self._job.user = state
 
-    def close(self):
+    def close(self) -> None:
         """Finishes the save under way, and takes no more."""
         if self._closed or os.getpid() != self._pid:
             return
@@ -280,7 +290,7 @@ class Checkpointer:
         self.close()
 
     @property
-    def costs(self):
+    def costs(self) -> dict[str, float]:
         """What checkpoints have cost so far in all runs of the job, in seconds: `spent`, of `trained`; a `save`, how long one takes until it is
         durable (`persist`), and the `interval` in force."""
         return dict(zip(("spent", "trained", "save", "persist", "interval"), self._when.timing.costs()))

@@ -359,7 +359,7 @@ def _pickled(value, name):
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-_HARMLESS = {}
+_HARMLESS: dict = {}
 
 
 def _needs_trust(kind, pickled):

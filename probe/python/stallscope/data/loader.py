@@ -1,9 +1,13 @@
 """torch's DataLoader, resumable in the midst of an epoch, with a cache where one is asked for."""
 
+from __future__ import annotations
+
 import os
 import warnings
 import weakref
+from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Any
 
 import torch.utils.data
 
@@ -65,15 +69,15 @@ class DataLoader(Positioned):
 
     def __init__(
         self,
-        *args,
-        cache=None,
-        cache_key=None,
-        fetchers=0,
-        sampling="plain",
-        sampling_options=None,
-        cache_trace=None,
-        **kwargs,
-    ):
+        *args: Any,
+        cache: int | str | None = None,
+        cache_key: str | int | bytes | None = None,
+        fetchers: int = 0,
+        sampling: str = "plain",
+        sampling_options: Mapping[str, Any] | None = None,
+        cache_trace: str | os.PathLike[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
         if not isinstance(cache_key, (str, int, bytes, type(None))):
             raise TypeError(f"cache_key: a {type(cache_key).__name__} is neither text, a number nor bytes")
         budget_bytes = None if cache is None else budget.parse(cache)
@@ -93,19 +97,19 @@ class DataLoader(Positioned):
         self._budget_bytes = budget_bytes
         self._order = order
 
-    def cache_figures(self):
+    def cache_figures(self) -> dict[str, Any]:
         """What came of the uses of samples so far, and what the pool has of the data set: counts and bytes by name. And
         `miss_ratio`: for caches of other sizes, in bytes, the share of the uses that they would miss, once an epoch or two
         have told. Empty without a cache."""
         return self._store.figures() if self._store is not None else {}
 
-    def invalidate(self):
+    def invalidate(self) -> None:
         """Forgets what this job has kept of the data set: from the next iteration on its samples are read anew. For data that
         changed where nobody can see it: files that `fetch` reads, rows behind a connection. All ranks have to call it."""
         self._generation += 1
         self._store = None
 
-    def weighted(self):
+    def weighted(self) -> Weighted:
         """Iterates (batch, ids, weights): an int64 tensor of the samples' indices in the data set and a float32 tensor of
         what each sample's loss is to be multiplied with, both in the order of the batch and on the CPU."""
         if not self._keys_samples():
@@ -114,16 +118,16 @@ class DataLoader(Positioned):
             raise ValueError("weighted() needs batches in order: leave out in_order=False")
         return Weighted(self)
 
-    def update(self, ids, losses):
+    def update(self, ids: torch.Tensor, losses: torch.Tensor) -> None:
         """Tells the loss, or the gradient's norm, of each of the samples `ids`: tensors of one number a sample, on any
         device. What is negative or no number counts as 0. Samplings that do not learn take no notice of it."""
         order = self._order
-        scores = order.scores if order is not None else Scores(len(self.dataset))
+        scores = order.scores if order is not None else Scores(len(self.dataset))  # type: ignore[arg-type]
         scores.add(ids, losses)
         if order is not None and not order.learns:
             scores.take()
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if self.sampling in WEIGHTED and not self._told_weights:
             self._told_weights = True
             warnings.warn(

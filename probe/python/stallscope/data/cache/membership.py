@@ -8,7 +8,7 @@ from hashlib import blake2b
 _OF_JOB = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID")
 
 # How many loaders of a kind this process has made so far.
-_made = Counter()
+_made: "Counter" = Counter()
 
 
 class Member:

@@ -9,7 +9,7 @@ from collections import deque
 from time import monotonic_ns
 
 # Those under way that took a position up, of loaders that hear of steps.
-_taken_up = weakref.WeakSet()
+_taken_up: "weakref.WeakSet" = weakref.WeakSet()
 
 
 class End:

@@ -10,11 +10,11 @@ import weakref
 
 import torch.utils.data
 
-_begun = weakref.WeakSet()
+_begun: "weakref.WeakSet" = weakref.WeakSet()
 # What was taken up: kinds of loaders, each with the seed that its workers had.
-_drawn = []
+_drawn: list = []
 # The loaders that took a position up begin as that says.
-_themselves = weakref.WeakSet()
+_themselves: "weakref.WeakSet" = weakref.WeakSet()
 
 
 def watch():

@@ -331,7 +331,7 @@ class Positioned(torch.utils.data.DataLoader):
 # Of passes that are under way or were, which a copy of the loader has nothing of.
 _OF_PASSES = {"_pass", "_passes", "_training", "_taken_up", "_beginning", "_fork_safe_lock"}
 
-_classes = {}
+_classes: dict = {}
 _classes_lock = threading.Lock()
 
 

@@ -22,8 +22,10 @@ _DESCRIPTORS = (
     types.MemberDescriptorType,
 )  # fmt: skip
 # Whoever has one of these reaches what nobody can foresee.
-_BLIND = (eval, exec, globals, __import__, sys._getframe, importlib.import_module, os.getenv, os.getenvb)
-_BLIND = {id(one): one.__name__ for one in _BLIND}
+_BLIND = {
+    id(one): one.__name__
+    for one in (eval, exec, globals, __import__, sys._getframe, importlib.import_module, os.getenv, os.getenvb)
+}
 _BLIND_NAMES = set("__builtins__ __globals__ __subclasses__ environ environb f_back f_globals f_locals getenv getenvb".split())
 # And with these, or names like that, any attribute of what it has.
 _ANY_ATTRIBUTE = {id(one) for one in (getattr, vars, dir, operator.attrgetter, operator.methodcaller)}

@@ -79,7 +79,8 @@ def _known_by(base, state):
     return b"%s %d %s" % (process(), _number_of(base, state), state.digest + state.drawn)
 
 
-_numbers, _made = {}, itertools.count(1)
+_numbers: dict = {}
+_made = itertools.count(1)
 
 
 def _number_of(base, state):
