@@ -14,6 +14,7 @@ use std::time::Duration;
 
 #[cfg(test)]
 mod tests;
+mod trusted;
 
 /// Where the node's privileged collector listens, so that every user finds it.
 pub const KERNEL_SOCKET: &str = "/run/stallscope/kernel.sock";
@@ -237,18 +238,14 @@ fn listens(socket: &Path) -> bool {
 /// `None` where the process calls nobody, is another user's, or has a collector that lives.
 pub(crate) fn take_over(pid: u32) -> Option<(JobDir, Option<Card>)> {
     let uid = this_user();
-    if fs::metadata(format!("/proc/{pid}")).ok()?.uid() != uid {
+    if !trusted::is_wholly_of(pid, uid) {
         return None;
     }
     let socket = socket_of(pid)?;
     let path = socket.parent().filter(|_| socket.is_absolute() && socket.ends_with("sock"))?;
-    // As `of_this_user` made it: nobody else puts anything there.
-    let jobs = fs::symlink_metadata(path.parent()?).ok()?;
-    if jobs.uid() != uid || !jobs.is_dir() || jobs.mode() & 0o022 != 0 {
-        return None;
-    }
-    let card = read_card(path).filter(|card| socket_of(card.pid).as_ref() == Some(&socket));
-    match claim(path.to_owned()) {
+    let path = trusted::folder_of(path, uid)?;
+    let card = read_card(&path).filter(|card| socket_of(card.pid).as_ref() == Some(&socket));
+    match claim(path) {
         Ok(Claim::Mine(dir)) => Some((dir, card)),
         Ok(Claim::Taken(_)) | Err(_) => None,
     }

@@ -111,3 +111,60 @@ fn who_looks_for_jobs_takes_no_lock_of_one_that_lives_on() {
     drop((child, job));
     fs::remove_dir(&dir).unwrap();
 }
+
+/// A process that is told to call `socket`.
+fn caller(socket: &Path) -> Child {
+    Command::new("sleep").arg("600").env("STALLSCOPE_SOCKET", socket).spawn().unwrap()
+}
+
+#[test]
+fn only_a_folder_of_ours_is_taken_over_from_a_process_of_ours() {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    let (dir, _) = here("taken-over");
+    let [jobs, open, link] = ["jobs", "open", "link"].map(|name| dir.join(name));
+    for folder in [&jobs, &open] {
+        fs::create_dir_all(folder.join("train-1")).unwrap();
+    }
+    symlink(&jobs, &link).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+    let taken = |folder: PathBuf| {
+        let mut process = caller(&folder.join("sock"));
+        until("the program runs", || socket_of(process.id()).is_some());
+        let taken = take_over(process.id()).map(|(dir, _)| dir.socket());
+        process.kill().unwrap();
+        process.wait().unwrap();
+        taken
+    };
+    assert_eq!(taken(open.join("train-1")), None, "others may write there");
+    // Not where the link leads by then.
+    assert_eq!(taken(link.join("train-1")), Some(jobs.join("train-1/sock")));
+    let theirs = jobs.join("theirs");
+    fs::create_dir(&theirs).unwrap();
+    // Only root can give it away. Its parent is ours all the same, as /home is root's.
+    if chown(&theirs, Some(4242), None).is_ok() {
+        symlink("/nowhere/job.json", theirs.join("job.json")).unwrap();
+        assert_eq!(taken(theirs.clone()), None, "it is another user's");
+    }
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_process_that_another_user_started_is_not_ours_whoever_its_folder_in_proc_says() {
+    use std::os::unix::process::CommandExt;
+    let uid = rustix::process::geteuid().as_raw();
+    assert!(trusted::is_wholly_of(std::process::id(), uid));
+    if uid != 0 {
+        eprintln!("SKIPPED: only root can start a process of another user");
+        return;
+    }
+    let mut sleeping = Command::new("sleep");
+    // Root's rights and another user's start, as a set-uid program has them.
+    // SAFETY: between fork and exec there is one system call.
+    unsafe {
+        sleeping.arg("600").pre_exec(|| Ok(nix::unistd::setresuid(4242.into(), 0.into(), 0.into())?));
+    }
+    let mut process = sleeping.spawn().unwrap();
+    assert!(!trusted::is_wholly_of(process.id(), 0));
+    process.kill().unwrap();
+    process.wait().unwrap();
+}
