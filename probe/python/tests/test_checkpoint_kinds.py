@@ -88,6 +88,31 @@ def test_numpys_strings_and_dates_come_back():
         assert numpy.array_equal(before.view("i8"), after.view("i8")) if before.dtype.kind in "mM" else numpy.array_equal(before, after)
 
 
+def test_a_few_bytes_of_a_checkpoint_take_no_gigabytes():
+    pytest.importorskip("numpy", reason="SKIPPED: there is no numpy")
+    for items in (["a"], [["a"]]):
+        with pytest.raises(CheckpointError):
+            Reader({}, trust=False).decode({"strings": ["<U500000000", [1], items, False]})
+    # One tensor that is named again and again with the strides that it has.
+    tensor = torch.rand(6).reshape(2, 3)
+    turned = {"tensor": "it", "stride": [1, 2]}
+    back = Reader({"it": tensor}, trust=False).decode([turned] * 40)
+    assert len({one.data_ptr() for one in back}) == 1 and torch.equal(back[0], tensor) and back[0].stride() == (1, 2)
+
+
+def test_what_a_checkpoint_calls_something_writes_no_more_than_text_to_a_terminal(tmp_path, capfd):
+    with Checkpointer(tmp_path, model=torch.nn.Linear(2, 2), signals=(), **{"\x1b[2J\u202eall is well\n": torch.nn.Linear(2, 2)}) as one:
+        one.save(wait=True)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with Checkpointer(tmp_path, model=torch.nn.Linear(2, 2), signals=()) as one:
+            one.restore()
+        with pytest.raises(CheckpointError) as refused:
+            Checkpointer(tmp_path, model=torch.nn.Linear(2, 2), more=torch.nn.Linear(2, 2), signals=()).restore()
+    shown = [str(refused.value), *(str(one.message) for one in warned), *capfd.readouterr().err.splitlines()]
+    assert any("all is well" in one for one in shown) and all(one.isprintable() for one in shown), shown
+
+
 def test_a_generator_goes_on_where_it_was():
     generator = torch.Generator().manual_seed(3)
     torch.rand(5, generator=generator)

@@ -24,6 +24,9 @@ from .errors import CheckpointError
 _FACTORIES = {one.__name__: one for one in (list, dict, set, tuple, int, float, str, bool)}
 _PATHS = {one.__name__: one for one in (pathlib.PurePosixPath, pathlib.PureWindowsPath)}
 _TEXTS = {"decimal": decimal.Decimal, "fraction": fractions.Fraction, "uuid": uuid.UUID}
+# How much more memory an array of strings may take than its strings have characters, so many bytes aside. numpy gives each
+# of them as much as the longest has.
+_SPARE_FOLD, _SPARE_BYTES = 256, 64 << 10
 _SPACES = {"namespace": types.SimpleNamespace, "arguments": argparse.Namespace}
 
 
@@ -181,6 +184,8 @@ def _numpy(value):
         return None
     if array.dtype.kind in "US":
         items = array.ravel().tolist()
+        if not _is_worth_its_memory(array.dtype, items):
+            return None
         if array.dtype.kind == "S":
             items = [base64.b64encode(one).decode() for one in items]
         return {"strings": [array.dtype.str, list(array.shape), items, alone]}
@@ -198,5 +203,13 @@ def _decoded_numpy(kind, dtype, shape, items, alone):
     if kind == "times":
         array = numpy.array(items, dtype="int64").view(dtype)
     else:
-        array = numpy.array([base64.b64decode(one) for one in items] if dtype.kind == "S" else items, dtype=dtype)
+        items = [base64.b64decode(one) for one in items] if dtype.kind == "S" else items
+        if not _is_worth_its_memory(dtype, items):
+            raise CheckpointError(f"the checkpoint has {len(items)} {kind} of {dtype} that are next to empty: another program made it")
+        array = numpy.array(items, dtype=dtype)
     return array.reshape(shape)[()] if alone else array.reshape(shape)
+
+
+def _is_worth_its_memory(dtype, items):
+    """Whether these strings fill a part of what they take as an array: a few bytes of a checkpoint must not take gigabytes."""
+    return dtype.itemsize * len(items) <= _SPARE_BYTES + _SPARE_FOLD * sum(len(one) + 1 for one in items)

@@ -13,7 +13,7 @@ from stallscope import _random
 
 from . import loaders
 from .dtensors import is_dtensor, local_of
-from .errors import CheckpointError
+from .errors import CheckpointError, printable
 from .fitting import check, fitting
 from .state import FORMAT
 from .tree import Reader, Writer
@@ -243,4 +243,4 @@ def load(name, one, state):
 
 def _warn(sentence, depth):
     """`depth`: of the line that called restore()."""
-    warnings.warn(f"stallscope: {sentence}", RuntimeWarning, stacklevel=depth)
+    warnings.warn(f"stallscope: {printable(sentence)}", RuntimeWarning, stacklevel=depth)

@@ -10,6 +10,8 @@ import signal
 import sys
 import threading
 
+from .errors import printable
+
 # Schedulers give 30 s by default before they kill.
 GRACE_S = 25.0
 
@@ -106,4 +108,4 @@ def _number(name):
 
 
 def say(sentence):
-    print(f"stallscope: {sentence}", file=sys.stderr, flush=True)
+    print(f"stallscope: {printable(sentence)}", file=sys.stderr, flush=True)

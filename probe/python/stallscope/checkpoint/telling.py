@@ -2,6 +2,7 @@
 
 import warnings
 
+from .errors import printable
 from .signals import say
 
 
@@ -19,7 +20,7 @@ class Telling:
         if kind in self._warned:
             return False
         self._warned.add(kind)
-        warnings.warn(f"stallscope: {sentence}", RuntimeWarning, stacklevel=4)
+        warnings.warn(f"stallscope: {printable(sentence)}", RuntimeWarning, stacklevel=4)
         return True
 
     def warn_of_untrusted(self, untrusted):

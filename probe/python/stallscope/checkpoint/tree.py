@@ -192,6 +192,8 @@ class Reader:
         self.likes = likes or {}
         # Those that train, as objects: one that stands in several places is one again.
         self._training = {}
+        # Those that lie in memory in an order of their own, by name and strides.
+        self._strided = {}
 
     def decode(self, encoded):
         """The value that was encoded; CheckpointError."""
@@ -287,6 +289,13 @@ class Reader:
         if stride is None:
             # Tied ones share no memory here: whoever loads them copies.
             return tensor
+        # A tensor is named once with its strides: whoever names it often gets no more memory by that.
+        key = name, tuple(stride)
+        if key not in self._strided:
+            self._strided[key] = self._in_order(tensor, name, stride)
+        return self._strided[key]
+
+    def _in_order(self, tensor, name, stride):
         if len(stride) != tensor.dim() or not _fills_memory(tensor.shape, stride):
             raise CheckpointError(f"the checkpoint's tensor {name!r} of shape {list(tensor.shape)} cannot lie in memory as it says")
         if isinstance(tensor, Unread):
