@@ -1,7 +1,10 @@
 """A cache gives what its data set would give, whatever of the data set is another or has changed."""
 
+import collections
 import functools
+import itertools
 import threading
+import typing
 
 import pytest
 
@@ -150,7 +153,7 @@ def test_files_are_looked_at_where_that_costs_less_than_a_tenth_of_a_sample(monk
         sample_ns = 100_000
 
     Cut.look_ns = look_ns
-    monkeypatch.setattr(fingerprint.form, "agreed", lambda choice, key: choice)
+    monkeypatch.setattr(fingerprint.stored_form, "agreed", lambda choice, key: choice)
     assert fingerprint.looks_at_files(Cut, b"key") is looks
 
 
@@ -264,3 +267,60 @@ def test_a_job_is_one_for_its_ranks_and_another_for_each_run(monkeypatch):
     assert alone == fingerprint.job()
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert fingerprint.job() != alone
+
+
+class Feed(collections.deque):
+    """Whoever goes through it takes what it holds."""
+
+    def __iter__(self):
+        while len(self):
+            yield self.popleft()
+
+
+class Endless(collections.OrderedDict):
+    def items(self):
+        return (("a", number) for number in itertools.count())
+
+
+class Endlessly(collections.defaultdict):
+    def items(self):
+        return (("a", number) for number in itertools.count())
+
+
+class Watched:
+    def __init__(self, ran):
+        object.__setattr__(self, "ran", ran)
+
+    def __getattribute__(self, name):
+        object.__getattribute__(self, "ran").append(name)
+        return object.__getattribute__(self, name)
+
+    @property
+    def __class__(self):
+        object.__getattribute__(self, "ran").append("__class__")
+        return dict
+
+
+@pytest.mark.parametrize("glance", [False, True])
+def test_looking_at_a_data_set_runs_none_of_its_code(glance):
+    ran = []
+
+    class Noted:
+        def __repr__(self):
+            ran.append("repr")
+            return "noted"
+
+    holds = {"feed": Feed([1, 2]), "endless": Endless(a=1), "too": Endlessly(int, a=1), "watched": Watched(ran)}
+    holds["typed"] = typing.Annotated[int, Noted()]
+
+    class Set(torch.utils.data.Dataset):
+        def __init__(self):
+            self.holds = holds
+
+        def __getitem__(self, index):
+            return self.holds
+
+    first = digests.of(Set(), ("__getitem__",), glance)
+    assert ran == [] and len(holds["feed"]) == 2
+    holds["feed"].append(3)
+    assert digests.of(Set(), ("__getitem__",), glance) != first

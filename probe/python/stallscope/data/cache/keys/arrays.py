@@ -6,6 +6,8 @@ import sys
 
 import torch
 
+from .plain import is_a
+
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 # Whatever a subclass makes of torch's functions. Older ones call it otherwise.
 _Plain = getattr(torch._C, "DisableTorchFunctionSubclass", None) or torch._C.DisableTorchFunction
@@ -13,11 +15,11 @@ _Plain = getattr(torch._C, "DisableTorchFunctionSubclass", None) or torch._C.Dis
 
 def tell(walk, value):
     """Whether it was an array, a tensor or a number of numpy's, and was told."""
-    if isinstance(value, torch.Tensor):
+    if is_a(value, torch.Tensor):
         _tensor(walk, value)
         return True
     numpy = sys.modules.get("numpy")
-    if numpy is None or not isinstance(value, numpy.ndarray):
+    if numpy is None or not is_a(value, numpy.ndarray):
         return False
     _array(walk, numpy, value)
     return True
@@ -27,21 +29,22 @@ def stand_in(walk, value, sampled):
     """What shows that a bulky content is another one, without reading all of it: which object it is, where its bytes lie, their
     version, and some of them."""
     numpy = sys.modules.get("numpy")
-    if isinstance(value, torch.Tensor):
+    if is_a(value, torch.Tensor):
         walk.hold(value)
-        walk.emit(value._version if not value.is_inference() else None, tuple(value.shape), str(value.dtype))
+        with _Plain():
+            walk.emit(value._version if not value.is_inference() else None, tuple(value.shape), str(value.dtype))
         if type(value) in _PLAIN_TENSORS and _is_dense(value):
             walk.emit(value.data_ptr() if walk.owner is None else None, value.stride())
             if value.numel() and value.is_contiguous():
                 flat = value.detach().reshape(-1)
                 some = flat[:: max(1, len(flat) // sampled)]
                 walk.emit(some.resolve_conj().resolve_neg().contiguous().view(torch.uint8).numpy().tobytes())
-    elif numpy is not None and isinstance(value, numpy.ndarray):
+    elif numpy is not None and is_a(value, numpy.ndarray):
         walk.hold(value)
         walk.emit(value.__array_interface__["data"] if walk.owner is None else None)
         walk.emit(value.shape, value.strides, value.dtype.str)
         if value.size and value.flags.c_contiguous and not value.dtype.hasobject:
-            flat = value.view(numpy.ndarray).reshape(-1)
+            flat = numpy.ndarray.view(value, numpy.ndarray).reshape(-1)
             walk.emit(flat[:: max(1, len(flat) // sampled)].tobytes())
     elif isinstance(value, (list, tuple, str, bytes, bytearray)):
         for one in value[:: max(1, len(value) // sampled)]:
@@ -52,12 +55,13 @@ def stand_in(walk, value, sampled):
 
 
 def _is_dense(value):
-    return value.device.type == "cpu" and value.layout is torch.strided and not value.is_quantized
+    with _Plain():
+        return value.device.type == "cpu" and value.layout is torch.strided and not value.is_quantized
 
 
 def _tensor(walk, value):
     if not _is_dense(value):
-        walk.cannot(value, f"it holds a tensor on {value.device}")
+        walk.cannot(value, "it holds a tensor that is not plain memory")
         return stand_in(walk, value, 0)
     if type(value).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return walk.cannot(value, f"it holds a {type(value).__name__}")
@@ -83,11 +87,11 @@ def _array(walk, numpy, value):
         walk.emit(*about)
         if walk.glances_over(value.size):
             return stand_in(walk, value, 0)
-        return walk.on_behalf(value, [value.tolist()])
+        return walk.on_behalf(value, [numpy.ndarray.tolist(value)])
     place = _place_in_file(numpy, value)
     if place is not None:
         return walk.emit("mapped", *about, value.strides, place)
-    plain = value.view(numpy.ndarray)
+    plain = numpy.ndarray.view(value, numpy.ndarray)
 
     def write(take):
         if plain.size:

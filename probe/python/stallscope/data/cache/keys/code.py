@@ -13,6 +13,7 @@ import types
 from typing import NamedTuple
 
 from . import libraries
+from .plain import is_a
 
 _ROOTS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 _ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD"}
@@ -44,27 +45,27 @@ class Code(NamedTuple):
 
 def tell(walk, value):
     """Whether it was a function, a method, a module or a code object, and was told."""
-    if isinstance(value, types.FunctionType):
+    if is_a(value, types.FunctionType):
         _function(walk, value)
-    elif isinstance(value, types.MethodType):
+    elif is_a(value, types.MethodType):
         walk.emit("method")
         walk.value(value.__func__)
         walk.value(value.__self__)
-    elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
+    elif is_a(value, types.BuiltinFunctionType, types.MethodWrapperType):
         _builtin(walk, value)
-    elif isinstance(value, _DESCRIPTORS):
+    elif is_a(value, *_DESCRIPTORS):
         walk.emit("descriptor", value.__name__)
         # That of a slot is told with the object that has it.
-        if not isinstance(value, types.MemberDescriptorType):
+        if not is_a(value, types.MemberDescriptorType):
             walk.value(value.__objclass__)
-    elif isinstance(value, types.ModuleType):
+    elif is_a(value, types.ModuleType):
         follow(walk, value, ())
-    elif isinstance(value, types.CodeType):
+    elif is_a(value, types.CodeType):
         _code(walk, value)
-    elif isinstance(value, (staticmethod, classmethod)):
+    elif is_a(value, staticmethod, classmethod):
         walk.emit(type(value).__name__)
         walk.value(value.__func__)
-    elif isinstance(value, property):
+    elif is_a(value, property):
         walk.emit("property")
         for one in (value.fget, value.fset, value.fdel):
             walk.value(one)
@@ -152,7 +153,7 @@ def _builtin(walk, value):
 def follow(walk, value, chain):
     """Tells what a chain of attributes leads to from a global; of a module or a namespace no more than that."""
     while True:
-        if isinstance(value, types.ModuleType):
+        if is_a(value, types.ModuleType):
             within = vars(value)
             known = libraries.is_library(value.__name__)
             walk.emit("module", *(libraries.about(value.__name__) if known else (value.__name__,)))
@@ -183,7 +184,7 @@ def follow(walk, value, chain):
 def _is_made(value):
     """Whether it may be somebody's own, put into a library's place."""
     kinds = types.FunctionType, types.MethodType, type, functools.partial
-    return isinstance(value, kinds) and not libraries.is_named(value)
+    return is_a(value, *kinds) and not libraries.is_named(value)
 
 
 def _imported(walk, function, level, name, wanted, names):
@@ -241,9 +242,9 @@ def _chain(steps):
 
 def _constant(value):
     """In words that are the same in each process."""
-    if isinstance(value, (set, frozenset)):
+    if is_a(value, set, frozenset):
         return type(value).__name__, sorted(repr(_constant(one)) for one in value)
-    if isinstance(value, tuple):
+    if is_a(value, tuple):
         return "tuple", [_constant(one) for one in value]
     if type(value) is int:
         return hex(value)

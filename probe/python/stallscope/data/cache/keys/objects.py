@@ -1,10 +1,12 @@
 """What an object is: its class, its attributes and slots, and what a class in C keeps for it."""
 
+import collections
 import copyreg
 import dataclasses
 import enum
 import functools
 import io
+import itertools
 import logging
 import os
 import pathlib
@@ -16,8 +18,10 @@ import torch
 import torch.storage
 
 from . import arrays, code, libraries
-from .plain import NUMBERS
+from .plain import NUMBERS, is_a
 
+# The least that an element of a container counts of what is looked at.
+_ELEMENT_BYTES = 8
 _POINTER = object.__basicsize__ // 2
 # What classes of Python's own hold, be they subclassed or not.
 _CONTENTS = {
@@ -32,8 +36,12 @@ _CONTENTS = {
     str: lambda value: str.__str__(value),
     bytes: lambda value: bytes.__getitem__(value, slice(None)),
     bytearray: lambda value: bytes(memoryview(value)),
+    collections.deque: lambda value: [collections.deque.maxlen.__get__(value), list(collections.deque.__iter__(value))],
+    collections.OrderedDict: lambda value: list(dict.items(value)),
+    collections.defaultdict: lambda value: [collections.defaultdict.default_factory.__get__(value), list(dict.items(value))],
 }
 _STORAGES = tuple(one for name, one in vars(torch.storage).items() if name in ("TypedStorage", "UntypedStorage"))
+_ALIASES = tuple(getattr(types, name) for name in ("GenericAlias", "UnionType") if hasattr(types, name))
 _PLACES = (type(None), types.GetSetDescriptorType)
 # Their __reduce__ is deprecated, or no account of what they hold.
 _NO_REDUCTION = ("itertools", "_io", "_pyio")
@@ -49,14 +57,19 @@ _NOT_TOLD = frozenset(
 _MAKING = frozenset(
     "__init__ __new__ __post_init__ __init_subclass__ __set_name__ __prepare__ __class_getitem__".split()
 )
-_REDUCING = ("__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__")
+# What a subclass may have of its own by which the reduction of a class of a library gives something else, takes what it
+# goes through, or does not end.
+_REDUCING = (
+    *("__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__"),
+    *("__iter__", "__len__", "__getitem__", "__getattribute__", "__getattr__", "__class__", "items", "keys", "values"),
+)
 # Of these nothing calls a method by itself.
 _BASES = ("Dataset", "IterableDataset", "Generic", "Protocol", "ABC", "object")
 
 
 def tell(walk, value):
     """Tells any object but numbers, texts and Python's own containers."""
-    if isinstance(value, type):
+    if is_a(value, type):
         walk.made.add(value)
         if value is type:
             # Whoever asks for an object's class may make another one of it.
@@ -130,43 +143,43 @@ def _calls_all(of):
 
 def _special(walk, value):
     """Whether it was of a kind whose attributes do not say what it is."""
-    if isinstance(value, (logging.Logger, logging.LoggerAdapter)):
+    if is_a(value, logging.Logger, logging.LoggerAdapter):
         # What is logged is nothing that a sample is made of.
         walk.emit("logger", value.name)
     elif libraries.is_named(type(value)) and _is_generator(value):
         walk.emit("generator", type(value).__name__)
-        walk.drawn_from(value.get_state() if isinstance(value, torch.Generator) else value, _reduced)
-    elif isinstance(value, pathlib.PurePath) and libraries.is_named(type(value)):
+        walk.drawn_from(value.get_state() if is_a(value, torch.Generator) else value, _reduced)
+    elif is_a(value, pathlib.PurePath) and libraries.is_named(type(value)):
         walk.emit("path", type(value).__name__, os.fspath(value))
-    elif isinstance(value, enum.Enum):
+    elif is_a(value, enum.Enum):
         walk.emit("enumerated", value._name_)
         kind(walk, type(value))
         walk.value(value._value_)
         _attributes(walk, value, but={"_name_", "_value_", "__objclass__", "_sort_order_"}.__contains__)
-    elif isinstance(value, type(os.environ)):
+    elif is_a(value, type(os.environ)):
         walk.cannot(value, "its code uses the environment")
         walk.value(dict(value))
-    elif isinstance(value, _STORAGES):
+    elif is_a(value, *_STORAGES):
         walk.cannot(value, "it holds a storage")
-    elif isinstance(value, io.IOBase):
+    elif is_a(value, io.IOBase.__base__):
         walk.cannot(value, "it holds an open file")
-    elif isinstance(value, functools._lru_cache_wrapper):
+    elif is_a(value, functools._lru_cache_wrapper):
         walk.emit("cached")
         walk.value(value.__wrapped__)
         if value.cache_info().currsize:
             walk.cannot(value, f"{value.__wrapped__.__qualname__} remembers what it gave")
-    elif isinstance(value, functools.cached_property) and libraries.is_named(type(value)):
+    elif is_a(value, functools.cached_property) and libraries.is_named(type(value)):
         walk.emit("cached property", value.attrname)
         walk.value(value.func)
-    elif isinstance(value, types.MappingProxyType):
+    elif is_a(value, types.MappingProxyType):
         walk.emit("proxy")
         walk.value(dict(value))
-    elif isinstance(value, dataclasses.Field):
+    elif is_a(value, dataclasses.Field):
         walk.emit("field", value.name)
         for one in (value.default, value.default_factory, value.metadata):
             walk.value(one)
-    elif type(value).__module__ == "typing" or isinstance(value, getattr(types, "GenericAlias", ())):
-        walk.emit("typing", repr(value))
+    elif type(value).__module__ == "typing" or is_a(value, *_ALIASES):
+        walk.emit("typing", _typing(value))
     else:
         return False
     return True
@@ -176,13 +189,17 @@ def _is_generator(value):
     kinds = [random.Random, torch.Generator]
     if "numpy.random" in sys.modules:
         kinds += [getattr(sys.modules["numpy.random"], name) for name in ("BitGenerator", "Generator", "RandomState")]
-    return isinstance(value, tuple(kinds))
+    return is_a(value, *kinds)
 
 
 def _attributes(walk, value, but=lambda name: False):
     if any(type(vars(of).get("__dict__")) not in _PLACES for of in type(value).__mro__):
         return walk.cannot(value, "its attributes are something else")
-    own = getattr(value, "__dict__", {})
+    try:
+        # A class may give another one to whoever asks for it by name.
+        own = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        own = {}
     # Numbers first: a glance may not come to what stands at the end.
     names = sorted((name for name in own if not but(name)), key=lambda name: (type(own[name]) not in NUMBERS, name))
     walk.emit("attributes", len(names))
@@ -218,9 +235,15 @@ def _reduced(walk, value):
         reduced = reduce(value) if reduce else value.__reduce_ex__(4)
         reduced = [reduced] if isinstance(reduced, str) else reduced
         # Elements, and pairs of keys and values, come from iterators.
-        parts = [list(part) if number >= 3 and part is not None else part for number, part in enumerate(reduced)]
+        most = max(0, walk.left_bytes // _ELEMENT_BYTES) + 1
+        parts = [
+            list(itertools.islice(part, most)) if number >= 3 and part is not None else part
+            for number, part in enumerate(reduced)
+        ]
     except Exception:
         return walk.cannot(value, f"it holds a {type(value).__name__}")
+    if any(type(part) is list and len(part) == most for part in parts[3:]):
+        return walk.cannot(value, "it holds too much to look at")
     walk.on_behalf(value, parts)
 
 
@@ -240,3 +263,19 @@ def _reduces_otherwise(kind, of):
     """Whether somebody's own class says what objects of this one of a library are."""
     ours = kind.__mro__[: kind.__mro__.index(of)]
     return any(name in vars(one) for one in ours if not libraries.is_library(one.__module__) for name in _REDUCING)
+
+
+def _typing(value):
+    """What typing's values are called, by their own names alone: an annotation may hold any object."""
+    if is_a(value, type) and not is_a(value, *_ALIASES):
+        return f"{value.__module__}.{value.__qualname__}"
+    if type(value) in NUMBERS or type(value) in (str, bytes):
+        return repr(value)
+    given = getattr(value, "__args__", None) if type(value).__module__ in ("typing", "types") else None
+    if type(given) is tuple:
+        name = getattr(value, "__qualname__", None) or getattr(value, "_name", None) or type(value).__name__
+        more = getattr(value, "__metadata__", ())
+        return f"{name}[{', '.join(map(_typing, (*given, *more)))}]"
+    if type(value) in (list, tuple):
+        return f"[{', '.join(map(_typing, value))}]"
+    return repr(value) if type(value).__module__ == "typing" else type(value).__qualname__

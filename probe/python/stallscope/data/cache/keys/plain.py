@@ -13,6 +13,11 @@ _PLAIN = NUMBERS | TEXTS | NESTED
 _DEEPEST = 60
 
 
+def is_a(value, *kinds):
+    """As isinstance() without the object's word for it: its class may have a property of the name `__class__`."""
+    return any(of is kind for of in type(value).__mro__ for kind in kinds)
+
+
 def is_plain(value, most):
     """Whether it is made of numbers, texts, lists, tuples and dicts alone; and of no more than so many."""
     values = [value]
