@@ -6,9 +6,11 @@ use crate::procfs;
 use anyhow::{Context, Result};
 use stallscope_ring::{Fact, Greeting, LineReader, Reader, Received};
 use stallscope_wire::{Client, Hello, Reply, Request};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
@@ -16,6 +18,9 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Events that wait for the session; more than it can take make the connections wait, never the job.
 const EVENTS: usize = 1024;
+
+/// After a connection that could not be accepted.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Listens at a job's socket.
 #[derive(Debug)]
@@ -94,11 +99,22 @@ impl Server {
                     }
                     return event;
                 }
-                accepted = self.listener.accept() => if let Ok((stream, _)) = accepted {
+                stream = patiently(async || Ok(self.listener.accept().await?.0)) => {
                     self.connections += 1;
                     tokio::spawn(serve(stream, self.connections, self.sender.clone()));
                 },
             }
+        }
+    }
+}
+
+/// What `accept` gives in the end. Without a descriptor to spare a connection stays in the queue, and the pause keeps us from
+/// spinning.
+async fn patiently<T>(accept: impl AsyncFn() -> io::Result<T>) -> T {
+    loop {
+        match accept().await {
+            Ok(accepted) => return accepted,
+            Err(_) => tokio::time::sleep(PAUSE).await,
         }
     }
 }
@@ -273,5 +289,24 @@ impl Lines {
     async fn answer(&mut self, reply: &Reply) {
         // Whoever asked may be gone; the next read tells.
         let _ = self.stream.write_all(&stallscope_wire::encode(reply)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_connection_that_cannot_be_accepted_waits_for_a_descriptor() {
+        let tried = Cell::new(0);
+        let accept = async || {
+            tried.set(tried.get() + 1);
+            if tried.get() < 3 { Err(io::Error::from_raw_os_error(libc::EMFILE)) } else { Ok(tried.get()) }
+        };
+        let begun = std::time::Instant::now();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        assert_eq!(runtime.block_on(patiently(accept)), 3);
+        assert!(begun.elapsed() >= 2 * PAUSE, "it pauses after each");
     }
 }

@@ -36,9 +36,9 @@ _CONTENTS = {
     str: lambda value: str.__str__(value),
     bytes: lambda value: bytes.__getitem__(value, slice(None)),
     bytearray: lambda value: bytes(memoryview(value)),
-    collections.deque: lambda value: [collections.deque.maxlen.__get__(value), list(collections.deque.__iter__(value))],
+    collections.deque: lambda value: [vars(collections.deque)["maxlen"].__get__(value), list(collections.deque.__iter__(value))],
     collections.OrderedDict: lambda value: list(dict.items(value)),
-    collections.defaultdict: lambda value: [collections.defaultdict.default_factory.__get__(value), list(dict.items(value))],
+    collections.defaultdict: lambda value: [vars(collections.defaultdict)["default_factory"].__get__(value), list(dict.items(value))],
 }
 _STORAGES = tuple(one for name, one in vars(torch.storage).items() if name in ("TypedStorage", "UntypedStorage"))
 _ALIASES = tuple(getattr(types, name) for name in ("GenericAlias", "UnionType") if hasattr(types, name))
