@@ -10,6 +10,7 @@ mod error;
 mod filled;
 mod kernel;
 mod programs;
+mod shares;
 mod slots;
 mod tables;
 mod users;

@@ -186,6 +186,44 @@ fn one_users_mounts_leave_others_theirs() {
 }
 
 #[test]
+fn one_users_files_leave_others_theirs() {
+    // One user may have four of these, of which three stay at each look while there are no others.
+    let Some(mut kernel) = kernel(&Options { max_files: 8, ..Options::default() }) else { return };
+    let (open, inode) = open_file("one-of-many-files");
+    let mut watched = Vec::new();
+    // Each process that waits for the file makes it another one, as each is a tree of its own.
+    let mut waits_of = |kernel: &mut Kernel, uid: u32| {
+        for _ in 0..20 {
+            let mut workload = Workload::spawn_as(uid, &["read-open", &open.as_raw_fd().to_string()]);
+            let pid = workload.pid();
+            kernel.watch(pid).unwrap();
+            watched.push(pid);
+            workload.begin();
+            workload.wait();
+            let files = kernel.waits().unwrap().files;
+            if files.iter().any(|(key, _)| key.root == pid && key.inode == inode) {
+                return (pid, files.iter().map(|(key, _)| (key.uid, key.root)).collect::<Vec<_>>());
+            }
+        }
+        panic!("a wait for the file in twenty tries");
+    };
+    let (of_otto, _) = waits_of(&mut kernel, OTTO);
+    for _ in 0..12 {
+        let (_, files) = waits_of(&mut kernel, MIRA);
+        assert!(files.contains(&(OTTO, of_otto)), "his is the oldest, and he has few: {files:?}");
+        assert!(files.iter().filter(|(uid, _)| *uid == MIRA).count() <= 4, "{files:?}");
+    }
+    let (of_otto, files) = waits_of(&mut kernel, OTTO);
+    assert!(files.contains(&(OTTO, of_otto)), "{files:?}");
+    for pid in watched {
+        kernel.unwatch(pid).unwrap();
+    }
+    assert!(kernel.waits().unwrap().files.is_empty());
+    let again = || Workload::spawn_as(MIRA, &["read-open", &open.as_raw_fd().to_string()]);
+    assert_eq!(told(&mut kernel, inode, again), MIRA, "all came back");
+}
+
+#[test]
 fn who_waits_is_told_who_ended_it_where_they_may_know() {
     let Some(mut kernel) = kernel(&Options::default()) else { return };
     for (uid, deed, told) in
