@@ -19,6 +19,7 @@ use crate::filled::Filled;
 use crate::programs::{ProgramStatus, Programs, RELEASE, Role, SEED};
 use crate::shares::surplus;
 use crate::slots::{Identity, Slots, Still};
+use crate::subordinates::Subordinates;
 use crate::tables::{Table, Waits};
 use crate::users::Users;
 
@@ -73,6 +74,7 @@ pub struct Kernel {
     slots: Slots,
     free_slots: Queue<MapData, u32>,
     users: Users,
+    subordinates: Subordinates,
     /// The root of a process's tree in the lower half, the place of who is charged in the upper.
     seeds: HashMap<MapData, u32, u64>,
     events: RingBuf<MapData>,
@@ -135,6 +137,7 @@ impl Kernel {
         let mut kernel = Kernel {
             slots,
             users,
+            subordinates: Subordinates::of_this_machine(),
             free_slots: Queue::try_from(take_map(&mut ebpf, "free_slots")?)?,
             seeds: HashMap::try_from(take_map(&mut ebpf, "seeds")?)?,
             events,
@@ -164,7 +167,8 @@ impl Kernel {
     pub fn watch(&mut self, pid: u32) -> Result<Vec<TaskNew>, Error> {
         let root = doctor::process_of(pid).ok_or(Error::NoProcess(pid))?;
         // Whose it was first: tasks that have a slot stay charged to them.
-        let uid = self.roots.get(&root).copied().or_else(|| doctor::user_of(root));
+        let payer = || doctor::user_of(root).map(|uid| self.payer(uid));
+        let uid = self.roots.get(&root).copied().or_else(payer);
         let uid = uid.ok_or(Error::NoProcess(pid))?;
         let kept: BTreeSet<u32> = self.roots.values().copied().collect();
         let place = self.users.place(uid, &kept).ok_or(Error::TooManyUsers(pid))?;
@@ -362,7 +366,17 @@ impl Kernel {
     /// Tasks of user `uid`'s trees that are not followed because that user has as many slots as are still free: of
     /// [`Lost::UserSlots`] what is theirs.
     pub fn refused(&self, uid: u32) -> u64 {
-        self.users.refused(uid)
+        self.users.refused(self.payer(uid))
+    }
+
+    /// The user who is charged for what `uid` takes: of a range of ids in /etc/subuid whoever has the range.
+    pub fn payer(&self, uid: u32) -> u32 {
+        self.subordinates.payer(uid)
+    }
+
+    /// Whom ids belong to from here on.
+    pub fn set_subordinates(&mut self, subordinates: Subordinates) {
+        self.subordinates = subordinates;
     }
 
     /// Every program and whether it is attached, can be, or why not.

@@ -12,6 +12,7 @@ mod kernel;
 mod programs;
 mod shares;
 mod slots;
+mod subordinates;
 mod tables;
 mod users;
 
@@ -19,4 +20,5 @@ pub use error::Error;
 pub use kernel::{Kernel, Options};
 pub use programs::{ProgramState, ProgramStatus};
 pub use slots::{Identity, Still};
+pub use subordinates::Subordinates;
 pub use tables::Waits;

@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
 
 use crate::support::{Seen, Workload, file, kernel};
 use stallscope_abi::kernel::{Lost, Record};
-use stallscope_ebpf::{Kernel, Options};
+use stallscope_ebpf::{Kernel, Options, Subordinates};
 
 const ROOT: u32 = 0;
 const MIRA: u32 = 4242;
 const OTTO: u32 = 4343;
+const ANNA: u32 = 4444;
 
 /// A file on the disk, open for whom this process starts.
 fn open_file(name: &str) -> (File, u64) {
@@ -183,6 +184,21 @@ fn one_users_mounts_leave_others_theirs() {
         MIRA,
         "all came back"
     );
+}
+
+#[test]
+fn whoever_has_a_range_of_ids_has_one_share() {
+    // One user may have two of these.
+    let Some(mut kernel) = kernel(&Options { max_tasks: 4, ..Options::default() }) else { return };
+    kernel.set_subordinates(Subordinates::parse(b"4242:4300:50", b""));
+    let workloads = [MIRA, OTTO, OTTO, ANNA].map(|uid| Workload::spawn_as(uid, &["sleep"]));
+    let watched: Vec<bool> = workloads.iter().map(|workload| kernel.watch(workload.pid()).is_ok()).collect();
+    assert_eq!(watched, [true, true, false, true], "his id is one of hers, and she has two");
+    assert_eq!((kernel.refused(MIRA), kernel.refused(OTTO), kernel.refused(ANNA)), (1, 1, 0));
+    for mut workload in workloads {
+        workload.begin();
+        workload.wait();
+    }
 }
 
 #[test]
