@@ -55,6 +55,42 @@ fn a_user_without_privilege_gets_kernel_evidence_of_their_own_job() {
     assert!(text(&second.stderr).contains("one a node is enough"), "{}", text(&second.stderr));
 }
 
+/// What removes the socket is a process of whoever is the folder's owner, who may look into it.
+#[test]
+fn what_removes_the_socket_at_the_end_holds_nothing_of_the_collectors() {
+    if !privileged("what_removes_the_socket_at_the_end_holds_nothing_of_the_collectors") {
+        return;
+    }
+    let sandbox = Sandbox::new("remover");
+    let socket = sandbox.kernel_socket();
+    let arguments = ["collect", "--until-idle", "--socket", &socket.display().to_string()];
+    let node = Killed(sandbox.stallscope(&arguments).stderr(Stdio::null()).spawn().unwrap());
+    let of = |process: u32, what: &str| format!("/proc/{process}/{what}");
+    let read = |process: u32, what: &str| std::fs::read_to_string(of(process, what)).unwrap_or_default();
+    let mut remover = 0;
+    wait_until("the remover waits", || {
+        let children = read(node.0.id(), &format!("task/{}/children", node.0.id()));
+        remover = children.trim().parse().unwrap_or_default();
+        // Each layer of what it gives away comes before it waits, the filter last.
+        read(remover, "status").lines().any(|line| line.starts_with("Seccomp:") && line.ends_with('2'))
+    });
+    assert!(read(node.0.id(), "maps").contains("bpf-map"), "the collector itself has them");
+    let maps = read(remover, "maps");
+    let shared: Vec<&str> =
+        maps.lines().filter(|line| line.split(' ').nth(1).is_some_and(|mode| mode.ends_with('s'))).collect();
+    assert!(maps.contains("[stack]") && shared.is_empty() && !maps.contains("bpf"), "{shared:?}");
+    let mut open: Vec<String> = std::fs::read_dir(of(remover, "fd"))
+        .unwrap()
+        .map(|fd| std::fs::read_link(fd.unwrap().path()).unwrap().display().to_string())
+        .collect();
+    open.sort();
+    let folder = socket.parent().unwrap().canonicalize().unwrap().display().to_string();
+    assert!(open.len() == 2 && open[0] == folder && open[1].starts_with("pipe:"), "{open:?}");
+    signal(node.0.id(), "KILL");
+    drop(node);
+    wait_until("the socket is gone", || !socket.exists());
+}
+
 #[test]
 fn a_collector_that_is_killed_and_restarted_is_told_and_the_job_goes_on() {
     if !privileged("a_collector_that_is_killed_and_restarted_is_told_and_the_job_goes_on") {

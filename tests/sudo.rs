@@ -96,6 +96,40 @@ fn a_job_beside_roots_session_is_given_no_other_users_process() {
     assert!(Command::new("kill").args(["-KILL", "--", &group]).status().unwrap().success());
 }
 
+/// The recording is the caller's, who may not look into a set-uid program.
+#[test]
+fn what_set_uid_programs_of_the_job_read_is_not_in_the_callers_recording() {
+    if !privileged("what_set_uid_programs_of_the_job_read_is_not_in_the_callers_recording") {
+        return;
+    }
+    let script = "for nth in 1 2 3; do dd if=own.bin of=/dev/null bs=64k iflag=direct; \
+        ./reader if=secret.bin of=/dev/null bs=64k iflag=direct; done; sleep 2";
+    // By the node's collector, and by a thread of its own.
+    for node in [Some(Node::start("sudo-set-uid")), None] {
+        let alone = Sandbox::new("sudo-set-uid-alone");
+        let sandbox = node.as_ref().map_or(&alone, |node| &node.sandbox);
+        for (name, owner) in [("own.bin", UID), ("secret.bin", 0)] {
+            let path = sandbox.path(name);
+            std::fs::write(&path, vec![7; 8 << 20]).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+            std::os::unix::fs::chown(&path, Some(owner), Some(owner)).unwrap();
+        }
+        let reader = sandbox.path("reader");
+        std::fs::copy("/usr/bin/dd", &reader).unwrap();
+        std::fs::set_permissions(&reader, std::fs::Permissions::from_mode(0o4755)).unwrap();
+        std::os::unix::fs::chown(sandbox.path("run"), Some(UID), Some(UID)).unwrap();
+        let words = ["run", "-o", "job.stall", "--", "sh", "-c", script];
+        let output = with_sudo(sandbox, &words).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let said = text(&output.stderr);
+        assert!(!said.contains("ermission denied"), "it has read: {said}");
+        let report = sandbox.report("job.stall");
+        assert_eq!(report["kernel"], "on", "{output:?}");
+        assert!(report.to_string().contains("own.bin"), "{report}");
+        assert!(!report.to_string().contains("secret.bin"), "{report}");
+    }
+}
+
 #[test]
 fn doctor_runs_nothing_of_the_callers_with_privilege() {
     if !privileged("doctor_runs_nothing_of_the_callers_with_privilege") {

@@ -40,6 +40,10 @@ const STILL_BYTES: usize = 32 << 10;
 pub(crate) struct Caller {
     stream: UnixStream,
     pub(crate) uid: u32,
+    /// Who is charged for what it takes.
+    pub(crate) payer: u32,
+    /// Who reads what it is sent: its user, unless root asks for another, as with sudo.
+    reader: u32,
     /// In our own pid namespace.
     pub(crate) pid: u32,
     begun: Instant,
@@ -73,6 +77,8 @@ impl Caller {
         Ok(Caller {
             stream,
             uid: peer.uid.as_raw(),
+            payer: peer.uid.as_raw(),
+            reader: peer.uid.as_raw(),
             pid: peer.pid.as_raw_nonzero().get() as u32,
             begun: Instant::now(),
             inbox: Vec::new(),
@@ -88,6 +94,11 @@ impl Caller {
             closing: false,
             gone: false,
         })
+    }
+
+    /// What it is sent goes to `reader`. Only root may read for others, of whom each may know less than root.
+    pub(crate) fn reads_for(&mut self, reader: Option<u32>) {
+        self.reader = reader.filter(|_| self.uid == 0).unwrap_or(self.uid);
     }
 
     /// Whether system calls are hooked for it: while it watches something.
@@ -190,7 +201,7 @@ impl Caller {
             return;
         }
         // Whatever its numbers say: asked of the kernel side for each record.
-        if of.is_known_to(self.uid) {
+        if of.is_known_to(self.reader) {
             self.push(Tag::Record, bytes);
         }
         if leads && matches!(record, Record::TaskExit(_)) {
@@ -227,13 +238,13 @@ impl Caller {
     }
 
     fn follows(&self, task: &Identity) -> bool {
-        self.processes.contains_key(&task.tgid) && task.is_known_to(self.uid)
+        self.processes.contains_key(&task.tgid) && task.is_known_to(self.reader)
     }
 
     /// Sends what tasks of its user waited for in its trees: all mounts, and the files with the longest waits.
     pub(crate) fn tell_waits(&mut self, waits: &Waits) {
         let is_watched = |root: &u32| self.processes.contains_key(root) || self.roots.contains_key(root);
-        let may_know = |key: &FileKey| self.uid == 0 || key.uid == self.uid;
+        let may_know = |key: &FileKey| self.reader == 0 || key.uid == self.reader;
         let is_own = |key: &FileKey| may_know(key) && is_watched(&key.root);
         let mounts: Vec<_> = waits.mounts.iter().filter(|(key, _)| is_own(key)).collect();
         let mut files: Vec<_> = waits.files.iter().filter(|(key, _)| is_own(key)).collect();
@@ -284,7 +295,7 @@ mod tests {
     fn caller() -> Caller {
         let (ours, _) = UnixStream::pair().unwrap();
         let mut caller = Caller::new(ours).unwrap();
-        (caller.uid, caller.out) = (MIRA, Vec::new());
+        (caller.uid, caller.reader, caller.out) = (MIRA, MIRA, Vec::new());
         caller
     }
 
@@ -341,7 +352,15 @@ mod tests {
         let privileged = Identity { flags: flags::PRIVILEGED, ..of(8, 110, MIRA) };
         assert_eq!(sent(&mut caller, |caller| begins(caller, 8, 7, privileged)), 0);
         assert_eq!(sent(&mut caller, |caller| begins(caller, 9, 7, of(9, 120, 0))), 0);
-        caller.uid = 0;
-        assert!(sent(&mut caller, |caller| begins(caller, 10, 7, of(10, 130, MIRA))) > 0);
+        (caller.uid, caller.reader) = (0, 0);
+        let sees_all =
+            |caller: &mut Caller, pid| sent(caller, |caller| begins(caller, pid, 7, of(pid, 130, 0))) > 0;
+        assert!(sees_all(&mut caller, 10));
+        caller.reads_for(Some(MIRA));
+        assert!(!sees_all(&mut caller, 11), "as with sudo");
+        assert!(sent(&mut caller, |caller| begins(caller, 12, 7, of(12, 140, MIRA))) > 0);
+        caller.uid = MIRA;
+        caller.reads_for(Some(0));
+        assert!(!sees_all(&mut caller, 13), "she asks for root");
     }
 }

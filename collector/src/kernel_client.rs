@@ -47,6 +47,8 @@ pub(crate) struct KernelClient {
     /// Roots of the job's process trees.
     watch: Vec<u32>,
     syscalls: bool,
+    /// For whom root asks.
+    reader: Option<u32>,
     stream: Option<UnixStream>,
     answered: bool,
     call_again: Instant,
@@ -66,17 +68,19 @@ pub(crate) enum Heard<'a> {
 }
 
 impl KernelClient {
-    /// Calls the source for the process tree of `watch`.
+    /// Calls the source for the process tree of `watch`, for user `reader` where root asks for another.
     pub(crate) fn start(
         source: KernelSource,
         watch: u32,
         syscalls: bool,
+        reader: Option<u32>,
         engine: &mut Engine,
     ) -> KernelClient {
         let mut client = KernelClient {
             source: None,
             watch: vec![watch],
             syscalls,
+            reader,
             stream: None,
             answered: false,
             call_again: Instant::now(),
@@ -133,7 +137,8 @@ impl KernelClient {
             None => return Err(anyhow!("there is no kernel service to call")),
         };
         let (first, further) = self.watch.split_first().context("there is no process to watch")?;
-        let hello = Hello::new(Client::Kernel { watch: *first, syscalls: self.syscalls });
+        let hello =
+            Hello::new(Client::Kernel { watch: *first, syscalls: self.syscalls, reader: self.reader });
         stream.write_all(&stallscope_wire::encode(&hello))?;
         stream.set_read_timeout(Some(ANSWER_WITHIN))?;
         let reply = stallscope_wire::decode(&read_line(&mut stream)?)?;

@@ -265,7 +265,7 @@ impl<K: KernelSide> Service<K> {
         let listener = listener.filter(|_| pause == Some(Duration::ZERO));
         fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
         // Whose user has had their turn is not listened to until the next.
-        let ready = |caller: &&Caller| shares.has(caller.uid) || caller.awaits().contains(PollFlags::OUT);
+        let ready = |caller: &&Caller| shares.has(caller.payer) || caller.awaits().contains(PollFlags::OUT);
         fds.extend(callers.iter().filter(ready).map(|caller| PollFd::new(caller.stream(), caller.awaits())));
         let left = match sleep {
             Sleep::UntilRound => Some(ROUND.saturating_sub(self.last_round.elapsed())),
@@ -304,7 +304,7 @@ impl<K: KernelSide> Service<K> {
                 Ok((stream, _)) => {
                     accepted = true;
                     if let Ok(caller) = Caller::new(stream) {
-                        let uid = caller.uid;
+                        let uid = self.kernel.payer(caller.uid);
                         // Whose user has had their turn may call again.
                         if self.shares.has(uid) {
                             self.admit(caller);
@@ -333,7 +333,8 @@ impl<K: KernelSide> Service<K> {
     }
 
     pub(crate) fn admit(&mut self, mut caller: Caller) {
-        let of_user = self.callers.iter().filter(|other| other.uid == caller.uid).count();
+        caller.payer = self.kernel.payer(caller.uid);
+        let of_user = self.callers.iter().filter(|other| other.payer == caller.payer).count();
         if of_user >= CALLERS_A_USER + REFUSED_A_USER {
             return;
         }
@@ -347,8 +348,8 @@ impl<K: KernelSide> Service<K> {
     /// One user's callers share what that user may leave lying.
     fn share_backlogs(&mut self) {
         let mut of_user: HashMap<u32, usize> = HashMap::new();
-        self.callers.iter().for_each(|caller| *of_user.entry(caller.uid).or_default() += 1);
-        self.callers.iter_mut().for_each(|caller| caller.share_backlog(of_user[&caller.uid]));
+        self.callers.iter().for_each(|caller| *of_user.entry(caller.payer).or_default() += 1);
+        self.callers.iter_mut().for_each(|caller| caller.share_backlog(of_user[&caller.payer]));
     }
 
     /// Does what callers ask, or tells them why not.
@@ -356,14 +357,14 @@ impl<K: KernelSide> Service<K> {
         let mut callers = std::mem::take(&mut self.callers);
         let mut trees: Vec<(u32, u32)> = Vec::new();
         for caller in &callers {
-            trees.extend(caller.roots.keys().map(|root| (caller.uid, *root)));
+            trees.extend(caller.roots.keys().map(|root| (caller.payer, *root)));
         }
         for caller in &mut callers {
-            if !self.shares.has(caller.uid) {
+            if !self.shares.has(caller.payer) {
                 continue;
             }
             caller.listen();
-            while self.shares.has(caller.uid)
+            while self.shares.has(caller.payer)
                 && let Some(line) = caller.next_line()
             {
                 let begun = Instant::now();
@@ -372,8 +373,8 @@ impl<K: KernelSide> Service<K> {
                     caller.refuse(format!("{error:#}"));
                 }
                 let new = caller.roots.keys().filter(|root| !before.contains(root));
-                trees.extend(new.map(|root| (caller.uid, *root)));
-                self.shares.took(caller.uid, begun.elapsed());
+                trees.extend(new.map(|root| (caller.payer, *root)));
+                self.shares.took(caller.payer, begun.elapsed());
             }
         }
         self.callers = callers;
@@ -382,10 +383,10 @@ impl<K: KernelSide> Service<K> {
         let _ = self.kernel.set_syscalls(self.callers.iter().any(|caller| caller.has_syscalls()));
     }
 
-    /// `trees`: roots that are watched, with the user of each who watches them.
+    /// `trees`: roots that are watched, with the user of each who is charged for watching them.
     fn obey(&mut self, caller: &mut Caller, line: &[u8], trees: &[(u32, u32)]) -> Result<()> {
         let within = |root: u32| {
-            let of_user = trees.iter().filter(|(uid, _)| *uid == caller.uid);
+            let of_user = trees.iter().filter(|(payer, _)| *payer == caller.payer);
             let same = of_user.clone().filter(|(_, other)| *other == root).count();
             ensure!(
                 caller.uid == 0 || of_user.count() < TREES_A_USER,
@@ -406,8 +407,8 @@ impl<K: KernelSide> Service<K> {
             return self.watch(caller, pid).map(drop);
         }
         let hello: Hello = stallscope_wire::decode(line)?;
-        let (watch, syscalls) = match hello.accept()? {
-            Client::Kernel { watch, syscalls } => (watch, syscalls),
+        let (watch, syscalls, reader) = match hello.accept()? {
+            Client::Kernel { watch, syscalls, reader } => (watch, syscalls, reader),
             Client::Confinement => {
                 caller.answer(&Reply::Confinement(self.confinement.clone()));
                 return Ok(());
@@ -415,6 +416,7 @@ impl<K: KernelSide> Service<K> {
             _ => bail!("the node's collector gives kernel evidence only; start jobs with `stallscope run`"),
         };
         within(watch)?;
+        caller.reads_for(reader);
         // What costs the whole node comes after whether there is anything of the caller's to watch.
         may_watch(&self.kernel, caller, watch)?;
         let granted = caller.uid == 0 || self.syscalls_for_everyone;
@@ -604,7 +606,7 @@ impl<K: KernelSide> Service<K> {
                     self.take_up_those(&within);
                 }
             }
-            self.shares.took(caller.uid, begun.elapsed());
+            self.shares.took(caller.payer, begun.elapsed());
         }
     }
 

@@ -297,6 +297,10 @@ impl KernelSide for KernelModel {
         0
     }
 
+    fn payer(&self, uid: u32) -> u32 {
+        uid
+    }
+
     fn programs(&self) -> Vec<ProgramStatus> {
         Vec::new()
     }
@@ -316,7 +320,7 @@ impl KernelSide for KernelModel {
 
 /// The line by which a caller asks for the tree of `watch`.
 pub(crate) fn hello(watch: u32, syscalls: bool) -> Vec<u8> {
-    stallscope_wire::encode(&Hello::new(Client::Kernel { watch, syscalls }))
+    stallscope_wire::encode(&Hello::new(Client::Kernel { watch, syscalls, reader: None }))
 }
 
 /// One that is connected, as it sees it.

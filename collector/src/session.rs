@@ -148,7 +148,9 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
         ..JobFacts::default()
     };
     let mut engine = Engine::new(job.clone(), wants_shim);
-    let kernel = KernelClient::start(kernel, pid, options.syscalls, &mut engine);
+    // The recording is theirs, who may not look into a set-uid program that their job executes.
+    let reader = run_as.map(|caller| caller.uid);
+    let kernel = KernelClient::start(kernel, pid, options.syscalls, reader, &mut engine);
     start_recording(&mut engine, &job, options.output, &name, view);
     if let Some(dir) = &dir {
         show_card(dir, &job, &engine, view);
@@ -261,8 +263,11 @@ async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> 
     };
     let metrics = start_metrics(options.metrics, view)?;
     let mut engine = Engine::new(job.clone(), taken_over);
-    let kernel =
-        KernelClient::start(KernelSource::find(KernelChoice::Auto)?, pid, options.syscalls, &mut engine);
+    // With sudo the recording is the caller's. They had root look into this very process, whosever it is, and not into what
+    // its user may not look into.
+    let reader = Caller::find().map(|_| owner);
+    let source = KernelSource::find(KernelChoice::Auto)?;
+    let kernel = KernelClient::start(source, pid, options.syscalls, reader, &mut engine);
     if let stallscope_model::EvidenceState::Missing(reason) = &engine.summary().kernel
         && !taken_over
     {

@@ -4,7 +4,7 @@
 //! capabilities and with the few system calls that this takes.
 
 use crate::confine::{drop_all_capabilities, syscalls::allow_only};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use nix::unistd::{ForkResult, Gid, Pid, Uid, fork, setgroups, setresgid, setresuid, setsid};
 use rustix::fs::{AtFlags, FileType, statat, unlinkat};
 use std::ffi::{CString, OsStr};
@@ -62,6 +62,7 @@ fn wait_and_remove(collector: &OwnedFd, folder: &OwnedFd, name: &CString) -> Res
     // Ctrl-C is for the collector.
     setsid()?;
     keep_open([collector.as_raw_fd(), folder.as_raw_fd()]);
+    unmap_what_is_shared()?;
     let owner = rustix::fs::fstat(folder)?;
     let (uid, gid) = (Uid::from_raw(owner.st_uid), Gid::from_raw(owner.st_gid));
     setgroups(&[])?;
@@ -79,6 +80,28 @@ fn wait_and_remove(collector: &OwnedFd, folder: &OwnedFd, name: &CString) -> Res
         unlinkat(folder, name, AtFlags::empty())?;
     }
     Ok(())
+}
+
+/// The kernel side's accounts of tasks are mapped in the collector, and would be in here until its end: whoever is the owner
+/// of the socket's folder may look into a process of theirs, and the maps would outlive the collector.
+fn unmap_what_is_shared() -> Result<()> {
+    let maps = std::fs::read_to_string("/proc/self/maps").context("cannot tell what is mapped")?;
+    for (start, end) in maps.lines().filter_map(shared_mapping) {
+        // SAFETY: nothing in this process uses what it shares with others: its code, heap and stack are its own (`p`), and
+        // the collector's objects, which refer to these, are neither used nor dropped in here.
+        let done = unsafe { libc::munmap(start as *mut libc::c_void, end - start) };
+        ensure!(done == 0, "cannot unmap what the collector has mapped: {}", std::io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Where the mapping of a line of /proc/PID/maps begins and ends, if it is shared with others.
+fn shared_mapping(line: &str) -> Option<(usize, usize)> {
+    let (range, rest) = line.split_once(' ')?;
+    let (start, end) = range.split_once('-')?;
+    let is_shared = rest.as_bytes().get(3) == Some(&b's');
+    let address = |text| usize::from_str_radix(text, 16).ok();
+    is_shared.then_some((address(start)?, address(end)?))
 }
 
 /// Closes all other descriptors: the collector's socket and programs are to end with it.

@@ -14,10 +14,10 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef signed long long s64;
 
-#define ABI_VERSION 5
+#define ABI_VERSION 6
 #define MAX_TASKS 16384
 #define MAX_USERS 1024
-#define MAX_FILES 8192
+#define MAX_FILES 16384
 #define MAX_MOUNTS 1024
 #define NAME_BYTES 64
 #define PARENT_BYTES 32
@@ -219,6 +219,8 @@ struct user_slots {
 	u64 refused;
 	u64 mounts_taken;
 	u64 mounts_returned;
+	u64 files_taken;
+	u64 files_returned;
 };
 
 struct file_key {
@@ -243,6 +245,11 @@ struct file_wait {
 	u8 parent[PARENT_BYTES];
 };
 
+struct kept_file {
+	struct file_wait wait;
+	u64 last_ns;
+};
+
 _Static_assert(sizeof(struct times) == 8 * (3 + BLOCKED_KINDS), "times");
 _Static_assert(sizeof(struct scratch) == 88, "scratch");
 _Static_assert(sizeof(struct task_slot) == 24 + 8 + 24 + 2 * sizeof(struct times) + 64 + 16 + 88, "task_slot");
@@ -254,9 +261,10 @@ _Static_assert(sizeof(struct batch_read) == 32, "batch_read");
 _Static_assert(sizeof(struct save) == 40, "save");
 _Static_assert(sizeof(struct task_new) == 56, "task_new");
 _Static_assert(sizeof(struct task_exit) == 32 + sizeof(struct times), "task_exit");
-_Static_assert(sizeof(struct user_slots) == 40, "user_slots");
+_Static_assert(sizeof(struct user_slots) == 56, "user_slots");
 _Static_assert(sizeof(struct file_key) == 24, "file_key");
 _Static_assert(sizeof(struct mount_wait) == 16, "mount_wait");
 _Static_assert(sizeof(struct file_wait) == 24 + NAME_BYTES + PARENT_BYTES, "file_wait");
+_Static_assert(sizeof(struct kept_file) == sizeof(struct file_wait) + 8, "kept_file");
 
 #endif

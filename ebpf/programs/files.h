@@ -224,13 +224,33 @@ INLINE void count_mount_wait(const struct file_key *file, u32 user, u64 wait_ns)
 	__sync_fetch_and_add(&wait->waits, 1);
 }
 
-/* Adds a wait of `task`, the owner of `slot`, to that of its file and mount. */
+/*
+ * Begins the sum of a file for `user`, who may have as many as are still free. Root has no more: there is always room
+ * for the next user, and user space makes some for those who have their share once a second.
+ */
+INLINE void take_file(const struct file_key *key, const struct place *place, u32 user)
+{
+	u32 everybody = USER_EVERYBODY;
+	struct user_slots *own = map_lookup_elem(&users, &user), *all = map_lookup_elem(&users, &everybody);
+	struct kept_file none = {};
+
+	if (!own || !all ||
+	    (s64)(own->files_taken - own->files_returned + all->files_taken - all->files_returned) >= (s64)max_files)
+		return;
+	fill_path(&none.wait, place);
+	if (map_update_elem(&file_waits, key, &none, BPF_NOEXIST))
+		return;
+	__sync_fetch_and_add(&own->files_taken, 1);
+	__sync_fetch_and_add(&all->files_taken, 1);
+}
+
+/* Adds a wait of `task`, the owner of `slot`, that ended at `end_ns` to that of its file and mount. */
 static __attribute__((noinline)) void count_file_wait(struct task_slot *slot, struct task_struct *task, u32 kind,
-						      u64 wait_ns)
+						      u64 wait_ns, u64 end_ns)
 {
 	/* A tree may have tasks of several users, of which each is told their own. */
 	struct file_key key = { .root = slot->scratch.root, .uid = known_to(slot) };
-	struct file_wait *wait, begun = {};
+	struct kept_file *file;
 	struct place place = {};
 
 	if (!find_place(task, kind, &place)) {
@@ -239,17 +259,17 @@ static __attribute__((noinline)) void count_file_wait(struct task_slot *slot, st
 	}
 	fill_key(&key, &place);
 	count_mount_wait(&key, slot->user, wait_ns);
-	wait = map_lookup_elem(&file_waits, &key);
-	if (!wait) {
-		fill_path(&begun, &place);
-		map_update_elem(&file_waits, &key, &begun, BPF_NOEXIST);
-		wait = map_lookup_elem(&file_waits, &key);
+	file = map_lookup_elem(&file_waits, &key);
+	if (!file) {
+		take_file(&key, &place, slot->user);
+		file = map_lookup_elem(&file_waits, &key);
 	}
-	if (!wait)
+	if (!file)
 		return;
-	__sync_fetch_and_add(&wait->wait_ns, wait_ns);
-	__sync_fetch_and_add(&wait->waits, 1);
-	wait->tgid = slot->tgid;
+	__sync_fetch_and_add(&file->wait.wait_ns, wait_ns);
+	__sync_fetch_and_add(&file->wait.waits, 1);
+	file->wait.tgid = slot->tgid;
+	file->last_ns = end_ns;
 }
 
 #endif

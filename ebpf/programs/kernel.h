@@ -24,7 +24,6 @@ enum map_type {
 	MAP_HASH = 1,
 	MAP_ARRAY = 2,
 	MAP_PERCPU_ARRAY = 6,
-	MAP_LRU_HASH = 9,
 	MAP_QUEUE = 22,
 	MAP_RINGBUF = 27,
 	MAP_TASK_STORAGE = 29,

@@ -55,7 +55,7 @@ struct {
 	MAP_TYPE(value, struct seed);
 } seeds SEC(".maps");
 
-/* Who has how many slots and mounts. User space, which maps it, gives users their places and writes what is returned. */
+/* Who has how many slots, files and mounts. User space, which maps it, gives users their places and writes what is returned. */
 struct {
 	MAP_UINT(type, MAP_ARRAY);
 	MAP_UINT(map_flags, BPF_F_MMAPABLE);
@@ -76,13 +76,14 @@ struct {
 	MAP_TYPE(value, u64);
 } lost SEC(".maps");
 
-/* The files that tasks were blocked in. Of a million small ones those go that were not waited for of late; the
- * mounts keep the sums. */
+/* The files that tasks were blocked in. Of a million small ones user space removes those that were not waited for of
+ * late, from whoever has most first: a map that did so by itself would let one user's files take the place of all
+ * others'. The mounts keep the sums. */
 struct {
-	MAP_UINT(type, MAP_LRU_HASH);
+	MAP_UINT(type, MAP_HASH);
 	MAP_UINT(max_entries, MAX_FILES);
 	MAP_TYPE(key, struct file_key);
-	MAP_TYPE(value, struct file_wait);
+	MAP_TYPE(value, struct kept_file);
 } file_waits SEC(".maps");
 
 /* The same by mount, `inode` being 0; and without any number for what no file is known of. */
@@ -111,6 +112,7 @@ struct {
 const volatile u64 min_slice_ns = 1000000;
 const volatile u64 wakeup_bytes = 1 << 20;
 const volatile u64 max_tasks = MAX_TASKS;
+const volatile u64 max_files = MAX_FILES;
 const volatile u64 max_mounts = MAX_MOUNTS;
 
 /* The loader refuses an object whose layouts are not its own. */

@@ -158,7 +158,7 @@ INLINE void book_sleep(struct task_slot *slot, struct task_struct *task, u64 now
 		until = now;
 	book(slot, TIME_BLOCKED + kind, until);
 	if (until > since && is_file_wait(kind))
-		count_file_wait(slot, task, kind, until - since);
+		count_file_wait(slot, task, kind, until - since, until);
 	/* Not an older wake-up than the one that ended this sleep. */
 	if (woken & WOKEN_ERRAND && woken > slot->scratch.run_start_ns && !(slot->flags & FLAG_WATCHED))
 		begin_errand(slot, slot->since_ns);

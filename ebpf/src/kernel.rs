@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, Queue, RingBuf};
 use aya::{Btf, Ebpf, EbpfLoader, VerifierLogLevel, include_bytes_aligned};
-use stallscope_abi::files::{FileWait, MAX_MOUNTS, MountWait};
+use stallscope_abi::files::{FileKey, KeptFile, MAX_FILES, MAX_MOUNTS, MountWait};
 use stallscope_abi::kernel::{
     Header, Kind, LOST_REASONS, Lost, MAX_TASKS, Plain, Record, Slice, TaskExit, TaskNew, TaskSlot, VERSION,
     flags, user,
@@ -17,7 +17,9 @@ use crate::Error;
 use crate::doctor;
 use crate::filled::Filled;
 use crate::programs::{ProgramStatus, Programs, RELEASE, Role, SEED};
+use crate::shares::surplus;
 use crate::slots::{Identity, Slots, Still};
+use crate::subordinates::Subordinates;
 use crate::tables::{Table, Waits};
 use crate::users::Users;
 
@@ -45,13 +47,21 @@ pub struct Options {
     pub ring_bytes: u32,
     /// Tasks tracked at once, at most [`MAX_TASKS`].
     pub max_tasks: u32,
+    /// Files kept at once, at most [`MAX_FILES`].
+    pub max_files: u32,
     /// Sums by mount kept at once, at most [`MAX_MOUNTS`].
     pub max_mounts: u32,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { min_slice_ns: 1_000_000, ring_bytes: 4 << 20, max_tasks: MAX_TASKS, max_mounts: MAX_MOUNTS }
+        Options {
+            min_slice_ns: 1_000_000,
+            ring_bytes: 4 << 20,
+            max_tasks: MAX_TASKS,
+            max_files: MAX_FILES,
+            max_mounts: MAX_MOUNTS,
+        }
     }
 }
 
@@ -64,12 +74,14 @@ pub struct Kernel {
     slots: Slots,
     free_slots: Queue<MapData, u32>,
     users: Users,
+    subordinates: Subordinates,
     /// The root of a process's tree in the lower half, the place of who is charged in the upper.
     seeds: HashMap<MapData, u32, u64>,
     events: RingBuf<MapData>,
     filled: Filled,
     lost: PerCpuArray<MapData, u64>,
-    files: Table<FileWait>,
+    files: Table<KeptFile>,
+    max_files: u32,
     mounts: Table<MountWait>,
     /// With the user who is charged for the tree.
     roots: BTreeMap<u32, u32>,
@@ -105,6 +117,7 @@ impl Kernel {
             .override_global("min_slice_ns", &options.min_slice_ns, true)
             .override_global("wakeup_bytes", &wakeup_bytes, true)
             .override_global("max_tasks", &u64::from(options.max_tasks.min(MAX_TASKS)), true)
+            .override_global("max_files", &u64::from(options.max_files.min(MAX_FILES)), true)
             .override_global("max_mounts", &u64::from(options.max_mounts.min(MAX_MOUNTS)), true)
             .load(OBJECT)?;
 
@@ -124,12 +137,14 @@ impl Kernel {
         let mut kernel = Kernel {
             slots,
             users,
+            subordinates: Subordinates::of_this_machine(),
             free_slots: Queue::try_from(take_map(&mut ebpf, "free_slots")?)?,
             seeds: HashMap::try_from(take_map(&mut ebpf, "seeds")?)?,
             events,
             filled,
             lost: PerCpuArray::try_from(take_map(&mut ebpf, "lost")?)?,
             files: table(&mut ebpf, "file_waits")?,
+            max_files: options.max_files.min(MAX_FILES),
             mounts: table(&mut ebpf, "mount_waits")?,
             ebpf,
             programs,
@@ -152,7 +167,8 @@ impl Kernel {
     pub fn watch(&mut self, pid: u32) -> Result<Vec<TaskNew>, Error> {
         let root = doctor::process_of(pid).ok_or(Error::NoProcess(pid))?;
         // Whose it was first: tasks that have a slot stay charged to them.
-        let uid = self.roots.get(&root).copied().or_else(|| doctor::user_of(root));
+        let payer = || doctor::user_of(root).map(|uid| self.payer(uid));
+        let uid = self.roots.get(&root).copied().or_else(payer);
         let uid = uid.ok_or(Error::NoProcess(pid))?;
         let kept: BTreeSet<u32> = self.roots.values().copied().collect();
         let place = self.users.place(uid, &kept).ok_or(Error::TooManyUsers(pid))?;
@@ -200,7 +216,8 @@ impl Kernel {
             }
         }
         self.seeds.remove(&root)?;
-        self.files.forget(root)?;
+        let files = self.files.forget(root)?;
+        self.users.files_returned(uid, files);
         let mounts = self.mounts.forget(root)?;
         self.users.mounts_returned(uid, mounts);
         Ok(())
@@ -307,10 +324,30 @@ impl Kernel {
     /// The files that tasks of all trees were blocked in, as many as [`stallscope_abi::files::MAX_FILES`], and the
     /// sums by mount, which lack nothing but [`Lost::NoMount`].
     ///
+    /// Makes room for further files, for all users alike, so that it is to be called about once a second.
+    ///
     /// # Errors
     /// They could not be read.
     pub fn waits(&self) -> Result<Waits, Error> {
-        Ok(Waits { files: self.files.entries()?, mounts: self.mounts.entries()? })
+        let files = self.files.entries()?;
+        self.make_room(&files)?;
+        let files = files.into_iter().map(|(key, file)| (key, file.wait)).collect();
+        Ok(Waits { files, mounts: self.mounts.entries()? })
+    }
+
+    /// So many files stay that a user who is alone, and may have half of all, finds a quarter of these free; and who
+    /// waited for the fewest keeps them.
+    fn make_room(&self, files: &[(FileKey, KeptFile)]) -> Result<(), Error> {
+        let kept = files.iter().map(|(key, file)| {
+            let user = self.roots.get(&key.root).copied().unwrap_or(key.uid);
+            (user, file.last_ns, *key)
+        });
+        for (user, key) in surplus(kept, self.max_files as usize * 3 / 8) {
+            if self.files.remove(&key)? {
+                self.users.files_returned(user, 1);
+            }
+        }
+        Ok(())
     }
 
     /// What the kernel side has lost since it was loaded, by [`Lost`]. A slice that found no room is carried by
@@ -329,7 +366,17 @@ impl Kernel {
     /// Tasks of user `uid`'s trees that are not followed because that user has as many slots as are still free: of
     /// [`Lost::UserSlots`] what is theirs.
     pub fn refused(&self, uid: u32) -> u64 {
-        self.users.refused(uid)
+        self.users.refused(self.payer(uid))
+    }
+
+    /// The user who is charged for what `uid` takes: of a range of ids in /etc/subuid whoever has the range.
+    pub fn payer(&self, uid: u32) -> u32 {
+        self.subordinates.payer(uid)
+    }
+
+    /// Whom ids belong to from here on.
+    pub fn set_subordinates(&mut self, subordinates: Subordinates) {
+        self.subordinates = subordinates;
     }
 
     /// Every program and whether it is attached, can be, or why not.

@@ -10,7 +10,9 @@ mod error;
 mod filled;
 mod kernel;
 mod programs;
+mod shares;
 mod slots;
+mod subordinates;
 mod tables;
 mod users;
 
@@ -18,4 +20,5 @@ pub use error::Error;
 pub use kernel::{Kernel, Options};
 pub use programs::{ProgramState, ProgramStatus};
 pub use slots::{Identity, Still};
+pub use subordinates::Subordinates;
 pub use tables::Waits;

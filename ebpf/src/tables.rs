@@ -55,7 +55,7 @@ impl<T: Plain> Table<T> {
     /// `None` when `map` is no hash map.
     pub(crate) fn new(map: Map) -> Option<Table<T>> {
         match map {
-            Map::HashMap(map) | Map::LruHashMap(map) => Some(Table { map, what: PhantomData }),
+            Map::HashMap(map) => Some(Table { map, what: PhantomData }),
             _ => None,
         }
     }
@@ -105,22 +105,21 @@ impl<T: Plain> Table<T> {
     pub(crate) fn forget(&self, root: u32) -> Result<u64, Error> {
         let mut forgotten = 0;
         for (key, _) in self.entries()?.iter().filter(|(key, _)| key.root == root) {
-            self.remove(key)?;
-            forgotten += 1;
+            forgotten += u64::from(self.remove(key)?);
         }
         Ok(forgotten)
     }
 
-    fn remove(&self, key: &FileKey) -> Result<(), Error> {
+    /// Whether it was there.
+    pub(crate) fn remove(&self, key: &FileKey) -> Result<bool, Error> {
         let key = bytes_of(key).as_ptr() as u64;
         let mut attributes = Delete { map: self.fd(), pad: 0, key, value: 0, flags: 0 };
         // SAFETY: the key has the map's size and lives through the call.
         match unsafe { bpf(DELETE, &mut attributes) } {
-            // The kernel may have made room meanwhile.
             Err(error) if error.raw_os_error() != Some(libc::ENOENT) => {
                 Err(Error::system("forgetting which files were waited for")(error))
             }
-            _ => Ok(()),
+            done => Ok(done.is_ok()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Who has how many slots and sums by mount: what the kernel side counts as taken, and what this side counts as handed back.
+//! Who has how many slots and sums by mount and file: what the kernel side counts as taken, and what this side counts as handed back.
 //!
 //! The kernel side charges a task to the user whose tree it is (tasks.h says how many slots one may have). Handing a slot
 //! back is this side's work, so that each word has one side that writes it.
@@ -68,11 +68,20 @@ impl Users {
 
     /// So many sums by mount of trees that are charged to `uid` are gone.
     pub(crate) fn mounts_returned(&self, uid: u32, count: u64) {
+        // SAFETY: as in `returned`.
+        self.add(uid, count, |counts| unsafe { AtomicU64::from_ptr(&raw mut (*counts).mounts_returned) });
+    }
+
+    /// So many sums by file of trees that are charged to `uid` are gone.
+    pub(crate) fn files_returned(&self, uid: u32, count: u64) {
+        // SAFETY: as in `returned`.
+        self.add(uid, count, |counts| unsafe { AtomicU64::from_ptr(&raw mut (*counts).files_returned) });
+    }
+
+    fn add<'a>(&'a self, uid: u32, count: u64, word: impl Fn(*mut UserSlots) -> &'a AtomicU64) {
         let Some(own) = self.places.get(&uid) else { return };
         for place in [*own, user::EVERYBODY] {
-            // SAFETY: as in `returned`.
-            let word = unsafe { AtomicU64::from_ptr(&raw mut (*self.at(place)).mounts_returned) };
-            word.fetch_add(count, Ordering::Relaxed);
+            word(self.at(place)).fetch_add(count, Ordering::Relaxed);
         }
     }
 

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use std::path::Path;
 use std::process::Command;
 
-use stallscope_abi::files::{FileKey, FileWait, MAX_FILES, MAX_MOUNTS, MountWait};
+use stallscope_abi::files::{FileKey, FileWait, KeptFile, MAX_FILES, MAX_MOUNTS, MountWait};
 use stallscope_abi::kernel::{
     BLOCKED_KINDS, BatchRead, Blocked, Header, Kind, LOST_REASONS, Lost, MAX_TASKS, MAX_USERS, Save, Slice,
     TaskExit, TaskNew, TaskSlot, Times, UserSlots, VERSION, Wait, Wake, flags, state, user,
@@ -56,10 +56,12 @@ fn the_header_mirrors_the_module() {
     same_struct!(c, "save", Save, header what bytes);
     same_struct!(c, "task_new", TaskNew, header ppid flags start_boottime_ns comm);
     same_struct!(c, "task_exit", TaskExit, header status total);
-    same_struct!(c, "user_slots", UserSlots, taken returned refused mounts_taken mounts_returned);
+    same_struct!(c, "user_slots", UserSlots, taken returned refused mounts_taken mounts_returned
+        files_taken files_returned);
     same_struct!(c, "file_key", FileKey, root mount dev uid inode);
     same_struct!(c, "mount_wait", MountWait, wait_ns waits);
     same_struct!(c, "file_wait", FileWait, wait_ns waits tgid whole name parent);
+    same_struct!(c, "kept_file", KeptFile, wait last_ns);
     // What user space reads of the kernel side's internals: slots.rs.
     same(&mut c, "__builtin_offsetof(struct scratch, wake_ns)", 0);
     same(&mut c, "__builtin_offsetof(struct scratch, leader)", 4 * 8);

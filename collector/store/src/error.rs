@@ -31,13 +31,14 @@ impl Error {
             Some(
                 CannotOpen | PermissionDenied | ReadOnly | DatabaseBusy | DatabaseLocked | SystemIoFailure,
             ) => Error::Unreadable { path, reason },
-            Some(OperationInterrupted) => {
-                Error::Damaged { path, reason: "its pages hold more rows than it has room for".to_owned() }
-            }
+            Some(OperationInterrupted) => Error::Damaged { path, reason: MORE_ROWS.to_owned() },
             _ => Error::Damaged { path, reason },
         }
     }
 }
+
+/// What pages that lead to each other in circles look like.
+pub(crate) const MORE_ROWS: &str = "its pages hold more rows than it has room for";
 
 /// SQLite quotes what it stumbled over, which comes from the file.
 pub(crate) fn one_line(text: &str) -> String {

@@ -3,14 +3,19 @@
 //!
 //! SQLite takes a file's word for what its tables are: a column may be computed by any function, a table may be a program.
 //! So only tables whose columns are stored, and indexes of such columns, are read. And pages that lead to each other in
-//! circles look like more rows than the file has bytes, so that the steps of each question are bounded by its size.
+//! circles look like more rows than the file has bytes. So what all questions together take of SQLite's time is bounded by the
+//! file's size, and what is read of all tables together is no more than what it has room for.
 
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OptionalExtension, Row};
 use serde::de::DeserializeOwned;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 /// Longest text or blob: a summary of a thousand ranks has some megabytes.
 const MAX_VALUE_BYTES: i32 = 32 << 20;
@@ -20,11 +25,18 @@ const MOST_VALUES: usize = 3 << 20;
 /// Rows that are taken at once: no recorder lets a table grow to as many. Each may take a hundred bytes of memory.
 pub(crate) const MOST_ROWS: usize = 1 << 20;
 /// Instructions of SQLite's virtual machine between two looks at the budget.
-const LOOK_EVERY: i32 = 10_000;
-/// A question on an empty file takes fewer, and each row that a file has room for takes fewer than this a byte: 10 to 20
-/// columns of it make some 40 instructions, of at least 20 bytes, and a sort reads each twice.
+const LOOK_EVERY: i32 = 1000;
+/// A question on an empty file takes fewer than the first; and each row that a file has room for takes fewer than the second
+/// a byte in all questions of a report: 10 to 20 columns of it make some 40 instructions, of at least 40 bytes, a sort
+/// reads each twice, and no report asks for a table more than twice.
 const FREE: u64 = 5_000_000;
-const EACH_BYTE: u64 = 20;
+const EACH_BYTE: u64 = 4;
+/// Who goes on asking, as a terminal does, has all of it again after so long.
+const ANEW_AFTER: Duration = Duration::from_secs(10);
+/// Of a file that is small, or grows while it is read.
+const FREE_BYTES: u64 = 1 << 20;
+/// A row takes at least the fourth part of its memory in a file.
+const MEMORY_OF_A_BYTE: u64 = 4;
 
 /// No code of a file's own, and no trust in its cells.
 pub(crate) fn distrust(connection: &Connection) -> rusqlite::Result<()> {
@@ -71,11 +83,37 @@ pub(crate) enum Extent {
     Head,
 }
 
-/// How many instructions a question may still take.
+/// How much may still be asked of a file.
 #[derive(Debug)]
 pub(crate) struct Budget {
+    /// Instructions.
     left: Arc<AtomicU64>,
+    filled: Cell<Instant>,
     extent: Extent,
+    /// Bytes of each table that a question has read, at most so far. No part of a file belongs to two of them.
+    read_bytes: RefCell<HashMap<String, u64>>,
+}
+
+/// What one question may read.
+#[derive(Debug)]
+pub(crate) struct Room {
+    pub(crate) read_bytes: u64,
+    limit_bytes: u64,
+}
+
+impl Room {
+    /// Counts a row of which a `T` is made; `false` where the file has no room for it.
+    pub(crate) fn takes<T>(&mut self, row: &Row<'_>) -> rusqlite::Result<bool> {
+        let mut texts = 0;
+        for column in 0..row.as_ref().column_count() {
+            if let ValueRef::Text(bytes) | ValueRef::Blob(bytes) = row.get_ref(column)? {
+                texts += bytes.len() as u64;
+            }
+        }
+        let least = size_of::<T>() as u64 / MEMORY_OF_A_BYTE;
+        self.read_bytes = self.read_bytes.saturating_add(texts.max(least));
+        Ok(self.read_bytes <= self.limit_bytes)
+    }
 }
 
 impl Budget {
@@ -85,8 +123,9 @@ impl Budget {
         // Memory, not a folder of the system's that would fill up.
         connection.pragma_update(None, "temp_store", "MEMORY")?;
         let left = Arc::new(AtomicU64::new(0));
-        let budget = Budget { left: left.clone(), extent };
-        budget.refill(bytes);
+        let filled = Cell::new(Instant::now());
+        let budget = Budget { left: left.clone(), filled, extent, read_bytes: RefCell::default() };
+        budget.fill(bytes);
         let exceeded = move || {
             let left = left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(LOOK_EVERY as u64));
             left.is_err()
@@ -96,10 +135,41 @@ impl Budget {
     }
 
     /// A new question begins, to a file that has so many bytes by now.
-    pub(crate) fn refill(&self, bytes: u64) {
+    pub(crate) fn ask(&self, bytes: u64) {
+        if self.filled.get().elapsed() > ANEW_AFTER {
+            self.fill(bytes);
+        } else {
+            self.left.fetch_max(FREE, Relaxed);
+        }
+    }
+
+    fn fill(&self, bytes: u64) {
         let bytes = if self.extent == Extent::Head { 0 } else { bytes };
         self.left.store(FREE.saturating_add(bytes.saturating_mul(EACH_BYTE)), Relaxed);
+        self.filled.set(Instant::now());
+        self.read_bytes.borrow_mut().clear();
     }
+
+    /// What a question to a file of so many bytes may read, of which earlier parts of it have read `read_bytes`.
+    pub(crate) fn room(&self, sql: &str, bytes: u64, read_bytes: u64) -> Room {
+        let read = self.read_bytes.borrow();
+        let others = read.iter().filter(|(table, _)| *table != table_of(sql)).map(|(_, bytes)| bytes);
+        let limit_bytes = bytes.saturating_add(FREE_BYTES).saturating_sub(others.sum());
+        Room { read_bytes, limit_bytes }
+    }
+
+    /// Whether what a question has read is within its room.
+    pub(crate) fn has_read(&self, sql: &str, room: Room) -> bool {
+        let mut read = self.read_bytes.borrow_mut();
+        let table = read.entry(table_of(sql).to_owned()).or_default();
+        *table = (*table).max(room.read_bytes.min(room.limit_bytes));
+        room.read_bytes <= room.limit_bytes
+    }
+}
+
+/// Ours have one each.
+fn table_of(sql: &str) -> &str {
+    sql.split_once("FROM ").map_or(sql, |(_, rest)| rest.split_whitespace().next().unwrap_or(rest))
 }
 
 /// What no recorder has made of a table or index that is in the file; `None` where all is plain.

@@ -6,6 +6,7 @@ use crate::opening;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::geteuid;
 use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -33,7 +34,16 @@ pub fn recordings_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// Recordings of this user that are being written on this host, wherever they are.
 pub fn live_recordings() -> Vec<PathBuf> {
-    spool(None).map(|spool| live_in(&spool)).unwrap_or_default()
+    live_below(&spool_parents())
+}
+
+fn live_below(parents: &[PathBuf]) -> Vec<PathBuf> {
+    let usual = parents.iter().map(|parent| parent.join(spool_name())).filter(|spool| is_private(spool));
+    let spools = usual.chain(parents.iter().flat_map(|parent| other_spools(parent)));
+    let mut live: Vec<PathBuf> = spools.flat_map(|spool| live_in(&spool)).collect();
+    live.sort();
+    live.dedup();
+    live
 }
 
 pub(crate) fn live_in(spool: &Path) -> Vec<PathBuf> {
@@ -128,28 +138,67 @@ pub(crate) fn is_local(directory: &Path) -> bool {
 }
 
 /// A directory of this user alone on a local file system; `chosen` instead of the usual ones if given.
-///
-/// `/var/tmp` comes first: it survives a reboot, and the runtime directory is memory that goes at logout.
 pub(crate) fn spool(chosen: Option<&Path>) -> io::Result<PathBuf> {
-    let name = format!("stallscope-{}", geteuid().as_raw());
-    let candidates = match chosen {
-        Some(directory) => vec![directory.to_path_buf()],
-        None => ["/var/tmp", "/tmp"]
-            .into_iter()
-            .map(PathBuf::from)
-            .chain(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))
-            .map(|directory| directory.join(&name))
-            .collect(),
-    };
+    match chosen {
+        Some(directory) => private_directory(directory).map(|()| directory.to_path_buf()),
+        None => spool_below(&spool_parents()),
+    }
+}
+
+/// `/var/tmp` comes first: it survives a reboot, and the runtime directory is memory that goes at logout.
+fn spool_parents() -> Vec<PathBuf> {
+    let shared = ["/var/tmp", "/tmp"].into_iter().map(PathBuf::from);
+    shared.chain(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)).collect()
+}
+
+/// The one of the usual name where it can be had. Any user may have made something of that name first, in any of the
+/// parents that all may write to; of a name that nobody can foresee they cannot.
+fn spool_below(parents: &[PathBuf]) -> io::Result<PathBuf> {
     let mut reason = io::Error::other("no directory to spool to");
-    for directory in candidates {
+    for directory in parents.iter().map(|parent| parent.join(spool_name())) {
         match private_directory(&directory) {
-            Ok(()) if chosen.is_some() || is_local(&directory) => return Ok(directory),
+            Ok(()) if is_local(&directory) => return Ok(directory),
             Ok(()) => {}
             Err(error) => reason = error,
         }
     }
-    Err(reason)
+    let local = || parents.iter().filter(|parent| is_local(parent));
+    if let Some(found) = local().flat_map(|parent| other_spools(parent)).next() {
+        return Ok(found);
+    }
+    local().find_map(|parent| new_spool(parent).ok()).ok_or(reason)
+}
+
+fn spool_name() -> String {
+    format!("stallscope-{}", geteuid().as_raw())
+}
+
+/// Those of this user in `parent` that have a name of their own.
+fn other_spools(parent: &Path) -> Vec<PathBuf> {
+    let begin = spool_name() + "-";
+    let Ok(entries) = fs::read_dir(parent) else { return Vec::new() };
+    let mut found: Vec<PathBuf> = entries
+        .filter_map(|entry| entry.ok())
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&begin))
+        .map(|entry| entry.path())
+        .filter(|path| is_private(path))
+        .collect();
+    found.sort();
+    found
+}
+
+fn new_spool(parent: &Path) -> io::Result<PathBuf> {
+    // Keys of hash tables are random numbers of the system's.
+    let random = RandomState::new().hash_one(0);
+    let directory = parent.join(format!("{}-{random:016x}", spool_name()));
+    DirBuilder::new().mode(0o700).create(&directory).map(|()| directory)
+}
+
+/// A directory, and no link, that nobody but this user may look into.
+fn is_private(directory: &Path) -> bool {
+    fs::symlink_metadata(directory).is_ok_and(|facts| {
+        facts.is_dir() && facts.uid() == geteuid().as_raw() && facts.permissions().mode() & 0o077 == 0
+    })
 }
 
 fn private_directory(directory: &Path) -> io::Result<()> {
@@ -157,9 +206,7 @@ fn private_directory(directory: &Path) -> io::Result<()> {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             // In a directory anyone may write to, somebody else may have been first.
-            let facts = fs::symlink_metadata(directory)?;
-            if facts.is_dir() && facts.uid() == geteuid().as_raw() && facts.permissions().mode() & 0o077 == 0
-            {
+            if is_private(directory) {
                 Ok(())
             } else {
                 Err(io::Error::other(format!(
@@ -237,4 +284,50 @@ fn copy_synced(from: &Path, to: &Path) -> io::Result<()> {
     let mut copy = create_private(to)?;
     io::copy(&mut source, &mut copy)?;
     copy.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::alive::Alive;
+
+    fn make(path: &Path, mode: u32) {
+        fs::create_dir(path).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_spool_that_somebody_else_made_first_is_left_to_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let parents = [folder.path().join("var"), folder.path().join("tmp")];
+        parents.iter().for_each(|parent| make(parent, 0o1777));
+        // Open to others, as one that is not ours would be to its owner; and what leads elsewhere.
+        make(&parents[0].join(spool_name()), 0o777);
+        let elsewhere = folder.path().join("elsewhere");
+        make(&elsewhere, 0o700);
+        symlink(&elsewhere, parents[1].join(spool_name())).unwrap();
+        make(&parents[0].join(spool_name() + "-0"), 0o755);
+        symlink(&elsewhere, parents[0].join(spool_name() + "-1")).unwrap();
+
+        let spool = spool_below(&parents).unwrap();
+        assert!(spool.starts_with(&parents[0]) && is_private(&spool), "{spool:?}");
+        assert!(
+            spool.file_name().unwrap().len() >= spool_name().len() + 17,
+            "nobody could have made it first"
+        );
+        assert_eq!(spool_below(&parents).unwrap(), spool, "the next recorder finds it");
+
+        let recording = spool.join("run.stall");
+        fs::write(&recording, "").unwrap();
+        fs::write(beside(&recording, "-wal"), "").unwrap();
+        let _alive = Alive::claim(&recording).unwrap();
+        announce(&spool, &recording).unwrap();
+        assert_eq!(live_below(&parents), [recording.clone()], "and so does who lists recordings");
+        fs::remove_dir(parents[0].join(spool_name())).unwrap();
+        assert_eq!(spool_below(&parents).unwrap(), parents[0].join(spool_name()));
+        assert_eq!(live_below(&parents), [recording], "also when the usual one can be had again");
+        assert!(fs::read_dir(&elsewhere).unwrap().next().is_none());
+    }
 }

@@ -1,5 +1,5 @@
 use crate::alive::is_written;
-use crate::error::{Error, one_line};
+use crate::error::{Error, MORE_ROWS, one_line};
 use crate::files::Files;
 use crate::foreign::{self, Budget, Extent};
 use crate::place::Pointer;
@@ -214,6 +214,7 @@ impl Recording {
             _snapshot: snapshot,
             filter: *filter,
             last: 0,
+            read_bytes: 0,
             page: VecDeque::new(),
             done: false,
         })
@@ -224,7 +225,7 @@ impl Recording {
         sql: &str,
         read: impl FnOnce(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, Error> {
-        self.budget.refill(self.files.bytes());
+        self.budget.ask(self.files.bytes());
         self.connection.query_row(sql, [], read).map_err(|error| self.sqlite(&error))
     }
 
@@ -234,12 +235,39 @@ impl Recording {
         values: &[Value],
         read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
     ) -> Result<Vec<T>, Error> {
-        self.budget.refill(self.files.bytes());
-        let rows = || -> rusqlite::Result<Vec<T>> {
+        self.all_after(sql, values, read, &mut 0)
+    }
+
+    /// The same of a question that is asked a part at a time: `read_bytes` are those of the parts before.
+    pub(crate) fn all_after<T>(
+        &self,
+        sql: &str,
+        values: &[Value],
+        mut read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+        read_bytes: &mut u64,
+    ) -> Result<Vec<T>, Error> {
+        let bytes = self.files.bytes();
+        self.budget.ask(bytes);
+        let mut room = self.budget.room(sql, bytes, *read_bytes);
+        let mut ask = || -> rusqlite::Result<Vec<T>> {
             let mut question = self.connection.prepare_cached(sql)?;
-            question.query_map(params_from_iter(values), read)?.take(foreign::MOST_ROWS + 1).collect()
+            let mut found = question.query(params_from_iter(values))?;
+            let mut rows = Vec::new();
+            while rows.len() <= foreign::MOST_ROWS
+                && let Some(row) = found.next()?
+            {
+                if !room.takes::<T>(row)? {
+                    break;
+                }
+                rows.push(read(row)?);
+            }
+            Ok(rows)
         };
-        let rows = rows().map_err(|error| self.sqlite(&error))?;
+        let rows = ask().map_err(|error| self.sqlite(&error))?;
+        *read_bytes = room.read_bytes;
+        if !self.budget.has_read(sql, room) {
+            return Err(self.damaged(MORE_ROWS.to_owned()));
+        }
         if rows.len() > foreign::MOST_ROWS {
             return Err(
                 self.damaged(format!("one of its tables has more than {} rows to read", foreign::MOST_ROWS))
@@ -264,6 +292,8 @@ pub struct Steps<'a> {
     _snapshot: Option<Transaction<'a>>,
     filter: StepFilter,
     last: i64,
+    /// Of all pages so far.
+    read_bytes: u64,
     page: VecDeque<StepRow>,
     done: bool,
 }
@@ -293,8 +323,13 @@ impl Steps<'_> {
             conditions.join(" AND "),
             Self::PAGE
         );
-        let rows =
-            self.recording.all(&sql, &values, |row| Ok((row.get::<_, i64>(0)?, read_step(row, 1)?)))?;
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, read_step(row, 1)?));
+        let rows = self.recording.all_after(&sql, &values, read, &mut self.read_bytes)?;
+        // Pages that lead in circles would bring the same rows for ever.
+        let ids = std::iter::once(self.last).chain(rows.iter().map(|(id, _)| *id));
+        if !ids.is_sorted_by(|one, next| one < next) {
+            return Err(self.recording.damaged("its steps are not in order".to_owned()));
+        }
         self.done = rows.len() < Self::PAGE as usize;
         if let Some((last, _)) = rows.last() {
             self.last = *last;

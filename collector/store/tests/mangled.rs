@@ -176,6 +176,95 @@ fn more_rows_than_a_file_has_room_for_are_not_read() {
     assert_eq!(Head::read(&path).unwrap().job, summary().job);
 }
 
+/// Has all pages of `table` lead to one of them, so that it has as many rows as pointers to the third power.
+fn lead_in_circles(path: &Path, table: &str) {
+    let connection = rusqlite::Connection::open(path).unwrap();
+    let root = format!("SELECT rootpage FROM sqlite_schema WHERE name = '{table}'");
+    let number =
+        |question: &str| connection.query_row(question, [], |row| row.get::<_, u32>(0)).unwrap() as usize;
+    let (root, page_bytes) = (number(&root), number("PRAGMA page_size"));
+    drop(connection);
+    let mut bytes = fs::read(path).unwrap();
+    let at = |page: usize| (page - 1) * page_bytes;
+    let word = |bytes: &[u8], place: usize| usize::from(u16::from_be_bytes([bytes[place], bytes[place + 1]]));
+    let is_interior = |bytes: &[u8], page: usize| matches!(bytes[at(page)], 2 | 5);
+    let cells = |bytes: &[u8], page: usize| -> Vec<usize> {
+        (0..word(bytes, at(page) + 3)).map(|nth| word(bytes, at(page) + 12 + 2 * nth)).collect()
+    };
+    let child = |bytes: &[u8], page: usize, cell: usize| {
+        let place = at(page) + cell;
+        u32::from_be_bytes(bytes[place..place + 4].try_into().unwrap()) as usize
+    };
+    assert!(is_interior(&bytes, root), "{table} is too small");
+    let mut lowest = root;
+    while is_interior(&bytes, child(&bytes, lowest, cells(&bytes, lowest)[0])) {
+        lowest = child(&bytes, lowest, cells(&bytes, lowest)[0]);
+    }
+    let pointers = cells(&bytes, lowest);
+    let page = bytes[at(lowest)..at(lowest) + page_bytes].to_vec();
+    let leaves: Vec<usize> = pointers.iter().take(3).map(|cell| child(&bytes, lowest, *cell)).collect();
+    for (from, to) in [(root, leaves[0]), (leaves[0], leaves[1]), (leaves[1], leaves[2])] {
+        let mut page = page.clone();
+        let to = (to as u32).to_be_bytes();
+        pointers.iter().chain([&8]).for_each(|cell| page[*cell..cell + 4].copy_from_slice(&to));
+        bytes[at(from)..at(from) + page_bytes].copy_from_slice(&page);
+    }
+    fs::write(path, bytes).unwrap();
+}
+
+/// Each of its tables alone is within what is read of any file.
+#[test]
+fn a_file_full_of_circles_is_not_read_to_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.stall");
+    let mut recorder = Recorder::create(&path, &job(), options(directory.path()));
+    (0..20_000).for_each(|index| recorder.step(step(0, index)));
+    let path = recorder.finish(&summary()).path.unwrap();
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    let tables = ["worker_period", "cache_period", "rollup"];
+    for (table, values) in [
+        (tables[0], "n.i, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0"),
+        (tables[1], "n.i, 0, 0, 'training', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0"),
+        (tables[2], "60, n.i, 1, 0, 'training', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0"),
+    ] {
+        let rows = format!(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)
+            INSERT INTO {table} SELECT {values} FROM n"
+        );
+        connection.execute_batch(&rows).unwrap();
+    }
+    drop(connection);
+    let sane = fs::read(&path).unwrap();
+    let recording = Recording::open(&path).unwrap();
+    let minutes = recording.rollups(stallscope_store::RollupPeriod::Minute).unwrap().len();
+    let rows = (recording.worker_periods().unwrap().len(), recording.cache_periods().unwrap().len());
+    assert!(rows == (20_000, 20_000) && minutes > 20_000 && support::steps(&recording).len() == 20_000);
+    drop(recording);
+    tables.iter().for_each(|table| lead_in_circles(&path, table));
+    // Most of it is read by nobody: what a file claims to be large is no reason to read the rest for longer.
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    connection.execute_batch("CREATE TABLE pad (x); INSERT INTO pad VALUES (zeroblob(4000000))").unwrap();
+    drop(connection);
+    let recording = Recording::open(&path).unwrap();
+    let errors = [
+        recording.worker_periods().err(),
+        recording.cache_periods().err(),
+        recording.rollups(stallscope_store::RollupPeriod::Minute).err(),
+    ];
+    let said: Vec<String> = errors.into_iter().flatten().map(|error| error.to_string()).collect();
+    assert!(said.len() >= 2, "what all of it has room for is not read for each of its tables: {said:?}");
+    assert!(said.iter().all(|said| said.contains("its pages hold more rows")), "{said:?}");
+    assert!(recording.audit(0).unwrap().is_empty(), "the rest is read still");
+    drop(recording);
+
+    fs::write(&path, sane).unwrap();
+    lead_in_circles(&path, "step");
+    let recording = Recording::open(&path).unwrap();
+    let mut read = recording.steps(&StepFilter::default()).unwrap();
+    let error = read.try_for_each(|row| row.map(drop)).unwrap_err();
+    assert!(error.to_string().contains("not in order"), "{error}");
+}
+
 /// Where what a list reads leads in circles, the size that a file claims buys it no time.
 #[test]
 fn a_list_spends_the_same_on_files_of_any_size() {

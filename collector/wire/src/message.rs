@@ -39,7 +39,14 @@ pub enum Client {
     /// Another `stallscope run` of the same job on this node; stays connected while its own child runs.
     Run { pid: u32 },
     /// A collector that asks the privileged kernel service for evidence of a process tree.
-    Kernel { watch: u32, syscalls: bool },
+    Kernel {
+        watch: u32,
+        syscalls: bool,
+        /// Where root asks: the user for whom, who is given what that user may know. A collector of an earlier release
+        /// does not know of it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reader: Option<u32>,
+    },
     /// Asks the kernel service what it may still do.
     Confinement,
 }
@@ -150,7 +157,8 @@ mod tests {
             Client::Shim,
             Client::Viewer,
             Client::Run { pid: 7 },
-            Client::Kernel { watch: 4821, syscalls: true },
+            Client::Kernel { watch: 4821, syscalls: true, reader: None },
+            Client::Kernel { watch: 4821, syscalls: false, reader: Some(1000) },
             Client::Confinement,
         ] {
             let hello = Hello::new(client.clone());

@@ -3,8 +3,8 @@
 
 use crate::kernel::{Plain, copy, private};
 
-/// Files kept at once, of all trees; beyond it those go that were not waited for of late.
-pub const MAX_FILES: u32 = 8192;
+/// Files kept at once, of all trees. One user may have as many as are still free, so half of them where nobody else has any.
+pub const MAX_FILES: u32 = 16384;
 
 /// Mounts kept at once, of all trees.
 pub const MAX_MOUNTS: u32 = 1024;
@@ -60,6 +60,15 @@ pub struct FileWait {
     pub parent: [u8; PARENT_BYTES],
 }
 
+/// What the kernel side keeps of a file.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptFile {
+    pub wait: FileWait,
+    /// When the last wait ended.
+    pub last_ns: u64,
+}
+
 impl Default for FileWait {
     fn default() -> FileWait {
         FileWait { wait_ns: 0, waits: 0, tgid: 0, whole: 0, name: [0; NAME_BYTES], parent: [0; PARENT_BYTES] }
@@ -69,11 +78,13 @@ impl Default for FileWait {
 impl private::Sealed for FileKey {}
 impl private::Sealed for MountWait {}
 impl private::Sealed for FileWait {}
+impl private::Sealed for KeptFile {}
 
 const _: () = {
     assert!(size_of::<FileKey>() == 24);
     assert!(size_of::<MountWait>() == 16);
     assert!(size_of::<FileWait>() == 24 + NAME_BYTES + PARENT_BYTES);
+    assert!(size_of::<KeptFile>() == size_of::<FileWait>() + 8);
 };
 
 /// Copies a key and what belongs to it out of `bytes`, one behind the other; `None` when there are too few.

@@ -1,7 +1,7 @@
 //! What the kernel programs account per task and send through the ring buffer.
 
 /// Version of every layout in this module and [`crate::files`]; the committed object carries it and the loader compares.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Tasks that can be tracked at the same time; one [`TaskSlot`] each.
 pub const MAX_TASKS: u32 = 16_384;
@@ -289,7 +289,7 @@ pub struct TaskExit {
     pub total: Times,
 }
 
-/// How many slots a user's tasks have, and sums by mount the trees that are charged to them: taken less returned.
+/// How many slots a user's tasks have, and sums by mount and by file the trees that are charged to them: taken less returned.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserSlots {
@@ -303,6 +303,10 @@ pub struct UserSlots {
     pub mounts_taken: u64,
     /// By user space.
     pub mounts_returned: u64,
+    /// By the kernel side.
+    pub files_taken: u64,
+    /// By user space.
+    pub files_returned: u64,
 }
 
 /// Places in the array of [`UserSlots`] that are given away from the beginning.

@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
 
 use crate::support::{Seen, Workload, file, kernel};
 use stallscope_abi::kernel::{Lost, Record};
-use stallscope_ebpf::{Kernel, Options};
+use stallscope_ebpf::{Kernel, Options, Subordinates};
 
 const ROOT: u32 = 0;
 const MIRA: u32 = 4242;
 const OTTO: u32 = 4343;
+const ANNA: u32 = 4444;
 
 /// A file on the disk, open for whom this process starts.
 fn open_file(name: &str) -> (File, u64) {
@@ -183,6 +184,59 @@ fn one_users_mounts_leave_others_theirs() {
         MIRA,
         "all came back"
     );
+}
+
+#[test]
+fn whoever_has_a_range_of_ids_has_one_share() {
+    // One user may have two of these.
+    let Some(mut kernel) = kernel(&Options { max_tasks: 4, ..Options::default() }) else { return };
+    kernel.set_subordinates(Subordinates::parse(b"4242:4300:50", b""));
+    let workloads = [MIRA, OTTO, OTTO, ANNA].map(|uid| Workload::spawn_as(uid, &["sleep"]));
+    let watched: Vec<bool> = workloads.iter().map(|workload| kernel.watch(workload.pid()).is_ok()).collect();
+    assert_eq!(watched, [true, true, false, true], "his id is one of hers, and she has two");
+    assert_eq!((kernel.refused(MIRA), kernel.refused(OTTO), kernel.refused(ANNA)), (1, 1, 0));
+    for mut workload in workloads {
+        workload.begin();
+        workload.wait();
+    }
+}
+
+#[test]
+fn one_users_files_leave_others_theirs() {
+    // One user may have four of these, of which three stay at each look while there are no others.
+    let Some(mut kernel) = kernel(&Options { max_files: 8, ..Options::default() }) else { return };
+    let (open, inode) = open_file("one-of-many-files");
+    let mut watched = Vec::new();
+    // Each process that waits for the file makes it another one, as each is a tree of its own.
+    let mut waits_of = |kernel: &mut Kernel, uid: u32| {
+        for _ in 0..20 {
+            let mut workload = Workload::spawn_as(uid, &["read-open", &open.as_raw_fd().to_string()]);
+            let pid = workload.pid();
+            kernel.watch(pid).unwrap();
+            watched.push(pid);
+            workload.begin();
+            workload.wait();
+            let files = kernel.waits().unwrap().files;
+            if files.iter().any(|(key, _)| key.root == pid && key.inode == inode) {
+                return (pid, files.iter().map(|(key, _)| (key.uid, key.root)).collect::<Vec<_>>());
+            }
+        }
+        panic!("a wait for the file in twenty tries");
+    };
+    let (of_otto, _) = waits_of(&mut kernel, OTTO);
+    for _ in 0..12 {
+        let (_, files) = waits_of(&mut kernel, MIRA);
+        assert!(files.contains(&(OTTO, of_otto)), "his is the oldest, and he has few: {files:?}");
+        assert!(files.iter().filter(|(uid, _)| *uid == MIRA).count() <= 4, "{files:?}");
+    }
+    let (of_otto, files) = waits_of(&mut kernel, OTTO);
+    assert!(files.contains(&(OTTO, of_otto)), "{files:?}");
+    for pid in watched {
+        kernel.unwatch(pid).unwrap();
+    }
+    assert!(kernel.waits().unwrap().files.is_empty());
+    let again = || Workload::spawn_as(MIRA, &["read-open", &open.as_raw_fd().to_string()]);
+    assert_eq!(told(&mut kernel, inode, again), MIRA, "all came back");
 }
 
 #[test]
