@@ -120,22 +120,28 @@ impl Caller {
         }
     }
 
-    /// Takes what has arrived, unless there are lines that were not heard yet. Notices a caller that hung up, says nothing,
-    /// or too much.
-    pub(crate) fn listen(&mut self) {
+    /// Takes what has arrived, unless there are lines that were not heard yet; whether that was anything. Notices a caller
+    /// that hung up, says nothing, or too much.
+    pub(crate) fn listen(&mut self) -> bool {
         if self.closing || self.inbox.contains(&b'\n') {
-            return;
+            return false;
         }
         let mut chunk = [0; LINE_LIMIT_BYTES];
-        match self.stream.read(&mut chunk) {
-            Ok(0) => self.gone = true,
-            Ok(length) => self.inbox.extend_from_slice(&chunk[..length]),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(_) => self.gone = true,
-        }
+        let arrived = match self.stream.read(&mut chunk) {
+            Ok(length) => {
+                self.gone |= length == 0;
+                length
+            }
+            Err(error) => {
+                self.gone |= !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
+                0
+            }
+        };
+        self.inbox.extend_from_slice(&chunk[..arrived]);
         let has_line = self.inbox.contains(&b'\n');
         let silent = self.roots.is_empty() && !has_line && self.begun.elapsed() > HELLO;
         self.gone |= silent || !has_line && self.inbox.len() > LINE_LIMIT_BYTES;
+        arrived > 0
     }
 
     /// The next line that has arrived whole.

@@ -50,6 +50,9 @@ const ACCEPT_FOR: Duration = Duration::from_millis(20);
 /// Then those who are there have their turn: at least so long, and four times as long as that took.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(2);
 
+/// A user's callers are read again after so long: each byte that arrives by itself would cost a turn.
+const HEAR_AGAIN_AFTER: Duration = Duration::from_millis(5);
+
 /// Why a caller that asked for system calls does without.
 const FOR_ROOT: &str = "the node's collector hooks system calls for root alone; `stallscope collect --syscalls-for-everyone` does for all";
 
@@ -204,6 +207,8 @@ pub(crate) struct Service<K> {
     files_told: Instant,
     /// When callers are taken up again.
     accept_again: Instant,
+    /// When something last came of each user who is charged.
+    pub(crate) heard: HashMap<u32, Instant>,
 }
 
 /// A process whose descendants are watched with it.
@@ -230,6 +235,12 @@ impl Watched {
     }
 }
 
+/// How long a user's callers are not read yet.
+fn rest_of(heard: &HashMap<u32, Instant>, payer: u32) -> Option<Duration> {
+    let rest = HEAR_AGAIN_AFTER.saturating_sub(heard.get(&payer)?.elapsed());
+    (!rest.is_zero()).then_some(rest)
+}
+
 impl Service<Kernel> {
     fn load(syscalls_for_everyone: bool) -> Result<Service<Kernel>> {
         Ok(Service::new(Kernel::load(&Options::default())?, syscalls_for_everyone))
@@ -252,6 +263,7 @@ impl<K: KernelSide> Service<K> {
             last_round: Instant::now(),
             files_told: Instant::now(),
             accept_again: Instant::now(),
+            heard: HashMap::new(),
         }
     }
 
@@ -260,18 +272,26 @@ impl<K: KernelSide> Service<K> {
     fn wait(&mut self, listener: Option<&UnixListener>, sleep: Sleep) -> Result<bool> {
         let ring = self.kernel.fd();
         let mut fds: Vec<PollFd> = vec![PollFd::new(&ring, PollFlags::IN)];
-        let Service { callers, shares, accept_again, .. } = self;
+        let Service { callers, shares, accept_again, heard, .. } = self;
         let pause = listener.map(|_| accept_again.saturating_duration_since(Instant::now()));
         let listener = listener.filter(|_| pause == Some(Duration::ZERO));
         fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
         // Whose user has had their turn is not listened to until the next.
-        let ready = |caller: &&Caller| shares.has(caller.payer) || caller.awaits().contains(PollFlags::OUT);
-        fds.extend(callers.iter().filter(ready).map(|caller| PollFd::new(caller.stream(), caller.awaits())));
+        let mut rest = None;
+        for caller in callers {
+            let rests = rest_of(heard, caller.payer).filter(|_| caller.awaits().contains(PollFlags::IN));
+            rest = rest.into_iter().chain(rests).min();
+            let heard = rests.is_none() && shares.has(caller.payer);
+            let awaits = if heard { caller.awaits() } else { caller.awaits() & PollFlags::OUT };
+            if !awaits.is_empty() {
+                fds.push(PollFd::new(caller.stream(), awaits));
+            }
+        }
         let left = match sleep {
             Sleep::UntilRound => Some(ROUND.saturating_sub(self.last_round.elapsed())),
             Sleep::AtMost(limit) => limit,
         };
-        let left = left.into_iter().chain(pause.filter(|pause| !pause.is_zero())).min();
+        let left = left.into_iter().chain(pause.filter(|pause| !pause.is_zero())).chain(rest).min();
         let left =
             left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         match poll(&mut fds, left.as_ref()) {
@@ -359,11 +379,16 @@ impl<K: KernelSide> Service<K> {
         for caller in &callers {
             trees.extend(caller.roots.keys().map(|root| (caller.payer, *root)));
         }
+        let mut spoke = HashSet::new();
         for caller in &mut callers {
             if !self.shares.has(caller.payer) {
                 continue;
             }
-            caller.listen();
+            let begun = Instant::now();
+            if rest_of(&self.heard, caller.payer).is_none() && caller.listen() {
+                spoke.insert(caller.payer);
+            }
+            self.shares.took(caller.payer, begun.elapsed());
             while self.shares.has(caller.payer)
                 && let Some(line) = caller.next_line()
             {
@@ -378,6 +403,10 @@ impl<K: KernelSide> Service<K> {
             }
         }
         self.callers = callers;
+        // Root, who runs the service, is always listened to.
+        spoke.remove(&0);
+        self.heard.retain(|_, at| at.elapsed() < HEAR_AGAIN_AFTER);
+        self.heard.extend(spoke.into_iter().map(|payer| (payer, Instant::now())));
         // A hook that can't be set or taken off costs figures or time and harms nothing; the next round tries
         // again.
         let _ = self.kernel.set_syscalls(self.callers.iter().any(|caller| caller.has_syscalls()));

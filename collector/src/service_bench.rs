@@ -410,6 +410,8 @@ impl ServiceBench {
 
     /// The service does what there is to do; `round`: half a second has passed.
     pub(crate) fn turn(&mut self, round: bool) {
+        // Time passes between two turns.
+        self.service.heard.clear();
         self.service.hear();
         self.service.hand_out(round);
     }

@@ -1,5 +1,6 @@
 //! The service with a model for a kernel.
 
+use super::HEAR_AGAIN_AFTER;
 use crate::service_bench::{ServiceBench, hello};
 use proptest::prelude::*;
 use stallscope_wire::{Request, encode};
@@ -53,6 +54,26 @@ fn who_hangs_up_has_trees_taken_up_again_only_within_theirs() {
     bench.service.kernel.work(2);
     bench.turn(true);
     assert!(bench.read(1) > 1, "and goes on");
+    bench.end();
+}
+
+#[test]
+fn who_sends_byte_by_byte_is_read_now_and_then() {
+    let mut bench = ServiceBench::default();
+    bench.service.kernel.begin(1, 0, MIRA);
+    bench.connect(MIRA);
+    bench.say(0, &hello(1, false));
+    bench.turn(false);
+    let (begun, mut heard, mut times) = (Instant::now(), None, 0);
+    while begun.elapsed() < 20 * HEAR_AGAIN_AFTER {
+        bench.say(0, b" ");
+        bench.service.hear();
+        let now = bench.service.heard.get(&MIRA).copied();
+        times += u32::from(now.is_some() && now != heard);
+        heard = now;
+    }
+    let most = begun.elapsed().as_nanos() / HEAR_AGAIN_AFTER.as_nanos() + 1;
+    assert!(0 < times && u128::from(times) <= most, "{times} of {most}");
     bench.end();
 }
 
