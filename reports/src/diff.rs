@@ -112,7 +112,7 @@ fn as_name<S: serde::Serializer>(figure: &Figure, serializer: S) -> Result<S::Ok
     serializer.collect_str(figure)
 }
 
-/// The comparison as JSON, with what [`Diff::failures`] said; indented, with a newline at its end.
+/// The comparison as JSON with the sentences of [`Diff::failures`]; indented, with a newline at its end.
 pub fn json(diff: &Diff, failed: &[String]) -> String {
     #[derive(Serialize)]
     struct Document<'a> {
@@ -245,7 +245,7 @@ impl Diff {
         }
     }
 
-    fn held(&self, condition: &Condition, value: f64, said: String) -> Option<String> {
-        condition.holds(value).then(|| format!("\"{condition}\": {said}"))
+    fn held(&self, condition: &Condition, value: f64, sentence: String) -> Option<String> {
+        condition.holds(value).then(|| format!("\"{condition}\": {sentence}"))
     }
 }

@@ -24,7 +24,7 @@ pub fn table(knobs: &[Knob], style: &Style) -> String {
     let widths: Vec<usize> = (0..HEADING.len())
         .map(|column| rows.iter().chain([&heading]).map(|row| row[column].width()).max().unwrap_or(0))
         .collect();
-    // On a narrow terminal the name goes below, where it has room.
+    // On a narrow terminal the name goes to a line of its own.
     let beside = widths.iter().sum::<usize>() + 2 * BY <= style.columns();
     let line = |row: &[String; 9]| {
         let shown = if beside { &row[..] } else { &row[..BY] };

@@ -32,10 +32,10 @@ const STEPS_NS: [u64; 19] = [
     7 * DAY_NS,
 ];
 
-/// Marks that an axis has room for on a narrow page.
+/// Marks that fit on an axis of a narrow page.
 const MARKS: u64 = 5;
 
-/// A stretch of time across the width of a chart; never empty.
+/// An interval of time across the width of a chart; never empty.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     pub(super) start_ns: u64,
