@@ -62,7 +62,7 @@ pub(crate) const COMMANDS: &[Entry] = {
     &[
         entry(Command::Jobs, "jobs", &[Char('1')], "all jobs: what runs here, what was recorded here"),
         entry(Command::Job, "job", &[Char('2')], "one job: its time by cause, ranks, workers, files"),
-        entry(Command::Step, "step", &[Char('3')], "one step: what each process did, and what held it up"),
+        entry(Command::Step, "step", &[Char('3')], "one step: its processes, and what held it up"),
         entry(Command::Knobs, "knobs", &[Char('4')], "what can be changed while the job runs"),
         entry(Command::Audit, "audit", &[Char('5')], "what the controller decided, and what came of it"),
         entry(Command::Diagnoses, "diagnoses", &[Char('6')], "what is wrong, why, and what to do"),
