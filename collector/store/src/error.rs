@@ -21,7 +21,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Sorts what SQLite said into what the reader of the sentence can act on.
+    /// Sorts an error of SQLite by what the user can do about it.
     pub(crate) fn of_sqlite(path: &Path, error: &rusqlite::Error) -> Error {
         use rusqlite::ErrorCode::*;
         let path = path.to_path_buf();
@@ -31,9 +31,10 @@ impl Error {
             Some(
                 CannotOpen | PermissionDenied | ReadOnly | DatabaseBusy | DatabaseLocked | SystemIoFailure,
             ) => Error::Unreadable { path, reason },
-            Some(OperationInterrupted) => {
-                Error::Damaged { path, reason: "its pages hold more rows than it has room for".to_owned() }
-            }
+            Some(OperationInterrupted) => Error::Damaged {
+                path,
+                reason: "its pages hold more rows than a file of its size can".to_owned(),
+            },
             _ => Error::Damaged { path, reason },
         }
     }

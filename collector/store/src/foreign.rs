@@ -21,8 +21,8 @@ const MOST_VALUES: usize = 3 << 20;
 pub(crate) const MOST_ROWS: usize = 1 << 20;
 /// Instructions of SQLite's virtual machine between two looks at the budget.
 const LOOK_EVERY: i32 = 10_000;
-/// A question on an empty file takes fewer, and each row that a file has room for takes fewer than this a byte: 10 to 20
-/// columns of it make some 40 instructions, of at least 20 bytes, and a sort reads each twice.
+/// A query of an empty file takes fewer instructions than `FREE`, and each row that fits into a file takes fewer than
+/// `EACH_BYTE` a byte: its 10 to 20 columns make some 40 instructions for at least 20 bytes, and a sort reads each twice.
 const FREE: u64 = 5_000_000;
 const EACH_BYTE: u64 = 20;
 

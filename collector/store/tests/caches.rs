@@ -41,9 +41,9 @@ fn a_period_grows_and_keeps_the_last_that_was_told_of_the_pool() {
     recorder.cache_period(period(7, Phase::Training, 10, state(50)));
     recorder.flush(&summary());
     let mut expected = period(7, Phase::Training, 10, state(50));
-    for told in [state(60), None] {
+    for state_of_period in [state(60), None] {
         // Before a flush, and over one.
-        recorder.cache_period(period(7, Phase::Training, 20, told));
+        recorder.cache_period(period(7, Phase::Training, 20, state_of_period));
         recorder.cache_period(period(7, Phase::Training, 0, None));
         recorder.flush(&summary());
         expected.uses += &period(7, Phase::Training, 20, None).uses;
