@@ -227,10 +227,10 @@ impl Diff {
                 _ => unjudged(&format!("the first recording does not have {name}")),
             };
         };
-        let [said_a, said_b] = [a, b].map(|value| text::value(figure, value));
-        let went = format!("{name} went from {said_a} to {said_b}");
+        let [shown_a, shown_b] = [a, b].map(|value| text::value(figure, value));
+        let went = format!("{name} went from {shown_a} to {shown_b}");
         let value = match condition.limit {
-            Limit::Value(_) => return self.held(condition, b, format!("{name} is {said_b}")),
+            Limit::Value(_) => return self.held(condition, b, format!("{name} is {shown_b}")),
             Limit::Change(_) => change,
             // From nothing to something is more than any part of it.
             Limit::RelativeChange(_) if a == 0.0 && change > 0.0 => f64::INFINITY,

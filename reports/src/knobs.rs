@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_tells_now_bounds_wish_and_why_not() {
+    fn a_table_shows_value_bounds_request_and_reason() {
         let turned = Knob { requested: Some(32), set_by: "mira".into(), ..knob(0, 32) };
         let refused = Knob {
             requested: Some(64),

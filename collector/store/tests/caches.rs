@@ -32,7 +32,7 @@ fn state(kept_bytes: u64) -> Option<CacheState> {
 }
 
 #[test]
-fn a_period_grows_and_keeps_the_last_that_was_told_of_the_pool() {
+fn a_period_grows_and_keeps_the_last_state_of_the_pool() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run.stall");
     let mut recorder = Recorder::create(&path, &job(), options(directory.path()));
@@ -73,7 +73,7 @@ fn a_recording_of_the_format_before_has_no_caches() {
 }
 
 #[test]
-fn old_periods_make_room() {
+fn old_periods_are_dropped() {
     let directory = tempfile::tempdir().unwrap();
     let limits = Options { step_rows: 200, ..options(directory.path()) };
     let mut recorder = Recorder::create(&directory.path().join("run.stall"), &job(), limits);

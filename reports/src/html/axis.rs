@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn stretches_are_lengths_that_people_count_in() {
+    fn intervals_have_lengths_that_people_count_in() {
         assert_eq!(time_step(11 * SECOND_NS, 10 * SECOND_NS), 30 * SECOND_NS);
         assert_eq!(time_step(540 * SECOND_NS, MINUTE_NS), 10 * MINUTE_NS);
         assert_eq!(time_step(1000 * DAY_NS, MINUTE_NS), 1000 * DAY_NS);

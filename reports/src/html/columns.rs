@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn no_stretch_is_too_long() {
+    fn no_interval_is_too_long() {
         let intervals = [interval(0, u64::MAX, Phase::Training, Cause::Fetch, u64::MAX)];
         let columns = Columns::filled(all(&intervals).unwrap(), 10, &intervals);
         assert_eq!(columns.columns.len() as u64, COLUMNS);

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_first_line_says_is_not_said_again() {
+    fn the_evidence_is_not_repeated_after_the_first_line() {
         let finding = "54% of training time waits for samples to be decoded, augmented and collated";
         let line = "prep-bound: 54% of training time waits for decoding, augmentation and collation; about 5.4 of 10 seconds";
         assert_eq!(headline(line, finding), "5.4 of 10 seconds of 99 steps (prep-bound)");
