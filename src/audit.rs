@@ -4,7 +4,7 @@ use clap::Args;
 use stallscope_collector::{Connection, RuntimeDir};
 use stallscope_model::{Advice, AuditEvent, Budgets, RunSummary};
 use stallscope_reports::Style;
-use stallscope_reports::audit::{Telling, told};
+use stallscope_reports::audit::{LineContext, line};
 use stallscope_store::{Recording, State};
 use stallscope_wire::{Reply, Request};
 use std::io::IsTerminal;
@@ -42,7 +42,7 @@ pub(crate) fn main(verb: &Audit, colour: Colour) -> Result<ExitCode> {
     }
     let mut style = terminal::style(&std::io::stdout(), colour);
     unbroken_where_piped(&mut style);
-    let telling = job.telling(&summary)?;
+    let context = job.context(&summary)?;
     let mut next = 0;
     loop {
         // Looked at before the lines are read: those of its last moment are not missed.
@@ -54,7 +54,7 @@ pub(crate) fn main(verb: &Audit, colour: Colour) -> Result<ExitCode> {
         };
         for event in events {
             next = event.line + 1;
-            let line = if verb.json { json_line(&event) } else { told(&event, &telling, &style) };
+            let line = if verb.json { json_line(&event) } else { line(&event, &context, &style) };
             terminal::print(&line)?;
         }
         if over {
@@ -138,7 +138,7 @@ impl Job {
         }
     }
 
-    fn telling(&self, summary: &RunSummary) -> Result<Telling> {
+    fn context(&self, summary: &RunSummary) -> Result<LineContext> {
         let began_ns = match self {
             Job::Recorded(recording) => {
                 let anchor = recording.anchors()?.into_iter().next();
@@ -146,8 +146,8 @@ impl Job {
             }
             Job::Asked(_) => None,
         };
-        let telling = telling_of(summary);
-        Ok(Telling { began_ns: began_ns.unwrap_or(telling.began_ns), ..telling })
+        let context = context_of(summary);
+        Ok(LineContext { began_ns: began_ns.unwrap_or(context.began_ns), ..context })
     }
 }
 
@@ -156,24 +156,24 @@ pub(crate) fn is_recording(path: &Path) -> bool {
     path.is_file() || path.extension().is_some_and(|extension| extension == "stall")
 }
 
-/// How lines of a job that runs on this machine are told.
-pub(crate) fn telling_of(summary: &RunSummary) -> Telling {
+/// What the audit of a job on this machine is rendered with.
+pub(crate) fn context_of(summary: &RunSummary) -> LineContext {
     let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
-    Telling {
+    LineContext {
         knobs: summary.knobs.clone(),
         ranks: summary.ranks.len() > 1,
         began_ns: began_ns(summary, now_ns, wall.as_nanos() as u64),
     }
 }
 
-/// When the job began, on the monotonic clock, which was this when the wall clock was that.
+/// Start of the job on the monotonic clock; the two clocks were read at the same moment.
 fn began_ns(summary: &RunSummary, monotonic_ns: u64, wall_ns: u64) -> u64 {
     monotonic_ns.saturating_sub(wall_ns.saturating_sub(summary.job.started_wall_ns))
 }
 
-/// A line for whoever reads lines: it is as long as it is.
+/// Turns wrapping off where stdout is no terminal, for programs that read lines.
 pub(crate) fn unbroken_where_piped(style: &mut Style) {
     if !std::io::stdout().is_terminal() {
         style.width = usize::MAX;

@@ -5,7 +5,7 @@ use anyhow::Result;
 use clap::Args;
 use stallscope_collector::{Acted, RuntimeDir};
 use stallscope_model::{AuditEvent, Knob, KnobState, RunSummary, TuneMode};
-use stallscope_reports::{advice, audit::told};
+use stallscope_reports::{advice, audit::line};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -75,7 +75,7 @@ fn act(verb: &Tune, colour: Colour) -> Result<ExitCode> {
     let (socket, card) = RuntimeDir::of_this_user()?.find(&name)?;
     let mut style = terminal::style(&std::io::stdout(), colour);
     audit::unbroken_where_piped(&mut style);
-    let telling = audit::telling_of(&stallscope_collector::ask(&socket)?);
+    let context = audit::context_of(&stallscope_collector::ask(&socket)?);
     let mut begun = false;
     let mut show = |event: &AuditEvent| {
         if !std::mem::replace(&mut begun, true) && !verb.json {
@@ -83,7 +83,7 @@ fn act(verb: &Tune, colour: Colour) -> Result<ExitCode> {
         }
         let line = match verb.json {
             true => audit::json_line(event),
-            false => told(event, &telling, &style),
+            false => line(event, &context, &style),
         };
         // Who closed our stdout ends us by the next signal or with the job; the controller works on until then.
         let _ = terminal::print(&line);

@@ -44,19 +44,34 @@ fn crates_know_only_whom_they_may() {
 fn retired_words_stay_retired() {
     const WORDS: [&str; 9] =
         ["bead", "beads", "crew", "recruit", "sounding", "stretch", "stretches", "wish", "wishes"];
-    const FREE: [&str; 2] = ["src", "collector/control/src"];
+    /// Retired as well in the folders that have been gone through word by word.
+    const FURTHER_WORDS: [&str; 7] = ["manyeth", "room", "said", "told", "unsaid", "whoever", "wished"];
+    const FREE: [(&str, bool); 9] = [
+        ("src", false),
+        ("collector/control/src", false),
+        // Recordings have a field `told_ns`.
+        ("collector/model/src", false),
+        ("collector/store/src", true),
+        ("collector/wire/src", true),
+        ("reports/look/src", true),
+        ("reports/src", true),
+        ("reports/tests/html", true),
+        ("tui/src", true),
+    ];
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut folders: Vec<_> = FREE.iter().map(|folder| root.join(folder)).collect();
+    let mut folders: Vec<_> = FREE.iter().map(|(folder, further)| (root.join(folder), *further)).collect();
     let mut files = 0;
-    while let Some(folder) = folders.pop() {
+    while let Some((folder, further)) = folders.pop() {
         for entry in folder.read_dir().expect("a folder of the house").map(|entry| entry.unwrap().path()) {
             if entry.is_dir() {
-                folders.push(entry);
+                folders.push((entry, further));
                 continue;
             }
             let text = std::fs::read_to_string(&entry).expect("source is text");
             let mut words = text.split(|c: char| !c.is_ascii_alphabetic()).map(str::to_ascii_lowercase);
-            let found = words.find(|word| WORDS.contains(&word.as_str()));
+            let found = words.find(|word| {
+                WORDS.contains(&word.as_str()) || further && FURTHER_WORDS.contains(&word.as_str())
+            });
             assert_eq!(found, None, "{}: docs/glossary.md has another word", entry.display());
             files += 1;
         }

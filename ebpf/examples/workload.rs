@@ -126,7 +126,7 @@ impl Helper {
 /// Reads a file that is open past the page cache.
 fn read_open(descriptor: RawFd) -> Result<()> {
     let mut piece = Box::new(Piece([0; 65536]));
-    // SAFETY: whoever started this process left the descriptor open for it, and nothing else here uses it.
+    // SAFETY: the parent process left the descriptor open for this one, and nothing else here uses it.
     let mut file = unsafe { File::from_raw_fd(descriptor) };
     file.rewind()?;
     while file.read(&mut piece.0)? > 0 {}

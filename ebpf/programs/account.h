@@ -2,10 +2,10 @@
 /*
  * The account of one task.
  *
- * Who writes a slot. Its times, state and slice are written by one CPU at a time: in sched_switch by the CPU
+ * Writers of a slot. Its times, state and slice are written by one CPU at a time: in sched_switch by the CPU
  * that the task leaves or gets (which the scheduler orders: a task is not picked before it has left), and in
  * hooks that run in the task itself, with preemption off. Before its number is in task storage a slot belongs
- * to who fills it, after the task's exit to user space. So these writes need no lock, and `seq` is enough for
+ * to the code that fills it, after the task's exit to user space. So these writes need no lock, and `seq` is enough for
  * readers in user space.
  *
  * What other CPUs write: `scratch.wake_ns` (one store, in sched_waking, see there) and the leader's
@@ -121,7 +121,7 @@ INLINE void fill_header(struct header *header, const struct task_slot *slot, u32
 	header->time_ns = time_ns;
 }
 
-/* Sends what no slice has carried yet, up to `end`. When there is no room the next slice carries it. */
+/* Sends what no slice has carried yet, up to `end`. When the ring buffer is full the next slice carries it. */
 static __attribute__((noinline)) void send_slice(struct task_slot *slot, u64 end)
 {
 	struct slice *slice = reserve(sizeof(*slice));
@@ -152,8 +152,8 @@ static __attribute__((noinline)) void send_slice(struct task_slot *slot, u64 end
 /*
  * Books the time from `since_ns` to `end` as `what`, an index into `struct times`.
  *
- * A long stretch is a slice of its own: what is pending goes first. Short ones wait until together they are
- * long enough. So slices follow each other without a gap, none is mixed with a long stretch of one kind, and
+ * A long interval is a slice of its own: what is pending goes first. Short ones wait until together they are
+ * long enough. So slices follow each other without a gap, none mixes a long interval of one kind with others, and
  * there are at most two in every `min_slice_ns`.
  */
 static __attribute__((noinline)) void book(struct task_slot *slot, u32 what, u64 end)

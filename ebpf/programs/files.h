@@ -47,7 +47,7 @@ INLINE struct file *file_at(struct task_struct *task, struct vm_area_struct *vma
  * The file whose page a task faulted on in user space.
  *
  * Nothing names it but the `struct vm_fault` in the frame of __handle_mm_fault, some hundred bytes below the
- * saved registers. It is told by what it holds: a mapping of the task's own, and an address in it, of a page.
+ * saved registers. It is recognized by its content: a mapping of the task's own, and an address in it, of a page.
  * Only a wait for storage is taken, since before there is such a frame (a wait for the lock of the mappings, say)
  * that of an earlier fault may lie there.
  */
@@ -248,7 +248,7 @@ INLINE void take_file(const struct file_key *key, const struct place *place, u32
 static __attribute__((noinline)) void count_file_wait(struct task_slot *slot, struct task_struct *task, u32 kind,
 						      u64 wait_ns, u64 end_ns)
 {
-	/* A tree may have tasks of several users, of which each is told their own. */
+	/* A tree may have tasks of several users; each user may know the waits of their own tasks only. */
 	struct file_key key = { .root = slot->scratch.root, .uid = known_to(slot) };
 	struct kept_file *file;
 	struct place place = {};

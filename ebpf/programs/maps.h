@@ -35,7 +35,7 @@ struct {
 	MAP_TYPE(value, u32);
 } free_slots SEC(".maps");
 
-/* Where a process belongs: the tgid of the tree's root, and who is charged for its slots. */
+/* Where a process belongs: the tgid of the tree's root, and the user who is charged for its slots. */
 struct seed {
 	u32 root;
 	u16 user;

@@ -3,7 +3,7 @@
  * A task leaves its CPU, is woken, gets a CPU.
  *
  * The event says what the time before it was, not the recorded state: up to leaving, a task ran; up to getting
- * a CPU it did not. So a missed event can mislabel one stretch, never the sum.
+ * a CPU it did not. So a missed event can mislabel one interval, never the sum.
  *
  * Off the CPU a task is runnable, if it was preempted, or blocked until its wake-up and runnable from then.
  * sched_waking runs on the waker's CPU and may overlap the sleeper's own sched_switch:
@@ -181,7 +181,7 @@ INLINE void get_cpu(struct task_slot *slot, struct task_struct *task, u64 now)
 }
 
 /* Sleeps shorter than this are no boundary of anything: the second part of a message, a game of ping-pong.
- * Told all the same, they would fill the ring. */
+ * Records of them would fill the ring buffer. */
 #define BRIEF_NS 20000
 
 /* Records the errand that ends as `waker`, the current task, wakes the task that waited for it, and begins the next:
@@ -235,7 +235,7 @@ INLINE void send_wake(struct task_slot *leader, struct task_slot *woken, u64 now
 	submit(wake);
 }
 
-/* Whether a task wakes its peer on a Unix socket by this call: reading does too, as it gives back room to write. */
+/* Whether a task wakes its peer on a Unix socket by this call: reading does too, as it frees buffer space to write. */
 INLINE bool talks_to_peer(long nr)
 {
 	return nr == NR_READ || nr == NR_WRITE || nr == NR_SENDMSG || nr == NR_RECVMSG || nr == NR_CONNECT;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* What x86-64's system calls do to whoever blocks in them. Another architecture needs another table. */
+/* What a task that blocks in an x86-64 system call waits for. Another architecture needs another table. */
 #ifndef STALLSCOPE_SYSCALLS_H
 #define STALLSCOPE_SYSCALLS_H
 

@@ -107,8 +107,8 @@ INLINE u32 leader_slot(struct task_struct *task)
 
 /*
  * Charges `user` for a slot, or counts why not: a user may have as many as are still free. So one who has a thread
- * bomb gets half of all, and whoever comes later finds some. Two CPUs at once may exceed that by one each.
- * Root is not limited: who runs the collector may give its own jobs all there is.
+ * bomb gets half of all, and users who come later find some. Two CPUs at once may exceed that by one each.
+ * Root is not limited: the user who runs the collector may give their own jobs all slots.
  */
 INLINE bool charge(u32 user, bool counted)
 {

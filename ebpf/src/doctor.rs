@@ -131,7 +131,7 @@ pub(crate) fn process_of(pid: u32) -> Option<u32> {
     status_field(&pid.to_string(), "Tgid:")?.parse().ok()
 }
 
-/// The real user of a process: who started it, whatever rights it has by now.
+/// The real user of a process: the one who started it, whatever rights it has by now.
 pub(crate) fn user_of(pid: u32) -> Option<u32> {
     status_field(&pid.to_string(), "Uid:")?.split_whitespace().next()?.parse().ok()
 }

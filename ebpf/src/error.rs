@@ -1,4 +1,4 @@
-//! What can go wrong, said to the person at the terminal.
+//! Errors, as sentences for the user at the terminal.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! When the ring buffer has filled so much that the kernel side wakes whoever waits.
+//! Notifies the reader once the ring buffer has filled so far that the kernel side wakes it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

@@ -41,7 +41,7 @@ const MAX_SEED_ROUNDS: usize = 32;
 /// What is fixed when the programs are loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// A stretch of one state at least this long is a [`Slice`] of its own.
+    /// An interval of one state at least this long is a [`Slice`] of its own.
     pub min_slice_ns: u64,
     /// Size of the ring buffer: a power of two, at least a page.
     pub ring_bytes: u32,
@@ -75,7 +75,7 @@ pub struct Kernel {
     free_slots: Queue<MapData, u32>,
     users: Users,
     subordinates: Subordinates,
-    /// The root of a process's tree in the lower half, the place of who is charged in the upper.
+    /// The root of a process's tree in the lower half, the place of the charged user in the upper.
     seeds: HashMap<MapData, u32, u64>,
     events: RingBuf<MapData>,
     filled: Filled,
@@ -83,7 +83,7 @@ pub struct Kernel {
     files: Table<KeptFile>,
     max_files: u32,
     mounts: Table<MountWait>,
-    /// With the user who is charged for the tree.
+    /// Roots of the watched trees, each with the user who is charged for it.
     roots: BTreeMap<u32, u32>,
     syscalls: bool,
     /// [`Lost::RingFull`] when the slots were last swept.
@@ -224,7 +224,7 @@ impl Kernel {
     }
 
     /// Does whatever takes a privilege in [`Kernel::watch`] and after it once, with nobody watched, and leaves nothing
-    /// attached: who can do this now has what it takes for later.
+    /// attached: a process that can do this now can watch later.
     ///
     /// # Errors
     /// The kernel refuses it.
@@ -310,7 +310,7 @@ impl Kernel {
         self.slots.identity(slot)
     }
 
-    /// The watched process from which the task in `slot` descends, whoever its parent is by now. Valid until
+    /// The watched process from which the task in `slot` descends, whatever its parent is by now. Valid until
     /// the record of its end was drained.
     pub fn root(&self, slot: u32) -> Option<u32> {
         self.slots.root(slot)
@@ -350,7 +350,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// What the kernel side has lost since it was loaded, by [`Lost`]. A slice that found no room is carried by
+    /// What the kernel side has lost since it was loaded, by [`Lost`]. A slice that did not fit is carried by
     /// the next one of its task: it is counted, its time is not lost.
     ///
     /// # Errors

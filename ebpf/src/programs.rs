@@ -157,8 +157,8 @@ fn judge(error: ProgramError) -> ProgramState {
             let log = verifier_log.to_string();
             let last: Vec<&str> =
                 log.lines().rev().filter(|l| !l.starts_with("processed ")).take(3).collect();
-            let said = last.into_iter().rev().collect::<Vec<_>>().join("; ");
-            ProgramState::Broken(format!("{io_error}: {said}"))
+            let reason = last.into_iter().rev().collect::<Vec<_>>().join("; ");
+            ProgramState::Broken(format!("{io_error}: {reason}"))
         }
         error => ProgramState::Broken(in_full(&error)),
     }

@@ -116,6 +116,7 @@ impl<T: Plain> Table<T> {
         let mut attributes = Delete { map: self.fd(), pad: 0, key, value: 0, flags: 0 };
         // SAFETY: the key has the map's size and lives through the call.
         match unsafe { bpf(DELETE, &mut attributes) } {
+            // The kernel may have evicted the entry meanwhile.
             Err(error) if error.raw_os_error() != Some(libc::ENOENT) => {
                 Err(Error::system("forgetting which files were waited for")(error))
             }

@@ -22,7 +22,7 @@ fn without_privilege_the_way_out_is_named() {
     trace.pop();
     trace.pop();
     trace.push("examples/trace");
-    // Nobody, when this is root; whoever runs this otherwise.
+    // As nobody when this is root, else as the user who runs this.
     let mut command = Command::new(&trace);
     // SAFETY: takes nothing and cannot fail.
     if unsafe { libc::geteuid() } == 0 {
@@ -30,8 +30,8 @@ fn without_privilege_the_way_out_is_named() {
     }
     match command.arg("1").output() {
         Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(!output.status.success() && said.contains("run this with sudo"), "{said}");
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(!output.status.success() && error.contains("run this with sudo"), "{error}");
         }
         Err(error) => {
             skipped::skipped(format_args!("nobody may run {}: {error}", trace.display()));

@@ -178,14 +178,14 @@ mod tests {
     fn advice_says_what_to_do_and_how() {
         let style = Style { width: 100, colour: false, unicode: true };
         let text = page(&summary(), Some("train"), &style);
-        for said in [
+        for part in [
             "fetch-bound: 54% waits",
             "workers 2 → 6",
             "+80% (+60% to +100%)",
             "one after the other",
             "knobs train set workers=6",
         ] {
-            assert!(text.contains(said), "{said}:\n{text}");
+            assert!(text.contains(part), "{part}:\n{text}");
         }
         assert!(page(&summary(), None, &style).contains("run --tune act"));
     }

@@ -1,19 +1,19 @@
-//! The audit as it is read: a line of it is a line of text, with everything that it says.
+//! The audit as text: each of its lines in full.
 
 use crate::style::{Ink, Line, Style, left};
 use stallscope_look::tuning;
 use stallscope_model::{Act, AuditEvent, Estimate, Knob};
 
-/// Columns of when, and of what was done.
+/// Columns of the time, and of the act.
 const WHEN: usize = 8;
 const ACT: usize = 9;
-/// What comes after them keeps to its place where it takes several lines of a terminal.
+/// Indent of what follows them, also where it wraps.
 const BESIDE: usize = WHEN + 2 + ACT;
 
-/// What a line of the audit is told with.
+/// What a line of the audit is rendered with.
 #[derive(Clone, Debug, Default)]
-pub struct Telling {
-    /// For their units.
+pub struct LineContext {
+    /// Knobs of the job, for their units.
     pub knobs: Vec<Knob>,
     /// Name the rank of each line.
     pub ranks: bool,
@@ -22,24 +22,24 @@ pub struct Telling {
 }
 
 /// One line of the audit, broken where it is wider than the terminal. Ends with a newline.
-pub fn told(event: &AuditEvent, telling: &Telling, style: &Style) -> String {
-    let when = clock(event.time_ns.saturating_sub(telling.began_ns));
+pub fn line(event: &AuditEvent, context: &LineContext, style: &Style) -> String {
+    let when = clock(event.time_ns.saturating_sub(context.began_ns));
     let mut head = Line::new(left(&when, WHEN)).plain("  ").ink(left(event.act.name(), ACT), ink(event.act));
     let mut text = String::new();
-    for line in style.wrap(&in_words(event, telling), style.width.saturating_sub(BESIDE).max(24)) {
-        head.plain(line).render(style, &mut text);
+    for piece in style.wrap(&in_words(event, context), style.width.saturating_sub(BESIDE).max(24)) {
+        head.plain(piece).render(style, &mut text);
         head = Line::new(" ".repeat(BESIDE));
     }
     text
 }
 
 /// "workers 2 → 4, +31% (+24% to +38%) measured: …"
-fn in_words(event: &AuditEvent, telling: &Telling) -> String {
+fn in_words(event: &AuditEvent, context: &LineContext) -> String {
     let mut facts = Vec::new();
     if !event.knob.is_empty() {
-        let rank = event.rank.filter(|_| telling.ranks);
+        let rank = event.rank.filter(|_| context.ranks);
         let whose = rank.map(|rank| format!("rank {rank}: ")).unwrap_or_default();
-        facts.push(format!("{whose}{}", tuning::change(event, &telling.knobs)));
+        facts.push(format!("{whose}{}", tuning::change(event, &context.knobs)));
     }
     if !matches!(event.by.as_str(), "" | "controller") {
         facts.push(format!("by {}", event.by));
@@ -48,8 +48,8 @@ fn in_words(event: &AuditEvent, telling: &Telling) -> String {
     facts.extend(event.measured.as_ref().map(|measured| gain(measured, "measured")));
     facts.extend(event.predicted.as_ref().map(|predicted| gain(predicted, "expected")));
     let sentences = [event.why.as_str(), event.saw.as_str()];
-    let said: Vec<&str> = sentences.into_iter().filter(|sentence| !sentence.is_empty()).collect();
-    [facts.join(", "), said.join("; ")]
+    let texts: Vec<&str> = sentences.into_iter().filter(|sentence| !sentence.is_empty()).collect();
+    [facts.join(", "), texts.join("; ")]
         .iter()
         .filter(|part| !part.is_empty())
         .cloned()
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_line_says_everything() {
-        let line = told(&kept(), &Telling { ranks: true, ..Telling::default() }, &style(1000));
+        let line = line(&kept(), &LineContext { ranks: true, ..LineContext::default() }, &style(1000));
         assert_eq!(
             line,
             "1:03:20   keep     rank 1: workers 2 → 4, +31% (+24% to +38%) measured, +40% (+30% to +50%) expected: \
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn no_line_is_wider_than_the_terminal_and_nothing_is_lost() {
         for width in [44, 80, 120] {
-            let text = told(&kept(), &Telling::default(), &style(width));
+            let text = line(&kept(), &LineContext::default(), &style(width));
             assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
             let words: Vec<&str> = text.split_whitespace().collect();
             assert!(
@@ -124,14 +124,14 @@ mod tests {
     }
 
     #[test]
-    fn people_and_foreign_bytes_are_told() {
+    fn users_and_foreign_bytes_are_shown_clean() {
         let event = AuditEvent {
             act: Act::Mode,
             by: "a\u{1b}[2Jda".into(),
             why: "observe\nwatches".into(),
             ..AuditEvent::default()
         };
-        let text = told(&event, &Telling::default(), &style(200));
+        let text = line(&event, &LineContext::default(), &style(200));
         assert_eq!(text, "0:00      mode     by a\\u{1b}[2Jda: observe watches\n");
     }
 }

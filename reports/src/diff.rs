@@ -112,7 +112,7 @@ fn as_name<S: serde::Serializer>(figure: &Figure, serializer: S) -> Result<S::Ok
     serializer.collect_str(figure)
 }
 
-/// The comparison as JSON, with what [`Diff::failures`] said; indented, with a newline at its end.
+/// The comparison as JSON with the sentences of [`Diff::failures`]; indented, with a newline at its end.
 pub fn json(diff: &Diff, failed: &[String]) -> String {
     #[derive(Serialize)]
     struct Document<'a> {
@@ -227,10 +227,10 @@ impl Diff {
                 _ => unjudged(&format!("the first recording does not have {name}")),
             };
         };
-        let [said_a, said_b] = [a, b].map(|value| text::value(figure, value));
-        let went = format!("{name} went from {said_a} to {said_b}");
+        let [shown_a, shown_b] = [a, b].map(|value| text::value(figure, value));
+        let went = format!("{name} went from {shown_a} to {shown_b}");
         let value = match condition.limit {
-            Limit::Value(_) => return self.held(condition, b, format!("{name} is {said_b}")),
+            Limit::Value(_) => return self.held(condition, b, format!("{name} is {shown_b}")),
             Limit::Change(_) => change,
             // From nothing to something is more than any part of it.
             Limit::RelativeChange(_) if a == 0.0 && change > 0.0 => f64::INFINITY,
@@ -245,7 +245,7 @@ impl Diff {
         }
     }
 
-    fn held(&self, condition: &Condition, value: f64, said: String) -> Option<String> {
-        condition.holds(value).then(|| format!("\"{condition}\": {said}"))
+    fn held(&self, condition: &Condition, value: f64, sentence: String) -> Option<String> {
+        condition.holds(value).then(|| format!("\"{condition}\": {sentence}"))
     }
 }

@@ -24,7 +24,7 @@ pub fn table(knobs: &[Knob], style: &Style) -> String {
     let widths: Vec<usize> = (0..HEADING.len())
         .map(|column| rows.iter().chain([&heading]).map(|row| row[column].width()).max().unwrap_or(0))
         .collect();
-    // On a narrow terminal the name goes below, where it has room.
+    // On a narrow terminal the name goes to a line of its own.
     let beside = widths.iter().sum::<usize>() + 2 * BY <= style.columns();
     let line = |row: &[String; 9]| {
         let shown = if beside { &row[..] } else { &row[..BY] };
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_tells_now_bounds_wish_and_why_not() {
+    fn a_table_shows_value_bounds_request_and_reason() {
         let turned = Knob { requested: Some(32), set_by: "mira".into(), ..knob(0, 32) };
         let refused = Knob {
             requested: Some(64),

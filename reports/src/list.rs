@@ -62,7 +62,7 @@ pub fn table(rows: &[Row], now_wall_ns: u64, style: &Style) -> String {
         |column: usize| cells.iter().chain([&heading]).map(|row| row[column].width()).max().unwrap_or(0);
     let name = widest(0).min((columns / 4).max(10));
     let widths = [name, widest(1), widest(2), widest(3), widest(4)];
-    // On a narrow terminal the verdict goes below, where it has room.
+    // On a narrow terminal the verdict goes to a line of its own.
     let before: usize = widths.iter().map(|width| width + 2).sum();
     let beside = columns >= before + 24;
 

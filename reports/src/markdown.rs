@@ -95,8 +95,8 @@ fn causes(total: &PhaseSummary, page: &mut String) {
 fn tuning(run: &Run, page: &mut String) {
     let Some(tuning) = Tuning::of(&run.summary, &run.audit) else { return };
     line(page, format_args!("**Tuning**: {}\n", text(&tuning.facts)));
-    for said in &tuning.turned {
-        line(page, format_args!("- {}", text(said)));
+    for sentence in &tuning.turned {
+        line(page, format_args!("- {}", text(sentence)));
     }
     if let Some(rates) = &tuning.rates {
         line(page, format_args!("- rates: {}", text(rates)));

@@ -25,8 +25,8 @@ impl Run {
             words.hide_user(user);
         }
         of_summary(&mut self.summary, &mut words);
-        let told = self.audit.iter_mut().flat_map(|event| [&mut event.saw, &mut event.why]);
-        told.for_each(|text| words.scrub(text));
+        let texts = self.audit.iter_mut().flat_map(|event| [&mut event.saw, &mut event.why]);
+        texts.for_each(|text| words.scrub(text));
         for note in &mut self.notes {
             words.scrub(note);
         }
@@ -120,7 +120,7 @@ impl Words {
         self.word("path", path);
     }
 
-    /// Remembers what of an argument could be said elsewhere: it, its value, its file's name. A job called after
+    /// Remembers the parts of an argument that may occur elsewhere: it, its value, its file's name. A job called after
     /// it, as jobs are that were given no name, loses that name.
     fn hide_argument(&mut self, argument: &str, job: &mut String) {
         let value = argument.split_once('=').map_or(argument, |(_, value)| value);
@@ -131,8 +131,9 @@ impl Words {
         }
         for secret in [argument, value, file] {
             // Interpreters, options and numbers are words of our own sentences too.
-            let telling = secret.len() > 2 && secret.contains(['/', '.', '=', '@', '_']) || secret.len() > 12;
-            if telling && !secret.starts_with("--") && secret.parse::<f64>().is_err() {
+            let identifying =
+                secret.len() > 2 && secret.contains(['/', '.', '=', '@', '_']) || secret.len() > 12;
+            if identifying && !secret.starts_with("--") && secret.parse::<f64>().is_err() {
                 self.word("argument", secret);
             }
         }

@@ -83,10 +83,10 @@ impl Style {
             return text;
         }
         let more = if self.unicode { "…" } else { "..." };
-        let Some(room) = columns.checked_sub(more.width()) else {
+        let Some(kept) = columns.checked_sub(more.width()) else {
             return text[..within(&text, columns)].to_owned();
         };
-        let mut clipped = text[..within(&text, room)].to_owned();
+        let mut clipped = text[..within(&text, kept)].to_owned();
         clipped.push_str(more);
         clipped
     }

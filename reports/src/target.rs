@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_said() {
+    fn what_makes_no_sense_is_reported() {
         let stdout = Some(Path::new("-"));
         assert_eq!(folder("-csv", stdout, "a"), Err(Misplaced::FolderOnStdout));
         assert_eq!(file(TRACE, stdout, "a", true), Err(Misplaced::BinaryOnTerminal));

@@ -101,7 +101,7 @@ pub(crate) fn training(phases: &[PhaseSummary]) -> Option<PhaseSummary> {
         }
         total.hidden_ns = total.hidden_ns.zip(phase.hidden_ns).map(|(a, b)| a.saturating_add(b));
         total.step_max_ns = total.step_max_ns.max(phase.step_max_ns);
-        // Of several distributions nobody knows the sum's.
+        // The quantiles of a sum do not follow from those of its parts.
         (total.step_p50_ns, total.step_p95_ns) = (0, 0);
     }
     Some(total)

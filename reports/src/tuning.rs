@@ -6,16 +6,16 @@ use stallscope_look::tuning::{
 };
 use stallscope_model::{AuditEvent, Rates, RunSummary, TuneMode};
 
-/// Turns that are told one by one, the newest.
+/// The newest turns are shown one by one, at most so many.
 const TURNS: usize = 6;
 
 /// The section on tuning: nothing where nobody turned or knew anything. What would help stands on the list of remedies.
 pub(crate) struct Tuning {
-    /// What a controller did or may do, and how often knobs were turned.
+    /// Mode of the controller, and how often knobs were turned.
     pub(crate) facts: String,
-    /// One sentence a knob that was turned.
+    /// One sentence for each turn of knobs.
     pub(crate) turned: Vec<String>,
-    /// How fast each part could go, of the first rank that this is known of.
+    /// Rates of the parts of the input pipeline, of the first rank with known rates.
     pub(crate) rates: Option<String>,
 }
 
@@ -28,12 +28,12 @@ impl Tuning {
         if all.is_empty() && rates.is_none() {
             return None;
         }
-        let untold = all.len().saturating_sub(TURNS);
+        let earlier = all.len().saturating_sub(TURNS);
         let mut turned: Vec<String> =
-            all.iter().skip(untold).map(|turn| turned_in_full(turn, summary, ranks)).collect();
-        if untold > 0 {
-            let before = units::counted(untold as u64, "earlier turn");
-            turned.insert(0, format!("{before}: `stallscope audit` tells all"));
+            all.iter().skip(earlier).map(|turn| turned_in_full(turn, summary, ranks)).collect();
+        if earlier > 0 {
+            let before = units::counted(earlier as u64, "earlier turn");
+            turned.insert(0, format!("{before}: `stallscope audit` shows all"));
         }
         let mut facts: Vec<String> = mode(summary, audit).map(str::to_owned).into_iter().collect();
         facts.push(if all.is_empty() { "nothing was turned".to_owned() } else { turns_in_words(&all) });
@@ -60,7 +60,7 @@ fn mode(summary: &RunSummary, audit: &[AuditEvent]) -> Option<&'static str> {
 fn turned_in_full(turn: &Turn<'_>, summary: &RunSummary, ranks: bool) -> String {
     let mut sentence = turn.in_words(&summary.knobs, ranks);
     if let (Some(measured), Some(predicted)) = (&turn.last.measured, turn.predicted()) {
-        // The figure itself has been said.
+        // The figure itself is shown already.
         let ends = gain_with_interval(measured).replacen(&gain(measured.value), "", 1);
         sentence.push_str(&format!("{ends}, expected {}", gain(predicted.value)));
     }
@@ -72,7 +72,7 @@ fn turned_in_full(turn: &Turn<'_>, summary: &RunSummary, ranks: bool) -> String 
 }
 
 /// "131 samples/s reached; storage 140 (121 to 166) is the narrowest, then fetch 168, …"; `None` where no part is
-/// known. The rate from memory is told of jobs that are `cached` alone: a page cache's is met nowhere in theirs.
+/// known. The rate from memory is shown for `cached` jobs alone, which have one.
 pub(crate) fn rates_in_words(rates: &Rates, ranks: bool, cached: bool) -> Option<String> {
     let first = narrowest(rates)?;
     let mut others: Vec<_> = PARTS
@@ -103,21 +103,21 @@ mod tests {
     use stallscope_model::{CacheSummary, Estimate};
 
     #[test]
-    fn the_rate_from_memory_is_told_of_jobs_with_a_cache_alone() {
+    fn the_rate_from_memory_is_shown_for_jobs_with_a_cache_alone() {
         let known = |value| Some(Estimate { value, low: value, high: value });
         let rates = vec![Rates { compute: known(32.0), cache: known(3_660_055.0), ..Rates::default() }];
         let mut summary = RunSummary { rates, ..RunSummary::default() };
-        let said = |summary: &RunSummary| {
+        let narrowest_line = |summary: &RunSummary| {
             Tuning::of(summary, &[]).and_then(|tuning| tuning.rates).unwrap_or_default()
         };
-        assert_eq!(said(&summary), "compute 32 is the narrowest");
+        assert_eq!(narrowest_line(&summary), "compute 32 is the narrowest");
         summary.caches = vec![CacheSummary::default()];
-        assert_eq!(said(&summary), "compute 32 is the narrowest, then cache 3,660,055");
+        assert_eq!(narrowest_line(&summary), "compute 32 is the narrowest, then cache 3,660,055");
     }
 
-    /// Under a verdict that says so, too.
+    /// Also where the verdict names storage.
     #[test]
-    fn a_job_that_computes_is_not_told_that_its_storage_is_the_narrowest() {
+    fn storage_is_not_the_narrowest_part_of_a_job_that_computes() {
         let known = |value| Some(Estimate { value, low: value, high: value });
         let (actual, compute, storage, prep) = (known(30.0), known(32.0), known(31.0), known(90.0));
         let data_bound = Some(false);

@@ -259,12 +259,12 @@ proptest! {
             pid: Some(run.job.pid),
         };
         check(&list::table(&[row], run.overhead.wall_ns, &style), &style)?;
-        let mut told = Run::of_summary(run);
-        let (name, number) = (told.summary.job.name.clone(), told.summary.overhead.records);
-        support::tuning::put(&mut told, &mut || name.clone(), number, 0.1);
-        check(&text::report(&told, &style), &style)?;
+let mut run = Run::of_summary(run);
+        let (name, number) = (run.summary.job.name.clone(), run.summary.overhead.records);
+        support::tuning::put(&mut run, &mut || name.clone(), number, 0.1);
+        check(&text::report(&run, &style), &style)?;
         let mut bytes = Vec::new();
-        json::write(&told, &mut bytes).unwrap();
+        json::write(&run, &mut bytes).unwrap();
         prop_assert!(serde_json::from_slice::<serde_json::Value>(&bytes).is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! What is said of two recordings that differ by a known amount, or by nothing.
+//! Comparisons of two recordings that differ by a known amount, or by nothing.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests too")]
 
@@ -50,10 +50,10 @@ fn a_change_is_found_and_measured() {
         failures(&diff, &["fetch > 30%", "fetch > +1%", "step_p50 > +1%", "samples_per_s < -1%"]),
         [""; 0]
     );
-    let said = failures(&diff, &["fetch > 10%", "samples_per_s > +5%", "step_mean < -5%", "fetch < -5%"]);
-    assert_eq!(said.len(), 4, "{said:?}");
-    assert!(said[0].starts_with("\"fetch > 10%\": fetch is 1"), "{}", said[0]);
-    assert!(said[2].starts_with("\"step_mean < -5%\": step_mean went from "), "{}", said[2]);
+    let failed = failures(&diff, &["fetch > 10%", "samples_per_s > +5%", "step_mean < -5%", "fetch < -5%"]);
+    assert_eq!(failed.len(), 4, "{failed:?}");
+    assert!(failed[0].starts_with("\"fetch > 10%\": fetch is 1"), "{}", failed[0]);
+    assert!(failed[2].starts_with("\"step_mean < -5%\": step_mean went from "), "{}", failed[2]);
 }
 
 #[test]
@@ -172,10 +172,10 @@ fn short_runs_are_cut_into_seconds_and_shorter_ones_tell_nothing() {
     assert_eq!(training(&tiny, Figure::StepMean).judgement, Judgement::TooShortToTell);
     assert!(tiny.verdict.starts_with("too short to tell: "), "{}", tiny.verdict);
     // A gate goes by what there is, and says so.
-    let said = failures(&tiny, &["step_mean > +5%", "compute_per_step > 200ms"]);
+    let failed = failures(&tiny, &["step_mean > +5%", "compute_per_step > 200ms"]);
     assert!(
-        matches!(&said[..], [one] if one.contains("too short to tell whether that is noise")),
-        "{said:?}"
+        matches!(&failed[..], [one] if one.contains("too short to tell whether that is noise")),
+        "{failed:?}"
     );
     assert!(diff::text(&tiny, &PLAIN).contains("noise is known from 10 on"));
 }
@@ -216,8 +216,8 @@ fn json_says_what_the_text_says() {
     assert_eq!(prep["judgement"], "beyond-noise");
     let text = diff::text(&diff, &PLAIN);
     assert!(text.starts_with(&diff.verdict[..20]), "{text}");
-    let said = format!("{:.1}%", truth.b.unwrap() * 100.0);
+    let share = format!("{:.1}%", truth.b.unwrap() * 100.0);
     let line = text.lines().find(|line| line.trim_start().starts_with("prep ")).unwrap();
-    assert!(line.contains(&said) && line.contains("beyond noise"), "{line}");
+    assert!(line.contains(&share) && line.contains("beyond noise"), "{line}");
     assert!(text.contains("Between epochs") == diff.phases.iter().any(|phase| phase.phase == Phase::Between));
 }

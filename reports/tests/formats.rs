@@ -158,11 +158,11 @@ fn caches_of_several_hosts_are_told_in_every_format() {
     assert_eq!(hits, job.training.hits, "substitutions and evaluation count for nothing");
     let begun: std::collections::BTreeSet<u64> = run.caches.iter().map(|period| period.start_ns).collect();
     assert_eq!(begun.len(), 2, "periods of both hosts begin together");
-    let said = "31% hits (4% prefetched, 1% late) · 2% substituted";
+    let facts = "31% hits (4% prefetched, 1% late) · 2% substituted";
     let page = as_markdown(&run);
     let screen = text::report(&run, &support::PLAIN);
     for text in [&page, &screen] {
-        assert!(text.contains(said) && text.contains("1.1 of 2.0 MiB"), "{text}");
+        assert!(text.contains(facts) && text.contains("1.1 of 2.0 MiB"), "{text}");
     }
     assert!(
         page.contains("| 0 | 0 | training | 1,300 | 30.8% | 350 | 50 | 10 | 20 | 880 | 400 kB | 880 kB |"),
@@ -428,7 +428,7 @@ fn redacted_reports_tell_nothing_in_any_format() {
     }
     for secret in SECRETS {
         let at = written.find(secret).map(|at| &written[at.saturating_sub(60)..(at + 60).min(written.len())]);
-        assert_eq!(at, None, "{secret} is told");
+        assert_eq!(at, None, "{secret} is shown");
     }
     assert!(written.contains("host-1") && written.contains("host-2") && written.contains("MiB/s"));
     assert!(written.contains("job"));

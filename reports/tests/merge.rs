@@ -97,7 +97,7 @@ fn hosts_whose_clocks_disagree_are_said() {
     let late = Synthetic { begun_wall_ns: BEGUN_WALL_NS + 5 * S, ..second };
     let run = merged(&[first, late]).unwrap();
     let note = "the clock of node2 is 5.0 s ahead of that of node1";
-    assert!(run.notes.iter().any(|said| said.contains(note)), "{:?}", run.notes);
+    assert!(run.notes.iter().any(|known| known.contains(note)), "{:?}", run.notes);
     let run = merged(&two_hosts()).unwrap();
     assert_eq!(run.notes.len(), 1, "{:?}", run.notes);
 }

@@ -121,10 +121,10 @@ fn a_curve_is_told_by_times_the_present_size() {
     for (times, misses) in [("0.25", 1_880.0), ("0.5", 1_700.0), ("1", 1_360.0), ("2", 720.0), ("all", 0.0)] {
         assert!((of("miss_ratio", times) - misses / 2_048.0).abs() < 1e-6, "{times}");
     }
-    let told = |run: &RunSummary| render(run).matches("cache_curve_miss_ratio{").count();
-    assert_eq!(told(&run), 5, "only of the loader that trains");
-    assert_eq!(told(&support::divided()), 5, "once for all ranks that share the cache");
-    assert_eq!(told(&support::mixed()), 0, "and no series stands for what is not told");
+    let series = |run: &RunSummary| render(run).matches("cache_curve_miss_ratio{").count();
+    assert_eq!(series(&run), 5, "only of the loader that trains");
+    assert_eq!(series(&support::divided()), 5, "once for all ranks that share the cache");
+    assert_eq!(series(&support::mixed()), 0, "and no series stands for an unknown curve");
 }
 
 #[test]

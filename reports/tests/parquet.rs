@@ -82,8 +82,8 @@ fn pandas_reads_parquet_as_it_reads_csv() {
         Ok(())
     })
     .unwrap();
-    let said = python::run(&python, "read_tables.py", &[dir.path()]);
-    assert_eq!(said.trim(), format!("{} tables, {steps} steps", TABLES.len()));
+    let output = python::run(&python, "read_tables.py", &[dir.path()]);
+    assert_eq!(output.trim(), format!("{} tables, {steps} steps", TABLES.len()));
 }
 
 fn as_field(value: &Value<'_>) -> Field {

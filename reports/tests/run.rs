@@ -1,4 +1,4 @@
-//! What a report is made from: recordings read, their clocks turned into wall time, what is broken said.
+//! How recordings are read: their clocks turned into wall time, damage reported.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests too")]
 
@@ -161,19 +161,21 @@ fn tampered(path: &Path, statement: &str) -> Result<Run, Error> {
 fn what_is_no_recording_is_named_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.stall");
-    let said = |error: Error| {
+    let reason = |error: Error| {
         let sentence = error.to_string();
         assert!(sentence.contains("x.stall") && !sentence.contains('\n'), "{sentence}");
         sentence
     };
-    assert!(said(Run::open(std::slice::from_ref(&path)).unwrap_err()).contains("cannot be read"));
+    assert!(reason(Run::open(std::slice::from_ref(&path)).unwrap_err()).contains("cannot be read"));
     fs::write(&path, "hello").unwrap();
-    assert!(said(Run::open(std::slice::from_ref(&path)).unwrap_err()).contains("not a stallscope recording"));
+    assert!(
+        reason(Run::open(std::slice::from_ref(&path)).unwrap_err()).contains("not a stallscope recording")
+    );
     fs::write(&path, &whole().2[..whole().2.len() / 3]).unwrap();
-    assert!(said(Run::open(std::slice::from_ref(&path)).unwrap_err()).contains("damaged"));
+    assert!(reason(Run::open(std::slice::from_ref(&path)).unwrap_err()).contains("damaged"));
     let newer = format!("PRAGMA user_version = {}", stallscope_store::VERSION + 1);
-    assert!(said(tampered(&path, &newer).unwrap_err()).contains("newer stallscope"));
-    assert!(said(tampered(&path, "UPDATE summary SET json = '[]'").unwrap_err()).contains("damaged"));
+    assert!(reason(tampered(&path, &newer).unwrap_err()).contains("newer stallscope"));
+    assert!(reason(tampered(&path, "UPDATE summary SET json = '[]'").unwrap_err()).contains("damaged"));
 }
 
 #[test]

@@ -26,8 +26,8 @@ fn tuned() {
     // What a run ends with has its audit from the recording.
     let shape = Shape { seconds: 130, tuned: true, ..Shape::default() };
     let path = record(&folder.path().join("tuned.stall"), &shape);
-    let said = "workers 2 → 4 kept, +29% (+25% to +33%), expected +31%";
-    assert!(text::screen(&support::tuned(), Some(&path), &Style { width: 120, ..PLAIN }).contains(said));
+    let turn = "workers 2 → 4 kept, +29% (+25% to +33%), expected +31%";
+    assert!(text::screen(&support::tuned(), Some(&path), &Style { width: 120, ..PLAIN }).contains(turn));
 }
 
 #[test]
@@ -62,26 +62,26 @@ fn cached() {
 
 #[test]
 fn a_curve_is_told_whole_at_any_width_and_of_each_loader() {
-    let said = |summary: &RunSummary, width: usize| {
+    let shown = |summary: &RunSummary, width: usize| {
         let text = screen(summary, &Style { width, ..PLAIN });
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     for width in [40, 80, 120] {
-        let text = said(&support::cached(), width);
+        let text = shown(&support::cached(), width);
         let all = "would miss with 512 MiB 92%, 1.0 GiB 83%, 2.0 GiB (now) 66%, 4.0 GiB 35%, 6.0 GiB 0%";
         assert!(text.contains(all), "{width}: {text}");
-        let text = said(&support::two_caches(), width);
+        let text = shown(&support::two_caches(), width);
         assert!(
             text.contains("loader 0 would miss with") && text.contains("loader 1 would miss with"),
             "{text}"
         );
-        let text = said(&support::divided(), width);
+        let text = shown(&support::divided(), width);
         assert!(
             text.contains(all) && text.matches("would miss with").count() == 1,
             "once for all ranks: {text}"
         );
         assert!(!text.contains("loader 0 would miss"), "{text}");
-        let text = said(&support::mixed(), width);
+        let text = shown(&support::mixed(), width);
         assert!(
             text.contains("ranks of several jobs draw from one cache") && !text.contains("would miss with"),
             "{text}"

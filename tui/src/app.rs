@@ -1,5 +1,5 @@
-//! What the terminal shows, and what keys do to it. Knows neither a terminal nor a disk: keys and snapshots come
-//! in, what has to be read and drawn follows from the state.
+//! The state of the dashboard, and how keys change it. It knows neither terminal nor disk: keys and snapshots come
+//! in; what has to be read and drawn follows from the state.
 
 use crate::command::{self, Command};
 use crate::key::Key;
@@ -11,15 +11,15 @@ pub(crate) use crate::view::{Columns, Part, Sort, View};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What is to be done beyond drawing again.
+/// What the loop has to do after a key or a click.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Redraw,
     Quit,
-    /// Turn knobs of the job with this recording; the answer comes as [`Update::Said`].
+    /// Change knobs of the job with this recording; the outcome comes as [`Update::Answer`].
     Turn {
         recording: PathBuf,
-        wishes: String,
+        settings: String,
     },
 }
 
@@ -34,10 +34,10 @@ pub(crate) enum Prompt {
 pub(crate) struct App {
     pub view: View,
     pub jobs: Option<Arc<Vec<JobRow>>>,
-    /// The recording that is looked at.
+    /// The recording shown in every view but the list of jobs.
     pub recording: Option<PathBuf>,
     pub run: Option<Arc<RunView>>,
-    /// Why it cannot be read, or read on.
+    /// Why that recording cannot be read (any more).
     pub lost: Option<String>,
     pub time: Time,
     pub filters: [String; View::ALL.len()],
@@ -45,9 +45,9 @@ pub(crate) struct App {
     pub columns: Columns,
     pub part: Option<Part>,
     pub prompt: Option<Prompt>,
-    /// A sentence until the next key.
+    /// A sentence on the last line until the next key.
     pub message: Option<String>,
-    /// Where the cursor is, by what is there, so that it stays when lines move.
+    /// The cursors hold the thing that they are on, not its line, so that they stay on it when lines move.
     pub job_at: Option<PathBuf>,
     pub rank_at: Option<u32>,
     /// Rank and start of a step.
@@ -57,7 +57,7 @@ pub(crate) struct App {
     pub line_at: [usize; View::ALL.len()],
     /// Lines that fit on the screen.
     pub page: usize,
-    /// The worst step is to be gone to as soon as steps are there.
+    /// Go to the worst step as soon as steps have been read.
     pub(crate) seek_worst: bool,
 }
 
@@ -109,7 +109,7 @@ impl App {
                 }
                 self.lost = None;
                 self.run = Some(run);
-                // Chosen once, so that the cursor does not move by itself.
+                // The default rank is chosen once, so that the cursor does not move without a key.
                 self.rank_at = self.rank_at.or_else(|| rows::rank_at(self));
                 if self.seek_worst && self.shown().is_some_and(|run| run.steps.is_some()) {
                     self.seek_worst = false;
@@ -119,13 +119,13 @@ impl App {
             Update::Lost { recording, reason } if Some(&recording) == self.recording.as_ref() => {
                 self.lost = Some(reason);
             }
-            Update::Said(sentence) => self.message = Some(sentence),
-            // Of a recording that was left meanwhile.
+            Update::Answer(sentence) => self.message = Some(sentence),
+            // These are of a recording that is not shown any more.
             Update::Run(_) | Update::Lost { .. } => {}
         }
     }
 
-    /// Time has passed; whether that changes what is shown.
+    /// Moves a replay on by the time passed; true when that changes what is shown.
     pub(crate) fn on_tick(&mut self, passed_ns: u64) -> bool {
         let before = self.time;
         self.time.pass(passed_ns, self.extent());
@@ -167,8 +167,8 @@ impl App {
                             return Some(Action::Redraw);
                         };
                         return Some(
-                            match command::wishes(&text).filter(|_| entry.command == Command::Set) {
-                                Some(wishes) if !wishes.is_empty() => self.set(wishes),
+                            match command::settings(&text).filter(|_| entry.command == Command::Set) {
+                                Some(settings) if !settings.is_empty() => self.set(settings),
                                 _ => self.execute(entry.command),
                             },
                         );
@@ -252,13 +252,13 @@ impl App {
         Action::Redraw
     }
 
-    /// Asks for other values of knobs.
-    fn set(&mut self, wishes: &str) -> Action {
+    /// Asks for other settings of knobs.
+    fn set(&mut self, settings: &str) -> Action {
         let running = self.shown().is_some_and(|run| run.state == JobState::Running);
         match self.recording.clone().filter(|_| running) {
             Some(recording) => {
-                self.message = Some(format!("asked for {wishes}"));
-                Action::Turn { recording, wishes: wishes.to_owned() }
+                self.message = Some(format!("asked for {settings}"));
+                Action::Turn { recording, settings: settings.to_owned() }
             }
             None => {
                 let why = "only a running job's knobs can be turned: 1 shows all jobs, Enter opens one";
@@ -269,7 +269,7 @@ impl App {
     }
 
     fn go(&mut self, view: View) {
-        // Nobody wants an empty view of a job when there is a cursor on one.
+        // A view of one job would be empty without a job; the one under the cursor is the best guess.
         if !matches!(view, View::Jobs | View::Help) && self.recording.is_none() {
             self.choose();
         }
@@ -280,7 +280,7 @@ impl App {
         self.go(View::ALL[(self.view as usize + by) % View::ALL.len()]);
     }
 
-    /// Looks at the job that the cursor is on.
+    /// Shows the job that the cursor is on.
     pub(crate) fn choose(&mut self) {
         let Some(job) = rows::jobs(self).get(rows::job_place(self)).map(|job| job.recording.clone()) else {
             return;

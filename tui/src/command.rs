@@ -1,4 +1,4 @@
-//! Everything the terminal can be told, once: keys, palette and help are made from this table.
+//! The one table of the dashboard's commands, from which keys, palette and help are made.
 
 use crate::key::Key;
 
@@ -42,13 +42,13 @@ pub(crate) enum Command {
     Quit,
 }
 
-/// A command as people meet it.
+/// A command with its name, keys and help.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub command: Command,
-    /// What it is called in the palette.
+    /// Name in the palette.
     pub name: &'static str,
-    /// Keys that mean it, the one to be learnt first.
+    /// Keys that run it; help shows the first one first.
     pub keys: &'static [Key],
     pub help: &'static str,
 }
@@ -62,7 +62,7 @@ pub(crate) const COMMANDS: &[Entry] = {
     &[
         entry(Command::Jobs, "jobs", &[Char('1')], "all jobs: what runs here, what was recorded here"),
         entry(Command::Job, "job", &[Char('2')], "one job: its time by cause, ranks, workers, files"),
-        entry(Command::Step, "step", &[Char('3')], "one step: who did what, and what held it up"),
+        entry(Command::Step, "step", &[Char('3')], "one step: its processes, and what held it up"),
         entry(Command::Knobs, "knobs", &[Char('4')], "what can be changed while the job runs"),
         entry(Command::Audit, "audit", &[Char('5')], "what the controller decided, and what came of it"),
         entry(Command::Diagnoses, "diagnoses", &[Char('6')], "what is wrong, why, and what to do"),
@@ -110,20 +110,20 @@ pub(crate) const COMMANDS: &[Entry] = {
 };
 
 /// What follows "set " in the palette, as `stallscope knobs JOB set` takes it.
-pub(crate) fn wishes(text: &str) -> Option<&str> {
+pub(crate) fn settings(text: &str) -> Option<&str> {
     text.trim_start().strip_prefix("set ").map(str::trim)
 }
 
-/// What a key means.
+/// The command that a key runs.
 pub(crate) fn of_key(key: Key) -> Option<Command> {
     COMMANDS.iter().find(|entry| entry.keys.contains(&key)).map(|entry| entry.command)
 }
 
-/// Commands that a person who has typed `text` may mean: those that begin so, then those that contain it.
+/// Commands that match the typed `text`: those that begin with it, then those that contain it.
 pub(crate) fn matching(text: &str) -> Vec<&'static Entry> {
     let text = text.trim().to_lowercase();
-    // What is to be set follows the command's name.
-    let is_set = |entry: &Entry| entry.command == Command::Set && wishes(&text).is_some();
+    // `set` is followed by settings, so its whole text is no prefix of the command's name.
+    let is_set = |entry: &Entry| entry.command == Command::Set && settings(&text).is_some();
     let begins = |entry: &&Entry| entry.name.starts_with(&text) || is_set(entry);
     let contains =
         |entry: &&Entry| !begins(entry) && (entry.name.contains(&text) || entry.help.contains(&text));
@@ -159,6 +159,6 @@ mod tests {
         assert_eq!(matching("").len(), COMMANDS.len());
         assert!(matching("no such thing").is_empty());
         let set: Vec<Command> = matching("set workers=4").iter().map(|entry| entry.command).collect();
-        assert_eq!((set, wishes(" set workers=4 ")), (vec![Command::Set], Some("workers=4")));
+        assert_eq!((set, settings(" set workers=4 ")), (vec![Command::Set], Some("workers=4")));
     }
 }

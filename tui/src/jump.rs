@@ -1,10 +1,10 @@
-//! To the moment that something is about: a decision, a finding, the worst step.
+//! Moves the time shown to a decision, a finding or the worst step.
 
 use crate::app::{App, View};
 use crate::rows;
 
 impl App {
-    /// Goes to when a line of the audit was written.
+    /// Shows the moment at which the chosen line of the audit was written.
     pub(crate) fn open_decision(&mut self) {
         let Some(event) = rows::audit(self).get(rows::audit_place(self)).copied().cloned() else { return };
         self.time.look_at(event.time_ns, self.extent());
@@ -13,7 +13,7 @@ impl App {
         self.message = Some(format!("around {} {what}", event.act.name()));
     }
 
-    /// Goes to when the cause of a finding took most time.
+    /// Shows the moment at which the cause of the chosen finding took most time.
     pub(crate) fn open_diagnosis(&mut self) {
         let place = self.line_at[View::Diagnoses as usize];
         let Some(diagnosis) = rows::diagnoses(self).get(place).copied().cloned() else { return };

@@ -7,7 +7,7 @@ use crate::snapshot::{JobRow, JobState, stall_share};
 use stallscope_model::{AuditEvent, Cause, Causes, Diagnosis, Knob, StepDetail};
 use std::cmp::Reverse;
 
-/// What each view can be sorted by, the order it begins with first.
+/// The columns that each view can be sorted by; the first is the default.
 pub(crate) const SORTS: [&[&str]; View::ALL.len()] = [
     &["state", "start", "name", "step time", "samples a second", "stall"],
     &["rank", "step time", "stall", "samples"],
@@ -24,7 +24,7 @@ pub(crate) const SORTS: [&[&str]; View::ALL.len()] = [
 pub(crate) struct RankRow {
     pub rank: u32,
     pub sum: Sum,
-    /// The others wait for it.
+    /// Whether the other ranks wait for this one.
     pub slowest: bool,
 }
 
@@ -157,17 +157,17 @@ pub(crate) fn knobs(app: &App) -> Vec<&Knob> {
         .collect()
 }
 
-/// The audit up to the moment that is shown.
-pub(crate) fn told(app: &App) -> &[AuditEvent] {
+/// The audit up to the end of the time shown.
+pub(crate) fn audit_to_date(app: &App) -> &[AuditEvent] {
     let Some(run) = app.shown() else { return &[] };
     let upto_ns = app.time.at_ns.unwrap_or(u64::MAX);
-    // Lines are written as they come, and so are in order.
+    // The recorder appends lines in the order of their times, so a binary search finds the end.
     &run.audit[..run.audit.partition_point(|event| event.time_ns <= upto_ns)]
 }
 
 pub(crate) fn audit(app: &App) -> Vec<&AuditEvent> {
     let filter = &app.filters[View::Audit as usize];
-    told(app)
+    audit_to_date(app)
         .iter()
         .filter(|event| {
             [event.act.name(), &event.knob, &event.by, &event.why, &event.saw]
@@ -199,7 +199,7 @@ pub(crate) fn job_place(app: &App) -> usize {
 pub(crate) fn rank_at(app: &App) -> Option<u32> {
     let rows = ranks(app);
     let at = app.rank_at.filter(|rank| rows.iter().any(|row| row.rank == *rank));
-    // What makes the others wait is what one comes to see.
+    // The rank that makes the others wait is the one to look at first.
     let slowest = || rows.iter().find(|row| row.slowest).map(|row| row.rank);
     at.or_else(slowest).or_else(|| rows.first().map(|row| row.rank))
 }
@@ -222,7 +222,7 @@ pub(crate) fn audit_place(app: &App) -> usize {
     chosen.unwrap_or(rows.len().saturating_sub(1))
 }
 
-/// Puts the cursor of the view elsewhere.
+/// Moves the cursor of the view.
 pub(crate) fn go(app: &mut App, to: impl Fn(usize) -> usize) {
     let within = |place: usize, len: usize| to(place).min(len.saturating_sub(1));
     match app.view {
@@ -245,10 +245,10 @@ pub(crate) fn go(app: &mut App, to: impl Fn(usize) -> usize) {
         View::Audit => {
             let rows = audit(app);
             let place = within(audit_place(app), rows.len());
-            // The newest goes on being the newest.
+            // `None` at the last line: the cursor follows lines that are written later.
             app.audit_at = rows.get(place).filter(|_| place + 1 < rows.len()).map(|event| event.line);
         }
-        // As far as there are lines, which is known when they are drawn.
+        // The number of lines is known once they are drawn, which clamps this further.
         View::Health => app.line_at[View::Health as usize] = to(line(app)).min(10_000),
     }
 }

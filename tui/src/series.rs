@@ -3,7 +3,7 @@
 use stallscope_model::{Causes, Phase};
 use std::collections::BTreeMap;
 
-/// What one rank did in one bin.
+/// Time and steps of one rank in one bin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sum {
     /// Of training.
@@ -24,7 +24,7 @@ impl Sum {
         self.other_ns += other.other_ns;
     }
 
-    /// What steps of a phase add to a bin.
+    /// The sum of `steps` steps of a phase.
     pub(crate) fn of(phase: Phase, causes: &Causes, steps: u64, samples: u64, longest_ns: u64) -> Sum {
         match phase {
             Phase::Training => Sum { causes: *causes, steps, samples, longest_ns, other_ns: 0 },
@@ -32,13 +32,13 @@ impl Sum {
         }
     }
 
-    /// Mean of the steps without what they waited for other ranks: the rank with the longest is waited for.
+    /// Mean length of the steps, less their wait for other ranks: the other ranks wait for the longest.
     fn own_ns(&self) -> u64 {
         let peer_ns = self.causes[stallscope_model::Cause::Peer];
         self.causes.total_ns().saturating_sub(peer_ns) / self.steps.max(1)
     }
 
-    /// Mean of the steps; 0 without any.
+    /// Mean length of the steps; 0 without any.
     pub(crate) fn step_ns(&self) -> u64 {
         self.causes.total_ns() / self.steps.max(1)
     }
@@ -61,7 +61,7 @@ impl Series {
         self.bins.entry(start_ns).or_default().entry(rank).or_default().add(sum);
     }
 
-    /// Forgets the bins from the one of `at_ns` on, and says when that begins.
+    /// Drops the bins from the one of `at_ns` on, and returns when that one begins.
     pub(crate) fn cut(&mut self, at_ns: u64) -> u64 {
         let start_ns = at_ns - at_ns % self.bin_ns;
         self.bins.split_off(&start_ns);
@@ -73,7 +73,7 @@ impl Series {
         self.bins.last_key_value().map(|(start_ns, _)| *start_ns)
     }
 
-    /// When the longest step ended, within a bin, and how long it took.
+    /// End of the longest step, to the precision of a bin, and its length.
     pub(crate) fn longest(&self) -> Option<(u64, u64)> {
         let longest =
             |ranks: &BTreeMap<u32, Sum>| ranks.values().map(|sum| sum.longest_ns).max().unwrap_or(0);
@@ -105,7 +105,7 @@ impl Series {
                 bin.add(slowest);
                 job.add(slowest);
             }
-            // A step longer than a bin is counted where it ended: empty bins it went through are shown like that one.
+            // A step is counted in the bin where it ended; the empty bins that it went through are shown like that one.
             let like = Sum { steps: 0, samples: 0, ..*bin };
             let through = place.saturating_sub((reach_ns / self.bin_ns) as usize).max(after_last);
             bins[through..place].fill(like);
@@ -128,7 +128,7 @@ pub(crate) struct Window {
     pub from_ns: u64,
     pub to_ns: u64,
     pub bin_ns: u64,
-    /// The job's own ledger: of each bin the rank that the others waited for.
+    /// The job's own ledger: in each bin the one of the rank that the others waited for.
     pub bins: Vec<Sum>,
     /// All of the bins together.
     pub job: Sum,
@@ -155,8 +155,8 @@ impl Window {
             .collect()
     }
 
-    /// The rank that the others wait for: whose steps took longest without its own waiting for others. `None` when
-    /// it cannot be told apart.
+    /// The rank that the others wait for: its steps took longest, less its own wait for others. `None` when
+    /// no rank is slower than the others by more than 5%.
     pub(crate) fn slowest(&self) -> Option<u32> {
         let mut own: Vec<(u64, u32)> = self
             .ranks

@@ -1,4 +1,4 @@
-//! What the reader tells the terminal: whole, unchanging states.
+//! What the reader sends to the dashboard: whole states that never change.
 
 use crate::series::Window;
 use stallscope_model::{
@@ -7,14 +7,14 @@ use stallscope_model::{
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Sent whenever something has changed.
+/// A change that the dashboard takes in.
 #[derive(Clone, Debug)]
 pub(crate) enum Update {
     /// All jobs, in no order.
     Jobs(Arc<Vec<JobRow>>),
     Run(Arc<RunView>),
-    /// What came of something that was asked for.
-    Said(String),
+    /// The outcome of [`crate::app::Action::Turn`], in a sentence.
+    Answer(String),
     /// The recording at this path cannot be read (any more), in a sentence.
     Lost {
         recording: PathBuf,
@@ -69,9 +69,9 @@ pub(crate) struct JobRow {
     pub wall_ns: u64,
     /// Of training.
     pub causes: Causes,
-    /// Share of each of the last periods, oldest first, that was not compute.
+    /// Stall share of each of the last 10 s periods, oldest first.
     pub trend: Vec<f64>,
-    /// The verdict, or why there is none.
+    /// The verdict, or the reason why there is none.
     pub verdict: String,
     pub recording: PathBuf,
 }
@@ -88,7 +88,7 @@ pub(crate) fn stall_share(causes: &Causes) -> f64 {
     if causes.total_ns() == 0 { 0.0 } else { 1.0 - causes.share(stallscope_model::Cause::Compute) }
 }
 
-/// What of a recording is to be shown.
+/// The part of a recording that the dashboard has to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub recording: PathBuf,
@@ -96,7 +96,7 @@ pub(crate) struct Wanted {
     pub to_ns: Option<u64>,
     /// Length of the time shown; `None`: all of the run.
     pub span_ns: Option<u64>,
-    /// Whose workers are shown.
+    /// Rank whose workers are shown.
     pub rank: Option<u32>,
     /// Whether steps in full are shown.
     pub steps: bool,
@@ -109,24 +109,24 @@ pub(crate) struct RunView {
     pub state: JobState,
     /// Version of the recording's tables.
     pub format: i64,
-    /// Since the last flush, when this was read.
+    /// Time from the recorder's last flush to this read.
     pub written_ago_ns: u64,
     /// Of the whole run, as of the last flush.
     pub summary: Arc<RunSummary>,
-    /// First and newest moment there is anything of.
+    /// The first and the newest moment that the recording has something of.
     pub begin_ns: u64,
     pub end_ns: u64,
     pub window: Window,
-    /// Of the wanted rank, within the window.
+    /// Workers of the wanted rank, within the window.
     pub workers: Vec<WorkerPeriod>,
-    /// Of all ranks, within the window; none where that is long.
+    /// Caches of all ranks, within the window; empty where the window is too long to read them.
     pub caches: Vec<CachePeriod>,
-    /// All of them.
+    /// All checkpoints of the run.
     pub checkpoints: Arc<Vec<CheckpointEvent>>,
     /// The newest lines, oldest first.
     pub audit: Arc<Vec<AuditEvent>>,
-    /// All steps kept in full, slowest first; `None` while they were not asked for.
+    /// All steps kept in full, slowest first; `None` before they are read.
     pub steps: Option<Arc<Vec<StepDetail>>>,
-    /// When the longest training step that roll-ups know ended, and how long it took.
+    /// End and length of the longest training step in the roll-ups, in nanoseconds.
     pub worst: Option<(u64, u64)>,
 }

@@ -1,9 +1,9 @@
-//! The terminal itself: taken over, given back whatever happens, and what comes from it.
+//! Takes the terminal over, gives it back however the process ends, and translates its events.
 
 use crate::key::Key;
 use crossterm::event::{
-    DisableMouseCapture, EnableMouseCapture, Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyModifiers,
-    MouseButton, MouseEvent, MouseEventKind,
+    DisableMouseCapture, EnableMouseCapture, Event as TerminalEvent, KeyCode, KeyEvent, KeyEventKind,
+    KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
 };
 use crossterm::terminal::{
     BeginSynchronizedUpdate, EndSynchronizedUpdate, EnterAlternateScreen, LeaveAlternateScreen,
@@ -18,11 +18,11 @@ use std::io::{self, Stdout, stdout};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether there is a terminal to be given back.
+/// Whether this process has taken the terminal over and has to restore it.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 static HOOK: Once = Once::new();
 
-/// The terminal while it is ours; dropped, it is as it was.
+/// The terminal in raw mode on its alternate screen; dropping it restores both.
 pub(crate) struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
 }
@@ -32,7 +32,7 @@ impl Screen {
         HOOK.call_once(|| {
             let before = std::panic::take_hook();
             std::panic::set_hook(Box::new(move |panic| {
-                // First, so that what is said of the panic can be read.
+                // The hook before this one prints the panic, which the alternate screen would hide.
                 give_back();
                 before(panic);
             }));
@@ -46,7 +46,7 @@ impl Screen {
         screen().inspect_err(|_| give_back())
     }
 
-    /// Shows what `draw` makes; it is seen at once or not at all where the terminal can do that.
+    /// Draws one frame. Terminals with synchronized updates show it whole, never half drawn.
     pub(crate) fn draw<T: Default>(&mut self, draw: impl FnOnce(Rect, &mut Buffer) -> T) -> io::Result<T> {
         let mut drawn = T::default();
         execute!(stdout(), BeginSynchronizedUpdate)?;
@@ -62,7 +62,7 @@ impl Drop for Screen {
     }
 }
 
-/// Gives the terminal back, once. A terminal that is gone needs no answer.
+/// Restores the terminal, once. Errors are ignored: a terminal that is gone has nothing to restore.
 fn give_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
         let _ = execute!(stdout(), DisableMouseCapture, LeaveAlternateScreen, cursor::Show);
@@ -70,9 +70,9 @@ fn give_back() {
     }
 }
 
-/// What a person does at a terminal.
+/// Input that the dashboard reacts to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum Input {
     Key(Key),
     Click { column: u16, line: u16 },
     WheelUp,
@@ -80,17 +80,17 @@ pub(crate) enum Told {
     Resized,
 }
 
-/// What an event of the terminal means to us.
-pub(crate) fn told(input: &Input) -> Option<Told> {
-    match input {
-        Input::Key(key) if key.kind != KeyEventKind::Release => of_key(key).map(Told::Key),
-        Input::Mouse(MouseEvent { kind, column, row, .. }) => match kind {
-            MouseEventKind::Down(MouseButton::Left) => Some(Told::Click { column: *column, line: *row }),
-            MouseEventKind::ScrollUp => Some(Told::WheelUp),
-            MouseEventKind::ScrollDown => Some(Told::WheelDown),
+/// The input that an event of the terminal stands for; `None` for one that the dashboard ignores.
+pub(crate) fn input_of(event: &TerminalEvent) -> Option<Input> {
+    match event {
+        TerminalEvent::Key(key) if key.kind != KeyEventKind::Release => of_key(key).map(Input::Key),
+        TerminalEvent::Mouse(MouseEvent { kind, column, row, .. }) => match kind {
+            MouseEventKind::Down(MouseButton::Left) => Some(Input::Click { column: *column, line: *row }),
+            MouseEventKind::ScrollUp => Some(Input::WheelUp),
+            MouseEventKind::ScrollDown => Some(Input::WheelDown),
             _ => None,
         },
-        Input::Resize(..) => Some(Told::Resized),
+        TerminalEvent::Resize(..) => Some(Input::Resized),
         _ => None,
     }
 }

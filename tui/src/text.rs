@@ -1,4 +1,4 @@
-//! Lines that know their width.
+//! Text clipped, padded and wrapped to a number of terminal columns.
 
 use crate::theme::Theme;
 use ratatui::style::Style;
@@ -16,28 +16,28 @@ fn within(text: &str, columns: usize) -> usize {
         .map_or(text.len(), |(place, _)| place)
 }
 
-/// A foreign text if it fits, else its beginning and "…".
+/// A text of foreign origin if it fits, else its beginning and "…".
 pub(crate) fn clip(text: &str, columns: usize, theme: &Theme) -> String {
     let text = theme.clean(text);
     if text.width() <= columns {
         return text;
     }
     let more = theme.either("…", "~");
-    let Some(room) = columns.checked_sub(more.width()) else { return String::new() };
-    format!("{}{more}", &text[..within(&text, room)])
+    let Some(kept) = columns.checked_sub(more.width()) else { return String::new() };
+    format!("{}{more}", &text[..within(&text, kept)])
 }
 
-/// The end of a foreign text, where its beginning tells less: of a path.
+/// The end of a text of foreign origin whose end says more than its beginning, a path for instance.
 pub(crate) fn clip_start(text: &str, columns: usize, theme: &Theme) -> String {
     let text = theme.clean(text);
     let width = text.width();
     if width <= columns {
         return text;
     }
-    let Some(room) = columns.checked_sub(1) else { return String::new() };
+    let Some(kept) = columns.checked_sub(1) else { return String::new() };
     let mut skipped = 0;
     let from = text.char_indices().find(|(_, char)| {
-        let enough = skipped >= width - room;
+        let enough = skipped >= width - kept;
         skipped += char.width().unwrap_or(0);
         enough
     });
@@ -116,13 +116,13 @@ pub(crate) fn labelled(
         .collect()
 }
 
-/// A figure in front of its heading: "Ranks  64, the slowest first".
+/// A heading with facts behind it: "Ranks  64, the slowest first".
 pub(crate) fn heading(title: &str, facts: &str, columns: usize, theme: &Theme) -> Line<'static> {
-    let room = columns.saturating_sub(title.width() + 2);
+    let facts_columns = columns.saturating_sub(title.width() + 2);
     Line::from(vec![
         ink(title.to_owned(), theme.bold()),
         plain("  "),
-        ink(clip(facts, room, theme), theme.dim()),
+        ink(clip(facts, facts_columns, theme), theme.dim()),
     ])
 }
 
@@ -134,7 +134,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_foreign_name_is_wider_than_its_place_or_steers_the_terminal(
+        fn no_foreign_name_is_wider_than_its_columns_or_steers_the_terminal(
             name in any::<String>(), columns in 0usize..60, unicode in any::<bool>(),
         ) {
             let theme = Theme { colours: Colours::None, unicode };
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_keep_the_end_that_tells_more() {
+    fn long_texts_keep_the_end_that_says_more() {
         let theme = Theme { colours: Colours::None, unicode: true };
         assert_eq!(clip("a-long-name", 6, &theme), "a-lon…");
         assert_eq!(clip_start("/data/train/0001.jpg", 9, &theme), "…0001.jpg");

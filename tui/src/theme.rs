@@ -16,7 +16,7 @@ pub enum Colours {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Theme {
     pub colours: Colours,
-    /// False: ASCII only.
+    /// Whether the terminal shows UTF-8; otherwise everything is ASCII.
     pub unicode: bool,
 }
 
@@ -33,7 +33,7 @@ impl Theme {
         self.ink(palette::index(cause), palette::rgb(cause))
     }
 
-    /// What a cause's part of a bar is made of.
+    /// The character that fills a cause's part of a bar.
     pub(crate) fn fill(&self, cause: Cause) -> char {
         match (self.colours, self.unicode) {
             (Colours::None, _) | (_, false) => palette::pattern(cause, self.unicode),
@@ -51,12 +51,12 @@ impl Theme {
         Style::new().add_modifier(Modifier::DIM)
     }
 
-    /// The line a cursor is on.
+    /// Style of the line under the cursor.
     pub(crate) fn chosen(&self) -> Style {
         Style::new().add_modifier(Modifier::REVERSED)
     }
 
-    /// Losses and failures.
+    /// Style of losses and failures.
     pub(crate) fn alarm(&self) -> Style {
         self.cause(Cause::Fetch).add_modifier(Modifier::BOLD)
     }
@@ -74,12 +74,12 @@ impl Theme {
         self.either(" · ", " - ")
     }
 
-    /// A text that may come from anywhere, as it can be shown.
+    /// A text of foreign origin without anything that steers a terminal.
     pub(crate) fn clean(&self, text: &str) -> String {
         clean(text, self.unicode)
     }
 
-    /// Height of a share in one cell, lowest first.
+    /// Characters for a height within one cell, lowest first.
     pub(crate) fn heights(&self) -> &'static [char] {
         self.either(&['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'][..], &['_', '.', '-', '=', '+', '*', '#'][..])
     }

@@ -1,9 +1,9 @@
-//! Which part of the run is shown: the newest, or a moment in the past that may move. Pure.
+//! The part of the run that is shown: its newest end, or a moment in the past that a replay moves on. Pure.
 
 const SECOND_NS: u64 = 1_000_000_000;
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 
-/// Lengths of time that can be shown, besides all of it.
+/// Spans that can be shown, besides the whole run.
 const SPANS_NS: [u64; 9] = [
     10 * SECOND_NS,
     30 * SECOND_NS,
@@ -28,13 +28,13 @@ pub(crate) struct Extent {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Time {
-    /// End of what is shown; `None`: the newest, and on with it.
+    /// End of the time shown; `None` follows the newest.
     pub at_ns: Option<u64>,
-    /// Index of [`SPANS_NS`]; `None`: all of the run.
+    /// Index of [`SPANS_NS`]; `None` is the whole run.
     span: Option<usize>,
-    /// A moment in the past moves on.
+    /// Whether a replay moves `at_ns` on.
     pub playing: bool,
-    /// Times as fast as it was.
+    /// Speed of a replay over that of the run.
     pub speed: f64,
 }
 
@@ -45,7 +45,7 @@ impl Default for Time {
 }
 
 impl Time {
-    /// Length of what is shown; `None`: all of the run.
+    /// Length of the time shown; `None` is the whole run.
     pub(crate) fn span_ns(&self) -> Option<u64> {
         self.span.map(|place| SPANS_NS[place])
     }
@@ -55,7 +55,7 @@ impl Time {
             (_, true) => self.playing = false,
             (None, _) if extent.running => self.at_ns = Some(extent.end_ns),
             (Some(_), _) if extent.running => *self = Time { at_ns: None, ..*self },
-            // A replay at its end begins anew.
+            // Pausing a replay at its end starts it again.
             (None, _) => *self = Time { at_ns: Some(extent.begin_ns), playing: true, ..*self },
             (Some(at_ns), _) if at_ns >= extent.end_ns => {
                 *self = Time { at_ns: Some(extent.begin_ns), playing: true, ..*self };
@@ -64,7 +64,7 @@ impl Time {
         }
     }
 
-    /// Goes back, or forth, by a quarter of what is shown.
+    /// Moves the time shown by a quarter of its length.
     pub(crate) fn seek(&mut self, forth: bool, extent: Extent) {
         let all_ns = extent.end_ns.saturating_sub(extent.begin_ns);
         let by_ns = (self.span_ns().unwrap_or(all_ns).min(all_ns) / 4).max(SECOND_NS);
@@ -76,13 +76,13 @@ impl Time {
         }
     }
 
-    /// Ends what is shown at `at_ns`, or at the newest when that is later.
+    /// Ends the time shown at `at_ns`, or follows the newest when `at_ns` is later than that.
     pub(crate) fn go_to(&mut self, at_ns: u64, extent: Extent) {
         self.at_ns = (at_ns < extent.end_ns).then_some(at_ns.max(extent.begin_ns));
         self.playing &= self.at_ns.is_some();
     }
 
-    /// Shows the time around a moment, near enough to see it.
+    /// Shows at most two minutes around a moment, in which a single step is visible.
     pub(crate) fn look_at(&mut self, at_ns: u64, extent: Extent) {
         let near = SPANS_NS.iter().position(|span_ns| *span_ns == 2 * MINUTE_NS);
         self.span = match self.span {
@@ -118,7 +118,7 @@ impl Time {
         self.speed = (self.speed / 2.0).max(SLOWEST);
     }
 
-    /// Time has passed.
+    /// Moves a replay on by the time passed.
     pub(crate) fn pass(&mut self, passed_ns: u64, extent: Extent) {
         if let (true, Some(at_ns)) = (self.playing, self.at_ns) {
             self.go_to(at_ns.saturating_add((passed_ns as f64 * self.speed) as u64), extent);

@@ -6,7 +6,7 @@ use crate::read::{self, Ask, Places};
 use crate::render::{self, Hits};
 use crate::rows;
 use crate::snapshot::Update;
-use crate::terminal::{Screen, Told, told};
+use crate::terminal::{Input, Screen, input_of};
 use crate::theme::Theme;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -29,7 +29,7 @@ const WHEEL: usize = 3;
 pub enum Error {
     /// The terminal cannot be written to or read from.
     Terminal(io::Error),
-    /// A thread of ours ended before its time; the panic hook has said why.
+    /// A thread of the dashboard panicked; the panic hook has printed why.
     Fault,
 }
 
@@ -54,23 +54,23 @@ impl From<io::Error> for Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     ByUser,
-    /// By this signal; the terminal is as it was.
+    /// By this signal; the terminal has been restored.
     BySignal(i32),
 }
 
 enum Event {
-    Told(Told),
+    Input(Input),
     Update(Update),
     Signal(i32),
-    /// A thread has ended.
+    /// A thread of the dashboard has ended.
     Gone,
 }
 
-/// Turns knobs of the job with this recording, by words such as "workers=6 --rank 2"; what came of it, in a sentence.
-/// May block for seconds.
+/// Changes knobs of the job with this recording to settings such as "workers=6 --rank 2" and returns the outcome as a
+/// sentence. May block for seconds.
 pub type Turn = Arc<dyn Fn(&Path, &str) -> String + Send + Sync>;
 
-/// Shows all jobs, or the recording of one, until the person at the terminal has seen enough.
+/// Shows all jobs, or the recording of one, until the user quits or a signal arrives.
 ///
 /// # Errors
 /// The terminal cannot be used.
@@ -80,18 +80,18 @@ pub fn show(
     turn: Turn,
     theme: Theme,
 ) -> Result<Ended, Error> {
-    let (tell, events) = mpsc::channel();
+    let (sender, events) = mpsc::channel();
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGQUIT])?;
-    let signal_tell = tell.clone();
-    thread::spawn(move || signals.forever().all(|signal| signal_tell.send(Event::Signal(signal)).is_ok()));
-    let asks = reader(places, tell.clone());
+    let signal_sender = sender.clone();
+    thread::spawn(move || signals.forever().all(|signal| signal_sender.send(Event::Signal(signal)).is_ok()));
+    let asks = reader(places, sender.clone());
     let mut app = App::new(recording);
     let mut asked = app.ask();
-    // The reader's end is told by its own event.
+    // A reader that has ended sends `Event::Gone`, so a failed send needs no handling here.
     let _ = asks.send(asked.clone());
     let mut screen = Screen::take()?;
-    let input_tell = tell.clone();
-    thread::spawn(move || input(&input_tell));
+    let input_sender = sender.clone();
+    thread::spawn(move || read_input(&input_sender));
 
     let mut hits = Hits::default();
     let mut dirty = true;
@@ -110,13 +110,13 @@ pub fn show(
                 Event::Signal(signal) => return Ok(Ended::BySignal(signal)),
                 Event::Gone => return Err(Error::Fault),
                 Event::Update(update) => app.on_update(update),
-                Event::Told(told) => match on_told(&mut app, told, &hits) {
+                Event::Input(input) => match on_input(&mut app, input, &hits) {
                     Some(Action::Quit) => return Ok(Ended::ByUser),
-                    Some(Action::Turn { recording, wishes }) => {
-                        let (turn, tell) = (turn.clone(), tell.clone());
-                        // Whoever has left by then needs no answer.
+                    Some(Action::Turn { recording, settings }) => {
+                        let (turn, sender) = (turn.clone(), sender.clone());
+                        // The send fails only once the dashboard has closed and nothing can show the answer.
                         thread::spawn(move || {
-                            tell.send(Event::Update(Update::Said(turn(&recording, &wishes))))
+                            sender.send(Event::Update(Update::Answer(turn(&recording, &settings))))
                         });
                     }
                     Some(Action::Redraw) | None => {}
@@ -138,7 +138,7 @@ pub fn show(
     }
 }
 
-/// What the last frame has found out.
+/// Takes over what drawing the last frame has found out: lines per page, and the last line of a view.
 fn settle(app: &mut App, hits: &Hits) {
     app.page = hits.page.max(1);
     if app.view == View::Health {
@@ -147,19 +147,19 @@ fn settle(app: &mut App, hits: &Hits) {
     }
 }
 
-fn on_told(app: &mut App, told: Told, hits: &Hits) -> Option<Action> {
-    match told {
-        Told::Key(key) => app.on_key(key),
-        Told::Resized => Some(Action::Redraw),
-        Told::WheelDown => {
+fn on_input(app: &mut App, input: Input, hits: &Hits) -> Option<Action> {
+    match input {
+        Input::Key(key) => app.on_key(key),
+        Input::Resized => Some(Action::Redraw),
+        Input::WheelDown => {
             rows::go(app, |at| at + WHEEL);
             Some(Action::Redraw)
         }
-        Told::WheelUp => {
+        Input::WheelUp => {
             rows::go(app, |at| at.saturating_sub(WHEEL));
             Some(Action::Redraw)
         }
-        Told::Click { column, line } => Some(click(app, column, line, hits)),
+        Input::Click { column, line } => Some(click(app, column, line, hits)),
     }
 }
 
@@ -196,29 +196,29 @@ pub(crate) fn click(app: &mut App, column: u16, line: u16, hits: &Hits) -> Actio
     Action::Redraw
 }
 
-/// Starts the thread that reads; what it is sent is what it reads next.
-fn reader(mut places: Box<dyn Places>, tell: Sender<Event>) -> Sender<Ask> {
+/// Starts the thread that reads recordings; the last request sent to it is what it reads next.
+fn reader(mut places: Box<dyn Places>, sender: Sender<Event>) -> Sender<Ask> {
     let (asks, asked) = mpsc::channel();
     thread::spawn(move || {
-        let _gone = Gone(tell.clone());
-        read::serve(places.as_mut(), &asked, |update| tell.send(Event::Update(update)).is_ok());
+        let _gone = Gone(sender.clone());
+        read::serve(places.as_mut(), &asked, |update| sender.send(Event::Update(update)).is_ok());
     });
     asks
 }
 
-/// Reads what the person does; blocks in the terminal.
-fn input(tell: &Sender<Event>) {
-    let _gone = Gone(tell.clone());
+/// Reads keys and mouse; blocks in the terminal.
+fn read_input(sender: &Sender<Event>) {
+    let _gone = Gone(sender.clone());
     while let Ok(event) = crossterm::event::read() {
-        if let Some(told) = told(&event)
-            && tell.send(Event::Told(told)).is_err()
+        if let Some(input) = input_of(&event)
+            && sender.send(Event::Input(input)).is_err()
         {
             return;
         }
     }
 }
 
-/// Says so when its thread ends, by a panic too.
+/// Sends `Event::Gone` when its thread ends, after a panic too.
 struct Gone(Sender<Event>);
 
 impl Drop for Gone {

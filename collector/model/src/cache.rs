@@ -82,11 +82,11 @@ pub struct CacheSummary {
     pub loader: u16,
     /// Of batches for training.
     pub training: CacheUses,
-    /// Of all others: evaluation, and batches of which nobody told what they were for.
+    /// Uses of all other batches: evaluation, and batches of an unknown purpose.
     pub other: CacheUses,
-    /// The last that was told. Ranks of one host share what they keep of one data set.
+    /// The last state reported. Ranks of one host share what they keep of one data set.
     pub state: Option<CacheState>,
-    /// The last that was told; recordings of before have none.
+    /// The last curve reported; older recordings have none.
     #[serde(default)]
     pub curve: CacheCurve,
 }
@@ -102,12 +102,12 @@ pub struct CachePeriod {
     pub phase: Phase,
     /// Of batches that were made within it.
     pub uses: CacheUses,
-    /// The last that was told within it.
+    /// The last state reported within the period.
     pub state: Option<CacheState>,
 }
 
 impl CachePeriod {
-    /// Adds what was told later of the same period.
+    /// Adds a later report on the same period.
     pub fn add(&mut self, later: &CachePeriod) {
         self.uses += &later.uses;
         self.state = later.state.or(self.state);
@@ -121,7 +121,7 @@ pub struct LoaderEpochs {
     pub loader: u16,
     /// Iterated from the start to the end.
     pub whole: u64,
-    /// Bytes that came from storage in the first of them, and in the last; 0 where nobody counts them.
+    /// Bytes that came from storage in the first of them, and in the last; 0 where they are not counted.
     pub first_read_bytes: u64,
     pub last_read_bytes: u64,
 }
@@ -136,7 +136,7 @@ pub struct JobCache {
 }
 
 impl CacheSummary {
-    /// What was told within some periods, by rank and loader; periods are in order of time.
+    /// Sums of some periods by rank and loader; the periods are in order of time.
     pub fn of_periods(periods: &[CachePeriod]) -> Vec<CacheSummary> {
         let mut sums: BTreeMap<(u32, u16), CacheSummary> = BTreeMap::new();
         for period in periods {
@@ -153,7 +153,7 @@ impl CacheSummary {
 }
 
 impl JobCache {
-    /// `None` where there is no cache; `ranks` say who shares a host.
+    /// `None` where there is no cache; `ranks` name the hosts, whose ranks share a cache.
     pub fn of(caches: &[CacheSummary], ranks: &[RankSummary]) -> Option<JobCache> {
         if caches.is_empty() {
             return None;
@@ -178,7 +178,7 @@ impl JobCache {
     }
 }
 
-/// Empty where nobody says.
+/// Empty where the host is not known.
 fn host_of(ranks: &[RankSummary], rank: u32) -> &str {
     ranks.iter().find(|of| of.facts.rank == rank).map_or("", |of| of.facts.host.as_str())
 }
@@ -186,9 +186,9 @@ fn host_of(ranks: &[RankSummary], rank: u32) -> &str {
 /// Why a job that draws from caches has no miss-ratio curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoCurve {
-    /// None was told so far: caches have to fill first.
+    /// None was reported so far: caches have to fill first.
     NotYet,
-    /// Ranks of several jobs use one cache and cannot be told apart.
+    /// Ranks of several jobs use one cache, whose counts do not separate them.
     Mixed,
 }
 
@@ -199,7 +199,7 @@ impl RunSummary {
     }
 
     /// The caches whose miss-ratio curves are to be shown, by rank and loader. They are never added up: a curve is of the
-    /// uses of one loader, with all of its cache for them. Of ranks that share a cache, one tells the curve of all.
+    /// uses of one loader, with all of its cache for them. Of ranks that share a cache, one reports the curve of all.
     pub fn cache_curves(&self) -> Vec<&CacheSummary> {
         let trained = self.caches.iter().any(|cache| cache.training.draws() > 0);
         let has_one = |cache: &&CacheSummary| {
@@ -209,7 +209,7 @@ impl RunSummary {
         let mut joint: BTreeMap<(&str, u16), &CacheSummary> = BTreeMap::new();
         for cache in self.caches.iter().filter(has_one).filter(|cache| cache.curve.is_joint()) {
             let newest = joint.entry(of(cache)).or_insert(cache);
-            // Where the rank that told it is gone, another one does.
+            // Another rank reports the curve once the one that did is gone.
             if cache.curve.told_ns > newest.curve.told_ns {
                 *newest = cache;
             }
@@ -332,12 +332,15 @@ mod tests {
     fn curves_of_several_loaders_are_never_made_one() {
         let mut curve = CacheCurve::new(1000);
         curve.push(CachePoint { capacity_bytes: 100, uses: 10, misses: 9 });
-        let told = |rank, loader| CacheSummary { curve, ..cache(rank, loader, 5, 50) };
+        let with_curve = |rank, loader| CacheSummary { curve, ..cache(rank, loader, 5, 50) };
         let summary =
             |caches| RunSummary { ranks: vec![rank(0, "a"), rank(1, "b")], caches, ..RunSummary::default() };
-        let one = summary(vec![told(0, 0), CacheSummary { training: CacheUses::default(), ..told(0, 1) }]);
+        let one = summary(vec![
+            with_curve(0, 0),
+            CacheSummary { training: CacheUses::default(), ..with_curve(0, 1) },
+        ]);
         assert_eq!((one.cache_curves().len(), one.no_curve()), (1, None));
-        for several in [vec![told(0, 0), told(0, 1)], vec![told(0, 0), told(1, 0)]] {
+        for several in [vec![with_curve(0, 0), with_curve(0, 1)], vec![with_curve(0, 0), with_curve(1, 0)]] {
             let several = summary(several);
             assert_eq!((several.cache_curves().len(), several.no_curve()), (2, None));
         }
@@ -354,42 +357,42 @@ mod tests {
         let mut curve = CacheCurve::new(1000).of_ranks(2);
         curve.push(CachePoint { capacity_bytes: 100, uses: 10, misses: 9 });
         let silent = |rank| cache(rank, 0, 5, 50);
-        let told = |rank| CacheSummary { curve, ..silent(rank) };
+        let with_curve = |rank| CacheSummary { curve, ..silent(rank) };
         let ranks = vec![rank(0, "a"), rank(1, "a"), rank(2, "b"), rank(3, "b")];
-        let caches = vec![told(0), silent(1), silent(2), silent(3)];
+        let caches = vec![with_curve(0), silent(1), silent(2), silent(3)];
         let summary = RunSummary { ranks: ranks.clone(), caches, ..RunSummary::default() };
         let whose =
             |summary: &RunSummary| summary.cache_curves().iter().map(|cache| cache.rank).collect::<Vec<_>>();
         assert_eq!(whose(&summary), [0]);
         let known = |of: u32| RunSummary::curve_of(&summary.caches, &ranks, &silent(of)).is_some();
         assert_eq!([0, 1, 2, 3].map(known), [true, true, false, false]);
-        let later = vec![told(0), told(1), told(2), silent(3)];
+        let later = vec![with_curve(0), with_curve(1), with_curve(2), silent(3)];
         assert_eq!(whose(&RunSummary { caches: later, ..summary.clone() }), [0, 2], "each host's once");
-        let mut newer = told(1);
+        let mut newer = with_curve(1);
         newer.curve = newer.curve.told_at(7);
         newer.curve.push(CachePoint { capacity_bytes: 200, uses: 10, misses: 1 });
         let evaluates = |cache| CacheSummary { training: CacheUses::default(), ..cache };
         for caches in [
-            vec![told(0), newer],
-            vec![evaluates(told(0)), told(1)],
-            vec![evaluates(CacheSummary { rank: 0, ..newer }), told(1)],
+            vec![with_curve(0), newer],
+            vec![evaluates(with_curve(0)), with_curve(1)],
+            vec![evaluates(CacheSummary { rank: 0, ..newer }), with_curve(1)],
         ] {
             let summary = RunSummary { caches, ..summary.clone() };
             assert_eq!(whose(&summary), [1], "the newest of those that train");
         }
-        let caches = vec![told(0), newer];
+        let caches = vec![with_curve(0), newer];
         assert_eq!(RunSummary::curve_of(&caches, &ranks, &silent(0)), Some(&newer.curve));
     }
 
     #[test]
     fn a_curve_survives_a_recording_and_an_old_recording_has_none() {
-        let mut told = cache(0, 0, 5, 50);
-        told.curve = CacheCurve::new(1000);
-        told.curve.push(CachePoint { capacity_bytes: 100, uses: 10, misses: 9 });
-        let mut written = serde_json::to_value(told).unwrap();
-        assert_eq!(serde_json::from_value::<CacheSummary>(written.clone()).unwrap(), told);
+        let mut summary = cache(0, 0, 5, 50);
+        summary.curve = CacheCurve::new(1000);
+        summary.curve.push(CachePoint { capacity_bytes: 100, uses: 10, misses: 9 });
+        let mut written = serde_json::to_value(summary).unwrap();
+        assert_eq!(serde_json::from_value::<CacheSummary>(written.clone()).unwrap(), summary);
         written.as_object_mut().unwrap().remove("curve");
         let old: CacheSummary = serde_json::from_value(written).unwrap();
-        assert_eq!(old, CacheSummary { curve: CacheCurve::default(), ..told });
+        assert_eq!(old, CacheSummary { curve: CacheCurve::default(), ..summary });
     }
 }

@@ -66,7 +66,7 @@ pub enum KnobState {
     Unavailable,
 }
 
-/// Somebody's wish to turn a knob: of one rank and loader, or of all that have one of this name.
+/// A request to turn a knob of one rank and loader, or of all that have one of this name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnobRequest {
     pub rank: Option<u32>,
@@ -116,7 +116,7 @@ pub struct Advice {
     pub why: String,
 }
 
-/// How fast each part of a rank can go by itself, samples a second, as far as it could be told from the running job.
+/// Rate of each part of a rank by itself, in samples a second, as far as the running job shows it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
     pub rank: u32,
@@ -136,14 +136,14 @@ pub struct Rates {
     pub storage: Option<Estimate>,
     /// C: the same from memory.
     pub cache: Option<Estimate>,
-    /// Whether the trainer waits for data for enough of its time to be called after that; `None` in recordings that don't
-    /// tell.
+    /// Whether the trainer waits for data for enough of its time to be called data-bound; `None` in recordings without
+    /// this field.
     #[serde(default)]
     pub data_bound: Option<bool>,
-    /// Cores that the trainer's own work keeps busy at once; `None` where nobody counted.
+    /// Cores that the trainer's own work keeps busy at once; `None` where it was not counted.
     #[serde(default)]
     pub trainer_threads: Option<f64>,
-    /// Sentences on what could not be told, and what would tell it.
+    /// Sentences on the rates that are not known, and on what they would take.
     pub unknown: Vec<String>,
 }
 
@@ -163,17 +163,17 @@ pub struct BatchService {
     pub fetch_ns: u64,
     pub cpu_ns: u64,
     pub runnable_ns: u64,
-    /// Bytes that came from storage meanwhile; `None` where nobody counted.
+    /// Bytes that came from storage meanwhile; `None` where it was not counted.
     pub read_bytes: Option<u64>,
     /// Mean number of the rank's workers that were reading (this one included) while this one read; 0 when it did
     /// not read at all.
     pub readers: f64,
     /// Mean number of the rank's workers that were making a batch (this one included) meanwhile.
     pub makers: f64,
-    /// The part of `cpu_ns` that was spent inside reads; 0 where nobody could tell.
+    /// The part of `cpu_ns` that was spent inside reads; 0 where it is not known.
     #[serde(default)]
     pub cpu_read_ns: u64,
-    /// Samples of it (or parts, where it has many) that were blocked in a read; 0 where samples are not told apart.
+    /// Samples of it (or parts, where it has many) that were blocked in a read; 0 where the making of a batch is not divided by sample.
     #[serde(default)]
     pub reads: u32,
     /// Over these, the sum of squares of `readers` about its mean: how much there is to learn from.
@@ -189,7 +189,7 @@ pub struct BatchService {
     pub ahead_spread: f64,
     #[serde(default)]
     pub ahead_effect_ns: f64,
-    /// How many batches this one stands for: slow ones are told each, of others one in so many; below 1 counts as 1.
+    /// How many batches this one stands for: each slow one is recorded, of others one in so many; below 1 counts as 1.
     #[serde(default)]
     pub weight: f64,
 }

@@ -46,7 +46,7 @@ pub struct CriticalPiece {
     pub lane: usize,
 }
 
-/// What a task mostly did in a stretch of time.
+/// What a task mostly did in an interval of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Doing {
@@ -109,14 +109,14 @@ pub struct CheckpointEvent {
 /// What a worker did within one period.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerPeriod {
-    /// Of the period, a multiple of its length (as a roll-up's).
+    /// Start of the period, a multiple of its length (as a roll-up's).
     pub start_ns: u64,
     pub rank: u32,
-    /// `u16::MAX` where no shim told it.
+    /// `u16::MAX` without a shim, which alone knows loaders.
     pub loader: u16,
-    /// Of the worker within its loader, from 0; its pid where no shim told it.
+    /// Number of the worker within its loader, from 0; its pid without a shim.
     pub worker: u32,
-    /// Of this period alone.
+    /// Load within this period alone.
     pub load: WorkerLoad,
 }
 

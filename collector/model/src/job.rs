@@ -1,7 +1,7 @@
 use crate::Causes;
 use serde::{Deserialize, Serialize};
 
-/// What a trainer is in. Shares are given for [`Phase::Training`] unless said.
+/// Phase of a trainer. Shares are those of [`Phase::Training`] unless another phase is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -39,17 +39,17 @@ pub struct EvidenceKinds {
 }
 
 /// One step of one rank: from one batch handed to the trainer to the next, or without a loader from the end of one step
-/// of the optimiser or the script to the end of the next (in other phases: the stretch itself).
+/// of the optimiser or the script to the end of the next (in other phases: the interval itself).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepLedger {
     pub rank: u32,
     /// Which loader of the rank, in order of first use, or [`StepLedger::NO_LOADER`].
     pub loader: u16,
     pub phase: Phase,
-    /// Counts the stretches of this rank and phase from 0.
+    /// Number of the step within this rank and phase, from 0.
     pub index: u64,
-    /// A stretch that is not a step of its own and does not count as one: an evaluation's time until its first batch,
-    /// and what of a training step comes before an evaluation within it.
+    /// Whether this is only a part of a step, which does not count as one: an evaluation's time until its first batch,
+    /// or the part of a training step before an evaluation within it.
     #[serde(default)]
     pub part: bool,
     pub start_ns: u64,
@@ -91,7 +91,7 @@ pub struct JobFacts {
     pub exit_code: Option<i32>,
     /// Whether the job was launched by us or attached to.
     pub attached: bool,
-    /// CPUs that it may use, by its affinity and the quotas of its control groups; `None` where nobody looked.
+    /// CPUs that it may use, by its affinity and the quotas of its control groups; `None` where they were not determined.
     #[serde(default)]
     pub cpus: Option<f64>,
 }
@@ -108,7 +108,7 @@ pub struct RankFacts {
     /// Hooks that could not be set, one sentence each.
     pub unavailable: Vec<String>,
     pub loaders: Vec<LoaderFacts>,
-    /// The most loader workers that there were at the same time; 0 where nobody counted.
+    /// The most loader workers that there were at the same time; 0 where they were not counted.
     #[serde(default)]
     pub workers_at_once: u32,
 }

@@ -8,9 +8,9 @@ pub struct NodeSummary {
     pub sessions: u64,
     /// Process trees that they watch.
     pub trees: u64,
-    /// Tasks of these trees whose stretches are sent.
+    /// Tasks of these trees whose slices are sent.
     pub tasks: u64,
-    /// Every kernel program; off as well when nobody needs it.
+    /// Every kernel program; off as well when no session needs it.
     pub programs: Vec<Probe>,
     /// Since the collector began.
     pub losses: Vec<Loss>,

@@ -54,7 +54,7 @@ pub struct Either {
     pub if_slow: Estimate,
     /// All reads together get no more than now.
     pub if_limited: Estimate,
-    /// What all workers of the rank read from storage now; `None` where nobody counted.
+    /// What all workers of the rank read from storage now; `None` where it was not counted.
     pub bytes_per_s: Option<f64>,
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::AddAssign;
 
 impl RunSummary {
-    /// CPUs that the job may use; all of its machines' where nobody looked, 0 when unknown.
+    /// CPUs that the job may use; all those of its machines where they were not determined, 0 when unknown.
     pub fn cpus(&self) -> f64 {
         self.job.cpus.unwrap_or(f64::from(self.host.cpus))
     }
@@ -56,7 +56,7 @@ pub struct RunSummary {
     /// By rank, loader and name.
     #[serde(default)]
     pub knobs: Vec<Knob>,
-    /// Of each rank's training loader, as far as they could be told.
+    /// Rates of each rank's training loader, as far as they are known.
     #[serde(default)]
     pub rates: Vec<Rates>,
     /// What is expected to help, best first. Made now and then, and at the end.
@@ -117,7 +117,7 @@ pub struct RankSummary {
 }
 
 impl RankSummary {
-    /// Loader workers, where those that came after others do not count again: what `num_workers` says, or what it said of
+    /// Loader workers, where those that came after others do not count again: `num_workers`, or its sum over
     /// all loaders that were iterated together.
     pub fn workers_at_once(&self) -> u64 {
         let listed = self.workers.len() as u64;
@@ -126,11 +126,11 @@ impl RankSummary {
     }
 }
 
-/// What a worker did with its time, whether or not anybody waited for it: load, not stall.
+/// How a worker spent its time, whether or not the trainer waited for it: load, not stall.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkerLoad {
     pub pid: u32,
-    /// The loader that it works for; `None` where nobody said.
+    /// The loader that it works for; `None` where that is not known.
     #[serde(default)]
     pub loader: Option<u16>,
     /// `None` where no shim counted them: the kernel alone does not see how many a worker makes.
@@ -144,7 +144,7 @@ pub struct WorkerLoad {
     pub read_bytes: u64,
 }
 
-/// What was done later in the same place, by whoever is there now.
+/// Adds the later load of the same worker number; its process may have been replaced since.
 impl AddAssign<&WorkerLoad> for WorkerLoad {
     fn add_assign(&mut self, later: &WorkerLoad) {
         self.pid = later.pid;
@@ -271,12 +271,12 @@ mod tests {
             host: HostFacts { cpus: all, ..HostFacts::default() },
             ..RunSummary::default()
         };
-        let said = |cpus, all| of(cpus, all).cpus_in_words().unwrap_or_default();
-        assert_eq!((said(Some(1.0), 2), of(Some(1.0), 2).cpus()), ("1 of 2 CPUs".to_owned(), 1.0));
+        let words = |cpus, all| of(cpus, all).cpus_in_words().unwrap_or_default();
+        assert_eq!((words(Some(1.0), 2), of(Some(1.0), 2).cpus()), ("1 of 2 CPUs".to_owned(), 1.0));
         assert_eq!(
-            (said(Some(1.5), 2), said(Some(2.0), 2)),
+            (words(Some(1.5), 2), words(Some(2.0), 2)),
             ("1.5 of 2 CPUs".to_owned(), "2 CPUs".to_owned())
         );
-        assert_eq!((said(None, 1), said(None, 0)), ("1 CPU".to_owned(), String::new()));
+        assert_eq!((words(None, 1), words(None, 0)), ("1 CPU".to_owned(), String::new()));
     }
 }

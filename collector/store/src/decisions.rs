@@ -116,7 +116,7 @@ impl Recording {
         if self.format() < schema::DECISIONS_SINCE {
             return Ok(Vec::new());
         }
-        // Before, nobody looked at who was reading when a read began; the mean is the next best.
+        // Older formats lack the number of readers at the start of a read; the mean over the read is the next best.
         let ahead = match self.format() < schema::AHEAD_SINCE {
             true => "readers_spread, readers_effect_ns",
             false => "ahead_spread, ahead_effect_ns",

@@ -70,8 +70,8 @@ fn critical_text(detail: &StepDetail) -> CriticalText {
     detail.critical.iter().map(|piece| (length_ns(piece), piece.cause, piece.lane)).collect()
 }
 
-/// A save may call another one, which is told first, and the kernel tells of one save several times, longer each
-/// time: a checkpoint stands for those that lie within it.
+/// A save may call another one, which ends and is reported first, and the kernel reports one save several times, longer
+/// each time: a checkpoint replaces those that lie within it.
 pub(crate) fn insert_checkpoints(
     connection: &Connection,
     checkpoints: &[CheckpointEvent],
@@ -204,7 +204,7 @@ impl Recording {
             ORDER BY start_ns, rank, loader, worker";
         self.all(sql, &[start_ns, before_ns].map(|ns| Value::Integer(signed(ns))), |row| {
             let loader: u16 = row.get(2)?;
-            // No shim told of it, nor how much it made.
+            // Without a shim neither the loader nor the number of batches is known.
             let counted = |count: u64| (loader != u16::MAX).then_some(count);
             Ok(WorkerPeriod {
                 start_ns: unsigned(row, 0)?,

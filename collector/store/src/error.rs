@@ -21,7 +21,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Sorts what SQLite said into what the reader of the sentence can act on.
+    /// Sorts an error of SQLite by what the user can do about it.
     pub(crate) fn of_sqlite(path: &Path, error: &rusqlite::Error) -> Error {
         use rusqlite::ErrorCode::*;
         let path = path.to_path_buf();

@@ -13,9 +13,9 @@ const SMALL_BYTES: u64 = 1 << 20;
 /// A recording and the log that may lie beside it.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
-    /// As it was asked for, which is what people are told.
+    /// The path as it was given, for messages.
     pub(crate) named: PathBuf,
-    /// Where links lead. SQLite keeps its log beside that.
+    /// The path with links resolved. SQLite keeps its log beside this one.
     pub(crate) database: PathBuf,
 }
 

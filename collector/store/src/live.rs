@@ -98,7 +98,7 @@ impl Live {
     /// Makes the database in `path`, an empty file of ours, which is removed when that fails.
     fn open(path: PathBuf, spool: Option<&Path>) -> Result<Live, Trouble> {
         let prepared = prepare(&path).and_then(|connection| {
-            // Somebody else who may write to the folder may have made its log first, and could read it.
+            // Another user with write access to the folder may have created the log first, and could then read it.
             Files::find(&path).map_err(io::Error::other)?;
             Ok((connection, Alive::claim(&path)?))
         });

@@ -1,9 +1,9 @@
-//! How a file is opened that somebody else may have put there: beside a recording lies what whoever may write to the folder
-//! wants, and readers may be root.
+//! Opens files that another user may have put there: the folder of a recording may be writable by others, and the reader may
+//! be root.
 //!
-//! No link is followed in the place of the file, nobody is waited for at the other end of a pipe, and no device is opened, as
-//! opening one may act. SQLite opens the recording and all beside it in the same way: looking before it does would leave time
-//! to put something else there.
+//! A link in the place of the file is not followed, a pipe is not waited for, and a device is not opened, since opening one
+//! may act. SQLite opens the recording and all files beside it through the same checks: a check before it opens them would
+//! leave time to exchange them.
 
 use rusqlite::ffi;
 use rustix::fs::{FileType, Mode, OFlags, Stat};

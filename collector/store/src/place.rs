@@ -54,7 +54,7 @@ pub(crate) fn live_in(spool: &Path) -> Vec<PathBuf> {
         if is_written(&recording) {
             live.push(recording);
         } else {
-            // What is left of a recorder that was killed; whoever removes it first is right.
+            // A killed recorder left the link behind. Another process may remove it first, so errors are ignored.
             let _ = fs::remove_file(&link);
         }
     }

@@ -224,7 +224,7 @@ impl Recorder {
                         .push(format!("{} is written again; {lost} steps were lost so far", self.name()));
                 }
             }
-            Err(trouble) => self.fail(&trouble, "steps are kept in memory as long as there is room"),
+            Err(trouble) => self.fail(&trouble, "steps are kept in memory as long as they fit"),
         }
     }
 

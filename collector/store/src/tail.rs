@@ -26,7 +26,7 @@ impl Recording {
     }
 
     /// The first `limit` rows of steps after row `id`, each with its own. Rows come in the order they were
-    /// written; the newer half of them is never merged, so that a reader who keeps up misses none.
+    /// written; the newer half of them is never merged, so that a reader that keeps up misses none.
     ///
     /// # Errors
     /// When the file is damaged.

@@ -32,7 +32,7 @@ fn state(kept_bytes: u64) -> Option<CacheState> {
 }
 
 #[test]
-fn a_period_grows_and_keeps_the_last_that_was_told_of_the_pool() {
+fn a_period_grows_and_keeps_the_last_state_of_the_pool() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run.stall");
     let mut recorder = Recorder::create(&path, &job(), options(directory.path()));
@@ -41,9 +41,9 @@ fn a_period_grows_and_keeps_the_last_that_was_told_of_the_pool() {
     recorder.cache_period(period(7, Phase::Training, 10, state(50)));
     recorder.flush(&summary());
     let mut expected = period(7, Phase::Training, 10, state(50));
-    for told in [state(60), None] {
+    for state_of_period in [state(60), None] {
         // Before a flush, and over one.
-        recorder.cache_period(period(7, Phase::Training, 20, told));
+        recorder.cache_period(period(7, Phase::Training, 20, state_of_period));
         recorder.cache_period(period(7, Phase::Training, 0, None));
         recorder.flush(&summary());
         expected.uses += &period(7, Phase::Training, 20, None).uses;
@@ -73,7 +73,7 @@ fn a_recording_of_the_format_before_has_no_caches() {
 }
 
 #[test]
-fn old_periods_make_room() {
+fn old_periods_are_dropped() {
     let directory = tempfile::tempdir().unwrap();
     let limits = Options { step_rows: 200, ..options(directory.path()) };
     let mut recorder = Recorder::create(&directory.path().join("run.stall"), &job(), limits);

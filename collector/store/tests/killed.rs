@@ -36,13 +36,13 @@ fn every_flush_survives_a_kill() {
             .unwrap();
         let mut lines = BufReader::new(writer.stderr.take().unwrap()).lines();
         let flushed = |line: String| line.parse::<usize>().ok();
-        let mut told = lines.by_ref().map_while(Result::ok).find_map(flushed).unwrap();
+        let mut flushed_rows = lines.by_ref().map_while(Result::ok).find_map(flushed).unwrap();
         std::thread::sleep(Duration::from_millis(round * 13));
         let path = directory.path().join("run.stall");
         assert_eq!(Recording::open(&path).unwrap().state().unwrap(), State::Running);
         writer.kill().unwrap();
         writer.wait().unwrap();
-        told = lines.map_while(Result::ok).filter_map(flushed).last().unwrap_or(told);
+        flushed_rows = lines.map_while(Result::ok).filter_map(flushed).last().unwrap_or(flushed_rows);
 
         let recording = Recording::open(&path).unwrap();
         assert_eq!(recording.state().unwrap(), State::Killed);
@@ -50,7 +50,11 @@ fn every_flush_survives_a_kill() {
         expected.job.ended_wall_ns = Some(recording.written_wall_ns().unwrap());
         assert_eq!(recording.summary().unwrap(), expected);
         let rows = steps(&recording);
-        assert!(rows.len() >= told && rows.len().is_multiple_of(20), "{} of {told}", rows.len());
+        assert!(
+            rows.len() >= flushed_rows && rows.len().is_multiple_of(20),
+            "{} of {flushed_rows}",
+            rows.len()
+        );
         assert!(rows.iter().enumerate().all(|(index, row)| row.step == step(0, index as u64)));
         // Opening it made one plain file of it.
         assert!(!directory.path().join("run.stall-wal").exists());

@@ -1,4 +1,4 @@
-//! Recordings in folders that somebody else may write to, who put there what no recorder leaves.
+//! Recordings in folders that another user can write to, with files there that no recorder leaves.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests too")]
 
@@ -58,8 +58,8 @@ fn what_is_no_file_beside_a_recording_is_not_opened() {
         let path = finished(folder.path());
         let beside = folder.path().join(format!("x.stall{suffix}"));
         mknodat(CWD, &beside, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        let said = refused(&path);
-        assert!(said.contains(beside.to_str().unwrap()) && said.contains("move that away"), "{said}");
+        let error = refused(&path);
+        assert!(error.contains(beside.to_str().unwrap()) && error.contains("move that away"), "{error}");
         // SQLite looks beside the file to which a link leads.
         let elsewhere = tempfile::tempdir().unwrap();
         let link = elsewhere.path().join("y.stall");
@@ -77,7 +77,7 @@ fn what_is_no_file_beside_a_recording_is_not_opened() {
     }
 }
 
-/// SQLite would play it back into the recording, as whoever looks.
+/// SQLite would play the journal back into the recording with the reader's rights.
 #[test]
 fn a_journal_beside_a_recording_stays_there() {
     let folder = tempfile::tempdir().unwrap();

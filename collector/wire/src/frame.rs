@@ -11,7 +11,7 @@ pub const LIMIT_BYTES: usize = 64 << 10;
 pub enum Tag {
     /// One record of the ring buffer.
     Record = 1,
-    /// One task slot whose present stretch is still under way.
+    /// One task slot whose present state is still going on.
     Slot = 2,
     /// [`Tick`]: everything up to its time has been sent.
     Tick = 3,
@@ -58,7 +58,7 @@ impl Splitter {
         while let Some(head) = self.buffer.get(at..at + 4) {
             let length = u32::from_ne_bytes([head[0], head[1], head[2], head[3]]) as usize;
             if length == 0 || length > LIMIT_BYTES {
-                // Nothing after it can be told apart any more.
+                // The start of the next frame is not known any more.
                 self.buffer.clear();
                 return Err(Error::Malformed(format!("a frame of {length} bytes")));
             }

@@ -1,6 +1,6 @@
 //! What travels over the collector's Unix sockets, apart from the shim's greeting (crate `stallscope-ring`).
 //!
-//! Every connection begins with one JSON line that says who calls ([`Hello`]); the answers are JSON lines too.
+//! Every connection begins with one JSON line that names the caller ([`Hello`]); the answers are JSON lines too.
 //! Only the kernel service then streams binary [`frame`]s, because it carries thousands of records a second.
 //! A peer of another [`VERSION`] gets a sentence, never silence.
 

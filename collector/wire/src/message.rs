@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_told_so() {
+    fn another_version_gets_a_sentence() {
         let hello: Hello = decode(br#"{"stallscope":9,"role":"viewer","later":true}"#).unwrap();
         assert!(hello.accept().unwrap_err().to_string().contains("version 9"));
     }

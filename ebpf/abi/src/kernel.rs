@@ -181,9 +181,9 @@ pub struct Header {
     pub time_ns: u64,
 }
 
-/// A stretch of a watched task's life: `header.time_ns - start_ns` is the sum of `times`.
+/// An interval of a watched task's life: `header.time_ns - start_ns` is the sum of `times`.
 ///
-/// Slices of one task follow each other without a gap. A stretch of one state that lasts at least the
+/// Slices of one task follow each other without a gap. An interval of one state that lasts at least the
 /// configured minimum is a slice of its own; shorter ones share one. So their number is bounded by time, not
 /// by the number of syscalls or switches.
 #[repr(C)]
@@ -203,7 +203,7 @@ pub struct Slice {
 
 /// A watched task's wait that another task of the job ended: blocked in a pipe (poll or read) or, for the
 /// trainer beside a pin-memory thread, in a futex woken by that thread that is no lock. `header.time_ns` is the wake-up.
-/// Waits shorter than 20 us are not told.
+/// Waits shorter than 20 us are not recorded.
 ///
 /// `errand_*`: what the waker did from its own wake-up, or from what it handed on before, until it ended this wait:
 /// on a CPU, runnable without one, and blocked in files, page faults and the network; the rest of the time it was
@@ -225,7 +225,7 @@ pub struct Wait {
 }
 
 /// A thread group leader woke a sibling that slept in an untimed lock (futex operation 0x189): in a trainer the
-/// index feeder (a batch was handed over), in a worker the result feeder (a batch is ready). Not told when the
+/// index feeder (a batch was handed over), in a worker the result feeder (a batch is ready). Not recorded when the
 /// sibling slept for less than 20 us.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -321,7 +321,7 @@ pub mod user {
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// No room in the ring buffer.
+    /// The ring buffer was full.
     RingFull = 0,
     /// More than [`MAX_TASKS`] tasks at once.
     NoSlot = 1,

@@ -66,9 +66,9 @@ pub enum Kind {
     /// blocked or slowed down. `b`: of so many nanoseconds trained. `c`: the budget in millionths, 0 for none. `d`: saves of this
     /// process that failed so far.
     CheckpointCost = 13,
-    /// Trainer with a cache, at most once a second: one of the sizes whose misses are told, the smallest first, one after
+    /// Trainer with a cache, at most once a second: one of the sizes whose misses are reported, the smallest first, one after
     /// the other. `id`: its number, from 0, | their count << 16 | how many ranks' uses it is of << 24. Of a count of 0: ranks
-    /// of several jobs cannot be told apart, and there is no curve. `a`: bytes. `b`: uses that were counted. `c`: how many of
+    /// of several jobs share the cache, and there is no curve. `a`: bytes. `b`: uses that were counted. `c`: how many of
     /// them such a cache would have missed. `d`: bytes of the whole data set.
     CacheCurve = 14,
     /// Trainer: a training step ended. `id`: a [`StepSource`]. Of the optimiser only while no loader's training batches

@@ -8,7 +8,7 @@ use stallscope_abi::files::{FileKey, FileWait};
 use stallscope_abi::kernel::{Blocked, Times};
 use stallscope_ebpf::{Kernel, Options, Waits};
 
-/// Whose waits are told by file.
+/// Kinds of waits that are summed by file.
 const KINDS: [Blocked; 4] = [Blocked::FileRead, Blocked::FileWrite, Blocked::Fault, Blocked::Sync];
 
 /// The sums of `workload`'s tree at its end, and what its tasks' own accounts say.

@@ -17,14 +17,14 @@ fn a_thousand_forks_are_told_and_their_slots_come_back() {
     let pid = workload.pid();
     let seen = Seen::of(&mut kernel, workload);
     let losses = kernel.losses().unwrap();
-    let told = seen.joined().count() as u64;
-    assert_eq!(told + losses[Lost::NoSlot as usize], 1000, "each fork is told or counted");
+    let new_tasks = seen.joined().count() as u64;
+    assert_eq!(new_tasks + losses[Lost::NoSlot as usize], 1000, "each fork is recorded or counted");
     let status: Vec<u32> =
         seen.exits().filter(|exit| exit.header.tgid != pid).map(|exit| exit.status).collect();
-    assert!(status.iter().all(|&status| status == 3 << 8), "the exit status is told");
-    assert_eq!(status.len() as u64, told);
+    assert!(status.iter().all(|&status| status == 3 << 8), "the exit status is recorded");
+    assert_eq!(status.len() as u64, new_tasks);
     assert_eq!(losses[Lost::RingFull as usize], 0);
-    assert!(told > 200, "slots were used again");
+    assert!(new_tasks > 200, "slots were used again");
 }
 
 #[test]
@@ -50,14 +50,14 @@ fn one_users_tasks_leave_slots_to_others() {
         // Nothing is drained meanwhile, so that no slot comes back.
         workload.wait();
     }
-    let mut told = HashMap::new();
+    let mut new_tasks = HashMap::new();
     let count = |bytes: &[u8], of: Option<Identity>| {
         let new = matches!(Record::parse(bytes), Some(Record::TaskNew(_)));
-        *told.entry(of.unwrap().uid).or_insert(0) += u64::from(new);
+        *new_tasks.entry(of.unwrap().uid).or_insert(0) += u64::from(new);
     };
     kernel.drain(count).unwrap();
     for (uid, slots) in slots {
-        assert_eq!((told[&uid], kernel.refused(uid)), (slots - 1, 12 - (slots - 1)), "of {uid}");
+        assert_eq!((new_tasks[&uid], kernel.refused(uid)), (slots - 1, 12 - (slots - 1)), "of {uid}");
     }
     assert_eq!(kernel.losses().unwrap()[Lost::UserSlots as usize], 3 + 8, "each is counted");
     assert_eq!(kernel.refused(0), 0, "and to its own user");

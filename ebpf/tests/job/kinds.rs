@@ -1,4 +1,4 @@
-//! Every stretch of a task's life is seen, exactly, and called by its name.
+//! Every interval of a task's life is seen, to its exact length, and named.
 
 use crate::support::{Seen, Workload, file, kernel, main_kind};
 use stallscope_abi::kernel::{Blocked, Record, Times};
@@ -123,7 +123,7 @@ fn being_preempted_is_runnable() {
     assert!(times.runnable_ns > 0 && times.runnable_ns > blocked_ns / 2, "{times:?}");
 }
 
-/// A sleeper that is woken on an idle CPU waits for that CPU to leave its idle state, and for nobody who runs there.
+/// A sleeper that is woken on an idle CPU waits for that CPU to leave its idle state, and for no task that runs there.
 #[test]
 fn a_wake_up_that_is_under_way_is_no_time_on_a_run_queue() {
     const NAPS: u64 = 1000;
@@ -184,7 +184,7 @@ fn being_woken_by_the_pin_memory_thread_is_a_wait() {
     let renamed = seen.records.iter().any(
         |record| matches!(record, Record::TaskExec(task) if task.header.tid == pin && task.comm.starts_with(b"pt_data_pin\0")),
     );
-    assert!(renamed, "its name is told");
+    assert!(renamed, "its name is recorded");
     assert!(waits_for(&seen, pin) >= 1);
     assert!(seen.slices(pin).count() > 0, "it is watched itself");
 }

@@ -18,22 +18,22 @@ const MIRA: u32 = 4242;
 const OTTO: u32 = 4343;
 const ANNA: u32 = 4444;
 
-/// A file on the disk, open for whom this process starts.
+/// A file on the disk, open for the processes that this one starts.
 fn open_file(name: &str) -> (File, u64) {
     let path = file(name);
     let mut made = File::create(&path).unwrap();
     made.write_all(&vec![7; 8 << 20]).unwrap();
     made.sync_all().unwrap();
     let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).unwrap();
-    // SAFETY: takes no pointers. The descriptor is open, and stays so in whoever is started.
+    // SAFETY: takes no pointers. The descriptor is open, and stays so in the processes started.
     assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) }, 0);
     let inode = file.metadata().unwrap().ino();
     (file, inode)
 }
 
-/// Watches `workload`, which reads the file `inode`, and returns whom that is told, by the sums of files. Where a disk is
-/// faster than the CPU nobody waits for it.
-fn told_of_the_file(kernel: &mut Kernel, mut workload: Workload, inode: u64) -> Option<u32> {
+/// Watches `workload`, which reads the file `inode`, and returns the user under whom the sums of files have it. `None` where
+/// the disk is faster than the CPU, so that no task waits for it.
+fn owner_by_file(kernel: &mut Kernel, mut workload: Workload, inode: u64) -> Option<u32> {
     let pid = workload.pid();
     let mut seen = Seen { tasks: kernel.watch(pid).unwrap(), ..Seen::default() };
     workload.begin();
@@ -49,11 +49,9 @@ fn told_of_the_file(kernel: &mut Kernel, mut workload: Workload, inode: u64) -> 
     users.first().copied()
 }
 
-/// The same of workloads until one has waited.
-fn told(kernel: &mut Kernel, inode: u64, start: impl Fn() -> Workload) -> u32 {
-    (0..20)
-        .find_map(|_| told_of_the_file(kernel, start(), inode))
-        .expect("a wait for the file in twenty tries")
+/// The same for workloads until one has waited.
+fn owner(kernel: &mut Kernel, inode: u64, start: impl Fn() -> Workload) -> u32 {
+    (0..20).find_map(|_| owner_by_file(kernel, start(), inode)).expect("a wait for the file in twenty tries")
 }
 
 fn set_uid(program: &Path) {
@@ -84,14 +82,14 @@ fn what_ran_with_rights_that_its_user_lacks_before_it_was_watched_is_roots() {
     let Some(mut kernel) = kernel(&Options::default()) else { return };
     let (file, inode) = open_file("read-by-owner");
     let number = file.as_raw_fd().to_string();
-    let mut told = |deed: &str, prepare: fn(&Path)| {
-        told(&mut kernel, inode, || Workload::spawn_copy(MIRA, &[deed, &number], prepare))
+    let mut owner = |deed: &str, prepare: fn(&Path)| {
+        owner(&mut kernel, inode, || Workload::spawn_copy(MIRA, &[deed, &number], prepare))
     };
-    assert_eq!(told("read-open", |_| ()), MIRA, "a program of hers");
-    assert_eq!(told("read-open", set_uid), ROOT, "a set-uid program");
-    assert_eq!(told("read-open", give_capability), ROOT, "a program with a capability of its file");
-    assert_eq!(told("read-open", close), ROOT, "a program that she may not read");
-    assert_eq!(told("read-hidden", |_| ()), ROOT, "a process that nobody may look into");
+    assert_eq!(owner("read-open", |_| ()), MIRA, "a program of hers");
+    assert_eq!(owner("read-open", set_uid), ROOT, "a set-uid program");
+    assert_eq!(owner("read-open", give_capability), ROOT, "a program with a capability of its file");
+    assert_eq!(owner("read-open", close), ROOT, "a program that she may not read");
+    assert_eq!(owner("read-hidden", |_| ()), ROOT, "a process that nobody may look into");
 }
 
 #[test]
@@ -104,7 +102,7 @@ fn all_rights_in_a_namespace_of_ones_own_are_no_rights_of_others() {
     }
     let number = file.as_raw_fd().to_string();
     let start = || Workload::spawn_as(MIRA, &["read-in-namespace", &number]);
-    assert_eq!(told(&mut kernel, inode, start), MIRA);
+    assert_eq!(owner(&mut kernel, inode, start), MIRA);
 }
 
 #[test]
@@ -113,7 +111,7 @@ fn each_user_of_a_tree_is_told_what_their_own_tasks_wait_for() {
     let (file, inode) = open_file("read-by-another");
     let number = file.as_raw_fd().to_string();
     let start = || Workload::spawn(&["read-as", &OTTO.to_string(), &number]);
-    assert_eq!(told(&mut kernel, inode, start), OTTO);
+    assert_eq!(owner(&mut kernel, inode, start), OTTO);
 }
 
 /// A folder that is a mount of its own, of the folder of workloads' files.
@@ -180,7 +178,7 @@ fn one_users_mounts_leave_others_theirs() {
         kernel.unwatch(pid).unwrap();
     }
     assert_eq!(
-        told(&mut kernel, inode, || Workload::spawn_as(MIRA, &["read-open", &open.as_raw_fd().to_string()])),
+        owner(&mut kernel, inode, || Workload::spawn_as(MIRA, &["read-open", &open.as_raw_fd().to_string()])),
         MIRA,
         "all came back"
     );
@@ -240,9 +238,9 @@ fn one_users_files_leave_others_theirs() {
 }
 
 #[test]
-fn who_waits_is_told_who_ended_it_where_they_may_know() {
+fn a_waker_is_named_to_users_who_may_know_it() {
     let Some(mut kernel) = kernel(&Options::default()) else { return };
-    for (uid, deed, told) in
+    for (uid, deed, named) in
         [(MIRA, "answer", true), (MIRA, "answer-hidden", false), (ROOT, "answer-hidden", true)]
     {
         let workload = Workload::spawn_as(uid, &[deed]);
@@ -257,6 +255,6 @@ fn who_waits_is_told_who_ended_it_where_they_may_know() {
             })
             .collect();
         let helper = seen.tasks.iter().find(|task| task.header.tgid != pid).unwrap().header.tgid;
-        assert_eq!(wakers.contains(&helper), told, "{deed} of {uid}: {:?}", seen.records);
+        assert_eq!(wakers.contains(&helper), named, "{deed} of {uid}: {:?}", seen.records);
     }
 }

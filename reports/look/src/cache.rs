@@ -27,21 +27,21 @@ pub fn facts(job: &JobCache) -> Vec<String> {
 pub struct Size {
     /// "2.0 GiB".
     pub size: String,
-    /// Share of the uses that it would miss: "66%".
+    /// Its miss ratio: "66%".
     pub missed: String,
-    /// It is the size that the cache has.
+    /// Whether it is the present size.
     pub is_now: bool,
 }
 
-/// What a loader's cache would miss if it had another size.
+/// The miss-ratio curve of a loader's cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
-    /// "loader 1", "rank 2, loader 0"; empty where there is no other.
+pub struct LoaderCurve {
+    /// Owner of the cache: "loader 1", "rank 2, loader 0"; empty where the job has no other.
     pub whose: String,
     pub sizes: Vec<Size>,
 }
 
-/// Whose uses a curve is of: one rank's, or those of all ranks of a host.
+/// Owner of the uses in a curve: one rank, or all ranks of a host.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Owner<'a> {
     Rank(u32),
@@ -49,23 +49,24 @@ enum Owner<'a> {
 }
 
 /// The miss-ratio curves of a run: each is of one loader's cache.
-pub fn curves(summary: &RunSummary) -> Vec<Told> {
-    let told = summary.cache_curves();
+pub fn curves(summary: &RunSummary) -> Vec<LoaderCurve> {
+    let known = summary.cache_curves();
     let host = |cache: &CacheSummary| {
         let of = summary.ranks.iter().find(|rank| rank.facts.rank == cache.rank);
         of.map_or("", |rank| rank.facts.host.as_str())
     };
     let whose = |cache: &CacheSummary| {
         let is_its = |other: &&&CacheSummary| (host(other), other.loader) == (host(cache), cache.loader);
-        let joint = told.iter().find(|other| other.curve.is_joint() && is_its(other));
+        let joint = known.iter().find(|other| other.curve.is_joint() && is_its(other));
         let owner = joint.map_or(Owner::Rank(cache.rank), |joint| Owner::Host(host(joint)));
         (owner, cache.loader)
     };
-    // Beside others that have none yet it is not the job's either.
+    // Loaders that train without a curve of their own yet count: a curve beside them is not the whole job's.
     let trained = summary.caches.iter().filter(|cache| cache.training.draws() > 0);
-    let all: BTreeSet<(Owner<'_>, u16)> = trained.chain(told.iter().copied()).map(whose).collect();
+    let all: BTreeSet<(Owner<'_>, u16)> = trained.chain(known.iter().copied()).map(whose).collect();
     let has_one_owner = all.iter().map(|(owner, _)| owner).collect::<BTreeSet<_>>().len() < 2;
-    told.iter()
+    known
+        .iter()
         .map(|cache| {
             let (owner, loader) = whose(cache);
             let whose = match (all.len(), has_one_owner, owner) {
@@ -80,12 +81,12 @@ pub fn curves(summary: &RunSummary) -> Vec<Told> {
                 missed: units::percent(point.miss_ratio()),
                 is_now: cache.curve.times(point, now_bytes) == Some("1"),
             };
-            Told { whose, sizes: cache.curve.points().iter().map(size).collect() }
+            LoaderCurve { whose, sizes: cache.curve.points().iter().map(size).collect() }
         })
         .collect()
 }
 
-impl Told {
+impl LoaderCurve {
     /// "1.0 GiB 90%, 2.0 GiB (now) 80%".
     pub fn in_words(&self) -> String {
         let of =
@@ -98,10 +99,10 @@ impl Told {
 pub fn no_curve(summary: &RunSummary) -> Option<&'static str> {
     Some(match summary.no_curve()? {
         NoCurve::NotYet => {
-            "What other sizes would miss is not known: a cache tells it from the second whole epoch on"
+            "What other sizes would miss is not known: a cache measures it from the second whole epoch on"
         }
         NoCurve::Mixed => {
-            "What other sizes would miss is not told: ranks of several jobs draw from one cache, and cannot be told apart"
+            "What other sizes would miss is not known: ranks of several jobs draw from one cache, and their uses are not kept apart"
         }
     })
 }
@@ -110,7 +111,7 @@ pub fn no_curve(summary: &RunSummary) -> Option<&'static str> {
 pub fn no_curve_briefly(summary: &RunSummary) -> Option<&'static str> {
     Some(match summary.no_curve()? {
         NoCurve::NotYet => "with other sizes: not known before the second epoch",
-        NoCurve::Mixed => "with other sizes: not told, several jobs share the cache",
+        NoCurve::Mixed => "with other sizes: not known, several jobs share the cache",
     })
 }
 
@@ -155,11 +156,11 @@ mod tests {
         let state = Some(CacheState { capacity_bytes: 2 << 30, ..CacheState::default() });
         let cache =
             |rank, loader| CacheSummary { rank, loader, training, state, curve, ..CacheSummary::default() };
-        let told = |caches| curves(&RunSummary { caches, ..RunSummary::default() });
-        let [one] = &told(vec![cache(0, 0)])[..] else { panic!("one curve") };
+        let of = |caches| curves(&RunSummary { caches, ..RunSummary::default() });
+        let [one] = &of(vec![cache(0, 0)])[..] else { panic!("one curve") };
         assert_eq!(one.whose, "");
         assert_eq!(one.in_words(), "1.0 GiB 90%, 2.0 GiB (now) 80%, 5.0 GiB 0%");
-        let whose = |caches| told(caches).into_iter().map(|told| told.whose).collect::<Vec<_>>();
+        let whose = |caches| of(caches).into_iter().map(|curve| curve.whose).collect::<Vec<_>>();
         assert_eq!(whose(vec![cache(3, 0), cache(3, 1)]), ["loader 0", "loader 1"]);
         assert_eq!(whose(vec![cache(0, 0), cache(1, 0)]), ["rank 0, loader 0", "rank 1, loader 0"]);
         let silent = CacheSummary { curve: CacheCurve::default(), ..cache(1, 0) };
@@ -171,7 +172,7 @@ mod tests {
             whose(vec![only_evaluates(0), only_evaluates(1)]),
             ["rank 0, loader 0", "rank 1, loader 0"]
         );
-        assert_eq!(told(Vec::new()), []);
+        assert_eq!(of(Vec::new()), []);
     }
 
     #[test]
@@ -180,7 +181,7 @@ mod tests {
         curve.push(CachePoint { capacity_bytes: 1 << 30, uses: 100, misses: 50 });
         let training = CacheUses { hits: 1, ..CacheUses::default() };
         let silent = |rank, loader| CacheSummary { rank, loader, training, ..CacheSummary::default() };
-        let told = |rank, loader| CacheSummary { curve, ..silent(rank, loader) };
+        let measured = |rank, loader| CacheSummary { curve, ..silent(rank, loader) };
         let whose = |caches| {
             let host = |rank| RankFacts {
                 rank,
@@ -194,26 +195,29 @@ mod tests {
                 checkpoints: stallscope_model::Checkpoints::default(),
             };
             let summary = RunSummary { ranks: (0..4).map(rank).collect(), caches, ..RunSummary::default() };
-            curves(&summary).into_iter().map(|told| told.whose).collect::<Vec<_>>()
+            curves(&summary).into_iter().map(|curve| curve.whose).collect::<Vec<_>>()
         };
-        assert_eq!(whose(vec![told(0, 0), silent(1, 0)]), [""]);
-        assert_eq!(whose(vec![told(0, 0), silent(1, 0), told(0, 1), silent(1, 1)]), ["loader 0", "loader 1"]);
+        assert_eq!(whose(vec![measured(0, 0), silent(1, 0)]), [""]);
+        assert_eq!(
+            whose(vec![measured(0, 0), silent(1, 0), measured(0, 1), silent(1, 1)]),
+            ["loader 0", "loader 1"]
+        );
         let hosts = ["host a, loader 0", "host b, loader 0"];
-        assert_eq!(whose(vec![told(0, 0), silent(1, 0), told(2, 0), silent(3, 0)]), hosts);
-        assert_eq!(whose(vec![told(0, 0), silent(1, 0), silent(2, 0), silent(3, 0)]), hosts[..1]);
+        assert_eq!(whose(vec![measured(0, 0), silent(1, 0), measured(2, 0), silent(3, 0)]), hosts);
+        assert_eq!(whose(vec![measured(0, 0), silent(1, 0), silent(2, 0), silent(3, 0)]), hosts[..1]);
     }
 
     #[test]
     fn where_there_is_no_curve_it_says_why() {
         let training = CacheUses { hits: 1, ..CacheUses::default() };
-        let said = |curve| {
+        let reasons = |curve| {
             let caches = vec![CacheSummary { training, curve, ..CacheSummary::default() }];
             let summary = RunSummary { caches, ..RunSummary::default() };
             [no_curve(&summary), no_curve_briefly(&summary)].map(Option::unwrap_or_default)
         };
-        let [sentence, words] = said(CacheCurve::default());
+        let [sentence, words] = reasons(CacheCurve::default());
         assert!(sentence.contains("second whole epoch") && words.contains("second epoch"));
-        let [sentence, words] = said(CacheCurve::mixed());
+        let [sentence, words] = reasons(CacheCurve::mixed());
         assert!(sentence.contains("several jobs") && words.contains("several jobs"));
         let none = RunSummary::default();
         assert_eq!((no_curve(&none), no_curve_briefly(&none)), (None, None));

@@ -9,7 +9,7 @@ pub use turns::{Became, Turn, turns, turns_in_words};
 use crate::units;
 use stallscope_model::{AuditEvent, Estimate, Knob, Rates};
 
-/// A value of a knob as short as it can be said: "16", "1.2 GiB", "30 s"; `unit` is [`Knob::unit`]. Bytes are a budget
+/// A value of a knob in its shortest form: "16", "1.2 GiB", "30 s"; `unit` is [`Knob::unit`]. Bytes are a budget
 /// of memory, as people set it.
 pub fn amount(value: u64, unit: &str) -> String {
     match unit {

@@ -43,7 +43,7 @@ pub struct CacheSide {
     pub late: u64,
     pub pool_bytes: u64,
     pub source_bytes: u64,
-    /// How the pool stood at the end, `None` where nobody told.
+    /// State of the pool at the end; `None` where it is not known.
     pub kept_bytes: Option<u64>,
     pub capacity_bytes: Option<u64>,
     pub evictions: Option<u64>,

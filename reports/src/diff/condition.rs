@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_said() {
+    fn what_is_not_understood_is_reported() {
         for (text, reason) in [
             ("fetch", "there is no < or > in it"),
             ("", "there is no < or > in it"),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_strict_unless_said() {
+    fn bounds_are_strict_by_default() {
         let holds = |text: &str, value| text.parse::<Condition>().unwrap().holds(value);
         assert!(holds("fetch > 10%", 0.11) && !holds("fetch > 10%", 0.1) && holds("fetch >= 10%", 0.1));
         assert!(holds("samples_per_s < 900", 899.0) && !holds("samples_per_s < 900", 900.0));

@@ -8,13 +8,13 @@
 //! short series (Kendall, Biometrika 41, 1954). Two runs are then compared by Welch's t (Biometrika 34, 1947).
 //!
 //! This is the noise *within* two runs. Another machine, a cold cache or a neighbour that was there all the time is
-//! seen by none of it: only repeating the runs tells.
+//! seen by none of it: only repeating the runs shows it.
 
 /// How sure a change has to be to be called beyond noise.
 pub const CONFIDENCE: f64 = 0.99;
 /// The normal distribution's quantile for it, both tails.
 const Z: f64 = 2.575_829_303_548_901;
-/// With fewer windows nothing is said of noise.
+/// With fewer windows the noise is not estimated.
 pub(crate) const WINDOWS_AT_LEAST: usize = 10;
 /// The same for independent ones.
 const INDEPENDENT_AT_LEAST: f64 = 4.0;
@@ -131,7 +131,7 @@ mod tests {
         }
     }
 
-    fn told_apart(numbers: &mut Numbers, windows: usize, levels: [f64; 2], correlation: f64) -> f64 {
+    fn found_different(numbers: &mut Numbers, windows: usize, levels: [f64; 2], correlation: f64) -> f64 {
         const PAIRS: usize = 2000;
         let mut apart = 0;
         for _ in 0..PAIRS {
@@ -144,21 +144,21 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_do_not_differ_are_seldom_told_apart() {
+    fn runs_that_do_not_differ_are_seldom_found_different() {
         let mut numbers = Numbers(1);
         for (windows, correlation, at_most) in
             [(10, 0.0, 0.02), (30, 0.0, 0.02), (120, 0.0, 0.02), (60, 0.5, 0.025), (240, 0.8, 0.03)]
         {
-            let false_alarms = told_apart(&mut numbers, windows, [100.0, 100.0], correlation);
+            let false_alarms = found_different(&mut numbers, windows, [100.0, 100.0], correlation);
             assert!(false_alarms <= at_most, "{windows} windows, {correlation}: {false_alarms}");
         }
     }
 
     #[test]
-    fn runs_that_differ_are_told_apart() {
+    fn runs_that_differ_are_found_different() {
         let mut numbers = Numbers(2);
         for (windows, correlation) in [(30, 0.0), (120, 0.5), (360, 0.8)] {
-            let found = told_apart(&mut numbers, windows, [100.0, 115.0], correlation);
+            let found = found_different(&mut numbers, windows, [100.0, 115.0], correlation);
             assert!(found >= 0.95, "{windows} windows, {correlation}: {found}");
         }
     }

@@ -96,7 +96,7 @@ fn figures(phase: &PhaseDiff, style: &Style, text: &mut String) {
     for change in others {
         row(change, style, text);
     }
-    // Of a phase of one stretch the sums say it all.
+    // A phase of one interval has nothing beyond its sums.
     if phase.phase == Phase::Training && !per_step.is_empty() {
         Line::default().dim("  a step").render(style, text);
         for change in per_step {

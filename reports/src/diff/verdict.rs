@@ -16,20 +16,20 @@ pub(super) fn of(diff: &Diff) -> String {
     let (Some(a), Some(b), Some(change)) = (step.a, step.b, step.change) else {
         return nothing(if training.a.steps == 0 { "first" } else { "second" });
     };
-    let [said_a, said_b] = [a, b].map(|value| text::value(Figure::StepMean, value));
+    let [step_a, step_b] = [a, b].map(|value| text::value(Figure::StepMean, value));
     let direction = if change < 0.0 { "less" } else { "more" };
     match step.judgement {
         Judgement::BeyondNoise => format!(
-            "a step takes {} {direction} time: {said_b}, before {said_a}{}",
+            "a step takes {} {direction} time: {step_b}, before {step_a}{}",
             crate::units::percent(step.change_ratio.unwrap_or(0.0).abs()),
             causes(training, "; ")
         ),
         Judgement::WithinNoise => format!(
-            "no change of step time beyond noise: {said_b}, before {said_a}{}",
+            "no change of step time beyond noise: {step_b}, before {step_a}{}",
             causes(training, "; but ")
         ),
         Judgement::TooShortToTell | Judgement::NotInBoth => {
-            format!("too short to tell: a step takes {said_b}, before {said_a}")
+            format!("too short to tell: a step takes {step_b}, before {step_a}")
         }
     }
 }

@@ -32,10 +32,10 @@ const STEPS_NS: [u64; 19] = [
     7 * DAY_NS,
 ];
 
-/// Marks that an axis has room for on a narrow page.
+/// Marks that fit on an axis of a narrow page.
 const MARKS: u64 = 5;
 
-/// A stretch of time across the width of a chart; never empty.
+/// An interval of time across the width of a chart; never empty.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     pub(super) start_ns: u64,
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn stretches_are_lengths_that_people_count_in() {
+    fn intervals_have_lengths_that_people_count_in() {
         assert_eq!(time_step(11 * SECOND_NS, 10 * SECOND_NS), 30 * SECOND_NS);
         assert_eq!(time_step(540 * SECOND_NS, MINUTE_NS), 10 * MINUTE_NS);
         assert_eq!(time_step(1000 * DAY_NS, MINUTE_NS), 1000 * DAY_NS);

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 /// Rows of the table; the JSON report has all.
 const LISTED: usize = 200;
-/// Columns a chart has room for.
+/// The most columns in a chart.
 const COLUMNS: usize = 160;
 const TOP: f64 = 6.0;
 const HEIGHT: f64 = 110.0;
@@ -39,20 +39,20 @@ pub(super) fn section(run: &Run) -> Section {
     Section { id: "cache", heading: "Cache", lead, blocks }
 }
 
-/// What the draws of each stretch were found as, in training, all loaders together.
+/// Kinds of uses in each period of training, all loaders together.
 fn chart(run: &Run) -> Option<Chart> {
-    let mut stretches: BTreeMap<u64, CacheUses> = BTreeMap::new();
+    let mut periods: BTreeMap<u64, CacheUses> = BTreeMap::new();
     for period in run.caches.iter().filter(|period| period.phase == Phase::Training) {
-        *stretches.entry(period.start_ns).or_default() += &period.uses;
+        *periods.entry(period.start_ns).or_default() += &period.uses;
     }
-    stretches.retain(|_, uses| uses.draws() > 0);
-    let (first_ns, last_ns) = (*stretches.keys().next()?, *stretches.keys().next_back()?);
+    periods.retain(|_, uses| uses.draws() > 0);
+    let (first_ns, last_ns) = (*periods.keys().next()?, *periods.keys().next_back()?);
     let length_ns = run.period.ns();
     let span = Span::new(first_ns, last_ns.saturating_add(length_ns));
     let all = span.length_ns().div_ceil(length_ns);
     let width_ns = length_ns.saturating_mul(all.div_ceil(COLUMNS as u64).max(1));
     let mut columns: BTreeMap<u64, CacheUses> = BTreeMap::new();
-    for (start_ns, uses) in &stretches {
+    for (start_ns, uses) in &periods {
         *columns.entry((start_ns - first_ns) / width_ns).or_default() += uses;
     }
     let desc = "Draws in training by what they were found as; the table below has the sums.";
@@ -84,10 +84,10 @@ fn chart(run: &Run) -> Option<Chart> {
     }
     axis::wall_clock(&mut svg, span, BOTTOM, BOTTOM);
     let caption = format!(
-        "In stretches of {}. Reused and fetched ahead are true hits. Wall clock, UTC.",
+        "In intervals of {}. Reused and fetched ahead are true hits. Wall clock, UTC.",
         units::duration(width_ns)
     );
-    Some(Chart { svg: svg.finish(), legends: Legend::only(legend), room: "figures", caption })
+    Some(Chart { svg: svg.finish(), legends: Legend::only(legend), margin: "figures", caption })
 }
 
 /// What draws were found as, and what that moved and keeps: apart, as together they would be too wide to print.
@@ -115,7 +115,7 @@ fn tables(run: &Run) -> [Table; 2] {
         figures("Evictions"),
     ];
     let mut rows = [Vec::new(), Vec::new()];
-    // As the JSON report numbers them.
+    // Numbered as in the JSON report.
     let mut place = 0;
     for cache in &run.summary.caches {
         let mut state = cache.state;

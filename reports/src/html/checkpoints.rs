@@ -96,7 +96,7 @@ fn chart(run: &Run, events: &[Save<'_>]) -> Chart {
     Chart {
         svg: svg.finish(),
         legends: Legend::only(legend),
-        room: "names",
+        margin: "names",
         caption: "Wall clock, UTC.".to_owned(),
     }
 }

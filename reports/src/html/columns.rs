@@ -1,10 +1,10 @@
-//! A run cut into stretches of equal length, with the time of each cause in them.
+//! The columns of a chart over time: intervals of equal length, with the time of each cause in them.
 
 use super::axis::{Span, round_step, time_step};
 use crate::run::Run;
 use stallscope_model::{Cause, Causes, Phase};
 
-/// Columns a chart has room for.
+/// The most columns in a chart.
 const COLUMNS: u64 = 160;
 /// Where roll-ups give fewer columns than this, single steps are used.
 const COARSE: u64 = 40;
@@ -26,7 +26,7 @@ pub(super) struct Column {
 
 /// What was measured from one moment to another.
 #[derive(Debug)]
-struct Stretch {
+struct Interval {
     span: Span,
     phase: Phase,
     causes: Causes,
@@ -36,7 +36,7 @@ impl Columns {
     /// `None` where no step is known by its time.
     pub(super) fn of(run: &Run) -> Option<Columns> {
         let period_ns = run.rollups.first()?.period.ns();
-        let rollups: Vec<Stretch> = run
+        let rollups: Vec<Interval> = run
             .rollups
             .iter()
             .map(|rollup| {
@@ -45,7 +45,7 @@ impl Columns {
                 let took_ns = rollup.causes.0.iter().fold(0u64, |sum, ns| sum.saturating_add(*ns));
                 let began_ns = end_ns.saturating_sub(took_ns).max(run.summary.job.started_wall_ns);
                 let start_ns = rollup.start_ns.min(began_ns);
-                Stretch { span: Span::new(start_ns, end_ns), phase: rollup.phase, causes: rollup.causes }
+                Interval { span: Span::new(start_ns, end_ns), phase: rollup.phase, causes: rollup.causes }
             })
             .collect();
         let span = all(&rollups)?;
@@ -53,7 +53,7 @@ impl Columns {
             let mut steps = Vec::new();
             let read = run.each_step(|row| {
                 let span = Span::new(row.step.start_ns, row.step.end_ns);
-                steps.push(Stretch { span, phase: row.step.phase, causes: row.step.causes });
+                steps.push(Interval { span, phase: row.step.phase, causes: row.step.causes });
                 Ok(())
             });
             // Where steps are damaged, roll-ups may not be.
@@ -66,27 +66,27 @@ impl Columns {
         Some(Columns::filled(span, width_ns, &rollups))
     }
 
-    fn filled(span: Span, width_ns: u64, stretches: &[Stretch]) -> Columns {
+    fn filled(span: Span, width_ns: u64, intervals: &[Interval]) -> Columns {
         let count = span.length_ns().div_ceil(width_ns).clamp(1, COLUMNS);
         let mut columns = Columns { span, width_ns, columns: vec![Column::default(); count as usize] };
-        for stretch in stretches {
-            columns.spread(stretch);
+        for interval in intervals {
+            columns.spread(interval);
         }
         columns
     }
 
-    /// Spreads the time of a stretch's causes evenly over it.
-    fn spread(&mut self, stretch: &Stretch) {
+    /// Spreads the time of an interval's causes evenly over its columns.
+    fn spread(&mut self, interval: &Interval) {
         let nth = |ns: u64| (ns.saturating_sub(self.span.start_ns) / self.width_ns) as usize;
-        let last = nth(stretch.span.end_ns - 1).min(self.columns.len() - 1);
-        for place in nth(stretch.span.start_ns)..=last {
+        let last = nth(interval.span.end_ns - 1).min(self.columns.len() - 1);
+        for place in nth(interval.span.start_ns)..=last {
             let start_ns = self.start_ns(place);
-            let within = stretch.span.part(start_ns, start_ns.saturating_add(self.width_ns));
+            let within = interval.span.part(start_ns, start_ns.saturating_add(self.width_ns));
             let Some((_, share)) = within else { continue };
             let column = &mut self.columns[place];
-            for (sum, ns) in column.causes_ns.iter_mut().zip(stretch.causes.0) {
+            for (sum, ns) in column.causes_ns.iter_mut().zip(interval.causes.0) {
                 *sum += ns as f64 * share;
-                column.phases_ns[stretch.phase as usize] += ns as f64 * share;
+                column.phases_ns[interval.phase as usize] += ns as f64 * share;
             }
         }
     }
@@ -120,10 +120,10 @@ impl Column {
     }
 }
 
-/// From the first moment of all stretches to the last.
-fn all(stretches: &[Stretch]) -> Option<Span> {
-    let start_ns = stretches.iter().map(|stretch| stretch.span.start_ns).min()?;
-    let end_ns = stretches.iter().map(|stretch| stretch.span.end_ns).max()?;
+/// From the first moment of all intervals to the last.
+fn all(intervals: &[Interval]) -> Option<Span> {
+    let start_ns = intervals.iter().map(|interval| interval.span.start_ns).min()?;
+    let end_ns = intervals.iter().map(|interval| interval.span.end_ns).max()?;
     Some(Span::new(start_ns, end_ns))
 }
 
@@ -131,20 +131,20 @@ fn all(stretches: &[Stretch]) -> Option<Span> {
 mod tests {
     use super::*;
 
-    fn stretch(start_ns: u64, end_ns: u64, phase: Phase, cause: Cause, ns: u64) -> Stretch {
+    fn interval(start_ns: u64, end_ns: u64, phase: Phase, cause: Cause, ns: u64) -> Interval {
         let mut causes = Causes::default();
         causes[cause] = ns;
-        Stretch { span: Span::new(start_ns, end_ns), phase, causes }
+        Interval { span: Span::new(start_ns, end_ns), phase, causes }
     }
 
     #[test]
     fn time_is_spread_over_the_columns_it_was_measured_in() {
-        let stretches = [
-            stretch(0, 25, Phase::Startup, Cause::Compute, 25),
-            stretch(25, 30, Phase::Training, Cause::Fetch, 15),
-            stretch(50, 60, Phase::Training, Cause::Prep, 10),
+        let intervals = [
+            interval(0, 25, Phase::Startup, Cause::Compute, 25),
+            interval(25, 30, Phase::Training, Cause::Fetch, 15),
+            interval(50, 60, Phase::Training, Cause::Prep, 10),
         ];
-        let columns = Columns::filled(all(&stretches).unwrap(), 10, &stretches);
+        let columns = Columns::filled(all(&intervals).unwrap(), 10, &intervals);
         let totals: Vec<f64> = columns.columns.iter().map(Column::total_ns).collect();
         assert_eq!(totals, [10.0, 10.0, 20.0, 0.0, 0.0, 10.0]);
         assert_eq!(columns.columns[2].share(Cause::Fetch), 0.75);
@@ -154,9 +154,9 @@ mod tests {
     }
 
     #[test]
-    fn no_stretch_is_too_long() {
-        let stretches = [stretch(0, u64::MAX, Phase::Training, Cause::Fetch, u64::MAX)];
-        let columns = Columns::filled(all(&stretches).unwrap(), 10, &stretches);
+    fn no_interval_is_too_long() {
+        let intervals = [interval(0, u64::MAX, Phase::Training, Cause::Fetch, u64::MAX)];
+        let columns = Columns::filled(all(&intervals).unwrap(), 10, &intervals);
         assert_eq!(columns.columns.len() as u64, COLUMNS);
     }
 }

@@ -18,15 +18,15 @@ const RADIUS: f64 = 3.5;
 
 /// Nothing where no curve is known; a remark where there will never be one.
 pub(super) fn blocks(run: &Run) -> Vec<Block> {
-    let told: Vec<(&CacheSummary, cache::Told)> =
+    let curves: Vec<(&CacheSummary, cache::LoaderCurve)> =
         run.summary.cache_curves().into_iter().zip(cache::curves(&run.summary)).collect();
-    if told.is_empty() {
+    if curves.is_empty() {
         return cache::no_curve(&run.summary).map(|why| Block::Note(format!("{why}."))).into_iter().collect();
     }
     let mut blocks = vec![Block::Heading("What other sizes would miss".to_owned())];
-    let charts = told.iter().take(DRAWN).enumerate().map(|(nth, (of, told))| chart(nth, of, &told.whose));
+    let charts = curves.iter().take(DRAWN).enumerate().map(|(nth, (of, curve))| chart(nth, of, &curve.whose));
     blocks.extend(charts.map(Block::Chart));
-    blocks.push(Block::Table(table(run, &told)));
+    blocks.push(Block::Table(table(run, &curves)));
     blocks
 }
 
@@ -39,32 +39,32 @@ fn chart(nth: usize, of: &CacheSummary, whose: &str) -> Chart {
         "" => "Share of the uses that a cache of each size would miss".to_owned(),
         whose => format!("Share of the uses that a cache of each size would miss: {whose}"),
     };
-    let said: Vec<String> = points
+    let hints: Vec<String> = points
         .iter()
         .map(|point| {
             format!("{} {}", units::memory(point.capacity_bytes), units::percent(point.miss_ratio()))
         })
         .collect();
-    let desc = format!("Missed with {}. The table below has the figures.", said.join(", "));
+    let desc = format!("Missed with {}. The table below has the figures.", hints.join(", "));
     let mut svg = Svg::new(&format!("curve-chart-{nth}"), BOTTOM + 22.0, &title, &desc);
     for (share, label) in [(0.0, "0%"), (0.5, "50%"), (1.0, "100%")] {
         svg.line((0.0, height(share)), (1.0, height(share)), "grid");
         svg.text(0.0, -8.0, height(share) + 4.0, Anchor::End, "label", label);
     }
     axis::memory(&mut svg, most, BOTTOM, BOTTOM);
-    // Without any cache all is missed.
+    // A cache of no size misses every use.
     let mut before = (0.0, height(1.0));
     for point in points {
         let here = (place(point.capacity_bytes), height(point.miss_ratio()));
         svg.line(before, here, "curve");
         before = here;
     }
-    for (point, hint) in points.iter().zip(&said) {
+    for (point, hint) in points.iter().zip(&hints) {
         svg.dot(place(point.capacity_bytes), height(point.miss_ratio()), RADIUS, "curve-point", hint);
     }
     let now_bytes = of.state.map_or(0, |state| state.capacity_bytes);
     if let Some(ratio) = of.curve.miss_ratio(now_bytes).filter(|_| now_bytes > 0) {
-        // A cache that is larger than the data set stands at its end.
+        // A cache that is larger than the data set is marked at the end of the axis.
         let x = place(now_bytes.min(most));
         svg.line((x, TOP - 16.0), (x, BOTTOM), "mark");
         let (anchor, aside) = if x > 0.6 { (Anchor::End, -4.0) } else { (Anchor::Start, 4.0) };
@@ -75,14 +75,14 @@ fn chart(nth: usize, of: &CacheSummary, whose: &str) -> Chart {
     Chart {
         svg: svg.finish(),
         legends: Vec::new(),
-        room: "figures",
+        margin: "figures",
         caption: format!(
             "Size of the cache; misses of the same uses, by its own policy, in the last epoch.{whose}"
         ),
     }
 }
 
-fn table(run: &Run, told: &[(&CacheSummary, cache::Told)]) -> Table {
+fn table(run: &Run, curves: &[(&CacheSummary, cache::LoaderCurve)]) -> Table {
     let columns = vec![
         figures("Rank"),
         figures("Loader"),
@@ -92,17 +92,17 @@ fn table(run: &Run, told: &[(&CacheSummary, cache::Told)]) -> Table {
         figures("Uses counted"),
         figures("Misses"),
     ];
-    // As the JSON report numbers them, which has those of all loaders.
+    // Numbered as in the JSON report, which has the caches of all loaders.
     let mut place = 0;
     let mut rows = Vec::new();
     for cache in &run.summary.caches {
-        let shown = told.iter().find(|(of, _)| (of.rank, of.loader) == (cache.rank, cache.loader));
+        let shown = curves.iter().find(|(of, _)| (of.rank, of.loader) == (cache.rank, cache.loader));
         for (nth, point) in cache.curve.points().iter().enumerate() {
             let row = place;
             let source = |field: &str| format!("/cache_curve/{row}/{field}");
             place += 1;
-            let Some((_, told)) = shown else { continue };
-            let is_now = told.sizes.get(nth).is_some_and(|size| size.is_now);
+            let Some((_, curve)) = shown else { continue };
+            let is_now = curve.sizes.get(nth).is_some_and(|size| size.is_now);
             let size = Cell {
                 exact: point.capacity_bytes.to_string(),
                 ..Cell::words(&units::memory(point.capacity_bytes))

@@ -110,7 +110,7 @@ fn chart(buckets: &BTreeMap<Bucket, u64>, marks: [(&str, u64); 2]) -> Chart {
     Chart {
         svg: svg.finish(),
         legends: Vec::new(),
-        room: "",
+        margin: "",
         caption: "Time of a step, logarithmic; the area of a bar is its share of the steps.".to_owned(),
     }
 }

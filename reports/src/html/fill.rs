@@ -1,4 +1,4 @@
-//! What areas are filled with: the colour of a cause, and a pattern for those who cannot tell colours apart.
+//! What areas are filled with: the colour of a cause, and a pattern for readers who cannot distinguish colours.
 
 use stallscope_look::palette;
 use stallscope_model::{CacheUses, Cause, Doing, Phase};

@@ -80,7 +80,7 @@ fn bar(total: &PhaseSummary) -> Chart {
         &format!("One bar: {}.", causes_in_words(&total.causes)),
     );
     rows::parts(&mut svg, &parts, 0.0, 36.0);
-    Chart { svg: svg.finish(), legends: Vec::new(), room: "", caption: String::new() }
+    Chart { svg: svg.finish(), legends: Vec::new(), margin: "", caption: String::new() }
 }
 
 fn by_cause(total: &PhaseSummary, summary: &RunSummary) -> Table {

@@ -1,4 +1,4 @@
-//! The ledger over time: what share of the time each cause had, stretch by stretch, and which phase that was.
+//! The ledger over time: the share of each cause in each interval, and the phase of the interval.
 
 use super::axis;
 use super::clock;
@@ -23,7 +23,7 @@ pub(super) fn section(run: &Run, columns: Option<&Columns>) -> Section {
                 ranks => format!(" of all {} ranks together", units::count(ranks as u64)),
             };
             let lead = format!(
-                "The share of each cause in the time{whose}, in stretches of {} from {}. The strip above names the \
+                "The share of each cause in the time{whose}, in intervals of {} from {}. The strip above names the \
                  phase.",
                 units::duration(columns.width_ns),
                 clock::moment(columns.span.start_ns),
@@ -73,7 +73,7 @@ fn chart(columns: &Columns) -> Chart {
             Legend { name: "Phases", fills: phases.into_iter().map(Fill::Phase).collect() },
             Legend { name: "Causes", fills: shown.into_iter().map(Fill::Cause).collect() },
         ],
-        room: "figures",
+        margin: "figures",
         caption: "Wall clock, UTC. Where nothing is drawn, no step was under way or none had ended yet."
             .to_owned(),
     }

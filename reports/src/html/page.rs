@@ -47,8 +47,8 @@ pub(super) struct Chart {
     /// Made by [`super::svg::Svg`], which escapes.
     pub(super) svg: String,
     pub(super) legends: Vec<Legend>,
-    /// What needs room left of the plot: "names" of rows, "figures" of an axis, or nothing.
-    pub(super) room: &'static str,
+    /// What stands in a margin left of the plot: "names" of rows, "figures" of an axis, or nothing.
+    pub(super) margin: &'static str,
     pub(super) caption: String,
 }
 

@@ -129,7 +129,7 @@ fn chart(ranks: &[Trained<'_>], slowest: Option<u32>) -> Chart {
     Chart {
         svg: svg.finish(),
         legends: Legend::only(rows::legend(&rows, Cause::ALL.into_iter().map(Fill::Cause))),
-        room: "names",
+        margin: "names",
         caption: match slowest {
             Some(_) => "Mean time of a training step. ▸ marks the slowest rank.".to_owned(),
             None => "Mean time of a training step.".to_owned(),

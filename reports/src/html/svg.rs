@@ -8,7 +8,7 @@ use std::fmt::Write;
 /// shine through.
 pub(super) const COVERED: f64 = 0.001;
 
-/// A chart under construction. Text is escaped here, whoever it comes from.
+/// A chart under construction. All text is escaped here, wherever it comes from.
 #[derive(Debug)]
 pub(super) struct Svg {
     text: String,
@@ -23,7 +23,7 @@ pub(super) enum Anchor {
 }
 
 impl Svg {
-    /// `id` is unique on the page; `title` and `desc` are what somebody hears who cannot see the chart.
+    /// `id` is unique on the page; screen readers read `title` and `desc` out.
     pub(super) fn new(id: &str, height_px: f64, title: &str, desc: &str) -> Svg {
         let mut text = String::new();
         let height = px(height_px);

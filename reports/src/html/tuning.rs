@@ -17,7 +17,7 @@ use stallscope_model::{Act, AuditEvent, Cause, Estimate};
 
 /// Lines of each table that are shown; the JSON report has all.
 const LISTED: usize = 200;
-/// Sentences on what could not be told.
+/// Sentences on what is not known.
 const REMARKS: usize = 4;
 const TOP: f64 = 18.0;
 const HEIGHT: f64 = 110.0;
@@ -106,7 +106,7 @@ fn chart(run: &Run, columns: &Columns) -> Chart {
     Chart {
         svg: svg.finish(),
         legends: Legend::only(legend),
-        room: "figures",
+        margin: "figures",
         caption: format!("The colour is of what was waited for most. {marks}. Wall clock, UTC."),
     }
 }
@@ -255,7 +255,7 @@ fn audit(run: &Run) -> Table {
             "" | "controller" => String::new(),
             user => format!(" by {user}"),
         };
-        let said: Vec<&str> =
+        let texts: Vec<&str> =
             [event.saw.as_str(), &event.why].into_iter().filter(|text| !text.is_empty()).collect();
         vec![
             Cell { exact: event.time_ns.to_string(), ..Cell::words(&clock::time(event.time_ns)) }
@@ -267,7 +267,7 @@ fn audit(run: &Run) -> Table {
             Cell::words(&change(event, &run.summary.knobs)),
             event.predicted.map_or_else(Cell::nothing, |predicted| Cell::words(&gain(predicted.value))),
             gained(&event.measured),
-            Cell::words(&said.join("; ")),
+            Cell::words(&texts.join("; ")),
         ]
     });
     let caption = match all > LISTED {

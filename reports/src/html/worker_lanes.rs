@@ -12,14 +12,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// With fewer periods than this there is nothing to see of the time.
 const FEWEST: usize = 4;
-/// Columns a lane has room for.
+/// The most columns in a lane.
 const COLUMNS: u64 = 160;
 
 const LANE: f64 = 16.0;
 const PITCH: f64 = 20.0;
 
 /// Rank, loader and number of a worker.
-type Who = (u32, u16, u32);
+type WorkerId = (u32, u16, u32);
 
 /// `None` where the run was too short, or its workers' periods are not known.
 pub(super) fn chart(run: &Run) -> Option<Chart> {
@@ -30,7 +30,7 @@ pub(super) fn chart(run: &Run) -> Option<Chart> {
     }
     let span = Span::new(first_ns, last_ns.saturating_add(WorkerPeriod::LENGTH_NS));
     let width_ns = axis::time_step(span.length_ns().div_ceil(COLUMNS), WorkerPeriod::LENGTH_NS);
-    let mut lanes: BTreeMap<Who, BTreeMap<u64, WorkerLoad>> = BTreeMap::new();
+    let mut lanes: BTreeMap<WorkerId, BTreeMap<u64, WorkerLoad>> = BTreeMap::new();
     for period in &run.workers {
         let lane = lanes.entry((period.rank, period.loader, period.worker)).or_default();
         *lane.entry((period.start_ns - first_ns) / width_ns).or_default() += &period.load;
@@ -42,9 +42,9 @@ pub(super) fn chart(run: &Run) -> Option<Chart> {
     let mut svg = Svg::new("worker-lanes", bottom + 22.0, "Load of the workers over time", &desc);
     axis::wall_clock(&mut svg, span, 0.0, bottom);
     let names = Names::of(&lanes);
-    for (place, (who, columns)) in lanes.iter().enumerate() {
+    for (place, (id, columns)) in lanes.iter().enumerate() {
         let y = place as f64 * PITCH + 2.0;
-        let name = names.name(*who);
+        let name = names.name(*id);
         svg.text(0.0, -8.0, y + LANE - 4.0, Anchor::End, "name", &name);
         svg.plain_rect(0.0, y, 1.0, LANE, "track", "");
         for (column, load) in columns {
@@ -58,8 +58,8 @@ pub(super) fn chart(run: &Run) -> Option<Chart> {
     Some(Chart {
         svg: svg.finish(),
         legends: Legend::only(workers::parts(&WorkerLoad::default()).map(|(fill, _)| fill).into()),
-        room: "names",
-        caption: format!("{} over time, in stretches of {}.", names.caption(), units::duration(width_ns)),
+        margin: "names",
+        caption: format!("{} over time, in intervals of {}.", names.caption(), units::duration(width_ns)),
     })
 }
 
@@ -78,7 +78,9 @@ fn draw(svg: &mut Svg, load: &WorkerLoad, (x, width): (f64, f64), y: f64, whose:
 }
 
 /// As many lanes as a page is good for.
-fn busiest(lanes: BTreeMap<Who, BTreeMap<u64, WorkerLoad>>) -> Vec<(Who, BTreeMap<u64, WorkerLoad>)> {
+fn busiest(
+    lanes: BTreeMap<WorkerId, BTreeMap<u64, WorkerLoad>>,
+) -> Vec<(WorkerId, BTreeMap<u64, WorkerLoad>)> {
     let mut lanes: Vec<_> = lanes.into_iter().collect();
     if lanes.len() > workers::SHOWN {
         lanes.sort_by_cached_key(|(_, columns)| {
@@ -88,29 +90,30 @@ fn busiest(lanes: BTreeMap<Who, BTreeMap<u64, WorkerLoad>>) -> Vec<(Who, BTreeMa
             (units::share(sum.idle_ns, sum.wall_ns) * 1e4) as u64
         });
         lanes.truncate(workers::SHOWN);
-        lanes.sort_by_key(|(who, _)| *who);
+        lanes.sort_by_key(|(id, _)| *id);
     }
     lanes
 }
 
-/// How workers are told apart: by no more than it takes.
+/// The parts of a worker's name that differ between the lanes; the others are left out.
 struct Names {
     ranks: bool,
     loaders: bool,
 }
 
 impl Names {
-    fn of(lanes: &[(Who, BTreeMap<u64, WorkerLoad>)]) -> Names {
-        let differ = |one: &dyn Fn(&Who) -> u32| lanes.windows(2).any(|two| one(&two[0].0) != one(&two[1].0));
-        Names { ranks: differ(&|who| who.0), loaders: differ(&|who| who.1.into()) }
+    fn of(lanes: &[(WorkerId, BTreeMap<u64, WorkerLoad>)]) -> Names {
+        let differ =
+            |one: &dyn Fn(&WorkerId) -> u32| lanes.windows(2).any(|two| one(&two[0].0) != one(&two[1].0));
+        Names { ranks: differ(&|id| id.0), loaders: differ(&|id| id.1.into()) }
     }
 
-    fn name(&self, (rank, loader, worker): Who) -> String {
+    fn name(&self, (rank, loader, worker): WorkerId) -> String {
         let mut parts = Vec::new();
         if self.ranks {
             parts.push(rank.to_string());
         }
-        // Where no shim told which loader it is, a worker's number is its pid.
+        // Without a shim neither loader nor number is known, and a worker goes by its pid.
         if self.loaders && loader != u16::MAX {
             parts.push(loader.to_string());
         }
@@ -134,7 +137,7 @@ mod tests {
 
     #[test]
     fn workers_are_named_by_no_more_than_it_takes() {
-        let lanes = |all: &[Who]| all.iter().map(|who| (*who, BTreeMap::new())).collect::<Vec<_>>();
+        let lanes = |all: &[WorkerId]| all.iter().map(|id| (*id, BTreeMap::new())).collect::<Vec<_>>();
         assert_eq!(Names::of(&lanes(&[(0, 0, 0), (0, 0, 1)])).name((0, 0, 1)), "1");
         assert_eq!(Names::of(&lanes(&[(0, 0, 0), (7, 0, 0)])).name((7, 0, 0)), "7 · 0");
         let names = Names::of(&lanes(&[(0, 0, 0), (0, 1, 0), (7, u16::MAX, 4821)]));

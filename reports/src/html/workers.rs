@@ -96,7 +96,7 @@ fn chart(workers: &[Worker<'_>], ranks: bool) -> Chart {
             &rows,
             [Doing::Reading, Doing::Computing, Doing::Runnable].into_iter().map(Fill::Doing),
         )),
-        room: "names",
+        margin: "names",
         caption: format!(
             "Share of each worker's time; the rest is idle.{}",
             if ranks { " Rank · pid." } else { "" }

@@ -79,7 +79,7 @@ fn chart(place: usize, step: &StepDetail) -> Chart {
         svg.line((x, 0.0), (x, bottom), "mark");
     }
     let legends = vec![Legend { name: "Lanes", fills: did }, Legend { name: "Path", fills: went_by }];
-    Chart { svg: svg.finish(), legends, room: "names", caption: String::new() }
+    Chart { svg: svg.finish(), legends, margin: "names", caption: String::new() }
 }
 
 struct Drawing<'a> {
@@ -132,7 +132,7 @@ impl Drawing<'_> {
     }
 }
 
-/// "worker 4821"; a foreign role is held short, since there is room for a word.
+/// "worker 4821"; a foreign role is cut to the length of a word.
 fn name(lane: &StepLane) -> String {
     let role: String = lane.role.chars().take(10).collect();
     format!("{role} {}", lane.pid)

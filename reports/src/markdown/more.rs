@@ -203,12 +203,12 @@ fn curves(summary: &RunSummary, page: &mut String) {
         .cache_curves()
         .into_iter()
         .zip(cache::curves(summary))
-        .flat_map(|(of, told)| {
+        .flat_map(|(of, curve)| {
             let row = move |size: cache::Size| {
                 let now = if size.is_now { "now" } else { "" };
                 vec![of.rank.to_string(), of.loader.to_string(), size.size, now.to_owned(), size.missed]
             };
-            told.sizes.into_iter().map(row)
+            curve.sizes.into_iter().map(row)
         })
         .collect();
     folded(page, "What other sizes would miss", &["rank", "loader", "cache of", "", "missed"], &rows);

@@ -119,7 +119,7 @@ fn job(runs: &[Run]) -> JobFacts {
     }
 }
 
-/// Of each machine the most that a recording of it tells.
+/// For each machine, the facts of the recording that has most of them.
 fn cpus(runs: &[Run]) -> Option<f64> {
     let mut of_hosts: BTreeMap<&str, f64> = BTreeMap::new();
     for run in runs {

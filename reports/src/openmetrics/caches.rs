@@ -39,7 +39,7 @@ const OF_STATE: [OfState; 4] = [
     }),
     (Kind::Gauge, "cache_capacity", "bytes", "What the pool may keep.", |state| state.capacity_bytes),
     (Kind::Gauge, "cache_kept_samples", "", "Samples in the pool.", |state| state.kept_samples),
-    (Kind::Counter, "cache_evictions", "", "Samples that made room in the pool.", |state| state.evictions),
+    (Kind::Counter, "cache_evictions", "", "Samples evicted from the pool.", |state| state.evictions),
 ];
 
 pub(super) fn write(page: &mut Page, job: Label<'_>, summary: &RunSummary) {

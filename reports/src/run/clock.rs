@@ -111,7 +111,7 @@ impl Clock {
         }
     }
 
-    /// Moves a stretch of time onto the wall clock without changing its length.
+    /// Moves an interval onto the wall clock without changing its length.
     pub(crate) fn moved(&self, start_ns: u64, end_ns: u64) -> (u64, u64) {
         let start = self.wall_ns(start_ns);
         (start, start.saturating_add(end_ns.saturating_sub(start_ns)))

@@ -1,4 +1,4 @@
-//! What is one row a stretch of time: steps, and sums over periods.
+//! Tables with one row for each interval of time: steps, and sums over periods.
 
 use super::summary::{load, load_columns};
 use super::{Table, Value, cause_columns, count, flag, loader, phase_name, text};

@@ -7,7 +7,7 @@ use stallscope_look::cache;
 use stallscope_model::{CacheUses, RunSummary};
 use unicode_width::UnicodeWidthStr;
 
-/// Curves that are told; the tables have all.
+/// At most so many curves are shown; the tables have all.
 const CURVES: usize = 4;
 /// Of what follows the heading.
 const INDENT: usize = "Cache  ".len();
@@ -15,14 +15,14 @@ const INDENT: usize = "Cache  ".len();
 pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
     let Some(job) = summary.cache() else { return };
     let (mut facts, dot) = (cache::facts(&job), page.style.dot());
-    let room = page.style.columns().saturating_sub(INDENT);
-    // What does not fit goes below: a fact is not to be broken.
+    let columns = page.style.columns().saturating_sub(INDENT);
+    // Facts that do not fit go to the line below, so that none is cut.
     let fitting =
-        (1..=facts.len()).rev().find(|count| facts[..*count].join(dot).width() <= room).unwrap_or(1);
+        (1..=facts.len()).rev().find(|count| facts[..*count].join(dot).width() <= columns).unwrap_or(1);
     let below = facts.split_off(fitting);
     page.heading("Cache", &facts.join(dot));
     if !below.is_empty() {
-        page.line(Line::new(" ".repeat(INDENT)).plain(page.style.clip(&below.join(dot), room)));
+        page.line(Line::new(" ".repeat(INDENT)).plain(page.style.clip(&below.join(dot), columns)));
     }
     let rows: Vec<(&str, &CacheUses)> = [("training", &job.training), ("evaluation", &job.other)]
         .into_iter()
@@ -52,13 +52,13 @@ pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
             right(&units::bytes(uses.source_bytes), 8)
         )));
     }
-    let room = page.style.columns().saturating_sub(4);
-    let told = cache::curves(summary).into_iter().take(CURVES).map(|told| {
-        let whose = if told.whose.is_empty() { String::new() } else { format!("{} ", told.whose) };
-        format!("{whose}would miss with {}", told.in_words())
+    let columns = page.style.columns().saturating_sub(4);
+    let curves = cache::curves(summary).into_iter().take(CURVES).map(|curve| {
+        let whose = if curve.whose.is_empty() { String::new() } else { format!("{} ", curve.whose) };
+        format!("{whose}would miss with {}", curve.in_words())
     });
-    for said in told.chain(cache::no_curve(summary).map(str::to_owned)) {
-        for (nth, line) in page.style.wrap(&said, room).into_iter().enumerate() {
+    for sentence in curves.chain(cache::no_curve(summary).map(str::to_owned)) {
+        for (nth, line) in page.style.wrap(&sentence, columns).into_iter().enumerate() {
             page.line(Line::new(if nth == 0 { "  " } else { "    " }).plain(line));
         }
     }

@@ -39,10 +39,10 @@ pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
     }
     let wide = page.style.columns() >= 60;
     let figures = if wide { 31 } else { 17 };
-    let room = page.style.columns().saturating_sub(2 + figures);
+    let available = page.style.columns().saturating_sub(2 + figures);
     for (name, wait_ns, waits) in &rows {
         let share = units::percent_exact(units::share(*wait_ns, total_ns));
-        let mut line = Line::new(format!("  {}", left(&ending(page.style, name, room), room)))
+        let mut line = Line::new(format!("  {}", left(&ending(page.style, name, available), available)))
             .plain(right(&units::duration(*wait_ns), 9))
             .bold(right(&share, 8));
         if wide {
@@ -52,18 +52,18 @@ pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
     }
 }
 
-/// `text` if it fits, else "…" and its end: of a path that tells more than its beginning.
+/// `text` if it fits, else "…" and its end, which says more of a path than its beginning.
 fn ending(style: &Style, text: &str, columns: usize) -> String {
     let text = style.clean(text);
     if text.width() <= columns {
         return text;
     }
     let more = if style.unicode { "…" } else { "..." };
-    let mut room = columns.saturating_sub(more.width());
+    let mut available = columns.saturating_sub(more.width());
     let kept = text.char_indices().rev().take_while(|(_, char)| {
         let width = char.width().unwrap_or(0);
-        let fits = width <= room;
-        room = room.saturating_sub(width);
+        let fits = width <= available;
+        available = available.saturating_sub(width);
         fits
     });
     let start = kept.last().map_or(text.len(), |(place, _)| place);

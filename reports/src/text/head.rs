@@ -69,10 +69,10 @@ fn verdict(summary: &RunSummary, page: &mut Page<'_>) {
 fn why(diagnosis: &Diagnosis) -> String {
     let Diagnosis { name, finding, evidence, share, .. } = diagnosis;
     let colon = if finding.trim_end().ends_with(['.', '!', '?', ':', ';']) { "" } else { ":" };
-    let said = if evidence.is_empty() { finding.clone() } else { format!("{finding}{colon} {evidence}") };
+    let sentence = if evidence.is_empty() { finding.clone() } else { format!("{finding}{colon} {evidence}") };
     match units::percent(*share).as_str() {
-        "0%" => format!("{said} ({name})"),
-        share => format!("{said} ({name}, {share} of training time)"),
+        "0%" => format!("{sentence} ({name})"),
+        share => format!("{sentence} ({name}, {share} of training time)"),
     }
 }
 
@@ -80,8 +80,8 @@ fn why(diagnosis: &Diagnosis) -> String {
 pub(crate) fn evidence(summary: &RunSummary, first: &Diagnosis) -> String {
     let sentence = &summary.verdict.sentence;
     let figure = figure(&first.finding).is_some_and(|figure| sentence.contains(figure));
-    let said = figure || sentence.contains(&first.finding);
-    match said && !first.evidence.is_empty() {
+    let repeated = figure || sentence.contains(&first.finding);
+    match repeated && !first.evidence.is_empty() {
         true => format!("{} ({})", first.evidence, first.name),
         false => why(first),
     }
@@ -108,7 +108,7 @@ pub(crate) fn to_do(summary: &RunSummary) -> Vec<&str> {
     }
 }
 
-/// What is said about a finding that is not on that list.
+/// The line on a finding that is not on that list.
 pub(crate) fn beside(diagnosis: &Diagnosis) -> Option<&str> {
     (diagnosis.remedies.is_empty() && !diagnosis.advice.is_empty()).then_some(diagnosis.advice.as_str())
 }
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use stallscope_model::Verdict;
 
-    fn said(sentence: &str, finding: &str) -> String {
+    fn headline(sentence: &str, finding: &str) -> String {
         let verdict = Verdict { finding: String::new(), sentence: sentence.to_owned() };
         let first = Diagnosis {
             name: "prep-bound".to_owned(),
@@ -161,12 +161,12 @@ mod tests {
     }
 
     #[test]
-    fn what_the_first_line_says_is_not_said_again() {
+    fn the_evidence_is_not_repeated_after_the_first_line() {
         let finding = "54% of training time waits for samples to be decoded, augmented and collated";
         let line = "prep-bound: 54% of training time waits for decoding, augmentation and collation; about 5.4 of 10 seconds";
-        assert_eq!(said(line, finding), "5.4 of 10 seconds of 99 steps (prep-bound)");
+        assert_eq!(headline(line, finding), "5.4 of 10 seconds of 99 steps (prep-bound)");
         let other = "fetch-bound: 61% of training time waits for storage; about 6.1 of 10 seconds";
-        assert!(said(other, finding).starts_with(finding));
-        assert!(said("not measured", "no time % of it is 3").starts_with("no time"));
+        assert!(headline(other, finding).starts_with(finding));
+        assert!(headline("not measured", "no time % of it is 3").starts_with("no time"));
     }
 }

@@ -145,7 +145,7 @@ fn peer_share(causes: &Causes) -> f64 {
     units::share(causes[Cause::Peer], total_ns(causes))
 }
 
-/// Shares by cause, a row each, and a bar where there is room.
+/// Shares by cause, a row each, and a bar where the columns allow it.
 fn table(rows: &[(String, PhaseSummary)], page: &mut Page<'_>) {
     let style = *page.style;
     let label = rows.iter().map(|(label, _)| label.width()).max().unwrap_or(0);

@@ -44,8 +44,8 @@ fn phases(summary: &RunSummary, page: &mut Page<'_>) {
             width => format!("  {}", right(&row[2], width)),
         };
         let figures = format!("  {}  {}{steps}  ", left(&row[0], widest(0)), right(&row[1], widest(1)));
-        let room = page.style.columns().saturating_sub(figures.width());
-        page.line(Line::new(figures).plain(page.style.clip(&row[3], room)));
+        let columns = page.style.columns().saturating_sub(figures.width());
+        page.line(Line::new(figures).plain(page.style.clip(&row[3], columns)));
     }
 }
 

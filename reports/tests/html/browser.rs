@@ -129,10 +129,10 @@ impl Browser {
 
     /// What a developer would see in the console: messages, exceptions, refusals by the page's policy.
     pub(crate) fn console(&self) -> Vec<String> {
-        let said = ["Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"];
+        let reports = ["Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"];
         let events = self.events.iter();
         events
-            .filter(|event| said.iter().any(|method| event["method"] == *method))
+            .filter(|event| reports.iter().any(|method| event["method"] == *method))
             .map(Value::to_string)
             .collect()
     }

@@ -18,7 +18,7 @@ fn open(test: &str, run: &Run) -> Option<Opened> {
     let mut browser = Browser::start(test)?;
     let folder = TempDir::new().expect("a temporary folder");
     let file = folder.path().join("run.html");
-    std::fs::write(&file, page(run)).expect("room for a page");
+    std::fs::write(&file, page(run)).expect("space on the disk for a page");
     browser.open(&file);
     Some(Opened { browser, file, _folder: folder })
 }

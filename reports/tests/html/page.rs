@@ -83,7 +83,7 @@ fn figures_are_those_of_the_json_report() {
 }
 
 #[test]
-fn caches_are_drawn_over_time_and_told_by_loader() {
+fn caches_are_drawn_over_time_and_listed_by_loader() {
     let page = page(&recorded(2).run);
     let section = between(&page, "<section id=\"cache\"", "</section>")[0];
     assert!(section.contains("39% hits (8% prefetched)") && section.contains("5.0 of 6.0 MiB"), "{section}");
@@ -147,7 +147,7 @@ fn names_are_shown_and_do_nothing() {
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn what_is_missing_is_reported() {
     let page = page(&Run::of_summary(RunSummary::default()));
     let sections = between(&page, "<section id=\"", "</section>");
     assert_eq!(sections.len(), 13);

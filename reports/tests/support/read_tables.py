@@ -11,7 +11,7 @@ folder = Path(sys.argv[1])
 tables = {}
 for path in sorted((folder / "parquet").glob("*.parquet")):
     name = path.stem
-    # With a type that has room for "nothing here", so that no count becomes a float.
+    # With a type that can hold "nothing here", so that no count becomes a float.
     parquet = pandas.read_parquet(path, dtype_backend="numpy_nullable")
     csv = pandas.read_csv(folder / "csv" / f"{name}.csv", dtype=parquet.dtypes.to_dict(), keep_default_na=False, na_values=[""])
     # CSV does not tell an empty text from none.

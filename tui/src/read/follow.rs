@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const SECOND_NS: u64 = 1_000_000_000;
 /// Spans up to this are shown second by second, from the steps themselves.
 const BY_STEPS_NS: u64 = 120 * SECOND_NS;
-/// Rows of steps read for that at most; where there are more, ten seconds have to do.
+/// At most so many rows of steps are read for that; a span with more is shown from roll-ups of ten seconds.
 const STEPS: i64 = 10_000;
 /// Spans up to this are shown from roll-ups of ten seconds, longer ones from minutes.
 const BY_TENS_NS: u64 = 40 * 60 * SECOND_NS;
@@ -21,7 +21,7 @@ const WORKERS_NS: u64 = 30 * 60 * SECOND_NS;
 const DETAILS_EVERY: Duration = Duration::from_secs(2);
 /// Lines of the audit that are kept; a controller writes a few a minute.
 const AUDIT: usize = 10_000;
-/// How long a recording that is said to be written may stay as it is before its state is looked at again.
+/// How often the state of a recording that does not grow is checked, to notice that its writer has ended.
 const STATE_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) struct Followed {
@@ -29,7 +29,7 @@ pub(crate) struct Followed {
     recording: Recording,
     version: Option<i64>,
     state: State,
-    /// Its writer has finished, or was killed, while we looked.
+    /// Whether the writer finished or was killed while the recording was open here.
     has_ended: bool,
     state_at: Instant,
     written_wall_ns: u64,
@@ -89,12 +89,13 @@ impl Followed {
         &self.asked_for
     }
 
-    /// Its writer could not fold its log into it while we looked: to be opened anew, which does that.
+    /// Whether the writer has ended meanwhile. It could not fold its log into the file while this reader had it open;
+    /// opening the recording anew does that.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// What is wanted, if it or the recording has changed.
+    /// The wanted view if the recording has grown, or if `news` says that the request has changed.
     pub(crate) fn look(&mut self, wanted: &Wanted, news: bool) -> Result<Option<RunView>, Error> {
         let grown = self.grow()?;
         if !grown && !news {
@@ -103,9 +104,9 @@ impl Followed {
         self.view(wanted).map(Some)
     }
 
-    /// Takes in what was written since the last look; false when that is nothing.
+    /// Reads what was written since the last look; false when nothing was.
     fn grow(&mut self) -> Result<bool, Error> {
-        // SQLite goes on reading a file that was removed, and nobody would know.
+        // SQLite reads a removed file on without an error, so the loss would go unnoticed.
         if !self.recording.path().exists() {
             let reason = "it was moved or removed; `stallscope ls` lists recordings".to_owned();
             return Err(Error::Unreadable { path: self.recording.path().to_path_buf(), reason });
@@ -138,7 +139,7 @@ impl Followed {
 
     fn find_end(&mut self) -> Result<(), Error> {
         let last = self.recording.last_step_id()?;
-        // Steps of several ranks come in a little out of order.
+        // Rows of several ranks are a little out of order, so the last one need not be the newest.
         for (_, row) in self.recording.steps_after((last - 64).max(0), 64)? {
             if self.end_ns == 0 || self.begin_ns == 0 {
                 self.begin_ns = row.step.start_ns;
@@ -148,11 +149,11 @@ impl Followed {
         Ok(())
     }
 
-    /// The newest moment of a run that goes on, whether or not anything came of it.
+    /// The present moment of a running run, even if nothing was recorded of it yet; the end of another one.
     fn edge_ns(&self) -> u64 {
         let Some(anchor) = self.anchor.filter(|_| self.state == State::Running) else { return self.end_ns };
         let since_ns = wall_ns().saturating_sub(anchor.wall_ns);
-        // A clock that was set has nothing to say.
+        // A wall clock that was set by a day or more since the anchor cannot give the present moment.
         let edge_ns = anchor.monotonic_ns.saturating_add(since_ns);
         if edge_ns < self.end_ns.saturating_add(24 * 3600 * SECOND_NS) {
             edge_ns.max(self.end_ns)
@@ -208,7 +209,7 @@ impl Followed {
         })
     }
 
-    /// Reads the lines of the audit that are new.
+    /// Reads the new lines of the audit.
     fn load_audit(&mut self) -> Result<(), Error> {
         let from_line = self.audit.last().map_or(0, |event| event.line.saturating_add(1));
         let new = self.recording.audit(from_line)?;
@@ -232,7 +233,7 @@ impl Followed {
         refill(&self.recording, RollupPeriod::TenSeconds, series, loaded_ns)
     }
 
-    /// What the workers of a rank did; of a growing recording only what is new is read.
+    /// The periods of a rank's workers; from a growing recording only new ones are read.
     fn load_workers(
         &mut self,
         from_ns: u64,
@@ -245,7 +246,7 @@ impl Followed {
                 Some((loaded_ns, known)) if loaded_ns <= from_ns => (loaded_ns, known),
                 _ => (from_ns, Vec::new()),
             };
-            // The newest one grows, and evidence of the one before may come late.
+            // The newest period grows, and evidence of the one before may come late.
             let newest_ns = known.last().map_or(loaded_ns, |period: &WorkerPeriod| period.start_ns);
             let again_ns = newest_ns.saturating_sub(WorkerPeriod::LENGTH_NS).max(loaded_ns);
             known.truncate(known.partition_point(|period| period.start_ns < again_ns));
@@ -261,7 +262,7 @@ impl Followed {
         Ok(periods)
     }
 
-    /// What caches gave; of a growing recording only what is new is read.
+    /// The periods of caches; from a growing recording only new ones are read.
     fn load_caches(&mut self, from_ns: u64, to_ns: u64) -> Result<Vec<CachePeriod>, Error> {
         let from_ns = from_ns - from_ns % WorkerPeriod::LENGTH_NS;
         if self.state != State::Running {
@@ -271,7 +272,7 @@ impl Followed {
             Some((loaded_ns, known)) if loaded_ns <= from_ns => (loaded_ns, known),
             _ => (from_ns, Vec::new()),
         };
-        // A batch is told of up to ten seconds late.
+        // The shim reports a batch's uses up to ten seconds late.
         let newest_ns = known.last().map_or(loaded_ns, |period: &CachePeriod| period.start_ns);
         let again_ns = newest_ns.saturating_sub(2 * WorkerPeriod::LENGTH_NS).max(loaded_ns);
         known.truncate(known.partition_point(|period| period.start_ns < again_ns));
@@ -291,7 +292,7 @@ impl Followed {
         };
         let first = self.row_before(from_ns, last)?;
         let (loaded_ns, mut row, mut series) = match self.seconds.take() {
-            // What was read reaches into this time, so that nothing between is missing.
+            // The rows read so far reach into this time, so that none between is missing.
             Some((loaded_ns, row, series)) if loaded_ns <= from_ns && row >= first => {
                 (loaded_ns, row, series)
             }
@@ -315,7 +316,7 @@ impl Followed {
         Ok(true)
     }
 
-    /// A row of steps before which none ends after `from_ns`: rows come in about the order of their ends.
+    /// A row before which no step ends after `from_ns`: rows are about in the order of their steps' ends.
     fn row_before(&self, from_ns: u64, last: i64) -> Result<i64, Error> {
         let sure_ns = from_ns.saturating_sub(5 * SECOND_NS);
         let (mut low, mut high) = (0, last);
@@ -351,7 +352,7 @@ fn refill(
     series: &mut Series,
     from_ns: u64,
 ) -> Result<(), Error> {
-    // A step that came late is counted in the period before.
+    // A step that was recorded late is counted in the period before the newest.
     let again_ns = series.newest_ns().map_or(from_ns, |newest_ns| newest_ns.saturating_sub(period.ns()));
     let from_ns = series.cut(again_ns.max(from_ns));
     for rollup in recording.rollups_from(period, from_ns)? {

@@ -1,4 +1,4 @@
-//! The list of jobs: a row each, read again only when its recording has changed.
+//! The list of jobs, one row per job. A row is read again only when its recording has changed.
 
 use crate::snapshot::{JobRow, JobState, Place, stall_share};
 use stallscope_model::{Causes, Phase, RunSummary};
@@ -8,29 +8,30 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Periods of ten seconds that the trend of a job goes back.
+/// Number of 10 s periods in the trend of a job.
 const TREND: usize = 24;
-/// The length of those, for jobs that are over by their minutes.
+/// Length of such a period.
 const TEN_SECONDS_NS: u64 = 10_000_000_000;
 
 #[derive(Default)]
 pub(super) struct Jobs {
     known: HashMap<PathBuf, Known>,
-    told: bool,
+    /// Whether the rows were sent once, even if there are none.
+    sent: bool,
 }
 
 struct Known {
-    /// Kept open while it grows.
+    /// The recording and its version when it was read, kept open while it grows.
     recording: Option<(Recording, i64)>,
-    /// Of the file, once nobody writes it.
+    /// Modification time of the file, for recordings that do not grow.
     changed: Option<SystemTime>,
     row: JobRow,
 }
 
 impl Jobs {
-    /// All rows, if one has changed.
+    /// All rows if one has changed since the last look.
     pub(super) fn look(&mut self, places: &[Place]) -> Option<Vec<JobRow>> {
-        let mut changed = !self.told;
+        let mut changed = !self.sent;
         let gone: Vec<PathBuf> = self
             .known
             .keys()
@@ -54,13 +55,13 @@ impl Jobs {
                 }
             }
         }
-        self.told = true;
+        self.sent = true;
         changed.then(|| self.known.values().map(|known| known.row.clone()).collect())
     }
 }
 
 impl Jobs {
-    /// Lets go of all recordings; those that grow are opened again when they are looked at again.
+    /// Closes all recordings; those that grow are opened again by the next look.
     pub(super) fn close(&mut self) {
         self.known.values_mut().for_each(|known| known.recording = None);
     }
@@ -78,7 +79,7 @@ impl Known {
 
     fn read(place: &Place, open: Option<(Recording, i64)>) -> Known {
         let found = changed(&place.recording);
-        // One that is over is opened anew, which folds its log in, if nobody else has it open.
+        // A finished recording is opened anew: that folds its log into the file, unless another reader has it open.
         let opened = match open.filter(|_| place.running) {
             Some((recording, _)) => Ok(recording),
             None => Recording::open(&place.recording),

@@ -17,7 +17,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How often the list of jobs is made anew.
 const LIST_EVERY: Duration = Duration::from_secs(1);
 
-/// Who knows which jobs run and which recordings there are.
+/// Finds the running jobs and the recordings.
 pub trait Places: Send {
     fn places(&mut self) -> Vec<Place>;
 }
@@ -29,8 +29,8 @@ pub(crate) struct Ask {
     pub run: Option<Wanted>,
 }
 
-/// Reads what is asked for until nobody asks any more.
-pub(crate) fn serve(places: &mut dyn Places, asks: &Receiver<Ask>, mut tell: impl FnMut(Update) -> bool) {
+/// Reads what is asked for until the dashboard has closed its end of the channel.
+pub(crate) fn serve(places: &mut dyn Places, asks: &Receiver<Ask>, mut send: impl FnMut(Update) -> bool) {
     let mut ask = Ask::default();
     let mut jobs = Jobs::default();
     let mut followed: Option<Followed> = None;
@@ -45,12 +45,12 @@ pub(crate) fn serve(places: &mut dyn Places, asks: &Receiver<Ask>, mut tell: imp
             Err(RecvTimeoutError::Timeout) => false,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        // Of several that have piled up only the last one matters.
+        // Only the last of several waiting requests matters.
         while let Ok(next) = asks.try_recv() {
             ask = next;
             news = true;
         }
-        // What is not shown is not held open: the last reader to go lets a recording become one plain file.
+        // A recording that is not shown is closed: SQLite folds the log into the file when its last reader leaves.
         if ask.run.is_none() {
             followed = None;
         }
@@ -59,14 +59,14 @@ pub(crate) fn serve(places: &mut dyn Places, asks: &Receiver<Ask>, mut tell: imp
             listed = None;
         }
         if let Some(wanted) = &ask.run
-            && !show(&mut followed, &mut lost, wanted, news, &mut tell)
+            && !show(&mut followed, &mut lost, wanted, news, &mut send)
         {
             return;
         }
         if ask.jobs && listed.is_none_or(|at| at.elapsed() >= LIST_EVERY) {
             listed = Some(Instant::now());
             if let Some(rows) = jobs.look(&places.places())
-                && !tell(Update::Jobs(Arc::new(rows)))
+                && !send(Update::Jobs(Arc::new(rows)))
             {
                 return;
             }
@@ -74,23 +74,23 @@ pub(crate) fn serve(places: &mut dyn Places, asks: &Receiver<Ask>, mut tell: imp
     }
 }
 
-/// Tells what has changed of a run; false when nobody listens any more.
+/// Sends the run if it has changed; false once the dashboard has closed.
 fn show(
     followed: &mut Option<Followed>,
     was_lost: &mut bool,
     wanted: &Wanted,
     news: bool,
-    tell: &mut impl FnMut(Update) -> bool,
+    send: &mut impl FnMut(Update) -> bool,
 ) -> bool {
     let is_it = |followed: &Followed, path: &Path| followed.asked_for() == path;
     let lost = |reason: String| Update::Lost { recording: wanted.recording.clone(), reason };
     if !followed.as_ref().is_some_and(|followed| is_it(followed, &wanted.recording)) {
         *followed = match Followed::open(&wanted.recording) {
             Ok(opened) => Some(opened),
-            // It may come back, but is said to be lost once only.
+            // A recording that comes back is opened on a later look; its loss is reported once.
             Err(error) => {
-                let said = std::mem::replace(was_lost, true);
-                return (said && !news) || tell(lost(error.to_string()));
+                let reported = std::mem::replace(was_lost, true);
+                return (reported && !news) || send(lost(error.to_string()));
             }
         };
     }
@@ -101,12 +101,12 @@ fn show(
             if run.has_ended() {
                 *followed = None;
             }
-            view.is_none_or(|view| tell(Update::Run(Arc::new(view))))
+            view.is_none_or(|view| send(Update::Run(Arc::new(view))))
         }
         Err(error) => {
             *followed = None;
             *was_lost = true;
-            tell(lost(error.to_string()))
+            send(lost(error.to_string()))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What was decided, what that was to bring, and what came of it: the newest at the bottom, the chosen line in full.
+//! The audit: decisions with the expected and the measured gain, the newest at the bottom, the chosen line in full.
 
 use super::{Page, clock, first_shown, knobs, stall};
 use crate::app::App;
@@ -13,7 +13,7 @@ use stallscope_model::{Act, AuditEvent, Estimate};
 
 /// First format of recordings that keeps an audit.
 const SINCE: i64 = 3;
-/// Columns of when, and of what was done.
+/// Columns of the time, and of the act.
 const WHEN: usize = 8;
 const ACT: usize = 9;
 
@@ -41,21 +41,21 @@ pub(super) fn page(app: &App, run: &RunView, theme: &Theme, width: usize, height
     }
     let cursor = rows::audit_place(app);
     let mut chosen = in_full(rows[cursor], run, theme, width);
-    // The list does not jump while one goes through it, as long as the texts are not long.
+    // A minimum height for the chosen line's text keeps the list from jumping while the cursor moves.
     let below = (height / 3).clamp(3, 8);
     let gaps = 2 * gap().iter().count();
-    let room = height.saturating_sub(page.lines.len() + gaps + 1 + below).max(1);
-    chosen.truncate(height.saturating_sub(page.lines.len() + gaps + 1 + room.min(rows.len())));
+    let capacity = height.saturating_sub(page.lines.len() + gaps + 1 + below).max(1);
+    chosen.truncate(height.saturating_sub(page.lines.len() + gaps + 1 + capacity.min(rows.len())));
     page.lines.extend(gap());
-    page.append(table(&rows, cursor, run, theme, width, room));
+    page.append(table(&rows, cursor, run, theme, width, capacity));
     page.lines.extend(gap());
     page.lines.extend(chosen);
-    page.page = room;
+    page.page = capacity;
     page.cut(height)
 }
 
 fn nothing(app: &App, run: &RunView) -> String {
-    let any = !rows::told(app).is_empty();
+    let any = !rows::audit_to_date(app).is_empty();
     match (any && !app.filter().is_empty(), run.format) {
         (true, _) => format!("no line matches /{}", app.filter()),
         (_, ..SINCE) => "this recording was made by an older stallscope, which kept no audit".to_owned(),
@@ -74,7 +74,7 @@ fn table(
     height: usize,
 ) -> Page {
     let ranks = run.summary.ranks.len() > 1 && width >= 76;
-    // What has no room here is below, of the chosen line.
+    // The chosen line is shown in full below, so narrow screens lose no column for good.
     let number = if width >= 90 { 5 } else { 0 };
     let expected = if width >= 70 { 9 } else { 0 };
     let change = (width * 3 / 10).clamp(14, 34);
@@ -112,8 +112,8 @@ fn table(
             line.push(plain(right(&gain(&event.predicted), expected, theme)));
         }
         line.push(ink(right(&gain(&event.measured), 9, theme), theme.bold()));
-        let said = if event.why.is_empty() { &event.saw } else { &event.why };
-        line.push(plain(format!("  {}", clip(said, why, theme))));
+        let reason = if event.why.is_empty() { &event.saw } else { &event.why };
+        line.push(plain(format!("  {}", clip(reason, why, theme))));
         page.row(Line::from(line), place);
     }
     page
@@ -132,19 +132,19 @@ fn style(act: Act, theme: &Theme) -> Style {
     }
 }
 
-/// A line with everything that it says.
+/// Every field of the chosen line.
 fn in_full(event: &AuditEvent, run: &RunView, theme: &Theme, width: usize) -> Vec<Line<'static>> {
     let change = tuning::change(event, &run.summary.knobs);
-    let mut said = vec![format!("{} {change}", event.act.name()).trim_end().to_owned()];
+    let mut done = vec![format!("{} {change}", event.act.name()).trim_end().to_owned()];
     if !event.by.is_empty() {
-        said.push(format!("by {}", event.by));
+        done.push(format!("by {}", event.by));
     }
-    said.extend(event.rank.map(|rank| match event.loader {
+    done.extend(event.rank.map(|rank| match event.loader {
         Some(loader) => format!("rank {rank}, loader {loader}"),
         None => format!("rank {rank}"),
     }));
-    said.push(format!("decision {}", event.decision));
-    let mut lines = labelled("done      ", &said.join("; "), theme.bold(), width, theme);
+    done.push(format!("decision {}", event.decision));
+    let mut lines = labelled("done      ", &done.join("; "), theme.bold(), width, theme);
     let gain = |estimate: &Option<Estimate>| {
         let samples = |gain: String| format!("{gain} samples a second");
         estimate.map(|estimate| samples(tuning::gain_with_interval(&estimate))).unwrap_or_default()

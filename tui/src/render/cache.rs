@@ -1,4 +1,4 @@
-//! What the caches of loaders gave: a line, its uses, what other sizes would miss, and true hits over time.
+//! The caches of loaders: a line of facts, their uses, the miss-ratio curve, and true hits over time.
 
 use super::job::SCALE;
 use crate::snapshot::RunView;
@@ -11,31 +11,31 @@ use stallscope_model::{CachePeriod, CacheSummary, CacheUses, JobCache, Phase, Wo
 use std::collections::BTreeMap;
 use unicode_width::UnicodeWidthStr;
 
-/// Columns of what a line is about.
+/// Columns of a line's label.
 const NAME: usize = 7;
 
-/// In the time shown; of the whole run where that is not known by time, or nothing was drawn in it.
+/// Uses in the time shown; those of the whole run where uses are not known by time, or nothing was drawn in that time.
 fn shown(run: &RunView) -> Option<JobCache> {
     let within = JobCache::of(&CacheSummary::of_periods(&run.caches), &run.summary.ranks);
     let drew = |job: &JobCache| job.training.draws() > 0 || job.other.draws() > 0;
     within.filter(drew).or_else(|| run.summary.cache())
 }
 
-/// As many facts as fit; nothing where no loader has a cache.
+/// As many facts as fit; `None` where no loader has a cache.
 pub(super) fn line(run: &RunView, theme: &Theme, width: usize) -> Option<Line<'static>> {
     let mut facts = cache::facts(&shown(run)?);
-    let room = width.saturating_sub(NAME);
-    while facts.len() > 1 && facts.join(theme.dot()).width() > room {
+    let columns = width.saturating_sub(NAME);
+    while facts.len() > 1 && facts.join(theme.dot()).width() > columns {
         facts.pop();
     }
-    Some(Line::from(vec![ink("cache  ", theme.dim()), plain(clip(&facts.join(theme.dot()), room, theme))]))
+    Some(Line::from(vec![ink("cache  ", theme.dim()), plain(clip(&facts.join(theme.dot()), columns, theme))]))
 }
 
-/// What caches of other sizes would miss, as many as fit, or why nobody knows; nothing where no loader has a cache.
+/// Miss ratios of caches of other sizes, as many as fit, or why they are unknown; `None` where no loader has a cache.
 pub(super) fn curve(run: &RunView, theme: &Theme, width: usize) -> Option<Line<'static>> {
-    let told = cache::curves(&run.summary);
-    let room = width.saturating_sub(NAME);
-    let said = match &told[..] {
+    let curves = cache::curves(&run.summary);
+    let columns = width.saturating_sub(NAME);
+    let text = match &curves[..] {
         [] => cache::no_curve_briefly(&run.summary)?.to_owned(),
         [only] if only.whose.is_empty() => {
             let mut sizes = only.sizes.clone();
@@ -45,8 +45,8 @@ pub(super) fn curve(run: &RunView, theme: &Theme, width: usize) -> Option<Line<'
                 };
                 sizes.iter().map(one).collect::<Vec<_>>().join(theme.dot())
             };
-            while sizes.len() > 1 && joined(&sizes).width() > room {
-                // The present size stays, to compare with; of the others the smallest goes first.
+            while sizes.len() > 1 && joined(&sizes).width() > columns {
+                // The present size stays for comparison; of the others the smallest goes first.
                 let goes = if sizes[0].is_now { sizes.len() - 1 } else { 0 };
                 sizes.remove(goes);
             }
@@ -57,10 +57,10 @@ pub(super) fn curve(run: &RunView, theme: &Theme, width: usize) -> Option<Line<'
             units::counted(several.len() as u64, "cache")
         ),
     };
-    Some(Line::from(vec![ink("misses ", theme.dim()), plain(clip(&said, room, theme))]))
+    Some(Line::from(vec![ink("misses ", theme.dim()), plain(clip(&text, columns, theme))]))
 }
 
-/// The uses in numbers, in the time shown; nothing without any.
+/// The number of uses of each kind in the time shown; empty without any.
 pub(super) fn uses(run: &RunView, theme: &Theme, width: usize) -> Vec<Line<'static>> {
     let Some(job) = shown(run) else { return Vec::new() };
     let uses = if job.training.draws() > 0 { &job.training } else { &job.other };
@@ -81,7 +81,7 @@ pub(super) fn uses(run: &RunView, theme: &Theme, width: usize) -> Vec<Line<'stat
     labelled("uses   ", &facts.join(", "), Style::new(), width, theme)
 }
 
-/// The share of true hits in training below the ledger's time, as heights; nothing where it is not known by time.
+/// The share of true hits in training as heights below the ledger's columns; `None` where it is not known by time.
 pub(super) fn hits(run: &RunView, theme: &Theme, width: usize) -> Option<Line<'static>> {
     let mut by_time: BTreeMap<u64, CacheUses> = BTreeMap::new();
     for period in run.caches.iter().filter(|period: &&CachePeriod| period.phase == Phase::Training) {

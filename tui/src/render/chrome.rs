@@ -63,8 +63,8 @@ fn title(app: &App, theme: &Theme, width: usize) -> Vec<Span<'static>> {
         }
     };
     let name = clip(&name, width.saturating_sub(8).max(8), theme);
-    let room = width.saturating_sub(name.width());
-    vec![ink(name, theme.bold()), ink(clip(&facts, room, theme), theme.dim())]
+    let columns = width.saturating_sub(name.width());
+    vec![ink(name, theme.bold()), ink(clip(&facts, columns, theme), theme.dim())]
 }
 
 /// What became of the run.

@@ -26,9 +26,9 @@ pub(super) fn page(app: &App, run: &RunView, theme: &Theme, width: usize, height
     }
     page.push(heading("Diagnoses", "of the whole run, by share of training time at stake", width, theme));
     let cursor = app.line_at[View::Diagnoses as usize].min(rows.len() - 1);
-    let room = rows.len().min((height / 3).max(2));
-    let first = first_shown(rows.len(), cursor, room);
-    for (place, diagnosis) in rows.iter().enumerate().skip(first).take(room) {
+    let capacity = rows.len().min((height / 3).max(2));
+    let first = first_shown(rows.len(), cursor, capacity);
+    for (place, diagnosis) in rows.iter().enumerate().skip(first).take(capacity) {
         let chosen = if place == cursor { theme.chosen() } else { Style::new() };
         let cause = diagnosis.cause.unwrap_or(Cause::Unknown);
         let name = clip(&diagnosis.name, 24, theme);
@@ -49,7 +49,7 @@ pub(super) fn page(app: &App, run: &RunView, theme: &Theme, width: usize, height
     if let Some(diagnosis) = rows.get(cursor) {
         page.lines.extend(in_full(diagnosis, theme, width));
     }
-    page.page = room;
+    page.page = capacity;
     page
 }
 

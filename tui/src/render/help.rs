@@ -17,9 +17,9 @@ pub(super) fn page(app: &App, theme: &Theme, width: usize, height: usize) -> Pag
         return page;
     }
     let cursor = app.line_at[View::Help as usize].min(rows.len() - 1);
-    let room = height.saturating_sub(1).max(1);
-    let first = first_shown(rows.len(), cursor, room);
-    for (place, entry) in rows.iter().enumerate().skip(first).take(room) {
+    let capacity = height.saturating_sub(1).max(1);
+    let first = first_shown(rows.len(), cursor, capacity);
+    for (place, entry) in rows.iter().enumerate().skip(first).take(capacity) {
         let keys: Vec<String> = entry.keys.iter().map(ToString::to_string).collect();
         let name = left(entry.name, 15, theme);
         page.row(
@@ -31,6 +31,6 @@ pub(super) fn page(app: &App, theme: &Theme, width: usize, height: usize) -> Pag
             place,
         );
     }
-    page.page = room;
+    page.page = capacity;
     page
 }

@@ -78,8 +78,8 @@ fn verdict(run: &RunView, theme: &Theme, width: usize, lines: usize) -> Page {
 
 /// The knob that was turned last, where one was; that a controller acts, where one does.
 fn tuning(app: &App, run: &RunView, theme: &Theme, width: usize) -> Option<Line<'static>> {
-    let turns = tuning::turns(rows::told(app));
-    let said = match (turns.last(), run.summary.tune) {
+    let turns = tuning::turns(rows::audit_to_date(app));
+    let text = match (turns.last(), run.summary.tune) {
         (Some(turn), _) => {
             let when = clock(turn.last.time_ns.saturating_sub(run.begin_ns));
             let turned = turn.in_words(&run.summary.knobs, run.summary.ranks.len() > 1);
@@ -88,8 +88,8 @@ fn tuning(app: &App, run: &RunView, theme: &Theme, width: usize) -> Option<Line<
         (None, Some(TuneMode::Act)) => "a controller acts, and has turned nothing yet".to_owned(),
         (None, _) => return None,
     };
-    let room = width.saturating_sub(8);
-    Some(Line::from(vec![ink("tuning: ", theme.dim()), plain(clip(&said, room, theme))]))
+    let columns = width.saturating_sub(8);
+    Some(Line::from(vec![ink("tuning: ", theme.dim()), plain(clip(&text, columns, theme))]))
 }
 
 /// Time by cause over time, its scale, checkpoints, and what the colours mean.
@@ -99,7 +99,7 @@ fn ledger(run: &RunView, theme: &Theme, width: usize, height: usize) -> Page {
     let window = &run.window;
     let total = window.job;
     let table = height >= 30;
-    // Its causes one by one, and what to do about them.
+    // The table of causes, and the advice below it.
     let below = if table { by_share(&total.causes).len() + 7 } else { 1 };
     let hits = cache::hits(run, theme, width).filter(|_| height >= WITH_HITS);
     let tall = height.saturating_sub(3 + below + usize::from(hits.is_some())).clamp(2, 36);

@@ -34,9 +34,9 @@ pub(super) fn page(app: &App, theme: &Theme, width: usize, height: usize) -> Pag
     let before = name + 2 + 11 + 9 + 11 + 7;
     let verdict =
         if width >= before + 20 + TREND + 2 + 40 { (width - before - 22 - TREND - 2).max(40) } else { 0 };
-    let room = width.saturating_sub(before + verdict + usize::from(verdict > 0) * 2);
-    let trend = if room >= 10 + TREND + 2 { TREND } else { 0 };
-    let middle = room.saturating_sub(trend + usize::from(trend > 0) * 2);
+    let available = width.saturating_sub(before + verdict + usize::from(verdict > 0) * 2);
+    let trend = if available >= 10 + TREND + 2 { TREND } else { 0 };
+    let middle = available.saturating_sub(trend + usize::from(trend > 0) * 2);
 
     let mut page = Page::default();
     let mut heading = format!(

@@ -31,7 +31,7 @@ pub(super) fn page(app: &App, run: &RunView, theme: &Theme, width: usize, height
     if let Some(knob) = chosen {
         page.lines.extend(in_full(knob, theme, width));
     }
-    // Where there is room, parts stand apart.
+    // A tall screen has an empty line between the parts.
     let gap = || (height >= 30).then(Line::default);
     page.lines.extend(gap());
     page.lines.extend(rates::advice(run, theme, width, (height / 5).max(2)));
@@ -115,7 +115,7 @@ struct Column {
     text: fn(&Knob) -> String,
 }
 
-/// The columns that fit, in the order they are shown. What is left out is told of the chosen knob in full.
+/// The columns that fit, in the order they are shown. The lines on the chosen knob have everything that is left out.
 fn columns(several: bool, width: usize) -> Vec<Column> {
     let wide = width >= 100;
     let column = |title, narrow, wide_columns, figures, text| Column {
@@ -128,7 +128,7 @@ fn columns(several: bool, width: usize) -> Vec<Column> {
         Some(loader) => format!("{}, {loader}", knob.rank),
         None => knob.rank.to_string(),
     });
-    // With the place of each in the order in which they are given up, the last one first.
+    // Each column has a priority: of those that do not fit, the one with the highest number goes first.
     let mut all = vec![
         (0, column("KNOB", 12, 20, false, |knob| knob.name.clone())),
         (1, column("NOW", 8, 10, true, |knob| tuning::amount(knob.value, &knob.unit))),
@@ -170,15 +170,15 @@ fn table(knobs: &[&Knob], cursor: usize, run: &RunView, theme: &Theme, width: us
     let columns = columns(several, width);
     let cell = |column: &Column, text: &str| match column.figures {
         true => right(text, column.width, theme),
-        // Two texts would run into each other.
+        // The gap keeps a text apart from the next column's.
         false => left(&clip(text, column.width - 1, theme), column.width, theme),
     };
     let mut page = Page::default();
     let title: String = columns.iter().map(|column| cell(column, column.title)).collect();
     page.push(Line::from(ink(title, theme.dim())));
-    let room = knobs.len().min(height);
-    let first = first_shown(knobs.len(), cursor, room);
-    for (place, knob) in knobs.iter().enumerate().skip(first).take(room) {
+    let capacity = knobs.len().min(height);
+    let first = first_shown(knobs.len(), cursor, capacity);
+    for (place, knob) in knobs.iter().enumerate().skip(first).take(capacity) {
         let spans: Vec<Span<'static>> = columns
             .iter()
             .map(|column| {
@@ -193,7 +193,7 @@ fn table(knobs: &[&Knob], cursor: usize, run: &RunView, theme: &Theme, width: us
             .collect();
         page.row(Line::from(spans), place);
     }
-    page.page = room;
+    page.page = capacity;
     page
 }
 
@@ -209,15 +209,15 @@ fn state(state: KnobState, theme: &Theme) -> Style {
 /// The chosen knob in words.
 fn in_full(knob: &Knob, theme: &Theme, width: usize) -> Vec<Line<'static>> {
     let shown = |value: u64| tuning::amount(value, &knob.unit);
-    let mut said = vec![tuning::amount_in_full(knob.value, &knob.unit)];
-    said.push(format!("the script had {}", shown(knob.initial)));
-    said.push(format!("bounds {} to {}", shown(knob.min), shown(knob.max)));
+    let mut facts = vec![tuning::amount_in_full(knob.value, &knob.unit)];
+    facts.push(format!("the script had {}", shown(knob.initial)));
+    facts.push(format!("bounds {} to {}", shown(knob.min), shown(knob.max)));
     if let Some(asked) = knob.requested {
         let by = if knob.set_by.is_empty() { "somebody" } else { &knob.set_by };
-        said.push(format!("{by} asked for {}: {}", shown(asked), knob.state.name()));
+        facts.push(format!("{by} asked for {}: {}", shown(asked), knob.state.name()));
     }
     let name = clip(&knob.name, 20, theme);
-    let mut lines = labelled(&format!("  {name}  "), &said.join("; "), Style::new(), width, theme);
+    let mut lines = labelled(&format!("  {name}  "), &facts.join("; "), Style::new(), width, theme);
     if !knob.reason.is_empty() {
         let label = format!("  {}", left("why", name.width() + 2, theme));
         lines.extend(labelled(&label, &knob.reason, theme.bold(), width, theme));

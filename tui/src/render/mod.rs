@@ -23,11 +23,11 @@ use ratatui::layout::Rect;
 use ratatui::text::Line;
 use std::ops::Range;
 
-/// Where things were drawn that can be clicked, and what scrolling has to know.
+/// Where the last frame drew what can be clicked, and the limits of scrolling.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hits {
     pub tabs: Vec<(Range<u16>, View)>,
-    /// Line of the screen, and the place of what is there.
+    /// Line of the screen, and the index of the row shown there.
     pub rows: Vec<(u16, usize)>,
     /// Lines that a page has.
     pub page: usize,
@@ -39,7 +39,7 @@ pub(crate) struct Hits {
 #[derive(Debug, Default)]
 pub(crate) struct Page {
     pub(crate) lines: Vec<Line<'static>>,
-    /// Which of the lines a cursor can be on, and the place of what is there.
+    /// The lines that a cursor can be on, each with the index of its row.
     pub(crate) rows: Vec<(usize, usize)>,
     pub(crate) page: usize,
     pub(crate) last_line: usize,
@@ -63,7 +63,7 @@ impl Page {
         self.last_line = self.last_line.max(other.last_line);
     }
 
-    /// As many lines as there is room for, no more.
+    /// Cuts the page to at most `height` lines.
     pub(crate) fn cut(mut self, height: usize) -> Page {
         self.lines.truncate(height);
         self.rows.retain(|(line, _)| *line < height);

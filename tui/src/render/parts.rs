@@ -55,7 +55,7 @@ pub(super) fn ranks(app: &App, run: &RunView, theme: &Theme, width: usize, heigh
         return page.cut(height);
     }
     let shares = shown_causes(&rows, width);
-    // A line of headings where there is room for a row below it.
+    // Headings are left out where they would leave no line for a row.
     if height > 2 {
         let mut text =
             format!("{}{}{}", right("rank", 6, theme), right("step", 9, theme), right("stall", 7, theme));
@@ -65,13 +65,13 @@ pub(super) fn ranks(app: &App, run: &RunView, theme: &Theme, width: usize, heigh
         }
         page.push(ink(text, theme.dim()));
     }
-    let room = height.saturating_sub(page.lines.len()).max(1);
+    let capacity = height.saturating_sub(page.lines.len()).max(1);
     let cursor = rows::rank_place(app);
-    let first = first_shown(rows.len(), cursor, room);
-    for (place, row) in rows.iter().enumerate().skip(first).take(room) {
+    let first = first_shown(rows.len(), cursor, capacity);
+    for (place, row) in rows.iter().enumerate().skip(first).take(capacity) {
         page.row(rank(row, place == cursor && rows.len() > 1, app.columns, &shares, theme, width), place);
     }
-    page.page = room;
+    page.page = capacity;
     page.cut(height)
 }
 
@@ -167,17 +167,17 @@ pub(super) fn files(run: &RunView, theme: &Theme, width: usize, height: usize) -
         page.lines.extend(labelled("  ", &why, theme.dim(), width, theme));
         return page.cut(height);
     }
-    let room = height.saturating_sub(1);
-    // Mounts are few, and the first one mostly tells it all.
-    let mounts_shown = mounts.len().min((room / 3).max(1));
+    let capacity = height.saturating_sub(1);
+    // Mounts are few, and one of them mostly has nearly all of the waits.
+    let mounts_shown = mounts.len().min((capacity / 3).max(1));
     let line = |wait_ns: u64, waits: u64, name: &str, style: Style| {
         let figures = format!(
             "{}{}  ",
             right(&units::duration(wait_ns), 9, theme),
             right(&units::count(waits), 10, theme)
         );
-        let room = width.saturating_sub(figures.len());
-        Line::from(vec![plain(figures), ink(clip_start(name, room, theme), style)])
+        let columns = width.saturating_sub(figures.len());
+        Line::from(vec![plain(figures), ink(clip_start(name, columns, theme), style)])
     };
     let mut by_wait: Vec<_> = mounts.iter().collect();
     by_wait.sort_by_key(|mount| std::cmp::Reverse(mount.wait_ns));
@@ -188,7 +188,7 @@ pub(super) fn files(run: &RunView, theme: &Theme, width: usize, height: usize) -
         };
         page.push(line(mount.wait_ns, mount.waits, &name, theme.bold()));
     }
-    for file in files.iter().take(room.saturating_sub(mounts_shown)) {
+    for file in files.iter().take(capacity.saturating_sub(mounts_shown)) {
         page.push(line(file.wait_ns, file.waits, &file.path, Style::new()));
     }
     page.cut(height)
@@ -244,10 +244,10 @@ fn write_cost(account: &CheckpointAccount, cells: &mut [(char, Style)], theme: &
     };
     let length = text.chars().count();
     let free = |cells: &[(char, Style)]| cells.iter().all(|cell| cell.0 == ' ');
-    let room = (0..=cells.len().saturating_sub(length))
+    let space = (0..=cells.len().saturating_sub(length))
         .rev()
         .find(|at| cells.get(*at..at + length).is_some_and(free));
-    if let Some(at) = room {
+    if let Some(at) = space {
         for (cell, letter) in cells[at..].iter_mut().zip(text.chars()) {
             *cell = (letter, theme.dim());
         }

@@ -61,7 +61,7 @@ pub(super) fn rates(run: &RunView, chosen: Option<&Knob>, theme: &Theme, width: 
     facts.push(format!("{} workers, prefetch {}", rates.workers, rates.prefetch));
     let mut lines = vec![heading("Rates", &facts.join("; "), width, theme)];
     let least = PARTS.iter().filter_map(|part| (part.of)(rates)).map(|rate| rate.value);
-    // What is many times as fast as the narrowest part needs no more room to say so.
+    // A bar ends at four times the narrowest rate: beyond that, more length says nothing more.
     let full = 4.0 * least.filter(|value| *value > 0.0).min_by(f64::total_cmp).unwrap_or(0.0);
     let interval = if width >= 70 { 18 } else { 0 };
     let meaning = if width >= 130 { 44 } else { 11 };

@@ -57,7 +57,7 @@ fn cell(causes: &Causes, level: usize, tall: usize, theme: &Theme) -> (char, Sty
     let style = rows::worst_cause(causes).map_or(Style::new(), |cause| theme.cause(cause));
     match here.checked_sub(1) {
         Some(height) => (heights[height], style),
-        // Time without a stall is not the same as no time.
+        // A low mark keeps time without a stall apart from a gap in the recording.
         None if level == 0 && causes.total_ns() > 0 => (heights[0], theme.dim()),
         None => (' ', Style::new()),
     }
@@ -68,10 +68,10 @@ fn marked(app: &App, run: &RunView, theme: &Theme, columns: usize) -> Line<'stat
     let window = &run.window;
     let length_ns = u128::from(window.to_ns.saturating_sub(window.from_ns).max(1));
     let mut marks: Vec<Option<Mark>> = vec![None; columns];
-    for event in rows::told(app).iter().filter(|event| event.time_ns >= window.from_ns) {
+    for event in rows::audit_to_date(app).iter().filter(|event| event.time_ns >= window.from_ns) {
         let since_ns = u128::from(event.time_ns - window.from_ns);
         let place = (since_ns * columns as u128 / length_ns) as usize;
-        // What came after the last step is shown at the end.
+        // A knob turned after the last step is marked in the last column.
         let place = place.min(columns.saturating_sub(1));
         if let Some(slot) = marks.get_mut(place) {
             *slot = (*slot).max(Mark::of(event));

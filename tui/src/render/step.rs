@@ -1,4 +1,4 @@
-//! One step in full: who did what, and what held it up.
+//! One step in full: what each process did, and what held it up.
 
 use super::bars::{by_share, legend, spans};
 use super::{Page, clock, first_shown};
@@ -62,7 +62,7 @@ fn timeline(step: &StepDetail, run: &RunView, theme: &Theme, width: usize) -> Pa
         clock(step.start_ns.saturating_sub(run.begin_ns))
     );
     page.push(heading(&format!("Step {}", units::count(step.index)), &facts, width, theme));
-    // A batch may have been begun long before its step: a step's length of that is enough.
+    // A worker may have begun the batch long before the step; at most a step's length of that is shown.
     let earliest =
         step.lanes.iter().filter_map(|lane| lane.segments.first()).map(|first| first.start_ns).min();
     let from_ns =
@@ -97,7 +97,7 @@ fn timeline(step: &StepDetail, run: &RunView, theme: &Theme, width: usize) -> Pa
     page
 }
 
-/// From moments to columns.
+/// Maps moments to columns.
 struct Scale {
     from_ns: u64,
     length_ns: u64,
@@ -198,7 +198,7 @@ fn pieces(step: &StepDetail, theme: &Theme, width: usize) -> Page {
     page
 }
 
-/// The steps to choose from.
+/// The list of steps kept in full.
 fn list(
     app: &App,
     run: &RunView,
@@ -216,9 +216,9 @@ fn list(
         rows::SORTS[View::Step as usize][sort.column]
     );
     page.push(heading("Kept in full", &facts, width, theme));
-    let room = height.saturating_sub(1).max(1);
-    let first = first_shown(rows.len(), cursor, room);
-    for (place, step) in rows.iter().enumerate().skip(first).take(room) {
+    let capacity = height.saturating_sub(1).max(1);
+    let first = first_shown(rows.len(), cursor, capacity);
+    for (place, step) in rows.iter().enumerate().skip(first).take(capacity) {
         let mut causes = Causes::default();
         step.critical
             .iter()
@@ -239,6 +239,6 @@ fn list(
         ];
         page.row(Line::from(line), place);
     }
-    page.page = room;
+    page.page = capacity;
     page
 }

@@ -52,7 +52,7 @@ fn a_rank_opens_its_steps_alone() {
 }
 
 #[test]
-fn a_finding_opens_when_it_cost_most() {
+fn a_finding_opens_at_the_time_it_cost_most() {
     let (_dir, mut app) = run();
     press(&mut app, "6j\n");
     assert_eq!(app.view, View::Job);
@@ -77,24 +77,24 @@ fn the_audit_begins_at_its_newest_line_and_follows_it() {
 }
 
 #[test]
-fn of_an_audit_that_grows_each_line_is_read_once() {
+fn each_line_of_a_growing_audit_is_read_once() {
     let dir = tempfile::tempdir().expect("a folder");
     let (mut recorder, path) = sample::growing(dir.path(), 3);
     let mut app = opened(&path);
     let wanted = app.ask().run.expect("it is shown");
     let mut followed = Followed::open(&path).expect("a recording");
     let mut lines = |app: &mut App, least: usize| -> Vec<u64> {
-        // The recorder writes in a thread of its own.
+        // The recorder writes in a thread of its own, so the lines may take a while to arrive.
         for _ in 0..2000 {
             if let Some(view) = followed.look(&wanted, false).expect("a recording") {
                 app.on_update(Update::Run(Arc::new(view)));
             }
-            if rows::told(app).len() >= least {
+            if rows::audit_to_date(app).len() >= least {
                 break;
             }
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        rows::told(app).iter().map(|event| event.line).collect()
+        rows::audit_to_date(app).iter().map(|event| event.line).collect()
     };
     assert_eq!(lines(&mut app, 3), [0, 1, 2]);
     press(&mut app, "5k");
@@ -109,28 +109,29 @@ fn of_an_audit_that_grows_each_line_is_read_once() {
 }
 
 #[test]
-fn a_line_of_the_audit_is_shown_whole_and_opens_when_it_was_written() {
+fn a_line_of_the_audit_is_shown_whole_and_opens_its_moment() {
     let (_dir, mut app) = run();
     press(&mut app, "5/undo\n");
     assert_eq!(rows::audit(&app).len(), 1);
     let (text, _) = screen(&app, &PLAIN, 80, 24);
-    for said in ["by controller", "decision 3", "131 samples/s before, 132 with it", "+1% (-2% to +3%)"] {
-        assert!(text.contains(said), "no {said} in\n{text}");
+    for fact in ["by controller", "decision 3", "131 samples/s before, 132 with it", "+1% (-2% to +3%)"] {
+        assert!(text.contains(fact), "no {fact} in\n{text}");
     }
     press(&mut app, "\n");
     let run = app.shown().expect("it is read");
-    let when = rows::told(&app).iter().find(|event| event.decision == 3).expect("it was turned").time_ns;
+    let when =
+        rows::audit_to_date(&app).iter().find(|event| event.decision == 3).expect("it was turned").time_ns;
     assert_eq!(app.view, View::Job);
     assert!(run.window.from_ns < when && when < run.window.to_ns, "{:?}", app.message);
 }
 
 #[test]
-fn a_replay_tells_of_the_audit_what_had_been_decided_then() {
+fn a_replay_shows_the_audit_up_to_its_moment() {
     let (_dir, mut app) = run();
     press(&mut app, "5");
-    let all = rows::told(&app).len();
+    let all = rows::audit_to_date(&app).len();
     press(&mut app, "[[");
-    assert!(rows::told(&app).len() < all);
+    assert!(rows::audit_to_date(&app).len() < all);
     let (text, _) = screen(&app, &PLAIN, 80, 24);
     assert!(!text.contains("drift"), "{text}");
     press(&mut app, "2");
@@ -158,17 +159,17 @@ fn knobs_of_a_running_job_are_turned_from_the_palette() {
     let entered = |app: &mut App| app.on_key(Key::Enter);
     press(&mut app, ":set workers=4");
     assert_eq!(entered(&mut app), Some(Action::Redraw));
-    assert!(app.message.as_ref().is_some_and(|said| said.contains("only a running job's knobs")));
+    assert!(app.message.as_ref().is_some_and(|message| message.contains("only a running job's knobs")));
     let mut running = app.shown().expect("it is read").clone();
     running.state = JobState::Running;
     let recording = running.recording.clone();
     app.on_update(Update::Run(Arc::new(running)));
-    // Without a value it is asked for.
+    // The key without a value opens the palette, which asks for one.
     app.on_key(Key::Char('t'));
     "workers=4 --rank 2".chars().for_each(|char| drop(app.on_key(Key::Char(char))));
-    let wishes = "workers=4 --rank 2".to_owned();
-    assert_eq!(entered(&mut app), Some(Action::Turn { recording, wishes }));
-    app.on_update(Update::Said("rank 2 has no \u{1b}[2Jworkers".into()));
+    let settings = "workers=4 --rank 2".to_owned();
+    assert_eq!(entered(&mut app), Some(Action::Turn { recording, settings }));
+    app.on_update(Update::Answer("rank 2 has no \u{1b}[2Jworkers".into()));
     let (text, _) = screen(&app, &PLAIN, 80, 24);
     assert!(text.contains("rank 2 has no") && !text.contains('\u{1b}'), "{text}");
 }

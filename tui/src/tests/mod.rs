@@ -1,4 +1,4 @@
-//! The dashboard as a person meets it: a recording, keys, screens.
+//! The dashboard from outside: a recording, keys, screens.
 
 mod keys;
 mod sample;
@@ -42,7 +42,7 @@ pub(super) fn press(app: &mut App, keys: &str) {
     }
 }
 
-/// What is seen, line by line.
+/// The text on the screen, line by line, and what can be clicked.
 pub(super) fn screen(app: &App, theme: &Theme, width: u16, height: u16) -> (String, Hits) {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal in memory");
     let mut hits = Hits::default();

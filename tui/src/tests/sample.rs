@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
-/// When the run began, by each clock.
+/// Start of the run, by each clock.
 const BEGIN_NS: u64 = 1000 * S;
 const WALL_NS: u64 = 1_795_000_000 * S;
 
@@ -192,7 +192,7 @@ pub(super) fn cached(dir: &Path) -> PathBuf {
     cached_in(dir, 4)
 }
 
-/// The same with a cache in one rank alone, which tells what other sizes would miss.
+/// The same with a cache in one rank alone, which has a miss-ratio curve.
 pub(super) fn with_curve(dir: &Path) -> PathBuf {
     cached_in(dir, 1)
 }
@@ -360,7 +360,7 @@ pub(super) fn no_steps(dir: &Path) -> PathBuf {
     finish(recorder, summary)
 }
 
-/// A run that goes on, with the first `lines` lines of an audit in it; the recorder takes more.
+/// A running run with the first `lines` lines of an audit; the recorder takes more.
 pub(super) fn growing(dir: &Path, lines: usize) -> (Recorder, PathBuf) {
     let mut recorder = Recorder::create(&dir.join("grows.stall"), &job("grows"), Options::default());
     recorder.anchor(ClockAnchor { monotonic_ns: BEGIN_NS, boottime_ns: BEGIN_NS, wall_ns: WALL_NS });

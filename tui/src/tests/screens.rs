@@ -78,7 +78,7 @@ fn every_view_of_a_run() {
 }
 
 #[test]
-fn a_cache_is_told_with_its_hits_over_time() {
+fn a_cache_is_shown_with_its_hits_over_time() {
     let dir = tempfile::tempdir().expect("a folder");
     let mut app = opened(&sample::cached(dir.path()));
     press(&mut app, "2");
@@ -96,7 +96,7 @@ fn a_cache_is_told_with_its_hits_over_time() {
 }
 
 #[test]
-fn what_other_sizes_would_miss_is_told_as_far_as_there_is_room() {
+fn the_miss_ratio_curve_is_shown_as_far_as_columns_reach() {
     let dir = tempfile::tempdir().expect("a folder");
     let mut app = opened(&sample::with_curve(dir.path()));
     press(&mut app, "2");

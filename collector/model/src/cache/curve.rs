@@ -68,7 +68,7 @@ impl CacheCurve {
         CacheCurve { dataset_bytes, ..CacheCurve::default() }
     }
 
-    /// Where ranks of several jobs use a cache and cannot be told apart.
+    /// The curve of a cache that ranks of several jobs use: it counts their uses together, so it is that of no one job.
     pub fn mixed() -> CacheCurve {
         CacheCurve { is_mixed: true, ..CacheCurve::default() }
     }
@@ -83,7 +83,7 @@ impl CacheCurve {
         CacheCurve { ranks, ..self }
     }
 
-    /// The same, told at this time of its host's clock.
+    /// The same, reported at this time of its host's clock.
     #[must_use]
     pub fn told_at(self, told_ns: u64) -> CacheCurve {
         CacheCurve { told_ns, ..self }

@@ -1,4 +1,4 @@
-//! What an audit tells of knobs over time.
+//! The values of knobs over time, from the audit.
 
 use stallscope_model::{Act, AuditEvent, Knob};
 use std::collections::BTreeMap;

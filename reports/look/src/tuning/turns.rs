@@ -8,21 +8,21 @@ use std::collections::BTreeMap;
 /// What became of a decision to turn knobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Became {
-    /// Nobody knows yet.
+    /// Its outcome is not known yet.
     Open,
-    /// A person wanted it so.
+    /// A user set it.
     Set,
     Kept,
     Undone,
     Refused,
-    /// Less than before, and no slower for it.
+    /// A lower value was kept because the job is no slower with it.
     Released,
-    /// The job ended before anybody knew.
+    /// The job ended before the outcome was known.
     Unproven,
 }
 
 impl Became {
-    /// In a word or two, as after "workers 2 → 4".
+    /// The outcome in a word or two, to follow "workers 2 → 4".
     pub const fn name(self) -> &'static str {
         match self {
             Became::Open => "being tried",
@@ -39,10 +39,10 @@ impl Became {
 /// A decision to turn one knob, or several together: all lines of the audit that bear its number.
 #[derive(Clone, Debug)]
 pub struct Turn<'a> {
-    /// What was asked for at first, a line a knob; never empty.
+    /// The first request for each knob; never empty.
     pub asked: Vec<&'a AuditEvent>,
     pub became: Became,
-    /// The line that says so.
+    /// The line that decided what became of it.
     pub last: &'a AuditEvent,
 }
 
@@ -54,7 +54,7 @@ impl<'a> Turn<'a> {
         Turn { asked: vec![event], became, last: event }
     }
 
-    /// Whether a controller decided it, not a person.
+    /// Whether the controller decided it, not a user.
     pub fn is_controllers(&self) -> bool {
         self.asked.iter().all(|asked| asked.by == "controller")
     }
@@ -136,12 +136,12 @@ pub fn turns(audit: &[AuditEvent]) -> Vec<Turn<'_>> {
             (asked.rank, asked.loader, &asked.knob) == (event.rank, event.loader, &event.knob)
         };
         match became {
-            // A probe turns its knob back and forth: only what it was first asked for is told.
+            // A probe turns its knob back and forth; the turn shows the first request alone.
             Became::Open if event.act != Act::Applied && !turn.asked.iter().any(same) => {
                 turn.asked.push(event)
             }
             Became::Open => {}
-            // Of several knobs that a person turned one refusal is what they have to know.
+            // A user who set several knobs has to learn of a refusal, so it outweighs those that were set.
             Became::Set if turn.became == Became::Refused => {}
             _ => (turn.became, turn.last) = (became, event),
         }
