@@ -1,12 +1,17 @@
 //! Figures for Prometheus over HTTP, from a thread of their own: no client, however slow or hostile, can hold up a
 //! session or cost the node more than a bounded part of a core.
 
+mod clients;
+mod peer;
+
 use anyhow::{Context, Result, anyhow, ensure};
+use clients::Clients;
 use hyper::header::{ACCEPT, ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use peer::Peers;
 use std::convert::Infallible;
 use std::fmt;
 use std::fs::File;
@@ -14,17 +19,19 @@ use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-/// Clients that are answered at a time; the kernel keeps further ones waiting, and refuses those beyond.
-const CLIENTS: usize = 16;
-/// Between two connections, so that many a second cost little.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Connections that the kernel takes up for us while we are busy with others.
+const QUEUE: i32 = 4096;
+/// Between two looks at who has connected: at least so long, and four times as long as the last took, so that many
+/// connections a second cost a part of a core.
+const PAUSE: Duration = Duration::from_millis(2);
+const LOOK_FOR: Duration = Duration::from_millis(10);
 /// How long a client may take to say what it wants, and to have its answer.
 const HEAD_WITHIN: Duration = Duration::from_secs(1);
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -92,6 +99,7 @@ pub struct Metrics<T> {
 #[derive(Debug)]
 pub(crate) struct Bound<T> {
     listener: TcpListener,
+    peers: Peers,
     render: fn(&T) -> String,
     token: Option<Token>,
 }
@@ -105,7 +113,9 @@ impl<T> Metrics<T> {
             anyhow!("cannot serve metrics at {address} ({}); name another, or port 0 for any", error.kind())
         })?;
         listener.set_nonblocking(true)?;
-        Ok(Bound { listener, render, token })
+        // One user's connections are not to fill it.
+        rustix::net::listen(&listener, QUEUE)?;
+        Ok(Bound { listener, peers: Peers::open(), render, token })
     }
 }
 
@@ -120,7 +130,25 @@ pub(crate) struct Publisher<T> {
 struct Source<T> {
     latest: watch::Receiver<Option<Arc<T>>>,
     render: fn(&T) -> String,
+    /// What was last published, and as it was written: each is written once, however many ask.
+    written: Mutex<Option<(Arc<T>, String)>>,
     token: Option<Token>,
+}
+
+impl<T> Source<T> {
+    fn figures(&self) -> Option<String> {
+        // Let go before rendering: the session publishes through the same lock.
+        let latest = self.latest.borrow().clone()?;
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((figures, text)) = &*written
+            && Arc::ptr_eq(figures, &latest)
+        {
+            return Some(text.clone());
+        }
+        let text = (self.render)(&latest);
+        *written = Some((latest, text.clone()));
+        Some(text)
+    }
 }
 
 impl<T: Send + Sync + 'static> Publisher<T> {
@@ -129,17 +157,17 @@ impl<T: Send + Sync + 'static> Publisher<T> {
     /// # Errors
     /// There can't be a further thread.
     pub(crate) fn start(bound: Bound<T>) -> Result<Publisher<T>> {
-        let Bound { listener, render, token } = bound;
+        let Bound { listener, peers, render, token } = bound;
         let address = listener.local_addr()?;
         let (latest, receiver) = watch::channel(None);
-        let source = Source { latest: receiver, render, token };
+        let source = Source { latest: receiver, render, written: Mutex::new(None), token };
         let (tell, begun) = std::sync::mpsc::channel();
         std::thread::Builder::new().name("metrics".into()).spawn(move || {
             // Whoever started us waits to be told, so telling them can't fail.
             let _ = match listening(listener) {
                 Ok((runtime, listener)) => {
                     let told = tell.send(Ok(()));
-                    runtime.block_on(serve(listener, source));
+                    runtime.block_on(serve(listener, peers, source));
                     told
                 }
                 Err(error) => tell.send(Err(error)),
@@ -170,38 +198,78 @@ fn listening(listener: TcpListener) -> std::io::Result<(Runtime, tokio::net::Tcp
 }
 
 /// Answers clients until the publisher is gone.
-async fn serve<T: Send + Sync + 'static>(listener: tokio::net::TcpListener, source: Source<T>) {
+async fn serve<T: Send + Sync + 'static>(listener: tokio::net::TcpListener, peers: Peers, source: Source<T>) {
     let mut publisher = source.latest.clone();
     tokio::select! {
-        () = answer_all(listener, Arc::new(source)) => {}
+        () = answer_all(listener, &peers, Arc::new(source)) => {}
         () = async { while publisher.changed().await.is_ok() {} } => {}
     }
 }
 
-async fn answer_all<T: Send + Sync + 'static>(listener: tokio::net::TcpListener, source: Arc<Source<T>>) {
-    let clients = Arc::new(Semaphore::new(CLIENTS));
-    // Nobody closes the semaphore.
-    while let Ok(turn) = clients.clone().acquire_owned().await {
+async fn answer_all<T: Send + Sync + 'static>(
+    listener: tokio::net::TcpListener,
+    peers: &Peers,
+    source: Arc<Source<T>>,
+) {
+    let clients = Arc::new(Clients::default());
+    loop {
+        let first = listener.accept().await;
+        let begun = Instant::now();
+        let mut next = Some(first);
         // Without a descriptor to spare the connection stays in the queue, and the pause keeps us from spinning.
-        if let Ok((stream, _)) = listener.accept().await {
-            let source = source.clone();
-            tokio::spawn(async move {
-                converse(stream, &source).await;
-                drop(turn);
-            });
+        while let Some(Ok((stream, address))) = next {
+            take_up(stream, address, peers, &clients, &source);
+            next = if begun.elapsed() < LOOK_FOR { waiting(&listener).await } else { None };
         }
-        sleep(PAUSE).await;
+        sleep(PAUSE.max(begun.elapsed() * 4)).await;
+    }
+}
+
+/// Who has connected by now, if anybody has.
+async fn waiting(listener: &tokio::net::TcpListener) -> Option<std::io::Result<(TcpStream, SocketAddr)>> {
+    std::future::poll_fn(|context| {
+        std::task::Poll::Ready(match listener.poll_accept(context) {
+            std::task::Poll::Ready(found) => Some(found),
+            std::task::Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+/// Answers a client whose peer has not more than its share; another's connection ends here.
+fn take_up<T: Send + Sync + 'static>(
+    stream: TcpStream,
+    address: SocketAddr,
+    peers: &Peers,
+    clients: &Arc<Clients>,
+    source: &Arc<Source<T>>,
+) {
+    let Ok(own) = stream.local_addr() else { return };
+    let Some(number) = clients.admit(peers.of(address, own), Instant::now()) else { return };
+    let (source, place) = (source.clone(), Place { clients: clients.clone(), number });
+    let task = tokio::spawn(async move {
+        converse(stream, &source).await;
+        drop(place);
+    });
+    clients.is_answered_by(number, task.abort_handle());
+}
+
+/// Given back however the conversation ends.
+struct Place {
+    clients: Arc<Clients>,
+    number: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.clients.leaves(self.number);
     }
 }
 
 /// One request and its answer; a client that wants more connects again.
 async fn converse<T: Send + Sync + 'static>(stream: TcpStream, source: &Source<T>) {
     let service = service_fn(|request: Request<_>| {
-        let figures = || {
-            // Let go before rendering: the session publishes through the same lock.
-            let latest = source.latest.borrow().clone();
-            latest.map(|figures| (source.render)(&figures))
-        };
+        let figures = || source.figures();
         std::future::ready(Ok::<_, Infallible>(answer(&request, source.token.as_ref(), figures)))
     });
     let connection = http1::Builder::new()

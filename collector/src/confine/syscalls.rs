@@ -17,6 +17,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
     libc::SYS_fcntl,
+    libc::SYS_getsockname,
     libc::SYS_getsockopt,
     libc::SYS_ppoll,
     libc::SYS_recvfrom,

@@ -35,7 +35,9 @@ const EACH_BYTE: u64 = 4;
 const ANEW_AFTER: Duration = Duration::from_secs(10);
 /// Of a file that is small, or grows while it is read.
 const FREE_BYTES: u64 = 1 << 20;
-/// A row takes at least the fourth part of its memory in a file.
+/// A row takes at least so much in a file, and the fourth part of its memory: each has a time of 6 bytes or more, and a byte
+/// for each column and each value that is not 0 or 1.
+const ROW_BYTES: u64 = 24;
 const MEMORY_OF_A_BYTE: u64 = 4;
 
 /// No code of a file's own, and no trust in its cells.
@@ -110,7 +112,7 @@ impl Room {
                 texts += bytes.len() as u64;
             }
         }
-        let least = size_of::<T>() as u64 / MEMORY_OF_A_BYTE;
+        let least = ROW_BYTES.max(size_of::<T>() as u64 / MEMORY_OF_A_BYTE);
         self.read_bytes = self.read_bytes.saturating_add(texts.max(least));
         Ok(self.read_bytes <= self.limit_bytes)
     }

@@ -324,7 +324,11 @@ mod tests {
         fs::write(beside(&recording, "-wal"), "").unwrap();
         let _alive = Alive::claim(&recording).unwrap();
         announce(&spool, &recording).unwrap();
-        assert_eq!(live_below(&parents), [recording.clone()], "and so does who lists recordings");
+        assert_eq!(
+            live_below(&parents),
+            std::slice::from_ref(&recording),
+            "and so does who lists recordings"
+        );
         fs::remove_dir(parents[0].join(spool_name())).unwrap();
         assert_eq!(spool_below(&parents).unwrap(), parents[0].join(spool_name()));
         assert_eq!(live_below(&parents), [recording], "also when the usual one can be had again");
