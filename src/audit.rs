@@ -73,7 +73,7 @@ pub(crate) fn main(verb: &Audit, colour: Colour) -> Result<ExitCode> {
 
 /// A run whose audit and advice can be had.
 pub(crate) enum Job {
-    Recorded(Recording),
+    Recorded(Box<Recording>),
     /// One that runs without a recording.
     Asked(Connection),
 }
@@ -83,11 +83,11 @@ impl Job {
     /// No job and no recording is called so, or it cannot be read.
     pub(crate) fn find(job: &Path) -> Result<Job> {
         if is_recording(job) {
-            return Ok(Job::Recorded(Recording::open(job)?));
+            return Ok(Job::Recorded(Box::new(Recording::open(job)?)));
         }
         let (socket, card) = RuntimeDir::of_this_user()?.find(&job.to_string_lossy())?;
         match Recording::open(&card.recording) {
-            Ok(recording) => Ok(Job::Recorded(recording)),
+            Ok(recording) => Ok(Job::Recorded(Box::new(recording))),
             Err(_) => Ok(Job::Asked(Connection::open(&socket)?)),
         }
     }

@@ -38,7 +38,7 @@ impl Error {
 }
 
 /// What pages that lead to each other in circles look like.
-pub(crate) const MORE_ROWS: &str = "its pages hold more rows than it has room for";
+pub(crate) const MORE_ROWS: &str = "its pages hold more rows than a file of its size can";
 
 /// SQLite quotes what it stumbled over, which comes from the file.
 pub(crate) fn one_line(text: &str) -> String {

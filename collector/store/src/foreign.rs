@@ -4,7 +4,7 @@
 //! SQLite takes a file's word for what its tables are: a column may be computed by any function, a table may be a program.
 //! So only tables whose columns are stored, and indexes of such columns, are read. And pages that lead to each other in
 //! circles look like more rows than the file has bytes. So what all questions together take of SQLite's time is bounded by the
-//! file's size, and what is read of all tables together is no more than what it has room for.
+//! file's size, and what is read of all tables together is no more than fits into it.
 
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
@@ -26,7 +26,7 @@ const MOST_VALUES: usize = 3 << 20;
 pub(crate) const MOST_ROWS: usize = 1 << 20;
 /// Instructions of SQLite's virtual machine between two looks at the budget.
 const LOOK_EVERY: i32 = 1000;
-/// A question on an empty file takes fewer than the first; and each row that a file has room for takes fewer than the second
+/// A question on an empty file takes fewer than the first; and each row that fits into a file takes fewer than the second
 /// a byte in all questions of a report: 10 to 20 columns of it make some 40 instructions, of at least 40 bytes, a sort
 /// reads each twice, and no report asks for a table more than twice.
 const FREE: u64 = 5_000_000;
@@ -98,13 +98,13 @@ pub(crate) struct Budget {
 
 /// What one question may read.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct Allowance {
     pub(crate) read_bytes: u64,
     limit_bytes: u64,
 }
 
-impl Room {
-    /// Counts a row of which a `T` is made; `false` where the file has no room for it.
+impl Allowance {
+    /// Counts a row of which a `T` is made; `false` where that is more than the file can hold.
     pub(crate) fn takes<T>(&mut self, row: &Row<'_>) -> rusqlite::Result<bool> {
         let mut texts = 0;
         for column in 0..row.as_ref().column_count() {
@@ -153,19 +153,19 @@ impl Budget {
     }
 
     /// What a question to a file of so many bytes may read, of which earlier parts of it have read `read_bytes`.
-    pub(crate) fn room(&self, sql: &str, bytes: u64, read_bytes: u64) -> Room {
+    pub(crate) fn allowance(&self, sql: &str, bytes: u64, read_bytes: u64) -> Allowance {
         let read = self.read_bytes.borrow();
         let others = read.iter().filter(|(table, _)| *table != table_of(sql)).map(|(_, bytes)| bytes);
         let limit_bytes = bytes.saturating_add(FREE_BYTES).saturating_sub(others.sum());
-        Room { read_bytes, limit_bytes }
+        Allowance { read_bytes, limit_bytes }
     }
 
-    /// Whether what a question has read is within its room.
-    pub(crate) fn has_read(&self, sql: &str, room: Room) -> bool {
+    /// Whether what a question has read is within its allowance.
+    pub(crate) fn has_read(&self, sql: &str, allowance: Allowance) -> bool {
         let mut read = self.read_bytes.borrow_mut();
         let table = read.entry(table_of(sql).to_owned()).or_default();
-        *table = (*table).max(room.read_bytes.min(room.limit_bytes));
-        room.read_bytes <= room.limit_bytes
+        *table = (*table).max(allowance.read_bytes.min(allowance.limit_bytes));
+        allowance.read_bytes <= allowance.limit_bytes
     }
 }
 

@@ -248,7 +248,7 @@ impl Recording {
     ) -> Result<Vec<T>, Error> {
         let bytes = self.files.bytes();
         self.budget.ask(bytes);
-        let mut room = self.budget.room(sql, bytes, *read_bytes);
+        let mut allowance = self.budget.allowance(sql, bytes, *read_bytes);
         let mut ask = || -> rusqlite::Result<Vec<T>> {
             let mut question = self.connection.prepare_cached(sql)?;
             let mut found = question.query(params_from_iter(values))?;
@@ -256,7 +256,7 @@ impl Recording {
             while rows.len() <= foreign::MOST_ROWS
                 && let Some(row) = found.next()?
             {
-                if !room.takes::<T>(row)? {
+                if !allowance.takes::<T>(row)? {
                     break;
                 }
                 rows.push(read(row)?);
@@ -264,8 +264,8 @@ impl Recording {
             Ok(rows)
         };
         let rows = ask().map_err(|error| self.sqlite(&error))?;
-        *read_bytes = room.read_bytes;
-        if !self.budget.has_read(sql, room) {
+        *read_bytes = allowance.read_bytes;
+        if !self.budget.has_read(sql, allowance) {
             return Err(self.damaged(MORE_ROWS.to_owned()));
         }
         if rows.len() > foreign::MOST_ROWS {

@@ -234,7 +234,7 @@ fn one_users_files_leave_others_theirs() {
     }
     assert!(kernel.waits().unwrap().files.is_empty());
     let again = || Workload::spawn_as(MIRA, &["read-open", &open.as_raw_fd().to_string()]);
-    assert_eq!(told(&mut kernel, inode, again), MIRA, "all came back");
+    assert_eq!(owner(&mut kernel, inode, again), MIRA, "all came back");
 }
 
 #[test]

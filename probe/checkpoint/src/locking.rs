@@ -106,7 +106,7 @@ mod tests {
 
     /// Whether a process of its own finds the lock taken.
     fn is_taken(dir: &Path) -> bool {
-        let file = File::options().read(true).write(true).open(dir.join(NAME)).unwrap();
+        let file = File::options().read(true).write(true).open(dir.join(NAME)).expect("a lock file");
         let mut other = Command::new("true");
         // SAFETY: between fork and exec there is one system call.
         unsafe {
