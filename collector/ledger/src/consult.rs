@@ -1,8 +1,8 @@
 //! What to do about the findings: the remedies of all of them as one list, without what the model of the job expects
 //! nothing of, without repetition and without contradiction.
 
-use crate::words::{gain, rate_of, size};
-use stallscope_model::{Diagnosis, Either, Expected, Remedy, RemedyKind, WORTHWHILE};
+use crate::words::{self, gain, rate_of, size};
+use stallscope_model::{Diagnosis, Either, Estimate, Expected, Remedy, RemedyKind, WORTHWHILE};
 
 /// A remedy with what is said of it where nobody can judge it.
 pub(crate) fn remedy(kind: RemedyKind, sentence: impl Into<String>) -> Remedy {
@@ -19,14 +19,21 @@ pub(crate) fn consult(found: &mut [Diagnosis], expected: &[Expected]) {
     let mut given: Vec<Remedy> = Vec::new();
     for diagnosis in found.iter_mut().filter(|diagnosis| !diagnosis.remedies.is_empty()) {
         let proposed = std::mem::take(&mut diagnosis.remedies);
-        let mut hopeless = Vec::new();
+        let (mut hopeless, mut undecided) = (Vec::new(), Vec::new());
         let mut repeated = false;
         for remedy in proposed {
             let kind = remedy.kind;
             let is_said = !remedy.sentence.is_empty();
-            let Some(remedy) = judged(remedy, expected) else {
-                hopeless.extend(is_said.then_some(kind));
-                continue;
+            let remedy = match judged(remedy, expected) {
+                Ok(remedy) => remedy,
+                Err(Some(gain)) if is_said => {
+                    undecided.push(format!("{}: {}", name(kind), words::gain(&gain)));
+                    continue;
+                }
+                Err(_) => {
+                    hopeless.extend(is_said.then(|| name(kind).to_owned()));
+                    continue;
+                }
             };
             if given.iter().any(|earlier| excludes(earlier, &remedy)) {
                 repeated = true;
@@ -40,7 +47,7 @@ pub(crate) fn consult(found: &mut [Diagnosis], expected: &[Expected]) {
         diagnosis.advice = match (sentences.is_empty(), repeated) {
             (false, _) => sentences.join(". "),
             (true, true) => String::new(),
-            (true, false) => nothing(&hopeless),
+            (true, false) => nothing(&hopeless, &undecided),
         };
     }
 }
@@ -60,20 +67,23 @@ fn excludes(earlier: &Remedy, later: &Remedy) -> bool {
     }
 }
 
-/// With what is expected of it; `None` where that is nothing.
-fn judged(remedy: Remedy, expected: &[Expected]) -> Option<Remedy> {
+/// With what is expected of it. An error where that is nothing: with what it is then up to, where it may be something.
+fn judged(remedy: Remedy, expected: &[Expected]) -> Result<Remedy, Option<Estimate>> {
     // Of several ranks the one that gains most holds up the others.
     let of_kind = expected.iter().filter(|expected| expected.kind == remedy.kind);
     let Some(best) = of_kind.max_by(|a, b| a.certain().value.total_cmp(&b.certain().value)) else {
-        return (!remedy.sentence.is_empty()).then_some(remedy);
+        return if remedy.sentence.is_empty() { Err(None) } else { Ok(remedy) };
     };
     if !best.is_worthwhile() && !best.may_be_worthwhile() {
         // Where a core is what is missing, and the model can't tell whether more of them help, it has not refuted that.
-        let undecided = best.kind == RemedyKind::MoreCores && best.gain.high >= WORTHWHILE;
-        return (undecided && !remedy.sentence.is_empty()).then_some(remedy);
+        let undecided = best.gain.high >= WORTHWHILE;
+        if undecided && best.kind == RemedyKind::MoreCores && !remedy.sentence.is_empty() {
+            return Ok(remedy);
+        }
+        return Err((undecided && best.gain.value >= WORTHWHILE).then_some(best.gain));
     }
     let sentence = format!("{}: {}", action(best, &remedy.sentence), outcome(best));
-    Some(Remedy { kind: remedy.kind, sentence, gain: Some(best.certain()) })
+    Ok(Remedy { kind: remedy.kind, sentence, gain: Some(best.certain()) })
 }
 
 fn action(expected: &Expected, unjudged: &str) -> String {
@@ -120,26 +130,32 @@ fn outcome(expected: &Expected) -> String {
     )
 }
 
-/// Why there is nothing to do about a finding.
-fn nothing(hopeless: &[RemedyKind]) -> String {
-    let names: Vec<&str> = hopeless
-        .iter()
-        .map(|kind| match kind {
-            RemedyKind::MoreWorkers => "more workers",
-            RemedyKind::FewerWorkers => "fewer workers",
-            RemedyKind::MorePrefetch => "more batches in advance",
-            RemedyKind::Cache => "a cache",
-            RemedyKind::FasterStorage => "faster storage",
-            RemedyKind::MoreCores => "more CPUs",
-            RemedyKind::CheaperSamples => "cheaper samples",
-            RemedyKind::Other => "anything else",
-        })
-        .collect();
-    match names.as_slice() {
+/// Why there is nothing to do about a finding: what would not help, and what nobody can tell whether it would.
+fn nothing(hopeless: &[String], undecided: &[String]) -> String {
+    match undecided {
+        [] if hopeless.is_empty() => String::new(),
+        [] => format!("Nothing is expected to help here, {} included", listed(hopeless, "and")),
+        _ => format!("This run cannot tell whether it would help to have {}", listed(undecided, "or")),
+    }
+}
+
+fn listed(names: &[String], last_by: &str) -> String {
+    match names {
         [] => String::new(),
-        [one] => format!("Nothing is expected to help here, {one} included"),
-        [some @ .., last] => {
-            format!("Nothing is expected to help here, {} and {last} included", some.join(", "))
-        }
+        [one] => one.clone(),
+        [some @ .., last] => format!("{} {last_by} {last}", some.join(", ")),
+    }
+}
+
+fn name(kind: RemedyKind) -> &'static str {
+    match kind {
+        RemedyKind::MoreWorkers => "more workers",
+        RemedyKind::FewerWorkers => "fewer workers",
+        RemedyKind::MorePrefetch => "more batches in advance",
+        RemedyKind::Cache => "a cache",
+        RemedyKind::FasterStorage => "faster storage",
+        RemedyKind::MoreCores => "more CPUs",
+        RemedyKind::CheaperSamples => "cheaper samples",
+        RemedyKind::Other => "anything else",
     }
 }

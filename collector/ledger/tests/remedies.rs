@@ -71,6 +71,25 @@ fn what_the_model_expects_nothing_of_is_not_advised() {
     assert!(prep.advice.contains("Nothing is expected to help here"), "{}", prep.advice);
 }
 
+/// An interval that reaches to nothing refutes no gain: a run of one minute cannot tell.
+#[test]
+fn what_the_model_cannot_tell_is_not_called_nothing() {
+    let unclear = |kind| Expected {
+        gain: Estimate { value: 0.17, low: -0.02, high: 0.4 },
+        ..expected(kind, 2, 6, 0.17)
+    };
+    let judged = [
+        unclear(RemedyKind::MoreWorkers),
+        unclear(RemedyKind::FasterStorage),
+        expected(RemedyKind::Cache, 0, 300 << 20, 0.0),
+    ];
+    let found = reads().ledger.summary_with(&judged, &[]).diagnoses;
+    let advice = &found.iter().find(|found| found.name == "fetch-bound").unwrap().advice;
+    let listed = "faster storage: +17% (-2% to +40%)";
+    assert!(advice.starts_with("This run cannot tell") && advice.contains(listed), "{advice}");
+    assert!(!advice.contains("Nothing is expected"), "{advice}");
+}
+
 #[test]
 fn where_nothing_tells_a_limit_from_a_delay_both_outcomes_are_said() {
     let either =
