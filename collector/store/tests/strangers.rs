@@ -173,7 +173,7 @@ fn lists_without_end_are_not_read() {
     }
     let (_folder, path) = recorded();
     let rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1100000)
-        INSERT INTO loss SELECT i, 1 FROM n";
+        INSERT INTO loss SELECT printf('lane %040d full', i), 1 FROM n";
     rusqlite::Connection::open(&path).unwrap().execute_batch(rows).unwrap();
     let error = Recording::open(&path).unwrap().losses().unwrap_err();
     assert!(error.to_string().contains("more than 1048576 rows"), "{error}");
