@@ -93,6 +93,9 @@ fn workers<'a>(figures: &'a Figures<'_>) -> impl Iterator<Item = &'a WorkerLoad>
     figures.ranks.iter().flat_map(|rank| &rank.workers)
 }
 
+/// What would be shown as nothing a second.
+const LEAST_BYTES_PER_S: f64 = 0.005 * 1024.0 * 1024.0;
+
 /// All loaders make their batches in the trainer itself.
 fn in_process(figures: &Figures<'_>) -> bool {
     let mut workers = loaders(figures).map(|loader| loader.workers).peekable();
@@ -116,7 +119,8 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
             "; {} spent {reading} of their time reading",
             count(number, "worker", "workers")
         ));
-        if sum.read_bytes > 0 {
+        // On some file systems (FUSE) the kernel counts none of what its readers get.
+        if sum.read_bytes as f64 / (sum.wall_ns as f64 / 1e9) >= LEAST_BYTES_PER_S {
             // Together would need to be at once, which workers of several loaders are not.
             evidence.push_str(&format!(", {} from storage each", rate(sum.read_bytes, sum.wall_ns)));
         }
@@ -370,11 +374,17 @@ fn unexplained(figures: &Figures<'_>) -> Option<Diagnosis> {
         None => "not seen by kernel or shim",
     };
     let finding = format!("nothing explains {} of {}: mostly {what}", percent(share), figures.time());
-    let advice = if most == BLOCKED_KINDS {
-        "Add the evidence that is missing (see doctor), then measure again".to_owned()
-    } else {
-        "It is no data stall; look in the training loop itself (logging, requests, locks), for instance with py-spy dump"
-            .to_owned()
+    let own = "look in the training loop itself (logging, requests, locks), for instance with py-spy dump";
+    let advice = match u8::try_from(most).ok().and_then(Blocked::from_u8) {
+        _ if most == BLOCKED_KINDS => {
+            "Add the evidence that is missing (see doctor), then measure again".to_owned()
+        }
+        // `next(iter(loader))`, or a loop that is left: what the workers have begun is waited for.
+        Some(Blocked::Pipe | Blocked::Child) => format!(
+            "An iterator of a loader that is dropped early waits for its workers to end: keep one, or give that loader \
+             fewer workers and batches in advance. Else {own}"
+        ),
+        _ => format!("It is no data stall; {own}"),
     };
     let evidence = of_time(figures, share);
     Some(diagnosis("unexplained-time", Cause::Unknown, share, finding, evidence, other(advice)))

@@ -101,6 +101,18 @@ fn a_loop_that_sleeps_on_its_own_has_no_data_stall() {
     }
 }
 
+/// What `next(iter(loader))` in a loop shows as.
+#[test]
+fn a_loop_that_waits_for_processes_to_end_may_have_dropped_an_iterator() {
+    let advice = |kind| {
+        let summary = job(20, &[(60, Does::Cpu), (40, Does::In(kind))], &[]).ledger.summary();
+        let found = summary.diagnoses.iter().find(|found| found.name == "unexplained-time").unwrap();
+        found.advice.clone()
+    };
+    assert!(advice(Blocked::Child).contains("iterator of a loader that is dropped early"));
+    assert!(!advice(Blocked::Futex).contains("iterator"));
+}
+
 #[test]
 fn a_job_at_work_is_compute_bound() {
     let summary = job(20, &[(99, Does::Cpu)], &[(1, Does::Cpu)]).ledger.summary();
