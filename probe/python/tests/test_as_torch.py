@@ -86,6 +86,68 @@ def test_what_a_data_set_does_beside_its_parts_is_never_left_out(kind, why):
         assert cached != values(torch.utils.data.DataLoader(Parts(), batch_size=4))
 
 
+GLOBAL = numpy.random.default_rng(0)
+
+
+class Streamed(torch.utils.data.Dataset):
+    """Counts, draws from a generator of its module's, and reads on in a file, whatever index it is asked for."""
+
+    def __init__(self, path):
+        self.calls = 0
+        self.numbers = iter(range(1000))
+        self.file = open(path)
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        self.calls += 1
+        return torch.tensor([self.calls, next(self.numbers), int(self.file.readline()), GLOBAL.random()])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_trial_leaves_no_count_no_draw_and_no_line_read(tmp_path, workers):
+    def made(kind, **more):
+        global GLOBAL
+        GLOBAL = numpy.random.default_rng(0)
+        path = tmp_path / "lines"
+        path.write_text("".join(f"{number:07}\n" for number in range(5000)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return values(kind(Streamed(path), batch_size=4, num_workers=workers, **more))
+
+    assert made(stallscope.DataLoader, cache="4MiB") == made(torch.utils.data.DataLoader)
+
+
+class Sliced(torch.utils.data.Dataset):
+    """Makes whole batches of what the sampler gives, as it is."""
+
+    def __init__(self):
+        self.data = torch.arange(32.0)
+
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, index):
+        return self.data[index]
+
+    def __getitems__(self, indices):
+        assert not isinstance(indices, list)
+        return list(self.data[indices])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("more", [{}, {"cache": "4MiB"}], ids=["plain", "cached"])
+@pytest.mark.parametrize("batches", [[slice(0, 4), slice(4, 8)], [torch.arange(4), torch.arange(8, 12)]], ids=["slices", "tensors"])
+def test_slices_and_tensors_reach_a_data_set_that_makes_batches(batches, more, workers):
+    plain = torch.utils.data.DataLoader(Sliced(), batch_sampler=batches, num_workers=workers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ours = stallscope.DataLoader(Sliced(), batch_sampler=batches, num_workers=workers, **more)
+        for _ in range(2):
+            assert values(ours) == values(plain)
+
+
 class Files(torch.utils.data.Dataset):
     def __init__(self, folder):
         self.folder = folder

@@ -1,6 +1,7 @@
 """A restore reads each tensor into the one that is there: it needs no memory for a second state, and sets what torch would."""
 
 import copy
+import os
 import subprocess
 import sys
 
@@ -188,3 +189,65 @@ def test_a_disk_that_fails_behind_the_checks_is_said_and_the_next_restore_is_who
         assert start.step == 1 and [name for name, _ in start.passed] == ["step-000000002"]
     assert repr((model.state_dict(), optimizer.state_dict())) == repr(first)
     assert all(torch.equal(one, first[0][name]) for name, one in model.state_dict().items())
+
+
+class Queue(torch.nn.Linear):
+    """Keeps a tensor of its own."""
+
+    def __init__(self):
+        super().__init__(2, 2)
+        self.queue = torch.zeros(3)
+
+    def get_extra_state(self):
+        return {"queue": self.queue}
+
+    def set_extra_state(self, state):
+        self.queue = state["queue"]
+
+
+def test_what_code_of_the_scripts_keeps_of_a_state_is_a_tensor(tmp_path):
+    model = Queue()
+    model.queue += 5
+    with Checkpointer(tmp_path, model=model, signals=()) as saver:
+        saver.save(wait=True)
+    other = Queue()
+    with Checkpointer(tmp_path, model=other, signals=()) as saver:
+        saver.restore()
+    assert type(other.queue) is torch.Tensor and other.queue.tolist() == [5, 5, 5]
+    assert torch.equal(other.weight, model.weight)
+
+
+def test_a_hook_that_changes_what_was_loaded_has_its_way(tmp_path):
+    if not hasattr(torch.optim.Optimizer, "register_load_state_dict_post_hook"):
+        pytest.skip("SKIPPED: this torch has no such hooks")
+
+    def halved(optimizer):
+        for state in optimizer.state.values():
+            state["exp_avg"].mul_(0.5)
+
+    model = torch.nn.Linear(3, 3)
+    optimizer = trained(model)
+    with Checkpointer(tmp_path, model=model, optimizer=optimizer, signals=()) as saver:
+        saver.save(wait=True)
+    as_torch = torch.optim.Adam(model.parameters(), lr=0.1)
+    ours = torch.optim.Adam(model.parameters(), lr=0.1)
+    for one in (as_torch, ours):
+        one.register_load_state_dict_post_hook(halved)
+    as_torch.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    with Checkpointer(tmp_path, model=model, optimizer=ours, signals=()) as saver:
+        saver.restore()
+    for one, other in zip(as_torch.state.values(), ours.state.values()):
+        assert torch.equal(one["exp_avg"], other["exp_avg"])
+
+
+def test_a_forked_child_is_told_to_save_elsewhere(tmp_path):
+    with Checkpointer(tmp_path, model=torch.nn.Linear(2, 2), signals=()) as saver:
+        child = os.fork()
+        if child == 0:
+            try:
+                saver.save(wait=True)
+            except CheckpointError:
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        saver.save(wait=True)

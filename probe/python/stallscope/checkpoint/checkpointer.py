@@ -241,6 +241,8 @@ class Checkpointer:
         several ranks rank 0's are kept."""
         if self._closed:
             raise CheckpointError("this Checkpointer is closed; make a new one to save more")
+        if os.getpid() != self._pid:
+            raise CheckpointError("this process was forked from the one that saves: call save() there")
         measured = self._keeping.measured(metrics)
         if not self._steps_are_said:
             self._trained(by_hand=True)

@@ -166,7 +166,11 @@ class Restoring:
 
 def _loads_as_torch_does(one):
     """Whether it does with the tensors of a state what torch does, which is known: a module copies them, and an optimiser keeps them.
-    Those with a load_state_dict() of their own get tensors in memory."""
+    Those with code of their own that loads get tensors in memory: it may keep them, or work with their elements."""
+    if isinstance(one, torch.nn.Module) and _may_refuse(one):
+        return False
+    if any(getattr(one, f"_optimizer_load_state_dict_{when}_hooks", None) for when in ("pre", "post")):
+        return False
     for kind in (torch.nn.Module, torch.optim.Optimizer):
         if isinstance(one, kind):
             return type(one).load_state_dict is kind.load_state_dict and "load_state_dict" not in vars(one)

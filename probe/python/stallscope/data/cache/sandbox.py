@@ -1,5 +1,6 @@
 """Trying something on a data set so that nothing of it is left: no handle, no draw, no count."""
 
+import contextlib
 import gc
 import io
 import itertools
@@ -10,7 +11,6 @@ import random
 import select
 import signal
 import sys
-import threading
 import time
 import warnings
 
@@ -29,23 +29,36 @@ _MAX_PARTS = 10_000
 def tried(trial, dataset, start_method, *more):
     """`trial(dataset, *more)`, which gives plain data; {"why": …} where it could not be tried.
 
-    Where workers are forked, in a forked child, as whatever a sample opens for good must not be shared with them. Where
-    they are started otherwise, on a copy as they get one. Without workers on the data set itself, which would come to
-    the same with the first sample; but in a child again where another thread may draw meanwhile, as to put the generators
-    back would have it draw the same again."""
-    beside_training = start_method is None and threading.current_thread() is not threading.main_thread()
-    if start_method == "fork" or beside_training:
-        return _in_child(trial, dataset, more)
+    Where workers are started otherwise than by a fork, on a copy, as they get one. Else in a forked child: whatever a sample
+    opens for good must not be shared with workers, and what it counts or draws must not show in training's own samples."""
+    if start_method in (None, "fork"):
+        with _offsets_kept(dataset):
+            return _in_child(trial, dataset, more)
     put_back = generators(dataset)
     try:
-        if start_method is not None:
-            try:
-                dataset = pickle.loads(pickle.dumps(dataset))
-            except Exception as error:
-                return {"why": f"no copy of it can be made to be tried ({type(error).__name__}: {error})"}
+        try:
+            dataset = pickle.loads(pickle.dumps(dataset))
+        except Exception as error:
+            return {"why": f"no copy of it can be made to be tried ({type(error).__name__}: {error})"}
         return trial(dataset, *more)
     finally:
         put_back()
+
+
+@contextlib.contextmanager
+def _offsets_kept(dataset):
+    """A child reads on in the files that the data set holds open: their offsets are one with this process's."""
+    before = []
+    for part in _parts(dataset):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            if isinstance(part, io.IOBase):
+                before.append((part.fileno(), os.lseek(part.fileno(), 0, os.SEEK_CUR)))
+    try:
+        yield
+    finally:
+        for number, offset in before:
+            with contextlib.suppress(OSError):
+                os.lseek(number, offset, os.SEEK_SET)
 
 
 def generators(dataset):
@@ -152,13 +165,8 @@ def _end(child):
 
 def _found(dataset):
     """Of the generators that the data set holds itself: what gives the state of each, and what puts it back."""
-    found, known, parts = [], set(), [dataset]
-    numpy = sys.modules.get("numpy")
-    while parts and len(known) < _MAX_PARTS:
-        part = parts.pop()
-        if id(part) in known or isinstance(part, type):
-            continue
-        known.add(id(part))
+    found, numpy = [], sys.modules.get("numpy")
+    for part in _parts(dataset):
         if isinstance(part, torch.Generator):
             found.append((part.get_state, part.set_state))
         elif isinstance(part, random.Random):
@@ -168,10 +176,21 @@ def _found(dataset):
         elif numpy is not None and isinstance(part, numpy.random.Generator):
             bits = part.bit_generator
             found.append((lambda one=bits: one.state, lambda state, one=bits: setattr(one, "state", state)))
-        elif isinstance(part, dict):
+    return found
+
+
+def _parts(dataset):
+    """The data set and what it holds, as far as attributes, dicts and the beginnings of lists lead."""
+    known, parts = set(), [dataset]
+    while parts and len(known) < _MAX_PARTS:
+        part = parts.pop()
+        if id(part) in known or isinstance(part, type):
+            continue
+        known.add(id(part))
+        yield part
+        if isinstance(part, dict):
             parts += itertools.islice(dict.values(part), _MAX_PARTS)
         elif type(part) in (list, tuple):
             parts += part[:100]
         else:
             parts += list(getattr(part, "__dict__", {}).values())
-    return found

@@ -8,6 +8,8 @@ from array import array
 from collections import deque
 from time import monotonic_ns
 
+from stallscope.data.seeding.per_sample import Batch
+
 # Those under way that took a position up, of loaders that hear of steps.
 _taken_up: "weakref.WeakSet" = weakref.WeakSet()
 
@@ -34,6 +36,8 @@ class Pass:
         self.end = End()
         self.key = None
         self.repeats = None
+        # Whether the data set makes whole batches by itself.
+        self.takes_batches = False
         self.batches = 0
         # Of these, those that were handed over when the last step was trained.
         self.batches_at_step = 0
@@ -129,7 +133,15 @@ class Indices:
         if key is None:
             return index
         uses = self.beginning.repeats.key
-        return [(uses(key, one), one) for one in index] if self.batched else (uses(key, index), index)
+        if not self.batched:
+            return uses(key, index), index
+        if self._is_whole(index):
+            return Batch(index, uses(key, repr(index)))
+        return [(uses(key, one), one) for one in index]
+
+    def _is_whole(self, index):
+        """Whether it goes to the data set's `__getitems__` as it is: a slice or a tensor in place of a list of indices."""
+        return self.batched and self.beginning.takes_batches and type(index) not in (list, tuple)
 
     def skip(self):
         """Asks the sampler for what was handed over before the checkpoint."""
@@ -138,7 +150,7 @@ class Indices:
         for index in itertools.islice(self._begun(), to_skip) if to_skip else ():
             self._add(index)
             if self.beginning.key is not None:
-                for one in index if self.batched else (index,):
+                for one in (repr(index),) if self._is_whole(index) else index if self.batched else (index,):
                     self.beginning.repeats.key(0, one)
             skipped += 1
         if to_skip:

@@ -33,6 +33,14 @@ def seed_of(key, index):
     return mixed ^ (mixed >> 31)
 
 
+class Batch:
+    """What a sampler gives in place of a list of indices, for the data set's `__getitems__`, and the key of this use."""
+
+    def __init__(self, index, key):
+        self.index = index
+        self.key = key
+
+
 class _Keyed:
     """Stands for a data set where an iterator makes batches. `maker`: makes its samples where some are kept."""
 
@@ -57,7 +65,10 @@ class _Keyed:
             raise AttributeError(name)
 
         def getitems(keyed_indices):
-            if whole:
+            if whole and isinstance(keyed_indices, Batch):
+                number = seed_of(keyed_indices.key, repr(keyed_indices.index))
+                make = partial(self._as_it_is, whole, keyed_indices.index, partial(seed, number))
+            elif whole:
                 indices = [index for _, index in keyed_indices]
                 number = seed_of(keyed_indices[0][0], tuple(indices))
                 make = partial(self._whole, whole, indices, partial(seed, number))
@@ -72,6 +83,10 @@ class _Keyed:
             return self.maker.many(indices, seed_all)
         seed_all()
         return gathered(whole([plain(index) for index in indices]))
+
+    def _as_it_is(self, whole, index, seed_all):
+        seed_all()
+        return gathered(whole(index))
 
     def _one_by_one(self, keyed_indices):
         samples = []
