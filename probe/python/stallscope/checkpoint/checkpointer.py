@@ -112,7 +112,8 @@ class Checkpointer:
     ) -> None:
         named = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
         named = {name: one for name, one in named.items() if one is not None}
-        self.folder = os.fspath(folder)
+        # A script may change the folder that it is in.
+        self.folder = os.path.abspath(folder)
         state = {} if state is None else state
         self._keeping = Keeping(keep, keep_every, monitor, mode, keep_best)
         self._job = Job({**named, **objects}, loaders.of(loader), state)
