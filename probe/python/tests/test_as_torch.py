@@ -148,6 +148,15 @@ def test_slices_and_tensors_reach_a_data_set_that_makes_batches(batches, more, w
             assert values(ours) == values(plain)
 
 
+def test_a_subset_is_cached_whatever_its_batches_come_in():
+    batches = [torch.tensor([0, 2]), numpy.array([1, 3])]
+    subset = torch.utils.data.Subset(Parts(), range(4, 8))
+    ours = stallscope.DataLoader(subset, batch_sampler=batches, cache="4MiB")
+    for _ in range(2):
+        assert values(ours) == values(torch.utils.data.DataLoader(subset, batch_sampler=batches)) == [4, 6, 5, 7]
+    assert ours.cache_figures()["hits"] == 4
+
+
 class Files(torch.utils.data.Dataset):
     def __init__(self, folder):
         self.folder = folder

@@ -251,3 +251,17 @@ def test_a_forked_child_is_told_to_save_elsewhere(tmp_path):
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         saver.save(wait=True)
+
+
+def test_the_folder_stays_where_it_was_though_the_job_goes_elsewhere(tmp_path, monkeypatch):
+    for name in ("first", "second"):
+        (tmp_path / name / "ckpts").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "first")
+    with Checkpointer("ckpts", model=torch.nn.Linear(2, 2), signals=()) as saver:
+        saver.save(wait=True)
+        os.chdir(tmp_path / "second")
+        saver.step()
+        saver.save(wait=True)
+    assert not any((tmp_path / "second" / "ckpts").iterdir())
+    with Checkpointer(tmp_path / "first" / "ckpts", model=torch.nn.Linear(2, 2), signals=()) as saver:
+        assert saver.restore().step == 1

@@ -19,6 +19,7 @@ import torch
 from stallscope import _random
 
 from .equality import alike
+from .keys.plain import is_a
 
 # Of a trial: on slow storage some samples take a while, and none may hold training up for good.
 LIMIT_S = 60.0
@@ -51,7 +52,7 @@ def _offsets_kept(dataset):
     before = []
     for part in _parts(dataset):
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            if isinstance(part, io.IOBase):
+            if is_a(part, io.IOBase.__base__):
                 before.append((part.fileno(), os.lseek(part.fileno(), 0, os.SEEK_CUR)))
     try:
         yield
@@ -167,13 +168,13 @@ def _found(dataset):
     """Of the generators that the data set holds itself: what gives the state of each, and what puts it back."""
     found, numpy = [], sys.modules.get("numpy")
     for part in _parts(dataset):
-        if isinstance(part, torch.Generator):
+        if is_a(part, torch.Generator):
             found.append((part.get_state, part.set_state))
-        elif isinstance(part, random.Random):
+        elif is_a(part, random.Random):
             found.append((part.getstate, part.setstate))
-        elif numpy is not None and isinstance(part, numpy.random.RandomState):
+        elif numpy is not None and is_a(part, numpy.random.RandomState):
             found.append((part.get_state, part.set_state))
-        elif numpy is not None and isinstance(part, numpy.random.Generator):
+        elif numpy is not None and is_a(part, numpy.random.Generator):
             bits = part.bit_generator
             found.append((lambda one=bits: one.state, lambda state, one=bits: setattr(one, "state", state)))
     return found
@@ -184,13 +185,15 @@ def _parts(dataset):
     known, parts = set(), [dataset]
     while parts and len(known) < _MAX_PARTS:
         part = parts.pop()
-        if id(part) in known or isinstance(part, type):
+        if id(part) in known or is_a(part, type):
             continue
         known.add(id(part))
         yield part
-        if isinstance(part, dict):
+        if is_a(part, dict):
             parts += itertools.islice(dict.values(part), _MAX_PARTS)
         elif type(part) in (list, tuple):
             parts += part[:100]
         else:
-            parts += list(getattr(part, "__dict__", {}).values())
+            with contextlib.suppress(AttributeError, TypeError):
+                # A class may give another one to whoever asks for it by name.
+                parts += object.__getattribute__(part, "__dict__").values()

@@ -102,7 +102,9 @@ class Positioned(torch.utils.data.DataLoader):
             order = beginning.states.get("generator") or beginning.states["process"]["torch"]
             beginning.key = epoch_key(order, beginning.nth)
             beginning.repeats = Repeats(self._samples())
-            beginning.takes_batches = callable(getattr(self.dataset, "__getitems__", None))
+            # torch's Subset asks for one after the other, whatever they come in.
+            whole = type(self.dataset) is not torch.utils.data.Subset and getattr(self.dataset, "__getitems__", None)
+            beginning.takes_batches = callable(whole)
         persistent = getattr(self, "_iterator", None)
         beginning.hears_steps = self._hears_steps
         beginning.workers_kept = persistent is not None or beginning.before_order is not None
