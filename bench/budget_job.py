@@ -9,8 +9,9 @@ import json
 import sys
 import time
 
-import stallscope
 import torch
+
+import stallscope
 
 NEVER_S = 1e9
 

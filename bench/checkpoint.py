@@ -22,12 +22,13 @@ from table import ROOT, Row, markdown, summary, write
 
 sys.path.insert(0, str(ROOT / "target" / "python"))
 
-import stallscope  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType  # noqa: E402
+
+import stallscope  # noqa: E402
 
 TENSORS = 96
 BASE_STEPS, MOST_STEPS = 8, 600

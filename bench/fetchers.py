@@ -75,8 +75,9 @@ def mounted(storage, plain):
 def be_job(folder, way, epochs):
     """Iterates one loader; prints its rate and what its cache tells."""
     sys.path.insert(0, str(ROOT / "target" / "python"))
-    import stallscope
     import torch
+
+    import stallscope
 
     class Files(torch.utils.data.Dataset):
         def __len__(self):

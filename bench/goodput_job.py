@@ -8,8 +8,9 @@ import json
 import sys
 import time
 
-import stallscope
 import torch
+
+import stallscope
 
 STEP_S = 0.05
 

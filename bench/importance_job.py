@@ -13,8 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "target" / "python"))
 
-import stallscope  # noqa: E402
 import torch  # noqa: E402
+
+import stallscope  # noqa: E402
 
 SAMPLE_BYTES = 100 << 10
 

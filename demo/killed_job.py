@@ -12,8 +12,9 @@ import os
 import random
 
 import numpy
-import stallscope
 import torch
+
+import stallscope
 
 SAMPLES, BATCH, CLASSES = 4096, 128, 10
 

@@ -63,9 +63,10 @@ def measure(pairs):
     import socket
     import threading
 
+    from torch.utils.data._utils.fetch import _MapDatasetFetcher
+
     from stallscope import _native
     from stallscope._hooks import worker
-    from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
     items = Items()
     indices = list(range(SAMPLES))

@@ -14,12 +14,13 @@ import sys
 import time
 from pathlib import Path
 
-import stallscope
 import torch
 from ahead_sets import SAMPLES, Failing, Files, Hanging, Locked, Parts, Swallowing
-from stallscope.data.prefetch import fetcher_groups, server, shared_memory
 from torch.utils.data import DataLoader, RandomSampler, Subset, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
+
+import stallscope
+from stallscope.data.prefetch import fetcher_groups, server, shared_memory
 
 SETS = {"parts": Parts, "files": Files, "failing": Failing, "swallowing": Swallowing}
 BATCH = 12

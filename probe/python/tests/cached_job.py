@@ -12,12 +12,13 @@ import threading
 import warnings
 from pathlib import Path
 
-import stallscope
 import torch
 from cached_sets import FILES, SETS, Augmented, Files, KeyedFiles, Killing, Named, Parts, fill
-from stallscope.data.cache.keys import fingerprint
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler, Subset
 from torch.utils.data.distributed import DistributedSampler
+
+import stallscope
+from stallscope.data.cache.keys import fingerprint
 
 BATCH, EPOCHS = 4, 2
 

@@ -4,9 +4,10 @@ import json
 import sys
 import time
 
-import stallscope
 import torch
 from cached_sets import Augmented, fill
+
+import stallscope
 
 
 def main():

@@ -15,6 +15,7 @@ import torch
 from cached_job import epochs, loader, said
 from cached_sets import FILES, fill
 from decoded_sets import SETS
+
 from stallscope.data.cache import encoding, split, stored_form
 
 DEAR = {"read_s": 0.001, "decode_s": 0.1, "pack_s": 0.0001, "take_s": 0.0001}

@@ -16,10 +16,11 @@ if len(sys.argv) == 3:
         children.append(subprocess.Popen([sys.executable, __file__, folder, str(ranks), str(rank)], env=env))
     sys.exit(max(child.wait() for child in children))
 
-import stallscope  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+import stallscope  # noqa: E402
 
 rank = int(sys.argv[3])
 torch.set_num_threads(1)

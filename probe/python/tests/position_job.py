@@ -8,11 +8,12 @@ import random
 import sys
 import warnings
 
-import stallscope
 import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler
+
+import stallscope
 from stallscope import _random
 from stallscope.data.resume.position import position
-from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRandomSampler
 
 EPOCHS = 3
 READ = []

@@ -17,11 +17,12 @@ import tempfile
 import time
 import warnings
 
-import stallscope
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import stallscope
 
 SAMPLES, EPOCHS = 48, 2
 # Others get so long to commit what a killed rank had its part in, or to find that it is gone.

@@ -12,11 +12,12 @@ import sys
 import time
 import warnings
 
-import stallscope
 import torch
+from torch.utils.data import DataLoader, Dataset
+
+import stallscope
 from stallscope import _random
 from stallscope.checkpoint.tree import Writer, to_bytes
-from torch.utils.data import DataLoader, Dataset
 
 EPOCHS = 4
 

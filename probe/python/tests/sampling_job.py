@@ -10,12 +10,13 @@ import sys
 import warnings
 from functools import partial
 
-import stallscope
 import torch
+from torch.utils.data import Dataset, IterableDataset, Subset
+
+import stallscope
 from stallscope import _random
 from stallscope.data.cache.split import base_index
 from stallscope.data.sampling.weights import PlannedSubset
-from torch.utils.data import Dataset, IterableDataset, Subset
 
 SAMPLES, BATCH = 230, 8
 

@@ -10,13 +10,14 @@ import sys
 import tempfile
 import warnings
 
-import stallscope
 import torch
 import torch.distributed as dist
 from sampling_job import Noisy, Parts, loss_of
 from substitution_job import batches
 from substitution_job import loader as substituting
 from torch.utils.data.distributed import DistributedSampler
+
+import stallscope
 
 EPOCHS = 3
 

@@ -12,11 +12,12 @@ import time
 import warnings
 from pathlib import Path
 
-import stallscope
 import torch
 from cached_job import pools
-from stallscope.data.seeding.draws import drawn
 from torch.utils.data import Dataset, Subset
+
+import stallscope
+from stallscope.data.seeding.draws import drawn
 
 SAMPLES, BATCH, CLASSES = 1000, 8, 5
 

@@ -11,9 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import JOB
-
 from collector import BATCH, ITER_END, PACKAGE, SAMPLE, WAIT, Collector, environment, run, run_plain, start
+from conftest import JOB
 
 SCENARIOS = ["map-0", "map-2"]
 

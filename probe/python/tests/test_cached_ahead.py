@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from ahead_sets import SAMPLES
-from stallscope.data.prefetch.process_table import ProcessTable
-
 from collector import PACKAGE, environment, run_plain, run_warm
+
+from stallscope.data.prefetch.process_table import ProcessTable
 
 JOB = Path(__file__).with_name("ahead_job.py")
 SAME = [

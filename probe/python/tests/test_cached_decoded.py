@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from cached_sets import FILES
-
 from collector import PACKAGE, run_warm
 
 JOB = Path(__file__).with_name("decoded_job.py")

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 from cached_sets import FILES
-from turning import Turned, once
-
 from collector import PACKAGE
+from turning import Turned, once
 
 JOB = Path(__file__).with_name("cached_knob_job.py")
 CACHE_USES, CACHE_STATE = 11, 12

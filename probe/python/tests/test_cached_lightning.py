@@ -5,9 +5,8 @@ import os
 import subprocess
 
 from cached_sets import FILES
-from conftest import needs
-
 from collector import PACKAGE, environment
+from conftest import needs
 
 SCRIPT = """
 import json, logging, sys, warnings

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from cached_sets import FILES
-from turning import old
-
 from collector import PACKAGE, run_warm
+from turning import old
 
 JOB = Path(__file__).with_name("cached_job.py")
 BYTES = sum(1000 + n for n in range(FILES))

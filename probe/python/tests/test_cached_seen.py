@@ -16,16 +16,16 @@ import weakref
 from pathlib import Path
 
 import pytest
-
 from collector import PACKAGE
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 np = pytest.importorskip("numpy", reason="SKIPPED: there is no numpy")
 
-import stallscope  # noqa: E402
 import state_sets  # noqa: E402
-from stallscope.data.cache.keys import fingerprint  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
+
+import stallscope  # noqa: E402
+from stallscope.data.cache.keys import fingerprint  # noqa: E402
 
 SAMPLES = 60
 FIRST = np.arange(SAMPLES)

@@ -7,9 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import needs
-
 from collector import PACKAGE, environment
+from conftest import needs
 
 JOB = Path(__file__).with_name("transformers_job.py")
 SAMPLES, EPOCHS = 23, 2

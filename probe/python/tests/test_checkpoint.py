@@ -1,9 +1,8 @@
 """Checkpoint calls, collectives and ranks."""
 
 import pytest
-from conftest import has, needs
-
 from collector import CHECKPOINT, COLLECTIVE, ITER_START, WAIT, run
+from conftest import has, needs
 
 TORCH_SAVE, DCP_SAVE, DCP_ASYNC_SAVE, SAFETENSORS = 1, 2, 3, 4
 SNAPSHOT, PERSIST = 0, 1

@@ -6,11 +6,11 @@ import signal
 
 import pytest
 import torch
-from stallscope import Checkpointer, CheckpointError
+from collector import CHECKPOINT  # noqa: F401  (finds the staged package)
 from test_checkpoint_runs import named, runs
 from test_checkpointer import assert_goes_on, checkpoints, train, whole
 
-from collector import CHECKPOINT  # noqa: F401  (finds the staged package)
+from stallscope import Checkpointer, CheckpointError
 
 SAVES = {"10": ["save"], "20": ["save"], "30": ["save"], "31": ["exit"]}
 

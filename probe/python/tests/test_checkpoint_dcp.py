@@ -1,7 +1,6 @@
 """The state dicts of torch's distributed checkpoints are taken and given back."""
 
 import pytest
-
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from collector import PACKAGE, run_warm
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")

@@ -14,14 +14,14 @@ import uuid
 import warnings
 
 import pytest
-
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 
+from test_checkpoint_state import again  # noqa: E402
+
 from stallscope import Checkpointer, CheckpointError  # noqa: E402
 from stallscope.checkpoint.tree import Reader, Writer  # noqa: E402
-from test_checkpoint_state import again  # noqa: E402
 
 
 class Colour(enum.IntEnum):

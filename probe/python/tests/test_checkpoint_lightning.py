@@ -3,9 +3,8 @@
 import json
 import subprocess
 
-from conftest import needs
-
 from collector import PACKAGE, environment
+from conftest import needs
 
 SCRIPT = """
 import hashlib, json, logging, os, sys, warnings

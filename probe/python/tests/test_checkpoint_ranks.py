@@ -6,9 +6,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from conftest import has
-
 from collector import PACKAGE, run_warm
+from conftest import has
 
 JOB = Path(__file__).with_name("ranks_job.py")
 

@@ -4,9 +4,8 @@ import json
 import os
 import subprocess
 
-from test_checkpointer import assert_goes_on, checkpoints, train, whole
-
 from collector import PACKAGE, environment
+from test_checkpointer import assert_goes_on, checkpoints, train, whole
 
 FIXED = {"every": 1000, "keep": 1}
 

@@ -5,7 +5,6 @@ import ctypes
 import warnings
 
 import pytest
-
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-
 from collector import PACKAGE
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")

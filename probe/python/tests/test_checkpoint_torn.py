@@ -1,7 +1,6 @@
 """A checkpoint is of one moment, whatever the loop does while it is written."""
 
 import pytest
-
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")

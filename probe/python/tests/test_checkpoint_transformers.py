@@ -6,9 +6,8 @@ import signal
 import subprocess
 
 import pytest
-from conftest import needs
-
 from collector import PACKAGE, environment
+from conftest import needs
 
 STEPS = 90
 SCRIPT = """

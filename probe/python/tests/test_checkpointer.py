@@ -11,7 +11,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-
 from collector import CHECKPOINT, CHECKPOINT_COST, PACKAGE, environment, run, warm
 
 JOB = Path(__file__).with_name("resume_job.py")

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from collector import BATCH, CHECKPOINT, ITER_END, ITER_START, SAMPLE, WAIT, run, run_plain
 
 JOB = Path(__file__).with_name("foreign_job.py")

@@ -1,7 +1,6 @@
 """Which form of samples a cache keeps, by what was measured."""
 
 import pytest
-
 from collector import PACKAGE  # noqa: F401  where the package is
 
 pytest.importorskip("torch")

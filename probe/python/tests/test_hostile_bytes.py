@@ -68,6 +68,7 @@ def mutated(tree, random):
 
 def parse_states(seed):
     import torch
+
     from stallscope.checkpoint.errors import CheckpointError
     from stallscope.checkpoint.tree import Reader, Writer, from_bytes, to_bytes
 
@@ -109,6 +110,7 @@ def parse_states(seed):
 
 def parse_samples(seed):
     import torch
+
     from stallscope.data.cache import encoding
 
     moments = random.Random(seed)

@@ -6,9 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import has
-
 from collector import PACKAGE, Collector, environment
+from conftest import has
 
 JOB = Path(__file__).with_name("interval_job.py")
 NAME = "ckpt.interval"

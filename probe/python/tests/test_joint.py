@@ -8,12 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch.utils.data
+from test_pool import folder, in_child, pools, space, until  # noqa: F401
+
 from stallscope import _native
 from stallscope.data.cache import membership
 from stallscope.data.cache.miss_curve import JointCurve
 from stallscope.data.cache.split import base_index
 from stallscope.data.sampling.weights import PlannedSubset
-from test_pool import folder, in_child, pools, space, until  # noqa: F401
 
 SAMPLES, BATCH = 1000, 50
 OF_JOB = 7

@@ -5,7 +5,6 @@ import textwrap
 import time
 
 import pytest
-
 from collector import PACKAGE, Collector, environment, start
 
 # Turns like a loader would: looks once a step, applies what it can.

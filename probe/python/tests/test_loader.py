@@ -4,8 +4,6 @@ import json
 from collections import defaultdict
 
 import pytest
-from conftest import JOB, has, torch_version
-
 from collector import (
     BATCH,
     BYE,
@@ -22,6 +20,7 @@ from collector import (
     run,
     run_plain,
 )
+from conftest import JOB, has, torch_version
 
 SAMPLES = 22
 STREAM = SAMPLES - 3

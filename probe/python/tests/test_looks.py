@@ -1,7 +1,6 @@
 """A change of the data set by its script shows, before a worker is added that would have another one than the others."""
 
 import pytest
-
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")

@@ -3,9 +3,8 @@
 import os
 import sys
 
-from conftest import torch_version
-
 from collector import BATCH, WAIT, run, run_plain
+from conftest import torch_version
 
 DROPPED = """
 import os, sys, torch

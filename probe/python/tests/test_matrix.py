@@ -12,10 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from collector import PACKAGE, environment, run
 from matrix_settings import STREAMS, setting
 from turning import old
-
-from collector import PACKAGE, environment, run
 
 JOB = Path(__file__).with_name("matrix_job.py")
 COUNT = int(os.environ.get("STALLSCOPE_MATRIX", "40"))

@@ -3,13 +3,13 @@
 import random
 
 import pytest
-
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 
-from stallscope._hooks import order  # noqa: E402
 from torch.utils import data  # noqa: E402
+
+from stallscope._hooks import order  # noqa: E402
 
 ITEMS = data.TensorDataset(torch.arange(20))
 

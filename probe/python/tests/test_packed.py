@@ -5,7 +5,6 @@ import struct
 import zlib
 
 import pytest
-
 from collector import PACKAGE  # noqa: F401  where the package is
 
 torch = pytest.importorskip("torch")

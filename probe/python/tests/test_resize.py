@@ -9,10 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+from collector import WAIT, environment
 from conftest import needs, torch_version
 from turning import Turned, at_random, gives, job, old, once, pairs_are_right, skipped, whole
-
-from collector import WAIT, environment
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-
 from collector import PACKAGE, run_warm
 
 JOB = Path(__file__).with_name("sampling_job.py")

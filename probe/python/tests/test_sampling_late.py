@@ -1,7 +1,6 @@
 """A loader with a sampling of its own knows which rank it is of, or says that it does not."""
 
 import pytest
-
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")

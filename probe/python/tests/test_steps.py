@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import torch_version
-
 from collector import CHECKPOINT, CLOCK, PACKAGE, run, run_plain
+from conftest import torch_version
 
 JOB = Path(__file__).with_name("steps_job.py")
 STEP = 15

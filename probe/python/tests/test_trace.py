@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from collector import PACKAGE, run_warm
 
 JOB = Path(__file__).with_name("trace_job.py")

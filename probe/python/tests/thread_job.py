@@ -5,8 +5,9 @@ import os
 import sys
 import threading
 
-import stallscope
 import torch
+
+import stallscope
 
 
 class Plain:

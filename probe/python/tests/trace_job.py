@@ -9,9 +9,10 @@ import resource
 import sys
 import warnings
 
-import stallscope
 import torch
 from torch.utils.data import Dataset, IterableDataset, Subset
+
+import stallscope
 
 SAMPLES, BATCH, EPOCHS = 100, 10, 3
 

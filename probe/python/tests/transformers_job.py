@@ -10,13 +10,14 @@ import sys
 import warnings
 from pathlib import Path
 
-import stallscope.transformers
 import torch
 import transformers
 
 # What a Trainer would import in each of our processes.
 import transformers.integrations.integration_utils  # noqa: F401
 from torch.utils.data import Dataset
+
+import stallscope.transformers
 
 SAMPLES = 23
 TRAINED = []

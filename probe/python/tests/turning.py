@@ -11,9 +11,8 @@ import warnings
 from pathlib import Path
 
 import pytest
-from conftest import torch_version
-
 from collector import BATCH, FAILED, WAIT, Collector, environment
+from conftest import torch_version
 
 JOB = Path(__file__).with_name("resizing.py")
 
