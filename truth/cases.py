@@ -84,6 +84,8 @@ CASES = [
     Case("epochs", "--workers 2 --epoch-batches 50", kernel_bar=None),
     # Each epoch begins with a batch that is only looked at.
     Case("looks", "--workers 1 --epoch-batches 40 --look", kernel_bar=None, tested=True),
+    # The workers of an iterator that is dropped after a batch are waited for, in the middle of training.
+    Case("looks-between", "--workers 2 --prep-ms 2 --look-every 20", kernel_bar=None),
     # Half of each epoch is its tail, for which no index is put any more.
     Case("epoch-tails", "--workers 2 --epoch-batches 16 --prefetch 4 --source none --prep-ms 0.2 --compute-ms 50", tested=True),
     Case("evaluation", "--workers 2 --epoch-batches 60 --evaluate 15", tested=True, kernel_bar=None),

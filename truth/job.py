@@ -51,6 +51,7 @@ def flags() -> argparse.Namespace:
     add("--compute-ms", type=float, default=10, help="CPU a step")
     add("--epoch-batches", type=int, default=10**6)
     add("--look", action="store_true", help="take a batch by an iterator of its own before each epoch")
+    add("--look-every", type=int, default=0, metavar="STEPS", help="take one of a second loader every so many steps")
     add("--evaluate", type=int, default=0, help="batches of evaluation after each epoch")
     add("--loaders", type=int, default=1, help="used in turn")
     add("--checkpoint", choices=["none", "loop", "fsync", "thread", "process", "safetensors", "dcp"], default="none")
@@ -193,8 +194,11 @@ def look_at(loader, number: int):
     """As scripts do that want to know a batch's shape."""
     log().mark(Did.COMPUTE)
     log().mark(Did.ENTER, number)
-    batch = next(iter(loader))
+    iterator = iter(loader)
+    batch = next(iterator)
     log().mark(Did.EXIT, batch[-1].token, Phase.LOOK)
+    # Waits for the workers to end.
+    del iterator
     log().mark(Did.END, number)
 
 
@@ -211,10 +215,12 @@ class Loop:
         self.helper = Helper(int(options.helper_ms * MS)) if options.helper_ms else None
         self.steps = 0
         self.stop = None
+        self.looked_at = None
 
     def run(self):
         loaders = [make_loader(self.options, self.options.epoch_batches) for _ in range(self.options.loaders)]
         evaluation = make_loader(self.options, self.options.evaluate) if self.options.evaluate else None
+        self.looked_at = make_loader(self.options, self.options.epoch_batches) if self.options.look_every else None
         while self.train(loaders):
             if evaluation:
                 self.evaluate(evaluation)
@@ -256,6 +262,8 @@ class Loop:
         self.steps += 1
         if options.checkpoint != "none" and self.steps % options.checkpoint_every == 0:
             self.checkpoints.save()
+        if self.looked_at and self.steps % options.look_every == 0:
+            look_at(self.looked_at, options.loaders)
 
     def sleep_on_lock(self, seconds: float):
         taken = threading.Event()

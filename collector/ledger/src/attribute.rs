@@ -279,7 +279,8 @@ fn own_work(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64, out: &mut Attributed) {
             Blocked::FutexNet | Blocked::Net => peer_or_unknown(trainer, kind, ns, out),
             // Written by hand, without a saver that is hooked.
             Blocked::FileWrite | Blocked::Sync | Blocked::Rename => out.causes[Cause::Persist] += ns,
-            Blocked::Unix | Blocked::Pipe if trainer.kernel_waits => out.causes[Cause::Transfer] += ns,
+            // A pipe outside any wait for a batch is one that closes as a worker ends, for which a dropped iterator waits.
+            Blocked::Unix if trainer.kernel_waits => out.causes[Cause::Transfer] += ns,
             // A driver that lets its caller sleep until the device is done.
             Blocked::Other | Blocked::Poll if trainer.has_device => out.causes[Cause::Compute] += ns,
             _ => out.unknown(Some(kind), ns),

@@ -77,6 +77,8 @@ struct Trainer {
     unpickling_ns: Option<u64>,
     /// Workers were started since the last handover: an epoch begins.
     new_workers: bool,
+    /// Workers ended since the last handover.
+    workers_ended: bool,
     pinned: bool,
     saving: Saving,
 }
@@ -96,9 +98,7 @@ impl KernelSteps {
     pub(crate) fn record(&mut self, record: &Record) -> Option<Handover> {
         match record {
             Record::TaskNew(task) => self.arrived(task),
-            Record::TaskExit(exit) if exit.header.tid == exit.header.tgid => {
-                self.processes.remove(&exit.header.tgid);
-            }
+            Record::TaskExit(exit) if exit.header.tid == exit.header.tgid => self.ended(exit.header.tgid),
             Record::Wait(wait) => return self.waited(wait),
             Record::Wake(wake) => return self.woke(wake),
             Record::Slice(slice) => self.ran(slice),
@@ -126,6 +126,14 @@ impl KernelSteps {
         if let Some(trainer) = self.trainer_above(task.header.tgid) {
             trainer.new_workers = true;
         }
+    }
+
+    fn ended(&mut self, pid: u32) {
+        let was_worker = self.processes.get(&pid).is_some_and(|process| process.is_worker);
+        if was_worker && let Some(trainer) = self.trainer_above(pid) {
+            trainer.workers_ended = true;
+        }
+        self.processes.remove(&pid);
     }
 
     /// The nearest trainer among the ancestors of `pid`.
@@ -257,6 +265,10 @@ impl KernelSteps {
         if process.pins.contains(feeder) || !waits && !trainer.feeders.contains(feeder) {
             return None;
         }
+        // An iterator that ends closes the queues of its workers when they have ended, which wakes their feeders.
+        if !waits && trainer.workers_ended {
+            return None;
+        }
         trainer.feeders.insert(feeder);
         if at_ns < trainer.last_exit_ns {
             // Depth grows with several puts in a row: one handover.
@@ -324,6 +336,7 @@ impl KernelSteps {
             }
             handover.index = trainer.handed_over;
             trainer.handed_over += 1;
+            trainer.workers_ended = false;
             trainer.last_exit_ns = ended.exit_ns;
             trainer.enter_ns = None;
             trainer.messages.clear();

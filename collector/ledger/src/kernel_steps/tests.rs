@@ -231,3 +231,29 @@ fn the_thread_that_puts_the_next_index_names_the_worker_whose_batch_made_room() 
     // A stored batch of the other worker was the last that the main thread slept for.
     assert_eq!(step(WORKERS[1], FEEDER), Producer::Pid(WORKERS[0]));
 }
+
+/// `next(iter(loader))`: what closes the queues behind the workers of a dropped iterator is no batch.
+#[test]
+fn an_iterator_that_is_dropped_closes_its_queues_without_a_step() {
+    let mut steps = job();
+    for (worker, feeder) in [(WORKERS[0], FEEDER), (WORKERS[1], FEEDER + 1)] {
+        steps.record(&wait(worker, 0, MS, (TRAINER, feeder)));
+    }
+    steps.record(&wait(TRAINER, 2 * MS, 30 * MS, (WORKERS[0], 98)));
+    steps.record(&wake(TRAINER, 31 * MS, FEEDER)).unwrap();
+    for worker in WORKERS {
+        let exit = kernel::TaskExit {
+            header: header(Kind::TaskExit, worker, worker, 80 * MS),
+            ..kernel::TaskExit::default()
+        };
+        steps.record(&Record::TaskExit(exit));
+    }
+    assert_eq!(steps.record(&wake(TRAINER, 81 * MS, FEEDER)), None);
+    assert_eq!(steps.record(&wake(TRAINER, 82 * MS, FEEDER + 1)), None);
+    // The training loader's next batch is a step again.
+    let new = TaskNew { header: header(Kind::TaskNew, 23, 23, 83 * MS), ppid: TRAINER, ..TaskNew::default() };
+    steps.record(&Record::TaskNew(new));
+    steps.record(&wait(TRAINER, 90 * MS, 95 * MS, (23, 97)));
+    let next = steps.record(&wake(TRAINER, 96 * MS, FEEDER + 2)).unwrap();
+    assert_eq!((next.enter_ns, next.producer), (90 * MS, Producer::Pid(23)));
+}
