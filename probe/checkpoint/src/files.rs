@@ -1,10 +1,13 @@
 //! The few things that a save does to the file system, as a trait: tests make each of them fail.
 
 use crate::error::{Doing, Result};
-use rustix::fs::{self, FallocateFlags, Mode, OFlags};
+use crate::names;
+use rustix::fs::{self, AtFlags, CWD, FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
 use std::fmt::Debug;
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -47,40 +50,66 @@ pub trait Out: Send + Sync + Debug {
 }
 
 /// The file system.
+///
+/// Whoever may write into a folder of checkpoints can put a link in the place of one of them at any moment: so what is made,
+/// renamed or removed in one is so in the folder itself, which is opened without following a link.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Disk;
 
+/// Does `act` with the folder and name by which `path` is to be reached.
+fn reached<T>(
+    path: &Path,
+    act: impl FnOnce(BorrowedFd<'_>, &Path) -> std::result::Result<T, Errno>,
+) -> io::Result<T> {
+    let in_checkpoint = path.parent().filter(|folder| names::is_of_checkpoint(folder));
+    let (Some(folder), Some(name)) = (in_checkpoint, path.file_name()) else { return Ok(act(CWD, path)?) };
+    let folder = fs::open(folder, FOLDER_ITSELF | OFlags::PATH, Mode::empty())?;
+    Ok(act(folder.as_fd(), Path::new(name))?)
+}
+
+const FOLDER_ITSELF: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
 impl Files for Disk {
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        std::fs::create_dir(path)
+        reached(path, |folder, name| fs::mkdirat(folder, name, Mode::from_raw_mode(0o777)))
     }
 
     fn create(&self, path: &Path, direct: bool) -> io::Result<Box<dyn Out>> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let open = |flags| fs::open(path, flags, Mode::from_raw_mode(0o666)).map(File::from);
-        if direct {
-            match open(flags | OFlags::DIRECT) {
-                Ok(file) => return Ok(Box::new(file)),
+        let mode = Mode::from_raw_mode(0o666);
+        let file = reached(path, |folder, name| match direct {
+            false => fs::openat(folder, name, flags, mode),
+            true => match fs::openat(folder, name, flags | OFlags::DIRECT, mode) {
                 // Refused by tmpfs and some FUSE file systems, some of them after they have made the file.
-                Err(rustix::io::Errno::INVAL | rustix::io::Errno::OPNOTSUPP) => {
-                    let _ = std::fs::remove_file(path);
+                Err(Errno::INVAL | Errno::OPNOTSUPP) => {
+                    let _ = fs::unlinkat(folder, name, AtFlags::empty());
+                    fs::openat(folder, name, flags, mode)
                 }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(Box::new(open(flags)?))
+                other => other,
+            },
+        })?;
+        Ok(Box::new(File::from(file)))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        std::fs::rename(from, to)
+        reached(to, |to_folder, to| {
+            reached(from, |from_folder, from| fs::renameat(from_folder, from, to_folder, to)).map_err(errno)
+        })
     }
 
     fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        std::fs::hard_link(from, to)
+        reached(to, |to_folder, to| {
+            reached(from, |from_folder, from| fs::linkat(from_folder, from, to_folder, to, AtFlags::empty()))
+                .map_err(errno)
+        })
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        match File::open(path)?.sync_all() {
+        let opened = match names::is_of_checkpoint(path) {
+            true => File::from(fs::open(path, FOLDER_ITSELF | OFlags::RDONLY, Mode::empty())?),
+            false => File::open(path)?,
+        };
+        match opened.sync_all() {
             // A file system that cannot sync folders has nothing to make durable there.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
             other => other,
@@ -88,12 +117,16 @@ impl Files for Disk {
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
-        std::fs::remove_file(path)
+        reached(path, |folder, name| fs::unlinkat(folder, name, AtFlags::empty()))
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        std::fs::remove_dir(path)
+        reached(path, |folder, name| fs::unlinkat(folder, name, AtFlags::REMOVEDIR))
     }
+}
+
+fn errno(error: io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
 impl Out for File {

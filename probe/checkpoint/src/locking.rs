@@ -11,6 +11,7 @@ use crate::files::{open_plain, write_all};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::thread;
@@ -57,7 +58,9 @@ impl Lock {
         let file: File =
             rustix::fs::open(&path, flags, Mode::from_raw_mode(0o666)).doing("open", &path)?.into();
         let locked = lock_record(&file, &dir)?;
-        if locked {
+        // Whoever else may write into the folder may have given a file of ours this name.
+        let is_only_name = file.metadata().is_ok_and(|found| found.is_file() && found.nlink() == 1);
+        if locked && is_only_name {
             // For the message to the process that comes second; no more than that depends on it.
             let _ = file.set_len(0).and_then(|()| write_all(&file, format!("{own}\n").as_bytes(), 0));
         }
@@ -115,6 +118,17 @@ mod tests {
             });
         }
         other.status().is_err()
+    }
+
+    #[test]
+    fn a_file_that_has_another_name_is_not_written_into() {
+        let dir = tempfile::tempdir().unwrap();
+        let thesis = dir.path().join("thesis");
+        std::fs::write(&thesis, "mine").unwrap();
+        std::fs::hard_link(&thesis, dir.path().join(NAME)).unwrap();
+        let lock = Lock::take(dir.path()).unwrap();
+        assert!(is_taken(dir.path()) && lock.file.is_some());
+        assert_eq!(std::fs::read_to_string(&thesis).unwrap(), "mine");
     }
 
     #[test]

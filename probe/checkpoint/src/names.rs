@@ -2,6 +2,8 @@
 
 use crate::error::{Error, Result};
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::str::FromStr;
 
 /// Steps are padded to this many digits, so that names sort.
@@ -11,6 +13,14 @@ const DIGITS: usize = 9;
 pub(crate) fn folder(step: u64, attempt: u64) -> String {
     let name = format!("step-{step:0DIGITS$}");
     if attempt <= 1 { name } else { format!("{name}.{attempt}") }
+}
+
+/// Whether it is the folder of a checkpoint by its name, also of one that was set aside, perhaps under a number of its own.
+pub(crate) fn is_of_checkpoint(folder: &Path) -> bool {
+    folder.file_name().is_some_and(|name| {
+        let number = name.as_bytes().strip_prefix(b"step-").unwrap_or_default();
+        number.len() >= DIGITS && number[..DIGITS].iter().all(u8::is_ascii_digit)
+    })
 }
 
 /// Step and attempt of a folder with such a name.

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::{Check, Checkpoint, open_part};
 use crate::error::{Doing, Error, Result};
-use crate::files::{put, write_small};
+use crate::files::{open_plain, put, write_small};
 use crate::image::CHUNK_BYTES;
 use crate::locking::Lock;
 use crate::manifest::{Digest, MANIFEST, Manifest, Part, StoredTensor, StoredUser, part_name, seal};
@@ -13,6 +13,7 @@ use crate::snapshot::Snapshot;
 use crate::store::{LATEST, Store, mark_verified, remove};
 use crate::write::Writing;
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -29,6 +30,9 @@ pub(crate) struct Task {
 
 /// How often ranks look for each other's files.
 const LOOK: Duration = Duration::from_millis(10);
+
+/// Longest reason of another rank's that is told, in bytes.
+const MOST_REASON: u64 = 4096;
 
 /// Writes one save after the other.
 #[derive(Debug)]
@@ -212,7 +216,9 @@ impl<'a> Persist<'a> {
             let (part, digest) = self.wait_for(&dir.join(part_name(rank)), || {
                 let failed = dir.join(failed_name(rank));
                 if failed.exists() {
-                    let why = std::fs::read_to_string(&failed).unwrap_or_default();
+                    let mut why = String::new();
+                    let _ = open_plain(&failed, false)
+                        .and_then(|file| file.take(MOST_REASON).read_to_string(&mut why));
                     return Err(Error::Refused(format!("rank {rank} could not save its part: {why}")));
                 }
                 match open_part(dir, rank) {

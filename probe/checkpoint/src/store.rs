@@ -325,10 +325,12 @@ impl Store {
     /// has folders that we do not make, stays.
     fn collect_quarantined(&self, files: &dyn Files, since_ns: u64, dry_run: bool) -> Vec<String> {
         let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
-        let aside = self.dir.join(QUARANTINE);
-        if !is_folder(&aside) {
+        // Whoever made the checkpoints may put a link in its place at any moment.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(folder) = rustix::fs::open(self.dir.join(QUARANTINE), flags, Mode::empty()) else {
             return Vec::new();
-        }
+        };
+        let aside = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
         let set_aside_ns = |path: &Path| {
             let modified = path.symlink_metadata().and_then(|found| found.modified()).ok()?;
             u64::try_from(modified.duration_since(UNIX_EPOCH).ok()?.as_nanos()).ok()
@@ -336,7 +338,9 @@ impl Store {
         let mut removed = Vec::new();
         for entry in std::fs::read_dir(&aside).into_iter().flatten().flatten() {
             let path = entry.path();
-            let old = is_folder(&path) && set_aside_ns(&path).is_some_and(|at_ns| at_ns < since_ns);
+            let old = names::is_of_checkpoint(&path)
+                && is_folder(&path)
+                && set_aside_ns(&path).is_some_and(|at_ns| at_ns < since_ns);
             if old && (dry_run || remove(files, &path).is_ok()) {
                 removed.push(format!("{QUARANTINE}/{}", entry.file_name().to_string_lossy()));
             }
@@ -392,7 +396,7 @@ fn latest_retain(entries: &[Entry]) -> Retain {
 }
 
 /// Removes a checkpoint, first what commits it: a collection that is killed leaves remains, never half a checkpoint.
-/// Follows no link, and enters no folder inside: we make none.
+/// Follows no link, also where one comes in the folder's place meanwhile ([`Disk`]), and enters no folder inside: we make none.
 pub(crate) fn remove(files: &dyn Files, dir: &Path) -> Result<()> {
     let gone = |result: std::io::Result<()>| match result {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
@@ -436,7 +440,92 @@ fn note_reason(dir: &Path, reason: &str) -> std::io::Result<()> {
 pub fn mark_verified(checkpoint: &Checkpoint) {
     if !is_marked_verified(checkpoint.dir(), &checkpoint.digest) {
         let path = checkpoint.dir().join(VERIFIED);
-        let _ = std::fs::remove_file(&path);
+        let _ = Disk.remove_file(&path);
         let _ = write_small(&Disk, &path, format!("{}\n", checkpoint.digest.hex()).as_bytes());
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::files::Out;
+    use std::io;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Whoever may write into the folder of checkpoints, and puts a link in the place of one before the nth operation.
+    #[derive(Debug)]
+    struct Swaps {
+        dir: PathBuf,
+        victim: PathBuf,
+        before: AtomicUsize,
+    }
+
+    impl Swaps {
+        fn on(&self) {
+            if self.before.fetch_sub(1, Ordering::Relaxed) == 0 {
+                std::fs::rename(&self.dir, self.dir.with_extension("aside")).expect("a folder");
+                std::os::unix::fs::symlink(&self.victim, &self.dir).expect("a link");
+            }
+        }
+    }
+
+    impl Files for Swaps {
+        fn create_dir(&self, path: &Path) -> io::Result<()> {
+            Disk.create_dir(path)
+        }
+        fn create(&self, path: &Path, direct: bool) -> io::Result<Box<dyn Out>> {
+            self.on();
+            Disk.create(path, direct)
+        }
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            self.on();
+            Disk.rename(from, to)
+        }
+        fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+            self.on();
+            Disk.link(from, to)
+        }
+        fn sync_dir(&self, path: &Path) -> io::Result<()> {
+            self.on();
+            Disk.sync_dir(path)
+        }
+        fn remove_file(&self, path: &Path) -> io::Result<()> {
+            self.on();
+            Disk.remove_file(path)
+        }
+        fn remove_dir(&self, path: &Path) -> io::Result<()> {
+            self.on();
+            Disk.remove_dir(path)
+        }
+    }
+
+    /// With `step-000000001` exchanged before the nth operation, whether `act` leaves what is the user's alone.
+    fn leaves_the_victim_alone(nth: usize, act: impl FnOnce(&Swaps, &Path)) {
+        let root = tempfile::tempdir().expect("a folder");
+        let (dir, victim) = (root.path().join("step-000000001"), root.path().join("victim"));
+        for folder in [&dir, &victim] {
+            std::fs::create_dir(folder).expect("a folder");
+            for name in ["manifest.json", "thesis", "verified"] {
+                std::fs::write(folder.join(name), "mine").expect("a file");
+            }
+        }
+        let swaps = Swaps { dir: dir.clone(), victim: victim.clone(), before: AtomicUsize::new(nth) };
+        act(&swaps, &dir);
+        assert_eq!(std::fs::read_dir(&victim).expect("a folder").count(), 3, "before operation {nth}");
+        for name in ["manifest.json", "thesis", "verified"] {
+            assert_eq!(std::fs::read_to_string(victim.join(name)).ok().as_deref(), Some("mine"), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_link_that_comes_in_a_checkpoints_place_leads_nowhere() {
+        for nth in 0..6 {
+            leaves_the_victim_alone(nth, |files, dir| drop(remove(files, dir)));
+            leaves_the_victim_alone(nth, |files, dir| drop(put(files, dir, "manifest.json", b"theirs")));
+            leaves_the_victim_alone(nth, |files, dir| {
+                drop(files.link(&dir.join("thesis"), &dir.join("copy")));
+                drop(write_small(files, &dir.join("user-0.bin"), b"theirs"));
+            });
+        }
     }
 }
