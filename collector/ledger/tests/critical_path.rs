@@ -421,6 +421,33 @@ fn handovers_that_a_detector_found_in_kernel_records_are_cut_the_same_way() {
     assert!(!stage.step(Training, 0).evidence.shim);
 }
 
+/// A dropped iterator's workers are waited for in a pipe that closes as they end.
+#[test]
+fn a_pipe_outside_the_waits_that_the_kernel_sees_is_no_transfer() {
+    let mut stage = Stage::empty();
+    let own = [(10, Does::Cpu), (40, Does::In(Blocked::Pipe)), (5, Does::In(Blocked::Unix)), (5, Does::Cpu)];
+    stage.does(TRAINER, 0, &[(20, Does::Cpu), (80, Does::In(Blocked::Pipe))]);
+    stage.does(TRAINER, 100, &own);
+    stage.does(TRAINER, 160, &[(40, Does::In(Blocked::Pipe))]);
+    stage.does(WORKER, 0, &[(200, Does::In(Blocked::FileRead))]);
+    for (enter, exit, start) in [(20, 100, 0), (160, 200, 100)] {
+        stage.ledger.handover(Handover {
+            pid: TRAINER,
+            loader: 0,
+            enter_ns: enter * MS,
+            exit_ns: exit * MS,
+            producer: Producer::Pid(WORKER),
+            batch: Some(BatchTimes { start_ns: start * MS, ready_ns: exit * MS }),
+            index: 0,
+            samples: 0,
+            flags: 0,
+            source: Source::Kernel,
+        });
+    }
+    stage.finish(300);
+    stage.expect(Training, 0, &[(Compute, 15), (Unknown, 40), (Transfer, 5), (Fetch, 40)]);
+}
+
 #[test]
 fn a_detector_sees_the_batch_taken_when_the_main_thread_runs_again() {
     let mut stage = Stage::empty();

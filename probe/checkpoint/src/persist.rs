@@ -31,7 +31,7 @@ pub(crate) struct Task {
 /// How often ranks look for each other's files.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Longest reason of another rank's that is told, in bytes.
+/// Longest reason that is read of another rank's failure, in bytes.
 const MOST_REASON: u64 = 4096;
 
 /// Writes one save after the other.
