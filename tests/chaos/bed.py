@@ -218,8 +218,10 @@ class Bed:
         seen, batches = self.outcome.seen, self.outcome.batches
         if seen > batches:
             raise Broken(f"{seen} of {batches} batches were recorded: some twice")
-        # What a killed collector had taken and not yet written is gone with it; whoever lived to the end accounts for all.
-        if len(self.recordings) == 1 and self.surely_measured and seen < batches - 1 and not self.outcome.lost:
+        # What a killed collector had taken and not yet written is gone with it, also where it was killed so late that none took
+        # over; whoever lived to the end accounts for all.
+        lived = len(self.recordings) == 1 and self.run.returncode != -signal.SIGKILL
+        if lived and self.surely_measured and seen < batches - 1 and not self.outcome.lost:
             raise Broken(f"{batches - seen} of {batches} batches are neither recorded nor counted as lost")
 
     def close(self):
