@@ -15,14 +15,14 @@ folder = sys.argv[1]
 torch.set_num_threads(1)
 model = torch.nn.Linear(64, 64)
 loader = DataLoader(TensorDataset(torch.randn(40, 64)), batch_size=4)
-checkpointer = stallscope.Checkpointer(folder, model=model, every=1000)
+checkpointer = stallscope.Checkpointer(folder, model=model, every=1000, keep=1)
 for step, (batch,) in enumerate(loader):
     model(batch).sum().backward()
     model.zero_grad()
     checkpointer.step()
     if step == 4:
-        # Else reading back fails as well.
-        while not os.path.exists(os.path.join(folder, "step-000000004", "verified")):
+        # Reading back would fail as well until, last of all, it has removed the checkpoint before.
+        while os.path.exists(os.path.join(folder, "step-000000003")):
             time.sleep(0.01)
         os.rename(folder, folder + ".gone")
         with open(folder, "w"):
