@@ -18,6 +18,7 @@ numpy = pytest.importorskip("numpy", reason="SKIPPED: this Python has no numpy")
 import stallscope  # noqa: E402
 from stallscope import Checkpointer  # noqa: E402
 from stallscope.data.cache import open_hook  # noqa: E402
+from stallscope.data.resume.position import position  # noqa: E402
 
 SAMPLES = 12
 
@@ -145,6 +146,94 @@ def test_slices_and_tensors_reach_a_data_set_that_makes_batches(batches, more, w
         ours = stallscope.DataLoader(Sliced(), batch_sampler=batches, num_workers=workers, **more)
         for _ in range(2):
             assert values(ours) == values(plain)
+
+
+class Named(Parts):
+    """Makes whole batches, and says in what its indices came."""
+
+    def __getitems__(self, indices):
+        return [torch.tensor([float(index), float(isinstance(indices, tuple))]) for index in indices]
+
+
+def of_subset():
+    return torch.utils.data.Subset(Parts(), range(SAMPLES))
+
+
+class Given:
+    """Batches of four samples, in `form`, made anew for each epoch."""
+
+    def __init__(self, form):
+        self.form = form
+
+    def __iter__(self):
+        return (self.form(list(range(at, at + 4))) for at in range(0, SAMPLES, 4))
+
+    def __len__(self):
+        return SAMPLES // 4
+
+
+def listed(samples):
+    return [sample.tolist() for sample in samples]
+
+
+def only_later(indices):
+    return indices if indices[0] else []
+
+
+FORMS = {"iterator": iter, "map": lambda indices: map(int, indices), "bytes": bytes, "tuple": tuple, "none": only_later}
+LOADERS = {
+    "positioned": lambda *args, **more: position(torch.utils.data.DataLoader(*args, **more)),
+    "ours": stallscope.DataLoader,
+    "cached": lambda *args, **more: stallscope.DataLoader(*args, cache="4MiB", **more),
+    "fetched": lambda *args, **more: stallscope.DataLoader(*args, cache="4MiB", fetchers=1, **more),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
+@pytest.mark.parametrize("kind", [Parts, Named, of_subset], ids=["parts", "whole", "subset"])
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_whatever_batches_of_indices_come_in(form, kind, make, workers):
+    def got(make):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            loader = make(kind(), batch_sampler=Given(form), collate_fn=listed, num_workers=workers)
+            return [list(loader) for _ in range(2)]
+
+    assert got(make) == got(torch.utils.data.DataLoader)
+
+
+def test_a_position_is_taken_up_behind_batches_that_can_be_looked_at_once():
+    loader = stallscope.DataLoader(Parts(), batch_sampler=Given(iter), collate_fn=listed)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    later = stallscope.DataLoader(Parts(), batch_sampler=Given(iter), collate_fn=listed)
+    later.load_state_dict(state)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(later) == list(batches)
+
+
+class Ranged(Parts):
+    """Makes batches of slices, too."""
+
+    def __getitems__(self, indices):
+        return [self[one] for one in (range(indices.start, indices.stop) if isinstance(indices, slice) else indices)]
+
+
+@pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
+@pytest.mark.parametrize("kind,batches", [(Parts, [3, [1, 2]]), (Ranged, [slice(0, 4), slice(4, 8)])], ids=["number", "slices"])
+def test_what_is_no_list_of_indices_is_for_whoever_makes_the_batch(kind, batches, make):
+    def got(make):
+        iterator = iter(make(kind(), batch_sampler=batches, num_workers=1))
+        for _ in batches:
+            try:
+                yield next(iterator).tolist()
+            except TypeError as error:
+                yield str(error).splitlines()[-1]
+
+    assert list(got(make)) == list(got(torch.utils.data.DataLoader))
 
 
 def test_a_subset_is_cached_whatever_its_batches_come_in():

@@ -10,7 +10,7 @@ import stat
 import warnings
 
 from stallscope._hooks.knobs import raised_by_signal
-from stallscope.data.seeding.draws import gathered, is_given_for_another, places, plain
+from stallscope.data.seeding.draws import gathered, is_given_for_another, places, plain, plain_all
 
 from . import encoding, open_hook
 from .reader import Unkept, again, tag_of
@@ -214,7 +214,7 @@ class FromFiles(_Maker):
         return self.dataset[plain(index)]
 
     def plain_batch(self, indices):
-        return gathered(self.dataset.__getitems__([plain(index) for index in indices]))
+        return gathered(self.dataset.__getitems__(plain_all(indices)))
 
 
 class _Files:

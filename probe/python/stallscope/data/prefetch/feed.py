@@ -111,10 +111,19 @@ class Feed:
 
     def _see(self, index):
         if self.ahead.is_on:
-            of = self.ahead.sample_of
-            samples = [of(one) for one in index] if self.batched else [of(index)]
-            self.waiting.append((self.seen, deque(one for one in samples if one is not None)))
+            self.waiting.append((self.seen, deque(self._samples(index))))
         self.seen += 1
+
+    def _samples(self, index):
+        of = self.ahead.sample_of
+        try:
+            samples = [of(one) for one in index] if self.batched else [of(index)]
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
+            # No list of indices: a slice, or what is wrong and for the data set to say.
+            return []
+        return [one for one in samples if one is not None]
 
     def go_on(self, handed):
         """So many of the batches that torch had were handed over."""

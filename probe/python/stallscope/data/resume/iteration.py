@@ -6,6 +6,7 @@ import weakref
 import zlib
 from array import array
 from collections import deque
+from collections.abc import Iterator
 from time import monotonic_ns
 
 from stallscope.data.seeding.per_sample import Batch
@@ -124,20 +125,32 @@ class Indices:
     def __next__(self):
         if self.to_skip:
             self.skip()
-        index = next(self._begun())
+        index = given = next(self._begun())
+        if self._is_used_up(index):
+            index = list(index)
+            given = iter(index)
         self._add(index)
         self.beginning.sampled.append((self.digest, index))
         if self.beginning.feed is not None:
             self.beginning.feed.gave(index)
         key = self.beginning.key
         if key is None:
-            return index
+            return given
         uses = self.beginning.repeats.key
         if not self.batched:
             return uses(key, index), index
-        if self._is_whole(index):
-            return Batch(index, uses(key, repr(index)))
-        return [(uses(key, one), one) for one in index]
+        if self._is_whole(given):
+            return Batch(given, uses(key, repr(index)), repr(index))
+        try:
+            keyed = [(uses(key, one), one) for one in index]
+        except TypeError:
+            # No indices. Whoever makes the batch says so, as with torch.
+            return index
+        return tuple(keyed) if type(index) is tuple else keyed
+
+    def _is_used_up(self, index):
+        """Whether who looks at it takes it away from who makes its samples."""
+        return self.batched and isinstance(index, Iterator)
 
     def _is_whole(self, index):
         """Whether it goes to the data set's `__getitems__` as it is: a slice or a tensor in place of a list of indices."""
@@ -147,10 +160,11 @@ class Indices:
         """Asks the sampler for what was handed over before the checkpoint."""
         to_skip, self.to_skip = self.to_skip, 0
         skipped = 0
-        for index in itertools.islice(self._begun(), to_skip) if to_skip else ():
+        for given in itertools.islice(self._begun(), to_skip) if to_skip else ():
+            index = list(given) if self._is_used_up(given) else given
             self._add(index)
             if self.beginning.key is not None:
-                for one in (repr(index),) if self._is_whole(index) else index if self.batched else (index,):
+                for one in (repr(index),) if self._is_whole(given) else index if self.batched else (index,):
                     self.beginning.repeats.key(0, one)
             skipped += 1
         if to_skip:
@@ -164,7 +178,8 @@ class Indices:
 
     def _add(self, index):
         try:
-            data = array("q", index if self.batched else (index,))
+            # Of an iterator: bytes are sample numbers, too.
+            data = array("q", iter(index) if self.batched else (index,))
         except (TypeError, OverflowError):
             data = repr(index).encode()
         self.digest = zlib.crc32(data, self.digest)

@@ -16,6 +16,11 @@ def plain(index):
     return int(index) if type(index) is not int and hasattr(index, "next_at") else index
 
 
+def plain_all(indices):
+    """`plain` of all of a batch, as a list or as a tuple, as they came."""
+    return type(indices)([plain(index) for index in indices])
+
+
 def drawn(index):
     """What was drawn, where another sample is given in its place; else `index` itself."""
     return getattr(index, "stands_for", index)

@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 from torch.utils.data import get_worker_info
 
-from .draws import gathered, plain
+from .draws import gathered, plain, plain_all
 from .isolation import apart, seed
 
 _MASK = (1 << 64) - 1
@@ -34,11 +34,13 @@ def seed_of(key, index):
 
 
 class Batch:
-    """What a sampler gives in place of a list of indices, for the data set's `__getitems__`, and the key of this use."""
+    """What a sampler gives in place of a list of indices, for the data set's `__getitems__`, the key of this use, and which
+    indices they are, as text."""
 
-    def __init__(self, index, key):
+    def __init__(self, index, key, text):
         self.index = index
         self.key = key
+        self.text = text
 
 
 class _Keyed:
@@ -66,11 +68,12 @@ class _Keyed:
 
         def getitems(keyed_indices):
             if whole and isinstance(keyed_indices, Batch):
-                number = seed_of(keyed_indices.key, repr(keyed_indices.index))
+                number = seed_of(keyed_indices.key, keyed_indices.text)
                 make = partial(self._as_it_is, whole, keyed_indices.index, partial(seed, number))
             elif whole:
-                indices = [index for _, index in keyed_indices]
-                number = seed_of(keyed_indices[0][0], tuple(indices))
+                # A list or a tuple, as the sampler gave it.
+                indices = type(keyed_indices)([index for _, index in keyed_indices])
+                number = seed_of(keyed_indices[0][0] if keyed_indices else 0, tuple(indices))
                 make = partial(self._whole, whole, indices, partial(seed, number))
             else:
                 make = partial(self._one_by_one, keyed_indices)
@@ -82,7 +85,7 @@ class _Keyed:
         if self.maker is not None:
             return self.maker.many(indices, seed_all)
         seed_all()
-        return gathered(whole([plain(index) for index in indices]))
+        return gathered(whole(plain_all(indices)))
 
     def _as_it_is(self, whole, index, seed_all):
         seed_all()
