@@ -2,8 +2,9 @@
 
 usage: dtensor_job.py FOLDER '[{"ranks": 2, "mesh": [2], "kind": "fsdp", "train": 3, "save": true}, …]'
 
-Kinds: "fsdp" (fully_shard), "columns", "mixed", "twice" and "same" (the weights placed so), "plain" (no DTensors; of one rank). "app" hands model and optimiser over
-as one object, "frozen" does not train the first weight, "odd" is a rank with another model, "last" one that refuses to restore, "width" makes one large weight and no other state.
+Kinds: "fsdp" (fully_shard), "columns", "mixed", "twice" and "same" (the weights placed so), "half" (on meshes of two ranks each), "plain" (no DTensors; of one rank).
+"app" hands model and optimiser over as one object, "frozen" does not train the first weight, "odd" is a rank with another model, "last" one that refuses to restore,
+"width" makes one large weight and no other state, "tied" two layers of one weight with fewer rows than ranks, "average" keeps the weights' average in the dict `state`.
 
 A job restores the newest checkpoint where there is one ("by": "dcp": what torch.distributed.checkpoint saved), trains so many steps, and
 saves, with torch too. `restored` and `trained` are digests of all parameters and of all of the optimiser's state, whole: the same whatever the
@@ -68,13 +69,20 @@ def made(case):
     model = torch.nn.Sequential(torch.nn.Linear(a, b), torch.nn.BatchNorm1d(b), torch.nn.Linear(b, c))
     if "width" in case:
         model = torch.nn.Sequential(torch.nn.Linear(case["width"], case["width"], bias=False))
+    if case.get("tied"):
+        model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+        model[1].weight = model[0].weight
     model[0].weight.requires_grad_(not case.get("frozen"))
     kind = case["kind"]
     if kind != "plain":
         mesh = init_device_mesh("cpu", tuple(case["mesh"]), mesh_dim_names=("replicas", "shards")[-len(case["mesh"]) :])
-        if kind == "fsdp":
+        if kind == "fsdp" and case.get("tied"):
+            fully_shard(model, mesh=mesh)
+        elif kind == "fsdp":
             for layer in (*(one for one in model if isinstance(one, torch.nn.Linear)), model):
                 fully_shard(layer, mesh=mesh)
+        elif kind == "half":
+            model[0].weight = torch.nn.Parameter(distribute_tensor(model[0].weight.detach(), mesh["shards"], [Shard(0)]))
         else:
             # Columns and rows in turn, on whatever mesh.
             places = {"columns": [Shard(1)], "mixed": [Shard(0), Shard(1)], "twice": [Shard(0), Shard(0)], "same": [Replicate()]}[kind]
@@ -88,7 +96,7 @@ def made(case):
     return model, torch.optim.SGD(trained, lr=0.01) if "width" in case else torch.optim.AdamW(trained, lr=0.01)
 
 
-def train(model, optimizer, steps):
+def train(model, optimizer, steps, average=None):
     """Of gradients that are made, so that ranks, however many, train alike."""
     for step in range(steps):
         for number, parameter in enumerate(model.parameters()):
@@ -101,10 +109,14 @@ def train(model, optimizer, steps):
             parameter.grad = gradient
         optimizer.step()
         optimizer.zero_grad()
+        for name, parameter in model.named_parameters() if average is not None else ():
+            if name not in average:
+                average[name] = parameter.detach().clone()
+            average[name].lerp_(parameter.detach(), 0.1)
 
 
-def digest(model, optimizer):
-    tensors = list(model.state_dict().values())
+def digest(model, optimizer, average=None):
+    tensors = [*model.state_dict().values(), *(average or {}).values()]
     for parameter in model.parameters():
         tensors += [optimizer.state[parameter][key] for key in sorted(optimizer.state.get(parameter, {}))]
     whole = [one.full_tensor() if isinstance(one, DTensor) else one for one in tensors]
@@ -137,7 +149,8 @@ def run(rank, folder, case, facts):
     if "last" in case:
         objects["last"] = Last(case["last"] == rank)
     facts["before"] = digest(model, optimizer)
-    checkpointer = stallscope.Checkpointer(folder, every=10**9, sharded=case.get("sharded", False), **objects)
+    state = {"average": {}} if case.get("average") else None
+    checkpointer = stallscope.Checkpointer(folder, every=10**9, sharded=case.get("sharded", False), state=state, **objects)
     theirs = os.path.join(folder, "dcp")
     if case.get("by") == "dcp":
         # Gives an optimiser its state, as DCP wants it to have.
@@ -153,9 +166,10 @@ def run(rank, folder, case, facts):
             facts["after"] = digest(model, optimizer)
             raise
         facts.update(start=start and start.name, read=read_bytes() - before)
-    facts["restored"] = digest(model, optimizer)
-    train(model, optimizer, case.get("train", 0))
-    facts["trained"] = digest(model, optimizer)
+    average = checkpointer.state.get("average")
+    facts["restored"] = digest(model, optimizer, average)
+    train(model, optimizer, case.get("train", 0), average)
+    facts["trained"] = digest(model, optimizer, average)
     if case.get("save"):
         checkpointer.step()
         checkpointer.save(wait=True)

@@ -2,6 +2,7 @@
 
 usage: ranks_job.py FOLDER '{"ranks": 2, "stop": 8, "sharded": false}'
 
+"alone": what rank 1 has alone, "model" or "object": another model than rank 0's, or one more object.
 "kills": [[1, 0.01], …] has the ranks begin as often, each time in the same folder: that rank is killed so many seconds after its
 second save began, the first being committed, and the others a moment later.
 """
@@ -62,7 +63,11 @@ def train(rank, meeting, folder, case):
     sampler = DistributedSampler(data, case["ranks"], rank)
     loader = DataLoader(data, batch_size=4, sampler=sampler)
     shard = Shard(rank)
+    if case.get("alone") and rank == 1:
+        trained = model = torch.nn.Linear(4, 2) if case["alone"] == "model" else model
     parts = {"shard": shard} if case.get("sharded") else {"model": trained, "optimizer": optimizer}
+    if case.get("alone") == "object" and rank == 1:
+        parts["shard"] = shard
     options = {"every": 5, **case.get("options", {})}
     checkpointer = stallscope.Checkpointer(folder, loader=loader, sharded=bool(case.get("sharded")), **parts, **options)
     start = checkpointer.restore()

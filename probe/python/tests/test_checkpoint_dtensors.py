@@ -45,6 +45,8 @@ CHAINS = {
     "columns": [placed("columns", 2), placed("columns", 4), placed("columns", 3)],
     "both": [placed("mixed", 2, 2), fsdp(4), placed("mixed", 2, 2), placed("columns", 2)],
     "twice the same dimension": [placed("twice", 2, 2), placed("columns", 3), placed("same", 2)],
+    "tied, and ranks without a row": [fsdp(4, tied=True), fsdp(2, tied=True), fsdp(4, tied=True)],
+    "an average in the dict": [fsdp(2, average=True), fsdp(3, average=True), fsdp(2, average=True)],
     "as one object": [fsdp(2, app=True), fsdp(4, app=True), {**PLAIN, "app": True}],
 }
 
@@ -92,6 +94,11 @@ def test_what_one_rank_refuses_changes_nothing_on_any(tmp_path):
     assert "last: Last does not take the state from the checkpoint: not this one" in refused[1]["refused"]
     assert refused[0]["refused"] == f"rank 1: {refused[1]['refused']}"
     assert all(facts["after"] == facts["before"] for facts in refused)
+
+
+def test_tensors_on_meshes_of_some_of_the_ranks_are_refused_before_anything_is_saved(tmp_path):
+    (told,) = lives(tmp_path, placed("half", 2, 2, train=1, save=True))
+    assert all("model/0.weight is a DTensor of a mesh of 2 of the job's 4 ranks" in facts["refused"] for facts in told), told
 
 
 @pytest.fixture

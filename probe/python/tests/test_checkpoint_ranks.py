@@ -68,6 +68,18 @@ def test_another_number_of_ranks(ranks_python, tmp_path):
     assert alone["code"] == 1 and "has the parts of 2 ranks and here are 1: start with 2" in alone["err"]
 
 
+ALONE = {
+    "model": "model has other parameters on rank 1 than on rank 0, which saves for all: have each rank save its own with sharded=True",
+    "object": "rank 1 has 'shard' and rank 0, which saves for all, has not: give it to rank 0 too",
+}
+
+
+@pytest.mark.parametrize("alone", ALONE)
+def test_what_another_rank_alone_has_and_nobody_would_save_is_refused_on_all(ranks_python, tmp_path, alone):
+    told = train(ranks_python, tmp_path, alone=alone)
+    assert [rank["code"] for rank in told] == [1, 1] and told[0]["err"].count(ALONE[alone]) == 2, told[0]["err"]
+
+
 # Of the rank that is killed, and seconds after it began to save: before its part is there, while that is committed, behind it.
 KILLS = [(1, 0.0), (0, 0.002), (1, 0.005), (0, 0.02)]
 

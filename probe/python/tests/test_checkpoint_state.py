@@ -338,6 +338,56 @@ class Stubborn:
             raise ValueError("not this one")
 
 
+def ordered(order, groups=1, named=False):
+    """Two layers of the same shape and AdamW over their parameters in such an order, in groups with rates of their own."""
+    torch.manual_seed(4)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    parameters = list(model.named_parameters() if named else model.parameters())
+    given = [parameters[place] for place in order]
+    size = len(given) // groups
+    return model, torch.optim.AdamW([{"params": given[at : at + size], "lr": 0.1 / (at + 1)} for at in range(0, len(given), size)])
+
+
+def stepped(model, optimizer, steps):
+    for step in range(steps):
+        torch.manual_seed(step)
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+    return [one.tolist() for one in model.parameters()], [optimizer.state[one]["exp_avg"].tolist() for one in model.parameters()]
+
+
+@pytest.mark.parametrize(
+    ("order", "groups", "named"), [([2, 1, 0, 3], 1, False), ([3, 1, 2, 0], 1, False), ([2, 0, 3, 1], 2, False), ([2, 1, 0, 3], 1, True)]
+)
+def test_an_optimisers_moments_go_to_the_parameters_that_they_are_of_in_whatever_order(tmp_path, order, groups, named):
+    if named and not hasattr(torch.optim.Optimizer, "_process_value_according_to_param_policy"):
+        pytest.skip("SKIPPED: optimisers of this torch take no names")
+    first = [0, 2, 1, 3] if groups == 2 else [0, 1, 2, 3]
+    model, optimizer = ordered(first, groups, named)
+    stepped(model, optimizer, 3)
+    with Checkpointer(tmp_path / "kept", model=model, optimizer=optimizer) as checkpointer:
+        checkpointer.save(wait=True)
+    expected = stepped(model, optimizer, 2)
+    model, optimizer = ordered(order, groups, named)
+    with Checkpointer(tmp_path / "kept", model=model, optimizer=optimizer) as checkpointer:
+        checkpointer.restore()
+    assert stepped(model, optimizer, 2) == expected
+
+
+def test_a_parameter_in_another_group_than_it_was_in_is_refused(tmp_path):
+    model, optimizer = ordered([0, 2, 1, 3], 2)
+    stepped(model, optimizer, 1)
+    with Checkpointer(tmp_path / "kept", model=model, optimizer=optimizer) as checkpointer:
+        checkpointer.save(wait=True)
+    model, optimizer = ordered([0, 1, 2, 3], 2)
+    before = [one.tolist() for one in model.parameters()]
+    with Checkpointer(tmp_path / "kept", model=model, optimizer=optimizer) as checkpointer:
+        with pytest.raises(CheckpointError, match="optimizer: model/0.bias is in another of its groups than in the checkpoint: give it the same"):
+            checkpointer.restore()
+    assert [one.tolist() for one in model.parameters()] == before and not optimizer.state
+
+
 def test_what_refuses_leaves_everything_as_it_was(tmp_path):
     def job(seed, takes):
         torch.manual_seed(seed)

@@ -132,6 +132,8 @@ class Checkpointer:
         self._in_flight: dict[str, Any] = {}
         # What cannot be saved is told now rather than in the midst of training, and to all ranks: none waits for one that failed.
         encoded, tensors = self._ranks.together(lambda: self._job.take_apart(0, "", True), _shards)
+        if not sharded:
+            self._ranks.refuse_unlike(self._job.forms())
         self._telling.warn_of_untrusted(self._job.untrusted)
         if self._has_tensors:
             # Others' are what the first rank saves.

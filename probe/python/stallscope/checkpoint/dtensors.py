@@ -30,6 +30,21 @@ class Saved(typing.NamedTuple):
     dims: tuple
 
 
+class Likes:
+    """Which DTensor a saved one is placed like. `here`: those that are in its state's place now, by name; `plain`: names of tensors there
+    that are none, and stay so; `others`: any of the job's, on whose mesh what is not there yet comes."""
+
+    def __init__(self, here, plain, others):
+        self.here, self.plain, self.others = here, plain, others
+
+    def of(self, name, shape):
+        """None: as a plain tensor."""
+        if name in self.here or name in self.plain:
+            return self.here.get(name)
+        alike = [*self.here.values(), *self.others]
+        return next((one for one in alike if one.shape == shape), alike[0] if alike else None)
+
+
 def is_dtensor(value):
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(value, getattr(module, "DTensor", ()))
@@ -39,6 +54,12 @@ def local_of(value):
     """This rank's tensor, in whose memory the DTensor is."""
     with torch.no_grad():
         return value.to_local()
+
+
+def memory_of(local):
+    """Says which memory a tensor of this rank's is in, for as long as that lives; also of an empty one, so that ranks with and without
+    elements find the same tensors tied."""
+    return local.untyped_storage()._cdata, local.storage_offset()
 
 
 def box_of(value):
@@ -74,6 +95,13 @@ def refuse_unknown(value, name):
         )
     if value.device_mesh.get_coordinate() is None:
         raise CheckpointError(f"{name} is a DTensor of a mesh without this rank: save it with a Checkpointer of the mesh's ranks alone")
+    world = torch.distributed.get_world_size()
+    if value.device_mesh.mesh.numel() != world:
+        # Several such meshes would each save all of it, and which of them is meant nobody says.
+        raise CheckpointError(
+            f"{name} is a DTensor of a mesh of {value.device_mesh.mesh.numel()} of the job's {world} ranks: place it on a mesh of all of them, "
+            "replicated along the others' dimension, or save with torch.distributed.checkpoint"
+        )
     local, box = local_of(value), box_of(value)
     if tuple(local.shape) != box.sizes:
         raise CheckpointError(

@@ -27,6 +27,34 @@ def fitting(name, module, state):
     return fit, sentences
 
 
+def in_its_order(name, optimizer, state, shapes, then, here):
+    """(`state`, `shapes`) with the parameters of each group in the order of `optimizer`, by their names `then` and `here`; as they are
+    where not all have names, or other ones. CheckpointError where one is in another group."""
+    if then is None or then == here or None in then + here or sorted(then) != sorted(here):
+        return state, shapes
+    groups, order, first = [], [], 0
+    for group, own in zip(state["param_groups"], optimizer.param_groups):
+        places = range(first, first + len(group["params"]))
+        was = {then[place]: place for place in places}
+        names = here[first : first + len(own["params"])]
+        moved = [one for one in names if one not in was]
+        if moved:
+            raise CheckpointError(
+                f"{name}: {some(moved)} {'is' if len(moved) == 1 else 'are'} in another of its groups than in the checkpoint: give it the "
+                "same parameters in the same groups"
+            )
+        order += [was[one] for one in names]
+        # Whatever it has for each parameter: their numbers, and names where torch was told them.
+        each = {key: [group[key][was[one] - first] for one in names] for key in ("params", "param_names") if key in group}
+        groups.append({**group, **each})
+        first += len(names)
+    if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
+        raise CheckpointError(
+            f"{name}: its parameters are in another order than in the checkpoint, and its load_state_dict() is its own: give it them in the same order"
+        )
+    return {**state, "param_groups": groups}, shapes and [shapes[place] for place in order]
+
+
 def check(name, one, state, shapes):
     """CheckpointError where `state` is not one of such an object. `shapes`: of an optimiser's parameters when it was saved;
     None where they were not."""
@@ -57,7 +85,7 @@ def check(name, one, state, shapes):
         if sizes != saved:
             raise CheckpointError(f"{name}: its groups have {sizes} parameters here and {saved} in the checkpoint")
         for number, (then, here) in enumerate(zip(shapes or (), parameter_shapes(one))):
-            if then != here:
+            if None not in (then, here) and then != here:
                 raise CheckpointError(
                     f"{name}: parameter {number} is {then} in the checkpoint and {here} here: restore into a model of the "
                     "same shape"

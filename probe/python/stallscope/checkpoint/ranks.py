@@ -43,6 +43,9 @@ class Alone:
         tree.Writer has them, are not of the same tensors on all ranks."""
         return work()
 
+    def refuse_unlike(self, forms):
+        """CheckpointError on all ranks where these, by object, are not the same on each, or one has an object that the first has not."""
+
 
 class Group:
     """The ranks of a process group. Making it is collective: every rank makes its Checkpointer."""
@@ -88,6 +91,20 @@ class Group:
                 "Checkpointer the same objects on each rank"
             )
         return given
+
+    def refuse_unlike(self, forms):
+        first, *others = self.gather(forms)
+        for rank, other in enumerate(others, 1):
+            for name, form in other.items():
+                if name not in first:
+                    raise CheckpointError(
+                        f"rank {rank} has {name!r} and rank 0, which saves for all, has not: give it to rank 0 too, or have each rank save its "
+                        "own with sharded=True"
+                    )
+                if form != first[name]:
+                    raise CheckpointError(
+                        f"{name} has other parameters on rank {rank} than on rank 0, which saves for all: have each rank save its own with sharded=True"
+                    )
 
 
 def _digest(shards):

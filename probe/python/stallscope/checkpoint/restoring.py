@@ -12,10 +12,10 @@ import torch
 from stallscope import _random
 
 from . import loaders
-from .dtensors import is_dtensor, local_of
+from .dtensors import Likes, is_dtensor, local_of
 from .errors import CheckpointError, printable
-from .fitting import check, fitting
-from .state import FORMAT
+from .fitting import check, fitting, in_its_order
+from .state import FORMAT, parameters_of
 from .tree import Reader, Writer
 from .unread import Unread, fill
 
@@ -46,8 +46,8 @@ class Restoring:
                 f"the checkpoint has format {encoded.get('format')!r} and this stallscope reads {FORMAT}: "
                 "use the version that wrote it"
             )
-        states = self._states(encoded.get("objects", {}), encoded.get("shapes", {}))
-        self._user = Reader(self.part.tensors(), self.trust).decode(encoded.get("user", {"dict": {}}))
+        states = self._states(encoded.get("objects", {}), encoded.get("shapes", {}), encoded.get("names", {}))
+        self._user = Reader(self.part.tensors(), self.trust, likes=self._likes("state", self.job.user)).decode(encoded.get("user", {"dict": {}}))
         mine = self.own or self.part
         self._mine = Reader(mine.tensors(), self.trust).decode(mine.encoded["own"])
         cannot_refuse = [name for name in states if not _may_refuse(self.job.objects[name])]
@@ -101,9 +101,9 @@ class Restoring:
             _random.restore(self._mine["random"])
         return (self._mine.get("loader") or {}).get("epoch")
 
-    def _states(self, saved, shapes):
-        """State by name of those objects that are in the checkpoint and fit."""
-        states = {}
+    def _states(self, saved, shapes, names):
+        """State by name of those objects that are in the checkpoint and fit. `shapes`, `names`: of optimisers' parameters."""
+        states, known = {}, self.job.parameter_names()
         for name, one in self.job.objects.items():
             try:
                 if name not in saved:
@@ -112,12 +112,16 @@ class Restoring:
                         f"the checkpoint has no {name!r} but {has}: restore with what it was saved with"
                     )
                 streams = _loads_as_torch_does(one)
-                likes = {} if streams or not self.job.is_distributed else _dtensors(name, one)
+                likes = None if streams else self._likes(name, one.state_dict)
                 state = Reader(self.part.tensors(), self.trust, streams, likes).decode(saved[name])
                 if not self.strict and isinstance(one, torch.nn.Module):
                     state, unfit = fitting(name, one, state)
                     self.misfits += unfit
-                check(name, one, state, shapes.get(name))
+                its_shapes = shapes.get(name)
+                if isinstance(one, torch.optim.Optimizer):
+                    here = [known.get(id(parameter)) for parameter in parameters_of(one)]
+                    state, its_shapes = in_its_order(name, one, state, its_shapes, names.get(name), here)
+                check(name, one, state, its_shapes)
             except CheckpointError as error:
                 if self.strict:
                     raise
@@ -128,6 +132,20 @@ class Restoring:
         if unused:
             _warn(f"The checkpoint also has {', '.join(unused)}, which nobody here takes.", 7)
         return states
+
+    def _likes(self, name, there):
+        """`there`: the state that is in the place of the one called `name`, or what gives it; None where no rank has DTensors."""
+        if not self.job.is_distributed:
+            return None
+        writer = Writer()
+        writer.encode(there() if callable(there) else there, name)
+        return Likes(writer.dtensors, writer.tensors.keys(), list(self._dtensors()))
+
+    def _dtensors(self):
+        """Of the job's modules and optimisers, as they are now."""
+        for one in self.job.objects.values():
+            found = one.parameters() if isinstance(one, torch.nn.Module) else parameters_of(one) if isinstance(one, torch.optim.Optimizer) else ()
+            yield from filter(is_dtensor, found)
 
     def _set(self, name, one, state):
         """The state of what may refuse it. An optimiser takes tensors that are unread, in whose places those come that it had or
@@ -192,13 +210,6 @@ def _may_refuse(one):
 
 def _is_torchs(function):
     return (getattr(function, "__module__", None) or "").partition(".")[0] == "torch"
-
-
-def _dtensors(name, one):
-    """Those that are in its state now, by the names that they have in a checkpoint."""
-    writer = Writer()
-    writer.encode(one.state_dict(), name)
-    return writer.dtensors
 
 
 def _given_places(name, optimizer, had):

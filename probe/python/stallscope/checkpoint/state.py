@@ -67,7 +67,7 @@ class Job:
             parameters = [
                 self._is_distributed(parameter, f"{name}: parameter {number}")
                 for name, one in optimizers.items()
-                for number, parameter in enumerate(_parameters(one))
+                for number, parameter in enumerate(parameters_of(one))
             ]
             self.is_distributed = bool(writer.shards) or any(parameters)
         elif writer.shards and not self.is_distributed:
@@ -75,7 +75,27 @@ class Job:
                 f"{next(iter(writer.shards))} has become a DTensor since the Checkpointer was made: make it after fully_shard() or distribute_tensor()"
             )
         encoded["shapes"] = {name: parameter_shapes(one) for name, one in optimizers.items()}
+        names = self.parameter_names()
+        encoded["names"] = {name: [names.get(id(parameter)) for parameter in parameters_of(one)] for name, one in optimizers.items()}
         return encoded
+
+    def parameter_names(self):
+        """id() of a parameter -> its name in the checkpoint, of those that the modules here have."""
+        names = {}
+        for name, one in self.objects.items():
+            for inner, parameter in one.named_parameters() if isinstance(one, torch.nn.Module) else ():
+                names.setdefault(id(parameter), f"{name}/{inner}")
+        return names
+
+    def forms(self):
+        """Name of an object -> what has to be the same on all ranks, of which one saves it: names and shapes of parameters."""
+        forms = {}
+        for name, one in self.objects.items():
+            if isinstance(one, torch.nn.Module):
+                forms[name] = [(inner, _shape(parameter)) for inner, parameter in one.named_parameters()]
+            else:
+                forms[name] = parameter_shapes(one) if isinstance(one, torch.optim.Optimizer) else None
+        return forms
 
     @staticmethod
     def _is_distributed(parameter, name):
@@ -91,7 +111,7 @@ class Job:
         found = {}
         for name, one in self.objects.items():
             if isinstance(one, torch.optim.Optimizer):
-                lost = [parameter for parameter in _parameters(one) if _has_memory(parameter) and parameter.data_ptr() not in saved]
+                lost = [parameter for parameter in parameters_of(one) if _has_memory(parameter) and parameter.data_ptr() not in saved]
                 if lost:
                     found[name] = lost
         return found
@@ -145,7 +165,7 @@ def _unwrapped(one):
             return one
 
 
-def _parameters(optimizer):
+def parameters_of(optimizer):
     """Those that it steps, in its order."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
@@ -157,7 +177,12 @@ def _has_memory(parameter):
 
 
 def parameter_shapes(optimizer):
-    return [list(parameter.shape) for parameter in _parameters(optimizer)]
+    return [_shape(parameter) for parameter in parameters_of(optimizer)]
+
+
+def _shape(parameter):
+    """None where its first batch is to say."""
+    return None if torch.nn.parameter.is_lazy(parameter) else list(parameter.shape)
 
 
 def _is_or_are(names):

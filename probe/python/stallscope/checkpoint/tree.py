@@ -81,13 +81,9 @@ class Writer:
             # What modules say of the version of their state.
             return {"module": [encoded, self.encode(metadata, name)]} if metadata is not None else encoded
         if kind in (torch.Tensor, torch.nn.Parameter) and _is_simple(value):
-            encoded = self._tensor(value.detach(), name)
-            if kind is torch.nn.Parameter or value.requires_grad:
-                encoded["trains"] = value.requires_grad
-                encoded["parameter"] = kind is torch.nn.Parameter
-            return encoded
+            return _as_it_trains(self._tensor(value.detach(), name), value)
         if dtensors.is_dtensor(value):
-            return self._dtensor(value.detach(), name)
+            return _as_it_trains(self._dtensor(value.detach(), name), value)
         refuse_distributed(value, name)
         if kind in _LAZY.values():
             return {"lazy": next(name for name, one in _LAZY.items() if one is kind)}
@@ -139,8 +135,8 @@ class Writer:
         local = dtensors.local_of(value)
         if type(local) not in (torch.Tensor, torch.nn.Parameter) or not _is_simple(local):
             raise CheckpointError(f"{name} is a DTensor of {local.dtype} that is more than its elements: save with torch.distributed.checkpoint")
-        same = (local.data_ptr(), local.dtype, value.shape, local.stride(), local.device)
-        if local.numel() and same in self._seen:
+        same = (dtensors.memory_of(local), local.dtype, value.shape, local.stride(), local.device)
+        if same in self._seen:
             return {"dtensor": self._seen[same]}
         unique = self._seen[same] = self._unique(name)
         box, mesh = dtensors.box_of(value), value.device_mesh
@@ -181,15 +177,23 @@ class Writer:
         return None
 
 
+def _as_it_trains(encoded, value):
+    """With whether it wants a gradient, and is a parameter."""
+    is_parameter = isinstance(value, torch.nn.Parameter)
+    return {**encoded, "trains": value.requires_grad, "parameter": is_parameter} if is_parameter or value.requires_grad else encoded
+
+
 class Reader:
-    """Puts trees together again from the tensors by name. `unread`: those that were not read yet may stay so. `likes`: the DTensors that
-    are in the place of this tree now, by name."""
+    """Puts trees together again from the tensors by name. `unread`: those that were not read yet may stay so. `likes`: dtensors.Likes, where
+    DTensors come back as such."""
 
     def __init__(self, tensors, trust, unread=False, likes=None):
         self.tensors = tensors
         self.trust = trust
         self.unread = unread
-        self.likes = likes or {}
+        self.likes = likes
+        # DTensors that were read, by name: one that stands in several places is one again.
+        self._placed = {}
         # Those that train, as objects: one that stands in several places is one again.
         self._training = {}
         # Those that lie in memory in an order of their own, by name and strides.
@@ -224,7 +228,8 @@ class Reader:
         if kind == "lazy":
             return _LAZY[body]()
         if kind == "dtensor":
-            return self._dtensor(body)
+            tensor = self._dtensor(body)
+            return tensor if "trains" not in encoded else self._trained(tensor, body, encoded)
         if kind == "dict":
             return {key: self._decode(one) for key, one in body.items()}
         if kind == "pairs":
@@ -264,12 +269,15 @@ class Reader:
             raise CheckpointError(f"the checkpoint holds a {kind!r}, which this version of stallscope does not know") from None
 
     def _dtensor(self, name):
-        if self.unread or not self.likes or name not in self.tensors:
+        tensor = self.tensors.get(name)
+        like = None if self.unread or tensor is None or self.likes is None else self.likes.of(name, tensor.shape)
+        if like is None:
             return self._tensor(name, None)
-        tensor = self.tensors[name]
-        target = tensor.placed(self.likes.get(name, next(iter(self.likes.values()))), name)
-        tensor.fill(target)
-        return target
+        if name not in self._placed:
+            target = tensor.placed(like, name)
+            tensor.fill(target)
+            self._placed[name] = target
+        return self._placed[name]
 
     def _trained(self, tensor, name, encoded):
         trains, is_parameter = encoded["trains"] is True, encoded.get("parameter") is True
