@@ -225,9 +225,17 @@ def failing(batches):
     report(got=got, broken=broken)
 
 
+def handled(batches):
+    """Has a handler of its own for SIGTERM, which forked processes have too until torch's takes its place: here that takes a while."""
+    path = os.path.join(os.environ["UNTIL"], "handled")
+    signal.signal(signal.SIGTERM, lambda *_: open(path, "w").close())
+    os.register_at_fork(after_in_child=lambda: time.sleep(0.3))
+    epochs(loader(batches), count=1, step_s=0.01)
+    report(handled=os.path.exists(path))
+
+
 def interrupted(batches):
     """An interrupt at any moment ends the loop, and nothing else."""
-    import signal
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -373,6 +381,7 @@ SCENARIOS = {
     "begins": begins,
     "changing": changing,
     "changing-persistent": changing_persistent,
+    "handled": handled,
     "interrupted": interrupted,
     "exits": exits,
     "augmented": augmented,

@@ -1,14 +1,27 @@
 """A change of the data set by its script shows, before a worker is added that would have another one than the others."""
 
+import functools
+import os
+import random
+
 import pytest
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
+numpy = pytest.importorskip("numpy")
 
 from stallscope._hooks import outline  # noqa: E402
 
+LEVEL, OPTIONS = 0, {"level": 0}
+
+
+def levelled(index):
+    return index + LEVEL
+
 
 class Transform:
+    mean = 0.5
+
     def __init__(self):
         self.size = 32
 
@@ -18,12 +31,35 @@ class Images(torch.utils.data.Dataset):
         self.epoch, self.transform, self.options = 0, Transform(), {"flip": 0.5}
         self.names, self.labels = [f"{number}.jpg" for number in range(1000)], torch.zeros(1000)
         self.itself = self
+        self.weights, self.chance = numpy.zeros(100), random.Random(1)
 
     def __len__(self):
         return 1000
 
     def __getitem__(self, index):
-        return index
+        return levelled(index)
+
+
+class Trainer:
+    """Which collates by a method of its own, that has one of a thousand attributes to do with it."""
+
+    def __init__(self):
+        self.longest, self.steps = 10, 0
+
+    def collate(self, samples):
+        return samples[: self._most()]
+
+    def _most(self):
+        return self.longest
+
+
+def seeded(seed, worker):
+    return seed + worker
+
+
+def set_level(level):
+    global LEVEL
+    LEVEL = level
 
 
 CHANGES = {
@@ -34,6 +70,11 @@ CHANGES = {
     "a name more": lambda images: images.names.append("more.jpg"),
     "labels written to": lambda images: images.labels.fill_(1),
     "a new attribute": lambda images: setattr(images, "fold", 3),
+    "another name in the list": lambda images: images.names.__setitem__(500, "other.jpg"),
+    "numpy's numbers": lambda images: images.weights.__setitem__(50, 1),
+    "its generator": lambda images: images.chance.random(),
+    "an attribute of a class": lambda images: setattr(Transform, "mean", Transform.mean + 1),
+    "a global of a function that is called": lambda images: set_level(LEVEL + 1),
 }
 
 
@@ -45,3 +86,54 @@ def test_what_a_script_changes_shows(change):
     assert outline.of(around) == before
     CHANGES[change](images)
     assert outline.of(around) != before
+
+
+def worker_functions():
+    """What a loader may collate with, and something that changes what it does."""
+    options, trainer = dict(OPTIONS), Trainer()
+    return {
+        "a closure": (lambda samples: samples[options["level"] :], lambda: options.update(level=1)),
+        "a default": (lambda samples, given=options: samples[given["level"] :], lambda: options.update(level=1)),
+        "a partial": (functools.partial(seeded, options), lambda: options.update(level=1)),
+        "a method": (trainer.collate, lambda: setattr(trainer, "longest", 20)),
+        "a global": (levelled, lambda: set_level(LEVEL + 1)),
+        "an object": (Transform(), lambda: setattr(Transform, "mean", Transform.mean + 1)),
+    }
+
+
+@pytest.mark.parametrize("name", worker_functions())
+def test_so_does_what_changes_of_the_functions_that_workers_have(name):
+    function, change = worker_functions()[name]
+    before = outline.of_workers(None, function, None), outline.of_workers(None, None, function)
+    assert (outline.of_workers(None, function, None), outline.of_workers(None, None, function)) == before
+    change()
+    after = outline.of_workers(None, function, None), outline.of_workers(None, None, function)
+    assert after[0] != before[0] and after[1] != before[1]
+
+
+def test_what_a_method_does_not_name_of_its_object_is_no_change():
+    trainer = Trainer()
+    collate = trainer.collate
+    before = outline.of(collate)
+    trainer.steps += 1
+    trainer.model = torch.nn.Linear(2, 2)
+    assert outline.of(collate) == before
+
+
+@pytest.mark.parametrize("around", ["folder", "environment", "gradients", "type", "autocast"])
+def test_so_does_what_a_forked_worker_has_of_the_process(around, tmp_path, monkeypatch):
+    before = outline.of_workers(None, None, None)
+    if around == "folder":
+        monkeypatch.chdir(tmp_path)
+        assert os.getcwd() == str(tmp_path)
+    if around == "environment":
+        monkeypatch.setenv("STALLSCOPE_TEST_LOOKS", "1")
+    if around == "type":
+        torch.set_default_dtype(torch.float64)
+    try:
+        with torch.set_grad_enabled(around != "gradients"), torch.autocast("cpu", enabled=around == "autocast"):
+            assert outline.of_workers(None, None, None) != before
+    finally:
+        torch.set_default_dtype(torch.float32)
+    monkeypatch.undo()
+    assert outline.of_workers(None, None, None) == before

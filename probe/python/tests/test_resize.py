@@ -233,6 +233,26 @@ def test_a_new_worker_that_is_killed_or_fails_before_it_is_ready_costs_nothing(p
     assert done.reasons("workers", "refused", 1) >= {why}
 
 
+def test_a_new_worker_that_is_sent_away_runs_no_handler_of_the_scripts(own_python, tmp_path):
+    """Which may save, or end the job."""
+
+    def turn(trainer, asked=[]):  # noqa: B006
+        if ("workers", 0) not in trainer.knobs():
+            return
+        if not asked:
+            asked.append(4)
+            trainer.ask("workers", 4, 0)
+        elif len(asked) == 1 and "are starting" in trainer.knobs()["workers", 0]["reason"]:
+            asked.append(2)
+            trainer.ask("workers", 2, 0)
+            (tmp_path / "0").touch()
+
+    done = Turned(job(own_python, "handled"), turn, UNTIL=tmp_path)
+    assert (done.code, done.err) == (0, "") and done.group_is_gone
+    lines, left = done.of("handled")
+    assert lines[0]["got"] == whole() and not lines[1]["handled"] and left == []
+
+
 def test_a_worker_that_starts_while_training_is_killed_does_not_stay(own_python):
     done = Turned(job(own_python, "orphaned"), once(("workers", 3)))
     assert done.code == -signal.SIGKILL and done.group_is_gone

@@ -25,12 +25,12 @@ _LEAVING_S = 5
 
 
 _FOR_GOOD = (
-    "resize: unavailable: the script has changed the data set since its persistent workers were made, and a new worker would "
-    "have another one than they have."
+    "resize: unavailable: the script has changed the data set since its persistent workers were made, or something else that a "
+    "worker has of it, and a new one would have that otherwise than they have it."
 )
 _UNTIL_NEXT_EPOCH = (
-    "It takes effect at the loader's next epoch: the script has changed the data set since this one's workers were made, and a "
-    "new worker would have another one."
+    "It takes effect at the loader's next epoch: the script has changed the data set since this one's workers were made, or "
+    "something else that a worker has of it, and a new one would have that otherwise."
 )
 
 
@@ -101,7 +101,7 @@ class WorkerSet:
         if iterator._num_workers != min(wanted, len(iterator._workers)):
             self._share_out(iterator, min(wanted, len(iterator._workers)))
         lacks = len(iterator._workers) + len(self.candidates) < wanted
-        waits = lacks and outline.of(iterator._dataset) != iterator.__dict__.get("_stallscope_data_set")
+        waits = lacks and _made_with(iterator) != iterator.__dict__.get("_stallscope_outline")
         if waits and iterator._persistent_workers:
             self._give_up(iterator, _FOR_GOOD)
         while not waits and len(iterator._workers) + len(self.candidates) < wanted:
@@ -181,7 +181,8 @@ class WorkerSet:
             self.dismissed.append((candidate.process, candidate.queue))
             self.candidates.pop()
             candidate.told.close()
-            candidate.process.terminate()
+            # Not by a signal that the script may have a handler for, which a fork has inherited.
+            candidate.process.kill()
 
     def _see_off(self):
         """Forgets who has ended; whether torch's guard knows one of them."""
@@ -199,6 +200,11 @@ class WorkerSet:
             iterator._worker_pids_set = False
         signals._set_worker_pids(id(iterator), pids)
         iterator._worker_pids_set = True
+
+
+def _made_with(iterator):
+    """What a worker that is made now would be made with."""
+    return outline.of_workers(iterator._dataset, iterator._collate_fn, iterator._worker_init_fn)
 
 
 def _end_before_exit(iterator, process):

@@ -127,8 +127,8 @@ def _watch_order(iterator, loader):
     try:
         order.begin(iterator, loader)
         # When its workers are made, which are the same for all epochs where they are persistent.
-        if "_stallscope_data_set" not in iterator.__dict__:
-            iterator.__dict__["_stallscope_data_set"] = outline.of(loader.dataset)
+        if "_stallscope_outline" not in iterator.__dict__:
+            iterator.__dict__["_stallscope_outline"] = outline.of_workers(loader.dataset, loader.collate_fn, loader.worker_init_fn)
     except Exception as error:
         if knobs.raised_by_signal(error):
             raise
