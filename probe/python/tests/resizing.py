@@ -320,6 +320,21 @@ def augmented(batches):
     report(drawn=drawn)
 
 
+def shared(batches):
+    """Training draws from the generator that the order comes from, which is drawn from once more at an epoch's end; so does whoever iterates
+    another loader with it. The last batch is a part of one."""
+    for persistent in (False, True):
+        chance = torch.Generator().manual_seed(3)
+        numbers = loader(batches, shuffle=True, generator=chance, persistent_workers=persistent)
+        numbers.dataset.samples -= 1
+        drawn = []
+        for _ in range(3):
+            for batch in numbers:
+                drawn.append([values(batch), torch.rand(1, generator=chance).item()])
+                step()
+        report(drawn=drawn)
+
+
 def seeded(batches):
     torch.manual_seed(11)
     epochs(loader(batches, Seeded), count=1, step_s=0.01)
@@ -385,6 +400,7 @@ SCENARIOS = {
     "interrupted": interrupted,
     "exits": exits,
     "augmented": augmented,
+    "shared": shared,
     "seeded": seeded,
     "rebuilt": rebuilt,
     "slow": slow,

@@ -5,6 +5,7 @@ import random
 import pytest
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
 
+numpy = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 
 from torch.utils import data  # noqa: E402
@@ -45,6 +46,13 @@ class Own(data.Sampler):
         pytest.param(True, {"batch_sampler": data.BatchSampler(data.SequentialSampler(ITEMS), 4, False)}, id="batches in sequence"),
         pytest.param(False, {"sampler": Own()}, id="the script's"),
         pytest.param(False, {"batch_sampler": data.BatchSampler(Own(), 4, False)}, id="batches of the script's"),
+        pytest.param(True, {"shuffle": True, "generator": torch.Generator()}, id="shuffled by a generator"),
+        pytest.param(
+            False, {"sampler": data.RandomSampler(ITEMS, num_samples=50, generator=torch.Generator())}, id="several times by a generator"
+        ),
+        pytest.param(
+            False, {"sampler": data.RandomSampler(ITEMS, replacement=True, generator=torch.Generator())}, id="with replacement by a generator"
+        ),
         pytest.param(
             False,
             {"sampler": data.RandomSampler(ITEMS, replacement=True, generator=torch.default_generator)},
@@ -71,7 +79,7 @@ def draw(iterator):
         return next(iterator.indices)
     except StopIteration:
         if watched is not None:
-            watched.order.was_watched = True
+            watched.order.was_watched = watched.ended = True
         raise
     finally:
         if watched is not None:
@@ -98,3 +106,49 @@ def test_draws_in_mid_epoch_are_told_from_those_at_its_beginning(late):
     other.succeeds(found)
     assert (again.draws_late, again.was_watched) == (late, not late)
     assert (other.draws_late, other.was_watched) == (False, False)
+
+
+class Held(data.Sampler):
+    """Of a script: holds something; what it does with it is what `between` says, before each index but the first."""
+
+    def __init__(self, kind):
+        self.held = {"list": [0.0] * 20, "numpy": numpy.zeros(20), "tensor": torch.zeros(20), "generator": random.Random(3), "count": 0}[kind]
+        self.between = None
+
+    def __len__(self):
+        return 20
+
+    def __iter__(self):
+        for index in range(20):
+            if index and self.between is not None:
+                self.between(self)
+            yield index
+        # Of the epoch's end.
+        self.ended = True
+
+
+def count(sampler):
+    sampler.held += 1
+
+
+def write(sampler):
+    sampler.held[3] += 1
+
+
+MOVES = {"list": write, "numpy": write, "tensor": write, "generator": lambda sampler: sampler.held.random(), "count": count}
+
+
+@pytest.mark.parametrize("who", ["the sampler", "training", "nobody"])
+@pytest.mark.parametrize("kind", MOVES)
+def test_what_a_sampler_holds_is_watched_too(kind, who):
+    sampler = Held(kind)
+    if who == "the sampler":
+        sampler.between = MOVES[kind]
+    loader = data.DataLoader(ITEMS, batch_size=3, sampler=sampler)
+    found, iterator = order.of(loader), Iterator(loader)
+    with pytest.raises(StopIteration):
+        while True:
+            draw(iterator)
+            if who == "training":
+                MOVES[kind](sampler)
+    assert found.draws_late == (who != "nobody")

@@ -277,6 +277,22 @@ def test_the_job_draws_the_same_numbers_and_new_workers_have_torchs_seeds(python
     assert {(worker, workers) for _, worker, _, workers in drawn} == {(0, 2), (1, 2), (2, 4), (3, 4)}
 
 
+@pytest.mark.parametrize("depth", [1, 40], ids=["less deep", "deeper"])
+def test_a_generator_that_the_order_and_training_share_is_drawn_from_in_the_same_order(python, depth):
+    asked = set()
+
+    def turn(trainer):
+        for loader in (0, 1):
+            if ("prefetch", loader) in trainer.knobs() and loader not in asked:
+                asked.add(loader)
+                trainer.ask("prefetch", depth, loader)
+
+    turned = Turned(job(python, "shared", batches=60), turn)
+    assert turned.was("prefetch", depth, "applied") and turned.was("prefetch", depth, "applied", 1)
+    plain = subprocess.run([str(part) for part in job(python, "shared", batches=60)], env=environment(None), capture_output=True, text=True)
+    assert turned.of("shared")[0] == [json.loads(line) for line in plain.stdout.splitlines()[:-1]]
+
+
 def test_what_was_asked_for_holds_for_later_epochs_and_for_no_other_loader(own_python):
     done = Turned(job(own_python, "rebuilt"), once(("workers", 3), ("prefetch", 11)))
     assert (done.code, done.err) == (0, "")

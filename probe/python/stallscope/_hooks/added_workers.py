@@ -52,6 +52,8 @@ class WorkerSet:
         # Whether a new epoch is about to ask for its first batches.
         self.beginning = False
         self.candidates = []
+        # The depth that the script gave, and the first index of the end of this epoch's order, once it is known: see order.py.
+        self.ends = None
         # Processes that end, with their queues: workers, and candidates that are not wanted any more.
         self.leaving = []
         self.dismissed = []
@@ -75,6 +77,13 @@ class WorkerSet:
         iterator._num_workers = len(iterator._workers)
         self.settled = False
         self.beginning = True
+        self.ends = None
+
+    def end_of_order(self, iterator):
+        """The depth that the script gave, and the first index with which the epoch's end may be drawn; None where it does not matter when."""
+        if self.ends is None:
+            self.ends = self.size.own_factor * self.size.own_workers, self.size.order.end(iterator)
+        return self.ends
 
     def begin(self, iterator):
         """The first batches of a new epoch are to be asked for: nobody has anything to do, whoever is to go goes."""

@@ -143,7 +143,7 @@ def _next_index(original, next_index=_native.next_index, watch=order.watch):
             index = original(self)
         except StopIteration:
             if draw is not None:
-                draw.order.was_watched = True
+                draw.order.was_watched = draw.ended = True
             raise
         finally:
             if draw is not None:

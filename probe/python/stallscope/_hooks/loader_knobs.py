@@ -33,8 +33,8 @@ _UNEVEN = (
     "other ranks wait for as many."
 )
 _DRAWS = (
-    "resize: unavailable: the loader's sampler draws in mid-epoch from generators that training may draw from: asked "
-    "earlier or later it would give another order."
+    "resize: unavailable: the loader's sampler draws in mid-epoch from generators that training may draw from, or counts or "
+    "is told something there: asked earlier or later it may give another order."
 )
 _WATCHED = (
     "It takes effect at the loader's next epoch: whether its sampler draws in mid-epoch, which would make the order "

@@ -1,13 +1,18 @@
 """Whether the order of a loader's samples may depend on how far ahead of training it is asked for them.
 
 A sampler that draws in mid-epoch, from generators that training draws from as well, gives another order where batches are
-asked for earlier or later. torch's own samplers draw when they begin, or from a generator of their own. Of any other, the
-process's generators are compared around each draw, for an epoch, before its loader's knobs take effect.
+asked for earlier or later; so does one that is told in mid-epoch what training found, and one that counts what it gave, where a
+loop is left early. torch's own samplers draw when they begin, or from a generator of their own. Of any other, the process's
+generators and what it holds are compared around each draw, for an epoch, before its loader's knobs take effect.
+
+Given a generator, torch's RandomSampler draws from it again at the end of an epoch, which others may draw from meanwhile: it is asked for
+the end when it would be without us.
 """
 
 import sys
 import weakref
 
+from . import outline
 from .knobs import raised_by_signal
 
 # Their samplers draw when they begin, or from generators of their own, unless they are given the process's.
@@ -29,10 +34,32 @@ class Order:
         samplers = list(_made_of(sampler))
         self.kinds = [type(one) for one in samplers]
         self.is_known = all(_is_known(one) for one in samplers)
-        # A draw that was not an epoch's first moved one of the process's generators.
+        self.draws_at_its_end = any(_has_generator(one) for one in samplers)
+        # Those that may be told something, or count; not what they draw from, which is large.
+        self.own = [reference for one in samplers if not _is_known(one) for reference in _reference(one)]
+        self.dataset = _reference(loader.dataset)
+        # A draw that was not an epoch's first moved one of the process's generators or something that a sampler holds, or somebody
+        # else moved that between two draws.
         self.draws_late = False
         # An epoch was watched to its end.
         self.was_watched = False
+
+    def held(self):
+        """What those samplers hold that are not known, as it looks from outside."""
+        return outline.of(*(one() for one in self.own), but=[one() for one in self.dataset])
+
+    def end(self, iterator):
+        """The first index that an epoch's end may be drawn with, as `iterator` counts them; None where that draws nothing, or nobody knows."""
+        if not self.draws_at_its_end:
+            return None
+        try:
+            indices = iterator._index_sampler
+            left = getattr(indices, "left", None)
+            return (left() if left is not None else len(indices)) - 1
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
+            return None
 
     def succeeds(self, former):
         """The script has made the loader anew."""
@@ -52,7 +79,7 @@ def of(loader):
 def begin(iterator, loader):
     """`iterator` is about to draw an epoch's first index."""
     iterator.__dict__["_stallscope_order"] = of(loader)
-    iterator.__dict__["_stallscope_drawn"] = False
+    iterator.__dict__.update(_stallscope_drawn=False, _stallscope_moved=False)
 
 
 class Draw:
@@ -62,14 +89,23 @@ class Draw:
         from stallscope import _random
 
         self.order, self.iterator, self.capture = order, iterator, _random.capture
-        self.before = self.capture(devices=False)
+        # Whether it came to the epoch's end.
+        self.ended = False
+        self.before, self.held = self.capture(devices=False), order.held()
+        if iterator.__dict__["_stallscope_drawn"] and self.held != iterator.__dict__.get("_stallscope_held", self.held):
+            order.draws_late = True
 
     def over(self):
         """It was drawn, or there was none."""
         drawn = self.iterator.__dict__
         try:
-            if drawn["_stallscope_drawn"] and self.capture(devices=False) != self.before:
-                self.order.draws_late = True
+            held = self.order.held()
+            if drawn["_stallscope_drawn"]:
+                # What the last draw of an epoch leaves behind is of its end.
+                counts = drawn.get("_stallscope_moved", False) and not self.ended
+                self.order.draws_late |= counts or self.capture(devices=False) != self.before
+                drawn["_stallscope_moved"] = held != self.held
+            drawn["_stallscope_held"] = held
         except Exception as error:
             _unclear(self.order, error)
         drawn["_stallscope_drawn"] = True
@@ -99,8 +135,25 @@ def _is_known(sampler):
         return True
     if type(sampler).__module__.partition(".")[0] not in _FRAMEWORKS:
         return False
-    generator = getattr(sampler, "__dict__", {}).get("generator")
-    return generator is None or generator is not sys.modules["torch"].default_generator
+    if not _has_generator(sampler):
+        return getattr(sampler, "__dict__", {}).get("generator") is not sys.modules["torch"].default_generator
+    # Which draws in mid-epoch from a generator that others may have.
+    kept = sampler.__dict__
+    several = kept.get("_num_samples") is not None and kept["_num_samples"] > len(sampler.data_source)
+    return not kept.get("replacement") and not several and kept["generator"] is not sys.modules["torch"].default_generator
+
+
+def _reference(one):
+    try:
+        return [weakref.ref(one)]
+    except TypeError:
+        return []
+
+
+def _has_generator(sampler):
+    """Whether it is a RandomSampler of somebody's generator: without one it makes its own."""
+    random = sys.modules["torch.utils.data.sampler"].RandomSampler
+    return isinstance(sampler, random) and getattr(sampler, "__dict__", {}).get("generator") is not None
 
 
 def _made_of(sampler, depth=0):

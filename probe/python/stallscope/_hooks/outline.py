@@ -25,9 +25,9 @@ _BYTES = 32
 _RESTLESS = frozenset(("_io", "_thread", "asyncio", "concurrent", "io", "logging", "multiprocessing", "socket", "threading", "weakref"))
 
 
-def of(*things):
-    """A value that compares equal for as long as nothing changed that shows."""
-    return tuple(_Look(things).found)
+def of(*things, but=()):
+    """A value that compares equal for as long as nothing changed that shows, but for what is within `but`."""
+    return tuple(_Look(things, but).found)
 
 
 def of_workers(dataset, collate_fn, init_fn):
@@ -55,9 +55,9 @@ def _around():
 
 
 class _Look:
-    def __init__(self, things):
+    def __init__(self, things, but):
         self.found = []
-        self.seen = set()
+        self.seen = set(map(id, but))
         self.elements = _MOST_ELEMENTS
         # To be looked at, the next one last.
         self.waiting = list(reversed(things))
@@ -124,7 +124,7 @@ class _Look:
                 self.waiting.append(own[name])
                 continue
             found = next((vars(one)[name] for one in type(owner).__mro__ if name in vars(one)), None)
-            found = found.fget if isinstance(found, property) else found
+            found = _function_of(found)
             if type(found) is types.FunctionType and id(found) not in self.seen:
                 self.method(found, owner)
                 self.seen.add(id(found))
@@ -132,12 +132,9 @@ class _Look:
                 self.waiting.append(found)
 
     def type(self, value):
-        for one in value.__mro__:
-            if _is_scripts(one.__module__):
-                named = [(name, held) for name, held in vars(one).items() if not name.startswith("__") or name in ("__call__", "__getitem__")]
-                for _, held in reversed(named):
-                    held = held.__func__ if isinstance(held, (staticmethod, classmethod)) else held
-                    self.waiting.append(held.fget if isinstance(held, property) else held)
+        for one in filter(lambda one: _is_scripts(one.__module__), value.__mro__):
+            held = [inner for name, inner in vars(one).items() if type(inner) is types.FunctionType or not name.startswith("__")]
+            self.waiting += [_function_of(inner) for inner in reversed(held)]
 
     def object(self, value):
         root = type(value).__module__.partition(".")[0]
@@ -175,6 +172,13 @@ def _generator_state(value):
     if numpy is not None and type(value) is numpy.RandomState:
         return repr(value.get_state(legacy=False))
     return None
+
+
+def _function_of(held):
+    """The function of what a class holds, where there is one around it."""
+    if isinstance(held, (staticmethod, classmethod)):
+        return held.__func__
+    return held.fget if isinstance(held, property) else held
 
 
 def _named(code):

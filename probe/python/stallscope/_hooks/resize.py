@@ -25,6 +25,7 @@ _NAMES = frozenset(
     _workers_status
     """.split()
 )
+_ALL = 1 << 62
 _METHODS = ("_try_put_index", "_process_data", "_next_data", "_reset")
 
 # Iterator class -> (its resizable subclass, the module that has its workers' loop or None where they stay).
@@ -83,7 +84,11 @@ def _resizable(base):
             worker_set = self._stallscope_workers_added
             worker_set.begin(self)
             wanted = worker_set.size.depth_now(self)
-            while _under_way(self, wanted) < wanted:
+            own, end = worker_set.end_of_order(self)
+            if end is not None and self._send_idx - _under_way(self, _ALL) + own > end:
+                # As deep as without us, so that the end is drawn when it would be.
+                wanted, end = own, None
+            while _under_way(self, wanted) < wanted and (end is None or self._send_idx < end):
                 sent = self._send_idx
                 self._prefetch_factor = _room(self, wanted)
                 super()._try_put_index()

@@ -106,6 +106,10 @@ class Counted:
     def __len__(self):
         return len(self.sampler)
 
+    def left(self):
+        """Batches that it gives."""
+        return len(self.sampler) - self.beginning.skip
+
 
 class Indices:
     """What a sampler gives. An iterator with workers begins it twice and takes the second, so nothing is drawn before
