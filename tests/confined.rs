@@ -43,6 +43,11 @@ fn the_collector_keeps_nothing_that_serving_does_not_take() {
     }
     let (node, address) = Node::with_metrics("confined", &["--syscalls-for-everyone"]);
     let pid = node.collector.0.id();
+    let asked_by =
+        |name: &str| http::get_with(address, "GET", "/metrics", &format!("Host: {name}\r\n")).status;
+    let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert_eq!(asked_by("evil.example"), 421);
+    assert_ne!(asked_by(own.trim()), 421);
     // Kernels before 5.19 ask for one at each use of a map.
     let said = std::fs::read_to_string(node.sandbox.path("collect.said")).unwrap();
     let none = "0000000000000000";

@@ -61,13 +61,15 @@ const FILES_EVERY: Duration = Duration::from_secs(1);
 
 /// Of whom there are too many is told to that user, and to root.
 const USER_SLOTS: &str = "too many tasks of one user";
+const USER_RING: &str = "too many records of one user";
 
-const LOST: [(Lost, &str); 5] = [
+const LOST: [(Lost, &str); 6] = [
     (Lost::RingFull, "kernel ring full"),
     (Lost::NoSlot, "too many tasks"),
     (Lost::NoStorage, "no task storage"),
     (Lost::NoMount, "too many mounts"),
     (Lost::UserSlots, USER_SLOTS),
+    (Lost::UserRing, USER_RING),
 ];
 
 /// How the node's collector serves.
@@ -551,6 +553,7 @@ impl<K: KernelSide> Service<K> {
         let mut losses = self.losses();
         if uid != 0 {
             losses.insert(USER_SLOTS, self.kernel.refused(uid));
+            losses.insert(USER_RING, self.kernel.unsent(uid));
         }
         losses
     }

@@ -2,10 +2,12 @@
 //! session or cost the node more than a bounded part of a core.
 
 mod clients;
+mod host;
 mod peer;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use clients::Clients;
+use host::OwnName;
 use hyper::header::{ACCEPT, ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -100,6 +102,7 @@ pub struct Metrics<T> {
 pub(crate) struct Bound<T> {
     listener: TcpListener,
     peers: Peers,
+    own_name: OwnName,
     render: fn(&T) -> String,
     token: Option<Token>,
 }
@@ -115,7 +118,7 @@ impl<T> Metrics<T> {
         listener.set_nonblocking(true)?;
         // One user's connections are not to fill it.
         rustix::net::listen(&listener, QUEUE)?;
-        Ok(Bound { listener, peers: Peers::open(), render, token })
+        Ok(Bound { listener, peers: Peers::open(), own_name: OwnName::find(), render, token })
     }
 }
 
@@ -133,6 +136,7 @@ struct Source<T> {
     /// What was last published, and as it was written: each is written once, however many ask.
     written: Mutex<Option<(Arc<T>, String)>>,
     token: Option<Token>,
+    own_name: OwnName,
 }
 
 impl<T> Source<T> {
@@ -157,10 +161,10 @@ impl<T: Send + Sync + 'static> Publisher<T> {
     /// # Errors
     /// There can't be a further thread.
     pub(crate) fn start(bound: Bound<T>) -> Result<Publisher<T>> {
-        let Bound { listener, peers, render, token } = bound;
+        let Bound { listener, peers, own_name, render, token } = bound;
         let address = listener.local_addr()?;
         let (latest, receiver) = watch::channel(None);
-        let source = Source { latest: receiver, render, written: Mutex::new(None), token };
+        let source = Source { latest: receiver, render, written: Mutex::new(None), token, own_name };
         let (tell, begun) = std::sync::mpsc::channel();
         std::thread::Builder::new().name("metrics".into()).spawn(move || {
             // Whoever started us waits to be told, so telling them can't fail.
@@ -248,7 +252,7 @@ fn take_up<T: Send + Sync + 'static>(
     let Some(number) = clients.admit(peers.of(address, own), Instant::now()) else { return };
     let (source, place) = (source.clone(), Place { clients: clients.clone(), number });
     let task = tokio::spawn(async move {
-        converse(stream, &source).await;
+        converse(stream, own, &source).await;
         drop(place);
     });
     clients.is_answered_by(number, task.abort_handle());
@@ -267,10 +271,15 @@ impl Drop for Place {
 }
 
 /// One request and its answer; a client that wants more connects again.
-async fn converse<T: Send + Sync + 'static>(stream: TcpStream, source: &Source<T>) {
+async fn converse<T: Send + Sync + 'static>(stream: TcpStream, own: SocketAddr, source: &Source<T>) {
     let service = service_fn(|request: Request<_>| {
         let figures = || source.figures();
-        std::future::ready(Ok::<_, Infallible>(answer(&request, source.token.as_ref(), figures)))
+        let may_mislead = own.ip().to_canonical().is_loopback();
+        let answer = match may_mislead && !source.own_name.is_asked(request.headers()) {
+            true => response(StatusCode::MISDIRECTED_REQUEST, PLAIN, format!("{}\n", host::ELSEWHERE)),
+            false => answer(&request, source.token.as_ref(), figures),
+        };
+        std::future::ready(Ok::<_, Infallible>(answer))
     });
     let connection = http1::Builder::new()
         .keep_alive(false)

@@ -297,6 +297,10 @@ impl KernelSide for KernelModel {
         0
     }
 
+    fn unsent(&self, _: u32) -> u64 {
+        0
+    }
+
     fn payer(&self, uid: u32) -> u32 {
         uid
     }

@@ -57,6 +57,7 @@ fn main() -> Result<()> {
         "pin-lock" => pin(PAUSE * 4)?,
         "threads" => threads(count),
         "fork" => fork(count)?,
+        "rename" => rename(count),
         "fork-at-once" => fork_at_once(count)?,
         "exec" => return Err(Command::new("/proc/self/exe").arg("execed").exec().into()),
         "exec-in-thread" => {
@@ -365,6 +366,15 @@ fn fork(count: usize) -> Result<()> {
 }
 
 /// All children before the first is waited for.
+/// A name set anew is a record each.
+fn rename(count: usize) {
+    for nth in 0..count {
+        let name = [b'a' + (nth % 26) as u8, 0];
+        // SAFETY: a text that ends with 0 and outlives the call.
+        unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    }
+}
+
 fn fork_at_once(count: usize) -> Result<()> {
     let children = (0..count).map(|_| child(|| thread::sleep(PAUSE))).collect::<Result<Vec<_>>>()?;
     children.into_iter().try_for_each(reap)

@@ -14,7 +14,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef signed long long s64;
 
-#define ABI_VERSION 6
+#define ABI_VERSION 7
 #define MAX_TASKS 16384
 #define MAX_USERS 1024
 #define MAX_FILES 16384
@@ -72,7 +72,8 @@ enum lost {
 	LOST_NO_STORAGE = 2,
 	LOST_NO_MOUNT = 3,
 	LOST_USER_SLOTS = 4,
-	LOST_REASONS = 5,
+	LOST_USER_RING = 5,
+	LOST_REASONS = 6,
 };
 
 struct times {
@@ -221,6 +222,9 @@ struct user_slots {
 	u64 mounts_returned;
 	u64 files_taken;
 	u64 files_returned;
+	u64 sent_since_ns;
+	u64 sent_bytes;
+	u64 unsent;
 };
 
 struct file_key {
@@ -261,7 +265,7 @@ _Static_assert(sizeof(struct batch_read) == 32, "batch_read");
 _Static_assert(sizeof(struct save) == 40, "save");
 _Static_assert(sizeof(struct task_new) == 56, "task_new");
 _Static_assert(sizeof(struct task_exit) == 32 + sizeof(struct times), "task_exit");
-_Static_assert(sizeof(struct user_slots) == 56, "user_slots");
+_Static_assert(sizeof(struct user_slots) == 80, "user_slots");
 _Static_assert(sizeof(struct file_key) == 24, "file_key");
 _Static_assert(sizeof(struct mount_wait) == 16, "mount_wait");
 _Static_assert(sizeof(struct file_wait) == 24 + NAME_BYTES + PARENT_BYTES, "file_wait");

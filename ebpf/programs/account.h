@@ -124,7 +124,7 @@ INLINE void fill_header(struct header *header, const struct task_slot *slot, u32
 /* Sends what no slice has carried yet, up to `end`. When the ring buffer is full the next slice carries it. */
 static __attribute__((noinline)) void send_slice(struct task_slot *slot, u64 end)
 {
-	struct slice *slice = reserve(sizeof(*slice));
+	struct slice *slice = reserve(slot, sizeof(*slice));
 	u64 *part, *total = (u64 *)&slot->total, *sent = (u64 *)&slot->sent;
 	u64 sibling_cpu_ns = slot->sibling_cpu_ns, sibling_runnable_ns = slot->sibling_runnable_ns;
 

@@ -111,6 +111,7 @@ struct {
 /* Set by the loader. */
 const volatile u64 min_slice_ns = 1000000;
 const volatile u64 wakeup_bytes = 1 << 20;
+const volatile u64 user_bytes = 2 << 20;
 const volatile u64 max_tasks = MAX_TASKS;
 const volatile u64 max_files = MAX_FILES;
 const volatile u64 max_mounts = MAX_MOUNTS;
@@ -139,10 +140,44 @@ INLINE void submit(void *record)
 	ringbuf_submit(record, urgent ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
 }
 
-INLINE void *reserve(u32 size)
-{
-	void *record = ringbuf_reserve(&events, size, 0);
+/* For so long a user's tasks may send `user_bytes`. */
+#define SENT_WINDOW_NS 100000000
 
+/*
+ * Whether one more record of `size` bytes is within what a user's tasks may send: what they do without limit (a name set anew, a
+ * process that forks) is not to fill the ring for others, nor the time of who reads it. Two CPUs at once may begin a window
+ * twice, and exceed it by what they have sent. Root is not limited, as with slots.
+ */
+static __attribute__((noinline)) bool may_send(u32 user, u32 size)
+{
+	struct user_slots *own = map_lookup_elem(&users, &user);
+	u64 now = ktime_get_ns();
+
+	if (!own || user == USER_ROOT)
+		return true;
+	/* Clocks of two CPUs may differ by some ns. */
+	if ((s64)(now - own->sent_since_ns) >= SENT_WINDOW_NS) {
+		own->sent_since_ns = now;
+		own->sent_bytes = 0;
+	}
+	if (own->sent_bytes + size > user_bytes) {
+		__sync_fetch_and_add(&own->unsent, 1);
+		return false;
+	}
+	__sync_fetch_and_add(&own->sent_bytes, size);
+	return true;
+}
+
+/* For a record of the task in `slot`. */
+INLINE void *reserve(const struct task_slot *slot, u32 size)
+{
+	void *record;
+
+	if (!may_send(slot->user, size)) {
+		count_lost(LOST_USER_RING);
+		return NULL;
+	}
+	record = ringbuf_reserve(&events, size, 0);
 	if (!record)
 		count_lost(LOST_RING_FULL);
 	return record;

@@ -40,7 +40,7 @@ INLINE void leave_read(struct task_slot *slot, u64 now)
 
 INLINE void send_batch_read(struct task_slot *slot, u64 now)
 {
-	struct batch_read *record = reserve(sizeof(*record));
+	struct batch_read *record = reserve(slot, sizeof(*record));
 
 	if (!record)
 		return;

@@ -24,7 +24,7 @@ enum save_what {
 
 INLINE void send_save(struct task_slot *slot, u32 what, u64 bytes)
 {
-	struct save *record = reserve(sizeof(*record));
+	struct save *record = reserve(slot, sizeof(*record));
 
 	if (!record)
 		return;

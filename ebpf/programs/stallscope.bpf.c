@@ -127,7 +127,7 @@ int sched_process_exit(u64 *ctx)
 	slot->state = STATE_EXITED;
 	end_write(slot);
 
-	record = reserve(sizeof(*record));
+	record = reserve(slot, sizeof(*record));
 	if (record) {
 		fill_header(&record->header, slot, KIND_TASK_EXIT, sizeof(*record), now);
 		record->status = task->exit_code;

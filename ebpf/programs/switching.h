@@ -208,7 +208,7 @@ INLINE void end_errand(struct wait *wait, struct task_slot *waker, u64 now)
 
 INLINE void send_wait(struct task_slot *slot, struct task_slot *waker, u64 now)
 {
-	struct wait *wait = reserve(sizeof(*wait));
+	struct wait *wait = reserve(slot, sizeof(*wait));
 
 	if (!wait)
 		return;
@@ -224,7 +224,7 @@ INLINE void send_wait(struct task_slot *slot, struct task_slot *waker, u64 now)
 
 INLINE void send_wake(struct task_slot *leader, struct task_slot *woken, u64 now)
 {
-	struct wake *wake = reserve(sizeof(*wake));
+	struct wake *wake = reserve(leader, sizeof(*wake));
 
 	if (!wake)
 		return;

@@ -35,7 +35,7 @@ INLINE void fill_task_new(struct task_new *record, const struct task_slot *slot,
 
 INLINE void send_task_new(struct task_slot *slot, u32 kind, u64 now)
 {
-	struct task_new *record = reserve(sizeof(*record));
+	struct task_new *record = reserve(slot, sizeof(*record));
 
 	if (!record)
 		return;

@@ -29,8 +29,8 @@ static OBJECT: &[u8] = include_bytes_aligned!("../programs/stallscope.bpf.o");
 const ABI: [u32; 4] =
     [VERSION, size_of::<TaskSlot>() as u32, size_of::<Slice>() as u32, size_of::<TaskExit>() as u32];
 
-/// A drain stops after so many records, so that a job can't keep the caller busy for ever.
-const MAX_RECORDS_A_DRAIN: usize = 1 << 18;
+/// What the ring keeps before each record.
+const RECORD_HEAD_BYTES: usize = 8;
 
 /// The key in `seeds` by which the iterator knows that it has seen the tasks before: no process has that number.
 const SEEN_BEFORE: u32 = u32::MAX;
@@ -45,6 +45,8 @@ pub struct Options {
     pub min_slice_ns: u64,
     /// Size of the ring buffer: a power of two, at least a page.
     pub ring_bytes: u32,
+    /// Of records that one user's tasks may send in a tenth of a second; root's may fill the ring.
+    pub user_bytes: u32,
     /// Tasks tracked at once, at most [`MAX_TASKS`].
     pub max_tasks: u32,
     /// Files kept at once, at most [`MAX_FILES`].
@@ -58,6 +60,7 @@ impl Default for Options {
         Options {
             min_slice_ns: 1_000_000,
             ring_bytes: 4 << 20,
+            user_bytes: 2 << 20,
             max_tasks: MAX_TASKS,
             max_files: MAX_FILES,
             max_mounts: MAX_MOUNTS,
@@ -78,6 +81,7 @@ pub struct Kernel {
     /// The root of a process's tree in the lower half, the place of the charged user in the upper.
     seeds: HashMap<MapData, u32, u64>,
     events: RingBuf<MapData>,
+    ring_bytes: usize,
     filled: Filled,
     lost: PerCpuArray<MapData, u64>,
     files: Table<KeptFile>,
@@ -86,7 +90,7 @@ pub struct Kernel {
     /// Roots of the watched trees, each with the user who is charged for it.
     roots: BTreeMap<u32, u32>,
     syscalls: bool,
-    /// [`Lost::RingFull`] when the slots were last swept.
+    /// How many records were lost when the slots were last swept.
     swept_at_lost: u64,
 }
 
@@ -116,6 +120,7 @@ impl Kernel {
             .map_max_entries("events", options.ring_bytes)
             .override_global("min_slice_ns", &options.min_slice_ns, true)
             .override_global("wakeup_bytes", &wakeup_bytes, true)
+            .override_global("user_bytes", &u64::from(options.user_bytes), true)
             .override_global("max_tasks", &u64::from(options.max_tasks.min(MAX_TASKS)), true)
             .override_global("max_files", &u64::from(options.max_files.min(MAX_FILES)), true)
             .override_global("max_mounts", &u64::from(options.max_mounts.min(MAX_MOUNTS)), true)
@@ -141,6 +146,7 @@ impl Kernel {
             free_slots: Queue::try_from(take_map(&mut ebpf, "free_slots")?)?,
             seeds: HashMap::try_from(take_map(&mut ebpf, "seeds")?)?,
             events,
+            ring_bytes: options.ring_bytes as usize,
             filled,
             lost: PerCpuArray::try_from(take_map(&mut ebpf, "lost")?)?,
             files: table(&mut ebpf, "file_waits")?,
@@ -264,17 +270,18 @@ impl Kernel {
     }
 
     /// Hands every waiting record to `take`, in the order of writing, with the task whose record it is as far as its slot
-    /// is one, and returns how many there were. [`stallscope_abi::kernel::Record::parse`] reads them.
+    /// is one, and returns how many there were: at most what the ring holds, so that no job keeps the caller busy for ever. [`stallscope_abi::kernel::Record::parse`] reads them.
     ///
     /// # Errors
     /// A slot could not be handed back to the kernel side.
     pub fn drain(&mut self, mut take: impl FnMut(&[u8], Option<Identity>)) -> Result<usize, Error> {
-        let mut count = 0;
+        let (mut count, mut read_bytes) = (0, 0);
         // What fills it again from here on is heard of again.
         self.filled.seen();
-        while count < MAX_RECORDS_A_DRAIN {
+        while read_bytes < self.ring_bytes {
             let Some(record) = self.events.next() else { break };
             count += 1;
+            read_bytes += record.len() + RECORD_HEAD_BYTES;
             take(&record, slot_of(&record).and_then(|slot| self.slots.identity(slot)));
             let exit = exit_header(&record);
             drop(record);
@@ -369,6 +376,11 @@ impl Kernel {
         self.users.refused(self.payer(uid))
     }
 
+    /// Records of user `uid`'s trees that were not sent, as these had sent too much: of [`Lost::UserRing`] what is theirs.
+    pub fn unsent(&self, uid: u32) -> u64 {
+        self.users.unsent(self.payer(uid))
+    }
+
     /// The user who is charged for what `uid` takes: of a range of ids in /etc/subuid whoever has the range.
     pub fn payer(&self, uid: u32) -> u32 {
         self.subordinates.payer(uid)
@@ -453,7 +465,8 @@ impl Kernel {
 
     /// Hands back the slots of tasks whose end was lost in a full ring.
     fn sweep(&mut self) -> Result<(), Error> {
-        let lost = self.losses()?[Lost::RingFull as usize];
+        let losses = self.losses()?;
+        let lost = losses[Lost::RingFull as usize] + losses[Lost::UserRing as usize];
         if lost == self.swept_at_lost {
             return Ok(());
         }

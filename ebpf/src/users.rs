@@ -48,7 +48,7 @@ impl Users {
             };
             let (other, place) = self.places.iter().find_map(idle)?;
             self.places.remove(&other);
-            self.refusals(place).store(0, Ordering::Relaxed);
+            self.clear_refusals(place);
             place
         };
         self.places.insert(uid, place);
@@ -90,15 +90,24 @@ impl Users {
         self.places.get(&uid).map_or(0, |place| self.counts(*place).refused)
     }
 
+    /// Records of `uid`'s trees that were not sent because those had sent too much.
+    pub(crate) fn unsent(&self, uid: u32) -> u64 {
+        self.places.get(&uid).map_or(0, |place| self.counts(*place).unsent)
+    }
+
     fn counts(&self, place: u16) -> UserSlots {
         // SAFETY: `at` is in bounds for places that `place` gives, and aligned. The kernel side writes meanwhile, word by
         // word, hence volatile.
         unsafe { ptr::read_volatile(self.at(place)) }
     }
 
-    fn refusals(&self, place: u16) -> &AtomicU64 {
-        // SAFETY: as in `counts`; the kernel side adds to it atomically.
-        unsafe { AtomicU64::from_ptr(&raw mut (*self.at(place)).refused) }
+    fn clear_refusals(&self, place: u16) {
+        let at = self.at(place);
+        // SAFETY: as in `counts`; the kernel side adds to both atomically.
+        let both = unsafe {
+            [AtomicU64::from_ptr(&raw mut (*at).refused), AtomicU64::from_ptr(&raw mut (*at).unsent)]
+        };
+        both.iter().for_each(|count| count.store(0, Ordering::Relaxed));
     }
 
     fn at(&self, place: u16) -> *mut UserSlots {

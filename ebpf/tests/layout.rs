@@ -57,7 +57,7 @@ fn the_header_mirrors_the_module() {
     same_struct!(c, "task_new", TaskNew, header ppid flags start_boottime_ns comm);
     same_struct!(c, "task_exit", TaskExit, header status total);
     same_struct!(c, "user_slots", UserSlots, taken returned refused mounts_taken mounts_returned
-        files_taken files_returned);
+        files_taken files_returned sent_since_ns sent_bytes unsent);
     same_struct!(c, "file_key", FileKey, root mount dev uid inode);
     same_struct!(c, "mount_wait", MountWait, wait_ns waits);
     same_struct!(c, "file_wait", FileWait, wait_ns waits tgid whole name parent);
@@ -76,7 +76,9 @@ fn the_header_mirrors_the_module() {
     {
         same(&mut c, &format!("KIND_{}", upper(&format!("{kind:?}"))), kind as u64);
     }
-    for lost in [Lost::RingFull, Lost::NoSlot, Lost::NoStorage, Lost::NoMount, Lost::UserSlots] {
+    for lost in
+        [Lost::RingFull, Lost::NoSlot, Lost::NoStorage, Lost::NoMount, Lost::UserSlots, Lost::UserRing]
+    {
         same(&mut c, &format!("LOST_{}", upper(&format!("{lost:?}"))), lost as u64);
     }
     for (name, value) in [

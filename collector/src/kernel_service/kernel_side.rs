@@ -20,6 +20,7 @@ pub(crate) trait KernelSide {
     fn waits(&self) -> Result<Waits, Error>;
     fn losses(&self) -> Result<[u64; LOST_REASONS], Error>;
     fn refused(&self, uid: u32) -> u64;
+    fn unsent(&self, uid: u32) -> u64;
     fn payer(&self, uid: u32) -> u32;
     fn programs(&self) -> Vec<ProgramStatus>;
     fn run_time(&self) -> Result<Duration, Error>;
@@ -78,6 +79,10 @@ impl KernelSide for Kernel {
 
     fn refused(&self, uid: u32) -> u64 {
         self.refused(uid)
+    }
+
+    fn unsent(&self, uid: u32) -> u64 {
+        self.unsent(uid)
     }
 
     fn payer(&self, uid: u32) -> u32 {

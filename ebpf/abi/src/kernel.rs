@@ -1,7 +1,7 @@
 //! What the kernel programs account per task and send through the ring buffer.
 
 /// Version of every layout in this module and [`crate::files`]; the committed object carries it and the loader compares.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// Tasks that can be tracked at the same time; one [`TaskSlot`] each.
 pub const MAX_TASKS: u32 = 16_384;
@@ -289,7 +289,7 @@ pub struct TaskExit {
     pub total: Times,
 }
 
-/// How many slots a user's tasks have, and sums by mount and by file the trees that are charged to them: taken less returned.
+/// How many slots a user's tasks have, what they send, and sums by mount and by file the trees that are charged to them: taken less returned.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserSlots {
@@ -307,6 +307,11 @@ pub struct UserSlots {
     pub files_taken: u64,
     /// By user space.
     pub files_returned: u64,
+    /// By the kernel side: since when `sent_bytes` of records were sent.
+    pub sent_since_ns: u64,
+    pub sent_bytes: u64,
+    /// Records that were not sent: [`Lost::UserRing`].
+    pub unsent: u64,
 }
 
 /// Places in the array of [`UserSlots`] that are given away from the beginning.
@@ -331,9 +336,11 @@ pub enum Lost {
     NoMount = 3,
     /// The user whose tree it is has as many slots as are still free.
     UserSlots = 4,
+    /// Tasks of the user whose tree it is have sent as much of late as one user's may.
+    UserRing = 5,
 }
 
-pub const LOST_REASONS: usize = 5;
+pub const LOST_REASONS: usize = 6;
 
 const _: () = {
     assert!(size_of::<Times>() == 8 * (3 + BLOCKED_KINDS));

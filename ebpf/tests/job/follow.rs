@@ -109,6 +109,29 @@ fn what_a_full_ring_loses_is_counted_and_its_slots_come_back() {
 }
 
 #[test]
+fn one_users_records_leave_the_ring_to_others() {
+    let options = Options { ring_bytes: 65536, user_bytes: 8192, ..Options::default() };
+    let Some(mut kernel) = kernel(&options) else { return };
+    for (uid, deed, count) in [(4242, "rename", "3000"), (4343, "fork", "10")] {
+        let mut workload = Workload::spawn_as(uid, &[deed, count]);
+        kernel.watch(workload.pid()).unwrap();
+        workload.begin();
+        workload.wait();
+    }
+    let losses = kernel.losses().unwrap();
+    assert_eq!(losses[Lost::RingFull as usize], 0, "{losses:?}");
+    assert_eq!(losses[Lost::UserRing as usize], kernel.unsent(4242), "counted, and to its own user");
+    assert!(kernel.unsent(4242) > 1000 && kernel.unsent(4343) == 0, "{losses:?}");
+    let mut joined = 0;
+    let count = |bytes: &[u8], of: Option<Identity>| {
+        let new = matches!(Record::parse(bytes), Some(Record::TaskNew(_)));
+        joined += u32::from(new && of.unwrap().uid == 4343);
+    };
+    kernel.drain(count).unwrap();
+    assert_eq!(joined, 10, "each of the other's");
+}
+
+#[test]
 fn the_ring_calls_when_it_has_filled_and_not_for_single_records() {
     let Some(mut kernel) = kernel(&Options { ring_bytes: 65536, ..Options::default() }) else { return };
     let calls = |kernel: &Kernel| {
