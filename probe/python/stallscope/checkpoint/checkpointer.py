@@ -145,8 +145,10 @@ class Checkpointer:
                 f"what fits of them with strict=False"
             )
         ranks_here = self._ranks.rank, self._ranks.world_size
-        kept = self._keeping.keep, _PATIENCE_S, self._keeping.every, self._keeping.best
-        self._saver = _native.CheckpointSaver(self.folder, *ranks_here, *kept)
+        keeping = self._keeping
+        self._saver = _native.CheckpointSaver(
+            self.folder, *ranks_here, keeping.keep, _PATIENCE_S, keeping.every, keeping.best
+        )
         self._when = When(self._saver, overhead, mtbf, every, rule, decides=self._ranks.rank == 0)
         self._copying = Copying(self._saver)
         self._termination = Termination(self._newest, signals)
