@@ -32,7 +32,20 @@ class _Trainer:
 
 
 class CheckpointCallback(Callback):
-    """Saves and restores with a `stallscope.Checkpointer`, whose options it takes. Not for strategies that shard."""
+    """Saves and restores with a `stallscope.Checkpointer`. Not for strategies that shard.
+
+    Args:
+        folder: Where the checkpoints go.
+        **options: Further arguments of `stallscope.Checkpointer`, such as `overhead`, `every` and `keep`.
+
+    Raises:
+        CheckpointError: In `fit()`, as `stallscope.Checkpointer` and its `restore()` raise it.
+
+    Example::
+
+        trainer = lightning.Trainer(callbacks=[stallscope.lightning.CheckpointCallback("ckpts/", every="10m")])
+        trainer.fit(module, loader)
+    """
 
     def __init__(self, folder, **options):
         self.folder = folder

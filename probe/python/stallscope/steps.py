@@ -23,6 +23,13 @@ def step() -> None:
 
     After the first call the optimiser's steps no longer count in this process. The steps of a loader that training takes its
     batches from are not touched by it. Outside of `stallscope run` it does nothing.
+
+    Example:
+        >>> import stallscope
+        >>> weight = 1.0
+        >>> for batch in ([1.0, 2.0], [3.0, 4.0]):
+        ...     weight -= 0.1 * sum(weight * x for x in batch) / len(batch)
+        ...     stallscope.step()
     """
     if _observed:
         _native.script_stepped()

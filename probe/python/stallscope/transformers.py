@@ -20,11 +20,27 @@ from stallscope.data.rebuilt import CannotBe, remade
 
 
 def use_loader(trainer, cache, fetchers=0, cache_trace=None):
-    """`trainer` trains from a `stallscope.DataLoader` with this cache from its next `train()` on; gives it back.
+    """Has a Trainer train from a `stallscope.DataLoader` with a cache, from its next `train()` on.
 
     Everything else of the loader is what the Trainer and Accelerate make it: batches, order, seeds, collator, workers,
-    what each rank gets. Where it cannot be had the Trainer's own loader stays, and a warning says why. ValueError for
-    arguments that `stallscope.DataLoader` does not take, TypeError for what is no Trainer."""
+    what each rank gets. Where it cannot be had the Trainer's own loader stays, and a warning says why.
+
+    Args:
+        trainer: The Trainer.
+        cache, fetchers, cache_trace: As `stallscope.DataLoader` takes them.
+
+    Returns:
+        The Trainer.
+
+    Raises:
+        ValueError: `stallscope.DataLoader` does not take these arguments.
+        TypeError: It is no Trainer.
+
+    Example::
+
+        trainer = transformers.Trainer(model, arguments, train_dataset=dataset)
+        stallscope.transformers.use_loader(trainer, cache="8GiB").train()
+    """
     if not callable(getattr(trainer, "get_train_dataloader", None)):
         raise TypeError(f"use_loader() takes a Trainer of Transformers, and a {type(trainer).__name__} is none")
     options = {"cache": budget.parse(cache), "fetchers": manager.checked(fetchers), "cache_trace": cache_trace}
@@ -59,7 +75,21 @@ def _with_cache(loader, options):
 
 
 class CheckpointCallback(TrainerCallback):
-    """`overhead`: the part of training's time that saves may cost at most; `mtbf`: the mean time between failures."""
+    """Has the Trainer save when that is worth it. Set `save_strategy="no"`, so that nothing else does.
+
+    Args:
+        overhead: The part of training's time that saves may cost at most, between 0 and 1.
+        mtbf: The mean time between failures: "6h", seconds, or a timedelta.
+
+    Raises:
+        ValueError: `mtbf` is no time.
+
+    Example::
+
+        arguments = transformers.TrainingArguments(folder, save_strategy="no")
+        saves = stallscope.transformers.CheckpointCallback(mtbf="6h")
+        trainer = transformers.Trainer(model, arguments, train_dataset=dataset, callbacks=[saves])
+    """
 
     def __init__(self, overhead=0.02, mtbf="24h"):
         self.timing = _native.CheckpointTiming("budget", overhead, seconds(mtbf, "mtbf"), 0.0)

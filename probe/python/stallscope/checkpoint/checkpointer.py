@@ -52,6 +52,7 @@ class Start:
     name: str
     """The checkpoint's, as `stallscope ckpt ls` shows it."""
     saved: datetime.datetime
+    """When it was saved, in UTC."""
     passed: list = field(default_factory=list)
     """Newer ones that did not verify: (name, reason)."""
     misfits: list = field(default_factory=list)
@@ -59,30 +60,54 @@ class Start:
 
 
 class Checkpointer:
-    """Takes checkpoints of a training job into `folder`, and restores the newest or a chosen one.
-
-    `model`, `optimizer`, `scheduler`, `scaler` and further objects by keyword: whatever has state_dict() and
-    load_state_dict(). `loader`: the training DataLoader, whose position is kept; of several a list, or a dict by name.
-    `state`: a dict of the user's, saved with the rest and filled by `restore()`.
-
-    `overhead`: the part of training's time that checkpoints may cost at most. `mtbf`: the mean time between failures
-    ("6h", seconds, or a timedelta); without it, an estimate from the folder's history. `every`: a fixed interval
-    instead, a number of steps or a time ("10m"). `rule`: another rule by its name, to compare with.
-
-    `keep`: how many verified checkpoints of this run are kept, the newest. Besides them stay, with `keep_every`, the
-    first at or after every so many steps, or of each such time ("1d"); and, with `monitor`, the `keep_best` ones whose
-    metric of that name is the best by `mode` ("min" or "max"), as `save(metrics={...})` was given it. Other runs' are
-    never removed: a run is what was trained from a start without restore() on, with all that resumed it.
-
-    `strict=False`: `restore()` sets what fits of a checkpoint, and leaves the rest as it is. `signals`: those after
-    which the next step() takes a last checkpoint, then lets the signal through; empty for none.
+    """Takes checkpoints of a training job within a budget of its time, and restores the newest or a chosen one.
 
     Of several ranks rank 0 saves for all, and each rank its parts of DTensors, its generators and position. DTensors, as
-    fully_shard() makes them, are restored by any number of ranks, each its own parts. `sharded=True`: each rank's objects
-    give its own part of the state, whatever it is, and as many ranks restore it. All parts are one checkpoint. Ranks make their
-    Checkpointer together, after init_process_group, and call step(), save() and restore() alike. The folder is one that all of them see.
+    fully_shard() makes them, are restored by any number of ranks, each its own parts. All parts are one checkpoint. Ranks make
+    their Checkpointer together, after init_process_group, and call step(), save() and restore() alike.
 
-    `trust=True` lets `restore()` unpickle whatever classes a checkpoint has.
+    Args:
+        folder: Where the checkpoints go; made where it is missing. All ranks have to see it.
+        model, optimizer, scheduler, scaler: What is saved and restored: whatever has state_dict() and load_state_dict().
+        loader: The training DataLoader, whose position is kept; of several a list, or a dict by name.
+        state: A dict of the user's, saved with the rest and filled by `restore()`.
+        overhead: The part of training's time that checkpoints may cost at most, between 0 and 1.
+        mtbf: The mean time between failures: "6h", seconds, or a timedelta. Without it, an estimate from the folder's history.
+        every: A fixed interval instead of the budget: a number of steps, or a time ("10m", or a timedelta).
+        rule: Another rule by its name, to compare with: "young-daly", "checkfreq", "checkfreq-as-coded" or "pccheck".
+        keep: How many verified checkpoints of this run are kept, the newest. Other runs' are never removed: a run is what was
+            trained from a start without restore() on, with all that resumed it.
+        keep_every: Besides them stay the first at or after every so many steps, or of each such time ("1d").
+        monitor: A metric, as `save(metrics={...})` is given it, by which the best checkpoints stay as well.
+        mode: "min" where less of the metric is better, "max" where more is.
+        keep_best: How many of the best stay.
+        strict: With False `restore()` sets what fits of a checkpoint, and leaves the rest as it is.
+        signals: Those after which the next step() takes a last checkpoint, then lets the signal through; empty for none.
+        sharded: Each rank's objects give its own part of the state, whatever it is, and as many ranks restore it.
+        trust: Lets `restore()` unpickle whatever classes a checkpoint has.
+        **objects: Further objects with state_dict() and load_state_dict(), by names of their own.
+
+    Raises:
+        CheckpointError: The folder cannot be used or has checkpoints of another model, or the state here cannot be saved.
+        TypeError: An object has no state_dict() or no load_state_dict().
+        ValueError: An argument makes no sense.
+
+    Example:
+        >>> import stallscope, torch
+        >>> def train(steps):
+        ...     model = torch.nn.Linear(2, 1)
+        ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        ...     with stallscope.Checkpointer("ckpts", model=model, optimizer=optimizer) as checkpointer:
+        ...         start = checkpointer.restore()
+        ...         for step in range(start.step if start else 0, steps):
+        ...             model(torch.ones(2)).backward()
+        ...             optimizer.step()
+        ...             checkpointer.step()
+        ...         checkpointer.save(wait=True)
+        ...     return start and start.step
+        >>> train(2)
+        >>> train(6)
+        2
     """
 
     def __init__(
@@ -162,15 +187,34 @@ class Checkpointer:
     # The loop's side.
 
     def restore(self, step: int | str | None = None, *, begin_anew: bool = False) -> Start | None:
-        """Sets everything to the newest checkpoint that verifies; None where the folder has none.
+        """Sets everything to the newest checkpoint that verifies, or to a chosen one.
 
-        Those that do not verify are moved to the folder's `quarantine`, and the next older one is taken. Where no other
-        is left, CheckpointError, or with `begin_anew` None as well.
+        Those that do not verify are moved to the folder's `quarantine`, and the next older one is taken.
 
-        `step`: a chosen one instead, by its step, by its name as `stallscope ckpt ls` shows it, or "best" by the metric that
-        `monitor` names. CheckpointError where that is not there or does not verify.
+        Args:
+            step: A chosen one: its step, its name as `stallscope ckpt ls` shows it, or "best" by the metric that `monitor` names.
+            begin_anew: Where there were checkpoints and none verifies, train from the beginning.
 
-        CheckpointError too where the checkpoint does not fit what is here; then nothing was changed.
+        Returns:
+            Where training goes on from. None where the folder has no checkpoint, or none that verifies with `begin_anew`.
+
+        Raises:
+            CheckpointError: None verifies, the chosen one is not there or does not verify, or it does not fit what is here. Then
+                nothing was changed.
+
+        Example:
+            >>> import stallscope, torch
+            >>> model = torch.nn.Linear(2, 1)
+            >>> checkpointer = stallscope.Checkpointer("restored", model=model)
+            >>> print(checkpointer.restore())
+            None
+            >>> checkpointer.save(wait=True)
+            >>> checkpointer.restore().name
+            'step-000000000'
+            >>> checkpointer.restore(7)
+            Traceback (most recent call last):
+            stallscope.checkpoint.errors.CheckpointError: ...
+            >>> checkpointer.close()
         """
         if not self._closed:
             # What is on its way may be the one.
@@ -215,7 +259,10 @@ class Checkpointer:
         return Start(self._step, epoch, found.name, when, found.passed, misfits)
 
     def step(self) -> None:
-        """To be called once after each training step, with the state whole: saves when it is time to."""
+        """Says that a training step ended, and saves when it is time to. To be called once after each, with the state whole.
+
+        Raises nothing where a save fails: training goes on, and a warning says why.
+        """
         if self._closed or os.getpid() != self._pid:
             return
         self._step += 1
@@ -241,9 +288,24 @@ class Checkpointer:
             self._last_words(name)
 
     def save(self, wait: bool = False, *, metrics: Mapping[str, float] | None = None) -> None:
-        """Saves now. `wait=True` comes back when the checkpoint is durable, CheckpointError where that failed; without
-        it, writing goes on in the background. `metrics`: what was measured of this very state, as {"val_loss": 0.3}; of
-        several ranks rank 0's are kept."""
+        """Saves now.
+
+        Args:
+            wait: Come back when the checkpoint is durable; else writing goes on in the background.
+            metrics: What was measured of this very state, such as {"val_loss": 0.3}; of several ranks rank 0's are kept.
+
+        Raises:
+            CheckpointError: The save failed, as far as was waited for it; or the Checkpointer is closed, or another process's.
+            ValueError: `metrics` lacks what `monitor` names.
+
+        Example:
+            >>> import stallscope, torch
+            >>> model = torch.nn.Linear(2, 1)
+            >>> with stallscope.Checkpointer("saved", model=model, monitor="val_loss") as checkpointer:
+            ...     checkpointer.save(wait=True, metrics={"val_loss": 0.3})
+            ...     checkpointer.restore("best").name
+            'step-000000000'
+        """
         if self._closed:
             raise CheckpointError("this Checkpointer is closed; make a new one to save more")
         if os.getpid() != self._pid:
@@ -259,7 +321,8 @@ class Checkpointer:
 
     @property
     def state(self) -> dict:
-        """The user's dict that is saved with the rest. Another one may be set; it is saved from then on."""
+        """The user's dict that is saved with the rest, and filled by `restore()`. Another one may be set; it is saved from
+        then on."""
         return self._job.user
 
     @state.setter
@@ -267,7 +330,10 @@ class Checkpointer:
         self._job.user = state
 
     def close(self) -> None:
-        """Finishes the save under way, and takes no more."""
+        """Finishes the save under way, and takes no more. Leaving a `with` does it, and so does the interpreter's end.
+
+        Where a signal came and no step ended after it, the signal is let through.
+        """
         if self._closed or os.getpid() != self._pid:
             return
         if self._termination.asked:
@@ -298,8 +364,18 @@ class Checkpointer:
 
     @property
     def costs(self) -> dict[str, float]:
-        """What checkpoints have cost so far in all runs of the job, in seconds: `spent`, of `trained`; a `save`, how long one takes until it is
-        durable (`persist`), and the `interval` in force."""
+        """What checkpoints have cost so far in all runs of the job.
+
+        Returns:
+            Seconds by name: `spent` for checkpoints, of `trained`; what a `save` takes from training, how long one takes until it
+            is durable (`persist`), and the `interval` in force.
+
+        Example:
+            >>> import stallscope, torch
+            >>> with stallscope.Checkpointer("costs", model=torch.nn.Linear(2, 1)) as checkpointer:
+            ...     sorted(checkpointer.costs)
+            ['interval', 'persist', 'save', 'spent', 'trained']
+        """
         return dict(zip(("spent", "trained", "save", "persist", "interval"), self._when.timing.costs()))
 
     # What happens behind it.

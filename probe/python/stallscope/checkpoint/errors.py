@@ -1,5 +1,15 @@
 class CheckpointError(Exception):
-    """Something about a checkpoint that the user can do something about: the message is one sentence that says what."""
+    """Something about a checkpoint that the user can do something about: the message is one sentence that says what.
+
+    Example:
+        >>> import stallscope, torch
+        >>> with stallscope.Checkpointer("empty", model=torch.nn.Linear(2, 1)) as checkpointer:
+        ...     try:
+        ...         checkpointer.restore("best")
+        ...     except stallscope.CheckpointError as error:
+        ...         print("no checkpoint:", type(error).__name__)
+        no checkpoint: CheckpointError
+    """
 
     def __init__(self, sentence):
         super().__init__(printable(sentence))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -24,41 +25,62 @@ from stallscope.data.seeding.per_sample import keyed, start_of_worker
 
 from .cache import budget
 from .prefetch import manager
-from .resume import persistent_workers
+from .resume.persistent_workers import watch as watch_persistent_workers
 from .sampling import window
 from .trace import Trace
 
 
 class DataLoader(Positioned):
-    """torch's DataLoader: the same arguments, the same samples in the same order. And:
+    """torch's DataLoader: the same arguments, and the same samples in the same order. On top of that it has a position that
+    can be kept and taken up again, random augmentation that belongs to the sample, and a cache and other samplings where they
+    are asked for.
 
-    - `state_dict()` and `load_state_dict()` give and take its exact position. The next iteration goes on behind the
-      last batch that was handed over, with the order of samples that the epoch began with, and reads nothing of what
+    - Position: `state_dict()` and `load_state_dict()` give and take it, exact to the batch. The next iteration goes on behind
+      the last batch that was handed over, with the order of samples that the epoch began with, and reads nothing of what
       was there before. `stallscope.Checkpointer(loader=…)` does both, as do Lightning and whoever else asks a loader
       for its state.
-    - Random augmentation belongs to the sample: before a sample of a map-style data set is made, Python's, numpy's and
-      torch's generators are seeded from (seed, epoch, index). So it is the same with any number of workers, and after
-      a resume. The seed is what torch's own order of samples comes from: `torch.manual_seed` or `generator=`. A data
-      set with `__getitems__` is seeded once a batch, from its indices. A sample that is drawn again within an epoch
-      is augmented anew.
-    - `cache="8GiB"` (or bytes) keeps so much of what samples are made from in memory, for all workers, ranks and jobs of
-      this user on the node that read the same data set. What is kept comes before decoding and augmentation: the
-      bytes of `dataset.fetch(index)` where the data set has that and `decode(bytes)`, else the file that a sample opens.
-      A data set with neither is read as without a cache, and a warning says why. Of one that has `augment(decoded)`, too,
-      decoded samples are kept where that takes less time.
-    - `cache_key="v2"` says which data set it is, where its state cannot be told (handles, connections) or says nothing (a
-      generator of its own): jobs with the same class, length and key share what is kept. Without it they share only where
-      class, code and all attributes are the same; of a state that cannot be told nothing is shared between jobs. Attributes
-      that change between epochs are noticed where to look at them costs less than a thousandth of the epoch. `invalidate()`
-      forgets what is kept.
-    - `fetchers=8` processes read samples into the cache before workers ask for them, where workers are forked.
-    - `sampling="importance"`, `"reuse"`, `"iis"` or `"shade"` draws other samples than torch, so that a cache saves more;
-      `sampling_options={…}` are its options. `weighted()` gives the ids and weights of a batch, `update()` takes the losses.
-      docs/sampling.md says what each does and what it costs.
-
-    - `cache_trace="uses.csv"` records which samples were used, for `stallscope simulate uses.csv`.
+    - Augmentation: before a sample of a map-style data set is made, Python's, numpy's and torch's generators are seeded from
+      (seed, epoch, index). So it is the same with any number of workers, and after a resume. The seed is what torch's own
+      order of samples comes from: `torch.manual_seed` or `generator=`. A data set with `__getitems__` is seeded once a batch,
+      from its indices. A sample that is drawn again within an epoch is augmented anew.
 
     Not exact: a loader with `in_order=False`, and an IterableDataset, whose first batches are read again.
+
+    Args:
+        dataset: As torch's, as are all arguments up to `in_order`. What is left out has the default of the torch that is
+            installed, and what this one has beside is taken by its name.
+        cache: How much of what samples are made from is kept in memory, for all workers, ranks and jobs of this user on the
+            node that read the same data set: bytes, or text such as "8GiB" or "500MB". None for no cache. What is kept comes
+            before decoding and augmentation: the bytes of `dataset.fetch(index)` where the data set has that and
+            `decode(bytes)`, else the file that a sample opens. A data set with neither is read as without a cache, and a warning
+            says why. Of one that has `augment(decoded)`, too, decoded samples are kept where that takes less time.
+        cache_key: Says which data set it is, where its state cannot be told (handles, connections) or says nothing (a generator
+            of its own): jobs with the same class, length and key share what is kept. Without it they share only where class,
+            code and all attributes are the same; of a state that cannot be told nothing is shared between jobs. Attributes that
+            change between epochs are noticed where to look at them costs less than a thousandth of the epoch.
+        fetchers: Processes that read samples into the cache before workers ask for them, 0 to 32, where workers are forked.
+        sampling: Which samples are drawn: "plain" as torch draws them, or "importance", "reuse", "iis" or "shade", so that a
+            cache saves more reads. docs/sampling.md says what each does and what it costs.
+        sampling_options: Options of the sampling by name.
+        cache_trace: A file to record in which samples were used, for `stallscope simulate`.
+        **kwargs: Arguments that a newer torch has.
+
+    Raises:
+        ValueError: Something of ours cannot be had: `cache` is no size or more than the memory of this job, the sampling does
+            not go with `sampler=`, `batch_sampler=` or this data set, an option is not there. And what torch raises.
+        TypeError: `cache_key` is neither text, a number nor bytes. And what torch raises.
+
+    Example:
+        >>> import stallscope
+        >>> loader = stallscope.DataLoader(range(10), batch_size=4)
+        >>> batches = iter(loader)
+        >>> next(batches)
+        tensor([0, 1, 2, 3])
+        >>> position = loader.state_dict()
+        >>> resumed = stallscope.DataLoader(range(10), batch_size=4)
+        >>> resumed.load_state_dict(position)
+        >>> list(resumed)
+        [tensor([4, 5, 6, 7]), tensor([8, 9])]
     """
 
     _budget_bytes = None
@@ -69,7 +91,24 @@ class DataLoader(Positioned):
 
     def __init__(
         self,
-        *args: Any,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
         cache: int | str | None = None,
         cache_key: str | int | bytes | None = None,
         fetchers: int = 0,
@@ -78,13 +117,23 @@ class DataLoader(Positioned):
         cache_trace: str | os.PathLike[str] | None = None,
         **kwargs: Any,
     ) -> None:
+        given = {
+            "batch_size": batch_size, "shuffle": shuffle, "sampler": sampler, "batch_sampler": batch_sampler,
+            "num_workers": num_workers, "collate_fn": collate_fn, "pin_memory": pin_memory, "drop_last": drop_last,
+            "timeout": timeout, "worker_init_fn": worker_init_fn, "multiprocessing_context": multiprocessing_context,
+            "generator": generator, "prefetch_factor": prefetch_factor, "persistent_workers": persistent_workers,
+            "pin_memory_device": pin_memory_device, "in_order": in_order,
+        }  # fmt: skip
+        # What has the default stays out: an older torch lacks some arguments, or has another default.
+        given = {name: value for name, value in given.items() if value is not _DEFAULTS[name]}
         if not isinstance(cache_key, (str, int, bytes, type(None))):
             raise TypeError(f"cache_key: a {type(cache_key).__name__} is neither text, a number nor bytes")
         budget_bytes = None if cache is None else budget.parse(cache)
         fetchers = manager.checked(fetchers)
-        order, args, kwargs = arranged(sampling, sampling_options, cache is not None, args, kwargs)
-        super().__init__(*args, **kwargs)
-        persistent_workers.watch()
+        torchs = {"dataset": dataset, **given, **kwargs}
+        order, _, torchs = arranged(sampling, sampling_options, cache is not None, (), torchs)
+        super().__init__(**torchs)
+        watch_persistent_workers()
         # By their own names, under which frameworks that make a loader anew look for its arguments.
         self.cache = cache
         self.cache_key = cache_key
@@ -98,20 +147,68 @@ class DataLoader(Positioned):
         self._order = order
 
     def cache_figures(self) -> dict[str, Any]:
-        """What came of the uses of samples so far, and what the pool has of the data set: counts and bytes by name. And
-        `miss_ratio`: for caches of other sizes, in bytes, the share of the uses that they would miss, once an epoch or two
-        have told. Empty without a cache."""
+        """What came of the uses of samples so far, and what the pool has of the data set.
+
+        Returns:
+            By name. Counts of uses: `hits`, `misses`, `substitutions`; of the hits, those `prefetched` and `late`. Bytes:
+            `pool_bytes` taken from memory, `source_bytes` read from the source, `kept_bytes` of `capacity_bytes`. The pool's
+            `kept_samples` and `evictions`. And `miss_ratio`: for caches of other sizes (bytes, share of the uses from 0 to 1
+            that they would miss), empty until an epoch or two have told. Without a cache there are no names.
+
+        Example:
+            >>> import stallscope
+            >>> class Numbers:
+            ...     def __len__(self):
+            ...         return 8
+            ...     def fetch(self, index):
+            ...         return bytes([index])
+            ...     def decode(self, data):
+            ...         return data[0] / 10
+            >>> loader = stallscope.DataLoader(Numbers(), batch_size=4, cache="1MiB")
+            >>> for epoch in range(2):
+            ...     batches = list(loader)
+            >>> figures = loader.cache_figures()
+            >>> figures["hits"], figures["misses"]
+            (8, 8)
+        """
         return self._store.figures() if self._store is not None else {}
 
     def invalidate(self) -> None:
-        """Forgets what this job has kept of the data set: from the next iteration on its samples are read anew. For data that
-        changed where nobody can see it: files that `fetch` reads, rows behind a connection. All ranks have to call it."""
+        """Forgets what this job has kept of the data set: from the next iteration on its samples are read anew.
+
+        For data that changed where nobody can see it: files that `fetch` reads, rows behind a connection. All ranks have to
+        call it.
+
+        Example:
+            >>> import stallscope
+            >>> loader = stallscope.DataLoader(range(10), cache="1MiB")
+            >>> loader.invalidate()
+        """
         self._generation += 1
         self._store = None
 
     def weighted(self) -> Weighted:
-        """Iterates (batch, ids, weights): an int64 tensor of the samples' indices in the data set and a float32 tensor of
-        what each sample's loss is to be multiplied with, both in the order of the batch and on the CPU."""
+        """Iterates batches with the ids of their samples and what the loss of each is to be multiplied with.
+
+        Works with every sampling, so that a script does not change with it; weights are 1 where all samples are drawn alike.
+
+        Returns:
+            What iterates (batch, ids, weights), and has the loader's length. `ids` is an int64 tensor of the samples' indices in
+            the data set and `weights` a float32 tensor, both in the order of the batch and on the CPU.
+
+        Raises:
+            ValueError: The samples have no index, or one that is no number; or batches come with `in_order=False`.
+
+        Example:
+            >>> import stallscope
+            >>> loader = stallscope.DataLoader(range(64), batch_size=32, sampling="importance")
+            >>> for batch, ids, weights in loader.weighted():
+            ...     losses = (batch - 30.0).square()
+            ...     loader.update(ids, losses)
+            ...     loss = (losses * weights).mean()
+            >>> bool((batch == ids).all()), weights.shape
+            (True, torch.Size([32]))
+        """
         if not self._keys_samples():
             raise ValueError("weighted() needs a data set whose samples have an index")
         if not getattr(self, "in_order", True):
@@ -119,8 +216,24 @@ class DataLoader(Positioned):
         return Weighted(self)
 
     def update(self, ids: torch.Tensor, losses: torch.Tensor) -> None:
-        """Tells the loss, or the gradient's norm, of each of the samples `ids`: tensors of one number a sample, on any
-        device. What is negative or no number counts as 0. Samplings that do not learn take no notice of it."""
+        """Tells how hard samples are, so that samplings that learn draw the harder ones more often. Others take no notice.
+
+        Args:
+            ids: Of the samples, as `weighted()` gave them.
+            losses: The loss, or the gradient's norm, of each of them: a number from 0 on. What is negative or no number counts as
+                0, and a warning says so. On any device, which is not waited for.
+
+        Raises:
+            ValueError: There are not as many losses as ids, or an id is no sample's.
+
+        Example:
+            >>> import stallscope, torch
+            >>> loader = stallscope.DataLoader(range(4), sampling="shade")
+            >>> loader.update(torch.tensor([2, 0]), torch.tensor([0.7, 0.1]))
+            >>> loader.update(torch.tensor([4]), torch.tensor([0.7]))
+            Traceback (most recent call last):
+            ValueError: there is no sample 4 among 4: give the ids that came with the batch
+        """
         order = self._order
         scores = order.scores if order is not None else Scores(len(self.dataset))  # type: ignore[arg-type]
         scores.add(ids, losses)
@@ -239,6 +352,9 @@ class DataLoader(Positioned):
         # Pipes seed themselves, and torch wants to see that they are pipes.
         others = [getattr(data, name) for name in ("IterableDataset", "MapDataPipe") if hasattr(data, name)]
         return not isinstance(self.dataset, tuple(others))
+
+
+_DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(DataLoader.__init__).parameters.items()}
 
 
 def _tell(heard, handed):

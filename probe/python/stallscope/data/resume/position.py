@@ -175,8 +175,21 @@ class Positioned(torch.utils.data.DataLoader):
         return random_sources.generators(self, self.__dict__.setdefault("_counted", {}))
 
     def state_dict(self):
-        """Plain data: where the loader is. Within an epoch from its first batch until the loop over it is left, which
-        is after the last batch when it runs to its end."""
+        """Where the loader is: within an epoch from its first batch until the loop over it is left, which is after the last
+        batch when it runs to its end.
+
+        Returns:
+            Plain data, for `load_state_dict()`.
+
+        Example:
+            >>> import stallscope
+            >>> loader = stallscope.DataLoader(range(10), batch_size=4)
+            >>> batches = iter(loader)
+            >>> batch = next(batches)
+            >>> position = loader.state_dict()
+            >>> position["epoch"], position["batches"]
+            (0, 1)
+        """
         if self._resume is not None:
             # Loaded, and not begun yet.
             return {name: value for name, value in self._resume.items() if name != "process"}
@@ -208,7 +221,22 @@ class Positioned(torch.utils.data.DataLoader):
         }
 
     def load_state_dict(self, state):
-        """Takes the position up: the next iteration goes on from there. ValueError where it is of other data."""
+        """Takes a position up: the next iteration goes on from there.
+
+        Args:
+            state: What `state_dict()` gave, of this loader or of one alike in another process.
+
+        Raises:
+            ValueError: It is of other data: another number of samples, batch size or sampling; or of a later version.
+
+        Example:
+            >>> import stallscope
+            >>> loader = stallscope.DataLoader(range(10), batch_size=4)
+            >>> position = loader.state_dict()
+            >>> stallscope.DataLoader(range(11), batch_size=4).load_state_dict(position)
+            Traceback (most recent call last):
+            ValueError: the loader's position is of 10 samples, here are 11
+        """
         if state.get("version") != _VERSION:
             raise ValueError(f"the loader's position has version {state.get('version')}, this one reads {_VERSION}")
         for name, here in (("samples", self._samples()), ("batch_size", self.batch_size)):
