@@ -5,7 +5,11 @@ export PYO3_PYTHON := $(CURDIR)/$(VENV_PYTHON)
 # Where the scripts look for what was built.
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
-.PHONY: help demo test build man lint sbom bench bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-fetchers bench-importance chaos-checkpoint chaos fuzz pictures clean-storage
+# What `make docs` gets where there is none; in a folder of its own, as a user's mdbook is the user's.
+MDBOOK_VERSION := 0.5.4
+MDBOOK := $(or $(shell command -v mdbook),target/tools/bin/mdbook)
+
+.PHONY: help demo test build man docs lint sbom bench bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-fetchers bench-importance chaos-checkpoint chaos fuzz pictures clean-storage
 
 help:
 	@echo 'make demo            train a small network on slow storage and show where its time went'
@@ -15,6 +19,7 @@ help:
 	@echo 'make test            set up, build and run every test'
 	@echo 'make build           the program and the Python package, optimised'
 	@echo 'make man             man pages of all verbs, into target/man'
+	@echo 'make docs            docs/ as a site, into target/site, and the page of the Python API (mdBook)'
 	@echo 'make lint            formatting, clippy, ruff, mypy, licences, sources and advisories'
 	@echo 'make sbom            what the program and the package are made of, into target/sbom.json (CycloneDX)'
 	@echo 'make ebpf            rebuild the committed kernel object; make ebpf-check compares'
@@ -56,6 +61,15 @@ build: $(VENV_PYTHON)
 man:
 	@cargo run --release --quiet -- man target/man
 	@echo 'man pages are in target/man: man -l target/man/stallscope-run.1'
+
+docs: $(MDBOOK)
+	@python3 scripts/api_page.py
+	@python3 scripts/site.py $(MDBOOK)
+
+target/tools/bin/mdbook:
+	@echo 'docs: mdBook $(MDBOOK_VERSION) is compiled, which takes minutes, once' >&2
+	@scripts/progress.sh docs cargo install mdbook --version $(MDBOOK_VERSION) --locked --no-default-features --features search \
+	    --root target/tools --target-dir target/mdbook
 
 lint: $(VENV_PYTHON)
 	cargo fmt --all --check

@@ -76,7 +76,20 @@ fn readme_leads_to_every_page() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     for page in pages() {
         let name = page.strip_prefix(root).expect("pages lie in the checkout").display().to_string();
-        let apart = ["README.md", "SECURITY.md"].contains(&name.as_str());
+        let apart = ["README.md", "SECURITY.md", "docs/SUMMARY.md"].contains(&name.as_str());
         assert!(apart || linked.contains(&name), "README.md does not lead to {name}");
+    }
+}
+
+/// docs/SUMMARY.md is the table of contents of the site that `make docs` builds, which has no other pages.
+#[test]
+fn the_site_has_every_page() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let summary = std::fs::read_to_string(docs.join("SUMMARY.md")).expect("docs/SUMMARY.md is text");
+    let listed: BTreeSet<PathBuf> =
+        targets(&summary).iter().filter_map(|target| docs.join(target).canonicalize().ok()).collect();
+    for page in pages().iter().filter(|page| !page.ends_with("SUMMARY.md")) {
+        let page = page.canonicalize().expect("a page is there");
+        assert!(listed.contains(&page), "docs/SUMMARY.md does not list {}", page.display());
     }
 }

@@ -4,6 +4,9 @@ import doctest
 import importlib
 import inspect
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import collector  # noqa: F401
 import pytest
@@ -50,3 +53,9 @@ def test_the_docstring_says_what_it_takes_and_gives(item):
     gives = inspect.isfunction(item) and signature.return_annotation not in (None, "None", inspect.Signature.empty)
     assert "Returns:" in said or not gives
     assert ">>> " in said or item in WITHOUT_EXAMPLE
+
+
+def test_the_page_of_the_api_says_what_the_docstrings_say():
+    script = Path(__file__).resolve().parents[3] / "scripts" / "api_page.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
