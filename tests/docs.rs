@@ -93,3 +93,15 @@ fn the_site_has_every_page() {
         assert!(listed.contains(&page), "docs/SUMMARY.md does not list {}", page.display());
     }
 }
+
+/// A page that has measurements has them in one section, which is its last: how-to and reference come first.
+#[test]
+fn measurements_are_the_last_section() {
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).expect("a page is text");
+        let sections: Vec<&str> = text.lines().filter(|line| line.starts_with("## ")).collect();
+        let at = sections.iter().position(|heading| heading.starts_with("## Measure"));
+        let is_last = at.is_none_or(|at| at + 1 == sections.len() && sections[at] == "## Measurements");
+        assert!(is_last, "{}: `## Measurements` is to be the last section", page.display());
+    }
+}
