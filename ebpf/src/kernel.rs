@@ -270,7 +270,8 @@ impl Kernel {
     }
 
     /// Hands every waiting record to `take`, in the order of writing, with the task whose record it is as far as its slot
-    /// is one, and returns how many there were: at most what the ring holds, so that no job keeps the caller busy for ever. [`stallscope_abi::kernel::Record::parse`] reads them.
+    /// is one, and returns how many there were: at most what the ring holds, so that no job keeps the caller busy for ever.
+    /// [`stallscope_abi::kernel::Record::parse`] reads them.
     ///
     /// # Errors
     /// A slot could not be handed back to the kernel side.
