@@ -27,7 +27,7 @@ MAX_CORE_PERCENT, MAX_MB = 1, 100
 class Run:
     told: dict
     report: dict
-    # In the steady stretch.
+    # In the steady interval.
     core_percent: float
     # Greatest at any time.
     rss_mb: float

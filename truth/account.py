@@ -59,7 +59,7 @@ class Step(NamedTuple):
     token: int
     loader: int
     phase: Phase
-    # The first batch of its iterator: this stretch is start-up or between epochs, not `phase`.
+    # The first batch of its iterator: this interval is start-up or between epochs, not `phase`.
     first: bool
 
 
@@ -258,7 +258,7 @@ class Account:
         return [(before.time_ns, after.time_ns) for before, after in pieces if after.did == Did.SAVED]
 
     def training(self, pid: int) -> list[tuple[int, int]]:
-        """The stretches that are training: steps of training that are not the first of their iterator, and what
+        """The intervals that are training: steps of training that are not the first of their iterator, and what
         follows an iterator's last batch until its end; without a loader the steps after the first."""
         if ends := self.loop_steps(pid):
             return [(ends[0], ends[-1])]

@@ -192,7 +192,7 @@ pub(crate) fn serve_within() -> Result<UnixStream> {
 pub(crate) struct Service<K> {
     pub(crate) kernel: K,
     pub(crate) callers: Vec<Caller>,
-    /// Watched tasks, whose present stretch is sent each round, by slot.
+    /// Watched tasks, whose present interval is sent each round, by slot.
     watched: HashMap<u32, Watched>,
     /// That are watched, by root.
     pub(crate) trees: HashMap<u32, Tree>,

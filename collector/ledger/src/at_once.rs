@@ -13,7 +13,7 @@ pub(crate) fn most(workers: &[&Process]) -> u32 {
     u32::try_from(most).unwrap_or(u32::MAX)
 }
 
-/// From when to when it was there. That it is gone may be told late, and its last state be looked at afterwards.
+/// From when to when it was there. Its end may be reported late, and its last state be read afterwards.
 pub(crate) fn span(process: &Process) -> (u64, u64) {
     let to_ns = process.exited_ns.map_or(u64::MAX, |exited_ns| exited_ns.min(process.last_seen_ns));
     (process.first_seen_ns.min(to_ns), to_ns)

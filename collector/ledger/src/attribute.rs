@@ -1,4 +1,4 @@
-//! The causes of one stretch of a trainer's time. Each function's causes add up to the length of what it was
+//! The causes of one interval of a trainer's time. Each function's causes add up to the length of what it was
 //! given; whatever nothing explains is `unknown`.
 
 use crate::opening::opening;
@@ -46,7 +46,7 @@ impl View<'_> {
         seen
     }
 
-    /// Calls `each` for every stretch of `[a_ns, b_ns)` and every gap nothing is known of, in order.
+    /// Calls `each` for every interval of `[a_ns, b_ns)` and every gap nothing is known of, in order.
     pub(crate) fn each(&self, a_ns: u64, b_ns: u64, mut each: impl FnMut(u64, u64, Option<&Activity>)) {
         let shim = &self.shim.timeline;
         match self.kernel {
@@ -58,7 +58,7 @@ impl View<'_> {
         }
     }
 
-    /// Start of the first stretch that is remembered.
+    /// Start of the first interval that is remembered.
     pub(crate) fn begins_ns(&self) -> Option<u64> {
         self.kernel.unwrap_or(&self.shim.timeline).begins_ns()
     }
@@ -92,7 +92,7 @@ impl Unexplained {
     }
 }
 
-/// The outcome for a stretch, and who saw it.
+/// The outcome for an interval, and who saw it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Attributed {
     pub(crate) causes: Causes,
@@ -195,7 +195,7 @@ pub(crate) fn own_part(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64) -> Attribute
     out
 }
 
-/// The stretches of `[a_ns, b_ns)` that each have one rule: calls and the work between them, in order.
+/// The intervals of `[a_ns, b_ns)` that each have one rule: calls and the work between them, in order.
 pub(crate) fn own_parts(
     trainer: &Trainer<'_>,
     a_ns: u64,
@@ -220,7 +220,7 @@ pub(crate) fn own_parts(
     }
 }
 
-/// A stretch that is one call, or work between calls.
+/// An interval that is one call, or work between calls.
 pub(crate) fn own_rule(
     trainer: &Trainer<'_>,
     call: Option<CallKind>,
@@ -319,7 +319,7 @@ pub(crate) struct Wait<'a> {
     pub(crate) producer: Option<View<'a>>,
     pub(crate) passage: Passage<'a>,
     pub(crate) in_process: bool,
-    /// Shortest stretch that the kernel tells apart from its neighbours.
+    /// Shortest interval that the kernel tells apart from its neighbours.
     pub(crate) slice_ns: u64,
 }
 
@@ -340,7 +340,7 @@ pub(crate) fn wait_part(wait: &Wait<'_>) -> Attributed {
     out
 }
 
-/// The stretches of a wait that each have one rule, in order.
+/// The intervals of a wait that each have one rule, in order.
 pub(crate) fn wait_parts(wait: &Wait<'_>, mut each: impl FnMut(Stage, u64, u64)) {
     let ready_ns = wait.ready_ns.map_or(wait.exit_ns, |ready| ready.clamp(wait.enter_ns, wait.exit_ns));
     let start_ns = wait.start_ns.map_or(ready_ns, |start| start.clamp(wait.enter_ns, ready_ns));
@@ -355,7 +355,7 @@ pub(crate) fn wait_parts(wait: &Wait<'_>, mut each: impl FnMut(Stage, u64, u64))
     }
 }
 
-/// A stretch of a wait within one stage.
+/// An interval of a wait within one stage.
 pub(crate) fn wait_rule(wait: &Wait<'_>, stage: Stage, a_ns: u64, b_ns: u64, out: &mut Attributed) {
     match (stage, &wait.producer) {
         (Stage::Ready, producer) => {
@@ -430,7 +430,7 @@ fn produce(wait: &Wait<'_>, producer: &View<'_>, a_ns: u64, b_ns: u64, in_batch:
     out.moves(Cause::Starved, Cause::Fetch, helped.runnable_ns);
     out.moves(Cause::Prep, Cause::Fetch, helped.cpu_ns);
 
-    // In a pipe a worker waits for its index; in the midst of a batch, longer than two stretches can blur,
+    // In a pipe a worker waits for its index; in the midst of a batch, longer than two intervals can blur,
     // it is a helper process (a decoder, say) that it waits for.
     let pipe_ns = activity.of(Blocked::Pipe);
     let helper = wait.in_process || (in_batch && wait.start_ns.is_some() && pipe_ns > 2 * wait.slice_ns);

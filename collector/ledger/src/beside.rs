@@ -16,16 +16,16 @@ impl Ledger {
         self.ranks.values_mut().flat_map(|rank| rank.details.drain(..)).collect()
     }
 
-    /// Checkpoints told since the last call. One stands for those of its rank that lie within it, in the foreground
-    /// as in the background: a save may call another one, which is told first, and the kernel tells of one save
+    /// Checkpoints reported since the last call. One stands for those of its rank that lie within it, in the foreground
+    /// as in the background: a save may call another one, which is reported first, and the kernel reports one save
     /// several times, longer each time.
     pub fn checkpoints(&mut self) -> Vec<CheckpointEvent> {
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         for rank in self.ranks.values_mut() {
             let number = rank.number;
-            told.extend(rank.calls.events.drain(..).map(|event| CheckpointEvent { rank: number, ..event }));
+            events.extend(rank.calls.events.drain(..).map(|event| CheckpointEvent { rank: number, ..event }));
         }
-        told
+        events
     }
 
     /// How batches were made that became known since the last call: a sample, at most 20 a rank and second.
@@ -33,13 +33,13 @@ impl Ledger {
         self.services.take(&self.processes, self.now_ns)
     }
 
-    /// What caches gave since the last call: to be added to what was told of the same periods before. A batch is told
+    /// What caches gave since the last call: to be added to what was reported of the same periods before. A batch is reported
     /// about a second after it was made.
     pub fn cache_periods(&mut self) -> Vec<CachePeriod> {
         self.caches.take_periods()
     }
 
-    /// What workers did since the last call: to be added to what was told of the same periods before.
+    /// What workers did since the last call: to be added to what was reported of the same periods before.
     pub fn worker_periods(&mut self) -> Vec<WorkerPeriod> {
         let mut workers: Vec<(u32, u32)> = Vec::new();
         for (pid, process) in &self.processes {

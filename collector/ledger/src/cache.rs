@@ -1,4 +1,4 @@
-//! What the caches of loaders gave, from the records of whoever made the batches.
+//! What the caches of loaders gave, from the records of the processes that made the batches.
 //!
 //! Whether a batch was for training is known to the trainer alone, and which loader a worker serves is clear once one of
 //! its batches was handed over. So uses wait until both are known, or nobody can be expected to tell any more.
@@ -12,7 +12,7 @@ use stallscope_model::{
 };
 use std::collections::{BTreeMap, VecDeque};
 
-/// How long uses wait to be told apart.
+/// How long uses wait to be assigned to a phase.
 const PATIENCE_NS: u64 = 10_000_000_000;
 /// Batches whose uses wait; of more, the oldest are counted with what is known.
 const MAX_DUE: usize = 65_536;
@@ -121,7 +121,7 @@ impl Caches {
             return true;
         };
         if number == 0 {
-            of.coming = CacheCurve::new(record.d).of_ranks(ranks).told_at(record.time_ns);
+            of.coming = CacheCurve::new(record.d).of_ranks(ranks).reported_at(record.time_ns);
         }
         // Where one was lost the others say nothing: the next curve follows soon.
         if of.coming.points().len() == number {
@@ -214,8 +214,8 @@ impl Caches {
     }
 
     fn loader(&mut self, pid: u32, loader: u16) -> Option<&mut OfLoader> {
-        let room = self.loaders.len() < MAX_LOADERS || self.loaders.contains_key(&(pid, loader));
-        room.then(|| self.loaders.entry((pid, loader)).or_default())
+        let has_capacity = self.loaders.len() < MAX_LOADERS || self.loaders.contains_key(&(pid, loader));
+        has_capacity.then(|| self.loaders.entry((pid, loader)).or_default())
     }
 
     fn period(
@@ -228,16 +228,16 @@ impl Caches {
         state: Option<CacheState>,
     ) {
         let start_ns = time_ns - time_ns % WorkerPeriod::LENGTH_NS;
-        let told = CachePeriod { start_ns, rank, loader, phase, uses: *uses, state };
+        let period = CachePeriod { start_ns, rank, loader, phase, uses: *uses, state };
         let full = self.periods.len() >= MAX_PERIODS;
         match self.periods.get_mut(&(start_ns, rank, loader, phase)) {
-            Some(known) => known.add(&told),
+            Some(known) => known.add(&period),
             None if full => self.periods_dropped += 1,
-            None => drop(self.periods.insert((start_ns, rank, loader, phase), told)),
+            None => drop(self.periods.insert((start_ns, rank, loader, phase), period)),
         }
     }
 
-    /// What was told since the last call: to be added to what was told of the same periods before.
+    /// What was reported since the last call: to be added to what was reported of the same periods before.
     pub(crate) fn take_periods(&mut self) -> Vec<CachePeriod> {
         std::mem::take(&mut self.periods).into_values().collect()
     }
@@ -257,8 +257,8 @@ impl Caches {
             });
             sum.training += &of.training;
             sum.other += &of.other;
-            let is_told = |curve: &CacheCurve| curve.is_mixed() || !curve.points().is_empty();
-            if is_told(&of.curve) && (!is_told(&sum.curve) || !rank.ended) {
+            let is_known = |curve: &CacheCurve| curve.is_mixed() || !curve.points().is_empty();
+            if is_known(&of.curve) && (!is_known(&sum.curve) || !rank.ended) {
                 sum.curve = of.curve;
             }
             sum.state = of.state.filter(|_| sum.state.is_none() || !rank.ended).or(sum.state);

@@ -12,7 +12,7 @@ const MAX_EVENTS: usize = 1024;
 pub(crate) struct Calls {
     /// By start, without overlap.
     calls: VecDeque<Call>,
-    /// Saves that the trainer waited for, of stretches that are not closed.
+    /// Saves that the trainer waited for, of intervals that are not closed.
     unsettled: VecDeque<Saved>,
     /// Saves in the background, counted lately, so that one that turns out to have been called by another is taken back.
     recent: VecDeque<Saved>,
@@ -53,7 +53,7 @@ impl Calls {
         });
     }
 
-    /// One save may call another (`DCP` calls `torch.save`), and the inner one is told first: the outer one
+    /// One save may call another (`DCP` calls `torch.save`), and the inner one is reported first: the outer one
     /// then stands for both. Saves of two processes `pid` are two.
     pub(crate) fn checkpoint(&mut self, pid: u32, record: &Record) {
         let background = record.d != 0;
@@ -103,7 +103,7 @@ impl Calls {
         self.unsettled.iter().map(|saved| saved.start_ns).filter(|start_ns| *start_ns < end_ns).min()
     }
 
-    /// A stretch is closed that ends at `end_ns`, with its `causes` as far as they may be a checkpoint's. All calls in it
+    /// An interval is closed that ends at `end_ns`, with its `causes` as far as they may be a checkpoint's. All calls in it
     /// are one checkpoint: many a script saves model, optimiser and generators to files of their own.
     pub(crate) fn settle(&mut self, phase: Phase, end_ns: u64, causes: &Causes) {
         let sums = &mut self.checkpoints;
@@ -126,7 +126,7 @@ impl Calls {
         sums.count += files.min(1);
     }
 
-    /// The inner ones that were taken already are within it for whoever took them, too.
+    /// The inner ones that were taken already are within it for that caller, too.
     fn tell(&mut self, record: &Record, saved: &Saved) {
         let inner = |event: &mut CheckpointEvent| {
             event.background == saved.background

@@ -4,7 +4,7 @@
 use crate::words::{self, gain, rate_of, size};
 use stallscope_model::{Diagnosis, Either, Estimate, Expected, Remedy, RemedyKind, WORTHWHILE};
 
-/// A remedy with what is said of it where nobody can judge it.
+/// A remedy with its sentence for when no model can judge it.
 pub(crate) fn remedy(kind: RemedyKind, sentence: impl Into<String>) -> Remedy {
     Remedy { kind, sentence: sentence.into(), gain: None }
 }
@@ -23,15 +23,15 @@ pub(crate) fn consult(found: &mut [Diagnosis], expected: &[Expected]) {
         let mut repeated = false;
         for remedy in proposed {
             let kind = remedy.kind;
-            let is_said = !remedy.sentence.is_empty();
+            let has_sentence = !remedy.sentence.is_empty();
             let remedy = match judged(remedy, expected) {
                 Ok(remedy) => remedy,
-                Err(Some(gain)) if is_said => {
+                Err(Some(gain)) if has_sentence => {
                     undecided.push(format!("{}: {}", name(kind), words::gain(&gain)));
                     continue;
                 }
                 Err(_) => {
-                    hopeless.extend(is_said.then(|| name(kind).to_owned()));
+                    hopeless.extend(has_sentence.then(|| name(kind).to_owned()));
                     continue;
                 }
             };
@@ -125,7 +125,7 @@ fn outcome(expected: &Expected) -> String {
     let limit = bytes_per_s.map_or(String::new(), |rate| format!(" of {}", rate_of(rate)));
     let at_limit = if if_limited.value >= WORTHWHILE { gain(&if_limited) } else { "nothing".to_owned() };
     format!(
-        "{} if each read is merely slow, {at_limit} if storage is at its limit{limit}; which, cannot be told from this run",
+        "{} if each read is merely slow, {at_limit} if storage is at its limit{limit}; this run does not show which",
         gain(&if_slow)
     )
 }

@@ -1,17 +1,17 @@
-//! Where the shim read its thread's clocks, a stretch that the kernel told is cut as these say.
+//! Where the shim read its thread's clocks, an interval that the kernel reported is cut as these say.
 //!
-//! A stretch may hold several short things, and does not say in which order. Cut in proportion, the time that a thread
+//! An interval may hold several short things, and does not say in which order. Cut in proportion, the time that a thread
 //! waited for a CPU after its wake-up would reach beyond the moment at which it had the batch and went on. Both sides
 //! count the same thread's time on a CPU and its time ready for one, so that what they counted up to such a moment tells.
 
-use crate::timeline::{Activity, Stretch, Timeline, scale};
+use crate::timeline::{Activity, Interval, Timeline, scale};
 use stallscope_abi::kernel::Times;
 use stallscope_abi::lane::Record;
 use std::collections::VecDeque;
 
 const MAX_DUE: usize = 1024;
 
-/// What a thread's clocks said at a moment.
+/// What a thread's clocks read at a moment.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     time_ns: u64,
@@ -19,7 +19,7 @@ struct Reading {
     runnable_ns: u64,
 }
 
-/// The readings of one thread at which the kernel's stretches are still to be cut, each with the one before.
+/// The readings of one thread at which the kernel's intervals are still to be cut, each with the one before.
 #[derive(Debug, Default)]
 pub(crate) struct Cuts {
     last: Option<Reading>,
@@ -37,10 +37,11 @@ impl Cuts {
         }
     }
 
-    /// Cuts what the kernel has told of by now.
+    /// Cuts what the kernel has reported by now.
     pub(crate) fn apply(&mut self, kernel: &mut Timeline) {
-        let told_to_ns = kernel.told_to_ns();
-        while let Some((before, reading)) = self.due.pop_front_if(|(_, reading)| reading.time_ns < told_to_ns)
+        let reported_to_ns = kernel.reported_to_ns();
+        while let Some((before, reading)) =
+            self.due.pop_front_if(|(_, reading)| reading.time_ns < reported_to_ns)
         {
             if let Some((whole, first)) = first_part(kernel, &before, &reading) {
                 kernel.cut(&whole, reading.time_ns, first);
@@ -49,8 +50,8 @@ impl Cuts {
     }
 }
 
-/// The stretch under way at a reading, and what of it came before; `None` where that can't be told.
-fn first_part(kernel: &Timeline, before: &Reading, reading: &Reading) -> Option<(Stretch, Activity)> {
+/// The interval under way at a reading, and what of it came before; `None` where that is unknown.
+fn first_part(kernel: &Timeline, before: &Reading, reading: &Reading) -> Option<(Interval, Activity)> {
     let whole = kernel.under_way(reading.time_ns)?;
     if before.time_ns > whole.start_ns {
         return None;
@@ -65,7 +66,7 @@ fn first_part(kernel: &Timeline, before: &Reading, reading: &Reading) -> Option<
 }
 
 /// `span_ns` from the beginning of `whole`, with so much of its time on a CPU and ready for one as there was of it.
-fn part(whole: &Stretch, span_ns: u64, cpu_ns: u64, runnable_ns: u64) -> Activity {
+fn part(whole: &Interval, span_ns: u64, cpu_ns: u64, runnable_ns: u64) -> Activity {
     let times = &whole.activity.times;
     let all_blocked_ns: u64 = times.blocked_ns.iter().sum();
     let mut cpu_ns = cpu_ns.min(times.cpu_ns).min(span_ns);

@@ -1,7 +1,7 @@
 //! One step in full: what its tasks did meanwhile, and its causes in the order of time.
 //!
-//! The causes come from the same rules as the step's ledger. A rule looks at a stretch of one kind (a call, the making
-//! of the awaited batch, …) as a whole; here that stretch is cut into cells where the task that held it up changed
+//! The causes come from the same rules as the step's ledger. A rule looks at an interval of one kind (a call, the making
+//! of the awaited batch, …) as a whole; here that interval is cut into cells where the task that held it up changed
 //! what it was doing, and the rule's figures for the cells are brought to the sum that it gave for the whole. Within
 //! a cell, which is a mixture that nobody can order, the cause that was under way goes on first and the others follow
 //! in the order of [`Cause::ALL`].

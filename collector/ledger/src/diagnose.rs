@@ -10,7 +10,7 @@ use crate::reread::reread;
 use crate::summary::Figures;
 use crate::uneven::uneven_workers;
 use crate::verdict::FEWEST_STEPS;
-use crate::words::{count, part_of, percent, rate, room, size, span};
+use crate::words::{capacity, count, part_of, percent, rate, size, span};
 use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked};
 use stallscope_model::RemedyKind::{
     Cache, CheaperSamples, FasterStorage, MoreCores, MorePrefetch, MoreWorkers, Other,
@@ -180,7 +180,7 @@ fn in_memory(figures: &Figures<'_>) -> (String, Option<String>) {
     let advice = fits.then(|| {
         format!(
             "Keep the data set in memory, where it fits: stallscope.DataLoader(..., cache=\"{}\") reads it once",
-            room(found.bytes)
+            capacity(found.bytes)
         )
     });
     (evidence, advice)
@@ -367,7 +367,7 @@ fn unexplained(figures: &Figures<'_>) -> Option<Diagnosis> {
     let what = match u8::try_from(most).ok().and_then(Blocked::from_u8) {
         Some(Blocked::Futex | Blocked::FutexNet) => "waiting for a lock or another thread",
         Some(Blocked::Net | Blocked::Unix) => "waiting on a socket of its own",
-        Some(Blocked::Sleep) => "asleep by its own wish",
+        Some(Blocked::Sleep) => "asleep by its own call",
         Some(Blocked::FileRead | Blocked::Fault) => "reading files outside any loader",
         Some(Blocked::Pipe | Blocked::Child) => "waiting for another process",
         Some(_) => "blocked in a device or something else",
@@ -451,7 +451,7 @@ fn evidence_missing(figures: &Figures<'_>) -> Option<Diagnosis> {
         figures.ranks.iter().flat_map(|rank| rank.facts.unavailable.iter().map(String::as_str)).collect();
     if !figures.shim_seen {
         return Some(missing(
-            "no shim reported from inside the job, so evaluation is not told from training, nor a checkpoint from other \
+            "no shim reported from inside the job, so evaluation is not distinguished from training, nor a checkpoint from other \
              files that the main thread writes",
             match figures.attached {
                 true => "Start the job with `stallscope run`",

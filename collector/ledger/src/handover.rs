@@ -1,4 +1,4 @@
-//! The common form of one wait for a batch, whoever saw it.
+//! The common form of one wait for a batch, seen by the kernel or by the shim.
 
 use stallscope_abi::lane::{Record, wait_flags};
 

@@ -70,7 +70,7 @@ struct Trainer {
     /// The main thread slept until the last message came, and has not read its header.
     unread: bool,
     /// When the main thread had the last message, or the last of its tensors, and for how long of what followed it is known
-    /// that it was on no CPU. A thread that works tells of it when it stops, a long time without a CPU is told at its end.
+    /// that it was on no CPU. A thread that works is reported when it stops, a long time without a CPU at its end.
     got_ns: u64,
     off_cpu_ns: u64,
     /// For how long it worked of late between a message and the next index: unpickling, which takes a large batch long.
@@ -277,7 +277,7 @@ impl KernelSteps {
         // Of the first it is not known yet how long it takes to unpickle.
         let tail = trainer.tail(at_ns).filter(|_| trainer.unpickling_ns.is_some());
         trainer.unpickled(at_ns);
-        // The end of an epoch puts one for each worker, whoever made the last batch.
+        // The end of an epoch puts one for each worker, not only for the one that made the last batch.
         if let Some(tail) = tail {
             let handed_over = self.hand_over(pid, tail);
             self.processes.get_mut(&pid)?.trainer.as_mut()?.last_exit_ns = at_ns + AFTER_PUT_NS;

@@ -9,7 +9,7 @@ use crate::rank::{Processes, Rank, owner};
 use crate::ranks::Job;
 use crate::services::Services;
 use crate::steps::Phases;
-use crate::timeline::{Pushed, Stretch};
+use crate::timeline::{Interval, Pushed};
 use stallscope_abi::kernel::{self, TaskSlot};
 use stallscope_abi::lane::{self, wait_flags};
 use stallscope_model::{LoaderFacts, StepLedger, WorkerPeriod};
@@ -113,10 +113,10 @@ impl Ledger {
         // Other threads than main ones and those that pin memory show in `sibling_cpu_ns` and in errands.
         if header.tid != header.tgid {
             if let kernel::Record::Slice(slice) = record
-                && let Some(stretch) = Stretch::of_slice(slice)
+                && let Some(interval) = Interval::of_slice(slice)
                 && let Some(pin) = self.touch(header.tgid, header.time_ns).pin(header.tid)
             {
-                pin.push(stretch);
+                pin.push(interval);
             }
             return;
         }
@@ -166,7 +166,7 @@ impl Ledger {
             .is_some_and(|process| process.greeted && process.facts.unavailable.is_empty())
     }
 
-    /// The stretch still under way of a watched task, at each tick: a provisional end of its account.
+    /// The interval still under way of a watched task, at each tick: a provisional end of its account.
     pub fn open_slot(&mut self, slot: &TaskSlot, now_ns: u64) {
         if now_ns > MAX_TIME_NS {
             return;
@@ -176,7 +176,7 @@ impl Ledger {
         if slot.tid == slot.tgid {
             process.slot(slot, now_ns);
         } else if let Some(pin) = process.pin(slot.tid) {
-            pin.set_open(Stretch::of_slot(slot, now_ns));
+            pin.set_open(Interval::of_slot(slot, now_ns));
         }
     }
 
@@ -226,7 +226,7 @@ impl Ledger {
         self.trainer(pid).loaders.insert(facts.loader, facts);
     }
 
-    /// The process is gone: nothing more will be told of it.
+    /// The process is gone: nothing more will be reported of it.
     pub fn gone(&mut self, pid: u32, now_ns: u64) {
         match self.ranks.get_mut(&pid) {
             // Its connection's end and the kernel tell of the same.
@@ -415,7 +415,7 @@ impl Ledger {
         }
         let process = self.processes.entry(pid).or_default();
         process.facts.pid = pid;
-        process.told = true;
+        process.has_reports = true;
         process.last_seen_ns = process.last_seen_ns.max(time_ns);
         if process.first_seen_ns == 0 || (time_ns > 0 && time_ns < process.first_seen_ns) {
             process.first_seen_ns = time_ns;
@@ -423,7 +423,7 @@ impl Ledger {
         process
     }
 
-    /// Makes room: processes that are gone are dropped first, then those not heard of for longest.
+    /// Frees memory: processes that are gone are dropped first, then those not heard of for longest.
     fn evict(&mut self) {
         let no_rank = self.processes.iter().filter(|(pid, _)| !self.ranks.contains_key(pid));
         let mut stale: Vec<(bool, u64, u32)> =
@@ -445,7 +445,7 @@ impl Ledger {
         }
     }
 
-    /// The rank of a trainer, made when it is first told of.
+    /// The rank of a trainer, made at its first report.
     pub(crate) fn trainer(&mut self, pid: u32) -> &mut Rank {
         let started_ns = self.root.map_or(0, |(_, started_ns)| started_ns);
         let process = self.touch(pid, 0);

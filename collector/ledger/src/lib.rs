@@ -60,11 +60,11 @@ pub use summary::Summary;
 pub struct Config {
     /// How long after its end a step waits for evidence before it is closed with what is known.
     pub patience_ns: u64,
-    /// The same for the device's idle time, which is told several steps later.
+    /// The same for the device's idle time, which is reported several steps later.
     pub device_patience_ns: u64,
     /// How long the job's ledger waits for a rank that has not begun a phase that others have.
     pub rank_patience_ns: u64,
-    /// Shortest stretch of one state that the kernel programs send as a slice of its own.
+    /// Shortest interval of one state that the kernel programs send as a slice of its own.
     pub slice_ns: u64,
     /// CPUs the job may use, for advice; 0 when unknown.
     pub cpus: u32,

@@ -37,10 +37,10 @@ impl Ledger {
         let live = self.ranks.values().filter(|rank| !rank.ended || !rank.pending.is_empty());
         let kept_ns = if self.processes.len() <= FEW { KEPT_OF_FEW_NS } else { KEPT_OF_MANY_NS };
         let horizon_ns = live.map(Rank::horizon_ns).min().unwrap_or_else(|| now_ns.saturating_sub(kept_ns));
-        // Of whom nothing was told since, there is no more to drop than the last time told of; it goes with the next.
+        // A process without reports since has no more to drop than the last time reported; it goes with the next.
         let needed_ns = self.services.needs_from_ns(horizon_ns);
-        for process in self.processes.values_mut().filter(|process| process.told) {
-            process.told = false;
+        for process in self.processes.values_mut().filter(|process| process.has_reports) {
+            process.has_reports = false;
             process.forget_before(services::makes_from_ns(process, needed_ns, horizon_ns));
         }
         let gone = |process: &Process| process.exited_ns.is_some_and(|exited_ns| exited_ns < needed_ns);

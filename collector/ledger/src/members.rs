@@ -1,4 +1,4 @@
-//! Who trains now, with which processes, and up to when all is told.
+//! Who trains now, with which processes, and up to when all is reported.
 
 use crate::ledger::Ledger;
 use crate::rank::owner;
@@ -9,7 +9,7 @@ pub struct Member {
     pub rank: u32,
     /// Of the trainer.
     pub pid: u32,
-    /// Trainer, workers and whatever else it started, as far as anybody told of them.
+    /// Trainer, workers and whatever else it started, as far as anything reported them.
     pub pids: Vec<u32>,
     /// All steps that ended before have been closed.
     pub seen_until_ns: u64,

@@ -14,7 +14,7 @@ pub(crate) fn opening(producer: &View<'_>, a_ns: u64, b_ns: u64) -> u64 {
         return 0;
     }
     let mut sum_ns = 0;
-    // The stretch before, if it ended on a CPU: with what a read sleeps in, the thread leaves that.
+    // The interval before, if it ended on a CPU: with what a read sleeps in, the thread leaves that.
     let mut before: Option<(u64, Activity)> = None;
     producer.each(a_ns, b_ns, |from_ns, to_ns, activity| {
         let last = before.take();
@@ -35,7 +35,7 @@ pub(crate) fn opening(producer: &View<'_>, a_ns: u64, b_ns: u64) -> u64 {
     sum_ns
 }
 
-/// Whether what the task slept in, if anything, was reads. A stretch that follows one on a CPU begins with its sleep.
+/// Whether what the task slept in, if anything, was reads. An interval that follows one on a CPU begins with its sleep.
 fn sleeps_in_reads(activity: &Activity) -> bool {
     let slept_ns: u64 = activity.times.blocked_ns.iter().sum();
     let read_ns: u64 =

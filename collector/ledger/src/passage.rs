@@ -67,7 +67,7 @@ pub(crate) struct Passage<'a> {
     pub(crate) trainer: View<'a>,
     /// The trainer's pin-memory threads; only those of the loader that is waited for do anything then.
     pub(crate) pins: Option<&'a BTreeMap<u32, Timeline>>,
-    /// The worker's main thread, and its helpers' errands where the kernel told them; `None` where the trainer made the
+    /// The worker's main thread, and its helpers' errands where the kernel reported them; `None` where the trainer made the
     /// batch itself, or nobody knows who did.
     pub(crate) worker: Option<(View<'a>, Option<&'a Errands>)>,
 }
@@ -104,7 +104,7 @@ impl Passage<'_> {
         held
     }
 
-    /// The same in a stretch of the trainer's main thread.
+    /// The same in an interval of the trainer's main thread.
     fn held_in(&self, a_ns: u64, b_ns: u64, did: &Activity) -> Held {
         let mut held = Held { starved_ns: did.times.runnable_ns, fetch_ns: 0 };
         let mut asleep_ns: u64 = did.times.blocked_ns.iter().sum();
@@ -145,7 +145,7 @@ fn errand(
     if awaited_ns == 0 {
         return held;
     }
-    // In which part of a stretch the main thread, which holds the lock, had no CPU.
+    // In which part of an interval the main thread, which holds the lock, had no CPU.
     let holder = |from_ns, to_ns, ns| {
         let seen = worker.query(from_ns, to_ns).activity;
         scale(ns, seen.times.runnable_ns, to_ns - from_ns)
@@ -162,7 +162,7 @@ fn errand(
         held.add(Held { starved_ns: runnable_ns + holder(from_ns, to_ns, locked_ns), fetch_ns: read_ns });
         covered_ns += to_ns - from_ns;
     }
-    // Before its errand, the main thread had yet to wake it; of one that was not told, that one speaks for it.
+    // Before its errand, the main thread had yet to wake it; where that was not reported, the main thread's own record speaks for it.
     let rest_ns = awaited_ns.saturating_sub(covered_ns);
     if rest_ns > 0 {
         held.starved_ns += holder(a_ns, b_ns, rest_ns);

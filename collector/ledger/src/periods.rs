@@ -1,15 +1,15 @@
 //! What one task did within each period, as it becomes known.
 
-use crate::timeline::{Activity, Stretch};
+use crate::timeline::{Activity, Interval};
 use stallscope_model::WorkerPeriod;
 use std::collections::VecDeque;
 
-/// Periods that wait to be taken, and that a single stretch may reach back over.
+/// Periods that wait to be taken, and that a single interval may reach back over.
 const MAX_PERIODS: u64 = 64;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Periods {
-    /// Time up to here is accounted for: what is told of it again (the slice after a stretch that was still under
+    /// Time up to here is accounted for: what is reported of it again (the slice after an interval that was still under
     /// way) counts no more.
     at_ns: u64,
     /// By their start.
@@ -17,20 +17,20 @@ pub(crate) struct Periods {
 }
 
 impl Periods {
-    pub(crate) fn add(&mut self, stretch: &Stretch) {
-        let reach_ns = stretch.end_ns.saturating_sub((MAX_PERIODS - 1) * WorkerPeriod::LENGTH_NS);
-        let mut from_ns = stretch.start_ns.max(self.at_ns).max(reach_ns);
-        self.at_ns = self.at_ns.max(stretch.end_ns);
-        while from_ns < stretch.end_ns {
+    pub(crate) fn add(&mut self, interval: &Interval) {
+        let reach_ns = interval.end_ns.saturating_sub((MAX_PERIODS - 1) * WorkerPeriod::LENGTH_NS);
+        let mut from_ns = interval.start_ns.max(self.at_ns).max(reach_ns);
+        self.at_ns = self.at_ns.max(interval.end_ns);
+        while from_ns < interval.end_ns {
             let period_ns = from_ns - from_ns % WorkerPeriod::LENGTH_NS;
-            let to_ns = stretch.end_ns.min(period_ns + WorkerPeriod::LENGTH_NS);
+            let to_ns = interval.end_ns.min(period_ns + WorkerPeriod::LENGTH_NS);
             if self.untaken.back().is_none_or(|(last_ns, _)| *last_ns != period_ns) {
                 self.untaken.push_back((period_ns, Activity::default()));
             }
             if let Some((_, sum)) = self.untaken.back_mut() {
-                match to_ns - from_ns == stretch.end_ns - stretch.start_ns {
-                    true => sum.add(&stretch.activity),
-                    false => sum.add(&stretch.activity.fit(to_ns - from_ns)),
+                match to_ns - from_ns == interval.end_ns - interval.start_ns {
+                    true => sum.add(&interval.activity),
+                    false => sum.add(&interval.activity.fit(to_ns - from_ns)),
                 }
             }
             from_ns = to_ns;
@@ -52,8 +52,8 @@ mod tests {
 
     const S: u64 = 1_000_000_000;
 
-    fn reading(start_ns: u64, end_ns: u64) -> Stretch {
-        Stretch::new(start_ns, end_ns, Activity::blocked(Blocked::FileRead, end_ns - start_ns)).unwrap()
+    fn reading(start_ns: u64, end_ns: u64) -> Interval {
+        Interval::new(start_ns, end_ns, Activity::blocked(Blocked::FileRead, end_ns - start_ns)).unwrap()
     }
 
     fn taken(periods: &mut Periods) -> Vec<(u64, u64)> {
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_is_cut_at_the_periods_borders() {
+    fn an_interval_is_cut_at_the_periods_borders() {
         let mut periods = Periods::default();
         periods.add(&reading(7 * S, 31 * S));
         assert_eq!(taken(&mut periods), [(0, 3), (10, 10), (20, 10), (30, 1)]);
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn time_counts_once() {
         let mut periods = Periods::default();
-        // Under way at two looks, then told whole.
+        // Under way at two looks, then reported whole.
         periods.add(&reading(2 * S, 5 * S));
         assert_eq!(taken(&mut periods), [(0, 3)]);
         periods.add(&reading(2 * S, 8 * S));
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_without_end_is_bounded() {
+    fn an_interval_without_end_is_bounded() {
         let mut periods = Periods::default();
         periods.add(&reading(0, 1 << 56));
         periods.add(&reading((1 << 56) + 100 * S, (1 << 56) + 150 * S));

@@ -1,9 +1,9 @@
-//! One process of the job: what the kernel and its own shim told of it.
+//! One process of the job: what the kernel and its own shim reported of it.
 
 use crate::attribute::{View, asleep, blocked_in_fetch};
 use crate::passage::Errands;
 use crate::shim::Shim;
-use crate::timeline::{Activity, Pushed, Stretch, Timeline, scale};
+use crate::timeline::{Activity, Interval, Pushed, Timeline, scale};
 use stallscope_abi::kernel::{Slice, TaskSlot};
 use stallscope_model::{WorkerLoad, WorkerPeriod};
 use std::collections::{BTreeMap, VecDeque};
@@ -59,9 +59,9 @@ pub(crate) struct Process {
     /// What was counted up to the last [`Process::take_periods`], and when it had last been seen then.
     taken: WorkerLoad,
     taken_ns: u64,
-    /// Something was told of it since [`Ledger::forget`](crate::Ledger) last dropped what no step needs.
-    pub(crate) told: bool,
-    /// 0 as long as nothing with a time was told of it.
+    /// Something was reported of it since [`Ledger::forget`](crate::Ledger) last dropped what no step needs.
+    pub(crate) has_reports: bool,
+    /// 0 as long as nothing with a time was reported of it.
     pub(crate) first_seen_ns: u64,
     pub(crate) last_seen_ns: u64,
     pub(crate) exited_ns: Option<u64>,
@@ -76,10 +76,10 @@ impl Process {
             }
         }
         self.read_bytes = self.read_bytes.saturating_add(slice.read_bytes);
-        Stretch::of_slice(slice).map(|stretch| self.kernel.push(stretch))
+        Interval::of_slice(slice).map(|interval| self.kernel.push(interval))
     }
 
-    /// Bytes that came from storage in `[a_ns, b_ns)`, a stretch between two marks giving in proportion; `None`
+    /// Bytes that came from storage in `[a_ns, b_ns)`, an interval between two marks giving in proportion; `None`
     /// where nobody counted, or that is forgotten.
     pub(crate) fn bytes_read(&self, a_ns: u64, b_ns: u64) -> Option<u64> {
         let (first_ns, _) = *self.read_marks.front()?;
@@ -100,10 +100,10 @@ impl Process {
     pub(crate) fn slot(&mut self, slot: &TaskSlot, now_ns: u64) {
         self.host_ppid = Some(slot.ppid);
         self.named(&slot.comm);
-        self.kernel.set_open(Stretch::of_slot(slot, now_ns));
+        self.kernel.set_open(Interval::of_slot(slot, now_ns));
     }
 
-    /// Takes up what the shim told of late.
+    /// Takes up what the shim reported late.
     pub(crate) fn settle(&mut self, now_ns: u64) {
         self.shim.flush(now_ns);
         self.shim.cuts.apply(&mut self.kernel);
@@ -194,9 +194,9 @@ impl Process {
     /// What a worker did since the last call, by period. What it counted belongs to the one in the middle.
     pub(crate) fn take_periods(&mut self) -> BTreeMap<u64, WorkerLoad> {
         let (kernel, shim) = (self.kernel.take_periods(), self.shim.timeline.take_periods());
-        let told = if self.kernel.is_empty() { shim } else { kernel };
+        let known = if self.kernel.is_empty() { shim } else { kernel };
         let mut loads: BTreeMap<u64, WorkerLoad> = BTreeMap::new();
-        for (period_ns, activity) in told {
+        for (period_ns, activity) in known {
             *loads.entry(period_ns).or_default() += &load_of(&activity, true);
         }
         let counts = self.counts();

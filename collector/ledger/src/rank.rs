@@ -68,9 +68,9 @@ pub(crate) struct Rank {
     /// The most workers at the same time, as far as some of them are forgotten.
     pub(crate) workers_at_once: u32,
     pub(crate) batches_unseen: u64,
-    /// Batches and steps that the shim told; once it did, a detector's handovers are no longer taken.
+    /// Batches and steps that the shim reported; once it did, a detector's handovers are no longer taken.
     pub(crate) shim_handovers: u64,
-    /// It said goodbye, or is gone: its last pieces are told.
+    /// It ended its session, or is gone: its last pieces are closed.
     pub(crate) ended: bool,
     /// Its process is gone.
     pub(crate) left: bool,
@@ -200,7 +200,7 @@ impl Rank {
         let producer_pid = piece.wait.as_ref().and_then(|wait| producer_pid(wait, processes));
         let (mut own, mut waited) = (Attributed::default(), Attributed::default());
         let (mut shadow, mut shown) = (None, None);
-        // Where the stretch may hold a checkpoint: outside training, others than savers write, too.
+        // Where the interval may hold a checkpoint: outside training, others than savers write, too.
         let saved_ns = self.calls.first_save(piece.end_ns);
         let saving_from_ns = match piece.phase {
             Phase::Training => Some(piece.start_ns),
@@ -212,8 +212,8 @@ impl Rank {
             let batch =
                 piece.wait.as_ref().zip(producer).and_then(|(wait, producer)| batch_of(wait, producer));
             // Of a batch that was there already the kernel alone sees nothing, and nobody waited for it.
-            let told = piece.wait.is_some_and(|wait| wait.source == Source::Shim);
-            if told && batch.is_none() {
+            let is_shims = piece.wait.is_some_and(|wait| wait.source == Source::Shim);
+            if is_shims && batch.is_none() {
                 self.batches_unseen += 1;
             }
             let evidence = |kernel: bool| {
@@ -268,9 +268,9 @@ impl Rank {
             if comparable && own.kernel_ns + waited.kernel_ns > 0 && self.compares(piece) {
                 let (own, waited) = account(&evidence(false));
                 let alone = own.join(&waited);
-                // More unseen than that is a shim that was told to leave clocks to the kernel.
-                let told = alone.unexplained.unseen_ns() <= (piece.end_ns - piece.start_ns) / 10;
-                shadow = told.then_some(alone.causes);
+                // More unseen than that is a shim that leaves clocks to the kernel.
+                let is_whole = alone.unexplained.unseen_ns() <= (piece.end_ns - piece.start_ns) / 10;
+                shadow = is_whole.then_some(alone.causes);
             }
         }
         self.calls.settle(piece.phase, piece.end_ns, &saving);
@@ -403,8 +403,8 @@ fn producer_pid(wait: &Handover, processes: &Processes) -> Option<u32> {
     Some(*pid)
 }
 
-/// The nearest ancestor for which `is` holds. By the kernel's parents where it told them, else by what the
-/// processes said, whose numbers hold within their own pid namespace.
+/// The nearest ancestor for which `is` holds. By the kernel's parents where it reported them, else by what the
+/// processes reported, whose numbers hold within their own pid namespace.
 pub(crate) fn owner(pid: u32, processes: &Processes, is: impl Fn(u32) -> bool) -> Option<u32> {
     let mut at = pid;
     for _ in 0..8 {

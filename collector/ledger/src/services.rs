@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 const SECOND_NS: u64 = 1_000_000_000;
 /// Of one rank in a second.
 const A_RANK: u64 = 20;
-/// Of these, kept for the slow ones where not all batches can be told.
+/// Of these, kept for the slow ones where not all batches can be kept.
 const A_RANK_SLOW: u64 = 6;
 /// Times the mean of the batches before.
 const SLOW: f64 = 3.0;
@@ -26,9 +26,9 @@ const SLOW: f64 = 3.0;
 const A_SECOND: u64 = 40;
 /// Batches that wait for evidence, and services that wait to be taken.
 const MAX_WAITING: usize = 4096;
-/// What a worker did is remembered for a batch as long as this, as far as there is room.
+/// What a worker did is remembered for a batch as long as this, as far as capacity allows.
 const LONGEST_BATCH_NS: u64 = 30 * SECOND_NS;
-/// Parts into which the making of a batch is cut to see who else was at work, where its samples are not told apart,
+/// Parts into which the making of a batch is cut to see who else was at work, where its samples are not distinguished,
 /// and at most where they are.
 const WINDOWS: u64 = 16;
 const MAX_WINDOWS: usize = 32;
@@ -70,7 +70,7 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    /// A process told of a batch that it made.
+    /// A process reported a batch that it made.
     pub(crate) fn batch(&mut self, pid: u32, record: &Record, samples: u32, ranks: usize) {
         let second = record.time_ns / SECOND_NS;
         if second > self.second {
@@ -85,7 +85,7 @@ impl Services {
         let Some(taken_ns) = record.time_ns.checked_sub(record.a).filter(|ns| *ns > 0) else { return };
         let mean_ns = if self.mean_ns > 0.0 { self.mean_ns } else { taken_ns as f64 };
         self.mean_ns = mean_ns + (taken_ns as f64 - mean_ns) / 64.0;
-        // Where all can be told none is special.
+        // Where all can be kept none is special.
         let for_slow = if of > wanted { wanted * A_RANK_SLOW / A_RANK } else { 0 };
         let slow = taken_ns as f64 > SLOW * mean_ns && self.slow < for_slow;
         let weight = if slow {
@@ -168,7 +168,7 @@ impl Services {
         out
     }
 
-    /// From when on evidence is needed, of whoever was there, for batches that nobody has looked at yet.
+    /// From when on evidence is needed, of every process that was there, for batches that no step has asked for yet.
     pub(crate) fn needs_from_ns(&self, horizon_ns: u64) -> u64 {
         let from_ns = self.due.iter().map(|due| due.start_ns).fold(horizon_ns, u64::min);
         from_ns.max(horizon_ns.saturating_sub(LONGEST_BATCH_NS))
@@ -209,8 +209,8 @@ fn look(due: &Due, process: &Process, team: &[&Process]) -> Option<BatchService>
         return None;
     }
     let samples = process.shim.sample_starts(start_ns, ready_ns);
-    let told_apart = samples.len() > 1;
-    let edges = if told_apart { thinned(samples) } else { Vec::new() };
+    let by_sample = samples.len() > 1;
+    let edges = if by_sample { thinned(samples) } else { Vec::new() };
     let edges = if edges.is_empty() { even(start_ns, ready_ns) } else { edges };
     let own = windows(process, &edges, ready_ns);
     let others: Vec<Vec<Window>> = team
@@ -245,7 +245,7 @@ fn look(due: &Due, process: &Process, team: &[&Process]) -> Option<BatchService>
         cpu_read_ns: times.cpu_read_ns.min(times.cpu_ns),
         ..BatchService::default()
     };
-    if told_apart {
+    if by_sample {
         let read = |at: usize| {
             let ahead = beside(|window| window.reading_at_start, at)?;
             Some(Read { ns: own[at].reading_ns, readers: readers[at]?, ahead })
@@ -343,7 +343,7 @@ fn mean(values: impl Iterator<Item = (f64, Option<f64>)>) -> Option<f64> {
     (known > 0.0 && known >= all / 10.0).then(|| sum / known)
 }
 
-/// From when to when it was there, of which its first evidence is told when that ends.
+/// From when to when it was there, of which its first evidence comes when that ends.
 fn life(process: &Process) -> (u64, u64) {
     let (from_ns, to_ns) = span(process);
     (process.view().begins_ns().map_or(from_ns, |first_ns| first_ns.min(from_ns)), to_ns)

@@ -2,7 +2,7 @@
 //! where the kernel saw nothing, and to compare with where it did.
 
 use crate::cuts::Cuts;
-use crate::timeline::{Activity, Stretch, Timeline, scale};
+use crate::timeline::{Activity, Interval, Timeline, scale};
 use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked, Times};
 use stallscope_abi::lane::{ClockAt, Record};
 use std::collections::VecDeque;
@@ -47,7 +47,7 @@ pub(crate) struct Shim {
     pub(crate) batches_made: u64,
     /// When the latest batch was.
     pub(crate) last_ready_ns: Option<u64>,
-    /// Samples in it, 0 where none were told, and all up to it.
+    /// Samples in it, 0 where none were reported, and all up to it.
     pub(crate) last_samples: u64,
     samples_before: u64,
     pub(crate) samples_made: u64,
@@ -180,7 +180,7 @@ impl Shim {
         self.push(woken_ns, end_ns, awake);
     }
 
-    /// Spreads a stretch's reading over the samples made in it, so that a wait that begins in the middle of a
+    /// Spreads an interval's reading over the samples made in it, so that a wait that begins in the middle of a
     /// batch is not charged for a slow sample before it. Short samples share a piece.
     fn refine(&mut self, start_ns: u64, end_ns: u64, activity: &Activity) {
         let reading_ns = activity.of(Blocked::FileRead);
@@ -231,12 +231,12 @@ impl Shim {
     }
 
     fn push(&mut self, start_ns: u64, end_ns: u64, activity: Activity) {
-        if let Some(stretch) = Stretch::new(start_ns, end_ns, activity) {
-            self.timeline.push(stretch);
+        if let Some(interval) = Interval::new(start_ns, end_ns, activity) {
+            self.timeline.push(interval);
         }
     }
 
-    /// Takes up the latest batch if no clock told of it by `now_ns`: its CPU time is known, and of the rest only
+    /// Takes up the latest batch if no clock reported it by `now_ns`: its CPU time is known, and of the rest only
     /// that it was off the CPU.
     pub(crate) fn flush(&mut self, now_ns: u64) {
         let due = |batch: &mut Batch| now_ns.saturating_sub(batch.ready_ns) >= CLOCK_LATE_NS;

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) const NO_LOADER: u16 = StepLedger::NO_LOADER;
 
-/// A stretch of a trainer's time: its own part, and then the wait if one ends it.
+/// An interval of a trainer's time: its own part, and then the wait if one ends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) phase: Phase,
@@ -149,7 +149,7 @@ impl Phases {
             return;
         }
         let taken_over = by_script && !std::mem::replace(&mut self.by_script, by_script);
-        // From the script's first step on the optimiser's are no longer told, and it may tell some alone.
+        // From the script's first step on the optimiser's are no longer reported, and the script may report some alone.
         self.stepped = !by_script;
         self.prove(pieces);
         if let Some((loader, Phase::Evaluation)) = self.current.filter(|(loader, _)| self.is_beside(*loader))
@@ -186,7 +186,7 @@ impl Phases {
         !self.iterating.iter().any(|loader| unproven.is_of(*loader))
     }
 
-    /// The batches are trained with, as far as can be told.
+    /// The batches are trained with, as far as is known.
     pub(crate) fn prove(&mut self, pieces: &mut Vec<Piece>) {
         pieces.extend(self.unproven.take().into_iter().flat_map(Unproven::proven));
     }

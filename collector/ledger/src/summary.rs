@@ -268,7 +268,7 @@ fn losses(ledger: &Ledger) -> Vec<Loss> {
         ("record that makes no sense", lost.malformed),
         ("record of an unknown kind", lost.unknown_kind),
         ("slice that overlaps another", lost.overlapping),
-        ("wait told twice or too late", lost.late_waits),
+        ("wait reported twice or too late", lost.late_waits),
         (
             "history dropped before its step was closed",
             lost.history + processes.sum::<u64>() + ranks().map(|rank| rank.calls.dropped).sum::<u64>(),

@@ -21,7 +21,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// A step, or a stretch that counts as none: `steps` is 1 or 0.
+    /// A step, or an interval that counts as none: `steps` is 1 or 0.
     pub(crate) fn add(
         &mut self,
         steps: u64,

@@ -1,4 +1,4 @@
-//! What one task did, as consecutive stretches of time.
+//! What one task did, as consecutive intervals of time.
 
 mod activity;
 mod cut;
@@ -9,36 +9,36 @@ use crate::periods::Periods;
 use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked, Slice, TaskSlot, Times, state};
 use std::collections::VecDeque;
 
-/// Stretches kept of one task. Beyond it the older half is made coarser, so that memory is bounded while sums
+/// Intervals kept of one task. Beyond it the older half is made coarser, so that memory is bounded while sums
 /// stay exact.
-const MAX_STRETCHES: usize = 2048;
+const MAX_INTERVALS: usize = 2048;
 
-/// How long before an open step stretches are kept.
+/// How long before an open step intervals are kept.
 const LEAD_NS: u64 = 1_000_000_000;
 
-/// One stretch; its activity adds up to its length.
+/// One interval; its activity adds up to its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stretch {
+pub(crate) struct Interval {
     pub(crate) start_ns: u64,
     pub(crate) end_ns: u64,
     pub(crate) activity: Activity,
 }
 
-impl Stretch {
+impl Interval {
     /// `None` when it is empty. An activity that doesn't add up to the span is scaled to it.
-    pub(crate) fn new(start_ns: u64, end_ns: u64, activity: Activity) -> Option<Stretch> {
-        (start_ns < end_ns).then(|| Stretch { start_ns, end_ns, activity: activity.fit(end_ns - start_ns) })
+    pub(crate) fn new(start_ns: u64, end_ns: u64, activity: Activity) -> Option<Interval> {
+        (start_ns < end_ns).then(|| Interval { start_ns, end_ns, activity: activity.fit(end_ns - start_ns) })
     }
 
-    pub(crate) fn of_slice(slice: &Slice) -> Option<Stretch> {
+    pub(crate) fn of_slice(slice: &Slice) -> Option<Interval> {
         let Slice { times, sibling_cpu_ns, sibling_runnable_ns, .. } = *slice;
         let activity = Activity { times, sibling_cpu_ns, sibling_runnable_ns };
-        Stretch::new(slice.start_ns, slice.header.time_ns, activity)
+        Interval::new(slice.start_ns, slice.header.time_ns, activity)
     }
 
-    /// The stretch under way in a slot: what was accounted since the last slice, then the state that holds.
+    /// The interval under way in a slot: what was accounted since the last slice, then the state that holds.
     /// The siblings' CPU time of both is spread over both, as nothing says when it was used.
-    pub(crate) fn of_slot(slot: &TaskSlot, now_ns: u64) -> [Option<Stretch>; 2] {
+    pub(crate) fn of_slot(slot: &TaskSlot, now_ns: u64) -> [Option<Interval>; 2] {
         let since_ns = slot.since_ns.clamp(slot.slice_start_ns, now_ns.max(slot.slice_start_ns));
         let sibling = slot.sibling_cpu_ns.saturating_sub(slot.sent_sibling_cpu_ns);
         let span_ns = now_ns.saturating_sub(slot.slice_start_ns);
@@ -55,15 +55,15 @@ impl Stretch {
             state::BLOCKED => {
                 Activity::blocked(Blocked::from_u8(slot.blocked_in).unwrap_or(Blocked::Other), held_ns)
             }
-            _ => return [Stretch::new(slot.slice_start_ns, since_ns, accounted), None],
+            _ => return [Interval::new(slot.slice_start_ns, since_ns, accounted), None],
         };
         accounted.sibling_cpu_ns = scale(sibling, since_ns - slot.slice_start_ns, span_ns);
         holds.sibling_cpu_ns = scale(sibling, held_ns, span_ns);
-        [Stretch::new(slot.slice_start_ns, since_ns, accounted), Stretch::new(since_ns, now_ns, holds)]
+        [Interval::new(slot.slice_start_ns, since_ns, accounted), Interval::new(since_ns, now_ns, holds)]
     }
 
-    fn clipped(&self, a_ns: u64, b_ns: u64) -> Option<Stretch> {
-        Stretch::new(self.start_ns.max(a_ns), self.end_ns.min(b_ns), self.activity)
+    fn clipped(&self, a_ns: u64, b_ns: u64) -> Option<Interval> {
+        Interval::new(self.start_ns.max(a_ns), self.end_ns.min(b_ns), self.activity)
     }
 }
 
@@ -80,55 +80,55 @@ fn difference(total: &Times, sent: &Times) -> Times {
     }
 }
 
-/// What [`Timeline::push`] made of a stretch.
+/// What [`Timeline::push`] made of an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
     Whole,
-    /// Part of it, or all, told of time that was known already.
+    /// Part of it, or all, reported time that was known already.
     Overlapping,
 }
 
-/// The stretches of one task, in order and without overlap.
+/// The intervals of one task, in order and without overlap.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timeline {
-    stretches: VecDeque<Stretch>,
+    intervals: VecDeque<Interval>,
     /// Provisional: replaced by the slice that tells of the same time.
-    open: [Option<Stretch>; 2],
+    open: [Option<Interval>; 2],
     /// Everything ever pushed.
     pub(crate) total: Activity,
     periods: Periods,
-    /// Stretches dropped for want of room.
+    /// Intervals dropped for want of capacity.
     pub(crate) dropped: u64,
 }
 
 impl Timeline {
-    /// Adds a stretch. One that comes late is put where it belongs; what is known already is kept.
-    pub(crate) fn push(&mut self, stretch: Stretch) -> Pushed {
+    /// Adds an interval. One that comes late is put where it belongs; what is known already is kept.
+    pub(crate) fn push(&mut self, interval: Interval) -> Pushed {
         self.open = [None, None];
-        if self.stretches.back().is_none_or(|last| last.end_ns <= stretch.start_ns) {
-            self.insert(self.stretches.len(), stretch);
+        if self.intervals.back().is_none_or(|last| last.end_ns <= interval.start_ns) {
+            self.insert(self.intervals.len(), interval);
             return Pushed::Whole;
         }
-        let at = self.stretches.partition_point(|known| known.start_ns < stretch.start_ns);
-        let from = at.checked_sub(1).map_or(0, |before| self.stretches[before].end_ns);
-        let to = self.stretches.get(at).map_or(u64::MAX, |after| after.start_ns);
-        let Some(fitting) = stretch.clipped(from, to) else { return Pushed::Overlapping };
+        let at = self.intervals.partition_point(|known| known.start_ns < interval.start_ns);
+        let from = at.checked_sub(1).map_or(0, |before| self.intervals[before].end_ns);
+        let to = self.intervals.get(at).map_or(u64::MAX, |after| after.start_ns);
+        let Some(fitting) = interval.clipped(from, to) else { return Pushed::Overlapping };
         self.insert(at, fitting);
-        if fitting == stretch { Pushed::Whole } else { Pushed::Overlapping }
+        if fitting == interval { Pushed::Whole } else { Pushed::Overlapping }
     }
 
-    fn insert(&mut self, at: usize, stretch: Stretch) {
-        self.total.add(&stretch.activity);
-        self.periods.add(&stretch);
-        self.stretches.insert(at, stretch);
-        if self.stretches.len() > MAX_STRETCHES {
+    fn insert(&mut self, at: usize, interval: Interval) {
+        self.total.add(&interval.activity);
+        self.periods.add(&interval);
+        self.intervals.insert(at, interval);
+        if self.intervals.len() > MAX_INTERVALS {
             self.coarsen();
         }
     }
 
-    pub(crate) fn set_open(&mut self, open: [Option<Stretch>; 2]) {
-        let from = self.stretches.back().map_or(0, |last| last.end_ns);
-        self.open = open.map(|stretch| stretch.and_then(|stretch| stretch.clipped(from, u64::MAX)));
+    pub(crate) fn set_open(&mut self, open: [Option<Interval>; 2]) {
+        let from = self.intervals.back().map_or(0, |last| last.end_ns);
+        self.open = open.map(|interval| interval.and_then(|interval| interval.clipped(from, u64::MAX)));
     }
 
     /// The blocked state that held at the end of the last [`Timeline::set_open`] holds until `now_ns`.
@@ -143,55 +143,55 @@ impl Timeline {
 
     /// Joins neighbours in the older half. Where gaps between them leave too many, the oldest go.
     fn coarsen(&mut self) {
-        let newer = self.stretches.split_off(self.stretches.len() / 2);
-        let mut older: VecDeque<Stretch> = VecDeque::with_capacity(MAX_STRETCHES + 1);
+        let newer = self.intervals.split_off(self.intervals.len() / 2);
+        let mut older: VecDeque<Interval> = VecDeque::with_capacity(MAX_INTERVALS + 1);
         let mut joined_last = true;
-        for stretch in self.stretches.drain(..) {
+        for interval in self.intervals.drain(..) {
             match older.back_mut() {
-                Some(last) if !joined_last && last.end_ns == stretch.start_ns => {
-                    last.end_ns = stretch.end_ns;
-                    last.activity.add(&stretch.activity);
+                Some(last) if !joined_last && last.end_ns == interval.start_ns => {
+                    last.end_ns = interval.end_ns;
+                    last.activity.add(&interval.activity);
                     joined_last = true;
                 }
                 _ => {
-                    older.push_back(stretch);
+                    older.push_back(interval);
                     joined_last = false;
                 }
             }
         }
-        let excess = (older.len() + newer.len()).saturating_sub(MAX_STRETCHES - MAX_STRETCHES / 8);
+        let excess = (older.len() + newer.len()).saturating_sub(MAX_INTERVALS - MAX_INTERVALS / 8);
         self.dropped += older.drain(..excess.min(older.len())).len() as u64;
         older.extend(newer);
-        self.stretches = older;
+        self.intervals = older;
     }
 
-    /// Whether anything was ever told of the task, kept or not.
+    /// Whether anything was ever reported of the task, kept or not.
     pub(crate) fn is_empty(&self) -> bool {
         self.total == Activity::default() && self.open == [None, None]
     }
 
-    /// Everything ever told, the stretch under way included.
+    /// Everything ever reported, the interval under way included.
     pub(crate) fn so_far(&self) -> Activity {
         let mut sum = self.total;
-        self.open.iter().flatten().for_each(|stretch| sum.add(&stretch.activity));
+        self.open.iter().flatten().for_each(|interval| sum.add(&interval.activity));
         sum
     }
 
-    fn iter(&self) -> impl Iterator<Item = &Stretch> {
-        self.stretches.iter().chain(self.open.iter().flatten())
+    fn iter(&self) -> impl Iterator<Item = &Interval> {
+        self.intervals.iter().chain(self.open.iter().flatten())
     }
 
-    /// Start of the first stretch that is remembered.
+    /// Start of the first interval that is remembered.
     pub(crate) fn begins_ns(&self) -> Option<u64> {
         self.iter().next().map(|first| first.start_ns)
     }
 
-    /// End of the last stretch; 0 when there is none.
+    /// End of the last interval; 0 when there is none.
     pub(crate) fn covered_to_ns(&self) -> u64 {
         self.iter().last().map_or(0, |last| last.end_ns)
     }
 
-    /// What the task did in `[a_ns, b_ns)`. A stretch that is cut gives in proportion. Calls `gap` for each part
+    /// What the task did in `[a_ns, b_ns)`. An interval that is cut gives in proportion. Calls `gap` for each part
     /// nothing is known of; activity and gaps together are exactly `b_ns - a_ns`.
     pub(crate) fn query(&self, a_ns: u64, b_ns: u64, mut gap: impl FnMut(u64, u64)) -> Activity {
         let mut sum = Activity::default();
@@ -202,15 +202,15 @@ impl Timeline {
         sum
     }
 
-    /// Calls `each` for every stretch of `[a_ns, b_ns)`, cut to it, and for every gap between them, in order.
+    /// Calls `each` for every interval of `[a_ns, b_ns)`, cut to it, and for every gap between them, in order.
     pub(crate) fn each(&self, a_ns: u64, b_ns: u64, mut each: impl FnMut(u64, u64, Option<&Activity>)) {
         let mut at_ns = a_ns;
-        let first = self.stretches.partition_point(|stretch| stretch.end_ns <= a_ns);
-        for stretch in self.stretches.range(first..).chain(self.open.iter().flatten()) {
-            if stretch.start_ns >= b_ns {
+        let first = self.intervals.partition_point(|interval| interval.end_ns <= a_ns);
+        for interval in self.intervals.range(first..).chain(self.open.iter().flatten()) {
+            if interval.start_ns >= b_ns {
                 break;
             }
-            let Some(part) = stretch.clipped(a_ns, b_ns) else { continue };
+            let Some(part) = interval.clipped(a_ns, b_ns) else { continue };
             if part.start_ns > at_ns {
                 each(at_ns, part.start_ns, None);
             }
@@ -222,18 +222,18 @@ impl Timeline {
         }
     }
 
-    /// What the task did since the last call, by period, the stretch under way included.
+    /// What the task did since the last call, by period, the interval under way included.
     pub(crate) fn take_periods(&mut self) -> Vec<(u64, Activity)> {
-        self.open.iter().flatten().for_each(|stretch| self.periods.add(stretch));
+        self.open.iter().flatten().for_each(|interval| self.periods.add(interval));
         self.periods.take()
     }
 
-    /// Drops what ended at or before `horizon_ns`. Where there is room, what led to it is kept a little longer, for
+    /// Drops what ended at or before `horizon_ns`. Where capacity allows, what led to it is kept a little longer, for
     /// the details of the step that begins there.
     pub(crate) fn forget_before(&mut self, horizon_ns: u64) {
-        let roomy = self.stretches.len() <= MAX_STRETCHES / 2;
-        let horizon_ns = if roomy { horizon_ns.saturating_sub(LEAD_NS) } else { horizon_ns };
-        while self.stretches.pop_front_if(|stretch| stretch.end_ns <= horizon_ns).is_some() {}
+        let has_capacity = self.intervals.len() <= MAX_INTERVALS / 2;
+        let horizon_ns = if has_capacity { horizon_ns.saturating_sub(LEAD_NS) } else { horizon_ns };
+        while self.intervals.pop_front_if(|interval| interval.end_ns <= horizon_ns).is_some() {}
     }
 }
 
@@ -242,13 +242,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn reading(start_ns: u64, end_ns: u64) -> Stretch {
-        Stretch::new(start_ns, end_ns, Activity::blocked(Blocked::FileRead, end_ns - start_ns)).unwrap()
+    fn reading(start_ns: u64, end_ns: u64) -> Interval {
+        Interval::new(start_ns, end_ns, Activity::blocked(Blocked::FileRead, end_ns - start_ns)).unwrap()
     }
 
-    fn on_cpu(start_ns: u64, end_ns: u64) -> Stretch {
+    fn on_cpu(start_ns: u64, end_ns: u64) -> Interval {
         let times = Times { cpu_ns: end_ns - start_ns, ..Times::default() };
-        Stretch::new(start_ns, end_ns, Activity { times, ..Activity::default() }).unwrap()
+        Interval::new(start_ns, end_ns, Activity { times, ..Activity::default() }).unwrap()
     }
 
     fn sum_ns(timeline: &Timeline, a_ns: u64, b_ns: u64) -> (Activity, u64) {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_stretch_gives_in_proportion_and_gaps_are_told() {
+    fn a_cut_interval_gives_in_proportion_and_gaps_are_reported() {
         let mut timeline = Timeline::default();
         timeline.push(reading(100, 200));
         timeline.push(on_cpu(250, 300));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blocked_state_is_held_on_until_told_otherwise() {
+    fn a_blocked_state_is_held_on_until_the_next_record() {
         let mut timeline = Timeline::default();
         timeline.hold_open(500);
         assert_eq!(timeline.covered_to_ns(), 0);
@@ -311,12 +311,12 @@ mod tests {
         (slot.total.cpu_ns, slot.sent.cpu_ns) = (1020, 1000);
         slot.total.runnable_ns = 10;
         (slot.sibling_cpu_ns, slot.sent_sibling_cpu_ns) = (100, 20);
-        let [Some(accounted), Some(holds)] = Stretch::of_slot(&slot, 180) else { panic!() };
+        let [Some(accounted), Some(holds)] = Interval::of_slot(&slot, 180) else { panic!() };
         assert_eq!((accounted.activity.times.cpu_ns, accounted.activity.times.runnable_ns), (20, 10));
         assert_eq!((holds.start_ns, holds.end_ns, holds.activity.of(Blocked::Net)), (130, 180, 50));
         assert_eq!((accounted.activity.sibling_cpu_ns, holds.activity.sibling_cpu_ns), (30, 50));
         slot.state = state::EXITED;
-        assert_eq!(Stretch::of_slot(&slot, 180)[1], None);
+        assert_eq!(Interval::of_slot(&slot, 180)[1], None);
     }
 
     #[test]
@@ -325,7 +325,7 @@ mod tests {
         for i in 0..100_000u64 {
             let push = if i % 2 == 0 { reading } else { on_cpu };
             assert_eq!(timeline.push(push(i * 10, i * 10 + 10)), Pushed::Whole);
-            assert!(timeline.stretches.len() <= MAX_STRETCHES);
+            assert!(timeline.intervals.len() <= MAX_INTERVALS);
         }
         let (activity, gaps_ns) = sum_ns(&timeline, 0, 1_000_000);
         assert_eq!((activity.of(Blocked::FileRead), activity.times.cpu_ns, gaps_ns), (500_000, 500_000, 0));
@@ -338,9 +338,9 @@ mod tests {
         let mut timeline = Timeline::default();
         for i in 0..10_000u64 {
             timeline.push(on_cpu(i * 10, i * 10 + 5));
-            assert!(timeline.stretches.len() <= MAX_STRETCHES);
+            assert!(timeline.intervals.len() <= MAX_INTERVALS);
         }
-        assert_eq!(timeline.dropped, 10_000 - timeline.stretches.len() as u64);
+        assert_eq!(timeline.dropped, 10_000 - timeline.intervals.len() as u64);
         assert_eq!(timeline.covered_to_ns(), 99_995);
     }
 
@@ -350,14 +350,14 @@ mod tests {
         timeline.push(on_cpu(0, 10));
         timeline.push(on_cpu(10, 20));
         timeline.forget_before(15 + LEAD_NS);
-        assert_eq!((timeline.stretches.len(), timeline.total.times.cpu_ns), (1, 20));
+        assert_eq!((timeline.intervals.len(), timeline.total.times.cpu_ns), (1, 20));
         assert!(!timeline.is_empty());
-        // Without room for it nothing is kept for details alone.
+        // Without capacity for it nothing is kept for details alone.
         for i in 2..=1026 {
             timeline.push(on_cpu(i * 10, i * 10 + 10));
         }
         timeline.forget_before(10_000);
-        assert_eq!(timeline.stretches.len(), 27);
+        assert_eq!(timeline.intervals.len(), 27);
     }
 
     fn activity() -> impl Strategy<Value = Activity> {
@@ -390,12 +390,12 @@ mod tests {
 
         #[test]
         fn activity_and_gaps_are_the_time_asked_for(
-            stretches in prop::collection::vec((0..500u64, 1..60u64, activity()), 0..40),
+            intervals in prop::collection::vec((0..500u64, 1..60u64, activity()), 0..40),
             (a_ns, length_ns) in (0..600u64, 0..300u64),
         ) {
             let mut timeline = Timeline::default();
-            for (start_ns, length_ns, activity) in stretches {
-                timeline.push(Stretch::new(start_ns, start_ns + length_ns, activity).unwrap());
+            for (start_ns, length_ns, activity) in intervals {
+                timeline.push(Interval::new(start_ns, start_ns + length_ns, activity).unwrap());
             }
             let (activity, gaps_ns) = sum_ns(&timeline, a_ns, a_ns + length_ns);
             prop_assert_eq!(activity.whole_ns() + u128::from(gaps_ns), u128::from(length_ns));

@@ -5,7 +5,7 @@ use crate::summary::Figures;
 use crate::words::{count, part_of, percent, span};
 use stallscope_model::{COMPUTE_BOUND_SHARE, Cause, MainThreads, Verdict, is_data_bound};
 
-/// With fewer steps nothing is said about the job.
+/// With fewer steps there is no verdict.
 pub(crate) const FEWEST_STEPS: u64 = 5;
 /// What a main thread is blocked in for less goes without saying.
 const WORTH_NAMING: f64 = 0.005;

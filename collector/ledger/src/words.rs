@@ -54,7 +54,7 @@ pub(crate) fn size(bytes: u64) -> String {
 }
 
 /// A little more than that, as `cache=` takes it: "1.3GiB".
-pub(crate) fn room(bytes: u64) -> String {
+pub(crate) fn capacity(bytes: u64) -> String {
     let (number, unit) = binary(bytes.saturating_add(bytes / 20));
     if number < 9.95 {
         format!("{:.1}{unit}", (number * 10.0).ceil() / 10.0)
@@ -78,13 +78,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_said_in_the_unit_of_the_whole() {
+    fn figures_are_given_in_the_unit_of_the_whole() {
         assert_eq!(part_of(7 * 3_600_000_000_000, 12 * 3_600_000_000_000), "7.0 of 12 hours");
         assert_eq!(part_of(500_000_000, 90_000_000_000), "0.5 of 90 seconds");
         assert_eq!(span(1_500_000), "1.5 ms");
         assert_eq!(span(0), "0.0 ms");
         assert_eq!([size(1_300_000_000), size(0), size(300 << 20)], ["1.2 GiB", "0.0 KiB", "300 MiB"]);
-        assert_eq!([room(1_300_000_000), room(300 << 20)], ["1.3GiB", "315MiB"]);
+        assert_eq!([capacity(1_300_000_000), capacity(300 << 20)], ["1.3GiB", "315MiB"]);
         assert_eq!(percent(0.614), "61%");
         assert_eq!(percent(0.0999), "10%");
         assert_eq!(percent(0.0123), "1.2%");

@@ -72,7 +72,7 @@ fn batches_for_evaluation_are_counted_apart() {
     stage.batch(OTHER, 210, 240, 0);
     stage.wait_for(TRAINER, 1, OTHER, 220, 250, 0, wait_flags::FIRST | wait_flags::NO_GRAD);
     stage.advance(500);
-    assert_eq!(stage.ledger.summary().caches, [], "what they were for may still be told");
+    assert_eq!(stage.ledger.summary().caches, [], "what they were for may still be reported");
     stage.advance(2_000);
     let (training, evaluation) = (cache(&stage, 0), cache(&stage, 1));
     assert_eq!(training.training, sum(&[found(0, 0, 8), found(4, 2, 2)]));
@@ -80,9 +80,10 @@ fn batches_for_evaluation_are_counted_apart() {
     assert_eq!((training.other, evaluation.training), (CacheUses::default(), CacheUses::default()));
     assert_eq!(evaluation.other, found(8, 0, 0));
     let periods = stage.ledger.cache_periods();
-    let told: Vec<_> = periods.iter().map(|of| (of.start_ns, of.loader, of.phase, of.uses.hits)).collect();
-    assert_eq!(told, [(0, 0, Phase::Training, 4), (0, 1, Phase::Evaluation, 8)]);
-    assert_eq!(stage.ledger.cache_periods(), [], "each is told once");
+    let reported: Vec<_> =
+        periods.iter().map(|of| (of.start_ns, of.loader, of.phase, of.uses.hits)).collect();
+    assert_eq!(reported, [(0, 0, Phase::Training, 4), (0, 1, Phase::Evaluation, 8)]);
+    assert_eq!(stage.ledger.cache_periods(), [], "each is reported once");
 }
 
 #[test]
@@ -126,20 +127,20 @@ fn a_trainer_without_workers_tells_for_itself() {
 }
 
 #[test]
-fn the_pool_is_as_it_was_told_last() {
+fn the_pool_is_as_it_was_reported_last() {
     let mut stage = Stage::new();
     stage.iter_start(0, 10, 0);
-    let told = |kept_bytes| CacheState {
+    let reported = |kept_bytes| CacheState {
         kept_bytes,
         capacity_bytes: 1000,
         evictions: kept_bytes / 100,
         kept_samples: 5,
     };
     for (at, kept_bytes) in [(1_000, 300), (9_000, 700), (11_000, 900)] {
-        stage.lane(TRAINER, state(at, 0, &told(kept_bytes)));
+        stage.lane(TRAINER, state(at, 0, &reported(kept_bytes)));
     }
     stage.advance(20_000);
-    assert_eq!(cache(&stage, 0).state, Some(told(900)));
+    assert_eq!(cache(&stage, 0).state, Some(reported(900)));
     let periods = stage.ledger.cache_periods();
     let kept: Vec<_> =
         periods.iter().map(|of| (of.start_ns, of.state.map(|state| state.kept_bytes))).collect();
@@ -153,7 +154,7 @@ fn point(at: u64, number: u32, count: u32, misses: u64) -> lane::Record {
 }
 
 #[test]
-fn a_curve_is_told_point_by_point_and_taken_whole() {
+fn a_curve_is_reported_point_by_point_and_taken_whole() {
     let mut stage = Stage::new();
     stage.iter_start(0, 10, 0);
     stage.lane(WORKER, uses(50, 0, &found(4, 0, 4)));
@@ -206,7 +207,7 @@ fn a_worker_that_ends_at_once_is_counted() {
 }
 
 #[test]
-fn what_contradicts_itself_or_belongs_to_nobody_is_lost_and_said_so() {
+fn what_contradicts_itself_or_belongs_to_nobody_is_counted_as_lost() {
     let mut stage = Stage::new();
     stage.lane(WORKER, uses(50, 0, &CacheUses { prefetched: 9, ..found(8, 0, 0) }));
     stage.lane(WORKER, uses(50, 0, &CacheUses { late: 9, ..found(8, 0, 0) }));
@@ -249,7 +250,7 @@ fn fetch_bound(stage: &Stage) -> (String, String) {
 }
 
 #[test]
-fn a_job_that_reads_the_same_in_every_epoch_is_told_of_the_cache() {
+fn a_job_that_reads_the_same_in_every_epoch_is_advised_to_use_the_cache() {
     let job = |memory_bytes, last| {
         let config = stallscope_ledger::Config { memory_bytes, ..Default::default() };
         let mut stage = Stage { ledger: stallscope_ledger::Ledger::new(config), ..Stage::empty() };
@@ -277,7 +278,7 @@ fn a_job_that_reads_the_same_in_every_epoch_is_told_of_the_cache() {
 }
 
 #[test]
-fn a_full_cache_that_misses_is_told_to_be_too_small() {
+fn a_full_cache_that_misses_is_called_too_small() {
     let mut stage = Stage::new();
     epoch(&mut stage, 0, 100);
     stage.lane(WORKER, uses(1_900, 0, &found(57, 0, 43)));
@@ -296,14 +297,14 @@ proptest! {
     /// Whatever comes in whichever order: every draw is in a summary or counted as lost.
     #[test]
     fn no_draw_is_counted_twice_or_forgotten(
-        told in prop::collection::vec((0usize..4, 0u64..30_000, 0u16..3, 0u64..9, 0u64..9, 0u64..9), 0..60),
+        reported in prop::collection::vec((0usize..4, 0u64..30_000, 0u16..3, 0u64..9, 0u64..9, 0u64..9), 0..60),
         turns in prop::collection::vec((0u64..30_000, 0u16..3, any::<bool>()), 0..12),
         looks in prop::collection::vec(0u64..40_000, 0..6),
     ) {
         let mut stage = Stage::new();
         stage.greet(OTHER, TRAINER, ProcessKind::Worker, 0, 1);
         let mut drawn = 0;
-        for (who, at, loader, hits, substitutions, misses) in &told {
+        for (who, at, loader, hits, substitutions, misses) in &reported {
             let found = found(*hits, *substitutions, *misses);
             let pid = [TRAINER, WORKER, OTHER, 777][*who];
             stage.lane(pid, uses(*at, *loader, &found));
@@ -324,7 +325,7 @@ proptest! {
         let summary = stage.ledger.summary();
         let counted: u64 = summary.caches.iter().map(|of| of.training.draws() + of.other.draws()).sum();
         prop_assert_eq!((counted, over_time.draws()), (drawn, drawn));
-        let strangers = told.iter().filter(|told| told.0 == 3).count() as u64;
+        let strangers = reported.iter().filter(|reported| reported.0 == 3).count() as u64;
         let lost: u64 = summary.losses.iter().filter(|loss| loss.reason.contains("no rank")).map(|loss| loss.count).sum();
         prop_assert_eq!(lost, strangers);
     }

@@ -115,7 +115,7 @@ fn without_workers_the_trainer_is_the_producer() {
 }
 
 #[test]
-fn the_own_part_is_told_apart_by_positive_evidence() {
+fn the_own_part_is_distinguished_by_positive_evidence() {
     let mut stage = training();
     stage.does(
         TRAINER,
@@ -145,7 +145,7 @@ fn a_sleep_for_a_helper_without_a_cpu_is_no_compute() {
     stage.batch(WORKER, 100, 110, 1);
     stage.wait(180, 180, 1);
     stage.finish(300);
-    // Siblings' CPU time counts for all of its sleeps: where it is told is a matter of when they leave their CPU.
+    // Siblings' CPU time counts for all of its sleeps: where it is reported is a matter of when they leave their CPU.
     stage.expect(Training, 0, &[(Compute, 30 + 25), (Preempted, 25)]);
 }
 

@@ -1,4 +1,4 @@
-//! What the shim's moments tell of the order within the kernel's stretches.
+//! What the shim's moments tell of the order within the kernel's intervals.
 
 mod stage;
 
@@ -45,7 +45,7 @@ fn what_leads_to_the_first_read_of_a_sample_is_reading() {
 }
 
 #[test]
-fn a_stretch_of_several_things_is_cut_where_the_clocks_were_read() {
+fn an_interval_of_several_things_is_cut_where_the_clocks_were_read() {
     let mut stage = training();
     stage.does(TRAINER, 0, &[(120, Does::Cpu), (30, Does::In(Blocked::Pipe))]);
     let mut woken = stage::slice(TRAINER, 150, 170, Does::Cpu);

@@ -95,7 +95,7 @@ fn a_mixture_goes_on_with_the_cause_under_way_and_a_rule_counts_for_all_its_cell
             (10, Does::In(Blocked::FileRead)),
             // Half of it reads served from memory.
             (20, Does::CpuReading(10)),
-            // A helper process, told as such by the sum of the two alone.
+            // A helper process, known as such by the sum of the two alone.
             (1, Does::In(Blocked::Pipe)),
             (9, Does::Cpu),
             (2, Does::In(Blocked::Pipe)),
@@ -149,7 +149,7 @@ fn only_the_slowest_of_a_minute_are_shown() {
 }
 
 #[test]
-fn checkpoints_are_told_one_by_one() {
+fn checkpoints_are_reported_one_by_one() {
     let mut stage = training();
     stage.checkpoint(110, 130, Saver::TorchSave, true, false);
     let event = CheckpointEvent {
@@ -193,7 +193,7 @@ fn periods(stage: &mut Stage) -> Vec<(u64, u32, [u64; 4])> {
 }
 
 #[test]
-fn a_worker_is_told_by_period_and_every_time_counts_once() {
+fn a_worker_is_reported_by_period_and_every_time_counts_once() {
     let mut stage = training();
     assert_eq!(periods(&mut stage), [], "nobody knows yet whose worker it is");
     stage.advance(2000);
@@ -220,8 +220,8 @@ fn batches_of_a_period_that_is_taken_late_count_there() {
     // Its last word came when the next period had begun.
     stage.clock(WORKER, ClockAt::BatchStart, 10_400, (0, 0, 0));
     stage.advance(12_000);
-    let told = stage.ledger.worker_periods();
-    let batches: Vec<(u64, Option<u64>)> = told
+    let reported = stage.ledger.worker_periods();
+    let batches: Vec<(u64, Option<u64>)> = reported
         .iter()
         .map(|period| (period.start_ns / 1000 / MS, period.load.batches))
         .filter(|(_, batches)| *batches > Some(0))
@@ -230,7 +230,7 @@ fn batches_of_a_period_that_is_taken_late_count_there() {
 }
 
 #[test]
-fn a_worker_that_is_gone_is_told_whole() {
+fn a_worker_that_is_gone_is_reported_whole() {
     let mut stage = training();
     stage.advance(2000);
     stage.clock(WORKER, ClockAt::BatchStart, 1000, (0, 0, 0));
@@ -240,8 +240,8 @@ fn a_worker_that_is_gone_is_told_whole() {
     stage.ledger.gone(WORKER, 3500 * MS);
     stage.wait(3500, 3600, 1);
     stage.finish(20_000);
-    let told = stage.ledger.worker_periods();
-    let [period] = told.as_slice() else { panic!("{told:#?}") };
+    let reported = stage.ledger.worker_periods();
+    let [period] = reported.as_slice() else { panic!("{reported:#?}") };
     let load = &period.load;
     assert_eq!((period.start_ns, period.rank, period.loader, load.pid), (0, 0, 0, WORKER));
     assert_eq!((load.batches, load.samples, load.wall_ns), (Some(2), Some(1), 2070 * MS));

@@ -1,4 +1,4 @@
-//! What is said of a job: the verdict, the findings, and the loads.
+//! What a job is called: the verdict, the findings, and the loads.
 
 mod stage;
 
@@ -48,7 +48,7 @@ fn a_job_that_waits_for_storage_is_fetch_bound() {
 }
 
 #[test]
-fn what_a_host_takes_away_is_said_from_a_fiftieth_of_its_cpus_on() {
+fn what_a_host_takes_away_is_shown_from_a_fiftieth_of_its_cpus_on() {
     let mut stage = job(101, &[(30, Does::Cpu)], &[(61, Does::In(Blocked::FileRead)), (5, Does::Cpu)]);
     stage.ledger.set_stolen_share(0.01);
     assert_eq!(names(&stage.ledger.summary()), ["fetch-bound", "prep-bound"]);
@@ -144,13 +144,13 @@ fn any_process_can_be_looked_at_without_steps() {
     stage.finish(200);
     let summary = stage.ledger.summary();
     assert_eq!(summary.verdict.finding, "fetch-bound");
-    for said in [
+    for words in [
         "on a CPU for 60%",
         "blocked in files for 30%",
         "no training steps were seen",
         "from outside only those of a DataLoader",
     ] {
-        assert!(summary.verdict.sentence.contains(said), "{}", summary.verdict.sentence);
+        assert!(summary.verdict.sentence.contains(words), "{}", summary.verdict.sentence);
     }
     let loads = &summary.ranks[0].workers;
     assert_eq!((loads[0].pid, loads[0].fetch_ns, loads[0].runnable_ns), (TRAINER, 30 * MS, 10 * MS));
@@ -198,7 +198,7 @@ fn without_steps_the_process_that_works_stands_for_the_job_and_its_sleep_under_w
 }
 
 #[test]
-fn nothing_seen_is_said_to_be_nothing() {
+fn nothing_seen_is_called_nothing() {
     let summary = Stage::empty().ledger.summary();
     assert_eq!(summary.verdict.finding, "not measured");
     assert!(summary.ranks.is_empty());
@@ -343,7 +343,7 @@ fn workers_of_two_loaders_are_kept_apart() {
 }
 
 #[test]
-fn a_job_without_a_shim_is_told_to_use_run_only_where_it_was_not_launched_by_it() {
+fn a_job_without_a_shim_is_advised_to_use_run_only_where_it_was_not_launched_by_it() {
     let advice = |attached: bool| {
         let config = Config { attached, ..Config::default() };
         let summary = Ledger::new(config).summary();

@@ -213,7 +213,7 @@ fn a_forked_child_saves_for_its_trainer_in_the_background() {
 }
 
 #[test]
-fn a_loop_without_steps_is_told_of_by_what_its_main_thread_did() {
+fn a_loop_without_steps_is_described_by_what_its_main_thread_did() {
     let mut stage = Stage::new();
     stage.does(TRAINER, 0, &[(30, Does::Cpu), (70, Does::In(Blocked::Fault))]);
     stage.did(WORKER, 0, 100, Does::Cpu);
@@ -277,7 +277,7 @@ fn a_loop_that_reads_by_itself_is_advised_by_what_blocks_it() {
 }
 
 #[test]
-fn without_the_kernel_a_loop_that_is_off_the_cpu_is_not_said_to_have_its_data() {
+fn without_the_kernel_a_loop_that_is_off_the_cpu_is_not_called_to_have_its_data() {
     let mut stage = Stage::new();
     for turn in 0..20 {
         steps(&mut stage, &[turn * 100]);

@@ -1,4 +1,4 @@
-//! Who trains now, and up to when all of it is told.
+//! Who trains now, and up to when all of it is reported.
 
 mod stage;
 
@@ -10,7 +10,7 @@ fn a_trainer_has_its_workers_until_they_are_gone() {
     let mut stage = Stage::new();
     stage.greet(200, 1, ProcessKind::Trainer, 1, 2);
     stage.greet(201, 200, ProcessKind::Worker, 1, 2);
-    // Told by the kernel alone: a helper of the worker's, and somebody else's child.
+    // Reported by the kernel alone: a helper of the worker's, and somebody else's child.
     stage.new_task(202, 201, 5, "decoder");
     stage.new_task(300, 299, 5, "stranger");
     stage.advance(10);
@@ -27,7 +27,7 @@ fn a_trainer_has_its_workers_until_they_are_gone() {
 }
 
 #[test]
-fn a_step_whose_evidence_is_awaited_is_not_told_yet() {
+fn a_step_whose_evidence_is_awaited_is_not_closed_yet() {
     let mut stage = Stage::new();
     stage.wait(100, 150, 0);
     stage.wait(200, 260, 1);

@@ -251,7 +251,7 @@ fn an_evaluation_has_as_many_steps_as_batches_and_the_step_it_cuts_counts_once()
 }
 
 #[test]
-fn an_evaluation_by_waits_alone_is_told_apart_too() {
+fn an_evaluation_by_waits_alone_is_distinguished_too() {
     let mut stage = busy();
     stage.wait(50, 100, 0);
     evaluates(&mut stage, 110, 120, 5);
@@ -345,7 +345,7 @@ fn a_failed_next_ends_no_start_up() {
 }
 
 #[test]
-fn a_wait_told_twice_is_counted_as_lost() {
+fn a_wait_reported_twice_is_counted_as_lost() {
     let mut stage = busy();
     stage.wait(50, 100, 0);
     stage.wait(50, 100, 0);
@@ -354,7 +354,7 @@ fn a_wait_told_twice_is_counted_as_lost() {
     assert_eq!(spans(&stage), [(Startup, 0, 100)]);
     let losses = stage.ledger.summary().losses;
     assert!(
-        losses.iter().any(|loss| loss.reason == "wait told twice or too late" && loss.count == 2),
+        losses.iter().any(|loss| loss.reason == "wait reported twice or too late" && loss.count == 2),
         "{losses:?}"
     );
 }
@@ -363,7 +363,7 @@ fn a_wait_told_twice_is_counted_as_lost() {
 fn a_checkpoint_in_the_loop_is_snapshot_or_persist_whatever_it_uses() {
     let mut stage = busy();
     stage.wait(50, 100, 0);
-    // torch.save within DCP's save: told first, one call all the same.
+    // torch.save within DCP's save: reported first, one call all the same.
     stage.checkpoint(110, 130, Saver::TorchSave, true, false);
     stage.checkpoint(105, 140, Saver::DcpSave, true, false);
     stage.checkpoint(150, 160, Saver::DcpAsyncSave, false, false);
@@ -377,7 +377,7 @@ fn a_checkpoint_in_the_loop_is_snapshot_or_persist_whatever_it_uses() {
 }
 
 #[test]
-fn what_checkpoints_cost_is_told_beside_what_they_may() {
+fn what_checkpoints_cost_is_shown_beside_what_they_may() {
     let mut stage = busy();
     stage.wait(50, 100, 0);
     assert_eq!(stage.ledger.summary().ranks[0].checkpoints.account, None);

@@ -1,4 +1,4 @@
-//! The job's own ledger over several ranks, and what is said of it.
+//! The job's own ledger over several ranks, and its verdict.
 
 mod stage;
 

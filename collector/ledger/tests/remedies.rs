@@ -1,4 +1,4 @@
-//! What is said to be done about findings: one list, by what the model of the job expects.
+//! The advice about findings: one list, by what the model of the job expects.
 
 mod stage;
 
@@ -62,10 +62,13 @@ fn what_the_model_expects_nothing_of_is_not_advised() {
         expected(RemedyKind::FasterStorage, 0, 0, 0.45),
         expected(RemedyKind::CheaperSamples, 0, 0, 0.015),
     ];
-    let said = sentences(&reads(), &judged);
-    assert_eq!(said.len(), 2, "{said:#?}");
-    assert!(said[0].starts_with("Make storage twice as fast") && said[0].contains("+45%"), "{said:#?}");
-    assert!(said[1].contains("cache=\"300MiB\"") && said[1].contains("+38% (+36% to +40%)"), "{said:#?}");
+    let advice = sentences(&reads(), &judged);
+    assert_eq!(advice.len(), 2, "{advice:#?}");
+    assert!(advice[0].starts_with("Make storage twice as fast") && advice[0].contains("+45%"), "{advice:#?}");
+    assert!(
+        advice[1].contains("cache=\"300MiB\"") && advice[1].contains("+38% (+36% to +40%)"),
+        "{advice:#?}"
+    );
     let found = reads().ledger.summary_with(&judged, &[]).diagnoses;
     let prep = found.iter().find(|found| found.name == "prep-bound").unwrap();
     assert!(prep.advice.contains("Nothing is expected to help here"), "{}", prep.advice);
@@ -91,21 +94,21 @@ fn what_the_model_cannot_tell_is_not_called_nothing() {
 }
 
 #[test]
-fn where_nothing_tells_a_limit_from_a_delay_both_outcomes_are_said() {
+fn where_nothing_tells_a_limit_from_a_delay_both_outcomes_are_named() {
     let either =
         Either { if_slow: estimate(0.54), if_limited: estimate(0.0), bytes_per_s: Some(f64::from(1 << 18)) };
     let more = Expected { either: Some(either), ..expected(RemedyKind::MoreWorkers, 2, 6, 0.3) };
-    let said = sentences(&reads(), &[more, expected(RemedyKind::FasterStorage, 0, 0, 0.2)]);
-    assert!(said[0].contains("twice as fast"), "what is certain comes first: {said:#?}");
-    let workers = said.iter().find(|sentence| sentence.contains("num_workers")).unwrap();
+    let advice = sentences(&reads(), &[more, expected(RemedyKind::FasterStorage, 0, 0, 0.2)]);
+    assert!(advice[0].contains("twice as fast"), "what is certain comes first: {advice:#?}");
+    let workers = advice.iter().find(|sentence| sentence.contains("num_workers")).unwrap();
     assert!(workers.contains("from 2 to 6: +54%"), "{workers}");
     assert!(workers.contains("nothing if storage is at its limit of 0.25 MiB/s"), "{workers}");
 }
 
 #[test]
-fn without_a_model_the_condition_is_said() {
-    let said = sentences(&reads(), &[]);
-    let workers = said.iter().find(|sentence| sentence.contains("num_workers (the script has 2)")).unwrap();
+fn without_a_model_the_condition_is_named() {
+    let advice = sentences(&reads(), &[]);
+    let workers = advice.iter().find(|sentence| sentence.contains("num_workers (the script has 2)")).unwrap();
     assert!(workers.contains("merely slow") && workers.contains("not where storage"), "{workers}");
 }
 
@@ -126,18 +129,18 @@ fn advice_can_be_followed_and_does_not_contradict_itself() {
     let crowded: &[(u64, Does)] = &[(30, Does::Cpu), (30, Does::Runnable)];
     let decoding: &[(u64, Does)] = &[(20, Does::Cpu), (15, Does::Runnable)];
     for (cpus, workers) in [(2, 0), (2, 1), (2, 2), (2, 8), (8, 2)] {
-        let said = sentences(&job(cpus, workers, crowded, decoding), &[]).join("\n");
-        let raises = said.contains("Raise num_workers") || said.contains("Set num_workers");
-        let lowers = said.contains("smaller num_workers");
-        assert!(!(raises && lowers), "{cpus} CPUs, {workers} workers:\n{said}");
-        assert!(!raises || workers < cpus, "there is no CPU for more:\n{said}");
-        assert!(!lowers || workers > 1, "there is none to spare:\n{said}");
-        assert_eq!(said.matches("Give the job").count(), 1, "said twice:\n{said}");
+        let advice = sentences(&job(cpus, workers, crowded, decoding), &[]).join("\n");
+        let raises = advice.contains("Raise num_workers") || advice.contains("Set num_workers");
+        let lowers = advice.contains("smaller num_workers");
+        assert!(!(raises && lowers), "{cpus} CPUs, {workers} workers:\n{advice}");
+        assert!(!raises || workers < cpus, "there is no CPU for more:\n{advice}");
+        assert!(!lowers || workers > 1, "there is none to spare:\n{advice}");
+        assert_eq!(advice.matches("Give the job").count(), 1, "given twice:\n{advice}");
     }
     let judged =
         [expected(RemedyKind::MoreWorkers, 2, 3, 0.1), expected(RemedyKind::FewerWorkers, 2, 1, 0.05)];
-    let said = sentences(&job(8, 2, crowded, decoding), &judged).join("\n");
-    assert_eq!(said.matches("num_workers").count(), 1, "{said}");
+    let advice = sentences(&job(8, 2, crowded, decoding), &judged).join("\n");
+    assert_eq!(advice.matches("num_workers").count(), 1, "{advice}");
 }
 
 /// With others on the CPUs more workers get more of them: three times the steps of one with four was seen.
@@ -145,36 +148,36 @@ fn advice_can_be_followed_and_does_not_contradict_itself() {
 fn fewer_workers_are_advised_only_where_the_job_is_in_its_own_way() {
     let (waits, made): (&[_], &[_]) =
         (&[(30, Does::Cpu), (30, Does::Runnable)], &[(5, Does::Cpu), (30, Does::Runnable)]);
-    let said = sentences(&job(2, 2, waits, made), &[]).join("\n");
-    assert!(!said.contains("smaller num_workers"), "{said}");
-    assert!(said.contains("uses 0.3 of the 2") || said.contains("uses 0.4 of the 2"), "{said}");
-    assert!(said.contains("other processes hold the rest"), "{said}");
+    let advice = sentences(&job(2, 2, waits, made), &[]).join("\n");
+    assert!(!advice.contains("smaller num_workers"), "{advice}");
+    assert!(advice.contains("uses 0.3 of the 2") || advice.contains("uses 0.4 of the 2"), "{advice}");
+    assert!(advice.contains("other processes hold the rest"), "{advice}");
     let judged =
         sentences(&job(2, 2, waits, made), &[expected(RemedyKind::MoreCores, 0, 0, 0.98)]).join("\n");
     assert!(judged.contains("with twice the CPUs: +98%"), "{judged}");
     let busy: &[_] = &[(35, Does::Cpu), (15, Does::Runnable)];
     let made: &[_] = &[(45, Does::Cpu), (5, Does::Runnable)];
-    let said = sentences(&job(1, 2, busy, made), &[]).join("\n");
-    assert!(said.contains("smaller num_workers") && said.contains("its own processes use"), "{said}");
+    let advice = sentences(&job(1, 2, busy, made), &[]).join("\n");
+    assert!(advice.contains("smaller num_workers") && advice.contains("its own processes use"), "{advice}");
 }
 
 #[test]
-fn a_trainer_short_of_cpu_is_told_what_it_can_still_do() {
+fn a_trainer_short_of_cpu_is_advised_what_it_can_still_do() {
     let stage = job(2, 2, &[(30, Does::Cpu), (40, Does::Runnable)], &[(20, Does::Cpu)]);
     let counted = |threads: f64| [Rates { trainer_threads: Some(threads), ..Rates::default() }];
     for (rates, wanted) in [(&[][..], false), (&counted(2.0), true), (&counted(1.02), false)] {
-        let said = sentences_with(&stage, &[], rates).join("\n");
-        assert_eq!(said.contains("OMP_NUM_THREADS"), wanted, "{rates:?}\n{said}");
+        let advice = sentences_with(&stage, &[], rates).join("\n");
+        assert_eq!(advice.contains("OMP_NUM_THREADS"), wanted, "{rates:?}\n{advice}");
     }
     // The model can't tell whether more cores help, or is sure that they don't.
     let cores = |low: f64, high: f64| Expected {
         gain: Estimate { value: 0.05, low, high },
         ..expected(RemedyKind::MoreCores, 0, 0, 0.0)
     };
-    let said = sentences(&stage, &[cores(-0.1, 0.4)]).join("\n");
-    assert!(said.contains("Give the job CPUs of its own") && !said.contains('%'), "{said}");
-    let said = sentences(&stage, &[cores(-0.01, 0.01)]).join("\n");
-    assert!(!said.contains("Give the job"), "{said}");
+    let advice = sentences(&stage, &[cores(-0.1, 0.4)]).join("\n");
+    assert!(advice.contains("Give the job CPUs of its own") && !advice.contains('%'), "{advice}");
+    let advice = sentences(&stage, &[cores(-0.01, 0.01)]).join("\n");
+    assert!(!advice.contains("Give the job"), "{advice}");
 }
 
 #[test]

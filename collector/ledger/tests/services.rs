@@ -22,7 +22,7 @@ fn service(stage: &mut Stage) -> BatchService {
 }
 
 #[test]
-fn a_batchs_time_is_told_apart_and_who_read_beside_it() {
+fn a_batchs_time_is_cut_by_sample_with_who_read_beside_it() {
     let mut stage = two_workers();
     stage.does(
         WORKER,
@@ -103,7 +103,7 @@ fn a_long_batch_is_remembered_while_the_trainer_goes_on() {
 }
 
 #[test]
-fn what_nobody_saw_is_not_told() {
+fn what_nobody_saw_is_not_kept() {
     let mut stage = Stage::new();
     stage.did(WORKER, 60, 100, Does::Cpu);
     stage.batch(WORKER, 0, 100, 0);
@@ -208,9 +208,9 @@ fn samples_tell_whether_readers_hold_each_other_up() {
     assert!((effect_ns(true) - 80e6).abs() < 1.0);
 }
 
-/// One is served after the other: whoever comes while a sample is read makes it wait no longer.
+/// One is served after the other: a reader that comes while a sample is read makes it wait no longer.
 #[test]
-fn who_was_there_before_is_told_from_who_came_later() {
+fn those_there_before_are_distinguished_from_those_that_came_later() {
     let mut stage = two_workers();
     let mut at = 0;
     for sample in 0..8 {
@@ -235,7 +235,7 @@ fn who_was_there_before_is_told_from_who_came_later() {
 }
 
 #[test]
-fn slow_batches_are_told_each_and_stand_for_themselves() {
+fn slow_batches_are_kept_each_and_stand_for_themselves() {
     let mut stage = Stage::new();
     let mut at = 0;
     let mut slow = 0;
@@ -251,10 +251,10 @@ fn slow_batches_are_told_each_and_stand_for_themselves() {
     }
     stage.finish(at + 2000);
     let services = stage.ledger.services();
-    let told: Vec<&BatchService> =
+    let reported: Vec<&BatchService> =
         services.iter().filter(|service| service.ready_ns - service.start_ns == 50 * MS).collect();
-    assert_eq!(told.len() as u64, slow);
-    assert!(told.iter().all(|service| service.weight == 1.0), "{told:?}");
+    assert_eq!(reported.len() as u64, slow);
+    assert!(reported.iter().all(|service| service.weight == 1.0), "{reported:?}");
     let others = services.iter().filter(|service| service.ready_ns - service.start_ns == MS);
     assert!(others.clone().any(|service| service.weight > 10.0));
     // Together they stand for about as many as there were.

@@ -369,7 +369,7 @@ mod tests {
         let later = vec![with_curve(0), with_curve(1), with_curve(2), silent(3)];
         assert_eq!(whose(&RunSummary { caches: later, ..summary.clone() }), [0, 2], "each host's once");
         let mut newer = with_curve(1);
-        newer.curve = newer.curve.told_at(7);
+        newer.curve = newer.curve.reported_at(7);
         newer.curve.push(CachePoint { capacity_bytes: 200, uses: 10, misses: 1 });
         let evaluates = |cache| CacheSummary { training: CacheUses::default(), ..cache };
         for caches in [

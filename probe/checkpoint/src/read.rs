@@ -230,7 +230,7 @@ impl Region {
             && into.bytes().is_ok_and(|all| all == bytes as u64)
     }
 
-    /// Its longest stretches that lie without gaps in both. It has to fit.
+    /// Its longest ranges that lie without gaps in both. It has to fit.
     fn push_runs(&self, tensor: &StoredTensor, to: *mut u8, runs: &mut Vec<Run>) {
         if self.sizes.contains(&0) {
             return;

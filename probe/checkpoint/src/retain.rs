@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_each_stretch_of_time_stays() {
+    fn the_first_of_each_interval_of_time_stays() {
         let retain = Retain { every_s: Some(60), ..Retain::default() };
         let saved = [(1, 30, None, true), (2, 59, None, true), (3, 60, None, true), (4, 200, None, true)];
         assert_eq!(steps(&retain.stays(&entries(&saved))), [1, 3, 4]);

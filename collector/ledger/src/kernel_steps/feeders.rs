@@ -9,7 +9,7 @@ const ENOUGH: u32 = 4;
 
 /// The threads of a trainer that put indices into pipes, one a worker.
 ///
-/// A hand-over makes room in the worker that made the batch, so that the next index goes to the same: the thread that the
+/// A hand-over frees a place at the worker that made the batch, so that the next index goes to the same: the thread that the
 /// trainer wakes names the worker, whichever message it slept for last. Whose thread it is shows by the messages before,
 /// most of which are about the batch that is handed over.
 #[derive(Debug, Default)]

@@ -106,7 +106,7 @@ fn read(tid: u32, time_ns: u64) -> Record {
 
 /// With syscall hooks all batches of the tail show, and the last of them ends before what ends the epoch.
 #[test]
-fn the_tails_batches_that_were_there_are_read_one_by_one_until_the_workers_are_told_to_end() {
+fn the_tails_batches_that_were_there_are_read_one_by_one_until_the_workers_end() {
     let mut steps = job();
     // One that was waited for: its header is no second message.
     steps.record(&wait(TRAINER, MS, 3 * MS, (WORKERS[0], 97)));
@@ -216,7 +216,7 @@ fn the_pin_memory_thread_reads_a_message_that_was_there() {
 }
 
 #[test]
-fn the_thread_that_puts_the_next_index_names_the_worker_whose_batch_made_room() {
+fn the_thread_that_puts_the_next_index_names_the_worker_whose_batch_freed_a_place() {
     let mut steps = job();
     let mut at_ns = 0;
     let mut step = |worker: u32, feeder: u32| {

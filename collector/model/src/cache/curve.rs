@@ -45,7 +45,7 @@ struct CurveParts {
 
 impl From<CurveParts> for CacheCurve {
     fn from(parts: CurveParts) -> CacheCurve {
-        let mut curve = CacheCurve::new(parts.dataset_bytes).of_ranks(parts.ranks).told_at(parts.told_ns);
+        let mut curve = CacheCurve::new(parts.dataset_bytes).of_ranks(parts.ranks).reported_at(parts.told_ns);
         curve.is_mixed = parts.is_mixed;
         parts.points.into_iter().for_each(|point| curve.push(point));
         curve
@@ -85,7 +85,7 @@ impl CacheCurve {
 
     /// The same, reported at this time of its host's clock.
     #[must_use]
-    pub fn told_at(self, told_ns: u64) -> CacheCurve {
+    pub fn reported_at(self, told_ns: u64) -> CacheCurve {
         CacheCurve { told_ns, ..self }
     }
 

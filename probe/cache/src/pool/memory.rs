@@ -116,7 +116,7 @@ impl Owned {
     /// Asks for huge pages for what is about to be written up to `to`, as far as whole ones lie within `end`.
     pub(crate) fn make_huge(&mut self, to: usize, end: usize) {
         while self.refusals < MOST_REFUSALS && self.huge_bytes < to && self.huge_bytes + HUGE_BYTES <= end {
-            // A stretch of which no page was ever touched is refused. Holes are filled by a load, too.
+            // A range of which no page was ever touched is refused. Holes are filled by a load, too.
             std::hint::black_box(self.memory.words(self.huge_bytes, 1)[0].load(Ordering::Relaxed));
             self.refusals += u32::from(!self.memory.map.make_huge(self.huge_bytes));
             self.huge_bytes += HUGE_BYTES;
