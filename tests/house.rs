@@ -46,7 +46,7 @@ fn retired_words_stay_retired() {
         ["bead", "beads", "crew", "recruit", "sounding", "stretch", "stretches", "wish", "wishes"];
     /// Retired as well in the folders that have been gone through word by word.
     const FURTHER_WORDS: [&str; 7] = ["manyeth", "room", "said", "told", "unsaid", "whoever", "wished"];
-    const FREE: [(&str, bool); 10] = [
+    const FREE: [(&str, bool); 13] = [
         ("src", false),
         ("collector/control/src", false),
         ("collector/ledger/src", true),
@@ -54,6 +54,9 @@ fn retired_words_stay_retired() {
         ("collector/model/src", false),
         ("collector/store/src", true),
         ("collector/wire/src", true),
+        ("probe/cache/src", true),
+        ("probe/checkpoint/src", true),
+        ("probe/python/src", true),
         ("reports/look/src", true),
         ("reports/src", true),
         ("reports/tests/html", true),

@@ -39,7 +39,7 @@ impl Debug for World<'_> {
 
 /// A rule for drawing samples.
 pub trait Draws: Debug + Send + Sync {
-    /// The next stretch of draws, in order; never empty. An epoch is [`Draws::chunks_an_epoch`] of them.
+    /// The next chunk of draws, in order; never empty. An epoch is [`Draws::chunks_an_epoch`] of them.
     fn chunk(&mut self, world: &World<'_>) -> Vec<Draw>;
 
     fn chunks_an_epoch(&self) -> u32 {

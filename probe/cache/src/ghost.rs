@@ -12,7 +12,7 @@ pub use tracked::Tracked;
 
 /// Sizes, in quarters of the present one.
 const QUARTERS: [u64; 5] = [1, 2, 4, 8, 16];
-/// Of the samples that stand for all, so many uses have to be counted before anything is told.
+/// Of the samples that stand for all, so many uses have to be counted before a curve is given.
 const LEAST_USES: u64 = 64;
 /// A size of samples that differs by less is the same.
 const SAME_SIZE: f64 = 0.02;
@@ -59,7 +59,7 @@ pub struct Ghost {
     /// Whether caches have had the time to fill, and whether `before` was counted since.
     is_warm: bool,
     has_before: bool,
-    /// Next uses that are to be told after the uses that they follow.
+    /// Next uses that are to be passed on after the uses that they follow.
     planned: Vec<(u32, u64)>,
     evicted: Vec<u32>,
 }
@@ -109,12 +109,12 @@ impl Ghost {
         let sizes = &QUARTERS[..all.map_or(QUARTERS.len(), |all| all + 1)];
         self.minis.truncate(sizes.len());
         for (nth, quarters) in sizes.iter().enumerate() {
-            let room = self.room(*quarters);
+            let capacity = self.scaled_capacity(*quarters);
             match self.minis.get_mut(nth) {
-                Some(mini) => mini.policy.resize(room, &mut self.evicted),
+                Some(mini) => mini.policy.resize(capacity, &mut self.evicted),
                 None => self.minis.push(Mini {
                     quarters: *quarters,
-                    policy: self.kind.make(room),
+                    policy: self.kind.make(capacity),
                     now: Counts::default(),
                     before: Counts::default(),
                 }),
@@ -131,8 +131,8 @@ impl Ghost {
         (u128::from(self.capacity_bytes) * u128::from(quarters) / 4).min(u64::MAX.into()) as u64
     }
 
-    /// Samples that a cache scaled down has room for.
-    fn room(&self, quarters: u64) -> u64 {
+    /// Samples that a cache scaled down holds.
+    fn scaled_capacity(&self, quarters: u64) -> u64 {
         let kept = self.bytes_of(quarters) as f64 / self.sample_bytes;
         let share = (kept / self.samples.max(1) as f64).min(1.0);
         (share * self.tracked.count as f64).round() as u64
@@ -185,7 +185,7 @@ impl Ghost {
         }
     }
 
-    /// All uses are told that those next uses follow of which [`Ghost::planned`] has heard.
+    /// All uses have been counted that the next uses given to [`Ghost::planned`] follow.
     pub fn settle(&mut self) {
         for (id, next_at) in self.planned.drain(..) {
             self.minis.iter_mut().for_each(|mini| mini.policy.planned(id, next_at));
@@ -208,7 +208,7 @@ impl Ghost {
         }
     }
 
-    /// What was counted is told from now on. What was counted while caches filled is thrown away.
+    /// The curve is given from now on. What was counted while caches filled is thrown away.
     fn turn(&mut self) {
         for mini in &mut self.minis {
             mini.before = std::mem::take(&mut mini.now);

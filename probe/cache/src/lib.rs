@@ -17,7 +17,7 @@ mod trace;
 
 pub use draws::{Draw, DrawKind, Draws, Selection, World};
 pub use ghost::{CurvePoint, Ghost, Tracked};
-pub use planner::{Planned, Planner, Told};
+pub use planner::{LateUse, Planned, Planner};
 pub use policy::{Policy, PolicyKind, Use};
 pub use simulate::{EpochFigures, Figures, Generated, replay, train};
 pub use substitute::Substitutes;

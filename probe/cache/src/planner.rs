@@ -25,7 +25,7 @@ pub struct Planned {
 
 /// A sample that was taken before its next use was planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct LateUse {
     pub id: u32,
     /// The use that was taken.
     pub at: u64,
@@ -51,7 +51,7 @@ pub struct Planner {
     first_chunk: u64,
     /// By sample, its last planned use.
     last_use: Vec<u64>,
-    told: VecDeque<Told>,
+    late_uses: VecDeque<LateUse>,
 }
 
 impl Planner {
@@ -66,7 +66,7 @@ impl Planner {
             ends: VecDeque::new(),
             first_chunk: 0,
             last_use: vec![Use::UNKNOWN; samples as usize],
-            told: VecDeque::new(),
+            late_uses: VecDeque::new(),
         }
     }
 
@@ -82,8 +82,8 @@ impl Planner {
                 let policy: &dyn Policy = policy;
                 self.plan_for(self.taken, &World { resident: &|id| policy.contains(id) });
             }
-            while let Some(told) = self.told.pop_front() {
-                policy.planned(told.id, told.next_at);
+            while let Some(late) = self.late_uses.pop_front() {
+                policy.planned(late.id, late.next_at);
             }
             if let Some(planned) = self.at(self.taken) {
                 self.let_go(self.taken + 1);
@@ -172,14 +172,14 @@ impl Planner {
 
     /// Next uses of samples whose last use is before `place`, that were planned after it was taken: at most `most`
     /// are looked at.
-    pub fn told(&mut self, place: u64, most: usize) -> Vec<Told> {
+    pub fn late_uses(&mut self, place: u64, most: usize) -> Vec<LateUse> {
         let mut ready = Vec::new();
-        for _ in 0..most.min(self.told.len()) {
-            let Some(told) = self.told.pop_front() else { break };
-            if told.at < place {
-                ready.push(told);
+        for _ in 0..most.min(self.late_uses.len()) {
+            let Some(late) = self.late_uses.pop_front() else { break };
+            if late.at < place {
+                ready.push(late);
             } else {
-                self.told.push_back(told);
+                self.late_uses.push_back(late);
             }
         }
         ready
@@ -216,7 +216,7 @@ impl Planner {
                     coming.next_at = at;
                 }
                 if before < self.taken {
-                    self.told.push_back(Told { id: draw.id, at: before, next_at: at });
+                    self.late_uses.push_back(LateUse { id: draw.id, at: before, next_at: at });
                 }
             }
             self.coming.push_back(Coming { draw, next_at: Use::UNKNOWN });
@@ -242,7 +242,7 @@ impl Planner {
     }
 
     /// A planner that goes on where [`Planner::save`] was called, of the same kind and seed. `None`: the bytes are of other
-    /// draws, or damaged. What was used before is not known to it: nobody is told of a next use of that.
+    /// draws, or damaged. What was used before is not known to it: no next use of that is planned.
     pub fn resumed(kind: DrawKind, samples: u32, seed: u64, bytes: &[u8]) -> Option<Planner> {
         let mut planner = Planner::new(kind, samples, seed);
         let mut state = Read::new(bytes);

@@ -36,7 +36,7 @@ pub struct Sweep {
     pub points: Vec<Point>,
 }
 
-/// Colours of up to eight lines, told apart by the colour-blind (Okabe and Ito).
+/// Colours of up to eight lines, distinguishable by the colour-blind (Okabe and Ito).
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999"];
 

@@ -52,7 +52,7 @@ fn bytes_of(id: u64, tag: u64, length: usize) -> Vec<u8> {
 fn get(client: &Client, id: u64, tag: u64) -> Option<Vec<u8>> {
     let found = client.find(id, tag)?;
     let mut bytes = vec![0; found.bytes()];
-    // SAFETY: there is room for as many.
+    // SAFETY: it has capacity for as many.
     unsafe { found.copy(bytes.as_mut_ptr()) }.then_some(bytes)
 }
 

@@ -106,7 +106,7 @@ impl Arenas {
         let arenas = self.clone();
         let populate = move || {
             let mut lent = Lent { arena, arenas };
-            // Whatever fails here fails again, and is told, when an arena is taken.
+            // Whatever fails here fails again, and is reported, when an arena is taken.
             let _ = lent.reach(bytes);
             lock(&lent.arenas.state).preparing -= 1;
         };

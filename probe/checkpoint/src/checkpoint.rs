@@ -93,7 +93,7 @@ impl Checkpoint {
         Ok(Some(bytes))
     }
 
-    /// Reads every byte and compares it with its checksums. `progress` is told, from any thread, how many bytes of how
+    /// Reads every byte and compares it with its checksums. `progress` is given, from any thread, how many bytes of how
     /// many are done.
     pub fn verify(&self, check: Check, progress: &(dyn Fn(u64, u64) + Sync)) -> Result<()> {
         self.verify_paced(check, None, progress)

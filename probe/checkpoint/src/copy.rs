@@ -45,9 +45,9 @@ pub(crate) struct Batch {
     all_copied: Condvar,
 }
 
-// SAFETY: the pointers are only used in `run`, and whoever calls `push` promised that they are good for it from any
+// SAFETY: the pointers are only used in `run`, and the caller of `push` promised that they are good for it from any
 // thread until `wait` returns. The destinations of different pieces do not overlap (same promise), and `next` hands each
-// piece to one thread. That `wait` and `done` come after all copies, whoever made them, is tried in every interleaving
+// piece to one thread. That `wait` and `done` come after all copies, whichever thread made them, is tried in every interleaving
 // (`model`).
 unsafe impl Send for Batch {}
 // SAFETY: as above.
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_finds_all_of_it_copied() {
+    fn a_thread_that_waits_finds_all_of_it_copied() {
         let copiers = Copiers::new(2);
         for round in 1..=200_u8 {
             let source = vec![round; 40];

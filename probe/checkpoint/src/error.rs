@@ -11,7 +11,7 @@ pub enum Error {
         doing: &'static str,
         /// What it was done to.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Bytes are there and are not what was saved.
@@ -52,7 +52,7 @@ impl Error {
         matches!(self, Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
-    /// Whether there was no room on the file system, or in what the user may have of it.
+    /// Whether there was no space on the file system, or in what the user may have of it.
     pub(crate) fn is_full(&self) -> bool {
         let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
         matches!(self, Error::Io { source, .. } if full.contains(&source.kind()))

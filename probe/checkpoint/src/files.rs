@@ -39,9 +39,9 @@ pub trait Out: Send + Sync + Debug {
     fn direct(&self) -> bool;
     /// From now on through the page cache.
     fn go_buffered(&self) -> io::Result<()>;
-    /// Makes room for bytes to come, in blocks of 4096. Only a hint: an error says that there will be none.
+    /// Allocates space for bytes to come, in blocks of 4096. Only a hint: an error says that there will be none.
     fn reserve(&self, offset: u64, bytes: u64) -> io::Result<()>;
-    /// Gives room back in which nothing was written.
+    /// Gives space back in which nothing was written.
     fn release(&self, offset: u64, bytes: u64) -> io::Result<()>;
     /// Sets its length.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
@@ -51,7 +51,7 @@ pub trait Out: Send + Sync + Debug {
 
 /// The file system.
 ///
-/// Whoever may write into a folder of checkpoints can put a link in the place of one of them at any moment: so what is made,
+/// Another user who may write into a folder of checkpoints can put a link in the place of one of them at any moment: so what is made,
 /// renamed or removed in one is so in the folder itself, which is opened without following a link.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Disk;

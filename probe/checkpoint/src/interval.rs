@@ -75,7 +75,7 @@ pub struct Step {
 pub enum Why {
     /// None was made yet, and its cost is to be known.
     First,
-    /// The budget has room for one.
+    /// The budget allows for one.
     Budget,
     /// The one before has drained.
     Drained,
@@ -89,7 +89,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Why::First => "the first, to learn what it costs",
-            Why::Budget => "the budget has room for it",
+            Why::Budget => "the budget allows for it",
             Why::Drained => "the one before has drained",
             Why::Failures => "it costs less than what a failure would lose",
             Why::Period => "its period is over",
@@ -133,7 +133,7 @@ impl Interval {
         Interval { settings, measured, published, forfeited_s: 0.0, bucket_s: 0.0, set_s: None }
     }
 
-    /// Goes on from what earlier runs of the job were told by [`Interval::account`]. What makes no sense is left out. Runs
+    /// Goes on from what earlier runs of the job were given to [`Interval::account`]. What makes no sense is left out. Runs
     /// without a budget may have spent more than this one's: of such a debt no more is taken over than one save.
     pub fn resume(&mut self, account: &Account) {
         self.measured.resume(account, self.settings.overhead);

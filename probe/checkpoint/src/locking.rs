@@ -58,7 +58,7 @@ impl Lock {
         let file: File =
             rustix::fs::open(&path, flags, Mode::from_raw_mode(0o666)).doing("open", &path)?.into();
         let locked = lock_record(&file, &dir)?;
-        // Whoever else may write into the folder may have given a file of ours this name.
+        // Another user who may write into the folder may have given a file of ours this name.
         let is_only_name = file.metadata().is_ok_and(|found| found.is_file() && found.nlink() == 1);
         if locked && is_only_name {
             // For the message to the process that comes second; no more than that depends on it.

@@ -73,7 +73,7 @@ pub struct Manifest {
     /// Of these, on disk already and linked.
     pub reused_bytes: u64,
     /// The run that saved it: the same from a start of training through all that resumed it. None in checkpoints
-    /// of before runs were told apart: all of these count as one.
+    /// of before runs had names: all of these count as one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
     /// What the caller measured of this state, by name; all of them finite.

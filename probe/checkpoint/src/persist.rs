@@ -58,7 +58,7 @@ impl<'a> Persist<'a> {
     pub(crate) fn save(&mut self, task: Task) {
         let ticket = task.ticket.clone();
         let dir = self.shared.dir.join(&ticket.name);
-        // What panics would take the thread with it, and all later saves: it is told as what it is, a failed save.
+        // What panics would take the thread with it, and all later saves: it is reported as what it is, a failed save.
         let saving = std::panic::AssertUnwindSafe(|| {
             self.shared.lock.as_ref().map_or(Ok(()), Lock::renew)?;
             self.adopt();
@@ -86,8 +86,8 @@ impl<'a> Persist<'a> {
             self.given_up.push(dir.to_owned());
             self.remove_given_up();
         } else {
-            let said = dir.join(failed_name(self.shared.options.rank));
-            let _ = write_small(&*self.shared.files, &said, error.to_string().as_bytes());
+            let reason = dir.join(failed_name(self.shared.options.rank));
+            let _ = write_small(&*self.shared.files, &reason, error.to_string().as_bytes());
         }
     }
 
@@ -163,7 +163,7 @@ impl<'a> Persist<'a> {
         });
         let written = written?;
         let user = match user {
-            // Room that was held for chunks is given back by now.
+            // Space that was held for chunks is given back by now.
             Err(error) if error.is_full() => self.write_beside(task, dir)?,
             other => other?,
         };
@@ -281,7 +281,7 @@ impl<'a> Persist<'a> {
             retain: self.shared.options.retain.clone(),
         };
         put(&**files, dir, MANIFEST, &seal(&manifest).0)?;
-        // From here on it is saved. A `latest` that can't be moved costs whoever reads that file, not the checkpoint.
+        // From here on it is saved. A `latest` that can't be moved costs those that read that file, not the checkpoint.
         let _ = put(&**files, root, LATEST, format!("{}\n", ticket.name).as_bytes());
         Ok(())
     }

@@ -5,7 +5,7 @@ use crate::store::{Entry, State};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
-/// What stays besides the newest, for as long as nobody removes it. Each manifest carries its run's, so that whoever
+/// What stays besides the newest, for as long as nobody removes it. Each manifest carries its run's, so that any process that
 /// collects later knows it too.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retain {

@@ -9,10 +9,10 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
 
-/// Room is made for so many chunks at a time. A file system lets direct writes into room that is there go on side by
+/// Space is allocated for so many chunks at a time. A file system lets direct writes into space that is there go on side by
 /// side, and those that make a file longer or fill a hole only one after the other (ext4 and XFS): with 4 threads on
-/// ext4 that was half the bandwidth. To make room waits for the writes under way, so it is seldom done: every 1 GiB.
-const ROOM_CHUNKS: usize = 256;
+/// ext4 that was half the bandwidth. Allocating waits for the writes under way, so it is seldom done: every 1 GiB.
+const ALLOCATED_CHUNKS: usize = 256;
 
 /// A file that is made when its first chunk comes.
 pub(crate) struct Shard<'a> {
@@ -23,14 +23,14 @@ pub(crate) struct Shard<'a> {
     still: bool,
     out: OnceLock<Box<dyn Out>>,
     making: Mutex<()>,
-    room: Mutex<Room>,
+    space: Mutex<Space>,
 }
 
 #[derive(Default)]
-struct Room {
+struct Space {
     /// Ends of ranges of chunks by their beginnings.
     made: BTreeMap<usize, usize>,
-    /// Chunks that are written, or are about to be: their room stays.
+    /// Chunks that are written, or are about to be: their space stays.
     taken: HashSet<usize>,
     /// The file system makes none, or has no more.
     refused: bool,
@@ -45,7 +45,7 @@ impl<'a> Shard<'a> {
             still,
             out: OnceLock::new(),
             making: Mutex::new(()),
-            room: Mutex::new(Room::default()),
+            space: Mutex::new(Space::default()),
         }
     }
 
@@ -60,28 +60,28 @@ impl<'a> Shard<'a> {
     /// Writes the chunk with this number. `image` reaches to the next block beyond the layout's bytes.
     pub(crate) fn write(&self, at: usize, image: &[u8]) -> Result<()> {
         let out = self.out()?;
-        self.make_room(out, at);
+        self.allocate(out, at);
         let bytes = self.blocks(at..at + 1);
         write_all(out, &image[bytes.start as usize..bytes.end as usize], bytes.start)
             .doing("write", &self.path)
     }
 
-    /// Gives back the room of chunks that did not come, and makes none from now on. A chunk that comes later, or at the
+    /// Gives back the space of chunks that did not come, and makes none from now on. A chunk that comes later, or at the
     /// same time, keeps its bytes: it is taken under the lock that is held here, before anything of it is written.
     pub(crate) fn give_back(&self) {
-        let mut room = lock(&self.room);
-        room.refused = true;
+        let mut space = lock(&self.space);
+        space.refused = true;
         let Some(out) = self.out.get() else { return };
-        for (begin, end) in std::mem::take(&mut room.made) {
-            for chunks in ranges(begin..end, |at| !room.taken.contains(&at)) {
+        for (begin, end) in std::mem::take(&mut space.made) {
+            for chunks in ranges(begin..end, |at| !space.taken.contains(&at)) {
                 let bytes = self.blocks(chunks);
-                // Where that fails, the checkpoint takes more room than it has to.
+                // Where that fails, the checkpoint takes more space than it has to.
                 let _ = out.release(bytes.start, bytes.end - bytes.start);
             }
         }
     }
 
-    /// Cuts off what the last block has beyond the image, gives back the room of chunks that did not come, and syncs.
+    /// Cuts off what the last block has beyond the image, gives back the space of chunks that did not come, and syncs.
     pub(crate) fn finish(&self) -> Result<()> {
         let Some(out) = self.out.get() else { return Ok(()) };
         self.give_back();
@@ -101,26 +101,26 @@ impl<'a> Shard<'a> {
     }
 
     /// For a chunk and those that follow it into this file, most likely.
-    fn make_room(&self, out: &dyn Out, at: usize) {
-        let mut room = lock(&self.room);
-        room.taken.insert(at);
-        let is_made = room.made.range(..=at).next_back().is_some_and(|(_, end)| at < *end);
-        if room.refused || is_made {
+    fn allocate(&self, out: &dyn Out, at: usize) {
+        let mut space = lock(&self.space);
+        space.taken.insert(at);
+        let is_made = space.made.range(..=at).next_back().is_some_and(|(_, end)| at < *end);
+        if space.refused || is_made {
             return;
         }
-        let window = (at / ROOM_CHUNKS + 1) * ROOM_CHUNKS;
-        let last = room.made.range(at..).next().map_or(window, |(next, _)| window.min(*next));
+        let window = (at / ALLOCATED_CHUNKS + 1) * ALLOCATED_CHUNKS;
+        let last = space.made.range(at..).next().map_or(window, |(next, _)| window.min(*next));
         let end = (at..last.min(self.layout.still.len()))
             .find(|next| self.layout.still[*next] != self.still)
             .unwrap_or(last.min(self.layout.still.len()))
             .max(at + 1);
         let bytes = self.blocks(at..end);
         if out.reserve(bytes.start, bytes.end - bytes.start).is_ok() {
-            room.made.insert(at, end);
+            space.made.insert(at, end);
         } else {
-            room.refused = true;
+            space.refused = true;
             // A full disk may have given a part of it, which others need now. Nothing was written there yet: no chunk is
-            // written before this has seen to its room.
+            // written before this has seen to its space.
             let _ = out.release(bytes.start, bytes.end - bytes.start);
         }
     }

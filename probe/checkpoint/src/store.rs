@@ -185,7 +185,7 @@ impl Store {
     }
 
     /// Verifies from the newest to the oldest until one is good. Those found damaged on the way are moved to the folder
-    /// `quarantine`, with a file `reason.txt`; those that can't be read just now are passed over. `progress` is told the
+    /// `quarantine`, with a file `reason.txt`; those that can't be read just now are passed over. `progress` is given the
     /// name, the bytes done and all bytes, from any thread.
     ///
     /// One process at a time: with several ranks, rank 0 looks and tells the others the name.
@@ -328,7 +328,7 @@ impl Store {
     /// has folders that we do not make, stays.
     fn collect_quarantined(&self, files: &dyn Files, since_ns: u64, dry_run: bool) -> Vec<String> {
         let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
-        // Whoever made the checkpoints may put a link in its place at any moment.
+        // The user who made the checkpoints may put a link in its place at any moment.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let Ok(folder) = rustix::fs::open(self.dir.join(QUARANTINE), flags, Mode::empty()) else {
             return Vec::new();

@@ -92,7 +92,7 @@ impl Writing<'_> {
                     self.pace.let_through(bytes.len() as u64);
                     let _turn = writing.take();
                     match to.write(at, image) {
-                        // Room that is held for chunks which went to the other file may be all that is missing.
+                        // Space that is held for chunks which went to the other file may be all that is missing.
                         Err(error) if error.is_full() => {
                             shard.give_back();
                             still.give_back();

@@ -329,7 +329,7 @@ impl CheckpointReader {
         self.checkpoint.parts.len()
     }
 
-    /// The run that saved it; None of before runs were told apart.
+    /// The run that saved it; None of one saved before runs had names.
     #[getter]
     fn run(&self) -> Option<String> {
         self.checkpoint.manifest.run.clone()

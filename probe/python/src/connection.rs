@@ -23,7 +23,7 @@ struct Connection {
     path: String,
     capacity: u32,
     greeting: Greeting,
-    /// What a collector that comes later has to be told again.
+    /// What a collector that comes later has to be sent again.
     facts: Vec<Fact>,
     lane: Option<OwnFd>,
     socket: Option<OwnFd>,
@@ -125,8 +125,8 @@ impl Connection {
 
     fn say(&mut self, fact: &Fact, fd: Option<BorrowedFd<'_>>) {
         if let Some(socket) = &self.socket {
-            let told = socket.checked().is_some_and(|socket| send(socket, fact, fd).is_ok());
-            if !told {
+            let sent = socket.checked().is_some_and(|socket| send(socket, fact, fd).is_ok());
+            if !sent {
                 self.socket = None;
             }
         }

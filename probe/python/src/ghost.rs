@@ -14,7 +14,7 @@ pub(crate) struct Ghost {
 }
 
 impl Ghost {
-    // Whoever holds it runs no Python code, so that a fork never finds it held.
+    // A thread that holds it runs no Python code, so that a fork never finds it held.
     fn lock(&self) -> MutexGuard<'_, stallscope_cache::Ghost> {
         self.ghost.lock().unwrap_or_else(PoisonError::into_inner)
     }

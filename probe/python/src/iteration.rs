@@ -48,7 +48,7 @@ pub(crate) fn forget() {
 
 thread_local! {
     /// The iterator whose `next()` this thread is in, 0 for none: a `next()` inside another one is a part of it, also
-    /// where it is the same iterator's, which whoever wraps our wrapper may bring about.
+    /// where it is the same iterator's, which code that wraps our wrapper may bring about.
     static WITHIN: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
 }
 

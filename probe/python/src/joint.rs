@@ -16,10 +16,10 @@ pub(crate) struct Joint {
 }
 
 /// Whether jobs are mixed, whether this rank is to show it, ranks, bytes of the data set; and by size bytes, uses, misses.
-type Told = (bool, bool, u32, u64, Vec<(u64, u64, u64)>);
+type Curve = (bool, bool, u32, u64, Vec<(u64, u64, u64)>);
 
 impl Joint {
-    // Whoever holds it has the interpreter's lock and runs no Python code, so that a fork never finds it held.
+    // A thread that holds it has the interpreter's lock and runs no Python code, so that a fork never finds it held.
     fn lock(&self) -> MutexGuard<'_, Feed> {
         self.feed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -69,7 +69,7 @@ impl Joint {
     }
 
     /// None before the pool says anything.
-    fn told(&self) -> Option<Told> {
+    fn curve(&self) -> Option<Curve> {
         let mut feed = self.lock();
         let rank = feed.rank();
         let curve = feed.curve(&self.space.get().client)?;

@@ -1,6 +1,6 @@
 //! What can be turned in this process: knobs are shown to the collector, its requests taken up and answered.
 //!
-//! Whoever has a knob asks [`turned`] once a batch, and only where that says so [`requests`]. Values go through the
+//! The owner of a knob asks [`turned`] once a batch, and only where that says so [`requests`]. Values go through the
 //! process's page, words through the connection, which [`introduce`] fills anew for a collector that comes later.
 
 use crate::own_fd::OwnFd;
@@ -41,7 +41,7 @@ struct Knob {
 }
 
 /// Shows a knob with what is in force now, and gives its slot. One of the same name and loader that is shown
-/// already keeps its slot and what is known of it, and is told as by [`knob_is`].
+/// already keeps its slot and what is known of it, and is reported as by [`knob_is`].
 #[pyfunction]
 #[pyo3(signature = (name, unit, value, low, high, loader = None))]
 pub(crate) fn knob(name: &str, unit: &str, value: u64, low: u64, high: u64, loader: Option<u16>) -> u32 {
@@ -288,10 +288,10 @@ impl Knob {
             return;
         }
         // The words go first, so that they are there when the page says that there is an answer.
-        let had_said_something = !std::mem::replace(&mut self.fact.reason, reason.into()).is_empty();
+        let had_reason = !std::mem::replace(&mut self.fact.reason, reason.into()).is_empty();
         self.fact.answered = self.taken.word();
         self.fact.value = value;
-        if had_said_something || !reason.is_empty() {
+        if had_reason || !reason.is_empty() {
             connection::say(&Fact::Knob(self.fact.clone()), None);
         }
         self.stands(self.taken, answer, value);

@@ -33,8 +33,8 @@ use pyo3::prelude::*;
 use stallscope_abi::lane::{Kind, Record};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Fork generation, plus 1, of the process that has said bye.
-static SAID_BYE: AtomicU64 = AtomicU64::new(0);
+/// Fork generation, plus 1, of the process that has sent its goodbye.
+static SENT_GOODBYE: AtomicU64 = AtomicU64::new(0);
 
 /// CLOCK_MONOTONIC, ns.
 #[pyfunction]
@@ -56,7 +56,7 @@ fn bye() {
     guard::observe((), || {
         // Generations count from 0.
         let generation = fork::generation() + 1;
-        if SAID_BYE.swap(generation, Ordering::Relaxed) == generation {
+        if SENT_GOODBYE.swap(generation, Ordering::Relaxed) == generation {
             return;
         }
         lane::push(&Record { time_ns: clock::now_ns(), kind: Kind::Bye as u16, ..Record::default() });

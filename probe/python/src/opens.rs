@@ -28,7 +28,7 @@ pub(crate) fn add_read(began_ns: u64) {
 }
 
 /// Takes the place of `open`. Not a Python function, because as a class attribute that would turn into a method.
-/// Says that it comes from `io`, as `open` does, and is pickled as `io.open`: whoever unpickles it has one.
+/// Says that it comes from `io`, as `open` does, and is pickled as `io.open`: what unpickles it has one.
 #[pyclass(frozen, module = "io")]
 #[derive(Debug)]
 pub(crate) struct Open {

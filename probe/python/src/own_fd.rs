@@ -21,7 +21,7 @@ impl OwnFd {
 
     /// The descriptor, whether or not it is still ours; reading at most harms us.
     pub(crate) fn borrow(&self) -> BorrowedFd<'_> {
-        // SAFETY: the number is not -1, and whoever uses it copes with a descriptor that is closed or another's.
+        // SAFETY: the number is not -1, and its users cope with a descriptor that is closed or another's.
         unsafe { BorrowedFd::borrow_raw(self.fd) }
     }
 

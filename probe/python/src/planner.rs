@@ -19,7 +19,7 @@ pub(crate) struct Planner {
 }
 
 impl Planner {
-    // Whoever holds it never waits for the interpreter.
+    // A thread that holds it never waits for the interpreter.
     fn lock(&self) -> MutexGuard<'_, stallscope_cache::Planner> {
         self.planner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -115,9 +115,9 @@ impl Planner {
 
     /// Id, last use and next use of samples whose last use is before `place` and was taken before the next was planned:
     /// of at most `most`.
-    fn told(&self, place: u64, most: usize) -> Vec<(u32, u64, u64)> {
-        let told = self.lock().told(place, most);
-        told.into_iter().map(|told| (told.id, told.at, told.next_at)).collect()
+    fn late_uses(&self, place: u64, most: usize) -> Vec<(u32, u64, u64)> {
+        let late = self.lock().late_uses(place, most);
+        late.into_iter().map(|late| (late.id, late.at, late.next_at)).collect()
     }
 
     /// Batches were trained on, of so many samples each. ValueError where the ids are no samples' or lengths differ.

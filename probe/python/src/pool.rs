@@ -184,7 +184,7 @@ impl Space {
         py.detach(|| self.client.scored(&scored));
     }
 
-    /// An epoch is over. To be said once an epoch, by one process.
+    /// An epoch is over. To be called once an epoch, by one process.
     fn epoch(&self, py: Python<'_>) {
         py.detach(|| self.client.epoch());
     }

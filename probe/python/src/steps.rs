@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const MAX_OTHERS: usize = 4096;
 
 static OPTIMISERS: Mutex<Optimisers> = Mutex::new(Optimisers { leads: 0, others: Vec::new() });
-/// The optimiser's steps are not to be told: the script tells its own, or what training waits for can't be told from them.
+/// The optimiser's steps are not reported: the script reports its own, or what training waits for can't be derived from them.
 static WITHHELD: AtomicBool = AtomicBool::new(false);
 static BEGUN: AtomicBool = AtomicBool::new(false);
 /// `begin()`: called at the first step of a process.
@@ -55,7 +55,7 @@ pub(crate) fn watch_steps(begin: Py<PyAny>) {
     }
 }
 
-/// The optimiser's steps are not told from now on.
+/// The optimiser's steps are not reported from now on.
 #[pyfunction]
 pub(crate) fn withhold_steps() {
     WITHHELD.store(true, Ordering::Relaxed);

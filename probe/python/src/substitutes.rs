@@ -14,7 +14,7 @@ pub(crate) struct Substitutes {
 }
 
 impl Substitutes {
-    // Whoever holds it runs no Python code, so that a fork never finds it held.
+    // A thread that holds it runs no Python code, so that a fork never finds it held.
     fn lock(&self) -> MutexGuard<'_, stallscope_cache::Substitutes> {
         self.substitutes.lock().unwrap_or_else(PoisonError::into_inner)
     }

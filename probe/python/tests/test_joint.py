@@ -47,7 +47,7 @@ def epochs(ranks, count, seed=3, spaces=()):
 
 def told(of):
     """Bytes and misses of a curve; None before there is one."""
-    found = of.told()
+    found = of.curve()
     points = found and [(capacity, misses / uses) for capacity, uses, misses in found[4]]
     return points or None
 
@@ -56,16 +56,16 @@ def test_two_ranks_are_told_the_curve_of_both(folder):  # noqa: F811
     spaces = [space(folder, capacity=256_000) for _ in range(2)]
     kept(spaces[0], 200)
     ranks = [joint(of, rank) for rank, of in enumerate(spaces)]
-    assert [one.told() for one in ranks] == [None, None]
+    assert [one.curve() for one in ranks] == [None, None]
     epochs(ranks, 3, spaces=spaces)
     assert told(ranks[0]) == told(ranks[1])
-    assert [one.told()[1:3] for one in ranks] == [(True, 2), (False, 2)], "the first shows it"
+    assert [one.curve()[1:3] for one in ranks] == [(True, 2), (False, 2)], "the first shows it"
     # A quarter, half, once, twice, and all: a pinned share of the samples is that share of a shuffle's hits.
     assert [round(misses, 3) for _, misses in told(ranks[0])] == [0.937, 0.875, 0.75, 0.5, 0.0]
     del ranks[0]
     del spaces[0]
     # It is the curve of both still.
-    until(lambda: ranks[0].told()[1:3] == (True, 2))
+    until(lambda: ranks[0].curve()[1:3] == (True, 2))
 
 
 def curve_of(of, dataset, rank):
@@ -134,12 +134,12 @@ def test_a_second_job_leaves_none_with_a_curve_until_it_has_gone(folder):  # noq
     ranks = [joint(of, rank) for rank, of in enumerate(spaces[:2])]
     other = joint(spaces[2], 1)
     epochs([*ranks, other], 1)
-    until(lambda: ranks[0].told() and ranks[0].told()[0])
+    until(lambda: ranks[0].curve() and ranks[0].curve()[0])
     epochs(ranks, 3)
-    assert ranks[0].told()[0] and not told(ranks[0]) and not told(other)
+    assert ranks[0].curve()[0] and not told(ranks[0]) and not told(other)
     del other
     spaces.pop()
-    until(lambda: not ranks[0].told()[0])
+    until(lambda: not ranks[0].curve()[0])
     epochs(ranks, 3)
     until(lambda: told(ranks[0]))
 
@@ -151,7 +151,7 @@ def test_each_of_two_jobs_that_cannot_be_told_apart_shows_it(monkeypatch):
         one = JointCurve.__new__(JointCurve)
         one.tally = SimpleNamespace(loader=4)
         points = [] if is_mixed else [(100, 10, 5)]
-        one.ghost = SimpleNamespace(told=lambda: (is_mixed, is_teller, 2, 1000, points))
+        one.ghost = SimpleNamespace(curve=lambda: (is_mixed, is_teller, 2, 1000, points))
         one.whole = 1.0
         one.push(7)
         assert len(shown) == int(is_mixed or is_teller)
@@ -220,13 +220,13 @@ def test_a_forked_child_feeds_nothing(folder):  # noqa: F811
     kept(of, 200)
     one = joint(of, 0)
     epochs([one], 3, spaces=[of])
-    before = one.told()
+    before = one.curve()
     assert told(one)
 
     def child():
         assert of.claim(500, 0)
         epochs([one], 2, seed=9)
-        assert one.told() == before
+        assert one.curve() == before
 
     assert in_child(child) == 0
-    assert one.told() == before
+    assert one.curve() == before

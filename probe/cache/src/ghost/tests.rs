@@ -9,7 +9,7 @@ use std::collections::HashMap;
 const BYTES: u32 = 100;
 
 /// The curve of `trace` after its last epoch.
-fn told(trace: &Trace, policy: PolicyKind, samples: u64, capacity_bytes: u64) -> Vec<CurvePoint> {
+fn curve_of(trace: &Trace, policy: PolicyKind, samples: u64, capacity_bytes: u64) -> Vec<CurvePoint> {
     let mut next_at = vec![Use::UNKNOWN; trace.uses.len()];
     let mut later: HashMap<u32, u64> = HashMap::new();
     for (at, used) in trace.uses.iter().enumerate().rev() {
@@ -56,7 +56,7 @@ fn zipf(samples: u32, exponent: f64, epochs: u32) -> Trace {
 }
 
 #[test]
-fn a_size_that_comes_later_is_told_once_it_was_used() {
+fn a_size_that_comes_later_counts_once_it_was_used() {
     let mut ghost = Ghost::new(PolicyKind::MinIo, 100);
     ghost.size(500, 10.0);
     let epochs = |ghost: &mut Ghost, count: u32| {
@@ -92,23 +92,23 @@ fn a_fifth_of_the_samples_tells_the_curve_of_all() {
         ("zipf", &zipf, PolicyKind::Lru, 0.04),
         ("zipf", &zipf, PolicyKind::Min, 0.04),
     ] {
-        let curve = told(trace, policy, 10_000, 200_000);
+        let curve = curve_of(trace, policy, 10_000, 200_000);
         assert_eq!(curve.len(), 5);
         for point in curve {
-            let told = ratio((point.uses, point.misses));
+            let estimated = ratio((point.uses, point.misses));
             let true_one = ratio(truth(trace, policy, point.capacity_bytes));
             println!(
-                "{name:<10} {policy:<6} {:>3}%  told {told:.4}  true {true_one:.4}  error {:+.4}",
+                "{name:<10} {policy:<6} {:>3}%  estimated {estimated:.4}  true {true_one:.4}  error {:+.4}",
                 point.capacity_bytes / 10_000,
-                told - true_one
+                estimated - true_one
             );
-            assert!((told - true_one).abs() < worst, "{name}, {policy}: {told}, not {true_one}");
+            assert!((estimated - true_one).abs() < worst, "{name}, {policy}: {estimated}, not {true_one}");
         }
     }
 }
 
 #[test]
-fn nothing_is_told_before_caches_had_an_epoch_to_fill_and_after_a_change() {
+fn no_curve_is_given_before_caches_had_an_epoch_to_fill_and_after_a_change() {
     let mut ghost = Ghost::new(PolicyKind::MinIo, 1000);
     let epoch = |ghost: &mut Ghost| {
         for id in 0..1000 {
@@ -176,7 +176,7 @@ proptest! {
         let last = trace.uses.len() % 300;
         // An epoch of half of the samples is taken for one, another goes on with the one before.
         prop_assume!(last == 0 || last >= 150);
-        for point in told(&trace, policy, 300, capacity_bytes) {
+        for point in curve_of(&trace, policy, 300, capacity_bytes) {
             prop_assert_eq!((point.uses, point.misses), truth(&trace, policy, point.capacity_bytes));
         }
     }

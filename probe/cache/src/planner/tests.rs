@@ -28,10 +28,10 @@ fn every_next_use_is_that_of_the_same_sample_and_none_lies_between() {
 }
 
 #[test]
-fn what_becomes_known_later_is_told_to_the_policy() {
+fn the_policy_hears_what_becomes_known_later() {
     #[derive(Debug)]
-    struct Told(Vec<(u32, u64)>);
-    impl Policy for Told {
+    struct Heard(Vec<(u32, u64)>);
+    impl Policy for Heard {
         fn contains(&self, _: u32) -> bool {
             false
         }
@@ -49,10 +49,10 @@ fn what_becomes_known_later_is_told_to_the_policy() {
         fn resize(&mut self, _: u64, _: &mut Vec<u32>) {}
     }
     let mut planner = Planner::new(DrawKind::Importance, 30, 1);
-    let mut told = Told(Vec::new());
-    let uses: Vec<Planned> = (0..90).map(|_| planner.next(&mut told)).collect();
-    assert!(!told.0.is_empty());
-    for (id, at) in told.0 {
+    let mut heard = Heard(Vec::new());
+    let uses: Vec<Planned> = (0..90).map(|_| planner.next(&mut heard)).collect();
+    assert!(!heard.0.is_empty());
+    for (id, at) in heard.0 {
         if let Some(planned) = uses.get(at as usize) {
             assert_eq!(planned.draw.id, id);
         }
@@ -118,7 +118,7 @@ fn draws_do_not_depend_on_how_far_a_loader_reads_ahead() {
 }
 
 #[test]
-fn next_uses_that_become_known_after_a_draw_was_taken_are_told_once_it_was_used() {
+fn next_uses_that_become_known_after_a_draw_was_taken_are_given_once_it_was_used() {
     let mut planner = Planner::new(DrawKind::Importance, 100, 3);
     let mut next_uses = std::collections::HashMap::new();
     let mut uses = Vec::new();
@@ -130,9 +130,9 @@ fn next_uses_that_become_known_after_a_draw_was_taken_are_told_once_it_was_used(
             uses.push(planned.draw.id);
         }
         planner.let_go(place + 10);
-        for told in planner.told(place + 10, usize::MAX) {
-            assert!(told.at < place + 10 && told.next_at > told.at);
-            next_uses.insert(told.at, (told.id, told.next_at));
+        for late in planner.late_uses(place + 10, usize::MAX) {
+            assert!(late.at < place + 10 && late.next_at > late.at);
+            next_uses.insert(late.at, (late.id, late.next_at));
         }
     }
     assert!(!next_uses.is_empty());

@@ -1,4 +1,4 @@
-//! MIN (Belady 1966) with bypass: whoever is used again last goes first, and a newcomer that would be that one is not
+//! MIN (Belady 1966) with bypass: the sample that is used again last goes first, and a newcomer that would be that one is not
 //! kept. For samples of one size no policy has more hits, where all uses to come are planned. Those of which no next use
 //! is planned go before all others, the longest unused first.
 
@@ -39,7 +39,7 @@ impl Policy for Min {
     fn miss(&mut self, used: &Use, evicted: &mut Vec<u32>) -> bool {
         self.now = used.at;
         // A sample without a planned use takes no other's place, but may have one that is free.
-        if used.next_at == Use::UNKNOWN && !self.kept.has_room(used.bytes) {
+        if used.next_at == Use::UNKNOWN && !self.kept.has_capacity(used.bytes) {
             return false;
         }
         self.kept.admit(used.id, used.bytes, (Reverse(used.next_at), used.at), evicted)

@@ -29,7 +29,7 @@ impl<R: Ord + Copy> Ranking<R> {
     }
 
     /// Whether `bytes` more fit in without anybody's going.
-    pub(crate) fn has_room(&self, bytes: u32) -> bool {
+    pub(crate) fn has_capacity(&self, bytes: u32) -> bool {
         self.used_bytes + u64::from(bytes) <= self.capacity_bytes
     }
 
@@ -47,16 +47,16 @@ impl<R: Ord + Copy> Ranking<R> {
         if u64::from(bytes) > self.capacity_bytes {
             return false;
         }
-        let mut room_bytes = self.capacity_bytes.saturating_sub(self.used_bytes);
+        let mut free_bytes = self.capacity_bytes.saturating_sub(self.used_bytes);
         let mut going = 0;
         for (lowest, victim) in &self.order {
-            if room_bytes >= u64::from(bytes) {
+            if free_bytes >= u64::from(bytes) {
                 break;
             }
             if *lowest >= rank {
                 return false;
             }
-            room_bytes += self.kept.get(victim).map_or(0, |(_, bytes)| u64::from(*bytes));
+            free_bytes += self.kept.get(victim).map_or(0, |(_, bytes)| u64::from(*bytes));
             going += 1;
         }
         for _ in 0..going {

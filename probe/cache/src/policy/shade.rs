@@ -1,7 +1,7 @@
 //! SHADE's cache (FAST 2023): the least important goes first, among equals the least used; a newcomer is kept if what the
 //! ghost list remembers of it is above the least of those kept. As theirs, the ghost list knows every sample that was
 //! seen. Theirs throws where a sample is not on it, and then never keeps it; ours keeps those that have no score yet only
-//! while there is room.
+//! while there is capacity.
 
 use super::ranking::Ranking;
 use super::{Policy, Score, Use};

@@ -61,7 +61,7 @@ proptest! {
     }
 
     #[test]
-    fn no_policy_keeps_more_than_there_is_room_for(
+    fn no_policy_keeps_more_than_its_capacity(
         steps in prop::collection::vec((0u32..30, 0u32..40, any::<f64>(), 0u8..12), 1..200),
         capacity_bytes in 0u64..300,
     ) {
@@ -120,7 +120,7 @@ fn the_least_important_goes_first() {
             let used = Use { id, bytes: SIZE, at: u64::from(id), next_at: Use::UNKNOWN };
             policy.miss(&used, &mut evicted)
         };
-        assert!(miss(1) && miss(2), "{kind} has room");
+        assert!(miss(1) && miss(2), "{kind} has capacity");
         assert!(miss(3), "{kind} keeps what is above the least");
         assert!(!miss(4), "{kind} keeps nothing for what is no score");
         assert_eq!(evicted, [2], "{kind}");

@@ -1,4 +1,4 @@
-//! Where the pool tells joint miss-ratio curves: in the page of figures, for whoever has the space.
+//! Where the pool publishes joint miss-ratio curves: in the page of figures, for every client of the space.
 //!
 //! A sequence lock on atomic words: the pool, which alone writes, makes the sequence odd, then writes, then makes it even.
 //! Who reads takes nothing for a curve unless the sequence was even before and the same behind. Acquire of the first
@@ -10,7 +10,7 @@ use crate::ghost::CurvePoint;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 
-/// Loaders whose curves are told.
+/// Loaders whose curves are published.
 pub(crate) const BOARDS: usize = 16;
 /// Of each.
 pub(crate) const BOARD_WORDS: usize = 24;
@@ -23,7 +23,7 @@ const TRIES: u32 = 100;
 /// What caches of other sizes would have missed of all uses that ranks of this node made together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JointCurve {
-    /// Ranks of several jobs feed it and cannot be told apart: it has no points.
+    /// Ranks of several jobs feed it and cannot be distinguished: it has no points.
     pub is_mixed: bool,
     /// The lowest rank that feeds it, which is to show it.
     pub teller: u32,
@@ -48,13 +48,13 @@ const THERE: u64 = 1;
 const MIXED: u64 = 2;
 
 /// By the pool alone. `None`: the board is free.
-pub(crate) fn write(words: &[AtomicU64], told: Option<(u64, &JointCurve)>) {
+pub(crate) fn write(words: &[AtomicU64], published: Option<(u64, &JointCurve)>) {
     let [sequence, rest @ ..] = words else { return };
     let number = sequence.load(Relaxed);
     sequence.store(number.wrapping_add(1), Relaxed);
     fence(Release);
     let mut values = [0; BOARD_WORDS - 1];
-    if let Some((loader, curve)) = told {
+    if let Some((loader, curve)) = published {
         let points = &curve.points[..curve.points.len().min(MOST_POINTS)];
         let state = THERE | if curve.is_mixed { MIXED } else { 0 };
         let who = u64::from(curve.teller) | u64::from(curve.ranks) << 32;

@@ -1,6 +1,6 @@
 //! A client's connection: requests of many threads over one socket.
 //!
-//! Whoever waits for an answer and finds nobody reading reads for all; the others are woken when something came. So no
+//! A thread that waits for an answer and finds no other reading reads for all; the others are woken when something came. So no
 //! thread of ours is needed, and no thread waits longer than it wants to.
 
 mod offer;
@@ -108,8 +108,8 @@ impl Connection {
         let mut have = 0;
         while have < bytes.len() {
             let socket = self.socket.checked().ok_or_else(|| system("recv")(Errno::BADF))?;
-            let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-            let mut ancillary = RecvAncillaryBuffer::new(&mut room);
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+            let mut ancillary = RecvAncillaryBuffer::new(&mut space);
             let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
             let mut to = [IoSliceMut::new(&mut bytes[have..])];
             match rustix::net::recvmsg(socket, &mut to, &mut ancillary, flags) {
@@ -294,7 +294,7 @@ impl Connection {
 }
 
 impl Inbox {
-    /// What answers nobody waits for say is known: those who did not wait to the end have said so.
+    /// What answers nobody waits for say is known: those who did not wait to the end are noted.
     fn take(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         while let Some(answer) = self.bytes.first_chunk::<ANSWER_BYTES>() {

@@ -24,11 +24,11 @@ struct Group {
     tracked: Tracked,
     /// By client.
     members: BTreeMap<u64, Member>,
-    /// How many members it had at a time: whoever ends was of it still.
+    /// How many members it had at a time: one that ends was of it still.
     most: u32,
     /// Of the rank that is ahead.
     epochs: u64,
-    /// None while jobs cannot be told apart.
+    /// None while jobs cannot be distinguished.
     ghost: Option<Ghost>,
 }
 
@@ -47,8 +47,8 @@ impl Joints {
         Joints { samples, tracked: None, groups: BTreeMap::new() }
     }
 
-    /// What a client tells.
-    pub(crate) fn told(&mut self, client: u64, joint: Joint, policy: PolicyKind, size: Size, seen: Seen<'_>) {
+    /// What a client sent.
+    pub(crate) fn take(&mut self, client: u64, joint: Joint, policy: PolicyKind, size: Size, seen: Seen<'_>) {
         if let Joint::Join(member) = joint {
             self.left(client, policy, seen);
             return self.join(client, member, policy, seen);

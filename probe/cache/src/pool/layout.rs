@@ -90,7 +90,7 @@ impl<'a> Seen<'a> {
         &self.index.words(figure as usize * 8, 1)[0]
     }
 
-    /// Where a joint miss-ratio curve is told.
+    /// Where a joint miss-ratio curve is published.
     pub(crate) fn board(self, nth: usize) -> &'a [AtomicU64] {
         self.index.words((BOARDS_AT + nth * BOARD_WORDS) * 8, BOARD_WORDS)
     }

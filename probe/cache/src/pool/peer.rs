@@ -35,14 +35,14 @@ pub(crate) struct Stream {
 pub(crate) struct Peer {
     pub(crate) number: u64,
     pub(crate) socket: OwnedFd,
-    /// Readable once the process has ended, whoever else holds the socket.
+    /// Readable once the process has ended, also where another process holds the socket.
     pub(crate) process: Option<OwnedFd>,
-    /// Which space it uses; none before it has said so.
+    /// Which space it uses; none before it has greeted.
     pub(crate) space: Option<u64>,
-    /// To have said so, or to have read what is to go.
+    /// To have greeted, or to have read what is to go.
     pub(crate) until_ms: Option<u64>,
     pub(crate) stream: Option<Stream>,
-    /// It was refused: once it has been told, it goes.
+    /// It was refused: once it has the reason, it goes.
     pub(crate) leaving: bool,
     pub(crate) input: VecDeque<u8>,
     output: Vec<u8>,
@@ -91,8 +91,8 @@ impl Peer {
     /// The first message, with the space's descriptors. A socket that has not been written to takes it whole.
     pub(crate) fn welcome(&mut self, message: &[u8], space: &Space) -> Goes {
         let fds: [BorrowedFd<'_>; 2] = [space.index().for_clients(), space.data().for_clients()];
-        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut room);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmRights(&fds));
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         match rustix::net::sendmsg(self.socket.as_fd(), &[IoSlice::new(message)], &mut ancillary, flags) {
@@ -105,8 +105,8 @@ impl Peer {
     pub(crate) fn receive(&mut self, buffer: &mut [u8], mut handle: impl FnMut(&mut Peer) -> Goes) -> Goes {
         let mut read = 0;
         while read < TURN_BYTES {
-            let room = buffer.len().min(MOST_BYTES + HEADER_BYTES - self.input.len().min(MOST_BYTES));
-            match rustix::net::recv(&self.socket, &mut buffer[..room], RecvFlags::DONTWAIT) {
+            let most = buffer.len().min(MOST_BYTES + HEADER_BYTES - self.input.len().min(MOST_BYTES));
+            match rustix::net::recv(&self.socket, &mut buffer[..most], RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return Goes::Closed,
                 Ok((received, _)) => {
                     self.input.extend(&buffer[..received]);
@@ -114,7 +114,7 @@ impl Peer {
                     if handle(self) == Goes::Closed {
                         return Goes::Closed;
                     }
-                    if received < room {
+                    if received < most {
                         return Goes::On;
                     }
                 }

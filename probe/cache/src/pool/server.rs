@@ -219,7 +219,7 @@ impl Server {
         }
     }
 
-    /// Sends answers; who cannot be told is closed, which may lead to more of them.
+    /// Sends answers; a client that takes none is closed, which may lead to more of them.
     fn deliver(&mut self, mut answers: Answers) {
         while !answers.is_empty() {
             let mut closed = Vec::new();

@@ -53,7 +53,7 @@ pub(crate) struct Slot<'a> {
     pub(crate) first: &'a AtomicU64,
 }
 
-/// What a slot said at one moment.
+/// What a slot held at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     sequence: u64,

@@ -234,7 +234,7 @@ impl Space {
             kept_samples: self.kept.len() as u64,
         };
         let seen = Seen { layout: self.layout, index: &self.index.memory, data: &self.data.memory };
-        self.joints.told(client, joint, self.greeting.policy, size, seen);
+        self.joints.take(client, joint, self.greeting.policy, size, seen);
     }
 
     /// Answers and gives up what took too long; when to look again.

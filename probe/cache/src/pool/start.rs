@@ -222,10 +222,10 @@ pub(crate) fn finish(child: &mut Child, limit: Duration) -> Result<()> {
     if child.wait().map_or(true, |status| status.success()) {
         return Ok(());
     }
-    let mut said = String::new();
+    let mut printed = String::new();
     if let Some(stderr) = child.stderr.take() {
-        let _ = stderr.take(4096).read_to_string(&mut said);
+        let _ = stderr.take(4096).read_to_string(&mut printed);
     }
-    let why = said.trim().lines().last().unwrap_or("it gave no reason").to_owned();
+    let why = printed.trim().lines().last().unwrap_or("it gave no reason").to_owned();
     Err(Error::Start(why))
 }

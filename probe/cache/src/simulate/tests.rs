@@ -47,7 +47,7 @@ fn draws_that_are_planned_let_min_have_more_than_twice_the_hits_of_lru() {
     assert!(min.hit_ratio() > 2.0 * lru.hit_ratio(), "{} against {}", min.hit_ratio(), lru.hit_ratio());
 }
 
-/// Reads a use of the rolling window: `(1 - pinned) / R` of all uses, where all that it plans has room.
+/// Reads a use of the rolling window: `(1 - pinned) / R` of all uses, where all that it plans fits.
 #[test]
 fn reuse_reads_about_one_over_its_uses() {
     for uses in [2, 3] {
@@ -76,7 +76,7 @@ fn with_every_use_known_min_has_at_least_the_hits_of_all_others() {
     }
 }
 
-/// Whoever is given another sample reads nothing, and is no hit; and of those there are no more than was said.
+/// A use that is given another sample reads nothing, and is no hit; and there are no more of those than the bound allows.
 #[test]
 fn substitutes_save_reads_and_are_no_hits() {
     let cache_bytes = 80_000;

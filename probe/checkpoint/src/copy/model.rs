@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_is_said_to_be_done_may_be_read() {
+    fn a_batch_that_is_called_done_may_be_read() {
         in_every_interleaving(|| {
             let tensors = Tensors::of(1);
             let copiers = Copiers::new(1);

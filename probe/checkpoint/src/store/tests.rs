@@ -5,7 +5,7 @@ use crate::files::Out;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Whoever may write into the folder of checkpoints, and puts a link in the place of one before the nth operation.
+/// A user who may write into the folder of checkpoints, and puts a link in the place of one before the nth operation.
 #[derive(Debug)]
 struct Swaps {
     dir: PathBuf,

@@ -1,4 +1,4 @@
-//! A rank's part in the joint miss-ratio curve: what it tells the pool, which never makes it wait, and what it is told.
+//! A rank's part in the joint miss-ratio curve: what it sends to the pool, which never makes it wait, and the curve that it gets.
 
 use super::super::board::{JointCurve, Read};
 use super::super::message::{Joint, MOST_LISTED, Member, Request};
@@ -19,7 +19,7 @@ pub struct Feed {
     /// The connection over which it has joined, or is going to with what waits.
     joined: Option<u64>,
     waiting: Vec<u8>,
-    /// Next uses, to be told behind the uses that they follow.
+    /// Next uses, to be sent behind the uses that they follow.
     planned: Vec<(u32, u64)>,
     last: Option<JointCurve>,
 }
@@ -56,7 +56,7 @@ impl Feed {
         self.tell(client);
     }
 
-    /// Next uses that became known. Told behind the next batch.
+    /// Next uses that became known. Sent behind the next batch.
     pub fn planned(&mut self, planned: impl IntoIterator<Item = (u32, u64)>) {
         let tracked = self.tracked;
         self.planned.extend(planned.into_iter().filter(|(id, _)| tracked.has(*id)));
@@ -82,14 +82,14 @@ impl Feed {
     }
 
     fn tell(&mut self, client: &Client) {
-        if self.pid != std::process::id() || !self.told(client) && self.waiting.len() > MOST_WAITING_BYTES {
+        if self.pid != std::process::id() || !self.sent(client) && self.waiting.len() > MOST_WAITING_BYTES {
             self.waiting.clear();
             self.joined = None;
         }
     }
 
     /// Whether nothing waits any more.
-    fn told(&mut self, client: &Client) -> bool {
+    fn sent(&mut self, client: &Client) -> bool {
         let Some(connection) = client.connected() else { return false };
         if self.joined != Some(connection.serial()) {
             let mut message = Vec::new();
@@ -105,12 +105,12 @@ impl Feed {
         taken
     }
 
-    /// What is told of all ranks; `None` before anything is.
+    /// The curve of all ranks; `None` before anything is.
     pub fn curve(&mut self, client: &Client) -> Option<&JointCurve> {
         match client.view().map(|view| view.joint(self.member.loader)) {
             Some(Read::Here(curve)) => self.last = Some(curve),
             Some(Read::Other) => self.last = None,
-            // What was told before is as good.
+            // The curve before is as good.
             Some(Read::Torn) | None => {}
         }
         self.last.as_ref()

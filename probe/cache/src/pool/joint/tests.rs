@@ -28,7 +28,7 @@ impl Stage {
 
     fn tell(&mut self, client: u64, joint: Joint) {
         let seen = Seen { layout: self.layout, index: &self.index.memory, data: &self.data.memory };
-        self.joints.told(client, joint, self.policy, SIZE, seen);
+        self.joints.take(client, joint, self.policy, SIZE, seen);
     }
 
     fn leave(&mut self, client: u64) {
@@ -76,8 +76,8 @@ fn what_two_ranks_tell_makes_the_curve_of_one_that_tells_it_all() {
         assert_eq!(stage.curve(9), None);
         stage.tell(1, Joint::Join(member(0, 9)));
         stage.tell(2, Joint::Join(member(1, 9)));
-        let told = stage.curve(9).unwrap();
-        assert_eq!((told.teller, told.ranks, told.is_mixed, told.points.len()), (0, 2, false, 0));
+        let curve = stage.curve(9).unwrap();
+        assert_eq!((curve.teller, curve.ranks, curve.is_mixed, curve.points.len()), (0, 2, false, 0));
         for (nth, epoch) in epochs(3).iter().enumerate() {
             // Each says so, one after the other.
             for client in [1, 2] {
@@ -102,19 +102,19 @@ fn what_two_ranks_tell_makes_the_curve_of_one_that_tells_it_all() {
                 scored.into_iter().for_each(|(id, score)| one.scored(id, score));
             }
         }
-        let told = stage.curve(9).unwrap();
-        assert_eq!(told.points.len(), 5);
-        assert_eq!((told.points, told.dataset_bytes), (one.curve(), one.dataset_bytes()), "{policy}");
+        let curve = stage.curve(9).unwrap();
+        assert_eq!(curve.points.len(), 5);
+        assert_eq!((curve.points, curve.dataset_bytes), (one.curve(), one.dataset_bytes()), "{policy}");
         stage.leave(1);
-        let told = stage.curve(9).unwrap();
-        assert_eq!((told.teller, told.ranks), (1, 2), "who is left tells what both have fed");
+        let curve = stage.curve(9).unwrap();
+        assert_eq!((curve.teller, curve.ranks), (1, 2), "who is left tells what both have fed");
         stage.leave(2);
         assert_eq!(stage.curve(9), None);
     }
 }
 
 #[test]
-fn jobs_that_cannot_be_told_apart_have_no_curve_until_one_is_alone() {
+fn jobs_that_cannot_be_distinguished_have_no_curve_until_one_is_alone() {
     let mut stage = Stage::new(PolicyKind::Lru);
     let fed = |stage: &mut Stage| {
         epochs(3).iter().flat_map(|epoch| epoch.chunks(50)).for_each(|batch| stage.uses(1, batch));
@@ -124,13 +124,13 @@ fn jobs_that_cannot_be_told_apart_have_no_curve_until_one_is_alone() {
     assert_eq!(stage.curve(9).unwrap().points.len(), 5);
     for other in [member(0, 9), Member { job: 8, ..member(1, 9) }, Member { ranks: 3, ..member(1, 9) }] {
         stage.tell(2, Joint::Join(other));
-        let told = stage.curve(9).unwrap();
-        assert!(told.is_mixed && told.points.is_empty(), "{other:?}");
+        let curve = stage.curve(9).unwrap();
+        assert!(curve.is_mixed && curve.points.is_empty(), "{other:?}");
         fed(&mut stage);
         assert!(stage.curve(9).unwrap().points.is_empty());
         stage.leave(2);
-        let told = stage.curve(9).unwrap();
-        assert!(!told.is_mixed && told.points.is_empty(), "it begins anew");
+        let curve = stage.curve(9).unwrap();
+        assert!(!curve.is_mixed && curve.points.is_empty(), "it begins anew");
         fed(&mut stage);
         assert_eq!(stage.curve(9).unwrap().points.len(), 5);
     }
@@ -146,13 +146,13 @@ fn jobs_that_cannot_be_told_apart_have_no_curve_until_one_is_alone() {
             assert_eq!(stage.curve(9).unwrap().points.len(), 5, "who has ended loses nothing");
         }
         stage.tell(back, Joint::Join(member(1, 9)));
-        let told = stage.curve(9).unwrap();
-        assert_eq!((told.points.len(), told.ranks), (0, 2));
+        let curve = stage.curve(9).unwrap();
+        assert_eq!((curve.points.len(), curve.ranks), (0, 2));
     }
 }
 
 #[test]
-fn ranks_of_one_node_of_many_are_told_after_as_many_epochs_as_all_ranks_of_one() {
+fn ranks_of_one_node_of_many_have_a_curve_after_as_many_epochs_as_all_ranks_of_one() {
     let mut stage = Stage::new(PolicyKind::Lru);
     let here = |rank| Member { epoch_uses: SAMPLES / 8, ranks: 8, ..member(rank, 9) };
     stage.tell(1, Joint::Join(here(0)));
@@ -173,7 +173,7 @@ fn ranks_of_one_node_of_many_are_told_after_as_many_epochs_as_all_ranks_of_one()
 }
 
 #[test]
-fn a_job_that_is_started_anew_is_told_its_epochs_from_the_first_on() {
+fn a_job_that_is_started_anew_counts_its_epochs_from_the_first_on() {
     let mut stage = Stage::new(PolicyKind::Lru);
     // Less than two epochs in one go: only their beginnings end what is counted.
     let epoch = |stage: &mut Stage, clients: &[u64], number: u64| {
@@ -199,14 +199,14 @@ fn a_job_that_is_started_anew_is_told_its_epochs_from_the_first_on() {
 }
 
 #[test]
-fn loaders_have_curves_of_their_own_as_far_as_there_is_room() {
+fn loaders_have_curves_of_their_own_as_far_as_there_is_capacity() {
     let mut stage = Stage::new(PolicyKind::Lru);
     for loader in 0..BOARDS as u64 + 3 {
         stage.tell(loader, Joint::Join(member(loader as u32, loader)));
         stage.uses(loader, &[1, 2, 3]);
     }
     for loader in 0..BOARDS as u64 + 3 {
-        let teller = stage.curve(loader).map(|told| u64::from(told.teller));
+        let teller = stage.curve(loader).map(|curve| u64::from(curve.teller));
         assert_eq!(teller, (loader < BOARDS as u64).then_some(loader));
     }
     // These have nothing to do with the space.

@@ -21,7 +21,7 @@ pub struct Member {
 /// Ids are those of the space, and of samples that stand for all.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Joint {
-    /// Said again: uses were lost, and all is to begin anew.
+    /// Sent again: uses were lost, and all is to begin anew.
     Join(Member),
     /// So many samples were used, of all; id, place and next place of those that stand for them.
     Used {

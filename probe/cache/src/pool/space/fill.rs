@@ -34,7 +34,7 @@ impl Space {
             return;
         }
         self.forget(id);
-        let Some(runs) = self.room((id, at, next_at), bytes, now_ms) else {
+        let Some(runs) = self.blocks_for((id, at, next_at), bytes, now_ms) else {
             self.refused += 1;
             self.publish();
             answers.push((who, Answer::No));
@@ -54,10 +54,15 @@ impl Space {
     }
 
     /// Blocks for a sample, if it is to be kept.
-    fn room(&mut self, (id, at, next_at): (u32, u64, u64), bytes: u64, now_ms: u64) -> Option<Vec<Run>> {
+    fn blocks_for(
+        &mut self,
+        (id, at, next_at): (u32, u64, u64),
+        bytes: u64,
+        now_ms: u64,
+    ) -> Option<Vec<Run>> {
         if self.block_bytes == 0 {
-            let wished = (bytes / BLOCKS_A_SAMPLE).next_power_of_two().min(u64::from(LARGEST_BLOCK)) as u32;
-            self.block_bytes = wished.max(self.layout.smallest_block());
+            let fitting = (bytes / BLOCKS_A_SAMPLE).next_power_of_two().min(u64::from(LARGEST_BLOCK)) as u32;
+            self.block_bytes = fitting.max(self.layout.smallest_block());
             self.seen().figure(Figure::BlockBytes).store(u64::from(self.block_bytes), Ordering::Relaxed);
             self.resize(self.capacity_bytes, now_ms);
         }

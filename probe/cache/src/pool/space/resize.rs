@@ -39,7 +39,7 @@ impl Space {
         self.data.punch(end, self.layout.data_bytes as u64);
     }
 
-    /// Blocks beyond `end` move to free ones below it. The policy has let go as much as makes room.
+    /// Blocks beyond `end` move to free ones below it. The policy has let go of as much as that takes.
     fn move_down(&mut self, end: u32) {
         let Some(block_bytes) = self.seen().blocks().map(|data| data.block_bytes) else { return };
         let beyond = |stored: &Stored| stored.runs.iter().any(|run| run.end() > end);
@@ -54,11 +54,11 @@ impl Space {
             let Some(stored) = self.kept.get(&id) else { continue };
             let old = stored.runs.clone();
             let above = old.iter().map(|run| run.end().saturating_sub(run.first.max(end))).sum();
-            let Some(room) = self.blocks.take(above) else {
+            let Some(free) = self.blocks.take(above) else {
                 self.forget(id);
                 continue;
             };
-            let new = replaced(&old, end, room);
+            let new = replaced(&old, end, free);
             let (seen, first) = (self.seen(), new.first().map_or(0, |run| run.first));
             if let (Some(data), Some(slot)) = (seen.blocks(), seen.slot(u64::from(id))) {
                 let words = block_bytes / 8;
@@ -81,9 +81,9 @@ fn blocks_of(runs: &[Run]) -> impl Iterator<Item = u32> + '_ {
     runs.iter().flat_map(|run| run.first..run.end())
 }
 
-/// `runs` with `room` in place of what lies beyond `end`, in the same order.
-fn replaced(runs: &[Run], end: u32, room: Vec<Run>) -> Vec<Run> {
-    let mut room = room.into_iter();
+/// `runs` with `free` in place of what lies beyond `end`, in the same order.
+fn replaced(runs: &[Run], end: u32, free: Vec<Run>) -> Vec<Run> {
+    let mut free = free.into_iter();
     let mut rest = None;
     let mut new = Vec::new();
     for run in runs {
@@ -93,12 +93,12 @@ fn replaced(runs: &[Run], end: u32, room: Vec<Run>) -> Vec<Run> {
         }
         let mut above = run.blocks - below;
         while above > 0 {
-            let Some(free): Option<Run> = rest.take().or_else(|| room.next()) else { break };
-            let part = free.blocks.min(above);
-            new.push(Run { first: free.first, blocks: part });
+            let Some(next): Option<Run> = rest.take().or_else(|| free.next()) else { break };
+            let part = next.blocks.min(above);
+            new.push(Run { first: next.first, blocks: part });
             above -= part;
-            if part < free.blocks {
-                rest = Some(Run { first: free.first + part, blocks: free.blocks - part });
+            if part < next.blocks {
+                rest = Some(Run { first: next.first + part, blocks: next.blocks - part });
             }
         }
     }

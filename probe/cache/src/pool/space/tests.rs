@@ -25,7 +25,7 @@ fn look(space: &Space, id: u32) -> Option<(u64, Vec<u8>)> {
     let entry = slot.entry()?;
     let mut bytes = vec![0; entry.bytes as usize];
     let data = space.seen().blocks()?;
-    // SAFETY: there is room for as many.
+    // SAFETY: it has capacity for as many.
     assert!(unsafe { data.copy(entry.first, entry.bytes, bytes.as_mut_ptr()) } && slot.still(entry));
     Some((entry.tag, bytes))
 }
@@ -154,7 +154,7 @@ fn samples_lie_in_huge_pages_which_are_given_back_like_others() {
 }
 
 #[test]
-fn a_fill_whose_bytes_do_not_come_makes_room_for_others() {
+fn a_fill_whose_bytes_do_not_come_makes_place_for_others() {
     let mut space = space(PolicyKind::MinIo, 100_000);
     let (slow, next, mut answers) = ((1, 1), (2, 1), Answers::new());
     space.claim((3, None), slow, 0, 100, &mut answers);

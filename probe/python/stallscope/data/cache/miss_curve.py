@@ -44,15 +44,15 @@ class Curve:
     def _handed(self, index):
         self.ghost.handed(index)
 
-    def resize(self, told):
-        """The pool has told how large the cache is. How large samples are, it knows of those that it keeps."""
-        kept_bytes, kept = told.get("kept_bytes", 0), told.get("kept_samples", 0)
+    def resize(self, state):
+        """How large the cache is, by the pool's `state`. How large samples are, it knows of those that it keeps."""
+        kept_bytes, kept = state.get("kept_bytes", 0), state.get("kept_samples", 0)
         if not kept:
             sums = self.tally.totals()
             kept = sum(sums[name] for name in ("hits", "substitutions", "misses"))
             kept_bytes = sums["pool_bytes"] + sums["source_bytes"]
-        if kept_bytes and told.get("capacity_bytes"):
-            self.ghost.size(told["capacity_bytes"], kept_bytes / kept)
+        if kept_bytes and state.get("capacity_bytes"):
+            self.ghost.size(state["capacity_bytes"], kept_bytes / kept)
             self.is_sized = True
 
     def epoch(self):
@@ -78,7 +78,7 @@ class Curve:
 
 
 class JointCurve(Curve):
-    """Of all ranks that share a space of the pool: each tells the pool its uses, and the pool has the one curve."""
+    """Of all ranks that share a space of the pool: each sends its uses to the pool, and the pool has the one curve."""
 
     # Ranks may have different subsets.
     of_space = True
@@ -106,7 +106,7 @@ class JointCurve(Curve):
             # What is no sample's number is left out.
             return -1
 
-    def resize(self, told):
+    def resize(self, state):
         pass
 
     def epoch(self):
@@ -114,19 +114,19 @@ class JointCurve(Curve):
         self.ghost.epoch()
 
     def push(self, time_ns):
-        told = self.ghost.told()
+        joint = self.ghost.curve()
         # One of them shows it for all; that there is none, each for its job.
-        if told is None or not (told[0] or told[1]):
+        if joint is None or not (joint[0] or joint[1]):
             return
-        is_mixed, _, ranks, dataset_bytes, points = told
+        is_mixed, _, ranks, dataset_bytes, points = joint
         if is_mixed:
             _native.push(_CACHE_CURVE, time_ns, loader=self.tally.loader, id=min(ranks, _MOST_RANKS) << _RANKS_SHIFT)
         else:
             self._push(time_ns, self._whole(points), dataset_bytes, ranks)
 
     def points(self):
-        told = self.ghost.told()
-        return [] if told is None else _shares(self._whole(told[4]))
+        joint = self.ghost.curve()
+        return [] if joint is None else _shares(self._whole(joint[4]))
 
 
 def _shares(points):

@@ -1,7 +1,7 @@
 """The order of a loader's samples where we draw it: draws planned ahead, this rank's part of them, and the position.
 
 Draws are one stream over the whole run; a *place* is a number of draws since its first, of all ranks. An epoch is a
-stretch of it, a global batch a stretch of that, and a rank's batch its part of this. More is planned when training asks
+chunk of it, a global batch a part of that, and a rank's batch its part of this. More is planned when training asks
 for a batch, by what was handed over and told until then: so what is drawn does not depend on how far workers read ahead.
 """
 
@@ -16,7 +16,7 @@ from . import scores, window
 from .uses import Course
 
 # Next uses that are told to the pool after one batch.
-_TOLD_AT_ONCE = 8192
+_LATE_AT_ONCE = 8192
 # Whose epochs are passes over the samples; those of others are as many draws as there are samples.
 _BY_PASS = ("iis", "plain")
 _LEARNING = ("importance", "iis", "shade")
@@ -122,10 +122,10 @@ class Order:
     def handed_over(self, place):
         self._hand_over(place)
         # Faster than they become known, so that they do not pile up, whether or not anybody hears them.
-        told = self.planner.told(place, max(_TOLD_AT_ONCE, 2 * self.batch_size * self.ranks.count))
+        late = self.planner.late_uses(place, max(_LATE_AT_ONCE, 2 * self.batch_size * self.ranks.count))
         if self.pool is None:
             return
-        mine = [(index, next_at) for index, at, next_at in told if self._is_mine(index, at)]
+        mine = [(index, next_at) for index, at, next_at in late if self._is_mine(index, at)]
         if mine:
             self.pool.planned(mine)
 
