@@ -4,7 +4,7 @@ mod own_reading;
 mod short_of_cpu;
 
 use self::own_reading::of_loop;
-use self::short_of_cpu::short_of_cpu;
+use self::short_of_cpu::{is_in_its_own_way, short_of_cpu};
 use crate::consult::{consult, if_judged, remedy};
 use crate::reread::reread;
 use crate::summary::Figures;
@@ -397,7 +397,12 @@ fn no_data_stall(figures: &Figures<'_>) -> Option<Diagnosis> {
         name: "no-data-stall".to_owned(),
         finding: format!("data keeps up: {} of {} waits for it", percent(share), figures.time()),
         evidence: of_time(figures, share),
-        advice: "A faster loader would not make this job faster".to_owned(),
+        advice: if is_in_its_own_way(figures) && workers(figures).any(|load| load.cpu_ns > 0) {
+            "Making batches sooner would not make this job faster; making them with less CPU would, as training runs on the same CPUs"
+        } else {
+            "A faster loader would not make this job faster"
+        }
+        .to_owned(),
         share,
         ..Diagnosis::default()
     })

@@ -161,6 +161,44 @@ fn fewer_workers_are_advised_only_where_the_job_is_in_its_own_way() {
     assert!(advice.contains("smaller num_workers") && advice.contains("its own processes use"), "{advice}");
 }
 
+/// Workers that decode on the trainer's own core keep up, and yet take from it what it lacks.
+#[test]
+fn a_loader_that_takes_the_trainers_cpu_is_not_called_free() {
+    let data_keeps_up = |decoding: Does| {
+        let mut stage =
+            Stage { ledger: Ledger::new(Config { cpus: 1, ..Config::default() }), ..Stage::empty() };
+        stage.ledger.root(TRAINER, 0);
+        stage.greet(TRAINER, 1, ProcessKind::Trainer, 0, 1);
+        stage.greet(WORKER, TRAINER, ProcessKind::Worker, 0, 1);
+        stage.ledger.loader(TRAINER, LoaderFacts { workers: 2, ..Default::default() });
+        for step in 0..30 {
+            let at = 1000 + 100 * step;
+            stage.does(TRAINER, at, &[(55, Does::Cpu), (42, Does::Runnable), (3, Does::In(Blocked::Pipe))]);
+            stage.does(WORKER, at, &[(55, Does::In(Blocked::Pipe)), (42, decoding), (3, Does::Cpu)]);
+            stage.batch(WORKER, at + 55, at + 100, step);
+            stage.wait(at + 97, at + 100, step);
+            stage.advance(at + 100);
+        }
+        stage.finish(6_000);
+        let judged = [expected(RemedyKind::CheaperSamples, 0, 0, 0.3)];
+        let found = stage.ledger.summary_with(&judged, &[]).diagnoses;
+        let advice = |name: &str| {
+            found
+                .iter()
+                .find(|found| found.name == name)
+                .map(|found| found.advice.clone())
+                .unwrap_or_default()
+        };
+        (advice("no-data-stall"), advice("preempted-trainer"))
+    };
+    let (keeps_up, short) = data_keeps_up(Does::Cpu);
+    assert!(keeps_up.contains("with less CPU would"), "{keeps_up}");
+    assert!(short.contains("Halve the CPU time of a sample") && short.contains("+30%"), "{short}");
+    let (keeps_up, short) = data_keeps_up(Does::Runnable);
+    assert!(keeps_up.starts_with("A faster loader would not"), "{keeps_up}");
+    assert!(!short.contains("Halve"), "others hold the CPU: {short}");
+}
+
 #[test]
 fn a_trainer_short_of_cpu_is_advised_what_it_can_still_do() {
     let stage = job(2, 2, &[(30, Does::Cpu), (40, Does::Runnable)], &[(20, Does::Cpu)]);

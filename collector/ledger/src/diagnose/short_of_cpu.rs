@@ -3,7 +3,7 @@
 use super::{loaders, other, worker_setting};
 use crate::consult::{if_judged, remedy};
 use crate::summary::Figures;
-use stallscope_model::RemedyKind::{FewerWorkers, MoreCores};
+use stallscope_model::RemedyKind::{CheaperSamples, FewerWorkers, MoreCores};
 use stallscope_model::{Cause, Remedy};
 
 /// Fewer workers, where there are some to spare.
@@ -22,16 +22,29 @@ const OWN_DOING: f64 = 0.8;
 /// Less than that is what waking up takes on CPUs that idle, too, so that nobody else has to hold them.
 const SHORT: f64 = 0.1;
 
+fn is_short(figures: &Figures<'_>) -> bool {
+    figures.share(Cause::Starved) + figures.share(Cause::Preempted) >= SHORT
+}
+
+fn uses_them_up(figures: &Figures<'_>) -> bool {
+    let cpus = f64::from(figures.cpus);
+    cpus > 0.0 && figures.own_cores.is_some_and(|cores| cores >= OWN_DOING * cpus)
+}
+
+/// Short of CPU, and for the most part because of its own processes.
+pub(super) fn is_in_its_own_way(figures: &Figures<'_>) -> bool {
+    is_short(figures) && uses_them_up(figures)
+}
+
 pub(super) fn short_of_cpu(figures: &Figures<'_>) -> Vec<Remedy> {
-    let missing = figures.share(Cause::Starved) + figures.share(Cause::Preempted);
-    if missing < SHORT {
+    if !is_short(figures) {
         return vec![if_judged(MoreCores), if_judged(FewerWorkers)];
     }
     let cpus = f64::from(figures.cpus);
     let cores = figures.own_cores.filter(|_| cpus > 0.0);
-    let mut remedies = if cores.is_some_and(|cores| cores >= OWN_DOING * cpus) {
+    let mut remedies = if uses_them_up(figures) {
         let more = "Give the job more CPUs: its own processes use those that are here";
-        vec![remedy(MoreCores, more), fewer_workers(figures)]
+        vec![remedy(MoreCores, more), fewer_workers(figures), if_judged(CheaperSamples)]
     } else {
         let uses = match cores {
             Some(cores) => format!("the job uses {cores:.1} of the {cpus} while it trains, and "),
