@@ -6,7 +6,7 @@ use stallscope_abi::files::FileKey;
 use stallscope_abi::kernel::{Record, TaskSlot, bytes_of};
 use stallscope_ebpf::{Identity, Still, Waits};
 use stallscope_wire::{Reply, frame, frame::Tag};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -53,6 +53,8 @@ pub(crate) struct Caller {
     backlog_limit_bytes: usize,
     /// Roots of the trees that it watches, with the `start_boottime` of each; empty until it said what it wants.
     pub(crate) roots: HashMap<u32, u64>,
+    /// Those of them that were followed as part of a tree that was let go, and are to be taken up again.
+    pub(crate) orphans: BTreeSet<u32>,
     /// Whether it asked for system calls to be hooked, and if so, may have it.
     pub(crate) syscalls: Option<bool>,
     /// Processes of these trees, with the `start_boottime` of each; a number may be another process next.
@@ -86,6 +88,7 @@ impl Caller {
             out: Vec::new(),
             backlog_limit_bytes: BACKLOG_SHARE_BYTES.1,
             roots: HashMap::new(),
+            orphans: BTreeSet::new(),
             syscalls: None,
             processes: HashMap::new(),
             dropped: 0,

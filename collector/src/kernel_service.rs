@@ -140,7 +140,7 @@ pub fn serve(options: ServeOptions<'_>, listening: impl FnOnce(&Serving)) -> Res
     let begun = Instant::now();
     loop {
         // With nobody watched there is nothing to drain: sleep until somebody calls.
-        let idle = service.callers.is_empty() && !only_until_idle;
+        let idle = service.callers.is_empty() && service.leaving.is_empty() && !only_until_idle;
         if let Some(metrics) = &mut metrics {
             metrics.publish(idle, || service.figures());
         }
@@ -196,6 +196,8 @@ pub(crate) struct Service<K> {
     watched: HashMap<u32, Watched>,
     /// That are watched, by root.
     pub(crate) trees: HashMap<u32, Tree>,
+    /// Roots that nobody watches any more, with who is charged for letting go of them.
+    leaving: BTreeMap<u32, u32>,
     pub(crate) shares: CpuShares,
     /// Where there is somebody to read it.
     pub(crate) audit: Option<WatchAudit>,
@@ -256,6 +258,7 @@ impl<K: KernelSide> Service<K> {
             callers: Vec::new(),
             watched: HashMap::new(),
             trees: HashMap::new(),
+            leaving: BTreeMap::new(),
             shares: CpuShares::default(),
             audit: None,
             syscalls_for_everyone,
@@ -376,6 +379,8 @@ impl<K: KernelSide> Service<K> {
 
     /// Does what callers ask, or tells them why not.
     pub(crate) fn hear(&mut self) {
+        // Or who hangs up and calls anew without end would leave more and more behind.
+        self.settle();
         let mut callers = std::mem::take(&mut self.callers);
         let mut trees: Vec<(u32, u32)> = Vec::new();
         for caller in &callers {
@@ -632,14 +637,45 @@ impl<K: KernelSide> Service<K> {
                 if let Some(audit) = &mut self.audit {
                     audit.ends(caller.watch(root, start_ns), begun);
                 }
-                if self.callers.iter().all(|other| !other.roots.contains_key(&root)) {
-                    let within = self.trees_within(root);
-                    self.let_go(root);
-                    self.take_up_those(&within);
-                }
+                self.leaving.insert(root, caller.payer);
             }
             self.shares.took(caller.payer, begun.elapsed());
         }
+        self.settle();
+    }
+
+    /// Lets go of trees that nobody watches any more, and takes up again those that were a part of them, of each user what
+    /// they have time left for: both walk all tasks of the node, and hundreds may come at once.
+    fn settle(&mut self) {
+        for (root, payer) in self.leaving.clone() {
+            if !self.shares.has(payer) {
+                continue;
+            }
+            let begun = Instant::now();
+            self.leaving.remove(&root);
+            if self.callers.iter().all(|other| !other.roots.contains_key(&root)) {
+                let within = self.trees_within(root);
+                self.let_go(root);
+                for caller in &mut self.callers {
+                    let orphans = caller.roots.keys().filter(|root| within.contains(root));
+                    caller.orphans.extend(orphans.copied());
+                }
+            }
+            self.shares.took(payer, begun.elapsed());
+        }
+        let mut callers = std::mem::take(&mut self.callers);
+        for caller in &mut callers {
+            while self.shares.has(caller.payer)
+                && let Some(root) = caller.orphans.pop_first()
+            {
+                let begun = Instant::now();
+                if let Some(start_ns) = caller.roots.get(&root).copied() {
+                    self.take_up_again(caller, root, start_ns);
+                }
+                self.shares.took(caller.payer, begun.elapsed());
+            }
+        }
+        self.callers = callers;
     }
 
     /// Watched trees that are followed as part of the tree of `root`.
@@ -647,18 +683,6 @@ impl<K: KernelSide> Service<K> {
         let within =
             |(other, tree): &(&u32, &Tree)| **other != root && self.kernel.root(tree.slot) == Some(root);
         self.trees.iter().filter(within).map(|(other, _)| *other).collect()
-    }
-
-    fn take_up_those(&mut self, roots: &HashSet<u32>) {
-        let mut callers = std::mem::take(&mut self.callers);
-        for caller in &mut callers {
-            for (root, start_ns) in caller.roots.clone() {
-                if roots.contains(&root) {
-                    self.take_up_again(caller, root, start_ns);
-                }
-            }
-        }
-        self.callers = callers;
     }
 
     /// A root that has ended meanwhile may have left its number to a process of somebody else.

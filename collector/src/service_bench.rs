@@ -51,6 +51,7 @@ pub(crate) struct KernelModel {
     /// How often trees were taken up, and how long that takes.
     pub(crate) watches: u64,
     pub(crate) a_watch_takes: Duration,
+    pub(crate) an_unwatch_takes: Duration,
     nowhere: UnixStream,
 }
 
@@ -71,6 +72,7 @@ impl KernelModel {
             owners: BTreeMap::new(),
             watches: 0,
             a_watch_takes: Duration::ZERO,
+            an_unwatch_takes: Duration::ZERO,
             nowhere: UnixStream::pair().expect("a pair of sockets").0,
         }
     }
@@ -218,6 +220,7 @@ impl KernelSide for KernelModel {
     }
 
     fn unwatch(&mut self, pid: u32) -> Result<(), Error> {
+        std::thread::sleep(self.an_unwatch_takes);
         if !self.roots.remove(&pid) {
             return Err(Error::NotWatched(pid));
         }

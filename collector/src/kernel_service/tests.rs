@@ -1,6 +1,7 @@
 //! The service with a model for a kernel.
 
 use super::HEAR_AGAIN_AFTER;
+use crate::cpu_share::CpuShares;
 use crate::service_bench::{ServiceBench, hello};
 use proptest::prelude::*;
 use stallscope_wire::{Request, encode};
@@ -31,6 +32,64 @@ fn who_asks_for_much_waits_and_others_do_not() {
     while bench.service.trees.len() < trees as usize + 1 {
         assert!(begun.elapsed() < Duration::from_secs(60), "{} trees", bench.service.trees.len());
         bench.turn(true);
+    }
+    bench.end();
+}
+
+#[test]
+fn who_leaves_many_trees_at_once_holds_up_nobody() {
+    let mut bench = ServiceBench::default();
+    let trees = 16;
+    (1..=trees).for_each(|pid| bench.service.kernel.begin(pid, 0, MIRA));
+    bench.service.kernel.begin(20, 0, OTTO);
+    for (connection, (uid, pid)) in [(MIRA, 1), (OTTO, 20)].into_iter().enumerate() {
+        bench.connect(uid);
+        bench.say(connection, &hello(pid, false));
+    }
+    (2..=trees).for_each(|pid| bench.say(0, &encode(&Request::Watch(pid))));
+    bench.turn(true);
+    assert_eq!(bench.service.trees.len(), trees as usize + 1);
+    bench.service.kernel.an_unwatch_takes = Duration::from_millis(50);
+    // He has her place.
+    bench.disconnect(0);
+    bench.turn(true);
+    let of_mira = bench.service.trees.len() - 1;
+    assert!((1..16).contains(&of_mira), "{of_mira} trees are left after a turn");
+    bench.service.kernel.work(20);
+    bench.turn(true);
+    assert!(bench.read(0) > 1, "he has not waited for all of hers");
+    let begun = Instant::now();
+    while bench.service.trees.len() > 1 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{} trees", bench.service.trees.len());
+        bench.turn(true);
+    }
+    bench.end();
+}
+
+#[test]
+fn trees_within_one_whose_user_has_no_time_go_on() {
+    let mut bench = ServiceBench::default();
+    for (pid, parent, uid) in [(1, 0, MIRA), (2, 1, MIRA), (3, 0, MIRA)] {
+        bench.service.kernel.begin(pid, parent, uid);
+    }
+    for (connection, (uid, pid)) in [(MIRA, 1), (MIRA, 3), (0, 2)].into_iter().enumerate() {
+        bench.connect(uid);
+        bench.say(connection, &hello(pid, false));
+        bench.turn(true);
+    }
+    bench.service.shares.took(MIRA, Duration::from_secs(3600));
+    bench.disconnect(0);
+    for may_let_go in [false, true] {
+        if may_let_go {
+            bench.service.shares = CpuShares::default();
+        }
+        bench.turn(true);
+        assert_eq!(bench.service.trees.contains_key(&1), !may_let_go, "as she has time for it");
+        // The one that is last has taken its place.
+        bench.read(0);
+        bench.service.kernel.work(2);
+        bench.turn(true);
+        assert_eq!(bench.read(0), 1, "root's goes on");
     }
     bench.end();
 }
