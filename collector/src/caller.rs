@@ -3,10 +3,10 @@
 use crate::watch_audit::Watch;
 use rustix::event::PollFlags;
 use stallscope_abi::files::FileKey;
-use stallscope_abi::kernel::{Record, TaskSlot, bytes_of};
+use stallscope_abi::kernel::{MAX_TASKS, Record, TaskSlot, bytes_of};
 use stallscope_ebpf::{Identity, Still, Waits};
 use stallscope_wire::{Reply, frame, frame::Tag};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -246,6 +246,20 @@ impl Caller {
         tids.chunks(STILL_BYTES).for_each(|tids| self.push(Tag::Still, tids));
     }
 
+    /// `there`: the number and `start_boottime` of each process that may be there still. Records of ends were lost: where it
+    /// has more processes than there can be at once, the others go. Not before, as what was recorded of them may still come.
+    pub(crate) fn forget_all_but(&mut self, there: &HashSet<(u32, u64)>) {
+        let Caller { processes, roots, .. } = self;
+        if processes.len() > MAX_TASKS as usize {
+            processes.retain(|pid, start_ns| roots.contains_key(pid) || there.contains(&(*pid, *start_ns)));
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn processes(&self) -> usize {
+        self.processes.len()
+    }
+
     fn follows(&self, task: &Identity) -> bool {
         self.processes.contains_key(&task.tgid) && task.is_known_to(self.reader)
     }
@@ -352,6 +366,19 @@ mod tests {
         begins(&mut caller, 8, 7, of(8, 110, MIRA));
         assert_eq!(sent(&mut caller, |caller| begins(caller, 8, 1, of(8, 500, MIRA))), 0, "of another tree");
         assert_eq!(sent(&mut caller, |caller| begins(caller, 9, 8, of(9, 600, MIRA))), 0);
+    }
+
+    #[test]
+    fn processes_whose_ends_were_lost_are_forgotten() {
+        let mut caller = caller();
+        caller.take_up(7, 100);
+        (8..=10 + MAX_TASKS).for_each(|pid| begins(&mut caller, pid, 7, of(pid, 200, MIRA)));
+        caller.forget_all_but(&HashSet::from([(8, 200), (9, 999)]));
+        for (pid, is_there) in [(7, true), (8, true), (9, false), (10, false)] {
+            let child = 1_000_000 + pid;
+            let told = sent(&mut caller, |caller| begins(caller, child, pid, of(child, 300, MIRA))) > 0;
+            assert_eq!(told, is_there, "{pid}");
+        }
     }
 
     #[test]

@@ -14,7 +14,9 @@ use crate::notify::Notify;
 use crate::watch_audit::WatchAudit;
 use anyhow::{Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use stallscope_abi::kernel::{Lost, Record, TaskNew, TaskSlot, bytes_of, flags, state};
+use stallscope_abi::kernel::{
+    Header, Kind, Lost, MAX_TASKS, Record, TaskNew, TaskSlot, bytes_of, flags, state,
+};
 use stallscope_ebpf::{Identity, Kernel, Options, ProgramState as Program, Still};
 use stallscope_model::NodeSummary;
 use stallscope_wire::{Accepted, Client, Hello, Layer, ProgramState, Reply, Request, frame, frame::Tag};
@@ -58,6 +60,9 @@ const FOR_ROOT: &str = "the node's collector hooks system calls for root alone; 
 
 /// How often callers are told which files were waited for.
 const FILES_EVERY: Duration = Duration::from_secs(1);
+
+/// How often all slots are looked at, where records are lost without end.
+const MAKE_UP_EVERY: Duration = Duration::from_millis(500);
 
 /// Of whom there are too many is told to that user, and to root.
 const USER_SLOTS: &str = "too many tasks of one user";
@@ -205,6 +210,10 @@ pub(crate) struct Service<K> {
     confinement: Vec<Layer>,
     /// Taken from the kernel so far.
     records: u64,
+    /// How many of the kernel side's were lost when it was last made up for that, and when it may be again.
+    made_up_for: u64,
+    pub(crate) make_up_again: Instant,
+    a_root_ended: bool,
     /// Records that callers who are gone were too slow to take.
     dropped: u64,
     last_round: Instant,
@@ -239,6 +248,24 @@ impl Watched {
     }
 }
 
+fn is_gone(slot: &TaskSlot) -> bool {
+    slot.state == state::EXITED || slot.state == state::FREE
+}
+
+/// What was recorded, or should have been, when the task in slot `number` began.
+fn begun(number: u32, slot: &TaskSlot) -> TaskNew {
+    let header = Header {
+        kind: Kind::TaskNew as u16,
+        size: size_of::<TaskNew>() as u16,
+        slot: number,
+        tid: slot.tid,
+        tgid: slot.tgid,
+        time_ns: slot.first_seen_ns,
+    };
+    let TaskSlot { ppid, flags, start_boottime_ns, comm, .. } = *slot;
+    TaskNew { header, ppid, flags, start_boottime_ns, comm }
+}
+
 /// How long a user's callers are not read yet.
 fn rest_of(heard: &HashMap<u32, Instant>, payer: u32) -> Option<Duration> {
     let rest = HEAR_AGAIN_AFTER.saturating_sub(heard.get(&payer)?.elapsed());
@@ -264,6 +291,9 @@ impl<K: KernelSide> Service<K> {
             syscalls_for_everyone,
             confinement: Vec::new(),
             records: 0,
+            made_up_for: 0,
+            make_up_again: Instant::now(),
+            a_root_ended: false,
             dropped: 0,
             last_round: Instant::now(),
             files_told: Instant::now(),
@@ -563,10 +593,9 @@ impl<K: KernelSide> Service<K> {
         losses
     }
 
-    /// Puts together what there is for every caller.
-    fn round(&mut self) {
-        let Service { kernel, callers, watched, records, .. } = self;
-        let mut a_root_ended = false;
+    /// Hands on what was recorded since.
+    fn drain(&mut self) {
+        let Service { kernel, callers, watched, records, a_root_ended, .. } = self;
         let drained = kernel.drain(|bytes, of| {
             *records += 1;
             let Some(record) = Record::parse(bytes) else { return };
@@ -577,7 +606,7 @@ impl<K: KernelSide> Service<K> {
                 }
                 Record::TaskExit(_) => {
                     watched.remove(&header.slot);
-                    a_root_ended |= callers.iter().any(|caller| caller.roots.contains_key(&header.tid));
+                    *a_root_ended |= callers.iter().any(|caller| caller.roots.contains_key(&header.tid));
                 }
                 _ => {}
             }
@@ -587,6 +616,45 @@ impl<K: KernelSide> Service<K> {
         });
         // A slot that could not be handed back is one task fewer that can be tracked: counted as such later.
         drop(drained);
+    }
+
+    /// A process whose beginning was not recorded, as the ring or its user's part of it was full, would be followed by nobody,
+    /// and one whose end was not remembered for ever: a user can have both happen at will. The slots know better.
+    fn make_up_for_losses(&mut self) {
+        let lost = self.kernel.losses().unwrap_or_default();
+        let unsent = lost[Lost::RingFull as usize] + lost[Lost::UserRing as usize];
+        if unsent == self.made_up_for || self.make_up_again > Instant::now() {
+            return;
+        }
+        (self.made_up_for, self.make_up_again) = (unsent, Instant::now() + MAKE_UP_EVERY);
+        let Service { kernel, callers, watched, .. } = self;
+        let (mut there, mut untold) = (HashSet::new(), Vec::new());
+        for number in 0..MAX_TASKS {
+            let Some(of) = kernel.identity(number) else { continue };
+            let slot = kernel.slot(number);
+            if slot.as_ref().is_some_and(is_gone) {
+                continue;
+            }
+            there.insert((of.tgid, of.start_boottime_ns));
+            let is_told = |tid| watched.get(&number).is_some_and(|task| task.tid == tid);
+            let slot = slot.filter(|slot| slot.flags & flags::WATCHED != 0 && !is_told(slot.tid));
+            untold.extend(slot.map(|slot| (number, slot, of)));
+        }
+        callers.iter_mut().for_each(|caller| caller.forget_all_but(&there));
+        // Parents come before their children.
+        untold.sort_by_key(|(_, slot, _)| slot.start_boottime_ns);
+        for (number, slot, of) in untold {
+            watched.insert(number, Watched::new(slot.tid));
+            let task = begun(number, &slot);
+            callers.iter_mut().for_each(|caller| caller.offer(&Record::TaskNew(task), bytes_of(&task), &of));
+        }
+    }
+
+    /// Puts together what there is for every caller.
+    fn round(&mut self) {
+        self.drain();
+        self.make_up_for_losses();
+        let Service { kernel, callers, watched, .. } = self;
         let now_ns = now_ns();
         let mut slots: Vec<(Identity, TaskSlot)> = Vec::new();
         let mut stills: Vec<(Identity, Still)> = Vec::new();
@@ -600,15 +668,12 @@ impl<K: KernelSide> Service<K> {
             }
             task.still = still;
             // A task whose end was lost in a full ring has left its slot all the same.
-            let gone = |copy: &TaskSlot| {
-                copy.tid != task.tid || copy.state == state::EXITED || copy.state == state::FREE
-            };
-            let copy = kernel.slot(*slot).filter(|copy| !gone(copy));
+            let copy = kernel.slot(*slot).filter(|copy| copy.tid == task.tid && !is_gone(copy));
             slots.extend(copy.map(|copy| (of, copy)));
             copy.is_some()
         });
         // What a job waited for last is told while its collector still listens.
-        if a_root_ended || self.files_told.elapsed() >= FILES_EVERY {
+        if std::mem::take(&mut self.a_root_ended) || self.files_told.elapsed() >= FILES_EVERY {
             self.files_told = Instant::now();
             // Sums: what can't be read now is in the next ones.
             let waits = self.kernel.waits().unwrap_or_default();

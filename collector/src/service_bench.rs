@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Few, so that they run out.
 const SLOTS: u32 = 24;
@@ -122,6 +122,7 @@ impl KernelModel {
             return false;
         };
         process.slot = Some(slot);
+        self.owners.insert(now_ns, (process.uid, process.flags));
         self.roots_of_slots[slot as usize] = root;
         self.slots[slot as usize] = TaskSlot {
             tid: pid,
@@ -131,6 +132,7 @@ impl KernelModel {
             flags: process.flags | flags::WATCHED | flags::LEADER,
             state: state::BLOCKED,
             since_ns: now_ns,
+            first_seen_ns: now_ns,
             start_boottime_ns: process.start_ns,
             ..TaskSlot::default()
         };
@@ -178,6 +180,11 @@ impl KernelModel {
             *self.waits.entry(key).or_default() += 1;
             self.send(bytes_of(&Slice { header, ..Slice::default() }));
         }
+    }
+
+    /// With records of a process, so that none of others fits.
+    pub(crate) fn fill_ring(&mut self, pid: u32) {
+        (self.ring.len()..RING_RECORDS).for_each(|_| self.work(pid));
     }
 
     pub(crate) fn exit(&mut self, pid: u32) {
@@ -419,6 +426,7 @@ impl ServiceBench {
     pub(crate) fn turn(&mut self, round: bool) {
         // Time passes between two turns.
         self.service.heard.clear();
+        self.service.make_up_again = Instant::now();
         self.service.hear();
         self.service.hand_out(round);
     }

@@ -4,6 +4,7 @@ use super::HEAR_AGAIN_AFTER;
 use crate::cpu_share::CpuShares;
 use crate::service_bench::{ServiceBench, hello};
 use proptest::prelude::*;
+use stallscope_abi::kernel::MAX_TASKS;
 use stallscope_wire::{Request, encode};
 use std::time::{Duration, Instant};
 
@@ -113,6 +114,48 @@ fn who_hangs_up_has_trees_taken_up_again_only_within_theirs() {
     bench.service.kernel.work(2);
     bench.turn(true);
     assert!(bench.read(1) > 1, "and goes on");
+    bench.end();
+}
+
+#[test]
+fn processes_whose_ends_are_lost_take_no_more_and_more_memory() {
+    let mut bench = ServiceBench::default();
+    bench.service.kernel.begin(1, 0, MIRA);
+    bench.connect(MIRA);
+    bench.say(0, &hello(1, false));
+    bench.turn(true);
+    let pids: Vec<u32> = (2..2 * MAX_TASKS).collect();
+    for at_once in pids.chunks(16) {
+        at_once.iter().for_each(|pid| bench.service.kernel.begin(*pid, 1, MIRA));
+        bench.turn(true);
+        bench.service.kernel.fill_ring(1);
+        at_once.iter().for_each(|pid| bench.service.kernel.exit(*pid));
+        bench.turn(true);
+        bench.read(0);
+        assert!(bench.service.callers[0].processes() <= MAX_TASKS as usize);
+    }
+    bench.service.kernel.work(1);
+    bench.turn(true);
+    assert_eq!(bench.read(0), 1, "the tree is followed still");
+    bench.end();
+}
+
+#[test]
+fn processes_whose_beginning_is_lost_are_followed_all_the_same() {
+    let mut bench = ServiceBench::default();
+    bench.service.kernel.begin(1, 0, MIRA);
+    bench.connect(MIRA);
+    bench.say(0, &hello(1, false));
+    bench.turn(true);
+    bench.service.kernel.fill_ring(1);
+    for (pid, parent) in [(3, 1), (2, 3)] {
+        bench.service.kernel.begin(pid, parent, MIRA);
+    }
+    bench.turn(true);
+    bench.read(0);
+    bench.service.kernel.work(2);
+    bench.turn(true);
+    assert_eq!(bench.read(0), 1, "what the grandchild does is told");
     bench.end();
 }
 
