@@ -51,6 +51,8 @@ const HEADER_BYTES: usize = 16;
 const QUESTION_BYTES: usize = 56;
 /// `idiag_uid` of the `struct inet_diag_msg` behind the header.
 const UID_AT: usize = HEADER_BYTES + 64;
+/// `idiag_inode`: 0 where no process has the socket any more.
+const INODE_AT: usize = UID_AT + 4;
 
 /// For the one socket at `client` that is connected with `own`.
 fn question(client: SocketAddr, own: SocketAddr) -> Vec<u8> {
@@ -84,11 +86,12 @@ fn octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// `None` where there is no such socket, or it is closed: nobody is it then.
+/// `None` where there is no such socket, or it is closed: nobody has it then, and it shows as root's.
 fn user_in(answer: &[u8]) -> Option<u32> {
+    let word = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
-    let uid = u32::from_ne_bytes(answer.get(UID_AT..UID_AT + 4)?.try_into().ok()?);
-    (kind == SOCK_DIAG_BY_FAMILY).then_some(uid)
+    let (uid, inode) = (word(UID_AT)?, word(INODE_AT)?);
+    (kind == SOCK_DIAG_BY_FAMILY && inode != 0).then_some(uid)
 }
 
 #[cfg(test)]
@@ -120,6 +123,17 @@ mod tests {
     }
 
     #[test]
+    fn who_has_hung_up_is_not_taken_for_root() {
+        let peers = Peers::open();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (taken, address) = listener.accept().unwrap();
+        let own = taken.local_addr().unwrap();
+        drop(client);
+        assert_eq!(peers.of(address, own), Peer::Address(address.ip()));
+    }
+
+    #[test]
     fn no_answer_makes_it_panic() {
         for length in 0..200 {
             let _ = user_in(&vec![20; length]);
@@ -127,6 +141,8 @@ mod tests {
         let mut answer = vec![0; 100];
         answer[4] = 20;
         answer[UID_AT..UID_AT + 4].copy_from_slice(&4242_u32.to_ne_bytes());
+        assert_eq!(user_in(&answer), None, "nobody has it");
+        answer[INODE_AT] = 1;
         assert_eq!(user_in(&answer), Some(4242));
         answer[4] = 2;
         assert_eq!(user_in(&answer), None);
