@@ -6,6 +6,8 @@ goes on from the newest that verifies. A `stallscope.DataLoader` keeps its posit
 
 from __future__ import annotations
 
+import warnings
+
 from stallscope import Checkpointer
 
 try:
@@ -34,6 +36,10 @@ class _Trainer:
 class CheckpointCallback(Callback):
     """Saves and restores with a `stallscope.Checkpointer`. Not for strategies that shard.
 
+    It goes behind all other callbacks, whose part of a step is done by then; what the module does in an `on_train_batch_end` of its
+    own comes after it, and is not in a save of that step. It never saves at an epoch's last batch, but with the next
+    one: a Trainer that resumes there leaves that epoch's validation out, and the epoch that follows.
+
     Args:
         folder: Where the checkpoints go.
         **options: Further arguments of `stallscope.Checkpointer`, such as `overhead`, `every` and `keep`.
@@ -53,15 +59,32 @@ class CheckpointCallback(Callback):
         self.start = None
         """Where the last `fit()` went on from; None where it began."""
         self._checkpointer = None
+        # Steps that ended an epoch since the last other one.
+        self._at_ends = 0
 
     def on_fit_start(self, trainer, module):
+        # Anew, as the list is being iterated.
+        trainer.callbacks = [*(one for one in trainer.callbacks if one is not self), self]
+        self._at_ends = 0
         self._checkpointer = Checkpointer(self.folder, trainer=_Trainer(trainer), **self.options)
         self.start = self._checkpointer.restore()
 
     def on_train_batch_end(self, trainer, *ignored):
         # Batches of an accumulated gradient are no step.
-        if trainer.fit_loop.epoch_loop._should_accumulate():
+        loop = trainer.fit_loop.epoch_loop
+        if loop._should_accumulate():
             return
+        if loop.batch_progress.is_last_batch:
+            self._at_ends += 1
+            if self._at_ends == 2:
+                warnings.warn(
+                    "stallscope: each epoch has one step, at whose end no checkpoint is taken: make epochs longer to have some",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            return
+        self._checkpointer._pass_over(self._at_ends)
+        self._at_ends = 0
         self._checkpointer.step()
 
     def on_fit_end(self, trainer, module):

@@ -20,6 +20,21 @@ class Data(torch.utils.data.Dataset):
     def __getitem__(self, index):
         return torch.randn(4) + index
 
+class Average(lightning.Callback):
+    # Of the weights; it comes behind the callback that saves.
+    def __init__(self):
+        self.mean = None
+
+    def on_train_batch_end(self, trainer, module, *ignored):
+        now = module.layers[0].weight.detach().clone()
+        self.mean = now if self.mean is None else self.mean.lerp(now, 0.1)
+
+    def state_dict(self):
+        return {"mean": self.mean}
+
+    def load_state_dict(self, state):
+        self.mean = state["mean"]
+
 class Module(lightning.LightningModule):
     def __init__(self, stop):
         super().__init__()
@@ -38,17 +53,18 @@ class Module(lightning.LightningModule):
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=0.01)
 
-def fit(folder, stop):
+def fit(folder, stop, every=4):
     lightning.seed_everything(5, verbose=False)
     module = Module(int(stop))
-    callback = stallscope.lightning.CheckpointCallback(folder, every=4)
-    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", callbacks=[callback], logger=False,
+    callback = stallscope.lightning.CheckpointCallback(folder, every=int(every))
+    average = Average()
+    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", callbacks=[callback, average], logger=False,
                                 enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
     try:
         trainer.fit(module, stallscope.DataLoader(Data(), batch_size=4, shuffle=True))
     except (KeyboardInterrupt, SystemExit):
         pass
-    end = hashlib.sha256(repr([value.tolist() for value in module.state_dict().values()]).encode()).hexdigest()
+    end = hashlib.sha256(repr([value.tolist() for value in [*module.state_dict().values(), average.mean]]).encode()).hexdigest()
     start = callback.start and callback.start.step
     print(json.dumps({"start": start, "seen": module.seen, "end": end, "steps": trainer.global_step}), flush=True)
 
@@ -72,4 +88,18 @@ def test_lightning_goes_on_where_it_was(tmp_path):
     whole, cut, resumed = lines
     assert whole["steps"] == 20 and cut["steps"] == 6
     assert resumed["start"] == 4 and resumed["seen"] == whole["seen"][4:]
+    assert resumed["end"] == whole["end"]
+
+
+def test_no_epoch_is_lost_where_a_save_is_due_at_its_end(tmp_path):
+    env = environment(None, PYTHONPATH=str(PACKAGE))
+    # It has ten batches.
+    jobs = [f"{tmp_path}/{job}" for job in ("whole:0:10", "cut:12:10", "cut:0:10")]
+    command = [needs("lightning"), "-c", SCRIPT, *jobs]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(lines) == 3, done.stderr
+    whole, cut, resumed = lines
+    assert cut["steps"] == 12 and resumed["start"] == 11
+    assert resumed["steps"] == 20 and resumed["seen"] == whole["seen"][11:]
     assert resumed["end"] == whole["end"]

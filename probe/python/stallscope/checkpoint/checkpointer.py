@@ -287,6 +287,10 @@ class Checkpointer:
         if why == _TERMINATED and self._termination.asked:
             self._last_words(name)
 
+    def _pass_over(self, steps: int) -> None:
+        """So many steps ended of which no checkpoint could be taken. For stallscope.lightning."""
+        self._step += steps
+
     def save(self, wait: bool = False, *, metrics: Mapping[str, float] | None = None) -> None:
         """Saves now.
 
