@@ -504,3 +504,20 @@ def test_a_default_device_changes_nothing(tmp_path):
         torch.set_default_device("cpu")
     assert all(map(torch.equal, again_model.state_dict().values(), model.state_dict().values()))
     assert all(map(torch.equal, state.values(), saved.values()))
+
+
+def test_a_look_before_the_checkpointer_is_made_is_no_epoch(tmp_path):
+    import stallscope
+
+    def saved(look, folder):
+        loader = stallscope.DataLoader(range(8), batch_size=4)
+        if look:
+            next(iter(loader))
+        with Checkpointer(tmp_path / folder, loader=loader) as checkpointer:
+            batches = iter(loader)
+            next(batches)
+            checkpointer.step()
+            checkpointer.save(wait=True)
+            return checkpointer.restore().epoch
+
+    assert saved(False, "without") == saved(True, "with") == 0

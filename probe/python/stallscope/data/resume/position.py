@@ -292,7 +292,13 @@ class Positioned(torch.utils.data.DataLoader):
         """From here on `stepped` is called for each training step: the position is that of the pass that trains, and
         epochs are passes that trained. Other passes are looks: `next(iter(loader))`, a pass to calibrate with. (Where we draw
         the order ourselves each pass is an epoch, as it uses draws up.)"""
-        self._hears_steps = self._order is None
+        if self._order is not None or self._hears_steps:
+            return
+        self._hears_steps = True
+        if self._resume is None:
+            # Nobody said that any of them trained.
+            self._epochs -= self._begun - self._begun_at_step
+            self._begun_at_step = self._begun
 
     def stepped(self, by_hand=False):
         """A step was trained with what was handed over since the last one. `by_hand`: somebody who says nothing of steps
