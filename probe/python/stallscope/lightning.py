@@ -29,8 +29,10 @@ class _Trainer:
         # Optimisers and loops follow: Lightning takes them from here when it has called all on_fit_start.
         connector = self.trainer._checkpoint_connector
         connector._loaded_checkpoint = state
-        connector.restore_callbacks()
+        # As Lightning does it: a callback may set the module to something else than what is called its state.
         connector.restore_model()
+        connector.restore_datamodule()
+        connector.restore_callbacks()
 
 
 class CheckpointCallback(Callback):

@@ -57,8 +57,11 @@ def fit(folder, stop, every=4):
     lightning.seed_everything(5, verbose=False)
     module = Module(int(stop))
     callback = stallscope.lightning.CheckpointCallback(folder, every=int(every))
-    average = Average()
-    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", callbacks=[callback, average], logger=False,
+    average, others = Average(), []
+    if hasattr(lightning.pytorch.callbacks, "EMAWeightAveraging"):
+        # It saves the average as the module's state, and puts that right when it is called behind the module's restore.
+        others.append(lightning.pytorch.callbacks.EMAWeightAveraging(decay=0.9))
+    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", callbacks=[callback, average, *others], logger=False,
                                 enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
     try:
         trainer.fit(module, stallscope.DataLoader(Data(), batch_size=4, shuffle=True))
