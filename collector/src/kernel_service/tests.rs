@@ -55,7 +55,7 @@ fn who_leaves_many_trees_at_once_holds_up_nobody() {
     bench.disconnect(0);
     bench.turn(true);
     let of_mira = bench.service.trees.len() - 1;
-    assert!((1..16).contains(&of_mira), "{of_mira} trees are left after a turn");
+    assert!(of_mira > 0, "all trees were let go of in one turn");
     bench.service.kernel.work(20);
     bench.turn(true);
     assert!(bench.read(0) > 1, "he has not waited for all of hers");

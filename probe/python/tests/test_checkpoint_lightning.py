@@ -81,28 +81,26 @@ for job in sys.argv[1:]:
 """
 
 
-def test_lightning_goes_on_where_it_was(tmp_path):
+def fits(folder, *jobs):
+    """What the jobs printed that trained one after the other: each a folder, the step that it ends after (0: none), and how often it saves."""
     env = environment(None, PYTHONPATH=str(PACKAGE))
-    jobs = [f"{tmp_path}/{job}" for job in ("whole:0", "cut:6", "cut:0")]
-    command = [needs("lightning"), "-c", SCRIPT, *jobs]
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+    command = [needs("lightning"), "-c", SCRIPT, *(f"{folder}/{job}" for job in jobs)]
+    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert len(lines) == 3, done.stderr
-    whole, cut, resumed = lines
+    assert len(lines) == len(jobs), done.stderr
+    return lines
+
+
+def test_lightning_goes_on_where_it_was(tmp_path):
+    whole, cut, resumed = fits(tmp_path, "whole:0", "cut:6", "cut:0")
     assert whole["steps"] == 20 and cut["steps"] == 6
     assert resumed["start"] == 4 and resumed["seen"] == whole["seen"][4:]
     assert resumed["end"] == whole["end"]
 
 
 def test_no_epoch_is_lost_where_a_save_is_due_at_its_end(tmp_path):
-    env = environment(None, PYTHONPATH=str(PACKAGE))
     # It has ten batches.
-    jobs = [f"{tmp_path}/{job}" for job in ("whole:0:10", "cut:12:10", "cut:0:10")]
-    command = [needs("lightning"), "-c", SCRIPT, *jobs]
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert len(lines) == 3, done.stderr
-    whole, cut, resumed = lines
+    whole, cut, resumed = fits(tmp_path, "whole:0:10", "cut:12:10", "cut:0:10")
     assert cut["steps"] == 12 and resumed["start"] == 11
     assert resumed["steps"] == 20 and resumed["seen"] == whole["seen"][11:]
     assert resumed["end"] == whole["end"]
