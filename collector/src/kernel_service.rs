@@ -14,9 +14,7 @@ use crate::notify::Notify;
 use crate::watch_audit::WatchAudit;
 use anyhow::{Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use stallscope_abi::kernel::{
-    Header, Kind, Lost, MAX_TASKS, Record, TaskNew, TaskSlot, bytes_of, flags, state,
-};
+use stallscope_abi::kernel::{Record, TaskNew, TaskSlot, bytes_of, flags};
 use stallscope_ebpf::{Identity, Kernel, Options, ProgramState as Program, Still};
 use stallscope_model::NodeSummary;
 use stallscope_wire::{Accepted, Client, Hello, Layer, ProgramState, Reply, Request, frame, frame::Tag};
@@ -27,7 +25,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 mod kernel_side;
+mod losses;
 pub(crate) use kernel_side::KernelSide;
+use losses::is_gone;
 
 /// How often callers get what there is; the ring buffer wakes us earlier when it fills. A session waits a second for the
 /// evidence of a step.
@@ -60,22 +60,6 @@ const FOR_ROOT: &str = "the node's collector hooks system calls for root alone; 
 
 /// How often callers are told which files were waited for.
 const FILES_EVERY: Duration = Duration::from_secs(1);
-
-/// How often all slots are looked at, where records are lost without end.
-const MAKE_UP_EVERY: Duration = Duration::from_millis(500);
-
-/// Of whom there are too many is told to that user, and to root.
-const USER_SLOTS: &str = "too many tasks of one user";
-const USER_RING: &str = "too many records of one user";
-
-const LOST: [(Lost, &str); 6] = [
-    (Lost::RingFull, "kernel ring full"),
-    (Lost::NoSlot, "too many tasks"),
-    (Lost::NoStorage, "no task storage"),
-    (Lost::NoMount, "too many mounts"),
-    (Lost::UserSlots, USER_SLOTS),
-    (Lost::UserRing, USER_RING),
-];
 
 /// How the node's collector serves.
 #[derive(Debug)]
@@ -246,24 +230,6 @@ impl Watched {
     fn new(tid: u32) -> Watched {
         Watched { tid, still: None }
     }
-}
-
-fn is_gone(slot: &TaskSlot) -> bool {
-    slot.state == state::EXITED || slot.state == state::FREE
-}
-
-/// What was recorded, or should have been, when the task in slot `number` began.
-fn begun(number: u32, slot: &TaskSlot) -> TaskNew {
-    let header = Header {
-        kind: Kind::TaskNew as u16,
-        size: size_of::<TaskNew>() as u16,
-        slot: number,
-        tid: slot.tid,
-        tgid: slot.tgid,
-        time_ns: slot.first_seen_ns,
-    };
-    let TaskSlot { ppid, flags, start_boottime_ns, comm, .. } = *slot;
-    TaskNew { header, ppid, flags, start_boottime_ns, comm }
 }
 
 /// How long a user's callers are not read yet.
@@ -578,21 +544,6 @@ impl<K: KernelSide> Service<K> {
         node::figures(&self.kernel, &self.callers, self.watched.len(), self.records, losses)
     }
 
-    fn losses(&self) -> BTreeMap<&'static str, u64> {
-        let counts = self.kernel.losses().unwrap_or_default();
-        LOST.iter().map(|(reason, name)| (*name, counts[*reason as usize])).collect()
-    }
-
-    /// What of these `uid` may know.
-    fn losses_of(&self, uid: u32) -> BTreeMap<&'static str, u64> {
-        let mut losses = self.losses();
-        if uid != 0 {
-            losses.insert(USER_SLOTS, self.kernel.refused(uid));
-            losses.insert(USER_RING, self.kernel.unsent(uid));
-        }
-        losses
-    }
-
     /// Hands on what was recorded since.
     fn drain(&mut self) {
         let Service { kernel, callers, watched, records, a_root_ended, .. } = self;
@@ -616,38 +567,6 @@ impl<K: KernelSide> Service<K> {
         });
         // A slot that could not be handed back is one task fewer that can be tracked: counted as such later.
         drop(drained);
-    }
-
-    /// A process whose beginning was not recorded, as the ring or its user's part of it was full, would be followed by nobody,
-    /// and one whose end was not remembered for ever: a user can have both happen at will. The slots know better.
-    fn make_up_for_losses(&mut self) {
-        let lost = self.kernel.losses().unwrap_or_default();
-        let unsent = lost[Lost::RingFull as usize] + lost[Lost::UserRing as usize];
-        if unsent == self.made_up_for || self.make_up_again > Instant::now() {
-            return;
-        }
-        (self.made_up_for, self.make_up_again) = (unsent, Instant::now() + MAKE_UP_EVERY);
-        let Service { kernel, callers, watched, .. } = self;
-        let (mut there, mut untold) = (HashSet::new(), Vec::new());
-        for number in 0..MAX_TASKS {
-            let Some(of) = kernel.identity(number) else { continue };
-            let slot = kernel.slot(number);
-            if slot.as_ref().is_some_and(is_gone) {
-                continue;
-            }
-            there.insert((of.tgid, of.start_boottime_ns));
-            let is_told = |tid| watched.get(&number).is_some_and(|task| task.tid == tid);
-            let slot = slot.filter(|slot| slot.flags & flags::WATCHED != 0 && !is_told(slot.tid));
-            untold.extend(slot.map(|slot| (number, slot, of)));
-        }
-        callers.iter_mut().for_each(|caller| caller.forget_all_but(&there));
-        // Parents come before their children.
-        untold.sort_by_key(|(_, slot, _)| slot.start_boottime_ns);
-        for (number, slot, of) in untold {
-            watched.insert(number, Watched::new(slot.tid));
-            let task = begun(number, &slot);
-            callers.iter_mut().for_each(|caller| caller.offer(&Record::TaskNew(task), bytes_of(&task), &of));
-        }
     }
 
     /// Puts together what there is for every caller.
