@@ -8,20 +8,14 @@ use stallscope_ledger::{Config, Ledger, ProcessFacts, ProcessKind};
 
 const ROUND_NS: u64 = 100_000_000;
 
-/// The record that `bytes` begins with: 48 bytes in the order of its fields.
+/// The record that `bytes` begins with. Its kind is mostly one that there is.
 fn lane_record(bytes: &[u8]) -> Option<lane::Record> {
-    let word = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
-    let head = word(8)?;
-    Some(lane::Record {
-        time_ns: word(0)?,
-        kind: (head as u16) % 32,
-        loader: (head >> 16) as u16,
-        id: (head >> 32) as u32,
-        a: word(16)?,
-        b: word(24)?,
-        c: word(32)?,
-        d: word(40)?,
-    })
+    let mut words = [0; lane::WORDS];
+    for (word, bytes) in words.iter_mut().zip(bytes.get(..48)?.chunks_exact(8)) {
+        *word = u64::from_le_bytes(bytes.try_into().ok()?);
+    }
+    words[1] = words[1] & !0xffff | words[1] & 0x1f;
+    Some(lane::Record::from_words(words))
 }
 
 fn process(ledger: &mut Ledger, pid: u32, kind: u8) {

@@ -25,7 +25,6 @@ sys.path.insert(0, str(Path(__file__).parent / "tests"))
 SAMPLES, BATCH, READS = 20_000, 50, 5_000
 # Room for all that comes between two looks of a collector written in Python.
 LANE_RECORDS = str(1 << 18)
-SAMPLE_KIND = 5
 BARS = {"sample": 150, "sample with wrapped open and read": 900, "event": 60}
 
 
@@ -121,10 +120,10 @@ def measure(pairs):
     timed_files = _MapDatasetFetcher(Files(file.name), True, len, False)
     worker._observe_guarded(timed_files, producer)
 
-    push = _native.push
+    collective = _native.collective
 
     def event():
-        push(SAMPLE_KIND, 1)
+        collective(began_ns=1, ended_ns=2)
 
     rows = {name: [] for name in ("sample", "sample with wrapped open and read", "event", "event, native part", "datagram")}
     for _ in range(pairs + 1):

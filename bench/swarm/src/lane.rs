@@ -4,7 +4,7 @@ use crate::{Shape, Totals};
 use anyhow::{Context, Result};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::time::{ClockId, clock_gettime};
-use stallscope_abi::lane::{ClockAt, Kind, Record};
+use stallscope_abi::lane::{Clock, ClockAt, Record};
 use stallscope_ring::{Fact, Greeting, PROTOCOL_VERSION, ProcessKind, RankFact, Writer};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -48,8 +48,8 @@ impl Lane {
         Ok(stallscope_ring::send_line(self.socket.as_fd(), fact)?)
     }
 
-    pub(crate) fn push(&mut self, kind: Kind, record: Record) {
-        if self.writer.push(&Record { kind: kind as u16, ..record }) {
+    pub(crate) fn push(&mut self, record: &Record) {
+        if self.writer.push(record) {
             self.totals.pushed += 1;
         } else {
             self.totals.refused += 1;
@@ -59,8 +59,9 @@ impl Lane {
     /// Gives the thread's CPU time.
     pub(crate) fn push_clock(&mut self, at: ClockAt, time_ns: u64) -> u64 {
         let cpu_ns = read_ns(ClockId::ThreadCPUTime);
-        let c = read_ns(ClockId::ProcessCPUTime);
-        self.push(Kind::Clock, Record { time_ns, id: at as u32, a: cpu_ns, c, ..Record::default() });
+        let process_cpu_ns = read_ns(ClockId::ProcessCPUTime);
+        let clock = Clock { loader: 0, at, cpu_ns, run_delay_ns: 0, process_cpu_ns, read_ns: 0 };
+        self.push(&clock.encode(time_ns));
         cpu_ns
     }
 

@@ -3,7 +3,7 @@
 use crate::lane::{Lane, compute_until, now_ns};
 use crate::{Shape, Totals, myself};
 use anyhow::{Context, Result, bail};
-use stallscope_abi::lane::{ClockAt, Kind, Record, wait_flags};
+use stallscope_abi::lane::{Bye, ClockAt, IterEnd, IterStart, Wait, wait_flags};
 use stallscope_ring::{Fact, LoaderFact, ProcessKind};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -20,7 +20,7 @@ pub(crate) fn run(shape: Shape, number: u32) -> Result<()> {
     let interval_ns = (1e9 / shape.hz) as u64;
     let steps = (shape.seconds * shape.hz).ceil() as u64;
     let start_ns = now_ns();
-    lane.push(Kind::IterStart, Record { time_ns: start_ns, d: wait_flags::FIRST, ..Record::default() });
+    lane.push(&IterStart { loader: 0, epoch: 0, flags: wait_flags::FIRST }.encode(start_ns));
     for index in 0..(PREFETCH * u64::from(shape.workers)).min(steps) {
         workers.ask(index)?;
     }
@@ -30,19 +30,10 @@ pub(crate) fn run(shape: Shape, number: u32) -> Result<()> {
         lane.push_clock(ClockAt::WaitEnter, enter_ns);
         workers.wait_for(index)?;
         let time_ns = now_ns();
-        let first = if index == 0 { wait_flags::FIRST } else { 0 };
-        lane.push(
-            Kind::Wait,
-            Record {
-                time_ns,
-                id: workers.maker(index).id(),
-                a: enter_ns,
-                b: index,
-                c: u64::from(shape.batch),
-                d: first,
-                ..Record::default()
-            },
-        );
+        let flags = if index == 0 { wait_flags::FIRST } else { 0 };
+        let (worker, samples) = (workers.maker(index).id(), u64::from(shape.batch));
+        let wait = Wait { loader: 0, worker, enter_ns, batch: index, samples, flags };
+        lane.push(&wait.encode(time_ns));
         lane.push_clock(ClockAt::WaitExit, time_ns);
         let ahead = index + PREFETCH * u64::from(shape.workers);
         if ahead < steps {
@@ -52,9 +43,9 @@ pub(crate) fn run(shape: Shape, number: u32) -> Result<()> {
         let beat_ns = first_beat_ns + interval_ns * (index + 1);
         std::thread::sleep(Duration::from_nanos(beat_ns.saturating_sub(now_ns())));
     }
-    lane.push(Kind::IterEnd, Record { time_ns: now_ns(), a: steps, ..Record::default() });
+    lane.push(&IterEnd { loader: 0, batches: steps, enter_ns: 0 }.encode(now_ns()));
     let mut totals = workers.stop()?;
-    lane.push(Kind::Bye, Record { time_ns: now_ns(), ..Record::default() });
+    lane.push(&Bye {}.encode(now_ns()));
     totals.add(Totals { steps, ..lane.totals() });
     println!("{}", serde_json::to_string(&totals)?);
     Ok(())

@@ -3,7 +3,7 @@
 use crate::Shape;
 use crate::lane::{Lane, compute_until, now_ns};
 use anyhow::Result;
-use stallscope_abi::lane::{ClockAt, Kind, Record};
+use stallscope_abi::lane::{self, ClockAt};
 use stallscope_ring::ProcessKind;
 use std::fs::File;
 use std::io::{BufRead, Write, stdin, stdout};
@@ -21,7 +21,7 @@ pub(crate) fn run(shape: Shape, number: u32, rank: u32) -> Result<()> {
         // One write: all workers of a rank share the pipe.
         stdout().write_all(format!("{number} {index}\n").as_bytes())?;
     }
-    lane.push(Kind::Bye, Record { time_ns: now_ns(), ..Record::default() });
+    lane.push(&lane::Bye {}.encode(now_ns()));
     let totals = serde_json::to_string(&lane.totals())?;
     stdout().write_all(format!("{totals}\n").as_bytes())?;
     Ok(())
@@ -34,24 +34,27 @@ fn make(lane: &mut Lane, file: &File, shape: Shape, number: u32, index: u64) -> 
     let mut begun_ns = taken_ns;
     let records = shape.batch.min(shape.records);
     for record in 0..records {
-        let samples = shape.batch * (record + 1) / records - shape.batch * record / records;
-        for _ in 0..samples {
+        let count = shape.batch * (record + 1) / records - shape.batch * record / records;
+        for _ in 0..count {
             file.read_at(&mut bytes, 0)?;
         }
         let read_ns = now_ns() - begun_ns;
         let time_ns = now_ns();
-        lane.push(
-            Kind::Sample,
-            Record { time_ns, id: samples, a: begun_ns, b: index, c: read_ns, ..Record::default() },
-        );
+        let sample = lane::Sample { loader: 0, count, start_ns: begun_ns, batch: index, read_ns };
+        lane.push(&sample.encode(time_ns));
         begun_ns = time_ns;
     }
     compute_until(begun_ns + PREP_NS);
     let time_ns = now_ns();
     let cpu_ns = lane.push_clock(ClockAt::BatchReady, time_ns) - cpu_before_ns;
-    lane.push(
-        Kind::Batch,
-        Record { time_ns, id: number, a: taken_ns, b: index, c: begun_ns, d: cpu_ns, ..Record::default() },
-    );
+    let batch = lane::Batch {
+        loader: 0,
+        worker: number,
+        start_ns: taken_ns,
+        batch: index,
+        collate_ns: begun_ns,
+        cpu_ns,
+    };
+    lane.push(&batch.encode(time_ns));
     Ok(())
 }

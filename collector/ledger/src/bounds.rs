@@ -5,7 +5,7 @@ use crate::process::{ProcessFacts, ProcessKind};
 use crate::rank::MAX_PENDING;
 use crate::{Config, Ledger};
 use stallscope_abi::kernel::{self, Header, Slice, TaskExit, TaskNew, Times};
-use stallscope_abi::lane::{Kind, Record};
+use stallscope_abi::lane;
 
 const TRAINER: u32 = 1;
 const WORKER: u32 = 2;
@@ -27,19 +27,34 @@ fn slice(pid: u32, start_ns: u64, time_ns: u64) -> kernel::Record {
     })
 }
 
+fn batch(start_ns: u64, index: u64) -> lane::Batch {
+    lane::Batch { loader: 0, worker: 0, start_ns, batch: index, collate_ns: 0, cpu_ns: 0 }
+}
+
+fn wait(enter_ns: u64, index: u64) -> lane::Wait {
+    lane::Wait { loader: 0, worker: WORKER, enter_ns, batch: index, samples: 0, flags: 0 }
+}
+
 #[test]
 fn records_that_nobody_takes_pile_up_to_a_bound() {
     let mut ledger = ledger();
     for step in 0..20_000u64 {
         let at = step * 1000;
-        let record =
-            |kind: Kind| Record { time_ns: at + 900, kind: kind as u16, b: step, ..Record::default() };
+        let end_ns = at + 900;
+        let sample = lane::Sample { loader: 0, count: 8, start_ns: at, batch: step, read_ns: 0 };
+        let checkpoint = lane::Checkpoint {
+            saver: lane::Saver::Other,
+            began_ns: at,
+            stage: lane::Stage::Persist,
+            bytes: 0,
+            caller: lane::Caller::MainThread,
+        };
         ledger.kernel(&slice(WORKER, at, at + 900));
-        ledger.lane(WORKER, &Record { id: 8, a: at, ..record(Kind::Sample) });
-        ledger.lane(WORKER, &Record { a: at, ..record(Kind::Batch) });
-        ledger.lane(TRAINER, &Record { a: at + 100, id: WORKER, ..record(Kind::Wait) });
-        ledger.lane(TRAINER, &Record { a: at, ..record(Kind::Checkpoint) });
-        ledger.lane(TRAINER, &Record { a: 1, b: at + 900, ..record(Kind::DeviceIdle) });
+        ledger.lane(WORKER, &sample.encode(end_ns));
+        ledger.lane(WORKER, &batch(at, step).encode(end_ns));
+        ledger.lane(TRAINER, &wait(at + 100, step).encode(end_ns));
+        ledger.lane(TRAINER, &checkpoint.encode(end_ns));
+        ledger.lane(TRAINER, &lane::DeviceIdle { idle_ns: 1, wait_exit_ns: end_ns }.encode(end_ns));
         assert!(ledger.ranks[&TRAINER].pending.len() <= MAX_PENDING);
     }
     let worker = &ledger.processes[&WORKER].shim;
@@ -86,10 +101,8 @@ fn a_long_step_keeps_no_more_history_than_a_short_one() {
         }
     }
     let whole_ns = 600_000 * 1_000_000;
-    let batch = Record { time_ns: whole_ns, kind: Kind::Batch as u16, ..Record::default() };
-    ledger.lane(WORKER, &batch);
-    let wait = Record { time_ns: whole_ns, kind: Kind::Wait as u16, id: WORKER, ..Record::default() };
-    ledger.lane(TRAINER, &wait);
+    ledger.lane(WORKER, &batch(0, 0).encode(whole_ns));
+    ledger.lane(TRAINER, &wait(0, 0).encode(whole_ns));
     let steps = ledger.finish(whole_ns);
     assert_eq!(steps[0].causes[stallscope_model::Cause::Prep], whole_ns, "what got coarser still adds up");
 }

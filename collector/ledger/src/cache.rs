@@ -6,7 +6,7 @@
 use crate::Config;
 use crate::process::ProcessKind;
 use crate::rank::{Processes, Rank, owner};
-use stallscope_abi::lane::Record;
+use stallscope_abi::lane;
 use stallscope_model::{
     CacheCurve, CachePeriod, CachePoint, CacheState, CacheSummary, CacheUses, Phase, WorkerPeriod,
 };
@@ -66,48 +66,43 @@ pub(crate) struct Caches {
 
 impl Caches {
     /// The uses of a batch that `pid` made; false when they contradict themselves.
-    pub(crate) fn uses(&mut self, pid: u32, record: &Record) -> bool {
-        let low = |packed: u64| packed & u64::from(u32::MAX);
+    pub(crate) fn uses(&mut self, pid: u32, time_ns: u64, event: &lane::CacheUses) -> bool {
         let uses = CacheUses {
-            hits: low(record.a),
-            substitutions: record.a >> 32,
-            misses: low(record.b),
-            prefetched: record.id.into(),
-            late: record.b >> 32,
-            pool_bytes: record.c,
-            source_bytes: record.d,
+            hits: event.hits.into(),
+            substitutions: event.substitutions.into(),
+            misses: event.misses.into(),
+            prefetched: event.prefetched.into(),
+            late: event.late.into(),
+            pool_bytes: event.pool_bytes,
+            source_bytes: event.source_bytes,
         };
         if uses.prefetched > uses.hits || uses.late > uses.hits {
             return false;
         }
-        self.due.push_back(Due { pid, time_ns: record.time_ns, loader: record.loader, uses });
+        self.due.push_back(Due { pid, time_ns, loader: event.loader, uses });
         true
     }
 
     /// How a loader's part of the pool stands, by the trainer `pid`, rank `number`.
-    pub(crate) fn state(&mut self, pid: u32, number: u32, record: &Record) {
-        let state = CacheState {
-            kept_bytes: record.a,
-            capacity_bytes: record.b,
-            evictions: record.c,
-            kept_samples: record.d,
-        };
-        let Some(of) = self.loader(pid, record.loader) else {
+    pub(crate) fn state(&mut self, pid: u32, number: u32, time_ns: u64, event: &lane::CacheState) {
+        let lane::CacheState { loader, kept_bytes, capacity_bytes, evictions, kept_samples } = *event;
+        let state = CacheState { kept_bytes, capacity_bytes, evictions, kept_samples };
+        let Some(of) = self.loader(pid, loader) else {
             self.unplaced += 1;
             return;
         };
         of.state = Some(state);
         let phase = of.turns.back().map_or(Phase::Evaluation, |turn| turn.phase);
-        self.period(number, record.loader, phase, record.time_ns, &CacheUses::default(), Some(state));
+        self.period(number, loader, phase, time_ns, &CacheUses::default(), Some(state));
     }
 
     /// One point of the curve of a loader's cache, by the trainer `pid`; false where it is none.
-    pub(crate) fn curve(&mut self, pid: u32, record: &Record) -> bool {
-        let (number, count) = ((record.id & 0xffff) as usize, (record.id >> 16 & 0xff) as usize);
-        let point = CachePoint { capacity_bytes: record.a, uses: record.b, misses: record.c };
-        let ranks = record.id >> 24;
-        if count == 0 && ranks > 1 {
-            match self.loader(pid, record.loader) {
+    pub(crate) fn curve(&mut self, pid: u32, time_ns: u64, event: &lane::CacheCurve) -> bool {
+        let lane::CacheCurve { loader, capacity_bytes, uses, misses, .. } = *event;
+        let (number, count) = (usize::from(event.point), usize::from(event.points));
+        let point = CachePoint { capacity_bytes, uses, misses };
+        if count == 0 && event.ranks > 1 {
+            match self.loader(pid, loader) {
                 Some(of) => of.curve = CacheCurve::mixed(),
                 None => self.unplaced += 1,
             }
@@ -116,12 +111,13 @@ impl Caches {
         if number >= count || count > CacheCurve::MOST || point.uses == 0 || point.misses > point.uses {
             return false;
         }
-        let Some(of) = self.loader(pid, record.loader) else {
+        let Some(of) = self.loader(pid, loader) else {
             self.unplaced += 1;
             return true;
         };
         if number == 0 {
-            of.coming = CacheCurve::new(record.d).of_ranks(ranks).reported_at(record.time_ns);
+            let new = CacheCurve::new(event.dataset_bytes);
+            of.coming = new.of_ranks(event.ranks.into()).reported_at(time_ns);
         }
         // Where one was lost the others say nothing: the next curve follows soon.
         if of.coming.points().len() == number {

@@ -1,7 +1,7 @@
 //! Calls of one trainer that have a cause of their own: checkpoints and collectives.
 
 use crate::attribute::{Call, CallKind};
-use stallscope_abi::lane::{Record, Saver};
+use stallscope_abi::lane::{Checkpoint, CheckpointCost, Saver, Stage};
 use stallscope_model::{Cause, Causes, CheckpointAccount, CheckpointEvent, Checkpoints, Phase};
 use std::collections::VecDeque;
 
@@ -40,25 +40,24 @@ impl Calls {
         &self.calls
     }
 
-    pub(crate) fn collective(&mut self, record: &Record) {
-        self.insert(Call { start_ns: record.a, end_ns: record.time_ns, kind: CallKind::Collective });
+    pub(crate) fn collective(&mut self, start_ns: u64, end_ns: u64) {
+        self.insert(Call { start_ns, end_ns, kind: CallKind::Collective });
     }
 
-    pub(crate) fn checkpoint_cost(&mut self, record: &Record) {
-        self.checkpoints.failed = record.d;
+    pub(crate) fn checkpoint_cost(&mut self, cost: &CheckpointCost) {
+        self.checkpoints.failed = cost.failed;
         self.checkpoints.account = Some(CheckpointAccount {
-            spent_ns: record.a,
-            trained_ns: record.b,
-            budget_ppm: Some(record.c).filter(|budget| *budget > 0),
+            spent_ns: cost.spent_ns,
+            trained_ns: cost.trained_ns,
+            budget_ppm: Some(cost.budget_ppm).filter(|budget| *budget > 0),
         });
     }
 
     /// One save may call another (`DCP` calls `torch.save`), and the inner one is reported first: the outer one
     /// then stands for both. Saves of two processes `pid` are two.
-    pub(crate) fn checkpoint(&mut self, pid: u32, record: &Record) {
-        let background = record.d != 0;
-        let (start_ns, end_ns) = (record.a.min(record.time_ns), record.time_ns);
-        let mut bytes = record.c;
+    pub(crate) fn checkpoint(&mut self, pid: u32, end_ns: u64, call: &Checkpoint, background: bool) {
+        let start_ns = call.began_ns.min(end_ns);
+        let mut bytes = call.bytes;
         let earlier = if background { &mut self.recent } else { &mut self.unsettled };
         earlier.retain(|inner| {
             let within = inner.pid == pid && inner.start_ns >= start_ns && inner.end_ns <= end_ns;
@@ -70,12 +69,11 @@ impl Calls {
             }
             !within
         });
-        let asynchronous =
-            [Saver::DcpAsyncSave, Saver::Stallscope].iter().any(|saver| record.id == *saver as u32);
-        let counted = if asynchronous { !background && record.b == 0 } else { true };
+        let asynchronous = matches!(call.saver, Saver::DcpAsyncSave | Saver::Stallscope);
+        let counted = if asynchronous { !background && call.stage == Stage::Snapshot } else { true };
         let saved =
             Saved { pid, start_ns, end_ns, background, counted, bytes: if counted { bytes } else { 0 } };
-        self.tell(record, &saved);
+        self.tell(call, &saved);
         if background {
             let sums = &mut self.checkpoints;
             sums.count += u64::from(saved.counted);
@@ -94,7 +92,10 @@ impl Calls {
             self.unsettled.pop_front();
             self.dropped += 1;
         }
-        let kind = if record.b == 0 { CallKind::Snapshot } else { CallKind::Persist };
+        let kind = match call.stage {
+            Stage::Snapshot => CallKind::Snapshot,
+            Stage::Persist => CallKind::Persist,
+        };
         self.insert(Call { start_ns, end_ns, kind });
     }
 
@@ -127,7 +128,7 @@ impl Calls {
     }
 
     /// The inner ones that were taken already are within it for that caller, too.
-    fn tell(&mut self, record: &Record, saved: &Saved) {
+    fn tell(&mut self, call: &Checkpoint, saved: &Saved) {
         let inner = |event: &mut CheckpointEvent| {
             event.background == saved.background
                 && event.start_ns >= saved.start_ns
@@ -138,11 +139,14 @@ impl Calls {
             rank: 0,
             start_ns: saved.start_ns,
             end_ns: saved.end_ns,
-            saver: saver(record.id).to_owned(),
-            cause: if record.b == 0 { Cause::Snapshot } else { Cause::Persist },
+            saver: call.saver.name().to_owned(),
+            cause: match call.stage {
+                Stage::Snapshot => Cause::Snapshot,
+                Stage::Persist => Cause::Persist,
+            },
             background: saved.background,
             // What was written in the background, too, though it counts once.
-            bytes: if saved.counted { saved.bytes } else { record.c },
+            bytes: if saved.counted { saved.bytes } else { call.bytes },
         });
         if self.events.len() > MAX_EVENTS {
             self.events.pop_front();
@@ -172,18 +176,6 @@ impl Calls {
 
     pub(crate) fn forget_before(&mut self, horizon_ns: u64) {
         while self.calls.pop_front_if(|call| call.end_ns <= horizon_ns).is_some() {}
-    }
-}
-
-fn saver(id: u32) -> &'static str {
-    let is = |saver: Saver| id == saver as u32;
-    match () {
-        _ if is(Saver::TorchSave) => "torch.save",
-        _ if is(Saver::DcpSave) => "dcp.save",
-        _ if is(Saver::DcpAsyncSave) => "dcp.async_save",
-        _ if is(Saver::Safetensors) => "safetensors",
-        _ if is(Saver::Stallscope) => "stallscope",
-        _ => "other",
     }
 }
 

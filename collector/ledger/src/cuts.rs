@@ -6,7 +6,7 @@
 
 use crate::timeline::{Activity, Interval, Timeline, scale};
 use stallscope_abi::kernel::Times;
-use stallscope_abi::lane::Record;
+use stallscope_abi::lane::Clock;
 use std::collections::VecDeque;
 
 const MAX_DUE: usize = 1024;
@@ -27,8 +27,8 @@ pub(crate) struct Cuts {
 }
 
 impl Cuts {
-    pub(crate) fn note(&mut self, clock: &Record) {
-        let reading = Reading { time_ns: clock.time_ns, cpu_ns: clock.a, runnable_ns: clock.b };
+    pub(crate) fn note(&mut self, time_ns: u64, clock: &Clock) {
+        let reading = Reading { time_ns, cpu_ns: clock.cpu_ns, runnable_ns: clock.run_delay_ns };
         if let Some(before) = self.last.replace(reading) {
             self.due.push_back((before, reading));
             if self.due.len() > MAX_DUE {

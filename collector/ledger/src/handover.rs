@@ -1,6 +1,6 @@
 //! The common form of one wait for a batch, seen by the kernel or by the shim.
 
-use stallscope_abi::lane::{Record, wait_flags};
+use stallscope_abi::lane::{Wait, wait_flags};
 
 /// Who made the awaited batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,23 +55,23 @@ pub struct Handover {
 }
 
 impl Handover {
-    /// From a trainer's [`Kind::Wait`](stallscope_abi::lane::Kind::Wait).
-    pub(crate) fn of_wait(pid: u32, wait: &Record) -> Handover {
-        let producer = match wait.id {
-            _ if wait.d & wait_flags::IN_PROCESS != 0 => Producer::Trainer,
+    /// From a trainer's own report, of a wait that ended at `exit_ns`.
+    pub(crate) fn of_wait(pid: u32, exit_ns: u64, wait: &Wait) -> Handover {
+        let producer = match wait.worker {
+            _ if wait.flags & wait_flags::IN_PROCESS != 0 => Producer::Trainer,
             0 => Producer::Unknown,
-            id => Producer::NamespacePid(id),
+            worker => Producer::NamespacePid(worker),
         };
         Handover {
             pid,
             loader: wait.loader,
-            enter_ns: wait.a.min(wait.time_ns),
-            exit_ns: wait.time_ns,
+            enter_ns: wait.enter_ns.min(exit_ns),
+            exit_ns,
             producer,
             batch: None,
-            index: wait.b,
-            samples: u32::try_from(wait.c).unwrap_or(u32::MAX),
-            flags: wait.d,
+            index: wait.batch,
+            samples: u32::try_from(wait.samples).unwrap_or(u32::MAX),
+            flags: wait.flags,
             source: Source::Shim,
         }
     }

@@ -112,7 +112,7 @@ impl KernelSteps {
 
     /// With syscall hooks: the checkpoint that `save` completes, in the shim's form. The same one comes again,
     /// longer, with every further mark.
-    pub(crate) fn save(&mut self, save: &kernel::Save) -> Option<lane::Record> {
+    pub(crate) fn save(&mut self, save: &kernel::Save) -> Option<lane::Checkpoint> {
         let header = &save.header;
         let main = self.processes.get_mut(&header.tgid).filter(|_| header.tid == header.tgid)?;
         main.trainer.as_mut()?.saving.mark(save)

@@ -11,7 +11,7 @@ use crate::services::Services;
 use crate::steps::Phases;
 use crate::timeline::{Interval, Pushed};
 use stallscope_abi::kernel::{self, TaskSlot};
-use stallscope_abi::lane::{self, wait_flags};
+use stallscope_abi::lane::{Event, Record, wait_flags};
 use stallscope_model::{LoaderFacts, StepLedger, WorkerPeriod};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -138,7 +138,12 @@ impl Ledger {
                 if let Some(checkpoint) = self.kernel_steps.save(save)
                     && !self.has_working_shim(header.tgid)
                 {
-                    self.trainer(header.tgid).calls.checkpoint(header.tgid, &checkpoint);
+                    self.trainer(header.tgid).calls.checkpoint(
+                        header.tgid,
+                        header.time_ns,
+                        &checkpoint,
+                        false,
+                    );
                 }
             }
             // Boundaries, for the detector above.
@@ -251,35 +256,36 @@ impl Ledger {
     }
 
     /// A record of a process's own lane, in lane order.
-    pub fn lane(&mut self, pid: u32, record: &lane::Record) {
-        let Some(kind) = lane::Kind::from_u16(record.kind) else {
+    pub fn lane(&mut self, pid: u32, record: &Record) {
+        let Some(event) = Event::decode(record) else {
             self.lost.unknown_kind += 1;
             return;
         };
-        if record.time_ns > MAX_TIME_NS {
+        let time_ns = record.time_ns();
+        if time_ns > MAX_TIME_NS {
             self.lost.malformed += 1;
             return;
         }
-        let process = self.touch(pid, record.time_ns);
+        let process = self.touch(pid, time_ns);
         let worker = process.facts.kind == ProcessKind::Worker;
-        match kind {
-            lane::Kind::Clock => process.shim.clock(record, worker),
-            lane::Kind::Sample => process.shim.sample(record),
-            lane::Kind::Batch => {
-                process.shim.batch(record);
+        match event {
+            Event::Clock(clock) => process.shim.clock(time_ns, &clock, worker),
+            Event::Sample(sample) => process.shim.sample(time_ns, &sample),
+            Event::Batch(batch) => {
+                process.shim.batch(time_ns, &batch);
                 let samples = u32::try_from(process.shim.last_samples).unwrap_or(u32::MAX);
-                self.services.batch(pid, record, samples, self.ranks.len());
+                self.services.batch(pid, time_ns, &batch, samples, self.ranks.len());
             }
-            lane::Kind::Bye => self.goodbye(pid, record.time_ns),
-            lane::Kind::Wait => {
-                let wait = Handover::of_wait(pid, record);
+            Event::Bye(_) => self.goodbye(pid, time_ns),
+            Event::Wait(wait) => {
+                let wait = Handover::of_wait(pid, time_ns, &wait);
                 if !wait.has(wait_flags::FAILED) {
                     self.caches.handed(pid, wait.loader, !wait.has(wait_flags::NO_GRAD), wait.enter_ns);
                 }
                 self.handover(wait);
             }
-            lane::Kind::IterStart => {
-                let (loader, flags, time_ns) = (record.loader, record.d, record.time_ns);
+            Event::IterStart(start) => {
+                let (loader, flags) = (start.loader, start.flags);
                 let training = flags & wait_flags::NO_GRAD == 0;
                 self.caches.iterated(pid, loader, training, time_ns);
                 if training {
@@ -290,32 +296,32 @@ impl Ledger {
                     rank.phases.iter_start(loader, flags, time_ns, pieces)
                 });
             }
-            lane::Kind::IterEnd => {
-                let entered_ns = if record.b == 0 { record.time_ns } else { record.b.min(record.time_ns) };
-                let (loader, time_ns) = (record.loader, record.time_ns);
+            Event::IterEnd(end) => {
+                let found = end.enter_ns != 0;
+                let entered_ns = if found { end.enter_ns.min(time_ns) } else { time_ns };
                 let read_bytes = self.read_bytes(pid);
-                self.epochs.end(pid, loader, record.b != 0, read_bytes);
+                self.epochs.end(pid, end.loader, found, read_bytes);
                 self.trainer_pieces(pid, |rank, pieces| {
-                    rank.phases.iter_end(loader, entered_ns, time_ns, pieces)
+                    rank.phases.iter_end(end.loader, entered_ns, time_ns, pieces)
                 });
             }
-            lane::Kind::Checkpoint => self.saved(pid, record),
-            lane::Kind::CheckpointCost => self.trainer(pid).calls.checkpoint_cost(record),
-            lane::Kind::DeviceIdle => self.trainer(pid).device_idle(record.b, record.a),
-            lane::Kind::Collective => self.trainer(pid).calls.collective(record),
-            lane::Kind::Step => self.step(pid, record),
-            lane::Kind::CacheUses => {
-                if !self.caches.uses(pid, record) {
+            Event::Checkpoint(call) => self.saved(pid, time_ns, &call),
+            Event::CheckpointCost(cost) => self.trainer(pid).calls.checkpoint_cost(&cost),
+            Event::DeviceIdle(idle) => self.trainer(pid).device_idle(idle.wait_exit_ns, idle.idle_ns),
+            Event::Collective(call) => self.trainer(pid).calls.collective(call.began_ns, time_ns),
+            Event::Step(step) => self.step(pid, time_ns, step),
+            Event::CacheUses(uses) => {
+                if !self.caches.uses(pid, time_ns, &uses) {
                     self.lost.malformed += 1;
                 }
             }
-            lane::Kind::CacheState => {
+            Event::CacheState(state) => {
                 let number = self.trainer(pid).number;
-                self.caches.state(pid, number, record);
+                self.caches.state(pid, number, time_ns, &state);
             }
-            lane::Kind::CacheCurve => {
+            Event::CacheCurve(curve) => {
                 self.trainer(pid);
-                if !self.caches.curve(pid, record) {
+                if !self.caches.curve(pid, time_ns, &curve) {
                     self.lost.malformed += 1;
                 }
             }

@@ -4,12 +4,12 @@ use crate::ledger::Ledger;
 use crate::process::ProcessKind;
 use crate::rank::owner;
 use crate::steps::{NO_LOADER, Phases};
-use stallscope_abi::lane::{Record, StepSource, checkpoint_by};
+use stallscope_abi::lane::{Caller, Checkpoint, Step, StepSource};
 
 impl Ledger {
     /// A step of the optimiser, or one that the script tells.
-    pub(crate) fn step(&mut self, pid: u32, record: &Record) {
-        let (time_ns, by_script) = (record.time_ns, record.id == StepSource::Script as u32);
+    pub(crate) fn step(&mut self, pid: u32, time_ns: u64, step: Step) {
+        let by_script = step.source == StepSource::Script;
         let met_under_way = self.config.attached && !self.ranks.contains_key(&pid);
         let rank = self.trainer(pid);
         if met_under_way {
@@ -20,10 +20,10 @@ impl Ledger {
     }
 
     /// A checkpoint was saved. Another process than a trainer saves for the trainer above it, beside the training.
-    pub(crate) fn saved(&mut self, pid: u32, record: &Record) {
-        let of = self.saves_for(pid, record.d == checkpoint_by::FORKED);
-        let aside = record.d == checkpoint_by::THREAD || of != pid;
-        self.trainer(of).calls.checkpoint(pid, &Record { d: u64::from(aside), ..*record });
+    pub(crate) fn saved(&mut self, pid: u32, end_ns: u64, call: &Checkpoint) {
+        let of = self.saves_for(pid, call.caller == Caller::Forked);
+        let background = call.caller == Caller::Thread || of != pid;
+        self.trainer(of).calls.checkpoint(pid, end_ns, call, background);
     }
 
     fn saves_for(&self, pid: u32, forked: bool) -> u32 {

@@ -10,7 +10,7 @@ use crate::process::{Process, ProcessKind};
 use crate::rank::{Processes, Rank, owner};
 use crate::timeline::{Activity, scale};
 use stallscope_abi::kernel::Blocked;
-use stallscope_abi::lane::Record;
+use stallscope_abi::lane::Batch;
 use stallscope_model::BatchService;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -71,8 +71,8 @@ pub(crate) struct Services {
 
 impl Services {
     /// A process reported a batch that it made.
-    pub(crate) fn batch(&mut self, pid: u32, record: &Record, samples: u32, ranks: usize) {
-        let second = record.time_ns / SECOND_NS;
+    pub(crate) fn batch(&mut self, pid: u32, ready_ns: u64, batch: &Batch, samples: u32, ranks: usize) {
+        let second = ready_ns / SECOND_NS;
         if second > self.second {
             self.made_before = if second == self.second + 1 { self.made } else { 0 };
             (self.second, self.made, self.slow) = (second, 0, 0);
@@ -82,7 +82,7 @@ impl Services {
         let ranks = (ranks as u64).max(1);
         let wanted = (ranks * A_RANK).min(A_SECOND);
         let of = self.made_before.max(self.made);
-        let Some(taken_ns) = record.time_ns.checked_sub(record.a).filter(|ns| *ns > 0) else { return };
+        let Some(taken_ns) = ready_ns.checked_sub(batch.start_ns).filter(|ns| *ns > 0) else { return };
         let mean_ns = if self.mean_ns > 0.0 { self.mean_ns } else { taken_ns as f64 };
         self.mean_ns = mean_ns + (taken_ns as f64 - mean_ns) / 64.0;
         // Where all can be kept none is special.
@@ -91,12 +91,12 @@ impl Services {
         let weight = if slow {
             self.slow += 1;
             1.0
-        } else if draw(record.time_ns, pid) % of < wanted - for_slow {
+        } else if draw(ready_ns, pid) % of < wanted - for_slow {
             of as f64 / (wanted - for_slow).min(of) as f64
         } else {
             return;
         };
-        self.due.push_back(Due { pid, start_ns: record.a, ready_ns: record.time_ns, samples, weight, slow });
+        self.due.push_back(Due { pid, start_ns: batch.start_ns, ready_ns, samples, weight, slow });
         if self.due.len() > MAX_WAITING {
             self.due.pop_front();
         }

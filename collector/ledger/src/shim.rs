@@ -4,7 +4,7 @@
 use crate::cuts::Cuts;
 use crate::timeline::{Activity, Interval, Timeline, scale};
 use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked, Times};
-use stallscope_abi::lane::{ClockAt, Record};
+use stallscope_abi::lane::{self, Clock, ClockAt};
 use std::collections::VecDeque;
 
 /// As many as a lane holds: what one look at it brings is kept until the next one closes its steps.
@@ -40,7 +40,8 @@ pub(crate) struct Shim {
     /// Batches made and not yet paired with the wait they ended.
     pub(crate) batches: VecDeque<Batch>,
     samples: VecDeque<Sample>,
-    clock: Option<Record>,
+    /// The latest, and when it was read.
+    clock: Option<(u64, Clock)>,
     pub(crate) cuts: Cuts,
     /// The latest batch, until it is known whether a clock tells more of it.
     bare: Option<Batch>,
@@ -59,37 +60,35 @@ pub(crate) struct Shim {
 }
 
 impl Shim {
-    pub(crate) fn sample(&mut self, record: &Record) {
-        self.samples_made = self.samples_made.saturating_add(u64::from(record.id));
-        if record.a >= record.time_ns {
+    pub(crate) fn sample(&mut self, end_ns: u64, sample: &lane::Sample) {
+        self.samples_made = self.samples_made.saturating_add(u64::from(sample.count));
+        let start_ns = sample.start_ns;
+        if start_ns >= end_ns {
             return;
         }
-        self.samples.push_back(Sample {
-            start_ns: record.a,
-            end_ns: record.time_ns,
-            reading_ns: record.c.min(record.time_ns - record.a),
-        });
+        let reading_ns = sample.read_ns.min(end_ns - start_ns);
+        self.samples.push_back(Sample { start_ns, end_ns, reading_ns });
         if self.samples.len() > MAX_SAMPLES {
             self.samples.pop_front();
             self.history_dropped += 1;
         }
     }
 
-    pub(crate) fn batch(&mut self, record: &Record) {
+    pub(crate) fn batch(&mut self, ready_ns: u64, made: &lane::Batch) {
         self.flush(u64::MAX);
         let batch = Batch {
-            loader: record.loader,
-            index: record.b,
-            start_ns: record.a.min(record.time_ns),
-            ready_ns: record.time_ns,
-            cpu_ns: record.d,
+            loader: made.loader,
+            index: made.batch,
+            start_ns: made.start_ns.min(ready_ns),
+            ready_ns,
+            cpu_ns: made.cpu_ns,
         };
         self.batches_made += 1;
-        self.last_ready_ns = Some(record.time_ns);
+        self.last_ready_ns = Some(ready_ns);
         self.last_samples = self.samples_made - self.samples_before;
         self.samples_before = self.samples_made;
-        let loader = self.last_place.map_or(record.loader, |(loader, _)| loader);
-        self.last_place = Some((loader, record.id));
+        let loader = self.last_place.map_or(made.loader, |(loader, _)| loader);
+        self.last_place = Some((loader, made.worker));
         self.bare = Some(batch);
         self.batches.push_back(batch);
         if self.batches.len() > MAX_BATCHES {
@@ -99,33 +98,32 @@ impl Shim {
     }
 
     /// Clocks come in pairs around what they measure; two that follow each other tell of the time between.
-    pub(crate) fn clock(&mut self, record: &Record, worker: bool) {
-        self.cuts.note(record);
-        if let Some(before) = self.clock.replace(*record) {
-            self.between(&before, record, worker);
+    pub(crate) fn clock(&mut self, time_ns: u64, clock: &Clock, worker: bool) {
+        self.cuts.note(time_ns, clock);
+        if let Some((before_ns, before)) = self.clock.replace((time_ns, *clock)) {
+            self.between((before_ns, &before), (time_ns, clock), worker);
         }
     }
 
-    fn between(&mut self, before: &Record, after: &Record, worker: bool) {
-        let Some(span_ns) = after.time_ns.checked_sub(before.time_ns).filter(|span| *span > 0) else {
+    fn between(&mut self, (start_ns, before): (u64, &Clock), (end_ns, after): (u64, &Clock), worker: bool) {
+        let Some(span_ns) = end_ns.checked_sub(start_ns).filter(|span| *span > 0) else {
             return;
         };
-        let at = |clock: &Record| clock.id;
-        let making = at(before) == ClockAt::BatchStart as u32 && at(after) == ClockAt::BatchReady as u32;
-        let waiting = at(before) != ClockAt::WaitExit as u32 && at(after) != ClockAt::WaitEnter as u32;
-        let stepping = [before, after].map(at).contains(&(ClockAt::Step as u32));
-        let own = at(before) == ClockAt::WaitExit as u32 && at(after) == ClockAt::WaitEnter as u32;
-        let idle = at(before) == ClockAt::BatchReady as u32 && at(after) == ClockAt::BatchStart as u32;
+        let making = (before.at, after.at) == (ClockAt::BatchStart, ClockAt::BatchReady);
+        let waiting = before.at != ClockAt::WaitExit && after.at != ClockAt::WaitEnter;
+        let stepping = [before.at, after.at].contains(&ClockAt::Step);
+        let own = (before.at, after.at) == (ClockAt::WaitExit, ClockAt::WaitEnter);
+        let idle = (before.at, after.at) == (ClockAt::BatchReady, ClockAt::BatchStart);
         let deltas = (|| {
             Some((
-                after.a.checked_sub(before.a)?,
-                after.b.checked_sub(before.b)?,
-                after.c.saturating_sub(before.c),
+                after.cpu_ns.checked_sub(before.cpu_ns)?,
+                after.run_delay_ns.checked_sub(before.run_delay_ns)?,
+                after.process_cpu_ns.saturating_sub(before.process_cpu_ns),
             ))
         })();
         // Clocks that run backwards were read on different threads: they tell nothing.
         let Some((cpu_ns, delay_ns, process_cpu_ns)) = deltas else {
-            self.push(before.time_ns, after.time_ns, Activity::blocked(Blocked::Other, span_ns));
+            self.push(start_ns, end_ns, Activity::blocked(Blocked::Other, span_ns));
             return;
         };
         let cpu_ns = cpu_ns.min(span_ns);
@@ -142,7 +140,7 @@ impl Shim {
             // What blocks a loop that reads by itself nobody saw here, other threads at work aside: that stays a gap.
             let helped_ns = rest_ns.min(sibling_cpu_ns);
             blocked(Blocked::Futex, helped_ns);
-            self.push(before.time_ns, after.time_ns - (rest_ns - helped_ns), activity);
+            self.push(start_ns, end_ns - (rest_ns - helped_ns), activity);
             return;
         }
         if making {
@@ -157,16 +155,16 @@ impl Shim {
         } else {
             blocked(Blocked::Other, rest_ns);
         }
-        let wrapped_ns = after.d.saturating_sub(before.d);
-        let in_samples = self.reading(before.time_ns, after.time_ns);
+        let wrapped_ns = after.read_ns.saturating_sub(before.read_ns);
+        let in_samples = self.reading(start_ns, end_ns);
         if in_samples == 0 && wrapped_ns > 0 {
             let reading_ns = wrapped_ns.min(span_ns);
-            self.samples.push_back(Sample { start_ns: before.time_ns, end_ns: after.time_ns, reading_ns });
+            self.samples.push_back(Sample { start_ns, end_ns, reading_ns });
         }
-        if at(before) == ClockAt::WaitEnter as u32 && at(after) == ClockAt::WaitExit as u32 {
-            self.woken(before.time_ns, after.time_ns, activity);
+        if (before.at, after.at) == (ClockAt::WaitEnter, ClockAt::WaitExit) {
+            self.woken(start_ns, end_ns, activity);
         } else {
-            self.refine(before.time_ns, after.time_ns, &activity);
+            self.refine(start_ns, end_ns, &activity);
         }
     }
 

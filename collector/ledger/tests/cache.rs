@@ -12,22 +12,22 @@ use stallscope_model::{CacheState, CacheSummary, CacheUses, LoaderEpochs, Loader
 const OTHER: u32 = 102;
 
 fn uses(at: u64, loader: u16, uses: &CacheUses) -> lane::Record {
-    lane::Record {
-        time_ns: at * MS,
-        kind: lane::Kind::CacheUses as u16,
+    lane::CacheUses {
         loader,
-        id: uses.prefetched as u32,
-        a: uses.hits | uses.substitutions << 32,
-        b: uses.misses | uses.late << 32,
-        c: uses.pool_bytes,
-        d: uses.source_bytes,
+        prefetched: uses.prefetched as u32,
+        hits: uses.hits as u32,
+        substitutions: uses.substitutions as u32,
+        misses: uses.misses as u32,
+        late: uses.late as u32,
+        pool_bytes: uses.pool_bytes,
+        source_bytes: uses.source_bytes,
     }
+    .encode(at * MS)
 }
 
 fn state(at: u64, loader: u16, state: &CacheState) -> lane::Record {
-    let kind = lane::Kind::CacheState as u16;
-    let (a, b, c, d) = (state.kept_bytes, state.capacity_bytes, state.evictions, state.kept_samples);
-    lane::Record { time_ns: at * MS, kind, loader, a, b, c, d, ..Default::default() }
+    let CacheState { kept_bytes, capacity_bytes, evictions, kept_samples } = *state;
+    lane::CacheState { loader, kept_bytes, capacity_bytes, evictions, kept_samples }.encode(at * MS)
 }
 
 fn found(hits: u64, substitutions: u64, misses: u64) -> CacheUses {
@@ -147,10 +147,14 @@ fn the_pool_is_as_it_was_reported_last() {
     assert_eq!(kept, [(0, Some(700)), (WorkerPeriod::LENGTH_NS, Some(900))]);
 }
 
-fn point(at: u64, number: u32, count: u32, misses: u64) -> lane::Record {
-    let kind = lane::Kind::CacheCurve as u16;
-    let (id, a) = (number | count << 16, 100 * u64::from(number + 1));
-    lane::Record { time_ns: at * MS, kind, loader: 0, id, a, b: 50, c: misses, d: 900 }
+fn point(at: u64, point: u16, points: u8, misses: u64) -> lane::Record {
+    point_of(at, 0, point, points, misses)
+}
+
+fn point_of(at: u64, ranks: u8, point: u16, points: u8, misses: u64) -> lane::Record {
+    let capacity_bytes = 100 * u64::from(point + 1);
+    lane::CacheCurve { loader: 0, point, points, ranks, capacity_bytes, uses: 50, misses, dataset_bytes: 900 }
+        .encode(at * MS)
 }
 
 #[test]
@@ -185,10 +189,10 @@ fn a_curve_is_reported_point_by_point_and_taken_whole() {
     assert_eq!(curve(&stage), [(100, 25)]);
     assert!(!cache(&stage, 0).curve.is_joint());
     // Of all ranks of the node, until another job comes.
-    stage.lane(TRAINER, point(6_000, 0, 1 | 2 << 8, 20));
+    stage.lane(TRAINER, point_of(6_000, 2, 0, 1, 20));
     assert_eq!(curve(&stage), [(100, 20)]);
     assert!(cache(&stage, 0).curve.is_joint());
-    stage.lane(TRAINER, point(7_000, 0, 3 << 8, 0));
+    stage.lane(TRAINER, point_of(7_000, 3, 0, 0, 0));
     assert!(curve(&stage).is_empty() && cache(&stage, 0).curve.is_mixed());
 }
 
@@ -199,7 +203,7 @@ fn a_worker_that_ends_at_once_is_counted() {
     stage.lane(WORKER, uses(50, 0, &found(3, 0, 0)));
     stage.batch(WORKER, 20, 50, 0);
     stage.wait(40, 60, 0);
-    stage.lane(WORKER, lane::Record { time_ns: 70 * MS, kind: lane::Kind::Bye as u16, ..Default::default() });
+    stage.says_goodbye(WORKER, 70);
     stage.wait(5_000, 5_010, 1);
     stage.advance(5_100);
     stage.finish(6_000);

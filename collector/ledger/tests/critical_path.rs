@@ -2,9 +2,9 @@
 
 mod stage;
 
-use stage::{Does, MS, Stage, TRAINER, WORKER, slot, training};
+use stage::{Does, MS, Stage, TRAINER, WORKER, batch_of, slot, training};
 use stallscope_abi::kernel::Blocked;
-use stallscope_abi::lane::{self, ClockAt, wait_flags};
+use stallscope_abi::lane::{ClockAt, wait_flags};
 use stallscope_ledger::{BatchTimes, Handover, ProcessKind, Producer, Source};
 use stallscope_model::Cause::*;
 use stallscope_model::Phase::{Startup, Training};
@@ -302,8 +302,7 @@ fn clocks_alone_give_the_same_answer() {
 fn beside_a_device_other_threads_compute_for_a_trainer_that_is_blocked() {
     let mut stage = training();
     stage.clock(TRAINER, ClockAt::WaitExit, 100, (0, 0, 0));
-    let (kind, time_ns) = (lane::Kind::DeviceIdle as u16, 100 * MS);
-    stage.lane(TRAINER, lane::Record { time_ns, kind, b: time_ns, ..Default::default() });
+    stage.device_idle(100, 100, 0);
     stage.clock(TRAINER, ClockAt::WaitEnter, 150, (20, 0, 40));
     stage.batch(WORKER, 100, 110, 1);
     stage.wait(150, 150, 1);
@@ -330,9 +329,7 @@ fn a_slow_sample_before_the_wait_is_not_charged_to_it() {
 #[test]
 fn a_batch_without_clocks_is_fetch_as_far_as_it_was_off_the_cpu() {
     let mut stage = training();
-    let kind = lane::Kind::Batch as u16;
-    let (time_ns, a, d) = (200 * MS, 100 * MS, 60 * MS);
-    stage.lane(WORKER, lane::Record { time_ns, kind, a, b: 1, d, ..Default::default() });
+    stage.lane(WORKER, batch_of(100, 200, 1, 60));
     stage.wait(100, 200, 1);
     stage.finish(300);
     stage.expect(Training, 0, &[(Prep, 60), (Fetch, 40)]);
@@ -363,15 +360,7 @@ fn what_the_kernel_alone_knows_of_helpers_is_no_disagreement() {
     let disagreement = |device: bool, own: Does, making: Does| {
         let mut stage = training();
         if device {
-            stage.lane(
-                TRAINER,
-                lane::Record {
-                    time_ns: 100 * MS,
-                    kind: lane::Kind::DeviceIdle as u16,
-                    b: 100 * MS,
-                    ..Default::default()
-                },
-            );
+            stage.device_idle(100, 100, 0);
         }
         stage.clock(TRAINER, ClockAt::WaitExit, 100, (0, 0, 0));
         stage.clock(TRAINER, ClockAt::WaitEnter, 200, (40, 0, 90));

@@ -4,7 +4,7 @@ mod stage;
 
 use stage::{Does, MS, TRAINER, WORKER, training};
 use stallscope_abi::kernel::{self, Blocked};
-use stallscope_abi::lane::{self, ClockAt};
+use stallscope_abi::lane::{ClockAt, Sample};
 use stallscope_model::Cause::*;
 use stallscope_model::Phase::Training;
 
@@ -32,9 +32,8 @@ fn what_leads_to_the_first_read_of_a_sample_is_reading() {
     }
     // Of the CPU time before their reads 100 and 150 us went into these, and nothing of the 40 ms before the last one.
     for (begun_us, end_us) in [(110_000, 130_000), (130_000, 150_000), (150_000, 200_000)] {
-        let (kind, id) = (lane::Kind::Sample as u16, 1);
-        let (a, time_ns) = (begun_us * US, end_us * US);
-        stage.lane(WORKER, lane::Record { time_ns, kind, id, a, ..Default::default() });
+        let sample = Sample { loader: 0, count: 1, start_ns: begun_us * US, batch: 0, read_ns: 0 };
+        stage.lane(WORKER, sample.encode(end_us * US));
     }
     stage.batch(WORKER, 110, 200, 1);
     stage.wait(110, 200, 1);

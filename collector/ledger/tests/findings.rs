@@ -313,11 +313,7 @@ fn a_stall_that_the_device_did_not_feel_is_no_verdict() {
         stage.did(WORKER, at, at + 100, Does::In(Blocked::FileRead));
         stage.batch(WORKER, at + 10, at + 100, step);
         stage.wait(at + 10, at + 100, step);
-        let kind = lane::Kind::DeviceIdle as u16;
-        stage.lane(
-            TRAINER,
-            lane::Record { time_ns: at * MS, kind, a: 0, b: (at + 100) * MS, ..Default::default() },
-        );
+        stage.device_idle(at, at + 100, 0);
     }
     stage.finish(5000);
     let summary = stage.ledger.summary();

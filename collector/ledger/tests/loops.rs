@@ -2,19 +2,14 @@
 
 mod stage;
 
-use stage::{Does, MS, Stage, TRAINER, WORKER};
+use stage::{Does, MS, Stage, TRAINER, WORKER, saved};
 use stallscope_abi::kernel::Blocked;
-use stallscope_abi::lane::{self, ClockAt, Saver, StepSource, wait_flags};
+use stallscope_abi::lane::{Caller, ClockAt, Saver, StepSource, wait_flags};
 use stallscope_ledger::ProcessKind;
 use stallscope_model::{Cause, Phase, StepLedger};
 
-fn step(stage: &mut Stage, source: StepSource, at: u64) {
-    let kind = lane::Kind::Step as u16;
-    stage.lane(TRAINER, lane::Record { time_ns: at * MS, kind, id: source as u32, ..Default::default() });
-}
-
 fn steps(stage: &mut Stage, times: &[u64]) {
-    times.iter().for_each(|at| step(stage, StepSource::Optimiser, *at));
+    times.iter().for_each(|at| stage.stepped(*at, StepSource::Optimiser));
 }
 
 /// Phase, loader, start and end of every piece, in milliseconds.
@@ -180,8 +175,8 @@ fn a_step_that_prepares_the_optimiser_begins_no_training() {
 fn the_scripts_steps_win_over_the_optimisers() {
     let mut stage = Stage::new();
     for turn in 0..3 {
-        step(&mut stage, StepSource::Optimiser, 100 + turn * 50);
-        step(&mut stage, StepSource::Script, 110 + turn * 50);
+        stage.stepped(100 + turn * 50, StepSource::Optimiser);
+        stage.stepped(110 + turn * 50, StepSource::Script);
     }
     let expected = [
         (Phase::Startup, NONE, 0, 100),
@@ -198,12 +193,8 @@ fn a_forked_child_saves_for_its_trainer_in_the_background() {
     steps(&mut stage, &[100, 200]);
     for child in 300..304 {
         stage.new_task(child, TRAINER, 120, "python");
-        let kind = lane::Kind::Checkpoint as u16;
-        let (id, b, d) = (Saver::TorchSave as u32, 1, lane::checkpoint_by::FORKED);
         stage.greet(child, TRAINER, ProcessKind::Other, 0, 1);
-        let saved =
-            lane::Record { time_ns: 180 * MS, kind, id, a: 130 * MS, b, c: 1000, d, ..Default::default() };
-        stage.lane(child, saved);
+        stage.lane(child, saved(130, 180, Saver::TorchSave, true, Caller::Forked));
     }
     stage.finish(300);
     let ranks = stage.ledger.summary().ranks;

@@ -3,7 +3,7 @@
 mod stage;
 
 use stage::{Does, MS, Stage, TRAINER, WORKER};
-use stallscope_abi::lane::{self, Saver, wait_flags};
+use stallscope_abi::lane::{CheckpointCost, Saver, StepSource, wait_flags};
 use stallscope_ledger::ProcessKind;
 use stallscope_model::Cause::*;
 use stallscope_model::Phase::{self, Between, Evaluation, Startup, Training};
@@ -56,8 +56,7 @@ fn an_epoch_end_separates_training_from_the_next_epochs_start() {
 }
 
 fn steps(stage: &mut Stage, at: u64) {
-    let (kind, id) = (lane::Kind::Step as u16, lane::StepSource::Optimiser as u32);
-    stage.lane(TRAINER, lane::Record { time_ns: at * MS, kind, id, ..Default::default() });
+    stage.stepped(at, StepSource::Optimiser);
 }
 
 /// Two batches, each with a step of the optimiser, in 100 ms from `at` on.
@@ -382,10 +381,8 @@ fn what_checkpoints_cost_is_shown_beside_what_they_may() {
     stage.wait(50, 100, 0);
     assert_eq!(stage.ledger.summary().ranks[0].checkpoints.account, None);
     for (spent_ns, budget_ppm, failed) in [(5 * MS, 20_000, 0), (8 * MS, 0, 3)] {
-        let kind = lane::Kind::CheckpointCost as u16;
-        let (a, b, c) = (spent_ns, 900 * MS, budget_ppm);
-        let record = lane::Record { kind, time_ns: 150 * MS, a, b, c, d: failed, ..Default::default() };
-        stage.ledger.lane(TRAINER, &record);
+        let cost = CheckpointCost { spent_ns, trained_ns: 900 * MS, budget_ppm, failed };
+        stage.lane(TRAINER, cost.encode(150 * MS));
         assert_eq!(stage.ledger.summary().ranks[0].checkpoints.failed, failed);
         let account = stage.ledger.summary().ranks[0].checkpoints.account.unwrap();
         assert_eq!((account.spent_ns, account.trained_ns), (spent_ns, 900 * MS), "the last one holds");
@@ -415,18 +412,11 @@ fn a_device_that_had_work_hides_its_part_of_a_wait() {
     stage.wait(120, 200, 1);
     stage.batch(WORKER, 200, 250, 2);
     stage.wait(210, 250, 2);
-    let idle = |end: u64, ms: u64| lane::Record {
-        time_ns: 500 * MS,
-        kind: lane::Kind::DeviceIdle as u16,
-        a: ms * MS,
-        b: end * MS,
-        ..Default::default()
-    };
-    stage.lane(TRAINER, idle(100, 50));
-    stage.lane(TRAINER, idle(200, 30));
+    stage.device_idle(500, 100, 50);
+    stage.device_idle(500, 200, 30);
     stage.advance(1900);
     assert_eq!(stage.steps.len(), 2, "the third wait's idle time may still come");
-    stage.lane(TRAINER, idle(250, 99));
+    stage.device_idle(500, 250, 99);
     stage.advance(1901);
     assert_eq!(stage.step(Training, 0).hidden_ns, Some(50 * MS));
     assert_eq!(stage.step(Training, 1).hidden_ns, Some(0));

@@ -95,7 +95,7 @@ fn a_rank_that_ends_early_is_not_waited_for() {
     for index in 0..20 {
         at = step(&mut stage, at, index, 0, 32);
     }
-    stage.lane(200, lane::Record { time_ns: at * MS, kind: lane::Kind::Bye as u16, ..Default::default() });
+    stage.says_goodbye(200, at);
     stage.ledger.gone(200, (at + 1) * MS);
     for index in 20..40 {
         stage.batch(101, at, at + 5, index);
@@ -108,11 +108,6 @@ fn a_rank_that_ends_early_is_not_waited_for() {
     assert_eq!(training(&summary.ranks[1].phases).steps, 19);
     assert_eq!(training(&summary.phases).steps, 39);
     assert_eq!(training(&summary.phases).samples, (39 + 19) * 8);
-}
-
-fn says_goodbye(stage: &mut Stage, trainer: u32, at: u64) {
-    let kind = lane::Kind::Bye as u16;
-    stage.lane(trainer, lane::Record { time_ns: at * MS, kind, ..Default::default() });
 }
 
 fn lost(stage: &Stage) -> Vec<(String, u64)> {
@@ -129,13 +124,11 @@ fn what_the_last_rank_does_after_its_goodbye_is_no_loss() {
         at = step(&mut stage, at, index, 0, 32);
     }
     for (trainer, _) in RANKS {
-        let record =
-            lane::Record { time_ns: at * MS, kind: lane::Kind::IterEnd as u16, ..Default::default() };
-        stage.lane(trainer, record);
+        stage.lane(trainer, lane::IterEnd { loader: 0, batches: 0, enter_ns: 0 }.encode(at * MS));
     }
-    says_goodbye(&mut stage, 100, at + 50);
+    stage.says_goodbye(100, at + 50);
     stage.ledger.gone(100, (at + 60) * MS);
-    says_goodbye(&mut stage, 200, at + 55);
+    stage.says_goodbye(200, at + 55);
     for second in 1..5 {
         stage.advance(at + second * 1000);
     }
@@ -203,8 +196,7 @@ fn a_collective_is_peer_as_far_as_it_had_a_cpu_if_it_wanted_one() {
     // gloo's own threads carry the data meanwhile: that is no compute.
     stage.did(trainer, 50, 60, Does::Cpu);
     stage.does(trainer, 60, &[(20, Does::Helped(Blocked::Futex, 30)), (6, Does::Cpu), (4, Does::Runnable)]);
-    let kind = lane::Kind::Collective as u16;
-    stage.lane(trainer, lane::Record { time_ns: 90 * MS, kind, a: 60 * MS, ..Default::default() });
+    stage.lane(trainer, lane::Collective { began_ns: 60 * MS }.encode(90 * MS));
     stage.batch(worker, 50, 60, 1);
     stage.wait_for(trainer, 0, worker, 90, 90, 1, 0);
     stage.finish(2000);

@@ -1,6 +1,6 @@
 use super::*;
 use stallscope_abi::kernel::{self, Header, TaskExit, bytes_of};
-use stallscope_abi::lane;
+use stallscope_abi::lane::Wait;
 use stallscope_ring::Writer;
 use stallscope_wire::frame;
 
@@ -17,8 +17,8 @@ fn the_last_steps_of_a_process_are_read_before_it_ends() {
     let now_ns = host::now_ns();
     for step in 0..10 {
         let time_ns = now_ns + step * 1_000_000;
-        let kind = lane::Kind::Wait as u16;
-        writer.push(&lane::Record { time_ns, kind, a: time_ns - 1000, b: step, ..Default::default() });
+        let wait = Wait { loader: 0, worker: 0, enter_ns: time_ns - 1000, batch: step, samples: 0, flags: 0 };
+        writer.push(&wait.encode(time_ns));
     }
     let header = Header {
         kind: kernel::Kind::TaskExit as u16,

@@ -6,7 +6,7 @@ use crate::{batch, clock, connection, device, fork, guard, lane};
 use pyo3::exceptions::PyStopIteration;
 use pyo3::intern;
 use pyo3::prelude::*;
-use stallscope_abi::lane::{ClockAt, Kind, Record, wait_flags};
+use stallscope_abi::lane::{ClockAt, IterEnd, IterStart, Wait, wait_flags};
 use stallscope_ring::Fact;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -136,14 +136,8 @@ impl Iteration {
         guard::observe((), || {
             let now = clock::now_ns();
             connection::look(now);
-            lane::push(&Record {
-                time_ns: now,
-                kind: Kind::IterStart as u16,
-                loader,
-                a: epoch,
-                d: iteration.flags | wait_flags::FIRST | no_grad,
-                ..Record::default()
-            });
+            let flags = iteration.flags | wait_flags::FIRST | no_grad;
+            lane::push(&IterStart { loader, epoch, flags }.encode(now));
         });
         Ok(iteration)
     }
@@ -191,14 +185,8 @@ impl Iteration {
         if progress.trains {
             TRAINING.fetch_sub(1, Ordering::Relaxed);
         }
-        lane::push(&Record {
-            time_ns: clock::now_ns(),
-            kind: Kind::IterEnd as u16,
-            loader: self.loader,
-            a: progress.batches,
-            b: enter_ns,
-            ..Record::default()
-        });
+        let end = IterEnd { loader: self.loader, batches: progress.batches, enter_ns };
+        lane::push(&end.encode(clock::now_ns()));
     }
 
     /// pid of worker `number`, remembered with the process it came from, as workers may be replaced.
@@ -256,17 +244,10 @@ impl Iteration {
         Ok(())
     }
 
-    fn wait(&self, progress: &Progress, clocks: &Clocks, id: u32, index: u64, samples: u64, flags: u64) {
-        lane::push(&Record {
-            time_ns: clocks.time_ns,
-            kind: Kind::Wait as u16,
-            loader: self.loader,
-            id,
-            a: progress.enter_ns,
-            b: index,
-            c: samples,
-            d: progress.flags | flags,
-        });
+    fn wait(&self, progress: &Progress, clocks: &Clocks, worker: u32, batch: u64, samples: u64, flags: u64) {
+        let (enter_ns, flags) = (progress.enter_ns, progress.flags | flags);
+        let wait = Wait { loader: self.loader, worker, enter_ns, batch, samples, flags };
+        lane::push(&wait.encode(clocks.time_ns));
         push_clocks(ClockAt::WaitExit, clocks, self.loader);
     }
 }

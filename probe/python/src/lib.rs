@@ -11,6 +11,7 @@ mod checkpoint_timing;
 mod clock;
 mod connection;
 mod device;
+mod events;
 mod fetcher;
 mod fork;
 mod ghost;
@@ -30,47 +31,11 @@ mod steps;
 mod substitutes;
 
 use pyo3::prelude::*;
-use stallscope_abi::lane::{Kind, Record};
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Fork generation, plus 1, of the process that has sent its goodbye.
-static SENT_GOODBYE: AtomicU64 = AtomicU64::new(0);
 
 /// CLOCK_MONOTONIC, ns.
 #[pyfunction]
 fn now() -> u64 {
     clock::now_ns()
-}
-
-/// Writes one record; meant for rare events, the frequent ones have functions of their own.
-#[pyfunction]
-#[pyo3(signature = (kind, time_ns, *, loader = 0, id = 0, a = 0, b = 0, c = 0, d = 0))]
-#[allow(clippy::too_many_arguments, reason = "the fields of a record, named by the caller")]
-fn push(kind: u16, time_ns: u64, loader: u16, id: u32, a: u64, b: u64, c: u64, d: u64) {
-    guard::observe((), || lane::push(&Record { time_ns, kind, loader, id, a, b, c, d }));
-}
-
-/// Tells the collector, once, that this process ends in an orderly way.
-#[pyfunction]
-fn bye() {
-    guard::observe((), || {
-        // Generations count from 0.
-        let generation = fork::generation() + 1;
-        if SENT_GOODBYE.swap(generation, Ordering::Relaxed) == generation {
-            return;
-        }
-        lane::push(&Record { time_ns: clock::now_ns(), kind: Kind::Bye as u16, ..Record::default() });
-    });
-}
-
-/// Pushes `count` records, without reading a clock, and gives the CPU time this took, ns.
-#[pyfunction]
-fn bench_push(count: u64) -> u64 {
-    let began = clock::thread_cpu_ns();
-    for n in 0..count {
-        lane::push(&Record { time_ns: n, kind: Kind::Sample as u16, ..Record::default() });
-    }
-    clock::thread_cpu_ns() - began
 }
 
 /// Whether the shim still measures.
@@ -89,9 +54,16 @@ fn disable(what: &str) {
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     for function in [
         wrap_pyfunction!(now, module)?,
-        wrap_pyfunction!(push, module)?,
-        wrap_pyfunction!(bye, module)?,
-        wrap_pyfunction!(bench_push, module)?,
+        wrap_pyfunction!(events::cache_uses, module)?,
+        wrap_pyfunction!(events::cache_state, module)?,
+        wrap_pyfunction!(events::cache_curve, module)?,
+        wrap_pyfunction!(events::cache_is_mixed, module)?,
+        wrap_pyfunction!(events::checkpoint, module)?,
+        wrap_pyfunction!(events::checkpoint_cost, module)?,
+        wrap_pyfunction!(events::device_idle, module)?,
+        wrap_pyfunction!(events::collective, module)?,
+        wrap_pyfunction!(events::bye, module)?,
+        wrap_pyfunction!(events::bench_push, module)?,
         wrap_pyfunction!(enabled, module)?,
         wrap_pyfunction!(disable, module)?,
         wrap_pyfunction!(connection::configure, module)?,

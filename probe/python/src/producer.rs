@@ -3,7 +3,7 @@
 use crate::clock::Clocks;
 use crate::{clock, connection, guard, lane, opens};
 use pyo3::prelude::*;
-use stallscope_abi::lane::{ClockAt, Kind, Record};
+use stallscope_abi::lane::{Batch, Clock, ClockAt, Sample};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -67,16 +67,14 @@ impl Making {
             return;
         }
         let read = opens::read_ns();
-        lane::push(&Record {
-            time_ns: now,
-            kind: Kind::Sample as u16,
+        let sample = Sample {
             loader: self.loader,
-            id: samples,
-            a: self.last_ns.swap(now, Ordering::Relaxed),
-            b: self.batch.load(Ordering::Relaxed),
-            c: read.saturating_sub(self.last_read_ns.swap(read, Ordering::Relaxed)),
-            d: 0,
-        });
+            count: samples,
+            start_ns: self.last_ns.swap(now, Ordering::Relaxed),
+            batch: self.batch.load(Ordering::Relaxed),
+            read_ns: read.saturating_sub(self.last_read_ns.swap(read, Ordering::Relaxed)),
+        };
+        lane::push(&sample.encode(now));
     }
 
     pub(crate) fn collate(&self) {
@@ -95,16 +93,15 @@ impl Making {
         self.record_samples(if collate == 0 { now } else { collate });
         self.before_ns.store(now.saturating_sub(start), Ordering::Relaxed);
         push_clocks(ClockAt::BatchReady, &clocks, self.loader);
-        lane::push(&Record {
-            time_ns: now,
-            kind: Kind::Batch as u16,
+        let batch = Batch {
             loader: self.loader,
-            id: self.worker,
-            a: start,
-            b: self.batch.load(Ordering::Relaxed),
-            c: collate,
-            d: clocks.cpu_ns.saturating_sub(self.start_cpu_ns.load(Ordering::Relaxed)),
-        });
+            worker: self.worker,
+            start_ns: start,
+            batch: self.batch.load(Ordering::Relaxed),
+            collate_ns: collate,
+            cpu_ns: clocks.cpu_ns.saturating_sub(self.start_cpu_ns.load(Ordering::Relaxed)),
+        };
+        lane::push(&batch.encode(now));
         connection::look(now);
     }
 
@@ -125,16 +122,15 @@ impl Making {
 }
 
 pub(crate) fn push_clocks(at: ClockAt, clocks: &Clocks, loader: u16) {
-    lane::push(&Record {
-        time_ns: clocks.time_ns,
-        kind: Kind::Clock as u16,
+    let clock = Clock {
         loader,
-        id: at as u32,
-        a: clocks.cpu_ns,
-        b: clocks.run_delay_ns,
-        c: clocks.process_cpu_ns,
-        d: opens::read_ns(),
-    });
+        at,
+        cpu_ns: clocks.cpu_ns,
+        run_delay_ns: clocks.run_delay_ns,
+        process_cpu_ns: clocks.process_cpu_ns,
+        read_ns: opens::read_ns(),
+    };
+    lane::push(&clock.encode(clocks.time_ns));
 }
 
 /// A producer, as Python hands it around.

@@ -1,11 +1,10 @@
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use rustix::fd::{FromRawFd, OwnedFd, RawFd};
+use stallscope_abi::lane::{Event, Record, Value, wait_flags};
 use stallscope_ring::{Answer, CollectorSide, Reader, RequestNumber, Standing};
 use std::collections::HashMap;
-
-/// `(time_ns, kind, loader, id, a, b, c, d)`
-type Fields = (u64, u16, u16, u32, u64, u64, u64, u64);
 
 fn owned(fd: RawFd) -> PyResult<OwnedFd> {
     if fd < 0 {
@@ -28,11 +27,13 @@ impl LaneReader {
         Reader::open(owned(fd)?).map(LaneReader).map_err(|error| PyOSError::new_err(error.to_string()))
     }
 
-    /// What is there now, oldest first.
-    fn drain(&mut self) -> Vec<Fields> {
-        let mut records = Vec::new();
-        self.0.drain(|r| records.push((r.time_ns, r.kind, r.loader, r.id, r.a, r.b, r.c, r.d)));
-        records
+    /// What is there now, oldest first: of each event when it was complete, its name, and its fields by name.
+    fn drain<'py>(&mut self, py: Python<'py>) -> PyResult<Vec<(u64, &'static str, Bound<'py, PyDict>)>> {
+        let mut records: Vec<Record> = Vec::new();
+        self.0.drain(|record| records.push(*record));
+        let known = |record: &Record| Some((record.time_ns(), Event::decode(record)?));
+        let events = records.iter().filter_map(known);
+        events.map(|(time_ns, event)| Ok((time_ns, event.name(), fields(py, &event)?))).collect()
     }
 
     #[getter]
@@ -44,6 +45,25 @@ impl LaneReader {
     fn pid(&self) -> u32 {
         self.0.pid()
     }
+}
+
+/// Flags are the names of those that are set.
+fn fields<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyDict>> {
+    let (fields, mut set) = (PyDict::new(py), Ok(()));
+    event.fields(|name, value| {
+        let added = match value {
+            Value::Number(flags) if name == "flags" => {
+                let set = wait_flags::NAMES.iter().filter(|(flag, _)| flags & flag != 0);
+                fields.set_item(name, set.map(|(_, name)| *name).collect::<Vec<_>>())
+            }
+            Value::Number(number) => fields.set_item(name, number),
+            Value::Name(value) => fields.set_item(name, value),
+        };
+        if added.is_err() {
+            set = added;
+        }
+    });
+    set.map(|()| fields)
 }
 
 /// The collector's side of a page of knobs, for the same.

@@ -3,7 +3,7 @@
 use crate::producer::push_clocks;
 use crate::{clock, connection, fork, guard, iteration, lane};
 use pyo3::prelude::*;
-use stallscope_abi::lane::{ClockAt, Kind, Record, StepSource};
+use stallscope_abi::lane::{ClockAt, Step, StepSource};
 use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -102,23 +102,12 @@ fn ended(py: Python<'_>, source: StepSource) -> PyResult<()> {
         begin(py)?;
         connection::look(now);
     }
-    push(now, source);
+    lane::push(&Step { source }.encode(now));
     if !handed {
         push_clocks(ClockAt::Step, &clocks, u16::MAX);
         connection::look(now);
     }
     Ok(())
-}
-
-#[inline]
-fn push(time_ns: u64, source: StepSource) {
-    lane::push(&Record {
-        time_ns,
-        kind: Kind::Step as u16,
-        loader: u16::MAX,
-        id: source as u32,
-        ..Record::default()
-    });
 }
 
 #[cold]
@@ -158,7 +147,7 @@ pub(crate) fn bench_steps(optimiser: &Bound<'_, PyAny>, count: u64) -> u64 {
         let Ok(mut optimisers) = OPTIMISERS.try_lock() else { break };
         if in_main_thread() && optimisers.ends_a_step(optimiser.as_ptr() as usize) {
             drop(optimisers);
-            push(clock::now_ns(), StepSource::Optimiser);
+            lane::push(&Step { source: StepSource::Optimiser }.encode(clock::now_ns()));
         }
     }
     clock::thread_cpu_ns() - began

@@ -11,6 +11,7 @@ import tempfile
 import time
 from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 PACKAGE = Path(os.environ.get("STALLSCOPE_PYTHON", Path(__file__).resolve().parents[3] / "target" / "python"))
@@ -20,20 +21,9 @@ sys.path.insert(0, str(PACKAGE))
 
 from stallscope import _native  # noqa: E402
 
-WAIT, CLOCK, ITER_START, ITER_END, SAMPLE, BATCH, CHECKPOINT, DEVICE_IDLE, COLLECTIVE, BYE = range(1, 11)
-CHECKPOINT_COST = 13
-NO_GRAD, FIRST, IN_PROCESS, PINNED, FAILED = 1, 2, 4, 8, 16
 
-
-class Record(NamedTuple):
-    time_ns: int
-    kind: int
-    loader: int
-    id: int
-    a: int
-    b: int
-    c: int
-    d: int
+class Event(SimpleNamespace):
+    """`kind`, `time_ns`, and the fields that ebpf/abi/src/lane/event.rs gives this kind."""
 
 
 class Process:
@@ -46,7 +36,7 @@ class Process:
         self.facts = []
         self.lane = None
         self.page = None
-        self.records = []
+        self.events = []
 
     def receive(self):
         data, fds, _, _ = socket.recv_fds(self.connection, 65536, 4)
@@ -70,10 +60,10 @@ class Process:
 
     def drain(self):
         if self.lane is not None:
-            self.records += [Record(*record) for record in self.lane.drain()]
+            self.events += [Event(time_ns=time_ns, kind=kind, **fields) for time_ns, kind, fields in self.lane.drain()]
 
     def of(self, kind, loader=None):
-        return [r for r in self.records if r.kind == kind and loader in (None, r.loader)]
+        return [event for event in self.events if event.kind == kind and (loader is None or event.loader == loader)]
 
     def told(self, fact):
         return [told for told in self.facts if told["fact"] == fact]

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from collector import BATCH, ITER_END, PACKAGE, SAMPLE, WAIT, Collector, environment, run, run_plain, start
+from collector import PACKAGE, Collector, environment, run, run_plain, start
 from conftest import JOB
 
 SCENARIOS = ["map-0", "map-2"]
@@ -24,8 +24,8 @@ import collector
 socket = collector.Collector()
 os.rename(socket.path, {path!r})
 while True:
-    if socket.serve_once() or any(p.records for p in socket.processes):
-        waits = [r.b for p in socket.processes for r in p.of(collector.WAIT)]
+    if socket.serve_once() or any(p.events for p in socket.processes):
+        waits = [wait.batch for p in socket.processes for wait in p.of("Wait")]
         told = [f["fact"] for p in socket.processes for f in p.facts]
         with open({report!r} + ".new", "w") as file:
             print(waits, told, sum(p.lane.dropped for p in socket.processes if p.lane), file=file)
@@ -84,7 +84,7 @@ def test_a_full_lane_drops_and_counts(python, expected):
     done = run([python, JOB, *SCENARIOS], drain=False, STALLSCOPE_LANE_RECORDS="8")
     assert (done.code, done.out) == (0, expected)
     for process in done.collector.processes:
-        assert len(process.records) == 8 and process.lane.dropped > 0
+        assert len(process.events) == 8 and process.lane.dropped > 0
 
 
 def test_a_collector_that_hangs_up(python, expected, tmp_path):
@@ -227,7 +227,7 @@ def test_a_partly_unknown_torch_is_measured_as_far_as_possible(python, script):
     done = run([python, train])
     assert (done.code, done.out) == (0, "28\n"), done.err
     trainer = done.collector.trainer()
-    assert len(trainer.of(WAIT)) == 4 and trainer.of(SAMPLE) == []
+    assert len(trainer.of("Wait")) == 4 and trainer.of("Sample") == []
     assert any("single samples" in fact["what"] for fact in trainer.told("unavailable"))
 
 
@@ -265,8 +265,8 @@ def test_a_forked_child_has_a_lane_of_its_own(python, script):
     one, other = done.collector.processes
     parent, child = (one, other) if other.greeting["ppid"] == one.pid else (other, one)
     assert child.greeting["ppid"] == parent.pid
-    assert len(parent.of(WAIT)) == 7 and len(child.of(WAIT)) == 5
-    assert len(child.of(BATCH)) == 5 and len(parent.of(ITER_END)) == 2
+    assert len(parent.of("Wait")) == 7 and len(child.of("Wait")) == 5
+    assert len(child.of("Batch")) == 5 and len(parent.of("IterEnd")) == 2
     assert child.kind == parent.kind == "trainer" and [fact["loader"] for fact in child.told("loader")] == [0]
 
 
@@ -295,7 +295,7 @@ def test_an_alarm_inside_next_reaches_the_job(python, script):
     """)
     done = run([python, train])
     assert (done.code, done.out) == (0, "[0, 1]\n[0, 1]\n"), done.err
-    assert [wait.d & 16 for wait in done.collector.trainer().of(WAIT)] == [0, 0, 16] * 2
+    assert ["failed" in wait.flags for wait in done.collector.trainer().of("Wait")] == [False, False, True] * 2
 
 
 def test_data_sets_and_loaders_can_still_be_pickled(python, script):

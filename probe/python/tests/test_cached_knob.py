@@ -9,7 +9,6 @@ from collector import PACKAGE
 from turning import Turned, once
 
 JOB = Path(__file__).with_name("cached_knob_job.py")
-CACHE_USES, CACHE_STATE = 11, 12
 
 
 @pytest.fixture(scope="module", params=[0, 2], ids=["in-process", "workers"])
@@ -40,21 +39,21 @@ def test_turning_changes_no_sample(done):
 
 def test_uses_are_told_by_whoever_made_the_batch(done):
     (line,) = done.lines
-    makers = [process for process in done.collector.processes if process.of(CACHE_USES)]
+    makers = [process for process in done.collector.processes if process.of("CacheUses")]
     workers = [process for process in makers if process is not done.trainer]
     assert bool(workers) == (done.trainer not in makers)
-    uses = [record for process in makers for record in process.of(CACHE_USES)]
+    uses = [record for process in makers for record in process.of("CacheUses")]
     hits, misses = (sum(record[field] & 0xFFFFFFFF for record in uses) for field in (4, 5))
     assert (hits, misses) == (line["figures"]["hits"], line["figures"]["misses"])
     assert hits + misses == 8 * FILES
-    assert (sum(record.c for record in uses), sum(record.d for record in uses)) == (
+    assert (sum(record.pool_bytes for record in uses), sum(record.source_bytes for record in uses)) == (
         line["figures"]["pool_bytes"],
         line["figures"]["source_bytes"],
     )
 
 
 def test_the_state_is_told_by_the_trainer_once_a_second_at_most(done):
-    states = done.trainer.of(CACHE_STATE)
-    assert states and all(state.a <= state.b and state.d <= FILES for state in states)
+    states = done.trainer.of("CacheState")
+    assert states and all(state.kept_bytes <= state.capacity_bytes and state.kept_samples <= FILES for state in states)
     assert {state.loader for state in states} == {0}
     assert all(later.time_ns - earlier.time_ns >= 10**9 for earlier, later in zip(states, states[1:]))

@@ -1,11 +1,8 @@
 """Checkpoint calls, collectives and ranks."""
 
 import pytest
-from collector import CHECKPOINT, COLLECTIVE, ITER_START, WAIT, run
+from collector import run
 from conftest import has, needs
-
-TORCH_SAVE, DCP_SAVE, DCP_ASYNC_SAVE, SAFETENSORS = 1, 2, 3, 4
-SNAPSHOT, PERSIST = 0, 1
 
 SAVES = """
 import io, os, sys, threading, torch
@@ -65,21 +62,21 @@ def written(tmp_path, text):
 
 def only_process(done):
     assert done.code == 0, done.err
-    (process,) = [process for process in done.collector.processes if process.records]
+    (process,) = [process for process in done.collector.processes if process.events]
     return process
 
 
 def test_torch_save(python, tmp_path):
     done = run([python, written(tmp_path, SAVES), tmp_path])
     assert done.out == "refused\nsave torch.serialization 0.0\n"
-    saves = only_process(done).of(CHECKPOINT)
-    assert [save.id for save in saves] == [TORCH_SAVE] * 5 and {save.b for save in saves} == {PERSIST}
-    assert [save.d for save in saves] == [0, 0, 0, 1, 0]
+    saves = only_process(done).of("Checkpoint")
+    assert [save.saver for save in saves] == ["torch.save"] * 5 and {save.stage for save in saves} == {"persist"}
+    assert [save.caller for save in saves] == ["main_thread"] * 3 + ["thread", "main_thread"]
     size = (tmp_path / "a.pt").stat().st_size
-    assert saves[0].c == size and saves[3].c == (tmp_path / "c.pt").stat().st_size
-    assert saves[1].c == (tmp_path / "b.pt").stat().st_size - 1000
-    assert saves[2].c > 400_000 and saves[4].c == 0
-    assert all(save.a < save.time_ns for save in saves)
+    assert saves[0].bytes == size and saves[3].bytes == (tmp_path / "c.pt").stat().st_size
+    assert saves[1].bytes == (tmp_path / "b.pt").stat().st_size - 1000
+    assert saves[2].bytes > 400_000 and saves[4].bytes == 0
+    assert all(save.began_ns < save.time_ns for save in saves)
 
 
 def test_safetensors_counts_nested_calls_once(tmp_path):
@@ -91,23 +88,23 @@ save_file({"weight": torch.zeros(1000)}, sys.argv[1] + "/a.safetensors")
 save_model(torch.nn.Linear(10, 10), sys.argv[1] + "/b.safetensors")
 """
     done = run([python, written(tmp_path, text), tmp_path])
-    saves = only_process(done).of(CHECKPOINT)
-    assert [save.id for save in saves] == [SAFETENSORS] * 2
-    assert [save.c for save in saves] == [(tmp_path / f"{name}.safetensors").stat().st_size for name in "ab"]
+    saves = only_process(done).of("Checkpoint")
+    assert [save.saver for save in saves] == ["safetensors"] * 2
+    assert [save.bytes for save in saves] == [(tmp_path / f"{name}.safetensors").stat().st_size for name in "ab"]
 
 
 def test_distributed_checkpoints(tmp_path):
     python = needs("torch.distributed.checkpoint")
     done = run([python, written(tmp_path, DISTRIBUTED_SAVES), tmp_path])
-    saves = only_process(done).of(CHECKPOINT)
-    assert [save.id for save in saves].count(DCP_SAVE) == 2, "DCP's own torch.save calls are a part of it"
-    sync = [save for save in saves if (save.id, save.d) == (DCP_SAVE, 0)]
-    background = [save for save in saves if (save.id, save.d) == (DCP_SAVE, 1)]
-    (snapshot,) = [save for save in saves if (save.id, save.b) == (DCP_ASYNC_SAVE, SNAPSHOT)]
-    drains = [save for save in saves if (save.id, save.b) == (DCP_ASYNC_SAVE, PERSIST)]
-    assert len(sync) == len(background) == 1 and sync[0].c > 400_000 and background[0].c > 400_000
-    assert snapshot.d == 0 and all(drain.time_ns >= snapshot.time_ns for drain in drains)
-    assert {save.id for save in saves} == {DCP_SAVE, DCP_ASYNC_SAVE}
+    saves = only_process(done).of("Checkpoint")
+    assert [save.saver for save in saves].count("dcp.save") == 2, "DCP's own torch.save calls are a part of it"
+    sync = [save for save in saves if (save.saver, save.caller) == ("dcp.save", "main_thread")]
+    background = [save for save in saves if (save.saver, save.caller) == ("dcp.save", "thread")]
+    (snapshot,) = [save for save in saves if (save.saver, save.stage) == ("dcp.async_save", "snapshot")]
+    drains = [save for save in saves if (save.saver, save.stage) == ("dcp.async_save", "persist")]
+    assert len(sync) == len(background) == 1 and sync[0].bytes > 400_000 and background[0].bytes > 400_000
+    assert snapshot.caller == "main_thread" and all(drain.time_ns >= snapshot.time_ns for drain in drains)
+    assert {save.saver for save in saves} == {"dcp.save", "dcp.async_save"}
 
 
 def test_ranks_and_collectives(python, tmp_path):
@@ -119,9 +116,9 @@ def test_ranks_and_collectives(python, tmp_path):
     told = [(fact["rank"], fact["world_size"]) for t in trainers for fact in t.told("kind")[-1:]]
     assert sorted(told) == [(0, 2), (1, 2)]
     for trainer in trainers:
-        assert len(trainer.of(WAIT)) == 2 and len(trainer.of(ITER_START)) == 1
-        collectives = trainer.of(COLLECTIVE)
-        assert 5 <= len(collectives) and all(c.a < c.time_ns for c in collectives)
+        assert len(trainer.of("Wait")) == 2 and len(trainer.of("IterStart")) == 1
+        collectives = trainer.of("Collective")
+        assert 5 <= len(collectives) and all(c.began_ns < c.time_ns for c in collectives)
 
 
 def test_the_launchers_ranks(tmp_path):

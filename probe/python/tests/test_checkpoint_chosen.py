@@ -6,7 +6,7 @@ import signal
 
 import pytest
 import torch
-from collector import CHECKPOINT  # noqa: F401  (finds the staged package)
+from collector import PACKAGE  # noqa: F401  (finds the staged package)
 from test_checkpoint_runs import named, runs
 from test_checkpointer import assert_goes_on, checkpoints, train, whole
 

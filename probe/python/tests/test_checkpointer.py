@@ -11,11 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from collector import CHECKPOINT, CHECKPOINT_COST, PACKAGE, environment, run, warm
+from collector import PACKAGE, environment, run, warm
 
 JOB = Path(__file__).with_name("resume_job.py")
-STALLSCOPE = 6
-SNAPSHOT, PERSIST = 0, 1
 # Each takes a start of the job; `make chaos-checkpoint` has more.
 RESUMES = int(os.environ.get("STALLSCOPE_RESUMES", "3"))
 
@@ -249,15 +247,15 @@ def test_the_ledger_is_told(python, tmp_path):
     case = {"events": {"10": ["save"], "12": ["exit"]}, "options": {"keep": 10}}
     done = run([python, JOB, tmp_path, json.dumps(case)])
     assert done.code == 0, done.err
-    (process,) = [process for process in done.collector.processes if process.records]
-    saves = process.of(CHECKPOINT)
-    assert {save.id for save in saves} == {STALLSCOPE}
-    copies = [save for save in saves if (save.b, save.d) == (SNAPSHOT, 0)]
-    written = [save for save in saves if (save.b, save.d) == (PERSIST, 1)]
-    awaited = [save for save in saves if (save.b, save.d) == (PERSIST, 0)]
+    (process,) = [process for process in done.collector.processes if process.events]
+    saves = process.of("Checkpoint")
+    assert {save.saver for save in saves} == {"stallscope"}
+    copies = [save for save in saves if (save.stage, save.caller) == ("snapshot", "main_thread")]
+    written = [save for save in saves if (save.stage, save.caller) == ("persist", "thread")]
+    awaited = [save for save in saves if (save.stage, save.caller) == ("persist", "main_thread")]
     # One that was asked for, and one every third step as far as the disk allows.
     assert len(copies) == len(written) == len(checkpoints(tmp_path)) and len(awaited) == 1
-    assert all(save.a <= save.time_ns and save.c > 1000 for save in copies)
+    assert all(save.began_ns <= save.time_ns and save.bytes > 1000 for save in copies)
 
 
 def test_saves_that_fail_are_told_each_and_counted(python, tmp_path):
@@ -268,5 +266,5 @@ def test_saves_that_fail_are_told_each_and_counted(python, tmp_path):
     assert len(done.out.splitlines()) == 31, "training went on"
     failed = {int(step) for step in re.findall(r"No checkpoint of step (\d+): ", done.err)}
     assert len(failed) >= 2, done.err
-    (process,) = [process for process in done.collector.processes if process.records]
-    assert process.of(CHECKPOINT_COST)[-1].d == len(failed)
+    (process,) = [process for process in done.collector.processes if process.events]
+    assert process.of("CheckpointCost")[-1].failed == len(failed)

@@ -4,7 +4,7 @@ And what training waits for can't be told from a loader that another thread than
 
 import textwrap
 
-from collector import ITER_START, SAMPLE, WAIT, run
+from collector import run
 
 JOB = """
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -35,7 +35,7 @@ def test_the_trainers_own_batches_are_timed_in_python(python, tmp_path):
     script.write_text(textwrap.dedent(JOB))
     done = run([python, script])
     assert (done.code, done.out) == (0, "python all the way\n"), done.err
-    assert sum(record.id for process in done.collector.processes for record in process.of(SAMPLE)) == 8
+    assert sum(record.count for process in done.collector.processes for record in process.of("Sample")) == 8
 
 
 IN_A_THREAD = """
@@ -60,7 +60,7 @@ def test_a_loader_in_a_thread_gives_a_sentence_and_no_waits(python, tmp_path):
     script.write_text(IN_A_THREAD)
     done = run([python, script])
     assert (done.code, done.out) == (0, f"{[2] * 8}\n"), done.err
-    records = [record for process in done.collector.processes for record in process.of(WAIT) + process.of(ITER_START)]
+    records = [record for process in done.collector.processes for record in process.of("Wait") + process.of("IterStart")]
     assert records == []
     told = {fact["what"] for process in done.collector.processes for fact in process.told("unavailable")}
     assert any("iterated by a thread beside the main one" in sentence for sentence in told), told

@@ -1,6 +1,6 @@
 """Idle time of an asynchronous device, with a fake one that does its work by the clock."""
 
-from collector import DEVICE_IDLE, WAIT, run
+from collector import run
 
 FAKE = """
 import time
@@ -89,27 +89,27 @@ def job(python, tmp_path, device, train=TRAIN):
 
 def test_the_device_is_idle_from_the_end_of_its_work_to_the_end_of_the_wait(python, tmp_path):
     trainer = job(python, tmp_path, "fake:get")
-    waits = {wait.time_ns: wait for wait in trainer.of(WAIT)}
-    idles = trainer.of(DEVICE_IDLE)
+    waits = {wait.time_ns: wait for wait in trainer.of("Wait")}
+    idles = trainer.of("DeviceIdle")
     assert len(idles) >= 7
     for idle in idles[1:]:
-        wait = waits[idle.b]
-        length_ns = wait.time_ns - wait.a
+        wait = waits[idle.wait_exit_ns]
+        length_ns = wait.time_ns - wait.enter_ns
         # 20 ms of work are queued just before the wait; whatever else the machine does, idle time is what is left.
-        assert 0 < idle.a <= length_ns - 19_000_000
+        assert 0 < idle.idle_ns <= length_ns - 19_000_000
 
 
 def test_the_device_is_asked_in_the_training_thread_alone(python, tmp_path):
     trainer = job(python, tmp_path, "fake:get", TRAIN.split("for batch")[0] + THREADS)
     # The other thread's loader is none of training's.
-    trained = {wait.time_ns for wait in trainer.of(WAIT)}
+    trained = {wait.time_ns for wait in trainer.of("Wait")}
     assert len(trained) == 8
-    idles = trainer.of(DEVICE_IDLE)
-    assert len(idles) >= 7 and {idle.b for idle in idles} <= trained
+    idles = trainer.of("DeviceIdle")
+    assert len(idles) >= 7 and {idle.wait_exit_ns for idle in idles} <= trained
 
 
 def test_a_device_that_fails_is_given_up(python, tmp_path):
     trainer = job(python, tmp_path, "fake:broken")
-    assert len(trainer.of(WAIT)) == 8 and trainer.of(DEVICE_IDLE) == []
+    assert len(trainer.of("Wait")) == 8 and trainer.of("DeviceIdle") == []
     (told,) = trainer.told("unavailable")
     assert "fell off the bus" in told["what"]

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from collector import BATCH, CHECKPOINT, ITER_END, ITER_START, SAMPLE, WAIT, run, run_plain
+from collector import run, run_plain
 
 JOB = Path(__file__).with_name("foreign_job.py")
 BATCHES = 20
@@ -19,14 +19,14 @@ def test_everything_is_counted_once(python, how):
     trainer = done.collector.trainer()
     assert trainer.told("unavailable") == []
     for loader in (0, 1):
-        waits = trainer.of(WAIT, loader)
-        assert [wait.b for wait in waits] == list(range(BATCHES)), loader
-        assert [start.a for start in trainer.of(ITER_START, loader)] == [0], loader
-        assert [end.a for end in trainer.of(ITER_END, loader)] == [BATCHES], loader
-    made = [process for process in done.collector.processes if process.of(BATCH)]
-    assert sum(len(process.of(BATCH)) for process in made) == 2 * BATCHES
-    assert sum(sample.id for process in made for sample in process.of(SAMPLE)) == 2 * SAMPLES
-    assert len(trainer.of(CHECKPOINT)) == 2
+        waits = trainer.of("Wait", loader)
+        assert [wait.batch for wait in waits] == list(range(BATCHES)), loader
+        assert [start.epoch for start in trainer.of("IterStart", loader)] == [0], loader
+        assert [end.batches for end in trainer.of("IterEnd", loader)] == [BATCHES], loader
+    made = [process for process in done.collector.processes if process.of("Batch")]
+    assert sum(len(process.of("Batch")) for process in made) == 2 * BATCHES
+    assert sum(sample.count for process in made for sample in process.of("Sample")) == 2 * SAMPLES
+    assert len(trainer.of("Checkpoint")) == 2
 
 
 def test_warnings_name_the_lines_of_the_job(python):

@@ -146,17 +146,17 @@ def test_a_second_job_leaves_none_with_a_curve_until_it_has_gone(folder):  # noq
 
 def test_each_of_two_jobs_that_cannot_be_told_apart_shows_it(monkeypatch):
     shown = []
-    monkeypatch.setattr(_native, "push", lambda kind, time_ns, **what: shown.append(what))
+    monkeypatch.setattr(_native, "cache_curve", lambda **fields: shown.append(fields))
+    monkeypatch.setattr(_native, "cache_is_mixed", lambda **fields: shown.append(fields))
     for is_mixed, is_teller in [(True, True), (True, False), (False, True), (False, False)]:
         one = JointCurve.__new__(JointCurve)
         one.tally = SimpleNamespace(loader=4)
         points = [] if is_mixed else [(100, 10, 5)]
         one.ghost = SimpleNamespace(curve=lambda: (is_mixed, is_teller, 2, 1000, points))
         one.whole = 1.0
-        one.push(7)
+        one.push()
         assert len(shown) == int(is_mixed or is_teller)
-        # A count of no points says so.
-        assert all((of["id"] >> 16 & 0xFF == 0) is is_mixed for of in shown)
+        assert all(("points" not in of) is is_mixed and of["ranks"] == 2 for of in shown)
         shown.clear()
 
 

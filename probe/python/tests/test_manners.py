@@ -3,7 +3,7 @@
 import os
 import sys
 
-from collector import BATCH, WAIT, run, run_plain
+from collector import run, run_plain
 from conftest import torch_version
 
 DROPPED = """
@@ -129,7 +129,7 @@ def test_a_worker_drops_its_data_set_when_it_would_have(python, tmp_path):
     # An old torch's spawned worker may be ended while it gives back a semaphore, which Python's tracker then reports.
     said = [] if old and "resource_tracker" in done.err else done.err.splitlines()
     assert (done.code, done.out, said) == (0, plain.out, [])
-    assert any(process.of(BATCH) for process in done.collector.processes)
+    assert any(process.of("Batch") for process in done.collector.processes)
     assert (tmp_path / "shim").read_text() == (tmp_path / "plain").read_text()
     if python == sys.executable and not old:
         assert "a worker's" in (tmp_path / "shim").read_text()
@@ -144,14 +144,14 @@ def test_the_jobs_own_code_is_not_called(python, tmp_path):
     facts = trainer.told("loader")
     assert [fact["dataset_len"] for fact in facts][:3] == [None, None, 4]
     assert [fact["batch_size"] for fact in facts][:3] == [2, None, 2]
-    assert [wait.c for wait in trainer.of(WAIT)] == [2] * 8
+    assert [wait.samples for wait in trainer.of("Wait")] == [2] * 8
 
 
 def test_loaders_that_are_gone_give_their_numbers_away(python, tmp_path):
     done = run(job(python, tmp_path, MANY))
     assert (done.code, done.err) == (0, "")
-    waits = done.collector.trainer().of(WAIT)
-    assert [wait.c for wait in waits] == list(range(1, 101))
+    waits = done.collector.trainer().of("Wait")
+    assert [wait.samples for wait in waits] == list(range(1, 101))
     assert max(wait.loader for wait in waits) == 63
 
 
@@ -159,7 +159,7 @@ def test_an_interrupt_in_our_code_is_the_jobs(python, tmp_path):
     done = run(job(python, tmp_path, INTERRUPTED))
     assert (done.code, done.out, done.err) == (0, "interrupted\n", "")
     trainer = done.collector.trainer()
-    assert [wait.b for wait in trainer.of(WAIT)] == [0, 0, 1, 2], "the second loop is seen"
+    assert [wait.batch for wait in trainer.of("Wait")] == [0, 0, 1, 2], "the second loop is seen"
     assert trainer.told("unavailable") == []
 
 
@@ -168,5 +168,5 @@ def test_any_command_line_is_measured(python, tmp_path):
     done = run(job(python, tmp_path, MANY.replace("101", "2"), *arguments))
     assert (done.code, done.err) == (0, "")
     trainer = done.collector.trainer()
-    assert len(trainer.of(WAIT)) == 1
+    assert len(trainer.of("Wait")) == 1
     assert "caf?" in trainer.greeting["argv"] and 2 < len(trainer.greeting["argv"]) < 60

@@ -1,6 +1,6 @@
 """Timed opens and reads, where they are asked for."""
 
-from collector import CLOCK, SAMPLE, run, run_plain
+from collector import run, run_plain
 
 TRAIN = """
 import builtins, copy, io, os, pickle, sys, pathlib, time, torch
@@ -45,18 +45,18 @@ def test_reading_is_told_from_the_rest(python, tmp_path):
     command = [python, tmp_path / "train.py", tmp_path]
     done = run(command, STALLSCOPE_OPENS="1")
     assert (done.code, done.out, done.err) == (0, run_plain(command).out, "")
-    producers = [process for process in done.collector.processes if process.of(SAMPLE)]
+    producers = [process for process in done.collector.processes if process.of("Sample")]
     assert len(producers) == 2
     for producer in producers:
-        samples = producer.of(SAMPLE)
-        assert [sample.c > 0 for sample in samples] == [True, False] * 4
-        assert all(sample.c <= sample.time_ns - sample.a for sample in samples)
-        last = [clock for clock in producer.of(CLOCK) if clock.id == 4][-1]
-        assert last.d >= sum(sample.c for sample in samples), "the thread has read other files as well"
+        samples = producer.of("Sample")
+        assert [sample.read_ns > 0 for sample in samples] == [True, False] * 4
+        assert all(sample.read_ns <= sample.time_ns - sample.start_ns for sample in samples)
+        last = [clock for clock in producer.of("Clock") if clock.at == "batch_ready"][-1]
+        assert last.read_ns >= sum(sample.read_ns for sample in samples), "the thread has read other files as well"
 
 
 def test_nothing_is_timed_unless_asked_for(python, tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     done = run([python, tmp_path / "train.py", tmp_path])
     assert done.code == 0
-    assert {sample.c for process in done.collector.processes for sample in process.of(SAMPLE)} == {0}
+    assert {sample.read_ns for process in done.collector.processes for sample in process.of("Sample")} == {0}

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from collector import WAIT, environment
+from collector import environment
 from conftest import needs, torch_version
 from turning import Turned, at_random, gives, job, old, once, pairs_are_right, skipped, whole
 
@@ -35,7 +35,7 @@ def test_300_changes_in_an_epoch_leave_every_sample_in_its_place_and_nothing_beh
     assert (done.code, done.err, changes.state["left"]) == (0, "", 0)
     gives(done, "fork", [whole(1000)])
     assert done.group_is_gone
-    assert len({wait.id for wait in pairs_are_right(done)}) > 2
+    assert len({wait.worker for wait in pairs_are_right(done)}) > 2
 
 
 KINDS = ["persistent", "pinned", "file-system", "stream", "stream-persistent", "break", "failing"]
@@ -55,12 +55,12 @@ def until_it_was_seen(change, folder):
     depths, enough = set(), set()
 
     def turn(trainer):
-        loader = trainer.of(WAIT)[-1].loader
+        loader = trainer.of("Wait")[-1].loader
         if loader not in enough and ("prefetch", loader) in trainer.knobs():
             depth, state = trainer.standing("prefetch", loader)
             if state == "applied" and depth in range(8, 51):
                 depths.add(loader)
-            if loader in depths and (loader in (4, 5) or len({wait.id for wait in trainer.of(WAIT, loader)}) > 2):
+            if loader in depths and (loader in (4, 5) or len({wait.worker for wait in trainer.of("Wait", loader)}) > 2):
                 enough.add(loader)
                 (folder / str(loader)).touch()
         change(trainer)
@@ -78,7 +78,7 @@ def test_every_kind_of_loader_can_be_turned_and_gives_what_it_would_have_given(k
         lines, left = kinds.of("out-of-order")
         assert [sorted(line["got"]) for line in lines] == [whole()] * 2 and left == []
     for loader in range(4):
-        made = {wait.id for wait in kinds.trainer.of(WAIT, loader)}
+        made = {wait.worker for wait in kinds.trainer.of("Wait", loader)}
         assert len(made) > 2 and any(kinds.was("prefetch", depth, "applied", loader) for depth in range(8, 51))
 
 
@@ -101,7 +101,7 @@ def test_a_stream_takes_its_depth_at_once_and_its_workers_at_the_next_epoch(kind
     # No worker is in both epochs, and none comes or goes within one.
     told = [fact["pids"] for fact in kinds.trainer.told("workers") if fact["loader"] == stream]
     assert len(told) == 2 and not set(told[0]) & set(told[1])
-    assert {wait.id for wait in kinds.trainer.of(WAIT, stream)} <= {*told[0], *told[1]}
+    assert {wait.worker for wait in kinds.trainer.of("Wait", stream)} <= {*told[0], *told[1]}
 
 
 def test_a_streams_workers_are_as_many_as_asked_for_in_the_next_epoch(own_python):
@@ -210,7 +210,7 @@ def test_a_worker_that_is_killed_while_it_leaves_is_torchs_own_error(python):
 
 def test_a_new_worker_that_is_killed_or_fails_before_it_is_ready_costs_nothing(python):
     def turn(trainer, killed=[]):  # noqa: B006
-        if trainer.of(WAIT)[-1].loader == 1:
+        if trainer.of("Wait")[-1].loader == 1:
             fails(trainer)
         elif trainer.standing("workers", 0)[1] == "own":
             trainer.ask("workers", 3, 0)
@@ -263,13 +263,13 @@ def test_the_job_draws_the_same_numbers_and_new_workers_have_torchs_seeds(python
     turn = at_random(10**9)
 
     def turn_both(trainer):
-        (asks if trainer.of(WAIT)[-1].loader == 1 else turn)(trainer)
+        (asks if trainer.of("Wait")[-1].loader == 1 else turn)(trainer)
 
     done = Turned(job(python, "augmented", "seeded"), turn_both)
     command = [str(part) for part in job(python, "augmented")]
     plain = subprocess.run(command, env=environment(None), capture_output=True, text=True)
     assert done.of("augmented")[0] == [json.loads(plain.stdout.splitlines()[0])]
-    assert len({wait.id for wait in done.trainer.of(WAIT, 0)}) > 2
+    assert len({wait.worker for wait in done.trainer.of("Wait", 0)}) > 2
     ((line,), _) = done.of("seeded")
     drawn = [line["got"][n : n + 4] for n in range(0, len(line["got"]), 4)]
     assert [sample for sample, *_ in drawn] == whole()
@@ -378,7 +378,7 @@ def test_a_frameworks_loader_can_be_turned(framework, tmp_path):
     done = Turned(job, at_random(10**9, gap_s=0.03))
     assert done.code == 0 and done.group_is_gone, done.err
     assert [line["trained"] for line in done.lines] == [list(range(480))] * 2
-    assert len({wait.id for wait in pairs_are_right(done)}) > 4
+    assert len({wait.worker for wait in pairs_are_right(done)}) > 4
     assert any(done.was("prefetch", depth, "applied") for depth in range(9, 51))
 
 

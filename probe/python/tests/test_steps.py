@@ -4,15 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from collector import CHECKPOINT, CLOCK, PACKAGE, run, run_plain
+from collector import PACKAGE, run, run_plain
 from conftest import torch_version
 
 JOB = Path(__file__).with_name("steps_job.py")
-STEP = 15
-OPTIMISER, SCRIPT = 1, 2
-AT_STEP = 5
 TURNS = 10
-FORKED = 2
 
 SCENARIOS = [
     "plain", "accumulate", "two", "critic", "with_loader", "evaluating", "by_script", "in_a_thread", "beside", "forked", "saving",
@@ -40,10 +36,10 @@ class Seen:
 
     def sources(self, scenario):
         found = self.of(scenario)
-        return [step.id for step in found.of(STEP)] if found else []
+        return [step.source for step in found.of("Step")] if found else []
 
     def clocks(self, scenario):
-        return [clock.time_ns for clock in self.of(scenario).of(CLOCK) if clock.id == AT_STEP]
+        return [clock.time_ns for clock in self.of(scenario).of("Clock") if clock.at == "step"]
 
     def children(self, scenario):
         return [process for process in self.processes if process.greeting["ppid"] == self.pids[scenario]]
@@ -64,10 +60,10 @@ def test_the_job_computes_the_same(seen):
 
 @pytest.mark.parametrize("scenario", ["plain", "accumulate", "two"])
 def test_each_turn_ends_with_one_step_of_the_optimiser(seen, scenario):
-    assert seen.sources(scenario) == [OPTIMISER] * TURNS
+    assert seen.sources(scenario) == ["optimiser"] * TURNS
     assert seen.of(scenario).kind == "trainer"
     # Each with the clocks that tell of the time since the one before.
-    assert seen.clocks(scenario) == [step.time_ns for step in seen.of(scenario).of(STEP)]
+    assert seen.clocks(scenario) == [step.time_ns for step in seen.of(scenario).of("Step")]
 
 
 def test_of_several_optimisers_the_one_that_steps_most_often_makes_the_steps(seen):
@@ -76,16 +72,16 @@ def test_of_several_optimisers_the_one_that_steps_most_often_makes_the_steps(see
 
 
 def test_a_loaders_batch_is_told_to_be_trained_with_once_and_without_clocks(seen):
-    assert seen.sources("with_loader") == [OPTIMISER] * TURNS
+    assert seen.sources("with_loader") == ["optimiser"] * TURNS
     assert not seen.clocks("with_loader")
 
 
 def test_a_loader_that_only_evaluates_stops_no_steps(seen):
-    assert seen.sources("evaluating") == [OPTIMISER] * TURNS
+    assert seen.sources("evaluating") == ["optimiser"] * TURNS
 
 
 def test_the_scripts_steps_take_the_optimisers_place(seen):
-    assert seen.sources("by_script") == [OPTIMISER] * 3 + [SCRIPT] * TURNS
+    assert seen.sources("by_script") == ["optimiser"] * 3 + ["script"] * TURNS
 
 
 @pytest.mark.parametrize("scenario", ["in_a_thread", "beside"])
@@ -96,18 +92,18 @@ def test_steps_that_say_nothing_of_the_main_threads_time_are_not_told(seen, scen
 def test_a_forked_child_that_trains_is_a_trainer_with_steps_of_its_own(seen):
     (child,) = seen.children("forked")
     assert child.kind == "trainer"
-    assert [step.id for step in child.of(STEP)] == seen.sources("forked") == [OPTIMISER] * TURNS
+    assert [step.source for step in child.of("Step")] == seen.sources("forked") == ["optimiser"] * TURNS
 
 
 def test_what_forked_children_save_is_told_though_they_end_at_once(seen):
     children = seen.children("saving")
-    assert [save.d for child in children for save in child.of(CHECKPOINT)] == [FORKED] * 4
+    assert [save.caller for child in children for save in child.of("Checkpoint")] == ["forked"] * 4
     assert {child.kind for child in children} == {"other"}
 
 
 @pytest.mark.own_python
 def test_a_compiled_optimiser_has_steps_where_its_graph_is_broken_anyway(seen):
-    assert seen.sources("compiled") == [OPTIMISER] * TURNS
+    assert seen.sources("compiled") == ["optimiser"] * TURNS
 
 
 @pytest.mark.own_python

@@ -9,7 +9,6 @@ import pytest
 from collector import PACKAGE, run, run_warm
 
 JOB = Path(__file__).with_name("substitution_job.py")
-CACHE_USES = 11
 
 
 def case(name, *arguments):
@@ -133,7 +132,7 @@ def test_the_collector_is_told_of_substitutions_apart_from_hits(python, tmp_path
     done = run([python, JOB, case("run", "importance", 0.2, workers, 3)], **env)
     assert done.code == 0, done.err
     figures = json.loads(done.out)["figures"]
-    uses = [record for process in done.collector.processes for record in process.of(CACHE_USES)]
-    assert sum(record.a & 0xFFFFFFFF for record in uses) == figures["hits"]
-    assert sum(record.a >> 32 for record in uses) == figures["substitutions"] > 0
-    assert sum(record.b & 0xFFFFFFFF for record in uses) == figures["misses"]
+    uses = [record for process in done.collector.processes for record in process.of("CacheUses")]
+    assert sum(record.hits for record in uses) == figures["hits"]
+    assert sum(record.substitutions for record in uses) == figures["substitutions"] > 0
+    assert sum(record.misses for record in uses) == figures["misses"]

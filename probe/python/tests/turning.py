@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from collector import BATCH, FAILED, WAIT, Collector, environment
+from collector import Collector, environment
 from conftest import torch_version
 
 JOB = Path(__file__).with_name("resizing.py")
@@ -53,7 +53,7 @@ class Turned:
 
     def look(self, turn):
         trainers = [p for p in self.collector.processes if p.greeting and p.kind == "trainer"]
-        if not trainers or not trainers[0].of(WAIT):
+        if not trainers or not trainers[0].of("Wait"):
             return
         for (name, loader), knob in trainers[0].knobs().items():
             if knob["available"]:
@@ -94,7 +94,7 @@ def at_random(changes, most_workers=4, most_batches=50, gap_s=0.008):
     def turn(trainer):
         if not state["left"] or time.monotonic() - state["at"] < gap_s:
             return
-        loader = trainer.of(WAIT)[-1].loader
+        loader = trainer.of("Wait")[-1].loader
         knobs = trainer.knobs()
         available = [name for name in ("prefetch", "workers") if knobs.get((name, loader), {}).get("available")]
         if available:
@@ -150,14 +150,14 @@ def pairs_are_right(done):
     """Each wait names the process that made its batch, also right after a worker's number went to another one."""
     made = {}
     for process in done.collector.processes:
-        for batch in process.of(BATCH):
-            made.setdefault((process.pid, batch.b), []).append(batch)
+        for batch in process.of("Batch"):
+            made.setdefault((process.pid, batch.batch), []).append(batch)
     told = {pid for fact in done.trainer.told("workers") for pid in fact["pids"]}
-    waits = [wait for wait in done.trainer.of(WAIT) if not wait.d & FAILED]
+    waits = [wait for wait in done.trainer.of("Wait") if "failed" not in wait.flags]
     assert waits
     for wait in waits:
-        assert wait.id in told
-        assert any(batch.time_ns <= wait.time_ns for batch in made[wait.id, wait.b])
+        assert wait.worker in told
+        assert any(batch.time_ns <= wait.time_ns for batch in made[wait.worker, wait.batch])
     assert done.trainer.lane.dropped == 0
     assert all(process.told("unavailable") == [] for process in done.collector.processes)
     return waits

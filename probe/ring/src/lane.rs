@@ -1,7 +1,7 @@
 use crate::error::{Error, Result};
 use crate::layout::{
     CAPACITY_AT, DROPPED_AT, LONG_HEAD_AT, LONG_TAIL_AT, MAGIC, MAGIC_AT, RECORDS_AT, SHORT_HEAD_AT,
-    SHORT_TAIL_AT, VERSION_AT, from_words, lane_bytes, long_at, pair, to_words, unpair,
+    SHORT_TAIL_AT, VERSION_AT, lane_bytes, long_at, pair, unpair,
 };
 use crate::mapping::Mapping;
 use crate::spsc::{Consumer, Producer, Ring, Shared};
@@ -58,7 +58,7 @@ impl Writer {
     /// Appends `record`; `false` when the lane is full, and then it is counted as dropped.
     #[inline]
     pub fn push(&mut self, record: &Record) -> bool {
-        self.producer.push(shared(&self.mapping, self.long_at), to_words(record))
+        self.producer.push(shared(&self.mapping, self.long_at), record.words())
     }
 
     /// Counts a record that could not even be offered.
@@ -107,7 +107,10 @@ impl Reader {
     /// Hands every record that is there now to `each`, oldest first; at most a lane full, so a writer that
     /// never stops cannot hold the reader.
     pub fn drain(&mut self, mut each: impl FnMut(&Record)) -> Drained {
-        match self.consumer.drain(shared(&self.mapping, self.long_at), |words| each(&from_words(words))) {
+        match self
+            .consumer
+            .drain(shared(&self.mapping, self.long_at), |words| each(&Record::from_words(words)))
+        {
             Ok(taken) => {
                 self.kept += taken.long;
                 if self.kept >= KEPT_RECORDS {

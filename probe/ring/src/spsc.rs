@@ -15,10 +15,8 @@
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering};
 #[cfg(not(loom))]
+use stallscope_abi::lane::WORDS;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// 8-byte words of one record.
-pub(crate) const WORDS: usize = 6;
 
 /// What both sides see of one ring. `words.len()` is `WORDS` times a power of two, or 0.
 #[derive(Clone, Copy)]

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 const ROUNDS: u64 = 30;
 
-/// Every field follows from `n`, so that a torn record shows.
+/// Every word follows from `n`, so that a torn record shows.
 fn record(n: u64) -> Record {
-    Record { time_ns: n, kind: n as u16, loader: !n as u16, id: n as u32, a: n, b: !n, c: n ^ 0xff, d: n + 1 }
+    Record::from_words([n, n << 16, n, !n, n ^ 0xff, n + 1])
 }
 
 fn inherit(name: &str, fd: &OwnedFd) -> Child {
@@ -50,7 +50,7 @@ fn write(socket: &OwnedFd) -> ! {
 fn read(lane: OwnedFd) -> ! {
     let mut reader = Reader::open(lane).unwrap();
     loop {
-        reader.drain(|found| assert_eq!(*found, record(found.a)));
+        reader.drain(|found| assert_eq!(*found, record(found.time_ns())));
     }
 }
 
@@ -109,7 +109,7 @@ fn readers_are_killed() {
     }
     let mut reader = Reader::open(lane).unwrap();
     let mut left = Vec::new();
-    reader.drain(|found| left.push(found.a));
+    reader.drain(|found| left.push(found.time_ns()));
     assert!(left.iter().copied().eq(taken - left.len() as u64..taken), "{left:?} of {taken}");
     assert_eq!(reader.dropped(), tried - taken, "everything is delivered or counted");
 }

@@ -5,16 +5,7 @@ use stallscope_abi::lane::Record;
 use stallscope_ring::{Error, Reader, Writer};
 
 fn record(n: u64) -> Record {
-    Record {
-        time_ns: n,
-        kind: n as u16,
-        loader: !(n as u16),
-        id: n as u32 | 1 << 31,
-        a: n,
-        b: !n,
-        c: n << 7,
-        d: n * n,
-    }
+    Record::from_words([n, n | 1 << 63, n, !n, n << 7, n * n])
 }
 
 fn drained(reader: &mut Reader) -> Vec<Record> {

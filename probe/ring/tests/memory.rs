@@ -1,7 +1,7 @@
 //! What a reader holds of a lane.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use stallscope_abi::lane::Record;
+use stallscope_abi::lane::{Record, WORDS};
 use stallscope_ring::{Reader, Writer};
 
 /// KiB resident of every mapping of a lane in this process.
@@ -27,9 +27,9 @@ fn held_after(bursts: u64, records: u64) -> [u64; 2] {
     let mut reader = Reader::open(fd).unwrap();
     let mut next = 0;
     for _ in 0..bursts {
-        (0..records).for_each(|n| assert!(writer.push(&Record { a: next + n, ..Record::default() })));
+        (0..records).for_each(|n| assert!(writer.push(&Record::from_words([next + n; WORDS]))));
         reader.drain(|record| {
-            assert_eq!(record.a, next);
+            assert_eq!(record.time_ns(), next);
             next += 1;
         });
     }

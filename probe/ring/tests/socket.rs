@@ -1,7 +1,7 @@
 //! The handover between both sides of a socket.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use stallscope_abi::lane::Record;
+use stallscope_abi::lane::{Bye, Event};
 use stallscope_ring::{
     Error, Fact, Greeting, KnobFact, LineReader, LoaderFact, MAX_LINE_BYTES, ProcessKind, RankFact, Reader,
     Received, Writer, send_greeting, send_line, send_lines,
@@ -32,14 +32,14 @@ fn a_greeting_brings_its_lane() {
     let mut reader = LineReader::default();
     assert!(matches!(reader.receive(collector.as_fd()).unwrap(), Received::WouldBlock));
     send_greeting(shim.as_fd(), &greeting, fd.as_fd()).unwrap();
-    writer.push(&Record { id: 9, ..Record::default() });
+    writer.push(&Bye {}.encode(9));
     let Received::Line(text, Some(lane)) = reader.receive(collector.as_fd()).unwrap() else {
         panic!("no lane")
     };
     assert_eq!(serde_json::from_str::<Greeting>(&text).unwrap(), greeting);
-    let mut ids = Vec::new();
-    Reader::open(lane).unwrap().drain(|record| ids.push(record.id));
-    assert_eq!(ids, [9]);
+    let mut found = Vec::new();
+    Reader::open(lane).unwrap().drain(|record| found.push((record.time_ns(), Event::decode(record))));
+    assert_eq!(found, [(9, Some(Bye {}.into()))]);
     drop(shim);
     assert!(matches!(reader.receive(collector.as_fd()).unwrap(), Received::Closed));
 }

@@ -3,6 +3,7 @@
 use super::tests::{FEEDER, MS, TRAINER, WORKERS, header, job, wait, wake};
 use super::*;
 use stallscope_abi::kernel::Kind;
+use stallscope_abi::lane::{Caller, Stage};
 
 fn mark(what: u32, tid: u32, time_ns: u64, bytes: u64) -> kernel::Save {
     kernel::Save { header: header(Kind::Save, TRAINER, tid, time_ns), what, pad: 0, bytes }
@@ -29,11 +30,11 @@ fn a_file_created_written_and_closed_between_two_batches_is_a_checkpoint() {
     let mut steps = trains();
     assert_eq!(steps.save(&begun(10 * MS)), None, "nothing is written yet");
     let saved = steps.save(&done(50 * MS, 7 << 20)).unwrap();
-    assert_eq!((saved.a, saved.time_ns, saved.c), (10 * MS, 50 * MS, 7 << 20));
-    assert_eq!((saved.kind, saved.b, saved.d), (lane::Kind::Checkpoint as u16, 1, 0));
+    assert_eq!((saved.began_ns, saved.bytes), (10 * MS, 7 << 20));
+    assert_eq!((saved.stage, saved.caller), (Stage::Persist, Caller::MainThread));
     // It is synced and renamed: the same one, longer.
     let longer = steps.save(&done(90 * MS, 0)).unwrap();
-    assert_eq!((longer.a, longer.time_ns, longer.c), (10 * MS, 90 * MS, 7 << 20));
+    assert_eq!((longer.began_ns, longer.bytes), (10 * MS, 7 << 20));
 }
 
 #[test]
@@ -43,7 +44,7 @@ fn all_files_between_two_batches_are_one_checkpoint_from_the_first_one_on() {
     steps.save(&done(20 * MS, 1 << 20));
     assert_eq!(steps.save(&begun(30 * MS)), None);
     let saved = steps.save(&done(40 * MS, 3 << 20)).unwrap();
-    assert_eq!((saved.a, saved.time_ns, saved.c), (10 * MS, 40 * MS, 3 << 20));
+    assert_eq!((saved.began_ns, saved.bytes), (10 * MS, 3 << 20));
 }
 
 #[test]
@@ -56,7 +57,7 @@ fn a_batch_ends_what_was_begun_before_it() {
     assert_eq!(steps.save(&done(20 * MS, 1 << 20)), None);
     steps.save(&begun(30 * MS));
     let saved = steps.save(&done(40 * MS, 2 << 20)).unwrap();
-    assert_eq!((saved.a, saved.c), (30 * MS, 2 << 20), "the next one stands alone");
+    assert_eq!((saved.began_ns, saved.bytes), (30 * MS, 2 << 20), "the next one stands alone");
 }
 
 #[test]

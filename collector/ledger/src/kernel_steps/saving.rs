@@ -1,5 +1,5 @@
 use stallscope_abi::kernel::{Save, save};
-use stallscope_abi::lane::{Kind, Record, Saver};
+use stallscope_abi::lane::{Caller, Checkpoint, Saver, Stage};
 
 /// What a trainer's main thread wrote since the last hand-over.
 #[derive(Debug, Default)]
@@ -11,23 +11,20 @@ pub(super) struct Saving {
 }
 
 impl Saving {
-    pub(super) fn mark(&mut self, save: &Save) -> Option<Record> {
-        let time_ns = save.header.time_ns;
+    pub(super) fn mark(&mut self, save: &Save) -> Option<Checkpoint> {
         if save.what == save::BEGUN {
-            self.begun_ns.get_or_insert(time_ns);
+            self.begun_ns.get_or_insert(save.header.time_ns);
             return None;
         }
         // A file that was there before says nothing of one that is created later.
         let begun_ns = self.begun_ns?;
         self.bytes = self.bytes.max(save.bytes);
-        (self.bytes > 0).then(|| Record {
-            time_ns,
-            kind: Kind::Checkpoint as u16,
-            id: Saver::Other as u32,
-            a: begun_ns,
-            b: 1,
-            c: self.bytes,
-            ..Record::default()
+        (self.bytes > 0).then_some(Checkpoint {
+            saver: Saver::Other,
+            began_ns: begun_ns,
+            stage: Stage::Persist,
+            bytes: self.bytes,
+            caller: Caller::MainThread,
         })
     }
 }

@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
 
 use stallscope_abi::kernel::{self, Blocked, Header, Slice, TaskExit, TaskNew, TaskSlot, Times, state};
-use stallscope_abi::lane::{self, ClockAt, wait_flags};
+use stallscope_abi::lane::{self, Caller, ClockAt, Record, Saver, wait_flags};
 use stallscope_ledger::{Config, Ledger, ProcessFacts, ProcessKind};
 use stallscope_model::{Cause, Phase, StepLedger};
 
@@ -84,7 +84,7 @@ impl Stage {
         self.ledger.kernel(&kernel::Record::TaskExit(exit));
     }
 
-    pub fn lane(&mut self, pid: u32, record: lane::Record) {
+    pub fn lane(&mut self, pid: u32, record: Record) {
         self.ledger.lane(pid, &record);
     }
 
@@ -111,39 +111,26 @@ impl Stage {
     }
 
     pub fn sample(&mut self, pid: u32, start: u64, end: u64, reading: u64) {
-        let kind = lane::Kind::Sample as u16;
-        self.lane(
-            pid,
-            lane::Record {
-                time_ns: end * MS,
-                kind,
-                id: 1,
-                a: start * MS,
-                c: reading * MS,
-                ..Default::default()
-            },
-        );
+        let (start_ns, read_ns) = (start * MS, reading * MS);
+        let sample = lane::Sample { loader: 0, count: 1, start_ns, batch: 0, read_ns };
+        self.lane(pid, sample.encode(end * MS));
     }
 
     /// Thread CPU time, run delay and process CPU time, all since the start.
     pub fn clock(&mut self, pid: u32, at: ClockAt, time: u64, (cpu, delay, process): (u64, u64, u64)) {
-        let kind = lane::Kind::Clock as u16;
-        let id = at as u32;
-        let record = lane::Record {
-            time_ns: time * MS,
-            kind,
-            id,
-            a: cpu * MS,
-            b: delay * MS,
-            c: process * MS,
-            ..Default::default()
+        let clock = lane::Clock {
+            loader: 0,
+            at,
+            cpu_ns: cpu * MS,
+            run_delay_ns: delay * MS,
+            process_cpu_ns: process * MS,
+            read_ns: 0,
         };
-        self.lane(pid, record);
+        self.lane(pid, clock.encode(time * MS));
     }
 
     pub fn iter_start(&mut self, loader: u16, at: u64, flags: u64) {
-        let kind = lane::Kind::IterStart as u16;
-        self.lane(TRAINER, lane::Record { time_ns: at * MS, kind, loader, d: flags, ..Default::default() });
+        self.lane(TRAINER, lane::IterStart { loader, epoch: 0, flags }.encode(at * MS));
     }
 
     pub fn iter_end(&mut self, loader: u16, at: u64) {
@@ -152,25 +139,25 @@ impl Stage {
 
     /// The end was found by a `next()` that was entered at `enter`.
     pub fn iter_end_found(&mut self, loader: u16, enter: u64, at: u64) {
-        let kind = lane::Kind::IterEnd as u16;
-        let record = lane::Record { time_ns: at * MS, kind, loader, b: enter * MS, ..Default::default() };
-        self.lane(TRAINER, record);
+        self.lane(TRAINER, lane::IterEnd { loader, batches: 0, enter_ns: enter * MS }.encode(at * MS));
     }
 
-    pub fn checkpoint(&mut self, start: u64, end: u64, saver: lane::Saver, persist: bool, background: bool) {
-        let kind = lane::Kind::Checkpoint as u16;
-        let (b, d) = (u64::from(persist), u64::from(background));
-        let record = lane::Record {
-            time_ns: end * MS,
-            kind,
-            id: saver as u32,
-            a: start * MS,
-            b,
-            c: 1000,
-            d,
-            ..Default::default()
-        };
-        self.lane(TRAINER, record);
+    pub fn checkpoint(&mut self, start: u64, end: u64, saver: Saver, persist: bool, background: bool) {
+        let caller = if background { Caller::Thread } else { Caller::MainThread };
+        self.lane(TRAINER, saved(start, end, saver, persist, caller));
+    }
+
+    pub fn device_idle(&mut self, at: u64, wait_exit: u64, idle: u64) {
+        let event = lane::DeviceIdle { idle_ns: idle * MS, wait_exit_ns: wait_exit * MS };
+        self.lane(TRAINER, event.encode(at * MS));
+    }
+
+    pub fn stepped(&mut self, at: u64, source: lane::StepSource) {
+        self.lane(TRAINER, lane::Step { source }.encode(at * MS));
+    }
+
+    pub fn says_goodbye(&mut self, pid: u32, at: u64) {
+        self.lane(pid, lane::Bye {}.encode(at * MS));
     }
 
     pub fn advance(&mut self, now: u64) {
@@ -270,14 +257,25 @@ pub fn slot(pid: u32, since: u64, holds: Does) -> TaskSlot {
     slot
 }
 
-pub fn wait(loader: u16, worker: u32, enter: u64, exit: u64, index: u64, flags: u64) -> lane::Record {
-    let kind = lane::Kind::Wait as u16;
-    lane::Record { time_ns: exit * MS, kind, loader, id: worker, a: enter * MS, b: index, c: 8, d: flags }
+pub fn wait(loader: u16, worker: u32, enter: u64, exit: u64, index: u64, flags: u64) -> Record {
+    lane::Wait { loader, worker, enter_ns: enter * MS, batch: index, samples: 8, flags }.encode(exit * MS)
 }
 
-pub fn batch(start: u64, ready: u64, index: u64) -> lane::Record {
-    let kind = lane::Kind::Batch as u16;
-    lane::Record { time_ns: ready * MS, kind, a: start * MS, b: index, ..Default::default() }
+pub fn batch(start: u64, ready: u64, index: u64) -> Record {
+    batch_of(start, ready, index, 0)
+}
+
+/// A batch whose maker used so many milliseconds of CPU for it.
+pub fn batch_of(start: u64, ready: u64, index: u64, cpu: u64) -> Record {
+    let (start_ns, cpu_ns) = (start * MS, cpu * MS);
+    let batch = lane::Batch { loader: 0, worker: 0, start_ns, batch: index, collate_ns: 0, cpu_ns };
+    batch.encode(ready * MS)
+}
+
+/// A checkpoint of 1000 bytes.
+pub fn saved(start: u64, end: u64, saver: Saver, persist: bool, caller: Caller) -> Record {
+    let stage = if persist { lane::Stage::Persist } else { lane::Stage::Snapshot };
+    lane::Checkpoint { saver, began_ns: start * MS, stage, bytes: 1000, caller }.encode(end * MS)
 }
 
 /// First batch at 100 ms, so that training begins there.

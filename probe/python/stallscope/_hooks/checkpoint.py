@@ -13,11 +13,6 @@ from stallscope import _native
 from . import process
 from .patch import UnknownShape, replace
 
-_CHECKPOINT = 7
-_TORCH_SAVE, _DCP_SAVE, _DCP_ASYNC_SAVE, _SAFETENSORS = 1, 2, 3, 4
-_SNAPSHOT, _PERSIST = 0, 1
-_MAIN_THREAD, _THREAD, _FORKED = 0, 1, 2
-
 _here = threading.local()
 _dcp_lock = threading.Lock()
 _dcp_saves = 0
@@ -25,12 +20,12 @@ _dcp_saves = 0
 
 def hook_torch_save(module):
     """`module`: torch.serialization."""
-    replace(module, "save", lambda original: _timed(original, _TORCH_SAVE, _PERSIST, 1, "f"))
+    replace(module, "save", lambda original: _timed(original, "torch.save", "persist", 1, "f"))
 
 
 def hook_safetensors(module):
     """`module`: safetensors.torch."""
-    replace(module, "save_file", lambda original: _timed(original, _SAFETENSORS, _PERSIST, 1, "filename"))
+    replace(module, "save_file", lambda original: _timed(original, "safetensors", "persist", 1, "filename"))
 
 
 def hook_dcp(module):
@@ -40,14 +35,14 @@ def hook_dcp(module):
         raise UnknownShape("it has no save function")
     for name in found:
         if name == "async_save":
-            replace(module, name, lambda original: _timed(original, _DCP_ASYNC_SAVE, _SNAPSHOT, None, None))
+            replace(module, name, lambda original: _timed(original, "dcp.async_save", "snapshot", None, None))
         else:
-            replace(module, name, lambda original: _timed(original, _DCP_SAVE, _PERSIST, None, "checkpoint_id"))
+            replace(module, name, lambda original: _timed(original, "dcp.save", "persist", None, "checkpoint_id"))
 
 
 def _timed(original, saver, stage, position, keyword):
     """`original`, recorded. The target is its argument `position` or `keyword`."""
-    distributed = saver in (_DCP_SAVE, _DCP_ASYNC_SAVE)
+    distributed = saver in ("dcp.save", "dcp.async_save")
 
     def save(*args, **kwargs):
         global _dcp_saves
@@ -59,7 +54,7 @@ def _timed(original, saver, stage, position, keyword):
         if target is None and position is not None and len(args) > position:
             target = args[position]
         _here.saving = True
-        if saver == _DCP_SAVE:
+        if saver == "dcp.save":
             with _dcp_lock:
                 _dcp_saves += 1
         written = _written(target)
@@ -69,11 +64,11 @@ def _timed(original, saver, stage, position, keyword):
         finally:
             ended_ns = _native.now()
             _here.saving = False
-            if saver == _DCP_SAVE:
+            if saver == "dcp.save":
                 with _dcp_lock:
                     _dcp_saves -= 1
             _record(saver, stage, began_ns, ended_ns, _written(target, since=written))
-        if saver == _DCP_ASYNC_SAVE:
+        if saver == "dcp.async_save":
             _watch_future(result)
         return result
 
@@ -88,13 +83,15 @@ def _is_dcp(frame):
 def _record(saver, stage, began_ns, ended_ns, written):
     # A child that was forked to save has no lane before its first record.
     _native.poll()
-    _native.push(_CHECKPOINT, ended_ns, id=saver, a=began_ns, b=stage, c=written, d=_caller())
+    _native.checkpoint(
+        saver=saver, stage=stage, caller=_caller(), began_ns=began_ns, ended_ns=ended_ns, bytes=written
+    )
 
 
 def _caller():
     if threading.current_thread() is not threading.main_thread():
-        return _THREAD
-    return _FORKED if _native.forked() else _MAIN_THREAD
+        return "thread"
+    return "forked" if _native.forked() else "main_thread"
 
 
 def _watch_future(result):
@@ -114,7 +111,7 @@ def _watch_future(result):
         try:
             return wait(*args, **kwargs)
         finally:
-            _record(_DCP_ASYNC_SAVE, _PERSIST, began_ns, _native.now(), 0)
+            _record("dcp.async_save", "persist", began_ns, _native.now(), 0)
 
     future.result = timed
     future.add_done_callback(lambda done: vars(done).pop("result", None))

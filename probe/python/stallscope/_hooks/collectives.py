@@ -7,8 +7,6 @@ from stallscope import _native
 from . import process
 from .patch import replace
 
-_COLLECTIVE = 9
-
 _BLOCKING = (
     "all_reduce",
     "all_reduce_coalesced",
@@ -54,7 +52,7 @@ def _timed(original):
             return original(*args, **kwargs)
         finally:
             _here.inside = False
-            _native.push(_COLLECTIVE, _native.now(), a=began_ns)
+            _native.collective(began_ns=began_ns, ended_ns=_native.now())
 
     return collective
 

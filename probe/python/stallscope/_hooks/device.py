@@ -14,7 +14,6 @@ from stallscope import _native
 
 from . import process
 
-_DEVICE_IDLE = 8
 # Waits whose events are not complete yet; beyond it the device is that far behind that the oldest says nothing new.
 _MAX_PENDING = 64
 
@@ -65,7 +64,7 @@ class Watcher:
             self.pending.pop(0)
             idle_ns = int(self.device.elapsed_ms(first, last) * 1e6)
             idle_ns = max(0, min(idle_ns, left_ns - entered_ns))
-            _native.push(_DEVICE_IDLE, _native.now(), a=idle_ns, b=left_ns)
+            _native.device_idle(idle_ns=idle_ns, wait_exit_ns=left_ns)
             self.device.recycle(first)
             self.device.recycle(last)
         while len(self.pending) > _MAX_PENDING:

@@ -4,35 +4,38 @@ import sys
 
 from stallscope import _native
 
-_CHECKPOINT, _COST, _STALLSCOPE = 7, 13, 6
-_SNAPSHOT, _PERSIST = 0, 1
-
 
 def snapshot(began_ns, ended_ns, copied_bytes):
     """Training was held to copy its state."""
-    _push(began_ns, ended_ns, _SNAPSHOT, copied_bytes, False)
+    _push("snapshot", "main_thread", began_ns, ended_ns, copied_bytes)
 
 
 def waited(began_ns, ended_ns):
     """Training waited for a save to end."""
-    _push(began_ns, ended_ns, _PERSIST, 0, False)
+    _push("persist", "main_thread", began_ns, ended_ns, 0)
 
 
 def persisted(began_ns, ended_ns, written_bytes):
     """A save was written beside training."""
-    _push(began_ns, ended_ns, _PERSIST, written_bytes, True)
+    _push("persist", "thread", began_ns, ended_ns, written_bytes)
 
 
 def cost(spent_s, trained_s, budget, failed):
     """What checkpoints have cost, of the time trained; `budget`: the part that they may cost, 0 for no limit; `failed`:
     saves of this process that failed."""
-    spent_ns, trained_ns = round(spent_s * 1e9), round(trained_s * 1e9)
-    _native.push(_COST, _native.now(), a=spent_ns, b=trained_ns, c=round(budget * 1e6), d=failed)
+    _native.checkpoint_cost(
+        spent_ns=round(spent_s * 1e9),
+        trained_ns=round(trained_s * 1e9),
+        budget_ppm=round(budget * 1e6),
+        failed=failed,
+    )
 
 
-def _push(began_ns, ended_ns, stage, count, elsewhere):
+def _push(stage, caller, began_ns, ended_ns, count):
     # Goes nowhere where the shim is not on.
-    _native.push(_CHECKPOINT, ended_ns, id=_STALLSCOPE, a=began_ns, b=stage, c=count, d=int(elsewhere))
+    _native.checkpoint(
+        saver="stallscope", stage=stage, caller=caller, began_ns=began_ns, ended_ns=ended_ns, bytes=count
+    )
 
 
 _AUTOMATIC = 0

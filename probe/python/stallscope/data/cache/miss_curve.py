@@ -5,11 +5,6 @@ from stallscope.data.seeding.draws import drawn
 
 from .split import base_index, base_of
 
-_CACHE_CURVE = 14
-# Among the ids of records: points of a curve come one after the other; how many ranks' uses it is of.
-_COUNT_SHIFT, _RANKS_SHIFT = 16, 24
-_MOST_RANKS = 255
-
 
 class Curve:
     """Of one loader and data set."""
@@ -58,17 +53,12 @@ class Curve:
     def epoch(self):
         self.ghost.epoch()
 
-    def push(self, time_ns):
+    def push(self):
         """Shows it where the shim is on."""
-        self._push(time_ns, self._whole(self.ghost.curve()), self.ghost.dataset_bytes, 1)
+        self._push(self._whole(self.ghost.curve()), self.ghost.dataset_bytes, 1)
 
-    def _push(self, time_ns, points, dataset_bytes, ranks):
-        of_all = len(points) << _COUNT_SHIFT | min(ranks, _MOST_RANKS) << _RANKS_SHIFT
-        for number, (capacity_bytes, uses, misses) in enumerate(points):
-            _native.push(
-                _CACHE_CURVE, time_ns, loader=self.tally.loader, id=number | of_all,
-                a=capacity_bytes, b=uses, c=misses, d=dataset_bytes,
-            )  # fmt: skip
+    def _push(self, points, dataset_bytes, ranks):
+        _native.cache_curve(loader=self.tally.loader, ranks=ranks, dataset_bytes=dataset_bytes, points=points)
 
     def points(self):
         return _shares(self._whole(self.ghost.curve()))
@@ -113,16 +103,16 @@ class JointCurve(Curve):
         self.ghost.look()
         self.ghost.epoch()
 
-    def push(self, time_ns):
+    def push(self):
         joint = self.ghost.curve()
         # One of them shows it for all; that there is none, each for its job.
         if joint is None or not (joint[0] or joint[1]):
             return
         is_mixed, _, ranks, dataset_bytes, points = joint
         if is_mixed:
-            _native.push(_CACHE_CURVE, time_ns, loader=self.tally.loader, id=min(ranks, _MOST_RANKS) << _RANKS_SHIFT)
+            _native.cache_is_mixed(loader=self.tally.loader, ranks=ranks)
         else:
-            self._push(time_ns, self._whole(points), dataset_bytes, ranks)
+            self._push(self._whole(points), dataset_bytes, ranks)
 
     def points(self):
         joint = self.ghost.curve()

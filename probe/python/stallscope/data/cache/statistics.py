@@ -10,7 +10,6 @@ from stallscope import _native
 FIELDS = ("hits", "late", "misses", "prefetched", "pool_bytes", "source_bytes", "substitutions")
 # One for whoever makes batches in the training process, and one for each worker's number, from which on they share.
 _ROWS = 257
-_CACHE_USES = 11
 
 
 class Tally:
@@ -46,12 +45,8 @@ class Tally:
         row = 0 if info is None else 1 + info.id % (_ROWS - 1)
         for column, count in enumerate(counts, row * len(FIELDS)):
             self.table[column] += count
-        hits, late, misses, prefetched, pool_bytes, source_bytes, substitutions = counts
         # Goes nowhere where the shim is not on.
-        _native.push(
-            _CACHE_USES, _native.now(), loader=self.loader, id=prefetched,
-            a=hits | substitutions << 32, b=misses | late << 32, c=pool_bytes, d=source_bytes,
-        )  # fmt: skip
+        _native.cache_uses(loader=self.loader, **dict(zip(FIELDS, counts)))
 
     def totals(self):
         rows = list(self.table)
@@ -59,7 +54,7 @@ class Tally:
 
     def tell_source(self, read_bytes):
         """Bytes that were read from the source beside those of batches."""
-        _native.push(_CACHE_USES, _native.now(), loader=self.loader, d=read_bytes)
+        _native.cache_uses(loader=self.loader, source_bytes=read_bytes)
 
 
 def _again(sums, loader, sizes):

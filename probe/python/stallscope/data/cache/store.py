@@ -19,7 +19,6 @@ from .miss_curve import Curve, JointCurve
 from .reader import Kept
 from .statistics import Collating, Tally
 
-_CACHE_STATE = 12
 _SHOWN_EVERY_NS = 1_000_000_000
 _LOOK_COSTS = 1000
 _INSIDE = ("stallscope.", "torch.utils.data.")
@@ -165,17 +164,14 @@ class Store:
             return
         self.look_at_ns = now_ns + _SHOWN_EVERY_NS
         told = self._told()
-        _native.push(
-            _CACHE_STATE, _native.now(), loader=self.tally.loader,
-            a=told.get("kept_bytes", 0), b=told.get("capacity_bytes", 0),
-            c=told.get("evictions", 0), d=told.get("kept_samples", 0),
-        )  # fmt: skip
+        names = ("kept_bytes", "capacity_bytes", "evictions", "kept_samples")
+        _native.cache_state(loader=self.tally.loader, **{name: told.get(name, 0) for name in names})
         if self.curve is not None:
             own = self.space.figures()
             self.curve.resize(own)
             if own.get("capacity_bytes"):
                 self.curve.whole = told["capacity_bytes"] / own["capacity_bytes"]
-            self.curve.push(_native.now())
+            self.curve.push()
 
     def figures(self):
         """What came of all uses so far, and what the pool has of the data set."""
