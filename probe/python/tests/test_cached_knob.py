@@ -43,7 +43,7 @@ def test_uses_are_told_by_whoever_made_the_batch(done):
     workers = [process for process in makers if process is not done.trainer]
     assert bool(workers) == (done.trainer not in makers)
     uses = [record for process in makers for record in process.of("CacheUses")]
-    hits, misses = (sum(record[field] & 0xFFFFFFFF for record in uses) for field in (4, 5))
+    hits, misses = sum(record.hits for record in uses), sum(record.misses for record in uses)
     assert (hits, misses) == (line["figures"]["hits"], line["figures"]["misses"])
     assert hits + misses == 8 * FILES
     assert (sum(record.pool_bytes for record in uses), sum(record.source_bytes for record in uses)) == (

@@ -52,7 +52,7 @@ def _timed(original):
             return original(*args, **kwargs)
         finally:
             _here.inside = False
-            _native.collective(began_ns=began_ns, ended_ns=_native.now())
+            _native.collective(began_ns, _native.now())
 
     return collective
 

@@ -45,8 +45,12 @@ class Tally:
         row = 0 if info is None else 1 + info.id % (_ROWS - 1)
         for column, count in enumerate(counts, row * len(FIELDS)):
             self.table[column] += count
+        hits, late, misses, prefetched, pool_bytes, source_bytes, substitutions = counts
         # Goes nowhere where the shim is not on.
-        _native.cache_uses(loader=self.loader, **dict(zip(FIELDS, counts)))
+        _native.cache_uses(
+            loader=self.loader, hits=hits, late=late, misses=misses, prefetched=prefetched,
+            pool_bytes=pool_bytes, source_bytes=source_bytes, substitutions=substitutions,
+        )  # fmt: skip
 
     def totals(self):
         rows = list(self.table)

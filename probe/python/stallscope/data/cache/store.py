@@ -164,8 +164,11 @@ class Store:
             return
         self.look_at_ns = now_ns + _SHOWN_EVERY_NS
         told = self._told()
-        names = ("kept_bytes", "capacity_bytes", "evictions", "kept_samples")
-        _native.cache_state(loader=self.tally.loader, **{name: told.get(name, 0) for name in names})
+        _native.cache_state(
+            loader=self.tally.loader,
+            kept_bytes=told.get("kept_bytes", 0), capacity_bytes=told.get("capacity_bytes", 0),
+            evictions=told.get("evictions", 0), kept_samples=told.get("kept_samples", 0),
+        )  # fmt: skip
         if self.curve is not None:
             own = self.space.figures()
             self.curve.resize(own)
