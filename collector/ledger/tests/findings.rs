@@ -305,7 +305,6 @@ fn workers_that_came_later_do_not_make_the_others_uneven() {
 
 #[test]
 fn a_stall_that_the_device_did_not_feel_is_no_verdict() {
-    use stallscope_abi::lane;
     let mut stage = Stage::new();
     for step in 0..20u64 {
         let at = 1000 + 100 * step;
