@@ -25,7 +25,7 @@ pub enum Acted {
 }
 
 /// Lets a controller work on the job whose collector listens at `socket`, until Ctrl-C, SIGTERM, SIGHUP or the job's
-/// end. `told` gets the lines of the audit as they come.
+/// end. `show` gets the lines of the audit as they come.
 ///
 /// # Errors
 /// The collector refuses, in one sentence, or none listens there.
@@ -33,7 +33,7 @@ pub fn tune(
     socket: &Path,
     mode: TuneMode,
     budgets: Budgets,
-    told: &mut dyn FnMut(&AuditEvent),
+    show: &mut dyn FnMut(&AuditEvent),
 ) -> Result<Acted> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -45,11 +45,11 @@ pub fn tune(
         let mut audit = Audit { connection, next: from };
         loop {
             tokio::select! {
-                () = sleep(LOOK) => if audit.read(told).is_err() {
+                () = sleep(LOOK) => if audit.read(show).is_err() {
                     return Ok(Acted::JobEnded);
                 },
                 kind = signals.next() => if kind != SignalKind::user_defined1() {
-                    return audit.stop(told);
+                    return audit.stop(show);
                 },
             }
         }
@@ -63,19 +63,19 @@ struct Audit {
 }
 
 impl Audit {
-    fn read(&mut self, told: &mut dyn FnMut(&AuditEvent)) -> Result<()> {
+    fn read(&mut self, show: &mut dyn FnMut(&AuditEvent)) -> Result<()> {
         loop {
             let Reply::Audit(page) = self.connection.ask(&Request::Audit { from: self.next })? else {
                 bail!(SOMETHING_ELSE)
             };
             let Some(last) = page.last() else { return Ok(()) };
             self.next = last.line + 1;
-            page.iter().for_each(&mut *told);
+            page.iter().for_each(&mut *show);
         }
     }
 
     /// Ends the controller; what it has not proven is undone before this returns.
-    fn stop(mut self, told: &mut dyn FnMut(&AuditEvent)) -> Result<Acted> {
+    fn stop(mut self, show: &mut dyn FnMut(&AuditEvent)) -> Result<Acted> {
         let Ok(Reply::Knobs(mut knobs)) = self.connection.ask(&Request::Stop) else {
             return Ok(Acted::JobEnded);
         };
@@ -90,7 +90,7 @@ impl Audit {
         // What the job has answered is in the audit a moment later.
         std::thread::sleep(LOOK);
         // A job that ends in this moment has nothing more to say.
-        let _ = self.read(told);
+        let _ = self.read(show);
         Ok(Acted::ByUser(knobs))
     }
 }

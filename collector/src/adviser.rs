@@ -59,9 +59,9 @@ pub(crate) struct Around {
     pub(crate) epochs: Vec<LoaderEpochs>,
 }
 
-/// Of one rank.
+/// What the last look at a rank found.
 #[derive(Clone, Debug)]
-struct Said {
+struct RankAdvice {
     rates: Rates,
     expected: Vec<Expected>,
     advice: Vec<Advice>,
@@ -70,8 +70,7 @@ struct Said {
 #[derive(Debug)]
 pub(crate) struct Adviser {
     profiles: Profiles,
-    /// By rank.
-    said: BTreeMap<u32, Said>,
+    by_rank: BTreeMap<u32, RankAdvice>,
     /// CPU time of a rank's trainer, of all its threads and of the main one, when its first steps were seen.
     clocks: BTreeMap<u32, (u32, [u64; 2])>,
     counting: bool,
@@ -86,7 +85,7 @@ impl Adviser {
     pub(crate) fn new(cpus: f64) -> Adviser {
         Adviser {
             profiles: Profiles::new(cpus),
-            said: BTreeMap::new(),
+            by_rank: BTreeMap::new(),
             clocks: BTreeMap::new(),
             counting: false,
             turn: u32::MAX,
@@ -120,7 +119,7 @@ impl Adviser {
         } else if now_ns >= self.next_ns {
             let looked = self.look(RANKS, knobs, around);
             // Each rank once before the pauses grow.
-            if looked && self.said.len() == self.profiles.training().len() {
+            if looked && self.by_rank.len() == self.profiles.training().len() {
                 self.pause_ns = (2 * self.pause_ns).min(LONGEST_NS);
             }
             self.next_ns = now_ns + self.pause_ns;
@@ -136,7 +135,7 @@ impl Adviser {
     fn look(&mut self, ranks: usize, knobs: &[Knob], around: impl FnOnce() -> Around) -> bool {
         let around = around();
         self.count_threads(&around.ranks);
-        // At the end nobody may be left who could be asked.
+        // At the end no process may be left to ask.
         job_cpus(&around.trainers).into_iter().for_each(|cpus| self.profiles.cores(cpus));
         let mut training: Vec<&Profile> = self.profiles.training();
         let lowest = training.first().map(|profile| profile.rank);
@@ -154,7 +153,7 @@ impl Adviser {
                 expected.extend(expect_cache(profile, &reading, knobs, &Budgets::default(), &node));
             }
             let advice = advise(&expected, knobs);
-            self.said.insert(profile.rank, Said { rates: rates(profile), expected, advice });
+            self.by_rank.insert(profile.rank, RankAdvice { rates: rates(profile), expected, advice });
             self.turn = profile.rank;
         }
         true
@@ -180,22 +179,22 @@ impl Adviser {
         }
     }
 
-    /// CPUs that the job may use, as its trainers told last; `None` when unknown.
+    /// CPUs that the job may use, by the last look at its trainers; `None` when unknown.
     pub(crate) fn cpus(&self) -> Option<f64> {
         Some(self.profiles.known_cores()).filter(|cores| cores.is_finite())
     }
 
     pub(crate) fn rates(&self) -> Vec<Rates> {
-        self.said.values().map(|said| said.rates.clone()).collect()
+        self.by_rank.values().map(|rank| rank.rates.clone()).collect()
     }
 
     pub(crate) fn expected(&self) -> Vec<Expected> {
-        self.said.values().flat_map(|said| said.expected.clone()).collect()
+        self.by_rank.values().flat_map(|rank| rank.expected.clone()).collect()
     }
 
     /// Best first.
     pub(crate) fn advice(&self) -> Vec<Advice> {
-        let mut advice: Vec<Advice> = self.said.values().flat_map(|said| said.advice.clone()).collect();
+        let mut advice: Vec<Advice> = self.by_rank.values().flat_map(|rank| rank.advice.clone()).collect();
         advice.sort_by(|a, b| b.gain.value.total_cmp(&a.gain.value));
         advice
     }

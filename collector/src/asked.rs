@@ -46,7 +46,7 @@ pub(crate) struct Following(Vec<Asked>);
 
 impl Following {
     pub(crate) fn follow(&mut self, asked: Asked) {
-        // Whoever asks the same knob later is answered in its stead.
+        // A later request for the same knob is answered in its stead.
         let same = |other: &Asked| {
             (other.rank, other.loader, &other.knob) == (asked.rank, asked.loader, &asked.knob)
         };

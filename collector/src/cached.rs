@@ -153,7 +153,7 @@ fn linear_share(size: CacheSize, profile: &Profile, reading: &Reading<'_>) -> Re
 }
 
 /// What a cache, or a larger one, would bring within `budgets` and what `node` has left; `None` where nobody knows what it
-/// would have. What ranks of a machine would share is told of the first of them.
+/// would have. What ranks of a machine would share is advised for the first of them.
 pub(crate) fn expect_cache(
     profile: &Profile,
     reading: &Reading<'_>,
@@ -181,7 +181,7 @@ type Size = (u64, u64, f64, String);
 
 /// A cache where there is none.
 fn first(profile: &Profile, found: &Reread, free: u64) -> Option<Size> {
-    // As room for what keeps account of samples.
+    // A twentieth more, for what keeps account of samples.
     let whole = found.bytes.saturating_add(found.bytes / 20);
     let to = whole.min(free) >> 20 << 20;
     let share = (to as f64 / whole as f64).min(1.0);

@@ -11,7 +11,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// How long a caller may take to say who it is.
+/// How long a caller may take to introduce itself.
 const HELLO: Duration = Duration::from_secs(1);
 
 /// How long a connection lasts at most where it is refused.
@@ -31,7 +31,7 @@ const BACKLOG_SHARE_BYTES: (usize, usize) = (1 << 20, 16 << 20);
 /// Why a caller lost records of its own.
 pub(crate) const TOO_SLOW: &str = "kernel collector too slow";
 
-/// Told at a time.
+/// Most files in one report.
 const FILES: usize = 200;
 
 /// Of tids in a frame.
@@ -40,9 +40,9 @@ const STILL_BYTES: usize = 32 << 10;
 pub(crate) struct Caller {
     stream: UnixStream,
     pub(crate) uid: u32,
-    /// Who is charged for what it takes.
+    /// The user who is charged for what it takes.
     pub(crate) payer: u32,
-    /// Who reads what it is sent: its user, unless root asks for another, as with sudo.
+    /// The user who reads what it is sent: its own, unless root asks for another, as with sudo.
     reader: u32,
     /// In our own pid namespace.
     pub(crate) pid: u32,
@@ -51,7 +51,7 @@ pub(crate) struct Caller {
     lines: u32,
     out: Vec<u8>,
     backlog_limit_bytes: usize,
-    /// Roots of the trees that it watches, with the `start_boottime` of each; empty until it said what it wants.
+    /// Roots of the trees that it watches, with the `start_boottime` of each; empty until its request has come.
     pub(crate) roots: HashMap<u32, u64>,
     /// Those of them that were followed as part of a tree that was let go, and are to be taken up again.
     pub(crate) orphans: BTreeSet<u32>,
@@ -65,7 +65,7 @@ pub(crate) struct Caller {
     pub(crate) knows_slots: bool,
     /// The service's losses when it came: those are not its own.
     pub(crate) lost_before: BTreeMap<&'static str, u64>,
-    /// Nothing more is to be said than what waits to be sent.
+    /// Nothing follows what waits to be sent.
     closing: bool,
     pub(crate) gone: bool,
 }
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_whoever_had_the_number_before_ends_nothing() {
+    fn the_end_of_an_earlier_process_of_the_number_ends_nothing() {
         let mut caller = caller();
         caller.take_up(7, 200);
         assert_eq!(sent(&mut caller, |caller| ends(caller, 7, of(7, 100, MIRA))), 0);
@@ -376,8 +376,8 @@ mod tests {
         caller.forget_all_but(&HashSet::from([(8, 200), (9, 999)]));
         for (pid, is_there) in [(7, true), (8, true), (9, false), (10, false)] {
             let child = 1_000_000 + pid;
-            let told = sent(&mut caller, |caller| begins(caller, child, pid, of(child, 300, MIRA))) > 0;
-            assert_eq!(told, is_there, "{pid}");
+            let is_sent = sent(&mut caller, |caller| begins(caller, child, pid, of(child, 300, MIRA))) > 0;
+            assert_eq!(is_sent, is_there, "{pid}");
         }
     }
 

@@ -44,12 +44,14 @@ impl Groups {
             fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
         };
         let mounts = read("/proc/self/mountinfo");
-        let told: BTreeSet<String> = pids.iter().map(|pid| read(&format!("/proc/{pid}/cgroup"))).collect();
+        let memberships: BTreeSet<String> =
+            pids.iter().map(|pid| read(&format!("/proc/{pid}/cgroup"))).collect();
         let folders = |groups: &str, controller| {
             let found = folders(groups, &mounts, controller).unwrap_or_default();
             found.into_iter().filter(|folder| folder.path.is_dir()).collect()
         };
-        told.iter()
+        memberships
+            .iter()
             .map(|groups| Groups { memory: folders(groups, "memory"), cpu: folders(groups, "cpu") })
             .collect()
     }
@@ -59,7 +61,7 @@ impl Groups {
         self.cpu.iter().filter_map(Folder::cpus).min_by(f64::total_cmp)
     }
 
-    /// The group with the least room; `None`: no group has a limit.
+    /// The group with the least headroom; `None`: no group has a limit.
     pub(crate) fn memory(&self) -> Option<Memory> {
         let limited: Vec<Memory> = self.memory.iter().filter_map(Folder::memory).collect();
         Some(Memory {

@@ -2,7 +2,7 @@
 //! gain any, files, network and system calls. Somebody who takes it over then holds the kernel programs that are loaded,
 //! may attach and detach these, and nothing else.
 //!
-//! Each layer is taken where the kernel has it, and told. All of it is the process's: a `run` or `attach` of root, whose
+//! Each layer is taken where the kernel has it, and reported. All of it is the process's: a `run` or `attach` of root, whose
 //! threads start the job, is not confined.
 
 mod files;
@@ -27,7 +27,7 @@ pub(crate) fn confine(
     kernel: &mut Kernel,
     socket: &NodeSocket,
 ) -> Result<Vec<Layer>> {
-    // Reads what the kernel told this process at its start, at the first use alone; that file is closed to it hereafter.
+    // Reads what the kernel gave this process at its start, at the first use alone; that file is closed to it hereafter.
     let _ = (crate::host::own_cost(), crate::host::now_ns());
     let user = identity::become_user(account);
     let hidden = identity::processes_are_hidden();

@@ -13,16 +13,16 @@ use stallscope_wire::{Reply, Request};
 use std::collections::BTreeSet;
 use tokio::sync::oneshot;
 
-/// Who asks, where it is no person.
+/// The name under which a controller asks.
 const CONTROLLER: &str = "controller";
-/// How long whoever turns a knob waits for the job's answer; what it says later is in the audit.
+/// How long a request waits for the job's answer; a later answer is in the audit.
 const ANSWER_NS: u64 = 1_000_000_000;
 /// Knobs that may be asked for at once.
 const REQUESTS: usize = 256;
 /// More requests at once are not answered when the job does, but at once.
 const WAITING: usize = 256;
 
-/// Whose job it is.
+/// The job's owner.
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
     pub(crate) uid: u32,
@@ -30,7 +30,7 @@ pub(crate) struct Owner {
     pub(crate) job: String,
 }
 
-/// Who asks: by the kernel's word.
+/// The asking client, by the kernel's word.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) connection: u64,
@@ -46,11 +46,11 @@ pub(crate) struct Control {
     waiting: Vec<Waiting>,
     /// Numbers the next decision.
     decisions: u64,
-    /// Knobs found to have been asked for a value by an earlier collector, and said so.
+    /// Knobs found to have been asked for a value by an earlier collector, which the audit has.
     found: BTreeSet<(Place, String)>,
 }
 
-/// Somebody who waits for the job's answer.
+/// A client that waits for the job's answer.
 #[derive(Debug)]
 struct Waiting {
     places: Vec<Place>,
@@ -145,7 +145,7 @@ impl Control {
             engine.audit(asked.line(Act::Request, now_ns, "asked for by hand"));
             self.following.follow(asked);
         }
-        // Whoever kills us now finds in the recording what was done.
+        // If we are killed now, the recording has what was done.
         engine.flush();
         Ok(places)
     }
@@ -210,7 +210,7 @@ impl Control {
     /// Writes into the audit what a controller has to say, and then does what it wants done.
     fn carry_out(&mut self, engine: &mut Engine, running: &mut Running, outcome: Outcome) -> Vec<Place> {
         let Outcome { actions, audit } = outcome;
-        // What the job has taken was told when it did, knob by knob.
+        // The audit has had what the job took since it took it, knob by knob.
         for mut line in audit.into_iter().filter(|line| line.act != Act::Applied) {
             if line.decision > 0 {
                 line.decision = running.decision(line.decision, || self.next_decision());
@@ -222,7 +222,7 @@ impl Control {
         if actions.is_empty() {
             return Vec::new();
         }
-        // Whoever kills us while the job changes finds in the recording what was asked of it.
+        // If we are killed while the job changes, the recording has what was asked of it.
         engine.flush();
         let (before, now_ns) = (engine.knobs.state(), host::now_ns());
         let mut turned = Vec::new();

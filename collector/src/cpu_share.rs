@@ -1,5 +1,5 @@
 //! How much of the service's time one user may take by asking: to take up a tree walks all tasks of the node, and to hook
-//! system calls waits for all CPUs. Who has had their share waits, and nobody else does.
+//! system calls waits for all CPUs. A user who has had their share waits, and nobody else does.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ impl CpuShares {
         let took_ns = i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
         let left_ns = self.left_ns(uid, now).saturating_sub(took_ns);
         self.0.insert(uid, Balance { left_ns, at: now });
-        // Who has nothing to pay back is as one who never came.
+        // A user with nothing to pay back is as one who never came.
         if self.0.len().is_power_of_two() {
             let paid: Vec<u32> =
                 self.0.keys().copied().filter(|uid| self.left_ns(*uid, now) >= AT_ONCE_NS).collect();

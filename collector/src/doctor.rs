@@ -29,7 +29,7 @@ pub fn doctor() -> Vec<Check> {
     let mut checks = vec![runtime(), shim(), torch(), kernel_evidence(&node, served)];
     checks.extend(served.then(|| confinement(&node)));
     checks.extend(stallscope_ebpf::doctor::checks().into_iter().map(|check| {
-        // Whoever is served loads no programs. But processes must have the same numbers on both sides.
+        // A served session loads no programs. But processes must have the same numbers on both sides.
         let needed = !served || check.name == PID_NAMESPACE;
         Check {
             name: check.name.to_string(),
@@ -77,7 +77,7 @@ fn torch() -> Check {
     let mut python = Command::new("python3");
     match Caller::find() {
         Some(caller) => caller.run(&mut python),
-        // Whoever became root otherwise may have kept somebody's PYTHONPATH.
+        // A root shell that was got otherwise may have kept somebody's PYTHONPATH.
         None if rustix::process::geteuid().is_root() => drop(python.arg("-I")),
         None => {}
     }

@@ -222,12 +222,12 @@ impl Engine {
         }
     }
 
-    /// Somebody connected who spoke no language of ours.
+    /// A client connected whose first line is none of the protocol's.
     pub(crate) fn stranger_refused(&mut self) {
         self.refused += 1;
     }
 
-    pub(crate) fn shim_said(&mut self, connection: u64, fact: Fact) {
+    pub(crate) fn shim_reported(&mut self, connection: u64, fact: Fact) {
         let Some(Lane { pid, rank: of, .. }) = self.lanes.get_mut(&connection) else { return };
         match fact {
             Fact::Loader(loader) => {
@@ -250,8 +250,8 @@ impl Engine {
                 self.ledger.kind(*pid, kind(is), rank.rank, rank.world_size);
                 self.knobs.process(connection, rank.rank);
             }
-            Fact::Knob(knob) => self.knobs.said(connection, knob),
-            Fact::KnobGone { slot } => self.knobs.unsaid(connection, slot),
+            Fact::Knob(knob) => self.knobs.report(connection, knob),
+            Fact::KnobGone { slot } => self.knobs.remove(connection, slot),
             Fact::Unavailable { what } => self.ledger.unavailable(*pid, what),
             // Waits name their workers themselves; a page without its descriptor is none; a newer shim may say more.
             Fact::Workers { .. } | Fact::Page { .. } | Fact::Unknown => {}

@@ -188,7 +188,7 @@ fn unknown(key: &FileKey) -> String {
     }
 }
 
-/// A file's path, of which the kernel side told the last two parts.
+/// A file's path, of which the kernel side gave the last two parts.
 fn path(key: &FileKey, wait: &files::FileWait, mount: Option<&Mount>) -> String {
     let parts: Vec<String> =
         [text(&wait.parent), text(&wait.name)].into_iter().filter(|part| !part.is_empty()).collect();

@@ -1,4 +1,4 @@
-//! What a controller has not been told yet.
+//! Evidence that a controller has not been given yet.
 
 use stallscope_model::{BatchService, StepLedger};
 use std::collections::BTreeMap;
@@ -17,18 +17,18 @@ pub(crate) struct Fresh {
 
 impl Fresh {
     pub(crate) fn step(&mut self, step: &StepLedger) {
-        if self.has_room() {
+        if self.has_capacity() {
             self.steps.entry(step.rank).or_default().push(step.clone());
         }
     }
 
     pub(crate) fn service(&mut self, service: &BatchService) {
-        if self.has_room() {
+        if self.has_capacity() {
             self.services.entry(service.rank).or_default().push(service.clone());
         }
     }
 
-    fn has_room(&mut self) -> bool {
+    fn has_capacity(&mut self) -> bool {
         self.count += 1;
         self.count <= MOST
     }

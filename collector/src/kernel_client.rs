@@ -35,7 +35,7 @@ impl KernelSource {
     /// Looks for one, or has sudo start one.
     ///
     /// # Errors
-    /// It was asked for by name and can't be had: better no job than one that is not measured as told.
+    /// It was asked for by name and can't be had: better no job than one that is not measured as asked.
     pub(crate) fn find(choice: KernelChoice) -> Result<KernelSource> {
         let found = find(choice);
         if choice == KernelChoice::Sudo { Ok(KernelSource(Ok(found?))) } else { Ok(KernelSource(found)) }
@@ -47,7 +47,7 @@ pub(crate) struct KernelClient {
     /// Roots of the job's process trees.
     watch: Vec<u32>,
     syscalls: bool,
-    /// For whom root asks.
+    /// The user for whom root asks.
     reader: Option<u32>,
     stream: Option<UnixStream>,
     answered: bool,
@@ -198,7 +198,7 @@ fn connect(path: &Path) -> Result<BlockingStream> {
     Ok(stream)
 }
 
-/// Whether somebody listens there who has no time: so many call that one would have to wait.
+/// Whether the listener there is too busy: so many call that one would have to wait.
 fn is_busy(error: &anyhow::Error) -> bool {
     error.downcast_ref() == Some(&rustix::io::Errno::AGAIN)
 }
@@ -233,7 +233,7 @@ fn find_at(node: PathBuf, choice: KernelChoice) -> Result<Option<Source>> {
     match connect(&node) {
         Ok(_) => return Ok(Some(Source::Service(node))),
         Err(error) if is_busy(&error) => return Ok(Some(Source::Service(node))),
-        // As root, or as a user whom somebody gave what it takes.
+        // As root, or as a user with the capabilities that it takes.
         Err(_) if rustix::process::geteuid().is_root() || stallscope_ebpf::doctor::may_load_programs() => {
             return Ok(Some(Source::Within));
         }

@@ -1,4 +1,4 @@
-//! The knobs of a job's processes: what their pages say with what they said of them, and turning them.
+//! The knobs of a job's processes: their pages together with the facts that they reported, and turning them.
 
 use stallscope_model::{Knob, KnobRequest, KnobState};
 use stallscope_ring::{Answer, CollectorSide, Error, KnobFact, RequestNumber};
@@ -15,7 +15,7 @@ const KNOBS: usize = 512;
 const TEXT: usize = 200;
 const NAME: usize = 40;
 
-/// Who has asked where only the page tells that somebody did.
+/// The asking client, where only the page shows that there was one.
 pub(crate) const EARLIER: &str = "an earlier collector";
 
 /// Where a knob is: rank and loader.
@@ -65,20 +65,20 @@ impl Knobs {
         process.page = Some(CollectorSide::open(page)?);
         let facts: Vec<KnobFact> =
             std::mem::take(&mut process.knobs).into_values().map(|shown| shown.fact).collect();
-        facts.into_iter().for_each(|fact| self.said(connection, fact));
+        facts.into_iter().for_each(|fact| self.report(connection, fact));
         Ok(())
     }
 
-    /// A process shows a knob, or has more to say of one.
-    pub(crate) fn said(&mut self, connection: u64, mut fact: KnobFact) {
-        let room = self.processes.values().map(|process| process.knobs.len()).sum::<usize>() < KNOBS;
+    /// A process reports a knob, or something new of one.
+    pub(crate) fn report(&mut self, connection: u64, mut fact: KnobFact) {
+        let has_capacity = self.processes.values().map(|process| process.knobs.len()).sum::<usize>() < KNOBS;
         let Some(process) = self.processes.get_mut(&connection) else { return };
         for (text, limit) in [(&mut fact.name, NAME), (&mut fact.unit, NAME), (&mut fact.reason, TEXT)] {
             *text = text.chars().take(limit).map(|c| if c.is_control() { '?' } else { c }).collect();
         }
         match process.knobs.get_mut(&fact.slot) {
             Some(shown) if shown.fact.generation == fact.generation => shown.fact = fact,
-            None if !room => {}
+            None if !has_capacity => {}
             _ => {
                 // What a former process of this rank had is history now.
                 self.ended.retain(|((rank, _), _), _| *rank != process.rank);
@@ -88,8 +88,8 @@ impl Knobs {
         }
     }
 
-    /// The knob in this slot is no more.
-    pub(crate) fn unsaid(&mut self, connection: u64, slot: u32) {
+    /// The process has withdrawn the knob in this slot.
+    pub(crate) fn remove(&mut self, connection: u64, slot: u32) {
         if let Some(process) = self.processes.get_mut(&connection) {
             process.knobs.remove(&slot);
         }
@@ -180,7 +180,7 @@ impl Knobs {
             loaded.iter().copied().filter(|knob| knob.can_be_turned).collect();
         if available.is_empty() {
             let reason = loaded.first().map_or("", |knob| knob.fact.reason.as_str());
-            return Err(format!("{name} cannot be turned here: {}", said_why(reason)));
+            return Err(format!("{name} cannot be turned here: {}", reason_given(reason)));
         }
         for Candidate { rank, fact, .. } in &available {
             let KnobFact { min, max, unit, .. } = fact;
@@ -205,7 +205,7 @@ impl Knobs {
         })
     }
 
-    /// Whether the job has said how it stands to all that was asked at these places.
+    /// Whether the job has answered all requests at these places.
     pub(crate) fn has_answered(&self, places: &[Place]) -> bool {
         let waits = |process: &Process, slot: &u32, shown: &Shown| {
             places.contains(&(process.rank, shown.fact.loader)) && process.waits(*slot, shown)
@@ -260,7 +260,11 @@ impl Process {
         let page = match &self.page {
             Some(page) if fact.available => page,
             _ => {
-                return Knob { state: KnobState::Unavailable, reason: said_why(&fact.reason).into(), ..knob };
+                return Knob {
+                    state: KnobState::Unavailable,
+                    reason: reason_given(&fact.reason).into(),
+                    ..knob
+                };
             }
         };
         let (value, answered) = match page.standing(slot).of(fact.generation) {
@@ -276,7 +280,7 @@ impl Process {
                     Answer::Own => return knob,
                     Answer::Applied => (KnobState::Applied, reason),
                     Answer::Pending => (KnobState::Pending, reason),
-                    Answer::Refused => (KnobState::Refused, said_why(reason)),
+                    Answer::Refused => (KnobState::Refused, reason_given(reason)),
                 }
             }
             _ => (KnobState::Pending, "the job has not looked yet; it looks at each batch"),
@@ -284,7 +288,7 @@ impl Process {
         Knob { requested: Some(*wanted), state, reason: reason.into(), set_by: by.clone(), ..knob }
     }
 
-    /// Whether a request is under way that the job has said nothing to.
+    /// Whether a request is under way that the job has not answered.
     fn waits(&self, slot: u32, Shown { fact, asked }: &Shown) -> bool {
         let (Some(asked), Some(page)) = (asked, &self.page) else { return false };
         match page.standing(slot).of(fact.generation) {
@@ -316,7 +320,7 @@ fn resume(page: &mut CollectorSide, fact: &KnobFact) -> Option<Asked> {
     Some(Asked { number, value, by: EARLIER.into() })
 }
 
-fn said_why(reason: &str) -> &str {
+fn reason_given(reason: &str) -> &str {
     if reason.is_empty() { "the job does not say why" } else { reason }
 }
 

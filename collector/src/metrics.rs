@@ -30,7 +30,7 @@ use tokio::time::{sleep, timeout};
 
 /// Connections that the kernel takes up for us while we are busy with others.
 const QUEUE: i32 = 4096;
-/// Between two looks at who has connected: at least so long, and four times as long as the last took, so that many
+/// Between two looks at which peers have connected: at least so long, and four times as long as the last took, so that many
 /// connections a second cost a part of a core.
 const PAUSE: Duration = Duration::from_millis(2);
 const LOOK_FOR: Duration = Duration::from_millis(10);
@@ -86,7 +86,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Where to serve figures, to whom, and how they are written.
+/// Where to serve figures, to which user, and how they are written.
 #[derive(Clone, Debug)]
 pub struct Metrics<T> {
     /// Port 0 means any that is free.
@@ -156,7 +156,7 @@ impl<T> Source<T> {
 }
 
 impl<T: Send + Sync + 'static> Publisher<T> {
-    /// Serves from here on; who asks before something was published is told so.
+    /// Serves from here on; a client that asks before something was published gets an answer that says so.
     ///
     /// # Errors
     /// There can't be a further thread.
@@ -167,12 +167,12 @@ impl<T: Send + Sync + 'static> Publisher<T> {
         let source = Source { latest: receiver, render, written: Mutex::new(None), token, own_name };
         let (tell, begun) = std::sync::mpsc::channel();
         std::thread::Builder::new().name("metrics".into()).spawn(move || {
-            // Whoever started us waits to be told, so telling them can't fail.
+            // The starting thread waits for this, so that sending it can't fail.
             let _ = match listening(listener) {
                 Ok((runtime, listener)) => {
-                    let told = tell.send(Ok(()));
+                    let sent = tell.send(Ok(()));
                     runtime.block_on(serve(listener, peers, source));
-                    told
+                    sent
                 }
                 Err(error) => tell.send(Err(error)),
             };
@@ -229,7 +229,7 @@ async fn answer_all<T: Send + Sync + 'static>(
     }
 }
 
-/// Who has connected by now, if anybody has.
+/// The peers that have connected by now, if any have.
 async fn waiting(listener: &tokio::net::TcpListener) -> Option<std::io::Result<(TcpStream, SocketAddr)>> {
     std::future::poll_fn(|context| {
         std::task::Poll::Ready(match listener.poll_accept(context) {
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_wrongly_is_told_in_a_sentence() {
+    fn what_is_asked_for_wrongly_is_answered_with_a_sentence() {
         assert_eq!(ask("GET", "/metrics?x=1", None).status(), 200);
         assert_eq!(ask("HEAD", "/metrics", None).status(), 200);
         for (method, path, status) in [
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_token_nothing_is_told_without_it() {
+    fn with_a_token_nothing_is_answered_without_it() {
         let token = Token("s3cret".into());
         let ask = |path: &str, shown: Option<&str>| {
             let mut request = Request::builder().uri(path);

@@ -1,7 +1,7 @@
 //! Where the privileged collector listens.
 //!
-//! Its path is for whoever starts it to choose, and the folders on it may be a user's, who can put links in their place
-//! between any two looks. So the socket's folder is opened once and all else happens in that very folder, as its owner
+//! Its path is chosen by the user who starts it, and the folders on it may be another user's, who can put links in their
+//! place between any two looks. So the socket's folder is opened once and all else happens in that very folder, as its owner
 //! would do it; and the socket is made with its mode, not given one by path afterwards.
 
 use crate::kernel_client;
@@ -21,9 +21,9 @@ pub(crate) struct NodeSocket {
     removal: Removal,
 }
 
-/// Who takes the socket away at the end.
+/// How the socket is taken away at the end.
 enum Removal {
-    /// Whoever made it, or it stays: the next collector takes its place.
+    /// By its maker, or it stays: the next collector takes its place.
     NotByUs,
     /// We can, as the user who made it.
     ByUs { folder: OwnedFd, shown: PathBuf, name: OsString },
@@ -46,7 +46,7 @@ impl NodeSocket {
             return Ok(None);
         };
         ensure!(count == 1, "{count} sockets were passed; the unit's .socket takes one ListenStream=");
-        // SAFETY: whoever started us has opened it for us, and nobody else here knows of it.
+        // SAFETY: the process that started us has opened it for us, and nobody else here knows of it.
         let passed = unsafe { OwnedFd::from_raw_fd(FIRST_PASSED) };
         let listens = rustix::net::sockopt::socket_acceptconn(&passed).unwrap_or(false)
             && rustix::net::sockopt::socket_domain(&passed) == Ok(rustix::net::AddressFamily::UNIX);
@@ -123,7 +123,7 @@ impl NodeSocket {
         match self.removal {
             Removal::NotByUs => {}
             Removal::ByUs { folder, name, .. } => {
-                // Whoever removed it meanwhile saved us the work.
+                // One that is gone already needs no removal.
                 let _ = rustix::fs::unlinkat(&folder, &name, rustix::fs::AtFlags::empty());
             }
             Removal::ByRemover(remover) => remover.remove(),

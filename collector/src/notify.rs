@@ -1,4 +1,4 @@
-//! What systemd is told of the node's collector (sd_notify(3)): that it serves, and that it still does.
+//! Reports to systemd (sd_notify(3)) that the node's collector serves, and that it still does.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -12,7 +12,7 @@ pub(crate) struct Notify {
 }
 
 impl Notify {
-    /// `None` where nobody asks to be told.
+    /// `None` where no service manager asks for reports.
     pub(crate) fn find() -> Option<Notify> {
         let path = std::env::var("NOTIFY_SOCKET").ok()?;
         let address = match path.strip_prefix('@') {
@@ -22,7 +22,7 @@ impl Notify {
         let socket = UnixDatagram::unbound().ok()?;
         // Later no other socket can be reached any more.
         socket.connect_addr(&address.ok()?).ok()?;
-        // Whoever does not listen holds nobody up.
+        // A manager that does not read holds nobody up.
         socket.set_nonblocking(true).ok()?;
         let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
         let is_for_us = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));

@@ -3,7 +3,7 @@
 use stallscope_model::{EvidenceState, PhaseSummary, Probe};
 use stallscope_wire::ProgramState;
 
-/// Kernel, its programs, shim, its hooks and the device, as a list for whoever looks after the measurement.
+/// Kernel, its programs, shim, its hooks and the device, as a list for the person who looks after the measurement.
 pub(crate) fn all(
     kernel: &EvidenceState,
     programs: &[ProgramState],

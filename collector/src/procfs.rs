@@ -26,7 +26,7 @@ pub(crate) fn resident(pid: u32) -> Option<Resident> {
     resident_in(&text(pid, "statm")?, page_size() as u64)
 }
 
-/// Memory of a process, shared pages divided among those who share them. The kernel walks the page tables for it:
+/// Memory of a process, shared pages divided among the processes that share them. The kernel walks the page tables for it:
 /// about a millisecond a gigabyte.
 pub(crate) fn proportional_bytes(pid: u32) -> Option<u64> {
     kib_of(&text(pid, "smaps_rollup")?, "Pss:")?.checked_mul(1024)

@@ -193,7 +193,7 @@ fn claim(path: PathBuf) -> Result<Claim> {
     bail!("{} stays locked and nobody listens there; remove it and try again", path.display())
 }
 
-/// As [`claim`]; `None` where that is not to be said yet.
+/// As [`claim`]; `None` where another attempt may end otherwise.
 fn try_claim(path: &Path) -> Result<Option<Claim>> {
     match fs::DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
@@ -222,7 +222,7 @@ fn try_claim(path: &Path) -> Result<Option<Claim>> {
     }
 }
 
-/// Whether a process listens at `socket`, also one that is too busy to answer. Never waits; who listens sees somebody come
+/// Whether a process listens at `socket`, also one that is too busy to answer. Never waits; the listener sees somebody come
 /// and go.
 fn listens(socket: &Path) -> bool {
     let connected = || {
@@ -234,7 +234,7 @@ fn listens(socket: &Path) -> bool {
     matches!(connected(), Ok(()) | Err(Errno::AGAIN))
 }
 
-/// The place of a dead collector: the folder whose socket process `pid` keeps calling, with what was said of the job.
+/// The place of a dead collector: the folder whose socket process `pid` keeps calling, with its card of the job.
 /// `None` where the process calls nobody, is another user's, or has a collector that lives.
 pub(crate) fn take_over(pid: u32) -> Option<(JobDir, Option<Card>)> {
     let uid = this_user();
@@ -263,7 +263,7 @@ fn read_card(folder: &Path) -> Option<Card> {
     serde_json::from_slice(&fs::read(folder.join("job.json")).ok()?).ok()
 }
 
-/// Who called, where that was with sudo.
+/// The user who called sudo, if one did.
 fn this_user() -> u32 {
     caller_uid().unwrap_or_else(|| rustix::process::geteuid().as_raw())
 }

@@ -46,7 +46,7 @@ pub(crate) struct KernelModel {
     syscalls: bool,
     /// Also the serial number of records.
     now_ns: u64,
-    /// Whose task it was when a record was made, by its time.
+    /// The owner of a task when a record was made, by its time.
     owners: BTreeMap<u64, (u32, u32)>,
     /// How often trees were taken up, and how long that takes.
     pub(crate) watches: u64,
@@ -486,7 +486,7 @@ impl ServiceBench {
             self.read(connection);
         }
         self.connections.clear();
-        // Also of who asked so much that they have to wait for their turn.
+        // Also of a caller that asked so much that it has to wait for its turn.
         self.service.shares = CpuShares::default();
         for _ in 0..3 {
             self.turn(true);

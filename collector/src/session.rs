@@ -82,8 +82,8 @@ pub trait View {
 ///
 /// # Errors
 /// [`crate::LaunchError`] when the command can't be started; or what was asked for by name (sudo's collector,
-/// metrics) can't be had, before the job starts. Whatever else fails costs measurement, never the job: it is said
-/// through `view`.
+/// metrics) can't be had, before the job starts. Whatever else fails costs measurement, never the job: `view`
+/// shows it.
 pub fn run(options: RunOptions, view: &mut dyn View) -> Result<i32> {
     runtime()?.block_on(run_here(options, view))
 }
@@ -125,7 +125,7 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
             None
         }
     };
-    // Who asked for metrics would rather mend the address than find out after a day that there are none.
+    // A user who asked for metrics would rather mend the address than find out after a day that there are none.
     let metrics = start_metrics(options.metrics, view)?;
     let server = dir.as_ref().and_then(|dir| open_server(dir, view));
     let package = if options.shim { package(view) } else { None };
@@ -148,7 +148,7 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
         ..JobFacts::default()
     };
     let mut engine = Engine::new(job.clone(), wants_shim);
-    // The recording is theirs, who may not look into a set-uid program that their job executes.
+    // The recording is the user's, who may not look into a set-uid program that their job executes.
     let reader = run_as.map(|caller| caller.uid);
     let kernel = KernelClient::start(kernel, pid, options.syscalls, reader, &mut engine);
     start_recording(&mut engine, &job, options.output, &name, view);

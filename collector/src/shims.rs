@@ -39,7 +39,7 @@ pub(crate) enum Event {
         greeting: Box<Greeting>,
         lane: OwnedFd,
     },
-    ShimSaid {
+    ShimReported {
         connection: u64,
         fact: Fact,
     },
@@ -133,7 +133,7 @@ pub(crate) fn handle(engine: &mut Engine, control: &mut Control, event: Event) {
             Ok(reader) => engine.shim_arrived(connection, pid, *greeting, reader),
             Err(error) => engine.shim_refused(pid, &error.to_string()),
         },
-        Event::ShimSaid { connection, fact } => engine.shim_said(connection, fact),
+        Event::ShimReported { connection, fact } => engine.shim_reported(connection, fact),
         Event::PageArrived { connection, page } => engine.page_arrived(connection, &page),
         Event::ShimGone { connection } => engine.shim_gone(connection),
         Event::Joined { recording, .. } => {
@@ -203,7 +203,7 @@ async fn shim(
             }
             (Ok(fact), early) => {
                 page = early;
-                events.send(Event::ShimSaid { connection, fact }).await?;
+                events.send(Event::ShimReported { connection, fact }).await?;
             }
             (Err(_), early) => page = early,
         }
@@ -212,7 +212,7 @@ async fn shim(
 }
 
 async fn viewer(lines: &mut Lines, connection: u64, events: &mpsc::Sender<Event>) -> Sent {
-    // Who cannot be told has the rights of nobody.
+    // A peer whose user the kernel does not name has the rights of nobody.
     let uid = lines.stream.peer_cred().map_or(u32::MAX, |peer| peer.uid());
     let peer = Peer { connection, uid };
     while let Some((line, _)) = lines.next().await {
@@ -287,7 +287,7 @@ impl Lines {
     }
 
     async fn answer(&mut self, reply: &Reply) {
-        // Whoever asked may be gone; the next read tells.
+        // The client may be gone; the next read shows it.
         let _ = self.stream.write_all(&stallscope_wire::encode(reply)).await;
     }
 }

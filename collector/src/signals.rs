@@ -16,7 +16,7 @@ impl Signals {
             SignalKind::quit(),
             SignalKind::user_defined1(),
         ];
-        // What whoever started us wants ignored (nohup, a shell's background) stays ignored, for the job too.
+        // A signal that our parent has us ignore (nohup, a shell's background) stays ignored, for the job too.
         let ignored = ignored_signals();
         let heard: std::io::Result<_> = kinds
             .into_iter()

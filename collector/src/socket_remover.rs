@@ -82,8 +82,8 @@ fn wait_and_remove(collector: &OwnedFd, folder: &OwnedFd, name: &CString) -> Res
     Ok(())
 }
 
-/// The kernel side's accounts of tasks are mapped in the collector, and would be in here until its end: whoever is the owner
-/// of the socket's folder may look into a process of theirs, and the maps would outlive the collector.
+/// The kernel side's accounts of tasks are mapped in the collector, and would be in here until its end: the owner of the
+/// socket's folder may look into a process of theirs, and the maps would outlive the collector.
 fn unmap_what_is_shared() -> Result<()> {
     let maps = std::fs::read_to_string("/proc/self/maps").context("cannot tell what is mapped")?;
     for (start, end) in maps.lines().filter_map(shared_mapping) {

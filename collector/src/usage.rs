@@ -26,7 +26,7 @@ struct Process {
     cpu_ns: u64,
     /// Looks since its page tables were walked.
     looks: u32,
-    /// Then: shared pages divided among those who share them, and without any regard to that.
+    /// Then: shared pages divided among the processes that share them, and counted whole in each.
     proportional: Option<(u64, u64)>,
     memory_bytes: u64,
 }
@@ -77,8 +77,8 @@ impl Usage {
         usage
     }
 
-    /// Walks the page tables of those that are new, which share most of their memory with who forked them, and of the
-    /// one for whom that was longest ago.
+    /// Walks the page tables of those that are new, which share most of their memory with their parent, and of the
+    /// one for which that was longest ago.
     fn walk(&mut self) {
         let (new, known): (Vec<_>, Vec<_>) =
             self.processes.iter_mut().partition(|(_, process)| process.proportional.is_none());
@@ -127,7 +127,7 @@ pub(crate) fn node_state(trainers: &[u32]) -> NodeState {
         cpus: allowed_cpus(trainers).unwrap_or_else(all_cpus).min(quota(&groups)),
         memory_available_bytes: available_bytes,
         memory_limit_bytes: limit_bytes,
-        // Whoever is pushed out may be a neighbour, or ourselves alone.
+        // The process whose memory is reclaimed may be a neighbour's, or ours alone.
         memory_pressure_share: groups
             .iter()
             .filter_map(Groups::memory_pressure)
@@ -163,7 +163,7 @@ fn allowed_cpus(pids: &[u32]) -> Option<f64> {
     (!allowed.is_empty()).then_some(allowed.len() as f64)
 }
 
-/// Room in a process's /dev/shm, where that is ours too: another's could be a file system that never answers.
+/// Headroom in a process's /dev/shm, where that is ours too: another's could be a file system that never answers.
 fn shm_free_bytes(pid: u32) -> Option<u64> {
     let theirs = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()?;
     if theirs != fs::read_link("/proc/self/ns/mnt").ok()? {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_told() {
+    fn this_machine_is_read() {
         let node = node_state(&[std::process::id()]);
         assert!(node.cpus >= 0.01 && node.cpus <= 4096.0, "{node:?}");
         assert!(node.memory_limit_bytes >= node.memory_available_bytes, "{node:?}");

@@ -1,7 +1,7 @@
-//! Who watched whom: a line for each tree that somebody begins to watch, and one for its end, to where the collector says
-//! what it has to say (a journal, where systemd runs it).
+//! Who watched whom: a line for each tree that somebody begins to watch, and one for its end, to the collector's
+//! output (a journal, where systemd runs it).
 //!
-//! What one user can have written is bounded; what was left out is counted, and said with the next line of that user's.
+//! What one user can have written is bounded; what was left out is counted, and stands in the next line of that user's.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -62,7 +62,7 @@ impl WatchAudit {
     }
 
     fn say(&mut self, uid: u32, line: String, now: Instant) {
-        // Who has their whole allowance again is as one who never came.
+        // A user with the whole allowance again is as one who never came.
         if !self.users.contains_key(&uid) {
             self.users.retain(|_, user| user.allowed(now) < AT_ONCE || user.left_out > 0);
         }
@@ -98,7 +98,7 @@ mod tests {
     const MIRA: Watch = Watch { uid: 4242, pid: 311, root: 300, root_start_ns: 12_900_000_000 };
 
     #[test]
-    fn who_watches_whom_is_told_at_its_beginning_and_its_end() {
+    fn who_watches_whom_is_written_at_its_beginning_and_its_end() {
         let (mut audit, now) = (WatchAudit::default(), Instant::now());
         audit.begins(MIRA, true, now);
         audit.ends(MIRA, now + Duration::from_secs(61));
@@ -120,7 +120,7 @@ mod tests {
         }
         assert_eq!(audit.take().len(), AT_ONCE as usize);
         audit.begins(Watch { uid: 4343, ..MIRA }, false, now);
-        assert_eq!(audit.take().len(), 1, "another user's is told");
+        assert_eq!(audit.take().len(), 1, "another user's is written");
         audit.begins(MIRA, false, now + ONE_MORE);
         let lines = audit.take();
         assert_eq!(lines[0], "user 4242: 960 lines of what was watched were left out");

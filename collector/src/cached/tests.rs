@@ -157,9 +157,9 @@ fn a_full_cache_is_advised_to_grow_by_what_it_lacks() {
         "{}",
         advice.why
     );
-    let room = CacheState { kept_bytes: 1 << 30, ..full(2).unwrap() };
+    let headroom = CacheState { kept_bytes: 1 << 30, ..full(2).unwrap() };
     assert_eq!(
-        advised(50, &summary(2, Some(room)), &Budgets::default(), &free(16 << 30)),
+        advised(50, &summary(2, Some(headroom)), &Budgets::default(), &free(16 << 30)),
         None,
         "it is not full"
     );
@@ -248,15 +248,15 @@ fn a_miss_ratio_curve_says_what_another_cache_has() {
     let beyond = share(CacheSize::Bytes(9 << 30)).unwrap_err();
     assert!(beyond.contains("9216 MiB") && beyond.contains("ends at 8192 MiB"), "{beyond}");
     // What another rank of the host tells for all of them.
-    let mut told = with_curve();
-    let first = told.caches[0];
-    told.caches[0].rank = 7;
-    told.caches[0].curve = first.curve.of_ranks(2);
-    told.caches.push(CacheSummary { curve: CacheCurve::new(0), ..first });
-    let missed = cached(CacheSize::Times(2.0), profiles(40).training()[0], &told).unwrap().curve;
+    let mut shared = with_curve();
+    let first = shared.caches[0];
+    shared.caches[0].rank = 7;
+    shared.caches[0].curve = first.curve.of_ranks(2);
+    shared.caches.push(CacheSummary { curve: CacheCurve::new(0), ..first });
+    let missed = cached(CacheSize::Times(2.0), profiles(40).training()[0], &shared).unwrap().curve;
     assert_eq!(missed.map(|missed| missed.then), Some(0.3));
-    told.caches[0].curve = first.curve;
-    let alone = cached(CacheSize::Times(2.0), profiles(40).training()[0], &told).unwrap().curve;
+    shared.caches[0].curve = first.curve;
+    let alone = cached(CacheSize::Times(2.0), profiles(40).training()[0], &shared).unwrap().curve;
     assert_eq!(alone, None, "another rank's own says nothing of this one");
     // Of samples that the cache had of late, hits that a knob's turn made forget are none of the curve's business.
     assert!(

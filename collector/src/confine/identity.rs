@@ -1,4 +1,4 @@
-//! Whom the node's collector becomes, and which capabilities it keeps.
+//! Which user the node's collector becomes, and which capabilities it keeps.
 
 use super::{layer, not};
 use anyhow::{Context, Result, ensure};
@@ -11,12 +11,12 @@ use rustix::thread::{
 use stallscope_ebpf::Kernel;
 use stallscope_wire::Layer;
 
-/// Whom root becomes if there is one of the name; else `nobody`, as whom other services may run that then may end this one.
+/// The user that root becomes where it exists; else `nobody`, as which other services may run that then may end this one.
 const OWN_USER: &str = "stallscope";
 /// Where even that has no name.
 const NOBODY: u32 = 65534;
 
-/// Whom to become.
+/// The user to become.
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
     name: String,
@@ -25,7 +25,7 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// The user `name`, which may be a number; without one whoever suits. `None` where we are not root, and stay who we are.
+    /// The user `name`, which may be a number; without one a user that suits. `None` where we are not root, and stay the user we are.
     ///
     /// # Errors
     /// There is no such user, or we are not root.
@@ -100,7 +100,7 @@ pub(super) fn processes_are_hidden() -> bool {
 pub(super) fn keep_needed_capabilities(kernel: &mut Kernel, hidden: bool) -> Result<Layer> {
     let held = capabilities(None).context("cannot tell what capabilities there are")?.permitted;
     let always = if hidden { CapabilitySet::SYS_PTRACE & held } else { CapabilitySet::empty() };
-    // Before 5.19 each use of a map took CAP_BPF, unless a setting said otherwise, which may be set again.
+    // Before 5.19 each use of a map took CAP_BPF, unless a setting waived that, which may be set again.
     let setting = std::fs::read_to_string("/proc/sys/kernel/unprivileged_bpf_disabled").unwrap_or_default();
     let tried = [CapabilitySet::empty(), CapabilitySet::BPF, CapabilitySet::BPF | CapabilitySet::PERFMON];
     let mut refused = None;
@@ -113,7 +113,7 @@ pub(super) fn keep_needed_capabilities(kernel: &mut Kernel, hidden: bool) -> Res
         match kernel.rehearse() {
             Ok(()) => {
                 give_away_all_but(kept)?;
-                return Ok(told(kept, hidden));
+                return Ok(capabilities_layer(kept, hidden));
             }
             Err(error) => refused = Some(error),
         }
@@ -121,15 +121,15 @@ pub(super) fn keep_needed_capabilities(kernel: &mut Kernel, hidden: bool) -> Res
     Err(refused.context("no capability was tried")?.into())
 }
 
-fn told(kept: CapabilitySet, hidden: bool) -> Layer {
+fn capabilities_layer(kept: CapabilitySet, hidden: bool) -> Layer {
     let names: Vec<String> = kept.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
-    let mut told = if names.is_empty() { "none".to_owned() } else { names.join(" and ") };
+    let mut kept_names = if names.is_empty() { "none".to_owned() } else { names.join(" and ") };
     if hidden && !kept.contains(CapabilitySet::SYS_PTRACE) {
-        told.push_str(
+        kept_names.push_str(
             " (/proc is mounted with hidepid, and CAP_SYS_PTRACE is missing to see other users' jobs)",
         );
     }
-    layer("capabilities", told)
+    layer("capabilities", kept_names)
 }
 
 fn give_away_all_but(kept: CapabilitySet) -> Result<()> {

@@ -116,7 +116,7 @@ fn while_serving() -> Result<Allowed> {
     allowed.insert(libc::SYS_bpf, commands.collect::<Result<_>>()?);
     // What the standard library asks of a socket.
     allowed.insert(libc::SYS_ioctl, vec![only_where(1, SeccompCmpOp::Eq, libc::FIONBIO)?]);
-    // To whoever is connected. With an address, or MSG_FASTOPEN, it would connect, and Landlock isn't asked.
+    // To the connected peer. With an address, or MSG_FASTOPEN, it would connect, and Landlock isn't asked.
     let no_address = SeccompCondition::new(4, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
     let no_connection = condition(3, SeccompCmpOp::MaskedEq(libc::MSG_FASTOPEN as u64), 0)?;
     allowed.insert(libc::SYS_sendto, vec![SeccompRule::new(vec![no_address, no_connection])?]);
@@ -132,7 +132,7 @@ fn while_serving() -> Result<Allowed> {
     Ok(allowed)
 }
 
-/// A call where its argument number `argument`, of 32 bits, is as said.
+/// A call where its argument number `argument`, of 32 bits, compares so.
 fn only_where(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompRule> {
     Ok(SeccompRule::new(vec![condition(argument, operator, value)?])?)
 }

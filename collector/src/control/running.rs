@@ -1,4 +1,4 @@
-//! A controller at work on a job: what it is told, and what it wants done.
+//! A controller at work on a job: its observations, and the actions that it asks for.
 
 use crate::engine::Engine;
 use crate::usage::{Usage, node_state};
@@ -15,7 +15,7 @@ pub(crate) struct Running {
     controller: Controller,
     /// The connection whose end ends it; `None`: the session's own.
     pub(crate) connection: Option<u64>,
-    /// Who began it.
+    /// The person or session that began it.
     pub(crate) by: String,
     pub(crate) mode: TuneMode,
     usage: Usage,
@@ -28,7 +28,7 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn new(mode: TuneMode, budgets: Budgets, by: String, connection: Option<u64>) -> Running {
-        // Any seed will do: with it a decision can be made again from what was told.
+        // Any seed will do: with it a decision can be made again from the observations.
         let controller = Controller::new(mode, budgets, host::wall_ns());
         Running {
             controller,

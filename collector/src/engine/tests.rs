@@ -35,7 +35,7 @@ fn the_last_steps_of_a_process_are_read_before_it_ends() {
     let (summary, _) = engine.finish(Some(0));
     let training = summary.phases.iter().find(|phase| phase.phase == Phase::Training);
     assert_eq!(training.map(|phase| phase.steps), Some(9), "{:?}", summary.losses);
-    // Its batches were told by nobody; no wait came too late.
+    // No batch was reported; no wait came too late.
     let late = summary.losses.iter().find(|loss| loss.reason.contains("too late"));
     assert!(late.is_none(), "{late:?}");
 }

@@ -34,11 +34,11 @@ pub(super) fn paths(files: &[(FileKey, FileWait)]) -> HashMap<FileKey, String> {
     found
 }
 
-/// Whether the path ends with the names that the kernel side told.
+/// Whether the path ends with the names that the kernel side gave.
 fn may_be(path: &Path, wait: &FileWait) -> bool {
     let Some(last) = path.file_name().filter(|_| path.is_absolute()) else { return false };
-    let (last, told) = (last.as_bytes(), name(&wait.name));
-    !told.is_empty() && if is_cut(&wait.name) { last.starts_with(told) } else { last == told }
+    let (last, given) = (last.as_bytes(), name(&wait.name));
+    !given.is_empty() && if is_cut(&wait.name) { last.starts_with(given) } else { last == given }
 }
 
 /// Whether `/proc/PID/fdinfo/FD` tells of this file: one line each begins with `mnt_id:` and `ino:`.

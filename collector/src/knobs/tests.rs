@@ -41,7 +41,7 @@ impl Played {
         for (slot, (name, loader)) in
             [("prefetch", 0), ("workers", 0), ("prefetch", 1), ("workers", 1)].into_iter().enumerate()
         {
-            knobs.said(connection, fact(slot as u32, name, Some(loader)));
+            knobs.report(connection, fact(slot as u32, name, Some(loader)));
         }
     }
 
@@ -124,11 +124,11 @@ fn a_refusal_waits_for_its_words_and_keeps_the_value() {
     assert!(!knobs.has_answered(&places), "its reason is still on the way");
     let number = played[0].page.request(1).0.word();
     let reason = "There is no memory for nine.";
-    knobs.said(10, KnobFact { reason: reason.into(), answered: number, ..fact(1, "workers", Some(0)) });
+    knobs.report(10, KnobFact { reason: reason.into(), answered: number, ..fact(1, "workers", Some(0)) });
     assert!(knobs.has_answered(&places));
     let knob = the(&knobs, 0, 0, "workers");
     assert_eq!((knob.value, knob.state, knob.reason.as_str()), (4, KnobState::Refused, reason));
-    // What was said to an earlier request is not said to the next one.
+    // The answer to an earlier request is none to the next one.
     set(&mut knobs, &[request("workers", 3)]).unwrap();
     played[0].answers(1, Answer::Applied, 3);
     assert_eq!(the(&knobs, 0, 0, "workers").reason, "");
@@ -153,7 +153,7 @@ fn all_are_asked_or_none() {
 }
 
 #[test]
-fn what_cannot_be_is_said_with_what_can() {
+fn what_cannot_be_is_answered_with_what_can() {
     let (mut knobs, _played) = job(2);
     let mut refused = |request: KnobRequest| set(&mut knobs, &[request]).unwrap_err();
     assert_eq!(
@@ -182,7 +182,7 @@ fn a_knob_that_cannot_be_turned_says_why_and_does_not_hold_up_the_others() {
         ..fact(SLOTS + 1, "prefetch", Some(0))
     };
     knobs.process(30, 2);
-    knobs.said(30, blind);
+    knobs.report(30, blind);
     let knob = the(&knobs, 2, 0, "prefetch");
     assert_eq!((knob.state, knob.reason.as_str()), (KnobState::Unavailable, "The loader has no workers."));
     assert_eq!(set(&mut knobs, &[request("prefetch", 5)]), Ok(vec![(0, Some(0)), (1, Some(0))]));
@@ -197,7 +197,7 @@ fn a_knob_that_cannot_be_turned_says_why_and_does_not_hold_up_the_others() {
 fn a_knob_without_its_page_is_shown_and_cannot_be_turned() {
     let mut knobs = Knobs::default();
     knobs.process(1, 0);
-    knobs.said(1, fact(0, "prefetch", Some(0)));
+    knobs.report(1, fact(0, "prefetch", Some(0)));
     assert_eq!(the(&knobs, 0, 0, "prefetch").state, KnobState::Unavailable);
     assert!(set(&mut knobs, &[request("prefetch", 5)]).is_err());
     // It may come after the words.
@@ -258,9 +258,9 @@ fn a_collector_killed_within_a_request_has_asked_for_nothing() {
 fn another_knob_in_the_same_slot_inherits_nothing() {
     let (mut knobs, played) = job(1);
     set(&mut knobs, &[request("prefetch", 32)]).unwrap();
-    knobs.unsaid(10, 0);
+    knobs.remove(10, 0);
     assert!(knobs.state().iter().all(|knob| knob.requested.is_none()));
-    knobs.said(10, KnobFact { generation: 77, ..fact(0, "interval", None) });
+    knobs.report(10, KnobFact { generation: 77, ..fact(0, "interval", None) });
     let knob = knobs.state().into_iter().find(|knob| knob.name == "interval").unwrap();
     assert_eq!((knob.value, knob.requested, knob.state), (4, None, KnobState::Applied));
     assert!(!played[0].page.request(0).0.same_knob(RequestNumber::none(77)));
@@ -276,7 +276,7 @@ fn an_ended_process_leaves_its_knobs_as_they_stood_until_its_rank_is_back() {
     let to_the_dead = KnobRequest { rank: Some(0), ..request("prefetch", 5) };
     assert!(set(&mut knobs, &[to_the_dead]).unwrap_err().contains("it is there in rank 1"));
     knobs.process(50, 0);
-    knobs.said(50, fact(0, "interval", None));
+    knobs.report(50, fact(0, "interval", None));
     assert!(knobs.state().iter().all(|knob| knob.rank == 1 || knob.name == "interval"));
 }
 
@@ -288,7 +288,7 @@ fn more_knobs_than_anybody_has_still_fit_into_one_message() {
         for slot in 0..1_000 {
             let (name, reason) = ("\u{1f}".repeat(5_000), "\u{10ffff}".repeat(5_000));
             let unit = name.clone();
-            knobs.said(
+            knobs.report(
                 connection,
                 KnobFact { slot, name, unit, reason, available: false, ..fact(0, "", None) },
             );
@@ -302,8 +302,8 @@ fn more_knobs_than_anybody_has_still_fit_into_one_message() {
 proptest! {
     /// Whatever a process says and its page holds: no fault, bounded, and no request beyond the bounds it named.
     #[test]
-    fn anything_may_be_said(
-        said in proptest::collection::vec(
+    fn anything_may_be_reported(
+        facts in proptest::collection::vec(
             (any::<u8>(), any::<u32>(), ".{0,20}", any::<bool>(), any::<u64>(), any::<u64>(), any::<u64>()), 0..40),
         pages in proptest::collection::vec((0..SLOTS, any::<u32>(), any::<u64>()), 0..40),
         value in any::<u64>(),
@@ -315,13 +315,13 @@ proptest! {
         let mut knobs = Knobs::default();
         knobs.process(1, 0);
         knobs.arrived(1, &played.fd).unwrap();
-        for (slot, generation, name, available, min, max, number) in said {
+        for (slot, generation, name, available, min, max, number) in facts {
             let fact = KnobFact {
                 slot: u32::from(slot), generation, name, available, min, max, value: number,
                 reason: "x".repeat(number as usize % 1000), ..KnobFact::default()
             };
             let asked = (slot < 64, fact.name.clone());
-            knobs.said(1, fact);
+            knobs.report(1, fact);
             if knobs.set(&[request(&asked.1, value)], "mira", &|_, _| true).is_ok() {
                 let turned = knobs.state().into_iter().filter(|knob| knob.requested.is_some());
                 for knob in turned.filter(|knob| knob.set_by == "mira") {

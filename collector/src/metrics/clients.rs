@@ -1,4 +1,4 @@
-//! Who is answered at a time, so that nobody who keeps connections busy keeps others from their answers.
+//! Which clients are answered at a time, so that a peer that keeps connections busy keeps no other from its answers.
 
 use super::peer::Peer;
 use std::collections::HashMap;
@@ -39,7 +39,7 @@ impl Clients {
     }
 
     /// A place for a client of `peer`, by its number; `None` where that has its share. Where all places are taken the oldest
-    /// client of whoever has most goes.
+    /// client of the peer with most clients goes.
     pub(super) fn admit(&self, peer: Peer, now: Instant) -> Option<u64> {
         let mut state = self.state();
         if state.begun.is_none_or(|begun| now.duration_since(begun) >= WINDOW) {
@@ -95,14 +95,14 @@ mod tests {
         let admitted = |uid: u32| clients.admit(Peer::User(uid), now).is_some();
         assert_eq!((0..40).filter(|_| admitted(1)).count(), MOST_OF_ONE);
         assert_eq!((0..40).filter(|_| admitted(2)).count(), MOST_OF_ONE, "all places are taken");
-        // Each that comes finds one, of those who have most.
+        // Each that comes finds one, of the peers with most.
         assert!((3..10).all(&admitted));
         let most = |uid| clients.state().open.iter().filter(|client| client.peer == Peer::User(uid)).count();
         assert_eq!((most(1) + most(2), clients.state().open.len()), (9, MOST));
         let newest = clients.admit(Peer::User(77), now);
         clients.leaves(newest.unwrap_or_default());
         assert_eq!(clients.state().open.len(), MOST - 1);
-        // Who has one does not lose it to another who has one.
+        // A peer with one client does not lose it to another with one.
         (100..120).for_each(|uid| {
             admitted(uid);
         });

@@ -4,7 +4,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-/// Who shares what there is with others.
+/// One of those among whom connections are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Peer {
     User(u32),
@@ -60,7 +60,7 @@ fn question(client: SocketAddr, own: SocketAddr) -> Vec<u8> {
     bytes.extend(((HEADER_BYTES + QUESTION_BYTES) as u32).to_ne_bytes());
     bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     bytes.extend(NLM_F_REQUEST.to_ne_bytes());
-    // Number and port of who asks: the only one.
+    // Number and port of the asking socket: the only one.
     bytes.extend([0; 8]);
     let family = if client.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     bytes.extend([family as u8, libc::IPPROTO_TCP as u8, 0, 0]);

@@ -75,7 +75,7 @@ fn a_lock_without_a_listener_is_no_collector() {
     lock.lock().unwrap();
     drop(UnixListener::bind(path.join("sock")).unwrap());
     until("nobody listens", || !listens(&path.join("sock")));
-    assert!(try_claim(&path).unwrap().is_none(), "whoever has the lock may let go of it");
+    assert!(try_claim(&path).unwrap().is_none(), "its holder may let go of the lock");
     drop(lock);
     until("it is ours", || matches!(try_claim(&path).unwrap(), Some(Claim::Mine(_))));
     fs::remove_dir_all(&dir).unwrap();
@@ -112,7 +112,7 @@ fn who_looks_for_jobs_takes_no_lock_of_one_that_lives_on() {
     fs::remove_dir(&dir).unwrap();
 }
 
-/// A process that is told to call `socket`.
+/// A process whose environment names `socket`.
 fn caller(socket: &Path) -> Child {
     Command::new("sleep").arg("600").env("STALLSCOPE_SOCKET", socket).spawn().unwrap()
 }
@@ -149,7 +149,7 @@ fn only_a_folder_of_ours_is_taken_over_from_a_process_of_ours() {
 }
 
 #[test]
-fn a_process_that_another_user_started_is_not_ours_whoever_its_folder_in_proc_says() {
+fn a_process_that_another_user_started_is_not_ours_whatever_owner_its_folder_in_proc_has() {
     use std::os::unix::process::CommandExt;
     let uid = rustix::process::geteuid().as_raw();
     assert!(trusted::is_wholly_of(std::process::id(), uid));
