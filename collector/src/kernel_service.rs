@@ -58,7 +58,7 @@ const HEAR_AGAIN_AFTER: Duration = Duration::from_millis(5);
 /// Why a caller that asked for system calls does without.
 const FOR_ROOT: &str = "the node's collector hooks system calls for root alone; `stallscope collect --syscalls-for-everyone` does for all";
 
-/// How often callers are told which files were waited for.
+/// How often callers are sent the files that were waited for.
 const FILES_EVERY: Duration = Duration::from_secs(1);
 
 /// How the node's collector serves.
@@ -140,7 +140,7 @@ pub fn serve(options: ServeOptions<'_>, listening: impl FnOnce(&Serving)) -> Res
             notify.is_alive();
         }
         service.accept(&socket.listener);
-        // Whoever had us started may have died before calling.
+        // The process that had us started may have died before calling.
         had_a_caller |= !service.callers.is_empty() || begun.elapsed() > FIRST_CALL;
         service.hear();
         service.hand_out(due);
@@ -591,7 +591,7 @@ impl<K: KernelSide> Service<K> {
             slots.extend(copy.map(|copy| (of, copy)));
             copy.is_some()
         });
-        // What a job waited for last is told while its collector still listens.
+        // The last waits of a job are sent while its collector still listens.
         if std::mem::take(&mut self.a_root_ended) || self.files_told.elapsed() >= FILES_EVERY {
             self.files_told = Instant::now();
             // Sums: what can't be read now is in the next ones.

@@ -104,7 +104,7 @@ impl KernelSide for Kernel {
     /// Asked of what every user may read of a process: its namespaces themselves are shown to who may trace it.
     fn shares_pid_namespace(&self, pid: u32) -> bool {
         let depth = |process: &str| stallscope_ebpf::doctor::pid_namespaces(process);
-        // Of a process that is gone already nothing is told to anybody. In whatever namespace it is, it has a number in ours;
+        // Nothing is sent of a process that is gone already. In whatever namespace it is, it has a number in ours;
         // so at our depth it is in ours.
         depth(&pid.to_string()).is_some_and(|found| Some(found) == depth("self"))
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// How often all slots are looked at, where records are lost without end.
 const MAKE_UP_EVERY: Duration = Duration::from_millis(500);
 
-/// Of whom there are too many is told to that user, and to root.
+/// Losses of a user who has too many; that user is sent them, and root.
 const USER_SLOTS: &str = "too many tasks of one user";
 const USER_RING: &str = "too many records of one user";
 
