@@ -345,7 +345,7 @@ def test_workers_that_come_bring_no_more_batches_than_there_is_room_for(own_pyth
     done = Turned(job(own_python, "large"), once(("prefetch", 900), ("workers", 6)), before=few)
     assert done.code == 0, done.err
     (reason,) = done.reasons("prefetch", "refused")
-    most = int(reason.split("room for ")[1].split()[0])
+    most = int(reason.split("At most ")[1].split()[0])
     assert 4 <= most < 12 and done.was("workers", 6, "applied")
     # Two for each worker, as torch would have it, are twelve.
     assert done.was("prefetch", most, "own") and not done.was("prefetch", 12, "own")

@@ -163,7 +163,7 @@ def test_what_cannot_be_had_is_said_in_a_sentence(told):
     }
     for name, words in said.items():
         assert found[name].startswith("ValueError: ") and words in found[name], (name, found[name])
-    assert "2 of 4 losses told to update() are negative or no numbers" in found["unsound"][0]
+    assert "2 of 4 losses given to update() are negative or no numbers" in found["unsound"][0]
     assert found["again"] == found["lists"] == found["attached"] == "None", "once is enough"
     assert "iterate loader.weighted()" in found["unweighted"][0]
     assert not any("weighted()" in one and "iterate" in one for one in found["weighted"])

@@ -1,7 +1,7 @@
 """The worker processes of a running iterator: some more, some fewer, between two batches and without waiting.
 
 A worker that is added is a candidate first: it gets no batch, and torch's guard over dead workers does not know it,
-until it has said that it is ready. So one that cannot start costs nothing. A worker that is taken away is the last
+until it reports that it is ready. So one that cannot start costs nothing. A worker that is taken away is the last
 one; it gets no further batch, and leaves when its last one has been handed over: until then its tensors live in it.
 
 An interrupt may come between any two statements. So a process stands in its new place before it leaves the old one: there is
@@ -72,8 +72,8 @@ class WorkerSet:
             self._give_up(iterator, f"The workers could not be changed: {type(error).__name__}: {error}.")
 
     def gather(self, iterator):
-        """A new epoch of the same workers: whoever was about to go stays until torch has had all of them clear
-        what they were at."""
+        """A new epoch of the same workers: a worker that was about to leave stays until torch has had all of
+        them drop the work of the epoch before."""
         iterator._num_workers = len(iterator._workers)
         self.settled = False
         self.beginning = True
@@ -86,7 +86,7 @@ class WorkerSet:
         return self.ends
 
     def begin(self, iterator):
-        """The first batches of a new epoch are to be asked for: nobody has anything to do, whoever is to go goes."""
+        """The first batches of a new epoch are to be asked for: no worker has work, so those that are to leave do."""
         if self.beginning:
             self.beginning = False
             self.settle(iterator)
@@ -145,19 +145,19 @@ class WorkerSet:
         """Candidates that are ready become workers, in the order of their numbers."""
         changed = False
         while self.candidates and len(iterator._workers) == iterator._num_workers:
-            said = self.candidates[0].says()
-            if said is None:
+            report = self.candidates[0].says()
+            if report is None:
                 break
-            if said:
-                self._give_up(iterator, said)
+            if report:
+                self._give_up(iterator, report)
                 break
             candidate = self.candidates[0]
-            candidate.told.close()
+            candidate.reports.close()
             iterator._index_queues.append(candidate.queue)
             iterator._workers_status.append(True)
             if hasattr(iterator, "_workers_num_tasks"):
                 iterator._workers_num_tasks.append(0)
-            # The last: whoever shuts down counts these.
+            # The last: a shutdown counts these.
             iterator._workers.append(candidate.process)
             self.candidates.pop(0)
             self._share_out(iterator, len(iterator._workers))
@@ -189,7 +189,7 @@ class WorkerSet:
             candidate = self.candidates[-1]
             self.dismissed.append((candidate.process, candidate.queue))
             self.candidates.pop()
-            candidate.told.close()
+            candidate.reports.close()
             # Not by a signal that the script may have a handler for, which a fork has inherited.
             candidate.process.kill()
 

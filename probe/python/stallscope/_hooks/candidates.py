@@ -21,14 +21,14 @@ _UNKNOWN_S = 5
 class Candidate(NamedTuple):
     process: Any
     queue: Any
-    told: Any
+    reports: Any
 
     def says(self):
         """None: nothing yet; "": it is ready; else a sentence."""
         alive = self.process.is_alive()
         try:
-            while self.told.poll():
-                message = self.told.recv_bytes()
+            while self.reports.poll():
+                message = self.reports.recv_bytes()
                 if not message.startswith(_PID):
                     return message.decode("utf-8", "replace")
         except (EOFError, OSError):
@@ -42,7 +42,7 @@ def start(candidates, context, workers_module, iterator, number, total):
     queue = context.Queue()
     # As torch has it: a queue whose reader is gone must not hold the process up.
     queue.cancel_join_thread()
-    told, teller = context.Pipe(duplex=False)
+    reports, teller = context.Pipe(duplex=False)
     values = _values(iterator, queue, number, total)
     method = context.get_start_method()
     parcel = None if method == "fork" else _pack(values)
@@ -52,7 +52,7 @@ def start(candidates, context, workers_module, iterator, number, total):
     # sent by a thread.
     source, sink = context.Pipe(duplex=False) if parcel else (None, None)
     given = (workers_module.__name__, values, teller, source, parent)
-    candidate = Candidate(context.Process(target=_enter, args=given, daemon=True), queue, told)
+    candidate = Candidate(context.Process(target=_enter, args=given, daemon=True), queue, reports)
     try:
         candidate.process.start()
         candidates.append(candidate)
@@ -61,7 +61,7 @@ def start(candidates, context, workers_module, iterator, number, total):
     except BaseException:
         teller.close()
         if candidate.process.pid is None:
-            _end_unknown(told)
+            _end_unknown(reports)
         elif candidate not in candidates:
             candidate.process.kill()
             candidate.process.join()
@@ -72,18 +72,18 @@ def start(candidates, context, workers_module, iterator, number, total):
             source.close()
 
 
-def _end_unknown(told):
+def _end_unknown(reports):
     """Ends a process that an interrupt has left without a name: Python raises it as soon as a fork is over, before the
-    child's number is kept. The child says it; where there is none the pipe ends, as nobody else has its other end."""
+    child's number is kept. The child reports it; where there is none the pipe ends, as no other process has its other end."""
     try:
-        if told.poll(_UNKNOWN_S):
-            pid = int(told.recv_bytes().removeprefix(_PID))
+        if reports.poll(_UNKNOWN_S):
+            pid = int(reports.recv_bytes().removeprefix(_PID))
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
     except (EOFError, OSError, ValueError):
         pass
     finally:
-        told.close()
+        reports.close()
 
 
 def unknown_parameters(workers_module):
@@ -159,11 +159,11 @@ def _enter(module_name, values, teller, source, parent):
 
 
 class _Entry:
-    """The `worker_init_fn` of a candidate: runs the script's own, and says that the worker is ready, or why not."""
+    """The `worker_init_fn` of a candidate: runs the script's own, and reports that the worker is ready, or why not."""
 
-    def __init__(self, init, told, parent):
+    def __init__(self, init, reports, parent):
         self.init = init
-        self.told = told
+        self.reports = reports
         self.parent = parent
 
     def __call__(self, worker_id):
@@ -173,10 +173,10 @@ class _Entry:
                 self.init(worker_id)
         except Exception as error:
             failure = f"worker_init_fn fails in worker {worker_id}: {type(error).__name__}: {error}."
-        # torch's watchdog, which begins after this, takes whoever is our parent by then for the trainer.
+        # torch's watchdog, which begins after this, takes the process that is our parent by then for the trainer.
         if self.parent is not None and os.getppid() != self.parent:
             os._exit(1)
-        self.told.send_bytes(failure.encode("utf-8", "replace")[:1000])
-        self.told.close()
+        self.reports.send_bytes(failure.encode("utf-8", "replace")[:1000])
+        self.reports.close()
         if failure:
             sys.exit(0)

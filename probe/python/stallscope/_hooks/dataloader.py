@@ -109,7 +109,7 @@ def _next(original, turned=_native.turned, enter=_native.enter, leave=_native.le
             knobs.take_up()
             resize.settle(self)
         observed = False
-        # An interrupt may come before `enter` has told us its answer: `stop` knows it.
+        # An interrupt may come before the answer of `enter` arrives: `stop` knows it.
         try:
             observed = enter(self)
             data = original(self)

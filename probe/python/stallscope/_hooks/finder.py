@@ -36,7 +36,7 @@ def _hook_after(spec, name):
             # Some loaders load several modules.
             if module.__name__ != name:
                 return exec_module(module)
-            # Taken off first, so that a reload and whoever inspects the loader meet the plain one.
+            # Taken off first, so that a reload, and code that inspects the loader, meet the plain one.
             if own is None:
                 vars(loader).pop("exec_module", None)
             else:

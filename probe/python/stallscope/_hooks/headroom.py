@@ -1,4 +1,4 @@
-"""How many batches, and how many workers, this machine and this process have room for."""
+"""How many batches, and how many workers, fit on this machine and in this process."""
 
 import os
 import resource
@@ -118,8 +118,8 @@ def _number(folder, name):
 
 
 def _shared_free():
-    room = os.statvfs("/dev/shm")
-    return room.f_bavail * room.f_frsize
+    free = os.statvfs("/dev/shm")
+    return free.f_bavail * free.f_frsize
 
 
 def _descriptors_free():

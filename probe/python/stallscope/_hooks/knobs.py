@@ -56,7 +56,7 @@ def register(name, unit, value, low, high, turn, loader=None):
 
 
 def gone_unless_replaced(knob):
-    """Whoever has this knob is gone; another one may have taken its slot."""
+    """The owner of this knob is gone; another knob may have taken its slot."""
     if _knobs.get(knob.slot) is knob:
         knob.gone()
 

@@ -34,7 +34,7 @@ _UNEVEN = (
 )
 _DRAWS = (
     "resize: unavailable: the loader's sampler draws in mid-epoch from generators that training may draw from, or counts or "
-    "is told something there: asked earlier or later it may give another order."
+    "takes calls there: asked earlier or later it may give another order."
 )
 _WATCHED = (
     "It takes effect at the loader's next epoch: whether its sampler draws in mid-epoch, which would make the order "
@@ -43,7 +43,7 @@ _WATCHED = (
 _NEXT_BATCH = "It takes effect at the loader's next batch."
 _NEXT_EPOCH = "It takes effect at the loader's next epoch."
 _NEXT_SPLIT = "It takes effect at the loader's next epoch: an iterable data set is split anew between its workers."
-_WEIGHING = "The next batch is measured first, to see how many there is room for."
+_WEIGHING = "The next batch is measured first, to see how many fit in memory."
 _STARTING = "New workers are starting."
 _LEAVING = "Workers hand over their last batches."
 
@@ -89,7 +89,7 @@ class Size:
         self.depth = None
         # A depth that waits for a batch to be measured.
         self.asked_depth = None
-        # What there was room for when more was asked for.
+        # Most that the headroom allowed when more was asked for.
         self.most_depth = None
         self.workers = None
         self.own_workers = loader.num_workers
@@ -172,8 +172,8 @@ class Size:
         return self.own_workers if self.workers is None else self.workers
 
     def wanted_depth(self, iterator):
-        """As torch has it, more workers mean a larger depth, until somebody sets the depth itself; but not beyond what
-        there is room for."""
+        """As torch has it, more workers mean a larger depth, until a request sets the depth itself; but not beyond the
+        headroom."""
         if self.depth is not None:
             return self.depth
         depth = self.own_factor * iterator._num_workers
@@ -221,7 +221,7 @@ class Size:
             self.depth_knob.answer(asked, APPLIED)
         else:
             self.most_depth = max(most, self.own_workers * self.own_factor)
-            sentence = f"There is room for {most} batches at most: {why}."
+            sentence = f"At most {most} batches fit: {why}."
             self.depth_knob.answer(self.depth_knob.value, REFUSED, process.text(sentence))
 
     def _turn_workers(self, value):
@@ -234,7 +234,7 @@ class Size:
         if iterator is not None and more > 0:
             most, why = headroom.for_workers(iterator._workers[0].pid)
             if more > most:
-                return in_force, REFUSED, f"There is room for {most} more workers at most: {why}."
+                return in_force, REFUSED, f"At most {most} more workers fit: {why}."
         self.workers = value
         if iterator is None or state == PENDING:
             return in_force, PENDING, why or _NEXT_EPOCH

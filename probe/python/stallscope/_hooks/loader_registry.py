@@ -15,7 +15,7 @@ _MAX_LOADERS = 65535
 _MANY_LOADERS = 64
 
 _IN_A_THREAD = (
-    "A loader is iterated by a thread beside the main one: what training waits for cannot be told from it; "
+    "A loader is iterated by a thread beside the main one: its waits are not those of training; "
     "iterate the loader where the model is trained."
 )
 
@@ -51,7 +51,7 @@ def begin(iterator, loader):
         if not _native.observing():
             return
         if threading.current_thread() is not threading.main_thread():
-            # Its waits are the thread's own, not those of whoever takes the batches from it.
+            # Its waits are the thread's own, not those of the code that takes the batches from it.
             process.unavailable(_IN_A_THREAD)
             _native.withhold_steps()
             return

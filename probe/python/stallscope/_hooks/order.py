@@ -1,7 +1,7 @@
 """Whether the order of a loader's samples may depend on how far ahead of training it is asked for them.
 
 A sampler that draws in mid-epoch, from generators that training draws from as well, gives another order where batches are
-asked for earlier or later; so does one that is told in mid-epoch what training found, and one that counts what it gave, where a
+asked for earlier or later; so does one that gets training's results in mid-epoch, and one that counts what it gave, where a
 loop is left early. torch's own samplers draw when they begin, or from a generator of their own. Of any other, the process's
 generators and what it holds are compared around each draw, for an epoch, before its loader's knobs take effect.
 
@@ -35,7 +35,7 @@ class Order:
         self.kinds = [type(one) for one in samplers]
         self.is_known = all(_is_known(one) for one in samplers)
         self.draws_at_its_end = any(_has_generator(one) for one in samplers)
-        # Those that may be told something, or count; not what they draw from, which is large.
+        # Those that may take calls, or count; not what they draw from, which is large.
         self.own = [reference for one in samplers if not _is_known(one) for reference in _reference(one)]
         self.dataset = _reference(loader.dataset)
         # A draw that was not an epoch's first moved one of the process's generators or something that a sampler holds, or somebody

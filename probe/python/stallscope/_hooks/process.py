@@ -73,7 +73,7 @@ def tell_rank():
     try:
         tell_kind(_kind)
     except Exception as error:
-        disable(f"The rank could not be told: {type(error).__name__}: {error}.")
+        disable(f"The rank is unknown: {type(error).__name__}: {error}.")
 
 
 def unavailable(sentence):

@@ -51,7 +51,7 @@ _FOLDER = os.path.dirname(os.path.realpath(__file__))
 try:
     _start(_FOLDER)
 except Exception:
-    # The job comes first; whoever looks for the reason asks for it.
+    # The job comes first; the reason is printed on request.
     if os.environ.get("STALLSCOPE_DEBUG"):
         sys.excepthook(*sys.exc_info())
 _hand_on(_FOLDER)

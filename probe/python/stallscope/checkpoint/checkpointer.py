@@ -155,7 +155,7 @@ class Checkpointer:
         self._closed = False
         self._telling = Telling(self.folder, trust)
         self._in_flight: dict[str, Any] = {}
-        # What cannot be saved is told now rather than in the midst of training, and to all ranks: none waits for one that failed.
+        # What cannot be saved raises now rather than in the midst of training, and on all ranks: none waits for one that failed.
         encoded, tensors = self._ranks.together(lambda: self._job.take_apart(0, "", True), _shards)
         if not sharded:
             self._ranks.refuse_unlike(self._job.forms())

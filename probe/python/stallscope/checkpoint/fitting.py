@@ -44,7 +44,7 @@ def in_its_order(name, optimizer, state, shapes, then, here):
                 "same parameters in the same groups"
             )
         order += [was[one] for one in names]
-        # Whatever it has for each parameter: their numbers, and names where torch was told them.
+        # Whatever it has for each parameter: their numbers, and names where torch was given them.
         each = {key: [group[key][was[one] - first] for one in names] for key in ("params", "param_names") if key in group}
         groups.append({**group, **each})
         first += len(names)

@@ -1,4 +1,4 @@
-"""What checkpoints cost, told to the collector where there is one."""
+"""What checkpoints cost, reported to the collector where there is one."""
 
 import sys
 

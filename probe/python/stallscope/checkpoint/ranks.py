@@ -79,13 +79,13 @@ class Group:
             digest = shards_of and _digest(shards_of(given))
         except Exception as error:
             failed = error
-        told = self.gather((None if failed is None else str(failed), digest))
+        reports = self.gather((None if failed is None else str(failed), digest))
         if failed is not None:
             raise failed
-        for rank, (reason, _) in enumerate(told):
+        for rank, (reason, _) in enumerate(reports):
             if reason is not None:
                 raise CheckpointError(f"rank {rank}: {reason}")
-        if len({digest for _, digest in told}) > 1:
+        if len({digest for _, digest in reports}) > 1:
             raise CheckpointError(
                 "the ranks have DTensors of different names, shapes or placements, and one checkpoint holds parts of the same ones: give the "
                 "Checkpointer the same objects on each rank"

@@ -1,7 +1,7 @@
 """SIGTERM, or whichever signal says that the job is to end soon: it takes a last checkpoint first.
 
 The handler only notes it: in the midst of a step the state is in pieces. The next `step()` saves; then the signal goes
-on to whoever had it before. Where no step comes in time, a thread says so and lets the signal through.
+on to the handler before. Where no step comes in time, a thread says so and lets the signal through.
 """
 
 import ctypes

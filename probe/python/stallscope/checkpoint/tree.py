@@ -295,9 +295,9 @@ class Reader:
         if isinstance(tensor, Unread) and not self.unread:
             tensor = tensor.value()
         if stride is None:
-            # Tied ones share no memory here: whoever loads them copies.
+            # Tied ones share no memory here: loading copies them.
             return tensor
-        # A tensor is named once with its strides: whoever names it often gets no more memory by that.
+        # A tensor is named once with its strides: naming it often takes no more memory.
         key = name, tuple(stride)
         if key not in self._strided:
             self._strided[key] = self._in_order(tensor, name, stride)

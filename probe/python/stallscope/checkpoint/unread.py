@@ -13,7 +13,7 @@ _changed = getattr(torch.autograd.graph, "increment_version", None)
 
 _ATTRIBUTES = ("device", "dtype", "is_leaf", "is_meta", "is_sparse", "layout", "ndim", "requires_grad", "shape")
 _METHODS = ("dim", "element_size", "is_complex", "is_contiguous", "is_floating_point", "numel", "size", "stride", "to")
-# What can be said of a tensor without its elements. `to` gives another one that is unread, or the same.
+# What is known of a tensor without its elements. `to` gives another one that is unread, or the same.
 _ABOUT = {getattr(torch.Tensor, name).__get__ for name in _ATTRIBUTES} | {getattr(torch.Tensor, name) for name in _METHODS}
 
 

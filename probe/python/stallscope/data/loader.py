@@ -37,7 +37,7 @@ class DataLoader(Positioned):
 
     - Position: `state_dict()` and `load_state_dict()` give and take it, exact to the batch. The next iteration goes on behind
       the last batch that was handed over, with the order of samples that the epoch began with, and reads nothing of what
-      was there before. `stallscope.Checkpointer(loader=…)` does both, as do Lightning and whoever else asks a loader
+      was there before. `stallscope.Checkpointer(loader=…)` does both, as do Lightning and other code that asks a loader
       for its state.
     - Augmentation: before a sample of a map-style data set is made, Python's, numpy's and torch's generators are seeded from
       (seed, epoch, index). So it is the same with any number of workers, and after a resume. The seed is what torch's own
@@ -54,9 +54,9 @@ class DataLoader(Positioned):
             before decoding and augmentation: the bytes of `dataset.fetch(index)` where the data set has that and
             `decode(bytes)`, else the file that a sample opens. A data set with neither is read as without a cache, and a warning
             says why. Of one that has `augment(decoded)`, too, decoded samples are kept where that takes less time.
-        cache_key: Says which data set it is, where its state cannot be told (handles, connections) or says nothing (a generator
+        cache_key: Names the data set where its state cannot be digested (handles, connections) or says nothing (a generator
             of its own): jobs with the same class, length and key share what is kept. Without it they share only where class,
-            code and all attributes are the same; of a state that cannot be told nothing is shared between jobs. Attributes that
+            code and all attributes are the same; of a state that cannot be digested nothing is shared between jobs. Attributes that
             change between epochs are noticed where to look at them costs less than a thousandth of the epoch.
         fetchers: Processes that read samples into the cache before workers ask for them, 0 to 32, where workers are forked.
         sampling: Which samples are drawn: "plain" as torch draws them, or "importance", "reuse", "iis" or "shade", so that a
@@ -153,7 +153,7 @@ class DataLoader(Positioned):
             By name. Counts of uses: `hits`, `misses`, `substitutions`; of the hits, those `prefetched` and `late`. Bytes:
             `pool_bytes` taken from memory, `source_bytes` read from the source, `kept_bytes` of `capacity_bytes`. The pool's
             `kept_samples` and `evictions`. And `miss_ratio`: for caches of other sizes (bytes, share of the uses from 0 to 1
-            that they would miss), empty until an epoch or two have told. Without a cache there are no names.
+            that they would miss), empty for the first epoch or two. Without a cache there are no names.
 
         Example:
             >>> import stallscope
@@ -293,8 +293,8 @@ class DataLoader(Positioned):
             return None
         if self._store is None or not self._store.is_of(self.dataset):
             policy = POLICIES[self.sampling]
-            said = self.cache_key, self._generation
-            self._store = Store(self.dataset, start_method_of(self), self._budget_bytes, policy, self.fetchers, *said)
+            declared = self.cache_key, self._generation
+            self._store = Store(self.dataset, start_method_of(self), self._budget_bytes, policy, self.fetchers, *declared)
             if self.cache_trace is not None and self._store.space is not None:
                 self._store.tally.sizes = Sizes.of(self._store.maker.samples)
         return self._store
@@ -306,10 +306,10 @@ class DataLoader(Positioned):
         sampler = getattr(self.batch_sampler, "sampler", self.sampler)
         distributed = torch.distributed
         world = distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
-        told, rank = getattr(sampler, "num_replicas", 1), getattr(sampler, "rank", None)
-        if not isinstance(told, int) or told < max(world, 2):
+        replicas, rank = getattr(sampler, "num_replicas", 1), getattr(sampler, "rank", None)
+        if not isinstance(replicas, int) or replicas < max(world, 2):
             return world, _rank() if world > 1 else 0
-        return told, rank if isinstance(rank, int) else _rank()
+        return replicas, rank if isinstance(rank, int) else _rank()
 
     def _share_of_cache(self):
         store = self._stored()
@@ -367,5 +367,5 @@ def _rank():
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank()
-    told = os.environ.get("RANK", "0")
-    return int(told) if told.isdigit() else 0
+    rank = os.environ.get("RANK", "0")
+    return int(rank) if rank.isdigit() else 0

@@ -1,4 +1,4 @@
-"""A loader of torch's made anew with a cache, for whoever made it: the same arguments, and the same sampler object."""
+"""A loader of torch's made anew with a cache, for the same callers: the same arguments, and the same sampler object."""
 
 import torch.utils.data
 

@@ -15,12 +15,12 @@ _FORM = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 def parse(value):
     """Bytes of `value`, a number or a string such as "8GiB". ValueError where it is neither, or more than there is."""
-    said = f"cache={value!r}"
+    argument = f"cache={value!r}"
     if isinstance(value, str):
         match = _FORM.fullmatch(value)
         unit = match and _BY_NAME.get(match[2].lower())
         if not unit:
-            raise ValueError(f'{said}: give bytes, or a string such as "8GiB" (KiB, MiB, GiB, KB, MB, GB)')
+            raise ValueError(f'{argument}: give bytes, or a string such as "8GiB" (KiB, MiB, GiB, KB, MB, GB)')
         count = int(float(match[1]) * unit)
     else:
         try:
@@ -28,12 +28,12 @@ def parse(value):
         except TypeError:
             count = None
         if count is None:
-            raise ValueError(f'{said}: give bytes as a whole number, or a string such as "8GiB"')
+            raise ValueError(f'{argument}: give bytes as a whole number, or a string such as "8GiB"')
     if count <= 0:
-        raise ValueError(f"{said}: a cache has to hold something; leave the argument out for none")
+        raise ValueError(f"{argument}: a cache has to hold something; leave the argument out for none")
     memory = memory_bytes()
     if memory is not None and count > memory:
-        raise ValueError(f"{said}: there are {memory / (1 << 30):.1f} GiB of memory for this job; give less")
+        raise ValueError(f"{argument}: there are {memory / (1 << 30):.1f} GiB of memory for this job; give less")
     return count
 
 

@@ -203,32 +203,32 @@ class _Unpacking:
             raise Broken("too many parts")
         if type(node) in _LEAVES:
             return node
-        kind, *told = node if type(node) is list and node else _broken(node)
+        kind, *fields = node if type(node) is list and node else _broken(node)
         if kind == "float":
-            (bits,) = told
+            (bits,) = fields
             return struct.unpack("<d", struct.pack("<q", bits))[0]
         if kind in ("list", "tuple"):
-            made = [self._made(one, nesting - 1) for one in _a_list(*told)]
+            made = [self._made(one, nesting - 1) for one in _a_list(*fields)]
             return made if kind == "list" else tuple(made)
         if kind == "dict":
             made = {}
-            for key, one in _a_list(*told):
+            for key, one in _a_list(*fields):
                 key = self._made(key, nesting - 1)
                 if type(key) not in (*_LEAVES, float, bytes):
                     raise Broken("no key")
                 made[key] = self._made(one, nesting - 1)
-            return made if len(made) == len(told[0]) else _broken(kind)
+            return made if len(made) == len(fields[0]) else _broken(kind)
         if kind in ("bytes", "bytearray"):
-            (count,) = told
+            (count,) = fields
             begin = self._next(count)
             made = self.data[begin : begin + count]
             return bytes(made) if kind == "bytes" else made
         if kind == "numpy":
-            return self._array(*told)
+            return self._array(*fields)
         if kind == "scalar":
-            return self._array(*told, [1], [0])[0]
+            return self._array(*fields, [1], [0])[0]
         if kind == "torch":
-            return self._tensor(*told)
+            return self._tensor(*fields)
         raise Broken("an unknown kind")
 
     def _array(self, dtype, shape, axes):

@@ -12,7 +12,7 @@ _LEAST_BYTES = 1 << 20
 
 
 class BytesKnob:
-    """Turns the part of the pool that is one loader's. Whoever has knobs holds it, so it holds nothing itself."""
+    """Turns the part of the pool that is one loader's. The registry of knobs keeps it alive, so it holds nothing itself."""
 
     def __init__(self, store):
         self.store = weakref.ref(store)
@@ -22,7 +22,7 @@ class BytesKnob:
         """Shows it as the knob of the loader with this number, of which `own_bytes` are in force."""
         from stallscope._hooks import knobs
 
-        # Whoever wrote more into the script may have that.
+        # A script that asks for more may have that.
         most = max((budget.memory_bytes() or 0) // 2, own_bytes, _LEAST_BYTES)
         least = min(_LEAST_BYTES, own_bytes)
         self.in_force = own_bytes
@@ -39,7 +39,7 @@ class BytesKnob:
 
 
 class FetchersKnob:
-    """Turns how many fetchers there are, and how many batches beyond torch's own they are told of."""
+    """Turns how many fetchers there are, and how many batches beyond torch's own they read for."""
 
     def __init__(self, of):
         self.ahead = weakref.ref(of)

@@ -32,8 +32,8 @@ def member_of(loader, key, samples, rank, ranks):
         samples, loader.sampling, loader.batch_size, loader.drop_last, type(sampler).__name__, type(batches).__name__,
     )  # fmt: skip
     _made[key, alike] += 1
-    told = [os.environ.get(name) for name in _OF_JOB]
-    job = _number(told) if any(told) else 0
+    variables = [os.environ.get(name) for name in _OF_JOB]
+    job = _number(variables) if any(variables) else 0
     return Member(_number((alike, _made[key, alike])), _epoch_uses(loader.dataset, sampler, ranks), job, rank, ranks)
 
 

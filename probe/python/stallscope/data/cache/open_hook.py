@@ -1,7 +1,7 @@
-"""`open` as samples see it: what a sample opens to read goes to whoever makes the sample, everything else is untouched.
+"""`open` as samples see it: what a sample opens to read goes to the maker of the sample, everything else is untouched.
 
 The switch belongs to the thread: only while a thread makes a sample here, and only for what that thread opens, is
-anything different. Whoever wrapped `open` before is asked for what has to be read, and whoever wraps it later asks us.
+anything different. An earlier wrapper of `open` is called for what has to be read, and a later one calls us.
 """
 
 import builtins
@@ -14,7 +14,7 @@ _here = threading.local()
 
 class _Open:
     """Takes the place of `open`. Not a function, because as a class attribute that would turn into a method. Pickled as
-    `io.open`: whoever unpickles it has one."""
+    `io.open`: the process that unpickles it has one."""
 
     # What is asked for and is not here, such as the documentation, is the original's.
     __slots__ = ("original",)
@@ -79,7 +79,7 @@ def path_of(file, mode="r", buffering=-1, encoding=None, errors=None, newline=No
 
 class Held(io.BytesIO):
     """A file's bytes where the file itself is asked for. `lacked`: what a file has and this has not was asked for, so that
-    whoever asked may have gone another way."""
+    the caller may have gone another way."""
 
     mode = "rb"
     lacked = False

@@ -55,7 +55,7 @@ class Kept:
             if data is not None:
                 self.tally.late += not use[3]
                 return self._hit(use, data)
-            # Whoever read it has it for himself.
+            # The one that read it keeps it to itself.
             if waited_s < _WAIT_MS / 2000:
                 break
         data = self._read(read)
@@ -114,7 +114,7 @@ def again(read):
 
 
 def seen_of(described):
-    """What a look at a file tells it from another one and from itself before: times alone may be set by whoever copies."""
+    """What distinguishes a file from another one and from itself before, at a look: a copy may set times alone."""
     of = described
     return b"%d %d %d %d %d" % (of.st_size, of.st_mtime_ns, of.st_ctime_ns, of.st_ino, of.st_dev)
 
@@ -126,6 +126,6 @@ def tag_of(path, looks=False):
         try:
             name += b"\0" + seen_of(os.stat(name))
         except OSError:
-            # Whoever opens it meets what is wrong with it.
+            # The open that follows meets what is wrong with it.
             pass
     return int.from_bytes(blake2b(name, digest_size=8).digest(), "little")

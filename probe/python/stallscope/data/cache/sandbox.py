@@ -112,14 +112,14 @@ def _in_child(trial, dataset, more):
         _as_child(trial, dataset, more, writing)
     os.close(writing)
     try:
-        told = _until_closed(reading)
+        outcome = _until_closed(reading)
     finally:
         os.close(reading)
         _end(child)
-    if told is None:
+    if outcome is None:
         return {"why": f"its samples took more than {LIMIT_S:.0f} seconds on trial"}
     try:
-        return json.loads(told)
+        return json.loads(outcome)
     except ValueError:
         return {"why": "the process that tried it died"}
 
@@ -135,9 +135,9 @@ def _as_child(trial, dataset, more, writing):
             os.dup2(null, stream)
         torch.set_num_threads(1)
         with io.FileIO(writing, "w") as pipe:
-            told = json.dumps(trial(dataset, *more)).encode()
-            while told:
-                told = told[pipe.write(told) :]
+            outcome = json.dumps(trial(dataset, *more)).encode()
+            while outcome:
+                outcome = outcome[pipe.write(outcome) :]
     except BaseException:
         pass
     finally:
@@ -145,15 +145,15 @@ def _as_child(trial, dataset, more, writing):
 
 
 def _until_closed(reading):
-    deadline, told = time.monotonic() + LIMIT_S, b""
+    deadline, outcome = time.monotonic() + LIMIT_S, b""
     while True:
         ready, _, _ = select.select([reading], [], [], max(0, deadline - time.monotonic()))
         if not ready:
             return None
         part = os.read(reading, 65536)
         if not part:
-            return told
-        told += part
+            return outcome
+        outcome += part
 
 
 def _end(child):
@@ -195,5 +195,5 @@ def _parts(dataset):
             parts += part[:100]
         else:
             with contextlib.suppress(AttributeError, TypeError):
-                # A class may give another one to whoever asks for it by name.
+                # A class may answer a look-up by name with another one.
                 parts += object.__getattribute__(part, "__dict__").values()

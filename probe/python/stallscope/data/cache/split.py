@@ -75,10 +75,10 @@ def of(dataset, start_method, most_bytes):
     if length < 2:
         raise NoCut("it has fewer than two samples")
     in_parts = has_parts(base)
-    told = sandbox.tried(_fetches if in_parts else _opens, dataset, start_method, most_bytes)
-    if "why" in told:
-        raise NoCut(told["why"])
-    return Cut(base, samples, in_parts, told.pop("evidence"), length, **told)
+    outcome = sandbox.tried(_fetches if in_parts else _opens, dataset, start_method, most_bytes)
+    if "why" in outcome:
+        raise NoCut(outcome["why"])
+    return Cut(base, samples, in_parts, outcome.pop("evidence"), length, **outcome)
 
 
 def _fetches(dataset, most_bytes):

@@ -79,7 +79,7 @@ def _recognised(base, put_back, augments, samples):
                 drawn = sandbox.watched(base)
                 decoded()
                 if (not draws or drawn()) and not any(_changes(base, made, index) for index in samples):
-                    return False, "its augment() changed nothing on trial, so that it cannot be told whether it is used"
+                    return False, "its augment() changed nothing on trial, so that its use cannot be seen"
                 return True, ""
         except Exception:
             # Another augment() than is meant here.
@@ -91,7 +91,7 @@ def _recognised(base, put_back, augments, samples):
         return augments, f"{name} is not its sample 0"
     # Samples that are made anew each time say nothing. Where decode() does not, augment() has to be why.
     if augments and not failed and not alike(made(decoded), made(decoded)):
-        return True, f"no two of its samples are the same, so that {name} cannot be told from another one"
+        return True, f"no two of its samples are the same, so that {name} cannot be distinguished from another one"
     if (failed or not augments) and alike(made(decoded), made(decoded)):
         return False, f"no two of its samples are the same, and {name} is always the same"
     return augments and not failed, ""

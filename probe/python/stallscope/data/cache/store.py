@@ -29,8 +29,8 @@ class Store:
 
     def __init__(self, dataset, start_method, budget_bytes, policy, fetchers=None, key=None, generation=0):
         self.dataset = dataset
-        # The user's word for the data set's state, and how often they said that it changed.
-        self.said = key, generation
+        # The user's key for the data set's state, and how often the user declared it changed.
+        self.declared = key, generation
         # The state as it was looked at and as a glance shows it, how long the look took, and when.
         self.state, self.glance, self.state_ns, self.looked_ns = None, None, 0, 0
         self.length = _length(dataset)
@@ -57,9 +57,9 @@ class Store:
         if found.in_parts:
             # Also where there is no pool, these two stand for its samples.
             self.maker = FromParts(self.dataset, found.samples, None, found.augments)
-        if found.in_parts and self.said[0] is None:
+        if found.in_parts and self.declared[0] is None:
             self._look(found.base)
-        key = fingerprint.of(found, self.state, *self.said)
+        key = fingerprint.of(found, self.state, *self.declared)
         self.form, key = stored_form.settled(found, key, self.budget_bytes)
         if not found.in_parts:
             self.looks = fingerprint.looks_at_files(found, key)
@@ -204,7 +204,7 @@ class Store:
         if self.staging is not None:
             staged = manager.staging_bytes(capacity_bytes)
             parts = [(self.space, capacity_bytes - staged), (self.staging, staged)]
-        # Whoever has to give goes first, so that never both have more.
+        # The part that shrinks goes first, so that never both have more.
         parts.sort(key=lambda part: part[1] - part[0].figures().get("capacity_bytes", 0))
         if not all([space.resize(bytes_) for space, bytes_ in parts]):
             return False

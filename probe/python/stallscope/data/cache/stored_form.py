@@ -77,14 +77,14 @@ def agreed(choice, key):
         space = pool.space(blake2b(key, digest_size=32).digest(), 1, _AGREED_BYTES, "minio")
     except pool.NoPool:
         return choice
-    said = space.get(0, 0)
-    if said is None and space.claim(0, _AGREES_MS, 0):
+    answer = space.get(0, 0)
+    if answer is None and space.claim(0, _AGREES_MS, 0):
         space.fill(0, 0, json.dumps(choice).encode()[:_AGREED_BYTES], 0, 0)
         return choice
-    said = said if said is not None else space.get(0, 0)
+    answer = answer if answer is not None else space.get(0, 0)
     try:
-        told = json.loads(bytes(said))
-        return {name: type(mine)(told[name]) for name, mine in choice.items()}
+        agreed_on = json.loads(bytes(answer))
+        return {name: type(mine)(agreed_on[name]) for name, mine in choice.items()}
     except (TypeError, ValueError, KeyError):
         return choice
 

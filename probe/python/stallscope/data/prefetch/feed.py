@@ -1,4 +1,4 @@
-"""Which samples the fetchers are told of, and when: those of the batches that torch asked for, and of some more where
+"""Which samples are requested of the fetchers, and when: those of the batches that torch asked for, and of some more where
 looking at them changes nothing."""
 
 from collections import deque
@@ -90,9 +90,9 @@ class Feed:
         self.peeking = None
         # Batches that torch has, and those that were seen.
         self.given = self.seen = 0
-        # Batches whose samples are not told yet: number and samples. Those told and not handed over: number and count.
+        # Batches whose samples are not requested yet: number and samples. Those requested and not handed over: number and count.
         self.waiting = deque()
-        self.told = deque()
+        self.requested = deque()
         self.under_way = 0
         self.repeats = None
 
@@ -135,32 +135,32 @@ class Feed:
             self.ahead.stop(f"{type(error).__name__}: {error}")
 
     def _go_on(self, handed):
-        for done in (self.told, self.waiting):
+        for done in (self.requested, self.waiting):
             while done and done[0][0] < handed:
                 _, count = done.popleft()
-                if done is self.told:
+                if done is self.requested:
                     self.under_way -= count
         self.ahead.look()
         if not self.ahead.is_on:
             self.waiting.clear()
             return
-        room = self.ahead.room()
-        self._look_further(room)
+        headroom = self.ahead.headroom()
+        self._look_further(headroom)
         records = []
-        while self.waiting and self.under_way < room:
+        while self.waiting and self.under_way < headroom:
             number, samples = self.waiting[0]
-            count = min(len(samples), room - self.under_way)
-            records += [self._told(samples.popleft()) for _ in range(count)]
-            self.told.append((number, count))
+            count = min(len(samples), headroom - self.under_way)
+            records += [self._request(samples.popleft()) for _ in range(count)]
+            self.requested.append((number, count))
             self.under_way += count
             if not samples:
                 self.waiting.popleft()
         self.ahead.tell(records)
 
-    def _look_further(self, room):
+    def _look_further(self, headroom):
         most = self.given + self.ahead.window
         samples = self.under_way + sum(len(part) for _, part in self.waiting)
-        while self.given and self.seen < most and samples < room:
+        while self.given and self.seen < most and samples < headroom:
             index = self._peek()
             if index is None:
                 return
@@ -172,7 +172,7 @@ class Feed:
             return self.peeking.peek() if self.peeking is not None else None
         return self.course.peek(self.seen) if self.batched else None
 
-    def _told(self, sample):
+    def _request(self, sample):
         if self.repeats is None:
             self.repeats = Repeats(self.ahead.samples)
         return self.ahead.record(sample, self.repeats.count(sample))

@@ -27,7 +27,7 @@ SIGNALS = (
 )  # fmt: skip
 # How often it looks whether it is wanted.
 _LOOK_S = 1.0
-# Opens of a data set that goes on after it was told to stop.
+# Opens of a data set that goes on after it was asked to stop.
 _MOST_OPENS = 4
 
 
@@ -36,7 +36,7 @@ class _Left(BaseException):
 
 
 def run(number, parent, shared, group, process_table, pipe, base, parts, looks, space, staging, begin):
-    """The process. `pipe`: where the uses to come are told."""
+    """The process. `pipe`: where the uses to come arrive."""
     try:
         process_table.enter(number)
         settle("stallscope-ahead", ())
@@ -141,7 +141,7 @@ class _Fetcher:
             return
         began_ns, data = time.monotonic_ns(), None
         try:
-            # Whoever had the claim before may have used it.
+            # The holder of the claim before may have used it.
             if self.shared.is_over(sample, number, before):
                 return
             data = read()

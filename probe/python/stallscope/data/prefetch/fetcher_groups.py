@@ -60,7 +60,7 @@ class FetcherGroup:
             os.waitid(os.P_PID, self.server.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             # A job that reaps all children has reaped it: multiprocessing would take it for alive for ever, and signal
-            # at exit whoever has its number by then.
+            # at exit the process that has its number by then.
             self.server._popen.returncode = _UNKNOWN
             return False
         return True

@@ -1,8 +1,8 @@
 """Reading samples before a worker asks for them: the fetchers of one loader, as the training process has them.
 
-Fetchers are processes, and a fork server makes them. What they are told goes through one pipe, in the order of use;
+Fetchers are processes, and a fork server makes them. The uses to come go to them through one pipe, in order;
 what they read waits in the staging space, a small part of the loader's budget, from which a worker takes it and offers
-it to the data set's own. Whoever fails here costs no more than that samples are read by the workers, as without.
+it to the data set's own. A failure of one costs no more than that samples are read by the workers, as without.
 """
 
 import operator
@@ -44,7 +44,7 @@ def staging_of(key, samples, budget_bytes, in_force_bytes):
     """The staging space beside a data set's own, which has `in_force_bytes`; None where there can be none.
 
     The two together have the budget. A loader that finds another budget in force takes the staging space that is there,
-    and makes none: whoever set that budget may have none."""
+    and makes none: the loader that set that budget may have none."""
     requested = staging_bytes(budget_bytes)
     if requested == 0:
         return None
@@ -77,12 +77,12 @@ class Ahead:
         self.judged = {"reads": 0, "failed": 0, "prefetched": 0}
         self.told_bytes = 0
         self.look_ns = self.tell_ns = 0
-        self._room = None
+        self._headroom = None
         self.group = None
         # And those of earlier passes, whose fetchers end with the read under way: it may hold a lock of the data set's.
         self.groups = []
         self.pipe = Pipe()
-        # By whoever made it alone: a child that loses it, too, is not to end anybody.
+        # By its maker alone: a child that loses it, too, is not to end any process.
         weakref.finalize(self, end, self.owner, self.shared, self.groups, self.pipe)
 
     def __reduce__(self):
@@ -98,7 +98,7 @@ class Ahead:
         self.init, self.workers, self.renewed = loader.worker_init_fn, loader.num_workers, not loader.persistent_workers
 
     def next_pass(self):
-        """What was told of earlier ones is nobody's. Where workers are made anew, with the data set as it is by then,
+        """Requests of earlier ones are void. Where workers are made anew, with the data set as it is by then,
         fetchers are as well."""
         self.shared.next_pass()
         self.shared.wanted = self.requested
@@ -125,7 +125,7 @@ class Ahead:
         return number if 0 <= number < self.samples else None
 
     def record(self, sample, before):
-        return shared_memory.told(sample, self.shared.number, before)
+        return shared_memory.use_word(sample, self.shared.number, before)
 
     def tell(self, records):
         """Hands uses to the fetchers, as many as the pipe takes; the rest waits."""
@@ -137,9 +137,9 @@ class Ahead:
             for _ in some:
                 self.unsent.popleft()
 
-    def room(self):
+    def headroom(self):
         """How many samples the staging space holds that are still to be used."""
-        if self._room is None:
+        if self._headroom is None:
             counts, kept = self.shared.totals(), self.space.figures()
             if counts["reads"]:
                 mean = counts["bytes"] / counts["reads"]
@@ -149,11 +149,11 @@ class Ahead:
                 return 2 * self.requested
             # Ranks of a node share it.
             ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
-            room = int(_FILLED * self.staging.figures().get("capacity_bytes", 0) / max(1, mean) / ranks)
+            free = int(_FILLED * self.staging.figures().get("capacity_bytes", 0) / max(1, mean) / ranks)
             # Each may put one there late, whose use is over.
-            room -= self.requested
-            self._room = room if room >= _LEAST_SAMPLES else 0
-        return self._room
+            free -= self.requested
+            self._headroom = free if free >= _LEAST_SAMPLES else 0
+        return self._headroom
 
     def look(self):
         """Between two batches: looks after the fetchers, and tells what they read."""
@@ -161,7 +161,7 @@ class Ahead:
         if now_ns < self.look_ns:
             return
         self.look_ns = now_ns + _LOOK_EVERY_NS
-        self._room = None
+        self._headroom = None
         self._reap()
         if self.requested and self._is_in_vain():
             self.stop("what they read is of no use")

@@ -1,4 +1,4 @@
-"""Which processes the fetchers of one fork server are: for whoever has to end those that hang when it is gone."""
+"""Which processes the fetchers of one fork server are: to end those that hang when it is gone."""
 
 import ctypes
 import mmap
@@ -54,7 +54,7 @@ def started_at(pid):
 def kill(pid, started):
     """Ends this process, and no other that has its number by now."""
     try:
-        # Stands for that process, whoever has its number later.
+        # Stands for that process, even if another one gets its number later.
         process = os.pidfd_open(pid)
     except (AttributeError, OSError):
         # Gone, or an old kernel.

@@ -18,7 +18,7 @@ MOST_DEATHS = 8
 
 
 def run(parent, others, shared, group, doorbell, process_table, given):
-    """The process. `others`: descriptors that are none of its business; `doorbell`: where it is told to look; `given`: what
+    """The process. `others`: descriptors that are none of its business; `doorbell`: what wakes it; `given`: what
     fetchers have."""
     try:
         fetcher.settle("stallscope-fork", others)

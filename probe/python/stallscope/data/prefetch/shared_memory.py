@@ -52,7 +52,7 @@ class Shared:
 
     @property
     def number(self):
-        """Of the pass, so that what was told of an earlier one is known; below 2**16."""
+        """Of the pass, so that requests of an earlier one are known; below 2**16."""
         return self.words[_PASS]
 
     def next_pass(self):
@@ -108,8 +108,8 @@ class Shared:
         return {name: sum(words[column :: len(COUNTS)]) for column, name in enumerate(COUNTS)}
 
 
-def told(sample, number, use):
-    """A use as it is told to the fetchers, in 64 bits."""
+def use_word(sample, number, use):
+    """A use as it goes to the fetchers, in 64 bits."""
     return sample | min(use, _LOW) << 32 | number << 48
 
 

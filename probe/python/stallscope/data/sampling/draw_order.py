@@ -2,7 +2,7 @@
 
 Draws are one stream over the whole run; a *place* is a number of draws since its first, of all ranks. An epoch is a
 chunk of it, a global batch a part of that, and a rank's batch its part of this. More is planned when training asks
-for a batch, by what was handed over and told until then: so what is drawn does not depend on how far workers read ahead.
+for a batch, by what was handed over and learnt until then: so what is drawn does not depend on how far workers read ahead.
 """
 
 import warnings
@@ -15,7 +15,7 @@ from stallscope import _native
 from . import scores, window
 from .uses import Course
 
-# Next uses that are told to the pool after one batch.
+# Next uses that go to the pool after one batch.
 _LATE_AT_ONCE = 8192
 # Whose epochs are passes over the samples; those of others are as many draws as there are samples.
 _BY_PASS = ("iis", "plain")
@@ -36,13 +36,13 @@ class Order:
         self.drop_last = drop_last
         self.generator = generator
         self.ranks = ranks
-        self.wishes = {"uses": uses, "epochs": epochs, "cache_share": cache_share}
+        self.requested = {"uses": uses, "epochs": epochs, "cache_share": cache_share}
         self.classes = classes
         # What may give other samples than were drawn; None: nothing.
         self.substitution = substitution
         self.scores = scores.Scores(samples)
         self.learns = sampling in _LEARNING
-        # What is told to those who keep samples, where anybody does.
+        # The pool that learns next uses, where there is one.
         self.pool = None
         # The kind of draws, its seed and its parameters, once they are settled.
         self.settled = None
@@ -155,7 +155,7 @@ class Order:
         self.planner.plan(self.handed)
 
     def _learn(self):
-        """Of all that was told on any rank since the last time."""
+        """From the losses of all ranks since the last time."""
         lengths, ids, losses = scores.in_turn(self.ranks.gather(self.scores.take()))
         self.planner.learn(lengths, ids, losses)
         if self.pool is not None and self.sampling != "importance":
@@ -201,8 +201,8 @@ class Order:
         if self.planner is None:
             return identity(self)
         place = {name: getattr(self, name) for name in _PLACE}
-        draws, told = self.planner.save(), self.scores.state()
-        state = {**identity(self), **place, "settled": self.settled, "draws": draws, "told": told}
+        draws, losses = self.planner.save(), self.scores.state()
+        state = {**identity(self), **place, "settled": self.settled, "draws": draws, "told": losses}
         if self.substitution is not None:
             state["substituted"] = self.substitution.state()
         return state

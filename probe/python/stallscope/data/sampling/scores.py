@@ -7,7 +7,7 @@ import torch
 
 
 class Scores:
-    """In the order in which they were told, batch by batch."""
+    """In the order of `update()`, batch by batch."""
 
     def __init__(self, samples):
         self.samples = samples
@@ -35,7 +35,7 @@ class Scores:
         unsound = int((~(losses >= 0) | losses.isinf()).sum())
         if unsound and not self.unsound:
             warnings.warn(
-                f"stallscope: {unsound} of {len(losses)} losses told to update() are negative or no numbers; such count "
+                f"stallscope: {unsound} of {len(losses)} losses given to update() are negative or no numbers; such count "
                 "as 0",
                 RuntimeWarning,
                 stacklevel=4,

@@ -1,7 +1,7 @@
 """Another sample of the same class in place of one that would have to be read, where the user allows it.
 
 It is decided in the training process when a batch is asked for first, so that what goes to a worker is the sample that
-is given, and all that is told of the batch is of that one. What the pool keeps is heard of draws alone.
+is given, and every figure of the batch is of that one. The pool learns of draws alone.
 """
 
 import operator
@@ -61,7 +61,7 @@ class Substitution:
         uses = list(uses)
         for number, index in others:
             drawn_use = uses[number - first]
-            # Of the sample that is given no next use is told here: the pool knows it by its own draws.
+            # Of the sample that is given no next use is passed here: the pool knows it by its own draws.
             uses[number - first] = type(drawn_use)(index, drawn_use.at, UNKNOWN, drawn_use.weight, drawn_use)
         return uses
 

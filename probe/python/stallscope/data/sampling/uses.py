@@ -1,4 +1,4 @@
-"""The uses of an epoch's batches, as they are handed to whoever makes samples."""
+"""The uses of an epoch's batches, as they are handed to the makers of samples."""
 
 
 class Use(int):

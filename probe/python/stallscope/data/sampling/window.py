@@ -18,7 +18,7 @@ _PROBES = 16
 def settled(order, seed, share_of_cache):
     """Kind, seed and parameters of the draws; and a sentence, without its beginning, where it is not as was asked."""
     plain = {"kind": "plain", "seed": seed}
-    uses, epochs, why = order.wishes["uses"], order.wishes["epochs"], None
+    uses, epochs, why = order.requested["uses"], order.requested["epochs"], None
     if epochs is not None:
         long_enough = max([least for least in _EPOCHS if epochs >= _EPOCHS[least]], default=1)
         if epochs < max(_EPOCHS.values()) and long_enough < uses:
@@ -26,7 +26,7 @@ def settled(order, seed, share_of_cache):
             uses = long_enough
     if uses == 1:
         return plain, why
-    share = order.wishes["cache_share"]
+    share = order.requested["cache_share"]
     if share is None:
         try:
             share = share_of_cache() if share_of_cache is not None else None
@@ -47,7 +47,7 @@ def settled(order, seed, share_of_cache):
 
 
 def divided(share, uses, samples, batch_size):
-    """Shares of the samples that are pinned and in the window; a window of 0: there is no room for one."""
+    """Shares of the samples that are pinned and in the window; a window of 0: none fits."""
     pinned = share * (_PINNED_OF_LARGE if share >= _LARGE else _PINNED)
     least = _least(uses, samples, batch_size) / samples
     if share < least:
@@ -61,11 +61,11 @@ def _least(uses, samples, batch_size):
 
 
 def share_of(dataset, start_method, capacity_bytes):
-    """The share of `dataset` that so many bytes hold, by some of its samples; RuntimeError where it can't be told."""
-    told = sandbox.tried(_sizes, dataset, start_method)
-    if "why" in told:
-        raise RuntimeError(f"how large samples are is not known: {told['why']}")
-    sizes = told["sizes"]
+    """The share of `dataset` that so many bytes hold, by some of its samples; RuntimeError where it is unknown."""
+    outcome = sandbox.tried(_sizes, dataset, start_method)
+    if "why" in outcome:
+        raise RuntimeError(f"how large samples are is not known: {outcome['why']}")
+    sizes = outcome["sizes"]
     return capacity_bytes * len(sizes) / max(1, sum(sizes)) / max(1, len(dataset))
 
 

@@ -1,4 +1,4 @@
-"""Random augmentation that belongs to the sample: seeded from (seed, epoch, index) whoever makes it.
+"""Random augmentation that belongs to the sample: seeded from (seed, epoch, index), whichever process makes it.
 
 What goes to a worker as an index is a pair of the epoch's key and the index; the data set that it goes to is a
 stand-in, which seeds the generators and asks the real one.

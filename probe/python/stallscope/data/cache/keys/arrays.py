@@ -14,7 +14,7 @@ _Plain = getattr(torch._C, "DisableTorchFunctionSubclass", None) or torch._C.Dis
 
 
 def tell(walk, value):
-    """Whether it was an array, a tensor or a number of numpy's, and was told."""
+    """Whether it was an array, a tensor or a number of numpy's, and was digested."""
     if is_a(value, torch.Tensor):
         _tensor(walk, value)
         return True

@@ -22,7 +22,7 @@ _DESCRIPTORS = (
     types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
     types.MemberDescriptorType,
 )  # fmt: skip
-# Whoever has one of these reaches what nobody can foresee.
+# Code that has one of these reaches what cannot be foreseen.
 _BLIND = {
     id(one): one.__name__
     for one in (eval, exec, globals, __import__, sys._getframe, importlib.import_module, os.getenv, os.getenvb)
@@ -44,7 +44,7 @@ class Code(NamedTuple):
 
 
 def tell(walk, value):
-    """Whether it was a function, a method, a module or a code object, and was told."""
+    """Whether it was a function, a method, a module or a code object, and was digested."""
     if is_a(value, types.FunctionType):
         _function(walk, value)
     elif is_a(value, types.MethodType):
@@ -55,7 +55,7 @@ def tell(walk, value):
         _builtin(walk, value)
     elif is_a(value, *_DESCRIPTORS):
         walk.emit("descriptor", value.__name__)
-        # That of a slot is told with the object that has it.
+        # That of a slot is digested with the object that has it.
         if not is_a(value, types.MemberDescriptorType):
             walk.value(value.__objclass__)
     elif is_a(value, types.ModuleType):
@@ -113,14 +113,14 @@ def _within(walk, function, known):
 
 
 def _code(walk, code):
-    told = _analysed(code)
-    walk.emit(told.content)
-    walk.mention(told.names)
-    if told.names & _ANY_NAMES:
+    analysed = _analysed(code)
+    walk.emit(analysed.content)
+    walk.mention(analysed.names)
+    if analysed.names & _ANY_NAMES:
         walk.all_names = True
-    for name in sorted(told.names & _BLIND_NAMES):
+    for name in sorted(analysed.names & _BLIND_NAMES):
         _blind(walk, name, code)
-    return told
+    return analysed
 
 
 def _blind(walk, name, value):
@@ -130,7 +130,7 @@ def _blind(walk, name, value):
 
 
 def _reach(walk, value):
-    """Notes what whoever has this function of a library may reach with it."""
+    """Notes what code that has this function of a library may reach with it."""
     if id(value) in _BLIND:
         _blind(walk, _BLIND[id(value)], value)
     if id(value) in _ANY_ATTRIBUTE:

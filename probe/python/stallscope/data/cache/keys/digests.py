@@ -1,6 +1,6 @@
 """Digests of what Python objects hold: equal for equal content, in another process too.
 
-What cannot be told is never guessed: it stands for itself by its identity, and the rest is told all the same."""
+What cannot be digested is never guessed: it stands for itself by its identity, and the rest is digested all the same."""
 
 import itertools
 import os
@@ -28,9 +28,9 @@ _SAMPLED = 16
 
 
 class State:
-    """`digest`: of all that could be told, and of which object the rest is. `drawn`: of how far generators were drawn from, which makes
-    no other state of the same object. `why`: None where all could be told; then both are the same in another process. `parts`: what
-    gives each object that could not be told, or None where it is gone."""
+    """`digest`: of all that could be digested, and of which object the rest is. `drawn`: of how far generators were drawn from, which makes
+    no other state of the same object. `why`: None where all could be digested; then both are the same in another process. `parts`: what
+    gives each object that could not be digested, or None where it is gone."""
 
     def __init__(self, digest, drawn, why, parts):
         self.digest = digest
@@ -42,7 +42,7 @@ class State:
         return self.digest == other.digest and self.has_parts_of(other)
 
     def has_parts_of(self, other):
-        """Whether what could not be told is the same objects: one that is gone may have another in its place."""
+        """Whether what could not be digested is the same objects: one that is gone may have another in its place."""
         mine, others = [part() for part in self.parts], [part() for part in other.parts]
         return len(mine) == len(others) and all(one is not None and one is its for one, its in zip(mine, others))
 
@@ -86,9 +86,9 @@ class Walk:
         self.names = set()
         self.all_names = False
         self.members = []
-        # Whose content is being told, where that is made for the purpose.
+        # The object whose content is being digested, where that is made for the purpose.
         self.owner = None
-        # The class of what is told, and classes of which the code may make objects.
+        # The class of what is digested, and classes of which the code may make objects.
         self.root = None
         self.made = set()
         self._numbers = {}
@@ -135,7 +135,7 @@ class Walk:
             self.cannot(value, f"{type(error).__name__}: {error}")
 
     def met(self, value):
-        """Whether it was told already; then by its number. Else it has the next one."""
+        """Whether it was digested already; then it is emitted by its number. Else it has the next one."""
         number = self._numbers.setdefault(id(value), len(self._numbers))
         known = number < len(self._alive)
         if not known:
@@ -144,7 +144,7 @@ class Walk:
         return known
 
     def later(self, tell, function, *more):
-        """Code leads to other code: told one after the other, however long that way is."""
+        """Code leads to other code: digested one after the other, however long that way is."""
         self._functions += 1
         if self._functions > _MOST_FUNCTIONS:
             return self.cannot(function, "its code leads too far")
@@ -159,7 +159,7 @@ class Walk:
                 self._tried(*self._later.popleft())
 
     def cannot(self, value, why):
-        """Stands for what cannot be told: the object itself."""
+        """Stands for what cannot be digested: the object itself."""
         if self.why is None:
             self.why = why
         value = value if self.owner is None else self.owner

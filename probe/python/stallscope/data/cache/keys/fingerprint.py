@@ -43,14 +43,14 @@ def of(cut, state=None, key=None, generation=0):
     for path in (*between, *cut.evidence):
         began_ns = perf_counter_ns()
         try:
-            told = os.stat(path)
+            status = os.stat(path)
         except OSError as error:
             add(path, error.errno)
         else:
             # The others were opened just now, which makes it cheap where files lie on another machine.
             if path in between or not between:
                 cut.look_ns.append(perf_counter_ns() - began_ns)
-            add(path, seen_of(told))
+            add(path, seen_of(status))
     return digest.digest()
 
 
@@ -73,7 +73,7 @@ def glance_at(base):
 
 
 def _known_by(base, state):
-    """In bytes. Where not all could be told, they are of no other data set, process, or content that cannot be told."""
+    """In bytes. Where not all could be digested, they are of no other data set, process, or content that cannot be digested."""
     if state.why is None:
         return state.digest + state.drawn
     return b"%s %d %s" % (process(), _number_of(base, state), state.digest + state.drawn)

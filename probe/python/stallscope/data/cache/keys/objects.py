@@ -72,7 +72,7 @@ def tell(walk, value):
     if is_a(value, type):
         walk.made.add(value)
         if value is type:
-            # Whoever asks for an object's class may make another one of it.
+            # Code that asks for an object's class may make another one of it.
             walk.mention(_MAKING)
         return kind(walk, value)
     if code.tell(walk, value) or _special(walk, value):
@@ -110,15 +110,15 @@ def mentioned(walk):
     """Tells what of classes and modules may be meant by names in the code so far. Whether there was any."""
     found = False
     for number, (of, names) in enumerate(list(walk.members)):
-        told = sorted(name for name in names if _is_told(walk, of, name))
-        names.difference_update(told)
-        for name in told:
+        used = sorted(name for name in names if _is_told(walk, of, name))
+        names.difference_update(used)
+        for name in used:
             walk.emit("member", number, name)
             if isinstance(of, types.ModuleType):
                 code.follow(walk, of, (name,))
             else:
                 walk.value(vars(of)[name])
-        found = found or bool(told)
+        found = found or bool(used)
     return found
 
 
@@ -196,7 +196,7 @@ def _attributes(walk, value, but=lambda name: False):
     if any(type(vars(of).get("__dict__")) not in _PLACES for of in type(value).__mro__):
         return walk.cannot(value, "its attributes are something else")
     try:
-        # A class may give another one to whoever asks for it by name.
+        # A class may answer a look-up by name with another one.
         own = object.__getattribute__(value, "__dict__")
     except AttributeError:
         own = {}
