@@ -1,13 +1,13 @@
-"""Compares a run without and one with a cache: `cached.py PLAIN CACHED`, files that `train.py --told` wrote."""
+"""Compares a run without and one with a cache: `cached.py PLAIN CACHED`, files that `train.py --account` wrote."""
 
 import json
 import sys
 from pathlib import Path
 
 
-def seconds(told: dict) -> str:
-    each = ", ".join(f"{one:.1f}" for one in told["seconds"])
-    return f"{sum(told['seconds']):.1f} s of training ({each} an epoch)"
+def seconds(account: dict) -> str:
+    each = ", ".join(f"{one:.1f}" for one in account["seconds"])
+    return f"{sum(account['seconds']):.1f} s of training ({each} an epoch)"
 
 
 def main():
@@ -23,7 +23,7 @@ def main():
         f"{figures['kept_samples']:,} of them, {figures['kept_bytes'] / 1e6:.0f} MB"
     )
     same = plain["order"] == cached["order"]
-    digests = " and ".join(told["order"][:12] for told in (plain, cached))
+    digests = " and ".join(account["order"][:12] for account in (plain, cached))
     print(f"demo: the order of samples, {digests}: {'the same' if same else 'NOT THE SAME'}")
     sys.exit(not same)
 

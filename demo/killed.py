@@ -63,7 +63,7 @@ def live(number, steps, folder, options, kill_at):
     if begun is None:
         run.ended()
         sys.exit(f"demo: the job did not start; see {HERE}/life-{number}.log")
-    told = None
+    result = None
     kill_after_s = kill_at(steps - begun["from"])
     if kill_after_s is not None:
         until = time.monotonic() + PATIENCE_S
@@ -73,12 +73,12 @@ def live(number, steps, folder, options, kill_at):
             run.process.wait(kill_after_s)
         except subprocess.TimeoutExpired:
             subprocess.run(["kill", "-KILL", str(begun["pid"])], check=False)
-    told = run.line()
+    result = run.line()
     code = run.ended()
-    if told is None and code != 128 + signal.SIGKILL:
+    if result is None and code != 128 + signal.SIGKILL:
         sys.exit(f"demo: the job ended with {code}; see {HERE}/life-{number}.log")
-    say(f"life {number}: from step {begun['from']}, " + ("killed" if told is None else "to the end"))
-    return told, run
+    say(f"life {number}: from step {begun['from']}, " + ("killed" if result is None else "to the end"))
+    return result, run
 
 
 def main():
@@ -105,24 +105,24 @@ def main():
 
     budget = f"at most {options.overhead:.0%} of the time for them"
     say(f"4 of 4: the same with checkpoints, {budget}, and SIGKILL {options.kills} times")
-    kills, told = 0, None
-    while told is None:
+    kills, result = 0, None
+    while result is None:
         to_come = options.kills - kills
 
         def kill_at(left):
             # Early enough that the job is not done before the last one.
             return moments.uniform(0.0, min(3.0, left * step_s / (to_come + 1))) if to_come else None  # noqa: B023
 
-        told, run = live(kills + 1, options.steps, folder, options, kill_at)
-        kills += told is None
+        result, run = live(kills + 1, options.steps, folder, options, kill_at)
+        kills += result is None
     subprocess.run([STALLSCOPE, "ckpt", "ls", folder], check=True)
     subprocess.run([STALLSCOPE, "report", run.recording], check=True, stderr=subprocess.DEVNULL)
 
     newest = max(folder.glob("step-*/manifest.json"), key=lambda path: path.stat().st_mtime)
     begun = json.loads(newest.read_text())["content"]["sequence"]
-    costs, same = told["costs"], {what: told["digests"][what] == value for what, value in whole["digests"].items()}
+    costs, same = result["costs"], {what: result["digests"][what] == value for what, value in whole["digests"].items()}
     for what, value in whole["digests"].items():
-        print(f"{what:<11} {value[:16]} in peace, {told['digests'][what][:16]} killed {kills} times")
+        print(f"{what:<11} {value[:16]} in peace, {result['digests'][what][:16]} killed {kills} times")
     overhead = costs["spent"] / costs["trained"]
     held = costs["spent"] <= options.overhead * costs["trained"] + costs["save"]
     print(

@@ -106,7 +106,7 @@ def main():
         else:
             scheduler.step()
             epoch += 1
-    told = {
+    digests = {
         "parameters": digest(model.state_dict()),
         "optimizer": digest([optimizer.state_dict(), scheduler.state_dict()]),
         "generators": digest([torch.get_rng_state(), random.getstate(), numpy.random.get_state()]),
@@ -114,7 +114,7 @@ def main():
     }
     if checkpointer:
         checkpointer.close()
-    print(json.dumps({"digests": told, "costs": checkpointer.costs if checkpointer else None}), flush=True)
+    print(json.dumps({"digests": digests, "costs": checkpointer.costs if checkpointer else None}), flush=True)
 
 
 if __name__ == "__main__":

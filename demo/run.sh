@@ -121,10 +121,10 @@ if [ -n "${CACHE:-}" ]; then
     say "watch it from another terminal: $stallscope top plain, then $stallscope top cached"
     rm -rf "$here"/plain.* "$here"/cached.*
     "$stallscope" run --name plain -o "$here/plain.stall" -- \
-        "$python" demo/train.py "$data" --epochs 3 --told "$here/plain.json" --checkpoint "$here/checkpoint.pt" 2>/dev/null
+        "$python" demo/train.py "$data" --epochs 3 --account "$here/plain.json" --checkpoint "$here/checkpoint.pt" 2>/dev/null
     busy
     PYTHONPATH=$PWD/target/python${PYTHONPATH:+:$PYTHONPATH} "$stallscope" run --name cached -o "$here/cached.stall" -- \
-        "$python" demo/train.py "$data" --epochs 3 --told "$here/cached.json" --checkpoint "$here/checkpoint.pt" \
+        "$python" demo/train.py "$data" --epochs 3 --account "$here/cached.json" --checkpoint "$here/checkpoint.pt" \
         --cache 256MiB
     busy
     "$python" demo/cached.py "$here/plain.json" "$here/cached.json"

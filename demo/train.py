@@ -49,7 +49,7 @@ def main():
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"))
     parser.add_argument("--checkpoint-every", type=int, default=20, help="steps")
     parser.add_argument("--cache", help='bytes for the cache of the training loader, such as "256MiB"')
-    parser.add_argument("--told", type=Path, help="a file for seconds of epochs and the order of samples")
+    parser.add_argument("--account", type=Path, help="a file for seconds of epochs and the order of samples")
     args = parser.parse_args()
 
     torch.manual_seed(0)
@@ -60,7 +60,7 @@ def main():
         [transforms.RandomResizedCrop(64, scale=(0.5, 1)), transforms.RandomHorizontalFlip(), transforms.ToTensor(), normalize]
     )
     plain = transforms.Compose([transforms.Resize(64), transforms.CenterCrop(64), transforms.ToTensor(), normalize])
-    train_set = (Numbered if args.told else datasets.ImageFolder)(args.data / "train", augment)
+    train_set = (Numbered if args.account else datasets.ImageFolder)(args.data / "train", augment)
     test_set = datasets.ImageFolder(args.data / "val", plain)
     if args.cache:
         import stallscope
@@ -92,11 +92,11 @@ def main():
             if step % args.checkpoint_every == 0:
                 torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.checkpoint)
         seconds.append(time.monotonic() - began)
-        told = f"loss {loss.item():.3f}, accuracy {evaluate(model, test_loader):.1%}"
-        print(f"epoch {epoch}: {seconds[-1]:.1f} s, {told}", flush=True)
-    if args.told:
+        result = f"loss {loss.item():.3f}, accuracy {evaluate(model, test_loader):.1%}"
+        print(f"epoch {epoch}: {seconds[-1]:.1f} s, {result}", flush=True)
+    if args.account:
         figures = train_loader.cache_figures() if args.cache else {}
-        args.told.write_text(json.dumps({"seconds": seconds, "order": order.hexdigest(), "cache": figures}))
+        args.account.write_text(json.dumps({"seconds": seconds, "order": order.hexdigest(), "cache": figures}))
 
 
 if __name__ == "__main__":

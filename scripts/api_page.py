@@ -96,9 +96,9 @@ def members(name, node, inherited):
         lines += example([shown if "property" in decorators else signature(function.name, function)])
         lines += described(ast.get_docstring(function))
     fields = [
-        f"- `{one.target.id}`: `{ast.unparse(one.annotation)}`. " + " ".join(said.value.value.split())
-        for one, said in zip(node.body, node.body[1:])
-        if isinstance(one, ast.AnnAssign) and isinstance(said, ast.Expr)
+        f"- `{one.target.id}`: `{ast.unparse(one.annotation)}`. " + " ".join(docstring.value.value.split())
+        for one, docstring in zip(node.body, node.body[1:])
+        if isinstance(one, ast.AnnAssign) and isinstance(docstring, ast.Expr)
     ]
     return fields + [""] * bool(fields) + lines
 

@@ -16,7 +16,7 @@ import tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCTS = ["stallscope", "stallscope-python"]
-# C sources that come with a crate, where they are told of nowhere else: the crate, what is in it, and where that says its version.
+# C sources that come with a crate, where no other list has them: the crate, what is in it, and where that says its version.
 BUNDLED = {"libsqlite3-sys": ("sqlite", "sqlite3/sqlite3.h", r'#define SQLITE_VERSION\s+"([^"]+)"')}
 
 
@@ -44,20 +44,20 @@ def purl(package):
 
 
 def component(package, checksums):
-    told = {"type": "library", "bom-ref": purl(package), "name": package["name"], "version": package["version"], "purl": purl(package)}
+    component_json = {"type": "library", "bom-ref": purl(package), "name": package["name"], "version": package["version"], "purl": purl(package)}
     if package["license"]:
-        told["licenses"] = [{"expression": package["license"].replace("/", " OR ")}]
+        component_json["licenses"] = [{"expression": package["license"].replace("/", " OR ")}]
     checksum = checksums.get((package["name"], package["version"]))
     if checksum:
-        told["hashes"] = [{"alg": "SHA-256", "content": checksum}]
+        component_json["hashes"] = [{"alg": "SHA-256", "content": checksum}]
     if package["repository"]:
-        told["externalReferences"] = [{"type": "vcs", "url": package["repository"]}]
+        component_json["externalReferences"] = [{"type": "vcs", "url": package["repository"]}]
     if package["name"] in BUNDLED:
         name, header, pattern = BUNDLED[package["name"]]
         text = Path(package["manifest_path"]).parent.joinpath(header).read_text(errors="replace")
         version = re.search(pattern, text).group(1)
-        told["components"] = [{"type": "library", "name": name, "version": version, "purl": f"pkg:generic/{name}@{version}"}]
-    return told
+        component_json["components"] = [{"type": "library", "name": name, "version": version, "purl": f"pkg:generic/{name}@{version}"}]
+    return component_json
 
 
 def document():

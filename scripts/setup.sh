@@ -117,22 +117,22 @@ toolchain() {
 }
 
 # A disk that fills up in the midst of it fails somewhere else, in words of somebody else's. $1: GB that all of it takes.
-room() {
+need_disk() {
     local free taken
     free=$(df -Pk . | awk 'NR == 2 {print int($4 / 1048576)}')
     taken=$({ du -sk .venv target 2>/dev/null || true; } | awk '{sum += $1} END {print int(sum / 1048576)}')
-    [ "$free" -ge $(($1 - taken)) ] || say "$free GB are free on this disk, and $purpose takes about $(($1 - taken)) more; make room, or it may fail for that"
+    [ "$free" -ge $(($1 - taken)) ] || say "$free GB are free on this disk, and $purpose takes about $(($1 - taken)) more; free some, or it may fail for that"
 }
 
 case $purpose in
 demo)
-    room 9
+    need_disk 9
     toolchain
     optional e2fsprogs mount fuse3
     environment
     ;;
 test)
-    room 22
+    need_disk 22
     toolchain
     optional g++ e2fsprogs mount fuse3 strace python3-torch python3-venv clang-19 llvm-19 libbpf-dev groff-base zsh fish chromium
     prometheus
@@ -140,7 +140,7 @@ test)
     frameworks
     ;;
 bench)
-    room 12
+    need_disk 12
     toolchain
     optional e2fsprogs mount fuse3 strace bpftrace htop fio redis-server memcached
     environment

@@ -200,8 +200,8 @@ class Account:
         causes["transfer"] += exit_ns - cut_ns - starved_ns
 
     def starved_on_its_way(self, trainer: tuple, token: int, ready_ns: int, exit_ns: int) -> int:
-        """How long nobody carried on a batch that was ready because who had to got no CPU: first its worker's feeder,
-        then whoever reads the message, whom the worker's resource sharer serves; and while these wait for the worker's
+        """How long a ready batch did not move because the thread that had to move it got no CPU: first its worker's feeder,
+        then the reader of the message, whom the worker's resource sharer serves; and while these wait for the worker's
         interpreter lock, its main thread."""
         producer = self.ready[token][0]
         if producer == trainer:
@@ -248,7 +248,7 @@ class Account:
         return [mark.time_ns for mark in self.threads[pid, pid].marks if mark.did == Did.STEP]
 
     def batches_trained(self, pid: int) -> int | None:
-        """With how many batches it trained; None where it took no others, so that nothing is to be told apart."""
+        """With how many batches it trained; None where it took no others, so that there is nothing to distinguish."""
         phases = [step.phase for step in self.steps(pid)]
         return phases.count(Phase.TRAINING) if Phase.LOOK in phases else None
 

@@ -24,7 +24,7 @@ class Case:
     reads_on_cpu: bool = False
     # The report has to name this rank as the slow one.
     slow_rank: int | None = None
-    # What training waits for can't be told here: no steps are to be shown, and the report has to say these words.
+    # The waits of training are not known here: no steps are to be shown, and the report has to say these words.
     withheld: str | None = None
     # A device works asynchronously; this many points its hidden waits may be off.
     hidden_bar: float | None = None

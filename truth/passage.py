@@ -1,6 +1,6 @@
 """A batch on its way from a worker to the trainer writes down who has it, and when.
 
-Pickling and unpickling call these marks in the very threads that must act: the worker's feeder, whoever reads its
+Pickling and unpickling call these marks in the very threads that must act: the worker's feeder, the reader of its
 message, and the worker's resource sharer, which hands over a descriptor for each tensor.
 """
 

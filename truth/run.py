@@ -26,7 +26,7 @@ DATA_BYTES = 192 << 20
 
 
 class JobFailed(Exception):
-    """One sentence and the end of what the job said."""
+    """One sentence and the end of the job's output."""
 
 
 @dataclass
@@ -180,6 +180,6 @@ def new_recording() -> Path:
     return path
 
 
-def must(holds: bool, what: str, said: str):
+def must(holds: bool, what: str, output: str):
     if not holds:
-        raise JobFailed(f"{what}: {said.strip()[-2000:]}")
+        raise JobFailed(f"{what}: {output.strip()[-2000:]}")

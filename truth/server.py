@@ -24,7 +24,7 @@ def serve(connection: socket.socket):
 def main():
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
     print(listener.getsockname()[1], flush=True)
-    # Ends with whoever started it: its standard input is that process's pipe.
+    # Ends with its parent: its standard input is that process's pipe.
     threading.Thread(target=accept, args=(listener,), daemon=True).start()
     sys.stdin.read()
 

@@ -18,7 +18,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Uring:
-    """A ring with room for one request. Raises OSError where the kernel refuses."""
+    """A ring of one request. Raises OSError where the kernel refuses."""
 
     def __init__(self):
         params = ctypes.create_string_buffer(PARAMS.size)

@@ -51,9 +51,9 @@ def complaint(case: Case, outcome: Outcome, kernel: bool = True) -> str | None:
         if stalls or verdict["finding"].split("-")[0] in DATA_CAUSES:
             return f"no data stall was to be found, but the report says '{verdict['sentence']}' and {stalls}"
     if case.slow_rank is not None:
-        said = [verdict["sentence"], *(found["finding"] for found in diagnoses)]
-        if not any(f"rank {case.slow_rank}" in sentence for sentence in said):
-            return f"rank {case.slow_rank} was the slow one, but the report only says {said}"
+        sentences = [verdict["sentence"], *(found["finding"] for found in diagnoses)]
+        if not any(f"rank {case.slow_rank}" in sentence for sentence in sentences):
+            return f"rank {case.slow_rank} was the slow one, but the report only says {sentences}"
     if case.agreement_bar is not None and kernel:
         differ = report["disagreement_share"]
         if differ is None or 100 * differ > case.agreement_bar:

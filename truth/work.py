@@ -1,4 +1,4 @@
-"""Work that takes a given CPU time, whoever else wants the CPU, and writes down each half millisecond of it."""
+"""Work that takes a given CPU time, whatever else runs, and writes down each half millisecond of it."""
 
 import threading
 import time

@@ -19,11 +19,11 @@ def test_waiting_for_a_disk_is_idle_and_a_guests_time_is_counted_once():
 
 @pytest.mark.parametrize("taken, cpus, is_busy", [(0, 2, False), (5, 2, False), (25, 2, True), (25, 4, False),
                                                   (50, 4, True), (90, 64, False), (99, 64, True)])  # fmt: skip
-def test_it_is_said_where_too_little_is_left_for_the_job(taken, cpus, is_busy):
-    said = complaint((1000, 5000), (1000 + 100 - taken, 5100), cpus)
-    assert (said is not None) == is_busy
-    if said:
-        assert f"{taken}% of this machine's {cpus} CPUs" in said
+def test_a_complaint_where_too_little_is_left_for_the_job(taken, cpus, is_busy):
+    sentence = complaint((1000, 5000), (1000 + 100 - taken, 5100), cpus)
+    assert (sentence is not None) == is_busy
+    if sentence:
+        assert f"{taken}% of this machine's {cpus} CPUs" in sentence
 
 
 def test_no_time_between_two_looks_says_nothing():

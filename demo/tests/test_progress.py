@@ -8,15 +8,15 @@ from pathlib import Path
 PROGRESS = Path(__file__).parents[2] / "scripts" / "progress.sh"
 
 
-def test_without_a_terminal_the_last_line_is_told_now_and_then(tmp_path):
-    # Time passes quickly here: the command ends once its last line was told.
+def test_without_a_terminal_the_last_line_is_printed_now_and_then(tmp_path):
+    # Time passes quickly here: the command ends once its last line was printed.
     (tmp_path / "sleep").write_text("#!/bin/sh\nexec /bin/sleep 0.05\n")
     (tmp_path / "sleep").chmod(0o755)
-    script = "echo first; echo second; until grep -q second said; do /bin/sleep 0.02; done; echo third"
+    script = "echo first; echo second; until grep -q second progress; do /bin/sleep 0.02; done; echo third"
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    with open(tmp_path / "said", "w") as said:
-        done = subprocess.run([PROGRESS, "build", "sh", "-c", script], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=said)
-    lines = (tmp_path / "said").read_text().splitlines()
+    with open(tmp_path / "progress", "w") as progress:
+        done = subprocess.run([PROGRESS, "build", "sh", "-c", script], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=progress)
+    lines = (tmp_path / "progress").read_text().splitlines()
     assert done.returncode == 0 and done.stdout == b""
     assert lines and all(line.startswith("build: after ") for line in lines)
     assert "second" in "".join(lines) and "first" not in "".join(lines)

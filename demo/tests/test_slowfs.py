@@ -1,4 +1,4 @@
-"""The demo's slow file system shows what is there, slowly, and goes when told to."""
+"""The demo's slow file system shows what is there, slowly, and goes on request."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-//! The cache's pool and whoever connects to it: an answer or the end, and it goes on serving.
+//! The cache's pool and its clients: an answer or the end, and it goes on serving.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -49,8 +49,8 @@ fuzz_target!(|bytes: &[u8]| {
     let Pool { socket, client } = pool();
     let Ok(mut stream) = UnixStream::connect(socket) else { panic!("the pool is gone") };
     let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
-    let said = if greets % 4 == 0 { rest.to_vec() } else { [&greeting()[..], rest].concat() };
-    let _ = stream.write_all(&said);
+    let message = if greets % 4 == 0 { rest.to_vec() } else { [&greeting()[..], rest].concat() };
+    let _ = stream.write_all(&message);
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut answers = Vec::new();
     if let Err(error) = stream.read_to_end(&mut answers) {

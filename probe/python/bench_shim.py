@@ -23,7 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent / "tests"))
 
 SAMPLES, BATCH, READS = 20_000, 50, 5_000
-# Room for all that comes between two looks of a collector written in Python.
+# Capacity for all that comes between two looks of a collector written in Python.
 LANE_RECORDS = str(1 << 18)
 BARS = {"sample": 150, "sample with wrapped open and read": 900, "event": 60}
 

@@ -158,7 +158,7 @@ def test_the_trainers_own_part_goes_by_what_it_says_it_did():
     assert got == {"compute": 80, "preempted": 40, "persist": 100, "peer": 90, "unknown": 90, "snapshot": 100}
 
 
-def test_phases_and_first_batches_are_told_apart():
+def test_phases_and_first_batches_are_kept_apart():
     def handed(time, token, loader, phase):
         enter = Mark(time - 5, 0, loader, Did.ENTER, 0)
         return [enter, Mark(time, 0, token, Did.EXIT, phase)]

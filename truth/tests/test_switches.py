@@ -32,7 +32,7 @@ def burn(seconds: float):
         pass
 
 
-def test_sleep_is_told_from_preemption():
+def test_sleep_is_not_preemption():
     def work():
         switches = Switches()
         time.sleep(0.05)

@@ -1,12 +1,12 @@
 //! Lanes and pages: how measurements leave a training process, and requests reach it, without ever holding it up.
 //!
 //! A lane is one memfd with a header and a ring of fixed records. The process that made it is its only writer;
-//! whoever holds the descriptor reads. A full lane drops and counts. Nothing in it is a lock, so either side may
+//! the holder of the descriptor reads. A full lane drops and counts. Nothing in it is a lock, so either side may
 //! be killed at any moment: a record counts only once `head` has moved past it, and a new reader resumes at
 //! `tail`. The reader treats every byte as foreign.
 //!
 //! A process whose knobs can be turned also has a page of them, on the same terms: one writer a word, no lock, last
-//! values in force whoever dies; see [`JobSide`] and [`CollectorSide`].
+//! values in force when either side dies; see [`JobSide`] and [`CollectorSide`].
 //!
 //! [`Greeting`] and [`Fact`] are the JSON lines that go with it over a Unix stream socket; see [`send_greeting`]
 //! and [`LineReader`].

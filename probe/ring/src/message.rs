@@ -89,7 +89,7 @@ pub struct KnobFact {
     pub unit: String,
     /// `None`: the process's, not one loader's.
     pub loader: Option<u16>,
-    /// In force when this was said; the page knows better.
+    /// In force when this was sent; the page has what is in force now.
     pub value: u64,
     /// What the script had set.
     pub initial: u64,

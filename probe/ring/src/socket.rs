@@ -50,7 +50,7 @@ pub fn send_line(socket: BorrowedFd<'_>, message: &impl Serialize) -> Result<()>
     send(socket, &line(message)?, &mut SendAncillaryBuffer::default())
 }
 
-/// Sends several lines in as few pieces as possible: each piece takes room in the socket beyond its bytes, and a
+/// Sends several lines in as few pieces as possible: each piece takes memory of the socket beyond its bytes, and a
 /// receiver that is busy must not make a long introduction fail. Never waits.
 ///
 /// # Errors

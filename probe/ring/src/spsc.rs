@@ -85,7 +85,7 @@ pub(crate) struct Producer {
 }
 
 impl Producer {
-    /// Appends a record, or counts it as dropped when there is no room.
+    /// Appends a record, or counts it as dropped when both rings are full.
     #[inline]
     pub(crate) fn push(&mut self, shared: Shared<'_>, record: [u64; WORDS]) -> bool {
         if self.moved && shared.long.tail.load(Ordering::Acquire) == self.long.head {
@@ -135,7 +135,7 @@ impl Consumer {
         }
     }
 
-    /// Hands over what is there now, at most both rings full. The writer gets the room back afterwards, so a
+    /// Hands over what is there now, at most both rings full. The writer gets the slots back afterwards, so a
     /// reader that dies in between leaves these records to the next one.
     ///
     /// A `head` that no honest writer can have made moves the reader to both and gives [`Nonsense`].

@@ -29,7 +29,7 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Which request to a slot: the how manyeth to the knob of this generation. A slot is used again after its knob is
+/// The ordinal of a request to a slot, and the generation of the knob that it is for. A slot is used again after its knob is
 /// gone, and a request for the former knob must not reach the later one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestNumber(u64);

@@ -96,9 +96,9 @@ fn readers_are_killed() {
         let mut child = inherit("--reader", &lane);
         let before = taken;
         let started = Instant::now();
-        // Until the reader has made room a few times.
+        // Until the reader has freed slots a few times.
         while taken < before + 1000 {
-            assert!(started.elapsed() < Duration::from_secs(60), "the reader makes no room");
+            assert!(started.elapsed() < Duration::from_secs(60), "the reader frees no slots");
             tried += 1;
             if writer.push(&record(taken)) {
                 taken += 1;

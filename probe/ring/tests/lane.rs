@@ -35,7 +35,7 @@ fn a_full_lane_drops_the_newest_and_counts_them() {
     assert_eq!(taken, 4);
     assert_eq!(drained(&mut reader), (0..4).map(record).collect::<Vec<_>>());
     assert_eq!(reader.dropped(), 6);
-    assert!(writer.push(&record(10)), "there is room again");
+    assert!(writer.push(&record(10)), "a slot is free again");
     assert_eq!(drained(&mut reader), [record(10)]);
 }
 

@@ -90,7 +90,7 @@ def _resizable(base):
                 wanted, end = own, None
             while _under_way(self, wanted) < wanted and (end is None or self._send_idx < end):
                 sent = self._send_idx
-                self._prefetch_factor = _room(self, wanted)
+                self._prefetch_factor = _factor_for(self, wanted)
                 super()._try_put_index()
                 if self._send_idx == sent:
                     break
@@ -136,7 +136,7 @@ def _comes(iterator, info):
     return not isinstance(data[0] if type(data) is tuple and data else data, _stop)
 
 
-def _room(iterator, wanted):
+def _factor_for(iterator, wanted):
     """A factor with which torch lets another index through. Out of order it also keeps each worker's batches below
     an equal share of all, of those who are about to leave too, and would lose an index that finds no worker."""
     workers = iterator._num_workers

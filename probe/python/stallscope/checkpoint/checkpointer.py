@@ -151,7 +151,7 @@ class Checkpointer:
         self._has_tensors = sharded or self._ranks.rank == 0
         self._pid = os.getpid()
         self._step = 0
-        self._steps_are_said = False
+        self._steps_are_counted = False
         self._closed = False
         self._telling = Telling(self.folder, trust)
         self._in_flight: dict[str, Any] = {}
@@ -266,7 +266,7 @@ class Checkpointer:
         if self._closed or os.getpid() != self._pid:
             return
         self._step += 1
-        self._steps_are_said = True
+        self._steps_are_counted = True
         loader = self._job.loader
         self._trained()
         waited_ns = loader.take_waited_ns() if hasattr(loader, "take_waited_ns") else 0
@@ -315,7 +315,7 @@ class Checkpointer:
         if os.getpid() != self._pid:
             raise CheckpointError("this process was forked from the one that saves: call save() there")
         measured = self._keeping.measured(metrics)
-        if not self._steps_are_said:
+        if not self._steps_are_counted:
             self._trained(by_hand=True)
         try:
             self._save(_ASKED, wait, measured)

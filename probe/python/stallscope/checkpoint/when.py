@@ -35,7 +35,7 @@ class When:
         self.timing = _native.CheckpointTiming(rule, overhead, mtbf_s, count)
         saver.resume(self.timing)
         self._note_at_ns = 0
-        self._told = False
+        self._warned = False
         self._failed = 0
         self.knob = ledger.IntervalKnob(self.timing, decides)
         self._bounded = rule == "budget"
@@ -86,9 +86,9 @@ class When:
 
     def _tell_what_the_budget_forbids(self):
         forbidden = self.timing.forbidden()
-        if forbidden is None or self._told:
+        if forbidden is None or self._warned:
             return
-        self._told = True
+        self._warned = True
         allowed_s, wanted_s = forbidden
         cost_s = self.timing.costs()[2]
         say(

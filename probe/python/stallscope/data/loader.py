@@ -86,7 +86,7 @@ class DataLoader(Positioned):
     _budget_bytes = None
     _store = None
     _trace = None
-    _told = _told_weights = False
+    _warned_of_no_index = _warned_of_weights = False
     _generation = 0
 
     def __init__(
@@ -241,8 +241,8 @@ class DataLoader(Positioned):
             scores.take()
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        if self.sampling in WEIGHTED and not self._told_weights:
-            self._told_weights = True
+        if self.sampling in WEIGHTED and not self._warned_of_weights:
+            self._warned_of_weights = True
             warnings.warn(
                 f"stallscope: sampling={self.sampling!r} draws some samples more often than others: iterate "
                 "loader.weighted() and multiply each sample's loss with its weight, or training is biased",
@@ -256,8 +256,8 @@ class DataLoader(Positioned):
 
     def _get_iterator(self):
         if not self._keys_samples():
-            if self._budget_bytes is not None and not self._told:
-                self._told = True
+            if self._budget_bytes is not None and not self._warned_of_no_index:
+                self._warned_of_no_index = True
                 warn_plain(self.dataset, "its samples have no index")
             return super()._get_iterator()
         store = self._stored()

@@ -75,7 +75,7 @@ class Ahead:
         self.has_begun = False
         self.unsent = deque()
         self.judged = {"reads": 0, "failed": 0, "prefetched": 0}
-        self.told_bytes = 0
+        self.reported_bytes = 0
         self.look_ns = self.tell_ns = 0
         self._headroom = None
         self.group = None
@@ -211,9 +211,9 @@ class Ahead:
 
     def _tell_bytes(self):
         read_bytes = self.shared.totals()["bytes"]
-        if read_bytes > self.told_bytes:
-            self.tally.tell_source(read_bytes - self.told_bytes)
-            self.told_bytes = read_bytes
+        if read_bytes > self.reported_bytes:
+            self.tally.tell_source(read_bytes - self.reported_bytes)
+            self.reported_bytes = read_bytes
 
 
 def checked(fetchers):

@@ -17,7 +17,7 @@ COUNTS = ("reads", "bytes", "read_ns", "failed")
 
 # How many fetchers there are to be, which pass it is, whether there ever were any, which group is to go on, how many
 # fetchers died, and whether the loader is gone.
-_WANTED, _PASS, _BEGUN, _CREW, _DEATHS, _OVER, _FIRST = 0, 1, 2, 3, 4, 5, 8
+_WANTED, _PASS, _BEGUN, _GROUP, _DEATHS, _OVER, _FIRST = 0, 1, 2, 3, 4, 5, 8
 _WORDS = _FIRST + MOST_FETCHERS * len(COUNTS)
 _MOST_SAMPLES = 2**28
 _LOW = 0xFFFF
@@ -60,11 +60,11 @@ class Shared:
 
     @property
     def group(self):
-        return self.words[_CREW]
+        return self.words[_GROUP]
 
     def next_group(self):
         """Fetchers that were made before are to end."""
-        self.words[_CREW] += 1
+        self.words[_GROUP] += 1
 
     @property
     def deaths(self):

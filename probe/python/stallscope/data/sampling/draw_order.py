@@ -161,7 +161,7 @@ class Order:
         if self.pool is not None and self.sampling != "importance":
             ids = sorted({one for one in ids if one % self.ranks.local_count == self.ranks.local_rank})
             self.pool.scored(self.planner.scores(ids))
-        if self.handed >= self.samples and not self.scores.is_told and not self._warned:
+        if self.handed >= self.samples and not self.scores.has_losses and not self._warned:
             self._warned = True
             warnings.warn(
                 f"stallscope: sampling={self.sampling!r} has heard of no losses in an epoch, so that all samples count "

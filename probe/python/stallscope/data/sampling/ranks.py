@@ -11,15 +11,15 @@ class Ranks:
 
     def __init__(self, options, sampler):
         count, rank = _process_group()
-        # Somebody else than the process group says which rank this is.
-        self._said = sampler is not None or bool({"num_replicas", "rank"} & set(options))
-        said_count = options.get("num_replicas", sampler.num_replicas if sampler else count)
-        said_rank = options.get("rank", sampler.rank if sampler else rank)
-        if not 0 <= said_rank < said_count:
-            raise ValueError(f"sampling_options: there is no rank {said_rank} among {said_count}")
+        # The options or the sampler give the rank, and not the process group.
+        self._is_given = sampler is not None or bool({"num_replicas", "rank"} & set(options))
+        given_count = options.get("num_replicas", sampler.num_replicas if sampler else count)
+        given_rank = options.get("rank", sampler.rank if sampler else rank)
+        if not 0 <= given_rank < given_count:
+            raise ValueError(f"sampling_options: there is no rank {given_rank} among {given_count}")
         # Ranks that are not those of the process group cannot be asked.
-        self.of_others = said_count > 1 and (said_count, said_rank) != (count, rank)
-        self.count, self.rank = said_count, said_rank
+        self.of_others = given_count > 1 and (given_count, given_rank) != (count, rank)
+        self.count, self.rank = given_count, given_rank
         self._joined = None
         self.local_rank, self.local_count = _on_this_node(self.count)
 
@@ -27,7 +27,7 @@ class Ranks:
         """Collective among ranks that are joined. RuntimeError where they have been joined since the loader was made."""
         if self._joined is None:
             now, _ = _process_group()
-            if not self._said and now != self.count:
+            if not self._is_given and now != self.count:
                 raise RuntimeError(
                     f"sampling=: the loader was made for {self.count} rank{'s'[: self.count != 1]} and the process group has {now}, so "
                     "that ranks would draw the same samples: make it after init_process_group"

@@ -14,7 +14,7 @@ class Scores:
         self.pending = []
         # Those that were no number from 0 on, which count as 0.
         self.unsound = 0
-        self.is_told = False
+        self.has_losses = False
 
     def add(self, ids, losses):
         """`losses`, a tensor on any device, of the samples `ids`. ValueError where they do not fit together."""
@@ -25,7 +25,7 @@ class Scores:
         if len(ids) and not (0 <= int(ids.min()) and int(ids.max()) < self.samples):
             wrong = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
             raise ValueError(f"there is no sample {wrong} among {self.samples}: give the ids that came with the batch")
-        self.is_told = True
+        self.has_losses = True
         if losses.device.type == "cpu":
             losses = self._sound(losses)
         # On a device it stays until it is needed: nobody waits for the device at every step.
@@ -72,7 +72,7 @@ class Scores:
             some = slice(at, at + length)
             self.pending.append((torch.tensor(ids[some], dtype=torch.int64, device="cpu"), torch.tensor(losses[some], device="cpu")))
             at += length
-        self.is_told = self.is_told or bool(lengths)
+        self.has_losses = self.has_losses or bool(lengths)
 
 
 def unpacked(packed):

@@ -46,7 +46,7 @@ _PLACES = (type(None), types.GetSetDescriptorType)
 # Their __reduce__ is deprecated, or no account of what they hold.
 _NO_REDUCTION = ("itertools", "_io", "_pyio")
 # What a class has of itself, without anybody's asking for it.
-_NOT_TOLD = frozenset(
+_NOT_USED = frozenset(
     """
     __abstractmethods__ __annotate__ __annotate_func__ __annotations__ __annotations_cache__ __dataclass_params__ __dict__ __doc__
     __firstlineno__ __match_args__ __module__ __orig_bases__ __parameters__ __qualname__ __slotnames__ __static_attributes__
@@ -110,7 +110,7 @@ def mentioned(walk):
     """Tells what of classes and modules may be meant by names in the code so far. Whether there was any."""
     found = False
     for number, (of, names) in enumerate(list(walk.members)):
-        used = sorted(name for name in names if _is_told(walk, of, name))
+        used = sorted(name for name in names if _is_used(walk, of, name))
         names.difference_update(used)
         for name in used:
             walk.emit("member", number, name)
@@ -122,12 +122,12 @@ def mentioned(walk):
     return found
 
 
-def _is_told(walk, of, name):
+def _is_used(walk, of, name):
     if name in walk.names or isinstance(of, types.ModuleType):
         return name in walk.names
     if name in _MAKING:
         return of in walk.made
-    if name in _NOT_TOLD:
+    if name in _NOT_USED:
         return False
     if walk.all_names or (name.startswith("__") and name.endswith("__")):
         return True
