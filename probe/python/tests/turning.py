@@ -111,8 +111,9 @@ def at_random(changes, most_workers=4, most_batches=50, gap_s=0.008):
     return turn
 
 
-def once(*asked, loader=0):
-    """Asks for each `(name, value)` as soon as the one before is answered for good."""
+def once(*asked, loader=0, until=None):
+    """Asks for each `(name, value)` as soon as the one before is answered for good. `until`: the folder in which the job
+    looks for a file of the loader's number, to train fast from then on: it is made when all are answered."""
     waiting = list(asked)
     under_way = []
     looks = [0]
@@ -130,6 +131,8 @@ def once(*asked, loader=0):
             name, value = waiting.pop(0)
             trainer.ask(name, value, loader)
             under_way.append((name, loader))
+        elif until and not waiting:
+            (until / str(loader)).touch()
 
     return turn
 
