@@ -4,12 +4,14 @@ use crate::error::{Doing, Result};
 use crate::names;
 use rustix::fs::{self, AtFlags, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
+use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// What writes checkpoints. [`Disk`] is the real one.
 pub trait Files: Send + Sync + Debug {
@@ -26,6 +28,8 @@ pub trait Files: Send + Sync + Debug {
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
+    /// Removes a file of an open folder.
+    fn remove_in(&self, folder: &Folder, name: &OsStr) -> io::Result<()>;
     /// Removes an empty folder.
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
 }
@@ -55,6 +59,34 @@ pub trait Out: Send + Sync + Debug {
 /// renamed or removed in one is so in the folder itself, which is opened without following a link.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Disk;
+
+/// A folder that was opened without following a link: this one it stays, whatever comes in its place.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    opened: OwnedFd,
+}
+
+impl Folder {
+    pub(crate) fn open(path: &Path) -> io::Result<Folder> {
+        let opened = fs::open(path, FOLDER_ITSELF | OFlags::RDONLY, Mode::empty())?;
+        Ok(Folder { path: path.to_owned(), opened })
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// By what name it is reached wherever it is now.
+    pub(crate) fn itself(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.opened.as_raw_fd()).into()
+    }
+
+    pub(crate) fn modified(&self) -> io::Result<SystemTime> {
+        File::from(self.opened.try_clone()?).metadata()?.modified()
+    }
+}
 
 /// Does `act` with the folder and name by which `path` is to be reached.
 fn reached<T>(
@@ -118,6 +150,10 @@ impl Files for Disk {
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         reached(path, |folder, name| fs::unlinkat(folder, name, AtFlags::empty()))
+    }
+
+    fn remove_in(&self, folder: &Folder, name: &OsStr) -> io::Result<()> {
+        Ok(fs::unlinkat(&folder.opened, name, AtFlags::empty())?)
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {

@@ -51,7 +51,7 @@ mod write;
 
 pub use checkpoint::{Check, Checkpoint};
 pub use error::{Error, Result};
-pub use files::{Disk, Files, Out};
+pub use files::{Disk, Files, Folder, Out};
 pub use history::History;
 pub use image::CHUNK_BYTES;
 pub use manifest::{Chunk, Digest, FORMAT, MANIFEST, Manifest, Part, StoredFile, StoredTensor, StoredUser};

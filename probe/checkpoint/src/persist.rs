@@ -42,8 +42,8 @@ pub(crate) struct Persist<'a> {
     base: Option<Base>,
     /// A part of this rank that becomes the base when rank 0 has committed it.
     awaiting: Option<Base>,
-    /// Folders of saves given up that could not be removed: a rank that had not heard of it wrote there still.
-    given_up: Vec<PathBuf>,
+    /// Saves given up whose folders could not be removed: a rank that had not heard of it wrote there still.
+    given_up: Vec<Ticket>,
 }
 
 impl<'a> Persist<'a> {
@@ -66,7 +66,7 @@ impl<'a> Persist<'a> {
             self.find_folder(&dir)?;
             let saved = self.try_save(task, &dir);
             if let Err(error) = &saved {
-                self.give_up(&dir, error);
+                self.give_up(&ticket, &dir, error);
             }
             saved
         });
@@ -81,9 +81,9 @@ impl<'a> Persist<'a> {
     }
 
     /// Nobody waits for the rest of a save that failed: rank 0 takes its folder away, another rank says why there.
-    fn give_up(&mut self, dir: &Path, error: &Error) {
+    fn give_up(&mut self, ticket: &Ticket, dir: &Path, error: &Error) {
         if self.is_coordinator() {
-            self.given_up.push(dir.to_owned());
+            self.given_up.push(ticket.clone());
             self.remove_given_up();
         } else {
             let reason = dir.join(failed_name(self.shared.options.rank));
@@ -119,8 +119,11 @@ impl<'a> Persist<'a> {
     }
 
     fn remove_given_up(&mut self) {
-        let files = &*self.shared.files;
-        self.given_up.retain(|dir| remove(files, dir).is_err());
+        let Shared { files, dir, .. } = self.shared;
+        self.given_up.retain(|ticket| {
+            let is_it = |found: Option<&Manifest>| found.is_none_or(|found| found.save == ticket.save);
+            remove(&**files, &dir.join(&ticket.name), &is_it).is_err()
+        });
     }
 
     /// Makes the folder, which is nobody else's then; or waits for rank 0 to have made it.

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::{Check, Checkpoint};
 use crate::error::{Doing, Error, Result};
-use crate::files::{Disk, Files, open_plain, put, write_small};
+use crate::files::{Disk, Files, Folder, open_plain, put, write_small};
 use crate::locking::Lock;
 use crate::manifest::{Digest, MANIFEST, Manifest, read_sealed};
 use crate::names;
@@ -14,8 +14,11 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+mod removal;
 #[cfg(all(test, not(loom)))]
 mod tests;
+
+pub(crate) use removal::remove;
 
 /// Where checkpoints go that turned out bad.
 pub const QUARANTINE: &str = "quarantine";
@@ -311,7 +314,10 @@ impl Store {
                     if verified >= keep.max(1) && !stays.contains(&entry.name) =>
                 {
                     if !dry_run {
-                        remove(files, &self.dir.join(&entry.name))?;
+                        let save = entry.manifest.map(|manifest| manifest.save);
+                        let is_it =
+                            |found: Option<&Manifest>| found.map(|found| &found.save) == save.as_ref();
+                        remove(files, &self.dir.join(&entry.name), &is_it)?;
                     }
                     collected.removed.push(entry.name);
                 }
@@ -327,24 +333,18 @@ impl Store {
     /// What was set aside goes when all that is kept was saved after it. Its content is foreign: one that cannot be removed, as it
     /// has folders that we do not make, stays.
     fn collect_quarantined(&self, files: &dyn Files, since_ns: u64, dry_run: bool) -> Vec<String> {
-        let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
         // The user who made the checkpoints may put a link in its place at any moment.
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(folder) = rustix::fs::open(self.dir.join(QUARANTINE), flags, Mode::empty()) else {
-            return Vec::new();
-        };
-        let aside = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
-        let set_aside_ns = |path: &Path| {
-            let modified = path.symlink_metadata().and_then(|found| found.modified()).ok()?;
-            u64::try_from(modified.duration_since(UNIX_EPOCH).ok()?.as_nanos()).ok()
-        };
+        let Ok(aside) = Folder::open(&self.dir.join(QUARANTINE)) else { return Vec::new() };
         let mut removed = Vec::new();
-        for entry in std::fs::read_dir(&aside).into_iter().flatten().flatten() {
+        for entry in std::fs::read_dir(aside.itself()).into_iter().flatten().flatten() {
             let path = entry.path();
-            let old = names::is_of_checkpoint(&path)
-                && is_folder(&path)
-                && set_aside_ns(&path).is_some_and(|at_ns| at_ns < since_ns);
-            if old && (dry_run || remove(files, &path).is_ok()) {
+            if !names::is_of_checkpoint(&path) {
+                continue;
+            }
+            let Ok(folder) = Folder::open(&path) else { continue };
+            let set_aside = folder.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+            let old = set_aside.is_some_and(|at| at.as_nanos() < u128::from(since_ns));
+            if old && (dry_run || removal::empty(files, &folder).is_ok()) {
                 removed.push(format!("{QUARANTINE}/{}", entry.file_name().to_string_lossy()));
             }
         }
@@ -358,7 +358,7 @@ impl Store {
         let names: Vec<String> = incomplete.map(|entry| entry.name).collect();
         if !dry_run {
             for name in &names {
-                remove(files, &self.dir.join(name))?;
+                remove(files, &self.dir.join(name), &|manifest| manifest.is_none())?;
             }
         }
         Ok(names)
@@ -396,28 +396,6 @@ fn runs(entries: &[Entry]) -> Vec<Vec<Entry>> {
 /// What the newest of these checkpoints says of what stays.
 fn latest_retain(entries: &[Entry]) -> Retain {
     entries.iter().find_map(|entry| Some(entry.manifest.as_ref()?.retain.clone())).unwrap_or_default()
-}
-
-/// Removes a checkpoint, first what commits it: a collection that is killed leaves remains, never half a checkpoint.
-/// Follows no link, also where one comes in the folder's place meanwhile ([`Disk`]), and enters no folder inside: we make none.
-pub(crate) fn remove(files: &dyn Files, dir: &Path) -> Result<()> {
-    let gone = |result: std::io::Result<()>| match result {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    };
-    let manifest = dir.join(MANIFEST);
-    gone(files.remove_file(&manifest)).doing("remove", &manifest)?;
-    // Or a power cut could bring the manifest back without what it names.
-    gone(files.sync_dir(dir)).doing("sync", dir)?;
-    let listed = match std::fs::read_dir(dir) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        other => other.doing("list", dir)?,
-    };
-    for entry in listed {
-        let path = entry.doing("list", dir)?.path();
-        gone(files.remove_file(&path)).doing("remove", &path)?;
-    }
-    gone(files.remove_dir(dir)).doing("remove", dir)
 }
 
 fn is_marked_verified(dir: &Path, digest: &Digest) -> bool {

@@ -7,8 +7,9 @@
 mod skipped;
 mod support;
 
-use stallscope_checkpoint::{Disk, Files, Out, Saver, State, Store};
+use stallscope_checkpoint::{Disk, Files, Folder, Out, Saver, State, Store};
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -300,6 +301,14 @@ impl Files for Power {
             self.did(Done::Remove { path: path.into(), kept });
         }
         Disk.remove_file(path)
+    }
+    fn remove_in(&self, folder: &Folder, name: &OsStr) -> io::Result<()> {
+        self.on()?;
+        let path = folder.path().join(name);
+        if let Some(kept) = self.keep(&path) {
+            self.did(Done::Remove { path, kept });
+        }
+        Disk.remove_in(folder, name)
     }
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
         self.on()?;

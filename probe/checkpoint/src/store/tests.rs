@@ -1,23 +1,35 @@
-//! What a link in the place of a checkpoint leads to.
+//! What is removed where something else comes in a checkpoint's place.
 
 use super::*;
-use crate::files::Out;
+use crate::files::{Folder, Out};
+use crate::manifest::seal;
+use std::ffi::OsStr;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A user who may write into the folder of checkpoints, and puts a link in the place of one before the nth operation.
+/// A user who may write into the folder of checkpoints, and puts something in the place of one before the nth operation.
 #[derive(Debug)]
 struct Swaps {
     dir: PathBuf,
-    victim: PathBuf,
+    comes: Comes,
     before: AtomicUsize,
+}
+
+#[derive(Debug)]
+enum Comes {
+    Link(PathBuf),
+    /// The folder itself.
+    Folder(PathBuf),
 }
 
 impl Swaps {
     fn on(&self) {
         if self.before.fetch_sub(1, Ordering::Relaxed) == 0 {
             std::fs::rename(&self.dir, self.dir.with_extension("aside")).expect("a folder");
-            std::os::unix::fs::symlink(&self.victim, &self.dir).expect("a link");
+            match &self.comes {
+                Comes::Link(victim) => std::os::unix::fs::symlink(victim, &self.dir).expect("a link"),
+                Comes::Folder(victim) => std::fs::rename(victim, &self.dir).expect("a folder"),
+            }
         }
     }
 }
@@ -46,6 +58,10 @@ impl Files for Swaps {
         self.on();
         Disk.remove_file(path)
     }
+    fn remove_in(&self, folder: &Folder, name: &OsStr) -> io::Result<()> {
+        self.on();
+        Disk.remove_in(folder, name)
+    }
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
         self.on();
         Disk.remove_dir(path)
@@ -62,7 +78,7 @@ fn leaves_the_victim_alone(nth: usize, act: impl FnOnce(&Swaps, &Path)) {
             std::fs::write(folder.join(name), "mine").expect("a file");
         }
     }
-    let swaps = Swaps { dir: dir.clone(), victim: victim.clone(), before: AtomicUsize::new(nth) };
+    let swaps = Swaps { dir: dir.clone(), comes: Comes::Link(victim.clone()), before: AtomicUsize::new(nth) };
     act(&swaps, &dir);
     assert_eq!(std::fs::read_dir(&victim).expect("a folder").count(), 3, "before operation {nth}");
     for name in ["manifest.json", "thesis", "verified"] {
@@ -73,11 +89,70 @@ fn leaves_the_victim_alone(nth: usize, act: impl FnOnce(&Swaps, &Path)) {
 #[test]
 fn a_link_that_comes_in_a_checkpoints_place_leads_nowhere() {
     for nth in 0..6 {
-        leaves_the_victim_alone(nth, |files, dir| drop(remove(files, dir)));
+        leaves_the_victim_alone(nth, |files, dir| drop(remove(files, dir, &|_| true)));
         leaves_the_victim_alone(nth, |files, dir| drop(put(files, dir, "manifest.json", b"theirs")));
         leaves_the_victim_alone(nth, |files, dir| {
             drop(files.link(&dir.join("thesis"), &dir.join("copy")));
             drop(write_small(files, &dir.join("user-0.bin"), b"theirs"));
         });
     }
+}
+
+/// A folder with a sound manifest of the nth save, marked as read back whole.
+fn committed(root: &Path, step: u64) -> PathBuf {
+    let dir = root.join(names::folder(step, 1));
+    std::fs::create_dir(&dir).expect("a folder");
+    let manifest = Manifest {
+        save: names::random_id(),
+        step,
+        sequence: step,
+        saved_wall_ns: step,
+        tool: String::new(),
+        parts: Vec::new(),
+        image_bytes: 0,
+        written_bytes: 0,
+        reused_bytes: 0,
+        run: None,
+        metrics: BTreeMap::new(),
+        retain: Retain::default(),
+    };
+    let (bytes, digest) = seal(&manifest);
+    std::fs::write(dir.join(MANIFEST), bytes).expect("a file");
+    std::fs::write(dir.join(VERIFIED), digest.hex()).expect("a file");
+    std::fs::write(dir.join("weights"), "mine").expect("a file");
+    dir
+}
+
+#[test]
+fn a_good_checkpoint_that_comes_in_an_old_ones_place_stays() {
+    // Between the list and the removal, and before each operation of that.
+    for before in [None, Some(0), Some(1), Some(2), Some(3), Some(4)] {
+        let root = tempfile::tempdir().expect("a folder");
+        let (old, newest) = (committed(root.path(), 1), committed(root.path(), 2));
+        let store = Store::open(root.path());
+        let entries = store.list().expect("a list");
+        let swaps =
+            Swaps { dir: old, comes: Comes::Folder(newest), before: AtomicUsize::new(before.unwrap_or(0)) };
+        if before.is_none() {
+            swaps.on();
+        }
+        drop(store.collect_entries(&swaps, entries, 1, &HashSet::new(), false));
+        let listed = store.list().expect("a list");
+        let whole = |entry: &Entry| entry.manifest.as_ref().is_some_and(|manifest| manifest.sequence == 2);
+        let found = listed.iter().find(|entry| whole(entry)).expect("the newest, by whatever name");
+        assert_eq!(found.state, State::Verified, "before operation {before:?}");
+        assert!(root.path().join(&found.name).join("weights").exists(), "before operation {before:?}");
+    }
+}
+
+#[test]
+fn a_good_checkpoint_that_comes_in_a_leftovers_place_stays() {
+    let root = tempfile::tempdir().expect("a folder");
+    let newest = committed(root.path(), 2);
+    let left = root.path().join(names::folder(1, 1));
+    std::fs::create_dir(&left).expect("a folder");
+    std::fs::rename(&left, root.path().join("aside")).expect("a folder");
+    std::fs::rename(newest, &left).expect("a folder");
+    assert!(remove(&Disk, &left, &|manifest| manifest.is_none()).is_err());
+    assert!(left.join(MANIFEST).exists() && left.join("weights").exists());
 }

@@ -4,8 +4,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
 use stallscope_checkpoint::{
-    Checkpoint, Dtype, Error, Files, Newest, Options, Out, Plan, Saved, Saver, Source, Store, TensorSpec,
+    Checkpoint, Dtype, Error, Files, Folder, Newest, Options, Out, Plan, Saved, Saver, Source, Store,
+    TensorSpec,
 };
+use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -167,6 +169,10 @@ impl<F: Fn(&'static str, &Path) -> Fault + Send + Sync + 'static> Files for Faul
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         self.check("remove_file", path)?;
         self.under.remove_file(path)
+    }
+    fn remove_in(&self, folder: &Folder, name: &OsStr) -> io::Result<()> {
+        self.check("remove_file", &folder.path().join(name))?;
+        self.under.remove_in(folder, name)
     }
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
         self.check("remove_dir", path)?;
