@@ -58,6 +58,7 @@ fn main() -> Result<()> {
         "threads" => threads(count),
         "fork" => fork(count)?,
         "rename" => rename(count),
+        "rename-and-fork" => rename_and_fork(count)?,
         "fork-at-once" => fork_at_once(count)?,
         "exec" => return Err(Command::new("/proc/self/exe").arg("execed").exec().into()),
         "exec-in-thread" => {
@@ -365,7 +366,6 @@ fn fork(count: usize) -> Result<()> {
     (0..count).try_for_each(|_| reap(child(|| {})?))
 }
 
-/// All children before the first is waited for.
 /// A name set anew is a record each.
 fn rename(count: usize) {
     for nth in 0..count {
@@ -375,6 +375,14 @@ fn rename(count: usize) {
     }
 }
 
+fn rename_and_fork(count: usize) -> Result<()> {
+    (0..count).try_for_each(|_| {
+        rename(2000);
+        fork(1)
+    })
+}
+
+/// All children before the first is waited for.
 fn fork_at_once(count: usize) -> Result<()> {
     let children = (0..count).map(|_| child(|| thread::sleep(PAUSE))).collect::<Result<Vec<_>>>()?;
     children.into_iter().try_for_each(reap)

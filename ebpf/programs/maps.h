@@ -145,13 +145,14 @@ INLINE void submit(void *record)
 
 /*
  * Whether one more record of `size` bytes is within what a user's tasks may send: what they do without limit (a name set anew, a
- * process that forks) is not to fill the ring for others, nor the time of who reads it. Two CPUs at once may begin a window
+ * process that forks) is not to fill the ring for others, nor the time of who reads it. A quarter of it is for who is there: a
+ * slice that is not sent is carried by the next, and a beginning or an end by nothing. Two CPUs at once may begin a window
  * twice, and exceed it by what they have sent. Root is not limited, as with slots.
  */
-static __attribute__((noinline)) bool may_send(u32 user, u32 size)
+static __attribute__((noinline)) bool may_send(u32 user, u32 size, bool of_who_is_there)
 {
 	struct user_slots *own = map_lookup_elem(&users, &user);
-	u64 now = ktime_get_ns();
+	u64 now = ktime_get_ns(), most = of_who_is_there ? user_bytes : user_bytes / 4 * 3;
 
 	if (!own || user == USER_ROOT)
 		return true;
@@ -160,7 +161,7 @@ static __attribute__((noinline)) bool may_send(u32 user, u32 size)
 		own->sent_since_ns = now;
 		own->sent_bytes = 0;
 	}
-	if (own->sent_bytes + size > user_bytes) {
+	if (own->sent_bytes + size > most) {
 		__sync_fetch_and_add(&own->unsent, 1);
 		return false;
 	}
@@ -168,12 +169,11 @@ static __attribute__((noinline)) bool may_send(u32 user, u32 size)
 	return true;
 }
 
-/* For a record of the task in `slot`. */
-INLINE void *reserve(const struct task_slot *slot, u32 size)
+INLINE void *reserve_within(const struct task_slot *slot, u32 size, bool of_who_is_there)
 {
 	void *record;
 
-	if (!may_send(slot->user, size)) {
+	if (!may_send(slot->user, size, of_who_is_there)) {
 		count_lost(LOST_USER_RING);
 		return NULL;
 	}
@@ -181,6 +181,18 @@ INLINE void *reserve(const struct task_slot *slot, u32 size)
 	if (!record)
 		count_lost(LOST_RING_FULL);
 	return record;
+}
+
+/* For a record of what the task in `slot` does. */
+INLINE void *reserve(const struct task_slot *slot, u32 size)
+{
+	return reserve_within(slot, size, false);
+}
+
+/* For a record that says that the task in `slot` is there, what it executes, or that it has ended. */
+INLINE void *reserve_presence(const struct task_slot *slot, u32 size)
+{
+	return reserve_within(slot, size, true);
 }
 
 #endif

@@ -66,7 +66,7 @@ int sched_process_fork(u64 *ctx)
 	of.counted = 0;
 	slot = track(child, &of, leader, STATE_RUNNABLE, of_parent->flags & FLAG_PRIVILEGED);
 	if (slot)
-		send_task_new(slot, KIND_TASK_NEW, slot->first_seen_ns);
+		send_task_new(reserve_presence(slot, sizeof(struct task_new)), slot, KIND_TASK_NEW, slot->first_seen_ns);
 	return 0;
 }
 
@@ -89,7 +89,7 @@ int sched_process_exec(u64 *ctx)
 	__sync_fetch_and_or(&slot->flags, flags);
 	note_owner(slot, task);
 	probe_read_kernel(slot->comm, sizeof(slot->comm), task->comm);
-	send_task_new(slot, KIND_TASK_EXEC, ktime_get_ns());
+	send_task_new(reserve_presence(slot, sizeof(struct task_new)), slot, KIND_TASK_EXEC, ktime_get_ns());
 	return 0;
 }
 
@@ -104,7 +104,7 @@ int task_rename(u64 *ctx)
 		return 0;
 	probe_read_kernel(slot->comm, sizeof(slot->comm), (void *)ctx[1]);
 	note_name(slot);
-	send_task_new(slot, KIND_TASK_EXEC, ktime_get_ns());
+	send_task_new(reserve(slot, sizeof(struct task_new)), slot, KIND_TASK_EXEC, ktime_get_ns());
 	return 0;
 }
 
@@ -127,7 +127,7 @@ int sched_process_exit(u64 *ctx)
 	slot->state = STATE_EXITED;
 	end_write(slot);
 
-	record = reserve(slot, sizeof(*record));
+	record = reserve_presence(slot, sizeof(*record));
 	if (record) {
 		fill_header(&record->header, slot, KIND_TASK_EXIT, sizeof(*record), now);
 		record->status = task->exit_code;

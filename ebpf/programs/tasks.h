@@ -33,10 +33,8 @@ INLINE void fill_task_new(struct task_new *record, const struct task_slot *slot,
 	__builtin_memcpy(record->comm, slot->comm, sizeof(record->comm));
 }
 
-INLINE void send_task_new(struct task_slot *slot, u32 kind, u64 now)
+INLINE void send_task_new(struct task_new *record, const struct task_slot *slot, u32 kind, u64 now)
 {
-	struct task_new *record = reserve(slot, sizeof(*record));
-
 	if (!record)
 		return;
 	fill_task_new(record, slot, kind, now);

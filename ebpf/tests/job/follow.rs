@@ -110,7 +110,7 @@ fn what_a_full_ring_loses_is_counted_and_its_slots_come_back() {
 
 #[test]
 fn one_users_records_leave_the_ring_to_others() {
-    let options = Options { ring_bytes: 65536, user_bytes: 8192, ..Options::default() };
+    let options = Options { ring_bytes: 131_072, user_bytes: 32_768, ..Options::default() };
     let Some(mut kernel) = kernel(&options) else { return };
     for (uid, deed, count) in [(4242, "rename", "3000"), (4343, "fork", "10")] {
         let mut workload = Workload::spawn_as(uid, &[deed, count]);
@@ -129,6 +129,28 @@ fn one_users_records_leave_the_ring_to_others() {
     };
     kernel.drain(count).unwrap();
     assert_eq!(joined, 10, "each of the other's");
+}
+
+#[test]
+fn what_a_users_tasks_do_leaves_room_for_their_beginnings_and_ends() {
+    let Some(mut kernel) = kernel(&Options { ring_bytes: 65536, user_bytes: 8192, ..Options::default() })
+    else {
+        return;
+    };
+    let mut workload = Workload::spawn_as(4242, &["rename-and-fork", "3"]);
+    let pid = workload.pid();
+    kernel.watch(pid).unwrap();
+    workload.begin();
+    workload.wait();
+    assert!(kernel.unsent(4242) > 1000);
+    let (mut begun, mut ended) = (0, 0);
+    let count = |bytes: &[u8], _: Option<Identity>| match Record::parse(bytes) {
+        Some(Record::TaskNew(_)) => begun += 1,
+        Some(Record::TaskExit(_)) => ended += 1,
+        _ => {}
+    };
+    kernel.drain(count).unwrap();
+    assert_eq!((begun, ended), (3, 4), "three children, and their parent's end");
 }
 
 #[test]
