@@ -255,6 +255,10 @@ impl Caller {
         }
     }
 
+    pub(crate) fn follows_process(&self, pid: u32) -> bool {
+        self.processes.contains_key(&pid)
+    }
+
     #[cfg(test)]
     pub(crate) fn processes(&self) -> usize {
         self.processes.len()

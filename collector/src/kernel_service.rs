@@ -14,7 +14,7 @@ use crate::notify::Notify;
 use crate::watch_audit::WatchAudit;
 use anyhow::{Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use stallscope_abi::kernel::{Record, TaskNew, TaskSlot, bytes_of, flags};
+use stallscope_abi::kernel::{Record, TaskNew, TaskSlot, bytes_of};
 use stallscope_ebpf::{Identity, Kernel, Options, ProgramState as Program, Still};
 use stallscope_model::NodeSummary;
 use stallscope_wire::{Accepted, Client, Hello, Layer, ProgramState, Reply, Request, frame, frame::Tag};
@@ -26,8 +26,9 @@ use std::time::{Duration, Instant};
 
 mod kernel_side;
 mod losses;
+mod watched;
 pub(crate) use kernel_side::KernelSide;
-use losses::is_gone;
+use watched::{Look, Watched};
 
 /// How often callers get what there is; the ring buffer wakes us earlier when it fills. A session waits a second for the
 /// evidence of a step.
@@ -181,8 +182,7 @@ pub(crate) fn serve_within() -> Result<UnixStream> {
 pub(crate) struct Service<K> {
     pub(crate) kernel: K,
     pub(crate) callers: Vec<Caller>,
-    /// Watched tasks, whose present interval is sent each round, by slot.
-    watched: HashMap<u32, Watched>,
+    watched: Watched,
     /// That are watched, by root.
     pub(crate) trees: HashMap<u32, Tree>,
     /// Roots that nobody watches any more, with who is charged for letting go of them.
@@ -220,18 +220,6 @@ fn leader_of(tasks: &[TaskNew], process: u32) -> Option<&TaskNew> {
     tasks.iter().find(|task| task.header.tid == process && task.header.tgid == process)
 }
 
-struct Watched {
-    tid: u32,
-    /// What it was, and still may be, when its slot was last sent to all callers.
-    still: Option<Still>,
-}
-
-impl Watched {
-    fn new(tid: u32) -> Watched {
-        Watched { tid, still: None }
-    }
-}
-
 /// How long a user's callers are not read yet.
 fn rest_of(heard: &HashMap<u32, Instant>, payer: u32) -> Option<Duration> {
     let rest = HEAR_AGAIN_AFTER.saturating_sub(heard.get(&payer)?.elapsed());
@@ -249,7 +237,7 @@ impl<K: KernelSide> Service<K> {
         Service {
             kernel,
             callers: Vec::new(),
-            watched: HashMap::new(),
+            watched: Watched::default(),
             trees: HashMap::new(),
             leaving: BTreeMap::new(),
             shares: CpuShares::default(),
@@ -509,10 +497,8 @@ impl<K: KernelSide> Service<K> {
     /// Tells a caller of the tasks that a tree has by now.
     fn introduce(&mut self, caller: &mut Caller, tasks: &[TaskNew]) {
         for task in tasks {
-            if task.flags & flags::WATCHED != 0 {
-                self.watched.insert(task.header.slot, Watched::new(task.header.tid));
-            }
             if let Some(of) = self.kernel.identity(task.header.slot) {
+                self.watched.begins(task, of);
                 caller.offer(&Record::TaskNew(*task), bytes_of(task), &of);
             }
         }
@@ -520,6 +506,8 @@ impl<K: KernelSide> Service<K> {
 
     fn let_go(&mut self, root: u32) {
         self.trees.remove(&root);
+        let Service { kernel, watched, .. } = self;
+        watched.forget(|slot| kernel.root(slot) == Some(root));
         // The process may be long gone, and its tasks with it.
         let _ = self.kernel.unwatch(root);
     }
@@ -552,11 +540,9 @@ impl<K: KernelSide> Service<K> {
             let Some(record) = Record::parse(bytes) else { return };
             let header = record.header();
             match &record {
-                Record::TaskNew(new) if new.flags & flags::WATCHED != 0 => {
-                    watched.insert(header.slot, Watched::new(header.tid));
-                }
+                Record::TaskNew(new) => of.into_iter().for_each(|of| watched.begins(new, of)),
                 Record::TaskExit(_) => {
-                    watched.remove(&header.slot);
+                    watched.ends(header.slot);
                     *a_root_ended |= callers.iter().any(|caller| caller.roots.contains_key(&header.tid));
                 }
                 _ => {}
@@ -578,19 +564,24 @@ impl<K: KernelSide> Service<K> {
         let mut slots: Vec<(Identity, TaskSlot)> = Vec::new();
         let mut stills: Vec<(Identity, Still)> = Vec::new();
         let all_know = callers.iter().all(|caller| caller.roots.is_empty() || caller.knows_slots);
-        watched.retain(|slot, task| {
-            let Some(of) = kernel.identity(*slot) else { return false };
-            let still = kernel.still(*slot, now_ns).filter(|still| still.tid == task.tid);
+        watched.look(|slot, task| {
+            let Some(of) = kernel.identity(slot) else { return Look::Unknown };
+            let still = kernel.still(slot, now_ns).filter(|still| still.tid == task.tid);
             if let (true, Some(still), true) = (all_know, still, still == task.still) {
                 stills.push((of, still));
-                return true;
+                return Look::There;
             }
             task.still = still;
-            // A task whose end was lost in a full ring has left its slot all the same.
-            let copy = kernel.slot(*slot).filter(|copy| copy.tid == task.tid && !is_gone(copy));
-            slots.extend(copy.map(|copy| (of, copy)));
-            copy.is_some()
+            let Some(copy) = kernel.slot(slot) else { return Look::Unknown };
+            let look = task.look(&copy);
+            if look == Look::There {
+                slots.push((of, copy));
+            }
+            look
         });
+        for (exit, of) in watched.lost_ends() {
+            callers.iter_mut().for_each(|caller| caller.offer(&Record::TaskExit(exit), bytes_of(&exit), &of));
+        }
         // The last waits of a job are sent while its collector still listens.
         if std::mem::take(&mut self.a_root_ended) || self.files_told.elapsed() >= FILES_EVERY {
             self.files_told = Instant::now();
@@ -641,7 +632,9 @@ impl<K: KernelSide> Service<K> {
                 let within = self.trees_within(root);
                 self.let_go(root);
                 for caller in &mut self.callers {
-                    let orphans = caller.roots.keys().filter(|root| within.contains(root));
+                    // Those within it, and those that it was within.
+                    let is_around = caller.follows_process(root);
+                    let orphans = caller.roots.keys().filter(|root| is_around || within.contains(root));
                     caller.orphans.extend(orphans.copied());
                 }
             }

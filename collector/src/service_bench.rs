@@ -342,6 +342,8 @@ pub(crate) struct Connection {
     uid: u32,
     stream: UnixStream,
     pub(crate) answered: bool,
+    /// Tasks of whose end it was told.
+    pub(crate) ended: BTreeSet<u32>,
     line: Vec<u8>,
     frames: Splitter,
 }
@@ -403,6 +405,7 @@ impl ServiceBench {
             uid,
             stream: theirs,
             answered: false,
+            ended: BTreeSet::new(),
             line: Vec::new(),
             frames: Splitter::default(),
         });
@@ -436,7 +439,8 @@ impl ServiceBench {
     /// # Panics
     /// It was sent what is not its user's, or no frame.
     pub(crate) fn read(&mut self, connection: usize) -> usize {
-        let Some(Connection { uid, stream, answered, line, frames }) = self.connections.get_mut(connection)
+        let Some(Connection { uid, stream, answered, ended, line, frames }) =
+            self.connections.get_mut(connection)
         else {
             return 0;
         };
@@ -456,6 +460,9 @@ impl ServiceBench {
                     let record = Record::parse(payload).expect("a record");
                     let (of, with) = owners[&record.header().time_ns];
                     assert!(is_own(of, with), "user {uid} was sent a record of {of}'s: {record:?}");
+                    if let Record::TaskExit(exit) = record {
+                        ended.insert(exit.header.tid);
+                    }
                 }
                 Tag::Slot => {
                     let slot = TaskSlot::parse(payload).expect("a slot");

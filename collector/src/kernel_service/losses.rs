@@ -1,6 +1,6 @@
 //! Records that the kernel side could not send: how many there were, and making up for them from the slots.
 
-use super::{KernelSide, Service, Watched};
+use super::{KernelSide, Service};
 use stallscope_abi::kernel::{
     Header, Kind, Lost, MAX_TASKS, Record, TaskNew, TaskSlot, bytes_of, flags, state,
 };
@@ -57,16 +57,15 @@ impl<K: KernelSide> Service<K> {
                 continue;
             }
             there.insert((of.tgid, of.start_boottime_ns));
-            let is_told = |tid| watched.get(&number).is_some_and(|task| task.tid == tid);
+            let is_told = |tid| watched.has(number, tid);
             let slot = slot.filter(|slot| slot.flags & flags::WATCHED != 0 && !is_told(slot.tid));
-            untold.extend(slot.map(|slot| (number, slot, of)));
+            untold.extend(slot.map(|slot| (begun(number, &slot), of)));
         }
         callers.iter_mut().for_each(|caller| caller.forget_all_but(&there));
         // Parents come before their children.
-        untold.sort_by_key(|(_, slot, _)| slot.start_boottime_ns);
-        for (number, slot, of) in untold {
-            watched.insert(number, Watched::new(slot.tid));
-            let task = begun(number, &slot);
+        untold.sort_by_key(|(task, _)| task.start_boottime_ns);
+        for (task, of) in untold {
+            watched.begins(&task, of);
             callers.iter_mut().for_each(|caller| caller.offer(&Record::TaskNew(task), bytes_of(&task), &of));
         }
     }

@@ -134,6 +134,8 @@ fn processes_whose_ends_are_lost_take_no_more_and_more_memory() {
         bench.read(0);
         assert!(bench.service.callers[0].processes() <= MAX_TASKS as usize);
     }
+    (0..2).for_each(|_| bench.turn(true));
+    bench.read(0);
     bench.service.kernel.work(1);
     bench.turn(true);
     assert_eq!(bench.read(0), 1, "the tree is followed still");
@@ -156,6 +158,52 @@ fn processes_whose_beginning_is_lost_are_followed_all_the_same() {
     bench.service.kernel.work(2);
     bench.turn(true);
     assert_eq!(bench.read(0), 1, "what the grandchild does is told");
+    bench.end();
+}
+
+#[test]
+fn processes_whose_end_is_lost_end_for_their_callers_all_the_same() {
+    let mut bench = ServiceBench::default();
+    for (pid, parent) in [(1, 0), (2, 1), (3, 1)] {
+        bench.service.kernel.begin(pid, parent, MIRA);
+    }
+    bench.connect(MIRA);
+    bench.say(0, &hello(1, false));
+    bench.turn(true);
+    bench.service.kernel.fill_ring(1);
+    bench.service.kernel.exit(2);
+    bench.service.kernel.exit(3);
+    bench.turn(true);
+    // One of their slots is another task's by then.
+    bench.service.kernel.begin(4, 1, MIRA);
+    (0..2).for_each(|_| bench.turn(true));
+    bench.read(0);
+    assert_eq!(bench.connections[0].ended, [2, 3].into());
+    bench.service.kernel.exit(4);
+    (0..2).for_each(|_| bench.turn(true));
+    bench.read(0);
+    assert_eq!(bench.connections[0].ended, [2, 3, 4].into());
+    bench.end();
+}
+
+#[test]
+fn a_tree_goes_on_where_one_within_it_is_let_go() {
+    let mut bench = ServiceBench::default();
+    for (pid, parent, uid) in [(1, 0, MIRA), (2, 1, MIRA), (3, 2, MIRA)] {
+        bench.service.kernel.begin(pid, parent, uid);
+    }
+    for (connection, (uid, pid)) in [(MIRA, 2), (0, 1)].into_iter().enumerate() {
+        bench.connect(uid);
+        bench.say(connection, &hello(pid, false));
+        bench.turn(true);
+    }
+    bench.disconnect(0);
+    // What it is told anew is sent in the next turn.
+    (0..2).for_each(|_| bench.turn(true));
+    bench.read(0);
+    bench.service.kernel.work(3);
+    bench.turn(true);
+    assert_eq!(bench.read(0), 1, "what the inner one's task does is told to root");
     bench.end();
 }
 
