@@ -1,6 +1,6 @@
 //! A run as a folder of CSV files, one table each: for spreadsheets, pandas and R.
 
-use crate::file::write_whole;
+use crate::file::replace;
 use crate::tables::{TABLES, Table, Value};
 use crate::{Error, Run};
 use std::borrow::Cow;
@@ -18,7 +18,7 @@ pub fn write(run: &Run, folder: &Path) -> Result<Vec<PathBuf>, Error> {
         .iter()
         .map(|table| {
             let path = folder.join(format!("{}.csv", table.name));
-            write_whole(&path, |out| write_table(table, run, out))?;
+            replace(&path, |out| write_table(table, run, out))?;
             Ok(path)
         })
         .collect()

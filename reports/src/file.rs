@@ -23,6 +23,19 @@ pub fn write_whole(
         write(&mut out)?;
         return out.flush().map_err(&at);
     }
+    replace(path, write)
+}
+
+/// Writes `path` by way of a file beside it, which then takes its place, also that of a link: nobody has named it, and who may write into
+/// its folder is to choose no other file.
+///
+/// # Errors
+/// As [`write_whole`].
+pub(crate) fn replace(
+    path: &Path,
+    write: impl FnOnce(&mut (dyn Write + Send)) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let at = Error::at(path);
     // Its name is no longer than any that the file may have.
     let part = path.with_file_name(format!(".stallscope.{}.part", std::process::id()));
     let written = (|| {
@@ -54,6 +67,19 @@ mod tests {
         assert!(matches!(error, Err(Error::NoRecording)));
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    /// A folder may be another user's.
+    #[test]
+    fn a_link_in_a_folder_of_a_report_leads_nowhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let (theirs, link) = (folder.path().join("profile"), folder.path().join("steps.csv"));
+        fs::write(&theirs, "mine").unwrap();
+        std::os::unix::fs::symlink(&theirs, &link).unwrap();
+        replace(&link, |out| Ok(out.write_all(b"new")?)).unwrap();
+        assert_eq!(fs::read_to_string(&theirs).unwrap(), "mine");
+        assert!(!link.is_symlink());
+        assert_eq!(fs::read_to_string(&link).unwrap(), "new");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Counts are signed 64-bit integers, so that differences of two columns may be negative; what does not fit is held at
 //! the largest. Every column may be empty.
 
-use crate::file::write_whole;
+use crate::file::replace;
 use crate::tables::{Column, Kind, TABLES, Table, Value};
 use crate::{Error, Run};
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
@@ -30,7 +30,7 @@ pub fn write(run: &Run, folder: &Path) -> Result<Vec<PathBuf>, Error> {
         .iter()
         .map(|table| {
             let path = folder.join(format!("{}.parquet", table.name));
-            write_whole(&path, |out| write_table(table, run, out))?;
+            replace(&path, |out| write_table(table, run, out))?;
             Ok(path)
         })
         .collect()

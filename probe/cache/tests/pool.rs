@@ -56,6 +56,35 @@ fn get(client: &Client, id: u64, tag: u64) -> Option<Vec<u8>> {
     unsafe { found.copy(bytes.as_mut_ptr()) }.then_some(bytes)
 }
 
+/// Listens in a folder of this user's that others may write into, as another user: of this thread alone. False without root.
+fn listen_as_another(dir: &Path) -> (bool, UnixListener) {
+    let listener = UnixListener::bind(dir.join("pool.sock")).unwrap();
+    // SAFETY: takes no pointers. Whom a socket is of is noted as it begins to listen.
+    let is_another = unsafe {
+        let changed = libc::syscall(libc::SYS_setresuid, -1, 4242, -1) == 0;
+        assert_eq!(libc::listen(std::os::fd::AsRawFd::as_raw_fd(&listener), 8), 0);
+        changed
+    };
+    (is_another, listener)
+}
+
+#[test]
+fn a_pool_of_another_user_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_owned();
+    let (is_another, listener) = thread::spawn(move || listen_as_another(&path)).join().unwrap();
+    if !is_another {
+        eprintln!("skipped: it takes root to be another user");
+        return;
+    }
+    let refused = Client::open(settings(dir.path(), "set", 1 << 20, PolicyKind::Lru)).unwrap_err();
+    assert!(refused.to_string().contains("another user"), "{refused}");
+    let (mut theirs, _) = listener.accept().unwrap();
+    let mut heard = Vec::new();
+    theirs.read_to_end(&mut heard).unwrap();
+    assert!(heard.is_empty(), "it is told nothing");
+}
+
 #[test]
 fn what_one_fills_all_find_and_nobody_finds_anothers() {
     let pool = Pool::start();

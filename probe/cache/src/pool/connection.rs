@@ -69,6 +69,11 @@ impl Connection {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
             .map_err(system("socket"))?;
         rustix::net::connect(&socket, &folder.address()?).map_err(system("connect"))?;
+        // Where others may write into the folder, one of them may listen there: it would be given samples, and give some.
+        let server = rustix::net::sockopt::socket_peercred(&socket).map_err(system("getsockopt"))?;
+        if server.uid != rustix::process::geteuid() {
+            return Err(Error::AnotherUsers(folder.path().to_owned()));
+        }
         let socket = Held::new(socket).ok_or_else(|| system("fstat")(Errno::BADF))?;
         let connection = Connection {
             socket,

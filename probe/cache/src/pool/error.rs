@@ -15,6 +15,8 @@ pub enum Error {
     Version { dir: PathBuf, found: u32, expected: u32 },
     #[error("what listens in {0} is no pool of a cache; set STALLSCOPE_RUNTIME_DIR to another folder")]
     NotAPool(PathBuf),
+    #[error("what listens in {0} is of another user; set STALLSCOPE_RUNTIME_DIR to a folder of yours")]
+    AnotherUsers(PathBuf),
     #[error("the cache's pool did not start: {0}")]
     Start(String),
     #[error("{call} failed for the cache's pool: {source}")]
