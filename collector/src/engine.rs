@@ -304,7 +304,7 @@ impl Engine {
         if let Some(mut lane) = self.lanes.remove(&connection) {
             drain(&mut self.ledger, &mut self.records, &mut lane);
             self.ledger.gone(lane.pid, host::now_ns());
-            self.lane_dropped += lane.reader.dropped();
+            self.lane_dropped = self.lane_dropped.saturating_add(lane.reader.dropped());
             self.lane_damaged += lane.reader.resyncs();
         }
     }

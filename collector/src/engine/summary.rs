@@ -26,8 +26,9 @@ impl Engine {
         let (expected, rates) = (self.adviser.expected(), self.adviser.rates());
         let seen = self.ledger.summary_with(&expected, &rates);
         let (collector_cpu_ns, collector_rss_bytes) = host::own_cost();
-        let dropped: u64 =
-            self.lane_dropped + self.lanes.values().map(|lane| lane.reader.dropped()).sum::<u64>();
+        let dropped = self.lanes.values().map(|lane| lane.reader.dropped());
+        // What processes say of themselves.
+        let dropped = dropped.fold(self.lane_dropped, u64::saturating_add);
         let mut losses = seen.losses;
         let mut kernel_lost = self.kernel_lost_before.clone();
         for (reason, count) in &self.kernel_lost {

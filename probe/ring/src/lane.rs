@@ -11,6 +11,9 @@ use std::os::fd::OwnedFd;
 /// Most records a lane may have (48 MiB of them).
 pub const MAX_CAPACITY: u32 = 1 << 20;
 
+/// For so many a writer takes a month at least.
+const MOST_DROPPED: u64 = 1 << 48;
+
 /// A reader of many lanes would in time have all of their pages in its own account: after so many records of the long
 /// ring (16 pages of them, as many as one fault maps) it lets go of those that it has read.
 const KEPT_RECORDS: u64 = 16 * 85;
@@ -126,9 +129,9 @@ impl Reader {
         }
     }
 
-    /// Records the writer dropped because the lane was full, since it was made.
+    /// Records the writer dropped because the lane was full, since it was made; by its own word, as far as that can be true.
     pub fn dropped(&self) -> u64 {
-        self.mapping.load(DROPPED_AT)
+        self.mapping.load(DROPPED_AT).min(MOST_DROPPED)
     }
 
     /// How often [`Drained::resynced`] happened.

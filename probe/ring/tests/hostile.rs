@@ -56,6 +56,20 @@ fn descriptors_that_are_no_lane_are_refused() {
     assert!(matches!(Reader::open(huge), Err(Error::NotALane(_))));
 }
 
+/// The reader's figures are added up over all lanes of a job.
+#[test]
+fn a_writer_that_claims_to_have_dropped_everything_is_believed_so_much_and_no_more() {
+    let (writer, fd) = Writer::create(CAPACITY).unwrap();
+    let file = File::from(fd);
+    let reader = Reader::open(file.try_clone().unwrap().into()).unwrap();
+    let dropped_at = 80;
+    for (said, believed) in [(0, 0), (12_345, 12_345), (1 << 60, 1 << 48), (u64::MAX, 1 << 48)] {
+        file.write_all_at(&u64::to_ne_bytes(said), dropped_at).unwrap();
+        assert_eq!(reader.dropped(), believed);
+    }
+    drop(writer);
+}
+
 #[test]
 fn another_version_is_named() {
     let mut bytes = good();
