@@ -52,6 +52,44 @@ fn a_user_of_a_directory_service_keeps_home_name_and_groups() {
     assert_eq!(sandbox.report("job.stall")["job"]["user"], "mira");
 }
 
+/// The user's home is asked of where users are listed, as the environment's is root's.
+#[test]
+fn a_caller_whose_places_for_jobs_somebody_else_took_has_one_at_home() {
+    if !privileged("a_caller_whose_places_for_jobs_somebody_else_took_has_one_at_home") {
+        return;
+    }
+    let sandbox = Sandbox::new("squatted");
+    let (users, home) = (sandbox.path("passwd"), sandbox.path("home"));
+    let listed = std::fs::read_to_string("/etc/passwd").unwrap();
+    std::fs::write(&users, format!("{listed}anna:x:4949:4949::{}:/bin/sh\n", home.display())).unwrap();
+    std::fs::create_dir(&home).unwrap();
+    for dir in [sandbox.path(""), home.clone()] {
+        std::os::unix::fs::chown(dir, Some(4949), Some(4949)).unwrap();
+    }
+    let taken = ["/tmp/stallscope-4949", "/var/tmp/stallscope-4949"];
+    for place in taken {
+        let _ = std::fs::create_dir(place);
+        std::os::unix::fs::chown(place, Some(OTTO), Some(OTTO)).unwrap();
+    }
+    let stallscope =
+        sandbox.stallscope(&["run", "-o", "job.stall", "--", "sh", "-c", "echo $STALLSCOPE_SOCKET"]);
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "sh", "-c", "mount --bind \"$0\" /etc/passwd && exec \"$@\""])
+        .arg(&users)
+        .arg(stallscope.get_program())
+        .args(stallscope.get_args())
+        .current_dir(sandbox.path(""))
+        .envs(stallscope.get_envs().filter_map(|(name, value)| Some((name, value?))))
+        .env_remove("STALLSCOPE_RUNTIME_DIR")
+        .envs([("SUDO_UID", "4949"), ("SUDO_GID", "4949"), ("SUDO_USER", "anna")]);
+    let output = command.output().unwrap();
+    taken.iter().for_each(|place| std::fs::remove_dir(place).unwrap());
+    let socket = text(&output.stdout);
+    let jobs = home.join(".cache/stallscope/jobs");
+    assert!(Path::new(socket.trim()).starts_with(&jobs), "{socket} {}", text(&output.stderr));
+}
+
 /// `stallscope` as root by way of sudo, called by the user in their folder.
 fn with_sudo(sandbox: &Sandbox, arguments: &[&str]) -> Command {
     let mut command = sandbox.stallscope(arguments);

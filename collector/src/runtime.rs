@@ -1,6 +1,6 @@
 //! Where running jobs are found: one folder a job, with a lock, a socket and a card that says whose it is.
 
-use crate::sudo::caller_uid;
+use crate::sudo::{Caller, caller_uid};
 use anyhow::{Context, Result, bail};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -58,7 +58,11 @@ impl RuntimeDir {
         } else if let Some(dir) = own.filter(|dir| dir.is_dir()) {
             RuntimeDir::make(dir.join("stallscope"), uid)
         } else {
-            let home = std::env::var_os("HOME").filter(|_| caller.is_none());
+            // With sudo HOME is root's.
+            let home = match caller {
+                Some(_) => Caller::find().map(|caller| caller.home.into_os_string()),
+                None => std::env::var_os("HOME"),
+            };
             let mut places =
                 vec![format!("/tmp/stallscope-{uid}").into(), format!("/var/tmp/stallscope-{uid}").into()];
             places.extend(home.map(|home| Path::new(&home).join(".cache/stallscope")));

@@ -14,7 +14,7 @@ pub(crate) struct Caller {
     pub(crate) uid: u32,
     pub(crate) name: String,
     gid: Gid,
-    home: PathBuf,
+    pub(crate) home: PathBuf,
     groups: Vec<Gid>,
 }
 
