@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 
 from stallscope import Checkpointer
+from stallscope.data.resume.position import before
 
 try:
     from lightning.pytorch import Callback
@@ -16,16 +17,32 @@ except ImportError:
     from pytorch_lightning import Callback  # type: ignore[assignment]
 
 
+_TO_ACCUMULATE = "stallscope: accumulate_grad_batches"
+
+
 class _Trainer:
     """A Trainer's state as an object has one."""
 
     def __init__(self, trainer):
         self.trainer = trainer
+        self.given_to_accumulate = trainer.accumulate_grad_batches
+        # What a callback has set instead as an epoch began, which a Trainer that resumes within it does not have done again.
+        self.to_accumulate = None
 
     def state_dict(self):
-        return self.trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        state = self.trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        loop = self.trainer.fit_loop
+        # Of loaders without a length it takes a batch ahead, which is not trained with yet.
+        ahead = len(getattr(loop._data_fetcher, "batches", ()))
+        kept = state["loops"]["fit_loop"]["state_dict"]
+        if ahead and "combined_loader" in kept:
+            kept["combined_loader"] = [before(one, ahead) for one in kept["combined_loader"]]
+        if self.trainer.accumulate_grad_batches != self.given_to_accumulate:
+            state[_TO_ACCUMULATE] = self.trainer.accumulate_grad_batches
+        return state
 
     def load_state_dict(self, state):
+        self.to_accumulate = state.pop(_TO_ACCUMULATE, None)
         # Optimisers and loops follow: Lightning takes them from here when it has called all on_fit_start.
         connector = self.trainer._checkpoint_connector
         connector._loaded_checkpoint = state
@@ -39,8 +56,8 @@ class CheckpointCallback(Callback):
     """Saves and restores with a `stallscope.Checkpointer`. Not for strategies that shard.
 
     It goes behind all other callbacks, whose part of a step is done by then; what the module does in an `on_train_batch_end` of its
-    own comes after it, and is not in a save of that step. It never saves at an epoch's last batch, but with the next
-    one: a Trainer that resumes there leaves that epoch's validation out, and the epoch that follows.
+    own comes after it, and is not in a save of that step. It never saves at an epoch's last batch or where validation follows, but
+    with the next batch: a Trainer that resumes there leaves that validation out, and the epoch that follows.
 
     Args:
         folder: Where the checkpoints go.
@@ -60,33 +77,40 @@ class CheckpointCallback(Callback):
         self.options = options
         self.start = None
         """Where the last `fit()` went on from; None where it began."""
-        self._checkpointer = None
-        # Steps that ended an epoch since the last other one.
-        self._at_ends = 0
+        self._trainer = self._checkpointer = None
+        # Steps since the last one at which a save can be taken, and whether there was one.
+        self._passed, self._could_save = 0, False
 
     def on_fit_start(self, trainer, module):
         # Anew, as the list is being iterated.
         trainer.callbacks = [*(one for one in trainer.callbacks if one is not self), self]
-        self._at_ends = 0
-        self._checkpointer = Checkpointer(self.folder, trainer=_Trainer(trainer), **self.options)
+        self._passed, self._could_save = 0, False
+        self._trainer = _Trainer(trainer)
+        self._checkpointer = Checkpointer(self.folder, trainer=self._trainer, **self.options)
         self.start = self._checkpointer.restore()
+
+    def on_train_start(self, trainer, module):
+        # Not before: a GradientAccumulationScheduler takes what it has not set itself for the user's.
+        if self._trainer.to_accumulate is not None:
+            trainer.accumulate_grad_batches = self._trainer.to_accumulate
 
     def on_train_batch_end(self, trainer, *ignored):
         # Batches of an accumulated gradient are no step.
         loop = trainer.fit_loop.epoch_loop
         if loop._should_accumulate():
             return
-        if loop.batch_progress.is_last_batch:
-            self._at_ends += 1
-            if self._at_ends == 2:
+        if loop.batch_progress.is_last_batch or loop._should_check_val_fx(trainer.fit_loop._data_fetcher):
+            self._passed += 1
+            if self._passed == 2 and not self._could_save:
                 warnings.warn(
-                    "stallscope: each epoch has one step, at whose end no checkpoint is taken: make epochs longer to have some",
+                    "stallscope: each step ends an epoch or is followed by validation, and there no checkpoint is taken: make epochs "
+                    "longer or validate less often to have some",
                     RuntimeWarning,
                     stacklevel=2,
                 )
             return
-        self._checkpointer._pass_over(self._at_ends)
-        self._at_ends = 0
+        self._checkpointer._pass_over(self._passed)
+        self._passed, self._could_save = 0, True
         self._checkpointer.step()
 
     def on_fit_end(self, trainer, module):
@@ -98,4 +122,4 @@ class CheckpointCallback(Callback):
     def _close(self):
         if self._checkpointer is not None:
             self._checkpointer.close()
-            self._checkpointer = None
+            self._trainer = self._checkpointer = None

@@ -3,6 +3,7 @@
 import json
 import subprocess
 
+import pytest
 from collector import PACKAGE, environment
 from conftest import needs
 
@@ -19,6 +20,14 @@ class Data(torch.utils.data.Dataset):
 
     def __getitem__(self, index):
         return torch.randn(4) + index
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return (torch.full((4,), index / 40) for index in range(40))
+
+class Unsized(torch.utils.data.Sampler):
+    def __iter__(self):
+        return iter(torch.randperm(40).tolist())
 
 class Average(lightning.Callback):
     # Of the weights; it comes behind the callback that saves.
@@ -46,6 +55,9 @@ class Module(lightning.LightningModule):
         self.seen.append([self.trainer.global_step, hashlib.sha256(repr(batch.tolist()).encode()).hexdigest()[:8]])
         return self.layers(batch).square().mean()
 
+    def validation_step(self, batch, number):
+        self.seen.append([self.trainer.global_step, "validated"])
+
     def on_train_batch_end(self, *ignored):
         if self.trainer.global_step == self.stop:
             raise KeyboardInterrupt
@@ -53,7 +65,7 @@ class Module(lightning.LightningModule):
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=0.01)
 
-def fit(folder, stop, every=4):
+def fit(folder, stop, every=4, how=""):
     lightning.seed_everything(5, verbose=False)
     module = Module(int(stop))
     callback = stallscope.lightning.CheckpointCallback(folder, every=int(every))
@@ -61,15 +73,24 @@ def fit(folder, stop, every=4):
     if hasattr(lightning.pytorch.callbacks, "EMAWeightAveraging"):
         # It saves the average as the module's state, and puts that right when it is called behind the module's restore.
         others.append(lightning.pytorch.callbacks.EMAWeightAveraging(decay=0.9))
+    validating = torch.utils.data.DataLoader(Data(), batch_size=20) if how == "validated" else None
+    if how == "accumulated":
+        others.append(lightning.pytorch.callbacks.GradientAccumulationScheduler({0: 1, 1: 2}))
     trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", callbacks=[callback, average, *others], logger=False,
-                                enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
-    try:
-        trainer.fit(module, stallscope.DataLoader(Data(), batch_size=4, shuffle=True))
-    except (KeyboardInterrupt, SystemExit):
-        pass
+                                enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+                                **({"val_check_interval": 3} if validating else {}))
+    given = {"dataset": Stream()} if how == "stream" else {"dataset": Data(), "shuffle": True}
+    if how == "unsized":
+        given = {"dataset": Data(), "sampler": Unsized()}
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.filterwarnings("always", "The sampler does not give")
+        try:
+            trainer.fit(module, stallscope.DataLoader(batch_size=4, **given), validating)
+        except (KeyboardInterrupt, SystemExit):
+            pass
     end = hashlib.sha256(repr([value.tolist() for value in [*module.state_dict().values(), average.mean]]).encode()).hexdigest()
     start = callback.start and callback.start.step
-    print(json.dumps({"start": start, "seen": module.seen, "end": end, "steps": trainer.global_step}), flush=True)
+    print(json.dumps({"start": start, "seen": module.seen, "end": end, "steps": trainer.global_step, "warned": len(warned)}), flush=True)
 
 # To import Lightning takes longer than to train.
 for job in sys.argv[1:]:
@@ -82,7 +103,8 @@ for job in sys.argv[1:]:
 
 
 def fits(folder, *jobs):
-    """What the jobs printed that trained one after the other: each a folder, the step that it ends after (0: none), and how often it saves."""
+    """What the jobs printed that trained one after the other: each a folder, the step that it ends after (0: none), how often it saves, and what else
+    its Trainer does."""
     env = environment(None, PYTHONPATH=str(PACKAGE))
     command = [needs("lightning"), "-c", SCRIPT, *(f"{folder}/{job}" for job in jobs)]
     done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True)
@@ -103,4 +125,29 @@ def test_no_epoch_is_lost_where_a_save_is_due_at_its_end(tmp_path):
     whole, cut, resumed = fits(tmp_path, "whole:0:10", "cut:12:10", "cut:0:10")
     assert cut["steps"] == 12 and resumed["start"] == 11
     assert resumed["steps"] == 20 and resumed["seen"] == whole["seen"][11:]
+    assert resumed["end"] == whole["end"]
+
+
+def test_no_validation_is_lost_where_a_save_is_due_before_it(tmp_path):
+    # In mid-epoch, after each third batch; and a save is due at each step.
+    whole, cut, resumed = fits(tmp_path, "whole:0:1:validated", "cut:6:1:validated", "cut:0:1:validated")
+    assert cut["steps"] == 6 and resumed["start"] == 5
+    assert [step for step, what in resumed["seen"] if what == "validated"] == [6, 6, 9, 9, 13, 13, 16, 16, 19, 19]
+    assert resumed["seen"] == whole["seen"][-len(resumed["seen"]) :]
+    assert resumed["end"] == whole["end"]
+
+
+def test_gradients_are_accumulated_as_the_epoch_began(tmp_path):
+    # Its second epoch, which begins at step 10, has steps of two batches.
+    whole, cut, resumed = fits(tmp_path, "whole:0:1:accumulated", "cut:12:1:accumulated", "cut:0:1:accumulated")
+    assert whole["steps"] == 15 and cut["steps"] == 12 and resumed["start"] in (11, 12)
+    assert resumed["steps"] == 15 and resumed["seen"] == whole["seen"][-len(resumed["seen"]) :]
+    assert resumed["end"] == whole["end"]
+
+
+@pytest.mark.parametrize("how", ["stream", "unsized"])
+def test_the_batch_that_lightning_takes_ahead_of_a_loader_without_a_length_is_not_lost(how, tmp_path):
+    whole, cut, resumed = fits(tmp_path, f"whole:0:4:{how}", f"cut:13:4:{how}", f"cut:0:4:{how}")
+    assert whole["steps"] == 20 and cut["steps"] == 13 and resumed["start"] == 13
+    assert resumed["steps"] == 20 and resumed["seen"] == whole["seen"][13:] and not resumed["warned"]
     assert resumed["end"] == whole["end"]

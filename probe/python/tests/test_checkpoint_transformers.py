@@ -100,3 +100,21 @@ def test_a_killed_run_goes_on_as_the_one_that_nobody_stopped(ran):
     assert killed["trained"] == whole["trained"][: step + 4]
     assert resumed["trained"] == whole["trained"][step:]
     assert (resumed["weights"], resumed["next"]) == (whole["weights"], whole["next"])
+
+
+def test_a_loader_that_accelerate_has_prepared_is_refused_in_one_sentence(tmp_path):
+    ask = """
+import sys
+import accelerate, torch
+import stallscope
+
+loader = accelerate.Accelerator(cpu=True).prepare(torch.utils.data.DataLoader(range(8), batch_size=2))
+try:
+    stallscope.Checkpointer(sys.argv[1], model=torch.nn.Linear(1, 1), loader=loader)
+except TypeError as error:
+    print(error)
+"""
+    env = environment(None, PYTHONPATH=str(PACKAGE))
+    done = subprocess.run([needs("accelerate"), "-c", ask, tmp_path], env=env, capture_output=True, text=True)
+    assert "the position of a DataLoaderShard of Accelerate's is not known" in done.stdout, done.stderr
+    assert "leave it out of prepare()" in done.stdout

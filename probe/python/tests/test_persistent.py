@@ -78,3 +78,27 @@ def test_what_follows_is_what_would_have_followed(case, save_at, tmp_path):
     with Checkpointer(tmp_path / "cut", loader=again.training, every=10**6) as checkpointer:
         start = checkpointer.restore()
         assert before + again.run(checkpointer, start.epoch) == whole
+
+
+def test_what_a_job_took_up_and_did_not_use_is_nothing_to_the_next_one_in_its_process(tmp_path):
+    def case():
+        return Job("torch", False, False, "torch")
+
+    whole = case().run(Nothing())
+    job = case()
+    with Checkpointer(tmp_path, loader=job.training, every=10**6) as checkpointer:
+        job.run(checkpointer, save_at=(0, "end"))
+    job = case()
+    with Checkpointer(tmp_path, loader=job.training, every=10**6) as checkpointer:
+        checkpointer.restore()
+    # Ended before it validates; in a cycle, as jobs of frameworks are.
+    job.itself = job
+    del job, checkpointer
+    assert case().run(Nothing()) == whole
+
+
+class Nothing:
+    """In place of a Checkpointer."""
+
+    def step(self):
+        pass

@@ -11,10 +11,9 @@ import weakref
 import torch.utils.data
 
 _begun: "weakref.WeakSet" = weakref.WeakSet()
-# What was taken up: kinds of loaders, each with the seed that its workers had.
-_drawn: list = []
-# The loaders that took a position up begin as that says.
-_themselves: "weakref.WeakSet" = weakref.WeakSet()
+# By the loader that took a position up, which begins as that says itself: kinds of loaders beside it, each with the seed that its
+# workers had. What none has taken goes with the loader, and is nothing to the next job in this process.
+_drawn: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
 
 
 def watch():
@@ -50,30 +49,42 @@ def state(trained):
 
 def take_up(trained, drawn):
     """`drawn`: what `state` gave, of the job whose position `trained` takes up."""
-    _themselves.add(trained)
     if drawn:
         # Loaders of an earlier attempt in this process, which are not going to be iterated.
         gc.collect()
     living = [_kind(one) for one in _begun if getattr(one, "_iterator", None) is not None and one is not trained]
-    _drawn.clear()
+    _drawn[trained] = waiting = []
     for *kind, seed in drawn:
         if kind in living:
             # It has its workers still.
             living.remove(kind)
         else:
-            _drawn.append((kind, seed))
+            waiting.append((kind, seed))
 
 
 def _taken(loader):
     """The seed of a loader of this kind that had begun; None: this one has not."""
-    if not _drawn or loader in _themselves:
+    if not _drawn:
         return None
     kind = _kind(loader)
-    for at, (other, seed) in enumerate(_drawn):
-        if other == kind:
-            del _drawn[at]
-            return seed
+    if any(kind == other for waiting in _drawn.values() for other, _ in waiting):
+        # Of those that took a position up, some may only not have been collected yet.
+        gc.collect()
+    if kind in [_kind(one) for one in _drawn]:
+        return None
+    for waiting in list(_drawn.values()):
+        for found in waiting:
+            if found[0] == kind:
+                _forget(found)
+                return found[1]
     return None
+
+
+def _forget(found):
+    """Several that took a position up together say the same of those beside them."""
+    for waiting in list(_drawn.values()):
+        if found in waiting:
+            waiting.remove(found)
 
 
 def _kind(loader):

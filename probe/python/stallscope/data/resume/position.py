@@ -372,6 +372,13 @@ _classes: dict = {}
 _classes_lock = threading.Lock()
 
 
+def before(state, batches):
+    """The position `state` as it was so many batches before, where it is one within an epoch; what else it is, as it is."""
+    if not isinstance(state, dict) or "digest" not in state or state.get("batches") is None:
+        return state
+    return {**state, "batches": max(0, state["batches"] - batches), "digest": None}
+
+
 def _bare(kind, *arguments):
     """As copyreg.__newobj__, which pickle lets name no other class than the object's own."""
     return kind.__new__(kind, *arguments)
@@ -379,9 +386,16 @@ def _bare(kind, *arguments):
 
 def position(loader):
     """Gives `loader`, a DataLoader of torch's, what `Positioned` has; loaders with a state of their own keep it."""
-    if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
-        return loader
     kind = type(loader)
+    if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
+        # Accelerate's have these methods, too, for what they have within.
+        within = getattr(loader, "__dict__", {}).get("base_dataloader", loader)
+        if not hasattr(within, "state_dict"):
+            raise TypeError(
+                f"loader: the position of a {kind.__name__} of Accelerate's is not known, which takes batches ahead of training: leave it out of "
+                "prepare(), and of several ranks give each its own part by a DistributedSampler"
+            )
+        return loader
     if not isinstance(loader, torch.utils.data.DataLoader) or kind.__iter__ is not torch.utils.data.DataLoader.__iter__:
         raise TypeError(
             f"loader: the position of a {kind.__name__} is not known: it has no state_dict() and is no plain DataLoader; "
