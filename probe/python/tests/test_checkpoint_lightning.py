@@ -52,6 +52,7 @@ class Module(lightning.LightningModule):
         self.stop = stop
 
     def training_step(self, batch, number):
+        batch = batch if torch.is_tensor(batch) else batch[0]
         self.seen.append([self.trainer.global_step, hashlib.sha256(repr(batch.tolist()).encode()).hexdigest()[:8]])
         return self.layers(batch).square().mean()
 
@@ -82,10 +83,13 @@ def fit(folder, stop, every=4, how=""):
     given = {"dataset": Stream()} if how == "stream" else {"dataset": Data(), "shuffle": True}
     if how == "unsized":
         given = {"dataset": Data(), "sampler": Unsized()}
+    if how == "weighted":
+        given = {"dataset": Data(), "sampling": "importance"}
+    loader = stallscope.DataLoader(batch_size=4, **given)
     with warnings.catch_warnings(record=True) as warned:
         warnings.filterwarnings("always", "The sampler does not give")
         try:
-            trainer.fit(module, stallscope.DataLoader(batch_size=4, **given), validating)
+            trainer.fit(module, loader.weighted() if how == "weighted" else loader, validating)
         except (KeyboardInterrupt, SystemExit):
             pass
     end = hashlib.sha256(repr([value.tolist() for value in [*module.state_dict().values(), average.mean]]).encode()).hexdigest()
@@ -143,6 +147,12 @@ def test_gradients_are_accumulated_as_the_epoch_began(tmp_path):
     assert whole["steps"] == 15 and cut["steps"] == 12 and resumed["start"] in (11, 12)
     assert resumed["steps"] == 15 and resumed["seen"] == whole["seen"][-len(resumed["seen"]) :]
     assert resumed["end"] == whole["end"]
+
+
+def test_the_position_of_a_loader_that_is_iterated_with_weights_is_kept(tmp_path):
+    whole, cut, resumed = fits(tmp_path, "whole:0:4:weighted", "cut:13:4:weighted", "cut:0:4:weighted")
+    assert cut["steps"] == 13 and resumed["start"] in (12, 13)
+    assert resumed["seen"] == whole["seen"][resumed["start"] :] and resumed["end"] == whole["end"]
 
 
 @pytest.mark.parametrize("how", ["stream", "unsized"])

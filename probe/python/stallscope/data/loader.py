@@ -193,7 +193,7 @@ class DataLoader(Positioned):
         Works with every sampling, so that a script does not change with it; weights are 1 where all samples are drawn alike.
 
         Returns:
-            What iterates (batch, ids, weights), and has the loader's length. `ids` is an int64 tensor of the samples' indices in
+            What iterates (batch, ids, weights), and has the loader's length and position. `ids` is an int64 tensor of the samples' indices in
             the data set and `weights` a float32 tensor, both in the order of the batch and on the CPU.
 
         Raises:

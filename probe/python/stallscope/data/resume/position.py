@@ -15,6 +15,7 @@ import torch.utils.data
 from stallscope import _random
 from stallscope.data.locks import ForkSafeLock
 from stallscope.data.sampling import draw_order, uses
+from stallscope.data.sampling.weights import Weighted
 from stallscope.data.seeding.draws import Repeats
 from stallscope.data.seeding.per_sample import epoch_key
 
@@ -57,11 +58,12 @@ class Positioned(torch.utils.data.DataLoader):
         self._taken_up = None
         generators = self._generators()
         if resume is None:
+            # Which draws its seed once, before the pass that a position goes back to.
+            course = self._next_course() if self._order is not None else None
             beginning = Pass(self._epochs, self._begun, generators, generators.states())
+            beginning.course = course
             if self._had_workers:
                 self._without_seed(beginning)
-            if self._order is not None:
-                beginning.course = self._next_course()
             return self._begin(beginning)
         now = _random.capture()
         nth = resume.get("nth", resume["epoch"])
@@ -386,6 +388,8 @@ def _bare(kind, *arguments):
 
 def position(loader):
     """Gives `loader`, a DataLoader of torch's, what `Positioned` has; loaders with a state of their own keep it."""
+    if isinstance(loader, Weighted):
+        loader = loader.loader
     kind = type(loader)
     if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
         # Accelerate's have these methods, too, for what they have within.

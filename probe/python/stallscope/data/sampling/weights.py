@@ -4,13 +4,20 @@ import torch
 
 
 class Weighted:
-    """Iterates a loader: (batch, ids, weights), in the order of the samples in the batch."""
+    """Iterates a loader: (batch, ids, weights), in the order of the samples in the batch. Whoever asks it for its position, as Lightning
+    does, gets the loader's."""
 
     def __init__(self, loader):
         self.loader = loader
 
     def __len__(self):
         return len(self.loader)
+
+    def state_dict(self):
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state):
+        self.loader.load_state_dict(state)
 
     def __iter__(self):
         handing = self.loader._handing()
