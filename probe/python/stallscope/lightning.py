@@ -6,6 +6,7 @@ goes on from the newest that verifies. A `stallscope.DataLoader` keeps its posit
 
 from __future__ import annotations
 
+import inspect
 import warnings
 
 from stallscope import Checkpointer
@@ -17,32 +18,30 @@ except ImportError:
     from pytorch_lightning import Callback  # type: ignore[assignment]
 
 
-_TO_ACCUMULATE = "stallscope: accumulate_grad_batches"
+# What callbacks have set otherwise than the fit began with, as an epoch began: a Trainer that resumes within it has it not done again.
+_TO_ACCUMULATE, _TRAINED = "stallscope: accumulate_grad_batches", "stallscope: requires_grad"
 
 
 class _Trainer:
-    """A Trainer's state as an object has one."""
+    """A Trainer's state as an object has one, but for its loaders."""
 
     def __init__(self, trainer):
         self.trainer = trainer
         self.given_to_accumulate = trainer.accumulate_grad_batches
-        # What a callback has set instead as an epoch began, which a Trainer that resumes within it does not have done again.
         self.to_accumulate = None
+        self.given_to_train = self._trained()
 
     def state_dict(self):
         state = self.trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
-        loop = self.trainer.fit_loop
-        # Of loaders without a length it takes a batch ahead, which is not trained with yet.
-        ahead = len(getattr(loop._data_fetcher, "batches", ()))
-        kept = state["loops"]["fit_loop"]["state_dict"]
-        if ahead and "combined_loader" in kept:
-            kept["combined_loader"] = [before(one, ahead) for one in kept["combined_loader"]]
+        state["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
         if self.trainer.accumulate_grad_batches != self.given_to_accumulate:
             state[_TO_ACCUMULATE] = self.trainer.accumulate_grad_batches
+        state[_TRAINED] = {name: one for name, one in self._trained().items() if one != self.given_to_train.get(name)}
         return state
 
     def load_state_dict(self, state):
         self.to_accumulate = state.pop(_TO_ACCUMULATE, None)
+        trained = state.pop(_TRAINED, {})
         # Optimisers and loops follow: Lightning takes them from here when it has called all on_fit_start.
         connector = self.trainer._checkpoint_connector
         connector._loaded_checkpoint = state
@@ -50,6 +49,38 @@ class _Trainer:
         connector.restore_model()
         connector.restore_datamodule()
         connector.restore_callbacks()
+        for name, parameter in self.trainer.lightning_module.named_parameters():
+            parameter.requires_grad_(trained.get(name, parameter.requires_grad))
+
+    def _trained(self):
+        return {name: one.requires_grad for name, one in self.trainer.lightning_module.named_parameters()}
+
+
+class _Loaders:
+    """The position of a Trainer's loaders, which is each rank's own."""
+
+    def __init__(self, trainer):
+        self.trainer = trainer
+
+    def state_dict(self):
+        loop = self.trainer.fit_loop
+        # Before 2.2 Lightning knew none.
+        kept = getattr(loop._combined_loader, "_state_dicts", None)
+        # Of loaders without a length it takes a batch ahead, which is not trained with yet.
+        ahead = len(getattr(loop._data_fetcher, "batches", ()))
+        return {"states": [before(one, ahead) for one in kept()] if kept is not None else []}
+
+    def load_state_dict(self, state):
+        # Behind the Trainer's own, of which it takes the rest.
+        loaded = self.trainer._checkpoint_connector._loaded_checkpoint
+        if state["states"]:
+            loaded["loops"]["fit_loop"]["state_dict"]["combined_loader"] = state["states"]
+
+
+def _validation_follows(trainer):
+    due = trainer.fit_loop.epoch_loop._should_check_val_fx
+    # Lightning 2.0 asks without the fetcher.
+    return due(trainer.fit_loop._data_fetcher) if inspect.signature(due).parameters else due()
 
 
 class CheckpointCallback(Callback):
@@ -86,7 +117,7 @@ class CheckpointCallback(Callback):
         trainer.callbacks = [*(one for one in trainer.callbacks if one is not self), self]
         self._passed, self._could_save = 0, False
         self._trainer = _Trainer(trainer)
-        self._checkpointer = Checkpointer(self.folder, trainer=self._trainer, **self.options)
+        self._checkpointer = Checkpointer(self.folder, trainer=self._trainer, loader=_Loaders(trainer), **self.options)
         self.start = self._checkpointer.restore()
 
     def on_train_start(self, trainer, module):
@@ -99,7 +130,7 @@ class CheckpointCallback(Callback):
         loop = trainer.fit_loop.epoch_loop
         if loop._should_accumulate():
             return
-        if loop.batch_progress.is_last_batch or loop._should_check_val_fx(trainer.fit_loop._data_fetcher):
+        if loop.batch_progress.is_last_batch or _validation_follows(trainer):
             self._passed += 1
             if self._passed == 2 and not self._could_save:
                 warnings.warn(

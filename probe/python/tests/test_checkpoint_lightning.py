@@ -29,6 +29,14 @@ class Unsized(torch.utils.data.Sampler):
     def __iter__(self):
         return iter(torch.randperm(40).tolist())
 
+class Unfreezing(lightning.pytorch.callbacks.BaseFinetuning):
+    def freeze_before_training(self, module):
+        self.freeze(module.layers[0])
+
+    def finetune_function(self, module, epoch, optimizer):
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(module.layers[0], optimizer)
+
 class Average(lightning.Callback):
     # Of the weights; it comes behind the callback that saves.
     def __init__(self):
@@ -75,6 +83,8 @@ def fit(folder, stop, every=4, how=""):
         # It saves the average as the module's state, and puts that right when it is called behind the module's restore.
         others.append(lightning.pytorch.callbacks.EMAWeightAveraging(decay=0.9))
     validating = torch.utils.data.DataLoader(Data(), batch_size=20) if how == "validated" else None
+    if how == "unfrozen":
+        others = [Unfreezing()]
     if how == "accumulated":
         others.append(lightning.pytorch.callbacks.GradientAccumulationScheduler({0: 1, 1: 2}))
     trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", callbacks=[callback, average, *others], logger=False,
@@ -147,6 +157,12 @@ def test_gradients_are_accumulated_as_the_epoch_began(tmp_path):
     assert whole["steps"] == 15 and cut["steps"] == 12 and resumed["start"] in (11, 12)
     assert resumed["steps"] == 15 and resumed["seen"] == whole["seen"][-len(resumed["seen"]) :]
     assert resumed["end"] == whole["end"]
+
+
+def test_what_an_epoch_unfroze_is_trained_on(tmp_path):
+    whole, cut, resumed = fits(tmp_path, "whole:0:1:unfrozen", "cut:13:1:unfrozen", "cut:0:1:unfrozen")
+    assert cut["steps"] == 13 and resumed["start"] in (12, 13)
+    assert resumed["seen"] == whole["seen"][resumed["start"] :] and resumed["end"] == whole["end"]
 
 
 def test_the_position_of_a_loader_that_is_iterated_with_weights_is_kept(tmp_path):

@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 
 import stallscope  # noqa: E402
 
+
 @pytest.mark.parametrize("sampling", ["importance", "iis", "shade"])
 def test_the_generator_that_gave_the_seed_goes_on_behind_it(sampling):
     def made():
