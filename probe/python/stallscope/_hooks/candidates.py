@@ -134,7 +134,7 @@ def _send(sink, parcel):
     try:
         sink.send_bytes(parcel)
     except OSError:
-        # It was sent away, or died.
+        # It was dismissed, or died.
         pass
     finally:
         sink.close()
@@ -142,7 +142,7 @@ def _send(sink, parcel):
 
 def _enter(module_name, values, teller, source, parent):
     """In the new process, a child of `parent`, None where that is not to be looked at."""
-    teller.send_bytes(_PID + str(os.getpid()).encode())
+    _report(teller, _PID + str(os.getpid()).encode())
     if source is not None:
         with source:
             values.update(pickle.loads(source.recv_bytes()))
@@ -156,6 +156,14 @@ def _enter(module_name, values, teller, source, parent):
     if "dataset" in names:
         given["dataset"] = holder.pop()
     loop(*({**values, **given}[name] for name in names))
+
+
+def _report(reports, message):
+    try:
+        reports.send_bytes(message)
+    except OSError:
+        # It was dismissed, or the trainer is gone: nothing for the job's log.
+        os._exit(1)
 
 
 class _Entry:
@@ -176,7 +184,7 @@ class _Entry:
         # torch's watchdog, which begins after this, takes the process that is our parent by then for the trainer.
         if self.parent is not None and os.getppid() != self.parent:
             os._exit(1)
-        self.reports.send_bytes(failure.encode("utf-8", "replace")[:1000])
+        _report(self.reports, failure.encode("utf-8", "replace")[:1000])
         self.reports.close()
         if failure:
             sys.exit(0)
