@@ -16,10 +16,12 @@
 //! known whose it is (see [`Feeders`]), else the last message before that. (Counting ahead fails as soon as a batch
 //! arrives out of order.) The moment of a message is when it woke its reader, not when the reader got a CPU.
 
+mod alone;
 mod feeders;
 mod pins;
 mod saving;
 
+use self::alone::AlonePuts;
 use self::feeders::{CERTAIN, Feeders};
 use self::pins::Pins;
 use self::saving::Saving;
@@ -67,6 +69,7 @@ struct Trainer {
     enter_ns: Option<u64>,
     /// Since the last hand-over.
     messages: Vec<Message>,
+    puts: AlonePuts,
     /// The main thread slept until the last message came, and has not read its header.
     unread: bool,
     /// When the main thread had the last message, or the last of its tensors, and for how long of what followed it is known
@@ -110,6 +113,12 @@ impl KernelSteps {
         None
     }
 
+    /// A hand-over of the process `pid` that what came since made certain; it was before any that the last record made.
+    pub(crate) fn certain(&mut self, pid: u32) -> Option<Handover> {
+        let trainer = self.processes.get_mut(&pid)?.trainer.as_mut()?;
+        trainer.puts.certain(!trainer.messages.is_empty())
+    }
+
     /// With syscall hooks: the checkpoint that `save` completes, in the shim's form. The same one comes again,
     /// longer, with every further mark.
     pub(crate) fn save(&mut self, save: &kernel::Save) -> Option<lane::Checkpoint> {
@@ -132,6 +141,9 @@ impl KernelSteps {
         let was_worker = self.processes.get(&pid).is_some_and(|process| process.is_worker);
         if was_worker && let Some(trainer) = self.trainer_above(pid) {
             trainer.workers_ended = true;
+            let feeders = &trainer.feeders;
+            let dropped = trainer.puts.ended(|feeder| feeders.worker(feeder).is_none_or(|its| its == pid));
+            trainer.new_workers |= dropped.iter().any(|put| put.has(wait_flags::FIRST));
         }
         self.processes.remove(&pid);
     }
@@ -292,7 +304,12 @@ impl KernelSteps {
             trainer.handed_over_by(worker, at_ns);
         }
         let ended = Ended { enter_ns: trainer.enter_ns.unwrap_or(at_ns), exit_ns: at_ns + AFTER_PUT_NS };
-        Some(self.hand_over(pid, ended))
+        let handed_over = self.hand_over(pid, ended);
+        if waits {
+            return Some(handed_over);
+        }
+        self.processes.get_mut(&pid)?.trainer.as_mut()?.puts.hold(feeder, at_ns, handed_over);
+        None
     }
 
     fn ran(&mut self, slice: &Slice) {
@@ -304,6 +321,7 @@ impl KernelSteps {
             let since_ns = end_ns.saturating_sub(start_ns.max(trainer.got_ns));
             let off_cpu_ns = end_ns.saturating_sub(start_ns).saturating_sub(slice.times.cpu_ns);
             trainer.off_cpu_ns = trainer.off_cpu_ns.saturating_add(off_cpu_ns.min(since_ns));
+            trainer.puts.worked(start_ns, end_ns, slice.times.cpu_ns);
         }
     }
 

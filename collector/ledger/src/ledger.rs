@@ -102,11 +102,11 @@ impl Ledger {
             return;
         }
         self.kernel_seen = true;
-        if let Some(handover) = self.kernel_steps.record(record)
-            && !self.has_working_shim(handover.pid)
-        {
-            self.handover(handover);
+        let found = self.kernel_steps.record(record);
+        while let Some(handover) = self.kernel_steps.certain(header.tgid) {
+            self.found(handover);
         }
+        found.into_iter().for_each(|handover| self.found(handover));
         if let kernel::Record::Wait(wait) = record {
             self.errand(wait);
         }
@@ -148,6 +148,13 @@ impl Ledger {
             }
             // Boundaries, for the detector above.
             kernel::Record::Wait(_) | kernel::Record::Wake(_) | kernel::Record::BatchRead(_) => {}
+        }
+    }
+
+    /// A detector found a hand-over.
+    fn found(&mut self, handover: Handover) {
+        if !self.has_working_shim(handover.pid) {
+            self.handover(handover);
         }
     }
 

@@ -48,6 +48,14 @@ fn cpu(pid: u32, start_ns: u64, end_ns: u64) -> Record {
 
 pub(super) const MS: u64 = 1_000_000;
 
+/// Every hand-over that the record makes certain.
+fn all(steps: &mut KernelSteps, record: &Record) -> Vec<Handover> {
+    let found = steps.record(record);
+    let mut all: Vec<Handover> = std::iter::from_fn(|| steps.certain(TRAINER)).collect();
+    all.extend(found);
+    all
+}
+
 #[test]
 fn a_put_ends_a_wait_and_the_last_message_names_the_worker() {
     let mut steps = job();
@@ -61,7 +69,9 @@ fn a_put_ends_a_wait_and_the_last_message_names_the_worker() {
     assert_eq!((found.enter_ns, found.exit_ns), (5 * MS, 42 * MS + AFTER_PUT_NS));
     assert_eq!(found.batch, Some(BatchTimes { start_ns: 2 * MS, ready_ns: 40 * MS }));
     // A batch that was there already: nothing is waited for.
-    let found = steps.record(&wake(TRAINER, 60 * MS, FEEDER)).unwrap();
+    let mut found = all(&mut steps, &wake(TRAINER, 60 * MS, FEEDER));
+    found.extend(all(&mut steps, &cpu(TRAINER, 60 * MS, 80 * MS)));
+    let [found] = found[..] else { panic!("{found:?}") };
     assert_eq!(found.enter_ns, 60 * MS);
     assert_eq!(found.producer, Producer::Unknown);
 }
@@ -232,6 +242,51 @@ fn the_thread_that_puts_the_next_index_names_the_worker_whose_batch_freed_a_plac
     assert_eq!(step(WORKERS[1], FEEDER), Producer::Pid(WORKERS[0]));
 }
 
+fn exit(worker: u32, time_ns: u64) -> Record {
+    let header = header(Kind::TaskExit, worker, worker, time_ns);
+    Record::TaskExit(kernel::TaskExit { header, ..kernel::TaskExit::default() })
+}
+
+/// A batch is looked at and worked with; then its iterator is dropped, which puts an end into each worker's queue.
+#[test]
+fn puts_that_end_workers_are_no_steps() {
+    let mut steps = job();
+    let mut found = Vec::new();
+    for (worker, feeder) in [(WORKERS[0], FEEDER), (WORKERS[1], FEEDER + 1)] {
+        found.extend(all(&mut steps, &wait(worker, 0, MS, (TRAINER, feeder))));
+    }
+    found.extend(all(&mut steps, &wait(TRAINER, 2 * MS, 30 * MS, (WORKERS[0], 98))));
+    found.extend(all(&mut steps, &wake(TRAINER, 31 * MS, FEEDER)));
+    assert_eq!(found.len(), 1, "{found:?}");
+    let mut dropped = all(&mut steps, &cpu(TRAINER, 32 * MS, 90 * MS));
+    for (worker, feeder) in [(WORKERS[0], FEEDER), (WORKERS[1], FEEDER + 1)] {
+        dropped.extend(all(&mut steps, &wake(TRAINER, 90 * MS + u64::from(feeder) * 1000, feeder)));
+        dropped.extend(all(&mut steps, &wait(worker, 40 * MS, 91 * MS, (TRAINER, feeder))));
+    }
+    dropped.extend(all(&mut steps, &cpu(TRAINER, 90 * MS, 92 * MS)));
+    for worker in WORKERS {
+        dropped.extend(all(&mut steps, &exit(worker, 95 * MS)));
+    }
+    dropped.extend(all(&mut steps, &cpu(TRAINER, 100 * MS, 200 * MS)));
+    assert_eq!(dropped, [], "an iterator was dropped");
+}
+
+/// A batch that was there already, before an iterator of another loader is dropped.
+#[test]
+fn a_put_for_a_worker_that_lives_on_is_a_step() {
+    let mut steps = job();
+    steps.record(&wait(TRAINER, 2 * MS, 30 * MS, (WORKERS[0], 98)));
+    steps.record(&wake(TRAINER, 31 * MS, FEEDER)).unwrap();
+    for (worker, feeder) in [(WORKERS[0], FEEDER), (WORKERS[1], FEEDER + 1)] {
+        steps.record(&wait(worker, 31 * MS, 32 * MS, (TRAINER, feeder)));
+    }
+    let mut found = all(&mut steps, &wake(TRAINER, 50 * MS, FEEDER));
+    found.extend(all(&mut steps, &wake(TRAINER, 52 * MS, FEEDER + 1)));
+    found.extend(all(&mut steps, &exit(WORKERS[1], 60 * MS)));
+    found.extend(all(&mut steps, &wait(TRAINER, 70 * MS, 80 * MS, (WORKERS[0], 98))));
+    assert_eq!(found.iter().map(|found| found.enter_ns).collect::<Vec<_>>(), [50 * MS]);
+}
+
 /// `next(iter(loader))`: what closes the queues behind the workers of a dropped iterator is no batch.
 #[test]
 fn an_iterator_that_is_dropped_closes_its_queues_without_a_step() {
@@ -242,11 +297,7 @@ fn an_iterator_that_is_dropped_closes_its_queues_without_a_step() {
     steps.record(&wait(TRAINER, 2 * MS, 30 * MS, (WORKERS[0], 98)));
     steps.record(&wake(TRAINER, 31 * MS, FEEDER)).unwrap();
     for worker in WORKERS {
-        let exit = kernel::TaskExit {
-            header: header(Kind::TaskExit, worker, worker, 80 * MS),
-            ..kernel::TaskExit::default()
-        };
-        steps.record(&Record::TaskExit(exit));
+        steps.record(&exit(worker, 80 * MS));
     }
     assert_eq!(steps.record(&wake(TRAINER, 81 * MS, FEEDER)), None);
     assert_eq!(steps.record(&wake(TRAINER, 82 * MS, FEEDER + 1)), None);
