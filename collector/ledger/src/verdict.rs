@@ -9,6 +9,8 @@ use stallscope_model::{COMPUTE_BOUND_SHARE, Cause, MainThreads, Verdict, is_data
 pub(crate) const FEWEST_STEPS: u64 = 5;
 /// What a main thread is blocked in for less goes without saying.
 const WORTH_NAMING: f64 = 0.005;
+/// Who is on a CPU, or wants one, for less than that trains nothing.
+const WORKS: f64 = 0.001;
 
 fn verdict(finding: &str, rest: &str) -> Verdict {
     Verdict { finding: finding.to_owned(), sentence: format!("{finding}: {rest}") }
@@ -177,6 +179,9 @@ fn without_steps(figures: &Figures<'_>) -> Verdict {
 fn bound(sum: &MainThreads) -> Option<&'static str> {
     let share = |ns: u64| ns as f64 / sum.wall_ns as f64;
     let (compute, short, writes) = (share(sum.cpu_ns), share(sum.runnable_ns), share(sum.writes_ns));
+    if compute + short < WORKS {
+        return None;
+    }
     // Among several ranks a socket may as well be another rank's.
     let data = share(if sum.count > 1 { sum.files_ns + sum.faults_ns } else { sum.data_ns() });
     let found = [
