@@ -21,7 +21,7 @@ pub(crate) struct Attach {
     #[arg(value_name = "JOB")]
     job: String,
     /// How long to measure: 90s, 5m, 2h
-    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = stallscope_units::parse_duration)]
     period: Option<Duration>,
     /// Recording to write; by default NAME.stall in this folder. An existing file is never overwritten
     #[arg(short, long, value_name = "FILE")]
@@ -52,33 +52,4 @@ pub(crate) fn main(verb: Attach, colour: Colour) -> Result<ExitCode> {
     };
     stallscope_collector::attach(options, &mut view)?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let seconds = match &text[digits.len()..] {
-        "" | "s" => 1.0,
-        "ms" => 1e-3,
-        "m" => 60.0,
-        "h" => 3600.0,
-        unit => return Err(format!("{unit} is no unit of time; use s, m or h")),
-    };
-    let number: f64 = digits.parse().map_err(|_| "say a time like 90s, 5m or 2h".to_string())?;
-    Duration::try_from_secs_f64(number * seconds).map_err(|_| "say a time like 90s, 5m or 2h".into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::duration;
-    use std::time::Duration;
-
-    #[test]
-    fn times_are_read_as_people_write_them() {
-        assert_eq!(duration("60s"), Ok(Duration::from_secs(60)));
-        assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
-        assert_eq!(duration("20"), Ok(Duration::from_secs(20)));
-        for wrong in ["", "s", "-3s", "5 parsecs", "1e400h", "NaN"] {
-            assert!(duration(wrong).is_err(), "{wrong}");
-        }
-    }
 }

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use stallscope_checkpoint::{Check, Checkpoint, Entry, History, QUARANTINE, State, Store, mark_verified};
 use stallscope_reports::clean;
-use stallscope_reports::units::{bytes, count, counted, duration, percent_exact};
+use stallscope_units::{bytes, count, counted, duration, percent_exact};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,14 +1,16 @@
-use crate::budgets;
 use crate::terminal::{self, Colour};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, FromArgMatches, Subcommand};
 use stallscope_collector::{Connection, RuntimeDir};
 use stallscope_model::{Knob, KnobRequest, KnobState, RunSummary};
+use stallscope_units::{ParseError, parse_bytes, parse_duration};
 use stallscope_wire::{Reply, Request};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+/// Units of knobs whose values have units of their own; others are counted.
+const UNITS: [&str; 4] = ["", "bytes", "seconds", "ns"];
 /// How long `set` waits for a job that takes its time, after the collector has answered.
 const PATIENCE: Duration = Duration::from_secs(4);
 const LOOK: Duration = Duration::from_millis(200);
@@ -169,39 +171,19 @@ fn setting(text: &str) -> Result<(String, String), String> {
     Ok((name.into(), value.into()))
 }
 
-/// Units of knobs whose values have units of their own; others are counted.
-const UNITS: [&str; 4] = ["", "bytes", "seconds", "ns"];
-/// In nanoseconds. `m` is a minute where a time is meant, as in a `Checkpointer`'s `every="10m"`.
-const TIMES: [(&str, u64); 8] = [
-    ("ns", 1),
-    ("us", 1_000),
-    ("ms", 1_000_000),
-    ("s", 1_000_000_000),
-    ("m", 60_000_000_000),
-    ("min", 60_000_000_000),
-    ("h", 3_600_000_000_000),
-    ("d", 86_400_000_000_000),
-];
-
 /// A value as people write it, in the knob's `unit`: a whole number of these, a size, a time, or `auto`.
 fn amount(text: &str, unit: &str) -> Result<u64, String> {
-    let number = text.parse::<u64>().ok();
+    let read = |otherwise: fn(&str) -> Result<u64, ParseError>| {
+        text.parse::<u64>().or_else(|_| otherwise(text)).map_err(|error| error.to_string())
+    };
     match unit {
-        "bytes" => number.map_or_else(|| budgets::bytes(text), Ok),
+        "bytes" => read(parse_bytes),
         // A checkpoint's interval: 0 leaves it to the job's own rule.
         "seconds" if text == "auto" => Ok(0),
-        "seconds" => number
-            .or_else(|| time_ns(text).map(|ns| ns.div_ceil(1_000_000_000)))
-            .ok_or_else(|| "say a time as 90s or 10min".into()),
-        "ns" => number.or_else(|| time_ns(text)).ok_or_else(|| "say a time as 90s or 10min".into()),
-        _ => number.ok_or_else(|| "say a whole number".into()),
+        "seconds" => read(|text| Ok(parse_duration(text)?.as_millis().div_ceil(1000) as u64)),
+        "ns" => read(|text| Ok(parse_duration(text)?.as_nanos() as u64)),
+        _ => text.parse().map_err(|_| "say a whole number".into()),
     }
-}
-
-fn time_ns(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let (_, each_ns) = TIMES.into_iter().find(|(name, _)| *name == &text[digits.len()..])?;
-    digits.parse::<u64>().ok()?.checked_mul(each_ns)
 }
 
 #[cfg(test)]

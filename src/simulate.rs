@@ -4,6 +4,7 @@ use clap::{Args, ValueEnum};
 use stallscope_cache::{
     DrawKind, Figures, Generated, Point, PolicyKind, Selection, Sweep, Trace, percent, replay, train,
 };
+use stallscope_units::parse_share;
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::path::PathBuf;
@@ -129,9 +130,9 @@ impl Policy {
 }
 
 fn share(text: &str) -> Result<f64> {
-    let percent: f64 = text.trim().strip_suffix('%').context("a size is a share such as 20%")?.parse()?;
-    ensure!(percent > 0.0 && percent <= 100.0, "a share is above 0% and up to 100%");
-    Ok(percent / 100.0)
+    let share = parse_share(text)?;
+    ensure!(share > 0.0, "a share of nothing holds nothing; say one above 0%");
+    Ok(share)
 }
 
 pub(crate) fn main(verb: &Simulate) -> Result<ExitCode> {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use stallscope_collector::{CacheSize, Cached, cached, profiles};
 use stallscope_control::{Change, Delta, Outlook, Prediction, Profile, outlook, rates, what_if};
 use stallscope_model::Estimate;
+use stallscope_units::{parse_bytes, parse_share};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -209,18 +210,9 @@ fn cache(text: &str) -> Result<CacheSize> {
         return times.map(CacheSize::Times).context(wrong);
     }
     if text.ends_with(['B', 'b']) {
-        return crate::budgets::bytes(text).map(CacheSize::Bytes).map_err(|_| anyhow!(wrong));
+        return parse_bytes(text).map(CacheSize::Bytes).map_err(|_| anyhow!(wrong));
     }
-    share(text).map(CacheSize::Share).context(wrong)
-}
-
-fn share(text: &str) -> Result<f64> {
-    let (digits, by) = match text.strip_suffix('%') {
-        Some(digits) => (digits, 100.0),
-        None => (text, 1.0),
-    };
-    let share = digits.trim().parse::<f64>().ok().map(|share| share / by);
-    share.filter(|share| (0.0..=1.0).contains(share)).context("give a share from 0% to 100%: 40%, 0.4")
+    parse_share(text).map(CacheSize::Share).context(wrong)
 }
 
 fn cores(text: &str) -> Result<f64> {
@@ -237,7 +229,6 @@ mod tests {
         assert_eq!(delta("6").unwrap(), Delta::To(6));
         assert_eq!((delta("+2").unwrap(), delta("-1").unwrap()), (Delta::More(2), Delta::Fewer(1)));
         assert_eq!((factor("2x").unwrap(), factor("0.5").unwrap()), (2.0, 0.5));
-        assert_eq!((share("40%").unwrap(), share("0.4").unwrap()), (0.4, 0.4));
         assert_eq!(cores("8").unwrap(), 8.0);
         assert_eq!(
             (cache("40%").unwrap(), cache("2x").unwrap()),
@@ -253,6 +244,6 @@ mod tests {
         for wrong in ["0x", "-1", "nan", "inf"] {
             assert!(factor(wrong).is_err(), "{wrong}");
         }
-        assert!(share("140%").is_err() && share("NaN").is_err() && cores("0").is_err());
+        assert!(cores("0").is_err());
     }
 }

@@ -27,5 +27,5 @@ mod tuning;
 pub use error::Error;
 pub use file::write_whole;
 pub use run::{Run, Source, StepWalls};
-pub use stallscope_look::{clean, palette, units};
+pub use stallscope_look::{clean, palette};
 pub use style::Style;

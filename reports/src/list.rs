@@ -1,8 +1,8 @@
 //! Jobs and recordings, one a line.
 
 use crate::style::{Line, Style, left, right};
-use crate::units;
 use stallscope_store::{Head, State};
+use stallscope_units as units;
 use std::path::Path;
 use unicode_width::UnicodeWidthStr;
 

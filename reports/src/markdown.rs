@@ -5,10 +5,11 @@ mod more;
 
 use crate::text::{beside, ending, to_do, training};
 use crate::tuning::Tuning;
-use crate::{Error, Run, units};
+use crate::{Error, Run};
 use escape::{code, text};
 use stallscope_look::{cache, meaning};
 use stallscope_model::{PhaseSummary, RunSummary};
+use stallscope_units as units;
 use std::fmt::Write as _;
 use std::io::Write;
 

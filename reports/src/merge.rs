@@ -4,9 +4,10 @@ mod facts;
 mod ledger;
 mod skew;
 
+use crate::Error;
 use crate::run::{Run, Source, name, took_ns};
-use crate::{Error, units};
 use stallscope_model::{RankSummary, RunSummary, WorkerPeriod};
+use stallscope_units as units;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 

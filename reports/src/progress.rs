@@ -2,8 +2,8 @@
 
 use crate::style::Style;
 use crate::text::{stalls, training};
-use crate::units;
 use stallscope_model::{EvidenceState, MainThreads, RunSummary};
+use stallscope_units as units;
 
 /// Elapsed time, steps, step time, rate and the largest stalls on one line of at most `width` columns, ASCII,
 /// without a newline. What does not fit is left out from its end.

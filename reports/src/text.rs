@@ -118,7 +118,7 @@ pub(crate) fn stalls(causes: &Causes) -> Vec<(Cause, f64)> {
 /// Shares of all causes; the sum saturates, since the figures may come from a file.
 fn shares(causes: &Causes) -> Vec<(Cause, f64)> {
     let total = total_ns(causes);
-    causes.iter().map(|(cause, ns)| (cause, crate::units::share(ns, total))).collect()
+    causes.iter().map(|(cause, ns)| (cause, stallscope_units::share(ns, total))).collect()
 }
 
 fn total_ns(causes: &Causes) -> u64 {
@@ -132,7 +132,7 @@ pub(crate) fn causes_in_words(causes: &Causes) -> String {
     shares.sort_by(|a, b| b.1.total_cmp(&a.1));
     let words: Vec<String> = shares
         .iter()
-        .map(|(cause, share)| format!("{} {}", cause.name(), crate::units::percent(*share)))
+        .map(|(cause, share)| format!("{} {}", cause.name(), stallscope_units::percent(*share)))
         .collect();
     words.join(", ")
 }

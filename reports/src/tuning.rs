@@ -1,10 +1,10 @@
 //! What was turned, what came of it, and how fast each part could go, in sentences.
 
-use crate::units;
 use stallscope_look::tuning::{
     PARTS, Turn, gain, gain_with_interval, narrowest, rate, rate_with_interval, turns, turns_in_words,
 };
 use stallscope_model::{AuditEvent, Rates, RunSummary, TuneMode};
+use stallscope_units as units;
 
 /// The newest turns are shown one by one, at most so many.
 const TURNS: usize = 6;

@@ -2,9 +2,10 @@
 
 use stallscope_collector::Missed;
 use stallscope_control::{Outlook, Prediction, Profile, Smallest};
-use stallscope_look::{clean, tuning, units};
+use stallscope_look::{clean, tuning};
 use stallscope_model::{Estimate, Rates};
 use stallscope_reports::Style;
+use stallscope_units as units;
 
 /// Widest line.
 const COLUMNS: usize = 100;

@@ -60,7 +60,7 @@ impl App {
             }
             (None, Some((at_ns, took_ns))) => {
                 self.time.look_at(at_ns, extent);
-                let took = stallscope_look::units::duration(took_ns);
+                let took = stallscope_units::duration(took_ns);
                 self.message = Some(format!(
                     "the longest step took {took} and ended about here; it was not kept in full"
                 ));

@@ -5,6 +5,7 @@ use crate::ranks::{Job, Rank};
 use crate::stats;
 use crate::trend::Trend;
 use stallscope_model::Budgets;
+use stallscope_units::memory;
 
 /// Of the machine's memory that is left to everybody else, whatever the budget.
 const FLOOR_SHARE: f64 = 0.05;
@@ -239,9 +240,9 @@ impl Headroom {
             if used.saturating_add(bytes) > budget {
                 return Err(format!(
                     "it may take {} more and the job has {} of the {} that it may use",
-                    size(bytes),
-                    size(used),
-                    size(budget)
+                    memory(bytes),
+                    memory(used),
+                    memory(budget)
                 ));
             }
         }
@@ -249,8 +250,8 @@ impl Headroom {
         if let Some(ceiling) = ceiling.filter(|ceiling| used.saturating_add(bytes) > *ceiling) {
             return Err(format!(
                 "it may take {} more, and near {} memory got short before",
-                size(bytes),
-                size(ceiling)
+                memory(bytes),
+                memory(ceiling)
             ));
         }
         let floor = self.floor_bytes();
@@ -259,13 +260,13 @@ impl Headroom {
         if self.node.memory_limit_bytes > 0 && self.node.memory_available_bytes < needed {
             let yet = match growth >> 20 {
                 0 => String::new(),
-                _ => format!(", the workers there are may grow by {} as others have,", size(growth)),
+                _ => format!(", the workers there are may grow by {} as others have,", memory(growth)),
             };
             return Err(format!(
                 "it may take {} more{yet} and only {} are free, of which {} stay free",
-                size(bytes),
-                size(self.node.memory_available_bytes),
-                size(floor)
+                memory(bytes),
+                memory(self.node.memory_available_bytes),
+                memory(floor)
             ));
         }
         let falls = self.supply.memory.falls_per_s();
@@ -276,7 +277,7 @@ impl Headroom {
         if self.node.memory_limit_bytes > 0 && falls * FORESEEN_S > left {
             return Err(format!(
                 "memory gets less by {} a second, so that what there is may be needed by what runs",
-                size(falls as u64)
+                memory(falls as u64)
             ));
         }
         let seen = self.costs.both.or(self.costs.worker_bytes.or(self.costs.batch_bytes).map(|_| (0, 0, 0)));
@@ -284,15 +285,15 @@ impl Headroom {
         if self.node.memory_limit_bytes > 0 && seen.is_some() && bytes as f64 > most {
             return Err(format!(
                 "it may take {} more, and one step may take at most {} of what is free",
-                size(bytes),
-                size(most as u64)
+                memory(bytes),
+                memory(most as u64)
             ));
         }
         match self.node.shm_free_bytes {
             Some(free) if in_shm as f64 > free as f64 * SHM_SHARE => Err(format!(
                 "its batches may take {} of /dev/shm, where {} are free",
-                size(in_shm),
-                size(free)
+                memory(in_shm),
+                memory(free)
             )),
             _ => Ok(()),
         }
@@ -357,12 +358,12 @@ impl Headroom {
             if available < floor {
                 return now(format!(
                     "only {} of memory are free, under the {} that stay free",
-                    size(available),
-                    size(floor)
+                    memory(available),
+                    memory(floor)
                 ));
             }
             if let Some(soon) = soon(available.saturating_sub(floor), &self.supply.memory) {
-                return now(format!("{} of memory are free, and used up in {soon}", size(available)));
+                return now(format!("{} of memory are free, and used up in {soon}", memory(available)));
             }
         }
         if let Some(share) = self.node.memory_pressure_share.filter(|share| *share > PRESSURE) {
@@ -372,7 +373,7 @@ impl Headroom {
         if let Some(free) = self.node.shm_free_bytes
             && let Some(soon) = soon(free, &self.supply.shm)
         {
-            return now(format!("{} of /dev/shm are free, and used up in {soon}", size(free)));
+            return now(format!("{} of /dev/shm are free, and used up in {soon}", memory(free)));
         }
         let left = descriptors_left(&self.node, job);
         if self.node.descriptor_limit > 0
@@ -391,8 +392,8 @@ impl Headroom {
         (self.node.memory_limit_bytes > 0 && free < growth.saturating_add(self.floor_bytes())).then(|| {
             format!(
                 "{} of memory are free, and the workers may grow by {} as others have",
-                size(free),
-                size(growth)
+                memory(free),
+                memory(growth)
             )
         })
     }
@@ -401,7 +402,7 @@ impl Headroom {
     pub(crate) fn exceeded(&self, job: &Job) -> Option<String> {
         let used = job.memory_bytes();
         if let Some(budget) = self.budgets.memory_bytes.filter(|budget| used > *budget) {
-            return Some(format!("the job has {} of memory and may use {}", size(used), size(budget)));
+            return Some(format!("the job has {} of memory and may use {}", memory(used), memory(budget)));
         }
         if let (Some(budget), Some(cores)) = (self.budgets.cores, job.cores())
             && cores > budget * 1.02
@@ -428,9 +429,4 @@ impl Headroom {
             _ => None,
         }
     }
-}
-
-pub(crate) fn size(bytes: u64) -> String {
-    let mib = bytes as f64 / f64::from(1 << 20);
-    if mib >= 1024.0 { format!("{:.1} GiB", mib / 1024.0) } else { format!("{mib:.0} MiB") }
 }

@@ -280,8 +280,8 @@ fn doubts(misfit: Option<String>, calibration: f64, either: Option<&Either>) -> 
         ));
     }
     if let Some(Either { if_slow, if_limited, bytes_per_s }) = either {
-        let limit =
-            bytes_per_s.map_or(String::new(), |rate| format!(" of {:.2} MiB/s", rate / f64::from(1 << 20)));
+        let limit = bytes_per_s
+            .map_or(String::new(), |rate| format!(" of {}", stallscope_units::bytes_per_second(rate)));
         doubts.push(format!(
             "whether storage has a limit or only a delay cannot be told from the present setting: {:+.0}% if each read is \
              merely slow, {:+.0}% if storage is at its limit{limit}",

@@ -1,8 +1,9 @@
 //! What to do about the findings: the remedies of all of them as one list, without what the model of the job expects
 //! nothing of, without repetition and without contradiction.
 
-use crate::words::{self, gain, rate_of, size};
+use crate::words::{self, gain};
 use stallscope_model::{Diagnosis, Either, Estimate, Expected, Remedy, RemedyKind, WORTHWHILE};
+use stallscope_units::{bytes_per_second, memory};
 
 /// A remedy with its sentence for when no model can judge it.
 pub(crate) fn remedy(kind: RemedyKind, sentence: impl Into<String>) -> Remedy {
@@ -101,7 +102,7 @@ fn action(expected: &Expected, unjudged: &str) -> String {
             "Keep the data set in memory: stallscope.DataLoader(..., cache=\"{}MiB\") reads it once",
             to >> 20
         ),
-        RemedyKind::Cache => format!("Give the cache {} instead of {}", size(*to), size(*now)),
+        RemedyKind::Cache => format!("Give the cache {} instead of {}", memory(*to), memory(*now)),
         RemedyKind::FasterStorage => {
             "Make storage twice as fast: a local disk, the page cache, or small files packed \
                                       into large ones"
@@ -122,7 +123,7 @@ fn outcome(expected: &Expected) -> String {
     let Some(Either { if_slow, if_limited, bytes_per_s }) = expected.either else {
         return format!("{} expected", gain(&expected.gain));
     };
-    let limit = bytes_per_s.map_or(String::new(), |rate| format!(" of {}", rate_of(rate)));
+    let limit = bytes_per_s.map_or(String::new(), |rate| format!(" of {}", bytes_per_second(rate)));
     let at_limit = if if_limited.value >= WORTHWHILE { gain(&if_limited) } else { "nothing".to_owned() };
     format!(
         "{} if each read is merely slow, {at_limit} if storage is at its limit{limit}; this run does not show which",

@@ -10,12 +10,15 @@ use crate::reread::reread;
 use crate::summary::Figures;
 use crate::uneven::uneven_workers;
 use crate::verdict::FEWEST_STEPS;
-use crate::words::{capacity, count, part_of, percent, rate, size, span};
+use crate::words::count;
 use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked};
 use stallscope_model::RemedyKind::{
     Cache, CheaperSamples, FasterStorage, MoreCores, MorePrefetch, MoreWorkers, Other,
 };
 use stallscope_model::{CacheUses, Cause, Diagnosis, LoaderFacts, RankSummary, Remedy, WorkerLoad};
+use stallscope_units::{
+    bytes_per_second, duration_in_words, duration_of, memory, memory_to_hold, percent_in_words,
+};
 
 /// Less of the time than this is not worth a finding.
 pub(crate) const WORTH: f64 = 0.05;
@@ -70,10 +73,10 @@ fn of_time(figures: &Figures<'_>, share: f64) -> String {
     let part_ns = (figures.total.wall_ns as f64 * share) as u64;
     let exposed = figures.exposed();
     let device = match figures.total.hidden_ns {
-        Some(_) => format!("; the device ran dry in {} of the waits", percent(exposed)),
+        Some(_) => format!("; the device ran dry in {} of the waits", percent_in_words(exposed)),
         None => String::new(),
     };
-    format!("{} of {} steps{device}", part_of(part_ns, figures.total.wall_ns), figures.total.steps)
+    format!("{} of {} steps{device}", duration_of(part_ns, figures.total.wall_ns), figures.total.steps)
 }
 
 /// Those that the time of interest was spent with: workers of an evaluation are no setting of training.
@@ -114,7 +117,7 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     workers(figures).for_each(|load| sum += load);
     let number: u64 = figures.ranks.iter().map(RankSummary::workers_at_once).sum();
     if number > 0 && sum.wall_ns > 0 {
-        let reading = percent(sum.fetch_ns as f64 / sum.wall_ns as f64);
+        let reading = percent_in_words(sum.fetch_ns as f64 / sum.wall_ns as f64);
         evidence.push_str(&format!(
             "; {} spent {reading} of their time reading",
             count(number, "worker", "workers")
@@ -122,7 +125,10 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
         // On some file systems (FUSE) the kernel counts none of what its readers get.
         if sum.read_bytes as f64 / (sum.wall_ns as f64 / 1e9) >= LEAST_BYTES_PER_S {
             // Together would need to be at once, which workers of several loaders are not.
-            evidence.push_str(&format!(", {} from storage each", rate(sum.read_bytes, sum.wall_ns)));
+            evidence.push_str(&format!(
+                ", {} from storage each",
+                bytes_per_second(sum.read_bytes as f64 / (sum.wall_ns as f64 / 1e9))
+            ));
         }
     }
     let (by_cache, to_cache) = in_memory(figures);
@@ -130,7 +136,7 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     let remedies =
         if figures.reads_itself { of_loop(&figures.main_threads) } else { of_loader(figures, to_cache) };
     let what = if figures.reads_itself { "data that the loop reads by itself" } else { "storage" };
-    let finding = format!("{} of {} waits for {what}", percent(share), figures.time());
+    let finding = format!("{} of {} waits for {what}", percent_in_words(share), figures.time());
     (share >= WORTH).then(|| diagnosis("fetch-bound", Cause::Fetch, share, finding, evidence, remedies))
 }
 
@@ -159,7 +165,7 @@ fn in_memory(figures: &Figures<'_>) -> (String, Option<String>) {
     let mut uses = CacheUses::default();
     figures.caches.iter().for_each(|cache| uses += &cache.training);
     if let Some(hits) = uses.hit_share() {
-        let evidence = format!("; the cache had {} of the samples", percent(hits));
+        let evidence = format!("; the cache had {} of the samples", percent_in_words(hits));
         let full = |cache: &&stallscope_model::CacheSummary| {
             let state = cache.state.filter(|_| cache.training.misses > 0);
             state.is_some_and(|state| state.kept_bytes >= state.capacity_bytes - state.capacity_bytes / 20)
@@ -167,20 +173,20 @@ fn in_memory(figures: &Figures<'_>) -> (String, Option<String>) {
         let advice = match figures.caches.iter().find(full).and_then(|cache| cache.state) {
             Some(state) if hits < 0.9 => Some(format!(
                 "Give the cache more than its {}, which are full: cache.bytes is a knob",
-                size(state.capacity_bytes)
+                memory(state.capacity_bytes)
             )),
             _ => None,
         };
         return (evidence, advice);
     }
     let Some(found) = reread(figures.epochs, figures.ranks) else { return Default::default() };
-    let evidence = format!("; each epoch reads the same {} from storage again", size(found.bytes));
+    let evidence = format!("; each epoch reads the same {} from storage again", memory(found.bytes));
     // Half of it is the job's own.
     let fits = found.bytes.saturating_mul(2) <= figures.memory_bytes;
     let advice = fits.then(|| {
         format!(
             "Keep the data set in memory, where it fits: stallscope.DataLoader(..., cache=\"{}\") reads it once",
-            capacity(found.bytes)
+            memory_to_hold(found.bytes)
         )
     });
     (evidence, advice)
@@ -214,7 +220,7 @@ fn prep_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     ];
     let finding = format!(
         "{} of {} waits for samples to be decoded, augmented and collated",
-        percent(share),
+        percent_in_words(share),
         figures.time()
     );
     (share >= WORTH)
@@ -225,7 +231,7 @@ fn starved(figures: &Figures<'_>) -> Option<Diagnosis> {
     let share = figures.share(Cause::Starved);
     let finding = format!(
         "{} of {} waits for loader processes that are ready to run and get no CPU",
-        percent(share),
+        percent_in_words(share),
         figures.time()
     );
     (share >= WORTH).then(|| {
@@ -245,7 +251,7 @@ fn transfer_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     if behind >= 0.25 {
         evidence.push_str(&format!(
             "; for {} of it the worker was in page faults of its next batch",
-            percent(behind)
+            percent_in_words(behind)
         ));
         remedies.extend(other(
             "Read with pread, or warm the file: a page fault in a memory-mapped file holds the worker's interpreter lock",
@@ -253,7 +259,7 @@ fn transfer_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     }
     let finding = format!(
         "{} of {} waits for finished batches on their way to the trainer",
-        percent(share),
+        percent_in_words(share),
         figures.time()
     );
     (share >= WORTH).then(|| diagnosis("transfer-bound", Cause::Transfer, share, finding, evidence, remedies))
@@ -270,10 +276,10 @@ fn checkpoint_stall(figures: &Figures<'_>) -> Option<Diagnosis> {
         evidence.push_str(&format!(
             "; {} blocked the trainer for {} each",
             count(number, "checkpoint", "checkpoints"),
-            span(blocked_ns / number)
+            duration_in_words(blocked_ns / number)
         ));
     }
-    let finding = format!("{} of {} is blocked by checkpoints", percent(share), figures.time());
+    let finding = format!("{} of {} is blocked by checkpoints", percent_in_words(share), figures.time());
     let advice = "Save less often, or in the background: torch.distributed.checkpoint.async_save, or copy the state into \
                   buffers that are kept and write it from another process";
     let cause = if figures.share(Cause::Snapshot) > figures.share(Cause::Persist) {
@@ -313,7 +319,7 @@ fn excess(figures: &Figures<'_>, slow: usize) -> (Cause, f64) {
 pub(crate) fn straggles(figures: &Figures<'_>, slow: usize) -> String {
     format!(
         "the other ranks wait {} of their time for rank {}, which spends it on {}",
-        percent(others_wait(figures, slow)),
+        percent_in_words(others_wait(figures, slow)),
         figures.ranks[slow].facts.rank,
         excess(figures, slow).0.name()
     )
@@ -325,9 +331,9 @@ fn straggler_rank(figures: &Figures<'_>) -> Option<Diagnosis> {
     let rank = figures.ranks.get(slow)?.facts.rank;
     let evidence = format!(
         "rank {rank} was the slowest in {} of the time; {} takes {} more of its time than of the others'",
-        percent(figures.slowest_share[slow]),
+        percent_in_words(figures.slowest_share[slow]),
         cause.name(),
-        percent(excess)
+        percent_in_words(excess)
     );
     let advice = format!(
         "Look at rank {rank} alone: its {} decides the speed of all; compare its data, host and neighbours",
@@ -342,7 +348,7 @@ fn peer(figures: &Figures<'_>) -> Option<Diagnosis> {
     if share < WORTH || straggler(figures).is_some() {
         return None;
     }
-    let finding = format!("{} of {} waits for other ranks", percent(share), figures.time());
+    let finding = format!("{} of {} waits for other ranks", percent_in_words(share), figures.time());
     let advice = "Balance the work of a step over the ranks, and profile the ranks on other hosts: no rank seen here is the \
                   slow one all the time";
     Some(diagnosis("peer-wait", Cause::Peer, share, finding, of_time(figures, share), other(advice)))
@@ -350,8 +356,11 @@ fn peer(figures: &Figures<'_>) -> Option<Diagnosis> {
 
 fn preempted(figures: &Figures<'_>) -> Option<Diagnosis> {
     let share = figures.share(Cause::Preempted);
-    let finding =
-        format!("for {} of {} the trainer is ready to run and gets no CPU", percent(share), figures.time());
+    let finding = format!(
+        "for {} of {} the trainer is ready to run and gets no CPU",
+        percent_in_words(share),
+        figures.time()
+    );
     (share >= WORTH).then(|| {
         let evidence = of_time(figures, share);
         diagnosis("preempted-trainer", Cause::Preempted, share, finding, evidence, short_of_cpu(figures))
@@ -373,7 +382,8 @@ fn unexplained(figures: &Figures<'_>) -> Option<Diagnosis> {
         Some(_) => "blocked in a device or something else",
         None => "not seen by kernel or shim",
     };
-    let finding = format!("nothing explains {} of {}: mostly {what}", percent(share), figures.time());
+    let finding =
+        format!("nothing explains {} of {}: mostly {what}", percent_in_words(share), figures.time());
     let own = "look in the training loop itself (logging, requests, locks), for instance with py-spy dump";
     let advice = match u8::try_from(most).ok().and_then(Blocked::from_u8) {
         _ if most == BLOCKED_KINDS => {
@@ -395,7 +405,7 @@ fn no_data_stall(figures: &Figures<'_>) -> Option<Diagnosis> {
     let seen = figures.share(Cause::Unknown) < 0.25 || figures.unexplained.unseen_ns() == 0;
     (share < WORTH && seen).then(|| Diagnosis {
         name: "no-data-stall".to_owned(),
-        finding: format!("data keeps up: {} of {} waits for it", percent(share), figures.time()),
+        finding: format!("data keeps up: {} of {} waits for it", percent_in_words(share), figures.time()),
         evidence: of_time(figures, share),
         advice: if is_in_its_own_way(figures) && workers(figures).any(|load| load.cpu_ns > 0) {
             "Making batches sooner would not make this job faster; making them with less CPU would, as training runs on the same CPUs"
@@ -425,7 +435,7 @@ fn stolen(figures: &Figures<'_>) -> Option<Diagnosis> {
     let share = Some(figures.stolen_share).filter(|share| *share >= STOLEN)?;
     Some(Diagnosis {
         name: "stolen-cpu".to_owned(),
-        finding: format!("the host of this virtual machine gave {} of its CPU time to others", percent(share)),
+        finding: format!("the host of this virtual machine gave {} of its CPU time to others", percent_in_words(share)),
         evidence: "`steal` of /proc/stat; it is in the figures as what the job did, or waited for, when it was taken".to_owned(),
         advice: "Use a machine whose CPUs are its own, or ask those who run the host".to_owned(),
         share,
@@ -437,7 +447,11 @@ fn disagreement(figures: &Figures<'_>) -> Option<Diagnosis> {
     let share = figures.disagreement_share.filter(|share| *share >= WORTH)?;
     Some(Diagnosis {
         name: "evidence-disagrees".to_owned(),
-        finding: format!("kernel and shim differ by {} of {} on one cause", percent(share), figures.time()),
+        finding: format!(
+            "kernel and shim differ by {} of {} on one cause",
+            percent_in_words(share),
+            figures.time()
+        ),
         evidence: "the figures shown use the kernel's account between the shim's boundaries".to_owned(),
         advice: "Trust the sum of stalls more than their split, and report the case".to_owned(),
         ..Diagnosis::default()

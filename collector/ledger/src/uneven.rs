@@ -2,8 +2,8 @@
 
 use crate::diagnose::{WORTH, other, used};
 use crate::summary::Figures;
-use crate::words::percent;
 use stallscope_model::{Diagnosis, RankSummary, WorkerLoad};
+use stallscope_units::percent_in_words;
 
 /// Of an even share, what the busiest worker does at least.
 const UNEVEN: f64 = 1.75;
@@ -23,7 +23,7 @@ pub(crate) fn uneven_workers(figures: &Figures<'_>) -> Option<Diagnosis> {
         let finding = format!(
             "one of the {number} workers of rank {} is at work for {} of its time",
             rank.facts.rank,
-            percent(at_work(most))
+            percent_in_words(at_work(most))
         );
         let evidence = format!(
             "{times:.1} times what they are on average: worker {} made {} batches",

@@ -2,8 +2,9 @@
 
 use crate::diagnose::{straggler, straggles};
 use crate::summary::Figures;
-use crate::words::{count, part_of, percent, span};
+use crate::words::count;
 use stallscope_model::{COMPUTE_BOUND_SHARE, Cause, MainThreads, Verdict, is_data_bound};
+use stallscope_units::{duration_in_words, duration_of, percent_in_words};
 
 /// With fewer steps there is no verdict.
 pub(crate) const FEWEST_STEPS: u64 = 5;
@@ -36,12 +37,12 @@ pub(crate) fn of(figures: &Figures<'_>) -> Verdict {
         return no_stall(figures);
     };
     let part_ns = (figures.total.wall_ns as f64 * most.share) as u64;
-    let about = part_of(part_ns, figures.total.wall_ns);
+    let about = duration_of(part_ns, figures.total.wall_ns);
     let on_rank = slow.map_or(String::new(), |slow| format!(" on rank {}", figures.ranks[slow].facts.rank));
     let what = most.what(figures);
     verdict(
         most.finding,
-        &format!("{} of {} {what}{on_rank}; about {about}", percent(most.share), figures.time()),
+        &format!("{} of {} {what}{on_rank}; about {about}", percent_in_words(most.share), figures.time()),
     )
 }
 
@@ -94,8 +95,8 @@ impl Bottleneck {
         match *seen.copied().collect::<Vec<Cause>>() {
             [Cause::Starved, Cause::Preempted] => format!(
                 "waits for a CPU: {} for loader processes that get none, {} as the trainer gets none",
-                percent(figures.share(Cause::Starved)),
-                percent(figures.share(Cause::Preempted))
+                percent_in_words(figures.share(Cause::Starved)),
+                percent_in_words(figures.share(Cause::Preempted))
             ),
             [Cause::Snapshot, Cause::Persist] => {
                 "is blocked while checkpoints are copied and written".to_owned()
@@ -127,10 +128,13 @@ fn phrase(figures: &Figures<'_>, cause: Cause) -> &'static str {
 }
 
 fn no_stall(figures: &Figures<'_>) -> Verdict {
-    let stall = percent(figures.data_stall_share());
+    let stall = percent_in_words(figures.data_stall_share());
     let compute = figures.share(Cause::Compute);
     let (finding, what) = if compute >= COMPUTE_BOUND_SHARE {
-        ("compute-bound", format!("{} of {} is the job's own work", percent(compute), figures.time()))
+        (
+            "compute-bound",
+            format!("{} of {} is the job's own work", percent_in_words(compute), figures.time()),
+        )
     } else {
         ("no data stall", format!("nothing takes a leading part of {}", figures.time()))
     };
@@ -160,14 +164,14 @@ fn without_steps(figures: &Figures<'_>) -> Verdict {
     let blocked: String = blocked
         .into_iter()
         .filter(|(_, ns)| share(*ns) >= WORTH_NAMING)
-        .map(|(what, ns)| format!(", blocked in {what} for {}", percent(share(ns))))
+        .map(|(what, ns)| format!(", blocked in {what} for {}", percent_in_words(share(ns))))
         .collect();
     let rest = format!(
         "{} on a CPU for {}, without one for {}{blocked} of {}",
         count(sum.count.into(), "main thread was", "main threads were"),
-        percent(share(sum.cpu_ns)),
-        percent(share(sum.runnable_ns)),
-        span(sum.wall_ns)
+        percent_in_words(share(sum.cpu_ns)),
+        percent_in_words(share(sum.runnable_ns)),
+        duration_in_words(sum.wall_ns)
     );
     match bound(sum) {
         Some(finding) => verdict(finding, &format!("{rest}; no training steps were seen{tell}")),

@@ -102,7 +102,7 @@ fn where_nothing_tells_a_limit_from_a_delay_both_outcomes_are_named() {
     assert!(advice[0].contains("twice as fast"), "what is certain comes first: {advice:#?}");
     let workers = advice.iter().find(|sentence| sentence.contains("num_workers")).unwrap();
     assert!(workers.contains("from 2 to 6: +54%"), "{workers}");
-    assert!(workers.contains("nothing if storage is at its limit of 0.25 MiB/s"), "{workers}");
+    assert!(workers.contains("nothing if storage is at its limit of 0.26 MB/s"), "{workers}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What a cache gave, in words: the same in terminal, text and page.
 
-use crate::units;
 use stallscope_model::{CachePoint, CacheSummary, CacheUses, JobCache, NoCurve, RunSummary};
+use stallscope_units as units;
 use std::collections::BTreeSet;
 
 /// The facts of one line: "57% hits (12% prefetched)", "1.9 of 2.0 GiB", "0 evictions". Hits are true hits in training.

@@ -1,11 +1,12 @@
-//! How causes, figures and foreign names look: the same in terminal, text and page.
+//! How causes, knobs and foreign names look: the same in terminal, text and page.
 
+mod agreement;
 pub mod cache;
 mod clean;
 mod meaning;
 pub mod palette;
 pub mod tuning;
-pub mod units;
 
+pub use agreement::agreement;
 pub use clean::clean;
 pub use meaning::meaning;

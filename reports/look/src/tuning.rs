@@ -6,8 +6,8 @@ mod turns;
 pub use over_time::{Mark, values};
 pub use turns::{Became, Turn, turns, turns_in_words};
 
-use crate::units;
 use stallscope_model::{AuditEvent, Estimate, Knob, Rates};
+use stallscope_units as units;
 
 /// A value of a knob in its shortest form: "16", "1.2 GiB", "30 s"; `unit` is [`Knob::unit`]. Bytes are a budget
 /// of memory, as people set it.

@@ -4,9 +4,9 @@ use super::noise::{self, Spread};
 use super::{Judgement, judged};
 use crate::Run;
 use crate::style::{Line, Style, left, right};
-use crate::units;
 use serde::Serialize;
 use stallscope_model::{CacheUses, JobCache, Phase};
+use stallscope_units as units;
 use std::collections::BTreeMap;
 
 /// A share of the draws, or a sum by draws.

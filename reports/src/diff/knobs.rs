@@ -1,9 +1,10 @@
 //! Knobs that were set differently: what else may be why two runs differ.
 
-use crate::{Run, units};
+use crate::Run;
 use serde::Serialize;
 use stallscope_look::tuning::{Became, amount, turns};
 use stallscope_model::Knob;
+use stallscope_units as units;
 use std::collections::BTreeMap;
 
 /// A knob of one rank that was not the same at the end of both runs.

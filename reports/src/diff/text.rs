@@ -6,8 +6,8 @@ use super::knobs;
 use super::noise::WINDOWS_AT_LEAST;
 use super::{Change, Diff, Judgement, PhaseDiff, Side};
 use crate::style::{Line, Style, left, right};
-use crate::units;
 use stallscope_model::Phase;
+use stallscope_units as units;
 
 /// Smaller shares in both runs are left out, unless they changed beyond noise.
 const SHARE_AT_LEAST: f64 = 0.005;

@@ -21,7 +21,7 @@ pub(super) fn of(diff: &Diff) -> String {
     match step.judgement {
         Judgement::BeyondNoise => format!(
             "a step takes {} {direction} time: {step_b}, before {step_a}{}",
-            crate::units::percent(step.change_ratio.unwrap_or(0.0).abs()),
+            stallscope_units::percent(step.change_ratio.unwrap_or(0.0).abs()),
             causes(training, "; ")
         ),
         Judgement::WithinNoise => format!(

@@ -2,7 +2,7 @@
 
 use super::clock;
 use super::svg::{Anchor, Svg};
-use stallscope_look::units;
+use stallscope_units as units;
 
 const SECOND_NS: u64 = 1_000_000_000;
 const MINUTE_NS: u64 = 60 * SECOND_NS;

@@ -8,8 +8,9 @@ use super::page::{Block, Chart, Legend, Section};
 use super::svg::{Anchor, COVERED, Svg};
 use super::table::{Cell, Column, Table, figures, words};
 use crate::run::Run;
-use stallscope_look::{cache, units};
+use stallscope_look::cache;
 use stallscope_model::{CacheState, CacheUses, Phase};
+use stallscope_units as units;
 use std::collections::BTreeMap;
 
 /// Rows of the table; the JSON report has all.

@@ -8,8 +8,8 @@ use super::svg::{Anchor, Svg};
 use super::table::{Cell, Table, figures, words};
 use crate::run::{Run, took_ns};
 use crate::text::saved_in_words;
-use stallscope_look::units;
 use stallscope_model::CheckpointEvent;
+use stallscope_units as units;
 use std::cmp::Reverse;
 
 /// Saves in the table, the longest.

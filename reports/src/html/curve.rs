@@ -5,8 +5,9 @@ use super::page::{Block, Chart};
 use super::svg::{Anchor, Svg};
 use super::table::{Cell, Table, figures, words};
 use crate::run::Run;
-use stallscope_look::{cache, units};
+use stallscope_look::cache;
 use stallscope_model::CacheSummary;
+use stallscope_units as units;
 
 /// Charts on a page; the table has the sizes of all.
 const DRAWN: usize = 4;

@@ -4,7 +4,7 @@ use super::fill::Fill;
 use super::page::{Block, Finding, Section};
 use crate::run::Run;
 use crate::text::beside;
-use stallscope_look::units;
+use stallscope_units as units;
 
 pub(super) fn section(run: &Run) -> Section {
     let findings: Vec<Finding> = run

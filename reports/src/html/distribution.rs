@@ -6,7 +6,7 @@ use super::svg::{Anchor, Svg};
 use super::table::{Cell, Table, figures};
 use crate::run::Run;
 use crate::text::training;
-use stallscope_look::units;
+use stallscope_units as units;
 use std::collections::BTreeMap;
 
 const HEIGHT: f64 = 130.0;

@@ -4,7 +4,7 @@ use super::page::{Block, Fact, Section};
 use super::table::{Cell, Table, figures, words};
 use crate::run::Run;
 use crate::text::{cost, delivered, evidence_in_words};
-use stallscope_look::units;
+use stallscope_units as units;
 
 pub(super) fn section(run: &Run) -> Section {
     let summary = &run.summary;

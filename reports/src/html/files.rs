@@ -3,8 +3,8 @@
 use super::page::{Block, Section};
 use super::table::{Cell, Table, figures, words};
 use crate::run::Run;
-use stallscope_look::units;
 use stallscope_model::EvidenceState;
+use stallscope_units as units;
 
 /// Files in plain sight; the others unfold.
 const LISTED: usize = 12;

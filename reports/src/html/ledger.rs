@@ -8,8 +8,9 @@ use super::svg::Svg;
 use super::table::{Cell, Table, figures, words};
 use crate::run::Run;
 use crate::text::{causes_in_words, loader_in_words, training};
-use stallscope_look::{meaning, units};
+use stallscope_look::meaning;
 use stallscope_model::{Cause, PhaseSummary, RunSummary};
+use stallscope_units as units;
 
 pub(super) fn section(run: &Run) -> Section {
     let summary = &run.summary;

@@ -8,8 +8,8 @@ use super::page::{Block, Chart, Legend, Section};
 use super::svg::{Anchor, COVERED, Svg};
 use super::table::{Cell, Table, figures, words};
 use crate::run::Run;
-use stallscope_look::units;
 use stallscope_model::{Cause, Phase};
+use stallscope_units as units;
 
 const TOP: f64 = 22.0;
 const HEIGHT: f64 = 200.0;

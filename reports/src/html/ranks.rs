@@ -9,8 +9,8 @@ use super::svg::Svg;
 use super::table::{Cell, Column, Table, figures, words};
 use crate::run::Run;
 use crate::text::training;
-use stallscope_look::units;
 use stallscope_model::{Cause, PhaseSummary, RankSummary};
+use stallscope_units as units;
 
 /// Ranks shown when there are more than a page is good for.
 const SHOWN: usize = 32;

@@ -3,7 +3,7 @@
 use super::fill::Fill;
 use askama::Template;
 use askama::filters::HtmlSafe;
-use stallscope_look::units;
+use stallscope_units as units;
 
 #[derive(Template)]
 #[template(path = "table.html")]

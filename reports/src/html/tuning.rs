@@ -12,8 +12,8 @@ use crate::tuning::Tuning;
 use stallscope_look::tuning::{
     Mark, PARTS, amount, change, gain, gain_with_interval, narrowest, rate_with_interval, unit_of,
 };
-use stallscope_look::units;
 use stallscope_model::{Act, AuditEvent, Cause, Estimate};
+use stallscope_units as units;
 
 /// Lines of each table that are shown; the JSON report has all.
 const LISTED: usize = 200;

@@ -4,8 +4,8 @@ use super::clock;
 use super::pointer;
 use crate::run::{Run, took_ns};
 use crate::text::{causes_in_words, ending, evidence, to_do, training};
-use stallscope_look::units;
 use stallscope_model::{Cause, PhaseSummary};
+use stallscope_units as units;
 
 pub(super) struct Verdict {
     /// Name, host and time of the run.

@@ -6,8 +6,8 @@ use super::page::{Chart, Legend};
 use super::svg::{Anchor, COVERED, Svg};
 use super::workers;
 use crate::run::Run;
-use stallscope_look::units;
 use stallscope_model::{WorkerLoad, WorkerPeriod};
+use stallscope_units as units;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// With fewer periods than this there is nothing to see of the time.

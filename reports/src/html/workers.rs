@@ -7,8 +7,8 @@ use super::svg::{Anchor, Svg};
 use super::table::{Cell, Table, figures};
 use super::worker_lanes;
 use crate::run::Run;
-use stallscope_look::units;
 use stallscope_model::{Doing, WorkerLoad};
+use stallscope_units as units;
 
 /// Workers shown when there are more than a page is good for.
 pub(super) const SHOWN: usize = 32;

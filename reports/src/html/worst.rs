@@ -7,8 +7,8 @@ use super::page::{Block, Chart, Legend, Section};
 use super::svg::{Anchor, Svg};
 use crate::run::Run;
 use crate::text::{causes_in_words, stalls};
-use stallscope_look::units;
 use stallscope_model::{Cause, Causes, CriticalPiece, Doing, Phase, StepDetail, StepLane};
+use stallscope_units as units;
 
 /// Steps shown; one is rarely the whole story, and ten are none.
 const SHOWN: usize = 5;

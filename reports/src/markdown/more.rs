@@ -2,10 +2,11 @@
 
 use super::escape::{cell, text};
 use super::line;
+use crate::Run;
 use crate::text::{cost, delivered, stalls, training};
-use crate::{Run, units};
 use stallscope_look::{cache, tuning};
 use stallscope_model::{CacheSummary, CacheUses, Estimate, EvidenceState, Phase, RunSummary, WorkerLoad};
+use stallscope_units as units;
 
 pub(super) fn write(run: &Run, page: &mut String) {
     let summary = &run.summary;

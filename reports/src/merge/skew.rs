@@ -2,8 +2,8 @@
 
 use super::called;
 use crate::run::Run;
-use crate::units;
 use stallscope_model::{Phase, StepLedger};
+use stallscope_units as units;
 use std::collections::BTreeMap;
 
 /// One step in so many is compared.

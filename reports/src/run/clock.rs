@@ -1,7 +1,7 @@
 //! From a recording's own clock to the wall clock.
 
-use stallscope_look::units;
 use stallscope_store::ClockAnchor;
+use stallscope_units as units;
 
 /// A difference between two clocks that changes by more than this from one reading to the next was a jump: a slewed
 /// clock gains or loses a tenth of that in ten seconds at most.

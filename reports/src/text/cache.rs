@@ -2,9 +2,9 @@
 
 use super::Page;
 use crate::style::{Line, left, right};
-use crate::units;
 use stallscope_look::cache;
 use stallscope_model::{CacheUses, RunSummary};
+use stallscope_units as units;
 use unicode_width::UnicodeWidthStr;
 
 /// At most so many curves are shown; the tables have all.

@@ -2,8 +2,8 @@
 
 use super::Page;
 use crate::style::{Line, Style, left, right};
-use crate::units;
 use stallscope_model::{MountWait, RunSummary};
+use stallscope_units as units;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Rows of each kind.

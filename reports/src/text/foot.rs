@@ -2,8 +2,8 @@
 
 use super::Page;
 use crate::style::Ink;
-use crate::units;
 use stallscope_model::{EvidenceState, RunSummary};
+use stallscope_units as units;
 use std::path::Path;
 
 const LABEL: usize = 11;
@@ -25,7 +25,7 @@ pub(super) fn write(summary: &RunSummary, recordings: &[&Path], notes: &[String]
 
 fn evidence(summary: &RunSummary, page: &mut Page<'_>) {
     let (kernel, shim) = (&summary.kernel, &summary.shim);
-    let agreement = summary.disagreement_share.map(units::agreement);
+    let agreement = summary.disagreement_share.map(stallscope_look::agreement);
     if (kernel, shim) == (&EvidenceState::On, &EvidenceState::On) {
         let agreement = agreement.map(|agreement| format!("; {agreement}")).unwrap_or_default();
         page.labelled("Evidence", LABEL, &format!("kernel and loader shim{agreement}"), Ink::Dim);

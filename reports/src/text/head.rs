@@ -2,8 +2,8 @@
 
 use super::{Page, causes_in_words, training};
 use crate::style::{Ink, Line};
-use crate::units;
 use stallscope_model::{Diagnosis, RunSummary};
+use stallscope_units as units;
 
 pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
     verdict(summary, page);

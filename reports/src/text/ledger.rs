@@ -1,10 +1,11 @@
 //! Where training time went: the job, its loaders, its ranks.
 
 use super::{Page, shares, total_ns, training};
+use crate::palette;
 use crate::style::{Ink, Line, Style, left, right};
-use crate::{palette, units};
 use stallscope_look::meaning;
 use stallscope_model::{Cause, Causes, LoaderFacts, Phase, PhaseSummary, RunSummary};
+use stallscope_units as units;
 use unicode_width::UnicodeWidthStr;
 
 pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {

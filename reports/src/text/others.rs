@@ -2,8 +2,8 @@
 
 use super::{Page, causes_in_words, training};
 use crate::style::{Line, left, right};
-use crate::units;
 use stallscope_model::{Phase, PhaseSummary, RankSummary, RunSummary, WorkerLoad};
+use stallscope_units as units;
 use unicode_width::UnicodeWidthStr;
 
 pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {

@@ -8,8 +8,9 @@ use crate::text::{clip, heading, ink, labelled, left, plain, right};
 use crate::theme::Theme;
 use ratatui::style::Style;
 use ratatui::text::Line;
-use stallscope_look::{tuning, units};
+use stallscope_look::tuning;
 use stallscope_model::{Act, AuditEvent, Estimate};
+use stallscope_units as units;
 
 /// First format of recordings that keeps an audit.
 const SINCE: i64 = 3;

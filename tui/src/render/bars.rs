@@ -5,8 +5,8 @@ use crate::text::{ink, plain};
 use crate::theme::Theme;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
-use stallscope_look::units;
 use stallscope_model::{Cause, Causes};
+use stallscope_units as units;
 
 /// Equal neighbours become one span.
 pub(crate) fn spans(cells: impl IntoIterator<Item = (char, Style)>) -> Vec<Span<'static>> {

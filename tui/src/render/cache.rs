@@ -6,8 +6,9 @@ use crate::text::{clip, ink, labelled, left, plain};
 use crate::theme::Theme;
 use ratatui::style::Style;
 use ratatui::text::Line;
-use stallscope_look::{cache, units};
+use stallscope_look::cache;
 use stallscope_model::{CachePeriod, CacheSummary, CacheUses, JobCache, Phase, WorkerPeriod};
+use stallscope_units as units;
 use std::collections::BTreeMap;
 use unicode_width::UnicodeWidthStr;
 

@@ -10,7 +10,7 @@ use crate::theme::Theme;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
-use stallscope_look::units;
+use stallscope_units as units;
 use unicode_width::UnicodeWidthStr;
 
 pub(super) fn draw(app: &App, theme: &Theme, area: Rect, buffer: &mut Buffer) -> Hits {

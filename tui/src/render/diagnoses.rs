@@ -8,8 +8,8 @@ use crate::text::{clip, heading, ink, labelled, plain, right};
 use crate::theme::Theme;
 use ratatui::style::Style;
 use ratatui::text::Line;
-use stallscope_look::units;
 use stallscope_model::{Cause, Diagnosis};
+use stallscope_units as units;
 
 pub(super) fn page(app: &App, run: &RunView, theme: &Theme, width: usize, height: usize) -> Page {
     let rows = rows::diagnoses(app);

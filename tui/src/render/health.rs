@@ -7,8 +7,8 @@ use crate::text::{heading, ink, labelled, left, plain, right};
 use crate::theme::Theme;
 use ratatui::style::Style;
 use ratatui::text::Line;
-use stallscope_look::units;
 use stallscope_model::EvidenceState;
+use stallscope_units as units;
 
 /// More than this share of a core is worth a second look.
 const DEAR: f64 = 0.01;
@@ -19,7 +19,13 @@ pub(super) fn page(app: &App, run: &RunView, theme: &Theme, width: usize, height
         lines.extend(evidence(name, state, theme, width));
     }
     if let Some(share) = run.summary.disagreement_share {
-        lines.extend(labelled("             ", &units::agreement(share), theme.dim(), width, theme));
+        lines.extend(labelled(
+            "             ",
+            &stallscope_look::agreement(share),
+            theme.dim(),
+            width,
+            theme,
+        ));
     }
     lines.push(Line::default());
     lines.extend(probes(run, theme, width));

@@ -10,8 +10,9 @@ use crate::text::{clip, heading, ink, labelled, plain, right};
 use crate::theme::Theme;
 use ratatui::style::Style;
 use ratatui::text::Line;
-use stallscope_look::{meaning, tuning, units};
+use stallscope_look::{meaning, tuning};
 use stallscope_model::TuneMode;
+use stallscope_units as units;
 
 /// Columns from which ranks, workers and files stand beside the ledger.
 const WIDE: usize = 120;

@@ -8,8 +8,8 @@ use crate::snapshot::{JobRow, JobState};
 use crate::text::{clip, ink, labelled, left, plain, right};
 use crate::theme::Theme;
 use ratatui::text::{Line, Span};
-use stallscope_look::units;
 use stallscope_model::Cause;
+use stallscope_units as units;
 use unicode_width::UnicodeWidthStr;
 
 const TREND: usize = 10;

@@ -9,8 +9,8 @@ use crate::text::{ink, left, plain};
 use crate::theme::Theme;
 use ratatui::style::Style;
 use ratatui::text::Line;
-use stallscope_look::units;
 use stallscope_model::{Cause, RankSummary, WorkerLoad, WorkerPeriod};
+use stallscope_units as units;
 use std::collections::BTreeMap;
 
 /// Columns of a lane's name and of what its worker does now.

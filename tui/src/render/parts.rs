@@ -10,8 +10,8 @@ use crate::text::{clip_start, heading, ink, labelled, left, plain, right};
 use crate::theme::Theme;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
-use stallscope_look::units;
 use stallscope_model::{Cause, CheckpointAccount, EvidenceState};
+use stallscope_units as units;
 
 /// What is missing, and how to get it, where the kernel's evidence is needed.
 pub(super) fn needs_kernel(run: &RunView) -> Option<String> {

@@ -11,8 +11,8 @@ use crate::theme::Theme;
 use ratatui::style::Style;
 use ratatui::text::Line;
 use stallscope_look::tuning::Mark;
-use stallscope_look::units;
 use stallscope_model::Causes;
+use stallscope_units as units;
 
 /// Lines that it needs, and that it makes use of.
 pub(super) const LEAST: usize = 4;

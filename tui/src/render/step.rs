@@ -9,8 +9,8 @@ use crate::text::{heading, ink, labelled, left, plain, right};
 use crate::theme::{Theme, cause_of};
 use ratatui::style::Style;
 use ratatui::text::Line;
-use stallscope_look::units;
 use stallscope_model::{Cause, Causes, CriticalPiece, Doing, StepDetail, StepLane};
+use stallscope_units as units;
 
 /// Columns of a lane's name.
 const NAME: usize = 16;

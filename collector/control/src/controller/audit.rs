@@ -3,9 +3,9 @@
 use super::probe::{Probe, Why};
 use super::seed::{Need, Proposal, seconds};
 use super::turn::{CONTROLLER, Move};
-use crate::budget::size;
 use crate::stats::{Figure, Gain};
 use stallscope_model::{Act, AuditEvent, Budgets, Estimate};
+use stallscope_units::{memory, percent_in_words};
 
 pub(crate) fn line(act: Act, decision: u64, now_ns: u64) -> AuditEvent {
     AuditEvent { act, decision, time_ns: now_ns, by: CONTROLLER.to_owned(), ..AuditEvent::default() }
@@ -49,10 +49,10 @@ pub(crate) fn saw(need: &Need, before: &Figure) -> String {
     format!(
         "rank {} waited {} of the last {} for data ({} while it was read, {} while it was prepared), with {} workers and {} batches ahead; {} over all ranks",
         need.rank,
-        percent(sums.stall_share()),
+        percent_in_words(sums.stall_share()),
         seconds(sums.wall_ns),
-        percent(sums.share(sums.fetch_ns)),
-        percent(sums.share(sums.prep_ns)),
+        percent_in_words(sums.share(sums.fetch_ns)),
+        percent_in_words(sums.share(sums.prep_ns)),
         count(need.workers),
         count(need.prefetch),
         pace(before)
@@ -63,13 +63,8 @@ fn count(value: Option<u64>) -> String {
     value.map_or_else(|| "an unknown number of".to_owned(), |value| value.to_string())
 }
 
-pub(crate) fn percent(share: f64) -> String {
-    let share = share * 100.0;
-    if share.abs() < 9.95 { format!("{share:.1}%") } else { format!("{share:.0}%") }
-}
-
 fn signed(share: f64) -> String {
-    format!("{}{}", if share >= 0.0 { "+" } else { "" }, percent(share))
+    format!("{}{}", if share >= 0.0 { "+" } else { "" }, percent_in_words(share))
 }
 
 /// "+31% (+27% to +35%)".
@@ -86,8 +81,8 @@ pub(crate) fn windows(probe: &Probe) -> String {
     }
     format!(
         "{text}; waiting for data {} before and {} with it",
-        percent(probe.stall_before),
-        percent(probe.stall_with)
+        percent_in_words(probe.stall_before),
+        percent_in_words(probe.stall_with)
     )
 }
 
@@ -119,7 +114,7 @@ pub(crate) fn moves(proposal: &Proposal) -> String {
 pub(crate) fn budgets(budgets: &Budgets) -> String {
     let parts: Vec<String> = [
         budgets.cores.map(|cores| format!("{cores} cores")),
-        budgets.memory_bytes.map(|bytes| format!("{} of memory", size(bytes))),
+        budgets.memory_bytes.map(|bytes| format!("{} of memory", memory(bytes))),
         budgets.descriptors.map(|count| format!("{count} descriptors a process")),
     ]
     .into_iter()

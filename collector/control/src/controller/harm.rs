@@ -3,10 +3,10 @@
 //! Two one-sided CUSUMs (Page, 1954) over what was seen since the turn: of how long steps take, beside those before it, and
 //! of how much of them waits for data. One slow step raises no alarm, four do.
 
-use super::audit::percent;
 use super::seed::seconds;
 use crate::stats;
 use crate::window::{StepGroup, Sums};
+use stallscope_units::percent_in_words;
 
 /// No job's steps are steadier than this, as a share.
 const STEADIEST: f64 = 0.05;
@@ -66,8 +66,8 @@ impl Usual {
                 return Some(format!(
                     "{:.0} steps in a row waited {} of their time for data, and {} before",
                     sums.steps,
-                    percent(sums.stall_share()),
-                    percent(self.stall)
+                    percent_in_words(sums.stall_share()),
+                    percent_in_words(self.stall)
                 ));
             }
         }

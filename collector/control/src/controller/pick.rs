@@ -7,6 +7,7 @@ use crate::budget::Delta as Taken;
 use crate::ranks::{Job, Rank};
 use crate::whatif::{Change, Delta, Model, predict};
 use stallscope_model::{Advice, CONTROLLED_KNOBS, Estimate, Knob, KnobState, TuneMode};
+use stallscope_units::percent_in_words;
 
 /// Simulations behind one prediction: a glance, as the probe measures it anyway.
 const REPLICAS: usize = 3;
@@ -255,7 +256,7 @@ impl Controller {
             clear: false,
             why: format!(
                 "{} of training went by with work that no CPU was free for, so fewer workers may be faster",
-                audit::percent(most)
+                percent_in_words(most)
             ),
         })
     }
@@ -301,7 +302,7 @@ impl Controller {
                     Some(over) => format!("{over}; less may do as well"),
                     None if calm => format!(
                         "training has not waited for data for ten minutes ({} now), so less may do as well",
-                        audit::percent(stall)
+                        percent_in_words(stall)
                     ),
                     None => "more did not help, so less may do as well".to_owned(),
                 },

@@ -267,8 +267,8 @@ impl Controller {
         }
         let why = format!(
             "training waits {} now, and {} when this was kept",
-            audit::percent(stall),
-            audit::percent(probation.stall_with)
+            stallscope_units::percent_in_words(stall),
+            stallscope_units::percent_in_words(probation.stall_with)
         );
         self.raised.retain(|raised| *raised != probation.proposal);
         self.take_back(probation.decision, &probation.proposal, why, gain, out);

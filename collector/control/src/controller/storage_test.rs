@@ -126,7 +126,7 @@ impl Controller {
         let saw = format!(
             "{} workers that always read side by side, and training that waits {} of its time for what they read",
             workers,
-            audit::percent(need.stall())
+            stallscope_units::percent_in_words(need.stall())
         );
         Some(Plan { turned, steps, step_ns, most_ns, lost_share: 1.0 / workers as f64, saw })
     }

@@ -1,8 +1,8 @@
 //! The lines of an audit as decisions: what was turned, and what became of it.
 
 use super::{change, gain};
-use crate::units;
 use stallscope_model::{Act, AuditEvent, Estimate, Knob};
+use stallscope_units as units;
 use std::collections::BTreeMap;
 
 /// What became of a decision to turn knobs.

@@ -1,5 +1,3 @@
-//! Figures for people: the same quantity looks the same everywhere.
-
 /// "800 ns", "3.2 ms", "41 s", "7.2 h": two digits or three, never more.
 pub fn duration(ns: u64) -> String {
     const STEPS: [(f64, &str, f64); 7] = [
@@ -53,6 +51,26 @@ fn binary(bytes: u64) -> (u64, &'static str) {
     units.into_iter().find(|(unit, _)| bytes >= *unit).unwrap_or((1, "B"))
 }
 
+/// A little more than `bytes`, as `cache=` takes it: "1.3GiB".
+pub fn memory_to_hold(bytes: u64) -> String {
+    let (unit, name) = binary(bytes.saturating_add(bytes / 20).max(1 << 10));
+    let value = bytes.saturating_add(bytes / 20) as f64 / unit as f64;
+    if value < 9.95 {
+        format!("{:.1}{name}", (value * 10.0).ceil() / 10.0)
+    } else {
+        format!("{:.0}{name}", value.ceil())
+    }
+}
+
+/// What is read or sent in a second: "0.26 MB/s", "4.6 MB/s", "1.2 GB/s".
+pub fn bytes_per_second(bytes: f64) -> String {
+    match bytes / 1e6 {
+        mb if !mb.is_finite() => "?".to_owned(),
+        mb if mb < 0.95 => format!("{mb:.2} MB/s"),
+        _ => format!("{}/s", self::bytes(bytes as u64)),
+    }
+}
+
 /// "1,204", "12.3 M".
 pub fn count(count: u64) -> String {
     if count < 10_000_000 {
@@ -82,6 +100,30 @@ pub fn percent(share: f64) -> String {
 pub fn percent_exact(share: f64) -> String {
     let share = sound(share) * 100.0;
     if share > 0.0 && share < 0.05 { "<0.1%".to_owned() } else { format!("{share:.1}%") }
+}
+
+/// In a sentence, with two digits at least: "61%", "1.2%", "-0.3%".
+pub fn percent_in_words(share: f64) -> String {
+    let percent = share * 100.0;
+    if percent.abs() < 9.95 { format!("{percent:.1}%") } else { format!("{percent:.0}%") }
+}
+
+const SPANS: [(&str, f64); 4] = [("hours", 3600e9), ("minutes", 60e9), ("seconds", 1e9), ("ms", 1e6)];
+
+fn span_unit(ns: u64) -> (&'static str, f64) {
+    SPANS.into_iter().find(|(_, unit_ns)| ns as f64 >= 2.0 * unit_ns).unwrap_or(SPANS[3])
+}
+
+/// A duration in a sentence: "7.5 minutes".
+pub fn duration_in_words(ns: u64) -> String {
+    let (name, unit_ns) = span_unit(ns);
+    format!("{} {name}", short(ns as f64 / unit_ns))
+}
+
+/// "7.0 of 12 hours": both in the unit that suits the whole.
+pub fn duration_of(part_ns: u64, whole_ns: u64) -> String {
+    let (name, unit_ns) = span_unit(whole_ns);
+    format!("{} of {} {name}", short(part_ns as f64 / unit_ns), short(whole_ns as f64 / unit_ns))
 }
 
 /// `part` of `whole`, 0 when there is no whole.
@@ -116,12 +158,6 @@ fn grouped(count: u64) -> String {
     text
 }
 
-/// What the largest difference between kernel and shim on one cause, as a share of training time, comes to.
-pub fn agreement(disagreement_share: f64) -> String {
-    let says = if disagreement_share > 0.03 { "differ by" } else { "agree within" };
-    format!("they {says} {} of training time", percent_exact(disagreement_share))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,6 +179,13 @@ mod tests {
         for (ns, text) in table {
             assert_eq!(duration(ns), text);
         }
+    }
+
+    #[test]
+    fn durations_in_sentences_are_in_the_unit_of_the_whole() {
+        assert_eq!(duration_of(7 * 3_600_000_000_000, 12 * 3_600_000_000_000), "7.0 of 12 hours");
+        assert_eq!(duration_of(500_000_000, 90_000_000_000), "0.5 of 90 seconds");
+        assert_eq!([duration_in_words(1_500_000), duration_in_words(0)], ["1.5 ms", "0.0 ms"]);
     }
 
     #[test]
@@ -169,6 +212,15 @@ mod tests {
             ["0.0%", "<0.1%", "0.0%"]
         );
         assert_eq!([per_second(10, 0), per_second(891, 1_000_000_000)], ["0.0", "891"]);
+        assert_eq!(
+            [percent_in_words(0.614), percent_in_words(0.0999), percent_in_words(0.0123)],
+            ["61%", "10%", "1.2%"]
+        );
+        assert_eq!([memory_to_hold(1_300_000_000), memory_to_hold(300 << 20)], ["1.3GiB", "315MiB"]);
+        assert_eq!(
+            [bytes_per_second(262_144.0), bytes_per_second(4.6e6), bytes_per_second(f64::NAN)],
+            ["0.26 MB/s", "4.6 MB/s", "?"]
+        );
         assert_eq!([counted(1, "step"), counted(2, "step")], ["1 step", "2 steps"]);
     }
 }
