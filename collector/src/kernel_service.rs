@@ -201,7 +201,7 @@ pub(crate) struct Service<K> {
     /// Records that callers who are gone were too slow to take.
     dropped: u64,
     last_round: Instant,
-    files_told: Instant,
+    files_sent: Instant,
     /// When callers are taken up again.
     accept_again: Instant,
     /// When something last came of each user who is charged.
@@ -250,7 +250,7 @@ impl<K: KernelSide> Service<K> {
             a_root_ended: false,
             dropped: 0,
             last_round: Instant::now(),
-            files_told: Instant::now(),
+            files_sent: Instant::now(),
             accept_again: Instant::now(),
             heard: HashMap::new(),
         }
@@ -583,8 +583,8 @@ impl<K: KernelSide> Service<K> {
             callers.iter_mut().for_each(|caller| caller.offer(&Record::TaskExit(exit), bytes_of(&exit), &of));
         }
         // The last waits of a job are sent while its collector still listens.
-        if std::mem::take(&mut self.a_root_ended) || self.files_told.elapsed() >= FILES_EVERY {
-            self.files_told = Instant::now();
+        if std::mem::take(&mut self.a_root_ended) || self.files_sent.elapsed() >= FILES_EVERY {
+            self.files_sent = Instant::now();
             // Sums: what can't be read now is in the next ones.
             let waits = self.kernel.waits().unwrap_or_default();
             self.callers.iter_mut().for_each(|caller| caller.tell_waits(&waits));

@@ -342,7 +342,7 @@ pub(crate) struct Connection {
     uid: u32,
     stream: UnixStream,
     pub(crate) answered: bool,
-    /// Tasks of whose end it was told.
+    /// Tasks whose end it has got a record of.
     pub(crate) ended: BTreeSet<u32>,
     line: Vec<u8>,
     frames: Splitter,

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_own_answer_is_told() {
+    fn the_kernels_own_answer_is_shown() {
         let refused = io::Error::from_raw_os_error(libc::EPERM);
         let map = aya::maps::MapError::CreateError { name: "events".to_owned(), io_error: refused };
         assert_eq!(

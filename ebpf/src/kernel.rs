@@ -332,20 +332,20 @@ impl Kernel {
     /// The files that tasks of all trees were blocked in, as many as [`stallscope_abi::files::MAX_FILES`], and the
     /// sums by mount, which lack nothing but [`Lost::NoMount`].
     ///
-    /// Makes room for further files, for all users alike, so that it is to be called about once a second.
+    /// Frees slots for further files, for all users alike, so that it is to be called about once a second.
     ///
     /// # Errors
     /// They could not be read.
     pub fn waits(&self) -> Result<Waits, Error> {
         let files = self.files.entries()?;
-        self.make_room(&files)?;
+        self.trim(&files)?;
         let files = files.into_iter().map(|(key, file)| (key, file.wait)).collect();
         Ok(Waits { files, mounts: self.mounts.entries()? })
     }
 
     /// So many files stay that a user who is alone, and may have half of all, finds a quarter of these free; and who
     /// waited for the fewest keeps them.
-    fn make_room(&self, files: &[(FileKey, KeptFile)]) -> Result<(), Error> {
+    fn trim(&self, files: &[(FileKey, KeptFile)]) -> Result<(), Error> {
         let kept = files.iter().map(|(key, file)| {
             let user = self.roots.get(&key.root).copied().unwrap_or(key.uid);
             (user, file.last_ns, *key)
@@ -382,7 +382,7 @@ impl Kernel {
         self.users.unsent(self.payer(uid))
     }
 
-    /// The user who is charged for what `uid` takes: of a range of ids in /etc/subuid whoever has the range.
+    /// The user who is charged for what `uid` takes: of a range of ids in /etc/subuid its owner.
     pub fn payer(&self, uid: u32) -> u32 {
         self.subordinates.payer(uid)
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 /// Those that go so that at most `most` stay. Each is given with whose it is and when it was last used. They are taken from
-/// whoever has most until another has as many, and of one user's the one that was used last stays longest.
+/// the user with most until another has as many, and of one user's the one that was used last stays longest.
 pub(crate) fn surplus<K>(kept: impl ExactSizeIterator<Item = (u32, u64, K)>, most: usize) -> Vec<(u32, K)> {
     if kept.len() <= most {
         return Vec::new();
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_most_gives_first_and_what_was_used_last_stays() {
+    fn the_user_with_most_gives_first_and_what_was_used_last_stays() {
         assert_eq!(stay(&[(1, 4), (2, 3)], 7), [(1, (4, 0)), (2, (3, 0))].into());
         assert_eq!(stay(&[(1, 100), (2, 3)], 20), [(1, (17, 83)), (2, (3, 0))].into());
         assert_eq!(

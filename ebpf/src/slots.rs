@@ -92,7 +92,7 @@ impl Slots {
         let at = self.at(slot)?;
         // SAFETY: as in `copy`, field by field; each is a whole word or less and may be of another moment than the
         // others. `seq`, read first and last, tells.
-        let (before, (tid, tgid, state, since_ns, woken_ns, siblings_ns, told_ns), after) = unsafe {
+        let (before, (tid, tgid, state, since_ns, woken_ns, siblings_ns, reported_ns), after) = unsafe {
             let before = ptr::read_volatile(&raw const (*at).seq);
             compiler_fence(Ordering::SeqCst);
             let fields = (
@@ -109,7 +109,7 @@ impl Slots {
         };
         let blocked = state == state::BLOCKED && woken_ns <= since_ns && since_ns < before_ns;
         let stands = before == after && before % 2 == 0;
-        (stands && blocked && siblings_ns == told_ns).then_some(Still { tid, tgid, seq: before })
+        (stands && blocked && siblings_ns == reported_ns).then_some(Still { tid, tgid, seq: before })
     }
 
     pub(crate) fn identity(&self, slot: u32) -> Option<Identity> {

@@ -1,7 +1,7 @@
 //! Whom the ids of users belong to that are no user's own: the ranges of /etc/subuid, in which a user may run what they like
 //! in containers.
 //!
-//! Shares of what all users have together go by user id, and whoever has 65,536 of these would have as many shares. Whose
+//! Shares of what all users have together go by user id, and a user with 65,536 of these would have as many shares. Whose
 //! user namespace a process is in would be known without a file, and does not do: a set-uid file that is made within it and
 //! executed outside makes a process of a subordinate id in the first namespace. Nor does it matter who made the namespace
 //! where root did, as for containers of a service.

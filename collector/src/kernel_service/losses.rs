@@ -49,7 +49,7 @@ impl<K: KernelSide> Service<K> {
         }
         (self.made_up_for, self.make_up_again) = (unsent, Instant::now() + MAKE_UP_EVERY);
         let Service { kernel, callers, watched, .. } = self;
-        let (mut there, mut untold) = (HashSet::new(), Vec::new());
+        let (mut there, mut unknown) = (HashSet::new(), Vec::new());
         for number in 0..MAX_TASKS {
             let Some(of) = kernel.identity(number) else { continue };
             let slot = kernel.slot(number);
@@ -57,14 +57,14 @@ impl<K: KernelSide> Service<K> {
                 continue;
             }
             there.insert((of.tgid, of.start_boottime_ns));
-            let is_told = |tid| watched.has(number, tid);
-            let slot = slot.filter(|slot| slot.flags & flags::WATCHED != 0 && !is_told(slot.tid));
-            untold.extend(slot.map(|slot| (begun(number, &slot), of)));
+            let is_known = |tid| watched.has(number, tid);
+            let slot = slot.filter(|slot| slot.flags & flags::WATCHED != 0 && !is_known(slot.tid));
+            unknown.extend(slot.map(|slot| (begun(number, &slot), of)));
         }
         callers.iter_mut().for_each(|caller| caller.forget_all_but(&there));
         // Parents come before their children.
-        untold.sort_by_key(|(task, _)| task.start_boottime_ns);
-        for (task, of) in untold {
+        unknown.sort_by_key(|(task, _)| task.start_boottime_ns);
+        for (task, of) in unknown {
             watched.begins(&task, of);
             callers.iter_mut().for_each(|caller| caller.offer(&Record::TaskNew(task), bytes_of(&task), &of));
         }

@@ -157,7 +157,7 @@ fn processes_whose_beginning_is_lost_are_followed_all_the_same() {
     bench.read(0);
     bench.service.kernel.work(2);
     bench.turn(true);
-    assert_eq!(bench.read(0), 1, "what the grandchild does is told");
+    assert_eq!(bench.read(0), 1, "what the grandchild does is sent");
     bench.end();
 }
 
@@ -198,12 +198,12 @@ fn a_tree_goes_on_where_one_within_it_is_let_go() {
         bench.turn(true);
     }
     bench.disconnect(0);
-    // What it is told anew is sent in the next turn.
+    // What it lacked is sent in the next turn.
     (0..2).for_each(|_| bench.turn(true));
     bench.read(0);
     bench.service.kernel.work(3);
     bench.turn(true);
-    assert_eq!(bench.read(0), 1, "what the inner one's task does is told to root");
+    assert_eq!(bench.read(0), 1, "what the inner one's task does is sent to root");
     bench.end();
 }
 

@@ -13,7 +13,7 @@ pub struct Record([u64; WORDS]);
 impl Record {
     const KIND_AT: usize = 8;
 
-    /// Any words make a record: whoever wrote them is not trusted.
+    /// Any words make a record: the writer is not trusted.
     #[inline]
     pub const fn from_words(words: [u64; WORDS]) -> Record {
         Record(words)

@@ -8,7 +8,7 @@ from torch.utils.data import get_worker_info
 from stallscope import _native
 
 FIELDS = ("hits", "late", "misses", "prefetched", "pool_bytes", "source_bytes", "substitutions")
-# One for whoever makes batches in the training process, and one for each worker's number, from which on they share.
+# One for what makes batches in the training process, and one for each worker's number, from which on they share.
 _ROWS = 257
 
 

@@ -148,7 +148,7 @@ class Store:
             return
         self.number = self.tally.loader = number
         # Of a data set that others read already, the first one's.
-        in_force = self._told().get("capacity_bytes") or self.budget_bytes
+        in_force = self._in_pool().get("capacity_bytes") or self.budget_bytes
         BytesKnob(self).show(number, in_force)
         if self.ahead is not None:
             FetchersKnob(self.ahead).show(number)
@@ -163,17 +163,17 @@ class Store:
         if now_ns < self.look_at_ns:
             return
         self.look_at_ns = now_ns + _SHOWN_EVERY_NS
-        told = self._told()
+        in_pool = self._in_pool()
         _native.cache_state(
             loader=self.tally.loader,
-            kept_bytes=told.get("kept_bytes", 0), capacity_bytes=told.get("capacity_bytes", 0),
-            evictions=told.get("evictions", 0), kept_samples=told.get("kept_samples", 0),
+            kept_bytes=in_pool.get("kept_bytes", 0), capacity_bytes=in_pool.get("capacity_bytes", 0),
+            evictions=in_pool.get("evictions", 0), kept_samples=in_pool.get("kept_samples", 0),
         )  # fmt: skip
         if self.curve is not None:
             own = self.space.figures()
             self.curve.resize(own)
             if own.get("capacity_bytes"):
-                self.curve.whole = told["capacity_bytes"] / own["capacity_bytes"]
+                self.curve.whole = in_pool["capacity_bytes"] / own["capacity_bytes"]
             self.curve.push()
 
     def figures(self):
@@ -185,16 +185,16 @@ class Store:
             totals["source_bytes"] += self.ahead.shared.totals()["bytes"]
         points = self.curve.points() if self.curve is not None else []
         looks = {} if isinstance(self.maker, FromParts) else {"looks_at_files": self.looks}
-        return {**totals, **self._told(), **self.form.figures(), **looks, "miss_ratio": points}
+        return {**totals, **self._in_pool(), **self.form.figures(), **looks, "miss_ratio": points}
 
-    def _told(self):
-        """What the pool says. Bytes are those of the staging space, too; samples and evictions are not."""
-        told = self.space.figures()
+    def _in_pool(self):
+        """What the pool holds. Bytes are those of the staging space, too; samples and evictions are not."""
+        in_pool = self.space.figures()
         if self.staging is not None:
             staged = self.staging.figures()
             for name in ("capacity_bytes", "kept_bytes"):
-                told[name] = told.get(name, 0) + staged.get(name, 0)
-        return told
+                in_pool[name] = in_pool.get(name, 0) + staged.get(name, 0)
+        return in_pool
 
     def resize(self, capacity_bytes):
         """Whether the pool may keep so many bytes of the data set from now on."""

@@ -149,7 +149,7 @@ class Indices:
         try:
             keyed = [(uses(key, one), one) for one in index]
         except TypeError:
-            # No indices. Whoever makes the batch says so, as with torch.
+            # No indices. The maker of the batch raises, as with torch.
             return index
         return tuple(keyed) if type(index) is tuple else keyed
 

@@ -298,7 +298,7 @@ class Positioned(torch.utils.data.DataLoader):
             return
         self._hears_steps = True
         if self._resume is None:
-            # Nobody said that any of them trained.
+            # No step showed that any of them trained.
             self._epochs -= self._begun - self._begun_at_step
             self._begun_at_step = self._begun
 
@@ -360,7 +360,7 @@ class Positioned(torch.utils.data.DataLoader):
             return None
 
     def _epoch_sampler(self):
-        """The sampler that has to be told the epoch, as torch's DistributedSampler."""
+        """The sampler whose epoch has to be set, as torch's DistributedSampler."""
         for sampler in (self.sampler, getattr(self.batch_sampler, "sampler", None), self.batch_sampler):
             if hasattr(sampler, "set_epoch") and isinstance(getattr(sampler, "epoch", None), int):
                 return sampler

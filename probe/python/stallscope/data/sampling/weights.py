@@ -4,8 +4,8 @@ import torch
 
 
 class Weighted:
-    """Iterates a loader: (batch, ids, weights), in the order of the samples in the batch. Whoever asks it for its position, as Lightning
-    does, gets the loader's."""
+    """Iterates a loader: (batch, ids, weights), in the order of the samples in the batch. Its position, for which Lightning
+    asks, is the loader's."""
 
     def __init__(self, loader):
         self.loader = loader
