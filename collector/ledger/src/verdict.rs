@@ -10,7 +10,7 @@ use stallscope_units::{duration_in_words, duration_of, percent_in_words};
 pub(crate) const FEWEST_STEPS: u64 = 5;
 /// What a main thread is blocked in for less goes without saying.
 const WORTH_NAMING: f64 = 0.005;
-/// Who is on a CPU, or wants one, for less than that trains nothing.
+/// A process that is on a CPU, or ready for one, for less of the time than that trains nothing.
 const WORKS: f64 = 0.001;
 
 fn verdict(finding: &str, rest: &str) -> Verdict {

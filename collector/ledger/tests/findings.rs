@@ -178,7 +178,7 @@ fn without_steps_the_verdict_is_what_the_main_thread_did() {
     for asleep in [lock, sleep] {
         assert_eq!(verdict(&[(20, cpu), (70, asleep), (10, fault)]), "no training steps seen");
     }
-    // A shell, a server: who never works trains nothing.
+    // A shell or a server: a process that never works trains nothing.
     assert_eq!(verdict(&[(100, Does::In(Blocked::Net))]), "no training steps seen");
 }
 
