@@ -8,8 +8,9 @@ fn crates_know_only_whom_they_may() {
     let may_know: BTreeMap<&str, &[&str]> = [
         ("abi", &[][..]),
         ("model", &[]),
-        ("ledger", &["abi", "model"]),
-        ("control", &["model"]),
+        ("units", &[]),
+        ("ledger", &["abi", "model", "units"]),
+        ("control", &["model", "units"]),
         ("wire", &["model"]),
         ("store", &["model"]),
         ("ebpf", &["abi", "model"]),
@@ -18,9 +19,9 @@ fn crates_know_only_whom_they_may() {
         ("checkpoint", &[]),
         ("python", &["abi", "model", "ring", "cache", "checkpoint"]),
         ("collector", &["abi", "model", "ledger", "control", "wire", "store", "ebpf", "ring"]),
-        ("look", &["model"]),
-        ("reports", &["model", "ledger", "wire", "store", "look"]),
-        ("tui", &["model", "ledger", "wire", "store", "look"]),
+        ("look", &["model", "units"]),
+        ("reports", &["model", "ledger", "wire", "store", "look", "units"]),
+        ("tui", &["model", "ledger", "wire", "store", "look", "units"]),
     ]
     .into();
     let metadata = MetadataCommand::new().no_deps().exec().expect("cargo metadata runs in a checkout");
