@@ -1,6 +1,6 @@
 //! The service with a model for a kernel.
 
-use super::HEAR_AGAIN_AFTER;
+use super::connections::HEAR_AGAIN_AFTER;
 use crate::cpu_share::CpuShares;
 use crate::service_bench::{ServiceBench, hello};
 use proptest::prelude::*;
