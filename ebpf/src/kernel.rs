@@ -1,72 +1,31 @@
 //! The loaded kernel side, as one object.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::BTreeMap;
 use std::fmt;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, Queue, RingBuf};
-use aya::{Btf, Ebpf, EbpfLoader, VerifierLogLevel, include_bytes_aligned};
-use stallscope_abi::files::{FileKey, KeptFile, MAX_FILES, MAX_MOUNTS, MountWait};
-use stallscope_abi::kernel::{
-    Header, Kind, LOST_REASONS, Lost, MAX_TASKS, Plain, Record, Slice, TaskExit, TaskNew, TaskSlot, VERSION,
-    flags, user,
-};
+use aya::Ebpf;
+use aya::maps::{HashMap, MapData, PerCpuArray, Queue, RingBuf};
+use stallscope_abi::files::{FileKey, KeptFile, MountWait};
+use stallscope_abi::kernel::{Header, Kind, LOST_REASONS, Record, TaskSlot, flags};
 
 use crate::Error;
-use crate::doctor;
 use crate::filled::Filled;
-use crate::programs::{ProgramStatus, Programs, RELEASE, Role, SEED};
+use crate::programs::{ProgramStatus, Programs, Role};
 use crate::shares::surplus;
 use crate::slots::{Identity, Slots, Still};
 use crate::subordinates::Subordinates;
 use crate::tables::{Table, Waits};
 use crate::users::Users;
 
-static OBJECT: &[u8] = include_bytes_aligned!("../programs/stallscope.bpf.o");
-
-/// What `.rodata.abi` of an object with our layouts holds.
-const ABI: [u32; 4] =
-    [VERSION, size_of::<TaskSlot>() as u32, size_of::<Slice>() as u32, size_of::<TaskExit>() as u32];
+mod loading;
+mod trees;
+pub use loading::Options;
+use trees::wait_for_programs;
 
 /// What the ring keeps before each record.
 const RECORD_HEAD_BYTES: usize = 8;
-
-/// The key in `seeds` by which the iterator knows that it has seen the tasks before: no process has that number.
-const SEEN_BEFORE: u32 = u32::MAX;
-
-/// Rounds of the seeding iterator; each finds the children that were forked behind the one before.
-const MAX_SEED_ROUNDS: usize = 32;
-
-/// What is fixed when the programs are loaded.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// An interval of one state at least this long is a [`Slice`] of its own.
-    pub min_slice_ns: u64,
-    /// Size of the ring buffer: a power of two, at least a page.
-    pub ring_bytes: u32,
-    /// Of records that one user's tasks may send in a tenth of a second; root's may fill the ring.
-    pub user_bytes: u32,
-    /// Tasks tracked at once, at most [`MAX_TASKS`].
-    pub max_tasks: u32,
-    /// Files kept at once, at most [`MAX_FILES`].
-    pub max_files: u32,
-    /// Sums by mount kept at once, at most [`MAX_MOUNTS`].
-    pub max_mounts: u32,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            min_slice_ns: 1_000_000,
-            ring_bytes: 4 << 20,
-            user_bytes: 2 << 20,
-            max_tasks: MAX_TASKS,
-            max_files: MAX_FILES,
-            max_mounts: MAX_MOUNTS,
-        }
-    }
-}
 
 /// The kernel programs, loaded; attached while at least one process is watched.
 ///
@@ -95,161 +54,6 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Loads the programs and attaches none.
-    ///
-    /// # Errors
-    /// No privilege, no type information in the kernel, or a program without which nothing works refused.
-    pub fn load(options: &Options) -> Result<Kernel, Error> {
-        if cfg!(not(target_arch = "x86_64")) {
-            return Err(Error::Architecture(std::env::consts::ARCH));
-        }
-        if !options.ring_bytes.is_power_of_two() || options.ring_bytes < 4096 {
-            return Err(Error::RingSize(options.ring_bytes));
-        }
-        if let Some(missing) = doctor::missing_privilege() {
-            return Err(Error::NoPrivilege(missing));
-        }
-        let btf = Btf::from_sys_fs()
-            .map_err(|source| Error::NoBtf { path: doctor::BTF_PATH, source: Box::new(source) })?;
-        let wakeup_bytes = u64::from(options.ring_bytes / 4);
-        let mut ebpf = EbpfLoader::new()
-            .btf(Some(&btf))
-            // aya has no type for task storage; the kernel side alone uses that map.
-            .allow_unsupported_maps()
-            .verifier_log_level(VerifierLogLevel::DISABLE)
-            .map_max_entries("events", options.ring_bytes)
-            .override_global("min_slice_ns", &options.min_slice_ns, true)
-            .override_global("wakeup_bytes", &wakeup_bytes, true)
-            .override_global("user_bytes", &u64::from(options.user_bytes), true)
-            .override_global("max_tasks", &u64::from(options.max_tasks.min(MAX_TASKS)), true)
-            .override_global("max_files", &u64::from(options.max_files.min(MAX_FILES)), true)
-            .override_global("max_mounts", &u64::from(options.max_mounts.min(MAX_MOUNTS)), true)
-            .load(OBJECT)?;
-
-        check_abi(&ebpf)?;
-        let programs = Programs::load(&mut ebpf, &btf)?;
-        let slots = match ebpf.map("slots") {
-            Some(Map::Array(array)) => Slots::map(array)?,
-            _ => return Err(no_map("slots")),
-        };
-        let users = match ebpf.map("users") {
-            Some(Map::Array(array)) => Users::map(array)?,
-            _ => return Err(no_map("users")),
-        };
-        let events = RingBuf::try_from(take_map(&mut ebpf, "events")?)?;
-        // SAFETY: the ring buffer keeps its descriptor open through the call.
-        let filled = Filled::of(unsafe { BorrowedFd::borrow_raw(events.as_raw_fd()) })?;
-        let mut kernel = Kernel {
-            slots,
-            users,
-            subordinates: Subordinates::of_this_machine(),
-            free_slots: Queue::try_from(take_map(&mut ebpf, "free_slots")?)?,
-            seeds: HashMap::try_from(take_map(&mut ebpf, "seeds")?)?,
-            events,
-            ring_bytes: options.ring_bytes as usize,
-            filled,
-            lost: PerCpuArray::try_from(take_map(&mut ebpf, "lost")?)?,
-            files: table(&mut ebpf, "file_waits")?,
-            max_files: options.max_files.min(MAX_FILES),
-            mounts: table(&mut ebpf, "mount_waits")?,
-            ebpf,
-            programs,
-            roots: BTreeMap::new(),
-            syscalls: false,
-            swept_at_lost: 0,
-        };
-        for slot in 0..options.max_tasks.min(MAX_TASKS) {
-            kernel.free_slots.push(slot, 0)?;
-        }
-        Ok(kernel)
-    }
-
-    /// Follows process `pid` (a number in the initial pid namespace; a thread's stands for its process) and all
-    /// that descends from it. Returns its tasks so far; [`Kernel::drain`] does not announce those with
-    /// [`flags::AT_ATTACH`] again, but tells of every later one.
-    ///
-    /// # Errors
-    /// There is no such process, it ended meanwhile, or too many tasks are followed already.
-    pub fn watch(&mut self, pid: u32) -> Result<Vec<TaskNew>, Error> {
-        let root = doctor::process_of(pid).ok_or(Error::NoProcess(pid))?;
-        // Whose it was first: tasks that have a slot stay charged to them.
-        let payer = || doctor::user_of(root).map(|uid| self.payer(uid));
-        let uid = self.roots.get(&root).copied().or_else(payer);
-        let uid = uid.ok_or(Error::NoProcess(pid))?;
-        let kept: BTreeSet<u32> = self.roots.values().copied().collect();
-        let place = self.users.place(uid, &kept).ok_or(Error::TooManyUsers(pid))?;
-        if let Err(error) = self.attach() {
-            self.detach_if_unwatched();
-            return Err(error);
-        }
-        let without_slot = self.without_slot()?;
-        let found = self.seed(root, place);
-        match found {
-            Ok(tasks) if tasks.iter().any(|task| task.header.tgid == root) => {
-                self.roots.insert(root, uid);
-                Ok(tasks)
-            }
-            found => {
-                self.roots.insert(root, uid);
-                self.unwatch(root)?;
-                let full = self.without_slot()? > without_slot;
-                found.and(Err(if full { Error::TooManyTasks(pid) } else { Error::ProcessGone(pid) }))
-            }
-        }
-    }
-
-    /// Stops following what descends from `pid`, a process given to [`Kernel::watch`]. When it was the last,
-    /// nothing stays attached.
-    ///
-    /// # Errors
-    /// `pid` is not being watched.
-    pub fn unwatch(&mut self, pid: u32) -> Result<(), Error> {
-        let root = doctor::process_of(pid).filter(|root| self.roots.contains_key(root)).unwrap_or(pid);
-        let uid = self.roots.remove(&root).ok_or(Error::NotWatched(pid))?;
-        self.detach_if_unwatched();
-        self.seeds.insert(root, u64::from(root), 0)?;
-        // Tasks forked behind the iterator's back are found in the next round.
-        for _ in 0..MAX_SEED_ROUNDS {
-            let released = self.programs.iterate(&mut self.ebpf, RELEASE)?;
-            wait_for_programs();
-            for number in released.chunks_exact(4) {
-                let slot = u32::from_ne_bytes([number[0], number[1], number[2], number[3]]);
-                self.slots.mark_free(slot);
-                self.hand_back(slot)?;
-            }
-            if released.is_empty() {
-                break;
-            }
-        }
-        self.seeds.remove(&root)?;
-        let files = self.files.forget(root)?;
-        self.users.files_returned(uid, files);
-        let mounts = self.mounts.forget(root)?;
-        self.users.mounts_returned(uid, mounts);
-        Ok(())
-    }
-
-    /// Does whatever takes a privilege in [`Kernel::watch`] and after it once, with nobody watched, and leaves nothing
-    /// attached: a process that can do this now can watch later.
-    ///
-    /// # Errors
-    /// The kernel refuses it.
-    pub fn rehearse(&mut self) -> Result<(), Error> {
-        let attached = self.programs.attach(&mut self.ebpf, |role| role != Role::Iterator);
-        self.programs.detach(|_| true);
-        attached?;
-        // Nobody has this number.
-        self.seed(u32::MAX, user::ROOT)?;
-        self.programs.iterate(&mut self.ebpf, RELEASE)?;
-        self.waits()?;
-        self.losses().map(drop)
-    }
-
-    /// The processes being watched.
-    pub fn watched(&self) -> impl Iterator<Item = u32> + '_ {
-        self.roots.keys().copied()
-    }
-
     /// Attaches the system call hooks, or detaches them: with them `cpu_read_ns` and `BatchRead` records are
     /// known, at a price for every system call on the machine. They too are attached only while a process is
     /// watched.
@@ -324,13 +128,13 @@ impl Kernel {
         self.slots.root(slot)
     }
 
-    /// Asks for [`Slice`]s and boundary records of a task that is neither a leader nor named pt_data_pin.
+    /// Asks for `Slice`s and boundary records of a task that is neither a leader nor named pt_data_pin.
     pub fn watch_task(&self, slot: u32) {
         self.slots.set_flags(slot, flags::WATCHED);
     }
 
     /// The files that tasks of all trees were blocked in, as many as [`stallscope_abi::files::MAX_FILES`], and the
-    /// sums by mount, which lack nothing but [`Lost::NoMount`].
+    /// sums by mount, which lack nothing but `Lost::NoMount`.
     ///
     /// Frees slots for further files, for all users alike, so that it is to be called about once a second.
     ///
@@ -358,7 +162,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// What the kernel side has lost since it was loaded, by [`Lost`]. A slice that did not fit is carried by
+    /// What the kernel side has lost since it was loaded, by `Lost`. A slice that did not fit is carried by
     /// the next one of its task: it is counted, its time is not lost.
     ///
     /// # Errors
@@ -372,12 +176,12 @@ impl Kernel {
     }
 
     /// Tasks of user `uid`'s trees that are not followed because that user has as many slots as are still free: of
-    /// [`Lost::UserSlots`] what is theirs.
+    /// `Lost::UserSlots` what is theirs.
     pub fn refused(&self, uid: u32) -> u64 {
         self.users.refused(self.payer(uid))
     }
 
-    /// Records of user `uid`'s trees that were not sent, as these had sent too much: of [`Lost::UserRing`] what is theirs.
+    /// Records of user `uid`'s trees that were not sent, as these had sent too much: of `Lost::UserRing` what is theirs.
     pub fn unsent(&self, uid: u32) -> u64 {
         self.users.unsent(self.payer(uid))
     }
@@ -420,78 +224,6 @@ impl Kernel {
             source: error.io_error,
         })
     }
-
-    fn attach(&mut self) -> Result<(), Error> {
-        let syscalls = self.syscalls;
-        self.programs.attach(&mut self.ebpf, |role| match role {
-            Role::Needed | Role::Extra => true,
-            Role::Syscalls => syscalls,
-            Role::Iterator => false,
-        })
-    }
-
-    fn detach_if_unwatched(&mut self) {
-        if self.roots.is_empty() {
-            self.programs.detach(|_| true);
-        }
-    }
-
-    /// Tracks `root` and its descendants, and returns all of them.
-    fn seed(&mut self, root: u32, user: u16) -> Result<Vec<TaskNew>, Error> {
-        self.seeds.insert(root, u64::from(root) | u64::from(user) << 32, 0)?;
-        let mut seen = HashSet::new();
-        let mut tasks = Vec::new();
-        for _ in 0..MAX_SEED_ROUNDS {
-            let written = self.programs.iterate(&mut self.ebpf, SEED)?;
-            let mut found = false;
-            for bytes in written.chunks_exact(size_of::<TaskNew>()) {
-                let Some(Record::TaskNew(task)) = Record::parse(bytes) else { continue };
-                if seen.insert((task.header.slot, task.header.tid)) {
-                    found |= task.flags & flags::AT_ATTACH != 0;
-                    tasks.push(task);
-                }
-            }
-            if !found {
-                break;
-            }
-            // Tasks without a slot are there in each round, and are to be counted once.
-            self.seeds.insert(SEEN_BEFORE, 0, 0)?;
-        }
-        let seeded: Vec<u32> = self.seeds.keys().collect::<Result<_, _>>()?;
-        for tgid in seeded {
-            self.seeds.remove(&tgid)?;
-        }
-        Ok(tasks)
-    }
-
-    /// Hands back the slots of tasks whose end was lost in a full ring.
-    fn sweep(&mut self) -> Result<(), Error> {
-        let losses = self.losses()?;
-        let lost = losses[Lost::RingFull as usize] + losses[Lost::UserRing as usize];
-        if lost == self.swept_at_lost {
-            return Ok(());
-        }
-        self.swept_at_lost = lost;
-        for slot in 0..MAX_TASKS {
-            if self.slots.take_back_exited(slot) {
-                self.hand_back(slot)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn hand_back(&mut self, slot: u32) -> Result<(), Error> {
-        let place = self.slots.user(slot);
-        self.free_slots.push(slot, 0)?;
-        place.into_iter().for_each(|place| self.users.returned(place));
-        Ok(())
-    }
-
-    /// Tasks that were given no slot so far.
-    fn without_slot(&self) -> Result<u64, Error> {
-        let losses = self.losses()?;
-        Ok(losses[Lost::NoSlot as usize] + losses[Lost::UserSlots as usize])
-    }
 }
 
 impl fmt::Debug for Kernel {
@@ -513,29 +245,4 @@ fn exit_header(record: &[u8]) -> Option<Header> {
         return None;
     }
     Record::parse(record).map(|record| *record.header())
-}
-
-fn check_abi(ebpf: &Ebpf) -> Result<(), Error> {
-    let map = ebpf.map(".rodata.abi").ok_or_else(|| no_map(".rodata.abi"))?;
-    let found = Array::<_, [u32; 4]>::try_from(map)?.get(&0, 0)?;
-    if found == ABI { Ok(()) } else { Err(Error::Version { found, expected: ABI }) }
-}
-
-fn take_map(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, Error> {
-    ebpf.take_map(name).ok_or_else(|| no_map(name))
-}
-
-fn table<T: Plain>(ebpf: &mut Ebpf, name: &'static str) -> Result<Table<T>, Error> {
-    Table::new(take_map(ebpf, name)?).ok_or_else(|| no_map(name))
-}
-
-fn no_map(name: &str) -> Error {
-    Error::from(aya::EbpfError::MapError(aya::maps::MapError::InvalidName { name: name.to_owned() }))
-}
-
-/// Returns when every run of a program that was under way has ended. Best effort: where the kernel has no such
-/// barrier (nohz_full), runs end within microseconds anyway.
-fn wait_for_programs() {
-    // SAFETY: membarrier takes no pointers. MEMBARRIER_CMD_GLOBAL waits for an RCU grace period.
-    unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
 }
