@@ -73,5 +73,5 @@ fn what_is_no_trace_or_no_size_is_named() {
     assert!(text(&missing.stderr).contains("cannot open none.csv"), "{}", text(&missing.stderr));
     let size = sandbox.run(&["simulate", "--cache", "120%"]);
     assert_eq!(size.status.code(), Some(2));
-    assert!(text(&size.stderr).contains("up to 100%"), "{}", text(&size.stderr));
+    assert!(text(&size.stderr).contains("from 0% to 100%"), "{}", text(&size.stderr));
 }

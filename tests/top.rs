@@ -58,7 +58,8 @@ fn a_job_is_watched_live_until_it_ends() {
     top.resize(200, 60);
     top.wait_for(&["Files and mounts", "needs kernel evidence"]);
     top.press(":job");
-    top.wait_for(&["one job: its time by cause"]);
+    // The last line is drawn last, in place of the keys.
+    top.wait_for(&["one job: its time by cause", ":job"]);
     // Escape and a key at once would be Alt and that key.
     top.press("\x1b");
     top.wait_for(&["Space pause"]);

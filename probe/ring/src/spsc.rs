@@ -12,10 +12,11 @@
 //! `head` and `tail` count records since the lane was made and never wrap in practice. Records are moved as
 //! relaxed atomic words: the other side may be hostile and write while we read, which must not be undefined.
 
+use stallscope_abi::lane::WORDS;
+
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering};
 #[cfg(not(loom))]
-use stallscope_abi::lane::WORDS;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What both sides see of one ring. `words.len()` is `WORDS` times a power of two, or 0.
