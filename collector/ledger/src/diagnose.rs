@@ -9,7 +9,7 @@ use crate::consult::{consult, if_judged, remedy};
 use crate::reread::reread;
 use crate::summary::Figures;
 use crate::uneven::uneven_workers;
-use crate::verdict::FEWEST_STEPS;
+use crate::verdict::{self, FEWEST_STEPS};
 use crate::words::count;
 use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked};
 use stallscope_model::RemedyKind::{
@@ -49,6 +49,9 @@ pub(crate) fn all(figures: &Figures<'_>) -> Vec<Diagnosis> {
     found.extend(evidence_missing(figures));
     found.sort_by(|a, b| b.share.total_cmp(&a.share));
     consult(&mut found, figures.expected);
+    // What the first line of the report names is explained first, also where it is the sum of several smaller parts.
+    let leading = verdict::leading_causes(figures);
+    found.sort_by_key(|diagnosis| !diagnosis.cause.is_some_and(|cause| leading.contains(&cause)));
     found
 }
 
@@ -202,10 +205,10 @@ fn prep_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
         ),
         // Decoding takes a core for each.
         Some(workers) if figures.cpus > 0 && workers >= figures.cpus => if_judged(MoreWorkers),
+        _ if figures.cpus == 1 => if_judged(MoreWorkers),
+        _ if figures.cpus == 0 => remedy(MoreWorkers, format!("Raise {}", worker_setting(figures))),
         _ => {
-            let here =
-                if figures.cpus > 0 { format!(": {} CPUs are here", figures.cpus) } else { String::new() };
-            remedy(MoreWorkers, format!("Raise {}{here}", worker_setting(figures)))
+            remedy(MoreWorkers, format!("Raise {}: {} CPUs are here", worker_setting(figures), figures.cpus))
         }
     };
     let remedies = vec![

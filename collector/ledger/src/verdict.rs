@@ -81,6 +81,14 @@ fn leading(figures: &Figures<'_>) -> Option<Bottleneck> {
     bottlenecks.into_iter().filter(worth_a_word).max_by(|a, b| a.share.total_cmp(&b.share))
 }
 
+/// The causes that the verdict names; none where it names no part of the time.
+pub(crate) fn leading_causes(figures: &Figures<'_>) -> &'static [Cause] {
+    let enough = figures.total.steps >= FEWEST_STEPS;
+    let leading =
+        leading(figures).filter(|most| enough && (most.is_stall(figures) || straggler(figures).is_none()));
+    leading.map_or(&[], |most| most.causes)
+}
+
 impl Bottleneck {
     /// Most of it is a wait for data or for checkpoints.
     fn is_stall(&self, figures: &Figures<'_>) -> bool {

@@ -242,7 +242,7 @@ pub struct Diagnosis {
     /// What to do: the sentences of `remedies`, or one that says why there is nothing to do.
     pub advice: String,
     pub cause: Option<Cause>,
-    /// Share of training time at stake; diagnoses are sorted by it.
+    /// Share of training time at stake; diagnoses are sorted by it, those of what the verdict names first.
     pub share: f64,
     /// What may be done, without what is expected to bring nothing and what another finding names already.
     #[serde(default)]
