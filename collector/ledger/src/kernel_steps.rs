@@ -16,11 +16,13 @@
 //! known whose it is (see [`Feeders`]), else the last message before that. (Counting ahead fails as soon as a batch
 //! arrives out of order.) The moment of a message is when it woke its reader, not when the reader got a CPU.
 
+mod ahead;
 mod alone;
 mod feeders;
 mod pins;
 mod saving;
 
+use self::ahead::AheadFeeders;
 use self::alone::AlonePuts;
 use self::feeders::{CERTAIN, Feeders};
 use self::pins::Pins;
@@ -63,6 +65,7 @@ struct Process {
 #[derive(Debug, Default)]
 struct Trainer {
     feeders: Feeders,
+    ahead: AheadFeeders,
     handed_over: u64,
     last_exit_ns: u64,
     /// When the wait that is under way began.
@@ -274,7 +277,10 @@ impl KernelSteps {
         };
         let feeder = wake.woken_tid;
         let waits = !trainer.messages.is_empty() || trainer.enter_ns.is_some();
-        if process.pins.contains(feeder) || !waits && !trainer.feeders.contains(feeder) {
+        if process.pins.contains(feeder) {
+            return None;
+        }
+        if !waits && !trainer.feeders.contains(feeder) && !trainer.ahead.contains(feeder) {
             return None;
         }
         // An iterator that ends closes the queues of its workers when they have ended, which wakes their feeders.
@@ -358,6 +364,7 @@ impl KernelSteps {
             trainer.last_exit_ns = ended.exit_ns;
             trainer.enter_ns = None;
             trainer.messages.clear();
+            trainer.ahead.handed_over();
             trainer.saving = Saving::default();
         }
         handover
@@ -393,6 +400,7 @@ impl Trainer {
         if self.messages.len() < MAX_MESSAGES {
             self.messages.push(message);
         }
+        self.ahead.got_message();
         (self.got_ns, self.off_cpu_ns) = (message.at_ns, 0);
     }
 

@@ -1,11 +1,11 @@
 use std::collections::HashMap;
 
 /// Beyond that, threads of earlier epochs are forgotten.
-const MAX_FEEDERS: usize = 4096;
+pub(super) const MAX_FEEDERS: usize = 4096;
 /// A worker that waited for its index and was woken by the thread is its worker.
 pub(super) const CERTAIN: u32 = 8;
 /// With fewer votes nobody knows.
-const ENOUGH: u32 = 4;
+pub(super) const ENOUGH: u32 = 4;
 
 /// The threads of a trainer that put indices into pipes, one a worker.
 ///

@@ -308,3 +308,34 @@ fn an_iterator_that_is_dropped_closes_its_queues_without_a_step() {
     let next = steps.record(&wake(TRAINER, 96 * MS, FEEDER + 2)).unwrap();
     assert_eq!((next.enter_ns, next.producer), (90 * MS, Producer::Pid(23)));
 }
+
+/// The feeder of a worker that is always ahead never shows by a sleep of that worker's.
+#[test]
+fn a_worker_that_is_always_ahead_makes_steps_of_its_own() {
+    let mut steps = job();
+    let (its_feeder, pool, log) = (FEEDER + 1, FEEDER + 2, FEEDER + 3);
+    steps.record(&wait(WORKERS[0], 0, MS, (TRAINER, FEEDER)));
+    let mut found = Vec::new();
+    for cycle in 0..20 {
+        let at = (10 + 100 * cycle) * MS;
+        // Its batch comes first and is kept, and the other one's is handed over.
+        found.extend(all(&mut steps, &read(TRAINER, at)));
+        found.extend(all(&mut steps, &wait(TRAINER, at + MS, at + 20 * MS, (WORKERS[0], 98))));
+        found.extend(all(&mut steps, &read(TRAINER, at + 20 * MS + 10)));
+        found.extend(all(&mut steps, &wake(TRAINER, at + 21 * MS, FEEDER)));
+        for (step_ns, put) in [(at + 22 * MS, Some(its_feeder)), (at + 60 * MS, None)] {
+            for nth in 0..3 {
+                found.extend(all(&mut steps, &wake(TRAINER, step_ns + nth * MS, pool)));
+            }
+            found.extend(all(&mut steps, &wake(TRAINER, step_ns + 4 * MS, log)));
+            found.extend(all(&mut steps, &cpu(TRAINER, step_ns, step_ns + 30 * MS)));
+            if let Some(put) = put {
+                found.extend(all(&mut steps, &wake(TRAINER, step_ns + 31 * MS, put)));
+            }
+        }
+    }
+    // Known after some cycles; the last one's waits for what follows.
+    assert!((36..=40).contains(&found.len()), "{} steps of 40", found.len());
+    let exits = || found.iter().map(|step| step.exit_ns / MS % 100);
+    assert!(exits().all(|ms| ms == 31 || ms == 63), "{:?}", exits().collect::<Vec<_>>());
+}
