@@ -92,7 +92,14 @@ class WorkerSet:
             self.settle(iterator)
 
     def end(self):
-        """The iterator has shut its workers down."""
+        """The iterator has shut its workers down. An interrupt in the midst of it leaves no process behind."""
+        try:
+            self._end()
+        except BaseException:
+            self._end()
+            raise
+
+    def _end(self):
         self._dismiss(0)
         for process, queue in [*self.leaving, *self.dismissed]:
             process.join(_LEAVING_S)
