@@ -40,7 +40,7 @@ fn main() -> Result<()> {
         "sleep" => thread::sleep(PAUSE),
         "naps" => naps(count, &path)?,
         "burn" => burn(),
-        "compete" => compete(count, &path)?,
+        "compete" => compete(count)?,
         "read" => read_from_disk(&path)?,
         "read-warm" => read_warm(&path, count)?,
         "read-open" | "read-hidden" | "read-in-namespace" => read_open(count as RawFd)?,
@@ -171,7 +171,7 @@ fn burn() {
 }
 
 /// `count` processes share one CPU with this one, so that each is preempted.
-fn compete(count: usize, path: &str) -> Result<()> {
+fn compete(count: usize) -> Result<()> {
     // SAFETY: the set is initialised by zeroing, and lives through the call.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
@@ -179,9 +179,7 @@ fn compete(count: usize, path: &str) -> Result<()> {
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
     }
     let children = (0..count).map(|_| child(burn)).collect::<Result<Vec<_>>>()?;
-    let before = fs::read_to_string("/proc/thread-self/schedstat")?;
     burn();
-    fs::write(path, before + &fs::read_to_string("/proc/thread-self/schedstat")?)?;
     children.into_iter().try_for_each(reap)
 }
 

@@ -167,10 +167,9 @@ struct sched_entity {
 	struct cfs_rq *cfs_rq;
 };
 
-/* What /proc/PID/schedstat says: the sum of all times on a run queue without a CPU, when the task last got a CPU, and since
- * when it is on a queue. */
+/* What /proc/PID/schedstat says: the sum of all times on a run queue without a CPU, and since when the task is on one. */
 struct sched_info {
-	unsigned long long run_delay, last_arrival, last_queued;
+	unsigned long long run_delay, last_queued;
 };
 
 /* A program that is being executed. */

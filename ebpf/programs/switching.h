@@ -22,9 +22,6 @@
  * 3. The wake-up came while the sleeper was still on the runqueue: it goes on running, and the next sleep has a
  *    wake-up of its own that is younger. Only if that were missed could the old one be taken for it.
  *
- * Some switches are not traced: under some virtual machines those from one of the host's helper threads, here one in 300. A
- * task that got its CPU by one is still off it for its slot when it leaves. When it got it is what the scheduler remembers.
- *
  * Hence sched_waking does no accounting: it leaves a time, and the task's next switch splits by it.
  *
  * Where the kernel keeps schedstats, runnable is what they say: time on a run queue. A task that is woken on an idle CPU
@@ -104,41 +101,6 @@ INLINE u64 sleep_end(struct task_slot *slot, struct task_struct *task, u64 now)
 	return delay_ns < now - slot->since_ns ? now - delay_ns : slot->since_ns;
 }
 
-/* When `task`, which leaves its CPU `now`, got it; `now` itself where the kernel doesn't say. */
-INLINE u64 arrival(struct task_slot *slot, struct task_struct *task, u64 now)
-{
-	u64 arrived_ns, clock_ns;
-
-	if (!keeps_run_delay(task))
-		return now;
-	arrived_ns = task->sched_info.last_arrival;
-	clock_ns = task->se.cfs_rq->rq->clock;
-	if (clock_ns < arrived_ns)
-		return now;
-	return clock_ns - arrived_ns < now - slot->since_ns ? now - (clock_ns - arrived_ns) : slot->since_ns;
-}
-
-/*
- * `task`, which leaves its CPU `now`, got it by a switch that was not traced. Where it slept before, the file is no longer to
- * be found.
- */
-static __attribute__((noinline)) void book_arrival(struct task_slot *slot, struct task_struct *task, u64 now)
-{
-	u64 woken = slot->scratch.wake_ns, arrived = arrival(slot, task, now);
-	struct file_key key = { .root = slot->scratch.root, .uid = known_to(slot) };
-	u32 kind = slot->blocked_in;
-	u64 until = woken < arrived ? woken : arrived;
-
-	if (slot->state == STATE_BLOCKED && until > slot->since_ns && kind < BLOCKED_KINDS) {
-		if (is_file_wait(kind))
-			count_mount_wait(&key, slot->user, until - slot->since_ns);
-		book(slot, TIME_BLOCKED + kind, until);
-	}
-	book_runnable(slot, arrived);
-	slot->state = STATE_RUNNING;
-	slot->scratch.run_start_ns = arrived;
-}
-
 INLINE void leave_cpu(struct task_slot *slot, struct task_struct *task, bool preempted, u64 now)
 {
 	u32 state = task->__state;
@@ -147,8 +109,6 @@ INLINE void leave_cpu(struct task_slot *slot, struct task_struct *task, bool pre
 
 	begin_write(slot);
 	copy_bytes_moved(slot, task);
-	if (slot->state == STATE_RUNNABLE || slot->state == STATE_BLOCKED)
-		book_arrival(slot, task, now);
 	if (blocks && between_reads(slot, kind, now))
 		book(slot, TIME_CPU_READ, now);
 	else
