@@ -203,6 +203,7 @@ mod tests {
             ("10m", "seconds", 600),
             ("10min", "seconds", 600),
             ("2h", "seconds", 7200),
+            ("1.5h", "seconds", 5400),
             ("auto", "seconds", 0),
             ("90s", "ns", 90_000_000_000),
         ] {
