@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_millis(60);
+const TURN: Duration = Duration::from_millis(3);
 const FILE_BYTES: usize = 16 << 20;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -37,10 +38,11 @@ fn main() -> Result<()> {
     }
 
     match deed.as_str() {
-        "sleep" => thread::sleep(PAUSE),
+        "sleep" | "sleep-after-competing" => thread::sleep(PAUSE),
         "naps" => naps(count, &path)?,
+        "works-and-naps" => works_and_naps(count, &path)?,
         "burn" => burn(),
-        "compete" => compete(count)?,
+        "compete" => compete(count, &path)?,
         "read" => read_from_disk(&path)?,
         "read-warm" => read_warm(&path, count)?,
         "read-open" | "read-hidden" | "read-in-namespace" => read_open(count as RawFd)?,
@@ -88,6 +90,7 @@ fn prepare(deed: &str, count: usize, path: &str) -> Result<Option<Helper>> {
             return Helper::start(Command::new("/proc/self/exe").args(words)).map(Some);
         }
         "answers" if count > 0 => hide()?,
+        "sleep-after-competing" => compete(count, path)?,
         _ => {}
     }
     Ok(None)
@@ -151,6 +154,17 @@ fn naps(count: usize, path: &str) -> Result<()> {
     Ok(())
 }
 
+/// Works and sleeps, `count` times, and writes its schedstat before and after to the file.
+fn works_and_naps(count: usize, path: &str) -> Result<()> {
+    let before = fs::read_to_string("/proc/thread-self/schedstat")?;
+    for _ in 0..count {
+        burn_for(TURN);
+        thread::sleep(TURN);
+    }
+    fs::write(path, before + &fs::read_to_string("/proc/thread-self/schedstat")?)?;
+    Ok(())
+}
+
 /// Writes the file that a deed reads, and, when `cold`, drops it from the page cache.
 fn make_file(path: &str, cold: bool) -> Result<()> {
     let mut file = File::create(path)?;
@@ -164,14 +178,18 @@ fn make_file(path: &str, cold: bool) -> Result<()> {
 }
 
 fn burn() {
+    burn_for(PAUSE);
+}
+
+fn burn_for(length: Duration) {
     let start = Instant::now();
-    while start.elapsed() < PAUSE {
+    while start.elapsed() < length {
         std::hint::spin_loop();
     }
 }
 
 /// `count` processes share one CPU with this one, so that each is preempted.
-fn compete(count: usize) -> Result<()> {
+fn compete(count: usize, path: &str) -> Result<()> {
     // SAFETY: the set is initialised by zeroing, and lives through the call.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
@@ -179,7 +197,9 @@ fn compete(count: usize) -> Result<()> {
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
     }
     let children = (0..count).map(|_| child(burn)).collect::<Result<Vec<_>>>()?;
+    let before = fs::read_to_string("/proc/thread-self/schedstat")?;
     burn();
+    fs::write(path, before + &fs::read_to_string("/proc/thread-self/schedstat")?)?;
     children.into_iter().try_for_each(reap)
 }
 

@@ -107,8 +107,13 @@ struct scratch {
 	u32 root;
 	/* fd, plus one, of the message header being read from a pipe. */
 	u32 header_fd;
-	/* `sched_info.run_delay` of the task when it last left its CPU. */
+	/* What the scheduler has counted at the task's last switch that was traced: `sched_info.run_delay`, ... */
 	u64 run_delay_ns;
+	/* ... `se.sum_exec_runtime`, ... */
+	u64 exec_ns;
+	/* ... and `sched_info.pcount`. */
+	u32 arrivals;
+	u32 pad;
 	/* For how long this thread was runnable without a CPU in the sleep of its leader's that began at `late_for_ns`. */
 	u64 late_ns;
 	u64 late_for_ns;
@@ -255,8 +260,8 @@ struct kept_file {
 };
 
 _Static_assert(sizeof(struct times) == 8 * (3 + BLOCKED_KINDS), "times");
-_Static_assert(sizeof(struct scratch) == 88, "scratch");
-_Static_assert(sizeof(struct task_slot) == 24 + 8 + 24 + 2 * sizeof(struct times) + 64 + 16 + 88, "task_slot");
+_Static_assert(sizeof(struct scratch) == 104, "scratch");
+_Static_assert(sizeof(struct task_slot) == 24 + 8 + 24 + 2 * sizeof(struct times) + 64 + 16 + 104, "task_slot");
 _Static_assert(sizeof(struct header) == 24, "header");
 _Static_assert(sizeof(struct slice) == 24 + 8 + sizeof(struct times) + 32, "slice");
 _Static_assert(sizeof(struct wait) == 80, "wait");

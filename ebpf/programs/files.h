@@ -244,6 +244,14 @@ INLINE void take_file(const struct file_key *key, const struct place *place, u32
 	__sync_fetch_and_add(&all->files_taken, 1);
 }
 
+/* Adds a wait of the owner of `slot` in a file that is not known. */
+INLINE void count_nameless_wait(struct task_slot *slot, u64 wait_ns)
+{
+	struct file_key none = { .root = slot->scratch.root, .uid = known_to(slot) };
+
+	count_mount_wait(&none, slot->user, wait_ns);
+}
+
 /* Adds a wait of `task`, the owner of `slot`, that ended at `end_ns` to that of its file and mount. */
 static __attribute__((noinline)) void count_file_wait(struct task_slot *slot, struct task_struct *task, u32 kind,
 						      u64 wait_ns, u64 end_ns)

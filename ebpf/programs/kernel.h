@@ -164,12 +164,15 @@ struct cfs_rq {
 };
 
 struct sched_entity {
+	u64 sum_exec_runtime;
 	struct cfs_rq *cfs_rq;
 };
 
-/* What /proc/PID/schedstat says: the sum of all times on a run queue without a CPU, and since when the task is on one. */
+/* What /proc/PID/schedstat says: how often the task got a CPU, the sum of all times on a run queue without one, when it last
+ * got one, and since when it is on a queue. */
 struct sched_info {
-	unsigned long long run_delay, last_queued;
+	unsigned long pcount;
+	unsigned long long run_delay, last_arrival, last_queued;
 };
 
 /* A program that is being executed. */

@@ -118,6 +118,7 @@ int sched_process_exit(u64 *ctx)
 
 	if (!slot)
 		return 0;
+	catch_up(slot, task, BLOCKED_OTHER, now);
 	begin_write(slot);
 	copy_bytes_moved(slot, task);
 	book_running(slot, now);
@@ -148,6 +149,7 @@ int sys_enter(u64 *ctx)
 	long nr = ctx[1];
 	enum deed deed;
 	u32 kind;
+	u64 now;
 
 	if (!slot)
 		return 0;
@@ -157,10 +159,13 @@ int sys_enter(u64 *ctx)
 	if (!may_read(deed))
 		return 0;
 	kind = kind_of_syscall(task, regs, deed, true);
-	if (kind == BLOCKED_FILE_READ || kind == BLOCKED_NET)
-		enter_read(slot, ktime_get_ns());
-	else if (kind == BLOCKED_PIPE && nr == NR_READ && regs->dx == 4 && slot->flags & FLAG_WATCHED)
+	if (kind == BLOCKED_FILE_READ || kind == BLOCKED_NET) {
+		now = ktime_get_ns();
+		catch_up(slot, task, kind, now);
+		enter_read(slot, now);
+	} else if (kind == BLOCKED_PIPE && nr == NR_READ && regs->dx == 4 && slot->flags & FLAG_WATCHED) {
 		slot->scratch.header_fd = regs->di + 1;
+	}
 	return 0;
 }
 

@@ -34,6 +34,7 @@
 #include "account.h"
 #include "classify.h"
 #include "files.h"
+#include "untraced.h"
 
 INLINE bool is_read(u32 kind)
 {
@@ -78,11 +79,6 @@ INLINE bool sleeps_for_lock(struct task_struct *task, u64 now)
 	return deadline[0] * 1000000000ULL + deadline[1] < now + LOCK_DEADLINE_NS;
 }
 
-INLINE bool keeps_run_delay(struct task_struct *task)
-{
-	return HAS_FIELD(task->sched_info) && HAS_FIELD(task->se.cfs_rq->rq);
-}
-
 /*
  * When the sleep of `task` ended, which gets a CPU `now`: before the time that it spent on run queues since it left its last
  * one. 0 where the kernel doesn't say. sched_switch comes before the scheduler adds the queue that the task leaves now.
@@ -107,6 +103,7 @@ INLINE void leave_cpu(struct task_slot *slot, struct task_struct *task, bool pre
 	bool blocks = !preempted && state != 0 && state != TASK_WAKING;
 	u32 kind = blocks ? kind_of_sleep(task, true) : 0;
 
+	catch_up(slot, task, blocks ? kind : BLOCKED_OTHER, now);
 	begin_write(slot);
 	copy_bytes_moved(slot, task);
 	if (blocks && between_reads(slot, kind, now))
@@ -115,8 +112,7 @@ INLINE void leave_cpu(struct task_slot *slot, struct task_struct *task, bool pre
 		book_running(slot, now);
 	credit_leader(slot, now);
 	slot->blocked_in = kind;
-	if (keeps_run_delay(task))
-		slot->scratch.run_delay_ns = task->sched_info.run_delay;
+	note_run(slot, task);
 	if (kind == BLOCKED_FUTEX && slot->flags & FLAG_LEADER && sleeps_for_lock(task, now))
 		slot->scratch.notes |= NOTE_LOCK;
 	else
@@ -168,13 +164,14 @@ INLINE void book_sleep(struct task_slot *slot, struct task_struct *task, u64 now
 INLINE void get_cpu(struct task_slot *slot, struct task_struct *task, u64 now)
 {
 	begin_write(slot);
-	/* RUNNING: it left its CPU between the iterator's look and its entry into task storage. Unless it was
-	 * woken since, it was preempted. */
-	if (slot->state == STATE_BLOCKED ||
+	/* RUNNING: it left its CPU without a trace, or between the iterator's look and its entry into task storage. Where the
+	 * kernel doesn't say whether it slept, it was preempted unless it was woken since. */
+	if (book_untraced_runs(slot, task, now) || slot->state == STATE_BLOCKED ||
 	    (slot->state == STATE_RUNNING && slot->scratch.wake_ns > slot->since_ns))
 		book_sleep(slot, task, now);
 	else
 		book_runnable(slot, now);
+	note_counts(slot, task);
 	slot->state = STATE_RUNNING;
 	slot->scratch.run_start_ns = now;
 	end_write(slot);
@@ -255,6 +252,7 @@ INLINE u32 woken_by(struct task_slot *slot, struct task_struct *task, struct tas
 	bool brief = now - slot->since_ns < BRIEF_NS;
 	u32 bits = 0;
 
+	catch_up(waker, waker_task, BLOCKED_OTHER, now);
 	if (same_process)
 		credit_leader(waker, now);
 	if (!may_tell_of(slot, waker))

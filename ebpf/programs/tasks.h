@@ -4,6 +4,7 @@
 #define STALLSCOPE_TASKS_H
 
 #include "account.h"
+#include "untraced.h"
 #include "classify.h"
 
 /* Whether the name is "pt_data_pin", torch's thread that copies batches into pinned memory. */
@@ -190,6 +191,7 @@ static __attribute__((noinline)) struct task_slot *track(struct task_struct *tas
 	slot->sent_sibling_runnable_ns = 0;
 	__builtin_memset(&slot->scratch, 0, sizeof(slot->scratch));
 	copy_bytes_moved(slot, task);
+	note_counts(slot, task);
 	slot->scratch.sent_rchar = slot->rchar;
 	slot->scratch.sent_read_bytes = slot->read_bytes;
 	slot->scratch.run_start_ns = now;

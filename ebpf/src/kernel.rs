@@ -12,7 +12,7 @@ use stallscope_abi::kernel::{Header, Kind, LOST_REASONS, Record, TaskSlot, flags
 
 use crate::Error;
 use crate::filled::Filled;
-use crate::programs::{ProgramStatus, Programs, Role};
+use crate::programs::{ProgramStatus, Programs, Role, SWITCHES};
 use crate::shares::surplus;
 use crate::slots::{Identity, Slots, Still};
 use crate::subordinates::Subordinates;
@@ -70,6 +70,19 @@ impl Kernel {
             wait_for_programs();
             self.slots.clear_reading();
         }
+        Ok(())
+    }
+
+    /// For tests: while `wanted` is false no switch is traced, as under some hypervisors for a while.
+    ///
+    /// # Errors
+    /// The kernel refused to attach the program again.
+    #[doc(hidden)]
+    pub fn trace_switches(&mut self, wanted: bool) -> Result<(), Error> {
+        if wanted {
+            return self.attach();
+        }
+        self.programs.detach_one(SWITCHES);
         Ok(())
     }
 

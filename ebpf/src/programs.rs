@@ -26,7 +26,7 @@ pub(crate) enum Role {
 /// the last of its kind; detaching goes the other way.
 const PROGRAMS: [(&str, Role); 10] = [
     ("sched_process_exit", Role::Needed),
-    ("sched_switch", Role::Needed),
+    (SWITCHES, Role::Needed),
     ("sched_waking", Role::Needed),
     ("sched_process_exec", Role::Extra),
     ("task_rename", Role::Extra),
@@ -37,6 +37,7 @@ const PROGRAMS: [(&str, Role); 10] = [
     (RELEASE, Role::Iterator),
 ];
 
+pub(crate) const SWITCHES: &str = "sched_switch";
 pub(crate) const SEED: &str = "seed";
 pub(crate) const RELEASE: &str = "release";
 
@@ -66,6 +67,14 @@ struct Entry {
     state: ProgramState,
     /// Detaches when it is dropped.
     link: Option<BtfTracePointLink>,
+}
+
+impl Entry {
+    fn detach(&mut self) {
+        if self.link.take().is_some() {
+            self.state = ProgramState::Off;
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -111,10 +120,12 @@ impl Programs {
     /// Detaches the attached programs for which `unwanted` holds. What runs of them is already under way may
     /// take some microseconds to end.
     pub(crate) fn detach(&mut self, unwanted: impl Fn(Role) -> bool) {
-        for entry in self.0.iter_mut().rev().filter(|e| unwanted(e.role) && e.link.is_some()) {
-            entry.link = None;
-            entry.state = ProgramState::Off;
-        }
+        self.0.iter_mut().rev().filter(|e| unwanted(e.role)).for_each(Entry::detach);
+    }
+
+    /// Detaches one program.
+    pub(crate) fn detach_one(&mut self, name: &str) {
+        self.0.iter_mut().filter(|e| e.name == name).for_each(Entry::detach);
     }
 
     /// Runs the iterator `name` over all tasks and returns what it wrote.

@@ -150,7 +150,7 @@ pub struct TaskSlot {
     pub sent_sibling_runnable_ns: u64,
     pub slice_start_ns: u64,
     /// Internals of the kernel side.
-    pub scratch: [u64; 11],
+    pub scratch: [u64; 13],
 }
 
 #[repr(u16)]
@@ -344,7 +344,7 @@ pub const LOST_REASONS: usize = 6;
 
 const _: () = {
     assert!(size_of::<Times>() == 8 * (3 + BLOCKED_KINDS));
-    assert!(size_of::<TaskSlot>() == 32 + 24 + 2 * size_of::<Times>() + 40 + 16 + 24 + 88);
+    assert!(size_of::<TaskSlot>() == 32 + 24 + 2 * size_of::<Times>() + 40 + 16 + 24 + 104);
     assert!(size_of::<Header>() == 24);
     assert!(size_of::<Slice>() == 24 + 8 + size_of::<Times>() + 32);
     assert!(size_of::<Wait>() == 80);

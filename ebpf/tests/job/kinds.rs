@@ -3,6 +3,8 @@
 use crate::support::{Seen, Workload, file, kernel, main_kind};
 use stallscope_abi::kernel::{Blocked, Record, Times};
 use stallscope_ebpf::{Kernel, Options};
+use std::path::Path;
+use std::time::Duration;
 
 /// Follows `workload` from before it begins to its end, checks that nothing is missing, and returns the totals
 /// of its main thread without the wait for the word to begin.
@@ -115,12 +117,81 @@ fn burning_is_time_on_the_cpu() {
     assert_eq!(times.cpu_read_ns, 0, "unknown without system call hooks");
 }
 
+/// The scheduler's decision that a task has to go comes that much before the task leaves its CPU, at most.
+const A_SWITCH_NS: u64 = 100_000;
+
+/// A line of a file: nanoseconds on a CPU, nanoseconds on run queues, how often the task got a CPU.
+fn schedstat(path: &Path) -> Vec<[u64; 3]> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let numbers = |line: &str| line.split(' ').map(|number| number.parse().unwrap()).collect::<Vec<u64>>();
+    text.lines().map(|line| numbers(line).try_into().unwrap()).collect()
+}
+
+/// The same of what came between the two lines of a file.
+fn between(path: &Path) -> [u64; 3] {
+    let [before, after] = schedstat(path)[..] else { panic!("two lines") };
+    std::array::from_fn(|i| after[i] - before[i])
+}
+
 #[test]
 fn being_preempted_is_runnable() {
     let Some(mut kernel) = kernel(&Options::default()) else { return };
-    let (_, times) = totals(&mut kernel, &["compete", "3"]);
+    let path = file("compete");
+    let (_, times) = totals(&mut kernel, &["compete", "3", path.to_str().unwrap()]);
     let blocked_ns: u64 = times.blocked_ns.iter().sum();
     assert!(times.runnable_ns > 0 && times.runnable_ns > blocked_ns / 2, "{times:?}");
+    // A switch that was not traced would have a whole turn of the others count as this task's.
+    let [_, delay_ns, turns] = between(&path);
+    let least_ns = delay_ns.saturating_sub((turns + 1) * A_SWITCH_NS);
+    assert!(times.runnable_ns >= least_ns, "{delay_ns} ns in {turns} turns by schedstat: {times:?}");
+}
+
+#[test]
+fn time_without_a_cpu_before_it_is_watched_is_not_counted() {
+    let Some(mut kernel) = kernel(&Options::default()) else { return };
+    let path = file("competed");
+    let mut workload = Workload::spawn(&["sleep-after-competing", "3", path.to_str().unwrap()]);
+    let pid = workload.pid();
+    let mut seen = Seen { tasks: kernel.watch(pid).unwrap(), ..Seen::default() };
+    // It waits meanwhile: its first sleep is long enough for all that it was ever without a CPU.
+    std::thread::sleep(Duration::from_millis(300));
+    workload.begin();
+    seen.drain_until_exit(&mut kernel, pid);
+    workload.wait();
+    let times = seen.exit(pid).total;
+    let [_, delay_ns, _] = between(&path);
+    assert!(times.runnable_ns < delay_ns / 2, "{delay_ns} ns by schedstat before: {times:?}");
+}
+
+/// Some hypervisors leave a CPU without tracepoints for a while: the scheduler's own sums say what came meanwhile.
+#[test]
+fn switches_that_are_not_traced_are_made_up_for() {
+    const TURNS: u64 = 150;
+    let Some(mut kernel) = kernel(&Options::default()) else { return };
+    let path = file("untraced");
+    let mut workload = Workload::spawn(&["works-and-naps", &TURNS.to_string(), path.to_str().unwrap()]);
+    let pid = workload.pid();
+    let mut seen = Seen { tasks: kernel.watch(pid).unwrap(), ..Seen::default() };
+    workload.begin();
+    for turn in 0..40 {
+        kernel.trace_switches(turn % 4 == 3).unwrap();
+        std::thread::sleep(Duration::from_millis(7));
+    }
+    kernel.trace_switches(true).unwrap();
+    seen.drain_until_exit(&mut kernel, pid);
+    workload.wait();
+    let main = seen.tasks.iter().find(|task| task.header.tid == pid).unwrap();
+    seen.assert_complete(pid, main.header.time_ns);
+    let (times, [cpu_ns, delay_ns, _]) = (seen.exit(pid).total, between(&path));
+    let slept_ns = times.blocked_ns[Blocked::Sleep as usize];
+    // The scheduler brings its sums up to date by the tick; what came before and after the turns is no more than that.
+    let tick_ns = 10_000_000;
+    assert!(
+        times.cpu_ns.abs_diff(cpu_ns) < tick_ns + cpu_ns / 20,
+        "{cpu_ns} ns of CPU by schedstat: {times:?}"
+    );
+    assert!(times.runnable_ns < delay_ns + tick_ns, "{delay_ns} ns without a CPU by schedstat: {times:?}");
+    assert!(slept_ns > TURNS * 3_000_000 * 9 / 10, "{times:?}");
 }
 
 /// A sleeper that is woken on an idle CPU waits for that CPU to leave its idle state, and for no task that runs there.
@@ -130,8 +201,7 @@ fn a_wake_up_that_is_under_way_is_no_time_on_a_run_queue() {
     let Some(mut kernel) = kernel(&Options::default()) else { return };
     let path = file("schedstat");
     let (_, times) = totals(&mut kernel, &["naps", &NAPS.to_string(), path.to_str().unwrap()]);
-    let schedstat = std::fs::read_to_string(path).unwrap();
-    let delay_ns: u64 = schedstat.split(' ').nth(1).unwrap().parse().unwrap();
+    let delay_ns = schedstat(&path)[0][1];
     // Each queue that is left is booked by a clock read some hundred ns after the scheduler's own.
     assert!(times.runnable_ns < delay_ns + NAPS * 5000, "{delay_ns} ns by schedstat: {times:?}");
 }
