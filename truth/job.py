@@ -17,7 +17,7 @@ import sources
 import torch
 from checkpoints import Checkpoints
 from device import fake
-from log import Did, Phase, log
+from log import Did, Phase, log, stopped
 from passage import between, share_descriptors
 from torch.utils.data import DataLoader, Dataset
 from work import Helper, Trainer, burn, burn_on, burn_silently
@@ -286,7 +286,7 @@ class Loop:
         self.trainer.model.train()
 
     def agree_to_stop(self) -> bool:
-        late = time.monotonic() > self.stop
+        late = time.monotonic() > self.stop or stopped()
         if self.options.slow_rank < 0:
             return late
         # All ranks have to leave at the same step.

@@ -129,7 +129,9 @@ class RunnableClock:
 
     def read(self, run_delay_ns: int, off: Off) -> int:
         delay_ns = run_delay_ns - self.run_delay_ns
-        preempted_ns = off.preempted_ns - self.off.preempted_ns
+        # More than schedstat's only where switches have no events, as under some hypervisors: the time from one that has an
+        # event to the next that has one then counts as a single preemption.
+        preempted_ns = min(off.preempted_ns - self.off.preempted_ns, delay_ns)
         preemptions = off.preemptions - self.off.preemptions
         asleep_ns = off.asleep_ns - self.off.asleep_ns
         self.run_delay_ns, self.off = run_delay_ns, off
@@ -161,6 +163,14 @@ def log() -> Log:
     except AttributeError:
         _local.log = Log(os.environ[FOLDER])
         return _local.log
+
+
+STOP = "stop"
+
+
+def stopped() -> bool:
+    """Whether the job shall end: somebody has put a file STOP beside the logs."""
+    return os.path.exists(f"{os.environ[FOLDER]}/{STOP}")
 
 
 def read(path: Path) -> list[Mark]:

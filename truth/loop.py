@@ -14,7 +14,7 @@ import numpy
 import sources
 import torch
 from checkpoints import save_beside
-from log import Did, log
+from log import Did, log, stopped
 from work import burn
 
 MS = 1_000_000
@@ -136,7 +136,7 @@ class Loop:
 
     def run(self):
         stop = time.monotonic() + self.options.seconds
-        while time.monotonic() < stop:
+        while time.monotonic() < stop and not stopped():
             for _ in range(self.options.accumulate):
                 self.learn()
             self.update()

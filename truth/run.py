@@ -15,7 +15,7 @@ import sources
 from account import Account
 from cases import Case
 from compare import Comparison, compare, compare_main_thread
-from log import FOLDER
+from log import FOLDER, STOP
 from storage import SlowStorage, forget
 
 ROOT = Path(__file__).parents[1]
@@ -92,8 +92,8 @@ class Bench:
     def attach(self, case: Case, *options: str) -> Outcome:
         """Kernel alone: `stallscope attach` once the job trains. Raises JobFailed, NotComparable."""
         logs, recording = fresh(WORK / "logs"), new_recording()
-        # The job has to outlast the attachment; it ends by itself, so that its workers let go of the storage.
-        command = self.command(case, self.seconds + 4)
+        # The job has to outlast the attachment, however long that takes to begin.
+        command = self.command(case, self.seconds + 180)
         output = open(WORK / "job.txt", "w+")
         with (
             output,
@@ -107,6 +107,8 @@ class Bench:
                 attach = [STALLSCOPE, "attach", str(job.pid), "--for", f"{self.seconds}s", "-o", recording]
                 done = quiet([*attach, *options], self.seconds)
                 must(done.returncode == 0, f"`stallscope attach` to {case.name} failed", done.stdout + done.stderr)
+                # It ends by itself, so that its workers let go of the storage.
+                (logs / STOP).touch()
                 job.wait(120)
             except subprocess.TimeoutExpired as late:
                 raise JobFailed(f"{case.name} did not end after `stallscope attach` had gone") from late

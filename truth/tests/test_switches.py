@@ -87,5 +87,7 @@ def test_a_preemption_counts_from_when_the_thread_left_its_cpu():
     assert clock.read(1000 + 5_200_000, Off(5_000_000, 10, 0)) == 5_000_000
     # With a sleep in between: another 10, and 300 us of queueing.
     assert clock.read(1000 + 5_200_000 + 5_500_000, Off(10_000_000, 20, 4_000_000)) == 10_300_000
+    # Where the switches in between have no events.
+    assert clock.read(1000 + 5_200_000 + 5_500_000 + 2_000_000, Off(70_000_000, 21, 4_000_000)) == 12_300_000
     # Never longer than the thread was off its CPU.
-    assert clock.read(1000 + 20_000_000, Off(10_000_000, 20, 4_100_000)) == 10_400_000
+    assert clock.read(1000 + 20_000_000, Off(70_000_000, 21, 4_100_000)) == 12_400_000
