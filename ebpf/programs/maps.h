@@ -145,14 +145,14 @@ INLINE void submit(void *record)
 
 /*
  * Whether one more record of `size` bytes is within what a user's tasks may send: what they do without limit (a name set anew, a
- * process that forks) is not to fill the ring for others, nor the time of who reads it. A quarter of it is for who is there: a
- * slice that is not sent is carried by the next, and a beginning or an end by nothing. Two CPUs at once may begin a window
- * twice, and exceed it by what they have sent. Root is not limited, as with slots.
+ * process that forks) is not to fill the ring for others, nor its reader's time. A quarter of it is kept for the beginnings and
+ * ends of tasks: a slice that is not sent is carried by the next, these by nothing. Two CPUs at once may begin a window twice,
+ * and exceed it by what they have sent. Root is not limited, as with slots.
  */
-static __attribute__((noinline)) bool may_send(u32 user, u32 size, bool of_who_is_there)
+static __attribute__((noinline)) bool may_send(u32 user, u32 size, bool of_presence)
 {
 	struct user_slots *own = map_lookup_elem(&users, &user);
-	u64 now = ktime_get_ns(), most = of_who_is_there ? user_bytes : user_bytes / 4 * 3;
+	u64 now = ktime_get_ns(), most = of_presence ? user_bytes : user_bytes / 4 * 3;
 
 	if (!own || user == USER_ROOT)
 		return true;
@@ -169,11 +169,11 @@ static __attribute__((noinline)) bool may_send(u32 user, u32 size, bool of_who_i
 	return true;
 }
 
-INLINE void *reserve_within(const struct task_slot *slot, u32 size, bool of_who_is_there)
+INLINE void *reserve_within(const struct task_slot *slot, u32 size, bool of_presence)
 {
 	void *record;
 
-	if (!may_send(slot->user, size, of_who_is_there)) {
+	if (!may_send(slot->user, size, of_presence)) {
 		count_lost(LOST_USER_RING);
 		return NULL;
 	}
