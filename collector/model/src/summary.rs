@@ -12,6 +12,12 @@ impl RunSummary {
         self.job.cpus.unwrap_or(f64::from(self.host.cpus))
     }
 
+    /// What the `workers` of the ranks are. Where no step was seen, the job's processes, its root's among them.
+    pub fn workers_heading(&self) -> &'static str {
+        let has_steps = |rank: &RankSummary| !rank.phases.is_empty();
+        if self.ranks.is_empty() || self.ranks.iter().any(has_steps) { "Workers" } else { "Processes" }
+    }
+
     /// In words, with those of the machines where the job may not use all; `None` when unknown.
     pub fn cpus_in_words(&self) -> Option<String> {
         let (cpus, all) = (self.cpus(), self.host.cpus);

@@ -48,7 +48,7 @@ pub(super) fn section(run: &Run) -> Section {
         blocks.extend(worker_lanes::chart(run).map(Block::Chart));
         blocks.push(Block::Table(table(&workers)));
     }
-    Section { id: "workers", heading: "Workers", lead, blocks }
+    Section { id: "workers", heading: run.summary.workers_heading(), lead, blocks }
 }
 
 fn idle(load: &WorkerLoad) -> f64 {

@@ -113,7 +113,8 @@ fn workers(summary: &RunSummary, page: &mut String) {
         })
         .collect();
     let columns = ["rank", "workers", "reading", "on CPU", "no CPU", "idle", "batches", "read"];
-    folded(page, "Workers: their load, whether or not training waited for it", &columns, &rows);
+    let title = format!("{}: their load, whether or not training waited for it", summary.workers_heading());
+    folded(page, &title, &columns, &rows);
 }
 
 fn checkpoints(summary: &RunSummary, page: &mut String) {

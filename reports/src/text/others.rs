@@ -78,7 +78,7 @@ fn workers(summary: &RunSummary, page: &mut Page<'_>) {
         rows.truncate(2 * WORKERS);
     }
 
-    page.heading("Workers", "their load, whether or not training waited for it");
+    page.heading(summary.workers_heading(), "their load, whether or not training waited for it");
     let label = rows.iter().map(|(label, _)| label.width()).max().unwrap_or(0);
     let wide = page.style.columns() >= label + 58;
     let heading = match wide {

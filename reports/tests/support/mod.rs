@@ -358,6 +358,8 @@ pub(crate) fn no_steps() -> RunSummary {
             finding: "not measured".into(),
             sentence: "not measured: the process has no DataLoader that could be seen".into(),
         },
+        // The process itself is no worker.
+        ranks: vec![RankSummary { workers: vec![worker(4821)], ..rank(0, 1, Vec::new()) }],
         ..base()
     }
 }
