@@ -93,6 +93,63 @@ save_model(torch.nn.Linear(10, 10), sys.argv[1] + "/b.safetensors")
     assert [save.bytes for save in saves] == [(tmp_path / f"{name}.safetensors").stat().st_size for name in "ab"]
 
 
+# Each saves twice, and gathers its state for 0.2 s before it writes.
+FRAMEWORKS = {
+    "transformers": """
+import sys, time, torch, transformers
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+    def forward(self, x, labels=None):
+        return {"loss": (self.layer(x) - labels).square().mean()}
+class Slow(transformers.Trainer):
+    def store_flos(self):
+        time.sleep(0.2)
+arguments = transformers.TrainingArguments(
+    sys.argv[1] + "/run", max_steps=4, save_steps=2, per_device_train_batch_size=1, use_cpu=True, report_to=[],
+    logging_strategy="no", disable_tqdm=True, dataloader_pin_memory=False)
+Slow(Model(), arguments, train_dataset=[{"x": [1.0], "labels": [0.0]}] * 8).train()
+""",
+    "lightning": """
+import sys, time, torch, lightning
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+    def training_step(self, batch, number):
+        return self.layer(batch[0]).square().mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+    def on_save_checkpoint(self, checkpoint):
+        time.sleep(0.2)
+trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+                            enable_progress_bar=False, enable_model_summary=False)
+trainer.fit(Model(), torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(2, 1))))
+for name in "ab":
+    trainer.save_checkpoint(f"{sys.argv[1]}/{name}.ckpt")
+""",
+    "accelerate": """
+import sys, time, torch, accelerate
+accelerator = accelerate.Accelerator(cpu=True)
+model = torch.nn.Linear(1, 1)
+model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+accelerator.register_save_state_pre_hook(lambda models, weights, folder: time.sleep(0.2))
+for name in "ab":
+    accelerator.save_state(f"{sys.argv[1]}/{name}")
+""",
+}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_a_framework_does_around_the_writing_is_part_of_the_save(framework, tmp_path):
+    python = needs(framework)
+    done = run([python, written(tmp_path, FRAMEWORKS[framework]), tmp_path])
+    saves = only_process(done).of("Checkpoint")
+    assert [save.caller for save in saves] == ["main_thread"] * 2, "one for all the files of a checkpoint"
+    assert all(save.time_ns - save.began_ns >= 200_000_000 and save.bytes > 0 for save in saves)
+
+
 def test_distributed_checkpoints(tmp_path):
     python = needs("torch.distributed.checkpoint")
     done = run([python, written(tmp_path, DISTRIBUTED_SAVES), tmp_path])

@@ -3,17 +3,20 @@
 import sys
 import weakref
 
-# Module -> (module of ours, function that hooks it).
+# Module -> the functions that hook it, each "module of ours.function".
 _TARGETS = {
-    "torch.utils.data.dataloader": ("dataloader", "hook_dataloader"),
-    "torchdata.stateful_dataloader.worker": ("dataloader", "hook_worker_module"),
-    "torchdata.stateful_dataloader.stateful_dataloader": ("dataloader", "hook_stateful"),
-    "torch.optim.optimizer": ("steps", "hook_optimizers"),
-    "torch.serialization": ("checkpoint", "hook_torch_save"),
-    "torch.distributed.checkpoint.state_dict_saver": ("checkpoint", "hook_dcp"),
-    "safetensors.torch": ("checkpoint", "hook_safetensors"),
-    "transformers.trainer": ("evaluation", "hook_trainer"),
-    "torch.distributed.distributed_c10d": ("collectives", "hook_collectives"),
+    "torch.utils.data.dataloader": ("dataloader.hook_dataloader",),
+    "torchdata.stateful_dataloader.worker": ("dataloader.hook_worker_module",),
+    "torchdata.stateful_dataloader.stateful_dataloader": ("dataloader.hook_stateful",),
+    "torch.optim.optimizer": ("steps.hook_optimizers",),
+    "torch.serialization": ("checkpoint.hook_torch_save",),
+    "torch.distributed.checkpoint.state_dict_saver": ("checkpoint.hook_dcp",),
+    "safetensors.torch": ("checkpoint.hook_safetensors",),
+    "transformers.trainer": ("evaluation.hook_trainer", "checkpoint.hook_transformers"),
+    "lightning.pytorch.trainer.trainer": ("checkpoint.hook_lightning",),
+    "pytorch_lightning.trainer.trainer": ("checkpoint.hook_lightning",),
+    "accelerate.accelerator": ("checkpoint.hook_accelerate",),
+    "torch.distributed.distributed_c10d": ("collectives.hook_collectives",),
 }
 
 # Modules whose hooks were set, or could not be, since they were last executed.
@@ -39,15 +42,16 @@ def hook(name, module):
     if module in _seen:
         return
     _seen.add(module)
-    ours, function = _TARGETS[name]
-    try:
-        from . import process
+    for target in _TARGETS[name]:
+        ours, _, function = target.partition(".")
+        try:
+            from . import process
 
-        process.start()
-        imported = __import__(f"{__name__}.{ours}", fromlist=[function])
-        getattr(imported, function)(module)
-    except Exception as error:
-        _failed(name, error)
+            process.start()
+            imported = __import__(f"{__name__}.{ours}", fromlist=[function])
+            getattr(imported, function)(module)
+        except Exception as error:
+            _failed(name, error)
 
 
 def renewed(module):

@@ -1,6 +1,7 @@
 """Checkpoint calls: how long the caller was held, and how much was written.
 
-A call inside another one (safetensors' save_model, DCP's own torch.save in whatever thread) is a part of it.
+A call inside another one (safetensors' save_model, DCP's own torch.save in whatever thread) is a part of it, and so is what
+a framework does around the calls of one checkpoint: it gathers the state, and removes older ones.
 """
 
 import os
@@ -11,7 +12,7 @@ from concurrent.futures import Future
 from stallscope import _native
 
 from . import process
-from .patch import UnknownShape, replace
+from .patch import UnknownShape, attribute, replace
 
 _here = threading.local()
 _dcp_lock = threading.Lock()
@@ -38,6 +39,41 @@ def hook_dcp(module):
             replace(module, name, lambda original: _timed(original, "dcp.async_save", "snapshot", None, None))
         else:
             replace(module, name, lambda original: _timed(original, "dcp.save", "persist", None, "checkpoint_id"))
+
+
+def hook_transformers(module):
+    """`module`: transformers.trainer."""
+    replace(attribute(module, "Trainer"), "_save_checkpoint", _whole)
+
+
+def hook_lightning(module):
+    """`module`: lightning.pytorch.trainer.trainer."""
+    replace(attribute(module, "Trainer"), "save_checkpoint", _whole)
+
+
+def hook_accelerate(module):
+    """`module`: accelerate.accelerator."""
+    replace(attribute(module, "Accelerator"), "save_state", _whole)
+
+
+def _whole(original):
+    """`original`, recorded as one save with all that is saved in it; not at all where nothing is, as by other ranks."""
+
+    def save(*args, **kwargs):
+        if not _native.enabled() or getattr(_here, "parts", None) is not None:
+            return original(*args, **kwargs)
+        _here.parts = parts = []
+        began_ns = _native.now()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            ended_ns = _native.now()
+            _here.parts = None
+            if parts:
+                saver, stage, _ = parts[0]
+                _record(saver, stage, began_ns, ended_ns, sum(written for _, _, written in parts))
+
+    return save
 
 
 def _timed(original, saver, stage, position, keyword):
@@ -67,7 +103,12 @@ def _timed(original, saver, stage, position, keyword):
             if saver == "dcp.save":
                 with _dcp_lock:
                     _dcp_saves -= 1
-            _record(saver, stage, began_ns, ended_ns, _written(target, since=written))
+            written = _written(target, since=written)
+            parts = getattr(_here, "parts", None)
+            if parts is None:
+                _record(saver, stage, began_ns, ended_ns, written)
+            else:
+                parts.append((saver, stage, written))
         if saver == "dcp.async_save":
             _watch_future(result)
         return result
@@ -111,7 +152,8 @@ def _watch_future(result):
         try:
             return wait(*args, **kwargs)
         finally:
-            _record("dcp.async_save", "persist", began_ns, _native.now(), 0)
+            if getattr(_here, "parts", None) is None:
+                _record("dcp.async_save", "persist", began_ns, _native.now(), 0)
 
     future.result = timed
     future.add_done_callback(lambda done: vars(done).pop("result", None))
