@@ -27,7 +27,7 @@ RULES = {
     "CheckFreq": {"rule": "checkfreq"},
     "CheckFreq as coded": {"rule": "checkfreq-as-coded"},
 }
-# A difference is told from 0 where it is larger than so many of its standard errors.
+# A difference counts as one where it is larger than so many of its standard errors.
 ERRORS = 2
 
 
@@ -56,7 +56,7 @@ CASES = {
 
 
 def run(rule, case, options, folder):
-    """What the job told at its end."""
+    """What the job printed at its end."""
     shutil.rmtree(folder, ignore_errors=True)
     ours = rule == "stallscope"
     arguments = {
@@ -85,9 +85,9 @@ class Overhead:
     save_ms: tuple[float, float, float]
 
 
-def overhead(told, ours):
-    """Of what was told. Our rule spreads the budget over all time, CheckFreq over that in which it saves."""
-    pairs = told["pairs"]
+def overhead(result, ours):
+    """By the job's own figures. Our rule spreads the budget over all time, CheckFreq over that in which it saves."""
+    pairs = result["pairs"]
     cost_s = [on["seconds"] - on["steps"] * off["seconds"] / off["steps"] for on, off in pairs]
     time_s = [on["seconds"] + (off["seconds"] if ours else 0) for on, off in pairs]
     saves = sum(on["saves"] for on, _ in pairs)
@@ -96,7 +96,7 @@ def overhead(told, ours):
     a_save = [1e3 * value / max(saves, 1) for value in (sum(cost_s), error_s, accounted_s)]
     whole_s = sum(time_s)
     return Overhead(
-        sum(cost_s) / whole_s, error_s / whole_s, accounted_s / whole_s, told["save_s"] / whole_s, tuple(a_save)
+        sum(cost_s) / whole_s, error_s / whole_s, accounted_s / whole_s, result["save_s"] / whole_s, tuple(a_save)
     )
 
 
@@ -127,9 +127,9 @@ def main():
                 most, apart = options.budget + measured.one, ERRORS * measured.error
                 bar = {}
                 if ours:
-                    told = abs(measured.clock - most) >= apart
-                    bar = {"bar": f"<= {most:.2%}", "holds": measured.clock < most if told else None}
-                    if not told:
+                    clear = abs(measured.clock - most) >= apart
+                    bar = {"bar": f"<= {most:.2%}", "holds": measured.clock < most if clear else None}
+                    if not clear:
                         says = f"{measured.clock:.2%} +- {apart:.2%}"
                         still_open.append(f"{title}: {says} does not tell whether it is <= {most:.2%}")
                 rows.append(Row(title, "overhead by the clock", measured.clock * 100, "%", **bar))

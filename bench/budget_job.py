@@ -59,15 +59,15 @@ def main():
     # Rules profile first, and adapt.
     job.turn(10, True)
     job.turn(turn_s, False)
-    told = []
+    measured = []
     for number in range(pairs):
         # First one, then the other, so that what drifts favours neither.
         order = (True, False) if number % 2 else (False, True)
         turns = {saving: job.turn(turn_s, saving) for saving in order}
-        told.append([turns[True], turns[False]])
+        measured.append([turns[True], turns[False]])
     save_s = job.timing.costs()[2]
     job.checkpointer.close()
-    print(json.dumps({"pairs": told, "save_s": save_s}), flush=True)
+    print(json.dumps({"pairs": measured, "save_s": save_s}), flush=True)
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def timed(get, order):
     return times
 
 
-def one_process(way, place, samples, size, calls, seed, ready, go, told):
+def one_process(way, place, samples, size, calls, seed, ready, go, results):
     try:
         source = way(place, samples, size, fill=False)
         order = random.Random(seed).choices(range(samples), k=calls)
@@ -161,10 +161,10 @@ def one_process(way, place, samples, size, calls, seed, ready, go, told):
             read = read_bytes() - read_before
             if read == 0:
                 break
-        told.put({"times": times, "read_bytes": read})
+        results.put({"times": times, "read_bytes": read})
     except BaseException as error:
         ready.release()
-        told.put({"error": f"{type(error).__name__}: {error}"})
+        results.put({"error": f"{type(error).__name__}: {error}"})
 
 
 def read_bytes():
@@ -176,17 +176,17 @@ def read_bytes():
 def measured(way, place, samples, size, calls, processes):
     """All processes' calls of one round, ns, sorted."""
     context = get_context("fork")
-    ready, go, told = context.Semaphore(0), context.Event(), context.SimpleQueue()
+    ready, go, results = context.Semaphore(0), context.Event(), context.SimpleQueue()
     arguments = (way, place, samples, size, calls)
     started = [
-        context.Process(target=one_process, args=(*arguments, seed, ready, go, told)) for seed in range(processes)
+        context.Process(target=one_process, args=(*arguments, seed, ready, go, results)) for seed in range(processes)
     ]
     for process in started:
         process.start()
     for _ in started:
         ready.acquire()
     go.set()
-    answers = [told.get() for _ in started]
+    answers = [results.get() for _ in started]
     for process in started:
         process.join()
     for answer in answers:

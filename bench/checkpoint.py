@@ -223,9 +223,9 @@ def limits(folder, megabytes):
     if shutil.which("fio") is None:
         sys.exit("checkpoint: fio is not there, and it is what writing is compared with; install it")
     command = ["fio", "--name=limit", f"--filename={folder}/fio", f"--size={megabytes}M", "--output-format=json", *DIRECT_FIO]
-    told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    figures = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     (folder / "fio").unlink()
-    return megabytes / min(copies), told["jobs"][0]["write"]["bw_bytes"] / 1e6
+    return megabytes / min(copies), figures["jobs"][0]["write"]["bw_bytes"] / 1e6
 
 
 def free_mb(folder):
@@ -284,26 +284,26 @@ def compare(megabytes, rounds, folder, beside):
 
 def rows(case, megabytes, medians, bandwidths, memory, disk, beside):
     ours = medians["stallscope"]
-    told = []
+    figures = []
     for name, (blocked, spread, total) in medians.items():
-        told += [
+        figures += [
             Row(f"{case}, {name}", "blocked", blocked, "ms"),
             Row(f"{case}, {name}", "spread", spread, "ms"),
             Row(f"{case}, {name}", "total", total, "ms"),
         ]
-    told += [Row(case, "memcpy", memory, "MB/s"), Row(case, "fio O_DIRECT", disk, "MB/s")]
+    figures += [Row(case, "memcpy", memory, "MB/s"), Row(case, "fio O_DIRECT", disk, "MB/s")]
     for when, bandwidth in zip(("beside the loop", "the loop standing still"), bandwidths):
         share = bandwidth / disk * 100
         bar = {} if beside or megabytes < 200 else {"bar": ">= 90%", "holds": share >= 90}
-        told.append(Row(case, f"written, of fio's, {when}", share, "%", **bar))
+        figures.append(Row(case, f"written, of fio's, {when}", share, "%", **bar))
     if beside:
-        return told
+        return figures
     eighth = ours[0] <= medians["torch.save, fsync"][0] / 8
     if megabytes != 200:
         # The bars on the stall are for this size.
-        return told
+        return figures
     asynchronous = min(medians[name][0] for name in ("DCP async_save, thread", "DCP async_save, process"))
-    return told + [
+    return figures + [
         Row(case, "blocked", ours[0], "ms", "<= 1/8 of torch.save and fsync", eighth),
         Row(case, "blocked", ours[0], "ms", f"<= DCP's async_save ({asynchronous:.1f})", ours[0] <= asynchronous),
     ]
@@ -318,7 +318,7 @@ def main():
     warnings.simplefilter("ignore")
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=os.environ.get("MASTER_PORT", "29577"))
     dist.init_process_group("gloo", rank=0, world_size=1)
-    told, body = [], []
+    figures, body = [], []
     for megabytes in map(int, arguments.sizes.split(",")):
         # Few rounds of what takes long.
         rounds = arguments.rounds if megabytes <= 1000 else 2
@@ -330,7 +330,7 @@ def main():
         for beside in (False, True):
             case = f"{megabytes} MB, {'a reader beside it' if beside else 'quiet'}"
             medians, bandwidths, memory, disk = compare(megabytes, rounds, arguments.folder, beside)
-            told += rows(case, megabytes, medians, bandwidths, memory, disk, beside)
+            figures += rows(case, megabytes, medians, bandwidths, memory, disk, beside)
             for name, (blocked, spread, total) in medians.items():
                 figures = [f"{blocked:.1f}", f"{spread:.0f}", f"{total:.0f}", f"{megabytes / total * 1e3:.0f}"]
                 body.append([f"{case}: {name}", *figures])
@@ -341,8 +341,8 @@ def main():
             print(f"{case}: done", file=sys.stderr, flush=True)
     print(markdown(["one save (medians)", "blocked ms", "spread ms", "total ms", "MB/s"], body))
     print()
-    print(summary(told))
-    write("checkpoint", told)
+    print(summary(figures))
+    write("checkpoint", figures)
 
 
 if __name__ == "__main__":

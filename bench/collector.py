@@ -25,7 +25,7 @@ MAX_CORE_PERCENT, MAX_MB = 1, 100
 
 @dataclass
 class Run:
-    told: dict
+    result: dict
     report: dict
     # In the steady interval.
     core_percent: float
@@ -83,20 +83,20 @@ def steady(rows: list[Row], seconds: float) -> list[str]:
 def flood(rows: list[Row], seconds: float, name: str, shape: list[str]) -> list[str]:
     """More records a second than any job sends. Every one has to be there or in the losses."""
     run = watch(seconds, shape, ["--no-kernel"])
-    told, lost = run.told, run.lost()
-    offered = told["pushed"] + told["refused"]
+    result, lost = run.result, run.lost()
+    offered = result["pushed"] + result["refused"]
     counted = run.report["overhead"]["records"] + sum(lost.values())
     rows += [
         Row(name, "offered", offered / seconds, "records/s"),
-        Row(name, "lost", sum(lost.values()), "records", "0" if told["refused"] == 0 else None, not lost if told["refused"] == 0 else None),
+        Row(name, "lost", sum(lost.values()), "records", "0" if result["refused"] == 0 else None, not lost if result["refused"] == 0 else None),
         Row(name, "neither taken nor counted as lost", offered - counted, "records", "0", offered == counted),
     ]
     return line(name, run)
 
 
 def line(case: str, run: Run) -> list[str]:
-    told = run.told
-    offered = told["pushed"] + told["refused"]
+    result = run.result
+    offered = result["pushed"] + result["refused"]
     lost = ", ".join(f"{count} {reason}" for reason, count in run.lost().items()) or "0"
     return [case, f"{offered}", f"{run.report['overhead']['records']}", lost, f"{run.core_percent:.2f}%", f"{run.rss_mb:.0f}"]
 

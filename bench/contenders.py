@@ -68,7 +68,7 @@ class Job:
         if not line.startswith("{"):
             self.process.kill()
             self.log.seek(0)
-            raise BenchFailed(f"`{self.process.args[0]} …` said '{line.strip()}' and {self.log.read()[-1500:]}")
+            raise BenchFailed(f"`{self.process.args[0]} …` printed '{line.strip()}' and {self.log.read()[-1500:]}")
         return json.loads(line)
 
     def epoch(self, how: str = "") -> dict:
@@ -161,14 +161,14 @@ def end(process: subprocess.Popen):
 
 def wait_for(watcher: subprocess.Popen, ready: str, seconds: float = 30):
     """Until the tool has printed `ready`. Raises BenchFailed."""
-    said, deadline = b"", time.monotonic() + seconds
-    while ready.encode() not in said:
+    output, deadline = b"", time.monotonic() + seconds
+    while ready.encode() not in output:
         readable, _, _ = select.select([watcher.stdout], [], [], max(0, deadline - time.monotonic()))
         part = os.read(watcher.stdout.fileno(), 4096) if readable else b""
         if not part:
             watcher.kill()
-            raise BenchFailed(f"`{watcher.args[0]}` did not say '{ready}' but: {said.decode(errors='replace')[-800:]}")
-        said += part
+            raise BenchFailed(f"`{watcher.args[0]}` did not say '{ready}' but: {output.decode(errors='replace')[-800:]}")
+        output += part
 
 
 @dataclass(frozen=True)

@@ -142,8 +142,8 @@ def run(scenario: Scenario, data: Path, setting: tuple[int, int], seconds: float
 
 def audit_of(recording: Path) -> list[dict]:
     done = subprocess.run([STALLSCOPE, "audit", recording, "--json"], capture_output=True, text=True, check=True)
-    told = json.loads(done.stdout)
-    return told["audit"] if isinstance(told, dict) else told
+    answer = json.loads(done.stdout)
+    return answer["audit"] if isinstance(answer, dict) else answer
 
 
 def compare(scenario: Scenario, plain: Path, args) -> tuple[list[Row], list[str]]:

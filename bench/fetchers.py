@@ -113,10 +113,10 @@ def taken(folder, way, epochs):
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=environment)
     if done.returncode != 0 or not done.stdout.strip():
         raise BenchFailed(f"the job with {called(way)} failed: {done.stderr.strip() or 'it printed nothing'}")
-    told = json.loads(done.stdout.splitlines()[-1])
-    if way not in (TORCH, NONE) and not told["figures"].get("prefetched"):
+    result = json.loads(done.stdout.splitlines()[-1])
+    if way not in (TORCH, NONE) and not result["figures"].get("prefetched"):
         raise BenchFailed(f"the job with {called(way)} fetched nothing ahead: {done.stderr.strip()}")
-    return told["samples_per_s"]
+    return result["samples_per_s"]
 
 
 def called(way):
@@ -128,7 +128,7 @@ def measured(storage, plain, rounds, epochs):
     rates = {way: [] for way in WAYS}
     with mounted(storage, plain) as folder:
         for number in range(rounds):
-            # Whoever is first has the machine as the last round left it.
+            # The first has the machine as the last round left it.
             for way in WAYS[number % len(WAYS) :] + WAYS[: number % len(WAYS)]:
                 rates[way].append(taken(folder, way, epochs))
                 print(f"{storage.name}, round {number + 1}, {called(way)}: {rates[way][-1]:.0f} samples/s", flush=True)

@@ -40,8 +40,8 @@ def simulated(seeds):
     done = subprocess.run([SIMULATED, str(seeds)], check=True, capture_output=True, text=True)
     cases = {}
     for line in done.stdout.splitlines():
-        told = json.loads(line)
-        cases.setdefault((told["trace"], told["save"]), {}).setdefault(told["rule"], []).append(told)
+        result = json.loads(line)
+        cases.setdefault((result["trace"], result["save"]), {}).setdefault(result["rule"], []).append(result)
     rows, body = [], []
     for (trace, save), rules in cases.items():
         case = f"30 days, {trace}, {save} saves"
@@ -50,15 +50,15 @@ def simulated(seeds):
             sys.exit(f"goodput: {case}: no figures of {', '.join(missing)}")
         for rule in RULES:
             mean = {
-                "goodput": statistics.mean(told["goodput"] for told in rules[rule]),
-                "overhead": statistics.mean(told["overhead"] for told in rules[rule]),
-                "of": statistics.mean(told["goodput"] / told["oracle"]["goodput"] for told in rules[rule]),
+                "goodput": statistics.mean(result["goodput"] for result in rules[rule]),
+                "overhead": statistics.mean(result["overhead"] for result in rules[rule]),
+                "of": statistics.mean(result["goodput"] / result["oracle"]["goodput"] for result in rules[rule]),
                 "within": statistics.mean(
-                    told["goodput"] / told["oracle_within_budget"]["goodput"] for told in rules[rule]
+                    result["goodput"] / result["oracle_within_budget"]["goodput"] for result in rules[rule]
                 ),
             }
             budget = rules[rule][0]["budget"]
-            allowed = statistics.mean(told["oracle"]["overhead"] for told in rules[rule]) <= budget
+            allowed = statistics.mean(result["oracle"]["overhead"] for result in rules[rule]) <= budget
             ours = rule in OURS
             rows.append(Row(f"{case}, {rule}", "goodput", mean["goodput"] * 100, "%"))
             share, name = (mean["of"], "of the oracle's") if allowed else (mean["within"], "of the oracle's within the budget")
@@ -89,8 +89,8 @@ def life(rule, options, folder, steps, kill_after_s):
         process.wait(kill_after_s)
     except subprocess.TimeoutExpired:
         process.kill()
-    told = process.communicate()[0]
-    return json.loads(told) if told.strip() else None, time.monotonic() - began
+    result = process.communicate()[0]
+    return json.loads(result) if result.strip() else None, time.monotonic() - began
 
 
 def real(options):
@@ -105,13 +105,13 @@ def real(options):
         for name in names:
             failures = random.Random(1000 + number)
             shutil.rmtree(folder, ignore_errors=True)
-            took_s, told = 0.0, None
-            while told is None:
+            took_s, result = 0.0, None
+            while result is None:
                 until_s = failures.expovariate(1 / mtbf_s) if took_s < 10 * mtbf_s else None
-                told, ran_s = life(REAL[name], options, folder, options.steps, until_s)
+                result, ran_s = life(REAL[name], options, folder, options.steps, until_s)
                 took_s += ran_s
-            goodputs[name].append(options.steps * told["step_s"] / took_s)
-            overheads[name].append(told["spent"] / told["trained"])
+            goodputs[name].append(options.steps * result["step_s"] / took_s)
+            overheads[name].append(result["spent"] / result["trained"])
         print(f"real, round {number + 1} of {options.rounds}: done", file=sys.stderr, flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     means = {name: statistics.mean(values) for name, values in goodputs.items()}

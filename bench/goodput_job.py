@@ -48,10 +48,10 @@ def main():
     began = time.perf_counter()
     while loop.state["steps"] < steps:
         loop.step()
-    told = {"step_s": STEP_S, "took_s": time.perf_counter() - began}
+    result = {"step_s": STEP_S, "took_s": time.perf_counter() - began}
     loop.checkpointer.close()
-    told.update(loop.checkpointer.costs)
-    print(json.dumps(told), flush=True)
+    result.update(loop.checkpointer.costs)
+    print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -66,8 +66,8 @@ def main():
         for _, ids, _ in loader.weighted():
             loader.update(ids, losses[ids])
             uses += len(ids)
-    told = {"seconds": time.monotonic() - began, "uses": uses, "figures": loader.cache_figures()}
-    print(json.dumps(told))
+    result = {"seconds": time.monotonic() - began, "uses": uses, "figures": loader.cache_figures()}
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

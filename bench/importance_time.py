@@ -17,7 +17,7 @@ from storage import SlowStorage, StorageError, forget, unavailable  # noqa: E402
 WORK = ROOT / "target" / "bench" / "importance"
 SAMPLES, EPOCHS, ROUNDS = 2000, 10, 2
 READ_MIB_S, CACHE_SHARE = 40, 0.2
-# What each is told; the first is the baseline.
+# The arguments of each; the first is the baseline.
 CASES = {
     "shuffle + static pin": ["--sampling", "plain"],
     "shuffle, no cache": None,
@@ -28,7 +28,7 @@ CASES = {
 
 
 def measured():
-    """Rows of samples a second and reads; none where storage cannot be slowed here, which is said."""
+    """Rows of samples a second and reads; none where storage cannot be slowed here, with a warning."""
     if why := unavailable():
         print(f"\nNOT MEASURED, time on throttled storage: {why}")
         return []
@@ -44,11 +44,11 @@ def measured():
                 for case, words in CASES.items():
                     forget(WORK / "disk")
                     disk.limit(READ_MIB_S << 20)
-                    told = run(file, words)
-                    seconds[case].append(told["seconds"] / told["uses"])
-                    figures = told["figures"]
-                    read = figures["source_bytes"] / SAMPLE_BYTES if figures else told["uses"]
-                    reads[case].append(read / told["uses"])
+                    result = run(file, words)
+                    seconds[case].append(result["seconds"] / result["uses"])
+                    figures = result["figures"]
+                    read = figures["source_bytes"] / SAMPLE_BYTES if figures else result["uses"]
+                    reads[case].append(read / result["uses"])
     except StorageError as error:
         sys.exit(f"bench-importance: {error}")
     return shown(seconds, reads)

@@ -31,18 +31,18 @@ def measure_parts() -> tuple[list[Row], list[str]]:
 
 
 def syscall_rows() -> list[Row]:
-    return converted(said_by(SYSCALL))
+    return converted(output_of(SYSCALL))
 
 
 def sample_rows() -> list[Row]:
     SHIM_REPORT.unlink(missing_ok=True)
-    said = said_by(SAMPLE)
+    output = output_of(SAMPLE)
     if not SHIM_REPORT.exists():
-        raise ValueError(said.strip()[-800:] or "no report was written")
+        raise ValueError(output.strip()[-800:] or "no report was written")
     return converted(SHIM_REPORT.read_text())
 
 
-def said_by(command: list[str]) -> str:
+def output_of(command: list[str]) -> str:
     """What a program prints. A missed bar makes it fail as well, so that only its report tells the two apart."""
     done = subprocess.run(
         command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=300

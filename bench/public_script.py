@@ -70,9 +70,9 @@ def main():
         for pair in range(args.pairs):
             took, step, audit = {}, {}, []
             for tuned in (False, True) if pair % 2 == 0 else (True, False):
-                times, told = train(args.script, data.parent, args, tuned)
+                times, result = train(args.script, data.parent, args, tuned)
                 took[tuned], step[tuned] = times[-1] - times[0], half(times)
-                audit = told if tuned else audit
+                audit = result if tuned else audit
             whole.append(took[False] / took[True] - 1)
             late.append(step[False] / step[True] - 1)
             kept = [f"{event['knob']} {event['from']} -> {event['to']}" for event in audit if event["act"] == "keep"]

@@ -34,7 +34,7 @@ class BenchFailed(Exception):
 
 @dataclass
 class Point:
-    """A setting: what the job is told, what the question is, and what differs for the closed form."""
+    """A setting: what the job is given, what the question is, and what differs for the closed form."""
 
     name: str
     job: dict
@@ -213,23 +213,23 @@ class Bench:
         with self.place(job) as place:
             base_ms = self.run(job, {}, place, recording)
             for point in job.points:
-                said = self.ask(recording, point.ask)
+                answer = self.ask(recording, point.ask)
                 here = figures.setdefault((job.name, point.name), Figures())
                 here.base.append(base_ms)
-                step = said["then"]["step_ms"]
+                step = answer["then"]["step_ms"]
                 # Of the same steps as the job's own account: its first seconds are left out there.
-                by = base_ms / said["now"]["step_ms"]["value"]
+                by = base_ms / answer["now"]["step_ms"]["value"]
                 here.predicted.append(step["value"] * by)
                 here.low.append(step["low"] * by)
                 here.high.append(step["high"] * by)
-                published, coded = closed_form(said["rates"], point)
+                published, coded = closed_form(answer["rates"], point)
                 here.published.append(published)
                 here.coded.append(coded)
                 here.measured.append(self.run(job, point.job, place))
                 print(
                     f"{job.name}, {point.name}: {base_ms:.1f} ms a step now, {here.predicted[-1]:.1f} predicted "
                     f"({here.low[-1]:.1f} to {here.high[-1]:.1f}), {here.measured[-1]:.1f} measured; "
-                    f"{published:.1f} by min(G, P, F); {'; '.join(said['doubts'])}",
+                    f"{published:.1f} by min(G, P, F); {'; '.join(answer['doubts'])}",
                     flush=True,
                 )
 

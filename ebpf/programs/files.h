@@ -225,8 +225,8 @@ INLINE void count_mount_wait(const struct file_key *file, u32 user, u64 wait_ns)
 }
 
 /*
- * Begins the sum of a file for `user`, who may have as many as are still free. Root has no more: there is always room
- * for the next user, and user space makes some for those who have their share once a second.
+ * Begins the sum of a file for `user`, who may have as many as are still free. Root has no more: there is always space
+ * for the next user, and user space makes some once a second for those that have their share.
  */
 INLINE void take_file(const struct file_key *key, const struct place *place, u32 user)
 {

@@ -77,7 +77,7 @@ struct {
 } lost SEC(".maps");
 
 /* The files that tasks were blocked in. Of a million small ones user space removes those that were not waited for of
- * late, from whoever has most first: a map that did so by itself would let one user's files take the place of all
+ * late, from the user with the most first: a map that did so by itself would let one user's files take the place of all
  * others'. The mounts keep the sums. */
 struct {
 	MAP_UINT(type, MAP_HASH);

@@ -57,7 +57,7 @@ fn a_change_is_found_and_measured() {
 }
 
 #[test]
-fn knobs_that_were_set_differently_are_told() {
+fn knobs_that_were_set_differently_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let shape = Shape { seconds: 180, ranks: 2, ..Shape::default() };
     let path = record(&dir.path().join("tuned.stall"), &Shape { tuned: true, ..shape });
@@ -181,7 +181,7 @@ fn short_runs_are_cut_into_seconds_and_shorter_ones_tell_nothing() {
 }
 
 #[test]
-fn a_run_without_training_fails_a_gate_and_is_said_to() {
+fn a_run_without_training_fails_a_gate_with_a_sentence() {
     let dir = tempfile::tempdir().unwrap();
     let a = Shape { seconds: 40, ..Shape::default() };
     let diff = compare(dir.path(), [a, Shape { seconds: 0, name: "other", ..a }]);

@@ -131,7 +131,7 @@ fn every_format_has_the_sums_of_the_summary() {
 }
 
 #[test]
-fn caches_of_several_hosts_are_told_in_every_format() {
+fn caches_of_several_hosts_are_in_every_format() {
     let (folder, run) = two_host_run();
     let (document, tables) = (as_json(&run), as_csv(&run, &folder.path().join("csv")));
     let job = run.summary.cache().unwrap();

@@ -84,7 +84,7 @@ fn sums_are_sums_and_clocks_agree() {
 }
 
 #[test]
-fn a_clock_of_one_host_that_was_set_is_said() {
+fn a_clock_of_one_host_that_was_set_is_reported() {
     let [first, second] = two_hosts();
     let run = merged(&[first, Synthetic { clock_set_by_s: 2, ..second }]).unwrap();
     assert!(run.notes.iter().any(|note| note.contains("clock of node2 was set forward by 2.0 s")));
@@ -92,7 +92,7 @@ fn a_clock_of_one_host_that_was_set_is_said() {
 }
 
 #[test]
-fn hosts_whose_clocks_disagree_are_said() {
+fn hosts_whose_clocks_disagree_are_reported() {
     let [first, second] = two_hosts();
     let late = Synthetic { begun_wall_ns: BEGUN_WALL_NS + 5 * S, ..second };
     let run = merged(&[first, late]).unwrap();

@@ -80,7 +80,7 @@ fn figures_are_those_of_the_summary() {
 }
 
 #[test]
-fn knobs_and_decisions_are_told() {
+fn knobs_and_decisions_are_exported() {
     let run = support::tuned();
     let samples = samples(&render(&run));
     let labels = ["rank=\"0\"", "loader=\"0\"", "knob=\"workers\"", "unit=\"workers\""];
@@ -108,7 +108,7 @@ fn substitutions_and_evaluation_are_no_hits() {
 }
 
 #[test]
-fn a_curve_is_told_by_times_the_present_size() {
+fn a_curve_is_given_by_times_the_present_size() {
     let run = support::cached();
     let text = render(&run);
     assert!(text.contains("# UNIT stallscope_cache_curve_miss_ratio ratio\n"), "{text}");

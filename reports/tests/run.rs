@@ -90,7 +90,7 @@ fn merged_steps_keep_their_sums() {
 }
 
 #[test]
-fn a_clock_that_was_set_is_said_and_bent_straight() {
+fn a_clock_that_was_set_is_reported_and_corrected() {
     let folder = tempfile::tempdir().unwrap();
     let job = Synthetic { clock_set_by_s: -3600, ..Synthetic::default() };
     let run = Run::open(&[job.record(folder.path(), "a.stall")]).unwrap();
@@ -179,7 +179,7 @@ fn what_is_no_recording_is_named_with_the_reason() {
 }
 
 #[test]
-fn what_is_broken_beside_the_summary_is_missed_and_said() {
+fn what_is_broken_beside_the_summary_is_missed_and_reported() {
     let folder = tempfile::tempdir().unwrap();
     for (statement, missing) in [
         ("DROP TABLE rollup", "its roll-ups are missing"),

@@ -61,7 +61,7 @@ fn cached() {
 }
 
 #[test]
-fn a_curve_is_told_whole_at_any_width_and_of_each_loader() {
+fn a_curve_is_shown_whole_at_any_width_and_of_each_loader() {
     let shown = |summary: &RunSummary, width: usize| {
         let text = screen(summary, &Style { width, ..PLAIN });
         text.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -338,7 +338,7 @@ impl Rank {
         self.owed.push((phase, ns));
     }
 
-    /// What stood still in the step is told as what it was.
+    /// What stood still in the step is reported as what it was.
     fn record(&mut self, causes: &Causes, start_ns: u64, end_ns: u64, samples: u32) {
         let mut step = StepLedger {
             rank: self.knobs[0].rank,

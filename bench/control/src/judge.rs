@@ -1,4 +1,4 @@
-//! What is told of a scenario, and what it has to reach (docs/controller.md).
+//! The figures of a scenario, and what it has to reach (docs/controller.md).
 
 use crate::run::{self, Ran};
 use crate::scenario::Scenario;

@@ -3,9 +3,9 @@
 use stallscope_control::{Action, Controller, Observation};
 use stallscope_model::{AuditEvent, Budgets, Cause, Phase, TuneMode};
 
-/// Told once a second, as the controller is.
+/// Observes once a second, as the controller does.
 pub(crate) trait Policy {
-    fn observe(&mut self, told: &Observation) -> Vec<Action>;
+    fn observe(&mut self, observation: &Observation) -> Vec<Action>;
 
     /// All that it wrote down, when the job is over.
     fn end(&mut self, _now_ns: u64) -> Vec<AuditEvent> {
@@ -37,14 +37,14 @@ impl Ours {
     }
 
     #[cfg(test)]
-    pub(crate) fn said(&self) -> &[AuditEvent] {
+    pub(crate) fn audit(&self) -> &[AuditEvent] {
         &self.audit
     }
 }
 
 impl Policy for Ours {
-    fn observe(&mut self, told: &Observation) -> Vec<Action> {
-        let out = self.controller.observe(told);
+    fn observe(&mut self, observation: &Observation) -> Vec<Action> {
+        let out = self.controller.observe(observation);
         self.audit.extend(out.audit);
         out.actions
     }
@@ -92,14 +92,14 @@ impl HillClimbing {
 }
 
 impl Policy for HillClimbing {
-    fn observe(&mut self, told: &Observation) -> Vec<Action> {
-        let memory: u64 = told.ranks.iter().map(|rank| rank.memory_bytes).sum();
-        let free = *self.free_bytes.get_or_insert(told.node.memory_available_bytes);
+    fn observe(&mut self, observation: &Observation) -> Vec<Action> {
+        let memory: u64 = observation.ranks.iter().map(|rank| rank.memory_bytes).sum();
+        let free = *self.free_bytes.get_or_insert(observation.node.memory_available_bytes);
         if self.start_bytes == 0 {
             self.start_bytes = memory;
         }
         for step in
-            told.ranks.iter().flat_map(|rank| &rank.steps).filter(|step| step.phase == Phase::Training)
+            observation.ranks.iter().flat_map(|rank| &rank.steps).filter(|step| step.phase == Phase::Training)
         {
             self.samples += f64::from(step.samples);
             self.waits[0] += step.causes.data_stall_ns() as f64;
@@ -126,10 +126,10 @@ impl Policy for HillClimbing {
         let Some(stage) = (0..2).find(|stage| !self.given_up[*stage]) else { return Vec::new() };
         self.last = Some(stage);
         let mut actions = Vec::new();
-        for knob in told.ranks.iter().flat_map(|rank| &rank.knobs) {
+        for knob in observation.ranks.iter().flat_map(|rank| &rank.knobs) {
             let value = |name: &str| {
                 let same = |other: &&stallscope_model::Knob| other.rank == knob.rank && other.name == name;
-                told.ranks.iter().flat_map(|rank| &rank.knobs).find(same).map_or(1, |knob| knob.value)
+                observation.ranks.iter().flat_map(|rank| &rank.knobs).find(same).map_or(1, |knob| knob.value)
             };
             let to = match (stage, knob.name.as_str()) {
                 (0, "workers") => knob.value + 1,

@@ -56,8 +56,8 @@ impl Ran {
 pub(crate) fn run(scenario: &Scenario, setting: (u32, u32), seed: u64, policy: &mut dyn Policy) -> Ran {
     let mut job = Job::new(scenario, setting, seed);
     while !job.is_over() {
-        let told = job.second();
-        let actions = policy.observe(&told);
+        let observation = job.second();
+        let actions = policy.observe(&observation);
         job.ask(&actions);
     }
     let settings = job.settings();

@@ -177,7 +177,7 @@ fn lopsided(name: &'static str, course: Course) -> Scenario {
 }
 
 /// Memory for the workers that there are and no more.
-fn no_room(name: &'static str, storage: Storage) -> Scenario {
+fn without_memory(name: &'static str, storage: Storage) -> Scenario {
     let budgets = Budgets { memory_bytes: Some(4 * GIB), ..Budgets::default() };
     Scenario { storage, budgets, barred: false, ..base(name) }
 }
@@ -284,8 +284,8 @@ pub(crate) fn all() -> Vec<Scenario> {
         lopsided("2 ranks, none to spare", |_, world| {
             world.demand.cpu_ns = if world.rank == 0 { 600.0 } else { 420.0 } * MS;
         }),
-        no_room("no memory for workers, storage is far", slow(300.0)),
-        no_room(
+        without_memory("no memory for workers, storage is far", slow(300.0)),
+        without_memory(
             "no memory for workers, storage is narrow",
             Storage { latency_ns: 5.0 * MS, bytes_per_s: 12.0 * MB, ..Storage::default() },
         ),

@@ -1,4 +1,4 @@
-//! What the controller does for simulated jobs that have room for the workers they began with, and for no more.
+//! What the controller does for simulated jobs that have memory for the workers they began with, and for no more.
 
 use crate::job::{Job, SECOND_NS};
 use crate::policy::{Ours, Policy};
@@ -27,20 +27,20 @@ fn until_shifted(name: &str, ends: Act) -> Seen {
     let mut ours = Ours::new(scenario.budgets, 1);
     let (mut most_workers, mut ended) = (0, None);
     while job.now_ns < 3600 * SECOND_NS && ended.is_none_or(|at| job.now_ns < at + 5 * SECOND_NS) {
-        let told = job.second();
-        let actions = ours.observe(&told);
+        let observation = job.second();
+        let actions = ours.observe(&observation);
         job.ask(&actions);
         most_workers = most_workers.max(job.settings().iter().map(|(workers, _)| workers).sum());
-        let is_end = ours.said().iter().any(|event| event.act == ends);
+        let is_end = ours.audit().iter().any(|event| event.act == ends);
         ended = ended.or(is_end.then_some(job.now_ns));
     }
     let workers = job.settings().iter().map(|(workers, _)| *workers).collect();
-    Seen { audit: ours.said().to_vec(), most_workers, workers, seconds_over: job.tally.violations }
+    Seen { audit: ours.audit().to_vec(), most_workers, workers, seconds_over: job.tally.violations }
 }
 
 impl Seen {
     fn first(&self, act: Act) -> &AuditEvent {
-        self.audit.iter().find(|event| event.act == act).expect("it was said")
+        self.audit.iter().find(|event| event.act == act).expect("it is in the audit")
     }
 
     /// What a decision asked the ranks' workers to be, first.
@@ -75,10 +75,10 @@ fn a_worker_that_its_rank_cannot_do_without_comes_back() {
 
 /// The time that a sentence gives after these words; 0 where it has them not.
 fn seconds_after(sentence: &str, words: &str) -> f64 {
-    let Some((_, told)) = sentence.split_once(words) else { return 0.0 };
-    let mut told = told.split(' ');
-    let value: f64 = told.next().and_then(|value| value.parse().ok()).expect("a number");
-    if told.next() == Some("ms") { value / 1000.0 } else { value }
+    let Some((_, rest)) = sentence.split_once(words) else { return 0.0 };
+    let mut rest = rest.split(' ');
+    let value: f64 = rest.next().and_then(|value| value.parse().ok()).expect("a number");
+    if rest.next() == Some("ms") { value / 1000.0 } else { value }
 }
 
 #[test]
@@ -104,21 +104,21 @@ fn a_job_of_100_seconds_whose_storage_is_far_gets_its_workers_within_its_first_s
     }
 }
 
-/// What is said of the one time that a worker is taken away, in a run of 40 minutes.
+/// The audit's sentence on the one time that a worker is taken away, in a run of 40 minutes.
 fn finding(name: &str) -> AuditEvent {
     let scenario = named(name);
     let mut job = Job::new(&scenario, scenario.setting, 1);
     let mut ours = Ours::new(scenario.budgets, 1);
     let (mut seconds_fewer, mut others) = (0, Vec::new());
     while !job.is_over() {
-        let told = job.second();
-        let actions = ours.observe(&told);
+        let observation = job.second();
+        let actions = ours.observe(&observation);
         job.ask(&actions);
         seconds_fewer += u64::from(job.settings()[0].0 == 1);
         others.extend(actions.into_iter().filter(|action| action.knob != "workers" || action.value > 2));
     }
-    let said = |act| ours.said().iter().filter(move |event| event.act == act).collect::<Vec<_>>();
-    let (asked, ended) = (said(Act::Request), said(Act::Undo));
+    let of = |act| ours.audit().iter().filter(move |event| event.act == act).collect::<Vec<_>>();
+    let (asked, ended) = (of(Act::Request), of(Act::Undo));
     assert!(matches!(asked.len(), 1..=2), "at most once in half an hour: {asked:?}");
     assert!(asked.iter().all(|event| (event.from, event.to) == (Some(2), Some(1))), "{asked:?}");
     assert!(asked.iter().all(|event| event.predicted.is_some() && !event.saw.is_empty()), "{asked:?}");
@@ -161,8 +161,8 @@ fn no_worker_is_taken_away_where_nothing_may_be_turned() {
         let mut job = Job::new(&scenario, scenario.setting, 1);
         let mut ours = Ours::of(mode, scenario.budgets, 1);
         while job.now_ns < 900 * SECOND_NS {
-            let told = job.second();
-            assert!(ours.observe(&told).is_empty());
+            let observation = job.second();
+            assert!(ours.observe(&observation).is_empty());
         }
     }
 }

@@ -120,16 +120,16 @@ fn mixture(noise: &mut Noise) -> DataSet {
 fn pictures(noise: &mut Noise) -> DataSet {
     const SIDE: usize = 10;
     const TEMPLATES: usize = 3;
-    const ROOM: usize = SIDE + 4;
+    const EDGE: usize = SIDE + 4;
     let templates: Vec<Vec<f32>> = (0..CLASSES * TEMPLATES)
         .map(|_| {
-            let rough: Vec<f32> = (0..ROOM * ROOM).map(|_| noise.normal()).collect();
-            let at = |x: usize, y: usize| rough[y.min(ROOM - 1) * ROOM + x.min(ROOM - 1)];
+            let rough: Vec<f32> = (0..EDGE * EDGE).map(|_| noise.normal()).collect();
+            let at = |x: usize, y: usize| rough[y.min(EDGE - 1) * EDGE + x.min(EDGE - 1)];
             let smooth = |place: usize| {
-                let (x, y) = (place % ROOM, place / ROOM);
+                let (x, y) = (place % EDGE, place / EDGE);
                 at(x, y) + at(x + 1, y) + at(x, y + 1) + at(x + 1, y + 1)
             };
-            (0..ROOM * ROOM).map(|place| smooth(place) / 2.0).collect()
+            (0..EDGE * EDGE).map(|place| smooth(place) / 2.0).collect()
         })
         .collect();
     let mut make = |count: usize| {
@@ -142,7 +142,7 @@ fn pictures(noise: &mut Noise) -> DataSet {
             let values: Vec<f32> = (0..SIDE * SIDE)
                 .map(|place| {
                     let (x, y) = (place % SIDE + left, place / SIDE + top);
-                    strength * template[y * ROOM + x] + noise.normal()
+                    strength * template[y * EDGE + x] + noise.normal()
                 })
                 .collect();
             samples.add(values, class);

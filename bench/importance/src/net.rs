@@ -12,7 +12,7 @@ const AUGMENTATION: f32 = 0.2;
 
 /// What a batch was like, sample by sample.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct Feedback {
     pub(crate) losses: Vec<f32>,
     /// Of the loss by the outputs: `|softmax - one-hot|`, an upper bound of a sample's gradient up to a factor.
     pub(crate) gradient_norms: Vec<f32>,
@@ -101,9 +101,16 @@ impl Net {
     }
 
     /// One step on these samples, whose losses are weighted and divided by their number.
-    pub(crate) fn train(&mut self, set: &Samples, ids: &[u32], weights: &[f32], rate: f32, told: &mut Told) {
-        told.losses.clear();
-        told.gradient_norms.clear();
+    pub(crate) fn train(
+        &mut self,
+        set: &Samples,
+        ids: &[u32],
+        weights: &[f32],
+        rate: f32,
+        feedback: &mut Feedback,
+    ) {
+        feedback.losses.clear();
+        feedback.gradient_norms.clear();
         for gradient in [&mut self.hidden_gradient, &mut self.output_gradient] {
             gradient.0.fill(0.0);
             gradient.1.fill(0.0);
@@ -117,9 +124,9 @@ impl Net {
             hidden.iter_mut().for_each(|unit| *unit = unit.max(0.0));
             self.output.apply(&hidden, &mut output);
             let class = usize::from(set.classes[*id as usize]);
-            told.losses.push(softmax(&mut output, class));
+            feedback.losses.push(softmax(&mut output, class));
             output[class] -= 1.0;
-            told.gradient_norms.push(output.iter().map(|value| value * value).sum::<f32>().sqrt());
+            feedback.gradient_norms.push(output.iter().map(|value| value * value).sum::<f32>().sqrt());
             output.iter_mut().for_each(|value| *value *= weight / ids.len() as f32);
             let mut back = [0.0; HIDDEN];
             for (unit, gradient) in output.iter().enumerate() {
@@ -177,10 +184,10 @@ mod tests {
         }
         let mut net = Net::new(9, 1);
         let before = net.accuracy(&set);
-        let mut told = Told::default();
+        let mut feedback = Feedback::default();
         for _ in 0..300 {
             let ids: Vec<u32> = (0..BATCH).map(|_| noise.below(600) as u32).collect();
-            net.train(&set, &ids, &[1.0; BATCH], 0.05, &mut told);
+            net.train(&set, &ids, &[1.0; BATCH], 0.05, &mut feedback);
         }
         assert!(before < 40.0 && net.accuracy(&set) > 95.0, "{before} {}", net.accuracy(&set));
     }

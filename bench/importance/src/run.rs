@@ -2,7 +2,7 @@
 
 use crate::data::DataSet;
 use crate::method::Method;
-use crate::net::{BATCH, Net, Told};
+use crate::net::{BATCH, Feedback, Net};
 use stallscope_cache::{Planner, PolicyKind, Substitutes, Trace, TraceUse, Use, replay};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -41,7 +41,7 @@ pub(crate) fn run(
     });
     let mut net = Net::new(set.train.width, seed);
     let (steps, warm) = ((samples * epochs as usize).div_ceil(BATCH), (2 * samples).div_ceil(BATCH));
-    let (mut ids, mut weights, mut evicted, mut told) = (vec![], vec![], vec![], Told::default());
+    let (mut ids, mut weights, mut evicted, mut feedback) = (vec![], vec![], vec![], Feedback::default());
     let (mut reads, mut late_hits, mut late_uses, mut place) = (0u64, 0u64, 0u64, 0);
     let mut late_given = 0u64;
     let (mut sum, mut squares) = (0.0, 0.0);
@@ -87,8 +87,8 @@ pub(crate) fn run(
         }
         let progress = step as f32 / steps as f32;
         let rate = rate * 0.5 * (1.0 + (std::f32::consts::PI * progress).cos());
-        net.train(&set.train, &ids, &weights, rate, &mut told);
-        let scores = if method.by_gradient { &told.gradient_norms } else { &told.losses };
+        net.train(&set.train, &ids, &weights, rate, &mut feedback);
+        let scores = if method.by_gradient { &feedback.gradient_norms } else { &feedback.losses };
         planner.trained(place, &ids, scores, cache.as_mut());
         place += ids.len();
         if ends_epoch {

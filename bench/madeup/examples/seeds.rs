@@ -33,11 +33,11 @@ fn main() {
 }
 
 fn lines(seed: &dyn Fn(&str, &str, &[u8])) {
-    let said = |kind: u8, line: &str| [&[kind], line.as_bytes()].concat();
-    seed("wire", "hello", &said(0, r#"{"stallscope":1,"role":"kernel","watch":1,"syscalls":true}"#));
-    seed("wire", "request", &said(1, r#"{"set":[{"name":"workers","rank":0,"value":4}]}"#));
-    seed("wire", "tune", &said(1, r#"{"tune":{"mode":"advise","budgets":{}}}"#));
-    seed("wire", "reply", &said(2, r#"{"error":"no"}"#));
+    let frame = |kind: u8, line: &str| [&[kind], line.as_bytes()].concat();
+    seed("wire", "hello", &frame(0, r#"{"stallscope":1,"role":"kernel","watch":1,"syscalls":true}"#));
+    seed("wire", "request", &frame(1, r#"{"set":[{"name":"workers","rank":0,"value":4}]}"#));
+    seed("wire", "tune", &frame(1, r#"{"tune":{"mode":"advise","budgets":{}}}"#));
+    seed("wire", "reply", &frame(2, r#"{"error":"no"}"#));
     seed("wire", "frame", &[&[5, 6, 0, 0, 0, 3][..], br#"{}"#].concat());
     seed("trace", "two", b"epoch,id,bytes,score\n0,1,10,1\n1,1,10,0.5\n");
     seed(

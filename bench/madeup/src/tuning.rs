@@ -56,7 +56,7 @@ fn estimate(value: f64, low: f64, high: f64) -> Option<Estimate> {
     Some(Estimate { value, low, high })
 }
 
-/// Storage is the narrowest; of later ranks little could be told.
+/// Storage is the narrowest; of later ranks little is known.
 pub fn rates(ranks: u32) -> Vec<Rates> {
     (0..ranks)
         .map(|rank| match rank {

@@ -98,7 +98,7 @@ impl Workers {
     fn wait_for(&mut self, index: u64) -> Result<()> {
         while !self.ready.remove(&index) {
             let line = self.line()?;
-            let (_, made) = line.split_once(' ').context("a worker said what is no batch")?;
+            let (_, made) = line.split_once(' ').context("a worker printed what is no batch")?;
             self.ready.insert(made.parse()?);
         }
         Ok(())

@@ -100,7 +100,7 @@ fn a_sample_of_the_batches_is_kept_of_each_rank() {
 }
 
 #[test]
-fn old_lines_make_room_and_are_counted() {
+fn old_lines_make_way_and_are_counted() {
     let directory = tempfile::tempdir().unwrap();
     let options = Options { step_rows: 100, ..options(directory.path()) };
     let mut recorder = Recorder::create(&directory.path().join("run.stall"), &job(), options);

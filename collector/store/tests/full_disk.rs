@@ -34,7 +34,7 @@ impl Drop for Small<'_> {
 }
 
 #[test]
-fn losses_are_counted_and_writing_goes_on_when_there_is_room_again() {
+fn losses_are_counted_and_writing_goes_on_when_there_is_space_again() {
     let directory = tempfile::tempdir().unwrap();
     let disk = directory.path().join("disk");
     fs::create_dir(&disk).unwrap();

@@ -50,7 +50,7 @@ fn old_steps_are_merged_and_everything_is_conserved() {
 }
 
 #[test]
-fn old_rollups_make_room() {
+fn old_rollups_make_way() {
     let directory = tempfile::tempdir().unwrap();
     let limits = Options { step_rows: 200, ..options(directory.path()) };
     let mut recorder = Recorder::create(&directory.path().join("run.stall"), &job(), limits);
@@ -77,7 +77,7 @@ fn old_rollups_make_room() {
 }
 
 #[test]
-fn what_lies_behind_the_sums_makes_room_too() {
+fn what_lies_behind_the_sums_makes_way_too() {
     let directory = tempfile::tempdir().unwrap();
     let limits = Options { step_rows: 200, ..options(directory.path()) };
     let mut recorder = Recorder::create(&directory.path().join("run.stall"), &job(), limits);

@@ -139,7 +139,7 @@ fn what_a_file_computes_is_not_read() {
 
 /// Each page of a chain leads many times to the next, so that there are as many rows as pointers to the power of its length.
 #[test]
-fn more_rows_than_a_file_has_room_for_are_not_read() {
+fn more_rows_than_a_file_can_hold_are_not_read() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("x.stall");
     let mut recorder = Recorder::create(&path, &job(), options(directory.path()));
@@ -251,9 +251,12 @@ fn a_file_full_of_circles_is_not_read_to_the_end() {
         recording.cache_periods().err(),
         recording.rollups(stallscope_store::RollupPeriod::Minute).err(),
     ];
-    let said: Vec<String> = errors.into_iter().flatten().map(|error| error.to_string()).collect();
-    assert!(said.len() >= 2, "what all of it has room for is not read for each of its tables: {said:?}");
-    assert!(said.iter().all(|said| said.contains("its pages hold more rows")), "{said:?}");
+    let sentences: Vec<String> = errors.into_iter().flatten().map(|error| error.to_string()).collect();
+    assert!(
+        sentences.len() >= 2,
+        "what all of it can hold is not read for each of its tables: {sentences:?}"
+    );
+    assert!(sentences.iter().all(|one| one.contains("its pages hold more rows")), "{sentences:?}");
     assert!(recording.audit(0).unwrap().is_empty(), "the rest is read still");
     drop(recording);
 

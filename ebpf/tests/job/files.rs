@@ -32,8 +32,8 @@ fn waits(kernel: &mut Kernel, arguments: &[&str]) -> (Waits, Vec<Times>) {
 fn blocked(kernel: &mut Kernel, arguments: &[&str], kind: Blocked) -> (Waits, Vec<Times>) {
     for _ in 0..20 {
         let (waits, times) = waits(kernel, arguments);
-        let told_ns: u64 = waits.mounts.iter().map(|(_, wait)| wait.wait_ns).sum();
-        assert_eq!(told_ns, blocked_ns(&times, &KINDS), "{arguments:?}: {waits:?}");
+        let waited_ns: u64 = waits.mounts.iter().map(|(_, wait)| wait.wait_ns).sum();
+        assert_eq!(waited_ns, blocked_ns(&times, &KINDS), "{arguments:?}: {waits:?}");
         if blocked_ns(&times, &[kind]) > 0 {
             return (waits, times);
         }
@@ -102,7 +102,7 @@ fn files_are_named_as_the_file_system_does() {
 }
 
 #[test]
-fn another_process_is_not_told_of() {
+fn another_process_is_left_out() {
     let Some(mut kernel) = kernel(&Options::default()) else { return };
     let path = file("of-another");
     let watched = Workload::spawn(&["sleep"]);

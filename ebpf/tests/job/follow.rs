@@ -10,7 +10,7 @@ use stallscope_abi::kernel::{Blocked, Lost, MAX_TASKS, Record, flags, state};
 use stallscope_ebpf::{Error, Identity, Kernel, Options};
 
 #[test]
-fn a_thousand_forks_are_told_and_their_slots_come_back() {
+fn a_thousand_forks_are_reported_and_their_slots_come_back() {
     // Fewer slots than forks: they have to be used again.
     let Some(mut kernel) = kernel(&Options { max_tasks: 200, ..Options::default() }) else { return };
     let workload = Workload::spawn(&["fork", "1000"]);
@@ -132,7 +132,7 @@ fn one_users_records_leave_the_ring_to_others() {
 }
 
 #[test]
-fn what_a_users_tasks_do_leaves_room_for_their_beginnings_and_ends() {
+fn what_a_users_tasks_do_keeps_out_none_of_their_beginnings_and_ends() {
     let Some(mut kernel) = kernel(&Options { ring_bytes: 65536, user_bytes: 8192, ..Options::default() })
     else {
         return;

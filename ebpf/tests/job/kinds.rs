@@ -207,7 +207,7 @@ fn a_wake_up_that_is_under_way_is_no_time_on_a_run_queue() {
 }
 
 #[test]
-fn cpu_time_inside_reads_is_told_with_system_call_hooks() {
+fn cpu_time_inside_reads_is_known_with_system_call_hooks() {
     let Some(mut kernel) = kernel(&Options::default()) else { return };
     let path = file("warm-read");
     let arguments = ["read-warm", "4", path.to_str().unwrap()];
@@ -220,7 +220,7 @@ fn cpu_time_inside_reads_is_told_with_system_call_hooks() {
 }
 
 #[test]
-fn a_message_header_read_from_a_pipe_is_told_with_system_call_hooks() {
+fn a_message_header_read_from_a_pipe_is_reported_with_system_call_hooks() {
     let Some(mut kernel) = kernel(&Options::default()) else { return };
     kernel.set_syscalls(true).unwrap();
     let (seen, _) = totals(&mut kernel, &["pipe"]);
@@ -274,14 +274,14 @@ fn waits_for(seen: &Seen, waker_tid: u32) -> usize {
 }
 
 #[test]
-fn siblings_on_a_cpu_are_told_to_their_leader() {
+fn siblings_on_a_cpu_are_added_up_at_their_leader() {
     let Some(mut kernel) = kernel(&Options::default()) else { return };
     let workload = Workload::spawn(&["threads", "3"]);
     let pid = workload.pid();
     let seen = Seen::of(&mut kernel, workload);
-    let told_ns: u64 = seen.slices(pid).map(|slice| slice.sibling_cpu_ns).sum();
+    let sibling_ns: u64 = seen.slices(pid).map(|slice| slice.sibling_cpu_ns).sum();
     let used_ns: u64 =
         seen.exits().filter(|e| e.header.tgid == pid && e.header.tid != pid).map(|e| e.total.cpu_ns).sum();
     // What a thread does after it has woken its leader for the last time may come too late.
-    assert!(told_ns <= used_ns && told_ns > used_ns / 2, "{told_ns} of {used_ns}");
+    assert!(sibling_ns <= used_ns && sibling_ns > used_ns / 2, "{sibling_ns} of {used_ns}");
 }

@@ -106,7 +106,7 @@ fn all_rights_in_a_namespace_of_ones_own_are_no_rights_of_others() {
 }
 
 #[test]
-fn each_user_of_a_tree_is_told_what_their_own_tasks_wait_for() {
+fn each_user_of_a_tree_sees_what_their_own_tasks_wait_for() {
     let Some(mut kernel) = kernel(&Options::default()) else { return };
     let (file, inode) = open_file("read-by-another");
     let number = file.as_raw_fd().to_string();
@@ -185,7 +185,7 @@ fn one_users_mounts_leave_others_theirs() {
 }
 
 #[test]
-fn whoever_has_a_range_of_ids_has_one_share() {
+fn the_owner_of_a_range_of_ids_has_one_share() {
     // One user may have two of these.
     let Some(mut kernel) = kernel(&Options { max_tasks: 4, ..Options::default() }) else { return };
     kernel.set_subordinates(Subordinates::parse(b"4242:4300:50", b""));

@@ -82,7 +82,7 @@ fn a_pool_of_another_user_is_none() {
     let (mut theirs, _) = listener.accept().unwrap();
     let mut heard = Vec::new();
     theirs.read_to_end(&mut heard).unwrap();
-    assert!(heard.is_empty(), "it is told nothing");
+    assert!(heard.is_empty(), "it hears nothing");
 }
 
 #[test]

@@ -63,8 +63,8 @@ fn a_writer_that_claims_to_have_dropped_everything_is_believed_so_much_and_no_mo
     let file = File::from(fd);
     let reader = Reader::open(file.try_clone().unwrap().into()).unwrap();
     let dropped_at = 80;
-    for (said, believed) in [(0, 0), (12_345, 12_345), (1 << 60, 1 << 48), (u64::MAX, 1 << 48)] {
-        file.write_all_at(&u64::to_ne_bytes(said), dropped_at).unwrap();
+    for (written, believed) in [(0, 0), (12_345, 12_345), (1 << 60, 1 << 48), (u64::MAX, 1 << 48)] {
+        file.write_all_at(&u64::to_ne_bytes(written), dropped_at).unwrap();
         assert_eq!(reader.dropped(), believed);
     }
     drop(writer);

@@ -350,7 +350,7 @@ pub(crate) fn kernel_only() -> RunSummary {
 pub(crate) fn no_steps() -> RunSummary {
     RunSummary {
         kernel: EvidenceState::Partial(
-            "fsync is not told from other waits: raw tracepoint sys_enter is not there".into(),
+            "fsync is not distinguished from other waits: raw tracepoint sys_enter is not there".into(),
         ),
         shim: EvidenceState::Missing("the interpreter was started with -I, which ignores PYTHONPATH".into()),
         disagreement_share: None,
@@ -381,7 +381,8 @@ pub(crate) fn long_names() -> RunSummary {
     summary.mounts[0].mount = format!("/{}", "m".repeat(200));
     summary.ranks[0].facts.loaders[0].dataset = "ConcatDataset\u{202e}tesataD".into();
     summary.ranks[0].facts.unavailable = vec![
-        "torch.save is not the function it was in any known torch: its checkpoints are not told apart".into(),
+        "torch.save is not the function it was in any known torch: its checkpoints are not distinguished"
+            .into(),
     ];
     summary
 }
