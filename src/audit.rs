@@ -48,7 +48,7 @@ pub(crate) fn main(verb: &Audit, colour: Colour) -> Result<ExitCode> {
         // Looked at before the lines are read: those of its last moment are not missed.
         let over = !verb.follow || !job.is_running();
         let events = match job.all(next) {
-            // Whoever is asked is gone with the job.
+            // What would be asked is gone with the job.
             Err(_) if verb.follow && matches!(job, Job::Asked(_)) => break,
             events => events?,
         };
@@ -107,7 +107,7 @@ impl Job {
         match self {
             Job::Recorded(recording) => Ok(stallscope_collector::advice(recording, summary, budgets)?),
             Job::Asked(_) => anyhow::bail!(
-                "{} is not recorded, so that nothing can be said within limits; without --cores and --memory its \
+                "{} is not recorded, so that nothing can be advised within limits; without --cores and --memory its \
                  collector has advice",
                 summary.job.name
             ),

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_is_said() {
+    fn what_stays_is_printed() {
         let knob = |name: &str, rank, initial, value| Knob {
             name: name.into(),
             rank,

@@ -49,9 +49,9 @@ fn retired_words_stay_retired() {
     const FURTHER_WORDS: [&str; 7] = ["manyeth", "room", "said", "told", "unsaid", "whoever", "wished"];
     const FREE: [(&str, bool); 30] = [
         ("bench", true),
-        ("src", false),
+        ("src", true),
         ("collector/src", true),
-        ("collector/control/src", false),
+        ("collector/control/src", true),
         ("collector/ledger/src", true),
         // Recordings have a field `told_ns`.
         ("collector/model/src", false),

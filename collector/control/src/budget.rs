@@ -27,7 +27,7 @@ const STEP_SHARE: f64 = 0.25;
 /// Waiting for memory, share of ten seconds: nobody should at all.
 const PRESSURE: f64 = 0.05;
 
-/// Whoever is asked to give something back has so long to do it, a batch under way and its queue included.
+/// A job that is asked to give something back has so long to do it, a batch under way and its queue included.
 const GIVING_BACK_S: f64 = 20.0;
 /// Where all would be used up within so long as the last second had it, that second is enough to go by.
 const PLUNGE_S: f64 = 3.0;

@@ -217,7 +217,7 @@ pub(crate) fn weight(service: &BatchService) -> f64 {
     service.weight.max(1.0)
 }
 
-/// `wanted` indices of batches, each as often as it stands for others. Where all of them were told, what is correlated
+/// `wanted` indices of batches, each as often as it stands for others. Where all of them were reported, what is correlated
 /// stays so.
 pub(crate) fn batches(services: &VecDeque<BatchService>, wanted: usize, random: &mut Random) -> Vec<usize> {
     let mut ends: Vec<f64> = Vec::with_capacity(services.len());

@@ -174,8 +174,8 @@ impl Profile {
         // A batch is reported before the step that it is for.
         if self.services.is_empty() && (!self.described || !self.steps.is_empty()) {
             return Some(
-                "it is not known how single batches were made: that is told by the shim of `stallscope run` and \
-                 recorded since format 3; run the job again under `stallscope run`"
+                "it is not known how single batches were made: that takes the shim of `stallscope run` and \
+                 a recording of format 3 or later; run the job again under `stallscope run`"
                     .to_owned(),
             );
         }
@@ -206,7 +206,7 @@ impl Profiles {
         Profiles { cores, of: BTreeMap::new() }
     }
 
-    /// Told again: a job may bind itself to fewer CPUs, or get another quota.
+    /// Reported again: a job may bind itself to fewer CPUs, or get another quota.
     pub fn cores(&mut self, cores: f64) {
         self.cores = cores;
         self.of.values_mut().for_each(|profile| profile.cores = cores);

@@ -8,7 +8,7 @@ use stallscope_model::{BatchService, Estimate, Rates, is_data_bound};
 
 const RESAMPLES: usize = 200;
 
-/// The rates of one rank, as far as they can be told, and sentences on what can't.
+/// The rates of one rank, as far as they can be determined, and sentences on what can't.
 pub fn rates(profile: &Profile) -> Rates {
     let mut rates = Rates {
         rank: profile.rank,
@@ -41,7 +41,7 @@ pub fn rates(profile: &Profile) -> Rates {
     if samples == 0.0 {
         rates
             .unknown
-            .push("how many samples a batch has was not told, so that no rate can be given".to_owned());
+            .push("how many samples a batch has was not reported, so that no rate can be given".to_owned());
     }
     reading(profile, &services, samples, &mut rates, random);
     let Some(reached) = rates.actual else { return rates };
@@ -74,7 +74,7 @@ fn reading(
         });
     } else {
         rates.unknown.push(
-            "C, the rate from memory, is not told apart from preparation: it takes the kernel's evidence with syscall \
+            "C, the rate from memory, is not distinguished from preparation: it takes the kernel's evidence with syscall \
              hooks (`--syscalls`)"
                 .to_owned(),
         );
@@ -82,7 +82,7 @@ fn reading(
     if !reads_at_all(profile) {
         rates
             .unknown
-            .push("S, the rate of storage, cannot be told: hardly anything is read from it".to_owned());
+            .push("S, the rate of storage, is not known: hardly anything is read from it".to_owned());
         return;
     }
     rates.fetch = per_second(services, random, |service| {
@@ -91,12 +91,12 @@ fn reading(
     let fit = Fit::new(profile, random);
     if fit.is_unknown() {
         rates.unknown.push(match profile.workers {
-            0 | 1 => "Whether storage has a limit or only a delay cannot be told from one reader; a second worker for a \
-                      few batches would tell, which `stallscope tune --act` tries where there is room"
+            0 | 1 => "Whether storage has a limit or only a delay cannot be determined from one reader; a second worker \
+                      for a few batches would show it, which `stallscope tune --act` tries where the budgets allow it"
                 .to_owned(),
             workers => format!(
-                "Whether storage has a limit or only a delay cannot be told from {workers} workers that always do the \
-                 same; one worker fewer for a few batches would tell, which `stallscope tune --act` tries where it can \
+                "Whether storage has a limit or only a delay cannot be determined from {workers} workers that always do the \
+                 same; one worker fewer for a few batches would show it, which `stallscope tune --act` tries where it can \
                  add none"
             ),
         });
@@ -115,7 +115,7 @@ fn reading(
 /// Of reading time that is waiting for a limit, where the limit counts as reached.
 const REACHED: f64 = 0.5;
 
-/// S; `None` where it cannot be told, or was not reached.
+/// S; `None` where it is not known, or was not reached.
 pub(crate) fn storage(profile: &Profile, fit: &Fit, random: &mut Random) -> Option<Estimate> {
     if fit.is_unknown() || fit.high < REACHED {
         return None;
@@ -188,9 +188,9 @@ mod tests {
     use crate::profile::Profiles;
     use stallscope_model::LoaderFacts;
 
-    /// Of many batches the slow ones are told each, and of the others one in nine.
+    /// Of many batches the slow ones are reported each, and of the others one in nine.
     #[test]
-    fn storage_is_as_fast_as_all_batches_say_not_those_that_were_told() {
+    fn storage_is_as_fast_as_all_batches_say_not_those_that_were_reported() {
         let mut profiles = Profiles::new(2.0);
         profiles.loader(0, &LoaderFacts { workers: 2, ..LoaderFacts::default() });
         for (nth, (fetch_ms, weight)) in [(10, 9.0), (100, 1.0)].repeat(50).into_iter().enumerate() {

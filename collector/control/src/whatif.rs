@@ -283,7 +283,7 @@ fn doubts(misfit: Option<String>, calibration: f64, either: Option<&Either>) -> 
         let limit = bytes_per_s
             .map_or(String::new(), |rate| format!(" of {}", stallscope_units::bytes_per_second(rate)));
         doubts.push(format!(
-            "whether storage has a limit or only a delay cannot be told from the present setting: {:+.0}% if each read is \
+            "whether storage has a limit or only a delay cannot be determined from the present setting: {:+.0}% if each read is \
              merely slow, {:+.0}% if storage is at its limit{limit}",
             100.0 * if_slow.value,
             100.0 * if_limited.value
@@ -317,7 +317,7 @@ fn setting(profile: &Profile, change: &Change) -> Result<Setting, String> {
     let cached = profile.cached_share();
     if change.cached_share.is_some_and(|share| share < cached - SAME_SHARE) {
         return Err(format!(
-            "the cache has {:.0}% of the samples now: what a smaller one would cost cannot be told, as the reads that it \
+            "the cache has {:.0}% of the samples now: what a smaller one would cost is not known, as the reads that it \
              saves were not made",
             100.0 * cached
         ));

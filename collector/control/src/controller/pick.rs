@@ -128,7 +128,7 @@ impl Controller {
         }
         let saw = format!("more {knob} could help, as training waits for data");
         self.hold(
-            if knob == WORKERS { "no room for workers" } else { "no room for prefetch" },
+            if knob == WORKERS { "no budget for workers" } else { "no budget for prefetch" },
             saw,
             why,
             out,
@@ -156,7 +156,7 @@ impl Controller {
         let Some(either) = found.either else { return found.gain.value >= probe::DELTA };
         let [slow, limited] = [either.if_slow.value, either.if_limited.value].map(|gain| 100.0 * gain);
         proposal.why = format!(
-            "{}; {slow:+.0}% if each read is merely slow, {limited:+.0}% if storage is at its limit, which cannot be told",
+            "{}; {slow:+.0}% if each read is merely slow, {limited:+.0}% if storage is at its limit, which is not known",
             proposal.why
         );
         if self.mode != TuneMode::Act {

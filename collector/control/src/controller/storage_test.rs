@@ -197,7 +197,7 @@ impl Controller {
     /// What is known now, in a sentence.
     fn finding(&self, rank: u32, is_known: bool) -> String {
         let Some(profile) = self.tested(rank).filter(|_| is_known) else {
-            return "What storage gives still cannot be told".to_owned();
+            return "What storage gives is still not known".to_owned();
         };
         let random = &mut Random::new(u64::from(rank) + 1);
         let fit = Fit::new(profile, random);

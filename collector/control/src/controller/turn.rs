@@ -119,7 +119,7 @@ fn reason(knob: &Knob, otherwise: &str) -> String {
     if knob.reason.is_empty() { otherwise.to_owned() } else { knob.reason.clone() }
 }
 
-/// Whoever else has asked for a value that is neither the old nor the new one, or has asked at all.
+/// Who else has asked for a value that is neither the old nor the new one, or has asked at all.
 pub(crate) fn taken_by_another(turned: &Move, job: &Job) -> Option<String> {
     let knob = turned.find(job)?;
     let theirs = !knob.set_by.is_empty() && knob.set_by != CONTROLLER;
