@@ -1,8 +1,10 @@
 """A change of the data set by its script shows, before a worker is added that would have another one than the others."""
 
+import collections
 import functools
 import os
 import random
+import types
 
 import pytest
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
@@ -13,10 +15,20 @@ numpy = pytest.importorskip("numpy")
 from stallscope._hooks import outline  # noqa: E402
 
 LEVEL, OPTIONS = 0, {"level": 0}
+# As a module of the script's that it keeps settings in.
+SETTINGS = types.ModuleType("settings_of_the_script")
+SETTINGS.level = 0
 
 
 def levelled(index):
-    return index + LEVEL
+    return index + LEVEL + SETTINGS.level
+
+
+class Slotted:
+    __slots__ = ("level",)
+
+    def __init__(self, level):
+        self.level = level
 
 
 class Transform:
@@ -31,6 +43,10 @@ class Images(torch.utils.data.Dataset):
         self.epoch, self.transform, self.options = 0, Transform(), {"flip": 0.5}
         self.names, self.labels = [f"{number}.jpg" for number in range(1000)], torch.zeros(1000)
         self.itself = self
+        self.samples = [{"name": name, "box": [0, 0]} for name in self.names]
+        self.annotated = [Slotted(0) for _ in range(100)]
+        self.counts, self.recent = collections.Counter(), collections.deque([0], maxlen=1)
+        self.mixed = numpy.array([{"level": 0}, None], dtype=object)
         self.weights, self.chance = numpy.zeros(100), random.Random(1)
 
     def __len__(self):
@@ -73,6 +89,12 @@ CHANGES = {
     "another name in the list": lambda images: images.names.__setitem__(500, "other.jpg"),
     "numpy's numbers": lambda images: images.weights.__setitem__(50, 1),
     "its generator": lambda images: images.chance.random(),
+    "a label in a list of dicts": lambda images: images.samples[900]["box"].__setitem__(0, 1),
+    "a slot of an object in a list": lambda images: setattr(images.annotated[90], "level", 1),
+    "a counter": lambda images: images.counts.update("a"),
+    "a deque": lambda images: images.recent.append(1),
+    "an object in numpy's array": lambda images: images.mixed[0].update(level=1),
+    "an attribute of a module": lambda images: setattr(SETTINGS, "level", SETTINGS.level + 1),
     "an attribute of a class": lambda images: setattr(Transform, "mean", Transform.mean + 1),
     "a global of a function that is called": lambda images: set_level(LEVEL + 1),
 }

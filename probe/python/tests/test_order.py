@@ -1,6 +1,10 @@
 """Which samplers may give another order where they are asked further ahead: any but those whose draws are known."""
 
+import collections
+import itertools
+import queue
 import random
+import types
 
 import pytest
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
@@ -13,6 +17,9 @@ from torch.utils import data  # noqa: E402
 from stallscope._hooks import order  # noqa: E402
 
 ITEMS = data.TensorDataset(torch.arange(20))
+# As a module of the script's that it keeps settings in.
+SETTINGS = types.ModuleType("settings_of_the_script")
+SETTINGS.level = 0
 
 
 class Own(data.Sampler):
@@ -108,12 +115,43 @@ def test_draws_in_mid_epoch_are_told_from_those_at_its_beginning(late):
     assert (other.draws_late, other.was_watched) == (False, False)
 
 
+class Slotted:
+    __slots__ = ("level",)
+
+
+def slotted():
+    one = Slotted()
+    one.level = 0
+    return one
+
+
+HOLDS = {
+    "list": lambda: [0.0] * 20,
+    "numpy": lambda: numpy.zeros(20),
+    "tensor": lambda: torch.zeros(20),
+    "generator": lambda: random.Random(3),
+    "count": lambda: 0,
+    "defaultdict": lambda: collections.defaultdict(float),
+    "deque": lambda: collections.deque([0.0], maxlen=8),
+    "ordered": lambda: collections.OrderedDict(a=1, b=2),
+    "bytearray": lambda: bytearray(20),
+    "dicts in a list": lambda: [{"loss": 0.0} for _ in range(20)],
+    "objects in a list": lambda: [types.SimpleNamespace(loss=0.0) for _ in range(20)],
+    "numpy's objects": lambda: numpy.array([{"loss": 0.0}, None], dtype=object),
+    "slots": slotted,
+    "the data set's": lambda: None,
+    "a module's": lambda: None,
+}
+
+
 class Held(data.Sampler):
     """Of a script: holds something; what it does with it is what `between` says, before each index but the first."""
 
-    def __init__(self, kind):
-        self.held = {"list": [0.0] * 20, "numpy": numpy.zeros(20), "tensor": torch.zeros(20), "generator": random.Random(3), "count": 0}[kind]
+    def __init__(self, held):
+        self.held = held
         self.between = None
+        self.source = data.TensorDataset(torch.arange(20))
+        self.source.level = 0
 
     def __len__(self):
         return 20
@@ -122,7 +160,7 @@ class Held(data.Sampler):
         for index in range(20):
             if index and self.between is not None:
                 self.between(self)
-            yield index
+            yield index + 0 * (self.source.level + SETTINGS.level)
         # Of the epoch's end.
         self.ended = True
 
@@ -135,16 +173,40 @@ def write(sampler):
     sampler.held[3] += 1
 
 
-MOVES = {"list": write, "numpy": write, "tensor": write, "generator": lambda sampler: sampler.held.random(), "count": count}
+def add_to(name):
+    def add(sampler):
+        owner = {"source": sampler.source, "settings": SETTINGS}.get(name, sampler.held)
+        owner.level += 1
+
+    return add
+
+
+MOVES = {
+    "list": write,
+    "numpy": write,
+    "tensor": write,
+    "generator": lambda sampler: sampler.held.random(),
+    "count": count,
+    "defaultdict": write,
+    "deque": lambda sampler: sampler.held.append(1.0),
+    "ordered": lambda sampler: sampler.held.move_to_end(next(iter(sampler.held))),
+    "bytearray": write,
+    "dicts in a list": lambda sampler: sampler.held[3].update(loss=sampler.held[3]["loss"] + 1),
+    "objects in a list": lambda sampler: vars(sampler.held[18]).update(loss=sampler.held[18].loss + 1),
+    "numpy's objects": lambda sampler: sampler.held[0].update(loss=sampler.held[0]["loss"] + 1),
+    "slots": add_to("held"),
+    "the data set's": add_to("source"),
+    "a module's": add_to("settings"),
+}
 
 
 @pytest.mark.parametrize("who", ["the sampler", "training", "nobody"])
 @pytest.mark.parametrize("kind", MOVES)
 def test_what_a_sampler_holds_is_watched_too(kind, who):
-    sampler = Held(kind)
+    sampler = Held(HOLDS[kind]())
     if who == "the sampler":
         sampler.between = MOVES[kind]
-    loader = data.DataLoader(ITEMS, batch_size=3, sampler=sampler)
+    loader = data.DataLoader(sampler.source, batch_size=3, sampler=sampler)
     found, iterator = order.of(loader), Iterator(loader)
     with pytest.raises(StopIteration):
         while True:
@@ -152,3 +214,19 @@ def test_what_a_sampler_holds_is_watched_too(kind, who):
             if who == "training":
                 MOVES[kind](sampler)
     assert found.draws_late == (who != "nobody")
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        pytest.param(lambda: itertools.count(), id="an iterator"),
+        pytest.param(lambda: queue.SimpleQueue(), id="a queue"),
+        pytest.param(lambda: open(__file__), id="a file"),
+        pytest.param(lambda: [0.0] * 200_000, id="a long list"),
+        pytest.param(lambda: numpy.zeros(2_000_000), id="a large array"),
+    ],
+)
+def test_what_cannot_be_compared_is_taken_to_change(held):
+    loader = data.DataLoader(ITEMS, batch_size=3, sampler=Held(held()))
+    draw(Iterator(loader))
+    assert order.of(loader).draws_late

@@ -34,7 +34,7 @@ _UNEVEN = (
 )
 _DRAWS = (
     "resize: unavailable: the loader's sampler draws in mid-epoch from generators that training may draw from, or counts or "
-    "takes calls there: asked earlier or later it may give another order."
+    "takes calls there, or holds what cannot be compared: asked earlier or later it may give another order."
 )
 _WATCHED = (
     "It takes effect at the loader's next epoch: whether its sampler draws in mid-epoch, which would make the order "

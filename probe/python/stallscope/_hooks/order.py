@@ -45,8 +45,8 @@ class Order:
         self.was_watched = False
 
     def held(self):
-        """What those samplers hold that are not known, as it looks from outside."""
-        return outline.of(*(one() for one in self.own), but=[one() for one in self.dataset])
+        """What those samplers hold that are not known, and what their code names of the data set, as it looks from outside; None where not all of it shows."""
+        return outline.of_whole(*(one() for one in self.own), partly=[one() for one in self.dataset])
 
     def end(self, iterator):
         """The first index that an epoch's end may be drawn with, as `iterator` counts them; None where that draws nothing, or nobody knows."""
@@ -92,7 +92,7 @@ class Draw:
         # Whether it came to the epoch's end.
         self.ended = False
         self.before, self.held = self.capture(devices=False), order.held()
-        if iterator.__dict__["_stallscope_drawn"] and self.held != iterator.__dict__.get("_stallscope_held", self.held):
+        if self.held is None or iterator.__dict__["_stallscope_drawn"] and self.held != iterator.__dict__.get("_stallscope_held", self.held):
             order.draws_late = True
 
     def over(self):

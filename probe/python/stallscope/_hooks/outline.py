@@ -4,11 +4,14 @@ something else than those of their iterator.
 That is the data set, the functions that are given with it, what the code of both names (globals, what a closure holds, attributes of
 classes), and what a forked process has of its parent: the working folder, the environment, modes of torch.
 
-Only looked at: no code of the script's runs, and nothing that is large is gone through. What changes within a very long list, a large
-array or an object without attributes does not show.
+Only looked at: no code of the script's runs, and nothing that is large is gone through. What changes within more than so many elements
+and objects, or behind an object that shows nothing of it (an iterator, a file, a queue), does not show.
 """
 
+import array
+import collections
 import functools
+import itertools
 import os
 import random
 import sys
@@ -16,18 +19,36 @@ import types
 import zlib
 
 _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
-_SHORT = 16
-_MOST = 4000
-# Elements of what is longer than short, and so many bytes of arrays for one.
+# Python's own containers, be they subclassed or not. Of subclasses the first that fits says what they hold, without their own code.
+_CONTAINERS = (collections.OrderedDict, dict, list, tuple, set, frozenset, collections.deque)
+_EXACT = _PLAIN.union(_CONTAINERS)
+# Things that are looked at one by one; elements of containers, and so many bytes for one.
+_MOST = 16_000
 _MOST_ELEMENTS = 100_000
+_DEEPEST = 16
 _BYTES = 32
-# What objects of these hold changes as they are used.
-_RESTLESS = frozenset(("_io", "_thread", "asyncio", "concurrent", "io", "logging", "multiprocessing", "socket", "threading", "weakref"))
+# What objects of these hold changes as they are used: without effect on others, or with some.
+_IDLE = frozenset(("_thread", "logging"))
+_RESTLESS = frozenset(("_io", "_queue", "asyncio", "concurrent", "io", "multiprocessing", "socket", "threading", "weakref"))
+_SHARED_VALUES = "multiprocessing.sharedctypes"
+# Where what has no attributes is all that it ever will be, but for iterators.
+_CONSTANT = frozenset(
+    """
+    builtins collections datetime decimal enum fractions functools numpy operator pathlib re stallscope torch types typing uuid
+    zoneinfo
+    """.split()
+)
 
 
-def of(*things, but=()):
-    """A value that compares equal for as long as nothing changed that shows, but for what is within `but`."""
-    return tuple(_Look(things, but).found)
+def of(*things):
+    """A value that compares equal for as long as nothing changed that shows."""
+    return tuple(_Look(things).found)
+
+
+def of_whole(*things, partly=()):
+    """The same; None where something may change that does not show. Of an object in `partly` only what the code of `things` names."""
+    look = _Look(things, partly)
+    return tuple(look.found) if look.is_whole else None
 
 
 def of_workers(dataset, collate_fn, init_fn):
@@ -55,13 +76,26 @@ def _around():
 
 
 class _Look:
-    def __init__(self, things, but):
+    def __init__(self, things, partly=()):
         self.found = []
-        self.seen = set(map(id, but))
+        # Whether nothing can change but it shows.
+        self.is_whole = True
+        self.seen = set(map(id, partly))
         self.elements = _MOST_ELEMENTS
+        # What code names that was looked at, but for that which makes objects.
+        self.names = set()
         # To be looked at, the next one last.
         self.waiting = list(reversed(things))
-        while self.waiting and len(self.found) < _MOST:
+        self.look_at_all()
+        for one in partly:
+            self.named(self.names, one)
+        self.look_at_all()
+
+    def look_at_all(self):
+        while self.waiting:
+            if len(self.found) >= _MOST:
+                self.is_whole = False
+                return
             self.look(self.waiting.pop())
 
     def look(self, value):
@@ -74,7 +108,7 @@ class _Look:
         if id(value) in self.seen or kind is types.ModuleType:
             return
         self.seen.add(id(value))
-        if kind in (list, tuple, dict, set, frozenset):
+        if isinstance(value, _CONTAINERS):
             self.container(value)
         elif kind is types.FunctionType:
             self.function(value)
@@ -88,17 +122,33 @@ class _Look:
             self.object(value)
 
     def container(self, value):
-        self.found.append(len(value))
-        if len(value) > self.elements:
-            return
-        each = [one for item in value.items() for one in item] if type(value) is dict else list(value)
-        if len(value) <= _SHORT and type(value) not in (set, frozenset):
-            self.waiting += reversed(each)
-            return
-        self.elements -= len(value)
-        shallow = [one if type(one) in _PLAIN else id(one) for one in each]
-        # No order of a set's is the same twice.
-        self.found.append(frozenset(shallow) if type(value) in (set, frozenset) else tuple(shallow))
+        """What it holds and what that holds, level by level."""
+        if type(value) not in _CONTAINERS:
+            self.waiting += [type(value), *self.attributes(value)]
+        level = [value]
+        # Without a look at which were seen, which would take longer than all else.
+        for _ in range(_DEEPEST):
+            count = sum(map(_length, level))
+            self.found.append(count)
+            if count > self.elements:
+                self.is_whole = False
+                return
+            self.elements -= count
+            each = list(_held(level))
+            kinds = set(map(type, each))
+            if kinds <= _PLAIN:
+                self.found.append(tuple(each))
+                return
+            if kinds & _PLAIN:
+                self.found.append(tuple([one if type(one) in _PLAIN else None for one in each]))
+                each = [one for one in each if type(one) not in _PLAIN]
+            self.found.append(tuple(map(id, each)))
+            level = [one for one in each if type(one) in _CONTAINERS]
+            if not kinds <= _EXACT:
+                self.waiting += [one for one in reversed(each) if type(one) not in _CONTAINERS]
+            if not level:
+                return
+        self.is_whole = False
 
     def function(self, value):
         if not _is_scripts(value.__module__):
@@ -111,15 +161,23 @@ class _Look:
                 continue
         self.waiting += [value.__defaults__, value.__kwdefaults__]
         names = _named(value.__code__)
-        self.waiting += [value.__globals__[name] for name in sorted(names) if name in value.__globals__]
+        if value.__name__ != "__init__":
+            self.names |= names
+        for one in (value.__globals__[name] for name in sorted(names) if name in value.__globals__):
+            if type(one) is types.ModuleType and _is_scripts(one.__name__):
+                self.waiting += [vars(one)[name] for name in sorted(names) if name in vars(one)]
+            self.waiting.append(one)
 
     def method(self, function, owner):
         """Of its object what it names: a trainer's would be all of training."""
         self.waiting.append(function)
         if type(function) is not types.FunctionType:
             return
+        self.named(_named(function.__code__), owner)
+
+    def named(self, names, owner):
         own = getattr(owner, "__dict__", {})
-        for name in sorted(_named(function.__code__)):
+        for name in sorted(names):
             if name in own:
                 self.waiting.append(own[name])
                 continue
@@ -138,26 +196,79 @@ class _Look:
 
     def object(self, value):
         root = type(value).__module__.partition(".")[0]
-        if root in _RESTLESS:
+        if root in _IDLE:
+            return
+        if root in _RESTLESS and type(value).__module__ != _SHARED_VALUES:
+            self.is_whole = False
             return
         state = _generator_state(value)
         if state is not None:
             self.found.append(state)
             return
-        if type(value).__module__ == "numpy":
-            self.array(value)
-            return
+        elements = _elements(value)
+        if elements is not None:
+            self.elements_of(*elements)
+        elif not hasattr(value, "__dict__") and (hasattr(type(value), "__next__") or root not in _CONSTANT and not _is_scripts(root)):
+            self.is_whole = False
         # Of tensors: how often they were written to.
         self.found.append(getattr(value, "_version", None) if root == "torch" else None)
         self.waiting.append(type(value))
-        for name, one in reversed(list(getattr(value, "__dict__", {}).items())):
-            self.waiting += [one, name]
+        self.waiting += self.attributes(value)
 
-    def array(self, value):
-        elements = getattr(value, "nbytes", 0) // _BYTES
-        if elements <= self.elements and not getattr(value, "dtype", None).hasobject:
-            self.elements -= elements
-            self.found.append(zlib.crc32(value.tobytes()))
+    def elements_of(self, count, content):
+        if count > self.elements:
+            self.is_whole = False
+            return
+        self.elements -= count
+        content = content()
+        if isinstance(content, list):
+            self.container(content)
+        else:
+            self.found.append(zlib.crc32(content))
+
+    def attributes(self, value):
+        """What it has of its own, each behind its name, the first last."""
+        held = dict(getattr(value, "__dict__", {}))
+        for kind in filter(lambda one: _is_scripts(one.__module__), type(value).__mro__):
+            for name, slot in vars(kind).items():
+                if type(slot) is types.MemberDescriptorType:
+                    try:
+                        held[name] = slot.__get__(value)
+                    except AttributeError:
+                        # Not set.
+                        continue
+        return [one for name, inner in reversed(held.items()) for one in (inner, name)]
+
+
+def _length(container):
+    kind = type(container)
+    return len(container) if kind in _CONTAINERS else _base(kind).__len__(container)
+
+
+def _held(containers):
+    """Their elements, of a dict keys and values in turns."""
+    kinds = set(map(type, containers))
+    if len(kinds) > 1:
+        return itertools.chain.from_iterable(_held([one]) for one in containers)
+    base = _base(kinds.pop())
+    if issubclass(base, dict):
+        return itertools.chain.from_iterable(itertools.chain.from_iterable(map(base.items, containers)))
+    return itertools.chain.from_iterable(map(base.__iter__, containers))
+
+
+def _base(kind):
+    return next(base for base in _CONTAINERS if issubclass(kind, base))
+
+
+def _elements(value):
+    """Of an array of numbers: what they count as, and a function that gives them; None of anything else."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+        return value.nbytes // _BYTES, value.ravel().tolist if value.dtype.hasobject else value.tobytes
+    if isinstance(value, (bytearray, array.array, memoryview)) or any(one.__module__ == "_ctypes" for one in type(value).__mro__):
+        view = memoryview(value)
+        return view.nbytes // _BYTES, view.tobytes
+    return None
 
 
 def _generator_state(value):
