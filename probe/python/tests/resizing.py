@@ -335,6 +335,28 @@ def shared(batches):
         report(drawn=drawn)
 
 
+class Growing(Numbers):
+    """Of as many samples as it was given until now."""
+
+    def __getitem__(self, index):
+        time.sleep(0.001)
+        return torch.tensor([index])
+
+
+def growing(batches):
+    """Each step adds a sample, as to a replay buffer. torch's shuffle asks for the number at an epoch's end, and goes on with some of those that came."""
+    for persistent in (False, True):
+        torch.manual_seed(11)
+        numbers = loader(batches, Growing, shuffle=True, persistent_workers=persistent)
+        drawn = []
+        for _ in range(3):
+            for batch in numbers:
+                drawn.append(values(batch))
+                numbers.dataset.samples += 1
+                step()
+        report(drawn=drawn)
+
+
 def seeded(batches):
     torch.manual_seed(11)
     epochs(loader(batches, Seeded), count=1, step_s=0.01)
@@ -401,6 +423,7 @@ SCENARIOS = {
     "exits": exits,
     "augmented": augmented,
     "shared": shared,
+    "growing": growing,
     "seeded": seeded,
     "rebuilt": rebuilt,
     "slow": slow,

@@ -280,7 +280,9 @@ def test_the_job_draws_the_same_numbers_and_new_workers_have_torchs_seeds(python
 
 
 @pytest.mark.parametrize("depth", [1, 40], ids=["less deep", "deeper"])
-def test_a_generator_that_the_order_and_training_share_is_drawn_from_in_the_same_order(python, depth):
+@pytest.mark.parametrize("scenario", ["shared", "growing"])
+def test_what_an_order_asks_for_at_its_end_is_as_it_would_be(python, scenario, depth):
+    """A generator that it shares with training; the length of a data set that grows."""
     asked = set()
 
     def turn(trainer):
@@ -289,10 +291,10 @@ def test_a_generator_that_the_order_and_training_share_is_drawn_from_in_the_same
                 asked.add(loader)
                 trainer.ask("prefetch", depth, loader)
 
-    turned = Turned(job(python, "shared", batches=60), turn)
+    turned = Turned(job(python, scenario, batches=60), turn)
     assert turned.was("prefetch", depth, "applied") and turned.was("prefetch", depth, "applied", 1)
-    plain = subprocess.run([str(part) for part in job(python, "shared", batches=60)], env=environment(None), capture_output=True, text=True)
-    assert turned.of("shared")[0] == [json.loads(line) for line in plain.stdout.splitlines()[:-1]]
+    plain = subprocess.run([str(part) for part in job(python, scenario, batches=60)], env=environment(None), capture_output=True, text=True)
+    assert turned.of(scenario)[0] == [json.loads(line) for line in plain.stdout.splitlines()[:-1]]
 
 
 def test_what_was_asked_for_holds_for_later_epochs_and_for_no_other_loader(own_python):

@@ -5,8 +5,8 @@ asked for earlier or later; so does one that gets training's results in mid-epoc
 loop is left early. torch's own samplers draw when they begin, or from a generator of their own. Of any other, the process's
 generators and what it holds are compared around each draw, for an epoch, before its loader's knobs take effect.
 
-Given a generator, torch's RandomSampler draws from it again at the end of an epoch, which others may draw from meanwhile: it is asked for
-the end when it would be without us.
+At the end of an epoch torch's RandomSampler asks the data set again how long it is, and draws again from the generator that it was given,
+which others may draw from meanwhile: it is asked for the end when it would be without us.
 """
 
 import sys
@@ -34,7 +34,7 @@ class Order:
         samplers = list(_made_of(sampler))
         self.kinds = [type(one) for one in samplers]
         self.is_known = all(_is_known(one) for one in samplers)
-        self.draws_at_its_end = any(_has_generator(one) for one in samplers)
+        self.draws_at_its_end = any(_has_generator(one) or _follows_length(one) for one in samplers)
         # Those that may take calls, or count; not what they draw from, which is large.
         self.own = [reference for one in samplers if not _is_known(one) for reference in _reference(one)]
         self.dataset = _reference(loader.dataset)
@@ -152,8 +152,16 @@ def _reference(one):
 
 def _has_generator(sampler):
     """Whether it is a RandomSampler of somebody's generator: without one it makes its own."""
-    random = sys.modules["torch.utils.data.sampler"].RandomSampler
-    return isinstance(sampler, random) and getattr(sampler, "__dict__", {}).get("generator") is not None
+    return _is_random(sampler) and getattr(sampler, "__dict__", {}).get("generator") is not None
+
+
+def _follows_length(sampler):
+    """Whether it is a RandomSampler that gives as many as its data set has by then."""
+    return _is_random(sampler) and getattr(sampler, "__dict__", {}).get("_num_samples") is None
+
+
+def _is_random(sampler):
+    return isinstance(sampler, sys.modules["torch.utils.data.sampler"].RandomSampler)
 
 
 def _made_of(sampler, depth=0):
