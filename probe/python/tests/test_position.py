@@ -1,11 +1,16 @@
 """A loader that is taken up in the midst of an epoch goes on as if it had never stopped."""
 
 import json
+import random
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
 from collector import PACKAGE, run_warm
+
+torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
+
+import stallscope  # noqa: E402
 
 JOB = Path(__file__).with_name("position_job.py")
 
@@ -100,3 +105,42 @@ def test_a_sampler_that_cannot_be_taken_up_is_told_of(python):
     (resumed,) = told["resumed"]
     assert "does not give the same first 3 batches" in resumed["said"][0]
     assert len(resumed["got"]) == len(told["whole"]), "and training goes on"
+
+
+class Augmented:
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return index, random.random()
+
+
+@pytest.mark.parametrize("looks", [(5,), (7,), (2, 5, 7)], ids=["before the stop", "after it", "on both sides"])
+def test_looks_beside_the_pass_that_trains_are_the_same_to_what_follows(looks):
+    from stallscope import _random
+
+    def make():
+        torch.manual_seed(5)
+        loader = stallscope.DataLoader(Augmented(), batch_size=3, shuffle=True, collate_fn=list)
+        loader.hear_steps()
+        return loader
+
+    def train(loader, first, last):
+        """The batches of these steps, four to an epoch, and what a checkpoint after the last has."""
+        got = []
+        while True:
+            for step, batch in enumerate(loader, first + len(got)):
+                loader.stepped()
+                got.append(batch)
+                if step in looks:
+                    next(iter(loader))
+                if step == last:
+                    return got, loader.state_dict(), _random.capture()
+
+    whole, _, _ = train(make(), 1, 12)
+    before, position, generators = train(make(), 1, 6)
+    resumed = make()
+    resumed.load_state_dict(position)
+    resumed.go_on_with(generators)
+    after, _, _ = train(resumed, 7, 12)
+    assert before + after == whole

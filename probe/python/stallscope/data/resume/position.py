@@ -97,7 +97,8 @@ class Positioned(torch.utils.data.DataLoader):
         return None if end.reached else resume
 
     def _begin(self, beginning):
-        self._begun = beginning.nth + 1
+        # A pass that is taken up may have had others begin beside it, before the save.
+        self._begun = max(self._begun, beginning.nth + 1)
         if not self._hears_steps:
             self._epochs = beginning.epoch + 1
         if self._keys_samples():
@@ -199,7 +200,7 @@ class Positioned(torch.utils.data.DataLoader):
         untrained = self._untrained() if handing is None else None
         if untrained is not None:
             return {name: value for name, value in untrained.items() if name != "process"}
-        state = {"version": _VERSION, "nth": self._begun, "samples": self._samples(), "batch_size": self.batch_size}
+        state = {"version": _VERSION, "nth": self._begun, "begun": self._begun, "samples": self._samples(), "batch_size": self.batch_size}
         state["persistent_loaders"] = persistent_workers.state(self)
         if self._order is not None:
             state["sampling"] = self._order.state()
@@ -256,7 +257,8 @@ class Positioned(torch.utils.data.DataLoader):
         # The pass that is under way has begun, and another one after it is of the next epoch.
         under_way = state["batches"] is not None
         self._epochs = state["epoch"] + under_way
-        self._begun = self._begun_at_step = state.get("nth", state["epoch"]) + under_way
+        begun = state.get("nth", state["epoch"]) + under_way
+        self._begun = self._begun_at_step = state.get("begun", begun)
         self._forget_passes()
         if getattr(self, "_iterator", None) is not None:
             # Persistent workers that have batches of another position under way.
