@@ -521,3 +521,19 @@ def test_a_look_before_the_checkpointer_is_made_is_no_epoch(tmp_path):
             return checkpointer.restore().epoch
 
     assert saved(False, "without") == saved(True, "with") == 0
+
+
+def test_what_cannot_be_written_to_is_refused_before_anything_is_set(tmp_path):
+    def job():
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        model.register_buffer("mean", torch.zeros(1).expand(4))
+        return model, Checkpointer(tmp_path, model=model, signals=())
+
+    _, saver = job()
+    saver.save(wait=True)
+    saver.close()
+    model, saver = job()
+    before = [one.clone() for one in model.parameters()]
+    with saver, pytest.raises(CheckpointError, match=r"model: mean cannot be written to"):
+        saver.restore()
+    assert all(map(torch.equal, model.parameters(), before))

@@ -2,6 +2,7 @@
 
 import torch
 
+from .dtensors import is_dtensor
 from .errors import CheckpointError
 from .state import parameter_shapes, some
 
@@ -79,6 +80,10 @@ def check(name, one, state, shapes):
                 raise CheckpointError(
                     f"{name}: {key} is of {state[key].dtype} in the checkpoint and of {value.dtype} here, which cannot hold it"
                 )
+            if _shares_memory(value):
+                raise CheckpointError(
+                    f"{name}: {key} cannot be written to here, as its elements share memory (expand()): clone() it where the model is made"
+                )
     elif isinstance(one, torch.optim.Optimizer):
         sizes = [len(group["params"]) for group in one.param_groups]
         saved = [len(group["params"]) for group in state["param_groups"]]
@@ -90,3 +95,10 @@ def check(name, one, state, shapes):
                     f"{name}: parameter {number} is {then} in the checkpoint and {here} here: restore into a model of the "
                     "same shape"
                 )
+
+
+def _shares_memory(tensor):
+    """Whether torch refuses to copy into it, as elements of it are one."""
+    if is_dtensor(tensor) or tensor.layout is not torch.strided:
+        return False
+    return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride()))
