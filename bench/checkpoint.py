@@ -284,26 +284,26 @@ def compare(megabytes, rounds, folder, beside):
 
 def rows(case, megabytes, medians, bandwidths, memory, disk, beside):
     ours = medians["stallscope"]
-    figures = []
+    found = []
     for name, (blocked, spread, total) in medians.items():
-        figures += [
+        found += [
             Row(f"{case}, {name}", "blocked", blocked, "ms"),
             Row(f"{case}, {name}", "spread", spread, "ms"),
             Row(f"{case}, {name}", "total", total, "ms"),
         ]
-    figures += [Row(case, "memcpy", memory, "MB/s"), Row(case, "fio O_DIRECT", disk, "MB/s")]
+    found += [Row(case, "memcpy", memory, "MB/s"), Row(case, "fio O_DIRECT", disk, "MB/s")]
     for when, bandwidth in zip(("beside the loop", "the loop standing still"), bandwidths):
         share = bandwidth / disk * 100
         bar = {} if beside or megabytes < 200 else {"bar": ">= 90%", "holds": share >= 90}
-        figures.append(Row(case, f"written, of fio's, {when}", share, "%", **bar))
+        found.append(Row(case, f"written, of fio's, {when}", share, "%", **bar))
     if beside:
-        return figures
+        return found
     eighth = ours[0] <= medians["torch.save, fsync"][0] / 8
     if megabytes != 200:
         # The bars on the stall are for this size.
-        return figures
+        return found
     asynchronous = min(medians[name][0] for name in ("DCP async_save, thread", "DCP async_save, process"))
-    return figures + [
+    return found + [
         Row(case, "blocked", ours[0], "ms", "<= 1/8 of torch.save and fsync", eighth),
         Row(case, "blocked", ours[0], "ms", f"<= DCP's async_save ({asynchronous:.1f})", ours[0] <= asynchronous),
     ]
@@ -318,7 +318,7 @@ def main():
     warnings.simplefilter("ignore")
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=os.environ.get("MASTER_PORT", "29577"))
     dist.init_process_group("gloo", rank=0, world_size=1)
-    figures, body = [], []
+    found, body = [], []
     for megabytes in map(int, arguments.sizes.split(",")):
         # Few rounds of what takes long.
         rounds = arguments.rounds if megabytes <= 1000 else 2
@@ -330,7 +330,7 @@ def main():
         for beside in (False, True):
             case = f"{megabytes} MB, {'a reader beside it' if beside else 'quiet'}"
             medians, bandwidths, memory, disk = compare(megabytes, rounds, arguments.folder, beside)
-            figures += rows(case, megabytes, medians, bandwidths, memory, disk, beside)
+            found += rows(case, megabytes, medians, bandwidths, memory, disk, beside)
             for name, (blocked, spread, total) in medians.items():
                 figures = [f"{blocked:.1f}", f"{spread:.0f}", f"{total:.0f}", f"{megabytes / total * 1e3:.0f}"]
                 body.append([f"{case}: {name}", *figures])
@@ -341,8 +341,8 @@ def main():
             print(f"{case}: done", file=sys.stderr, flush=True)
     print(markdown(["one save (medians)", "blocked ms", "spread ms", "total ms", "MB/s"], body))
     print()
-    print(summary(figures))
-    write("checkpoint", figures)
+    print(summary(found))
+    write("checkpoint", found)
 
 
 if __name__ == "__main__":
