@@ -108,7 +108,7 @@ class Log:
             run_delay_ns = self.run_delay_ns()
         if self.at < len(self.map):
             runnable_ns = self.clock.read(run_delay_ns, off)
-            cpu_ns = now_ns - self.begun_ns - off.preempted_ns - off.asleep_ns
+            cpu_ns = now_ns - self.begun_ns - self.clock.preempted_ns - off.asleep_ns
             RECORD.pack_into(self.map, self.at, now_ns, runnable_ns, value, did, extra, max(0, cpu_ns))
             self.at += RECORD.size
         return now_ns
@@ -123,7 +123,7 @@ class RunnableClock:
 
     def __init__(self, run_delay_ns: int):
         self.run_delay_ns, self.off = run_delay_ns, Off()
-        self.runnable_ns = 0
+        self.runnable_ns = self.preempted_ns = 0
         # Of the pieces without a sleep.
         self.preemptions, self.too_much_ns = 0, 0
 
@@ -136,6 +136,7 @@ class RunnableClock:
         asleep_ns = off.asleep_ns - self.off.asleep_ns
         self.run_delay_ns, self.off = run_delay_ns, off
         self.runnable_ns += preempted_ns
+        self.preempted_ns += preempted_ns
         if asleep_ns == 0:
             self.preemptions += preemptions
             self.too_much_ns += delay_ns - preempted_ns
