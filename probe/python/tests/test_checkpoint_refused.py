@@ -1,0 +1,152 @@
+"""A restore that is refused leaves everything as it was, and says why."""
+
+
+import pytest
+from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
+
+torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
+
+from stallscope import Checkpointer, CheckpointError  # noqa: E402
+
+
+def test_a_changed_model_says_which_layer_before_anything_is_set(tmp_path):
+    with Checkpointer(tmp_path, model=torch.nn.Linear(4, 2)) as checkpointer:
+        checkpointer.save(wait=True)
+    # Whose word it is that another job saved here before anything is restored.
+    (tmp_path / "latest").unlink()
+    other = torch.nn.Linear(4, 3)
+    before = other.weight.clone()
+    with Checkpointer(tmp_path, model=other) as checkpointer:
+        with pytest.raises(CheckpointError, match=r"model: weight is \[2, 4\] in the checkpoint and \[3, 4\] here"):
+            checkpointer.restore()
+    with Checkpointer(tmp_path, model=torch.nn.Sequential(other)) as checkpointer:
+        with pytest.raises(CheckpointError, match="it lacks 0.weight, 0.bias and has weight, bias besides"):
+            checkpointer.restore()
+    with Checkpointer(tmp_path, model=torch.nn.Linear(4, 2), ema=torch.nn.Linear(1, 1)) as checkpointer:
+        with pytest.raises(CheckpointError, match="has no 'ema' but model"):
+            checkpointer.restore()
+    assert torch.equal(other.weight, before)
+
+
+class Stubborn:
+    """Has a state that it does not take back."""
+
+    def __init__(self, takes):
+        self.takes = takes
+
+    def state_dict(self):
+        return {"places": 3}
+
+    def load_state_dict(self, state):
+        if not self.takes:
+            raise ValueError("not this one")
+
+
+def test_what_refuses_leaves_everything_as_it_was(tmp_path):
+    def job(seed, takes):
+        torch.manual_seed(seed)
+        model = torch.nn.Linear(4, 2)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1 / seed)
+        model(torch.rand(3, 4)).sum().backward()
+        optimizer.step()
+        return {
+            "model": model,
+            "optimizer": optimizer,
+            "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 3 + seed),
+            "last": Stubborn(takes),
+        }
+
+    def seen(job):
+        return repr([one.state_dict() for one in job.values()]) + repr(torch.get_rng_state().sum())
+
+    with Checkpointer(tmp_path, **job(1, True), state={"best": 1}) as checkpointer:
+        checkpointer.save(wait=True)
+    other, state = job(2, False), {"best": 2}
+    with Checkpointer(tmp_path, **other, state=state) as checkpointer:
+        before = seen(other)
+        with pytest.raises(CheckpointError, match="last: Stubborn does not take the state"):
+            checkpointer.restore()
+        assert seen(other) == before and state == {"best": 2}
+    other["last"].takes = True
+    with Checkpointer(tmp_path, **other, state=state) as checkpointer:
+        assert checkpointer.restore() is not None
+    assert seen(other) != before and state == {"best": 1}
+
+
+def test_complex_numbers_are_not_put_into_real_ones(tmp_path):
+    with Checkpointer(tmp_path, model=torch.nn.Linear(2, 2, dtype=torch.complex64)) as checkpointer:
+        checkpointer.save(wait=True)
+    with Checkpointer(tmp_path, model=torch.nn.Linear(2, 2)) as checkpointer:
+        with pytest.raises(CheckpointError, match="weight is of torch.complex64 in the checkpoint and of torch.float32 here"):
+            checkpointer.restore()
+
+
+def test_a_folder_whose_checkpoints_are_all_damaged_is_not_an_empty_one(tmp_path):
+    model = torch.nn.Linear(4, 2)
+    with Checkpointer(tmp_path, model=model) as checkpointer:
+        assert checkpointer.restore() is None
+        for _ in range(2):
+            checkpointer.save(wait=True)
+    for one in tmp_path.glob("step-*/manifest.json"):
+        one.write_bytes(one.read_bytes()[:-20])
+    for _ in range(2):
+        # In this run, and in the next one, which finds them set aside.
+        with Checkpointer(tmp_path, model=model) as checkpointer:
+            with pytest.raises(CheckpointError, match=r"has no good checkpoint any more .* restore\(begin_anew=True\)"):
+                checkpointer.restore()
+    with Checkpointer(tmp_path, model=model) as checkpointer:
+        assert checkpointer.restore(begin_anew=True) is None
+        checkpointer.save(wait=True)
+    with Checkpointer(tmp_path, model=model) as checkpointer:
+        assert checkpointer.restore() is not None
+
+
+class Versioned(torch.nn.Module):
+    """Refuses what another version of it saved."""
+
+    version = 1
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(3, 3)
+
+    def get_extra_state(self):
+        return {"version": self.version}
+
+    def set_extra_state(self, state):
+        if state["version"] != self.version:
+            raise ValueError("another version")
+
+
+@pytest.mark.parametrize("name", ["model", "other"])
+def test_modules_that_refuse_by_themselves_leave_all_as_it_was(tmp_path, monkeypatch, name):
+    def objects():
+        return {"model": torch.nn.Linear(3, 3), "other": torch.nn.Linear(3, 3), name: torch.nn.Sequential(torch.nn.Linear(2, 2), Versioned())}
+
+    saver = Checkpointer(tmp_path, **objects(), signals=())
+    saver.save(wait=True)
+    saver.close()
+    monkeypatch.setattr(Versioned, "version", 2)
+    here = objects()
+    before = {name: [one.clone() for one in module.parameters()] for name, module in here.items()}
+    saver = Checkpointer(tmp_path, **here, signals=())
+    with pytest.raises(CheckpointError, match="another version"):
+        saver.restore()
+    for name, module in here.items():
+        assert all(map(torch.equal, module.parameters(), before[name])), name
+
+
+def test_what_cannot_be_written_to_is_refused_before_anything_is_set(tmp_path):
+    def job():
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        model.register_buffer("mean", torch.zeros(1).expand(4))
+        return model, Checkpointer(tmp_path, model=model, signals=())
+
+    _, saver = job()
+    saver.save(wait=True)
+    saver.close()
+    model, saver = job()
+    before = [one.clone() for one in model.parameters()]
+    with saver, pytest.raises(CheckpointError, match=r"model: mean cannot be written to"):
+        saver.restore()
+    assert all(map(torch.equal, model.parameters(), before))
