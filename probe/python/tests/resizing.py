@@ -5,6 +5,7 @@ usage: resizing.py BATCHES SCENARIO...
 
 import gc
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -123,6 +124,17 @@ class OwnLoader(DataLoader):
 
 def children():
     return sorted(int(pid) for pid in open(f"/proc/self/task/{os.getpid()}/children").read().split())
+
+
+def left(limit_s=20):
+    """Children that do not end. torch does not wait for a worker that it terminates, and one that takes 5 s to leave, as on a busy machine,
+    is terminated."""
+    deadline = time.monotonic() + limit_s
+    while children() and time.monotonic() < deadline:
+        # Reaps those that have ended.
+        multiprocessing.active_children()
+        time.sleep(0.02)
+    return children()
 
 
 def resident_bytes():
@@ -255,6 +267,23 @@ def interrupted(batches):
             ended += 1
         signal.setitimer(signal.ITIMER_REAL, 0)
     report(ended=ended)
+
+
+def interrupted_at_its_end(batches):
+    """An interrupt comes while torch waits for its workers to leave, and others are on the way."""
+    numbers = loader(batches, worker_init_fn=never_there)
+    iterator = iter(numbers)
+    while not any(child not in [worker.pid for worker in iterator._workers] for child in children()):
+        next(iterator)
+        time.sleep(STEP_S)
+
+    def interrupt(timeout=None):
+        raise KeyboardInterrupt
+
+    iterator._workers[0].join = interrupt
+    sys.unraisablehook = lambda raised: report(interrupted=raised.exc_type is KeyboardInterrupt)
+    # What is raised in __del__ does not end the loop, and the iterator is not there to be shut down again.
+    del iterator
 
 
 def exits(batches):
@@ -421,6 +450,7 @@ SCENARIOS = {
     "handled": handled,
     "interrupted": interrupted,
     "exits": exits,
+    "interrupted-at-its-end": interrupted_at_its_end,
     "augmented": augmented,
     "shared": shared,
     "growing": growing,
@@ -445,7 +475,7 @@ def main():
         for numbers in KEPT:
             numbers._iterator = None
         gc.collect()
-        report(left=children())
+        report(left=left())
 
 
 if __name__ == "__main__":

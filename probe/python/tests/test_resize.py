@@ -184,6 +184,13 @@ def test_a_stateful_loader_resumes_from_what_it_saved_while_its_depth_moved():
     assert "state_dict" in done.trainer.knobs()["workers", 0]["reason"]
 
 
+def test_an_interrupt_while_workers_leave_leaves_none_behind(own_python):
+    done = Turned(job(own_python, "interrupted-at-its-end", batches=4000), once(("workers", 4)))
+    assert done.code == 0, done.err
+    (line,), left = done.of("interrupted-at-its-end")
+    assert line["interrupted"] and left == []
+
+
 def test_interrupts_and_the_interpreters_end_leave_nobody_behind(python):
     # In this order: the last one's iterator is still there at the end.
     done = Turned(job(python, "interrupted", "exits"), at_random(200))

@@ -109,10 +109,12 @@ def _resizable(base):
             super()._reset(loader, first_iter, *args, **kwargs)
 
         def _shutdown_workers(self):
-            super()._shutdown_workers()
-            # torch does nothing while the interpreter ends.
-            if self._shutdown:
-                self._stallscope_workers_added.end()
+            try:
+                super()._shutdown_workers()
+            finally:
+                # An interrupt of torch's part must not leave ours out; and torch does nothing while the interpreter ends.
+                if self._shutdown:
+                    self._stallscope_workers_added.end()
 
     for name in ("__name__", "__qualname__", "__module__", "__doc__"):
         setattr(Resizable, name, getattr(base, name))
