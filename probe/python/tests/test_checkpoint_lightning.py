@@ -52,6 +52,12 @@ class Average(lightning.Callback):
     def load_state_dict(self, state):
         self.mean = state["mean"]
 
+class Written(lightning.Callback):
+    # A save that is due while all memory for snapshots is in use is passed over, and a busy machine takes long to write one.
+    def on_train_batch_start(self, trainer, *ignored):
+        (saving,) = (one for one in trainer.callbacks if isinstance(one, stallscope.lightning.CheckpointCallback))
+        saving._checkpointer._wait()
+
 class Module(lightning.LightningModule):
     def __init__(self, stop):
         super().__init__()
@@ -87,7 +93,7 @@ def fit(folder, stop, every=4, how=""):
         others = [Unfreezing()]
     if how == "accumulated":
         others.append(lightning.pytorch.callbacks.GradientAccumulationScheduler({0: 1, 1: 2}))
-    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", callbacks=[callback, average, *others], logger=False,
+    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", callbacks=[callback, average, Written(), *others], logger=False,
                                 enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
                                 **({"val_check_interval": 3} if validating else {}))
     given = {"dataset": Stream()} if how == "stream" else {"dataset": Data(), "shuffle": True}
@@ -154,7 +160,7 @@ def test_no_validation_is_lost_where_a_save_is_due_before_it(tmp_path):
 def test_gradients_are_accumulated_as_the_epoch_began(tmp_path):
     # Its second epoch, which begins at step 10, has steps of two batches.
     whole, cut, resumed = fits(tmp_path, "whole:0:1:accumulated", "cut:12:1:accumulated", "cut:0:1:accumulated")
-    assert whole["steps"] == 15 and cut["steps"] == 12 and resumed["start"] in (11, 12)
+    assert whole["steps"] == 15 and cut["steps"] == 12 and resumed["start"] == 12
     assert resumed["steps"] == 15 and resumed["seen"] == whole["seen"][-len(resumed["seen"]) :]
     assert resumed["end"] == whole["end"]
 

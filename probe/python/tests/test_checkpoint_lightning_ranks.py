@@ -21,6 +21,12 @@ class Data(torch.utils.data.Dataset):
     def __getitem__(self, index):
         return torch.randn(2) + index
 
+class Written(lightning.Callback):
+    # A save that is due while all memory for snapshots is in use is passed over, and a busy machine takes long to write one.
+    def on_train_batch_start(self, trainer, *ignored):
+        (saving,) = (one for one in trainer.callbacks if isinstance(one, stallscope.lightning.CheckpointCallback))
+        saving._checkpointer._wait()
+
 class Module(lightning.LightningModule):
     def __init__(self, stop):
         super().__init__()
@@ -43,7 +49,7 @@ def fit(folder, stop, rank):
     # As many do: dropout and augmentation differ from rank to rank.
     lightning.seed_everything(5 + rank, verbose=False)
     module, callback = Module(stop), stallscope.lightning.CheckpointCallback(folder, every=1)
-    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", devices=2, strategy="ddp", callbacks=[callback], logger=False,
+    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", devices=2, strategy="ddp", callbacks=[callback, Written()], logger=False,
                                 enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
     with warnings.catch_warnings(record=True) as warned:
         warnings.filterwarnings("always", "The sampler does not give")

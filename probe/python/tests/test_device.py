@@ -56,6 +56,7 @@ class Slow(Dataset):
 
 for batch in DataLoader(Slow()):
     fake.device.work(0.02)
+    print(fake.device.free_ns)
 time.sleep(0.1)
 """
 
@@ -84,23 +85,25 @@ def job(python, tmp_path, device, train=TRAIN):
     (tmp_path / "train.py").write_text(train)
     done = run([python, tmp_path / "train.py"], STALLSCOPE_DEVICE=device)
     assert (done.code, done.err) == (0, "")
-    return done.collector.trainer()
+    return done
 
 
 def test_the_device_is_idle_from_the_end_of_its_work_to_the_end_of_the_wait(python, tmp_path):
-    trainer = job(python, tmp_path, "fake:get")
-    waits = {wait.time_ns: wait for wait in trainer.of("Wait")}
+    done = job(python, tmp_path, "fake:get")
+    trainer = done.collector.trainer()
+    waits = trainer.of("Wait")
+    free_ns = [0, *map(int, done.out.split())]
+    # For each wait, from the end of the work queued before it.
+    true = {wait.time_ns: wait.time_ns - max(wait.enter_ns, free) for wait, free in zip(waits, free_ns)}
     idles = trainer.of("DeviceIdle")
-    assert len(idles) >= 7
-    for idle in idles[1:]:
-        wait = waits[idle.wait_exit_ns]
-        length_ns = wait.time_ns - wait.enter_ns
-        # 20 ms of work are queued just before the wait; whatever else the machine does, idle time is what is left.
-        assert 0 < idle.idle_ns <= length_ns - 19_000_000
+    assert len(waits) == 8 and len(idles) >= 7
+    short_ns = [true[idle.wait_exit_ns] - idle.idle_ns for idle in idles]
+    # Less is seen where the thread loses its CPU within the hooks, as it will not each time; more never.
+    assert 0 <= min(short_ns) < 1_000_000 and all(idle.idle_ns >= 0 for idle in idles)
 
 
 def test_the_device_is_asked_in_the_training_thread_alone(python, tmp_path):
-    trainer = job(python, tmp_path, "fake:get", TRAIN.split("for batch")[0] + THREADS)
+    trainer = job(python, tmp_path, "fake:get", TRAIN.split("for batch")[0] + THREADS).collector.trainer()
     # The other thread's loader is none of training's.
     trained = {wait.time_ns for wait in trainer.of("Wait")}
     assert len(trained) == 8
@@ -109,7 +112,7 @@ def test_the_device_is_asked_in_the_training_thread_alone(python, tmp_path):
 
 
 def test_a_device_that_fails_is_given_up(python, tmp_path):
-    trainer = job(python, tmp_path, "fake:broken")
+    trainer = job(python, tmp_path, "fake:broken").collector.trainer()
     assert len(trainer.of("Wait")) == 8 and trainer.of("DeviceIdle") == []
     (told,) = trainer.told("unavailable")
     assert "fell off the bus" in told["what"]

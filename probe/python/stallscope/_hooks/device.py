@@ -52,23 +52,26 @@ class Watcher:
         entered, self.entered = self.entered, None
         if not self.device.ready():
             return
-        self.pending.append((entered, self.device.record(), self.entered_ns, time_ns))
+        left = self.device.record()
+        # A thread that loses its CPU here records late: what the device was idle for since is not the wait's.
+        late_ns = _native.now() - time_ns
+        self.pending.append((entered, left, late_ns, self.entered_ns, time_ns))
         self.collect()
 
     def collect(self):
         """Tells of the waits whose events are complete."""
         while self.pending:
-            first, last, entered_ns, left_ns = self.pending[0]
+            first, last, late_ns, entered_ns, left_ns = self.pending[0]
             if not self.device.query(last):
                 break
             self.pending.pop(0)
-            idle_ns = int(self.device.elapsed_ms(first, last) * 1e6)
+            idle_ns = int(self.device.elapsed_ms(first, last) * 1e6) - late_ns
             idle_ns = max(0, min(idle_ns, left_ns - entered_ns))
             _native.device_idle(idle_ns=idle_ns, wait_exit_ns=left_ns)
             self.device.recycle(first)
             self.device.recycle(last)
         while len(self.pending) > _MAX_PENDING:
-            first, last, _, _ = self.pending.pop(0)
+            first, last, *_ = self.pending.pop(0)
             self.device.recycle(first)
             self.device.recycle(last)
 
