@@ -11,14 +11,20 @@ from verdicts import complaint, is_decided
 KERNEL_AND_SHIM, KERNEL_ALONE, SHIM_ALONE = 4, 6, 8
 # Per cent by which the training time may be off: phases are not mixed up.
 PHASES = 6
+# Points of training time without a CPU from which a machine is busy elsewhere, where the case has no neighbours of its own.
+BUSY = 10
 
 TESTED = [case for case in CASES if case.tested]
 
 
-def check(measure, margin, together=()):
+def is_busy_elsewhere(case, found):
+    return not case.neighbours and found.truth["preempted"] + found.truth["starved"] >= BUSY
+
+
+def check(measure, margin, together=(), blurred=()):
     """Asserts that no cause of any rank is off by more than `margin` points, nor the sum of those `together`; the first
     run's outcome. A machine that was busy elsewhere spoils a short run: one that is off is made twice more, and the
-    median of the three counts."""
+    median of the three counts. `blurred`: a case and the causes that count together where the machine is busy all along."""
 
     def error_of(run, group):
         return sum(run.error(cause) for cause in group)
@@ -33,6 +39,8 @@ def check(measure, margin, together=()):
                 continue
             while len(runs) < 3:
                 runs.append(measure().comparisons)
+            if blurred and group[0] in blurred[1] and all(is_busy_elsewhere(blurred[0], run[rank]) for run in runs):
+                group = blurred[1]
             error = median(error_of(run[rank], group) for run in runs)
             assert abs(error) <= margin, f"{group} is {error:+.1f} points off: {runs}"
     return first
@@ -88,7 +96,9 @@ def verdict(bench, case, outcome):
 
 @pytest.mark.parametrize("case", [case for case in TESTED if case.kernel_bar], ids=lambda case: case.name)
 def test_kernel_alone_agrees_with_the_truth(bench, case):
-    outcome = check(lambda: bench.attach(case), KERNEL_ALONE)
+    # A batch is ready when the worker wakes its feeder. One that is kept from the CPU or the lock is still awake then: the
+    # batch is seen as it leaves, and what it waited for is the worker's.
+    outcome = check(lambda: bench.attach(case), KERNEL_ALONE, blurred=(case, ("prep", "transfer")))
     saves(case, outcome, KERNEL_ALONE)
     if case.is_loop:
         assert complaint(case, outcome) is None
