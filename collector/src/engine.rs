@@ -58,6 +58,7 @@ pub(crate) struct Engine {
     /// The period of [`WorkerPeriod`]s that was under way when they were last taken.
     period: u64,
     begun_ns: u64,
+    start_cpu_ns: u64,
     begun_ticks: Option<CpuTicks>,
     pub(crate) wants_shim: bool,
     shims_seen: bool,
@@ -114,12 +115,18 @@ impl Engine {
             fullest: 0,
             period: 0,
             begun_ns,
+            start_cpu_ns: 0,
             begun_ticks: CpuTicks::read(),
             wants_shim,
             shims_seen: false,
             refused: 0,
             notices: Vec::new(),
         }
+    }
+
+    /// All is set up: what comes from here on is the cost of measuring.
+    pub(crate) fn started(&mut self) {
+        self.start_cpu_ns = host::own_cost().0;
     }
 
     pub(crate) fn record_with(&mut self, recorder: Recorder) {

@@ -58,7 +58,13 @@ pub(crate) fn figures(
         tasks: tasks as u64,
         programs: kernel.programs().into_iter().map(|program| probe(program.name, program.state)).collect(),
         losses: losses.map(|(reason, count)| Loss { reason: reason.into(), count }).collect(),
-        overhead: Overhead { collector_cpu_ns, collector_rss_bytes, kernel_cpu_ns, records, wall_ns: 0 },
+        overhead: Overhead {
+            collector_cpu_ns,
+            collector_rss_bytes,
+            kernel_cpu_ns,
+            records,
+            ..Overhead::default()
+        },
     }
 }
 

@@ -341,7 +341,7 @@ enum Happened<T> {
 
 impl<'a> Session<'a> {
     fn new(
-        engine: Engine,
+        mut engine: Engine,
         control: Control,
         kernel: KernelClient,
         server: Option<shims::Server>,
@@ -351,6 +351,7 @@ impl<'a> Session<'a> {
         if let Some(metrics) = &metrics {
             metrics.publish(engine.summary());
         }
+        engine.started();
         Session { engine, control, kernel, server, metrics, view }
     }
 

@@ -192,6 +192,7 @@ fn any_run() -> impl Strategy<Value = RunSummary> {
                     verdict: Verdict { finding: String::new(), sentence },
                     overhead: Overhead {
                         collector_cpu_ns: number,
+                        start_cpu_ns: number / 2,
                         collector_rss_bytes: number,
                         kernel_cpu_ns: Some(number),
                         records: number,

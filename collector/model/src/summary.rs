@@ -14,8 +14,8 @@ impl RunSummary {
 
     /// What the `workers` of the ranks are. Where no step was seen, the job's processes, its root's among them.
     pub fn workers_heading(&self) -> &'static str {
-        let has_steps = |rank: &RankSummary| !rank.phases.is_empty();
-        if self.ranks.is_empty() || self.ranks.iter().any(has_steps) { "Workers" } else { "Processes" }
+        let has_steps = !self.phases.is_empty() || self.ranks.iter().any(|rank| !rank.phases.is_empty());
+        if self.ranks.is_empty() || has_steps { "Workers" } else { "Processes" }
     }
 
     /// In words, with those of the machines where the job may not use all; `None` when unknown.
@@ -259,11 +259,22 @@ pub struct Diagnosis {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Overhead {
     pub collector_cpu_ns: u64,
+    /// The part of it before measuring began: most of it loads the kernel programs, once a run.
+    #[serde(default)]
+    pub start_cpu_ns: u64,
     pub collector_rss_bytes: u64,
     /// CPU time of the kernel programs, where the kernel counts it.
     pub kernel_cpu_ns: Option<u64>,
     pub records: u64,
     pub wall_ns: u64,
+}
+
+impl Overhead {
+    /// Of one core while it measured.
+    pub fn collector_share(&self) -> f64 {
+        let ns = self.collector_cpu_ns.saturating_sub(self.start_cpu_ns);
+        if self.wall_ns == 0 { 0.0 } else { ns as f64 / self.wall_ns as f64 }
+    }
 }
 
 #[cfg(test)]

@@ -61,6 +61,7 @@ impl Engine {
             verdict,
             overhead: Overhead {
                 collector_cpu_ns,
+                start_cpu_ns: self.start_cpu_ns,
                 collector_rss_bytes,
                 kernel_cpu_ns: self.kernel_cpu_ns,
                 records: self.records,

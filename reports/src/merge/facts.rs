@@ -166,6 +166,7 @@ fn overhead(runs: &[Run]) -> Overhead {
     let mut sum = Overhead::default();
     for overhead in runs.iter().map(|run| &run.summary.overhead) {
         sum.collector_cpu_ns = sum.collector_cpu_ns.saturating_add(overhead.collector_cpu_ns);
+        sum.start_cpu_ns = sum.start_cpu_ns.saturating_add(overhead.start_cpu_ns);
         sum.collector_rss_bytes = sum.collector_rss_bytes.saturating_add(overhead.collector_rss_bytes);
         sum.records = sum.records.saturating_add(overhead.records);
         sum.wall_ns = sum.wall_ns.max(overhead.wall_ns);

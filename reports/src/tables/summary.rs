@@ -26,6 +26,7 @@ pub(super) const RUN: Table = Table {
             count("lost"),
             count("wall_ns"),
             count("collector_cpu_ns"),
+            count("start_cpu_ns"),
             count("collector_rss_bytes"),
             count("kernel_cpu_ns"),
         ]
@@ -52,6 +53,7 @@ pub(super) const RUN: Table = Table {
             summary.losses.iter().fold(0u64, |sum, loss| sum.saturating_add(loss.count)).into(),
             overhead.wall_ns.into(),
             overhead.collector_cpu_ns.into(),
+            overhead.start_cpu_ns.into(),
             overhead.collector_rss_bytes.into(),
             overhead.kernel_cpu_ns.into(),
         ])

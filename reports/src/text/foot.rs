@@ -87,11 +87,14 @@ pub(crate) fn cost(summary: &RunSummary) -> String {
     let core = |ns: u64| units::percent_exact(units::share(ns, overhead.wall_ns));
     let mut text = format!(
         "collector {} of a core, {}",
-        core(overhead.collector_cpu_ns),
+        units::percent_exact(overhead.collector_share()),
         units::bytes(overhead.collector_rss_bytes)
     );
     if let Some(ns) = overhead.kernel_cpu_ns {
         text.push_str(&format!("; kernel programs {} of a core", core(ns)));
+    }
+    if overhead.start_cpu_ns > 0 {
+        text.push_str(&format!("; {} of CPU time to start", units::duration(overhead.start_cpu_ns)));
     }
     text
 }

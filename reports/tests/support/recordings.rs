@@ -147,6 +147,7 @@ impl Synthetic {
             },
             overhead: Overhead {
                 collector_cpu_ns: S / 5,
+                start_cpu_ns: S / 10,
                 collector_rss_bytes: 21_000_000,
                 kernel_cpu_ns: Some(S / 50),
                 records: 48_211,

@@ -114,7 +114,7 @@ fn losses(run: &RunView, theme: &Theme, width: usize) -> Vec<Line<'static>> {
 fn cost(run: &RunView, theme: &Theme, width: usize) -> Vec<Line<'static>> {
     let overhead = &run.summary.overhead;
     let mut lines = vec![heading("Cost of measuring", "", width, theme)];
-    let share = units::share(overhead.collector_cpu_ns, overhead.wall_ns);
+    let share = overhead.collector_share();
     let style = if share > DEAR { theme.alarm() } else { theme.bold() };
     lines.push(Line::from(vec![
         plain(format!("  {:<16}", "collector")),
@@ -126,6 +126,10 @@ fn cost(run: &RunView, theme: &Theme, width: usize) -> Vec<Line<'static>> {
         None => "not counted".to_owned(),
     };
     lines.extend(labelled(&format!("  {:<16}", "kernel programs"), &kernel, Style::new(), width, theme));
+    if overhead.start_cpu_ns > 0 {
+        let start = format!("{} of CPU time", units::duration(overhead.start_cpu_ns));
+        lines.extend(labelled(&format!("  {:<16}", "to start"), &start, Style::new(), width, theme));
+    }
     lines
 }
 

@@ -138,7 +138,7 @@ pub(super) fn workers(app: &App, run: &RunView, theme: &Theme, width: usize, hei
         (_, true) => format!("{of_rank}their load over the whole run"),
         (_, false) => format!("{of_rank}what they did, and do now"),
     };
-    let mut title = heading("Workers", &facts, width, theme);
+    let mut title = heading(run.summary.workers_heading(), &facts, width, theme);
     if !lines.is_empty() {
         for (cause, what) in [(Cause::Fetch, "reads"), (Cause::Prep, "on CPU"), (Cause::Starved, "no CPU")] {
             title.push_span(ink(format!("  {}", theme.fill(cause)), theme.cause(cause)));

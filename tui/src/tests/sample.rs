@@ -119,6 +119,7 @@ fn summary(name: &str) -> RunSummary {
         ranks: (0..4).map(rank).collect(),
         overhead: Overhead {
             collector_cpu_ns: S,
+            start_cpu_ns: S / 2,
             collector_rss_bytes: 31_000_000,
             kernel_cpu_ns: Some(S / 10),
             records: 48_211,
