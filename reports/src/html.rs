@@ -1,44 +1,35 @@
 //! A run as one HTML page that needs nothing else: its charts are in it, and it asks no server for anything.
 
-mod axis;
-mod cache;
-mod checkpoints;
-mod clock;
-mod columns;
-mod curve;
-mod diagnoses;
-mod distribution;
-mod evidence;
-mod facts;
-mod files;
-mod fill;
-mod ledger;
-mod over_time;
-mod page;
-mod pointer;
-mod ranks;
-mod rows;
-mod svg;
-mod table;
-mod tuning;
 mod verdict;
-mod worker_lanes;
-mod workers;
-mod worst;
 
+use self::verdict::Verdict;
 use crate::Error;
 use crate::run::Run;
+use crate::sections::{self, Block, Section, patterns};
 use askama::Template;
-use columns::Columns;
-use page::Page;
 use stallscope_look::clean;
 use std::io::{self, Write};
 
 const STYLE: &str = include_str!("../templates/page.css");
 const SCRIPT: &str = include_str!("../templates/sort.js");
 /// What the page's policy lets in, and nothing beside it; `tests/html/page.rs` says what they have to be.
-const STYLE_HASH: &str = "sha256-f0LBygZoo/h8ryuHjyRJgqk/ldZrn0EIeDd/o6JkyBo=";
+const STYLE_HASH: &str = "sha256-W3dYkH9aHVqnRCSZgAIXSkEGrT06LC5uvUj5FNGg0dQ=";
 const SCRIPT_HASH: &str = "sha256-VXp7ocFeBsnStu6iSrsaZE/Ne+xx/lbVqc29KcE/+pA=";
+
+#[derive(Template)]
+#[template(path = "page.html")]
+struct Page {
+    title: String,
+    style: &'static str,
+    script: &'static str,
+    /// Patterns that the charts are filled with.
+    patterns: String,
+    verdict: Verdict,
+    sections: Vec<Section>,
+    /// The run as the JSON report has it, in a form that cannot end the element it stands in.
+    json: String,
+    made_by: &'static str,
+}
 
 /// Writes the page.
 ///
@@ -49,28 +40,13 @@ pub fn write(run: &Run, out: &mut dyn Write) -> Result<(), Error> {
     crate::json::write(run, &mut json)?;
     let json = String::from_utf8_lossy(&json);
     let name = &run.summary.job.name;
-    let columns = Columns::of(run);
     let page = Page {
         title: if name.is_empty() { "stallscope".to_owned() } else { format!("{name} · stallscope") },
         style: STYLE,
         script: SCRIPT,
-        patterns: fill::patterns(),
+        patterns: patterns(),
         verdict: verdict::verdict(run),
-        sections: vec![
-            ledger::section(run),
-            over_time::section(run, columns.as_ref()),
-            tuning::section(run, columns.as_ref()),
-            ranks::section(run),
-            distribution::section(run),
-            worst::section(run),
-            workers::section(run),
-            cache::section(run),
-            files::section(run),
-            checkpoints::section(run),
-            diagnoses::section(run),
-            facts::section(run),
-            evidence::section(run),
-        ],
+        sections: sections::of(run),
         json: in_script(&json),
         made_by: concat!("stallscope ", env!("CARGO_PKG_VERSION")),
     };

@@ -18,6 +18,7 @@ pub mod perfetto;
 pub mod progress;
 mod redact;
 mod run;
+mod sections;
 mod style;
 pub mod tables;
 pub mod target;

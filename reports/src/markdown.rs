@@ -1,14 +1,14 @@
-//! A run as markdown, to be put into a pull request: the answer, the figures by cause, what to do; the rest folded.
+//! A run as markdown, to be put into a pull request: the answer, what to do, the figures by cause; the rest folded.
 
 mod escape;
-mod more;
+mod sections;
 
-use crate::text::{beside, ending, to_do, training};
+use crate::text::{beside, ending, to_do};
 use crate::tuning::Tuning;
 use crate::{Error, Run};
 use escape::{code, text};
-use stallscope_look::{cache, meaning};
-use stallscope_model::{PhaseSummary, RunSummary};
+use stallscope_look::cache;
+use stallscope_model::RunSummary;
 use stallscope_units as units;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -20,16 +20,13 @@ use std::io::Write;
 pub fn write(run: &Run, out: &mut dyn Write) -> Result<(), Error> {
     let mut page = String::new();
     head(run, &mut page);
-    if let Some(total) = training(&run.summary.phases) {
-        causes(&total, &mut page);
-    }
     diagnoses(&run.summary, &mut page);
     tuning(run, &mut page);
     cached(run, &mut page);
     for note in &run.notes {
         line(&mut page, format_args!("> {}\n", text(note)));
     }
-    more::write(run, &mut page);
+    sections::write(run, &mut page);
     Ok(out.write_all(page.as_bytes())?)
 }
 
@@ -57,39 +54,6 @@ fn head(run: &Run, page: &mut String) {
     let name: Vec<&str> = name.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();
     let colon = if name.is_empty() { "" } else { ": " };
     line(page, format_args!("{}{colon}{}\n", name.join(" on "), facts.join(", ")));
-}
-
-fn causes(total: &PhaseSummary, page: &mut String) {
-    let steps = total.steps.max(1);
-    let whole_ns = total.causes.0.into_iter().fold(0, u64::saturating_add);
-    line(page, format_args!("| cause | time | share | a step | |"));
-    line(page, format_args!("|:--|--:|--:|--:|:--|"));
-    for (cause, ns) in total.causes.iter().filter(|(_, ns)| *ns > 0) {
-        line(
-            page,
-            format_args!(
-                "| `{}` | {} | {} | {} | {} |",
-                cause.name(),
-                units::duration(ns),
-                units::percent_exact(units::share(ns, whole_ns)),
-                units::duration(ns / steps),
-                meaning(cause)
-            ),
-        );
-    }
-    let samples = match total.samples {
-        0 => String::new(),
-        samples => format!(", {} samples/s", units::per_second(samples, total.wall_ns)),
-    };
-    line(
-        page,
-        format_args!(
-            "| **training** | **{}** | | **{}** | {}{samples} |\n",
-            units::duration(total.wall_ns),
-            units::duration(total.wall_ns / steps),
-            units::counted(total.steps, "step")
-        ),
-    );
 }
 
 /// What was turned; all of it is folded below.

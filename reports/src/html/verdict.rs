@@ -1,8 +1,7 @@
 //! The head of the page: the answer, why, what to do, and the few figures that somebody will quote.
 
-use super::clock;
-use super::pointer;
 use crate::run::{Run, took_ns};
+use crate::sections::{clock, pointer};
 use crate::text::{causes_in_words, ending, evidence, to_do, training};
 use stallscope_model::{Cause, PhaseSummary};
 use stallscope_units as units;

@@ -4,7 +4,7 @@ use super::axis::{self, Span};
 use super::clock;
 use super::curve;
 use super::fill::{Fill, Found};
-use super::page::{Block, Chart, Legend, Section};
+use super::section::{Block, Chart, Legend, Section};
 use super::svg::{Anchor, COVERED, Svg};
 use super::table::{Cell, Column, Table, figures, words};
 use crate::run::Run;

@@ -1,6 +1,6 @@
 //! Files and mounts by the time that tasks of the job were blocked on them.
 
-use super::page::{Block, Section};
+use super::section::{Block, Section};
 use super::table::{Cell, Table, figures, words};
 use crate::run::Run;
 use stallscope_model::EvidenceState;

@@ -1,7 +1,7 @@
 //! What caches of other sizes would miss: a loader's miss-ratio curve, and its figures.
 
 use super::axis;
-use super::page::{Block, Chart};
+use super::section::{Block, Chart};
 use super::svg::{Anchor, Svg};
 use super::table::{Cell, Table, figures, words};
 use crate::run::Run;

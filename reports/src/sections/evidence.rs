@@ -1,6 +1,6 @@
 //! How far the figures can be trusted, and what it cost to get them.
 
-use super::page::{Block, Fact, Section};
+use super::section::{Block, Fact, Section};
 use super::table::{Cell, Table, figures, words};
 use crate::run::Run;
 use crate::text::{cost, delivered, evidence_in_words};

@@ -2,7 +2,7 @@
 
 use super::axis::{self, Span};
 use super::clock;
-use super::page::{Chart, Legend};
+use super::section::{Chart, Legend};
 use super::svg::{Anchor, COVERED, Svg};
 use super::workers;
 use crate::run::Run;

@@ -3,7 +3,7 @@
 use super::axis::{self, Span};
 use super::clock;
 use super::fill::Fill;
-use super::page::{Block, Chart, Legend, Section};
+use super::section::{Block, Chart, Legend, Section};
 use super::svg::{Anchor, Svg};
 use super::table::{Cell, Table, figures, words};
 use crate::run::{Run, took_ns};

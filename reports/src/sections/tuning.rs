@@ -4,7 +4,7 @@ use super::axis;
 use super::clock;
 use super::columns::{Column, Columns};
 use super::fill::Fill;
-use super::page::{Block, Chart, Legend, Section};
+use super::section::{Block, Chart, Legend, Section};
 use super::svg::{Anchor, COVERED, Svg};
 use super::table::{Cell, Table, figures, words};
 use crate::run::Run;

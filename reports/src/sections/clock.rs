@@ -18,24 +18,24 @@ const MONTHS: [(&str, u64); 12] = [
 ];
 
 /// "14:20:37".
-pub(super) fn time(wall_ns: u64) -> String {
+pub(crate) fn time(wall_ns: u64) -> String {
     let second = wall_ns / SECOND_NS % DAY_S;
     format!("{:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
 }
 
 /// "14:20".
-pub(super) fn hour(wall_ns: u64) -> String {
+pub(crate) fn hour(wall_ns: u64) -> String {
     time(wall_ns)[..5].to_owned()
 }
 
 /// "20 Nov".
-pub(super) fn day(wall_ns: u64) -> String {
+pub(crate) fn day(wall_ns: u64) -> String {
     let (_, month, day) = date(wall_ns);
     format!("{day} {month}")
 }
 
 /// "20 Nov 2026, 14:20:37 UTC".
-pub(super) fn moment(wall_ns: u64) -> String {
+pub(crate) fn moment(wall_ns: u64) -> String {
     let (year, month, day) = date(wall_ns);
     format!("{day} {month} {year}, {} UTC", time(wall_ns))
 }

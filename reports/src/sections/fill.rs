@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 /// What an area stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fill {
+pub(crate) enum Fill {
     Cause(Cause),
     Doing(Doing),
     /// In a grey of the style sheet's.
@@ -16,7 +16,7 @@ pub(super) enum Fill {
 
 /// What a draw was found as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(crate) enum Found {
     Reused,
     Prefetched,
     Substituted,
@@ -24,7 +24,7 @@ pub(super) enum Found {
 }
 
 impl Found {
-    pub(super) const ALL: [Found; 4] = [Found::Reused, Found::Prefetched, Found::Substituted, Found::Missed];
+    pub(crate) const ALL: [Found; 4] = [Found::Reused, Found::Prefetched, Found::Substituted, Found::Missed];
 
     const fn name(self) -> &'static str {
         match self {
@@ -43,7 +43,7 @@ impl Found {
         }
     }
 
-    pub(super) fn of(self, uses: &CacheUses) -> u64 {
+    pub(crate) fn of(self, uses: &CacheUses) -> u64 {
         match self {
             Found::Reused => uses.reuses(),
             Found::Prefetched => uses.prefetched,
@@ -64,7 +64,7 @@ impl Found {
 }
 
 impl Fill {
-    pub(super) const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Fill::Cause(cause) => cause.name(),
             Fill::Doing(doing) => doing.name(),
@@ -74,7 +74,7 @@ impl Fill {
     }
 
     /// The attribute that fills an element with it.
-    pub(super) fn attribute(self) -> String {
+    pub(crate) fn attribute(self) -> String {
         match self {
             Fill::Phase(phase) => format!("class=\"phase-{}\"", phase as usize),
             Fill::Found(found) => format!("fill=\"url(#fill-{})\"", found.id()),
@@ -83,7 +83,7 @@ impl Fill {
     }
 
     /// A small square of it, for legends and tables.
-    pub(super) fn swatch(self) -> String {
+    pub(crate) fn swatch(self) -> String {
         format!(
             "<svg class=\"swatch\" width=\"12\" height=\"12\" aria-hidden=\"true\"><rect width=\"12\" height=\"12\" \
              rx=\"2\" {}/></svg>",
@@ -121,7 +121,7 @@ const fn strokes(cause: Cause) -> &'static str {
 }
 
 /// The patterns that [`Fill::attribute`] names, to stand once in the page.
-pub(super) fn patterns() -> String {
+pub(crate) fn patterns() -> String {
     let mut text =
         String::from("<svg class=\"patterns\" width=\"0\" height=\"0\" aria-hidden=\"true\"><defs>");
     let causes = Cause::ALL.map(|cause| (cause.name(), cause, strokes(cause)));

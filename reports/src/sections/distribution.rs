@@ -1,7 +1,7 @@
 //! How step times are distributed.
 
 use super::axis;
-use super::page::{Block, Chart, Section};
+use super::section::{Block, Chart, Section};
 use super::svg::{Anchor, Svg};
 use super::table::{Cell, Table, figures};
 use crate::run::Run;

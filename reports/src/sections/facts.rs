@@ -1,7 +1,7 @@
 //! The job, its machines, its ranks' software, and the recordings behind the page.
 
 use super::clock;
-use super::page::{Block, Fact, Section};
+use super::section::{Block, Fact, Section};
 use super::table::{Cell, Table, figures, words};
 use crate::run::Run;
 use crate::text::ending;

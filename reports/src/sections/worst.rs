@@ -3,7 +3,7 @@
 use super::axis::{self, Span};
 use super::clock;
 use super::fill::Fill;
-use super::page::{Block, Chart, Legend, Section};
+use super::section::{Block, Chart, Legend, Section};
 use super::svg::{Anchor, Svg};
 use crate::run::Run;
 use crate::text::{causes_in_words, stalls};

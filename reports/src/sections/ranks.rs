@@ -2,9 +2,9 @@
 
 use super::axis::{self, Span};
 use super::fill::Fill;
-use super::page::{Block, Chart, Legend, Section};
 use super::pointer;
 use super::rows::{self, Row};
+use super::section::{Block, Chart, Legend, Section};
 use super::svg::Svg;
 use super::table::{Cell, Column, Table, figures, words};
 use crate::run::Run;

@@ -1,9 +1,9 @@
 //! Where training time went: one bar, a table by cause, and the other phases.
 
 use super::fill::Fill;
-use super::page::{Block, Chart, Section};
 use super::pointer;
 use super::rows;
+use super::section::{Block, Chart, Section};
 use super::svg::Svg;
 use super::table::{Cell, Table, figures, words};
 use crate::run::Run;

@@ -1,8 +1,8 @@
 //! What the workers did with their time: load, whether or not training waited for it.
 
 use super::fill::Fill;
-use super::page::{Block, Chart, Legend, Section};
 use super::rows::{self, Row};
+use super::section::{Block, Chart, Legend, Section};
 use super::svg::{Anchor, Svg};
 use super::table::{Cell, Table, figures};
 use super::worker_lanes;

@@ -1,7 +1,7 @@
 //! What was found; what to do about all of it stands above, as one list.
 
 use super::fill::Fill;
-use super::page::{Block, Finding, Section};
+use super::section::{Block, Finding, Section};
 use crate::run::Run;
 use crate::text::beside;
 use stallscope_units as units;
