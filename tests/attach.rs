@@ -91,15 +91,15 @@ fn a_process_without_a_loader_gets_the_same_evidence_without_steps() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = BufReader::new(attachment.stderr.take().unwrap());
+    let mut printed = BufReader::new(attachment.stderr.take().unwrap());
     let mut line = String::new();
-    said.read_line(&mut line).unwrap();
+    printed.read_line(&mut line).unwrap();
     assert!(line.contains("watching sleep"), "{line}");
     // It ends before the time is over: so does the attachment.
     sleeper.kill().unwrap();
     sleeper.wait().unwrap();
     let mut rest = String::new();
-    said.read_to_string(&mut rest).unwrap();
+    printed.read_to_string(&mut rest).unwrap();
     assert!(attachment.wait().unwrap().success(), "{rest}");
     assert!(rest.contains("no training steps"), "{rest}");
 }

@@ -65,12 +65,12 @@ fn verifying_says_which_is_bad_and_exits_with_1() {
     spoil(&sandbox, 20);
     let bad = sandbox.run(&["ckpt", "verify", "ckpts"]);
     assert_eq!(bad.status.code(), Some(1));
-    let said = text(&bad.stdout);
+    let printed = text(&bad.stdout);
     assert!(
-        said.contains("shard-0.safetensors is damaged: the chunk at byte 0 does not hold what was saved"),
-        "{said}"
+        printed.contains("shard-0.safetensors is damaged: the chunk at byte 0 does not hold what was saved"),
+        "{printed}"
     );
-    assert!(said.contains("step-000000010: whole"), "{said}");
+    assert!(printed.contains("step-000000010: whole"), "{printed}");
     assert_eq!(sandbox.run(&["ckpt", "verify", "ckpts", "10"]).status.code(), Some(0));
     assert_eq!(json(&sandbox, &["ckpt", "verify", "ckpts", "latest", "--json"])[0]["whole"], false);
 }
@@ -97,8 +97,8 @@ fn collecting_keeps_so_many_good_ones_however_many_bad_ones_there_are() {
     std::fs::create_dir(sandbox.path("ckpts/step-000000050")).unwrap();
     let would = json(&sandbox, &["ckpt", "gc", "ckpts", "--keep", "2", "--dry-run", "--json"]);
     assert_eq!(would["removed"], serde_json::json!(["step-000000010"]));
-    let said = text(&sandbox.run(&["ckpt", "gc", "ckpts", "--keep", "2"]).stdout);
-    assert!(said.starts_with("step-000000010: removed\nstep-000000050: removed, the rest"), "{said}");
+    let printed = text(&sandbox.run(&["ckpt", "gc", "ckpts", "--keep", "2"]).stdout);
+    assert!(printed.starts_with("step-000000010: removed\nstep-000000050: removed, the rest"), "{printed}");
     let listed = json(&sandbox, &["ckpt", "ls", "ckpts", "--json"]);
     assert_eq!(listed["checkpoints"].as_array().unwrap().len(), 3);
     assert_eq!(sandbox.run(&["ckpt", "gc", "ckpts", "--keep", "0"]).status.code(), Some(2));
@@ -119,14 +119,14 @@ fn an_export_is_a_safetensors_file_and_replaces_none() {
 }
 
 #[test]
-fn what_is_not_there_is_said_in_a_sentence() {
+fn what_is_not_there_is_named_in_a_sentence() {
     let sandbox = saved("ckpt-none", &[10]);
-    let said = |words: &[&str]| {
+    let printed = |words: &[&str]| {
         let output = sandbox.run(words);
         assert_eq!(output.status.code(), Some(1));
         text(&output.stderr)
     };
-    assert!(said(&["ckpt", "ls", "nowhere"]).starts_with("stallscope: nowhere is no folder; "));
-    let missing = said(&["ckpt", "show", "ckpts", "11"]);
+    assert!(printed(&["ckpt", "ls", "nowhere"]).starts_with("stallscope: nowhere is no folder; "));
+    let missing = printed(&["ckpt", "show", "ckpts", "11"]);
     assert!(missing.contains("has no checkpoint \"11\"; there is step-000000010"), "{missing}");
 }

@@ -38,7 +38,7 @@ fn a_user_without_privilege_gets_kernel_evidence_of_their_own_job() {
     assert_eq!(report["shim"], "on");
     assert_eq!(report["job"]["user"], "nobody");
 
-    // What costs every process of the node is for whoever runs the collector to allow.
+    // What costs every process of the node is for the collector's operator to allow.
     let run = ["run", "--syscalls", "-o", "hooked.stall", "--", PYTHON, JOB];
     let output = sandbox.stallscope_as_nobody(&run).output().unwrap();
     let report = sandbox.report("hooked.stall");
@@ -55,7 +55,7 @@ fn a_user_without_privilege_gets_kernel_evidence_of_their_own_job() {
     assert!(text(&second.stderr).contains("one a node is enough"), "{}", text(&second.stderr));
 }
 
-/// What removes the socket is a process of whoever is the folder's owner, who may look into it.
+/// What removes the socket is a process of the folder's owner, who may look into it.
 #[test]
 fn what_removes_the_socket_at_the_end_holds_nothing_of_the_collectors() {
     if !privileged("what_removes_the_socket_at_the_end_holds_nothing_of_the_collectors") {
@@ -92,8 +92,8 @@ fn what_removes_the_socket_at_the_end_holds_nothing_of_the_collectors() {
 }
 
 #[test]
-fn a_collector_that_is_killed_and_restarted_is_told_and_the_job_goes_on() {
-    if !privileged("a_collector_that_is_killed_and_restarted_is_told_and_the_job_goes_on") {
+fn a_collector_that_is_killed_and_restarted_is_reported_and_the_job_goes_on() {
+    if !privileged("a_collector_that_is_killed_and_restarted_is_reported_and_the_job_goes_on") {
         return;
     }
     let sandbox = Sandbox::new("restart");
@@ -112,9 +112,9 @@ fn a_collector_that_is_killed_and_restarted_is_told_and_the_job_goes_on() {
     };
     wait_until("kernel evidence", || kernel() == "\"on\"");
     drop(node);
-    wait_until("the loss is told", || kernel().contains("went away"));
+    wait_until("the loss is reported", || kernel().contains("went away"));
     let _node = collector(&sandbox);
-    wait_until("the return is told", || kernel().contains("restarted"));
+    wait_until("the return is reported", || kernel().contains("restarted"));
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("total loss"));

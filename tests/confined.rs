@@ -49,9 +49,9 @@ fn the_collector_keeps_nothing_that_serving_does_not_take() {
     assert_eq!(asked_by("evil.example"), 421);
     assert_ne!(asked_by(own.trim()), 421);
     // Kernels before 5.19 ask for one at each use of a map.
-    let said = std::fs::read_to_string(node.sandbox.path("collect.said")).unwrap();
+    let printed = std::fs::read_to_string(node.sandbox.path("collect.printed")).unwrap();
     let none = "0000000000000000";
-    let kept = if said.contains("capabilities: CAP_BPF;") { "0000008000000000" } else { none };
+    let kept = if printed.contains("capabilities: CAP_BPF;") { "0000008000000000" } else { none };
     for status in threads(pid) {
         for (field, kept) in [
             ("Uid", "65534"),
@@ -99,7 +99,7 @@ fn the_collector_keeps_nothing_that_serving_does_not_take() {
     let are_read =
         || ["mira", "otto"].iter().all(|who| node.sandbox.path(&format!("{who}.bin.read")).exists());
     wait_until("both files are read", are_read);
-    // A round, and one in which files are told.
+    // A round, and one in which files are resolved.
     std::thread::sleep(Duration::from_secs(2));
     let (of_mira, of_otto) = (of_mira.ends(), of_otto.ends());
     for (own, own_file, other_file) in [(of_mira, "mira.bin", "otto.bin"), (of_otto, "otto.bin", "mira.bin")]
@@ -126,15 +126,15 @@ fn served_while(sandbox: &Sandbox, command: &mut Command, uid: u32, then: impl F
         std::fs::create_dir(&folder).unwrap();
     }
     chown(&folder, Some(uid), Some(uid)).unwrap();
-    let said = sandbox.path("said");
-    let stderr = std::fs::File::create(&said).unwrap();
+    let printed = sandbox.path("printed");
+    let stderr = std::fs::File::create(&printed).unwrap();
     let mut collector = Killed(command.stderr(stderr).spawn().unwrap());
     wait_until("the collector listens or ends", || {
-        let serves = std::fs::read_to_string(&said).unwrap().contains("confined (");
+        let serves = std::fs::read_to_string(&printed).unwrap().contains("confined (");
         serves || collector.0.try_wait().unwrap().is_some()
     });
-    let said = std::fs::read_to_string(said).unwrap();
-    assert!(said.contains("confined ("), "{said}");
+    let printed = std::fs::read_to_string(printed).unwrap();
+    assert!(printed.contains("confined ("), "{printed}");
     let recording = folder.join("job.stall");
     let _ = std::fs::remove_file(&recording);
     let mut run = sandbox.stallscope(&["run", "--no-shim", "-q", "-o"]);
@@ -142,9 +142,9 @@ fn served_while(sandbox: &Sandbox, command: &mut Command, uid: u32, then: impl F
     run.arg(&recording).args(["--", "sh", "-c", job]).uid(uid).gid(uid).current_dir(&folder);
     let output = run.env("STALLSCOPE_RUNTIME_DIR", folder.join("run")).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert_eq!(sandbox.report(&recording.display().to_string())["kernel"], "on", "{said}");
+    assert_eq!(sandbox.report(&recording.display().to_string())["kernel"], "on", "{printed}");
     then();
-    said
+    printed
 }
 
 fn collect(sandbox: &Sandbox) -> [String; 3] {
@@ -184,14 +184,14 @@ fn a_user_with_two_capabilities_serves_all_others_and_a_missing_one_is_named() {
     let sandbox = Sandbox::new("two-capabilities");
     sandbox.open_to_all();
     let two = as_user("+bpf,+perfmon", "-all,+bpf,+perfmon");
-    let said = served(&sandbox, &mut before(&sandbox, &two), MIRA);
-    assert!(said.contains("confined (user: 4300; capabilities: none;"), "{said}");
-    assert!(!said.contains("not confined"), "{said}");
+    let printed = served(&sandbox, &mut before(&sandbox, &two), MIRA);
+    assert!(printed.contains("confined (user: 4300; capabilities: none;"), "{printed}");
+    assert!(!printed.contains("not confined"), "{printed}");
     for (held, missing) in [("+bpf", "CAP_PERFMON is missing"), ("+perfmon", "CAP_BPF is missing")] {
         let output = before(&sandbox, &as_user(held, "-all,+bpf,+perfmon")).output().unwrap();
-        let said = text(&output.stderr);
-        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
-        assert!(said.contains(missing), "{said}");
+        let printed = text(&output.stderr);
+        assert_eq!((output.status.code(), printed.lines().count()), (Some(1), 1), "{printed}");
+        assert!(printed.contains(missing), "{printed}");
     }
 }
 
@@ -202,15 +202,15 @@ fn as_root_it_takes_no_other_capability_and_says_what_it_keeps_without_one() {
     }
     let sandbox = Sandbox::new("root-without");
     sandbox.open_to_all();
-    for (bounds, said_of_it) in [
+    for (bounds, missing_of_it) in [
         ("-all,+bpf,+perfmon,+setuid,+setgid", ""),
         ("-all,+bpf,+perfmon,+setgid", "not confined by user: it stays root: CAP_SETUID is missing"),
         ("-all,+bpf,+perfmon,+setuid", "not confined by user: it stays root: CAP_SETGID is missing"),
     ] {
-        let said = served(&sandbox, &mut before(&sandbox, &["setpriv", "--bounding-set", bounds]), MIRA);
-        assert!(said.contains("capabilities: none;"), "{said}");
-        assert_eq!(said.contains("not confined"), !said_of_it.is_empty(), "{said}");
-        assert!(said.contains(said_of_it), "{said}");
+        let printed = served(&sandbox, &mut before(&sandbox, &["setpriv", "--bounding-set", bounds]), MIRA);
+        assert!(printed.contains("capabilities: none;"), "{printed}");
+        assert_eq!(printed.contains("not confined"), !missing_of_it.is_empty(), "{printed}");
+        assert!(printed.contains(missing_of_it), "{printed}");
     }
 }
 
@@ -223,21 +223,21 @@ fn where_proc_hides_processes_it_keeps_the_one_capability_that_shows_them() {
     sandbox.open_to_all();
     let mount =
         ["unshare", "--mount", "sh", "-c", "mount -t proc -o hidepid=2 proc /proc && exec \"$0\" \"$@\""];
-    let said = served(&sandbox, &mut before(&sandbox, &mount), MIRA);
-    assert!(said.contains("capabilities: CAP_SYS_PTRACE;"), "{said}");
-    assert!(said.contains("not confined by Landlock: /proc is mounted with hidepid"), "{said}");
+    let printed = served(&sandbox, &mut before(&sandbox, &mount), MIRA);
+    assert!(printed.contains("capabilities: CAP_SYS_PTRACE;"), "{printed}");
+    assert!(printed.contains("not confined by Landlock: /proc is mounted with hidepid"), "{printed}");
     let without = ["setpriv", "--bounding-set", "-sys_ptrace"];
     let mut command = before(&sandbox, &[&mount[..], &without].concat());
-    let said = sandbox.path("said");
-    let _collector = Killed(command.stderr(std::fs::File::create(&said).unwrap()).spawn().unwrap());
-    let said = || std::fs::read_to_string(&said).unwrap();
-    wait_until("it serves", || said().contains("confined ("));
-    assert!(said().contains("CAP_SYS_PTRACE is missing to see other users' jobs"), "{}", said());
+    let printed = sandbox.path("printed");
+    let _collector = Killed(command.stderr(std::fs::File::create(&printed).unwrap()).spawn().unwrap());
+    let printed = || std::fs::read_to_string(&printed).unwrap();
+    wait_until("it serves", || printed().contains("confined ("));
+    assert!(printed().contains("CAP_SYS_PTRACE is missing to see other users' jobs"), "{}", printed());
 }
 
 #[test]
-fn what_the_kernel_lacks_is_said_and_the_rest_holds() {
-    if !privileged("what_the_kernel_lacks_is_said_and_the_rest_holds") {
+fn what_the_kernel_lacks_is_named_and_the_rest_holds() {
+    if !privileged("what_the_kernel_lacks_is_named_and_the_rest_holds") {
         return;
     }
     let sandbox = Sandbox::new("lacking");
@@ -246,9 +246,12 @@ fn what_the_kernel_lacks_is_said_and_the_rest_holds() {
     for (call, name, lacks) in
         [("444", "Landlock", "this kernel has none"), ("317", "seccomp", "not implemented")]
     {
-        let said = served(&sandbox, &mut before(&sandbox, &[PYTHON, &lacking, call]), MIRA);
-        assert!(said.contains(&format!("not confined by {name}: ")) && said.contains(lacks), "{said}");
-        assert_eq!(said.matches("not confined").count(), 1, "{said}");
+        let printed = served(&sandbox, &mut before(&sandbox, &[PYTHON, &lacking, call]), MIRA);
+        assert!(
+            printed.contains(&format!("not confined by {name}: ")) && printed.contains(lacks),
+            "{printed}"
+        );
+        assert_eq!(printed.matches("not confined").count(), 1, "{printed}");
     }
 }
 
@@ -326,12 +329,12 @@ fn systemd_hands_over_the_socket_and_hears_that_the_collector_lives() {
         .env("NOTIFY_SOCKET", sandbox.path("notify"))
         .env("WATCHDOG_USEC", "300000");
     command.stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)));
-    let said = served_while(&sandbox, &mut command, MIRA, || {
+    let printed = served_while(&sandbox, &mut command, MIRA, || {
         let first = next();
         assert!(first.starts_with("READY=1\nSTATUS=confined ("), "{first}");
         assert_eq!((next(), next()), ("WATCHDOG=1\n".into(), "WATCHDOG=1\n".into()));
     });
-    assert!(said.contains("systemd's socket") && !said.contains("not confined"), "{said}");
+    assert!(printed.contains("systemd's socket") && !printed.contains("not confined"), "{printed}");
 }
 
 #[test]
@@ -342,13 +345,13 @@ fn the_units_exposure_is_below_two() {
         skipped(format_args!("the_units_exposure_is_below_two needs systemd-analyze"));
         return;
     };
-    let said = text(&output.stdout);
-    let exposure: Option<f32> = said.lines().find_map(|line| {
+    let printed = text(&output.stdout);
+    let exposure: Option<f32> = printed.lines().find_map(|line| {
         line.split_once("Overall exposure level for")?.1.split(' ').find_map(|word| word.parse().ok())
     });
     if exposure.is_none() && !output.status.success() {
         skipped(format_args!("this systemd-analyze judges no unit offline: {}", text(&output.stderr)));
         return;
     }
-    assert!(exposure.is_some_and(|exposure| exposure < 2.0), "{said}");
+    assert!(exposure.is_some_and(|exposure| exposure < 2.0), "{printed}");
 }

@@ -31,17 +31,17 @@ fn trained(sandbox: &Sandbox, sampling: &str, workers: u32, cache_bytes: u64, ep
         "uses.csv",
     ]);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
-    let said = text(&done.stdout);
-    serde_json::from_str(said.lines().find(|line| line.starts_with('{')).unwrap()).unwrap()
+    let printed = text(&done.stdout);
+    serde_json::from_str(printed.lines().find(|line| line.starts_with('{')).unwrap()).unwrap()
 }
 
 /// Hits of each epoch.
-fn hits(said: &Value) -> Vec<u64> {
-    counts(said, "hits")
+fn hits(printed: &Value) -> Vec<u64> {
+    counts(printed, "hits")
 }
 
-fn counts(said: &Value, name: &str) -> Vec<u64> {
-    said[name].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).collect()
+fn counts(printed: &Value, name: &str) -> Vec<u64> {
+    printed[name].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).collect()
 }
 
 /// Hits of the later half of the epochs of what was recorded, with a cache of a fifth.
@@ -64,10 +64,10 @@ fn recorded(sandbox: &Sandbox) -> Vec<u64> {
 fn a_recorded_trace_gives_the_hits_that_the_job_had() {
     for workers in [0, 1] {
         let sandbox = Sandbox::new(&format!("traced-{workers}"));
-        let said = trained(&sandbox, "plain", workers, FIFTH_BYTES, 4);
-        let used: Vec<u64> = serde_json::from_value(said["used"].clone()).unwrap();
+        let printed = trained(&sandbox, "plain", workers, FIFTH_BYTES, 4);
+        let used: Vec<u64> = serde_json::from_value(printed["used"].clone()).unwrap();
         assert_eq!(recorded(&sandbox), used);
-        let hits = hits(&said);
+        let hits = hits(&printed);
         assert_eq!(simulated(&sandbox, "minio"), hits[2] + hits[3], "{hits:?} with {workers} workers");
     }
 }
@@ -76,30 +76,30 @@ fn a_recorded_trace_gives_the_hits_that_the_job_had() {
 #[test]
 fn a_recorded_trace_of_importance_is_close_to_the_job() {
     let sandbox = Sandbox::new("traced-importance");
-    let said = trained(&sandbox, "importance", 0, FIFTH_BYTES, 4);
-    let used: Vec<u64> = serde_json::from_value(said["used"].clone()).unwrap();
+    let printed = trained(&sandbox, "importance", 0, FIFTH_BYTES, 4);
+    let used: Vec<u64> = serde_json::from_value(printed["used"].clone()).unwrap();
     assert_eq!(recorded(&sandbox), used);
-    let hits = hits(&said);
+    let hits = hits(&printed);
     let (live, simulated) = (hits[2] + hits[3], simulated(&sandbox, "min"));
     println!("importance: {live} hits, simulated {simulated}, of {}", 2 * USES);
     assert!(simulated >= live && simulated - live < 2 * USES / 20, "{live} hits, simulated {simulated}");
 }
 
 #[test]
-fn twice_the_cache_misses_what_was_told() {
+fn twice_the_cache_misses_what_was_predicted() {
     for sampling in ["plain", "importance"] {
         let sandbox = Sandbox::new(&format!("curve-{sampling}"));
-        let said = trained(&sandbox, sampling, 1, FIFTH_BYTES, 8);
-        let own = said["figures"]["miss_ratio"].as_array().unwrap();
+        let printed = trained(&sandbox, sampling, 1, FIFTH_BYTES, 8);
+        let own = printed["figures"]["miss_ratio"].as_array().unwrap();
         assert_eq!(own.len(), 5, "{own:?}");
         assert_eq!(own[2][0].as_u64(), Some(FIFTH_BYTES));
         let report = sandbox.report("a.stall");
-        let told = report["cache_curve"].as_array().unwrap();
-        assert_eq!(told.len(), 5, "{told:?}");
-        let said = sandbox.run(&["what-if", "a.stall", "--cache", "2x", "--json"]);
-        assert_eq!(said.status.code(), Some(0), "{}", text(&said.stderr));
-        let said: Value = serde_json::from_slice(&said.stdout).unwrap();
-        let curve = &said["cache"]["curve"];
+        let reported = report["cache_curve"].as_array().unwrap();
+        assert_eq!(reported.len(), 5, "{reported:?}");
+        let printed = sandbox.run(&["what-if", "a.stall", "--cache", "2x", "--json"]);
+        assert_eq!(printed.status.code(), Some(0), "{}", text(&printed.stderr));
+        let printed: Value = serde_json::from_slice(&printed.stdout).unwrap();
+        let curve = &printed["cache"]["curve"];
         assert_eq!(curve["then"]["capacity_bytes"], 2 * FIFTH_BYTES);
         let page = text(&sandbox.run(&["what-if", "a.stall", "--cache", "40%"]).stdout);
         assert!(page.contains("By its miss-ratio curve"), "{page}");
@@ -109,9 +109,12 @@ fn twice_the_cache_misses_what_was_told() {
         let hits = hits(&trained(&larger, sampling, 1, 2 * FIFTH_BYTES, 8));
         let uses = 4 * USES;
         let missed = (uses - hits[4..].iter().sum::<u64>()) as f64 / uses as f64;
-        let told = curve["then"]["miss_ratio"].as_f64().unwrap();
-        println!("{sampling}: twice the cache misses {missed:.4}, told was {told:.4}");
-        assert!((told - missed).abs() < 0.03, "{sampling}: {missed} were missed, {told} were told");
+        let reported = curve["then"]["miss_ratio"].as_f64().unwrap();
+        println!("{sampling}: twice the cache misses {missed:.4}, predicted were {reported:.4}");
+        assert!(
+            (reported - missed).abs() < 0.03,
+            "{sampling}: {missed} were missed, {reported} were predicted"
+        );
     }
 }
 
@@ -122,17 +125,17 @@ fn trained_together(sandbox: &Sandbox, sampling: &str, epochs: u64) -> Vec<Value
         let launched = format!("RANK={rank} LOCAL_RANK={rank} WORLD_SIZE=2 LOCAL_WORLD_SIZE=2");
         let (meeting, python, job) = (meeting.display(), python(), job("cached.py"));
         format!(
-            "{launched} GLOO_SOCKET_IFNAME=lo MEETING={meeting} {python} {job} {sampling} 1 {FIFTH_BYTES} {epochs} uses.csv >said-{rank}"
+            "{launched} GLOO_SOCKET_IFNAME=lo MEETING={meeting} {python} {job} {sampling} 1 {FIFTH_BYTES} {epochs} uses.csv >printed-{rank}"
         )
     };
     let both = format!("{} & {}; wait", rank(1), rank(0));
     let done = sandbox.run(&["run", "-q", "--no-kernel", "-o", "a.stall", "--", "sh", "-c", &both]);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
-    let said = |rank: u32| {
-        let said = std::fs::read_to_string(sandbox.path(&format!("said-{rank}"))).unwrap();
-        serde_json::from_str(said.trim()).unwrap_or_else(|why| panic!("{why}: {}", text(&done.stderr)))
+    let printed = |rank: u32| {
+        let printed = std::fs::read_to_string(sandbox.path(&format!("printed-{rank}"))).unwrap();
+        serde_json::from_str(printed.trim()).unwrap_or_else(|why| panic!("{why}: {}", text(&done.stderr)))
     };
-    (0..2).map(said).collect()
+    (0..2).map(printed).collect()
 }
 
 /// Both ranks' traces as one, batch by batch.
@@ -175,25 +178,28 @@ fn simulated_misses(sandbox: &Sandbox, policy: &str) -> Vec<f64> {
 fn two_ranks_have_one_curve_which_is_that_of_the_cache_they_share() {
     for (sampling, policy, most_off) in [("plain", "minio", 0.02), ("importance", "min", 0.06)] {
         let sandbox = Sandbox::new(&format!("joint-{sampling}"));
-        let said = trained_together(&sandbox, sampling, 8);
-        // The curve is of the last epoch that had ended when it was told.
-        let both = |name| said.iter().map(|said| counts(said, name)[6]).sum::<u64>() as f64;
+        let printed = trained_together(&sandbox, sampling, 8);
+        // The curve is of the last epoch that had ended when it was reported.
+        let both = |name| printed.iter().map(|printed| counts(printed, name)[6]).sum::<u64>() as f64;
         let missed = both("misses") / (both("hits") + both("misses"));
-        let curve = |said: &Value| -> Vec<(u64, f64)> {
-            let points = said["figures"]["miss_ratio"].as_array().unwrap();
+        let curve = |printed: &Value| -> Vec<(u64, f64)> {
+            let points = printed["figures"]["miss_ratio"].as_array().unwrap();
             points.iter().map(|point| (point[0].as_u64().unwrap(), point[1].as_f64().unwrap())).collect()
         };
-        let told = curve(&said[0]);
-        assert_eq!(told, curve(&said[1]), "{sampling}: both are told the same");
-        assert_eq!((told.len(), told[2].0), (5, FIFTH_BYTES), "{told:?}");
+        let reported = curve(&printed[0]);
+        assert_eq!(reported, curve(&printed[1]), "{sampling}: both get the same");
+        assert_eq!((reported.len(), reported[2].0), (5, FIFTH_BYTES), "{reported:?}");
         merge(&sandbox);
         let simulated = simulated_misses(&sandbox, policy);
-        println!("{sampling}: {missed:.4} were missed; told {told:?}, simulated {simulated:?}");
-        assert!((told[2].1 - missed).abs() < 0.03, "{sampling}: {missed} were missed, told was {told:?}");
+        println!("{sampling}: {missed:.4} were missed; predicted {reported:?}, simulated {simulated:?}");
+        assert!(
+            (reported[2].1 - missed).abs() < 0.03,
+            "{sampling}: {missed} were missed, predicted were {reported:?}"
+        );
         assert_eq!(simulated.len(), 5);
-        for ((bytes, told), simulated) in told.iter().zip(&simulated) {
-            let off = (told - simulated).abs();
-            assert!(off < most_off, "{sampling}: {bytes} bytes miss {simulated}, told was {told}");
+        for ((bytes, reported), simulated) in reported.iter().zip(&simulated) {
+            let off = (reported - simulated).abs();
+            assert!(off < most_off, "{sampling}: {bytes} bytes miss {simulated}, predicted were {reported}");
         }
         // Once, for the job.
         let report = sandbox.report("a.stall");
@@ -202,9 +208,9 @@ fn two_ranks_have_one_curve_which_is_that_of_the_cache_they_share() {
         let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(page.matches("would miss with").count(), 1, "{page}");
         assert!(!page.contains("loader 0 would miss"), "{page}");
-        let said = sandbox.run(&["what-if", "a.stall", "--cache", "2x", "--json"]);
-        assert_eq!(said.status.code(), Some(0), "{}", text(&said.stderr));
-        let said: Value = serde_json::from_slice(&said.stdout).unwrap();
-        assert_eq!(said["cache"]["curve"]["then"]["capacity_bytes"], 2 * FIFTH_BYTES);
+        let printed = sandbox.run(&["what-if", "a.stall", "--cache", "2x", "--json"]);
+        assert_eq!(printed.status.code(), Some(0), "{}", text(&printed.stderr));
+        let printed: Value = serde_json::from_slice(&printed.stdout).unwrap();
+        assert_eq!(printed["cache"]["curve"]["then"]["capacity_bytes"], 2 * FIFTH_BYTES);
     }
 }

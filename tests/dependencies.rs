@@ -21,8 +21,8 @@ fn named(manifest: &str) -> BTreeSet<String> {
 
 #[test]
 fn each_dependency_has_its_reason() {
-    let told = std::fs::read_to_string(root().join("docs/dependencies.md")).unwrap();
-    let rows = told.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| crate |"));
+    let reported = std::fs::read_to_string(root().join("docs/dependencies.md")).unwrap();
+    let rows = reported.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| crate |"));
     let table: Vec<Vec<&str>> =
         rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect();
     assert!(table.iter().all(|row| row.len() == 3 && row.iter().all(|cell| !cell.is_empty())), "{table:?}");

@@ -30,9 +30,9 @@ fn a_gate_holds_or_says_what_failed() {
     assert_eq!(diff(&["fetch > 60%", "step_p50 < -5%"]).status.code(), Some(0));
     let failed = diff(&["fetch > 60%", "fetch > +5%", "samples_per_s < -5%"]);
     assert_eq!(failed.status.code(), Some(1));
-    let said = text(&failed.stderr);
-    assert_eq!(said.lines().count(), 2, "{said}");
-    assert!(said.starts_with("stallscope: \"fetch > +5%\": fetch went from "), "{said}");
+    let printed = text(&failed.stderr);
+    assert_eq!(printed.lines().count(), 2, "{printed}");
+    assert!(printed.starts_with("stallscope: \"fetch > +5%\": fetch went from "), "{printed}");
     let wrong = diff(&["fetsch > 5%"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(text(&wrong.stderr).contains("there is no figure \"fetsch\""), "{}", text(&wrong.stderr));

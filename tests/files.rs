@@ -23,8 +23,8 @@ fn names(report: &serde_json::Value) -> Vec<String> {
 }
 
 #[test]
-fn two_users_of_one_collector_are_each_told_of_their_own_files() {
-    if !privileged("two_users_of_one_collector_are_each_told_of_their_own_files") {
+fn two_users_of_one_collector_each_see_their_own_files() {
+    if !privileged("two_users_of_one_collector_each_see_their_own_files") {
         return;
     }
     let sandbox = Sandbox::new("files");

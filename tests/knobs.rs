@@ -188,8 +188,8 @@ fn two_who_set_at_once_both_get_answers_and_one_value_is_in_force() {
             let job = &job;
             scope.spawn(move || {
                 for n in 0..5 {
-                    let wish = format!("prefetch={}", 1 + of * 10 + n);
-                    let (code, out, err) = job.tell(&["set", &wish]);
+                    let setting = format!("prefetch={}", 1 + of * 10 + n);
+                    let (code, out, err) = job.tell(&["set", &setting]);
                     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
                 }
             });
@@ -244,7 +244,7 @@ fn a_killed_collector_leaves_values_in_force_and_the_next_one_takes_its_place() 
 #[test]
 fn a_shim_that_lies_is_shown_as_far_as_it_goes_and_harms_nobody() {
     let job = Job::start("forged", "forged.py", &[]);
-    wait_until("it has told its lies", || job.sandbox.path("ready").exists());
+    wait_until("it has sent its lies", || job.sandbox.path("ready").exists());
     wait_until("its knobs", || job.knobs().iter().any(|knob| knob["rank"] == 100));
     let (code, out, _) = job.tell(&[]);
     assert_eq!(code, Some(0));

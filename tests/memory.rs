@@ -1,4 +1,4 @@
-//! Whoever survives untouched survives tuned: real jobs whose workers grow, in a real memory cgroup.
+//! What survives untouched survives tuned: real jobs whose workers grow, in a real memory cgroup.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
@@ -58,10 +58,10 @@ impl Growing {
     /// The job's end, and that nobody was killed; what the controller did.
     fn survives(&mut self) -> Vec<String> {
         let code = self.run.0.wait().unwrap().code();
-        let said = fs::read_to_string(self.sandbox.path("job.out")).unwrap();
+        let printed = fs::read_to_string(self.sandbox.path("job.out")).unwrap();
         let audit = text(&self.sandbox.run(&["audit", "growing.stall"]).stdout);
-        assert_eq!((code, self.group.killed()), (Some(0), 0), "{said}\n{audit}");
-        assert!(said.ends_with(" 0 epochs of them wrong\n"), "{said}");
+        assert_eq!((code, self.group.killed()), (Some(0), 0), "{printed}\n{audit}");
+        assert!(printed.ends_with(" 0 epochs of them wrong\n"), "{printed}");
         self.acts("growing.stall")
     }
 }

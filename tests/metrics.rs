@@ -84,10 +84,10 @@ fn an_address_that_cannot_be_had_is_one_sentence_and_no_job() {
     let address = taken.local_addr().unwrap().to_string();
     for (address, why) in [(address.as_str(), "in use"), ("192.0.2.1:9400", "not available")] {
         let output = sandbox.run(&["run", "--metrics", address, "--", "touch", "started"]);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
-        assert!(said.contains(address) && said.contains(why), "{said}");
+        let printed = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{printed}");
+        assert_eq!(printed.lines().count(), 1, "{printed}");
+        assert!(printed.contains(address) && printed.contains(why), "{printed}");
         assert!(!sandbox.path("started").exists(), "the job was started");
     }
     let output = sandbox.run(&["run", "--metrics", "everywhere", "--", "touch", "started"]);
@@ -143,10 +143,10 @@ fn hostile_clients_disturb_neither_the_job_nor_its_collector() {
     assert!(report.status.success(), "{}", text(&report.stderr));
     drop(crowd);
     for mut stream in silent {
-        let mut said = Vec::new();
+        let mut printed = Vec::new();
         // A reset is as good an end as any; what counts is that there is one.
-        let _ = stream.read_to_end(&mut said);
-        assert!(said.is_empty() || said.starts_with(b"HTTP/1.1 4"), "{}", text(&said));
+        let _ = stream.read_to_end(&mut printed);
+        assert!(printed.is_empty() || printed.starts_with(b"HTTP/1.1 4"), "{}", text(&printed));
     }
     for endless in endless {
         assert!(endless.join().unwrap() < 64 << 20, "it was listened to for long");

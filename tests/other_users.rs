@@ -29,7 +29,7 @@ fn what_a_set_uid_program_does_is_not_for_who_started_it() {
     let (mira, root) = (node.spy("mira", MIRA, shell.0.id()), node.spy("root", 0, shell.0.id()));
     proceed(&mut shell.0);
     wait_until("the set-uid program has read", || node.sandbox.path("read-it").exists());
-    // A round, and one in which files are told.
+    // A round, and one in which files are resolved.
     std::thread::sleep(std::time::Duration::from_secs(2));
     let (mira, root) = (mira.ends(), root.ends());
     assert!(read(&root) > 15 * MIB, "{root}");
@@ -45,8 +45,8 @@ os.setxattr(sys.argv[1], "security.capability", struct.pack("<5I", 0x02000001, 1
 "#;
 
 #[test]
-fn what_others_do_in_ones_tree_is_not_told_though_it_began_before_one_watched() {
-    if !privileged("what_others_do_in_ones_tree_is_not_told_though_it_began_before_one_watched") {
+fn what_others_do_in_ones_tree_is_not_shown_though_it_began_before_one_watched() {
+    if !privileged("what_others_do_in_ones_tree_is_not_shown_though_it_began_before_one_watched") {
         return;
     }
     let node = Node::start("before");
@@ -92,7 +92,7 @@ fn what_others_do_in_ones_tree_is_not_told_though_it_began_before_one_watched() 
     wait_until("all have read", || {
         ["otto", "root", "mira", "capable"].iter().all(|who| is_there(format!("{who}-has-read")))
     });
-    // A round, and one in which files are told.
+    // A round, and one in which files are resolved.
     std::thread::sleep(std::time::Duration::from_secs(2));
     let (mira, root) = (mira.ends(), root.ends());
     let all = ["mira.bin", "otto.bin", "root.bin", "capable.bin"];
@@ -209,13 +209,13 @@ fn one_users_threads_leave_others_their_slots() {
     let (mira, otto) = (mira.ends(), otto.ends());
     assert!(read(&otto) > 7 * MIB && has(&otto, "otto.bin"), "{otto}");
     let reason = "too many tasks of one user";
-    assert_eq!(mira["lost"][reason], threads().unwrap() - HALF, "counted, and said to her: {mira}");
+    assert_eq!(mira["lost"][reason], threads().unwrap() - HALF, "counted, and reported to her: {mira}");
     assert_eq!(otto["lost"][reason], Value::Null, "and not to him: {otto}");
 }
 
 #[test]
-fn who_may_connect_is_for_a_group_and_who_watched_whom_is_told() {
-    if !privileged("who_may_connect_is_for_a_group_and_who_watched_whom_is_told") {
+fn who_may_connect_is_for_a_group_and_who_watched_whom_is_logged() {
+    if !privileged("who_may_connect_is_for_a_group_and_who_watched_whom_is_logged") {
         return;
     }
     let node = Node::start_with("group", &["--group", &MIRA.to_string()]);
@@ -232,12 +232,12 @@ fn who_may_connect_is_for_a_group_and_who_watched_whom_is_told() {
         .unwrap();
     assert!(support::text(&tried.stderr).contains("PermissionError"), "{tried:?}");
     spy.ends();
-    let said = || std::fs::read_to_string(node.sandbox.path("said")).unwrap();
+    let printed = || std::fs::read_to_string(node.sandbox.path("printed")).unwrap();
     let begins = format!("watches the tree of process {}, started ", mira.0.id());
     let ends = format!("watches the tree of process {} no more, after ", mira.0.id());
-    wait_until("the end is told", || said().contains(&ends));
-    assert!(said().contains(&begins) && said().contains("user 4242 (process "), "{}", said());
-    assert!(said().contains("without system calls") && !said().contains("user 4343"), "{}", said());
+    wait_until("the end is logged", || printed().contains(&ends));
+    assert!(printed().contains(&begins) && printed().contains("user 4242 (process "), "{}", printed());
+    assert!(printed().contains("without system calls") && !printed().contains("user 4343"), "{}", printed());
 
     let words = ["collect", "--socket", "other.sock", "--group", "no-such-group"];
     let output = node.sandbox.run(&words);

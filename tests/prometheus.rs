@@ -94,7 +94,7 @@ impl Prometheus {
             .arg(format!("--web.listen-address={address}"))
             .current_dir(sandbox.path(""))
             .stdout(Stdio::null())
-            .stderr(std::fs::File::create(sandbox.path("prometheus.said")).unwrap())
+            .stderr(std::fs::File::create(sandbox.path("prometheus.printed")).unwrap())
             .spawn()
             .unwrap();
         let prometheus = Prometheus { address, _process: Killed(process) };

@@ -24,9 +24,9 @@ fn succeeds(output: &Output) -> String {
 }
 
 fn refused(output: &Output, reason: &str) {
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains(reason) && said.lines().count() == 1, "{said}");
+    let printed = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.contains(reason) && printed.lines().count() == 1, "{printed}");
 }
 
 #[test]
@@ -86,33 +86,33 @@ fn what_is_redacted_is_in_no_format() {
         job("train.py"),
         text(&std::process::Command::new("uname").arg("-n").output().unwrap().stdout),
     ];
-    let mut told = String::new();
+    let mut reported = String::new();
     for format in ["text", "markdown", "json", "openmetrics"] {
-        told += &succeeds(&sandbox.run(&["report", "train.stall", "--redact", "--format", format]));
+        reported += &succeeds(&sandbox.run(&["report", "train.stall", "--redact", "--format", format]));
     }
     for format in ["csv", "html"] {
         succeeds(&sandbox.run(&["report", "train.stall", "--redact", "--format", format, "-o", format]));
     }
     for entry in std::fs::read_dir(sandbox.path("csv")).unwrap() {
-        told += &std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        reported += &std::fs::read_to_string(entry.unwrap().path()).unwrap();
     }
-    told += &std::fs::read_to_string(sandbox.path("html")).unwrap();
+    reported += &std::fs::read_to_string(sandbox.path("html")).unwrap();
     for secret in secrets {
         let secret = secret.trim();
         let whole_word = |at: usize| {
             let around = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
             let (before, after) = (
-                at.checked_sub(1).and_then(|at| told.as_bytes().get(at)),
-                told.as_bytes().get(at + secret.len()),
+                at.checked_sub(1).and_then(|at| reported.as_bytes().get(at)),
+                reported.as_bytes().get(at + secret.len()),
             );
             !around(before) && !around(after)
         };
-        assert!(!told.match_indices(secret).any(|(at, _)| whole_word(at)), "{secret} is told");
+        assert!(!reported.match_indices(secret).any(|(at, _)| whole_word(at)), "{secret} is in it");
     }
 }
 
 #[test]
-fn what_cannot_be_reported_is_said_in_one_sentence() {
+fn what_cannot_be_reported_is_refused_in_one_sentence() {
     let sandbox = recorded("report-refused");
     refused(&sandbox.run(&["report", "no.stall"]), "no.stall cannot be read");
     refused(&sandbox.run(&["report", "\u{1b}[2J.stall"]), "\\u{1b}[2J.stall cannot be read");
@@ -235,8 +235,8 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
         outer.args(["-c", measure]).arg(command.get_program()).args(command.get_args());
         outer.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         let output = outer.current_dir(sandbox.path(".")).output().unwrap();
-        let said = text(&output.stdout);
-        let (code, kib) = said.trim().split_once('\n').unwrap_or_else(|| panic!("{output:?}"));
+        let printed = text(&output.stdout);
+        let (code, kib) = printed.trim().split_once('\n').unwrap_or_else(|| panic!("{output:?}"));
         (code.parse().unwrap(), kib.parse().unwrap())
     };
     // About the most that is read, the most that a text may hold, and more.

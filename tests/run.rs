@@ -85,7 +85,7 @@ fn a_script_that_is_not_there_fails_as_without_us() {
 }
 
 #[test]
-fn a_job_that_is_not_python_runs_and_is_told_apart() {
+fn a_job_that_is_not_python_runs_and_is_shown_as_such() {
     let sandbox = Sandbox::new("sh");
     let output = sandbox.run(&["run", "--no-kernel", "--", "sh", "-c", "echo hello; exit 3"]);
     assert_eq!(output.status.code(), Some(3));
@@ -282,7 +282,7 @@ fn an_unknown_torch_costs_figures_not_the_job() {
 }
 
 #[test]
-fn a_stranger_at_the_socket_is_told_so_and_harms_nothing() {
+fn a_stranger_at_the_socket_is_refused_and_harms_nothing() {
     use std::io::{Read, Write};
     let sandbox = Sandbox::new("stranger");
     let mut child = sandbox

@@ -162,8 +162,8 @@ fn what_set_uid_programs_of_the_job_read_is_not_in_the_callers_recording() {
         let words = ["run", "-o", "job.stall", "--", "sh", "-c", script];
         let output = with_sudo(sandbox, &words).output().unwrap();
         assert!(output.status.success(), "{output:?}");
-        let said = text(&output.stderr);
-        assert!(!said.contains("ermission denied"), "it has read: {said}");
+        let printed = text(&output.stderr);
+        assert!(!printed.contains("ermission denied"), "it has read: {printed}");
         let report = sandbox.report("job.stall");
         assert_eq!(report["kernel"], "on", "{output:?}");
         // The job's command names both.

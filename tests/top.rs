@@ -78,7 +78,7 @@ fn a_job_is_watched_live_until_it_ends() {
 }
 
 #[test]
-fn a_killed_collector_and_a_removed_recording_are_told() {
+fn a_killed_collector_and_a_removed_recording_are_named() {
     let sandbox = Sandbox::new("topkill");
     // Few, because the job outlives its collector.
     let mut run = running(&sandbox, "60");
@@ -159,7 +159,7 @@ fn without_colours_or_utf8_neither_is_used() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_said_in_one_sentence() {
+fn what_cannot_be_shown_is_refused_in_one_sentence() {
     let sandbox = Sandbox::new("topnot");
     let output = sandbox.run(&["top"]);
     assert_eq!(output.status.code(), Some(2), "no terminal");

@@ -1,4 +1,4 @@
-//! `stallscope tune --act` on real jobs: what helps is kept and told, what is not proven is undone, whoever dies.
+//! `stallscope tune --act` on real jobs: what helps is kept and reported, what is not proven is undone, whichever process dies.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
@@ -44,7 +44,7 @@ impl Running {
         Some((knob["value"].as_u64()?, knob["initial"].as_u64()?))
     }
 
-    fn is_as_the_script_said(&self) -> bool {
+    fn is_as_in_the_script(&self) -> bool {
         ["workers", "prefetch"].iter().all(|name| self.knob(name).is_some_and(|(now, own)| now == own))
     }
 
@@ -73,9 +73,9 @@ impl Running {
 
     /// The same, and every sample came exactly once.
     fn ends_well(&mut self) {
-        let (code, said) = self.end();
-        assert_eq!(code, Some(0), "{said}");
-        assert!(said.ends_with(" 0 of them wrong\n"), "{said}");
+        let (code, printed) = self.end();
+        assert_eq!(code, Some(0), "{printed}");
+        assert!(printed.ends_with(" 0 of them wrong\n"), "{printed}");
     }
 }
 
@@ -85,15 +85,15 @@ struct Tuning {
 }
 
 impl Tuning {
-    fn said(&self) -> [String; 2] {
+    fn printed(&self) -> [String; 2] {
         self.paths.clone().map(|path| std::fs::read_to_string(path).unwrap())
     }
 
     fn wait_for(&self, act: &str) {
         let (begun, act) = (Instant::now(), format!("  {act} "));
-        while !self.said()[0].contains(&act) {
+        while !self.printed()[0].contains(&act) {
             // A busy machine takes its time to prove something; this only ends a test that would hang.
-            assert!(begun.elapsed() < Duration::from_secs(240), "no {act} in {:?}", self.said());
+            assert!(begun.elapsed() < Duration::from_secs(240), "no {act} in {:?}", self.printed());
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -123,7 +123,7 @@ fn why<'a>(audit: &'a [Value], act: &str) -> &'a str {
 }
 
 #[test]
-fn what_helps_is_kept_and_told() {
+fn what_helps_is_kept_and_reported() {
     let mut job = Running::new("keep", &[], &[]);
     let followed = job.sandbox.path("followed");
     let mut follow = job.sandbox.stallscope(&["audit", "slow", "--follow", "--json"]);
@@ -131,7 +131,7 @@ fn what_helps_is_kept_and_told() {
     let mut tuning = job.tune(1, &[]);
     tuning.wait_for("keep");
     assert_eq!(tuning.signal("INT"), Some(0));
-    let [lines, end] = tuning.said();
+    let [lines, end] = tuning.printed();
     assert!(end.contains("no longer tuning slow: ") && end.contains("workers "), "{end}");
     assert!(
         lines.lines().all(|line| line.starts_with(|c: char| c.is_ascii_digit())),
@@ -150,7 +150,7 @@ fn what_helps_is_kept_and_told() {
     // What the job took later than its user waited for is in the recording alone.
     let shown: Vec<&str> = lines.lines().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
     assert!(shown.contains(&"keep") && acts(&audit).starts_with(&shown), "{lines}\n{audit:#?}");
-    // And so did whoever followed it, until the job ended.
+    // And so did each that followed it, until the job ended.
     assert_eq!(follow.0.wait().unwrap().code(), Some(0));
     let followed: Vec<Value> = std::fs::read_to_string(followed)
         .unwrap()
@@ -177,7 +177,7 @@ fn a_job_that_waits_for_nothing_is_left_alone() {
     wait_until("400 steps under its eyes", || steps() > begun + 400);
     assert_eq!(tuning.signal("INT"), Some(0));
     assert!(!acts(&job.audit()).contains(&"keep"), "{:#?}", job.audit());
-    wait_until("the script's own values", || job.is_as_the_script_said());
+    wait_until("the script's own values", || job.is_as_in_the_script());
     let (code, _) = job.end();
     assert_eq!(code, Some(0));
 }
@@ -194,13 +194,13 @@ fn what_is_not_proven_is_undone_when_its_controller_ends() {
     tuning.wait_for("request");
     assert_eq!(tuning.signal("INT"), Some(0));
     assert!(why(&job.audit(), "undo").contains("stopped before"), "{:#?}", job.audit());
-    wait_until("the script's own values", || job.is_as_the_script_said());
+    wait_until("the script's own values", || job.is_as_in_the_script());
 
     let mut tuning = job.tune(2, &[]);
     tuning.wait_for("request");
     tuning.signal("KILL");
-    wait_until("the script's own values again", || job.is_as_the_script_said());
-    wait_until("it is told", || acts(&job.audit()).iter().filter(|act| **act == "undo").count() == 2);
+    wait_until("the script's own values again", || job.is_as_in_the_script());
+    wait_until("it is reported", || acts(&job.audit()).iter().filter(|act| **act == "undo").count() == 2);
     job.ends_well();
 }
 
@@ -208,7 +208,7 @@ fn what_is_not_proven_is_undone_when_its_controller_ends() {
 fn the_job_outlives_a_collector_killed_in_the_midst_of_a_change() {
     let mut job = Running::new("orphan", &["--tune", "act"], &["--seconds", "30"]);
     wait_until("a request", || acts(&job.audit()).contains(&"request"));
-    wait_until("it is in force", || !job.is_as_the_script_said());
+    wait_until("it is in force", || !job.is_as_in_the_script());
     signal(job.run.0.id(), "KILL");
     job.run.0.wait().unwrap();
     // What was asked of the job is in what is left of the recording.
@@ -223,14 +223,14 @@ fn the_job_outlives_a_collector_killed_in_the_midst_of_a_change() {
             .pid;
         let mut attach = job.sandbox.stallscope(&["attach", &pid.to_string(), "-o", "second"]);
         let attach = Killed(attach.stderr(Stdio::null()).spawn().unwrap());
-        let told = || {
+        let reported = || {
             // A file that is just being made is no recording yet.
             let output = job.sandbox.run(&["audit", "second.stall", "--json"]);
             let document: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
             let audit = document["audit"].as_array().cloned().unwrap_or_default();
             audit.iter().any(|line| line["by"] == "an earlier collector" && line["knob"] == "workers")
         };
-        wait_until("the next collector says what it found", told);
+        wait_until("the next collector says what it found", reported);
         drop(attach);
     }
     std::fs::write(job.sandbox.path("stop"), "").unwrap();
@@ -240,7 +240,7 @@ fn the_job_outlives_a_collector_killed_in_the_midst_of_a_change() {
 }
 
 #[test]
-fn a_job_that_dies_in_the_midst_of_a_probe_is_told_so() {
+fn a_job_that_dies_in_the_midst_of_a_probe_is_reported() {
     let mut job = Running::new("dies", &["--tune", "act"], &[]);
     wait_until("a request", || acts(&job.audit()).contains(&"request"));
     let summary =
@@ -248,21 +248,21 @@ fn a_job_that_dies_in_the_midst_of_a_probe_is_told_so() {
     signal(summary.job.pid, "KILL");
     assert_eq!(job.run.0.wait().unwrap().code(), Some(128 + 9));
     let audit = audit(&job.sandbox, "slow.stall");
-    let told =
+    let reported =
         |line: &Value| line["why"].as_str().unwrap().contains("the job ended before the gain was proven");
-    assert!(audit.iter().any(told), "{audit:#?}");
+    assert!(audit.iter().any(reported), "{audit:#?}");
 }
 
 #[test]
 fn a_budget_below_what_is_used_lets_nothing_be_taken() {
     let mut job = Running::new("budget", &[], &[]);
     let mut tuning = job.tune(1, &["--memory", "1MB", "--json"]);
-    wait_until("it says so", || tuning.said()[0].contains("\"hold\""));
+    wait_until("it says so", || tuning.printed()[0].contains("\"hold\""));
     let lines: Vec<Value> =
-        tuning.said()[0].lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        tuning.printed()[0].lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(!acts(&lines).contains(&"request"), "{lines:#?}");
     assert_eq!(tuning.signal("TERM"), Some(0));
-    assert!(job.is_as_the_script_said());
+    assert!(job.is_as_in_the_script());
     job.ends_well();
 }
 
@@ -290,9 +290,14 @@ for request in ('{"set":[{"rank":null,"loader":null,"knob":"workers","value":3}]
 "#;
     let mut stranger = Command::new("/usr/bin/python3");
     let output = stranger.args(["-c", talk]).arg(&socket).uid(65534).gid(65534).output().unwrap();
-    let said = text(&output.stdout);
-    assert_eq!(said.matches("the knobs of slow are for root").count(), 3, "{said}{}", text(&output.stderr));
-    assert!(job.is_as_the_script_said());
+    let printed = text(&output.stdout);
+    assert_eq!(
+        printed.matches("the knobs of slow are for root").count(),
+        3,
+        "{printed}{}",
+        text(&output.stderr)
+    );
+    assert!(job.is_as_in_the_script());
     assert_eq!(job.audit().len(), 0);
     job.ends_well();
 }

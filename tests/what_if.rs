@@ -93,18 +93,18 @@ fn more_workers_are_predicted_and_the_next_bottleneck_is_named() {
     let sandbox = sandbox("what-if-workers", 300);
     let done = sandbox.run(&["what-if", "a.stall", "--workers", "+2", "--json"]);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
-    let said: Value = serde_json::from_slice(&done.stdout).unwrap();
-    assert_eq!((&said["now"]["workers"], &said["then"]["workers"]), (&2.into(), &4.into()));
-    assert_eq!((&said["now"]["prefetch"], &said["then"]["prefetch"]), (&4.into(), &8.into()));
+    let printed: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!((&printed["now"]["workers"], &printed["then"]["workers"]), (&2.into(), &4.into()));
+    assert_eq!((&printed["now"]["prefetch"], &printed["then"]["prefetch"]), (&4.into(), &8.into()));
     let step_ms = |at: &Value| at["step_ms"]["value"].as_f64().unwrap();
-    assert!((step_ms(&said["now"]) - 35.0).abs() < 1.0, "{said:#}");
-    assert!((step_ms(&said["then"]) - 17.5).abs() < 1.0, "{said:#}");
-    assert_eq!(said["now"]["bottleneck"], "reads in flight");
-    assert!(said["gain"]["low"].as_f64().unwrap() > 0.5, "{said:#}");
-    assert!(said["outlook"]["smallest_useful"]["workers"].as_u64().unwrap() >= 7, "{said:#}");
+    assert!((step_ms(&printed["now"]) - 35.0).abs() < 1.0, "{printed:#}");
+    assert!((step_ms(&printed["then"]) - 17.5).abs() < 1.0, "{printed:#}");
+    assert_eq!(printed["now"]["bottleneck"], "reads in flight");
+    assert!(printed["gain"]["low"].as_f64().unwrap() > 0.5, "{printed:#}");
+    assert!(printed["outlook"]["smallest_useful"]["workers"].as_u64().unwrap() >= 7, "{printed:#}");
     let fewer = sandbox.run(&["what-if", "a.stall", "--workers", "-1", "--json"]);
-    let said: Value = serde_json::from_slice(&fewer.stdout).unwrap();
-    assert!((step_ms(&said["then"]) - 70.0).abs() < 3.0, "{said:#}");
+    let printed: Value = serde_json::from_slice(&fewer.stdout).unwrap();
+    assert!((step_ms(&printed["then"]) - 70.0).abs() < 3.0, "{printed:#}");
 }
 
 #[test]
@@ -116,21 +116,21 @@ fn the_page_says_now_and_then_and_what_would_be_enough() {
         text(&done.stdout)
     };
     let page = shown(&["--storage", "2x", "--cache", "40%", "--cores", "4"]);
-    for said in
+    for printed in
         ["then", "a step", "samples/s", "gain", "held up by", "Smallest that is as good", "ideal loader"]
     {
-        assert!(page.contains(said), "{said}:\n{page}");
+        assert!(page.contains(printed), "{printed}:\n{page}");
     }
     assert!(!page.contains('\x1b'), "a name from elsewhere reached the terminal raw:\n{page}");
     let page = shown(&[]);
-    for said in ["G compute", "S storage", "one worker more", "storage twice as fast", "reads in flight"] {
-        assert!(page.contains(said), "{said}:\n{page}");
+    for printed in ["G compute", "S storage", "one worker more", "storage twice as fast", "reads in flight"] {
+        assert!(page.contains(printed), "{printed}:\n{page}");
     }
     assert!(page.lines().all(|line| line.chars().count() <= 100), "{page}");
 }
 
 #[test]
-fn what_cannot_be_told_is_a_sentence() {
+fn what_is_not_known_is_a_sentence() {
     let young = sandbox("what-if-young", 20);
     let refused = |sandbox: &Sandbox, words: &[&str], code: i32| {
         let done = sandbox.run(words);
@@ -140,8 +140,8 @@ fn what_cannot_be_told_is_a_sentence() {
     assert!(refused(&young, &["what-if", "a.stall"], 1).contains("let the job run longer"));
     // A recording that knows no single batch.
     record(&young.path("old.stall"), &Shape::default());
-    let said = refused(&young, &["what-if", "old.stall", "--workers", "4"], 1);
-    assert!(said.contains("how single batches were made"), "{said}");
+    let printed = refused(&young, &["what-if", "old.stall", "--workers", "4"], 1);
+    assert!(printed.contains("how single batches were made"), "{printed}");
     assert!(refused(&young, &["what-if", "none.stall"], 1).contains("none.stall"));
     assert!(refused(&young, &["what-if", "a.stall", "--rank", "9"], 1).contains("rank 9"));
     assert!(refused(&young, &["what-if", "a.stall", "--cache", "140%"], 2).contains("from 0% to 100%"));
@@ -171,12 +171,12 @@ fn a_second_worker_brings_what_was_predicted() {
     let now_ms = paced(&sandbox, "one", "1", &[]);
     let really_ms = paced(&sandbox, "two", "2", &[]);
     assert!(really_ms < 0.75 * now_ms, "the job shows no effect: {now_ms} ms, then {really_ms} ms");
-    let said = predicted(&sandbox, "one.stall", "2");
+    let printed = predicted(&sandbox, "one.stall", "2");
     // One reader alone tells nothing of another one, so that this is the answer for reads that are merely slow.
-    let gain = said["either"]["if_slow"]["value"]
+    let gain = printed["either"]["if_slow"]["value"]
         .as_f64()
-        .unwrap_or_else(|| said["gain"]["value"].as_f64().unwrap());
-    let predicted_ms = said["now"]["step_ms"]["value"].as_f64().unwrap() / (1.0 + gain);
+        .unwrap_or_else(|| printed["gain"]["value"].as_f64().unwrap());
+    let predicted_ms = printed["now"]["step_ms"]["value"].as_f64().unwrap() / (1.0 + gain);
     assert!(
         (predicted_ms / really_ms - 1.0).abs() < 0.25,
         "{predicted_ms} ms predicted, {really_ms} ms really"
@@ -191,13 +191,13 @@ fn more_workers_at_one_source_are_not_promised() {
     let really_ms = paced(&sandbox, "four", "4", &["--source", &source]);
     let really = now_ms / really_ms - 1.0;
     assert!(really.abs() < 0.2, "the source is no limit: {now_ms} ms, then {really_ms} ms");
-    let said = predicted(&sandbox, "two.stall", "4");
-    let gain = |end: &str| said["gain"][end].as_f64().unwrap();
-    assert!(gain("low") < really + 0.1 && really < gain("high") + 0.1, "{really} really: {said:#}");
+    let printed = predicted(&sandbox, "two.stall", "4");
+    let gain = |end: &str| printed["gain"][end].as_f64().unwrap();
+    assert!(gain("low") < really + 0.1 && really < gain("high") + 0.1, "{really} really: {printed:#}");
     // Workers that others keep from their cores come and go, which may tell that it is a limit.
-    let certain = said["either"]["if_limited"]["value"].as_f64().unwrap_or_else(|| gain("value"));
-    assert!((certain - really).abs() < 0.2, "{certain} promised, {really} really: {said:#}");
-    assert!(gain("low") < 0.1, "{said:#}");
+    let certain = printed["either"]["if_limited"]["value"].as_f64().unwrap_or_else(|| gain("value"));
+    assert!((certain - really).abs() < 0.2, "{certain} promised, {really} really: {printed:#}");
+    assert!(gain("low") < 0.1, "{printed:#}");
     let screen = text(&sandbox.run(&["report", "two.stall"]).stdout);
     let raise = screen.lines().find(|line| line.contains("num_workers from"));
     assert!(raise.is_none() || screen.contains("if storage is at its limit"), "{screen}");

@@ -105,9 +105,9 @@ class Bed:
         return self.spawn([PROGRAM, "tune", "chaos", "--act"])
 
     def spawn(self, words):
-        said = open(self.folder / f"said-{len(self.own)}", "w+")
+        printed = open(self.folder / f"printed-{len(self.own)}", "w+")
         one = subprocess.Popen(
-            [str(word) for word in words], env=self.env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+            [str(word) for word in words], env=self.env, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed
         )
         self.own.append(one)
         return one
@@ -125,7 +125,7 @@ class Bed:
 
     def is_training(self):
         if time.monotonic() - self.begun > HANGS_S:
-            raise Broken(f"the job hangs: {self.said()}")
+            raise Broken(f"the job hangs: {self.printed()}")
         if (self.folder / "result.json").exists():
             return False
         return self.job_is_there() if self.job else self.run.poll() is None
@@ -172,11 +172,11 @@ class Bed:
         until = time.monotonic() + HANGS_S
         while not condition():
             if time.monotonic() > until:
-                raise Broken(f"{what}: {self.said()}")
+                raise Broken(f"{what}: {self.printed()}")
             time.sleep(0.01)
 
-    def said(self):
-        return " | ".join(path.read_text(errors="replace")[-400:] for path in sorted(self.folder.glob("said-*")))
+    def printed(self):
+        return " | ".join(path.read_text(errors="replace")[-400:] for path in sorted(self.folder.glob("printed-*")))
 
     # The end.
 
@@ -185,7 +185,7 @@ class Bed:
         outcome = self.outcome
         self.wait_for(lambda: not self.is_training())
         if not (self.folder / "result.json").exists():
-            raise Broken(f"the job failed: {self.said()}")
+            raise Broken(f"the job failed: {self.printed()}")
         result = json.loads((self.folder / "result.json").read_text())
         outcome.wall_s = time.monotonic() - self.begun
         outcome.batches = result["batches"]
@@ -219,7 +219,7 @@ class Bed:
         if seen > batches:
             raise Broken(f"{seen} of {batches} batches were recorded: some twice")
         # What a killed collector had taken and not yet written is gone with it, also where it was killed so late that none took
-        # over; whoever lived to the end accounts for all.
+        # over; those that lived to the end account for all.
         lived = len(self.recordings) == 1 and self.run.returncode != -signal.SIGKILL
         if lived and self.surely_measured and seen < batches - 1 and not self.outcome.lost:
             raise Broken(f"{batches - seen} of {batches} batches are neither recorded nor counted as lost")

@@ -84,12 +84,12 @@ impl Sandbox {
 
     pub(crate) fn served_by(&self, mut command: Command) -> (Killed, SocketAddr) {
         let verb = command.get_args().next().expect("a verb").to_string_lossy().into_owned();
-        let said = self.path(&format!("{verb}.said"));
-        let stderr = std::fs::File::create(&said).unwrap();
+        let printed = self.path(&format!("{verb}.printed"));
+        let stderr = std::fs::File::create(&printed).unwrap();
         let child = Killed(command.stdout(Stdio::null()).stderr(stderr).spawn().unwrap());
         let address = || {
-            let said = std::fs::read_to_string(&said).unwrap();
-            said.split_once("metrics at http://")?.1.split_once("/metrics\n")?.0.parse().ok()
+            let printed = std::fs::read_to_string(&printed).unwrap();
+            printed.split_once("metrics at http://")?.1.split_once("/metrics\n")?.0.parse().ok()
         };
         wait_until("it says where its metrics are", || address().is_some());
         (child, address().unwrap())

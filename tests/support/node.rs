@@ -24,15 +24,15 @@ impl Node {
         Node::start_with(name, &[])
     }
 
-    /// With further `words`; its messages go into the file `said`.
+    /// With further `words`; its messages go into the file `printed`.
     pub(crate) fn start_with(name: &str, words: &[&str]) -> Node {
         let sandbox = Sandbox::new(name);
         let socket = sandbox.kernel_socket();
         sandbox.open_to_all();
         let path = socket.display().to_string();
         let words = [&["collect", "--socket", &path], words].concat();
-        let said = std::fs::File::create(sandbox.path("said")).unwrap();
-        let collector = Killed(sandbox.stallscope(&words).stderr(said).spawn().unwrap());
+        let printed = std::fs::File::create(sandbox.path("printed")).unwrap();
+        let collector = Killed(sandbox.stallscope(&words).stderr(printed).spawn().unwrap());
         wait_until("the collector listens", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
         Node { sandbox, collector }
     }
@@ -91,7 +91,7 @@ impl Node {
             .gid(uid);
         let spy = Spy { child: Killed(spy.spawn().unwrap()), out };
         wait_until("the spy watches", || {
-            std::fs::read_to_string(&spy.out).is_ok_and(|said| said == "watching")
+            std::fs::read_to_string(&spy.out).is_ok_and(|printed| printed == "watching")
         });
         spy
     }

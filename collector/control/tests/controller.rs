@@ -5,7 +5,7 @@ mod support;
 
 use stallscope_control::{Controller, Outcome};
 use stallscope_model::{Act, Budgets, KnobState, Phase, TuneMode};
-use support::{Job, SECOND_NS, act, reasons, run, said};
+use support::{Job, SECOND_NS, act, audited, reasons, run};
 
 #[test]
 fn workers_that_a_job_lacks_are_added_proven_and_kept() {
@@ -24,7 +24,7 @@ fn a_far_job_of_a_minute_and_a_half_keeps_all_that_helps_it() {
     (job.service_ns, job.leaves_ns) = (2 * SECOND_NS, 4 * SECOND_NS);
     let out = run(&mut job, &mut act(), 95);
     // To six, and to as many as training can use.
-    assert!(said(&out, Act::Keep) == 2 && job.workers() >= 20, "{:?}", out.audit);
+    assert!(audited(&out, Act::Keep) == 2 && job.workers() >= 20, "{:?}", out.audit);
 }
 
 #[test]
@@ -41,11 +41,11 @@ fn what_does_not_help_is_put_back_and_tried_ever_more_seldom() {
     job.shared = true;
     let mut controller = act();
     let first = run(&mut job, &mut controller, 500);
-    assert_eq!(said(&first, Act::Keep), 0);
-    assert!(said(&first, Act::Undo) >= 1);
+    assert_eq!(audited(&first, Act::Keep), 0);
+    assert!(audited(&first, Act::Undo) >= 1);
     let later = run(&mut job, &mut controller, 500);
     let settled = run(&mut job, &mut controller, 500);
-    assert!(said(&settled, Act::Undo) <= said(&first, Act::Undo).max(said(&later, Act::Undo)));
+    assert!(audited(&settled, Act::Undo) <= audited(&first, Act::Undo).max(audited(&later, Act::Undo)));
     assert_eq!((job.workers(), job.prefetch()), (2, 4));
 }
 
@@ -55,7 +55,7 @@ fn observing_and_advising_change_nothing() {
         let mut job = Job::slow();
         let out = run(&mut job, &mut Controller::new(mode, Budgets::default(), 1), 300);
         assert!(out.actions.is_empty());
-        assert_eq!(said(&out, Act::Advise) > 0, mode == TuneMode::Advise);
+        assert_eq!(audited(&out, Act::Advise) > 0, mode == TuneMode::Advise);
     }
 }
 
@@ -63,17 +63,17 @@ fn observing_and_advising_change_nothing() {
 fn the_same_advice_is_given_once() {
     let mut job = Job::slow();
     let out = run(&mut job, &mut Controller::new(TuneMode::Advise, Budgets::default(), 1), 300);
-    assert!((1..=2).contains(&said(&out, Act::Advise)), "{:?}", out.audit);
+    assert!((1..=2).contains(&audited(&out, Act::Advise)), "{:?}", out.audit);
 }
 
 #[test]
-fn a_refusal_is_told_with_its_reason_and_not_repeated_soon() {
+fn a_refusal_is_reported_with_its_reason_and_not_repeated_soon() {
     let mut job = Job::slow();
     job.refuses = Some("its data set is iterable");
     let out = run(&mut job, &mut act(), 400);
     assert!(reasons(&out, Act::Refused).contains("its data set is iterable"));
     assert_eq!(job.workers(), 2);
-    assert!(said(&out, Act::Refused) <= 4, "{:?}", out.audit);
+    assert!(audited(&out, Act::Refused) <= 4, "{:?}", out.audit);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn stopping_undoes_what_is_not_proven() {
     job.take(&out.actions);
     job.second();
     assert_eq!((job.workers(), job.prefetch()), (2, 4));
-    assert_eq!(said(&out, Act::Undo), 1);
+    assert_eq!(audited(&out, Act::Undo), 1);
     assert!(controller.observe(&job.second()).actions.is_empty());
 }
 
@@ -135,19 +135,19 @@ fn the_third_rollback_within_an_hour_freezes() {
         let out = run(&mut job, &mut controller, 1);
         all.audit.extend(out.audit);
     }
-    assert!(said(&all, Act::Freeze) <= 1);
-    assert!(said(&all, Act::Undo) <= 3, "{:?}", all.audit);
+    assert!(audited(&all, Act::Freeze) <= 1);
+    assert!(audited(&all, Act::Undo) <= 3, "{:?}", all.audit);
     assert_eq!(job.workers(), 2);
 }
 
 #[test]
-fn a_budget_below_what_is_used_is_said_and_nothing_is_raised() {
+fn a_budget_below_what_is_used_is_reported_and_nothing_is_raised() {
     let mut job = Job::slow();
     let budgets = Budgets { memory_bytes: Some(1 << 30), ..Budgets::default() };
     let out = run(&mut job, &mut Controller::new(TuneMode::Act, budgets, 1), 600);
     assert!(reasons(&out, Act::Hold).contains("it may"), "{:?}", out.audit);
     assert!(out.actions.iter().all(|action| action.value <= 4), "{:?}", out.actions);
-    assert!(said(&out, Act::Request) == 0);
+    assert!(audited(&out, Act::Request) == 0);
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn a_probe_that_can_no_longer_be_seen_is_undone() {
     run(&mut job, &mut controller, 2);
     job.frozen = true;
     let out = run(&mut job, &mut controller, 100);
-    assert_eq!(said(&out, Act::Undo), 1, "{:?}", out.audit);
+    assert_eq!(audited(&out, Act::Undo), 1, "{:?}", out.audit);
     assert_eq!(job.workers(), 2);
 }
 
@@ -207,8 +207,8 @@ fn a_prefetch_that_follows_the_workers_is_not_taken_for_the_scripts() {
         run(&mut job, &mut controller, 60);
         job.follows(3, prefetch);
         let out = run(&mut job, &mut controller, 5);
-        let said = out.audit.iter().any(|event| event.saw.starts_with("the script set prefetch"));
-        assert_eq!(said, scripts, "{:?}", out.audit);
+        let followed = out.audit.iter().any(|event| event.saw.starts_with("the script set prefetch"));
+        assert_eq!(followed, scripts, "{:?}", out.audit);
     }
 }
 
@@ -221,10 +221,10 @@ fn evaluation_is_not_judged() {
     }
     job.phase = Phase::Evaluation;
     let out = run(&mut job, &mut controller, 120);
-    assert_eq!(said(&out, Act::Keep) + said(&out, Act::Undo), 0, "{:?}", out.audit);
+    assert_eq!(audited(&out, Act::Keep) + audited(&out, Act::Undo), 0, "{:?}", out.audit);
     job.phase = Phase::Training;
     let out = run(&mut job, &mut controller, 300);
-    assert!(said(&out, Act::Keep) >= 1);
+    assert!(audited(&out, Act::Keep) >= 1);
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn a_job_that_dies_in_mid_probe_ends_it() {
     }
     job.dead = true;
     let out = run(&mut job, &mut controller, 60);
-    assert_eq!(said(&out, Act::Undo), 1, "{:?}", out.audit);
+    assert_eq!(audited(&out, Act::Undo), 1, "{:?}", out.audit);
 }
 
 #[test]

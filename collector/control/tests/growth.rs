@@ -4,7 +4,7 @@
 mod support;
 
 use stallscope_model::Act;
-use support::{Job, act, reasons, run, said};
+use support::{Job, act, audited, reasons, run};
 
 const MIB: u64 = 1 << 20;
 
@@ -36,7 +36,7 @@ fn late_stepwise(age_s: u64) -> u64 {
 }
 
 #[test]
-fn whoever_survives_untouched_survives_tuned() {
+fn what_survives_untouched_survives_tuned() {
     for (name, grows) in [
         ("early", early as fn(u64) -> u64),
         ("late", late),
@@ -67,7 +67,7 @@ fn workers_that_are_small_because_their_epoch_is_young_are_no_reason_to_add_more
 fn what_was_added_is_given_back_newest_first_until_it_is_enough() {
     let (mut job, mut controller) = (job(late), act());
     let before = run(&mut job, &mut controller, 590);
-    assert!(said(&before, Act::Keep) >= 1 && job.workers() > 2, "{:?}", before.audit);
+    assert!(audited(&before, Act::Keep) >= 1 && job.workers() > 2, "{:?}", before.audit);
     let most = job.workers();
     let after = run(&mut job, &mut controller, 600);
     let why = reasons(&after, Act::Undo);

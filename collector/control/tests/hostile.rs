@@ -1,4 +1,4 @@
-//! Whatever the controller is told, it asks for nothing out of bounds or beyond a budget, turns one knob at a time, and
+//! Whatever the controller observes, it asks for nothing out of bounds or beyond a budget, turns one knob at a time, and
 //! each request has an end.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -13,7 +13,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// A second as somebody hostile would tell it.
 #[derive(Clone, Debug)]
-struct Told {
+struct Observed {
     /// Of the clock; may run backwards.
     ahead_ns: i64,
     steps: Vec<(u64, u64, u8)>,
@@ -31,7 +31,7 @@ fn huge() -> impl Strategy<Value = u64> {
     prop_oneof![0..3u64, 0..SECOND_NS, 0..(1u64 << 40), Just(u64::MAX), any::<u64>()]
 }
 
-fn told() -> impl Strategy<Value = Told> {
+fn observed() -> impl Strategy<Value = Observed> {
     let clock =
         prop_oneof![8 => Just(SECOND_NS as i64), 1 => -5_000_000_000..5_000_000_000i64, 1 => 0..1i64 << 50];
     (
@@ -48,7 +48,7 @@ fn told() -> impl Strategy<Value = Told> {
                 knobs,
                 (memory, cpu_ns, seen_late_ns, available),
                 (pressure, ranks),
-            )| Told {
+            )| Observed {
                 ahead_ns,
                 steps,
                 services,
@@ -63,7 +63,7 @@ fn told() -> impl Strategy<Value = Told> {
         )
 }
 
-fn observation(told: &Told, now_ns: u64) -> Observation {
+fn observation(observed: &Observed, now_ns: u64) -> Observation {
     let step = |(length, stall, kind): &(u64, u64, u8)| {
         let mut causes = Causes::default();
         causes[Cause::Fetch] = *stall;
@@ -105,25 +105,25 @@ fn observation(told: &Told, now_ns: u64) -> Observation {
     };
     let rank = |number: u32| RankObservation {
         rank: number,
-        seen_until_ns: now_ns.saturating_sub(told.seen_late_ns),
+        seen_until_ns: now_ns.saturating_sub(observed.seen_late_ns),
         phase: Phase::Training,
-        steps: told.steps.iter().map(step).collect(),
-        services: told.services.iter().map(service).collect(),
-        knobs: told.knobs.iter().map(knob).map(|knob| Knob { rank: number, ..knob }).collect(),
-        memory_bytes: told.memory,
-        worker_bytes: vec![told.memory, told.cpu_ns, told.available],
-        cpu_ns: told.cpu_ns,
-        descriptors: told.cpu_ns,
+        steps: observed.steps.iter().map(step).collect(),
+        services: observed.services.iter().map(service).collect(),
+        knobs: observed.knobs.iter().map(knob).map(|knob| Knob { rank: number, ..knob }).collect(),
+        memory_bytes: observed.memory,
+        worker_bytes: vec![observed.memory, observed.cpu_ns, observed.available],
+        cpu_ns: observed.cpu_ns,
+        descriptors: observed.cpu_ns,
     };
     Observation {
         now_ns,
-        ranks: (0..u32::from(told.ranks)).map(rank).collect(),
+        ranks: (0..u32::from(observed.ranks)).map(rank).collect(),
         node: NodeState {
             cpus: 8.0,
-            memory_available_bytes: told.available,
-            memory_limit_bytes: told.available.saturating_mul(2),
-            memory_pressure_share: told.pressure.map(|share| f64::from(share) / 255.0),
-            shm_free_bytes: Some(told.available),
+            memory_available_bytes: observed.available,
+            memory_limit_bytes: observed.available.saturating_mul(2),
+            memory_pressure_share: observed.pressure.map(|share| f64::from(share) / 255.0),
+            shm_free_bytes: Some(observed.available),
             descriptor_limit: 1024,
         },
     }
@@ -162,20 +162,20 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn nothing_that_is_told_makes_it_panic_or_ask_out_of_bounds(
-        seconds in proptest::collection::vec(told(), 1..80),
+    fn nothing_that_it_observes_makes_it_panic_or_ask_out_of_bounds(
+        seconds in proptest::collection::vec(observed(), 1..80),
         cores in proptest::option::of(prop_oneof![Just(f64::NAN), -1.0..64.0f64]),
         memory_bytes in proptest::option::of(huge()),
     ) {
         let budgets = Budgets { cores, memory_bytes, descriptors: None };
         let mut controller = Controller::new(TuneMode::Act, budgets, 3);
         let mut now_ns = 1000 * SECOND_NS;
-        for told in &seconds {
-            now_ns = now_ns.saturating_add_signed(told.ahead_ns);
-            let told = observation(told, now_ns);
-            let out = controller.observe(&told);
+        for observed in &seconds {
+            now_ns = now_ns.saturating_add_signed(observed.ahead_ns);
+            let observed = observation(observed, now_ns);
+            let out = controller.observe(&observed);
             for action in &out.actions {
-                let knobs = told.ranks.iter().flat_map(|rank| &rank.knobs);
+                let knobs = observed.ranks.iter().flat_map(|rank| &rank.knobs);
                 let mut same = knobs.filter(|knob| {
                     (knob.rank, knob.loader, &knob.name) == (action.rank, action.loader, &action.knob)
                 });
@@ -184,7 +184,7 @@ proptest! {
                 let back = out.audit.iter().any(|event| event.act == Act::Undo);
                 prop_assert!(
                     back || same.any(|knob| (knob.min..=knob.max).contains(&action.value)),
-                    "{action:?} of {:?}", told.ranks
+                    "{action:?} of {:?}", observed.ranks
                 );
             }
         }

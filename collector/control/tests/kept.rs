@@ -5,7 +5,7 @@ mod support;
 
 use stallscope_control::{Controller, Outcome};
 use stallscope_model::{Act, AuditEvent};
-use support::{Job, act, reasons, run, said, until};
+use support::{Job, act, audited, reasons, run, until};
 
 /// A job that has got the workers it lacked, its controller, and the line that says so.
 fn kept() -> (Job, Controller, AuditEvent) {
@@ -81,7 +81,7 @@ fn workers_that_other_work_no_longer_needs_are_given_back() {
     assert!(at(Act::Drift).unwrap() < at(Act::Release).unwrap(), "{:?}", out.audit);
     assert!(reasons(&out, Act::Keep).contains("as fast without"), "{:?}", out.audit);
     assert_eq!(job.workers(), 2, "{:?}", out.audit);
-    assert_eq!(said(&out, Act::Undo), 0, "{:?}", out.audit);
+    assert_eq!(audited(&out, Act::Undo), 0, "{:?}", out.audit);
     // They come back when the work is what it was.
     run(&mut job, &mut controller, 60);
     job.service_ns = 550_000_000;
@@ -96,7 +96,7 @@ fn a_release_that_hurts_ends_within_a_few_steps_and_the_audit_counts_what_it_cos
     let proven = held(&job);
     let release = until(&mut job, &mut controller, Act::Release);
     assert_eq!(held(&job), (proven.0, release.to.unwrap()), "{release:?}");
-    // What no look at the job could have told: it cannot do with less.
+    // What no look at the job could have shown: it cannot do with less.
     job.needs = proven.1;
     let before = job.steps();
     let undo = until(&mut job, &mut controller, Act::Undo);

@@ -173,8 +173,8 @@ proptest! {
                 prop_assert_eq!(step.causes.total_ns(), step.wall_ns());
                 for service in &step.made {
                     prop_assert!(service.ready_ns <= step.end_ns + 1 && service.start_ns <= service.ready_ns);
-                    let told_ns = service.fetch_ns + service.cpu_ns + service.runnable_ns;
-                    prop_assert!(told_ns.abs_diff(service.ready_ns - service.start_ns) <= 4);
+                    let total_ns = service.fetch_ns + service.cpu_ns + service.runnable_ns;
+                    prop_assert!(total_ns.abs_diff(service.ready_ns - service.start_ns) <= 4);
                 }
                 made += step.made.len() as u64;
                 (next, end_ns) = (next + 1, step.end_ns);

@@ -28,7 +28,7 @@ fn is_right(job: Toy, profile: &Profile, to: u32) {
 }
 
 #[test]
-fn a_delay_is_told_from_a_limit_by_workers_that_come_and_go() {
+fn a_delay_is_distinguished_from_a_limit_by_workers_that_come_and_go() {
     let delayed = far(5.0, 10.0);
     let profile = delayed.seen(&[3, 1, 2]);
     [1, 3, 4, 8].into_iter().for_each(|to| is_right(delayed, &profile, to));
@@ -41,7 +41,7 @@ fn a_delay_is_told_from_a_limit_by_workers_that_come_and_go() {
 }
 
 #[test]
-fn where_nothing_tells_both_outcomes_are_said() {
+fn where_nothing_tells_both_outcomes_are_given() {
     for reality in [far(0.5, 10.0), narrow(0.5, 10.0)] {
         let profile = reality.seen(&[1]);
         let found = what_if(&profile, &workers(3)).unwrap();
@@ -73,7 +73,7 @@ fn where_nothing_tells_both_outcomes_are_said() {
     }
 }
 
-/// Two workers that always read, but for moments in which one of them waits for a core: whoever reads then waits no less for it,
+/// Two workers that always read, but for moments in which one of them waits for a core: a reader waits no less for it then,
 /// as what it waits for has begun before.
 #[test]
 fn a_worker_that_is_late_for_a_core_does_not_make_a_limit_look_like_a_delay() {
@@ -211,10 +211,13 @@ fn no_change_takes_more_from_a_step_than_was_measured_beside_the_trainers_own_wo
 #[test]
 fn of_a_job_that_the_model_does_not_fit_nothing_is_promised() {
     let profile = crowded(100, 0, 900, 0);
-    let said = what_if(&profile, &workers(8)).unwrap_err();
-    assert!(said.contains("does not fit this job") && said.contains("longer than measured"), "{said}");
+    let sentence = what_if(&profile, &workers(8)).unwrap_err();
+    assert!(
+        sentence.contains("does not fit this job") && sentence.contains("longer than measured"),
+        "{sentence}"
+    );
     let now = what_if(&profile, &Change::default()).unwrap();
-    assert_eq!(now.doubts, [said]);
+    assert_eq!(now.doubts, [sentence]);
     let look = outlook(&profile).unwrap();
     assert_eq!(look.smallest, None);
     assert_eq!(look.direct_share, 0.0);
@@ -224,10 +227,12 @@ fn of_a_job_that_the_model_does_not_fit_nothing_is_promised() {
 #[test]
 fn too_little_and_nonsense_are_sentences() {
     let profile = far(5.0, 10.0).seen(&[2]);
-    let said = |change: Change| what_if(&profile, &change).unwrap_err();
-    assert!(said(Change { storage_factor: Some(0.0), ..Change::default() }).contains("more than 0"));
-    assert!(said(Change { cached_share: Some(1.4), ..Change::default() }).contains("between 0% and 100%"));
-    assert!(said(workers(1_000_000)).contains("4096"));
+    let sentence = |change: Change| what_if(&profile, &change).unwrap_err();
+    assert!(sentence(Change { storage_factor: Some(0.0), ..Change::default() }).contains("more than 0"));
+    assert!(
+        sentence(Change { cached_share: Some(1.4), ..Change::default() }).contains("between 0% and 100%")
+    );
+    assert!(sentence(workers(1_000_000)).contains("4096"));
     let mut young = Profiles::new(2.0);
     young.loader(0, &LoaderFacts { workers: 2, ..Default::default() });
     assert!(what_if(young.training()[0], &Change::default()).unwrap_err().contains("let the job run longer"));
@@ -235,26 +240,29 @@ fn too_little_and_nonsense_are_sentences() {
 }
 
 #[test]
-fn what_a_short_recording_lacks_is_said() {
+fn what_a_short_recording_lacks_is_named() {
     let feed = |profiles: &mut Profiles, steps: u64| {
         (0..steps).for_each(|index| {
             profiles.step(&step(index, index, index + 1, Causes::default()));
         })
     };
-    // Without a shim no batch will ever be told of, however long the job runs.
+    // Without a shim no batch will ever be reported, however long the job runs.
     for steps in [1, 18, 60] {
         let mut attached = Profiles::new(2.0);
         feed(&mut attached, steps);
-        let said = rates(attached.training()[0]).unknown[0].clone();
-        assert!(said.contains("under `stallscope run`") && !said.contains("longer"), "{steps}: {said}");
+        let sentence = rates(attached.training()[0]).unknown[0].clone();
+        assert!(
+            sentence.contains("under `stallscope run`") && !sentence.contains("longer"),
+            "{steps}: {sentence}"
+        );
     }
     // 30 on the screen, of which the first six are served from the first queue.
     let mut young = Profiles::new(2.0);
     young.loader(0, &LoaderFacts { workers: 2, prefetch_factor: Some(2), ..Default::default() });
     feed(&mut young, 30);
     young.service(&BatchService { ready_ns: 1, ..BatchService::default() });
-    let said = rates(young.training()[0]).unknown[0].clone();
-    assert!(said.contains("24 training steps, without the first 6"), "{said}");
+    let sentence = rates(young.training()[0]).unknown[0].clone();
+    assert!(sentence.contains("24 training steps, without the first 6"), "{sentence}");
 }
 
 #[test]
@@ -267,7 +275,7 @@ fn nothing_changed_is_what_was_measured() {
 }
 
 #[test]
-fn a_loader_that_is_told_again_has_not_changed() {
+fn a_loader_that_is_reported_again_has_not_changed() {
     let mut profiles = Profiles::new(2.0);
     let facts = LoaderFacts { workers: 2, prefetch_factor: Some(4), ..Default::default() };
     profiles.loader(0, &facts);

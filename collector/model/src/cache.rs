@@ -210,7 +210,7 @@ impl RunSummary {
         for cache in self.caches.iter().filter(has_one).filter(|cache| cache.curve.is_joint()) {
             let newest = joint.entry(of(cache)).or_insert(cache);
             // Another rank reports the curve once the one that did is gone.
-            if cache.curve.told_ns > newest.curve.told_ns {
+            if cache.curve.reported_ns > newest.curve.reported_ns {
                 *newest = cache;
             }
         }
@@ -245,7 +245,7 @@ impl RunSummary {
         let same = caches.iter().filter(|other| other.loader == of.loader).filter(is_its);
         let curves = same.map(|other| &other.curve).filter(|curve| !curve.points().is_empty());
         // The first of those that are as new.
-        curves.reduce(|newest, curve| if curve.told_ns > newest.told_ns { curve } else { newest })
+        curves.reduce(|newest, curve| if curve.reported_ns > newest.reported_ns { curve } else { newest })
     }
 }
 

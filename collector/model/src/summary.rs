@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpus_that_a_job_may_not_use_are_told_apart() {
+    fn cpus_that_a_job_may_not_use_are_shown() {
         let of = |cpus: Option<f64>, all: u32| RunSummary {
             job: JobFacts { cpus, ..JobFacts::default() },
             host: HostFacts { cpus: all, ..HostFacts::default() },

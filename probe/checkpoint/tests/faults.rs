@@ -81,7 +81,7 @@ fn writes_that_take_a_few_bytes_at_a_time_are_finished() {
 }
 
 #[test]
-fn room_that_a_full_disk_refuses_is_given_back_and_the_save_goes_on_without() {
+fn space_that_a_full_disk_refuses_is_given_back_and_the_save_goes_on_without() {
     let dir = tempfile::tempdir().unwrap();
     let given_back = Arc::new(AtomicU64::new(0));
     let counted = given_back.clone();
@@ -148,7 +148,7 @@ fn bytes_that_turn_bad_on_their_way_to_disk_are_found_when_read_back() {
 }
 
 #[test]
-fn a_full_disk_fails_the_save_and_leaves_room_for_the_next() {
+fn a_full_disk_fails_the_save_and_leaves_space_for_the_next() {
     let dir = tempfile::tempdir().unwrap();
     let flags = rustix::mount::MountFlags::empty();
     if let Err(error) = rustix::mount::mount("none", dir.path(), "tmpfs", flags, Some(c"size=24m")) {
@@ -175,7 +175,7 @@ fn a_full_disk_fails_the_save_and_leaves_room_for_the_next() {
 }
 
 #[test]
-fn a_state_that_just_fits_is_saved_though_room_was_made_for_chunks_that_went_elsewhere() {
+fn a_state_that_just_fits_is_saved_though_space_was_made_for_chunks_that_went_elsewhere() {
     let dir = tempfile::tempdir().unwrap();
     let flags = rustix::mount::MountFlags::empty();
     if let Err(error) = rustix::mount::mount("none", dir.path(), "tmpfs", flags, Some(c"size=33m")) {
@@ -185,17 +185,17 @@ fn a_state_that_just_fits_is_saved_though_room_was_made_for_chunks_that_went_els
     let outcome = std::panic::catch_unwind(|| {
         // With the header before them, the first tensor is one chunk and the second is three.
         let mut job = Job::new(&[4 * MIB - 4096, 12 * MIB]);
-        let (second, room_is_made) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (second, space_is_made) = (AtomicBool::new(false), AtomicBool::new(false));
         let fail = move |operation: &'static str, path: &Path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             match operation {
                 "create_dir" => second.store(name.contains("000002"), Ordering::SeqCst),
-                // The changed chunk makes room for those after it, which did not change: they wait for that.
+                // The changed chunk makes space for those after it, which did not change: they wait for that.
                 "write" if name.starts_with("shard-") && second.load(Ordering::SeqCst) => {
-                    room_is_made.store(true, Ordering::SeqCst);
+                    space_is_made.store(true, Ordering::SeqCst);
                 }
                 "create" if name.starts_with("still-") => {
-                    while !room_is_made.load(Ordering::SeqCst) {
+                    while !space_is_made.load(Ordering::SeqCst) {
                         std::thread::yield_now();
                     }
                 }

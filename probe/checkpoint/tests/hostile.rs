@@ -158,8 +158,8 @@ proptest! {
         seal(&dir.join("manifest.json"), &manifest);
         // A lie may be harmless (the name of the tool, say): then all the rest is right. Where tensors are described
         // otherwise, what comes back is what the lie describes, and nothing from outside.
-        let told_otherwise = part && leaf.starts_with("/tensors") || leaf == "/tensors";
-        if told_otherwise {
+        let known_otherwise = part && leaf.starts_with("/tensors") || leaf == "/tensors";
+        if known_otherwise {
             if let Ok(checkpoint) = Checkpoint::open(&dir) {
                 for tensor in &checkpoint.parts[0].tensors {
                     let bytes = checkpoint.read(0, &tensor.spec.name);
@@ -333,7 +333,7 @@ fn a_quarantine_that_is_a_link_takes_nothing_in() {
     assert!(Store::open(folder).quarantined().is_empty());
 }
 
-/// A bad checkpoint takes as much room as a good one.
+/// A bad checkpoint takes as much space as a good one.
 #[test]
 fn what_was_set_aside_goes_once_all_that_is_kept_is_newer() {
     let (_root, dir) = copy();
@@ -363,7 +363,7 @@ fn what_was_set_aside_goes_once_all_that_is_kept_is_newer() {
 }
 
 #[test]
-fn what_does_not_fit_a_restore_is_said_in_a_sentence() {
+fn what_does_not_fit_a_restore_is_named_in_a_sentence() {
     let (_root, dir) = copy();
     let checkpoint = Checkpoint::open(&dir).unwrap();
     let mut small = [0_u8; 3];

@@ -1,4 +1,4 @@
-//! Kills a job that saves, at any moment, over and over: what it was told is saved loads, whole, and nothing else is
+//! Kills a job that saves, at any moment, over and over: what it was reported as saved loads, whole, and nothing else is
 //! taken for a checkpoint. `STALLSCOPE_KILLS=1000 cargo test -p stallscope-checkpoint --test kill` for more of it.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
@@ -42,7 +42,7 @@ fn at_step(step: u64) -> Job {
     job
 }
 
-/// Saves one step after the other from the newest on, and says which it was told are saved.
+/// Saves one step after the other from the newest on, and prints which were reported as saved.
 fn job(dir: &Path) {
     let mut step = newest(dir).checkpoint.map_or(0, |checkpoint| checkpoint.manifest.step);
     let saver = Saver::open(dir, one(2)).unwrap();
@@ -101,7 +101,7 @@ fn first_saves_ms(dir: &Path) -> u64 {
 fn killed_jobs(kills: u64) {
     let dir = tempfile::tempdir().unwrap();
     let mut moments = Moments::new();
-    let mut told = 0;
+    let mut reported = 0;
     let most_ms = first_saves_ms(dir.path());
     for _ in 0..kills {
         let mut child = spawn("job", dir.path());
@@ -112,21 +112,21 @@ fn killed_jobs(kills: u64) {
         moments.sleep(most_ms);
         child.kill().unwrap();
         child.wait().unwrap();
-        let mut said = String::new();
-        lines.read_to_string(&mut said).unwrap();
-        let last = said.lines().filter_map(|line| line.strip_prefix("saved ")?.parse().ok()).next_back();
-        told = last.unwrap_or(told);
+        let mut printed = String::new();
+        lines.read_to_string(&mut printed).unwrap();
+        let last = printed.lines().filter_map(|line| line.strip_prefix("saved ")?.parse().ok()).next_back();
+        reported = last.unwrap_or(reported);
 
         let found = newest(dir.path());
         assert!(found.passed.is_empty(), "torn: {:?}", found.passed);
         let step = found.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.manifest.step);
-        assert!(step >= told, "step {told} was called saved, and the newest is {step}");
+        assert!(step >= reported, "step {reported} was called saved, and the newest is {step}");
         if let Some(checkpoint) = found.checkpoint {
             assert!(at_step(step).is_in(&checkpoint), "step {step} is not what was saved");
         }
     }
-    println!("{kills} kills of a job, {told} steps saved, none torn");
-    assert!(told > 0, "no save ended between two kills: the test tests nothing");
+    println!("{kills} kills of a job, {reported} steps saved, none torn");
+    assert!(reported > 0, "no save ended between two kills: the test tests nothing");
 }
 
 /// Rank 1 of 2: saves what its standard input has tickets for.
@@ -154,7 +154,7 @@ fn killed_ranks(kills: u64) {
     let mut moments = Moments::new();
     let options = Options { world: 2, patience: Duration::from_millis(1000), ..one(2) };
     let saver = Saver::open(dir.path(), options).unwrap();
-    let (mut told, mut failed) = (0, 0);
+    let (mut reported, mut failed) = (0, 0);
     let start = || {
         let mut child = spawn("rank", dir.path());
         let mut line = String::new();
@@ -181,7 +181,7 @@ fn killed_ranks(kills: u64) {
         assert!(saver.wait(Duration::from_secs(60)));
         support::idle(&saver);
         match saver.outcomes().into_iter().next().unwrap().result {
-            Ok(_) => told = step,
+            Ok(_) => reported = step,
             Err(Error::Refused(_)) => failed += 1,
             Err(other) => panic!("{other}"),
         }
@@ -191,7 +191,7 @@ fn killed_ranks(kills: u64) {
         assert!(entries.iter().all(|entry| fits(&entry.state)), "step {step}: {entries:?}");
         let found = newest(dir.path());
         assert!(found.passed.is_empty(), "torn: {:?}", found.passed);
-        assert_eq!(found.checkpoint.map_or(0, |checkpoint| checkpoint.manifest.step), told);
+        assert_eq!(found.checkpoint.map_or(0, |checkpoint| checkpoint.manifest.step), reported);
         if step.is_multiple_of(2) {
             other = start();
         }

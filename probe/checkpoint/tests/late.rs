@@ -58,7 +58,7 @@ impl Network {
 
 #[test]
 fn a_copier_that_is_late_saves_what_a_synchronous_copy_would() {
-    // One thread: nothing is copied late but by whoever waits at the fence.
+    // One thread: nothing is copied late but by the thread that waits at the fence.
     for threads in [1, 4] {
         let dir = tempfile::tempdir().unwrap();
         let saver = Saver::open(dir.path(), Options { threads, ..one(3) }).unwrap();

@@ -91,7 +91,7 @@ fn unchanged_chunks_are_linked_and_stay_whole_when_the_older_checkpoints_go() {
 }
 
 #[test]
-fn what_is_said_to_be_frozen_is_linked_from_the_second_save_on_also_by_the_next_run() {
+fn what_is_declared_frozen_is_linked_from_the_second_save_on_also_by_the_next_run() {
     let dir = tempfile::tempdir().unwrap();
     let mut job = Job::new(&[40 * MIB, 4 * MIB]);
     let plan = job.plan_with_still(&[0]);
@@ -106,7 +106,7 @@ fn what_is_said_to_be_frozen_is_linked_from_the_second_save_on_also_by_the_next_
 }
 
 #[test]
-fn room_made_ahead_for_chunks_that_were_not_written_is_given_back() {
+fn space_made_ahead_for_chunks_that_were_not_written_is_given_back() {
     let dir = tempfile::tempdir().unwrap();
     let saver = Saver::open(dir.path(), one(1)).unwrap();
     let mut job = Job::new(&[30 * MIB, 4 * MIB, 30 * MIB]);
@@ -257,9 +257,9 @@ fn what_the_caller_writes_itself_is_saved_too() {
     let snapshot = unsafe {
         saver.snapshot(&plan, &[Source::Now(job.tensors[0].1.as_ptr()), Source::ByCaller]).unwrap()
     };
-    let (place, room) = snapshot.place(1);
-    assert_eq!(room, bytes.len());
-    // SAFETY: `place` gives that much room, and nobody else writes there.
+    let (place, length) = snapshot.place(1);
+    assert_eq!(length, bytes.len());
+    // SAFETY: `place` gives that many bytes, and nobody else writes there.
     unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     saver.persist(snapshot, saver.ticket(1), Vec::new()).unwrap();
     assert!(saver.wait(Duration::from_secs(60)));
@@ -369,7 +369,7 @@ fn a_run_collects_its_own_checkpoints_alone() {
 }
 
 #[test]
-fn what_a_run_retains_stays_whoever_collects() {
+fn what_a_run_retains_stays_whichever_run_collects() {
     let dir = tempfile::tempdir().unwrap();
     let best = Best { metric: "loss".into(), mode: Mode::Min, keep: 1 };
     let retain = Retain { every_steps: Some(10), every_s: None, best: Some(best) };

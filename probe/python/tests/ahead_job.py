@@ -24,7 +24,7 @@ from stallscope.data.prefetch import fetcher_groups, server, shared_memory
 
 SETS = {"parts": Parts, "files": Files, "failing": Failing, "swallowing": Swallowing}
 BATCH = 12
-# Keeps about half of the samples, and has room for some 7 that wait for their use.
+# Keeps about half of the samples, and holds some 7 that wait for their use.
 CACHE = 384 << 10
 CACHE_OF_MANY = 2 << 20
 OWN_COMMAND = Path("/proc/self/cmdline").read_bytes()
@@ -85,12 +85,12 @@ def until(condition, fail=True):
     deadline = time.monotonic() + 60
     while not condition():
         if time.monotonic() > deadline:
-            assert not fail, f"it did not come about with {[told_of(pid) for pid in servers() + fetchers()]}"
+            assert not fail, f"it did not come about with {[state_of(pid) for pid in servers() + fetchers()]}"
             return
         time.sleep(0.02)
 
 
-def told_of(pid):
+def state_of(pid):
     """Name, state, parent and what the kernel has it wait for: what there is to see of a process."""
     try:
         stat, wchan = (Path(f"/proc/{pid}/{name}").read_text() for name in ("stat", "wchan"))
@@ -130,7 +130,7 @@ def has_pidfd():
 
 
 def called(name):
-    """Those of this name that come from this process, whoever is their parent by now."""
+    """Those of this name that come from this process, whatever their parent is by now."""
     found = []
     for process in Path("/proc").iterdir():
         try:
@@ -319,7 +319,7 @@ def server_killed(folder, persistent):
 
 
 def reaping(folder, persistent):
-    """A job that reaps all children, whoever made them."""
+    """A job that reaps all children, its own and others'."""
     reaped = set()
 
     def reap(*_):
@@ -414,7 +414,7 @@ def trainer(folder):
 
 
 def hung(folder):
-    """Trains until its fetchers hang in a read, and ends when it is told to."""
+    """Trains until its fetchers hang in a read, and ends on request."""
     shared_memory.LEAVING_S = 0.3
     one = Hanging(folder, samples=600)
     iterator = iter(begun(made(one, "sequential", batch_size=2, cache=CACHE_OF_MANY, fetchers=3)))

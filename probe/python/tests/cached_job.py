@@ -48,7 +48,7 @@ def ids(got):
     return [[batch[0] for batch in epoch] for epoch in got]
 
 
-def said(warned):
+def messages(warned):
     return [str(one.message) for one in warned if "stallscope" in str(one.message)]
 
 
@@ -111,7 +111,7 @@ def parts(folder, workers):
         warnings.simplefilter("always")
         got = [epochs(subset, 1)[0] for subset in subsets]
     figures = [subset.cache_figures() for subset in subsets]
-    return {"same": first == plain, "subsets": got, "said": said(warned), "figures": figures}
+    return {"same": first == plain, "subsets": got, "messages": messages(warned), "figures": figures}
 
 
 def named(folder, workers):
@@ -131,7 +131,7 @@ def other(folder, name, workers):
         warnings.simplefilter("always")
         one = loader(make(folder), num_workers=workers, **more)
         got = epochs(one)
-    return {"same": plain == got, "said": said(warned), "figures": one.cache_figures()}
+    return {"same": plain == got, "messages": messages(warned), "figures": one.cache_figures()}
 
 
 def failing(folder, name, cache):
@@ -148,7 +148,7 @@ def failing(folder, name, cache):
                 break
             except Exception as error:
                 got.append([type(error).__name__, str(error), repr(error.__context__)])
-    return {"got": got, "said": said(warned), "figures": one.cache_figures()}
+    return {"got": got, "messages": messages(warned), "figures": one.cache_figures()}
 
 
 def beside(folder):
@@ -188,15 +188,15 @@ def fingerprints(folder):
         figures = one.cache_figures()
         return [figures["hits"], figures["misses"], [size for batch in got[0] for size in batch[1]]]
 
-    told = {"first": hits(Files(folder)), "again": hits(Files(folder))}
+    outcome = {"first": hits(Files(folder)), "again": hits(Files(folder))}
     twin = Path(folder + "-twin")
     fill(twin, size=2000)
-    told["twin"] = hits(Files(str(twin)))
-    told["shorter"] = hits(Files(folder, 9))
+    outcome["twin"] = hits(Files(str(twin)))
+    outcome["shorter"] = hits(Files(folder, 9))
     last = Files(folder).paths[-1]
     Path(last).write_bytes(b"changed" * 300)
-    told["changed"] = hits(Files(folder))
-    return told
+    outcome["changed"] = hits(Files(folder))
+    return outcome
 
 
 def small(folder):
@@ -208,7 +208,7 @@ def small(folder):
             warnings.simplefilter("always")
             one = loader(Augmented(folder), cache, shuffle=True)
             got = epochs(one)
-        result[name] = {"same": got == plain, "said": said(warned), "figures": one.cache_figures()}
+        result[name] = {"same": got == plain, "messages": messages(warned), "figures": one.cache_figures()}
     return result
 
 
@@ -231,7 +231,7 @@ def alone(folder):
         warnings.simplefilter("always")
         one = loader(SETS["alone"][0](folder))
         got = epochs(one)
-    return {"sizes": sum((batch[0] for batch in got[1]), []), "said": said(warned), "figures": one.cache_figures()}
+    return {"sizes": sum((batch[0] for batch in got[1]), []), "messages": messages(warned), "figures": one.cache_figures()}
 
 
 def rewritten(folder, workers):
@@ -248,15 +248,15 @@ def rewritten(folder, workers):
     # However long this machine takes to look at a file.
     fingerprint._LOOK_NS = float("inf")
     one = loader(Files(folder), num_workers=workers)
-    told = [lasts(one)]
+    outcome = [lasts(one)]
     write(9, 99)
-    told += [lasts(one), lasts(one)]
+    outcome += [lasts(one), lasts(one)]
     figures = one.cache_figures()
     write(11, 111)
     # The first loader is there still, and so is the pool.
     other = loader(Files(folder), num_workers=workers)
-    told += [lasts(other), lasts(other)]
-    return {"told": [[epoch[9], epoch[11], epoch[12]] for epoch in told], "figures": [figures, other.cache_figures()]}
+    outcome += [lasts(other), lasts(other)]
+    return {"outcome": [[epoch[9], epoch[11], epoch[12]] for epoch in outcome], "figures": [figures, other.cache_figures()]}
 
 
 def keys(folder):
@@ -345,7 +345,7 @@ def stream(folder):
         warnings.simplefilter("always")
         one = loader(Stream())
         got = [batch.tolist() for _ in range(2) for batch in one]
-    return {"got": got, "said": said(warned)}
+    return {"got": got, "messages": messages(warned)}
 
 
 CASES = {

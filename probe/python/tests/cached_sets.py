@@ -100,7 +100,7 @@ class One(Files):
     def read(self, index):
         if self.reader.file is None:
             self.reader.file = open(self.path, "rb")
-        # Whoever shares the position with another process reads what the other one wanted.
+        # A process that shares the position with another reads what the other one wanted.
         self.reader.file.seek(index * 1000)
         return self.reader.file.read(1000)
 

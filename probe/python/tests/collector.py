@@ -65,17 +65,17 @@ class Process:
     def of(self, kind, loader=None):
         return [event for event in self.events if event.kind == kind and (loader is None or event.loader == loader)]
 
-    def told(self, fact):
-        return [told for told in self.facts if told["fact"] == fact]
+    def facts_of(self, kind):
+        return [fact for fact in self.facts if fact["fact"] == kind]
 
     def knobs(self):
-        """The knobs there are, by name and loader, as they were last told."""
+        """The knobs there are, by name and loader, as they were last reported."""
         knobs = {}
-        for told in self.facts:
-            if told["fact"] == "knob":
-                knobs[told["slot"]] = told
-            elif told["fact"] == "knobgone":
-                knobs.pop(told["slot"], None)
+        for fact in self.facts:
+            if fact["fact"] == "knob":
+                knobs[fact["slot"]] = fact
+            elif fact["fact"] == "knobgone":
+                knobs.pop(fact["slot"], None)
         return {(knob["name"], knob["loader"]): knob for knob in knobs.values()}
 
     def ask(self, name, value, loader=None):
@@ -93,7 +93,7 @@ class Process:
 
     @property
     def kind(self):
-        return ([self.greeting] + self.told("kind"))[-1]["kind"]
+        return ([self.greeting] + self.facts_of("kind"))[-1]["kind"]
 
 
 class Collector:

@@ -1,7 +1,7 @@
 """Iterates loaders whose decoded samples may be kept; prints what each gave, a JSON line a case.
 
 usage: decoded_job.py FOLDER CASE...; each case has a folder of its own under FOLDER. What decoding takes is not measured
-but said, so that no machine's speed decides.
+but declared, so that no machine's speed decides.
 """
 
 import copy
@@ -12,7 +12,7 @@ import warnings
 from pathlib import Path
 
 import torch
-from cached_job import epochs, loader, said
+from cached_job import epochs, loader, messages
 from cached_sets import FILES, fill
 from decoded_sets import SETS
 
@@ -23,7 +23,7 @@ CHEAP = {"read_s": 0.001, "decode_s": 0.0001, "pack_s": 0.0001, "take_s": 0.0001
 _of = split.of
 
 
-def said_to_take(figures):
+def declare_costs(figures):
     def of(*args):
         found = _of(*args)
         found.decoded.get("figures", {}).update(figures)
@@ -39,7 +39,7 @@ def repeated():
     return {"sampler": draws}
 
 
-def told(one, got, **more):
+def outcome(one, got, **more):
     return {"got": got, "figures": one.cache_figures(), **more}
 
 
@@ -60,7 +60,7 @@ def same(folder, workers, method=None):
 
 def other(folder, name, workers, dear=True):
     """A data set that is not, or not quite, one whose decoded samples can be kept."""
-    said_to_take(DEAR if dear else CHEAP)
+    declare_costs(DEAR if dear else CHEAP)
     make = SETS[name]
     plain = []
     if name not in ("without-samples", "sometimes"):
@@ -69,7 +69,7 @@ def other(folder, name, workers, dear=True):
         warnings.simplefilter("always")
         one = loader(make(folder), batch_size=None, num_workers=workers, shuffle=True)
         got = samples(one) + samples(one) if name == "sometimes" else epochs(one)
-    return {"same": got == plain, "got": got, "said": said(warned), "figures": one.cache_figures()}
+    return {"same": got == plain, "got": got, "messages": messages(warned), "figures": one.cache_figures()}
 
 
 def samples(one):
@@ -88,7 +88,7 @@ def agreed(folder):
     """Another loader would choose another form."""
     first = loader(SETS["in-parts"](folder), batch_size=None)
     got = epochs(first, 1)
-    said_to_take(CHEAP)
+    declare_costs(CHEAP)
     second = loader(SETS["in-parts"](folder), batch_size=None)
     return {"same": epochs(second, 1) == got, "first": first.cache_figures(), "second": second.cache_figures()}
 
@@ -99,7 +99,7 @@ def apart(folder):
     plain = epochs(loader(SETS["in-parts"](folder), None, batch_size=None), 2)
     loaders, got = [], []
     for figures in (DEAR, CHEAP):
-        said_to_take(figures)
+        declare_costs(figures)
         loaders.append(loader(SETS["in-parts"](folder), batch_size=None))
         got.append(epochs(loaders[-1], 2))
     return {"same": got == [plain, plain], "figures": [one.cache_figures() for one in loaders]}
@@ -119,7 +119,7 @@ def spoiled(folder):
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         got = epochs(one, 3)
-    return {"same": got == plain, "put": put, "said": said(warned), "figures": one.cache_figures()}
+    return {"same": got == plain, "put": put, "messages": messages(warned), "figures": one.cache_figures()}
 
 
 def copied(folder):
@@ -131,7 +131,7 @@ def copied(folder):
 
 def share(folder, dear):
     """What a cache of 12 blocks of decoded samples is of the data set, for a plan that needs to know."""
-    said_to_take(DEAR if dear else {**CHEAP, "encoded_bytes": 1000})
+    declare_costs(DEAR if dear else {**CHEAP, "encoded_bytes": 1000})
     one = loader(SETS["in-parts"](folder), "8KiB", batch_size=None)
     return {"share": one._share_of_cache(), "kept": one.cache_figures()["kept"], "bytes": one._store.budget_bytes}
 
@@ -149,7 +149,7 @@ def main():
         name, *arguments = json.loads(case)
         folder = root / str(number)
         fill(folder)
-        said_to_take(DEAR)
+        declare_costs(DEAR)
         stored_form.agreed = agree
         print(json.dumps(CASES[name](str(folder), *arguments)), flush=True)
 

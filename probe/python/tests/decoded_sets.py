@@ -23,7 +23,7 @@ class InParts(Parts):
         }
 
     def augment(self, decoded):
-        # In place: whoever gets these next would see it.
+        # In place: the next one to get these would see it.
         decoded["array"] += random.random()
         decoded["tensor"].mul_(1 + torch.rand(()))
         decoded["more"][1].append(numpy.random.random())

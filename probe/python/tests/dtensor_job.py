@@ -120,11 +120,11 @@ def digest(model, optimizer, average=None):
     for parameter in model.parameters():
         tensors += [optimizer.state[parameter][key] for key in sorted(optimizer.state.get(parameter, {}))]
     whole = [one.full_tensor() if isinstance(one, DTensor) else one for one in tensors]
-    told = hashlib.sha256()
+    outcome = hashlib.sha256()
     for one in whole:
-        told.update(repr((one.shape, one.dtype)).encode())
-        told.update(one.detach().contiguous().numpy().tobytes())
-    return told.hexdigest()
+        outcome.update(repr((one.shape, one.dtype)).encode())
+        outcome.update(one.detach().contiguous().numpy().tobytes())
+    return outcome.hexdigest()
 
 
 def work(rank, meeting, folder, case):

@@ -114,13 +114,13 @@ def train(workers):
 
 
 if how == "warnings":
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as outcome:
         warnings.simplefilter("always")
         loader = dataloader.DataLoader(Stream(), batch_size=1)
         len(loader)
         for _ in loader:
             pass
         train(0)
-    print(json.dumps(sorted({(str(one.message)[:40], one.filename, one.lineno) for one in told})))
+    print(json.dumps(sorted({(str(one.message)[:40], one.filename, one.lineno) for one in outcome})))
 else:
     print(json.dumps([train(0), train(2)]))

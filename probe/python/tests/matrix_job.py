@@ -111,7 +111,7 @@ def dataset_of(given, folder):
     return Subset(dataset, list(range(0, given["length"], 2))) if given["subset"] else dataset
 
 
-def said(error):
+def in_words(error):
     """What a job sees of an error, but for the lines of code that a worker's passed through, and the worker's number."""
     lines = str(error).strip().splitlines() or [""]
     first = lines[0].translate(str.maketrans("", "", "0123456789")) if len(lines) > 1 else lines[0]
@@ -137,7 +137,7 @@ class Run:
         try:
             loader = self.make(dataset_of(given, self.folder), **self.arguments())
         except Exception as error:
-            return {"events": [["made", said(error)]], "states": []}
+            return {"events": [["made", in_words(error)]], "states": []}
         if self.turn is not None:
             self.turn.loader = loader
         after = []
@@ -148,7 +148,7 @@ class Run:
             try:
                 self.events.append(["length", len(loader)])
             except TypeError as error:
-                self.events.append(["length", said(error)])
+                self.events.append(["length", in_words(error)])
             self.epoch(loader, plan)
             after.append(states(*([self.generator] if self.generator else [])))
         figures = loader.cache_figures() if hasattr(loader, "cache_figures") else {}
@@ -172,7 +172,7 @@ class Run:
         try:
             iterator = iter(loader)
         except Exception as error:
-            self.events.append(["begin", said(error)])
+            self.events.append(["begin", in_words(error)])
             return
         kept, number, errors = None, 0, 0
         while plan["stop"] is None or number < plan["stop"]:
@@ -209,7 +209,7 @@ class Run:
             self.events.append([name, "end"])
             return False
         except Exception as error:
-            self.events.append(["error", said(error)])
+            self.events.append(["error", in_words(error)])
             return True
         self.events.append([name, *parts_of(batch, self.given)])
         return True
@@ -288,16 +288,16 @@ def main():
     gc.freeze()
     root, (first, count), names = Path(sys.argv[1]), map(int, sys.argv[2:4]), sys.argv[4:]
     for number in range(first, first + count):
-        given, told = setting(number), {}
+        given, outcome = setting(number), {}
         for name, (one, make, turn) in variants(given).items():
             if name not in names:
                 continue
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                told[name] = Run(one, make, str(root / str(number)), turn).result()
-            told[name]["turned"] = turn.turned if turn else 0
+                outcome[name] = Run(one, make, str(root / str(number)), turn).result()
+            outcome[name]["turned"] = turn.turned if turn else 0
             gc.collect()
-        print(json.dumps({"number": number, "got": told}), flush=True)
+        print(json.dumps({"number": number, "got": outcome}), flush=True)
 
 
 if __name__ == "__main__":

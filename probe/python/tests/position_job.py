@@ -85,7 +85,7 @@ def train(loader, stop=None):
     return got, None, None
 
 
-def told(case):
+def outcome(case):
     whole, _, _ = train(make(case, case["workers"], 5))
     resumed = []
     for stop in case["stops"]:
@@ -94,18 +94,18 @@ def told(case):
         READ.clear()
         loader.load_state_dict(state)
         loader.go_on_with(generators)
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as messages:
             warnings.simplefilter("always")
             after, _, _ = train(loader)
-        said = [str(one.message) for one in said if issubclass(one.category, RuntimeWarning)]
-        resumed.append({"got": before + after, "after": len(after), "read": len(READ), "said": said})
+        messages = [str(one.message) for one in messages if issubclass(one.category, RuntimeWarning)]
+        resumed.append({"got": before + after, "after": len(after), "read": len(READ), "messages": messages})
     return {"whole": whole, "resumed": resumed}
 
 
 def main():
     torch.set_num_threads(1)
     for case in sys.argv[1:]:
-        print(json.dumps(told(json.loads(case))), flush=True)
+        print(json.dumps(outcome(json.loads(case))), flush=True)
 
 
 if __name__ == "__main__":

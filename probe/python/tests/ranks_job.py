@@ -98,8 +98,8 @@ def train(rank, meeting, folder, case):
                 return
     # What is in the checkpoint.
     kept = [shard.values] if case.get("sharded") else list(model.state_dict().values())
-    told = repr(([value.tolist() for value in kept], torch.rand(3).tolist(), random.random()))
-    tell(rank, end=hashlib.sha256(told.encode()).hexdigest(), steps=step)
+    outcome = repr(([value.tolist() for value in kept], torch.rand(3).tolist(), random.random()))
+    tell(rank, end=hashlib.sha256(outcome.encode()).hexdigest(), steps=step)
     checkpointer.close()
 
 

@@ -150,7 +150,7 @@ def values(batch):
 
 
 def step(step_s=STEP_S):
-    """Trains slowly, until whoever turns has turned this loader enough: then the folder has a file of its number."""
+    """Trains slowly, until this loader was turned often enough: then the folder has a file of its number."""
     turned = os.environ.get("UNTIL")
     time.sleep(0.02 if turned and not os.path.exists(f"{turned}/{len(KEPT) - 1}") else step_s)
 
@@ -350,7 +350,7 @@ def augmented(batches):
 
 
 def shared(batches):
-    """Training draws from the generator that the order comes from, which is drawn from once more at an epoch's end; so does whoever iterates
+    """Training draws from the generator that the order comes from, which is drawn from once more at an epoch's end; so does every pass of
     another loader with it. The last batch is a part of one."""
     for persistent in (False, True):
         chance = torch.Generator().manual_seed(3)

@@ -87,8 +87,8 @@ class Job:
     def run(self):
         how = self.case.get("restore", {})
         start = None if how is None else self.checkpointer.restore(**how)
-        told = None if start is None else {"step": start.step, "epoch": start.epoch, "passed": start.passed}
-        print(json.dumps({"start": told, "seen": self.state["seen"]}), flush=True)
+        outcome = None if start is None else {"step": start.step, "epoch": start.epoch, "passed": start.passed}
+        print(json.dumps({"start": outcome, "seen": self.state["seen"]}), flush=True)
         second = cycled(self.second) if self.second is not None else None
         for epoch in range(start.epoch if start else 0, EPOCHS):
             for ids, batch in self.loader:

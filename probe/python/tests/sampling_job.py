@@ -180,15 +180,15 @@ def failing(sampling, workers):
     return {"batches": count, "failed": failed, "position": batches.current.batches}
 
 
-def said(call):
-    with warnings.catch_warnings(record=True) as told:
+def in_words(call):
+    with warnings.catch_warnings(record=True) as outcome:
         warnings.simplefilter("always")
         try:
             result = call()
         except ValueError as error:
             return f"ValueError: {error}"
-    told = [str(one.message) for one in told if "stallscope" in str(one.message)]
-    return told or repr(result)
+    outcome = [str(one.message) for one in outcome if "stallscope" in str(one.message)]
+    return outcome or repr(result)
 
 
 def refused():
@@ -221,7 +221,7 @@ def refused():
         "unweighted": lambda: [None for _ in loader("shade")] and None,
         "weighted": lambda: [None for _ in loader("shade").weighted()] and None,
     }
-    return {name: said(call) for name, call in calls.items()}
+    return {name: in_words(call) for name, call in calls.items()}
 
 
 def no_losses():
@@ -232,7 +232,7 @@ def no_losses():
             for _ in one.weighted():
                 pass
 
-    return said(run)
+    return in_words(run)
 
 
 def positions():
@@ -243,11 +243,11 @@ def positions():
     between = made.state_dict()
     _, torchs, _ = train(loader("plain", shuffle=True), 2, 5)
     return {
-        "other sampling": said(lambda: loader("shade").load_state_dict(state)),
-        "to plain": said(lambda: loader("plain", shuffle=True).load_state_dict(state)),
-        "from plain": said(lambda: loader("importance").load_state_dict(torchs)),
-        "between epochs": said(lambda: loader("shade").load_state_dict(between)),
-        "damaged": said(
+        "other sampling": in_words(lambda: loader("shade").load_state_dict(state)),
+        "to plain": in_words(lambda: loader("plain", shuffle=True).load_state_dict(state)),
+        "from plain": in_words(lambda: loader("importance").load_state_dict(torchs)),
+        "between epochs": in_words(lambda: loader("shade").load_state_dict(between)),
+        "damaged": in_words(
             lambda: loader("importance").load_state_dict(
                 {**state, "sampling": {**state["sampling"], "draws": state["sampling"]["draws"][:-9]}}
             )
@@ -270,8 +270,8 @@ def uses(count, epochs=12, share=0.2):
 def window(cache, batch_size=8, options=None):
     """What reuse makes of a cache for 1,000 samples of 1,000 bytes."""
     one = loader("reuse", cache=cache, batch_size=batch_size, sampling_options=options or {})
-    told = said(lambda: next(iter(one)) is None)
-    return {"said": told, "settled": one._order.settled}
+    outcome = in_words(lambda: next(iter(one)) is None)
+    return {"messages": outcome, "settled": one._order.settled}
 
 
 def cached(sampling, workers, epochs=5, cache="200KB"):
@@ -296,22 +296,22 @@ def cached(sampling, workers, epochs=5, cache="200KB"):
 
 def subset():
     """The pool hears of a subset's samples by the ids of the whole."""
-    told = []
+    outcome = []
 
     class Space:
         def planned(self, next_uses):
-            told.extend(index for index, _ in next_uses)
+            outcome.extend(index for index, _ in next_uses)
 
         def scored(self, scores):
-            told.extend(index for index, _ in scores)
+            outcome.extend(index for index, _ in scores)
 
         def epoch(self):
-            told.append(-1)
+            outcome.append(-1)
 
     dataset = Subset(Noisy(), list(range(100, 200)))
     found = {}
     for sampling in ("importance", "shade", "iis"):
-        told.clear()
+        outcome.clear()
         one = loader(sampling, dataset=dataset)
         pool = PlannedSubset(Space(), partial(base_index, dataset))
         for _ in range(5):
@@ -319,8 +319,8 @@ def subset():
                 # There is no cache that would put one there.
                 one._order.pool = pool
                 one.update(ids, loss_of(ids))
-        ids = [index for index in told if index >= 0]
-        found[sampling] = {"range": [min(ids), max(ids)], "epochs": told.count(-1)}
+        ids = [index for index in outcome if index >= 0]
+        found[sampling] = {"range": [min(ids), max(ids)], "epochs": outcome.count(-1)}
     return found
 
 

@@ -40,7 +40,7 @@ def draw(one, stop=None):
 def rank(number, ranks, meeting, sampling, options, way):
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    if way != "said":
+    if way != "given":
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=number, world_size=ranks)
     if way == "others":
         one = substituting(sampling, 0.3, seed=7 + number, cache="300KB", **options)
@@ -49,7 +49,7 @@ def rank(number, ranks, meeting, sampling, options, way):
     # Ranks are seeded differently.
     torch.manual_seed(7 + number)
     more = dict(options)
-    if way == "said":
+    if way == "given":
         more["sampling_options"] = {"num_replicas": ranks, "rank": number}
     dataset = Parts() if sampling == "reuse" else Noisy(more.pop("samples", 230))
     if sampling == "reuse":
@@ -70,9 +70,9 @@ def rank(number, ranks, meeting, sampling, options, way):
     _put(meeting, number, {"rank": number, "epochs": epochs, "again": again, "seed": one._order.settled["seed"]})
 
 
-def _put(meeting, number, told):
+def _put(meeting, number, outcome):
     with open(os.path.join(os.path.dirname(meeting), f"rank-{number}"), "w") as file:
-        json.dump(told, file)
+        json.dump(outcome, file)
 
 
 def main():
@@ -87,11 +87,11 @@ def main():
                 process.start()
             for process in processes:
                 process.join()
-            told = []
+            outcome = []
             for number in range(ranks):
                 with open(os.path.join(folder, f"rank-{number}")) as file:
-                    told.append(json.load(file))
-            print(json.dumps(told), flush=True)
+                    outcome.append(json.load(file))
+            print(json.dumps(outcome), flush=True)
 
 
 if __name__ == "__main__":

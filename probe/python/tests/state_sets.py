@@ -1,4 +1,4 @@
-"""Data sets as people write them: all that they hold and use can be told. A module of its own: other processes import it."""
+"""Data sets as people write them: all that they hold and use has a digest. A module of its own: other processes import it."""
 
 import collections
 import dataclasses
@@ -162,8 +162,8 @@ class Texts(Dataset):
         return zlib.compress(line)
 
     def decode(self, data):
-        told = json.loads(zlib.decompress(data))
-        words = [word for word in NUMBER.sub("#", told["text"]).split() if word not in {"a", "the"}]
+        outcome = json.loads(zlib.decompress(data))
+        words = [word for word in NUMBER.sub("#", outcome["text"]).split() if word not in {"a", "the"}]
         return torch.tensor([self.vocabulary[word] for word in words]), hashlib.sha1(data).hexdigest()
 
 
@@ -217,7 +217,7 @@ except ImportError:
     pass
 
 
-def told(dataset):
+def digest_of(dataset):
     """Its digest, or why there is none that holds for other processes."""
     from stallscope.data.cache.keys import fingerprint
 
@@ -228,7 +228,7 @@ def told(dataset):
 def main():
     """In a process of its own: of data sets that are made here, and of pickled ones from standard input."""
     sent = pickle.load(sys.stdin.buffer)
-    print(json.dumps({name: [told(made()), told(sent[name])] for name, made in SETS.items()}))
+    print(json.dumps({name: [digest_of(made()), digest_of(sent[name])] for name, made in SETS.items()}))
 
 
 if __name__ == "__main__":

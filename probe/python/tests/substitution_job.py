@@ -119,7 +119,7 @@ def run(sampling, share, workers, epochs=6, more=None):
 
 
 def off(sampling, workers):
-    """Nothing said, a share of 0, and what is drawn where others may be given, as long as nothing is learned."""
+    """No option given, a share of 0, and what is drawn where others may be given, as long as nothing is learned."""
     got, loaders, epochs = [], [], []
     for share in (None, 0, 0.0):
         one = loader(sampling, share, workers)
@@ -169,7 +169,7 @@ def killed(sampling, workers):
     got.append(batches(one, after=kill))
     got += [batches(one) for _ in range(2)]
     lengths = [sum(len(ids) for _, ids, _, _ in epoch) for epoch in got]
-    # Behind those that the workers were told of before.
+    # Behind those that the workers heard of before.
     behind = judged([got[3][20 + 2 * workers + 1 :]], 0.2)["given"]
     return {**judged(got, 0.2), "killed": len(gone), "lengths": lengths, "behind": behind}
 
@@ -230,7 +230,7 @@ def trace(folder):
     return {"same": recorded == found, "given": judged(got, 0.3)["given"]}
 
 
-def said(call):
+def in_words(call):
     with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")
         try:
@@ -252,7 +252,7 @@ def refused():
         return lambda: stallscope.DataLoader(dataset, sampling=sampling, cache=cache, sampling_options=options)
 
     labels = [index % CLASSES for index in range(SAMPLES)]
-    return {name: said(call) for name, call in {
+    return {name: in_words(call) for name, call in {
         "plain": make("plain", substitute=0.1),
         "reuse": make("reuse", substitute=0.1),
         "off": make("plain", substitute=0),

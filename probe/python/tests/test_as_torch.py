@@ -225,7 +225,7 @@ class Ranged(Parts):
 
 @pytest.mark.parametrize("make", LOADERS.values(), ids=LOADERS)
 @pytest.mark.parametrize("kind,batches", [(Parts, [3, [1, 2]]), (Ranged, [slice(0, 4), slice(4, 8)])], ids=["number", "slices"])
-def test_what_is_no_list_of_indices_is_for_whoever_makes_the_batch(kind, batches, make):
+def test_what_is_no_list_of_indices_is_for_the_process_that_makes_the_batch(kind, batches, make):
     def got(make):
         iterator = iter(make(kind(), batch_sampler=batches, num_workers=1))
         for _ in batches:

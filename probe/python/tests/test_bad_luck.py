@@ -26,9 +26,9 @@ os.rename(socket.path, {path!r})
 while True:
     if socket.serve_once() or any(p.events for p in socket.processes):
         waits = [wait.batch for p in socket.processes for wait in p.of("Wait")]
-        told = [f["fact"] for p in socket.processes for f in p.facts]
+        outcome = [f["fact"] for p in socket.processes for f in p.facts]
         with open({report!r} + ".new", "w") as file:
-            print(waits, told, sum(p.lane.dropped for p in socket.processes if p.lane), file=file)
+            print(waits, outcome, sum(p.lane.dropped for p in socket.processes if p.lane), file=file)
         os.rename({report!r} + ".new", {report!r})
 """
 
@@ -131,7 +131,7 @@ def test_a_collector_killed_and_started_again(python, script, tmp_path):
     before, after = (json.loads(report.read_text().split("]")[0] + "]") for report in reports)
     assert sorted(set(before + after)) == list(range(40)), "the lane was resumed, nothing lost"
     assert after[0] <= before[-1] + 1
-    assert "'kind', 'loader'" in reports[1].read_text(), "facts are told again"
+    assert "'kind', 'loader'" in reports[1].read_text(), "facts are outcome again"
     assert reports[1].read_text().split()[-1] == "0"
 
 
@@ -197,9 +197,9 @@ def test_an_unknown_torch_is_reported_and_left_alone(script, tmp_path):
     done = run([sys.executable, train])
     assert (done.code, done.out) == (0, "[1, 2]\n")
     (process,) = done.collector.processes
-    told = [fact["what"] for fact in process.told("unavailable")]
-    assert any("dataloader could not be hooked" in what and "_BaseDataLoaderIter" in what for what in told), told
-    assert any("serialization could not be hooked" in what and "save" in what for what in told), told
+    outcome = [fact["what"] for fact in process.facts_of("unavailable")]
+    assert any("dataloader could not be hooked" in what and "_BaseDataLoaderIter" in what for what in outcome), outcome
+    assert any("serialization could not be hooked" in what and "save" in what for what in outcome), outcome
     assert process.greeting["torch"] == "9.0"
 
 
@@ -228,7 +228,7 @@ def test_a_partly_unknown_torch_is_measured_as_far_as_possible(python, script):
     assert (done.code, done.out) == (0, "28\n"), done.err
     trainer = done.collector.trainer()
     assert len(trainer.of("Wait")) == 4 and trainer.of("Sample") == []
-    assert any("single samples" in fact["what"] for fact in trainer.told("unavailable"))
+    assert any("single samples" in fact["what"] for fact in trainer.facts_of("unavailable"))
 
 
 def test_a_job_that_closes_all_files(python, script, tmp_path):
@@ -267,7 +267,7 @@ def test_a_forked_child_has_a_lane_of_its_own(python, script):
     assert child.greeting["ppid"] == parent.pid
     assert len(parent.of("Wait")) == 7 and len(child.of("Wait")) == 5
     assert len(child.of("Batch")) == 5 and len(parent.of("IterEnd")) == 2
-    assert child.kind == parent.kind == "trainer" and [fact["loader"] for fact in child.told("loader")] == [0]
+    assert child.kind == parent.kind == "trainer" and [fact["loader"] for fact in child.facts_of("loader")] == [0]
 
 
 def test_an_alarm_inside_next_reaches_the_job(python, script):

@@ -1,4 +1,4 @@
-"""Samples that are fetched ahead of their use: the same as without, each read once a use, whoever is killed."""
+"""Samples that are fetched ahead of their use: the same as without, each read once a use, whichever process is killed."""
 
 import json
 import os
@@ -43,21 +43,21 @@ def env(folder):
 
 
 @lru_cache(None)
-def all_told(python, folder):
+def outcomes(python, folder):
     done = run_warm([python, JOB, folder, *CASES], **env(folder))
     assert done.code == 0, done.err
     return dict(zip(CASES, map(json.loads, done.out.splitlines())))
 
 
 @pytest.fixture(scope="module")
-def told(python, tmp_path_factory):
+def outcome(python, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ahead")
-    return lambda name, *arguments: all_told(python, str(folder))[case(name, *arguments)]
+    return lambda name, *arguments: outcomes(python, str(folder))[case(name, *arguments)]
 
 
 @pytest.mark.parametrize("one", SAME)
-def test_order_samples_and_generators_are_as_without(told, one):
-    same = told("same", *one)
+def test_order_samples_and_generators_are_as_without(outcome, one):
+    same = outcome("same", *one)
     assert same["order"], "the draws are torch's"
     assert same["samples"], "and so is what is made of them"
     assert same["after"], "and what generators give later"
@@ -69,60 +69,60 @@ def test_order_samples_and_generators_are_as_without(told, one):
 
 
 @pytest.mark.parametrize("order,kind,persistent", [one for one in SAME if one[1] == "parts" and one[0] == "shuffle"])
-def test_no_sample_is_read_more_often_than_it_is_used(told, order, kind, persistent):
-    assert told("same", order, kind, persistent)["most"] <= EPOCHS
+def test_no_sample_is_read_more_often_than_it_is_used(outcome, order, kind, persistent):
+    assert outcome("same", order, kind, persistent)["most"] <= EPOCHS
 
 
-def test_with_a_slow_source_most_uses_find_their_sample_read(told):
-    slow = told("slow", 4)
+def test_with_a_slow_source_most_uses_find_their_sample_read(outcome):
+    slow = outcome("slow", 4)
     figures = slow["figures"]
     assert slow["whole"] and figures["hits"] + figures["misses"] == 1500 == slow["reads"]
     assert figures["prefetched"] > 1000 and figures["source_bytes"] > 1500 * 800
 
 
-def test_a_position_is_taken_up_in_mid_epoch(told):
-    assert told("resumed")["same"]
+def test_a_position_is_taken_up_in_mid_epoch(outcome):
+    assert outcome("resumed")["same"]
 
 
 @pytest.mark.parametrize("sampling", ["importance", "reuse"])
-def test_other_samplings_draw_and_keep_the_same(told, sampling):
-    sampled = told("sampled", sampling)
+def test_other_samplings_draw_and_keep_the_same(outcome, sampling):
+    sampled = outcome("sampled", sampling)
     assert sampled["same"]
     figures = sampled["figures"]
     assert figures["hits"] + figures["misses"] == EPOCHS * SAMPLES
 
 
-def test_errors_are_the_data_sets_own(told):
-    assert told("failing", True) == told("failing", False)
+def test_errors_are_the_data_sets_own(outcome):
+    assert outcome("failing", True) == outcome("failing", False)
 
 
-def test_fetchers_that_are_killed_cost_no_sample(told):
-    killed = told("killed", KILLS)
+def test_fetchers_that_are_killed_cost_no_sample(outcome):
+    killed = outcome("killed", KILLS)
     assert killed["killed"] == KILLS and killed["same"] and killed["left"] == 0
     assert killed["stopped"] == "", "a few are made anew"
 
 
-def test_a_pool_that_is_killed_costs_no_sample(told):
-    killed = told("pool_killed")
+def test_a_pool_that_is_killed_costs_no_sample(outcome):
+    killed = outcome("pool_killed")
     assert killed["killed"] == 1 and killed["same"]
 
 
-def test_their_number_may_change_at_any_batch(told):
-    turned = told("turned")
+def test_their_number_may_change_at_any_batch(outcome):
+    turned = outcome("turned")
     assert turned["same"] and 0 < turned["fetchers"] <= 5
     assert turned["most"] == 1 and turned["reads"] == 800, "each sample is read once"
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_training_forks_nobody_when_they_are_turned_and_those_turned_down_go(told, persistent):
-    forks = told("forks", persistent)
+def test_training_forks_nobody_when_they_are_turned_and_those_turned_down_go(outcome, persistent):
+    forks = outcome("forks", persistent)
     assert forks["same"] and forks["forks"] == 0, "the training process forked in the midst of training"
     assert forks["by_server"] and forks["left"] == 0
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_fork_server_that_is_killed_costs_no_sample(told, persistent):
-    killed = told("server_killed", persistent)
+def test_a_fork_server_that_is_killed_costs_no_sample(outcome, persistent):
+    killed = outcome("server_killed", persistent)
     assert killed["same"] and killed["left"] == 0
     if persistent:
         assert "died" in killed["stopped"] and killed["there"] == [1, 0, 0], "training forks no more"
@@ -131,8 +131,8 @@ def test_a_fork_server_that_is_killed_costs_no_sample(told, persistent):
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_job_that_reaps_all_children_keeps_no_fork_server_and_kills_nobody_else(told, persistent):
-    reaping = told("reaping", persistent)
+def test_a_job_that_reaps_all_children_keeps_no_fork_server_and_kills_nobody_else(outcome, persistent):
+    reaping = outcome("reaping", persistent)
     assert reaping["reaped"], "it was the job that reaped them"
     assert reaping["same"] and reaping["left"] == 0 and reaping["remembered"] == 0
     assert reaping["gone"] == ([] if persistent else [True]), "the end waits no longer than the fork server is there"
@@ -140,13 +140,13 @@ def test_a_job_that_reaps_all_children_keeps_no_fork_server_and_kills_nobody_els
     assert reaping["spared"], "another process has the number of a fork server that is gone"
 
 
-def test_a_lock_of_the_data_set_is_never_left_held(told):
-    locked = told("locked")
+def test_a_lock_of_the_data_set_is_never_left_held(outcome):
+    locked = outcome("locked")
     assert locked["seen"] == [2] * 12 and locked["figures"]["prefetched"] > 0
 
 
-def test_a_subset_is_fetched_from_what_is_behind_it(told):
-    assert told("subset")["same"]
+def test_a_subset_is_fetched_from_what_is_behind_it(outcome):
+    assert outcome("subset")["same"]
 
 
 def test_nobody_outlives_a_trainer_that_is_killed(python, tmp_path):

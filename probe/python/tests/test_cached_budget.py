@@ -43,9 +43,9 @@ def refused():
     return asked("", "GiB", "40%", "8 bananas", "-1", "1e9", 0, -5, 1.5, True, "0GiB", "900TiB")
 
 
-def test_what_is_wrong_is_said_in_one_sentence(refused):
-    for value, said in refused.items():
-        assert said.startswith(f"cache={value!r}: ") and len(said.splitlines()) == 1, said
+def test_what_is_wrong_is_refused_in_one_sentence(refused):
+    for value, message in refused.items():
+        assert message.startswith(f"cache={value!r}: ") and len(message.splitlines()) == 1, message
 
 
 @pytest.mark.parametrize(

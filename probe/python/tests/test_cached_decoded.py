@@ -39,7 +39,7 @@ CASES = [
 
 
 @lru_cache(None)
-def all_told(python, folder):
+def outcomes(python, folder):
     env = {"PYTHONPATH": str(PACKAGE), "STALLSCOPE_RUNTIME_DIR": os.path.join(folder, "run")}
     done = run_warm([python, JOB, folder, *CASES], **env)
     assert done.code == 0, done.err
@@ -47,14 +47,14 @@ def all_told(python, folder):
 
 
 @pytest.fixture(scope="module")
-def told(python, tmp_path_factory):
+def outcome(python, tmp_path_factory):
     folder = tmp_path_factory.mktemp("decoded")
-    return lambda name, *arguments: all_told(python, str(folder))[case(name, *arguments)]
+    return lambda name, *arguments: outcomes(python, str(folder))[case(name, *arguments)]
 
 
 @pytest.mark.parametrize("one", SAME)
-def test_samples_are_the_same_bit_for_bit_though_they_are_augmented_in_place(told, one):
-    same = told("same", *one)
+def test_samples_are_the_same_bit_for_bit_though_they_are_augmented_in_place(outcome, one):
+    same = outcome("same", *one)
     assert same["same"]
     assert same["different"] == [3], "three uses, three augmentations"
     figures = same["figures"]
@@ -65,23 +65,23 @@ def test_samples_are_the_same_bit_for_bit_though_they_are_augmented_in_place(tol
 
 
 @pytest.mark.parametrize("name,workers", [*((name, 0) for name in ENCODED), ("hidden", 2)])
-def test_where_decoded_samples_cannot_be_kept_what_was_fetched_is(told, name, workers):
-    other = told("other", name, workers)
-    assert other["said"] == []
+def test_where_decoded_samples_cannot_be_kept_what_was_fetched_is(outcome, name, workers):
+    other = outcome("other", name, workers)
+    assert other["messages"] == []
     assert other["same"]
     assert (other["figures"]["kept"], other["figures"]["kept_because"]) == ("encoded", ENCODED[name])
     assert (other["figures"]["misses"], other["figures"]["hits"]) == (FILES, FILES)
 
 
-def test_cheap_decoding_keeps_what_was_fetched(told):
-    cheap = told("other", "in-parts", 0, False)
+def test_cheap_decoding_keeps_what_was_fetched(outcome):
+    cheap = outcome("other", "in-parts", 0, False)
     assert cheap["same"] and cheap["figures"]["kept"] == "encoded"
     assert cheap["figures"]["pool_bytes"] == BYTES
 
 
-def test_single_samples_that_cannot_be_kept_or_made_are_as_without_a_cache(told):
-    sometimes = told("other", "sometimes", 0)
-    assert sometimes["said"] == [] and sometimes["figures"]["kept"] == "decoded"
+def test_single_samples_that_cannot_be_kept_or_made_are_as_without_a_cache(outcome):
+    sometimes = outcome("other", "sometimes", 0)
+    assert sometimes["messages"] == [] and sometimes["figures"]["kept"] == "decoded"
     broken = ["ZeroDivisionError", "sample 7 is broken", "None"]
     labels = [label for label in sometimes["got"] if label != broken]
     assert sorted(labels) == sorted([*range(7), *range(8, FILES)] * 2)
@@ -89,56 +89,56 @@ def test_single_samples_that_cannot_be_kept_or_made_are_as_without_a_cache(told)
     assert sometimes["figures"]["hits"] == FILES - 3
 
 
-def test_parts_may_be_all_that_a_data_set_has(told):
-    alone = told("other", "without-samples", 0)
-    assert alone["said"] == [] and alone["figures"]["kept"] == "decoded" and alone["figures"]["hits"] == FILES
+def test_parts_may_be_all_that_a_data_set_has(outcome):
+    alone = outcome("other", "without-samples", 0)
+    assert alone["messages"] == [] and alone["figures"]["kept"] == "decoded" and alone["figures"]["hits"] == FILES
     assert [sorted(sample[0] for sample in epoch) for epoch in alone["got"]] == [[*range(FILES)]] * 2
 
 
-def test_parts_that_are_not_the_sample_are_found_out(told):
-    wrong = told("other", "wrong", 0)
+def test_parts_that_are_not_the_sample_are_found_out(outcome):
+    wrong = outcome("other", "wrong", 0)
     assert wrong["same"] and wrong["figures"] == {}
-    assert "augment(decode(fetch(0))) is not its sample 0" in wrong["said"][0]
+    assert "augment(decode(fetch(0))) is not its sample 0" in wrong["messages"][0]
 
 
-def test_an_augment_that_may_be_no_part_of_a_sample_is_not_called(told):
-    unused = told("other", "unused", 0)
+def test_an_augment_that_may_be_no_part_of_a_sample_is_not_called(outcome):
+    unused = outcome("other", "unused", 0)
     assert unused["same"] and unused["figures"] == {}
-    assert "changed nothing on trial" in unused["said"][0]
+    assert "changed nothing on trial" in unused["messages"][0]
 
 
-def test_a_loader_that_was_iterated_can_be_copied(told):
-    copied = told("copied")
+def test_a_loader_that_was_iterated_can_be_copied(outcome):
+    copied = outcome("copied")
     assert copied["labels"] == [*range(FILES)] and copied["figures"]["hits"] >= FILES
 
 
-def test_an_augmentation_that_asks_no_generator_is_one(told):
-    fresh = told("other", "fresh", 0)
-    assert fresh["said"] == [] and (fresh["figures"]["kept"], fresh["figures"]["hits"]) == ("decoded", FILES)
+def test_an_augmentation_that_asks_no_generator_is_one(outcome):
+    fresh = outcome("other", "fresh", 0)
+    assert fresh["messages"] == [] and (fresh["figures"]["kept"], fresh["figures"]["hits"]) == ("decoded", FILES)
 
 
-def test_who_comes_later_keeps_what_the_first_one_keeps(told):
-    agreed = told("agreed")
+def test_who_comes_later_keeps_what_the_first_one_keeps(outcome):
+    agreed = outcome("agreed")
     assert agreed["same"]
     assert agreed["first"]["kept"] == agreed["second"]["kept"] == "decoded"
     assert (agreed["second"]["hits"], agreed["second"]["misses"]) == (FILES, 0)
 
 
-def test_one_form_never_gets_the_other_ones_bytes(told):
-    apart = told("apart")
+def test_one_form_never_gets_the_other_ones_bytes(outcome):
+    apart = outcome("apart")
     assert apart["same"]
     assert [figures["kept"] for figures in apart["figures"]] == ["decoded", "encoded"]
     assert [(figures["misses"], figures["hits"]) for figures in apart["figures"]] == [(FILES, FILES)] * 2
 
 
-def test_what_is_no_sample_is_a_miss(told):
-    spoiled = told("spoiled")
-    assert spoiled["same"] and spoiled["said"] == []
+def test_what_is_no_sample_is_a_miss(outcome):
+    spoiled = outcome("spoiled")
+    assert spoiled["same"] and spoiled["messages"] == []
     assert spoiled["put"] == [True] * 3
     assert (spoiled["figures"]["misses"], spoiled["figures"]["hits"]) == (FILES + 2 * 3, 2 * (FILES - 3))
 
 
-def test_plans_know_how_much_the_cache_holds_of_the_form_that_is_kept(told):
-    decoded, encoded = told("share", True), told("share", False)
+def test_plans_know_how_much_the_cache_holds_of_the_form_that_is_kept(outcome):
+    decoded, encoded = outcome("share", True), outcome("share", False)
     assert (decoded["kept"], encoded["kept"]) == ("decoded", "encoded")
     assert 0 < decoded["share"] < encoded["share"] < 1

@@ -1,4 +1,4 @@
-"""The cache's bytes are turned while a job runs, and what came of its uses is told to the collector."""
+"""The cache's bytes are turned while a job runs, and the collector hears what came of its uses."""
 
 import os
 from pathlib import Path
@@ -23,7 +23,7 @@ def done(request, python, tmp_path_factory):
 
 def test_the_budget_is_a_knob_of_its_loader(done):
     assert done.code == 0, done.err
-    knob = [told for told in done.trainer.told("knob") if told["name"] == "cache.bytes"][0]
+    knob = [outcome for outcome in done.trainer.facts_of("knob") if outcome["name"] == "cache.bytes"][0]
     assert knob["loader"] == 0 and ("cache.bytes", 0) not in done.trainer.knobs(), "it goes with its loader"
     assert (knob["unit"], knob["initial"], knob["min"]) == ("bytes", 8 << 20, 1 << 20)
     assert 8 << 20 < knob["max"] < 1 << 45, "half of the memory"
@@ -37,7 +37,7 @@ def test_turning_changes_no_sample(done):
     assert line["figures"]["capacity_bytes"] == 2 << 20
 
 
-def test_uses_are_told_by_whoever_made_the_batch(done):
+def test_uses_are_reported_by_the_process_that_made_the_batch(done):
     (line,) = done.lines
     makers = [process for process in done.collector.processes if process.of("CacheUses")]
     workers = [process for process in makers if process is not done.trainer]
@@ -52,7 +52,7 @@ def test_uses_are_told_by_whoever_made_the_batch(done):
     )
 
 
-def test_the_state_is_told_by_the_trainer_once_a_second_at_most(done):
+def test_the_state_is_reported_by_the_trainer_once_a_second_at_most(done):
     states = done.trainer.of("CacheState")
     assert states and all(state.kept_bytes <= state.capacity_bytes and state.kept_samples <= FILES for state in states)
     assert {state.loader for state in states} == {0}

@@ -57,8 +57,8 @@ def test_a_trainer_fits_with_a_cached_loader(tmp_path):
     command = [needs("lightning"), str(tmp_path / "script.py"), str(tmp_path / "files")]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert sorted(sum(told["seen"], [])) == sorted([*range(FILES)] * 2)
-    assert (told["figures"]["misses"], told["figures"]["hits"]) == (FILES, FILES)
-    assert len(told["rank"]) == (FILES + 1) // 2
-    assert (told["again"]["misses"], told["again"]["hits"]) == (0, len(told["rank"]))
+    outcome = json.loads(done.stdout.splitlines()[-1])
+    assert sorted(sum(outcome["seen"], [])) == sorted([*range(FILES)] * 2)
+    assert (outcome["figures"]["misses"], outcome["figures"]["hits"]) == (FILES, FILES)
+    assert len(outcome["rank"]) == (FILES + 1) // 2
+    assert (outcome["again"]["misses"], outcome["again"]["hits"]) == (0, len(outcome["rank"]))

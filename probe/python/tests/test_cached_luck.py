@@ -22,7 +22,7 @@ CASES = [
 
 
 @lru_cache(None)
-def all_told(python, folder):
+def outcomes(python, folder):
     env = {"PYTHONPATH": str(PACKAGE), "STALLSCOPE_RUNTIME_DIR": os.path.join(folder, "run")}
     done = run_warm([python, JOB, folder, *CASES], **env)
     assert done.code == 0, done.err
@@ -30,14 +30,14 @@ def all_told(python, folder):
 
 
 @pytest.fixture(scope="module")
-def told(python, tmp_path_factory):
+def outcome(python, tmp_path_factory):
     folder = tmp_path_factory.mktemp("luck")
-    return lambda *case: all_told(python, str(folder))[json.dumps(list(case))]
+    return lambda *case: outcomes(python, str(folder))[json.dumps(list(case))]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_pool_that_is_killed_in_mid_epoch_is_misses(told, workers):
-    killed = told("pool_killed", workers)
+def test_a_pool_that_is_killed_in_mid_epoch_is_misses(outcome, workers):
+    killed = outcome("pool_killed", workers)
     assert killed["killed"] == 1
     assert killed["same"]
     figures = killed["figures"]
@@ -46,13 +46,13 @@ def test_a_pool_that_is_killed_in_mid_epoch_is_misses(told, workers):
     assert workers or figures["misses"] > FILES
 
 
-def test_a_worker_that_is_killed_while_it_reads_leaves_no_sample_locked(told):
-    killed = told("worker_killed", "fork")
+def test_a_worker_that_is_killed_while_it_reads_leaves_no_sample_locked(outcome):
+    killed = outcome("worker_killed", "fork")
     assert killed["error"], "torch's own error for a worker that died"
     assert killed["same"], "and the next epoch is whole"
 
 
-def test_a_budget_that_changes_before_every_sample_changes_no_sample(told):
-    resized = told("resized")
+def test_a_budget_that_changes_before_every_sample_changes_no_sample(outcome):
+    resized = outcome("resized")
     assert resized["same"] and resized["changed"] == 3 * FILES
     assert resized["figures"]["capacity_bytes"] == 1 << 20

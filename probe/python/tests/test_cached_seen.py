@@ -409,7 +409,7 @@ def test_what_changes_between_epochs_is_seen_however_short_they_are(make, change
 
 def test_nothing_of_a_data_set_is_kept_when_it_is_gone():
     dataset, given = Epochs(), Shelf()
-    # This one can be neither watched nor told.
+    # This one can be neither watched nor fingerprinted.
     dataset.pending = itertools.chain([given])
     assert fingerprint._known_by(dataset, fingerprint.state_of(dataset)) and fingerprint.state_of(dataset).why
     given = weakref.ref(given)
@@ -418,7 +418,7 @@ def test_nothing_of_a_data_set_is_kept_when_it_is_gone():
     assert given() is None
 
 
-def test_what_cannot_be_told_stays_with_its_object():
+def test_what_has_no_fingerprint_stays_with_its_object():
     first, second = with_a_lock(), with_a_lock()
     keys = [fingerprint._known_by(one, fingerprint.state_of(one)) for one in (first, first, second)]
     assert keys[0] == keys[1] != keys[2]
@@ -447,7 +447,7 @@ def test_a_data_set_as_people_write_them_is_the_same_one_in_another_process(name
     state = fingerprint.state_of(dataset)
     assert state.why is None
     assert fingerprint.glance_at(dataset) == fingerprint.glance_at(dataset)
-    assert elsewhere[name] == [state_sets.told(dataset)] * 2
+    assert elsewhere[name] == [state_sets.digest_of(dataset)] * 2
 
 
 def test_a_forked_process_tells_the_same():
@@ -456,11 +456,11 @@ def test_a_forked_process_tells_the_same():
     pid = os.fork()
     if pid == 0:
         try:
-            os.write(writing_end, state_sets.told(dataset).encode())
+            os.write(writing_end, state_sets.digest_of(dataset).encode())
         finally:
             os._exit(0)
     os.waitpid(pid, 0)
-    assert os.read(reading_end, 1000).decode() == state_sets.told(dataset)
+    assert os.read(reading_end, 1000).decode() == state_sets.digest_of(dataset)
     os.close(reading_end)
     os.close(writing_end)
 

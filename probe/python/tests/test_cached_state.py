@@ -108,7 +108,7 @@ def test_the_same_data_set_again_finds_what_was_kept():
     assert samples(again) == first.tolist() and hits(again) == SAMPLES
 
 
-def test_what_cannot_be_told_is_shared_by_its_key_alone():
+def test_what_has_no_fingerprint_is_shared_by_its_key_alone():
     first, other = labels()
     kept = loader_of(Labelled(first, lock=threading.Lock()), cache_key="v1")
     samples(kept)
@@ -156,14 +156,14 @@ def test_files_are_looked_at_where_that_costs_less_than_a_tenth_of_a_sample(monk
     assert fingerprint.looks_at_files(Cut, b"key") is looks
 
 
-def test_what_nobody_can_see_is_forgotten_when_it_is_said():
+def test_what_nobody_can_see_is_forgotten_on_request():
     shelf = {"labels": labels()[0]}
 
     class Behind(Labelled):
         def fetch(self, index):
             return int(self.shelf()["labels"][index]).to_bytes(4, "little") * 50
 
-    # Said to be always the same.
+    # Declared to be always the same.
     loader = loader_of(Behind(None, shelf=lambda: shelf), cache_key="shelf")
     first, other = labels()
     assert samples(loader) == first.tolist()
@@ -205,7 +205,7 @@ def test_states_are_equal_where_their_content_is(monkeypatch):
     assert len({of(state()), of({**state(), "names": ["xx", "xy"]}), of({**state(), "size": 1})}) == 3
     same = of(state())
     monkeypatch.setattr(f"{__name__}.FACTOR", 3)
-    assert of(state()) != same, "a number that a function uses is told"
+    assert of(state()) != same, "a number that a function uses is outcome"
 
 
 def test_code_of_a_data_set_is_part_of_what_it_is():
@@ -223,7 +223,7 @@ def test_code_of_a_data_set_is_part_of_what_it_is():
     assert len({of(kind(first), parts) for kind in (Labelled, Doubled, Again)}) == 3
 
 
-def test_what_has_no_content_cannot_be_told(tmp_path, monkeypatch):
+def test_what_has_no_content_has_no_fingerprint(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(b"x")
     deep = []
     for _ in range(100):
@@ -235,7 +235,7 @@ def test_what_has_no_content_cannot_be_told(tmp_path, monkeypatch):
         assert "too much" in digests.of([held]).why
 
 
-def test_of_what_cannot_be_told_the_rest_is():
+def test_of_what_has_no_fingerprint_the_rest_counts():
     def state(lock, **more):
         return digests.of({"lock": lock, **more})
 
@@ -247,7 +247,7 @@ def test_of_what_cannot_be_told_the_rest_is():
     assert held != held, "another lock may have its place in memory"
 
 
-def test_what_leads_to_itself_is_told():
+def test_what_leads_to_itself_has_a_fingerprint():
     circle, other = [1], [2]
     circle.append(circle)
     other.append(other)
@@ -269,7 +269,7 @@ def test_a_job_is_one_for_its_ranks_and_another_for_each_run(monkeypatch):
 
 
 class Feed(collections.deque):
-    """Whoever goes through it takes what it holds."""
+    """Every pass through it takes what it holds."""
 
     def __iter__(self):
         while len(self):

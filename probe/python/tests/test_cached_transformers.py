@@ -43,7 +43,7 @@ def cases():
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def outcome(tmp_path_factory):
     folder, all_cases = tmp_path_factory.mktemp("trained"), cases()
     path = os.pathsep.join([str(PACKAGE), os.path.dirname(__file__)])
     env = environment(None, PYTHONPATH=path, HF_HUB_OFFLINE="1")
@@ -56,15 +56,15 @@ def told(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_the_same_samples_in_the_same_order_make_the_same_model(told, name):
-    (plain,), (cached,) = told[json.dumps(SAME[name][1])], told[name]
+def test_the_same_samples_in_the_same_order_make_the_same_model(outcome, name):
+    (plain,), (cached,) = outcome[json.dumps(SAME[name][1])], outcome[name]
     assert sum(map(len, plain["trained"])) == EPOCHS * (21 if "whole" in name else SAMPLES)
     assert cached["trained"] == plain["trained"], "sampler, seed, batches and collator are the Trainer's"
     assert (cached["weights"], cached["next"]) == (plain["weights"], plain["next"])
 
 
-def test_the_second_epoch_comes_out_of_the_cache(told):
-    (cached,), (ahead,) = told["as the Trainer is"], told["fetched ahead"]
+def test_the_second_epoch_comes_out_of_the_cache(outcome):
+    (cached,), (ahead,) = outcome["as the Trainer is"], outcome["fetched ahead"]
     figures = cached["figures"]
     assert (figures["misses"], figures["hits"]) == (SAMPLES, SAMPLES) and cached["warned"] == []
     assert figures["capacity_bytes"] == 1 << 20
@@ -72,14 +72,14 @@ def test_the_second_epoch_comes_out_of_the_cache(told):
     assert figures["misses"] + figures["prefetched"] == SAMPLES and figures["hits"] - figures["prefetched"] == SAMPLES
 
 
-def test_a_data_set_that_cannot_be_kept_is_read_as_ever_and_a_sentence_says_why(told):
-    (cached,) = told["in memory"]
+def test_a_data_set_that_cannot_be_kept_is_read_as_ever_and_a_sentence_says_why(outcome):
+    (cached,) = outcome["in memory"]
     (warned,) = cached["warned"]
     assert "the loader of Memory goes on without its cache" in warned
 
 
-def test_each_rank_gets_what_it_would_have_got(told):
-    plain, cached = told["untouched ranks"], told["ranks"]
+def test_each_rank_gets_what_it_would_have_got(outcome):
+    plain, cached = outcome["untouched ranks"], outcome["ranks"]
     assert len(plain) == 2 and plain[0]["trained"] != plain[1]["trained"]
     for without, one in zip(plain, cached):
         assert one["trained"] == without["trained"] and one["weights"] == without["weights"]
@@ -89,8 +89,8 @@ def test_each_rank_gets_what_it_would_have_got(told):
     assert sum(misses for _, misses in counts) == SAMPLES, "the ranks share what they read"
 
 
-def test_a_resumed_job_goes_on_with_the_samples_that_follow(told):
-    (whole,), (cut,), (resumed,) = told["{}"], told["cut"], told["resumed"]
+def test_a_resumed_job_goes_on_with_the_samples_that_follow(outcome):
+    (whole,), (cut,), (resumed,) = outcome["{}"], outcome["cut"], outcome["resumed"]
     assert cut["trained"][:3] == whole["trained"][:3] and len(cut["trained"]) == 3
     assert resumed["trained"] == whole["trained"][3:]
 
@@ -122,18 +122,18 @@ class Stream(torch.utils.data.IterableDataset):
 
 for loader in (Own([1, 2]), torch.utils.data.DataLoader(Stream())):
     trainer = stallscope.transformers.use_loader(Trainer(loader), "1MiB")
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as outcome:
         warnings.simplefilter("always")
         assert trainer.get_train_dataloader() is loader
-    print(*[one.message for one in told])
+    print(*[one.message for one in outcome])
 loader = torch.utils.data.DataLoader(list(range(7)), 3, drop_last=True)
 ours = stallscope.transformers.use_loader(Trainer(loader), "1MiB").get_train_dataloader()
 print(type(ours) is stallscope.DataLoader, [batch.tolist() for batch in ours], [batch.tolist() for batch in loader])
 """
     env = environment(None, PYTHONPATH=str(PACKAGE), STALLSCOPE_RUNTIME_DIR=str(tmp_path))
     done = subprocess.run([needs("transformers"), "-c", ask], env=env, capture_output=True, text=True)
-    said = done.stdout.splitlines()
-    assert len(said) == 6, done.stderr
-    assert 'such as "8GiB"' in said[0] and "whole number from 0 to 32" in said[1] and "NoneType is none" in said[2]
-    assert "it is a Own, and no DataLoader of torch's own class" in said[3] and "its samples have no index" in said[4]
-    assert said[5] == "True [[0, 1, 2], [3, 4, 5]] [[0, 1, 2], [3, 4, 5]]"
+    messages = done.stdout.splitlines()
+    assert len(messages) == 6, done.stderr
+    assert 'such as "8GiB"' in messages[0] and "whole number from 0 to 32" in messages[1] and "NoneType is none" in messages[2]
+    assert "it is a Own, and no DataLoader of torch's own class" in messages[3] and "its samples have no index" in messages[4]
+    assert messages[5] == "True [[0, 1, 2], [3, 4, 5]] [[0, 1, 2], [3, 4, 5]]"

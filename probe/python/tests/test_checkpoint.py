@@ -170,8 +170,8 @@ def test_ranks_and_collectives(python, tmp_path):
     done = run([python, written(tmp_path, RANKS), tmp_path / "rendezvous"])
     assert done.code == 0, done.err
     trainers = [process for process in done.collector.processes if process.kind == "trainer"]
-    told = [(fact["rank"], fact["world_size"]) for t in trainers for fact in t.told("kind")[-1:]]
-    assert sorted(told) == [(0, 2), (1, 2)]
+    outcome = [(fact["rank"], fact["world_size"]) for t in trainers for fact in t.facts_of("kind")[-1:]]
+    assert sorted(outcome) == [(0, 2), (1, 2)]
     for trainer in trainers:
         assert len(trainer.of("Wait")) == 2 and len(trainer.of("IterStart")) == 1
         collectives = trainer.of("Collective")

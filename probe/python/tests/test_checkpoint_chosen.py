@@ -24,19 +24,19 @@ def saved(tmp_path, python):
 
 @pytest.mark.parametrize("which", [19, "step-000000019"])
 def test_a_job_goes_on_from_a_chosen_step(python, saved, which):
-    told = train(python, saved, restore={"step": which}, options={"every": 1000}, events={"24": ["save"]})
-    assert told.start["step"] == 19
-    assert_goes_on(whole(python), told)
+    outcome = train(python, saved, restore={"step": which}, options={"every": 1000}, events={"24": ["save"]})
+    assert outcome.start["step"] == 19
+    assert_goes_on(whole(python), outcome)
     assert checkpoints(saved) == named(19, 22, 29), "of the same run, so that the oldest goes"
 
 
 def test_a_chosen_one_that_is_not_there_or_not_whole_is_refused_and_stays(python, saved):
-    told = train(python, saved, restore={"step": 17})
-    assert told.code == 1 and re.search(r'has no checkpoint "17"; there is step-000000029, step-0', told.err), told.err
+    outcome = train(python, saved, restore={"step": 17})
+    assert outcome.code == 1 and re.search(r'has no checkpoint "17"; there is step-000000029, step-0', outcome.err), outcome.err
     shard = saved / "step-000000019" / "shard-0.safetensors"
     os.truncate(shard, shard.stat().st_size // 2)
-    told = train(python, saved, restore={"step": 19})
-    assert told.code == 1 and "is damaged: it is" in told.err and "see what can be restored with `stallscope ckpt ls" in told.err, told.err
+    outcome = train(python, saved, restore={"step": 19})
+    assert outcome.code == 1 and "is damaged: it is" in outcome.err and "see what can be restored with `stallscope ckpt ls" in outcome.err, outcome.err
     assert checkpoints(saved) == named(9, 19, 29)
 
 
@@ -44,9 +44,9 @@ def test_one_stays_for_every_so_many_steps_also_over_a_kill(python, tmp_path):
     case = {"options": {"every": 1000, "keep": 1, "keep_every": 10}}
     case["events"] = {str(step): ["save"] for step in (3, 9, 13, 17, 24, 28)}
     assert train(python, tmp_path, 18, **case).code == -signal.SIGKILL
-    told = train(python, tmp_path, **case)
-    assert told.start["step"] == 16
-    assert_goes_on(whole(python), told)
+    outcome = train(python, tmp_path, **case)
+    assert outcome.start["step"] == 16
+    assert_goes_on(whole(python), outcome)
     # The first at or after 10 and after 20, and the newest.
     assert checkpoints(tmp_path) == named(12, 22, 26)
 
@@ -91,7 +91,7 @@ def test_no_best_without_a_metric(tmp_path):
         ({"loader": []}, "loader= has no loader in it"),
     ],
 )
-def test_what_makes_no_sense_is_said_as_it_is_made(tmp_path, options, message):
+def test_what_makes_no_sense_is_refused_as_it_is_made(tmp_path, options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         Checkpointer(tmp_path, model=torch.nn.Linear(2, 1), **options)
 
@@ -140,29 +140,29 @@ def test_several_loaders_go_on_each_where_it_was(python, tmp_path, workers):
     saves = {str(step): ["save"] for step in (4, 15, 26)}
     assert train(python, tmp_path, 8, events=saves, options={"every": 1000}, **case).code == -signal.SIGKILL
     assert train(python, tmp_path, 14, events=saves, options={"every": 1000}, **case).code == -signal.SIGKILL
-    told = train(python, tmp_path, **case)
-    assert told.start["step"] > 10
-    assert_goes_on(reference, told)
+    outcome = train(python, tmp_path, **case)
+    assert outcome.start["step"] > 10
+    assert_goes_on(reference, outcome)
 
 
 def test_other_loaders_than_were_saved_are_refused(python, tmp_path):
     assert train(python, tmp_path, second=True, events={"10": ["save", "exit"]}).code == 0
-    told = train(python, tmp_path)
-    assert told.code == 1
-    assert "the checkpoint has the position of the loaders 0, 1 and here one loader; without loader= the order" in told.err
+    outcome = train(python, tmp_path)
+    assert outcome.code == 1
+    assert "the checkpoint has the position of the loaders 0, 1 and here one loader; without loader= the order" in outcome.err
 
 
 def test_a_signal_that_is_named_saves_and_ends_the_job(python, tmp_path):
     options = {"every": 1000, "signals": ["SIGTERM", "SIGUSR1"]}
-    told = train(python, tmp_path, options=options, events={"14": ["usr1"]})
-    assert told.code == -signal.SIGUSR1
-    assert "stallscope: SIGUSR1 came: step-000000014 is the last checkpoint" in told.err
-    told = train(python, tmp_path, options=options)
-    assert told.start["step"] == 14
-    assert_goes_on(whole(python), told)
+    outcome = train(python, tmp_path, options=options, events={"14": ["usr1"]})
+    assert outcome.code == -signal.SIGUSR1
+    assert "stallscope: SIGUSR1 came: step-000000014 is the last checkpoint" in outcome.err
+    outcome = train(python, tmp_path, options=options)
+    assert outcome.start["step"] == 14
+    assert_goes_on(whole(python), outcome)
 
 
 def test_no_signal_is_watched_that_is_not_named(python, tmp_path):
     for number, event, options in ((signal.SIGUSR1, "usr1", {}), (signal.SIGTERM, "term", {"signals": []})):
-        told = train(python, tmp_path, options={"every": 1000, **options}, events={"5": [event]})
-        assert told.code == -number and checkpoints(tmp_path) == []
+        outcome = train(python, tmp_path, options={"every": 1000, **options}, events={"5": [event]})
+        assert outcome.code == -number and checkpoints(tmp_path) == []

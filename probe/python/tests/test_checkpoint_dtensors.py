@@ -19,12 +19,12 @@ def lives(folder, *cases):
     """For each job what its ranks printed, by rank."""
     done = run_warm([sys.executable, JOB, folder, json.dumps(cases)], PYTHONPATH=str(PACKAGE))
     lines = iter(done.out.splitlines())
-    told = []
+    outcome = []
     for case in cases:
         of_ranks = [json.loads(next(lines)) for _ in range(0 if case.get("torn") else case["ranks"])]
-        told.append(sorted(of_ranks, key=lambda facts: facts["rank"]))
+        outcome.append(sorted(of_ranks, key=lambda facts: facts["rank"]))
     assert next(lines, None) is None, done.err
-    return told
+    return outcome
 
 
 def fsdp(*mesh, **more):
@@ -53,9 +53,9 @@ CHAINS = {
 
 @pytest.mark.parametrize("chain", CHAINS)
 def test_a_job_goes_on_with_another_number_of_ranks(tmp_path, chain):
-    told = lives(tmp_path, *({**case, "train": 2, "save": True} for case in CHAINS[chain]))
-    assert [ranks[0]["start"] for ranks in told] == [None] + [f"step-{step:09}" for step in range(1, len(told))]
-    for before, after in zip(told, told[1:]):
+    outcome = lives(tmp_path, *({**case, "train": 2, "save": True} for case in CHAINS[chain]))
+    assert [ranks[0]["start"] for ranks in outcome] == [None] + [f"step-{step:09}" for step in range(1, len(outcome))]
+    for before, after in zip(outcome, outcome[1:]):
         # Digests are of full_tensor()s, the same on each rank.
         assert {facts["restored"] for facts in after} == {before[0]["trained"]} != {after[0]["before"]}
         assert len({facts["trained"] for facts in after}) == 1
@@ -97,8 +97,8 @@ def test_what_one_rank_refuses_changes_nothing_on_any(tmp_path):
 
 
 def test_tensors_on_meshes_of_some_of_the_ranks_are_refused_before_anything_is_saved(tmp_path):
-    (told,) = lives(tmp_path, placed("half", 2, 2, train=1, save=True))
-    assert all("model/0.weight is a DTensor of a mesh of 2 of the job's 4 ranks" in facts["refused"] for facts in told), told
+    (outcome,) = lives(tmp_path, placed("half", 2, 2, train=1, save=True))
+    assert all("model/0.weight is a DTensor of a mesh of 2 of the job's 4 ranks" in facts["refused"] for facts in outcome), outcome
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_a_tensor_comes_back_placed_as_it_is_here(tmp_path, mesh):
         assert type(held.weight) is torch.Tensor and torch.equal(held.weight, whole)
 
 
-def test_a_model_that_is_sharded_behind_the_checkpointers_back_is_said(tmp_path, mesh):
+def test_a_model_that_is_sharded_behind_the_checkpointers_back_is_refused(tmp_path, mesh):
     from torch.distributed.tensor import Shard, distribute_tensor
 
     held = Holder(torch.rand(6, 3))

@@ -160,12 +160,12 @@ class Other(Tokens):
     pass
 
 
-def test_what_takes_trust_is_said_before_training_and_not_when_it_is_restored(tmp_path):
+def test_what_takes_trust_is_named_before_training_and_not_when_it_is_restored(tmp_path):
     with pytest.warns(RuntimeWarning, match=r"state/tokens is a .*Tokens, which restore\(\) takes with trust=True alone"):
         Checkpointer(tmp_path / "a", state={"tokens": Tokens()}).close()
-    with pytest.warns(RuntimeWarning) as told:
+    with pytest.warns(RuntimeWarning) as outcome:
         Checkpointer(tmp_path / "two", state={"tokens": Tokens(), "more": Tokens(), "other": Other()}).close()
-    assert ["Tokens" in str(one.message) for one in told] == [True, False], "each kind once"
+    assert ["Tokens" in str(one.message) for one in outcome] == [True, False], "each kind once"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Checkpointer(tmp_path / "b", state={"tokens": Tokens()}, trust=True).close()

@@ -57,9 +57,9 @@ def fit(folder, stop, rank):
             trainer.fit(module, stallscope.DataLoader(Data(), batch_size=4, shuffle=True))
         except (KeyboardInterrupt, SystemExit):
             pass
-    said = [str(one.message) for one in warned if "sampler" in str(one.message)]
+    messages = [str(one.message) for one in warned if "sampler" in str(one.message)]
     start = callback.start and callback.start.step
-    os.write(1, (json.dumps({"rank": rank, "start": start, "seen": module.seen, "warned": said}) + chr(10)).encode())
+    os.write(1, (json.dumps({"rank": rank, "start": start, "seen": module.seen, "warned": messages}) + chr(10)).encode())
 
 for job, port in zip(sys.argv[1::2], sys.argv[2::2]):
     folder, stop = job.split(":")
@@ -78,7 +78,7 @@ for job, port in zip(sys.argv[1::2], sys.argv[2::2]):
 
 
 def fits(folder, *jobs):
-    """What the ranks of each job said, by rank; a job is a folder and the step that it ends after (0: none)."""
+    """What the ranks of each job printed, by rank; a job is a folder and the step that it ends after (0: none)."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in jobs]
     given = [part for job, one in zip(jobs, sockets) for part in (f"{folder}/{job}", str(one.getsockname()[1]))]
     for one in sockets:

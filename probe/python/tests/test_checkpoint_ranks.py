@@ -28,10 +28,10 @@ def started(python, folder, **case):
 def train(python, folder, **case):
     """Each rank's facts, by rank."""
     lines, err = started(python, folder, **case)
-    told = [{"err": err} for _ in range(case.get("ranks", 2))]
+    outcome = [{"err": err} for _ in range(case.get("ranks", 2))]
     for facts in lines:
-        told[facts.pop("rank")].update(facts)
-    return told
+        outcome[facts.pop("rank")].update(facts)
+    return outcome
 
 
 def steps(folder):
@@ -53,10 +53,10 @@ def test_each_rank_goes_on_where_it_was(ranks_python, tmp_path, sharded):
 
 
 def test_one_rank_that_is_to_end_has_all_of_them_save(ranks_python, tmp_path):
-    told = train(ranks_python, tmp_path, options={"every": 1000}, term_rank_1_at=4, pause_s=0.2)
-    assert told[1]["code"] == -signal.SIGTERM
+    outcome = train(ranks_python, tmp_path, options={"every": 1000}, term_rank_1_at=4, pause_s=0.2)
+    assert outcome[1]["code"] == -signal.SIGTERM
     (saved,) = steps(tmp_path)
-    assert saved >= 4 and f"step-{saved:09} is the last checkpoint" in told[1]["err"]
+    assert saved >= 4 and f"step-{saved:09} is the last checkpoint" in outcome[1]["err"]
 
 
 def test_another_number_of_ranks(ranks_python, tmp_path):
@@ -76,8 +76,8 @@ ALONE = {
 
 @pytest.mark.parametrize("alone", ALONE)
 def test_what_another_rank_alone_has_and_nobody_would_save_is_refused_on_all(ranks_python, tmp_path, alone):
-    told = train(ranks_python, tmp_path, alone=alone)
-    assert [rank["code"] for rank in told] == [1, 1] and told[0]["err"].count(ALONE[alone]) == 2, told[0]["err"]
+    outcome = train(ranks_python, tmp_path, alone=alone)
+    assert [rank["code"] for rank in outcome] == [1, 1] and outcome[0]["err"].count(ALONE[alone]) == 2, outcome[0]["err"]
 
 
 # Of the rank that is killed, and seconds after it began to save: before its part is there, while that is committed, behind it.

@@ -26,29 +26,29 @@ def runs(folder):
 def test_a_run_that_begins_anew_keeps_its_hands_off_the_one_before(python, tmp_path):
     assert train(python, tmp_path, options=FIXED, events={"9": ["save"], "20": ["save", "exit"]}).code == 0
     assert checkpoints(tmp_path) == named(19)
-    told = train(python, tmp_path, options=FIXED, restore=None, events={"5": ["save"], "8": ["save", "exit"]})
-    assert told.code == 0 and told.start is None
+    outcome = train(python, tmp_path, options=FIXED, restore=None, events={"5": ["save"], "8": ["save", "exit"]})
+    assert outcome.code == 0 and outcome.start is None
     assert checkpoints(tmp_path) == named(7, 19), "its own earlier one goes, the other run's stays"
-    assert told.err.count("has 1 checkpoint of another run, the newest step-000000019, which this one does not remove") == 1
+    assert outcome.err.count("has 1 checkpoint of another run, the newest step-000000019, which this one does not remove") == 1
     second, first = runs(tmp_path).values()
     assert first and second and first != second
-    # Whoever restores goes on with the run that it restores, and collects for that one.
-    told = train(python, tmp_path, options=FIXED, events={"12": ["save", "exit"]})
-    assert told.start["step"] == 7 and "another run" not in told.err
+    # A restore goes on with the run that it restores, and collects for that one.
+    outcome = train(python, tmp_path, options=FIXED, events={"12": ["save", "exit"]})
+    assert outcome.start["step"] == 7 and "another run" not in outcome.err
     assert checkpoints(tmp_path) == named(10, 19)
     assert runs(tmp_path) == {"step-000000010": second, "step-000000019": first}
 
 
 def test_a_killed_job_goes_on_with_its_run(python, tmp_path):
     for kill in (8, 8):
-        told = train(python, tmp_path, kill, options={"every": 1000, "keep": 2}, events={"5": ["save"], "10": ["save"]})
-        assert told.code < 0 and "another run" not in told.err
-    told = train(python, tmp_path, options={"every": 1000, "keep": 2}, events={"14": ["save"]})
-    assert_goes_on(whole(python), told)
+        outcome = train(python, tmp_path, kill, options={"every": 1000, "keep": 2}, events={"5": ["save"], "10": ["save"]})
+        assert outcome.code < 0 and "another run" not in outcome.err
+    outcome = train(python, tmp_path, options={"every": 1000, "keep": 2}, events={"14": ["save"]})
+    assert_goes_on(whole(python), outcome)
     assert checkpoints(tmp_path) == named(8, 11) and len(set(runs(tmp_path).values())) == 1
 
 
-def test_checkpoints_of_before_runs_were_told_apart_load_and_are_collected(python, tmp_path):
+def test_checkpoints_of_before_runs_had_names_load_and_are_collected(python, tmp_path):
     script = """
 import sys, torch
 from stallscope import Checkpointer

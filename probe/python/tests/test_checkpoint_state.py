@@ -88,7 +88,7 @@ def test_a_lazy_model_and_objects_of_any_name_start_again(tmp_path):
     assert state["weight"].tolist() == [1] * 9
 
 
-def test_what_an_optimiser_trains_and_nobody_saves_is_said_at_once(tmp_path):
+def test_what_an_optimiser_trains_and_nobody_saves_is_named_at_once(tmp_path):
     model, prompt = torch.nn.Linear(3, 3), torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.Adam([*model.parameters(), prompt])
     with pytest.warns(RuntimeWarning, match=r"optimizer trains a parameter of no object given here \(of shape \[3\]\)"):
@@ -120,7 +120,7 @@ def test_what_could_run_code_comes_back_only_for_who_trusts_it():
     assert again({"x": Runs()}, trust=True) == {"x": 2}
 
 
-def test_what_cannot_be_saved_is_told_at_once(tmp_path):
+def test_what_cannot_be_saved_is_named_at_once(tmp_path):
     with pytest.raises(CheckpointError, match="state/lock cannot be saved"):
         Checkpointer(tmp_path, state={"lock": (one for one in ())})
     with pytest.raises(TypeError, match="model: a int has no state_dict"):

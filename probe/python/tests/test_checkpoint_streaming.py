@@ -130,7 +130,7 @@ def test_what_is_set_is_what_torch_would_set(tmp_path, case, fresh):
 
 
 def test_moments_stay_where_they_are(tmp_path):
-    """Whoever captured a step that uses them, as CUDA graphs do, goes on with what was restored."""
+    """A captured step that uses them, such as a CUDA graph, goes on with what was restored."""
     model = torch.nn.Linear(60, 40)
     optimizer = trained(model)
     with Checkpointer(tmp_path, model=model, optimizer=optimizer) as checkpointer:
@@ -162,7 +162,7 @@ def test_moments_that_share_memory_are_each_what_they_were(tmp_path, saved_share
     assert all(torch.equal(state[key], then[key]) for key in then)
 
 
-def test_a_disk_that_fails_behind_the_checks_is_said_and_the_next_restore_is_whole(tmp_path, monkeypatch):
+def test_a_disk_that_fails_behind_the_checks_is_reported_and_the_next_restore_is_whole(tmp_path, monkeypatch):
     model = torch.nn.Linear(1200, 1200)
     optimizer = trained(model)
     with Checkpointer(tmp_path, model=model, optimizer=optimizer, every=10**9) as checkpointer:
@@ -239,7 +239,7 @@ def test_a_hook_that_changes_what_was_loaded_has_its_way(tmp_path):
         assert torch.equal(one["exp_avg"], other["exp_avg"])
 
 
-def test_a_forked_child_is_told_to_save_elsewhere(tmp_path):
+def test_a_forked_child_is_refused_and_pointed_to_its_parent(tmp_path):
     with Checkpointer(tmp_path, model=torch.nn.Linear(2, 2), signals=()) as saver:
         child = os.fork()
         if child == 0:

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer saves when it is told to, and what it resumes ends as the run that nobody stopped."""
+"""Hugging Face's Trainer saves on request, and what it resumes ends as the run that nobody stopped."""
 
 import json
 import os
@@ -39,7 +39,7 @@ class Model(torch.nn.Module):
         return {"loss": self.dropout(self.layer(x)).square().mean()}
 
 class Killed(transformers.TrainerCallback):
-    # Some steps behind a save, as whoever kills a job does not wait for one.
+    # Some steps behind a save, as nothing that kills a job waits for one.
     at = None
 
     def on_save(self, args, state, control, **ignored):
@@ -53,14 +53,14 @@ class Killed(transformers.TrainerCallback):
 arguments = transformers.TrainingArguments(folder, max_steps=steps, save_strategy="no", report_to=[], disable_tqdm=True,
                                            use_cpu=True, logging_strategy="no", seed=11, learning_rate=0.05)
 transformers.set_seed(11)
-# The budget that it has where nothing is said, of a job that fails often.
+# The budget that it has where no option is given, of a job that fails often.
 callback = stallscope.transformers.CheckpointCallback(mtbf="1min")
 callbacks = {"whole": [], "killed": [callback, Killed()], "resumed": [callback]}[manner]
 trainer = transformers.Trainer(Model(), arguments, train_dataset=Data(), callbacks=callbacks)
 trainer.train(resume_from_checkpoint=manner == "resumed")
 weights = [value.tolist() for value in trainer.model.state_dict().values()]
-told = {"costs": callback.timing.costs(), "saves": sum(name.startswith("checkpoint-") for name in os.listdir(folder)) - 1}
-print(json.dumps({"trained": TRAINED, "weights": weights, "next": torch.rand(1).item(), **told}))
+outcome = {"costs": callback.timing.costs(), "saves": sum(name.startswith("checkpoint-") for name in os.listdir(folder)) - 1}
+print(json.dumps({"trained": TRAINED, "weights": weights, "next": torch.rand(1).item(), **outcome}))
 """
 
 
@@ -68,9 +68,9 @@ def run(folder, manner):
     env = environment(None, PYTHONPATH=str(PACKAGE), HF_HUB_OFFLINE="1")
     command = [needs("transformers"), "-c", SCRIPT, folder, manner, str(STEPS)]
     done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=400)
-    told = [line for line in done.stdout.splitlines() if line.startswith('{"trained"')]
-    assert told, done.stderr
-    return done.returncode, json.loads(told[-1])
+    outcome = [line for line in done.stdout.splitlines() if line.startswith('{"trained"')]
+    assert outcome, done.stderr
+    return done.returncode, json.loads(outcome[-1])
 
 
 @pytest.fixture(scope="module")

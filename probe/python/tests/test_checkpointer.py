@@ -18,7 +18,7 @@ JOB = Path(__file__).with_name("resume_job.py")
 RESUMES = int(os.environ.get("STALLSCOPE_RESUMES", "3"))
 
 
-class Told:
+class Outcome:
     """What a run of the job printed."""
 
     def __init__(self, code, out, err):
@@ -33,8 +33,8 @@ class Told:
 def train(python, folder, kill_after=None, **case):
     """Runs the job; `kill_after`: SIGKILLs it behind that many steps."""
     serving = warm(python)
-    with tempfile.TemporaryDirectory() as told:
-        out, err = (os.path.join(told, name) for name in ("out", "err"))
+    with tempfile.TemporaryDirectory() as outcome:
+        out, err = (os.path.join(outcome, name) for name in ("out", "err"))
         os.mkfifo(out)
         pid = serving.start([JOB, folder, json.dumps(case)], out, err, PYTHONPATH=str(PACKAGE))
         lines = []
@@ -48,28 +48,28 @@ def train(python, folder, kill_after=None, **case):
         code = serving.wait()
         if lines and not lines[-1].endswith("\n"):
             lines.pop()
-        return Told(code, "".join(lines), Path(err).read_text())
+        return Outcome(code, "".join(lines), Path(err).read_text())
 
 
 @lru_cache(None)
 def whole(python, **case):
     """The job that nobody disturbs."""
     with tempfile.TemporaryDirectory() as folder:
-        told = train(python, folder, **case)
-    assert told.code == 0 and len(told.steps) == 40, told.err
-    return told
+        outcome = train(python, folder, **case)
+    assert outcome.code == 0 and len(outcome.steps) == 40, outcome.err
+    return outcome
 
 
 def checkpoints(folder):
     return sorted(entry for entry in os.listdir(folder) if entry.startswith("step-"))
 
 
-def assert_goes_on(whole, told):
+def assert_goes_on(whole, outcome):
     """Every step it made, and how it ended, is what the other one made."""
-    assert told.steps and told.end is not None, told.err
-    for step, did in told.steps.items():
+    assert outcome.steps and outcome.end is not None, outcome.err
+    for step, did in outcome.steps.items():
         assert did == whole.steps[step], f"step {step}"
-    assert told.end == whole.end
+    assert outcome.end == whole.end
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -83,23 +83,23 @@ def test_killed_at_random_steps_and_resumed_bit_for_bit(python, tmp_path, worker
     # The first comes behind the save of step 5, so that there is something to go on from.
     kills = [moments.randrange(6, 12), *(moments.randrange(3, 12) for _ in range(RESUMES - 1))]
     for kill_after in [*kills, None]:
-        told = train(python, tmp_path, kill_after, pause_s=0.002, events={"5": ["save"]}, **case)
-        for step, did in told.steps.items():
-            assert did == reference.steps[step], f"step {step} of a run from {told.start}"
-        made |= set(told.steps)
-        if told.end is not None:
+        outcome = train(python, tmp_path, kill_after, pause_s=0.002, events={"5": ["save"]}, **case)
+        for step, did in outcome.steps.items():
+            assert did == reference.steps[step], f"step {step} of a run from {outcome.start}"
+        made |= set(outcome.steps)
+        if outcome.end is not None:
             break
-        assert told.code == -signal.SIGKILL, told.err
-    assert told.start is not None
-    assert told.end == reference.end and made == set(range(1, 41))
+        assert outcome.code == -signal.SIGKILL, outcome.err
+    assert outcome.start is not None
+    assert outcome.end == reference.end and made == set(range(1, 41))
 
 
 def test_resumed_with_another_number_of_workers(python, tmp_path):
     reference = whole(python, ours=True)
     assert train(python, tmp_path, kill_after=17, ours=True, workers=2, events={"16": ["save"]}).code == -signal.SIGKILL
-    told = train(python, tmp_path, ours=True, workers=1)
-    assert told.start["step"] >= 15
-    assert_goes_on(reference, told)
+    outcome = train(python, tmp_path, ours=True, workers=1)
+    assert outcome.start["step"] >= 15
+    assert_goes_on(reference, outcome)
 
 
 def test_what_training_does_after_the_copy_is_not_in_the_checkpoint(python, tmp_path):
@@ -107,14 +107,14 @@ def test_what_training_does_after_the_copy_is_not_in_the_checkpoint(python, tmp_
     spoilt = train(python, tmp_path, options={"every": 1000}, events={"13": ["save, and go on", "exit"]})
     # The save is of the state after 12 steps by step()'s count, and after 13 trained ones.
     assert spoilt.code == 0, spoilt.err
-    told = train(python, tmp_path)
-    assert told.steps[14] == reference.steps[14]
-    assert told.end == reference.end
+    outcome = train(python, tmp_path)
+    assert outcome.steps[14] == reference.steps[14]
+    assert outcome.end == reference.end
 
 
 def test_an_exit_finishes_what_is_being_written(python, tmp_path):
-    told = train(python, tmp_path, options={"every": 1000}, events={"8": ["save, and go on", "exit"]})
-    assert told.code == 0, told.err
+    outcome = train(python, tmp_path, options={"every": 1000}, events={"8": ["save, and go on", "exit"]})
+    assert outcome.code == 0, outcome.err
     assert checkpoints(tmp_path) == ["step-000000007"]
     assert train(python, tmp_path).start["step"] == 7
 
@@ -131,11 +131,11 @@ def test_a_hard_exit_in_the_midst_of_it_leaves_the_one_before(python, tmp_path):
     for _ in range(2):
         # The first one for certain: on a slow machine memory for the others may not be ready before the exit.
         events = {"3": ["save"], **{str(n): ["exit, hard"] for n in (9, 18)}}
-        told = train(python, tmp_path, options={"every": 1}, events=events)
-        assert told.code == 7, told.err
-    told = train(python, tmp_path)
-    assert told.start is not None and told.start["passed"] == []
-    assert_goes_on(reference, told)
+        outcome = train(python, tmp_path, options={"every": 1}, events=events)
+        assert outcome.code == 7, outcome.err
+    outcome = train(python, tmp_path)
+    assert outcome.start is not None and outcome.start["passed"] == []
+    assert_goes_on(reference, outcome)
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "missing"])
@@ -153,11 +153,11 @@ def test_a_damaged_newest_falls_back_to_the_one_before(python, tmp_path, harm):
         os.truncate(largest, largest.stat().st_size // 2)
     else:
         largest.unlink()
-    told = train(python, tmp_path, options={"every": 1000})
-    assert told.start["step"] == 9 and told.start["passed"][0][0] == names[-1]
-    assert f"the checkpoint {names[-1]} was passed over" in told.err
+    outcome = train(python, tmp_path, options={"every": 1000})
+    assert outcome.start["step"] == 9 and outcome.start["passed"][0][0] == names[-1]
+    assert f"the checkpoint {names[-1]} was passed over" in outcome.err
     assert (tmp_path / "quarantine" / names[-1]).exists()
-    assert_goes_on(whole(python), told)
+    assert_goes_on(whole(python), outcome)
     if harm == "flip":
         # As many newer ones as are kept have been read back.
         saves = {str(step): ["save"] for step in (12, 13, 14)} | {"15": ["exit"]}
@@ -167,14 +167,14 @@ def test_a_damaged_newest_falls_back_to_the_one_before(python, tmp_path, harm):
 
 def test_another_model_is_refused_with_one_sentence(python, tmp_path):
     assert train(python, tmp_path, events={"10": ["save", "exit"]}).code == 0
-    told = train(python, tmp_path, width=24)
-    assert told.code == 1
+    outcome = train(python, tmp_path, width=24)
+    assert outcome.code == 1
     # The rule may have saved that step as well.
     assert re.search(
         r"has checkpoints of another job: model/0\.weight is \[16, 8\] in step-000000009(\.2)? and \[24, 8\] here; name another "
         r"folder, or move them away, or take what fits of them with strict=False$",
-        told.err.splitlines()[-1],
-    ), told.err
+        outcome.err.splitlines()[-1],
+    ), outcome.err
 
 
 def test_a_full_disk_stops_no_training(python, tmp_path):
@@ -182,13 +182,13 @@ def test_a_full_disk_stops_no_training(python, tmp_path):
         pytest.skip("SKIPPED: a small file system cannot be mounted here")
     try:
         (tmp_path / "filler").write_bytes(b"x" * (230 << 10))
-        told = train(python, tmp_path)
-        assert told.code == 0 and len(told.steps) == 40, told.err
+        outcome = train(python, tmp_path)
+        assert outcome.code == 0 and len(outcome.steps) == 40, outcome.err
         line = r"^stallscope: No checkpoint of step \d+: .*No space left on device.* \((\d+) saves have failed; and none before\)$"
-        failed = re.findall(line, told.err, re.M)
+        failed = re.findall(line, outcome.err, re.M)
         # The first is a warning, and each that follows has a line.
-        assert told.err.count("No space left on device") == 1 + len(failed), told.err
-        assert failed and [int(nth) for nth in failed] == list(range(2, 2 + len(failed))), told.err
+        assert outcome.err.count("No space left on device") == 1 + len(failed), outcome.err
+        assert failed and [int(nth) for nth in failed] == list(range(2, 2 + len(failed))), outcome.err
         os.unlink(tmp_path / "filler")
         (tmp_path / "small").write_bytes(b"")
         assert train(python, tmp_path).start is None
@@ -197,17 +197,17 @@ def test_a_full_disk_stops_no_training(python, tmp_path):
 
 
 def test_sigterm_takes_a_last_checkpoint_and_ends_the_job(python, tmp_path):
-    told = train(python, tmp_path, options={"every": 1000}, events={"14": ["term"]})
-    assert told.code == -signal.SIGTERM
-    assert "stallscope: SIGTERM came: step-000000014 is the last checkpoint" in told.err
-    told = train(python, tmp_path)
-    assert told.start["step"] == 14
-    assert_goes_on(whole(python), told)
+    outcome = train(python, tmp_path, options={"every": 1000}, events={"14": ["term"]})
+    assert outcome.code == -signal.SIGTERM
+    assert "stallscope: SIGTERM came: step-000000014 is the last checkpoint" in outcome.err
+    outcome = train(python, tmp_path)
+    assert outcome.start["step"] == 14
+    assert_goes_on(whole(python), outcome)
 
 
 def test_sigterm_reaches_the_handler_that_was_there(python, tmp_path):
-    told = train(python, tmp_path, options={"every": 1000}, events={"5": ["term"]}, handler=True)
-    assert told.code == 9 and {"handler": "called"} in told.lines
+    outcome = train(python, tmp_path, options={"every": 1000}, events={"5": ["term"]}, handler=True)
+    assert outcome.code == 9 and {"handler": "called"} in outcome.lines
     assert checkpoints(tmp_path) == ["step-000000005"]
 
 
@@ -215,17 +215,17 @@ def test_sigterm_says_that_it_could_not(python, tmp_path):
     if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", tmp_path]).returncode:
         pytest.skip("SKIPPED: a small file system cannot be mounted here")
     try:
-        told = train(python, tmp_path, options={"every": 1000}, events={"5": ["term"]})
-        assert told.code == -signal.SIGTERM
-        assert "SIGTERM came, and step 5 could not be saved: and none before" in told.err
+        outcome = train(python, tmp_path, options={"every": 1000}, events={"5": ["term"]})
+        assert outcome.code == -signal.SIGTERM
+        assert "SIGTERM came, and step 5 could not be saved: and none before" in outcome.err
     finally:
         subprocess.run(["umount", tmp_path], check=True)
 
 
 def test_a_forked_child_inherits_nothing(python, tmp_path):
-    told = train(python, tmp_path, events={"7": ["fork"], "20": ["save", "fork"]})
-    assert told.code == 0 and told.lines.count({"child": 5}) == 2, told.err
-    assert len(told.steps) == 40
+    outcome = train(python, tmp_path, events={"7": ["fork"], "20": ["save", "fork"]})
+    assert outcome.code == 0 and outcome.lines.count({"child": 5}) == 2, outcome.err
+    assert len(outcome.steps) == 40
 
 
 def test_two_jobs_do_not_save_into_one_folder(python, tmp_path):
@@ -243,7 +243,7 @@ except stallscope.CheckpointError as error:
     assert "give this job a folder of its own" in done.stdout, done.stderr
 
 
-def test_the_ledger_is_told(python, tmp_path):
+def test_saves_reach_the_ledger(python, tmp_path):
     case = {"events": {"10": ["save"], "12": ["exit"]}, "options": {"keep": 10}}
     done = run([python, JOB, tmp_path, json.dumps(case)])
     assert done.code == 0, done.err
@@ -258,7 +258,7 @@ def test_the_ledger_is_told(python, tmp_path):
     assert all(save.began_ns <= save.time_ns and save.bytes > 1000 for save in copies)
 
 
-def test_saves_that_fail_are_told_each_and_counted(python, tmp_path):
+def test_saves_that_fail_are_each_reported_and_counted(python, tmp_path):
     folder = tmp_path / "ckpts"
     case = {"events": {"10": ["save", "turn the folder into a file"], "30": ["exit"]}, "options": {"every": 5}}
     done = run([python, JOB, folder, json.dumps(case)])

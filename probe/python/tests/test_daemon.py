@@ -1,6 +1,6 @@
 """Loaders in threads. A daemon thread that iterates one when the interpreter ends is taken down inside the data set: no
 native frame of ours may be around it then. (torch alone aborts in about half of such exits, so exit codes tell nothing.)
-And what training waits for can't be told from a loader that another thread than the main one iterates."""
+And what training waits for does not show from a loader that another thread than the main one iterates."""
 
 import textwrap
 
@@ -62,5 +62,5 @@ def test_a_loader_in_a_thread_gives_a_sentence_and_no_waits(python, tmp_path):
     assert (done.code, done.out) == (0, f"{[2] * 8}\n"), done.err
     records = [record for process in done.collector.processes for record in process.of("Wait") + process.of("IterStart")]
     assert records == []
-    told = {fact["what"] for process in done.collector.processes for fact in process.told("unavailable")}
-    assert any("iterated by a thread beside the main one" in sentence for sentence in told), told
+    outcome = {fact["what"] for process in done.collector.processes for fact in process.facts_of("unavailable")}
+    assert any("iterated by a thread beside the main one" in sentence for sentence in outcome), outcome

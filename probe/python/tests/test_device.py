@@ -114,5 +114,5 @@ def test_the_device_is_asked_in_the_training_thread_alone(python, tmp_path):
 def test_a_device_that_fails_is_given_up(python, tmp_path):
     trainer = job(python, tmp_path, "fake:broken").collector.trainer()
     assert len(trainer.of("Wait")) == 8 and trainer.of("DeviceIdle") == []
-    (told,) = trainer.told("unavailable")
-    assert "fell off the bus" in told["what"]
+    (outcome,) = trainer.facts_of("unavailable")
+    assert "fell off the bus" in outcome["what"]

@@ -43,16 +43,16 @@ def test_the_examples_are_true(name, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("item", PUBLIC, ids=lambda item: item.__qualname__)
 def test_the_docstring_says_what_it_takes_and_gives(item):
-    said = inspect.getdoc(item)
+    documentation = inspect.getdoc(item)
     signature = inspect.signature(item)
     # torch describes its own.
     others = {"self", *(inspect.signature(DataLoader).parameters if item is stallscope.DataLoader else ())}
     takes = [name for name in signature.parameters if name not in others]
     if not isinstance(item, type) or not issubclass(item, Exception):
-        assert [name for name in takes if not re.search(rf"^ .*\b{name}\b.*: ", said, re.M)] == []
+        assert [name for name in takes if not re.search(rf"^ .*\b{name}\b.*: ", documentation, re.M)] == []
     gives = inspect.isfunction(item) and signature.return_annotation not in (None, "None", inspect.Signature.empty)
-    assert "Returns:" in said or not gives
-    assert ">>> " in said or item in WITHOUT_EXAMPLE
+    assert "Returns:" in documentation or not gives
+    assert ">>> " in documentation or item in WITHOUT_EXAMPLE
 
 
 def test_the_page_of_the_api_says_what_the_docstrings_say():

@@ -17,7 +17,7 @@ def test_everything_is_counted_once(python, how):
     assert done.code == 0, done.err
     assert done.out == run_plain([python, JOB, how]).out
     trainer = done.collector.trainer()
-    assert trainer.told("unavailable") == []
+    assert trainer.facts_of("unavailable") == []
     for loader in (0, 1):
         waits = trainer.of("Wait", loader)
         assert [wait.batch for wait in waits] == list(range(BATCHES)), loader
@@ -32,6 +32,6 @@ def test_everything_is_counted_once(python, how):
 def test_warnings_name_the_lines_of_the_job(python):
     done, plain = run([python, JOB, "warnings"]), run_plain([python, JOB, "warnings"])
     assert done.code == 0, done.err
-    told = json.loads(done.out)
-    assert len(told) >= 2, told
-    assert told == json.loads(plain.out)
+    outcome = json.loads(done.out)
+    assert len(outcome) >= 2, outcome
+    assert outcome == json.loads(plain.out)

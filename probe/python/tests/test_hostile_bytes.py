@@ -93,13 +93,13 @@ def parse_states(seed):
     tensors = {**writer.tensors, "a": torch.arange(6.0)}
     refused = 0
     for case in range(CASES):
-        told = mutated(encoded, moments)
+        outcome = mutated(encoded, moments)
         try:
-            Reader(tensors, False).decode(from_bytes(to_bytes(told)))
+            Reader(tensors, False).decode(from_bytes(to_bytes(outcome)))
         except CheckpointError:
             refused += 1
         except BaseException as error:
-            raise AssertionError(f"case {case}: {type(error).__name__}: {error}: {json.dumps(told)[:2000]}") from error
+            raise AssertionError(f"case {case}: {type(error).__name__}: {error}: {json.dumps(outcome)[:2000]}") from error
     for wrong in [b"", b"{", b"\xff", b"[" * 100_000, b'{"a":' * 100_000, b"1" * 10_000]:
         try:
             Reader(tensors, False).decode(from_bytes(wrong))
@@ -127,10 +127,10 @@ def parse_samples(seed):
         data = bytearray(rest)
         if data and moments.random() < 0.3:
             del data[moments.randrange(len(data)) :]
-        # Its checksum is right: whoever writes into the pool can make one.
-        told = sizes.pack(len(text), begin + len(text) + len(data)) + text + data
+        # Its checksum is right: every writer of the pool can make one.
+        outcome = sizes.pack(len(text), begin + len(text) + len(data)) + text + data
         try:
-            encoding.unpack(bytearray(head.pack(magic, version, zero, zlib.crc32(told)) + told))
+            encoding.unpack(bytearray(head.pack(magic, version, zero, zlib.crc32(outcome)) + outcome))
         except encoding.Broken:
             refused += 1
         except BaseException as error:

@@ -41,27 +41,27 @@ def epochs(ranks, count, seed=3, spaces=()):
             turn = at // BATCH % len(ranks)
             ranks[turn].handed(order[at : at + BATCH])
             if spaces:
-                # Answered behind what was told before.
+                # Answered behind what was sent before.
                 assert not spaces[turn].claim(0, 0)
 
 
-def told(of):
+def ratios_of(of):
     """Bytes and misses of a curve; None before there is one."""
     found = of.curve()
     points = found and [(capacity, misses / uses) for capacity, uses, misses in found[4]]
     return points or None
 
 
-def test_two_ranks_are_told_the_curve_of_both(folder):  # noqa: F811
+def test_two_ranks_get_the_curve_of_both(folder):  # noqa: F811
     spaces = [space(folder, capacity=256_000) for _ in range(2)]
     kept(spaces[0], 200)
     ranks = [joint(of, rank) for rank, of in enumerate(spaces)]
     assert [one.curve() for one in ranks] == [None, None]
     epochs(ranks, 3, spaces=spaces)
-    assert told(ranks[0]) == told(ranks[1])
+    assert ratios_of(ranks[0]) == ratios_of(ranks[1])
     assert [one.curve()[1:3] for one in ranks] == [(True, 2), (False, 2)], "the first shows it"
     # A quarter, half, once, twice, and all: a pinned share of the samples is that share of a shuffle's hits.
-    assert [round(misses, 3) for _, misses in told(ranks[0])] == [0.937, 0.875, 0.75, 0.5, 0.0]
+    assert [round(misses, 3) for _, misses in ratios_of(ranks[0])] == [0.937, 0.875, 0.75, 0.5, 0.0]
     del ranks[0]
     del spaces[0]
     # It is the curve of both still.
@@ -80,7 +80,7 @@ def curve_of(of, dataset, rank):
 
 
 @pytest.mark.parametrize("first", [500, 300])
-def test_ranks_with_subsets_of_their_own_are_told_the_curve_of_what_they_share(folder, first):  # noqa: F811
+def test_ranks_with_subsets_of_their_own_get_the_curve_of_what_they_share(folder, first):  # noqa: F811
     order = random.Random(1).sample(range(SAMPLES), SAMPLES)
     # Also of a subset, and with indices that are no Python numbers.
     inner = torch.utils.data.Subset(range(SAMPLES), torch.tensor(order))
@@ -96,7 +96,7 @@ def test_ranks_with_subsets_of_their_own_are_told_the_curve_of_what_they_share(f
             epoch = draws.sample(range(len(part)), len(part))
             for at in range(0, len(part), BATCH):
                 one.batch(epoch[at : at + BATCH])
-            # Answered behind what was told before.
+            # Answered behind what was sent before.
             assert not of.claim(0, 0)
     # The same as without subsets: a pinned share of all samples.
     assert [round(misses, 3) for _, misses in ranks[1].points()] == [0.937, 0.875, 0.75, 0.5, 0.0]
@@ -115,16 +115,16 @@ def test_an_epoch_is_as_long_as_its_draws_and_no_shorter_than_a_ranks_part():
         assert membership._epoch_uses(dataset, sampler, 8) == expected, name
 
 
-def test_plans_and_scores_are_told_by_what_ranks_share():
+def test_plans_and_scores_go_by_what_ranks_share():
     dataset = torch.utils.data.Subset(range(SAMPLES), [7, 5, 3])
-    told = []
-    heard = SimpleNamespace(planned=told.append, scored=told.append)
+    outcome = []
+    heard = SimpleNamespace(planned=outcome.append, scored=outcome.append)
     for of_space, expected in [(True, 5), (False, 1)]:
         of = PlannedSubset(heard, partial(base_index, dataset), SimpleNamespace(ghost=heard, of_space=of_space))
         of.planned([(1, 9)])
         of.scored([(1, 0.5)])
-        assert told == [[(expected, 9)], [(5, 9)], [(expected, 0.5)], [(5, 0.5)]]
-        told.clear()
+        assert outcome == [[(expected, 9)], [(5, 9)], [(expected, 0.5)], [(5, 0.5)]]
+        outcome.clear()
     assert JointCurve.of_space
 
 
@@ -136,15 +136,15 @@ def test_a_second_job_leaves_none_with_a_curve_until_it_has_gone(folder):  # noq
     epochs([*ranks, other], 1)
     until(lambda: ranks[0].curve() and ranks[0].curve()[0])
     epochs(ranks, 3)
-    assert ranks[0].curve()[0] and not told(ranks[0]) and not told(other)
+    assert ranks[0].curve()[0] and not ratios_of(ranks[0]) and not ratios_of(other)
     del other
     spaces.pop()
     until(lambda: not ranks[0].curve()[0])
     epochs(ranks, 3)
-    until(lambda: told(ranks[0]))
+    until(lambda: ratios_of(ranks[0]))
 
 
-def test_each_of_two_jobs_that_cannot_be_told_apart_shows_it(monkeypatch):
+def test_each_of_two_jobs_that_look_alike_shows_it(monkeypatch):
     shown = []
     monkeypatch.setattr(_native, "cache_curve", lambda **fields: shown.append(fields))
     monkeypatch.setattr(_native, "cache_is_mixed", lambda **fields: shown.append(fields))
@@ -192,7 +192,7 @@ def test_nobody_waits_for_a_pool_that_is_stopped(folder):  # noqa: F811
     assert of.figures()["clients"] == 1
     for _ in range(3):
         epochs([one], 1)
-    until(lambda: told(one))
+    until(lambda: ratios_of(one))
     # Who looks for it finds a lost one again, by another socket.
     assert of.alive and sockets() == before, "over the same connection"
     assert of.figures()["clients"] == 1
@@ -203,16 +203,16 @@ def test_a_pool_that_was_killed_is_fed_again_when_there_is_another(folder):  # n
     kept(of, 200)
     one = joint(of, 0)
     epochs([one], 3)
-    until(lambda: told(one))
+    until(lambda: ratios_of(one))
     (pool,) = pools(folder)
     os.kill(pool, signal.SIGKILL)
     until(lambda: not pools(folder))
     epochs([one], 1)
     until(lambda: of.alive and of.figures()["kept_samples"] == 0)
-    assert told(one) is None
+    assert ratios_of(one) is None
     kept(of, 200)
     epochs([one], 3)
-    until(lambda: told(one))
+    until(lambda: ratios_of(one))
 
 
 def test_a_forked_child_feeds_nothing(folder):  # noqa: F811
@@ -221,7 +221,7 @@ def test_a_forked_child_feeds_nothing(folder):  # noqa: F811
     one = joint(of, 0)
     epochs([one], 3, spaces=[of])
     before = one.curve()
-    assert told(one)
+    assert ratios_of(one)
 
     def child():
         assert of.claim(500, 0)

@@ -36,9 +36,9 @@ class Seen:
         self.first = {}
         number = 0
         for line in self.run.out.splitlines():
-            told = json.loads(line)
-            self.first[told["name"]] = number
-            number += told["loaders"]
+            outcome = json.loads(line)
+            self.first[outcome["name"]] = number
+            number += outcome["loaders"]
         self.loaders = number
 
     def of(self, kind, scenario, offset=0):
@@ -77,7 +77,7 @@ def test_results_are_the_same_with_and_without(seen, spawned):
 def test_nothing_is_unavailable_and_nothing_lost(seen, spawned):
     for run in (seen, spawned):
         for process in run.run.collector.processes:
-            assert process.told("unavailable") == []
+            assert process.facts_of("unavailable") == []
             assert process.lane.dropped == 0
             # A killed worker says no goodbye.
             if len(process.events) and process.of("Batch") and process is not run.trainer:
@@ -91,8 +91,8 @@ def test_every_process_says_who_it_is(seen, spawned):
         assert greeting["torch"] == torch_version_of(run) and greeting["lane_version"] == 2
         workers = [p for p in run.run.collector.processes if p is not run.trainer and p.events]
         assert workers and all(worker.kind == "worker" for worker in workers)
-        told = {pid for fact in run.trainer.told("workers") for pid in fact["pids"]}
-        assert {worker.pid for worker in workers} <= told
+        outcome = {pid for fact in run.trainer.facts_of("workers") for pid in fact["pids"]}
+        assert {worker.pid for worker in workers} <= outcome
 
 
 def torch_version_of(run):
@@ -213,7 +213,7 @@ def test_an_error_of_the_data_set_is_a_failed_wait(seen):
     assert "failed" in seen.of("Wait", "dead-worker")[-1].flags
 
 
-def test_evaluation_is_marked_and_loaders_are_told_apart(seen):
+def test_evaluation_is_marked_and_loaders_are_distinguished(seen):
     train, held_out = seen.of("Wait", "evaluation"), seen.of("Wait", "evaluation", 1)
     assert len(train) == 12 and not any("no_grad" in wait.flags for wait in train)
     assert len(held_out) == 4 and all("no_grad" in wait.flags for wait in held_out)
@@ -223,7 +223,7 @@ def test_evaluation_is_marked_and_loaders_are_told_apart(seen):
 
 
 def test_facts_describe_each_loader_once(seen):
-    facts = {fact["loader"]: fact for fact in seen.trainer.told("loader")}
+    facts = {fact["loader"]: fact for fact in seen.trainer.facts_of("loader")}
     assert sorted(facts) == list(range(seen.loaders))
     map_4 = facts[seen.first["map-4"]]
     expected = {

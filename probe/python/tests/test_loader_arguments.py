@@ -34,17 +34,17 @@ import torch, stallscope
 from torch.utils.data import DataLoader
 
 made = stallscope.DataLoader(range(8), 4, False, None, None, 1, list, drop_last=True, prefetch_factor=3)
-told = {"values": [list(batch) for batch in stallscope.DataLoader(range(8), 3, drop_last=True, collate_fn=list)]}
-told["made"] = [made.batch_size, made.num_workers, made.drop_last, made.prefetch_factor, made.collate_fn is list]
-told["plain"] = stallscope.DataLoader(range(8)).prefetch_factor == DataLoader(range(8)).prefetch_factor
-told["errors"] = []
+outcome = {"values": [list(batch) for batch in stallscope.DataLoader(range(8), 3, drop_last=True, collate_fn=list)]}
+outcome["made"] = [made.batch_size, made.num_workers, made.drop_last, made.prefetch_factor, made.collate_fn is list]
+outcome["plain"] = stallscope.DataLoader(range(8)).prefetch_factor == DataLoader(range(8)).prefetch_factor
+outcome["errors"] = []
 for kwargs in ({"no_such": 1}, {"batch_size": 2, "batch_sampler": [[0]]}):
     for kind in (DataLoader, stallscope.DataLoader):
         try:
             kind(range(8), **kwargs)
         except Exception as error:
-            told["errors"].append([type(error).__name__, str(error)])
-print(json.dumps(told))
+            outcome["errors"].append([type(error).__name__, str(error)])
+print(json.dumps(outcome))
 """
 
 
@@ -83,9 +83,9 @@ def test_every_torch_takes_them(python, tmp_path):
     job.write_text(JOB)
     done = run_plain([python, job], PYTHONPATH=str(PACKAGE))
     assert done.code == 0, done.err
-    told = json.loads(done.out)
-    assert told["values"] == [[0, 1, 2], [3, 4, 5]] and told["plain"]
-    assert told["made"] == [4, 1, True, 3, True]
-    unknown, same, conflict, again = told["errors"]
+    outcome = json.loads(done.out)
+    assert outcome["values"] == [[0, 1, 2], [3, 4, 5]] and outcome["plain"]
+    assert outcome["made"] == [4, 1, True, 3, True]
+    unknown, same, conflict, again = outcome["errors"]
     assert unknown[0] == same[0] == "TypeError" and "no_such" in same[1]
     assert conflict == again

@@ -127,8 +127,8 @@ def test_a_worker_drops_its_data_set_when_it_would_have(python, tmp_path):
     done = run(job(python, tmp_path, DROPPED, tmp_path / "shim"))
     old = torch_version(python)[0].startswith("1.")
     # An old torch's spawned worker may be ended while it gives back a semaphore, which Python's tracker then reports.
-    said = [] if old and "resource_tracker" in done.err else done.err.splitlines()
-    assert (done.code, done.out, said) == (0, plain.out, [])
+    messages = [] if old and "resource_tracker" in done.err else done.err.splitlines()
+    assert (done.code, done.out, messages) == (0, plain.out, [])
     assert any(process.of("Batch") for process in done.collector.processes)
     assert (tmp_path / "shim").read_text() == (tmp_path / "plain").read_text()
     if python == sys.executable and not old:
@@ -140,8 +140,8 @@ def test_the_jobs_own_code_is_not_called(python, tmp_path):
     plain, done = run_plain(command), run(command)
     assert plain.code == 0 and (done.code, done.out, done.err) == (0, plain.out, "")
     trainer = done.collector.trainer()
-    assert trainer.told("unavailable") == []
-    facts = trainer.told("loader")
+    assert trainer.facts_of("unavailable") == []
+    facts = trainer.facts_of("loader")
     assert [fact["dataset_len"] for fact in facts][:3] == [None, None, 4]
     assert [fact["batch_size"] for fact in facts][:3] == [2, None, 2]
     assert [wait.samples for wait in trainer.of("Wait")] == [2] * 8
@@ -160,7 +160,7 @@ def test_an_interrupt_in_our_code_is_the_jobs(python, tmp_path):
     assert (done.code, done.out, done.err) == (0, "interrupted\n", "")
     trainer = done.collector.trainer()
     assert [wait.batch for wait in trainer.of("Wait")] == [0, 0, 1, 2], "the second loop is seen"
-    assert trainer.told("unavailable") == []
+    assert trainer.facts_of("unavailable") == []
 
 
 def test_any_command_line_is_measured(python, tmp_path):

@@ -24,7 +24,7 @@ TURNED = ["turned prefetch", "turned workers", "ours, turned"]
 
 
 @lru_cache(None)
-def all_told(python, folder):
+def outcomes(python, folder):
     """Number -> variant -> what it gave. The observed jobs run beside the others, and share the pool with them."""
     # Of an old torch a part: what it does differently it does in each setting.
     count = -(-COUNT // 3) if old(python) else COUNT
@@ -41,17 +41,17 @@ def all_told(python, folder):
                 job.kill()
         assert observed.code == 0, observed.err
         plain = Path(out.name).read_text()
-    told = {}
+    outcome = {}
     for line in [*plain.splitlines(), *(line for line in observed.out.splitlines() if line.startswith('{"'))]:
         one = json.loads(line)
-        told.setdefault(one["number"], {}).update(one["got"])
-    assert sorted(told) == list(range(FIRST, FIRST + count))
-    return told
+        outcome.setdefault(one["number"], {}).update(one["got"])
+    assert sorted(outcome) == list(range(FIRST, FIRST + count))
+    return outcome
 
 
 @pytest.fixture(scope="module")
-def told(python, tmp_path_factory):
-    return all_told(python, str(tmp_path_factory.mktemp("matrix")))
+def outcome(python, tmp_path_factory):
+    return outcomes(python, str(tmp_path_factory.mktemp("matrix")))
 
 
 def draws_while_asked(given):
@@ -80,10 +80,10 @@ def first_difference(one, other):
     return ""
 
 
-def all_alike(told, name, expected, seen=lambda given, result: result, applies=lambda given: True):
+def all_alike(outcome, name, expected, seen=lambda given, result: result, applies=lambda given: True):
     """That `name` gave what `expected(setting)`, another variant's name, gave, as far as `seen(setting, result)` looks."""
     wrong, tried = [], 0
-    for number, got in told.items():
+    for number, got in outcome.items():
         given = setting(number)
         if name not in got or not applies(given):
             continue
@@ -104,22 +104,22 @@ def has_own_draws(given):
     return given["kind"] not in STREAMS
 
 
-def test_torchs_loader_made_resumable_gives_what_it_gave(told):
-    all_alike(told, "positioned", torchs)
+def test_torchs_loader_made_resumable_gives_what_it_gave(outcome):
+    all_alike(outcome, "positioned", torchs)
 
 
-def test_our_loader_gives_torchs_order_contents_and_errors_and_leaves_training_its_draws(told):
+def test_our_loader_gives_torchs_order_contents_and_errors_and_leaves_training_its_draws(outcome):
     def expected(given):
         return "torch, undrawn" if given["workers"] == 0 and given["drawing"] else "torch"
 
-    all_alike(told, "ours", expected, undrawn, has_own_draws)
+    all_alike(outcome, "ours", expected, undrawn, has_own_draws)
 
 
-def test_our_loader_of_a_stream_is_torchs(told):
-    all_alike(told, "ours", torchs, applies=lambda given: not has_own_draws(given))
+def test_our_loader_of_a_stream_is_torchs(outcome):
+    all_alike(outcome, "ours", torchs, applies=lambda given: not has_own_draws(given))
 
 
-def test_augmentation_is_the_same_with_other_workers(told):
+def test_augmentation_is_the_same_with_other_workers(outcome):
     def applies(given):
         # With workers a sampler is begun and asked ahead, with torch's loader, too.
         ahead = draws_while_asked(given) or is_left_early(given)
@@ -130,13 +130,13 @@ def test_augmentation_is_the_same_with_other_workers(told):
         events = [["error"] if event[0] == "error" else event for event in result["events"]]
         return {**result, "events": events}
 
-    all_alike(told, "ours, other workers", lambda given: "ours", seen, applies)
+    all_alike(outcome, "ours, other workers", lambda given: "ours", seen, applies)
 
 
 @pytest.mark.parametrize("name", ["cached", "cached again"])
-def test_a_cache_changes_nothing(told, name):
-    all_alike(told, name, lambda given: "ours")
-    hits = sum(got[name]["figures"].get("hits", 0) for got in told.values() if "figures" in got[name])
+def test_a_cache_changes_nothing(outcome, name):
+    all_alike(outcome, name, lambda given: "ours")
+    hits = sum(got[name]["figures"].get("hits", 0) for got in outcome.values() if "figures" in got[name])
     assert hits > 0 or COUNT < 10
 
 
@@ -145,17 +145,17 @@ def left_early(given, result):
     return undrawn(given, result) if is_left_early(given) and given["persistent"] else result
 
 
-def test_prefetch_that_changes_in_mid_epoch_changes_nothing_at_all(told):
-    all_alike(told, "turned prefetch", torchs, left_early)
+def test_prefetch_that_changes_in_mid_epoch_changes_nothing_at_all(outcome):
+    all_alike(outcome, "turned prefetch", torchs, left_early)
 
 
-def test_workers_that_change_in_mid_epoch_change_only_what_they_draw_themselves(told):
-    all_alike(told, "turned workers", torchs, undrawn)
-    assert sum(got["turned workers"]["turned"] for got in told.values() if "turned workers" in got) or COUNT < 10
+def test_workers_that_change_in_mid_epoch_change_only_what_they_draw_themselves(outcome):
+    all_alike(outcome, "turned workers", torchs, undrawn)
+    assert sum(got["turned workers"]["turned"] for got in outcome.values() if "turned workers" in got) or COUNT < 10
 
 
-def test_our_loader_gives_the_same_where_its_workers_change(told):
+def test_our_loader_gives_the_same_where_its_workers_change(outcome):
     def seen(given, result):
         return result if has_own_draws(given) else left_early(given, result)
 
-    all_alike(told, "ours, turned", lambda given: "ours", seen)
+    all_alike(outcome, "ours, turned", lambda given: "ours", seen)

@@ -40,7 +40,7 @@ except FileNotFoundError as error:
 """
 
 
-def test_reading_is_told_from_the_rest(python, tmp_path):
+def test_reading_is_distinguished_from_the_rest(python, tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     command = [python, tmp_path / "train.py", tmp_path]
     done = run(command, STALLSCOPE_OPENS="1")

@@ -94,7 +94,7 @@ def draw(iterator):
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at the beginning", "in mid-epoch"])
-def test_draws_in_mid_epoch_are_told_from_those_at_its_beginning(late):
+def test_draws_in_mid_epoch_are_distinguished_from_those_at_its_beginning(late):
     loader = data.DataLoader(ITEMS, batch_size=2, sampler=Own(late))
     iterator = Iterator(loader)
     found = order.of(loader)

@@ -86,7 +86,7 @@ def test_a_sample_comes_back_as_bytes_of_ones_own(folder):
     assert type(copy) is bytearray and copy == data
     assert cache.has(3, 1) and not cache.has(3, 2) and not cache.has(4, 1), "as a copy would be found"
     copy[:] = b"x" * len(copy)
-    assert cache.get(3, 1) == data, "whoever writes to a copy writes to that copy"
+    assert cache.get(3, 1) == data, "a write to a copy changes that copy alone"
     for sample, kind in enumerate([bytes, bytearray, memoryview], 10):
         assert cache.fill(sample, -1, kind(data)) and cache.get(sample, 2**64 - 1) == data
     with pytest.raises(TypeError):

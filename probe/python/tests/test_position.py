@@ -40,7 +40,7 @@ CASES = [
 
 
 @lru_cache(None)
-def all_told(python):
+def outcomes(python):
     done = run_warm([python, JOB, *CASES], PYTHONPATH=str(PACKAGE))
     assert done.code == 0, done.err
     return dict(zip(CASES, map(json.loads, done.out.splitlines())))
@@ -52,59 +52,59 @@ def ids(batches):
 
 @pytest.mark.parametrize("order,workers", TORCHS)
 def test_torchs_loader_goes_on_with_the_same_order(python, order, workers):
-    told = all_told(python)[case("torch", order, workers)]
-    assert len(told["resumed"]) == len(STOPS)
-    for resumed in told["resumed"]:
-        assert ids(resumed["got"]) == ids(told["whole"]) and not resumed["said"]
+    outcome = outcomes(python)[case("torch", order, workers)]
+    assert len(outcome["resumed"]) == len(STOPS)
+    for resumed in outcome["resumed"]:
+        assert ids(resumed["got"]) == ids(outcome["whole"]) and not resumed["messages"]
         if not workers:
-            assert resumed["got"] == told["whole"], "augmentation is training's own, and goes on too"
+            assert resumed["got"] == outcome["whole"], "augmentation is training's own, and goes on too"
 
 
 @pytest.mark.parametrize("order,workers,then", OURS)
 def test_our_loaders_augmentation_is_the_same_with_another_number_of_workers(python, order, workers, then):
-    told = all_told(python)[case("stallscope", order, workers, then, stops=(3, 6))]
-    alike = [json.dumps(all_told(python)[one]["whole"]) for one in CASES if '"stallscope"' in one and f'"{order}"' in one]
-    assert set(alike) == {json.dumps(told["whole"])}
-    for resumed in told["resumed"]:
-        assert resumed["got"] == told["whole"]
+    outcome = outcomes(python)[case("stallscope", order, workers, then, stops=(3, 6))]
+    alike = [json.dumps(outcomes(python)[one]["whole"]) for one in CASES if '"stallscope"' in one and f'"{order}"' in one]
+    assert set(alike) == {json.dumps(outcome["whole"])}
+    for resumed in outcome["resumed"]:
+        assert resumed["got"] == outcome["whole"]
 
 
 def test_our_loaders_order_is_torchs(python):
-    ours = all_told(python)[case("stallscope", "shuffle", 2, 0, stops=(3, 6))]["whole"]
-    torchs = all_told(python)[case("torch", "shuffle", 2)]["whole"]
+    ours = outcomes(python)[case("stallscope", "shuffle", 2, 0, stops=(3, 6))]["whole"]
+    torchs = outcomes(python)[case("torch", "shuffle", 2)]["whole"]
     assert ids(ours) == ids(torchs) and ours != torchs
 
 
 def test_augmentation_differs_from_epoch_to_epoch_with_kept_workers(python):
-    whole = all_told(python)[case("stallscope", "persistent", 1, stops=())]["whole"]
+    whole = outcomes(python)[case("stallscope", "persistent", 1, stops=())]["whole"]
     first, second = (sorted(row for batch in whole[at : at + 6] for row in batch) for at in (0, 6))
     assert [row[0] for row in first] == [row[0] for row in second]
     assert all(one[1:] != other[1:] for one, other in zip(first, second))
 
 
 def test_nothing_that_was_handed_over_is_read_again(python):
-    told = all_told(python)[case("torch", "shuffle", 0)]
-    for resumed in told["resumed"]:
+    outcome = outcomes(python)[case("torch", "shuffle", 0)]
+    for resumed in outcome["resumed"]:
         assert resumed["read"] == sum(map(len, resumed["got"][len(resumed["got"]) - resumed["after"] :]))
 
 
 def test_a_stream_is_read_again_up_to_its_position(python):
-    told = all_told(python)[case("stallscope", "stream", 0)]
-    for resumed in told["resumed"]:
-        assert resumed["got"] == told["whole"]
+    outcome = outcomes(python)[case("stallscope", "stream", 0)]
+    for resumed in outcome["resumed"]:
+        assert resumed["got"] == outcome["whole"]
 
 
 def test_samples_without_batches(python):
-    told = all_told(python)[case("stallscope", "whole", 1, stops=(1, 23, 30))]
-    for resumed in told["resumed"]:
-        assert resumed["got"] == told["whole"]
+    outcome = outcomes(python)[case("stallscope", "whole", 1, stops=(1, 23, 30))]
+    for resumed in outcome["resumed"]:
+        assert resumed["got"] == outcome["whole"]
 
 
-def test_a_sampler_that_cannot_be_taken_up_is_told_of(python):
-    told = all_told(python)[case("torch", "lazy", 0, stops=(3,))]
-    (resumed,) = told["resumed"]
-    assert "does not give the same first 3 batches" in resumed["said"][0]
-    assert len(resumed["got"]) == len(told["whole"]), "and training goes on"
+def test_a_sampler_that_cannot_be_taken_up_is_state_of(python):
+    outcome = outcomes(python)[case("torch", "lazy", 0, stops=(3,))]
+    (resumed,) = outcome["resumed"]
+    assert "does not give the same first 3 batches" in resumed["messages"][0]
+    assert len(resumed["got"]) == len(outcome["whole"]), "and training goes on"
 
 
 class Augmented:

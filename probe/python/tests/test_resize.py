@@ -99,17 +99,17 @@ def test_a_stream_takes_its_depth_at_once_and_its_workers_at_the_next_epoch(kind
     knob = kinds.trainer.knobs()["workers", persistent]
     assert not knob["available"] and "a share of the data set" in knob["reason"]
     # No worker is in both epochs, and none comes or goes within one.
-    told = [fact["pids"] for fact in kinds.trainer.told("workers") if fact["loader"] == stream]
-    assert len(told) == 2 and not set(told[0]) & set(told[1])
-    assert {wait.worker for wait in kinds.trainer.of("Wait", stream)} <= {*told[0], *told[1]}
+    outcome = [fact["pids"] for fact in kinds.trainer.facts_of("workers") if fact["loader"] == stream]
+    assert len(outcome) == 2 and not set(outcome[0]) & set(outcome[1])
+    assert {wait.worker for wait in kinds.trainer.of("Wait", stream)} <= {*outcome[0], *outcome[1]}
 
 
 def test_a_streams_workers_are_as_many_as_asked_for_in_the_next_epoch(own_python):
     done = Turned(job(own_python, "stream", batches=100), once(("workers", 3)), STALLSCOPE_DIVIDE_STREAMS="1")
     assert (done.code, done.err) == (0, "")
     assert done.was("workers", 3, "applied")
-    told = [len(fact["pids"]) for fact in done.trainer.told("workers")]
-    assert told == [2, 3]
+    outcome = [len(fact["pids"]) for fact in done.trainer.facts_of("workers")]
+    assert outcome == [2, 3]
 
 
 def test_a_stream_keeps_its_workers_unless_the_user_says_that_it_divides_itself(own_python):
@@ -206,7 +206,7 @@ def test_a_worker_that_is_killed_while_it_leaves_is_torchs_own_error(python):
         if trainer.standing("workers", 0)[1] == "own":
             trainer.ask("workers", 1, 0)
         elif not killed and "last batches" in trainer.knobs()["workers", 0]["reason"]:
-            killed.append(trainer.told("workers")[-1]["pids"][-1])
+            killed.append(trainer.facts_of("workers")[-1]["pids"][-1])
             os.kill(killed[0], signal.SIGKILL)
 
     done = Turned(job(python, "slow", batches=60), turn)
@@ -225,7 +225,7 @@ def test_a_new_worker_that_is_killed_or_fails_before_it_is_ready_costs_nothing(p
             trainer.ask("workers", 3, 0)
         elif not killed and "are starting" in trainer.knobs()["workers", 0]["reason"]:
             children = Path(f"/proc/{trainer.pid}/task/{trainer.pid}/children").read_text().split()
-            new = set(map(int, children)) - {pid for fact in trainer.told("workers") for pid in fact["pids"]}
+            new = set(map(int, children)) - {pid for fact in trainer.facts_of("workers") for pid in fact["pids"]}
             killed += new
             for pid in new:
                 os.kill(pid, signal.SIGKILL)
@@ -351,7 +351,7 @@ def test_depth_is_bounded_by_the_memory_of_the_jobs_group(own_python, group):
     bounded(own_python, inside, 12, "of memory are free")
 
 
-def test_workers_that_come_bring_no_more_batches_than_there_is_room_for(own_python):
+def test_workers_that_come_bring_no_more_batches_than_fit(own_python):
     few = ["bash", "-c", 'ulimit -n 200; exec "$@"', "job"]
     done = Turned(job(own_python, "large"), once(("prefetch", 900), ("workers", 6)), before=few)
     assert done.code == 0, done.err
@@ -421,8 +421,8 @@ def test_a_torch_that_is_built_otherwise_is_left_alone(python, tmp_path):
     (tmp_path / "unknown.py").write_text(UNKNOWN)
     env = environment("/nowhere")
     done = subprocess.run([python, tmp_path / "unknown.py"], env=env, capture_output=True, text=True)
-    said = done.stdout.splitlines()
-    assert said == ["_next_data of Other uses _ledger_of_theirs", "a worker takes weather"], done.stderr
+    messages = done.stdout.splitlines()
+    assert messages == ["_next_data of Other uses _ledger_of_theirs", "a worker takes weather"], done.stderr
 
 
 ANOTHER = """

@@ -45,12 +45,12 @@ OTHERS = [
 
 
 @pytest.fixture(scope="module")
-def told(python, tmp_path_factory):
-    return all_told(python, str(tmp_path_factory.mktemp("sampling")))
+def outcome(python, tmp_path_factory):
+    return outcomes(python, str(tmp_path_factory.mktemp("sampling")))
 
 
 @lru_cache(None)
-def all_told(python, folder):
+def outcomes(python, folder):
     cases = [*DRAWS, *[case(*one) for one in RESUMES], *OTHERS]
     done = run_warm([python, JOB, *cases], PYTHONPATH=str(PACKAGE), STALLSCOPE_RUNTIME_DIR=os.path.join(folder, "run"))
     assert done.code == 0, done.err
@@ -58,32 +58,32 @@ def all_told(python, folder):
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_workers_do_not_change_what_is_drawn(told, sampling):
-    alone, workers = (told[case("draws", sampling, count, 7)] for count in (0, 2))
+def test_workers_do_not_change_what_is_drawn(outcome, sampling):
+    alone, workers = (outcome[case("draws", sampling, count, 7)] for count in (0, 2))
     assert alone == workers
-    assert told[case("draws", sampling, 0, 2, 6)] != alone[:2], "but torch.manual_seed does"
+    assert outcome[case("draws", sampling, 0, 2, 6)] != alone[:2], "but torch.manual_seed does"
     assert [epoch["batches"] for epoch in alone[:1]] != [epoch["batches"] for epoch in alone[1:2]]
 
 
 @pytest.mark.parametrize("sampling", ("importance", "shade", "reuse"))
-def test_an_epoch_has_as_many_draws_as_there_are_samples(told, sampling):
+def test_an_epoch_has_as_many_draws_as_there_are_samples(outcome, sampling):
     samples = 1000 if sampling == "reuse" else 230
-    for epoch in told[case("draws", sampling, 0, 7)]:
+    for epoch in outcome[case("draws", sampling, 0, 7)]:
         assert sum(len(ids) for ids, _ in epoch["batches"]) == samples
         assert len(epoch["batches"]) == epoch["length"] == -(-samples // 8)
 
 
-def test_iis_draws_everything_while_it_looks_and_then_less_and_never_twice(told):
-    epochs = [[one for ids, _ in epoch["batches"] for one in ids] for epoch in told[case("draws", "iis", 0, 7)]]
+def test_iis_draws_everything_while_it_looks_and_then_less_and_never_twice(outcome):
+    epochs = [[one for ids, _ in epoch["batches"] for one in ids] for epoch in outcome[case("draws", "iis", 0, 7)]]
     assert [len(epoch) for epoch in epochs[:6]] == [230] * 6
     assert all(100 < len(epoch) < 220 for epoch in epochs[6:])
     assert all(len(set(epoch)) == len(epoch) for epoch in epochs)
 
 
 @pytest.mark.parametrize("sampling", ("importance", "shade"))
-def test_the_harder_are_drawn_more_often_and_count_less(told, sampling):
+def test_the_harder_are_drawn_more_often_and_count_less(outcome, sampling):
     uses, weight_of = {}, {}
-    for epoch in told[case("draws", sampling, 0, 7)][2:]:
+    for epoch in outcome[case("draws", sampling, 0, 7)][2:]:
         for ids, weights in epoch["batches"]:
             for index, weight in zip(ids, weights):
                 uses[index % 13] = uses.get(index % 13, 0) + 1
@@ -93,9 +93,9 @@ def test_the_harder_are_drawn_more_often_and_count_less(told, sampling):
     assert max(weight_of[12][-5:]) < 1 < min(weight_of[0][-5:])
 
 
-def test_weights_do_not_change_once_a_sample_is_drawn(told):
+def test_weights_do_not_change_once_a_sample_is_drawn(outcome):
     """A quarter of an epoch at a time is drawn, four quarters ahead: the first five by no losses at all."""
-    epochs = told[case("draws", "importance", 0, 7)]
+    epochs = outcome[case("draws", "importance", 0, 7)]
     weights = [weight for epoch in epochs for _, batch in epoch["batches"] for weight in batch]
     drawn_first = 5 * -(-230 // 4)
     assert set(weights[:drawn_first]) == {1.0}
@@ -103,47 +103,47 @@ def test_weights_do_not_change_once_a_sample_is_drawn(told):
 
 
 @pytest.mark.parametrize("sampling", WEIGHTED)
-def test_weighted_means_are_those_of_all_samples(told, sampling):
+def test_weighted_means_are_those_of_all_samples(outcome, sampling):
     """Within 4.5 standard errors, which one in 150,000 right samplings exceeds; and they are precise enough to tell."""
-    found = told[case("bias", sampling)]
+    found = outcome[case("bias", sampling)]
     assert abs(found["off"]) < 4.5 and found["precise"] < 0.009, found
     assert abs(found["mean_weight"] - 1) < 0.02
     assert found["weights"][0] < 0.95 and found["weights"][1] > 1.05, "uneven draws, or there is nothing to show"
 
 
 @pytest.mark.parametrize("resume", RESUMES, ids=lambda one: "-".join(map(str, one[1:4])))
-def test_a_loader_that_is_taken_up_draws_what_it_would_have_drawn(told, resume):
-    found = told[case(*resume)]
+def test_a_loader_that_is_taken_up_draws_what_it_would_have_drawn(outcome, resume):
+    found = outcome[case(*resume)]
     assert max(resume[4]) < found["batches"] and found["same"] == [True] * len(resume[4])
 
 
-def test_a_loop_that_is_left_early_goes_on_with_the_draws_that_follow(told):
+def test_a_loop_that_is_left_early_goes_on_with_the_draws_that_follow(outcome):
     for workers in (0, 2):
-        got = told[case("steps", "importance", workers, 5)]
+        got = outcome[case("steps", "importance", workers, 5)]
         assert len(got) == 15
-        assert got == told[case("steps", "importance", 0, 5)]
-    got = told[case("steps", "iis", 0, 5)]
+        assert got == outcome[case("steps", "importance", 0, 5)]
+    got = outcome[case("steps", "iis", 0, 5)]
     assert len({index for batch in got[:5] for index in batch}) == 50, "and where an epoch is a pass, with the next pass"
 
 
-def test_two_loops_at_once_get_an_epoch_each(told):
-    first, second = told[case("beside", "importance")]
+def test_two_loops_at_once_get_an_epoch_each(outcome):
+    first, second = outcome[case("beside", "importance")]
     assert len(first) == len(second) == 29 and first != second
     assert sum(map(len, first)) == sum(map(len, second)) == 230
 
 
 @pytest.mark.parametrize("workers", (0, 2))
 @pytest.mark.parametrize("sampling", ("importance", "plain"))
-def test_behind_a_batch_that_fails_ids_are_right(told, sampling, workers):
-    found = told[case("failing", sampling, workers)]
+def test_behind_a_batch_that_fails_ids_are_right(outcome, sampling, workers):
+    found = outcome[case("failing", sampling, workers)]
     assert found["failed"] >= (1 if sampling == "plain" else 0)
     assert found["batches"] + found["failed"] == 29
     assert found["position"] == 29 or (found["position"] == 28 and found["failed"])
 
 
-def test_what_cannot_be_had_is_said_in_a_sentence(told):
-    found = told[case("refused")]
-    said = {
+def test_what_cannot_be_had_is_refused_in_a_sentence(outcome):
+    found = outcome[case("refused")]
+    messages = {
         "name": "sampling='best': there are 'plain', 'importance', 'reuse', 'iis', 'shade'",
         "option": "'reuse' has no 'use'; there are 'num_replicas', 'rank', 'uses', 'epochs', 'cache_share'",
         "option of another": "'iis' has no 'uses'",
@@ -161,7 +161,7 @@ def test_what_cannot_be_had_is_said_in_a_sentence(told):
         "below": "there is no sample -1 among 230",
         "plain": "4 ids have 3 losses",
     }
-    for name, words in said.items():
+    for name, words in messages.items():
         assert found[name].startswith("ValueError: ") and words in found[name], (name, found[name])
     assert "2 of 4 losses given to update() are negative or no numbers" in found["unsound"][0]
     assert found["again"] == found["lists"] == found["attached"] == "None", "once is enough"
@@ -169,13 +169,13 @@ def test_what_cannot_be_had_is_said_in_a_sentence(told):
     assert not any("weighted()" in one and "iterate" in one for one in found["weighted"])
 
 
-def test_a_learning_sampling_that_hears_nothing_says_so_once(told):
-    (line,) = told[case("no_losses")]
+def test_a_learning_sampling_that_hears_nothing_says_so_once(outcome):
+    (line,) = outcome[case("no_losses")]
     assert "has heard of no losses in an epoch" in line
 
 
-def test_a_position_of_another_order_is_refused_within_an_epoch(told):
-    found = told[case("positions")]
+def test_a_position_of_another_order_is_refused_within_an_epoch(outcome):
+    found = outcome[case("positions")]
     assert "is of sampling 'importance', here is 'shade'" in found["other sampling"]
     assert "is of sampling 'importance', here is 'plain'" in found["to plain"]
     assert "is of sampling 'plain', here is 'importance'" in found["from plain"]
@@ -183,7 +183,7 @@ def test_a_position_of_another_order_is_refused_within_an_epoch(told):
     assert "the state is damaged" in found["damaged"]
 
 
-def test_the_pool_hears_of_a_subset_by_the_ids_of_the_whole(told):
-    for sampling, heard in told[case("subset")].items():
+def test_the_pool_hears_of_a_subset_by_the_ids_of_the_whole(outcome):
+    for sampling, heard in outcome[case("subset")].items():
         assert 100 <= heard["range"][0] < 110 and 190 <= heard["range"][1] < 200, sampling
         assert heard["epochs"] == 4

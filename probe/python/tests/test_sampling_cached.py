@@ -34,38 +34,38 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def told(python, tmp_path_factory):
-    return all_told(python, str(tmp_path_factory.mktemp("sampling")))
+def outcome(python, tmp_path_factory):
+    return outcomes(python, str(tmp_path_factory.mktemp("sampling")))
 
 
 @lru_cache(None)
-def all_told(python, folder):
+def outcomes(python, folder):
     done = run_warm([python, JOB, *CASES], PYTHONPATH=str(PACKAGE), STALLSCOPE_RUNTIME_DIR=os.path.join(folder, "run"))
     assert done.code == 0, done.err
     return dict(zip(CASES, map(json.loads, done.out.splitlines())))
 
 
-def later_hits(told, sampling, workers=2):
-    hits = told[case("cached", sampling, workers)]["hits"][2:]
+def later_hits(outcome, sampling, workers=2):
+    hits = outcome[case("cached", sampling, workers)]["hits"][2:]
     return sum(hits) / len(hits)
 
 
-def test_reuse_reads_about_half_of_what_a_shuffle_reads(told):
+def test_reuse_reads_about_half_of_what_a_shuffle_reads(outcome):
     """A fifth is cached, a half of that pinned: (1 - 0.095) / 2 of the uses are reads, of a shuffle 1 - 0.2."""
-    assert 0.17 < later_hits(told, "plain") < 0.21
+    assert 0.17 < later_hits(outcome, "plain") < 0.21
     for workers in (0, 2):
-        assert later_hits(told, "reuse", workers) > 0.51
+        assert later_hits(outcome, "reuse", workers) > 0.51
 
 
-def test_importance_finds_what_it_draws_again(told):
-    assert later_hits(told, "importance") > 0.5
+def test_importance_finds_what_it_draws_again(outcome):
+    assert later_hits(outcome, "importance") > 0.5
 
 
-def test_shade_and_iis_keep_what_is_drawn_more_often_and_a_static_pin_does_not(told):
+def test_shade_and_iis_keep_what_is_drawn_more_often_and_a_static_pin_does_not(outcome):
     """Whatever is drawn, a pin hits its share of the data set: 0.195."""
 
     def hits(sampling):
-        later = told[case("cached", sampling, 2, LONG)]["hits"][IIS_WARM_UP + 1 :]
+        later = outcome[case("cached", sampling, 2, LONG)]["hits"][IIS_WARM_UP + 1 :]
         return sum(later) / len(later)
 
     assert 0.19 < hits("plain") < 0.2
@@ -74,13 +74,13 @@ def test_shade_and_iis_keep_what_is_drawn_more_often_and_a_static_pin_does_not(t
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_every_use_of_a_sample_is_augmented_anew(told, sampling):
-    assert told[case("cached", sampling, 2)]["alike"] == 0
+def test_every_use_of_a_sample_is_augmented_anew(outcome, sampling):
+    assert outcome[case("cached", sampling, 2)]["alike"] == 0
 
 
 @pytest.mark.parametrize("count", (2, 3))
-def test_reuse_uses_all_samples_equally_often_and_weighs_none(told, count):
-    found = told[case("uses", count)]
+def test_reuse_uses_all_samples_equally_often_and_weighs_none(outcome, count):
+    found = outcome[case("uses", count)]
     uses = [0] * 1000
     for index in found["used"]:
         uses[index] += 1
@@ -91,22 +91,22 @@ def test_reuse_uses_all_samples_equally_often_and_weighs_none(told, count):
     assert abs(found["settled"]["pinned_share"] - 0.095) < 0.001 and abs(found["settled"]["window_share"] - 0.095) < 0.001
 
 
-def test_the_window_comes_from_the_sizes_of_samples_and_cache(told):
-    found = told[case("window", "200KB")]
-    assert found["said"] == "False" and found["settled"]["kind"] == "reuse"
+def test_the_window_comes_from_the_sizes_of_samples_and_cache(outcome):
+    found = outcome[case("window", "200KB")]
+    assert found["messages"] == "False" and found["settled"]["kind"] == "reuse"
     # A sample in twenty of the cache is left for what is under way.
     assert abs(found["settled"]["pinned_share"] + found["settled"]["window_share"] - 0.19) < 0.001
-    large = told[case("window", "500KB")]["settled"]
+    large = outcome[case("window", "500KB")]["settled"]
     assert abs(large["pinned_share"] - 0.5 * 0.95 * 0.5) < 0.01, "half pinned, below half of the data set"
-    narrow = told[case("window", "200KB", 100)]
-    assert narrow["settled"]["kind"] == "plain" and "it needs a cache of" in narrow["said"][0]
+    narrow = outcome[case("window", "200KB", 100)]
+    assert narrow["settled"]["kind"] == "plain" and "it needs a cache of" in narrow["messages"][0]
 
 
-def test_where_reuse_gains_nothing_it_is_a_shuffle_and_says_so(told):
-    assert "it needs a cache of 7%" in told[case("window", "15KB")]["said"][0]
-    assert "the cache holds the whole data set" in told[case("window", "2MB")]["said"][0]
-    few, some, many = (told[case("window", "200KB", 8, {"uses": 3, "epochs": epochs})] for epochs in (5, 12, 20))
-    assert few["settled"]["kind"] == "plain" and "1 times instead of 3: 5 epochs are few" in few["said"][0]
-    assert some["settled"]["uses"] == 2 and "2 times instead of 3: 12 epochs" in some["said"][0]
-    assert many["settled"]["uses"] == 3 and many["said"] == "False"
-    assert told[case("window", "200KB", 8, {"uses": 1})]["settled"]["kind"] == "plain"
+def test_where_reuse_gains_nothing_it_is_a_shuffle_and_says_so(outcome):
+    assert "it needs a cache of 7%" in outcome[case("window", "15KB")]["messages"][0]
+    assert "the cache holds the whole data set" in outcome[case("window", "2MB")]["messages"][0]
+    few, some, many = (outcome[case("window", "200KB", 8, {"uses": 3, "epochs": epochs})] for epochs in (5, 12, 20))
+    assert few["settled"]["kind"] == "plain" and "1 times instead of 3: 5 epochs are few" in few["messages"][0]
+    assert some["settled"]["uses"] == 2 and "2 times instead of 3: 12 epochs" in some["messages"][0]
+    assert many["settled"]["uses"] == 3 and many["messages"] == "False"
+    assert outcome[case("window", "200KB", 8, {"uses": 1})]["settled"]["kind"] == "plain"

@@ -17,7 +17,7 @@ def case(sampling, way="joined", **options):
 
 TWO = [
     case("reuse", batch_size=8),
-    case("reuse", "said", batch_size=8),
+    case("reuse", "given", batch_size=8),
     *[case(sampling, batch_size=8) for sampling in ("importance", "iis", "shade")],
     case("importance", batch_size=8, drop_last=True),
     case("importance", batch_size=8, samples=231),
@@ -29,12 +29,12 @@ ONE = [case(sampling, batch_size=16) for sampling in ("reuse", "importance", "ii
 
 
 @pytest.fixture(scope="module")
-def told(python, tmp_path_factory):
-    return all_told(python, str(tmp_path_factory.mktemp("sampling")))
+def outcome(python, tmp_path_factory):
+    return outcomes(python, str(tmp_path_factory.mktemp("sampling")))
 
 
 @lru_cache(None)
-def all_told(python, folder):
+def outcomes(python, folder):
     env = {"PYTHONPATH": str(PACKAGE), "STALLSCOPE_RUNTIME_DIR": os.path.join(folder, "run"), "GLOO_SOCKET_IFNAME": "lo"}
     found = {}
     for ranks, cases in ((2, TWO), (1, ONE)):
@@ -56,8 +56,8 @@ def together(ranks):
 
 
 @pytest.mark.parametrize("sampling", ("reuse", "importance", "iis", "shade"))
-def test_two_ranks_draw_what_one_draws_with_twice_the_batch(told, sampling):
-    two, (one,) = told[case(sampling, batch_size=8)], told[case(sampling, batch_size=16)]
+def test_two_ranks_draw_what_one_draws_with_twice_the_batch(outcome, sampling):
+    two, (one,) = outcome[case(sampling, batch_size=8)], outcome[case(sampling, batch_size=16)]
     assert two[0]["seed"] == two[1]["seed"] == one["seed"], "rank 0's, however the others are seeded"
     ours, theirs = together(two), batches(one)
     # Ranks of SHADE's rank the losses of their own batches.
@@ -67,8 +67,8 @@ def test_two_ranks_draw_what_one_draws_with_twice_the_batch(told, sampling):
 
 
 @pytest.mark.parametrize("sampling", ("importance", "iis", "shade"))
-def test_ranks_stay_in_step_while_they_learn(told, sampling):
-    two = told[case(sampling, batch_size=8)]
+def test_ranks_stay_in_step_while_they_learn(outcome, sampling):
+    two = outcome[case(sampling, batch_size=8)]
     assert {len(rank["epochs"]) for rank in two} == {3}
     for first, second in zip(two[0]["epochs"], two[1]["epochs"]):
         assert len(first[1]) == len(second[1]) == first[0] == second[0]
@@ -76,39 +76,39 @@ def test_ranks_stay_in_step_while_they_learn(told, sampling):
         assert {weight for _, weights in together(two)[-10:] for weight in weights} != {1.0}, "they have learned"
 
 
-def test_a_pass_of_two_ranks_has_every_sample_once(told):
-    two = told[case("iis", batch_size=8)]
+def test_a_pass_of_two_ranks_has_every_sample_once(outcome):
+    two = outcome[case("iis", batch_size=8)]
     ids = sum((ids for ids, _ in together(two)[:15]), [])
     assert sorted(ids) == list(range(230))
 
 
-def test_ranks_go_on_where_they_were_left(told):
+def test_ranks_go_on_where_they_were_left(outcome):
     for sampling in ("importance", "iis", "shade"):
-        assert [rank["again"] for rank in told[case(sampling, batch_size=8)]] == [True, True]
+        assert [rank["again"] for rank in outcome[case(sampling, batch_size=8)]] == [True, True]
 
 
-def test_all_ranks_have_the_same_number_of_batches(told):
+def test_all_ranks_have_the_same_number_of_batches(outcome):
     for one, count, last in (
         (case("importance", batch_size=8), 15, 3),
         (case("importance", batch_size=8, drop_last=True), 14, 8),
         (case("importance", batch_size=8, samples=231), 15, 4),
     ):
-        for rank in told[one]:
+        for rank in outcome[one]:
             for length, epoch in rank["epochs"]:
                 assert length == len(epoch) == count
                 assert len(epoch[-1][0]) == last
 
 
-def test_ranks_without_a_process_group_agree_by_a_fixed_seed(told):
-    two = told[case("reuse", "said", batch_size=8)]
+def test_ranks_without_a_process_group_agree_by_a_fixed_seed(outcome):
+    two = outcome[case("reuse", "given", batch_size=8)]
     assert two[0]["seed"] == two[1]["seed"] == 0
     assert batches(two[0]) != batches(two[1])
     (both,) = [sorted(sum((ids for ids, _ in together(two)), []))]
     assert len(both) == 3000
 
 
-def test_two_ranks_never_give_the_same_sample_in_anothers_place(told):
-    two = told[case("importance", "others", batch_size=8)]
+def test_two_ranks_never_give_the_same_sample_in_anothers_place(outcome):
+    two = outcome[case("importance", "others", batch_size=8)]
     given_in_all = 0
     for epochs in zip(*(rank["epochs"] for rank in two)):
         used, given = set(), set()

@@ -26,9 +26,9 @@ class Seen:
         command = [python, "-c", f"{prepare}; runpy.run_path({str(JOB)!r})"]
         with_us, plain = run(command), run_plain(command)
         assert with_us.code == plain.code == 0, with_us.err + plain.err
-        self.told, self.plain = ([json.loads(line) for line in one.out.splitlines()] for one in (with_us, plain))
+        self.outcome, self.plain = ([json.loads(line) for line in one.out.splitlines()] for one in (with_us, plain))
         self.processes = with_us.collector.processes
-        self.pids = {told["name"]: told["pid"] for told in self.told}
+        self.pids = {outcome["name"]: outcome["pid"] for outcome in self.outcome}
 
     def of(self, scenario):
         """The scenario's own process; None where it had nothing to tell."""
@@ -51,11 +51,11 @@ def seen(python):
 
 
 def test_the_job_computes_the_same(seen):
-    def computed(told):
-        return {one["name"]: one["computed"] for one in told}
+    def computed(outcome):
+        return {one["name"]: one["computed"] for one in outcome}
 
-    assert computed(seen.told) == computed(seen.plain)
-    assert set(SCENARIOS) <= set(computed(seen.told))
+    assert computed(seen.outcome) == computed(seen.plain)
+    assert set(SCENARIOS) <= set(computed(seen.outcome))
 
 
 @pytest.mark.parametrize("scenario", ["plain", "accumulate", "two"])
@@ -71,7 +71,7 @@ def test_of_several_optimisers_the_one_that_steps_most_often_makes_the_steps(see
     assert len(seen.sources("critic")) == 5 * TURNS
 
 
-def test_a_loaders_batch_is_told_to_be_trained_with_once_and_without_clocks(seen):
+def test_a_loaders_batch_is_reported_as_trained_with_once_and_without_clocks(seen):
     assert seen.sources("with_loader") == ["optimiser"] * TURNS
     assert not seen.clocks("with_loader")
 
@@ -85,7 +85,7 @@ def test_the_scripts_steps_take_the_optimisers_place(seen):
 
 
 @pytest.mark.parametrize("scenario", ["in_a_thread", "beside"])
-def test_steps_that_say_nothing_of_the_main_threads_time_are_not_told(seen, scenario):
+def test_steps_that_say_nothing_of_the_main_threads_time_are_not_reported(seen, scenario):
     assert not seen.sources(scenario)
 
 
@@ -95,7 +95,7 @@ def test_a_forked_child_that_trains_is_a_trainer_with_steps_of_its_own(seen):
     assert [step.source for step in child.of("Step")] == seen.sources("forked") == ["optimiser"] * TURNS
 
 
-def test_what_forked_children_save_is_told_though_they_end_at_once(seen):
+def test_what_forked_children_save_is_reported_though_they_end_at_once(seen):
     children = seen.children("saving")
     assert [save.caller for child in children for save in child.of("Checkpoint")] == ["forked"] * 4
     assert {child.kind for child in children} == {"other"}

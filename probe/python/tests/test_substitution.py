@@ -33,12 +33,12 @@ OTHERS = [
 
 
 @pytest.fixture(scope="module")
-def told(python, tmp_path_factory):
-    return all_told(python, str(tmp_path_factory.mktemp("substitution")))
+def outcome(python, tmp_path_factory):
+    return outcomes(python, str(tmp_path_factory.mktemp("substitution")))
 
 
 @lru_cache(None)
-def all_told(python, folder):
+def outcomes(python, folder):
     files = os.path.join(folder, "files")
     os.mkdir(files)
     cases = [*[case(*one) for one in RUNS], *OTHERS, case("files", files), case("trace", folder)]
@@ -49,8 +49,8 @@ def all_told(python, folder):
 
 
 @pytest.mark.parametrize("one", RUNS, ids=lambda one: "-".join(map(str, one[1:])))
-def test_what_is_given_is_within_the_rules_and_told_as_what_it_is(told, one):
-    found = told[case(*one)]
+def test_what_is_given_is_within_the_rules_and_reported_as_what_it_is(outcome, one):
+    found = outcome[case(*one)]
     assert found["true"], "ids are those of the samples in the batch"
     assert found["wrong"] == [], "of another class, used before in the epoch, or in the same batch"
     assert found["over"] <= 1e-9, "more than the share, at some moment of an epoch"
@@ -58,25 +58,25 @@ def test_what_is_given_is_within_the_rules_and_told_as_what_it_is(told, one):
 
 
 @pytest.mark.parametrize("one", RUNS, ids=lambda one: "-".join(map(str, one[1:])))
-def test_uses_are_hits_or_substitutions_or_misses(told, one):
+def test_uses_are_hits_or_substitutions_or_misses(outcome, one):
     """One that is gone from the pool when its turn comes is read, and is a miss."""
-    found = told[case(*one)]
+    found = outcome[case(*one)]
     figures = found["figures"]
     assert 0 < figures["substitutions"] <= found["given"]
     assert figures["hits"] + figures["substitutions"] + figures["misses"] == found["draws"]
 
 
 @pytest.mark.parametrize("sampling, workers", [("importance", 0), ("iis", 2), ("shade", 0)])
-def test_without_a_word_all_is_given_as_it_was_drawn(told, sampling, workers):
-    found = told[case("off", sampling, workers)]
+def test_without_a_word_all_is_given_as_it_was_drawn(outcome, sampling, workers):
+    found = outcome[case("off", sampling, workers)]
     assert found["same"] and found["own"]
     assert found["planned"], "and what is drawn, and with which weight, stays as it was"
     assert found["given"] > 0 and found["reads"][1] < found["reads"][0]
 
 
 @pytest.mark.parametrize("one", KILLED, ids=lambda one: "-".join(map(str, one)))
-def test_when_the_pool_is_killed_samples_are_read_and_are_what_they_are_called(told, one):
-    found = told[case("killed", *one)]
+def test_when_the_pool_is_killed_samples_are_read_and_are_what_they_are_called(outcome, one):
+    found = outcome[case("killed", *one)]
     assert found["killed"] == 1 and found["true"] and found["wrong"] == [] and found["over"] <= 1e-9
     assert found["behind"] == 0, "of what a dead pool kept nothing is given, and all that a new one has was used"
     if one[0] != "iis":
@@ -84,36 +84,36 @@ def test_when_the_pool_is_killed_samples_are_read_and_are_what_they_are_called(t
 
 
 @pytest.mark.parametrize("workers", ((0, 2), (2, 0)))
-def test_an_epoch_that_is_taken_up_knows_what_it_has_used(told, workers):
-    found = told[case("resumed", *workers)]
+def test_an_epoch_that_is_taken_up_knows_what_it_has_used(outcome, workers):
+    found = outcome[case("resumed", *workers)]
     assert found["planned"], "the same samples are drawn, with the same weights"
     assert found["true"] and found["wrong"] == [] and found["over"] <= 1e-9
     assert found["rest"] > 10 and found["state"] < 1000 / 8 + 200
 
 
-def test_an_epoch_of_which_nothing_is_known_gives_nothing(told):
-    first, second = told[case("resumed", 0, 2)]["blind"]
+def test_an_epoch_of_which_nothing_is_known_gives_nothing(outcome):
+    first, second = outcome[case("resumed", 0, 2)]["blind"]
     assert first == 0 and second > 0
 
 
-def test_samples_of_a_subset_are_found_in_the_pool(told):
-    found = told[case("subset")]
+def test_samples_of_a_subset_are_found_in_the_pool(outcome):
+    found = outcome[case("subset")]
     assert found["true"] and found["wrong"] == [] and found["given"] > 20
 
 
-def test_files_are_given_in_place_of_others(told):
-    found = told["files"]
+def test_files_are_given_in_place_of_others(outcome):
+    found = outcome["files"]
     assert found["true"] and found["wrong"] == [] and found["over"] <= 1e-9
     assert 0 < found["figures"]["substitutions"] <= found["given"]
 
 
-def test_a_trace_is_of_what_was_drawn(told):
-    found = told["trace"]
+def test_a_trace_is_of_what_was_drawn(outcome):
+    found = outcome["trace"]
     assert found["same"] and found["given"] > 0
 
 
-def test_what_cannot_be_had_is_said_in_a_sentence(told):
-    found = told[case("refused")]
+def test_what_cannot_be_had_is_refused_in_a_sentence(outcome):
+    found = outcome[case("refused")]
     assert "gives torch's draws, sample by sample" in found["plain"]
     assert "'importance', 'iis', 'shade'" in found["plain"]
     assert "uses each sample equally often" in found["reuse"]
@@ -126,7 +126,7 @@ def test_what_cannot_be_had_is_said_in_a_sentence(told):
 
 
 @pytest.mark.parametrize("workers", (0, 2))
-def test_the_collector_is_told_of_substitutions_apart_from_hits(python, tmp_path, workers):
+def test_the_collector_counts_substitutions_apart_from_hits(python, tmp_path, workers):
     inject = PACKAGE / "stallscope" / "_inject"
     env = {"PYTHONPATH": f"{inject}{os.pathsep}{PACKAGE}", "STALLSCOPE_RUNTIME_DIR": str(tmp_path / "run")}
     done = run([python, JOB, case("run", "importance", 0.2, workers, 3)], **env)

@@ -11,7 +11,7 @@ JOB = Path(__file__).with_name("thread_job.py")
 def test_no_mask_comes_twice_and_a_loop_in_a_thread_is_as_it_was(python, tmp_path):
     done = run_plain([python, JOB], PYTHONPATH=str(PACKAGE), STALLSCOPE_RUNTIME_DIR=str(tmp_path))
     assert done.code == 0, done.err
-    told = json.loads(done.out)
-    for case, seen in told["beside"].items():
+    outcome = json.loads(done.out)
+    for case, seen in outcome["beside"].items():
         assert seen["masks"] >= 24 and seen["distinct"] == seen["masks"], (case, seen)
-    assert told["like torch"] and told["the same again"]
+    assert outcome["like torch"] and outcome["the same again"]

@@ -25,60 +25,60 @@ def rows(path):
 
 @pytest.mark.parametrize("workers", ("0", "2"))
 def test_every_use_is_recorded_in_the_order_of_the_hand_over(python, tmp_path, workers):
-    told = traced(python, tmp_path, "plain", workers)
+    outcome = traced(python, tmp_path, "plain", workers)
     found = rows(tmp_path / "uses.csv")
-    assert [row[1] for row in found] == told["used"] and len(found) == 3 * 100
+    assert [row[1] for row in found] == outcome["used"] and len(found) == 3 * 100
     assert [row[0] for row in found] == [epoch for epoch in range(3) for _ in range(100)]
-    assert told["said"] == []
+    assert outcome["messages"] == []
     # Sizes differ from sample to sample, and those that the cache did not take were seen all the same.
     assert all(row[2] == 100 + row[1] for row in found), "each was seen before it was handed over"
     assert all(row[3] == 0 for row in found)
 
 
-def test_losses_that_were_told_are_the_scores_of_later_uses(python, tmp_path):
-    told = traced(python, tmp_path, "importance", "0")
+def test_losses_given_to_update_are_the_scores_of_later_uses(python, tmp_path):
+    outcome = traced(python, tmp_path, "importance", "0")
     found = rows(tmp_path / "uses.csv")
-    assert [row[1] for row in found] == told["used"]
+    assert [row[1] for row in found] == outcome["used"]
     assert {row[3] for row in found[:25]} == {0.0} and any(row[3] > 0 for row in found[100:])
 
 
 def test_a_subset_is_recorded_by_the_ids_behind_it(python, tmp_path):
-    told = traced(python, tmp_path, "subset", "0")
-    assert [row[1] for row in rows(tmp_path / "uses.csv")] == told["used"]
-    assert min(told["used"]) >= 50
+    outcome = traced(python, tmp_path, "subset", "0")
+    assert [row[1] for row in rows(tmp_path / "uses.csv")] == outcome["used"]
+    assert min(outcome["used"]) >= 50
 
 
 def test_without_a_cache_sizes_are_not_known(python, tmp_path):
-    told = traced(python, tmp_path, "uncached", "0")
+    outcome = traced(python, tmp_path, "uncached", "0")
     found = rows(tmp_path / "uses.csv")
-    assert [row[1] for row in found] == told["used"] and {row[2] for row in found} == {1.0}
+    assert [row[1] for row in found] == outcome["used"] and {row[2] for row in found} == {1.0}
 
 
 def test_a_trace_of_before_is_replaced_and_no_other_file(python, tmp_path):
     (tmp_path / "uses.csv").write_text(HEADER + "\n0,1,2,3\n")
-    told = traced(python, tmp_path, "plain", "0")
-    assert len(rows(tmp_path / "uses.csv")) == 300 and told["said"] == []
+    outcome = traced(python, tmp_path, "plain", "0")
+    assert len(rows(tmp_path / "uses.csv")) == 300 and outcome["messages"] == []
     (tmp_path / "uses.csv").write_text("a thesis")
-    told = traced(python, tmp_path, "plain", "0")
-    assert len(told["used"]) == 300 and len(told["said"]) == 1 and "is no trace" in told["said"][0]
+    outcome = traced(python, tmp_path, "plain", "0")
+    assert len(outcome["used"]) == 300 and len(outcome["messages"]) == 1 and "is no trace" in outcome["messages"][0]
     assert (tmp_path / "uses.csv").read_text() == "a thesis"
 
 
 def test_a_full_disk_ends_the_trace_with_one_warning_and_not_the_job(python, tmp_path):
-    told = traced(python, tmp_path, "full", "0")
-    assert len(told["used"]) == 300 and told["epochs"] == 3
-    assert len(told["said"]) == 1 and "no more of the trace" in told["said"][0], told["said"]
+    outcome = traced(python, tmp_path, "full", "0")
+    assert len(outcome["used"]) == 300 and outcome["epochs"] == 3
+    assert len(outcome["messages"]) == 1 and "no more of the trace" in outcome["messages"][0], outcome["messages"]
 
 
 def test_other_ranks_write_beside_the_first(python, tmp_path):
-    told = traced(python, tmp_path, "rank", "0")
+    outcome = traced(python, tmp_path, "rank", "0")
     assert not (tmp_path / "uses.csv").exists()
-    assert [row[1] for row in rows(tmp_path / "uses-rank3.csv")] == told["used"]
+    assert [row[1] for row in rows(tmp_path / "uses-rank3.csv")] == outcome["used"]
 
 
 def test_a_forked_child_writes_nothing(python, tmp_path):
-    told = traced(python, tmp_path, "forked", "0")
-    assert [row[1] for row in rows(tmp_path / "uses.csv")] == told["used"]
+    outcome = traced(python, tmp_path, "forked", "0")
+    assert [row[1] for row in rows(tmp_path / "uses.csv")] == outcome["used"]
 
 
 def test_samples_without_an_index_cannot_be_traced(python, tmp_path):

@@ -1,4 +1,4 @@
-"""Iterates a loader that records a trace; prints what was used and what was said.
+"""Iterates a loader that records a trace; prints what was used and what was warned of.
 
 usage: trace_job.py FILE CASE WORKERS
 """
@@ -73,8 +73,8 @@ def main():
                 if case == "forked" and len(used) == 20:
                     forked()
             epochs += 1
-    said = [str(one.message) for one in warned if "stallscope" in str(one.message)]
-    return {"used": used, "said": said, "epochs": epochs}
+    messages = [str(one.message) for one in warned if "stallscope" in str(one.message)]
+    return {"used": used, "messages": messages, "epochs": epochs}
 
 
 if __name__ == "__main__":

@@ -82,13 +82,13 @@ def trained(folder, number, case):
         assert stallscope.transformers.use_loader(trainer, cache="1GiB") is trainer
         # Of several calls the last one holds.
         stallscope.transformers.use_loader(trainer, cache="1MiB", fetchers=case.get("fetchers", 0))
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as outcome:
         warnings.simplefilter("always")
         trainer.train(resume_from_checkpoint=case.get("resume"))
     loader = trainer.callback_handler.train_dataloader
     weights = [value.tolist() for value in trainer.model.state_dict().values()]
     figures = loader.cache_figures() if hasattr(loader, "cache_figures") else {}
-    warned = [str(one.message) for one in told if "stallscope" in str(one.message)]
+    warned = [str(one.message) for one in outcome if "stallscope" in str(one.message)]
     return {"trained": TRAINED, "weights": weights, "next": torch.rand(1).item(), "figures": figures, "warned": warned}
 
 

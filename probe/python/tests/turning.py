@@ -43,7 +43,7 @@ class Turned:
                     pass
                 for process in self.collector.processes:
                     process.drain()
-                # One that was sent away before it said who it is.
+                # One that was refused before its greeting.
                 self.collector.processes = [p for p in self.collector.processes if p.greeting]
                 out.seek(0)
                 err.seek(0)
@@ -70,7 +70,7 @@ class Turned:
         return {known[4] for known in self.states if (name, loader, state) == (known[0], known[1], known[3])}
 
     def of(self, scenario):
-        """What this scenario said, and whom it left behind."""
+        """What this scenario printed, and which children it left behind."""
         lines = [line for line in self.lines if line["scenario"] == scenario]
         assert lines, self.err
         return lines[:-1], lines[-1]["left"]
@@ -155,14 +155,14 @@ def pairs_are_right(done):
     for process in done.collector.processes:
         for batch in process.of("Batch"):
             made.setdefault((process.pid, batch.batch), []).append(batch)
-    told = {pid for fact in done.trainer.told("workers") for pid in fact["pids"]}
+    outcome = {pid for fact in done.trainer.facts_of("workers") for pid in fact["pids"]}
     waits = [wait for wait in done.trainer.of("Wait") if "failed" not in wait.flags]
     assert waits
     for wait in waits:
-        assert wait.worker in told
+        assert wait.worker in outcome
         assert any(batch.time_ns <= wait.time_ns for batch in made[wait.worker, wait.batch])
     assert done.trainer.lane.dropped == 0
-    assert all(process.told("unavailable") == [] for process in done.collector.processes)
+    assert all(process.facts_of("unavailable") == [] for process in done.collector.processes)
     return waits
 
 

@@ -14,7 +14,7 @@ pub(crate) fn act() -> Controller {
     Controller::new(TuneMode::Act, Budgets::default(), 1)
 }
 
-/// Runs for so many seconds; everything that was said.
+/// Runs for so many seconds; everything that was audited.
 pub(crate) fn run(job: &mut Job, controller: &mut Controller, seconds: u64) -> Outcome {
     let mut all = Outcome::default();
     for _ in 0..seconds {
@@ -26,17 +26,17 @@ pub(crate) fn run(job: &mut Job, controller: &mut Controller, seconds: u64) -> O
     all
 }
 
-/// Runs until something is said about an act, and no longer than an hour.
+/// Runs until the audit has an act, and no longer than an hour.
 pub(crate) fn until(job: &mut Job, controller: &mut Controller, act: Act) -> AuditEvent {
     for _ in 0..3600 {
         if let Some(event) = run(job, controller, 1).audit.into_iter().find(|event| event.act == act) {
             return event;
         }
     }
-    panic!("within an hour nothing was said about {}", act.name());
+    panic!("within an hour the audit had no {}", act.name());
 }
 
-pub(crate) fn said(out: &Outcome, act: Act) -> usize {
+pub(crate) fn audited(out: &Outcome, act: Act) -> usize {
     out.audit.iter().filter(|event| event.act == act).count()
 }
 

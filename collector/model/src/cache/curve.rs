@@ -24,7 +24,7 @@ impl CachePoint {
 pub struct CacheCurve {
     ranks: u32,
     is_mixed: bool,
-    pub(super) told_ns: u64,
+    pub(super) reported_ns: u64,
     dataset_bytes: u64,
     points: [CachePoint; CacheCurve::MOST],
     count: usize,
@@ -38,14 +38,16 @@ struct CurveParts {
     #[serde(default)]
     is_mixed: bool,
     #[serde(default)]
-    told_ns: u64,
+    #[serde(rename = "told_ns")]
+    reported_ns: u64,
     dataset_bytes: u64,
     points: Vec<CachePoint>,
 }
 
 impl From<CurveParts> for CacheCurve {
     fn from(parts: CurveParts) -> CacheCurve {
-        let mut curve = CacheCurve::new(parts.dataset_bytes).of_ranks(parts.ranks).reported_at(parts.told_ns);
+        let mut curve =
+            CacheCurve::new(parts.dataset_bytes).of_ranks(parts.ranks).reported_at(parts.reported_ns);
         curve.is_mixed = parts.is_mixed;
         parts.points.into_iter().for_each(|point| curve.push(point));
         curve
@@ -54,8 +56,8 @@ impl From<CurveParts> for CacheCurve {
 
 impl From<CacheCurve> for CurveParts {
     fn from(curve: CacheCurve) -> CurveParts {
-        let CacheCurve { ranks, is_mixed, told_ns, dataset_bytes, .. } = curve;
-        CurveParts { ranks, is_mixed, told_ns, dataset_bytes, points: curve.points().to_vec() }
+        let CacheCurve { ranks, is_mixed, reported_ns, dataset_bytes, .. } = curve;
+        CurveParts { ranks, is_mixed, reported_ns, dataset_bytes, points: curve.points().to_vec() }
     }
 }
 
@@ -85,8 +87,8 @@ impl CacheCurve {
 
     /// The same, reported at this time of its host's clock.
     #[must_use]
-    pub fn reported_at(self, told_ns: u64) -> CacheCurve {
-        CacheCurve { told_ns, ..self }
+    pub fn reported_at(self, reported_ns: u64) -> CacheCurve {
+        CacheCurve { reported_ns, ..self }
     }
 
     /// Whether it is of the uses of several ranks, of which one tells it for all.

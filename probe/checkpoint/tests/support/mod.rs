@@ -114,10 +114,10 @@ pub(crate) fn idle(saver: &Saver) {
     }
 }
 
-/// File operations of which some fail, as told.
+/// File operations of which some fail, as asked.
 pub(crate) struct Faulty<F> {
     pub(crate) under: std::sync::Arc<dyn Files>,
-    /// Told the operation and the path; an error is what the operation then gives.
+    /// Gets the operation and the path; an error is what the operation then gives.
     pub(crate) fail: std::sync::Arc<F>,
 }
 
