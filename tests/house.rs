@@ -17,7 +17,7 @@ fn crates_know_only_whom_they_may() {
         ("ring", &["abi", "model"]),
         ("cache", &[]),
         ("checkpoint", &[]),
-        ("python", &["abi", "model", "ring", "cache", "checkpoint"]),
+        ("python", &["abi", "model", "units", "ring", "cache", "checkpoint"]),
         ("collector", &["abi", "model", "ledger", "control", "wire", "store", "ebpf", "ring"]),
         ("look", &["model", "units"]),
         ("reports", &["model", "ledger", "wire", "store", "look", "units"]),

@@ -242,6 +242,19 @@ fn a_killed_collector_leaves_values_in_force_and_the_next_one_takes_its_place() 
 }
 
 #[test]
+fn what_is_asked_by_hand_is_recorded_before_the_job_hears_of_it() {
+    let job = Job::turned("checked", "checks");
+    for value in 5..25 {
+        let (code, out, err) = job.tell(&["set", &format!("prefetch={value}")]);
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    }
+    assert_eq!(job.values().lines().count(), 20);
+    let unrecorded = std::fs::read_to_string(job.sandbox.path("unrecorded")).unwrap_or_default();
+    assert_eq!(unrecorded, "");
+    job.end();
+}
+
+#[test]
 fn a_shim_that_lies_is_shown_as_far_as_it_goes_and_harms_nobody() {
     let job = Job::start("forged", "forged.py", &[]);
     wait_until("it has sent its lies", || job.sandbox.path("ready").exists());

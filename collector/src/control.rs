@@ -138,15 +138,17 @@ impl Control {
         }
         let by = self.name_of(peer);
         let before = engine.knobs.state();
-        let places = engine.turn(requests, &by)?;
+        let resolved = engine.resolve(requests)?;
+        let places = resolved.places();
         let decision = self.next_decision();
         let now_ns = host::now_ns();
         for asked in requests.iter().flat_map(|request| all_of(request, &places, &before, decision, &by)) {
             engine.audit(asked.line(Act::Request, now_ns, "asked for by hand"));
             self.following.follow(asked);
         }
-        // If we are killed now, the recording has what was done.
+        // If we are killed while the job changes, the recording has what was asked of it.
         engine.flush();
+        engine.knobs.ask(&resolved, &by);
         Ok(places)
     }
 
@@ -229,8 +231,10 @@ impl Control {
         for action in actions {
             let decision = running.decision(action.decision, || self.next_decision());
             let request = request(&action);
-            match engine.turn(std::slice::from_ref(&request), CONTROLLER) {
-                Ok(places) => {
+            match engine.resolve(std::slice::from_ref(&request)) {
+                Ok(resolved) => {
+                    engine.knobs.ask(&resolved, CONTROLLER);
+                    let places = resolved.places();
                     let asked = all_of(&request, &places, &before, decision, CONTROLLER);
                     asked.into_iter().for_each(|asked| self.following.follow(asked));
                     turned.extend(places);

@@ -9,7 +9,7 @@ use crate::audit::Audit;
 use crate::files::Files;
 use crate::fresh::Fresh;
 use crate::host;
-use crate::knobs::{Knobs, Place};
+use crate::knobs::{Knobs, Resolved};
 use crate::procfs::CpuTicks;
 use crate::usage::job_cpus;
 use stallscope_abi::kernel::{Record, TaskSlot};
@@ -273,12 +273,11 @@ impl Engine {
         }
     }
 
-    /// Turns knobs, all that are asked for or none, in the name of `by`; gives where they are. A request without a
-    /// loader means the training loaders.
+    /// The knobs that are asked for, all or none. A request without a loader means the training loaders.
     ///
     /// # Errors
     /// What cannot be, in a sentence.
-    pub(crate) fn turn(&mut self, requests: &[KnobRequest], by: &str) -> Result<Vec<Place>, String> {
+    pub(crate) fn resolve(&self, requests: &[KnobRequest]) -> Result<Resolved, String> {
         let ranks = self.ledger.summary().ranks;
         let training: HashSet<(u32, u16)> = ranks
             .iter()
@@ -286,7 +285,7 @@ impl Engine {
             .filter(|(_, phase)| phase.phase == Phase::Training && phase.steps > 0)
             .filter_map(|(rank, phase)| Some((rank, phase.loader?)))
             .collect();
-        self.knobs.set(requests, by, &|rank, loader| training.contains(&(rank, loader)))
+        self.knobs.resolve(requests, &|rank, loader| training.contains(&(rank, loader)))
     }
 
     /// Adds a line to the audit; it is in the recording after the next [`Engine::flush`].

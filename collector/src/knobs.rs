@@ -50,6 +50,20 @@ struct Asked {
     by: String,
 }
 
+/// The knobs that requests mean, and the values for them.
+#[derive(Debug, Default)]
+pub(crate) struct Resolved {
+    /// Connection, slot and value.
+    turns: Vec<(u64, u32, u64)>,
+    places: BTreeSet<Place>,
+}
+
+impl Resolved {
+    pub(crate) fn places(&self) -> Vec<Place> {
+        self.places.iter().copied().collect()
+    }
+}
+
 impl Knobs {
     /// A process of `rank` is there; or its rank turned out to be this.
     pub(crate) fn process(&mut self, connection: u64, rank: u32) {
@@ -105,27 +119,35 @@ impl Knobs {
         }
     }
 
-    /// Asks, in the name of `by`, for all of `requests` or for none. A request that names no loader means those that
-    /// `trains` says train, where a rank has any; knobs that cannot be turned are passed over where others can.
-    /// Gives the places of all that are asked.
+    /// What all of `requests` mean. A request that names no loader means those that `trains` says train, where a rank has
+    /// any; knobs that cannot be turned are passed over where others can.
     ///
     /// # Errors
     /// One sentence: there is no such knob, rank or loader, the value is out of bounds, or none of them can be
     /// turned.
-    pub(crate) fn set(
-        &mut self,
+    pub(crate) fn resolve(
+        &self,
         requests: &[KnobRequest],
-        by: &str,
         trains: &dyn Fn(u32, u16) -> bool,
-    ) -> Result<Vec<Place>, String> {
-        let mut turns = Vec::new();
+    ) -> Result<Resolved, String> {
+        let mut resolved = Resolved::default();
         for request in requests {
-            turns.extend(self.meant(request, trains)?.into_iter().map(|at| (at, request.value)));
+            for (connection, slot) in self.meant(request, trains)? {
+                resolved.turns.push((connection, slot, request.value));
+                let process = self.processes.get(&connection);
+                let place =
+                    process.and_then(|process| Some((process.rank, process.knobs.get(&slot)?.fact.loader)));
+                resolved.places.extend(place);
+            }
         }
-        let mut places = BTreeSet::new();
-        for ((connection, slot), value) in turns {
-            let Some(process) = self.processes.get_mut(&connection) else { continue };
-            let (Some(page), Some(shown)) = (process.page.as_mut(), process.knobs.get_mut(&slot)) else {
+        Ok(resolved)
+    }
+
+    /// Asks for it, in the name of `by`.
+    pub(crate) fn ask(&mut self, resolved: &Resolved, by: &str) {
+        for (connection, slot, value) in &resolved.turns {
+            let Some(process) = self.processes.get_mut(connection) else { continue };
+            let (Some(page), Some(shown)) = (process.page.as_mut(), process.knobs.get_mut(slot)) else {
                 continue;
             };
             let last = match &shown.asked {
@@ -133,11 +155,9 @@ impl Knobs {
                 None => RequestNumber::none(shown.fact.generation),
             };
             let number = last.next();
-            page.ask(slot, number, value);
-            shown.asked = Some(Asked { number, value, by: by.into() });
-            places.insert((process.rank, shown.fact.loader));
+            page.ask(*slot, number, *value);
+            shown.asked = Some(Asked { number, value: *value, by: by.into() });
         }
-        Ok(places.into_iter().collect())
     }
 
     /// Connection and slot of the knobs that a request means and that can be turned to its value.

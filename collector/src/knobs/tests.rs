@@ -69,7 +69,17 @@ fn request(knob: &str, value: u64) -> KnobRequest {
 
 /// Loader 0 trains, loader 1 evaluates.
 fn set(knobs: &mut Knobs, requests: &[KnobRequest]) -> Result<Vec<Place>, String> {
-    knobs.set(requests, "mira", &|_, loader| loader == 0)
+    set_where(knobs, requests, &|_, loader| loader == 0)
+}
+
+fn set_where(
+    knobs: &mut Knobs,
+    requests: &[KnobRequest],
+    trains: &dyn Fn(u32, u16) -> bool,
+) -> Result<Vec<Place>, String> {
+    let resolved = knobs.resolve(requests, trains)?;
+    knobs.ask(&resolved, "mira");
+    Ok(resolved.places())
 }
 
 fn the(knobs: &Knobs, rank: u32, loader: u16, name: &str) -> Knob {
@@ -89,7 +99,7 @@ fn a_request_without_a_place_means_the_training_loader_of_every_rank() {
         assert_ne!(job.page.turned(), 0);
     }
     // Before any loader has trained, all are meant.
-    let all = knobs.set(&[request("prefetch", 30)], "mira", &|_, _| false).unwrap();
+    let all = set_where(&mut knobs, &[request("prefetch", 30)], &|_, _| false).unwrap();
     assert_eq!(all.len(), 4);
 }
 
@@ -322,7 +332,7 @@ proptest! {
             };
             let asked = (slot < 64, fact.name.clone());
             knobs.report(1, fact);
-            if knobs.set(&[request(&asked.1, value)], "mira", &|_, _| true).is_ok() {
+            if set_where(&mut knobs, &[request(&asked.1, value)], &|_, _| true).is_ok() {
                 let turned = knobs.state().into_iter().filter(|knob| knob.requested.is_some());
                 for knob in turned.filter(|knob| knob.set_by == "mira") {
                     prop_assert!((knob.min..=knob.max).contains(&value) || knob.requested != Some(value));

@@ -43,33 +43,46 @@ const TIMES: [(&str, f64); 9] = [
     ("d", 86_400e9),
 ];
 
-/// The number that `text` begins with, and its unit.
-fn parts(text: &str) -> Option<(f64, &str)> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    Some((digits.trim_end().parse().ok()?, &text[digits.len()..]))
+/// The number that `text` begins with, its unit, and what follows.
+fn first_part(text: &str) -> Option<(f64, &str, &str)> {
+    let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, rest) = text.split_at(unit_at);
+    let end = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+    Some((number.trim().parse().ok()?, &rest[..end], &rest[end..]))
 }
 
-/// Bytes of a size of at least one: "8GiB", "500MB", "1.5 g", "4096". The Python package reads `cache=` alike.
+/// Bytes of a size of at least one: "8GiB", "500MB", "1.5 g", "4096".
 ///
 /// # Errors
 /// For any other text, and beyond 2^64 bytes.
 pub fn parse_bytes(text: &str) -> Result<u64, ParseError> {
     let wrong = ParseError("say a size as 8GiB or 500MB");
-    let (number, unit) = parts(text).ok_or(wrong)?;
+    let (number, unit, _) = first_part(text).filter(|(_, _, rest)| rest.is_empty()).ok_or(wrong)?;
     let (_, each) = SIZES.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or(wrong)?;
     let bytes = number * *each as f64;
     if bytes.is_finite() && bytes >= 1.0 && bytes < u64::MAX as f64 { Ok(bytes as u64) } else { Err(wrong) }
 }
 
-/// A duration: "90s", "1.5m", "10min", "2h"; a number alone is seconds.
+/// A duration: "90s", "1.5m", "10min", "2h", "1h30m"; a number alone is seconds.
 ///
 /// # Errors
 /// For any other text, below 0, and beyond 2^64 nanoseconds.
 pub fn parse_duration(text: &str) -> Result<Duration, ParseError> {
     let wrong = ParseError("say a time as 90s, 10min or 2h");
-    let (number, unit) = parts(text).ok_or(wrong)?;
-    let (_, each_ns) = TIMES.iter().find(|(name, _)| *name == unit).ok_or(wrong)?;
-    let ns = number * each_ns;
+    let (mut ns, mut rest, mut before_ns) = (0.0, text, f64::INFINITY);
+    loop {
+        let (number, unit, following) = first_part(rest).ok_or(wrong)?;
+        let (_, each_ns) = TIMES.iter().find(|(name, _)| *name == unit).ok_or(wrong)?;
+        // "1h30" lacks a unit; "30m1h" is a slip.
+        if number < 0.0 || *each_ns >= before_ns || unit.is_empty() && before_ns.is_finite() {
+            return Err(wrong);
+        }
+        ns += number * each_ns;
+        (rest, before_ns) = (following, *each_ns);
+        if rest.is_empty() {
+            break;
+        }
+    }
     if ns >= 0.0 && ns < u64::MAX as f64 { Ok(Duration::from_nanos(ns as u64)) } else { Err(wrong) }
 }
 
@@ -103,7 +116,9 @@ mod tests {
         ] {
             assert_eq!(parse_bytes(text), Ok(size), "{text}");
         }
-        for wrong in ["", "GiB", "-1GB", "8 parsecs", "0", "1e400", "NaNGB", "infGB", "99999999999GiB"] {
+        for wrong in
+            ["", "GiB", "-1GB", "8 parsecs", "0", "1e400", "1e9", "1g5", "NaNGB", "infGB", "99999999999GiB"]
+        {
             assert!(parse_bytes(wrong).is_err(), "{wrong}");
         }
     }
@@ -116,13 +131,29 @@ mod tests {
             ("10min", 600_000),
             ("2h", 7_200_000),
             ("1d", 86_400_000),
+            ("1h30m", 5_400_000),
+            ("1d 2h 3min", 93_780_000),
             ("20", 20_000),
             ("250ms", 250),
             ("0", 0),
         ] {
             assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)), "{text}");
         }
-        for wrong in ["", "s", "-3s", "5 parsecs", "1e400h", "99999999999h", "NaN", "8g"] {
+        for wrong in [
+            "",
+            "s",
+            "-3s",
+            "5 parsecs",
+            "1e400h",
+            "99999999999h",
+            "NaN",
+            "8g",
+            "1h30",
+            "30m1h",
+            "1h1h",
+            "1h-30m",
+            "1h ",
+        ] {
             assert!(parse_duration(wrong).is_err(), "{wrong}");
         }
     }

@@ -29,6 +29,7 @@ mod queues;
 mod reader;
 mod steps;
 mod substitutes;
+mod units;
 
 use pyo3::prelude::*;
 
@@ -94,6 +95,11 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(iteration::enter, module)?,
         wrap_pyfunction!(iteration::leave, module)?,
         wrap_pyfunction!(iteration::stop, module)?,
+        wrap_pyfunction!(units::parse_bytes, module)?,
+        wrap_pyfunction!(units::parse_duration, module)?,
+        wrap_pyfunction!(units::duration_in_words, module)?,
+        wrap_pyfunction!(units::bytes_in_words, module)?,
+        wrap_pyfunction!(units::memory_in_words, module)?,
     ] {
         module.add_function(function)?;
     }

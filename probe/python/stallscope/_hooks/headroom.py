@@ -4,6 +4,8 @@ import os
 import resource
 import sys
 
+from stallscope import _native
+
 # A batch is walked this far at most.
 _MAX_PARTS = 10_000
 _MAX_NESTING = 32
@@ -48,9 +50,9 @@ def for_batches(batch):
     size, tensors = weigh(batch)
     limits = []
     if size:
-        each = _bytes(size)
+        each = _native.bytes_in_words(size)
         for free, where in ((_shared_free(), "in /dev/shm"), (memory_free(), "of memory")):
-            limits.append((free // (4 * size), f"a batch takes {each}, and {_bytes(free)} {where} are free"))
+            limits.append((free // (4 * size), f"a batch takes {each}, and {_native.bytes_in_words(free)} {where} are free"))
     if tensors and sys.modules["torch.multiprocessing"].get_sharing_strategy() == "file_descriptor":
         free = _descriptors_free()
         limits.append((free // (2 * tensors), f"a batch takes {tensors} descriptors, and {free} are free (ulimit -n)"))
@@ -63,7 +65,7 @@ def for_workers(pid):
     size = _private(pid)
     if size:
         free = memory_free()
-        why = f"a worker takes {_bytes(size)} of its own, and {_bytes(free)} of memory are free"
+        why = f"a worker takes {_native.bytes_in_words(size)} of its own, and {_native.bytes_in_words(free)} of memory are free"
         limits.append((free // (2 * size), why))
     return min(limits)
 
@@ -135,10 +137,3 @@ def _private(pid):
             return sum(int(line.split()[1]) for line in file if line.startswith("Private_")) * 1024
     except (OSError, ValueError):
         return 0
-
-
-def _bytes(count):
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.3g} {unit}" if unit != "bytes" else f"{count} bytes"
-        count /= 1000

@@ -1,7 +1,6 @@
 """When to save: the steps and what saves cost go to the rule, which says when one is due."""
 
 import datetime
-import re
 
 from stallscope import _native
 
@@ -12,7 +11,6 @@ from .signals import say
 LOOK_S = 0.5
 # What was seen is noted in the folder this often, for a run that goes on after this one was killed.
 _NOTE_NS = 5_000_000_000
-_UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
 class When:
@@ -92,8 +90,8 @@ class When:
         allowed_s, wanted_s = forbidden
         cost_s = self.timing.costs()[2]
         say(
-            f"a checkpoint costs {_short(cost_s)}, so a budget of {self.overhead:.3g} allows one every {_short(allowed_s)}; "
-            f"with a failure every {_short(self.mtbf_s)}, one every {_short(wanted_s)} would lose least: "
+            f"a checkpoint costs {_in_words(cost_s)}, so a budget of {self.overhead:.3g} allows one every {_in_words(allowed_s)}; "
+            f"with a failure every {_in_words(self.mtbf_s)}, one every {_in_words(wanted_s)} would lose least: "
             f"overhead={cost_s / wanted_s:.2g} allows that"
         )
 
@@ -114,19 +112,11 @@ def seconds(time, name):
         return time.total_seconds()
     if isinstance(time, (int, float)):
         return float(time)
-    parts = re.findall(r"([0-9.]+)\s*([a-z]+)", str(time).strip().lower())
-    rest = re.sub(r"([0-9.]+)\s*([a-z]+)\s*", "", str(time).strip().lower())
     try:
-        if not parts or rest:
-            raise ValueError
-        return sum(float(count) * _UNITS_S[unit] for count, unit in parts)
-    except (KeyError, ValueError):
+        return _native.parse_duration(str(time).lower()) / 1e9
+    except ValueError:
         raise ValueError(f"{name}={time!r} is no time; write it as '6h', '30m', '90s' or in seconds") from None
 
 
-def _short(time_s):
-    """As people write it."""
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
-        if time_s >= length:
-            return f"{time_s / length:.3g} {unit}"
-    return f"{time_s * 1e3:.3g} ms"
+def _in_words(time_s):
+    return _native.duration_in_words(round(time_s * 1e9))
