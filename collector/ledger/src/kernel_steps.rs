@@ -10,7 +10,8 @@
 //! - at the tail of an epoch there is no index left to put: a batch is over when the main thread has worked for long and goes
 //!   on to the next, which is a sleep, a tensor's handle or, with syscall hooks, a header that it reads. One that was read
 //!   while another was awaited shows by nothing, and is part of the step before;
-//! - a worker takes an index from a pipe, makes the batch and wakes its own feeder thread: the batch is ready.
+//! - a worker takes an index from a pipe, makes the batch and wakes its own feeder thread: the batch is ready;
+//! - whatever a loader's processes send each other is sent by a thread beside the main one.
 //!
 //! Which batch was awaited is decided afterwards: the thread that puts the next index names the worker, as far as it is
 //! known whose it is (see [`Feeders`]), else the last message before that. (Counting ahead fails as soon as a batch
@@ -174,6 +175,10 @@ impl KernelSteps {
     fn waited(&mut self, wait: &Wait) -> Option<Handover> {
         let (pid, tid, at_ns) = (wait.header.tgid, wait.header.tid, wait.header.time_ns);
         let pipe = wait.blocked_in == Blocked::Pipe as u32;
+        if wait.waker_tid == wait.waker_tgid {
+            // Another child of the loop (an environment, a decoder): it answers by itself.
+            return None;
+        }
         if wait.blocked_in == Blocked::Unix as u32 {
             return self.received_tensor(wait);
         }

@@ -339,3 +339,22 @@ fn a_worker_that_is_always_ahead_makes_steps_of_its_own() {
     let exits = || found.iter().map(|step| step.exit_ns / MS % 100);
     assert!(exits().all(|ms| ms == 31 || ms == 63), "{:?}", exits().collect::<Vec<_>>());
 }
+
+/// Environments of reinforcement learning, a decoder: children of the loop that answer through a pipe or a socket.
+#[test]
+fn what_a_childs_main_thread_writes_is_no_batch() {
+    for kind in [Blocked::Pipe, Blocked::Unix] {
+        let mut steps = job();
+        for turn in 0..8 {
+            let Record::Wait(mut answered) =
+                wait(TRAINER, turn * 10 * MS, turn * 10 * MS + 3 * MS, (WORKERS[0], WORKERS[0]))
+            else {
+                unreachable!()
+            };
+            answered.blocked_in = kind as u32;
+            assert_eq!(steps.record(&Record::Wait(answered)), None, "{kind:?}");
+            let work = cpu(TRAINER, turn * 10 * MS + 3 * MS, (turn + 1) * 10 * MS);
+            assert_eq!(all(&mut steps, &work), [], "{kind:?}");
+        }
+    }
+}
