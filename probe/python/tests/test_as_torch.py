@@ -2,6 +2,7 @@
 them for, to threads, and as copies."""
 
 import copy
+import multiprocessing
 import os
 import pickle
 import random
@@ -67,14 +68,59 @@ class OneIsMore(Parts):
         return super().__getitem__(index) * (2 if index == SAMPLES - 1 else 1)
 
 
+class Counting(Parts):
+    """Adds more to each sample that it gives."""
+
+    given = 0
+
+    def decode(self, data):
+        return super().decode(data) + self.given / 1000
+
+    def __getitem__(self, index):
+        self.given += 1
+        return super().__getitem__(index)
+
+
+class Shared(Parts):
+    """The same, counted for all processes."""
+
+    def __init__(self):
+        self.given = multiprocessing.Value("q")
+
+    def decode(self, data):
+        return super().decode(data) + self.given.value / 1000
+
+    def __getitem__(self, index):
+        self.given.value += 1
+        return super().__getitem__(index)
+
+
+def seldom(random):
+    return lambda sample: -sample - 1 if random.random() < 0.3 else sample
+
+
+class Transformed(Parts):
+    """Augmented with a chance that comes from a generator that a closure has."""
+
+    def __init__(self):
+        self.transform = seldom(random.Random(5))
+
+    def __getitem__(self, index):
+        return self.transform(super().__getitem__(index))
+
+
 def values(loader):
     return [value for batch in loader for value in batch.flatten().tolist()]
 
 
 @pytest.mark.parametrize(
     "kind,why",
-    [(Seldom, "draws other random numbers|is not its sample"), (Batchwise, "__getitems__"), (OneIsMore, "is not its sample 11")],
-    ids=["a chance", "a batch", "one sample"],
+    [
+        (Seldom, "draws other random numbers|is not its sample"), (Batchwise, "__getitems__"), (OneIsMore, "is not its sample 11"),
+        (Counting, "making a sample changes what the data set holds"),
+        (Transformed, "draws other random numbers|is not its sample"),
+    ],
+    ids=["a chance", "a batch", "one sample", "a count", "a closure's chance"],
 )
 def test_what_a_data_set_does_beside_its_parts_is_never_left_out(kind, why):
     for seed in range(4):
@@ -85,6 +131,43 @@ def test_what_a_data_set_does_beside_its_parts_is_never_left_out(kind, why):
         torch.manual_seed(seed)
         assert cached == values(stallscope.DataLoader(kind(), batch_size=4))
         assert cached != values(torch.utils.data.DataLoader(Parts(), batch_size=4))
+
+
+def test_a_count_of_all_processes_is_seen_too():
+    with pytest.warns(RuntimeWarning, match="making a sample changes what the data set holds"):
+        values(stallscope.DataLoader(Shared(), batch_size=4, cache="4MiB"))
+
+
+class Recovers(Parts):
+    """Gives another sample where one cannot be read or is broken."""
+
+    def fetch(self, index):
+        if index == 4:
+            raise ValueError("it cannot be read")
+        return super().fetch(index)
+
+    def decode(self, data):
+        if data[0] == 7:
+            raise ValueError("it is broken")
+        return super().decode(data)
+
+    def __getitem__(self, index):
+        try:
+            return super().__getitem__(index)
+        except ValueError:
+            return self[index + 1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("subset", [False, True], ids=["all", "a subset"])
+@pytest.mark.filterwarnings("ignore:.*could not be made from what the cache has of it:RuntimeWarning")
+def test_a_data_set_may_recover_from_a_broken_sample(workers, subset):
+    dataset = torch.utils.data.Subset(Recovers(), range(SAMPLES)) if subset else Recovers()
+    loader = stallscope.DataLoader(dataset, batch_size=4, num_workers=workers, cache="4MiB")
+    for _ in range(3):
+        assert values(loader) == [0, 1, 2, 3, 5, 5, 6, 8, 8, 9, 10, 11]
+    figures = loader.cache_figures()
+    assert figures["hits"] >= 2 * (SAMPLES - 2 - 4 * subset)
 
 
 GLOBAL = numpy.random.default_rng(0)

@@ -22,6 +22,9 @@ _MOST_AT_FAULT = 16
 
 
 class _Maker:
+    # Whether the data set may make a sample by itself where what it is made from cannot be had.
+    has_own_way = False
+
     def __init__(self, dataset, samples, kept):
         self.dataset = dataset
         # Ids are below; None where nothing is kept.
@@ -42,11 +45,11 @@ class _Maker:
             if not making.lacked:
                 return sample
         except Exception as error:
-            if not making.gave or raised_by_signal(error):
+            if not (making.gave or self.has_own_way) or raised_by_signal(error):
                 raise
         seed()
         sample = self.plain(index)
-        self._blame(use[0])
+        self._blame(making)
         return sample
 
     def many(self, indices, seed):
@@ -59,11 +62,11 @@ class _Maker:
             if not making.lacked:
                 return samples
         except Exception as error:
-            if not making.gave or raised_by_signal(error):
+            if not (making.gave or self.has_own_way) or raised_by_signal(error):
                 raise
         seed()
         samples = self.plain_batch(indices)
-        self._blame(*(use[0] for use in uses if use is not None))
+        self._blame(making)
         return samples
 
     def use_of(self, index):
@@ -81,15 +84,18 @@ class _Maker:
             return None
         return number if 0 <= number < self.samples else None
 
-    def _blame(self, *numbers):
+    def _blame(self, making):
+        if not making.gave:
+            # What is kept had no part in it.
+            return
         if not self.at_fault:
             warnings.warn(
-                f"stallscope: sample {numbers[0]} of {type(self.dataset).__name__} could not be made from what the "
+                f"stallscope: sample {making.numbers[0]} of {type(self.dataset).__name__} could not be made from what the "
                 "cache has of it, but without; from now on it is read anew each time",
                 RuntimeWarning,
                 stacklevel=2,
             )
-        self.at_fault.update(numbers)
+        self.at_fault.update(making.numbers)
         if len(self.at_fault) >= _MOST_AT_FAULT:
             self.kept = None
 
@@ -104,7 +110,8 @@ class FromParts(_Maker):
     def __init__(self, dataset, samples, kept, augments=False):
         super().__init__(dataset, samples, kept)
         self.base = base_of(dataset)
-        self.has_getitem = has_getitem(self.base)
+        # Which may give another sample in the place of one that is broken.
+        self.has_own_way = has_getitem(self.base)
         self.augments = augments
         # Whether what is kept comes from `decode`, not from `fetch`.
         self.decoded = False
@@ -114,8 +121,7 @@ class FromParts(_Maker):
 
     def plain(self, index):
         index = plain(index)
-        # Names, pairs and numbers from the end may be turned into numbers by `__getitem__` alone.
-        if self.has_getitem and self.number_of(index) is None:
+        if self.has_own_way:
             return self.dataset[index]
         data = again(lambda: self.base.fetch(base_index(self.dataset, index)))
         return self.finished(self.base.decode(data))
@@ -124,6 +130,8 @@ class FromParts(_Maker):
         return self.base.augment(decoded) if self.augments else decoded
 
     def plain_batch(self, indices):
+        if self.has_own_way:
+            return gathered(self.dataset.__getitems__(plain_all(indices)))
         return [self.plain(index) for index in indices]
 
 
@@ -134,7 +142,9 @@ class _Parts:
     def __init__(self, maker, uses):
         self.maker = maker
         self.uses = uses
+        # Of the sample that is being made: whether its bytes were to be had, and its id.
         self.gave = False
+        self.numbers = []
 
     def sample(self, index):
         return self._sample(index, self.uses[0])
@@ -143,8 +153,10 @@ class _Parts:
         return [self._sample(index, use) for index, use in zip(indices, self.uses)]
 
     def _sample(self, index, use):
+        self.gave, self.numbers = False, []
         if use is None:
             return self.maker.plain(index)
+        self.numbers = [use[0]]
         base, inner = self.maker.base, base_index(self.maker.dataset, plain(index))
 
         def fetch():
@@ -224,6 +236,7 @@ class _Files:
     def __init__(self, maker, uses):
         self.maker = maker
         self.uses = iter(uses)
+        self.numbers = [use[0] for use in uses if use is not None]
         self.held = []
         open_hook.install()
 

@@ -19,6 +19,7 @@ import torch
 from stallscope import _random
 
 from .equality import alike
+from .keys import digests, fingerprint
 from .keys.plain import is_a
 
 # Of a trial: on slow storage some samples take a while, and none may hold training up for good.
@@ -165,9 +166,12 @@ def _end(child):
 
 
 def _found(dataset):
-    """Of the generators that the data set holds itself: what gives the state of each, and what puts it back."""
-    found, numpy = [], sys.modules.get("numpy")
-    for part in _parts(dataset):
+    """Of the generators that the data set holds itself, or its code names: what gives the state of each, and what puts it back."""
+    found, known, numpy = [], set(), sys.modules.get("numpy")
+    for part in itertools.chain(_parts(dataset), digests.generators(dataset, fingerprint.PARTS)):
+        if id(part) in known:
+            continue
+        known.add(id(part))
         if is_a(part, torch.Generator):
             found.append((part.get_state, part.set_state))
         elif is_a(part, random.Random):

@@ -5,8 +5,11 @@ from time import perf_counter
 
 import torch.utils.data
 
+from stallscope._hooks import outline
+
 from . import encoding, sandbox
 from .equality import alike
+from .keys import fingerprint
 
 # Samples that are decoded on trial: the first, the middle and the last one in any case, more while there is time.
 _PROBES, _ENOUGH_S = 8, 2.0
@@ -127,6 +130,8 @@ def _other_than_parts(base, put_back, augments, indices, at_least):
             put_back()
             if alike(whole, base[index]):
                 return f"{name.format(index)} is not its sample {index}"
+    if _leaves_more(base, parts, indices[0], indices[at_least - 1]):
+        return f"making a sample changes what the data set holds, and {name.format('index')} does not"
     batched = getattr(base, "__getitems__", None)
     if callable(batched):
         several = indices[:at_least]
@@ -140,6 +145,22 @@ def _other_than_parts(base, put_back, augments, indices, at_least):
             if drawn_else() or alike(whole, list(batched(several))):
                 return "its __getitems__() gives other samples than its parts"
     return ""
+
+
+def _leaves_more(base, parts, one, other):
+    """Whether a sample that the data set makes itself leaves something behind, such as a count, that its parts do not: what samples
+    that follow are made with, by all that shows."""
+
+    def held():
+        return fingerprint.glance_at(base), outline.of(base)
+
+    # What is kept of a first use is there.
+    base[one]
+    before = held()
+    base[other]
+    by_itself = held()
+    parts(one)
+    return any(now != then and now == later for then, now, later in zip(before, by_itself, held()))
 
 
 def _changes(base, made, index):

@@ -65,6 +65,16 @@ def of(value, names=(), glance=False):
     return State(walk.digest.digest(), walk.drawn.digest(), walk.why, walk.parts)
 
 
+def generators(value, names):
+    """Of random numbers, those that what `value` holds and its methods of these `names` lead to, but for bulky contents."""
+    walk = Walk(glance=True)
+    walk.root = type(value)
+    walk.mention(names)
+    walk.value(value)
+    walk.finish()
+    return walk.generators
+
+
 def _folder():
     try:
         return os.getcwd()
@@ -91,6 +101,8 @@ class Walk:
         # The class of what is digested, and classes of which the code may make objects.
         self.root = None
         self.made = set()
+        # Of random numbers, that were met.
+        self.generators = []
         self._numbers = {}
         # An object that was made for this walk must not leave its place to another.
         self._alive = []
@@ -193,15 +205,16 @@ class Walk:
         finally:
             self.owner = owner
 
-    def drawn_from(self, state, tell):
+    def drawn_from(self, generator, tell):
         """Tells a generator's state."""
+        self.generators.append(generator)
         if self.glance:
             return
         walk = self._apart()
-        if isinstance(state, torch.Tensor):
-            walk.value(state)
+        if isinstance(generator, torch.Generator):
+            walk.value(generator.get_state())
         else:
-            tell(walk, state)
+            tell(walk, generator)
         self._joined(walk)
         self.drawn.update(walk.digest.digest())
 
@@ -266,6 +279,7 @@ class Walk:
         self.left_bytes, self._functions = walk.left_bytes, walk._functions
         self.why = self.why or walk.why
         self.parts += walk.parts
+        self.generators += walk.generators
 
 
 def _tell_container(walk, value):

@@ -16,7 +16,7 @@ _BETWEEN = 6
 # kernel has the file's attributes, which is less than any decoding.
 _LOOK_COSTS, _LOOK_NS = 0.1, 10_000
 # What makes a sample where a data set fetches and decodes by itself.
-_PARTS = ("fetch", "decode", "augment", "__getitem__")
+PARTS = ("fetch", "decode", "augment", "__getitem__")
 
 
 def of(cut, state=None, key=None, generation=0):
@@ -64,12 +64,12 @@ def looks_at_files(cut, key):
 
 def state_of(base):
     """The `State` of a data set that fetches and decodes by itself: whatever these two can see."""
-    return digests.of(base, _PARTS)
+    return digests.of(base, PARTS)
 
 
 def glance_at(base):
     """As `state_of`, but of bulky contents no more than shows in microseconds; for this process alone."""
-    return digests.of(base, _PARTS, glance=True)
+    return digests.of(base, PARTS, glance=True)
 
 
 def _known_by(base, state):

@@ -148,7 +148,7 @@ def _special(walk, value):
         walk.emit("logger", value.name)
     elif libraries.is_named(type(value)) and _is_generator(value):
         walk.emit("generator", type(value).__name__)
-        walk.drawn_from(value.get_state() if is_a(value, torch.Generator) else value, _reduced)
+        walk.drawn_from(value, _reduced)
     elif is_a(value, pathlib.PurePath) and libraries.is_named(type(value)):
         walk.emit("path", type(value).__name__, os.fspath(value))
     elif is_a(value, enum.Enum):
