@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import multiprocessing
 import queue
 import random
 import types
@@ -214,6 +215,39 @@ def test_what_a_sampler_holds_is_watched_too(kind, who):
             if who == "training":
                 MOVES[kind](sampler)
     assert found.draws_late == (who != "nobody")
+
+
+class Levels(data.Dataset):
+    """Its samples are made with what training sets."""
+
+    def __init__(self, level):
+        self.level = level
+
+    def __len__(self):
+        return 20
+
+
+SHARED = {
+    "a value": (lambda: multiprocessing.Value("d"), lambda level: setattr(level, "value", level.value + 1)),
+    "an array": (lambda: multiprocessing.RawArray("d", 4), lambda level: level.__setitem__(1, level[1] + 1)),
+    "a tensor": (lambda: torch.zeros(3).share_memory_(), lambda level: level.add_(1)),
+}
+
+
+@pytest.mark.parametrize("sets", [True, False], ids=["set by training", "set by nobody"])
+@pytest.mark.parametrize("kind", SHARED)
+def test_memory_that_a_data_set_shares_with_training_is_watched(kind, sets):
+    make, move = SHARED[kind]
+    dataset = Levels(make())
+    loader = data.DataLoader(dataset, batch_size=2, shuffle=True)
+    found, iterator = order.of(loader), Iterator(loader)
+    assert not found.is_known
+    with pytest.raises(StopIteration):
+        while True:
+            draw(iterator)
+            if sets:
+                move(dataset.level)
+    assert (found.draws_late, found.was_watched) == (sets, not sets)
 
 
 @pytest.mark.parametrize(

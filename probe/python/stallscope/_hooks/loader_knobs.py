@@ -34,11 +34,12 @@ _UNEVEN = (
 )
 _DRAWS = (
     "resize: unavailable: the loader's sampler draws in mid-epoch from generators that training may draw from, or counts or "
-    "takes calls there, or holds what cannot be compared: asked earlier or later it may give another order."
+    "takes calls there, or holds what cannot be compared, or memory changes there that training and the data set share: asked earlier or "
+    "later it may give other batches."
 )
 _WATCHED = (
-    "It takes effect at the loader's next epoch: whether its sampler draws in mid-epoch, which would make the order "
-    "depend on it, shows in a whole one."
+    "It takes effect at the loader's next epoch: whether its sampler draws in mid-epoch, or memory changes that training and "
+    "the data set share, which would make batches depend on it, shows in a whole one."
 )
 _NEXT_BATCH = "It takes effect at the loader's next batch."
 _NEXT_EPOCH = "It takes effect at the loader's next epoch."

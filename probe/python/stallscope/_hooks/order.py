@@ -33,7 +33,11 @@ class Order:
         sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
         samplers = list(_made_of(sampler))
         self.kinds = [type(one) for one in samplers]
-        self.is_known = all(_is_known(one) for one in samplers)
+        # What training and workers both have of the data set and the functions given with it: a batch that is asked for earlier is made of
+        # what that was earlier.
+        shared = outline.shared(loader.dataset, loader.collate_fn)
+        self.shared = [reference for one in shared for reference in _reference(one)]
+        self.is_known = not self.shared and all(_is_known(one) for one in samplers)
         self.draws_at_its_end = any(_has_generator(one) or _follows_length(one) for one in samplers)
         # Those that may take calls, or count; not what they draw from, which is large.
         self.own = [reference for one in samplers if not _is_known(one) for reference in _reference(one)]
@@ -45,8 +49,10 @@ class Order:
         self.was_watched = False
 
     def held(self):
-        """What those samplers hold that are not known, and what their code names of the data set, as it looks from outside; None where not all of it shows."""
-        return outline.of_whole(*(one() for one in self.own), partly=[one() for one in self.dataset])
+        """What those samplers hold that are not known, what their code names of the data set, and what workers share with training, as it looks
+        from outside; None where not all of it shows."""
+        held = outline.of_whole(*(one() for one in self.own), partly=[one() for one in self.dataset])
+        return None if held is None else (held, outline.of(*(one() for one in self.shared)))
 
     def end(self, iterator):
         """The first index that an epoch's end may be drawn with, as `iterator` counts them; None where that draws nothing, or nobody knows."""

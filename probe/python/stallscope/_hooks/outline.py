@@ -29,6 +29,8 @@ _DEEPEST = 16
 _BYTES = 32
 # What objects of these hold changes as they are used: without effect on others, or with some.
 _IDLE = frozenset(("_thread", "logging"))
+# Of a cache of ours: what it has kept makes no other sample.
+_KEPT = frozenset(("stallscope.data.cache.reader", "stallscope.data.prefetch.reader"))
 _RESTLESS = frozenset(("_io", "_queue", "asyncio", "concurrent", "io", "multiprocessing", "socket", "threading", "weakref"))
 _SHARED_VALUES = "multiprocessing.sharedctypes"
 # Where what has no attributes is all that it ever will be, but for iterators.
@@ -49,6 +51,11 @@ def of_whole(*things, partly=()):
     """The same; None where something may change that does not show. Of an object in `partly` only what the code of `things` names."""
     look = _Look(things, partly)
     return tuple(look.found) if look.is_whole else None
+
+
+def shared(*things):
+    """What these hold in memory that other processes have, too: values and arrays of multiprocessing's, and tensors."""
+    return _Look(things).shared
 
 
 def of_workers(dataset, collate_fn, init_fn):
@@ -82,6 +89,8 @@ class _Look:
         self.is_whole = True
         self.seen = set(map(id, partly))
         self.elements = _MOST_ELEMENTS
+        # What other processes see when it is written to.
+        self.shared = []
         # What code names that was looked at, but for that which makes objects.
         self.names = set()
         # To be looked at, the next one last.
@@ -196,7 +205,7 @@ class _Look:
 
     def object(self, value):
         root = type(value).__module__.partition(".")[0]
-        if root in _IDLE:
+        if root in _IDLE or type(value).__module__ in _KEPT:
             return
         if root in _RESTLESS and type(value).__module__ != _SHARED_VALUES:
             self.is_whole = False
@@ -210,6 +219,8 @@ class _Look:
             self.elements_of(*elements)
         elif not hasattr(value, "__dict__") and (hasattr(type(value), "__next__") or root not in _CONSTANT and not _is_scripts(root)):
             self.is_whole = False
+        if _is_shared(value):
+            self.shared.append(value)
         # Of tensors: how often they were written to.
         self.found.append(getattr(value, "_version", None) if root == "torch" else None)
         self.waiting.append(type(value))
@@ -269,6 +280,14 @@ def _elements(value):
         view = memoryview(value)
         return view.nbytes // _BYTES, view.tobytes
     return None
+
+
+def _is_shared(value):
+    if type(getattr(value, "__dict__", {}).get("_wrapper")).__module__ == "multiprocessing.heap":
+        return True
+    torch = sys.modules["torch"]
+    plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
+    return plain and value.device.type == "cpu" and value.is_shared()
 
 
 def _generator_state(value):
