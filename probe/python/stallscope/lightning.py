@@ -111,6 +111,8 @@ class CheckpointCallback(Callback):
         self._trainer = self._checkpointer = None
         # Steps since the last one at which a save can be taken, and whether there was one.
         self._passed, self._could_save = 0, False
+        # Hooks of the optimisers that the module steps by itself, and whether one of them stepped in this batch.
+        self._hooks, self._stepped = [], False
 
     def on_fit_start(self, trainer, module):
         # Anew, as the list is being iterated.
@@ -124,12 +126,19 @@ class CheckpointCallback(Callback):
         # Not before: a GradientAccumulationScheduler takes what it has not set itself for the user's.
         if self._trainer.to_accumulate is not None:
             trainer.accumulate_grad_batches = self._trainer.to_accumulate
+        if not module.automatic_optimization:
+            hooked = [one for one in trainer.optimizers if hasattr(one, "register_step_post_hook")]
+            self._hooks = [one.register_step_post_hook(self._step_ended) for one in hooked]
+
+    def _step_ended(self, *ignored):
+        self._stepped = True
 
     def on_train_batch_end(self, trainer, *ignored):
         # Batches of an accumulated gradient are no step.
         loop = trainer.fit_loop.epoch_loop
-        if loop._should_accumulate():
+        if loop._should_accumulate() or self._hooks and not self._stepped:
             return
+        self._stepped = False
         if loop.batch_progress.is_last_batch or _validation_follows(trainer):
             self._passed += 1
             if self._passed == 2 and not self._could_save:
@@ -151,6 +160,9 @@ class CheckpointCallback(Callback):
         self._close()
 
     def _close(self):
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
         if self._checkpointer is not None:
             self._checkpointer.close()
             self._trainer = self._checkpointer = None

@@ -67,6 +67,14 @@ class Module(lightning.LightningModule):
 
     def training_step(self, batch, number):
         batch = batch if torch.is_tensor(batch) else batch[0]
+        if not self.automatic_optimization:
+            # Steps with the gradients of two batches.
+            self.manual_backward(self.layers(batch).square().mean())
+            self.seen.append([self.trainer.global_step, number])
+            if number % 2:
+                self.optimizers().step()
+                self.optimizers().zero_grad()
+            return None
         self.seen.append([self.trainer.global_step, hashlib.sha256(repr(batch.tolist()).encode()).hexdigest()[:8]])
         return self.layers(batch).square().mean()
 
@@ -83,6 +91,7 @@ class Module(lightning.LightningModule):
 def fit(folder, stop, every=4, how=""):
     lightning.seed_everything(5, verbose=False)
     module = Module(int(stop))
+    module.automatic_optimization = how != "manual"
     callback = stallscope.lightning.CheckpointCallback(folder, every=int(every))
     average, others = Average(), []
     if hasattr(lightning.pytorch.callbacks, "EMAWeightAveraging"):
@@ -163,6 +172,12 @@ def test_gradients_are_accumulated_as_the_epoch_began(tmp_path):
     assert whole["steps"] == 15 and cut["steps"] == 12 and resumed["start"] == 12
     assert resumed["steps"] == 15 and resumed["seen"] == whole["seen"][-len(resumed["seen"]) :]
     assert resumed["end"] == whole["end"]
+
+
+def test_no_gradient_is_lost_that_a_module_accumulates_by_itself(tmp_path):
+    whole, cut, resumed = fits(tmp_path, "whole:0:3:manual", "cut:8:3:manual", "cut:0:3:manual")
+    assert whole["steps"] == 10 and cut["steps"] == 8 and resumed["start"] in (3, 6)
+    assert resumed["seen"] == whole["seen"][2 * resumed["start"] :] and resumed["end"] == whole["end"]
 
 
 def test_what_an_epoch_unfroze_is_trained_on(tmp_path):
