@@ -73,6 +73,16 @@ def test_what_refuses_leaves_everything_as_it_was(tmp_path):
     assert seen(other) != before and state == {"best": 1}
 
 
+def test_a_tensor_whose_memory_was_given_back_is_refused_and_ends_no_job(tmp_path):
+    if not hasattr(torch.Tensor, "untyped_storage"):
+        pytest.skip("SKIPPED: this torch has no such storages")
+    gone = torch.zeros(10_000)
+    with Checkpointer(tmp_path, model=torch.nn.Linear(2, 2), state={"gone": gone}, signals=()) as checkpointer:
+        gone.untyped_storage().resize_(0)
+        with pytest.raises(CheckpointError, match=r"state/gone has no memory"):
+            checkpointer.save(wait=True)
+
+
 def test_complex_numbers_are_not_put_into_real_ones(tmp_path):
     with Checkpointer(tmp_path, model=torch.nn.Linear(2, 2, dtype=torch.complex64)) as checkpointer:
         checkpointer.save(wait=True)

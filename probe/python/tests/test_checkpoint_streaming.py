@@ -162,6 +162,82 @@ def test_moments_that_share_memory_are_each_what_they_were(tmp_path, saved_share
     assert all(torch.equal(state[key], then[key]) for key in then)
 
 
+class Slow(torch.optim.SGD):
+    """Keeps a slow copy of each parameter, which is the parameter itself until the first step."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.1)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["slow"] = parameter.data
+
+
+def test_a_state_that_is_a_parameter_here_is_one_of_its_own_when_it_was_saved_so(tmp_path):
+    saved = torch.nn.Linear(60, 40, bias=False)
+    optimizer = Slow(saved.parameters())
+    slow = optimizer.state[saved.weight]["slow"] = torch.zeros(40, 60)
+    with Checkpointer(tmp_path, model=saved, optimizer=optimizer) as checkpointer:
+        checkpointer.save(wait=True)
+    here = torch.nn.Linear(60, 40, bias=False)
+    optimizer = Slow(here.parameters())
+    with Checkpointer(tmp_path, model=here, optimizer=optimizer) as checkpointer:
+        checkpointer.restore()
+    assert torch.equal(here.weight, saved.weight)
+    assert torch.equal(optimizer.state[here.weight]["slow"], slow)
+
+
+class Halving(torch.optim.SGD):
+    """Changes what it was given in place."""
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        for one in self.state.values():
+            one["momentum_buffer"].mul_(0.5)
+
+
+def test_what_an_optimiser_does_to_its_state_as_it_takes_it_is_done(tmp_path):
+    def made():
+        layer = torch.nn.Linear(60, 40, bias=False)
+        optimizer = Halving(layer.parameters(), lr=0.1, momentum=0.9)
+        layer(torch.ones(60)).sum().backward()
+        optimizer.step()
+        return layer, optimizer
+
+    layer, optimizer = made()
+    before = optimizer.state[layer.weight]["momentum_buffer"].clone()
+    with Checkpointer(tmp_path, optimizer=optimizer, signals=()) as checkpointer:
+        checkpointer.save(wait=True)
+    layer, optimizer = made()
+    with Checkpointer(tmp_path, optimizer=optimizer, signals=()) as checkpointer:
+        checkpointer.restore()
+    assert torch.equal(optimizer.state[layer.weight]["momentum_buffer"], before / 2)
+
+
+class Compiled(torch.nn.Module):
+    """Names the module within as torch.compile does, and has a layer of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self._orig_mod = torch.nn.Linear(3, 3)
+        self.head = torch.nn.Linear(3, 3)
+
+
+class Parallel(torch.nn.DataParallel):
+    def __init__(self):
+        super().__init__(torch.nn.Linear(3, 3))
+        self.head = torch.nn.Linear(3, 3)
+
+
+@pytest.mark.parametrize("kind", [Compiled, Parallel])
+def test_a_wrapper_with_parameters_of_its_own_is_saved_whole(tmp_path, kind):
+    saved, here = kind(), kind()
+    with Checkpointer(tmp_path, model=saved, signals=()) as checkpointer:
+        checkpointer.save(wait=True)
+    with Checkpointer(tmp_path, model=here, signals=()) as checkpointer:
+        checkpointer.restore()
+    assert all(torch.equal(one, other) for one, other in zip(here.parameters(), saved.parameters()))
+
+
 def test_a_disk_that_fails_behind_the_checks_is_reported_and_the_next_restore_is_whole(tmp_path, monkeypatch):
     model = torch.nn.Linear(1200, 1200)
     optimizer = trained(model)

@@ -214,8 +214,8 @@ def _is_torchs(function):
 
 def _given_places(name, optimizer, had):
     """[(unread tensor, where it is to be read to)]: what was unread in the optimiser's state has such a place in its stead, one that
-    it `had` where that is alike."""
-    places, memory = [], set()
+    it `had` where that is alike and no parameter's."""
+    places, memory = [], {_memory(parameter) for parameter in parameters_of(optimizer) if not torch.nn.parameter.is_lazy(parameter)}
     for number, parameter in enumerate(list(optimizer.state)):
         state = optimizer.state[parameter]
         optimizer.state[parameter] = _placed(state, had.get(parameter), parameter, f"{name}/state/{number}", places, memory)

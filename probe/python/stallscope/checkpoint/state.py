@@ -1,5 +1,6 @@
 """What a checkpoint holds of a job: its objects with a state, every random generator, the loader's position."""
 
+import itertools
 import platform
 
 import torch
@@ -154,15 +155,20 @@ class Job:
 
 
 def _unwrapped(one):
-    """The module within DataParallel, DistributedDataParallel and torch.compile: its names are the same without them."""
-    parallel = [torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel]
-    while True:
-        if isinstance(one, tuple(parallel)):
-            one = one.module
-        elif isinstance(one, torch.nn.Module) and isinstance(getattr(one, "_orig_mod", None), torch.nn.Module):
-            one = one._orig_mod
-        else:
-            return one
+    """The module within DataParallel, DistributedDataParallel and torch.compile: its names are the same without them. A wrapper of
+    the script's may have more than the module within."""
+    parallel = torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel
+    while isinstance(one, torch.nn.Module):
+        within = one.module if isinstance(one, parallel) else getattr(one, "_orig_mod", None)
+        if not isinstance(within, torch.nn.Module) or _count(within) != _count(one):
+            break
+        one = within
+    return one
+
+
+def _count(module):
+    """Of its tensors."""
+    return sum(1 for _ in itertools.chain(module.parameters(), module.buffers()))
 
 
 def parameters_of(optimizer):

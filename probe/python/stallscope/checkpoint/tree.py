@@ -109,6 +109,8 @@ class Writer:
         return [[self.encode(key, name), self.encode(one, f"{name}/{key}")] for key, one in value.items()]
 
     def _tensor(self, tensor, name):
+        if tensor.numel() and tensor.device.type == "cpu" and not tensor.data_ptr():
+            raise CheckpointError(f"{name} has no memory, as its storage was given back (resize_(0)): give it its memory before a save, or leave it out")
         same = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
         if tensor.numel() and same in self._seen:
             # Tied weights are saved once.

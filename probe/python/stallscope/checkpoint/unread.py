@@ -43,8 +43,9 @@ class Unread(torch.Tensor):
     def value(self):
         """As a tensor of its own, the same each time."""
         if self._value is None:
-            self._value = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device=self.device)
-            self.fill(self._value)
+            value = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device=self.device)
+            self.fill(value)
+            self._value = value
         return self._value
 
     def placed(self, like, name):
@@ -86,6 +87,10 @@ def fill(pairs):
     """Reads each of the unread tensors into the tensor beside it, which has its shape: what can be read straight there, together."""
     reads = {}
     for it, target in pairs:
+        if it._value is not None and not is_dtensor(target):
+            # Somebody had it read, and may have changed it since.
+            target.copy_(it._value)
+            continue
         source, offset = it._source, None
         if is_dtensor(target):
             offset, target = box_of(target).offset, local_of(target)
