@@ -1,5 +1,6 @@
 """A loader that is taken up in the midst of an epoch goes on as if it had never stopped."""
 
+import itertools
 import json
 import random
 from functools import lru_cache
@@ -10,7 +11,10 @@ from collector import PACKAGE, run_warm
 
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 
+numpy = pytest.importorskip("numpy", reason="SKIPPED: there is no numpy")
+
 import stallscope  # noqa: E402
+from stallscope.data.resume.position import position as positioned  # noqa: E402
 
 JOB = Path(__file__).with_name("position_job.py")
 
@@ -144,3 +148,72 @@ def test_looks_beside_the_pass_that_trains_are_the_same_to_what_follows(looks):
     resumed.go_on_with(generators)
     after, _, _ = train(resumed, 7, 12)
     assert before + after == whole
+
+
+def flipping(chance):
+    return lambda sample: -sample if chance.random() < 0.5 else sample
+
+
+class Transform:
+    """As libraries of augmentations are built: with generators of its own."""
+
+    def __init__(self):
+        self.python, self.numpy = random.Random(1), numpy.random.default_rng(2)
+
+    def __call__(self, sample):
+        return sample + self.python.random() + self.numpy.random()
+
+
+class Transformed(torch.utils.data.Dataset):
+    def __init__(self):
+        self.transforms = [Transform(), flipping(random.Random(3))]
+        self.generator = torch.Generator().manual_seed(4)
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        sample = torch.rand(2, generator=self.generator, dtype=torch.float64) + index
+        for transform in self.transforms:
+            sample = transform(sample)
+        return sample
+
+
+class TransformedStream(torch.utils.data.IterableDataset):
+    def __init__(self):
+        self.samples = Transformed()
+
+    def __iter__(self):
+        return (self.samples[index] for index in range(24))
+
+
+class Mixing:
+    """A collate function that draws."""
+
+    def __init__(self):
+        self.chance = numpy.random.RandomState(5)
+
+    def __call__(self, samples):
+        return torch.stack(samples)[self.chance.permutation(len(samples)).tolist()]
+
+
+@pytest.mark.parametrize("kind", [Transformed, TransformedStream], ids=["map-style", "stream"])
+@pytest.mark.parametrize("loader", ["torch", "stallscope"])
+@pytest.mark.parametrize("stop", STOPS)
+def test_what_samples_are_drawn_from_goes_on_too(kind, loader, stop):
+    """Where training makes them itself."""
+
+    def made():
+        torch.manual_seed(6)
+        given = {"dataset": kind(), "batch_size": 4, "collate_fn": Mixing(), "shuffle": kind is Transformed or None}
+        return stallscope.DataLoader(**given) if loader == "stallscope" else positioned(torch.utils.data.DataLoader(**given))
+
+    def batches(loader):
+        while True:
+            yield from ([batch.tolist(), loader.state_dict(), torch.get_rng_state()] for batch in loader)
+
+    whole = list(itertools.islice(batches(made()), 24))
+    resumed = made()
+    resumed.load_state_dict(whole[stop - 1][1])
+    torch.set_rng_state(whole[stop - 1][2])
+    assert [one for one, _, _ in itertools.islice(batches(resumed), 24 - stop)] == [one for one, _, _ in whole[stop:]]

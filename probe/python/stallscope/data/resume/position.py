@@ -83,6 +83,7 @@ class Positioned(torch.utils.data.DataLoader):
         finally:
             process = resume.get("process")
             _random.restore((process() if callable(process) else process) or now)
+            self._sources().set(resume.get("drawn_from", {}))
 
     def _without_seed(self, beginning):
         """Making workers draws a seed, which a pass with those of the pass before does not."""
@@ -175,7 +176,16 @@ class Positioned(torch.utils.data.DataLoader):
         return isinstance(self.dataset, torch.utils.data.IterableDataset)
 
     def _generators(self):
-        return random_sources.generators(self, self.__dict__.setdefault("_counted", {}))
+        """Of the order, and of a stream's samples, the first of which are read again."""
+        order = random_sources.generators(self, self.__dict__.setdefault("_counted", {}))
+        if self._streams():
+            order.own.update(random_sources.of_samples(self, order).own)
+        return order
+
+    def _sources(self):
+        """Of the samples, as training has drawn from them since the pass began."""
+        order = random_sources.generators(self, {})
+        return random_sources.of_samples(self, order)
 
     def state_dict(self):
         """Where the loader is: within an epoch from its first batch until the loop over it is left, which is after the last
@@ -202,6 +212,7 @@ class Positioned(torch.utils.data.DataLoader):
             return {name: value for name, value in untrained.items() if name != "process"}
         state = {"version": _VERSION, "nth": self._begun, "begun": self._begun, "samples": self._samples(), "batch_size": self.batch_size}
         state["persistent_loaders"] = persistent_workers.state(self)
+        state["drawn_from"] = self._sources().own_states()
         if self._order is not None:
             state["sampling"] = self._order.state()
         sampler = self._epoch_sampler()
@@ -269,6 +280,7 @@ class Positioned(torch.utils.data.DataLoader):
         self._resume = None
         self._had_workers = state.get("workers_kept", False)
         self._generators().set(state["states"])
+        self._sources().set(state.get("drawn_from", {}))
 
     def __getstate__(self):
         """A copy begins where this loader would begin its next pass, with none under way."""
@@ -380,7 +392,9 @@ def before(state, batches):
     """The position `state` as it was so many batches before, where it is one within an epoch; what else it is, as it is."""
     if not isinstance(state, dict) or "digest" not in state or state.get("batches") is None:
         return state
-    return {**state, "batches": max(0, state["batches"] - batches), "digest": None}
+    # What was drawn for those batches is drawn.
+    drawn_from = {} if batches else state.get("drawn_from", {})
+    return {**state, "batches": max(0, state["batches"] - batches), "digest": None, "drawn_from": drawn_from}
 
 
 def _bare(kind, *arguments):

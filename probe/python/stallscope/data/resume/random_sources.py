@@ -1,5 +1,5 @@
 """Where the order of a loader's samples comes from: the process's generators, those of the loader and its samplers, and what
-samplers of the script's own count."""
+samplers of the script's own count. And what samples are drawn from that training makes itself."""
 
 import random
 import sys
@@ -11,6 +11,8 @@ from stallscope import _random
 # Under which samplers keep the ones that they are made of.
 _WITHIN = ("sampler", "batch_sampler")
 _DEEPEST = 4
+# What makes samples and batches of them.
+_MAKING = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "fetch", "decode", "augment")
 
 
 class Generators:
@@ -111,6 +113,26 @@ def generators(loader, before):
         if type(sampler).__module__.partition(".")[0] not in ("torch", "stallscope"):
             own[f"{path} counts"] = Counters(sampler, before.setdefault(path, counted(sampler)))
     return Generators(own)
+
+
+def of_samples(loader, order):
+    """The `Generators` that the data set and the collate function have, and that are neither the process's nor of the `order`. None where
+    workers make the samples, each with its own."""
+    from stallscope.data.cache.keys import digests
+
+    found, seen = {}, {id(torch.default_generator), id(random._inst), id(_numpys()), *(id(getattr(one, "generator", None)) for one in order.own.values())}
+    for making in (loader.dataset, loader.collate_fn) if loader.num_workers == 0 else ():
+        for one in digests.generators(making, _MAKING):
+            kind = _kind(one)
+            if kind is not None and id(one) not in seen:
+                seen.add(id(one))
+                found[f"sample {len(found)} {type(one).__name__}"] = kind(one)
+    return Generators(found)
+
+
+def _numpys():
+    """numpy's own, where that is loaded."""
+    return getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)
 
 
 def _kind(value):
