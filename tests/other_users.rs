@@ -4,13 +4,20 @@
 
 mod support;
 
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
 use serde_json::Value;
+use std::io::{BufRead, BufReader, ErrorKind, IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 use support::node::{MIB, MIRA, Node, OTTO, PYTHON, has, proceed, read};
-use support::{Killed, privileged, wait_until};
+use support::{Killed, Sandbox, privileged, wait_until};
 
 #[test]
 fn what_a_set_uid_program_does_is_not_for_who_started_it() {
@@ -282,4 +289,57 @@ fn a_number_that_was_ones_own_and_is_anothers_now_gives_nothing_away() {
     assert!(read(&mira) < MIB && !has(&mira, "otto.bin"), "{mira}");
     let group = format!("-{}", outer.0.id());
     assert!(Command::new("kill").args(["-KILL", "--", &group]).status().unwrap().success());
+}
+
+/// A TCP socket of which the last close lasts an hour; what it waits for is beside it.
+fn lingering() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    sockopt::set_socket_recv_buffer_size(&listener, 2048).unwrap();
+    let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (receiver, _) = listener.accept().unwrap();
+    sender.set_nonblocking(true).unwrap();
+    loop {
+        match sender.write(&[0; 4096]) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            written => drop(written.unwrap()),
+        }
+    }
+    sockopt::set_socket_linger(&sender, Some(Duration::from_secs(3600))).unwrap();
+    (sender.into(), receiver)
+}
+
+/// Those that have called before it starts, as on a kernel that cannot refuse what they pass along.
+#[test]
+fn what_callers_pass_along_keeps_nobody_waiting() {
+    if !privileged("what_callers_pass_along_keeps_nobody_waiting") {
+        return;
+    }
+    let sandbox = Sandbox::new("passed");
+    let listener = UnixListener::bind(sandbox.kernel_socket()).unwrap();
+    let mut receivers = Vec::new();
+    let mut caller = || {
+        let (lingers, receiver) = lingering();
+        receivers.push(receiver);
+        let caller = UnixStream::connect(sandbox.kernel_socket()).unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut passed = SendAncillaryBuffer::new(&mut space);
+        let fds = [lingers.as_fd()];
+        passed.push(SendAncillaryMessage::ScmRights(&fds));
+        sendmsg(&caller, &[IoSlice::new(b"x")], &mut passed, SendFlags::empty()).unwrap();
+        caller
+    };
+    // Closed as it is read, and as the connection is.
+    let (_stays, goes) = (caller(), caller());
+    drop(goes);
+    let mut other = UnixStream::connect(sandbox.kernel_socket()).unwrap();
+    other.write_all(b"{}\n").unwrap();
+    other.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let script = "LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" \"$@\" 3<&0 </dev/null";
+    let program = sandbox.open_copy();
+    let mut collector = Command::new("sh");
+    collector.args(["-c", script]).arg(program).arg("collect").stderr(Stdio::null());
+    let _collector = Killed(collector.stdin(OwnedFd::from(listener)).spawn().unwrap());
+    let mut answer = String::new();
+    BufReader::new(other).read_line(&mut answer).unwrap();
+    assert!(answer.contains("no stallscope message"), "{answer}");
 }

@@ -5,6 +5,7 @@
 
 use crate::caller::{Caller, TOO_SLOW};
 use crate::cpu_share::CpuShares;
+use crate::descriptors::Alarm;
 use crate::host::now_ns;
 use crate::node;
 use crate::watch_audit::WatchAudit;
@@ -43,6 +44,8 @@ pub(crate) struct Service<K> {
     /// Roots that nobody watches any more, with who is charged for letting go of them.
     leaving: BTreeMap<u32, u32>,
     pub(crate) shares: CpuShares,
+    /// Ready where others than this process call.
+    alarm: Alarm,
     /// Where there is somebody to read it.
     pub(crate) audit: Option<WatchAudit>,
     syscalls_for_everyone: bool,
@@ -72,6 +75,7 @@ impl<K: KernelSide> Service<K> {
             trees: HashMap::new(),
             leaving: BTreeMap::new(),
             shares: CpuShares::default(),
+            alarm: Alarm::default(),
             audit: None,
             syscalls_for_everyone,
             confinement: Vec::new(),

@@ -14,6 +14,7 @@ mod child;
 mod confine;
 mod control;
 mod cpu_share;
+mod descriptors;
 mod doctor;
 mod engine;
 mod files;

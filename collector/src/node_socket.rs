@@ -4,6 +4,7 @@
 //! place between any two looks. So the socket's folder is opened once and all else happens in that very folder, as its owner
 //! would do it; and the socket is made with its mode, not given one by path afterwards.
 
+use crate::descriptors;
 use crate::kernel_client;
 use crate::socket_remover::SocketRemover;
 use crate::sudo;
@@ -57,6 +58,7 @@ impl NodeSocket {
         rustix::io::fcntl_setfd(&passed, rustix::io::FdFlags::CLOEXEC)?;
         let listener = UnixListener::from(passed);
         listener.set_nonblocking(true)?;
+        descriptors::refuse(&listener);
         Ok(Some(NodeSocket { listener, removal: Removal::NotByUs }))
     }
 
@@ -100,6 +102,7 @@ impl NodeSocket {
         });
         let listener = bound?;
         listener.set_nonblocking(true)?;
+        descriptors::refuse(&listener);
         let removal = if !ends_by_itself {
             Removal::NotByUs
         } else if rustix::process::geteuid().is_root() {

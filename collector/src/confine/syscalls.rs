@@ -54,6 +54,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_rt_sigreturn,
     libc::SYS_sched_getaffinity,
     libc::SYS_sched_yield,
+    libc::SYS_setitimer,
     libc::SYS_sigaltstack,
     libc::SYS_tgkill,
     // The socket goes at the end; Landlock says which file that may be.

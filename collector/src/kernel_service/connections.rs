@@ -88,9 +88,10 @@ impl<K: KernelSide> Service<K> {
                     if let Ok(caller) = Caller::new(stream) {
                         let uid = self.kernel.payer(caller.uid);
                         // Whose user has had their turn may call again.
-                        if self.shares.has(uid) {
-                            self.admit(caller);
-                        }
+                        self.alarm.during(|| match self.shares.has(uid) {
+                            true => self.admit(caller),
+                            false => drop(caller),
+                        });
                         self.shares.took(uid, since.elapsed());
                     }
                 }
@@ -149,7 +150,8 @@ impl<K: KernelSide> Service<K> {
                 continue;
             }
             let begun = Instant::now();
-            if rest_of(&self.heard, caller.payer).is_none() && caller.listen() {
+            let rests = rest_of(&self.heard, caller.payer).is_some();
+            if !rests && self.alarm.during(|| caller.listen()) {
                 spoke.insert(caller.payer);
             }
             self.shares.took(caller.payer, begun.elapsed());
@@ -234,7 +236,9 @@ impl<K: KernelSide> Service<K> {
                 }
                 self.leaving.insert(root, caller.payer);
             }
-            self.shares.took(caller.payer, begun.elapsed());
+            let payer = caller.payer;
+            self.alarm.during(|| drop(caller));
+            self.shares.took(payer, begun.elapsed());
         }
         self.settle();
     }

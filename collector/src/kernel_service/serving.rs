@@ -3,6 +3,7 @@
 use super::Service;
 use crate::caller::Caller;
 use crate::confine::{self, Account};
+use crate::descriptors::Alarm;
 use crate::metrics::Metrics;
 use crate::node::NodeMetrics;
 use crate::node_socket::NodeSocket;
@@ -80,6 +81,7 @@ pub fn serve(options: ServeOptions<'_>, listening: impl FnOnce(&Serving)) -> Res
         notify.serves(&serving.confined);
     }
     service.confinement = confinement;
+    service.alarm = Alarm::ready();
     // One that serves a single job shares that job's terminal.
     service.audit = (!only_until_idle).then(WatchAudit::default);
     let mut had_a_caller = false;
