@@ -291,6 +291,45 @@ fn a_number_that_was_ones_own_and_is_anothers_now_gives_nothing_away() {
     assert!(Command::new("kill").args(["-KILL", "--", &group]).status().unwrap().success());
 }
 
+#[test]
+fn who_asks_for_a_thread_of_theirs_ends_nobodys_evidence_of_its_process() {
+    if !privileged("who_asks_for_a_thread_of_theirs_ends_nobodys_evidence_of_its_process") {
+        return;
+    }
+    let node = Node::start("thread");
+    node.file("mira.bin", MIRA);
+    let script = r#"
+import os, threading, time
+thread = threading.Thread(target=time.sleep, args=(1000,), daemon=True)
+thread.start()
+open("thread.new", "w").write(str(thread.native_id))
+os.rename("thread.new", "thread")
+input()
+os.system("dd if=mira.bin of=/dev/null bs=64k iflag=direct; touch read")
+input()
+"#;
+    let mut mira = Command::new(PYTHON);
+    mira.args(["-c", script]).current_dir(node.sandbox.path("")).uid(MIRA).gid(MIRA).stderr(Stdio::null());
+    let mut mira = Killed(mira.stdin(Stdio::piped()).spawn().unwrap());
+    let root = node.spy("root", 0, mira.0.id());
+    wait_until("the thread runs", || node.sandbox.path("thread").exists());
+    let thread = std::fs::read_to_string(node.sandbox.path("thread")).unwrap();
+    let tried = Command::new(PYTHON)
+        .arg(node.sandbox.path("spy.py"))
+        .arg(node.sandbox.kernel_socket())
+        .args([thread, node.sandbox.path("mira").display().to_string()])
+        .uid(MIRA)
+        .gid(MIRA)
+        .output()
+        .unwrap();
+    assert!(!tried.status.success(), "{tried:?}");
+    proceed(&mut mira.0);
+    wait_until("the file is read", || node.sandbox.path("read").exists());
+    std::thread::sleep(Duration::from_secs(2));
+    let root = root.ends();
+    assert!(read(&root) > 7 * MIB, "{root}");
+}
+
 /// A TCP socket of which the last close lasts an hour; what it waits for is beside it.
 fn lingering() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

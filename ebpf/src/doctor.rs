@@ -127,7 +127,7 @@ pub fn pid_namespaces(pid: &str) -> Option<usize> {
 }
 
 /// The process (tgid) to which the task `pid` belongs; `None` when there is no such task.
-pub(crate) fn process_of(pid: u32) -> Option<u32> {
+pub fn process_of(pid: u32) -> Option<u32> {
     status_field(&pid.to_string(), "Tgid:")?.parse().ok()
 }
 

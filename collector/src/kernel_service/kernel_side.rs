@@ -25,7 +25,7 @@ pub(crate) trait KernelSide {
     fn programs(&self) -> Vec<ProgramStatus>;
     fn run_time(&self) -> Result<Duration, Error>;
 
-    /// Whose process `pid` is; `None` where there is none.
+    /// Whose process `pid` is; `None` where there is none of that number, which may be a thread's.
     fn owner(&self, pid: u32) -> Option<u32>;
 
     /// Whether `pid` has the numbers of processes that we have.
@@ -98,6 +98,10 @@ impl KernelSide for Kernel {
     }
 
     fn owner(&self, pid: u32) -> Option<u32> {
+        // To the kernel side a thread's number stands for its process, which others may watch, and not to us.
+        if stallscope_ebpf::doctor::process_of(pid) != Some(pid) {
+            return None;
+        }
         std::fs::metadata(format!("/proc/{pid}")).ok().map(|meta| meta.uid())
     }
 

@@ -118,6 +118,27 @@ fn who_hangs_up_has_trees_taken_up_again_only_within_theirs() {
 }
 
 #[test]
+fn who_may_not_watch_a_process_ends_nobodys_watch_of_it() {
+    let mut bench = ServiceBench::default();
+    bench.service.kernel.begin(1, 0, MIRA);
+    bench.connect(0);
+    bench.say(0, &hello(1, false));
+    bench.turn(true);
+    // It was another user's meanwhile, so that she may not know of it any more.
+    [OTTO, MIRA].iter().for_each(|uid| bench.service.kernel.execute(1, *uid));
+    bench.turn(true);
+    bench.read(0);
+    bench.connect(MIRA);
+    bench.say(1, &hello(1, false));
+    bench.turn(true);
+    bench.read(0);
+    bench.service.kernel.work(1);
+    bench.turn(true);
+    assert_eq!(bench.read(0), 1, "root's goes on");
+    bench.end();
+}
+
+#[test]
 fn processes_whose_ends_are_lost_take_no_more_and_more_memory() {
     let mut bench = ServiceBench::default();
     bench.service.kernel.begin(1, 0, MIRA);

@@ -40,11 +40,15 @@ impl<K: KernelSide> Service<K> {
             self.let_go(root);
             tasks = self.kernel.watch(root)?;
         }
+        let is_watched = self.trees.contains_key(&root);
         let leader = leader_of(&tasks, root);
         let of = leader.and_then(|task| Some((task, self.kernel.identity(task.header.slot)?)));
         // Or it comes round between these questions.
         let Some((leader, _)) = of.filter(|(_, of)| of.is_known_to(caller.uid)) else {
-            self.let_go(root);
+            // Others, who may know of it, may watch it.
+            if !is_watched {
+                self.let_go(root);
+            }
             bail!("process {root} is not yours, or has ended; ask its owner, or root, to profile it");
         };
         self.trees.insert(root, Tree { start_ns: leader.start_boottime_ns, slot: leader.header.slot });
