@@ -1,7 +1,6 @@
 //! What a list of recordings says of each: a few rows, however large the file is and wherever it comes from.
 
 use crate::error::Error;
-use crate::foreign::Extent;
 use crate::recording::{Recording, State};
 use serde::Deserialize;
 use stallscope_model::{JobFacts, Verdict};
@@ -30,7 +29,7 @@ impl Head {
     /// # Errors
     /// As [`Recording::open`].
     pub fn read(path: &Path) -> Result<Head, Error> {
-        let recording = Recording::open_to(path, Extent::Head)?;
+        let recording = Recording::open_listed(path)?;
         let Summary { job, verdict } = recording.read_summary()?;
         Ok(Head { state: recording.state()?, job, verdict, written_wall_ns: recording.written_wall_ns()? })
     }

@@ -58,6 +58,15 @@ impl Recording {
         Recording::open_to(path, Extent::Whole)
     }
 
+    /// The same for a list of recordings, in which each is asked for a few rows, however large it is and wherever it comes from: what
+    /// takes longer than that is refused.
+    ///
+    /// # Errors
+    /// As [`Recording::open`].
+    pub fn open_listed(path: &Path) -> Result<Recording, Error> {
+        Recording::open_to(path, Extent::Head)
+    }
+
     pub(crate) fn open_to(path: &Path, extent: Extent) -> Result<Recording, Error> {
         let files = Files::find(path)?;
         match place::follow(&files.database) {
@@ -276,6 +285,15 @@ impl Recording {
         Ok(rows)
     }
 
+    /// Pages that lead in circles would bring the same rows of steps, here those after row `last`, for ever.
+    pub(crate) fn demand_order(&self, last: i64, rows: &[(i64, StepRow)]) -> Result<(), Error> {
+        let ids = std::iter::once(last).chain(rows.iter().map(|(id, _)| *id));
+        match ids.is_sorted_by(|one, next| one < next) {
+            true => Ok(()),
+            false => Err(self.damaged("its steps are not in order".to_owned())),
+        }
+    }
+
     pub(crate) fn sqlite(&self, error: &rusqlite::Error) -> Error {
         Error::of_sqlite(&self.files.named, error)
     }
@@ -325,11 +343,7 @@ impl Steps<'_> {
         );
         let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, read_step(row, 1)?));
         let rows = self.recording.all_after(&sql, &values, read, &mut self.read_bytes)?;
-        // Pages that lead in circles would bring the same rows for ever.
-        let ids = std::iter::once(self.last).chain(rows.iter().map(|(id, _)| *id));
-        if !ids.is_sorted_by(|one, next| one < next) {
-            return Err(self.recording.damaged("its steps are not in order".to_owned()));
-        }
+        self.recording.demand_order(self.last, &rows)?;
         self.done = rows.len() < Self::PAGE as usize;
         if let Some((last, _)) = rows.last() {
             self.last = *last;

@@ -33,7 +33,9 @@ impl Recording {
     pub fn steps_after(&self, id: i64, limit: usize) -> Result<Vec<(i64, StepRow)>, Error> {
         let sql = format!("SELECT id, {} FROM step WHERE id > ? ORDER BY id LIMIT ?", step_columns());
         let values = [Value::Integer(id), Value::Integer(signed(limit as u64))];
-        self.all(&sql, &values, |row| Ok((row.get(0)?, read_step(row, 1)?)))
+        let rows = self.all(&sql, &values, |row| Ok((row.get(0)?, read_step(row, 1)?)))?;
+        self.demand_order(id, &rows)?;
+        Ok(rows)
     }
 
     /// Roll-ups of one period that begin at `start_ns` or later, by time. Those under way are written anew with

@@ -266,6 +266,16 @@ fn a_file_full_of_circles_is_not_read_to_the_end() {
     let mut read = recording.steps(&StepFilter::default()).unwrap();
     let error = read.try_for_each(|row| row.map(drop)).unwrap_err();
     assert!(error.to_string().contains("not in order"), "{error}");
+    drop(read);
+    // As the terminal reads them: those after the last that it has, again and again.
+    let (mut last, mut error) = (0, None);
+    for _ in 0..1000 {
+        match recording.steps_after(last, 64) {
+            Ok(rows) => last = rows.last().map_or(last, |(id, _)| *id),
+            Err(found) => error = error.or(Some(found.to_string())),
+        }
+    }
+    assert!(error.as_ref().is_some_and(|error| error.contains("not in order")), "{error:?}");
 }
 
 /// Where what a list reads leads in circles, the size that a file claims buys it no time.
@@ -286,6 +296,9 @@ fn a_list_spends_the_same_on_files_of_any_size() {
     assert!(error.to_string().contains("its pages hold more rows"), "{error}");
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
     let error = Head::read(&path).unwrap_err();
+    assert!(error.to_string().contains("its pages hold more rows"), "{error}");
+    // As the terminal lists it, which asks for more of it.
+    let error = Recording::open_listed(&path).and_then(|listed| listed.state()).unwrap_err();
     assert!(error.to_string().contains("its pages hold more rows"), "{error}");
 }
 
