@@ -98,6 +98,9 @@ def test_a_few_bytes_of_a_checkpoint_take_no_gigabytes():
     turned = {"tensor": "it", "stride": [1, 2]}
     back = Reader({"it": tensor}, trust=False).decode([turned] * 40)
     assert len({one.data_ptr() for one in back}) == 1 and torch.equal(back[0], tensor) and back[0].stride() == (1, 2)
+    # And so where tensors may stay unread until they are copied: not what is made of them.
+    back = Reader({"it": tensor}, trust=False, unread=True).decode([{"numpy": turned}] * 40)
+    assert len({one.__array_interface__["data"][0] for one in back}) == 1 and back[0].tolist() == tensor.tolist()
 
 
 def test_what_a_checkpoint_calls_something_writes_no_more_than_text_to_a_terminal(tmp_path, capfd):

@@ -1,7 +1,7 @@
 """States of models, optimisers and whatever else, as tensors apart and JSON.
 
-What is read back is plain data: nothing is unpickled but what torch holds harmless (`torch.load(weights_only=True)`), and
-other classes only where the user trusts the checkpoint.
+What is read back is plain data. Nothing is unpickled but where the user trusts the checkpoint: what torch holds harmless
+(`torch.load(weights_only=True)`) may still name sizes that it does not have, and share what it holds with itself without end.
 """
 
 import base64
@@ -11,7 +11,7 @@ import json
 
 import torch
 
-from . import dtensors, kinds
+from . import dtensors, kinds, special
 from .errors import CheckpointError
 from .unread import Unread
 
@@ -85,6 +85,10 @@ class Writer:
         if dtensors.is_dtensor(value):
             return _as_it_trains(self._dtensor(value.detach(), name), value)
         refuse_distributed(value, name)
+        if kind in (torch.Tensor, torch.nn.Parameter):
+            made = special.encode(value.detach(), lambda one, below: self.encode(one, f"{name}/{below}"))
+            if made is not None:
+                return _as_it_trains(made, value)
         if kind in _LAZY.values():
             return {"lazy": next(name for name, one in _LAZY.items() if one is kind)}
         if kind is bytes:
@@ -100,10 +104,8 @@ class Writer:
         for form in (self._numpy(value, name), kinds.encode(value, lambda one, below: self.encode(one, f"{name}/{below}"))):
             if form is not None:
                 return form
-        pickled = _pickled(value, name)
-        if _needs_trust(kind, pickled):
-            self.untrusted[name] = kind
-        return {"pickle": pickled}
+        self.untrusted[name] = kind
+        return {"pickle": _pickled(value, name)}
 
     def _pairs(self, value, name):
         return [[self.encode(key, name), self.encode(one, f"{name}/{key}")] for key, one in value.items()]
@@ -200,6 +202,10 @@ class Reader:
         self._training = {}
         # Those that lie in memory in an order of their own, by name and strides.
         self._strided = {}
+        # Those that are made of others, by their JSON.
+        self._made = {}
+        # Where tensors may stay unread: the one for what is made of them.
+        self._whole = None
 
     def decode(self, encoded):
         """The value that was encoded; CheckpointError."""
@@ -245,8 +251,9 @@ class Reader:
         if kind == "tuple":
             return tuple(self._decode(one) for one in body)
         if self.unread:
-            # What is made of tensors needs their elements.
-            return Reader(self.tensors, self.trust, likes=self.likes)._decode(encoded)
+            # What is made of tensors needs their elements. One reads all such: what is named often is made once.
+            self._whole = self._whole or Reader(self.tensors, self.trust, likes=self.likes)
+            return self._whole._decode(encoded)
         if kind == "bytes":
             return base64.b64decode(body)
         if kind == "size":
@@ -257,6 +264,9 @@ class Reader:
             return torch.device(body)
         if kind == "set":
             return (frozenset if encoded.get("frozen") else set)(self._decode(one) for one in body)
+        if kind == "special":
+            made = self._special(body)
+            return made if "trains" not in encoded else self._trained(made, json.dumps(body), encoded)
         if kind == "numpy":
             return self._decode(body).numpy()
         if kind == "scalar":
@@ -269,6 +279,12 @@ class Reader:
             return kinds.decode(kind, body, self._decode)
         except KeyError:
             raise CheckpointError(f"the checkpoint holds a {kind!r}, which this version of stallscope does not know") from None
+
+    def _special(self, body):
+        key = json.dumps(body)
+        if key not in self._made:
+            self._made[key] = special.decode(body, self._decode)
+        return self._made[key]
 
     def _dtensor(self, name):
         tensor = self.tensors.get(name)
@@ -378,27 +394,7 @@ def _pickled(value, name):
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-_HARMLESS: dict = {}
-
-
-def _needs_trust(kind, pickled):
-    """Whether torch refuses to load such a one unless it is trusted; looked at for the first of a type."""
-    if kind not in _HARMLESS:
-        try:
-            torch.load(io.BytesIO(base64.b64decode(pickled)), weights_only=True)
-            _HARMLESS[kind] = True
-        except Exception:
-            _HARMLESS[kind] = False
-    return not _HARMLESS[kind]
-
-
 def _unpickled(data, trust):
-    try:
-        return torch.load(io.BytesIO(data), weights_only=not trust)
-    except Exception as error:
-        if trust:
-            raise
-        raise CheckpointError(
-            "the checkpoint holds objects that could run code when they are loaded; if you trust it, pass trust=True "
-            f"({str(error).splitlines()[0][:200]})"
-        ) from error
+    if not trust:
+        raise CheckpointError("the checkpoint holds objects that could run code when they are loaded; if you trust it, pass trust=True")
+    return torch.load(io.BytesIO(data), weights_only=False)
