@@ -7,6 +7,8 @@ from collector import PACKAGE  # noqa: F401, which puts the staged package on th
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 
 from stallscope import Checkpointer, CheckpointError  # noqa: E402
+from stallscope.checkpoint import checkpointer as module_of  # noqa: E402
+from stallscope.checkpoint.tree import to_bytes  # noqa: E402
 
 
 def test_a_changed_model_says_which_layer_before_anything_is_set(tmp_path):
@@ -160,3 +162,46 @@ def test_what_cannot_be_written_to_is_refused_before_anything_is_set(tmp_path):
     with saver, pytest.raises(CheckpointError, match=r"model: mean cannot be written to"):
         saver.restore()
     assert all(map(torch.equal, model.parameters(), before))
+
+
+# What another program may have put in the place of what a Checkpointer saves: (key, value), by what is asked for it.
+MADE_UP = [
+    ("step", "7"),
+    ("step", None),
+    ("step", 1.5),
+    ("step", -1),
+    ("step", True),
+    ("step", 2**64),
+    ("objects", []),
+    ("objects", {"model": 3, "optimizer": 3}),
+    ("objects", {"model": {"dict": {}}, "optimizer": {"dict": {"state": {"dict": {}}, "param_groups": 3}}}),
+    ("shapes", [1]),
+    ("shapes", {"optimizer": 5}),
+    ("names", {"optimizer": 5}),
+    ("names", {"optimizer": [1, None]}),
+    ("shards", {"model/weight": 3}),
+    ("own", {"dict": {"random": None}}),
+    ("own", []),
+    ("user", [1, 2]),
+    ("user", "text"),
+]
+
+
+@pytest.mark.parametrize("key, value", MADE_UP, ids=repr)
+def test_a_state_that_no_checkpointer_saves_is_refused_before_anything_is_set(tmp_path, monkeypatch, key, value):
+    def job():
+        model = torch.nn.Linear(3, 2)
+        return {"model": model, "optimizer": torch.optim.Adam(model.parameters())}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module_of, "to_bytes", lambda encoded: to_bytes({**encoded, key: value}))
+        with Checkpointer(tmp_path, **job()) as checkpointer:
+            checkpointer.save(wait=True)
+    here, state = job(), {"best": 1}
+    with Checkpointer(tmp_path, **here, state=state) as checkpointer:
+        before = here["model"].weight.detach().clone()
+        with pytest.raises(CheckpointError):
+            checkpointer.restore()
+        assert torch.equal(here["model"].weight, before) and state == {"best": 1}
+        checkpointer.step()
+        checkpointer.save(wait=True)

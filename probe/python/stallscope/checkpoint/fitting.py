@@ -28,6 +28,15 @@ def fitting(name, module, state):
     return fit, sentences
 
 
+def demand_form(name, one, state):
+    """CheckpointError where `state` is not as those of modules, or of optimisers, are."""
+    is_dict = isinstance(state, dict)
+    groups = state.get("param_groups") if is_dict else None
+    are_groups = isinstance(groups, list) and all(isinstance(group, dict) and isinstance(group.get("params"), list) for group in groups)
+    if not (are_groups if isinstance(one, torch.optim.Optimizer) else is_dict or not isinstance(one, torch.nn.Module)):
+        raise CheckpointError(f"{name}: what the checkpoint has of it is no state of a {type(one).__name__}: another program made it")
+
+
 def in_its_order(name, optimizer, state, shapes, then, here):
     """(`state`, `shapes`) with the parameters of each group in the order of `optimizer`, by their names `then` and `here`; as they are
     where not all have names, or other ones. CheckpointError where one is in another group."""

@@ -11,6 +11,7 @@ from stallscope import _native
 
 from .dtensors import Box, Saved
 from .errors import CheckpointError
+from .state import is_of_a_job
 from .tree import DTYPES, from_bytes
 from .unread import Unread
 
@@ -51,7 +52,10 @@ class Reading:
             raise CheckpointError(
                 f"{self.name} was not saved by stallscope.Checkpointer: it has tensors and no state of a job"
             )
-        return from_bytes(data)
+        encoded = from_bytes(data)
+        if not is_of_a_job(encoded):
+            raise CheckpointError(f"{self.name} has a state that no stallscope.Checkpointer saves: another program made it")
+        return encoded
 
     def pieces(self, shard):
         """Of a tensor that ranks saved together. CheckpointError where they are not all of it."""

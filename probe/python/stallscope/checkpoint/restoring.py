@@ -14,7 +14,7 @@ from stallscope import _random
 from . import loaders
 from .dtensors import Likes, is_dtensor, local_of
 from .errors import CheckpointError, printable
-from .fitting import check, fitting, in_its_order
+from .fitting import check, demand_form, fitting, in_its_order
 from .state import FORMAT, parameters_of
 from .tree import Reader, Writer
 from .unread import Unread, fill
@@ -50,6 +50,8 @@ class Restoring:
         self._user = Reader(self.part.tensors(), self.trust, likes=self._likes("state", self.job.user)).decode(encoded.get("user", {"dict": {}}))
         mine = self.own or self.part
         self._mine = Reader(mine.tensors(), self.trust).decode(mine.encoded["own"])
+        if not (isinstance(self._user, dict) and isinstance(self._mine, dict) and isinstance(self._mine.get("loader", {}), dict)):
+            raise CheckpointError(f"{self.part.reading.name} has a state that no stallscope.Checkpointer saves: another program made it")
         cannot_refuse = [name for name in states if not _may_refuse(self.job.objects[name])]
         self._modules = {name: states.pop(name) for name in cannot_refuse}
         for name in list(states):
@@ -114,6 +116,7 @@ class Restoring:
                 streams = _loads_as_torch_does(one)
                 likes = None if streams else self._likes(name, one.state_dict)
                 state = Reader(self.part.tensors(), self.trust, streams, likes).decode(saved[name])
+                demand_form(name, one, state)
                 if not self.strict and isinstance(one, torch.nn.Module):
                     state, unfit = fitting(name, one, state)
                     self.misfits += unfit

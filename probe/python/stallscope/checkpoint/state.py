@@ -12,6 +12,22 @@ from .errors import CheckpointError
 from .tree import Writer, refuse_distributed
 
 FORMAT = 1
+# Steps up to here can be gone on from.
+_MOST_STEPS = 1 << 62
+
+
+def is_of_a_job(encoded):
+    """Whether the JSON `encoded` has the form that Job.take_apart() gives it, or is of another format. What its trees hold is looked at as they
+    are decoded."""
+    if type(encoded) is not dict or encoded.get("format") != FORMAT:
+        return type(encoded) is dict
+    objects, shapes, names, shards = (encoded.get(key, {}) for key in ("objects", "shapes", "names", "shards"))
+    if not all(type(one) is dict for one in (objects, shapes, names, shards)):
+        return False
+    lists = all(one is None or type(one) is list for one in [*shapes.values(), *names.values()])
+    are_names = lists and all(name is None or type(name) is str for one in names.values() for name in one or ())
+    step = encoded.get("step")
+    return are_names and type(step) is int and 0 <= step < _MOST_STEPS and "own" in encoded
 
 
 class Job:
