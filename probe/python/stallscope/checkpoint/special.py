@@ -26,8 +26,8 @@ _CHECKED = {"check_invariants": True} if hasattr(torch.sparse, "check_sparse_ten
 def encode(tensor, encode_one):
     """`tensor` as JSON; None where it is of none of these kinds. `encode_one(value, name)` encodes what it is made of."""
 
-    def made_of(kind, parts, *said):
-        return {"special": [kind, [encode_one(part, str(at)) for at, part in enumerate(parts)], *said]}
+    def made_of(kind, parts, *facts):
+        return {"special": [kind, [encode_one(part, str(at)) for at, part in enumerate(parts)], *facts]}
 
     if tensor.is_meta:
         return None
@@ -60,22 +60,22 @@ def _quantised(tensor, made_of):
 
 def decode(body, decode_one):
     """What was encoded as `{"special": body}`."""
-    kind, parts, *said = body
+    kind, parts, *facts = body
     parts = [decode_one(part) for part in parts]
     if not all(type(part) is torch.Tensor for part in parts):
         raise CheckpointError(f"the checkpoint has a tensor ({kind}) that is made of none: another program made it")
     if kind == "coo":
-        return _sparse(*parts, *said)
+        return _sparse(*parts, *facts)
     if kind == "complex":
         return torch.view_as_complex(*parts)
     if kind == "quantised":
-        return torch._make_per_tensor_quantized_tensor(*parts, *said)
+        return torch._make_per_tensor_quantized_tensor(*parts, *facts)
     if kind == "quantised by channel":
-        return torch._make_per_channel_quantized_tensor(*parts, *said)
+        return torch._make_per_channel_quantized_tensor(*parts, *facts)
     layouts = {name: layout for layout, (name, _) in _COMPRESSED.items()}
     if kind not in layouts:
         raise CheckpointError(f"the checkpoint holds a tensor of a kind ({kind}) that this version of stallscope does not know")
-    (shape,) = said
+    (shape,) = facts
     return torch.sparse_compressed_tensor(*parts, size=shape, layout=layouts[kind], **_CHECKED)
 
 
@@ -83,7 +83,7 @@ def _sparse(indices, values, shape, is_coalesced):
     tensor = torch.sparse_coo_tensor(indices, values, shape, **_CHECKED)
     if is_coalesced is not True:
         return tensor
-    # Whoever computes with it takes its word for it.
+    # What computes with it takes its word for it.
     before, after = indices[:, :-1], indices[:, 1:]
     first = (before != after).int().argmax(0, keepdim=True)
     if not (before.gather(0, first) < after.gather(0, first)).all():
