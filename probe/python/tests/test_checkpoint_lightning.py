@@ -82,7 +82,7 @@ class Module(lightning.LightningModule):
         self.seen.append([self.trainer.global_step, "validated"])
 
     def on_train_batch_end(self, *ignored):
-        if self.trainer.global_step == self.stop:
+        if self.stop and self.trainer.global_step == self.stop:
             raise KeyboardInterrupt
 
     def configure_optimizers(self):
@@ -176,7 +176,7 @@ def test_gradients_are_accumulated_as_the_epoch_began(tmp_path):
 
 def test_no_gradient_is_lost_that_a_module_accumulates_by_itself(tmp_path):
     whole, cut, resumed = fits(tmp_path, "whole:0:3:manual", "cut:8:3:manual", "cut:0:3:manual")
-    assert whole["steps"] == 10 and cut["steps"] == 8 and resumed["start"] in (3, 6)
+    assert whole["steps"] == 10 and cut["steps"] == 8 and 0 < resumed["start"] <= 8
     assert resumed["seen"] == whole["seen"][2 * resumed["start"] :] and resumed["end"] == whole["end"]
 
 
