@@ -85,6 +85,11 @@ impl Expected {
 }
 
 impl Diagnosis {
+    /// Whether the model of the job expects something of any of its remedies.
+    fn is_judged(&self) -> bool {
+        self.remedies.iter().any(|remedy| remedy.gain.is_some())
+    }
+
     /// Share of training time that doing it saves, as far as that is known: what cannot be judged could save all that is at
     /// stake, but no more than what was judged for the same finding.
     fn saved_share(&self, remedy: &Remedy) -> f64 {
@@ -98,11 +103,15 @@ impl Diagnosis {
 impl RunSummary {
     /// Everything that may be done about all findings, by what is expected of it.
     pub fn remedies(&self) -> Vec<&Remedy> {
-        let mut all: Vec<(f64, &Remedy)> = self
-            .diagnoses
-            .iter()
-            .flat_map(|found| found.remedies.iter().map(|remedy| (found.saved_share(remedy), remedy)))
-            .collect();
+        // The first finding is the verdict's, which may sum several: by itself it can have less at stake than another one.
+        let unjudged = self.diagnoses.iter().filter(|found| !found.is_judged());
+        let most = unjudged.map(|found| found.share).fold(0.0, f64::max);
+        let mut all: Vec<(f64, &Remedy)> = Vec::new();
+        for (nth, found) in self.diagnoses.iter().enumerate() {
+            let is_first = nth == 0 && !found.is_judged();
+            let saved = |remedy| if is_first { most } else { found.saved_share(remedy) };
+            all.extend(found.remedies.iter().map(|remedy| (saved(remedy), remedy)));
+        }
         all.sort_by(|a, b| b.0.total_cmp(&a.0));
         all.into_iter().map(|(_, remedy)| remedy).collect()
     }
@@ -131,6 +140,14 @@ mod tests {
             sentences,
             ["Some(1.0) of 0.2", "Some(0.5) of 0.5", "None of 0.3", "None of 0.5", "Some(0.1) of 0.5"]
         );
+    }
+
+    #[test]
+    fn what_the_verdict_names_is_advised_first_though_it_has_less_at_stake_by_itself() {
+        let diagnoses = vec![found(0.41, &[None]), found(0.44, &[None]), found(0.04, &[Some(1.0)])];
+        let summary = RunSummary { diagnoses, ..RunSummary::default() };
+        let sentences: Vec<&str> = summary.remedies().iter().map(|remedy| remedy.sentence.as_str()).collect();
+        assert_eq!(sentences, ["Some(1.0) of 0.04", "None of 0.41", "None of 0.44"]);
     }
 
     #[test]
