@@ -140,8 +140,8 @@ fn what_set_uid_programs_of_the_job_read_is_not_in_the_callers_recording() {
     if !privileged("what_set_uid_programs_of_the_job_read_is_not_in_the_callers_recording") {
         return;
     }
-    // For longer than a session takes to load the programs, where it does so itself.
-    let script = "for nth in $(seq 30); do dd if=own.bin of=/dev/null bs=64k iflag=direct; \
+    // There is a recording when a session has loaded the programs, where it does so itself.
+    let script = "until [ -e job.stall ]; do sleep 0.05; done; for nth in $(seq 10); do dd if=own.bin of=/dev/null bs=64k iflag=direct; \
         ./reader if=secret.bin of=/dev/null bs=64k iflag=direct; sleep 0.1; done; sleep 1";
     // By the node's collector, and by a thread of its own.
     for node in [Some(Node::start("sudo-set-uid")), None] {
