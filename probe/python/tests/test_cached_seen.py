@@ -1,8 +1,11 @@
 """Whatever state it is that `fetch` and `decode` see: another one is another data set, in two jobs and in two epochs of one."""
 
+import _io
 import argparse
+import builtins
 import functools
 import gc
+import io
 import itertools
 import json
 import os
@@ -25,6 +28,7 @@ import state_sets  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 import stallscope  # noqa: E402
+from stallscope.data.cache import open_hook  # noqa: E402
 from stallscope.data.cache.keys import fingerprint  # noqa: E402
 
 SAMPLES = 60
@@ -439,6 +443,15 @@ def elsewhere():
     )
     assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)
+
+
+def test_a_data_set_is_the_same_one_once_samples_were_made(monkeypatch):
+    for module in (builtins, io):
+        monkeypatch.setattr(module, "open", _io.open)
+    before = state_sets.digest_of(state_sets.Images())
+    open_hook.install()
+    assert builtins.open is not _io.open
+    assert state_sets.digest_of(state_sets.Images()) == before
 
 
 @pytest.mark.parametrize("name", state_sets.SETS)

@@ -10,6 +10,7 @@ from hashlib import blake2b
 
 import torch
 
+from .. import open_hook
 from . import arrays, objects
 from .plain import NUMBERS, TEXTS, Content, TooMuch, dump, is_plain, pickled
 
@@ -122,7 +123,8 @@ class Walk:
         elif kind in TEXTS or kind in (list, tuple, dict, set, frozenset, bytearray):
             self._container(value, kind)
         else:
-            self.nested(objects.tell, value)
+            # A process that has made samples has our `open`, which makes no other data set.
+            self.nested(objects.tell, open_hook.without(value))
 
     def nested(self, tell, value):
         """`tell(walk, value)`, of an object that may lead back to where it is held."""
