@@ -3,7 +3,7 @@
 
 use crate::KernelChoice;
 use crate::engine::Engine;
-use crate::kernel_service;
+use crate::kernel_service::Within;
 use crate::runtime::kernel_socket;
 use anyhow::{Context, Result, anyhow};
 use stallscope_model::EvidenceState;
@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 const CALL_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -27,17 +28,21 @@ pub(crate) struct KernelSource(Result<Option<Source>>);
 enum Source {
     /// The node's collector, or one that sudo started for us.
     Service(PathBuf),
-    /// A thread of our own, because we may load the programs ourselves.
-    Within,
+    /// A thread of our own, because we may load the programs ourselves. They were loaded unless it serves already.
+    Within(Option<Within>),
 }
 
 impl KernelSource {
-    /// Looks for one, or has sudo start one.
+    /// Looks for one, has sudo start one, or loads the programs into this process. Comes before the job, so that nothing of
+    /// it is missed: sudo may have to ask, and loading takes a second or two. A thread does both, and is left behind
+    /// where this future is dropped.
     ///
     /// # Errors
     /// It was asked for by name and can't be had: better no job than one that is not measured as asked.
-    pub(crate) fn find(choice: KernelChoice) -> Result<KernelSource> {
-        let found = find(choice);
+    pub(crate) async fn find(choice: KernelChoice) -> Result<KernelSource> {
+        let (sender, found) = oneshot::channel();
+        std::thread::Builder::new().name("kernel start".into()).spawn(move || sender.send(find(choice)))?;
+        let found = found.await?;
         if choice == KernelChoice::Sudo { Ok(KernelSource(Ok(found?))) } else { Ok(KernelSource(found)) }
     }
 }
@@ -129,11 +134,11 @@ impl KernelClient {
         }
     }
 
-    fn try_call(&self) -> Result<(UnixStream, Accepted)> {
-        let mut stream = match &self.source {
+    fn try_call(&mut self) -> Result<(UnixStream, Accepted)> {
+        let mut stream = match &mut self.source {
             Some(Source::Service(path)) => connect(path)
                 .with_context(|| format!("the node's collector does not answer at {}", path.display()))?,
-            Some(Source::Within) => kernel_service::serve_within()?,
+            Some(Source::Within(loaded)) => loaded.take().map_or_else(Within::load, Ok)?.serve()?,
             None => return Err(anyhow!("there is no kernel service to call")),
         };
         let (first, further) = self.watch.split_first().context("there is no process to watch")?;
@@ -235,7 +240,7 @@ fn find_at(node: PathBuf, choice: KernelChoice) -> Result<Option<Source>> {
         Err(error) if is_busy(&error) => return Ok(Some(Source::Service(node))),
         // As root, or as a user with the capabilities that it takes.
         Err(_) if rustix::process::geteuid().is_root() || stallscope_ebpf::doctor::may_load_programs() => {
-            return Ok(Some(Source::Within));
+            return Ok(Some(Source::Within(Some(Within::load()?))));
         }
         Err(error) if error.downcast_ref() == Some(&rustix::io::Errno::ACCESS) => {
             return Err(anyhow!(

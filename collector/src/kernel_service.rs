@@ -23,7 +23,7 @@ mod serving;
 mod trees;
 mod watched;
 pub(crate) use kernel_side::KernelSide;
-pub(crate) use serving::serve_within;
+pub(crate) use serving::Within;
 pub use serving::{ServeOptions, Serving, serve};
 use trees::Tree;
 use watched::{Look, Watched};

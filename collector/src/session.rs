@@ -132,8 +132,11 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
     let socket = dir.as_ref().map(JobDir::socket).filter(|_| server.is_some());
     let shim = package.as_deref().zip(socket.as_deref());
     let wants_shim = shim.is_some();
-    // Before the job, because sudo may have to ask.
-    let kernel = KernelSource::find(options.kernel)?;
+    let kernel = tokio::select! {
+        found = KernelSource::find(options.kernel) => found?,
+        // There is no job yet that it could be passed on to.
+        kind = signals.ending() => return Ok(128 + kind.as_raw_value()),
+    };
     let mut child = child::launch(&options.command, shim, run_as)?;
     let pid = child.id().context("the job ended before it could be looked at")?;
     let job = JobFacts {
@@ -252,6 +255,18 @@ async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> 
         .map(|word| String::from_utf8_lossy(word).into_owned().into())
         .collect();
     let name = card.map_or_else(|| child::name_of(&command), |card| card.name);
+    let metrics = start_metrics(options.metrics, view)?;
+    let source = tokio::select! {
+        found = KernelSource::find(KernelChoice::Auto) => found?,
+        _ = signals.ending() => {
+            dir.into_iter().for_each(JobDir::leave);
+            return Ok(());
+        }
+    };
+    if has_ended(&pidfd) {
+        return Err(gone());
+    }
+    // What came before is not watched, and no part of the time that the report covers.
     let job = JobFacts {
         name: name.clone(),
         command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
@@ -261,12 +276,10 @@ async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> 
         attached: true,
         ..JobFacts::default()
     };
-    let metrics = start_metrics(options.metrics, view)?;
     let mut engine = Engine::new(job.clone(), taken_over);
     // With sudo the recording is the caller's. They had root look into this very process, whosever it is, and not into what
     // its user may not look into.
     let reader = Caller::find().map(|_| owner);
-    let source = KernelSource::find(KernelChoice::Auto)?;
     let kernel = KernelClient::start(source, pid, options.syscalls, reader, &mut engine);
     if let stallscope_model::EvidenceState::Missing(reason) = &engine.summary().kernel
         && !taken_over

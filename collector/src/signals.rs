@@ -37,6 +37,16 @@ impl Signals {
         })
         .await
     }
+
+    /// The next one that ends a program which does not handle it.
+    pub(crate) async fn ending(&mut self) -> SignalKind {
+        loop {
+            let kind = self.next().await;
+            if kind != SignalKind::user_defined1() {
+                return kind;
+            }
+        }
+    }
 }
 
 /// From here on a write beyond the limit on a file's size (`ulimit -f`) fails, and does not end this process. Programs

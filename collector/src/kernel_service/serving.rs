@@ -118,23 +118,36 @@ pub(super) enum Sleep {
     AtMost(Option<Duration>),
 }
 
-/// Serves one caller inside this process, on a thread of its own, until that caller hangs up.
-///
-/// # Errors
-/// As [`serve`].
-pub(crate) fn serve_within() -> Result<UnixStream> {
-    let mut service = Service::load(true)?;
-    let (ours, theirs) = UnixStream::pair()?;
-    service.callers.push(Caller::new(theirs)?);
-    std::thread::Builder::new().name("kernel evidence".into()).spawn(move || {
-        while !service.callers.is_empty()
-            && let Ok(due) = service.wait(None, Sleep::UntilRound)
-        {
-            service.hear();
-            service.hand_out(due);
-        }
-    })?;
-    Ok(ours)
+/// Kernel programs that this process loaded for itself, before there is a job to watch.
+pub(crate) struct Within(Service<Kernel>);
+
+impl Within {
+    /// Takes a second or two, as the kernel verifies each program.
+    ///
+    /// # Errors
+    /// The programs can't be loaded (no privilege, no BTF).
+    pub(crate) fn load() -> Result<Within> {
+        Ok(Within(Service::load(true)?))
+    }
+
+    /// Serves one caller on a thread of its own, until that caller hangs up.
+    ///
+    /// # Errors
+    /// There are no descriptors or threads left.
+    pub(crate) fn serve(self) -> Result<UnixStream> {
+        let Within(mut service) = self;
+        let (ours, theirs) = UnixStream::pair()?;
+        service.callers.push(Caller::new(theirs)?);
+        std::thread::Builder::new().name("kernel evidence".into()).spawn(move || {
+            while !service.callers.is_empty()
+                && let Ok(due) = service.wait(None, Sleep::UntilRound)
+            {
+                service.hear();
+                service.hand_out(due);
+            }
+        })?;
+        Ok(ours)
+    }
 }
 
 impl Service<Kernel> {
