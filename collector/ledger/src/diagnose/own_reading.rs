@@ -4,11 +4,13 @@ use stallscope_model::RemedyKind::FasterStorage;
 use stallscope_model::{MainThreads, Remedy};
 
 /// What a loop that reads by itself may do, by what its main thread is blocked in: a read or a socket lets the other
-/// threads run meanwhile, a page fault does not, and takes no size either. Nothing judges these, so that each says
-/// under which condition it helps, and what helps whatever the size of reads comes first.
+/// threads run meanwhile, a page fault does not, and takes no size either. What answers at a socket or a pipe may be a
+/// process of the job's own, such as a simulated environment, to which reading elsewhere gives nothing. Nothing judges
+/// these, so that each says under which condition it helps, and what helps whatever the size of reads comes first.
 pub(super) fn of_loop(main: &MainThreads) -> Vec<Remedy> {
     let much = |ns: u64| ns > 0 && ns.saturating_mul(4) >= main.data_ns();
     let (faults, files) = (much(main.faults_ns), much(main.files_ns));
+    let answers = much(main.sockets_ns.saturating_add(main.pipes_ns));
     let mut remedies = Vec::new();
     if faults {
         remedies.extend(other(
@@ -20,7 +22,17 @@ pub(super) fn of_loop(main: &MainThreads) -> Vec<Remedy> {
              with: a thread does not help, as a page fault holds the interpreter's lock",
         ));
     }
-    if !faults {
+    if answers {
+        remedies.extend(other(
+            "Where processes of its own answer (simulated environments, preprocessing), request their next answers before \
+             training with these, or divide their work over more processes while CPUs are idle",
+        ));
+    }
+    if answers && !faults && !files {
+        remedies.extend(other(
+            "Where a server answers, request the next batch in a thread or a worker process while this one is trained with",
+        ));
+    } else if !faults {
         remedies.extend(other(
             "Read the next batch in a thread or a worker process while this one is trained with",
         ));
