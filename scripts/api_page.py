@@ -30,7 +30,7 @@ HEAD = """# Python API
 
 <!-- Written by scripts/api_page.py from the docstrings; `make docs` brings it up to date. -->
 
-What a training script may import from `stallscope`. Nothing of it is needed to measure a job: `stallscope run -- python train.py` does
+What a training script may import from `stallscope`. None of it is needed to measure a job: `stallscope run -- python train.py` does
 that with an unchanged script. [examples/](../examples) has scripts that use it; [cache.md](cache.md), [sampling.md](sampling.md) and
 [checkpoints.md](checkpoints.md) say what each part does, guarantees and costs.
 """

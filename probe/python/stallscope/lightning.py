@@ -86,16 +86,16 @@ def _validation_follows(trainer):
 class CheckpointCallback(Callback):
     """Saves and restores with a `stallscope.Checkpointer`. Not for strategies that shard.
 
-    It goes behind all other callbacks, whose part of a step is done by then; what the module does in an `on_train_batch_end` of its
-    own comes after it, and is not in a save of that step. It never saves at an epoch's last batch or where validation follows, but
-    with the next batch: a Trainer that resumes there leaves that validation out, and the epoch that follows.
+    It runs after all other callbacks, whose part of a step is done by then. What the module does in an `on_train_batch_end` of its
+    own comes later, and is not in a save of that step. A save that is due at an epoch's last batch or before a validation comes
+    with the next batch: a Trainer that resumed from it would skip that validation, and the following epoch.
 
     Args:
-        folder: Where the checkpoints go.
+        folder: Folder of the checkpoints.
         **options: Further arguments of `stallscope.Checkpointer`, such as `overhead`, `every` and `keep`.
 
     Raises:
-        CheckpointError: In `fit()`, as `stallscope.Checkpointer` and its `restore()` raise it.
+        CheckpointError: From `fit()`, where `stallscope.Checkpointer` or its `restore()` raises it.
 
     Example::
 

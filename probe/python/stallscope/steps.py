@@ -1,4 +1,4 @@
-"""Training steps that the script tells by itself."""
+"""Training steps that the script marks itself."""
 
 import os
 
@@ -15,14 +15,14 @@ if _observed:
 
 
 def step() -> None:
-    """Ends a training step here, in the main thread; the next one begins.
+    """Marks the end of a training step in the main thread; the next one begins.
 
-    For loops in which neither a DataLoader hands over the batches nor an optimiser of torch steps once a turn: one that
-    updates its weights by itself, a compiled optimiser of your own, several optimisers of which another one than the one that
-    steps most often makes the turn. Call it at the end of each turn of the training loop, not of the evaluation's.
+    For loops without a DataLoader in which no optimiser of torch steps exactly once per iteration: a loop that
+    updates its weights itself, one with a compiled optimiser of your own, or one with several optimisers where not the most
+    frequent one marks an iteration. Call it at the end of each iteration of the training loop, not of the evaluation's.
 
     After the first call the optimiser's steps no longer count in this process. The steps of a loader that training takes its
-    batches from are not touched by it. Outside of `stallscope run` it does nothing.
+    batches from are not affected. Outside of `stallscope run` it does nothing.
 
     Example:
         >>> import stallscope

@@ -20,10 +20,10 @@ from stallscope.data.rebuilt import CannotBe, remade
 
 
 def use_loader(trainer, cache, fetchers=0, cache_trace=None):
-    """Has a Trainer train from a `stallscope.DataLoader` with a cache, from its next `train()` on.
+    """Makes a Trainer train from a `stallscope.DataLoader` with a cache, from its next `train()` on.
 
-    Everything else of the loader is what the Trainer and Accelerate make it: batches, order, seeds, collator, workers,
-    what each rank gets. Where it cannot be had the Trainer's own loader stays, and a warning says why.
+    Everything else of the loader stays as the Trainer and Accelerate make it: batches, order, seeds, collator, workers,
+    and what each rank gets. If that is impossible, the Trainer's own loader stays, and a warning says why.
 
     Args:
         trainer: The Trainer.
@@ -34,7 +34,7 @@ def use_loader(trainer, cache, fetchers=0, cache_trace=None):
 
     Raises:
         ValueError: `stallscope.DataLoader` does not take these arguments.
-        TypeError: It is no Trainer.
+        TypeError: `trainer` is not a Trainer.
 
     Example::
 
@@ -75,14 +75,14 @@ def _with_cache(loader, options):
 
 
 class CheckpointCallback(TrainerCallback):
-    """Has the Trainer save when that is worth it. Set `save_strategy="no"`, so that nothing else does.
+    """Makes the Trainer save when a save is worth its cost. Set `save_strategy="no"`, so that nothing else saves.
 
     Args:
-        overhead: The part of training's time that saves may cost at most, between 0 and 1.
+        overhead: The largest share of training time that saves may cost, between 0 and 1.
         mtbf: The mean time between failures: "6h", seconds, or a timedelta.
 
     Raises:
-        ValueError: `mtbf` is no time.
+        ValueError: `mtbf` is not a time.
 
     Example::
 

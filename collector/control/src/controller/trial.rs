@@ -267,7 +267,7 @@ impl Controller {
             probe,
             None,
             Act::Undo,
-            format!("{by} turned the knob meanwhile: theirs stays, the probe is dropped"),
+            format!("{by} turned the knob meanwhile: theirs stays, the trial is dropped"),
             &theirs,
             out,
         );

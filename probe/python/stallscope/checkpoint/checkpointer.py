@@ -43,12 +43,12 @@ class Stateful(Protocol):
 
 @dataclass
 class Start:
-    """Where a job goes on from."""
+    """Where a job continues."""
 
     step: int
     """Steps that were trained."""
     epoch: int | None
-    """The epoch under way, or the next between two; None without a loader."""
+    """The current epoch, or the next one if it was between two; None without a loader."""
     name: str
     """The checkpoint's, as `stallscope ckpt ls` shows it."""
     saved: datetime.datetime
@@ -56,41 +56,41 @@ class Start:
     passed: list = field(default_factory=list)
     """Newer ones that did not verify: (name, reason)."""
     misfits: list = field(default_factory=list)
-    """With strict=False, what stayed as it was: sentences."""
+    """With strict=False, a sentence for each part that was not restored."""
 
 
 class Checkpointer:
     """Takes checkpoints of a training job within a budget of its time, and restores the newest or a chosen one.
 
-    Of several ranks rank 0 saves for all, and each rank its parts of DTensors, its generators and position. DTensors, as
-    fully_shard() makes them, are restored by any number of ranks, each its own parts. All parts are one checkpoint. Ranks make
+    With several ranks, rank 0 saves for all, and each rank saves its parts of DTensors, its generators and position. DTensors, as
+    fully_shard() makes them, can be restored by any number of ranks, each its own parts. All parts form one checkpoint. Ranks make
     their Checkpointer together, after init_process_group, and call step(), save() and restore() alike.
 
     Args:
-        folder: Where the checkpoints go; made where it is missing. All ranks have to see it.
-        model, optimizer, scheduler, scaler: What is saved and restored: whatever has state_dict() and load_state_dict().
-        loader: The training DataLoader, whose position is kept; of several a list, or a dict by name.
-        state: A dict of the user's, saved with the rest and filled by `restore()`.
-        overhead: The part of training's time that checkpoints may cost at most, between 0 and 1.
+        folder: Folder of the checkpoints; created if missing. All ranks have to see it.
+        model, optimizer, scheduler, scaler: Objects to save and restore; anything with state_dict() and load_state_dict().
+        loader: The training DataLoader, whose position is saved; several as a list, or as a dict by name.
+        state: Your own dict, saved with the rest and filled by `restore()`.
+        overhead: The largest share of training time that checkpoints may cost, between 0 and 1.
         mtbf: The mean time between failures: "6h", seconds, or a timedelta. Without it, an estimate from the folder's history.
         every: A fixed interval instead of the budget: a number of steps, or a time ("10m", or a timedelta).
-        rule: Another rule by its name, to compare with: "young-daly", "checkfreq", "checkfreq-as-coded" or "pccheck".
-        keep: How many verified checkpoints of this run are kept, the newest. Other runs' are never removed: a run is what was
-            trained from a start without restore() on, with all that resumed it.
-        keep_every: Besides them stay the first at or after every so many steps, or of each such time ("1d").
-        monitor: A metric, as `save(metrics={...})` is given it, by which the best checkpoints stay as well.
-        mode: "min" where less of the metric is better, "max" where more is.
-        keep_best: How many of the best stay.
-        strict: With False `restore()` sets what fits of a checkpoint, and leaves the rest as it is.
-        signals: Those after which the next step() takes a last checkpoint, then lets the signal through; empty for none.
-        sharded: Each rank's objects give its own part of the state, whatever it is, and as many ranks restore it.
-        trust: Lets `restore()` unpickle whatever classes a checkpoint has.
-        **objects: Further objects with state_dict() and load_state_dict(), by names of their own.
+        rule: Another rule, for comparison: "young-daly", "checkfreq", "checkfreq-as-coded" or "pccheck".
+        keep: How many of the newest verified checkpoints of this run are kept. Those of other runs are never removed: a run is
+            everything that was trained from a start without restore(), including all jobs that resumed it.
+        keep_every: Also keeps the first checkpoint at or after every so many steps, or of each such time ("1d").
+        monitor: A metric, as passed to `save(metrics={...})`, by which the best checkpoints are kept as well.
+        mode: "min" if a smaller metric is better, "max" if a larger one is.
+        keep_best: How many of the best are kept.
+        strict: If False, `restore()` sets the parts of a checkpoint that fit, and leaves the rest as it is.
+        signals: Signals after which the next step() takes a last checkpoint, then lets the signal through; empty for none.
+        sharded: Each rank's objects are its own part of the state, whatever that is; only as many ranks can restore it.
+        trust: Allows `restore()` to unpickle any class in a checkpoint.
+        **objects: Further objects with state_dict() and load_state_dict(), each by a name.
 
     Raises:
-        CheckpointError: The folder cannot be used or has checkpoints of another model, or the state here cannot be saved.
+        CheckpointError: The folder cannot be used or has checkpoints of another model, or the state cannot be saved.
         TypeError: An object has no state_dict() or no load_state_dict().
-        ValueError: An argument makes no sense.
+        ValueError: An argument is invalid.
 
     Example:
         >>> import stallscope, torch
@@ -189,18 +189,18 @@ class Checkpointer:
     def restore(self, step: int | str | None = None, *, begin_anew: bool = False) -> Start | None:
         """Sets everything to the newest checkpoint that verifies, or to a chosen one.
 
-        Those that do not verify are moved to the folder's `quarantine`, and the next older one is taken.
+        Checkpoints that do not verify are moved to the folder's `quarantine`, and the next older one is used.
 
         Args:
-            step: A chosen one: its step, its name as `stallscope ckpt ls` shows it, or "best" by the metric that `monitor` names.
-            begin_anew: Where there were checkpoints and none verifies, train from the beginning.
+            step: The chosen checkpoint: its step, its name as `stallscope ckpt ls` shows it, or "best" by the `monitor` metric.
+            begin_anew: If there are checkpoints and none verifies, train from the beginning.
 
         Returns:
-            Where training goes on from. None where the folder has no checkpoint, or none that verifies with `begin_anew`.
+            Where training continues. None if the folder has no checkpoint, or with `begin_anew` none that verifies.
 
         Raises:
-            CheckpointError: None verifies, the chosen one is not there or does not verify, or it does not fit what is here. Then
-                nothing was changed.
+            CheckpointError: None verifies, the chosen one is missing or does not verify, or it does not fit the objects here.
+                Then nothing was changed.
 
         Example:
             >>> import stallscope, torch
@@ -259,9 +259,9 @@ class Checkpointer:
         return Start(self._step, epoch, found.name, when, found.passed, misfits)
 
     def step(self) -> None:
-        """Says that a training step ended, and saves when it is time to. To be called once after each, with the state whole.
+        """Marks the end of a training step, and saves when a save is due. Call it once after each step, with the state complete.
 
-        Raises nothing where a save fails: training goes on, and a warning says why.
+        A failed save raises nothing: training goes on, and a warning says why.
         """
         if self._closed or os.getpid() != self._pid:
             return
@@ -295,12 +295,12 @@ class Checkpointer:
         """Saves now.
 
         Args:
-            wait: Come back when the checkpoint is durable; else writing goes on in the background.
-            metrics: What was measured of this very state, such as {"val_loss": 0.3}; of several ranks rank 0's are kept.
+            wait: Return when the checkpoint is durable; otherwise it is written in the background.
+            metrics: Metrics of exactly this state, such as {"val_loss": 0.3}; with several ranks, those of rank 0 are kept.
 
         Raises:
-            CheckpointError: The save failed, as far as was waited for it; or the Checkpointer is closed, or another process's.
-            ValueError: `metrics` lacks what `monitor` names.
+            CheckpointError: The save failed before the call returned, the Checkpointer is closed, or it belongs to another process.
+            ValueError: `metrics` lacks the metric that `monitor` names.
 
         Example:
             >>> import stallscope, torch
@@ -325,7 +325,7 @@ class Checkpointer:
 
     @property
     def state(self) -> dict:
-        """The user's dict that is saved with the rest, and filled by `restore()`. Another one may be set; it is saved from
+        """Your own dict, which is saved with the rest and filled by `restore()`. If another one is assigned, it is saved from
         then on."""
         return self._job.user
 
@@ -334,9 +334,9 @@ class Checkpointer:
         self._job.user = state
 
     def close(self) -> None:
-        """Finishes the save under way, and takes no more. Leaving a `with` does it, and so does the interpreter's end.
+        """Finishes the current save and accepts no more. Leaving a `with` block closes, and so does the interpreter's end.
 
-        Where a signal came and no step ended after it, the signal is let through.
+        If a signal came and no step ended after it, the signal is let through.
         """
         if self._closed or os.getpid() != self._pid:
             return
@@ -368,11 +368,11 @@ class Checkpointer:
 
     @property
     def costs(self) -> dict[str, float]:
-        """What checkpoints have cost so far in all runs of the job.
+        """The cost of checkpoints so far, in all runs of the job.
 
         Returns:
-            Seconds by name: `spent` for checkpoints, of `trained`; what a `save` takes from training, how long one takes until it
-            is durable (`persist`), and the `interval` in force.
+            Seconds by name: `spent` on checkpoints out of `trained`; what one `save` costs training; the time until it is
+            durable (`persist`); and the `interval` in force.
 
         Example:
             >>> import stallscope, torch

@@ -1,5 +1,5 @@
 class CheckpointError(Exception):
-    """Something about a checkpoint that the user can do something about: the message is one sentence that says what.
+    """An error with a checkpoint that the user can act on. The message is one sentence.
 
     Example:
         >>> import stallscope, torch

@@ -31,44 +31,43 @@ from .trace import Trace
 
 
 class DataLoader(Positioned):
-    """torch's DataLoader: the same arguments, and the same samples in the same order. On top of that it has a position that
-    can be kept and taken up again, random augmentation that belongs to the sample, and a cache and other samplings where they
-    are asked for.
+    """torch's DataLoader: the same arguments, and the same samples in the same order. In addition it has a position that
+    can be saved and restored, random augmentation that belongs to the sample, and on request a cache and other samplings.
 
-    - Position: `state_dict()` and `load_state_dict()` give and take it, exact to the batch. The next iteration goes on behind
-      the last batch that was handed over, with the order of samples that the epoch began with, and reads nothing of what
-      was there before. `stallscope.Checkpointer(loader=…)` does both, as do Lightning and other code that asks a loader
-      for its state.
+    - Position: `state_dict()` returns it and `load_state_dict()` restores it, exact to the batch. The next iteration continues
+      after the last batch that was handed over, in the order of samples that the epoch began with, and reads no earlier
+      samples again. `stallscope.Checkpointer(loader=…)` calls both, as do Lightning and other code that saves the state of
+      loaders.
     - Augmentation: before a sample of a map-style data set is made, Python's, numpy's and torch's generators are seeded from
-      (seed, epoch, index). So it is the same with any number of workers, and after a resume. The seed is what torch's own
-      order of samples comes from: `torch.manual_seed` or `generator=`. A data set with `__getitems__` is seeded once a batch,
-      from its indices. A sample that is drawn again within an epoch is augmented anew.
+      (seed, epoch, index). So it is the same with any number of workers, and after a resume. The seed is that of torch's own
+      order of samples: `torch.manual_seed` or `generator=`. A data set with `__getitems__` is seeded once per batch,
+      from its indices. A sample that is drawn again within an epoch gets another augmentation.
 
     Not exact: a loader with `in_order=False`, and an IterableDataset, whose first batches are read again.
 
     Args:
-        dataset: As torch's, as are all arguments up to `in_order`. What is left out has the default of the torch that is
-            installed, and what this one has beside is taken by its name.
-        cache: How much of what samples are made from is kept in memory, for all workers, ranks and jobs of this user on the
-            node that read the same data set: bytes, or text such as "8GiB" or "500MB". None for no cache. What is kept comes
-            before decoding and augmentation: the bytes of `dataset.fetch(index)` where the data set has that and
+        dataset: As torch's, as are all arguments up to `in_order`. Omitted arguments have the defaults of the installed torch,
+            and further arguments of that version are taken by name.
+        cache: Memory for what samples are made from, shared by all workers, ranks and jobs of this user on the
+            node that read the same data set: bytes, or text such as "8GiB" or "500MB". None for no cache. It keeps what comes
+            before decoding and augmentation: the bytes of `dataset.fetch(index)` if the data set has that and
             `decode(bytes)`, else the file that a sample opens. A data set with neither is read as without a cache, and a warning
-            says why. Of one that has `augment(decoded)`, too, decoded samples are kept where that takes less time.
-        cache_key: Names the data set where its state cannot be digested (handles, connections) or says nothing (a generator
-            of its own): jobs with the same class, length and key share what is kept. Without it they share only where class,
-            code and all attributes are the same; of a state that cannot be digested nothing is shared between jobs. Attributes that
-            change between epochs are noticed where to look at them costs less than a thousandth of the epoch.
+            says why. If the data set also has `augment(decoded)`, decoded samples are kept where that takes less time.
+        cache_key: Names the data set where its state has no fingerprint (handles, connections) or does not matter (a generator
+            of its own): jobs with the same class, length and key share what is kept. Without it they share only if class,
+            code and all attributes are the same; nothing is shared between jobs if the state has no fingerprint. docs/cache.md says
+            which changes of attributes between epochs are noticed.
         fetchers: Processes that read samples into the cache before workers ask for them, 0 to 32, where workers are forked.
-        sampling: Which samples are drawn: "plain" as torch draws them, or "importance", "reuse", "iis" or "shade", so that a
-            cache saves more reads. docs/sampling.md says what each does and what it costs.
+        sampling: How samples are drawn: "plain" as torch draws them, or "importance", "reuse", "iis" or "shade", so that a
+            cache saves more reads. docs/sampling.md says what each does and costs.
         sampling_options: Options of the sampling by name.
-        cache_trace: A file to record in which samples were used, for `stallscope simulate`.
-        **kwargs: Arguments that a newer torch has.
+        cache_trace: File for a record of the samples that were used, for `stallscope simulate`.
+        **kwargs: Arguments of a newer torch.
 
     Raises:
-        ValueError: Something of ours cannot be had: `cache` is no size or more than the memory of this job, the sampling does
-            not go with `sampler=`, `batch_sampler=` or this data set, an option is not there. And what torch raises.
-        TypeError: `cache_key` is neither text, a number nor bytes. And what torch raises.
+        ValueError: `cache` is not a size or exceeds the memory of this job, the sampling does
+            not work with `sampler=`, `batch_sampler=` or this data set, or an option is unknown. Also whatever torch raises.
+        TypeError: `cache_key` is neither text, a number nor bytes. Also whatever torch raises.
 
     Example:
         >>> import stallscope
@@ -147,13 +146,13 @@ class DataLoader(Positioned):
         self._order = order
 
     def cache_figures(self) -> dict[str, Any]:
-        """What came of the uses of samples so far, and what the pool has of the data set.
+        """Figures on the uses of samples so far, and on what the pool keeps of the data set.
 
         Returns:
-            By name. Counts of uses: `hits`, `misses`, `substitutions`; of the hits, those `prefetched` and `late`. Bytes:
+            A dict by name. Counts of uses: `hits`, `misses`, `substitutions`; of the hits, those `prefetched` and `late`. Bytes:
             `pool_bytes` taken from memory, `source_bytes` read from the source, `kept_bytes` of `capacity_bytes`. The pool's
-            `kept_samples` and `evictions`. And `miss_ratio`: for caches of other sizes (bytes, share of the uses from 0 to 1
-            that they would miss), empty for the first epoch or two. Without a cache there are no names.
+            `kept_samples` and `evictions`. And `miss_ratio`, a list for caches of other sizes of (bytes, share of the uses
+            from 0 to 1 that they would miss), empty for the first epoch or two. Without a cache the dict is empty.
 
         Example:
             >>> import stallscope
@@ -176,7 +175,7 @@ class DataLoader(Positioned):
     def invalidate(self) -> None:
         """Forgets what this job has kept of the data set: from the next iteration on its samples are read anew.
 
-        For data that changed where nobody can see it: files that `fetch` reads, rows behind a connection. All ranks have to
+        For data whose changes the cache cannot see: files that `fetch` reads, rows behind a connection. All ranks have to
         call it.
 
         Example:
@@ -188,16 +187,17 @@ class DataLoader(Positioned):
         self._store = None
 
     def weighted(self) -> Weighted:
-        """Iterates batches with the ids of their samples and what the loss of each is to be multiplied with.
+        """Iterates batches with the ids of their samples and the weights of their losses.
 
-        Works with every sampling, so that a script does not change with it; weights are 1 where all samples are drawn alike.
+        Works with every sampling, so that a script need not change with it; weights are 1 where all samples are drawn alike.
 
         Returns:
-            What iterates (batch, ids, weights), and has the loader's length and position. `ids` is an int64 tensor of the samples' indices in
-            the data set and `weights` a float32 tensor, both in the order of the batch and on the CPU.
+            An iterable of (batch, ids, weights) with the loader's length and position. `ids` is an int64 tensor of the samples'
+            indices in the data set and `weights` a float32 tensor to multiply their losses with, both in the order of the batch
+            and on the CPU.
 
         Raises:
-            ValueError: The samples have no index, or one that is no number; or batches come with `in_order=False`.
+            ValueError: The samples have no index, or one that is not a number; or the loader has `in_order=False`.
 
         Example:
             >>> import stallscope
@@ -216,15 +216,15 @@ class DataLoader(Positioned):
         return Weighted(self)
 
     def update(self, ids: torch.Tensor, losses: torch.Tensor) -> None:
-        """Tells how hard samples are, so that samplings that learn draw the harder ones more often. Others take no notice.
+        """Reports how hard samples are, so that samplings that learn draw harder ones more often. Others ignore it.
 
         Args:
-            ids: Of the samples, as `weighted()` gave them.
-            losses: The loss, or the gradient's norm, of each of them: a number from 0 on. What is negative or no number counts as
-                0, and a warning says so. On any device, which is not waited for.
+            ids: The samples' ids, as `weighted()` returned them.
+            losses: The loss, or the gradient's norm, of each sample, not negative. Negative numbers and NaN count as
+                0, and a warning says so. The tensor may be on any device; the call does not wait for it.
 
         Raises:
-            ValueError: There are not as many losses as ids, or an id is no sample's.
+            ValueError: The numbers of losses and ids differ, or no sample has such an id.
 
         Example:
             >>> import stallscope, torch

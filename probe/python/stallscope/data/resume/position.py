@@ -188,8 +188,8 @@ class Positioned(torch.utils.data.DataLoader):
         return random_sources.of_samples(self, order)
 
     def state_dict(self):
-        """Where the loader is: within an epoch from its first batch until the loop over it is left, which is after the last
-        batch when it runs to its end.
+        """The loader's position. It is within an epoch from the first batch until the loop is left, which is after the last
+        batch if it runs to its end.
 
         Returns:
             Plain data, for `load_state_dict()`.
@@ -235,13 +235,13 @@ class Positioned(torch.utils.data.DataLoader):
         }
 
     def load_state_dict(self, state):
-        """Takes a position up: the next iteration goes on from there.
+        """Restores a position: the next iteration continues from there.
 
         Args:
-            state: What `state_dict()` gave, of this loader or of one alike in another process.
+            state: What `state_dict()` of this loader returned, or of an equivalent one in another process.
 
         Raises:
-            ValueError: It is of other data: another number of samples, batch size or sampling; or of a later version.
+            ValueError: The position belongs to another number of samples, batch size or sampling, or to a later version.
 
         Example:
             >>> import stallscope
