@@ -364,3 +364,18 @@ fn a_command_that_is_not_there_is_named_as_such() {
     assert_eq!(output.status.code(), Some(126));
     assert!(text(&output.stderr).contains("may not be executed"), "{}", text(&output.stderr));
 }
+
+/// The kernel programs are there before the job: one that lasts a second is seen, and nothing else is counted as its time.
+#[test]
+fn a_job_of_a_second_is_seen_from_its_first_moment() {
+    if !privileged("a_job_of_a_second_is_seen_from_its_first_moment") {
+        return;
+    }
+    let sandbox = Sandbox::new("second");
+    let output = sandbox.run(&["run", "--", "sleep", "1"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let recording = stallscope_store::Recording::open(&sandbox.path("sleep.stall")).unwrap();
+    let summary = recording.summary().unwrap();
+    let slept_ns = summary.main_threads.sleeps_ns;
+    assert!(slept_ns > 500_000_000, "{slept_ns} of a second: {:?}", summary.main_threads);
+}
