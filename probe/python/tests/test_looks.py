@@ -68,6 +68,12 @@ class Trainer:
     def _most(self):
         return self.longest
 
+    def nested(self, samples):
+        return [self.nested(one) if isinstance(one, list) else self._at_level(one) for one in samples]
+
+    def _at_level(self, sample):
+        return sample[: self.longest] + levelled(0)
+
 
 def seeded(seed, worker):
     return seed + worker
@@ -118,6 +124,8 @@ def worker_functions():
         "a default": (lambda samples, given=options: samples[given["level"] :], lambda: options.update(level=1)),
         "a partial": (functools.partial(seeded, options), lambda: options.update(level=1)),
         "a method": (trainer.collate, lambda: setattr(trainer, "longest", 20)),
+        "a method that calls itself": (trainer.nested, lambda: setattr(trainer, "longest", 20)),
+        "a global of a method that it calls": (trainer.nested, lambda: set_level(LEVEL + 1)),
         "a global": (levelled, lambda: set_level(LEVEL + 1)),
         "an object": (Transform(), lambda: setattr(Transform, "mean", Transform.mean + 1)),
     }

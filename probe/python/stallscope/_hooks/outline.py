@@ -180,23 +180,25 @@ class _Look:
     def method(self, function, owner):
         """Of its object what it names: a trainer's would be all of training."""
         self.waiting.append(function)
-        if type(function) is not types.FunctionType:
-            return
-        self.named(_named(function.__code__), owner)
+        if type(function) is types.FunctionType:
+            self.named(_named(function.__code__), owner)
 
     def named(self, names, owner):
-        own = getattr(owner, "__dict__", {})
-        for name in sorted(names):
-            if name in own:
-                self.waiting.append(own[name])
-                continue
-            found = next((vars(one)[name] for one in type(owner).__mro__ if name in vars(one)), None)
-            found = _function_of(found)
-            if type(found) is types.FunctionType and id(found) not in self.seen:
-                self.method(found, owner)
-                self.seen.add(id(found))
-            elif found is not None:
-                self.waiting.append(found)
+        """Of `owner` what goes by these names, and by those that its methods among them name."""
+        own, done, following = getattr(owner, "__dict__", {}), set(), [set(names)]
+        while following:
+            fresh = following.pop() - done
+            done |= fresh
+            for name in sorted(fresh):
+                if name in own:
+                    self.waiting.append(own[name])
+                    continue
+                found = next((vars(one)[name] for one in type(owner).__mro__ if name in vars(one)), None)
+                found = _function_of(found)
+                if found is not None:
+                    self.waiting.append(found)
+                if type(found) is types.FunctionType:
+                    following.append(_named(found.__code__))
 
     def type(self, value):
         for one in filter(lambda one: _is_scripts(one.__module__), value.__mro__):
