@@ -95,8 +95,13 @@ pub(crate) fn used(rank: &RankSummary, figures: &Figures<'_>, loader: u16) -> bo
     of_phase.peek().is_none() || of_phase.any(|phase| phase.loader.is_none_or(|used| used == loader))
 }
 
+/// Those of these loaders, by rank; one that never handed a batch over may be anybody's.
+fn workers_of<'a>(rank: &'a RankSummary, figures: &Figures<'_>) -> impl Iterator<Item = &'a WorkerLoad> {
+    rank.workers.iter().filter(|load| load.loader.is_none_or(|loader| used(rank, figures, loader)))
+}
+
 fn workers<'a>(figures: &'a Figures<'_>) -> impl Iterator<Item = &'a WorkerLoad> {
-    figures.ranks.iter().flat_map(|rank| &rank.workers)
+    figures.ranks.iter().flat_map(|rank| workers_of(rank, figures))
 }
 
 /// What would be shown as nothing a second.
@@ -118,7 +123,8 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     let mut evidence = of_time(figures, share);
     let mut sum = WorkerLoad::default();
     workers(figures).for_each(|load| sum += load);
-    let number: u64 = figures.ranks.iter().map(RankSummary::workers_at_once).sum();
+    let at_once = |rank: &RankSummary| rank.workers_at_once().min(workers_of(rank, figures).count() as u64);
+    let number: u64 = figures.ranks.iter().map(at_once).sum();
     if number > 0 && sum.wall_ns > 0 {
         let reading = percent_in_words(sum.fetch_ns as f64 / sum.wall_ns as f64);
         evidence.push_str(&format!(
@@ -170,7 +176,10 @@ fn in_memory(figures: &Figures<'_>) -> (String, Option<String>) {
     if let Some(hits) = uses.hit_share() {
         let evidence = format!("; the cache had {} of the samples", percent_in_words(hits));
         let full = |cache: &&stallscope_model::CacheSummary| {
-            let state = cache.state.filter(|_| cache.training.misses > 0);
+            // What was read once and is kept since took no room from anything.
+            let of_loader = figures.caches.iter().filter(|other| other.loader == cache.loader);
+            let misses = of_loader.map(|other| other.training.misses).fold(0, u64::saturating_add);
+            let state = cache.state.filter(|state| misses > state.kept_samples);
             state.is_some_and(|state| state.kept_bytes >= state.capacity_bytes - state.capacity_bytes / 20)
         };
         let advice = match figures.caches.iter().find(full).and_then(|cache| cache.state) {

@@ -283,18 +283,23 @@ fn a_job_that_reads_the_same_in_every_epoch_is_advised_to_use_the_cache() {
 
 #[test]
 fn a_full_cache_that_misses_is_called_too_small() {
-    let mut stage = Stage::new();
-    epoch(&mut stage, 0, 100);
-    stage.lane(WORKER, uses(1_900, 0, &found(57, 0, 43)));
-    let full = CacheState { kept_bytes: 2 << 30, capacity_bytes: 2 << 30, evictions: 0, kept_samples: 9 };
-    stage.lane(TRAINER, state(1_900, 0, &full));
-    stage.finish(30_000);
-    let (evidence, advice) = fetch_bound(&stage);
+    let job = |kept_samples| {
+        let mut stage = Stage::new();
+        epoch(&mut stage, 0, 100);
+        stage.lane(WORKER, uses(1_900, 0, &found(57, 0, 43)));
+        let full = CacheState { kept_bytes: 2 << 30, capacity_bytes: 2 << 30, evictions: 0, kept_samples };
+        stage.lane(TRAINER, state(1_900, 0, &full));
+        stage.finish(30_000);
+        fetch_bound(&stage)
+    };
+    let (evidence, advice) = job(9);
     assert!(evidence.contains("the cache had 57% of the samples"), "{evidence}");
     assert!(
         advice.contains("Give the cache more than its 2.0 GiB") && advice.contains("cache.bytes"),
         "{advice}"
     );
+    let (_, advice) = job(43);
+    assert!(!advice.contains("Give the cache more"), "it has kept all that it missed: {advice}");
 }
 
 proptest! {

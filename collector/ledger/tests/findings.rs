@@ -342,6 +342,28 @@ fn workers_of_two_loaders_are_kept_apart() {
 }
 
 #[test]
+fn how_busy_workers_are_is_told_of_those_that_train() {
+    let mut stage = Stage::new();
+    stage.greet(102, TRAINER, ProcessKind::Worker, 0, 1);
+    // The evaluation's persistent worker idles.
+    stage.did(102, 0, 3000, Does::In(Blocked::Pipe));
+    stage.batch(102, 0, 20, 0);
+    stage.wait_for(TRAINER, 1, 102, 0, 21, 0, wait_flags::FIRST | wait_flags::NO_GRAD);
+    for step in 0..20 {
+        let at = 100 + 100 * step;
+        let flags = if step == 0 { wait_flags::FIRST } else { 0 };
+        stage.did(WORKER, at, at + 100, Does::In(Blocked::FileRead));
+        stage.batch(WORKER, at, at + 99, step);
+        stage.wait_for(TRAINER, 0, WORKER, at + 1, at + 100, step, flags);
+    }
+    stage.finish(3000);
+    let summary = stage.ledger.summary();
+    let first = &summary.diagnoses[0];
+    assert_eq!(first.name, "fetch-bound");
+    assert!(first.evidence.contains("; 1 worker spent"), "{}", first.evidence);
+}
+
+#[test]
 fn a_job_without_a_shim_is_advised_to_use_run_only_where_it_was_not_launched_by_it() {
     let advice = |attached: bool| {
         let config = Config { attached, ..Config::default() };
