@@ -33,11 +33,11 @@ pub fn profiles(recording: &Recording, summary: &RunSummary) -> Result<Profiles,
     Ok(profiles)
 }
 
-/// Steps that many were merged into tell of no single one.
+/// Rows that many steps were merged into tell of no single one.
 fn feed(recording: &Recording, profiles: &mut Profiles, after_ns: u64) -> Result<(), Error> {
     for row in recording.steps(&StepFilter { after_ns: Some(after_ns), ..StepFilter::default() })? {
         let row = row?;
-        if row.merged == 1 && row.step.start_ns >= after_ns {
+        if row.merged <= 1 && row.step.start_ns >= after_ns {
             profiles.step(&row.step);
         }
     }

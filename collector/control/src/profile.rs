@@ -17,7 +17,7 @@ pub(crate) const MIN_SERVICES: usize = 20;
 const PREFETCH_FACTOR: u32 = 2;
 
 /// One training step.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Step {
     pub(crate) wall_ns: f64,
     pub(crate) samples: f64,
@@ -27,6 +27,14 @@ pub(crate) struct Step {
 }
 
 impl Step {
+    /// What comes before an evaluation is a step's as well as what comes behind it.
+    fn add(&mut self, piece: &StepLedger) {
+        self.wall_ns += piece.end_ns.saturating_sub(piece.start_ns) as f64;
+        self.samples += f64::from(piece.samples);
+        self.causes += &piece.causes;
+        self.hidden_ns += piece.hidden_ns.unwrap_or(0) as f64;
+    }
+
     /// Waiting for the batch.
     pub(crate) fn stall_ns(&self) -> f64 {
         self.causes.data_stall_ns() as f64
@@ -72,6 +80,8 @@ pub struct Profile {
     /// That the trainer's own work keeps busy at once; `None` where nobody counted.
     pub(crate) trainer_threads: Option<f64>,
     pub(crate) steps: VecDeque<Step>,
+    /// Of the step that an evaluation has cut in two, what came before it.
+    begun: Step,
     pub(crate) services: VecDeque<BatchService>,
     /// What a cache gave of late, by the start of the period.
     caches: VecDeque<(u64, CacheUses)>,
@@ -95,6 +105,7 @@ impl Profile {
             cores,
             trainer_threads: None,
             steps,
+            begun: Step::default(),
             services,
             caches,
             cache_bytes: None,
@@ -249,19 +260,27 @@ impl Profiles {
     /// A closed step; only those of training count.
     pub fn step(&mut self, step: &StepLedger) {
         let wall_ns = step.end_ns.saturating_sub(step.start_ns);
+        if step.phase == Phase::Between {
+            // A pass that was left for an evaluation: the step that this cut has no end.
+            let of_rank = self.of.range_mut((step.rank, 0)..=(step.rank, u16::MAX));
+            of_rank.for_each(|(_, profile)| profile.begun = Step::default());
+        }
         // Nothing of a loop without a loader can be turned or predicted.
         if step.phase != Phase::Training || wall_ns == 0 || step.loader == StepLedger::NO_LOADER {
             return;
         }
         let profile = self.profile(step.rank, step.loader);
         profile.trained_ns = profile.trained_ns.saturating_add(wall_ns);
+        profile.begun.add(step);
+        if step.part {
+            return;
+        }
+        let whole = std::mem::take(&mut profile.begun);
         if profile.settling > 0 {
             profile.settling -= 1;
             return;
         }
-        let (wall_ns, samples) = (wall_ns as f64, f64::from(step.samples));
-        let hidden_ns = step.hidden_ns.unwrap_or(0) as f64;
-        profile.steps.push_back(Step { wall_ns, samples, causes: step.causes, hidden_ns });
+        profile.steps.push_back(whole);
         if profile.steps.len() > MAX_STEPS {
             profile.steps.pop_front();
         }

@@ -7,7 +7,9 @@ mod toy;
 use stallscope_control::{
     Bottleneck, Change, Delta, NodeState, Profile, Profiles, advise, expect, outlook, rates, what_if,
 };
-use stallscope_model::{Advice, BatchService, Budgets, Cause, Causes, Knob, LoaderFacts, RemedyKind};
+use stallscope_model::{
+    Advice, BatchService, Budgets, Cause, Causes, Knob, LoaderFacts, RemedyKind, StepLedger,
+};
 use toy::Toy;
 use toy::seen::{far, job, knobs, narrow};
 use toy::step;
@@ -283,6 +285,30 @@ fn a_loader_that_is_reported_again_has_not_changed() {
     profiles.knob(&knob);
     profiles.loader(0, &facts);
     assert_eq!((profiles.training()[0].workers, profiles.training()[0].prefetch), (3, 8));
+}
+
+#[test]
+fn a_step_that_an_evaluation_cuts_in_two_is_one() {
+    let profile = |cut: bool| {
+        let mut profiles = Profiles::new(2.0);
+        profiles.loader(0, &LoaderFacts { workers: 2, prefetch_factor: Some(2), ..Default::default() });
+        for index in 0..100u64 {
+            let (start_ns, end_ns) = (index * 100_000_000, (index + 1) * 100_000_000);
+            let mut causes = Causes::default();
+            causes[Cause::Compute] = 90_000_000;
+            if cut && index.is_multiple_of(5) {
+                let part = StepLedger { part: true, ..step(index, start_ns, start_ns + 90_000_000, causes) };
+                profiles.step(&part);
+                causes = Causes::default();
+            }
+            causes[Cause::Fetch] = 10_000_000;
+            profiles.step(&step(index, end_ns - causes.total_ns(), end_ns, causes));
+        }
+        profiles.training()[0].clone()
+    };
+    let (cut, whole) = (profile(true), profile(false));
+    assert_eq!(cut.steps(), whole.steps());
+    assert_eq!(cut.stall_share(), whole.stall_share());
 }
 
 /// What is seen of a trainer that works for 90 ms with each batch and now and then waits 100 for one, as it was read in a burst:

@@ -16,6 +16,8 @@ pub(crate) struct Tally {
     pub(crate) wall_ns: u64,
     pub(crate) causes: Causes,
     pub(crate) hidden_ns: Option<u64>,
+    /// Of what counts as no step since the last one: it is the next one's, which an evaluation has cut in two.
+    begun_ns: u64,
     max_ns: u64,
     walls: Option<Histogram>,
 }
@@ -39,8 +41,10 @@ impl Tally {
             *hidden_ns = hidden_ns.saturating_add(ns);
         }
         if steps == 0 {
+            self.begun_ns = self.begun_ns.saturating_add(wall_ns);
             return;
         }
+        let wall_ns = wall_ns.saturating_add(std::mem::take(&mut self.begun_ns));
         self.max_ns = self.max_ns.max(wall_ns);
         if self.walls.is_none() {
             self.walls = Histogram::new(GROUPING_POWER, MAX_VALUE_POWER).ok();

@@ -204,6 +204,8 @@ fn an_evaluation_inside_a_training_step_is_cut_out_of_it() {
     let summary = stage.ledger.summary();
     let training: u64 = summary.phases.iter().filter(|p| p.phase == Training).map(|p| p.wall_ns).sum();
     assert_eq!(training, 80 * MS);
+    let steps = summary.phases.iter().find(|p| p.phase == Training).expect("training");
+    assert!(steps.step_p50_ns >= 30 * MS, "the step is as long as both of its parts: {steps:?}");
 }
 
 #[test]
