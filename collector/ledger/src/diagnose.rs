@@ -3,7 +3,7 @@
 mod own_reading;
 mod short_of_cpu;
 
-use self::own_reading::of_loop;
+use self::own_reading::{of_loop, of_main_thread};
 use self::short_of_cpu::{is_in_its_own_way, short_of_cpu};
 use crate::consult::{consult, if_judged, remedy};
 use crate::reread::reread;
@@ -43,6 +43,8 @@ pub(crate) fn all(figures: &Figures<'_>) -> Vec<Diagnosis> {
         found.extend(lints.iter().filter_map(|lint| lint(figures)));
     } else if figures.total.steps > 0 {
         found.push(too_few_steps(figures));
+    } else {
+        found.extend(of_main_thread(figures));
     }
     found.extend(stolen(figures));
     found.extend(disagreement(figures));
@@ -405,6 +407,10 @@ fn unexplained(figures: &Figures<'_>) -> Option<Diagnosis> {
         Some(Blocked::Pipe | Blocked::Child) => format!(
             "An iterator of a loader that is dropped early waits for its workers to end: keep one, or give that loader \
              fewer workers and batches in advance. Else {own}"
+        ),
+        Some(Blocked::Futex) if figures.reads_itself => format!(
+            "Where a thread of its own makes the next batch, the loop waits for that thread: let it begin earlier, or divide \
+             its work. Else {own}"
         ),
         _ => format!("It is no data stall; {own}"),
     };

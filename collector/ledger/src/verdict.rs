@@ -182,13 +182,14 @@ fn without_steps(figures: &Figures<'_>) -> Verdict {
         duration_in_words(sum.wall_ns)
     );
     match bound(sum) {
-        Some(finding) => verdict(finding, &format!("{rest}; no training steps were seen{tell}")),
+        Some((finding, _)) => verdict(finding, &format!("{rest}; no training steps were seen{tell}")),
         None => verdict("no training steps seen", &format!("{rest}{tell}")),
     }
 }
 
-/// What takes most of the main threads' time; `None` where that says nothing of training, as a lock or a sleep.
-fn bound(sum: &MainThreads) -> Option<&'static str> {
+/// What takes most of the main threads' time, and which share of it; `None` where that says nothing of training, as a lock or
+/// a sleep.
+pub(crate) fn bound(sum: &MainThreads) -> Option<(&'static str, f64)> {
     let share = |ns: u64| ns as f64 / sum.wall_ns as f64;
     let (compute, short, writes) = (share(sum.cpu_ns), share(sum.runnable_ns), share(sum.writes_ns));
     if compute + short < WORKS {
@@ -204,7 +205,7 @@ fn bound(sum: &MainThreads) -> Option<&'static str> {
     let most = found.into_iter().filter(|(.., worth)| *worth).max_by(|a, b| a.1.total_cmp(&b.1));
     match most {
         // It may have slept for the most part, and read a little.
-        Some((finding, part, _)) if part >= (1.0 - compute) / 2.0 => Some(finding),
-        _ => (compute >= COMPUTE_BOUND_SHARE).then_some("compute-bound"),
+        Some((finding, part, _)) if part >= (1.0 - compute) / 2.0 => Some((finding, part)),
+        _ => (compute >= COMPUTE_BOUND_SHARE).then_some(("compute-bound", compute)),
     }
 }

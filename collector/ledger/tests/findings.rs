@@ -154,6 +154,10 @@ fn any_process_can_be_looked_at_without_steps() {
     ] {
         assert!(summary.verdict.sentence.contains(words), "{}", summary.verdict.sentence);
     }
+    assert_eq!(names(&summary), ["fetch-bound", "evidence-missing"]);
+    let first = &summary.diagnoses[0];
+    assert_eq!(first.finding, "the main thread waits for data for 30% of 100 ms");
+    assert!(first.advice.starts_with("Read the next batch in a thread"), "{}", first.advice);
     let loads = &summary.ranks[0].workers;
     assert_eq!((loads[0].pid, loads[0].fetch_ns, loads[0].runnable_ns), (TRAINER, 30 * MS, 10 * MS));
     assert_eq!((loads[1].pid, loads[1].idle_ns), (300, 50 * MS));

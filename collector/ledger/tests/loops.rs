@@ -283,3 +283,20 @@ fn without_the_kernel_a_loop_that_is_off_the_cpu_is_not_called_to_have_its_data(
     assert!(summary.verdict.sentence.contains("kernel's evidence"), "{}", summary.verdict.sentence);
     assert!(summary.diagnoses.iter().all(|found| found.name != "no-data-stall"), "{:?}", summary.diagnoses);
 }
+
+#[test]
+fn a_loop_that_waits_for_a_lock_may_wait_for_its_own_reader() {
+    let mut stage = Stage::new();
+    stage.does(TRAINER, 0, &[(100, Does::Cpu)]);
+    let mut ends = vec![100];
+    for step in 0..20 {
+        let at = 100 + 100 * step;
+        stage.does(TRAINER, at, &[(40, Does::In(Blocked::Futex)), (60, Does::Cpu)]);
+        ends.push(at + 100);
+    }
+    steps(&mut stage, &ends);
+    stage.finish(3000);
+    let summary = stage.ledger.summary();
+    let found = summary.diagnoses.iter().find(|found| found.name == "unexplained-time").expect("a finding");
+    assert!(found.advice.starts_with("Where a thread of its own makes the next batch"), "{}", found.advice);
+}

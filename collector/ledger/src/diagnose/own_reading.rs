@@ -1,7 +1,25 @@
-use super::other;
+//! Data that the main thread waits for by itself.
+
+use super::{diagnosis, other};
 use crate::consult::remedy;
+use crate::summary::Figures;
+use crate::verdict::bound;
 use stallscope_model::RemedyKind::FasterStorage;
-use stallscope_model::{MainThreads, Remedy};
+use stallscope_model::{Cause, Diagnosis, MainThreads, Remedy};
+use stallscope_units::{duration_in_words, percent_in_words};
+
+/// Where no step shows, as from outside of a loop without a loader, but what its main thread does.
+pub(super) fn of_main_thread(figures: &Figures<'_>) -> Option<Diagnosis> {
+    let main = &figures.main_threads;
+    let (name, share) = bound(main).filter(|(finding, _)| *finding == "fetch-bound")?;
+    let finding = format!(
+        "the main thread waits for data for {} of {}",
+        percent_in_words(share),
+        duration_in_words(main.wall_ns)
+    );
+    // Of training nothing is known.
+    Some(diagnosis(name, Cause::Fetch, 0.0, finding, String::new(), of_loop(main)))
+}
 
 /// What a loop that reads by itself may do, by what its main thread is blocked in: a read or a socket lets the other
 /// threads run meanwhile, a page fault does not, and takes no size either. What answers at a socket or a pipe may be a
