@@ -8,7 +8,7 @@ mod ledger;
 mod others;
 mod tuning;
 
-pub(crate) use foot::{cost, delivered, evidence_in_words};
+pub(crate) use foot::{cost, delivered, evidence_in_words, unseen};
 pub(crate) use head::{beside, ending, evidence, to_do};
 pub(crate) use ledger::loader_in_words;
 pub(crate) use others::saved_in_words;

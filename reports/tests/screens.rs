@@ -3,7 +3,7 @@
 mod support;
 
 use madeup::{Shape, record};
-use stallscope_model::RunSummary;
+use stallscope_model::{EvidenceState, RunSummary};
 use stallscope_reports::{Run, Style, text};
 use std::path::Path;
 use support::PLAIN;
@@ -97,6 +97,16 @@ fn two_loaders() {
 #[test]
 fn shim_only() {
     insta::assert_snapshot!(screen(&support::shim_only(), &PLAIN));
+}
+
+#[test]
+fn what_the_shim_could_not_see_is_said_once() {
+    let mut summary = support::fetch_bound();
+    let sentence = "A loader's knobs cannot be turned";
+    summary.ranks[0].facts.unavailable = vec![sentence.into()];
+    summary.shim = EvidenceState::Partial(sentence.into());
+    let wide = Style { width: 120, ..PLAIN };
+    assert_eq!(screen(&summary, &wide).matches(sentence).count(), 1);
 }
 
 #[test]

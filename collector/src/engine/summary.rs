@@ -9,8 +9,10 @@ use stallscope_store::Recorder;
 
 impl Engine {
     fn shim_state(&self, ranks: &[RankSummary]) -> EvidenceState {
-        let unavailable: Vec<&str> =
+        let mut unavailable: Vec<&str> =
             ranks.iter().flat_map(|rank| rank.facts.unavailable.iter().map(String::as_str)).collect();
+        unavailable.sort_unstable();
+        unavailable.dedup();
         match (self.wants_shim, self.shims_seen, unavailable.is_empty()) {
             (false, ..) => EvidenceState::Off,
             (true, false, _) => EvidenceState::Missing(

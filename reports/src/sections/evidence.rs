@@ -3,7 +3,7 @@
 use super::section::{Block, Fact, Section};
 use super::table::{Cell, Table, figures, words};
 use crate::run::Run;
-use crate::text::{cost, delivered, evidence_in_words};
+use crate::text::{cost, delivered, evidence_in_words, unseen};
 use stallscope_units as units;
 
 pub(super) fn section(run: &Run) -> Section {
@@ -55,14 +55,6 @@ pub(super) fn section(run: &Run) -> Section {
             lost,
         )));
     }
-    let mut unavailable: Vec<&String> = summary
-        .ranks
-        .iter()
-        .flat_map(|rank| &rank.facts.unavailable)
-        .filter(|text| !text.is_empty())
-        .collect();
-    unavailable.sort();
-    unavailable.dedup();
-    blocks.extend(unavailable.into_iter().map(|sentence| Block::Note(sentence.clone())));
+    blocks.extend(unseen(summary).into_iter().map(|sentence| Block::Note(sentence.to_owned())));
     Section { id: "evidence", heading: "Evidence", lead: String::new(), blocks }
 }

@@ -36,15 +36,20 @@ fn evidence(summary: &RunSummary, page: &mut Page<'_>) {
             page.labelled("", LABEL, &agreement, Ink::Plain);
         }
     }
-    let mut seen = Vec::new();
-    for rank in &summary.ranks {
-        for sentence in &rank.facts.unavailable {
-            if !seen.contains(&sentence) {
-                seen.push(sentence);
-                page.labelled("", LABEL, sentence, Ink::Plain);
-            }
-        }
+    for sentence in unseen(summary) {
+        page.labelled("", LABEL, sentence, Ink::Plain);
     }
+}
+
+/// What the shim could not see, each sentence once; none that its state says already.
+pub(crate) fn unseen(summary: &RunSummary) -> Vec<&str> {
+    let state = evidence_in_words(&summary.shim);
+    let sentences = summary.ranks.iter().flat_map(|rank| &rank.facts.unavailable);
+    let mut sentences: Vec<&str> =
+        sentences.map(String::as_str).filter(|text| !state.contains(*text)).collect();
+    sentences.sort_unstable();
+    sentences.dedup();
+    sentences
 }
 
 /// Whether a kind of evidence was there, and why not.
