@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use stallscope_collector::{CacheSize, Cached, cached, profiles};
 use stallscope_control::{Change, Delta, Outlook, Prediction, Profile, outlook, rates, what_if};
-use stallscope_model::Estimate;
+use stallscope_model::{Estimate, EvidenceState, Phase, RunSummary};
 use stallscope_units::{parse_bytes, parse_share};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -53,6 +53,22 @@ Examples:
   stallscope what-if train --cache 2x                a job with a cache, were that twice as large
   stallscope what-if train.stall --workers 8 --cores 16 --json | jq .gain";
 
+/// Why there is nobody to predict for.
+fn no_loader(summary: &RunSummary) -> &'static str {
+    let loaders = summary.ranks.iter().any(|rank| !rank.facts.loaders.is_empty());
+    let trains =
+        summary.ranks.iter().flat_map(|rank| &rank.phases).any(|phase| phase.phase == Phase::Training);
+    match summary.shim {
+        EvidenceState::On | EvidenceState::Partial(_) if trains && !loaders => {
+            "the job trains without a DataLoader, whose workers and batches are what this predicts; `stallscope report` says what \
+             its loop waits for"
+        }
+        _ => {
+            "no training loader is known: that takes the shim of `stallscope run` and a few seconds of training"
+        }
+    }
+}
+
 pub(crate) fn main(verb: &WhatIf, colour: Colour) -> Result<ExitCode> {
     let mut job = Job::find(&verb.job)?;
     let summary = job.summary()?;
@@ -65,9 +81,10 @@ pub(crate) fn main(verb: &WhatIf, colour: Colour) -> Result<ExitCode> {
         Some(rank) => all.into_iter().find(|profile| profile.rank == rank).with_context(|| {
             format!("rank {rank} is not in this job, or has trained with no loader that is known")
         })?,
-        None => all.into_iter().max_by(|a, b| a.stall_share().total_cmp(&b.stall_share())).context(
-            "no training loader is known: that takes the shim of `stallscope run` and a few seconds of training",
-        )?,
+        None => {
+            let most = all.into_iter().max_by(|a, b| a.stall_share().total_cmp(&b.stall_share()));
+            most.with_context(|| no_loader(&summary))?
+        }
     };
     ensure!(profile.too_little().is_none(), profile.too_little().unwrap_or_default());
     let cached = verb.cache.map(|size| cached(size, profile, &summary)).transpose();

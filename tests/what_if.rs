@@ -9,7 +9,8 @@ use serde_json::Value;
 use stallscope_control::Random;
 use stallscope_control::pipeline::{Conditions, Demand, Pipeline, Storage};
 use stallscope_model::{
-    BatchService, HostFacts, JobFacts, LoaderFacts, Phase, RankFacts, RankSummary, RunSummary, StepLedger,
+    BatchService, EvidenceState, HostFacts, JobFacts, LoaderFacts, Phase, PhaseSummary, RankFacts,
+    RankSummary, RunSummary, StepLedger,
 };
 use stallscope_store::{ClockAnchor, Options, Recorder};
 use std::path::Path;
@@ -82,6 +83,28 @@ fn delayed(path: &Path, steps: u64) {
     recorder.finish(&summary);
 }
 
+/// A recording of a loop that trains without a loader.
+fn without_a_loader(path: &Path) {
+    let job = JobFacts { name: "loop".into(), pid: 7, ..JobFacts::default() };
+    let training = PhaseSummary {
+        phase: Phase::Training,
+        loader: None,
+        steps: 9,
+        samples: 0,
+        wall_ns: 9,
+        causes: Default::default(),
+        hidden_ns: None,
+        step_p50_ns: 1,
+        step_p95_ns: 1,
+        step_max_ns: 1,
+    };
+    let (facts, phases) = (RankFacts { pid: 7, ..RankFacts::default() }, vec![training]);
+    let rank = RankSummary { facts, phases, workers: Vec::new(), checkpoints: Default::default() };
+    let (shim, ranks) = (EvidenceState::On, vec![rank]);
+    let summary = RunSummary { job: job.clone(), shim, ranks, ..RunSummary::default() };
+    Recorder::create(path, &job, Options::default()).finish(&summary);
+}
+
 fn sandbox(name: &str, steps: u64) -> Sandbox {
     let sandbox = Sandbox::new(name);
     delayed(&sandbox.path("a.stall"), steps);
@@ -142,6 +165,8 @@ fn what_is_not_known_is_a_sentence() {
     record(&young.path("old.stall"), &Shape::default());
     let printed = refused(&young, &["what-if", "old.stall", "--workers", "4"], 1);
     assert!(printed.contains("how single batches were made"), "{printed}");
+    without_a_loader(&young.path("loop.stall"));
+    assert!(refused(&young, &["what-if", "loop.stall"], 1).contains("trains without a DataLoader"));
     assert!(refused(&young, &["what-if", "none.stall"], 1).contains("none.stall"));
     assert!(refused(&young, &["what-if", "a.stall", "--rank", "9"], 1).contains("rank 9"));
     assert!(refused(&young, &["what-if", "a.stall", "--cache", "140%"], 2).contains("from 0% to 100%"));
