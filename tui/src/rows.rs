@@ -3,14 +3,14 @@
 use crate::app::{App, View};
 use crate::command::{COMMANDS, Entry};
 use crate::series::Sum;
-use crate::snapshot::{JobRow, JobState, stall_share};
+use crate::snapshot::{JobRow, JobState, waiting_share};
 use stallscope_model::{AuditEvent, Cause, Causes, Diagnosis, Knob, StepDetail};
 use std::cmp::Reverse;
 
 /// The columns that each view can be sorted by; the first is the default.
 pub(crate) const SORTS: [&[&str]; View::ALL.len()] = [
-    &["state", "start", "name", "step time", "samples a second", "stall"],
-    &["rank", "step time", "stall", "samples"],
+    &["state", "start", "name", "step time", "samples a second", "waits"],
+    &["rank", "step time", "waits", "samples"],
     &["duration", "time", "rank"],
     &[],
     &[],
@@ -66,7 +66,7 @@ pub(crate) fn jobs(app: &App) -> Vec<&JobRow> {
             2 => a.name.cmp(&b.name),
             3 => b.step_ns.cmp(&a.step_ns),
             4 => rate(b).total_cmp(&rate(a)),
-            _ => b.stall_share().total_cmp(&a.stall_share()),
+            _ => b.waiting_share().total_cmp(&a.waiting_share()),
         };
         order.then_with(newest).then_with(|| a.recording.cmp(&b.recording))
     });
@@ -91,7 +91,7 @@ pub(crate) fn ranks(app: &App) -> Vec<RankRow> {
         let order = match column {
             0 => a.rank.cmp(&b.rank),
             1 => b.sum.step_ns().cmp(&a.sum.step_ns()),
-            2 => stall_share(&b.sum.causes).total_cmp(&stall_share(&a.sum.causes)),
+            2 => waiting_share(&b.sum.causes).total_cmp(&waiting_share(&a.sum.causes)),
             _ => b.sum.samples.cmp(&a.sum.samples),
         };
         order.then(a.rank.cmp(&b.rank))

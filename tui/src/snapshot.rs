@@ -77,14 +77,14 @@ pub(crate) struct JobRow {
 }
 
 impl JobRow {
-    /// Share of training time that was not the job's own work.
-    pub(crate) fn stall_share(&self) -> f64 {
-        stall_share(&self.causes)
+    /// Share of training time that was not the job's own work: it waited for data, a CPU, checkpoints, ranks or what nobody knows.
+    pub(crate) fn waiting_share(&self) -> f64 {
+        waiting_share(&self.causes)
     }
 }
 
 /// Share of time that is not the job's own work; 0 when there is no time at all.
-pub(crate) fn stall_share(causes: &Causes) -> f64 {
+pub(crate) fn waiting_share(causes: &Causes) -> f64 {
     if causes.total_ns() == 0 { 0.0 } else { 1.0 - causes.share(stallscope_model::Cause::Compute) }
 }
 

@@ -1,6 +1,6 @@
 //! The list of jobs, one row per job. A row is read again only when its recording has changed.
 
-use crate::snapshot::{JobRow, JobState, Place, stall_share};
+use crate::snapshot::{JobRow, JobState, Place, waiting_share};
 use stallscope_model::{Causes, Phase, RunSummary};
 use stallscope_store::{Error, Recording, RollupPeriod, State};
 use std::collections::{BTreeMap, HashMap};
@@ -169,5 +169,5 @@ fn trend(recording: &Recording, summary: &RunSummary) -> Result<Vec<f64>, Error>
             *periods.entry(rollup.start_ns).or_default() += &rollup.causes;
         }
     }
-    Ok(periods.values().map(stall_share).collect())
+    Ok(periods.values().map(waiting_share).collect())
 }

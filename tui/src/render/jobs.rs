@@ -45,7 +45,7 @@ pub(super) fn page(app: &App, theme: &Theme, width: usize, height: usize) -> Pag
         left("STATE", 11, theme),
         right("STEP", 9, theme),
         right("SAMPLES/S", 11, theme),
-        right("STALL", 7, theme),
+        right("WAITS", 7, theme),
     );
     heading.push_str(&format!("  {}", left(middle_heading(app.columns), middle.saturating_sub(2), theme)));
     if trend > 0 {
@@ -72,7 +72,7 @@ pub(super) fn page(app: &App, theme: &Theme, width: usize, height: usize) -> Pag
         ];
         let (step, rate, stall) = match job.steps {
             0 => ("-".to_owned(), "-".to_owned(), "-".to_owned()),
-            _ => (units::duration(job.step_ns), rate(job), units::percent(job.stall_share())),
+            _ => (units::duration(job.step_ns), rate(job), units::percent(job.waiting_share())),
         };
         spans.push(plain(format!("{}{}", right(&step, 9, theme), right(&rate, 11, theme))));
         spans.push(ink(right(&stall, 7, theme), theme.bold()));

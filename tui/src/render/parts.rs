@@ -5,7 +5,7 @@ use super::job::SCALE;
 use super::{Page, chrome, first_shown, lanes};
 use crate::app::{App, Columns, View};
 use crate::rows::{self, RankRow};
-use crate::snapshot::{RunView, stall_share};
+use crate::snapshot::{RunView, waiting_share};
 use crate::text::{clip_start, heading, ink, labelled, left, plain, right};
 use crate::theme::Theme;
 use ratatui::style::Style;
@@ -58,7 +58,7 @@ pub(super) fn ranks(app: &App, run: &RunView, theme: &Theme, width: usize, heigh
     // Headings are left out where they would leave no line for a row.
     if height > 2 {
         let mut text =
-            format!("{}{}{}", right("rank", 6, theme), right("step", 9, theme), right("stall", 7, theme));
+            format!("{}{}{}", right("rank", 6, theme), right("step", 9, theme), right("waits", 7, theme));
         match app.columns {
             Columns::Bars => text.push_str(&format!("{}  where time goes", right("samples/s", 11, theme))),
             _ => shares.iter().for_each(|cause| text.push_str(&right(cause.name(), 10, theme))),
@@ -95,7 +95,7 @@ fn rank(
     let mut spans = vec![
         ink(number, if chosen { theme.chosen() } else { Style::new() }),
         plain(right(&units::duration(sum.step_ns()), 9, theme)),
-        ink(right(&units::percent(stall_share(&sum.causes)), 7, theme), theme.bold()),
+        ink(right(&units::percent(waiting_share(&sum.causes)), 7, theme), theme.bold()),
     ];
     let mark = if row.slowest { theme.either(" ◀ slowest", " < slowest") } else { "" };
     match columns {

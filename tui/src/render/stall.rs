@@ -5,7 +5,7 @@ use super::job::SCALE;
 use super::{Page, clock};
 use crate::app::App;
 use crate::rows;
-use crate::snapshot::{RunView, stall_share};
+use crate::snapshot::{RunView, waiting_share};
 use crate::text::{heading, ink, right};
 use crate::theme::Theme;
 use ratatui::style::Style;
@@ -29,7 +29,7 @@ pub(super) fn strip(app: &App, run: &RunView, theme: &Theme, width: usize, heigh
     }
     let columns: Vec<Causes> =
         window.columns(width.saturating_sub(SCALE)).into_iter().map(|sum| sum.causes).collect();
-    let share = units::percent(stall_share(&window.job.causes));
+    let share = units::percent(waiting_share(&window.job.causes));
     let marks = Mark::ALL.map(|mark| format!("{} {}", mark.sign(theme.unicode), mark.name()));
     let facts = format!("{share} of training time from {from} to {to}; {}", marks.join(", "));
     page.push(heading("Stall", &facts, width, theme));
@@ -52,7 +52,7 @@ pub(super) fn strip(app: &App, run: &RunView, theme: &Theme, width: usize, heigh
 fn cell(causes: &Causes, level: usize, tall: usize, theme: &Theme) -> (char, Style) {
     let heights = theme.heights();
     let steps = heights.len();
-    let filled = (stall_share(causes).clamp(0.0, 1.0) * (tall * steps) as f64).round() as usize;
+    let filled = (waiting_share(causes).clamp(0.0, 1.0) * (tall * steps) as f64).round() as usize;
     let here = filled.saturating_sub(level * steps).min(steps);
     let style = rows::worst_cause(causes).map_or(Style::new(), |cause| theme.cause(cause));
     match here.checked_sub(1) {
