@@ -100,7 +100,7 @@ fn shim_only() {
 }
 
 #[test]
-fn what_the_shim_could_not_see_is_said_once() {
+fn what_the_shim_could_not_see_is_listed_once() {
     let mut summary = support::fetch_bound();
     let sentence = "A loader's knobs cannot be turned";
     summary.ranks[0].facts.unavailable = vec![sentence.into()];

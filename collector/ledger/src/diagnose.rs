@@ -178,7 +178,7 @@ fn in_memory(figures: &Figures<'_>) -> (String, Option<String>) {
     if let Some(hits) = uses.hit_share() {
         let evidence = format!("; the cache had {} of the samples", percent_in_words(hits));
         let full = |cache: &&stallscope_model::CacheSummary| {
-            // What was read once and is kept since took no room from anything.
+            // A miss that is kept since is a first read, which no larger cache saves.
             let of_loader = figures.caches.iter().filter(|other| other.loader == cache.loader);
             let misses = of_loader.map(|other| other.training.misses).fold(0, u64::saturating_add);
             let state = cache.state.filter(|state| misses > state.kept_samples);

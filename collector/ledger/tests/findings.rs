@@ -346,7 +346,7 @@ fn workers_of_two_loaders_are_kept_apart() {
 }
 
 #[test]
-fn how_busy_workers_are_is_told_of_those_that_train() {
+fn only_workers_that_train_count_as_busy_readers() {
     let mut stage = Stage::new();
     stage.greet(102, TRAINER, ProcessKind::Worker, 0, 1);
     // The evaluation's persistent worker idles.
