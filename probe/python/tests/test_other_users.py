@@ -35,19 +35,19 @@ def folder():
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes processes of other users, which takes root")
-@pytest.mark.parametrize(("listens", "calls", "is_told"), [(OTHER, MIRA, False), (MIRA, MIRA, True), (0, MIRA, True), (MIRA, 0, True)])
-def test_a_job_tells_nothing_to_another_user(folder, listens, calls, is_told):
+@pytest.mark.parametrize(("listens", "calls", "is_sent"), [(OTHER, MIRA, False), (MIRA, MIRA, True), (0, MIRA, True), (MIRA, 0, True)])
+def test_a_job_tells_nothing_to_another_user(folder, listens, calls, is_sent):
     from collector import _native
 
     path = os.path.join(folder, "socket")
-    ready, told = os.pipe()
+    ready, listening = os.pipe()
 
     def listen():
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(path)
         os.chmod(path, 0o777)
         listener.listen()
-        os.write(told, b"x")
+        os.write(listening, b"x")
         connection, _ = listener.accept()
         # The end of the caller, where it says nothing.
         return 0 if connection.recv(1) else 3
@@ -60,4 +60,4 @@ def test_a_job_tells_nothing_to_another_user(folder, listens, calls, is_told):
     listener = _as(listens, listen)
     os.read(ready, 1)
     assert os.waitpid(_as(calls, call), 0)[1] == 0
-    assert os.waitstatus_to_exitcode(os.waitpid(listener, 0)[1]) == (0 if is_told else 3)
+    assert os.waitstatus_to_exitcode(os.waitpid(listener, 0)[1]) == (0 if is_sent else 3)
