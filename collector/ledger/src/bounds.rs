@@ -109,7 +109,7 @@ fn a_long_step_keeps_no_more_history_than_a_short_one() {
 
 /// What a shim says of loaders is in each summary, which is written once a second.
 #[test]
-fn what_is_told_of_loaders_is_bounded() {
+fn what_shims_report_of_loaders_is_bounded() {
     let mut ledger = ledger();
     for loader in 0..5000 {
         ledger.loader(TRAINER, stallscope_model::LoaderFacts { loader, ..Default::default() });

@@ -117,7 +117,7 @@ fn a_row_of_many_steps_counts_as_they_would_one_by_one() {
     assert_eq!(of(rows), of(steps));
 }
 
-/// Each has its own distribution of step times: as many as a number has room for took gigabytes.
+/// Each has its own distribution of step times: all numbers that there are took gigabytes.
 #[test]
 fn so_many_loaders_have_sums_of_their_own_and_the_others_one() {
     let mut merged = Merged::new([0]);
