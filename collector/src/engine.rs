@@ -7,6 +7,7 @@ mod tests;
 use crate::adviser::{Adviser, Around};
 use crate::audit::Audit;
 use crate::files::Files;
+use crate::foreign_text;
 use crate::fresh::Fresh;
 use crate::host;
 use crate::knobs::{Knobs, Resolved};
@@ -203,7 +204,8 @@ impl Engine {
         })
     }
 
-    pub(crate) fn shim_arrived(&mut self, connection: u64, pid: u32, greeting: Greeting, reader: Reader) {
+    pub(crate) fn shim_arrived(&mut self, connection: u64, pid: u32, mut greeting: Greeting, reader: Reader) {
+        foreign_text::shorten_greeting(&mut greeting);
         self.ledger.process(ProcessFacts {
             pid,
             ns_pid: greeting.pid,
@@ -237,7 +239,8 @@ impl Engine {
     pub(crate) fn shim_reported(&mut self, connection: u64, fact: Fact) {
         let Some(Lane { pid, rank: of, .. }) = self.lanes.get_mut(&connection) else { return };
         match fact {
-            Fact::Loader(loader) => {
+            Fact::Loader(mut loader) => {
+                foreign_text::shorten_loader(&mut loader);
                 let facts = LoaderFacts {
                     loader: loader.loader,
                     workers: loader.workers,
@@ -259,7 +262,7 @@ impl Engine {
             }
             Fact::Knob(knob) => self.knobs.report(connection, knob),
             Fact::KnobGone { slot } => self.knobs.remove(connection, slot),
-            Fact::Unavailable { what } => self.ledger.unavailable(*pid, what),
+            Fact::Unavailable { what } => self.ledger.unavailable(*pid, foreign_text::sentence(&what)),
             // Waits name their workers themselves; a page without its descriptor is none; a newer shim may say more.
             Fact::Workers { .. } | Fact::Page { .. } | Fact::Unknown => {}
         }

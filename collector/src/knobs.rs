@@ -1,5 +1,6 @@
 //! The knobs of a job's processes: their pages together with the facts that they reported, and turning them.
 
+use crate::foreign_text;
 use stallscope_model::{Knob, KnobRequest, KnobState};
 use stallscope_ring::{Answer, CollectorSide, Error, KnobFact, RequestNumber};
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,7 +89,7 @@ impl Knobs {
         let has_capacity = self.processes.values().map(|process| process.knobs.len()).sum::<usize>() < KNOBS;
         let Some(process) = self.processes.get_mut(&connection) else { return };
         for (text, limit) in [(&mut fact.name, NAME), (&mut fact.unit, NAME), (&mut fact.reason, TEXT)] {
-            *text = text.chars().take(limit).map(|c| if c.is_control() { '?' } else { c }).collect();
+            *text = foreign_text::short(text, limit);
         }
         match process.knobs.get_mut(&fact.slot) {
             Some(shown) if shown.fact.generation == fact.generation => shown.fact = fact,

@@ -18,6 +18,7 @@ mod descriptors;
 mod doctor;
 mod engine;
 mod files;
+mod foreign_text;
 mod fresh;
 mod host;
 mod join;

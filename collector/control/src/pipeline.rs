@@ -190,11 +190,13 @@ impl<D: FnMut(u64) -> Demand> Pipeline<D> {
 
     /// Everything that takes no time: batches begun, workers gone, the trainer's turn from one thing to the next.
     fn settle(&mut self) {
+        let workers = self.workers.len();
         for worker in &mut self.workers {
             if worker.making.is_none()
                 && let Some((index, demand)) = worker.queue.pop_front()
             {
-                let making = Making::new(index, demand, self.now_ns, &self.conditions, &mut self.random);
+                let (now_ns, conditions) = (self.now_ns, &self.conditions);
+                let making = Making::new(index, demand, now_ns, conditions, workers, &mut self.random);
                 worker.making = Some(making);
             }
         }

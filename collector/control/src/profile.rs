@@ -62,8 +62,8 @@ impl Step {
     }
 }
 
-/// Of one loader. A recording may say anything; what is simulated has to fit into memory.
-const MOST_WORKERS: u32 = 4096;
+/// Of one loader. A recording may say anything; what is simulated has to fit into memory and end in time.
+const MOST_WORKERS: u32 = 256;
 const MOST_PREFETCH: u32 = 65_536;
 
 /// One loader of one rank, at the setting that it has now.

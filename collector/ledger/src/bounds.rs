@@ -106,3 +106,26 @@ fn a_long_step_keeps_no_more_history_than_a_short_one() {
     let steps = ledger.finish(whole_ns);
     assert_eq!(steps[0].causes[stallscope_model::Cause::Prep], whole_ns, "what got coarser still adds up");
 }
+
+/// What a shim says of loaders is in each summary, which is written once a second.
+#[test]
+fn what_shims_report_of_loaders_is_bounded() {
+    let mut ledger = ledger();
+    for loader in 0..5000 {
+        ledger.loader(TRAINER, stallscope_model::LoaderFacts { loader, ..Default::default() });
+        ledger.unavailable(TRAINER, format!("no hook {loader}"));
+    }
+    let summary = ledger.summary();
+    let facts = &summary.ranks[0].facts;
+    let lost =
+        summary.losses.iter().find(|loss| loss.reason == "loader too many").map_or(0, |loss| loss.count);
+    assert!(facts.loaders.len() <= 1024 && facts.unavailable.len() <= 64, "{}", facts.loaders.len());
+    assert_eq!(facts.loaders.len() as u64 + lost, 5000);
+    ledger.process(ProcessFacts {
+        pid: 77,
+        kind: ProcessKind::Trainer,
+        unavailable: vec!["x".into(); 5000],
+        ..ProcessFacts::default()
+    });
+    assert!(ledger.processes[&77].facts.unavailable.len() <= 64);
+}

@@ -19,6 +19,10 @@ use std::collections::{BTreeMap, VecDeque};
 const MAX_TIME_NS: u64 = 1 << 56;
 pub(crate) const MAX_PROCESSES: usize = kernel::MAX_TASKS as usize;
 pub(crate) const MAX_STEPS_OUT: usize = 16_384;
+/// Of a trainer. The shim uses numbers of those that are gone again.
+const MAX_LOADERS: usize = 1024;
+/// Of a process: sentences on what cannot be measured.
+const MAX_UNAVAILABLE: usize = 64;
 
 /// What was seen and could not be used.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,6 +34,7 @@ pub(crate) struct Lost {
     pub(crate) history: u64,
     pub(crate) steps_not_taken: u64,
     pub(crate) processes: u64,
+    pub(crate) loaders: u64,
 }
 
 /// One job's account. Feed it evidence in order, call [`Ledger::advance`] regularly, and take the steps.
@@ -201,8 +206,9 @@ impl Ledger {
     }
 
     /// A shim greeted from its process.
-    pub fn process(&mut self, facts: ProcessFacts) {
+    pub fn process(&mut self, mut facts: ProcessFacts) {
         let pid = facts.pid;
+        facts.unavailable.truncate(MAX_UNAVAILABLE);
         self.replace_if_gone(pid, None);
         let process = self.touch(pid, 0);
         process.greeted = true;
@@ -228,14 +234,19 @@ impl Ledger {
     /// A hook could not be set; `what` is one sentence.
     pub fn unavailable(&mut self, pid: u32, what: String) {
         let unavailable = &mut self.touch(pid, 0).facts.unavailable;
-        if unavailable.len() < 64 && !unavailable.contains(&what) {
+        if unavailable.len() < MAX_UNAVAILABLE && !unavailable.contains(&what) {
             unavailable.push(what);
         }
     }
 
     /// A loader of the trainer `pid` became known.
     pub fn loader(&mut self, pid: u32, facts: LoaderFacts) {
-        self.trainer(pid).loaders.insert(facts.loader, facts);
+        let loaders = &mut self.trainer(pid).loaders;
+        if loaders.len() < MAX_LOADERS || loaders.contains_key(&facts.loader) {
+            loaders.insert(facts.loader, facts);
+        } else {
+            self.lost.loaders += 1;
+        }
     }
 
     /// The process is gone: nothing more will be reported of it.
@@ -394,7 +405,7 @@ impl Ledger {
         let several = self.several_ranks(pid);
         let Some(rank) = self.ranks.get_mut(&pid) else { return };
         for closed in rank.close(&mut self.processes, several, &self.config, now_ns) {
-            self.job.add(pid, &closed);
+            self.job.add(pid, &closed, 1);
             self.out.push_back(closed.step);
             if self.out.len() > MAX_STEPS_OUT {
                 self.out.pop_front();

@@ -72,16 +72,18 @@ impl Merged {
         // A hole takes no time, so that what comes after it stays aligned; one beyond all reason is damage.
         let hole = step.index.saturating_sub(*next).min(SETTLE_EVERY);
         *next = step.index.saturating_add(count).max(*next);
-        for _ in 0..hole {
+        if hole > 0 {
             let empty = StepLedger { causes: Causes::default(), part: true, ..step.clone() };
-            self.job.add(step.rank, &part(&empty, 1, 0));
+            self.job.add(step.rank, &share(&empty, 1, true), hole);
         }
-        for nth in 0..count {
-            self.job.add(step.rank, &part(step, count, nth));
-            self.steps += 1;
-            if self.steps.is_multiple_of(SETTLE_EVERY) {
-                self.job.settle(self.latest_ns, self.patience_ns);
-            }
+        self.job.add(step.rank, &share(step, count, true), 1);
+        if count > 1 {
+            self.job.add(step.rank, &share(step, count, false), count - 1);
+        }
+        let before = self.steps;
+        self.steps += count;
+        if self.steps / SETTLE_EVERY > before / SETTLE_EVERY {
+            self.job.settle(self.latest_ns, self.patience_ns);
         }
     }
 
@@ -137,9 +139,9 @@ impl Merged {
     }
 }
 
-/// The `nth` of `count` like steps that add up to `step`.
-fn part(step: &StepLedger, count: u64, nth: u64) -> Closed {
-    let share = |sum: u64| sum / count + u64::from(nth < sum % count);
+/// One of `count` like steps that add up to `step`, of which the first has what does not divide.
+fn share(step: &StepLedger, count: u64, first: bool) -> Closed {
+    let share = |sum: u64| sum / count + if first { sum % count } else { 0 };
     let causes = Causes(step.causes.0.map(share));
     let (mut own, mut wait) = (causes, Causes::default());
     let is_wait = |cause: Cause| cause.is_data_stall() && step.loader != NO_LOADER;

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Units a rank may be ahead of another before the job's ledger goes on without that one.
-const MAX_AHEAD: usize = 4096;
+const MAX_AHEAD: u64 = 4096;
 /// Everyone has a start-up, and beside many others one that takes long.
 const STARTUP_PATIENCE: u64 = 6;
 
@@ -31,6 +31,14 @@ impl Unit {
         let peer_ns = self.causes[Cause::Peer];
         (self.wall_ns - peer_ns, Reverse(peer_ns))
     }
+
+    /// With the wait for the batch that it worked on.
+    fn after(mut self, wait: &Unit) -> Unit {
+        self.causes += &wait.causes;
+        self.wall_ns = self.wall_ns.saturating_add(wait.wall_ns);
+        self.hidden_ns = wait.hidden_ns;
+        self
+    }
 }
 
 #[derive(Debug, Default)]
@@ -43,7 +51,29 @@ struct Aligned {
 #[derive(Debug, Default)]
 struct Queue {
     next: u64,
-    units: VecDeque<Unit>,
+    /// Units in a row that are alike, and how many: a recorded row may stand for thousands of steps.
+    runs: VecDeque<(u64, Unit)>,
+    /// Units in all of them.
+    len: u64,
+}
+
+impl Queue {
+    /// The first unit's number.
+    fn front(&self) -> u64 {
+        self.next - self.len
+    }
+
+    /// Takes `count` units, no more than the first run has.
+    fn take(&mut self, count: u64) -> Option<Unit> {
+        let (left, unit) = self.runs.front_mut()?;
+        let unit = *unit;
+        *left -= count;
+        if *left == 0 {
+            self.runs.pop_front();
+        }
+        self.len -= count;
+        Some(unit)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -81,12 +111,13 @@ impl Job {
         if let Some(member) = self.members.get_mut(&pid) {
             member.ended = true;
             if let Some(held) = member.held.take() {
-                self.push(pid, Phase::Training, held);
+                self.push(pid, Phase::Training, held, 1);
             }
         }
     }
 
-    pub(crate) fn add(&mut self, pid: u32, closed: &Closed) {
+    /// `count` steps in a row that are like this one.
+    pub(crate) fn add(&mut self, pid: u32, closed: &Closed, count: u64) {
         let step = &closed.step;
         let mut unit = Unit {
             steps: step.steps(),
@@ -97,30 +128,27 @@ impl Job {
             samples: u64::from(step.samples),
             hidden_ns: step.hidden_ns,
         };
-        if step.phase == Phase::Training {
-            let wait_ns = closed.wait.total_ns();
-            // A step that was cut short of its work counts with the work before it.
-            let wait = Unit { steps: 0, wall_ns: wait_ns, causes: closed.wait, samples: 0, ..unit };
-            let held = self.members.entry(pid).or_default().held.replace(wait);
-            (unit.causes, unit.wall_ns, unit.hidden_ns) = (closed.own, unit.wall_ns - wait_ns, None);
-            if let Some(held) = held {
-                unit.causes += &held.causes;
-                unit.wall_ns = unit.wall_ns.saturating_add(held.wall_ns);
-                unit.hidden_ns = held.hidden_ns;
-            }
+        if step.phase != Phase::Training {
+            return self.push(pid, step.phase, unit, count);
         }
-        self.push(pid, step.phase, unit);
+        let wait_ns = closed.wait.total_ns();
+        // A step that was cut short of its work counts with the work before it.
+        let wait = Unit { steps: 0, wall_ns: wait_ns, causes: closed.wait, samples: 0, ..unit };
+        let held = self.members.entry(pid).or_default().held.replace(wait);
+        (unit.causes, unit.wall_ns, unit.hidden_ns) = (closed.own, unit.wall_ns - wait_ns, None);
+        self.push(pid, step.phase, held.map_or(unit, |held| unit.after(&held)), 1);
+        self.push(pid, step.phase, unit.after(&wait), count.saturating_sub(1));
     }
 
-    fn push(&mut self, pid: u32, phase: Phase, unit: Unit) {
+    fn push(&mut self, pid: u32, phase: Phase, unit: Unit, count: u64) {
         let aligned = self.phases.entry(phase).or_default();
         let queue = aligned.queues.entry(pid).or_default();
-        let index = queue.next;
-        queue.next += 1;
-        if index < aligned.settled {
-            self.unaligned += 1;
-        } else {
-            queue.units.push_back(unit);
+        let late = aligned.settled.saturating_sub(queue.next).min(count);
+        queue.next += count;
+        self.unaligned += late;
+        if count > late {
+            queue.runs.push_back((count - late, unit));
+            queue.len += count - late;
         }
     }
 
@@ -135,30 +163,37 @@ impl Job {
             };
             loop {
                 let oldest_ns =
-                    aligned.queues.values().filter_map(|queue| queue.units.front()).map(|u| u.end_ns);
+                    aligned.queues.values().filter_map(|queue| Some(queue.runs.front()?.1.end_ns));
                 let Some(oldest_ns) = oldest_ns.min() else { break };
-                let ahead = aligned.queues.values().any(|queue| queue.units.len() > MAX_AHEAD);
+                let longest = aligned.queues.values().map(|queue| queue.len).max().unwrap_or(0);
+                let ahead = longest.saturating_sub(MAX_AHEAD);
                 let waited_ns = now_ns.saturating_sub(oldest_ns);
                 let patient = waited_ns < begun_ns;
                 let greets = absent && aligned.settled == 0 && waited_ns < patience_ns;
                 let awaited = self.members.iter().any(|(pid, member)| match aligned.queues.get(pid) {
                     _ if member.ended => false,
-                    Some(queue) => queue.units.is_empty(),
+                    Some(queue) => queue.runs.is_empty(),
                     None => patient,
                 });
-                if (awaited || greets) && !ahead {
+                let most = if awaited || greets { ahead } else { u64::MAX };
+                if most == 0 {
                     break;
                 }
                 let index = aligned.settled;
-                aligned.settled += 1;
+                // As many as are alike in each rank.
+                let alike = |queue: &Queue| match queue.runs.front()? {
+                    (count, _) if queue.front() == index => Some(*count),
+                    _ => Some(queue.front() - index),
+                };
+                let count = aligned.queues.values().filter_map(alike).fold(most, u64::min);
+                aligned.settled += count;
                 let mut slowest: Option<(u32, Unit)> = None;
                 let (mut steps, mut samples) = (0, 0u64);
                 for (pid, queue) in &mut aligned.queues {
-                    let front = queue.next - queue.units.len() as u64;
-                    if front != index {
+                    if queue.front() != index {
                         continue;
                     }
-                    let Some(unit) = queue.units.pop_front() else { continue };
+                    let Some(unit) = queue.take(count) else { continue };
                     steps = unit.steps.max(steps);
                     samples = samples.saturating_add(unit.samples);
                     if slowest.is_none_or(|(_, known)| unit.slowness() > known.slowness()) {
@@ -167,6 +202,7 @@ impl Job {
                 }
                 if let Some((pid, unit)) = slowest {
                     self.tallies.of(*phase, unit.loader).add(
+                        count,
                         steps,
                         unit.wall_ns,
                         samples,
@@ -175,7 +211,7 @@ impl Job {
                     );
                     if *phase == Phase::Training {
                         let slowest_ns = self.slowest_ns.entry(pid).or_default();
-                        *slowest_ns = slowest_ns.saturating_add(unit.wall_ns);
+                        *slowest_ns = slowest_ns.saturating_add(unit.wall_ns.saturating_mul(count));
                     }
                 }
             }

@@ -277,6 +277,7 @@ fn losses(ledger: &Ledger) -> Vec<Loss> {
         ("step of a rank too late for the job's ledger", ledger.job.unaligned),
         ("step that nobody took", lost.steps_not_taken),
         ("process too many", lost.processes),
+        ("loader too many", lost.loaders),
         ("checkpoint that nobody took", ranks().map(|rank| rank.calls.events_dropped).sum()),
         ("cache figures of a batch that belongs to no rank", ledger.caches.unplaced),
         ("cache figures over time that nobody took", ledger.caches.periods_dropped),

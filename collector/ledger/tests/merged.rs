@@ -86,3 +86,45 @@ fn figures_beyond_reason_do_no_harm() {
     let summary = merged.conclude(&[rank(0)], &About { cpus: u32::MAX, ..About::default() });
     assert_eq!(summary.phases[0].wall_ns, u64::MAX);
 }
+
+/// A row that says that it stands for that many kept `report` busy for as long: 2,000 rows of 65,536 steps for a minute.
+#[test]
+fn a_row_of_many_steps_is_no_more_work_than_one_of_few() {
+    const MANY: u64 = 1 << 40;
+    let mut merged = Merged::new([0, 1]);
+    for row in 0..100 {
+        (0..2).for_each(|rank| merged.add(&StepLedger { index: row * MANY, ..step(rank, row) }, MANY));
+    }
+    let phases = merged.conclude(&[rank(0), rank(1)], &About::default()).phases;
+    assert_eq!(phases[0].steps, 100 * MANY);
+    assert_eq!(phases[0].causes.total_ns(), phases[0].wall_ns);
+}
+
+#[test]
+fn a_row_of_many_steps_counts_as_they_would_one_by_one() {
+    const MANY: u64 = 50;
+    let (mut rows, mut steps) = (Merged::new([0, 1]), Merged::new([0, 1]));
+    for row in 0..40 {
+        for rank in 0..2 {
+            let mut one = step(rank, row);
+            one.index = row * MANY;
+            (0..MANY).for_each(|nth| steps.add(&StepLedger { index: one.index + nth, ..one.clone() }, 1));
+            let causes = Causes(one.causes.0.map(|ns| ns * MANY));
+            rows.add(&StepLedger { causes, samples: 32 * MANY as u32, ..one }, MANY);
+        }
+    }
+    let of = |merged: Merged| merged.conclude(&[rank(0), rank(1)], &About::default());
+    assert_eq!(of(rows), of(steps));
+}
+
+/// Each has its own distribution of step times: all numbers that there are took gigabytes.
+#[test]
+fn so_many_loaders_have_sums_of_their_own_and_the_others_one() {
+    let mut merged = Merged::new([0]);
+    for loader in 0..1000 {
+        merged.add(&StepLedger { loader, ..step(0, loader.into()) }, 1);
+    }
+    let phases = merged.conclude(&[rank(0)], &About::default()).phases;
+    assert_eq!(phases.iter().map(|phase| phase.steps).sum::<u64>(), 1000);
+    assert!(phases.len() <= 129, "{}", phases.len());
+}

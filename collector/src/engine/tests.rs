@@ -39,3 +39,21 @@ fn the_last_steps_of_a_process_are_read_before_it_ends() {
     let late = summary.losses.iter().find(|loss| loss.reason.contains("too late"));
     assert!(late.is_none(), "{late:?}");
 }
+
+/// The summary has them, and is written once a second.
+#[test]
+fn of_a_processs_texts_a_part_is_kept() {
+    let mut engine = Engine::new(JobFacts { pid: TRAINER, ..JobFacts::default() }, true);
+    let (_writer, lane) = Writer::create(64).expect("a lane");
+    let reader = Reader::open(lane).expect("that can be read");
+    let long = || "\u{1b}[2J".repeat(15_000);
+    let (torch, unavailable) = (Some(long()), vec![long()]);
+    let kind = stallscope_ring::ProcessKind::Trainer;
+    engine.shim_arrived(1, TRAINER, Greeting { kind, torch, unavailable, ..Greeting::default() }, reader);
+    let loader = stallscope_ring::LoaderFact { dataset: long(), start_method: long(), ..Default::default() };
+    engine.shim_reported(1, Fact::Loader(loader));
+    engine.shim_reported(1, Fact::Unavailable { what: long() });
+    let facts = &engine.summary().ranks[0].facts;
+    let json = serde_json::to_string(facts).expect("JSON");
+    assert!(facts.loaders.len() == 1 && facts.unavailable.len() == 1 && json.len() < 4000, "{}", json.len());
+}

@@ -31,6 +31,9 @@ const LOOK_EVERY: i32 = 1000;
 /// reads each twice, and no report asks for a table more than twice.
 const FREE: u64 = 5_000_000;
 const EACH_BYTE: u64 = 4;
+/// A file may be asked many small questions: each has at least [`FREE`], as long as all together take no more than so much beyond
+/// the rest.
+const SPARE: u64 = 16 * FREE;
 /// Who goes on asking, as a terminal does, has all of it again after so long.
 const ANEW_AFTER: Duration = Duration::from_secs(10);
 /// Of a file that is small, or grows while it is read.
@@ -90,6 +93,7 @@ pub(crate) enum Extent {
 pub(crate) struct Budget {
     /// Instructions.
     left: Arc<AtomicU64>,
+    spare: Cell<u64>,
     filled: Cell<Instant>,
     extent: Extent,
     /// Bytes of each table that a question has read, at most so far. No part of a file belongs to two of them.
@@ -126,7 +130,8 @@ impl Budget {
         connection.pragma_update(None, "temp_store", "MEMORY")?;
         let left = Arc::new(AtomicU64::new(0));
         let filled = Cell::new(Instant::now());
-        let budget = Budget { left: left.clone(), filled, extent, read_bytes: RefCell::default() };
+        let (spare, read_bytes) = (Cell::new(0), RefCell::default());
+        let budget = Budget { left: left.clone(), spare, filled, extent, read_bytes };
         budget.fill(bytes);
         let exceeded = move || {
             let left = left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(LOOK_EVERY as u64));
@@ -141,13 +146,16 @@ impl Budget {
         if self.filled.get().elapsed() > ANEW_AFTER {
             self.fill(bytes);
         } else {
-            self.left.fetch_max(FREE, Relaxed);
+            let more = FREE.saturating_sub(self.left.load(Relaxed)).min(self.spare.get());
+            self.left.fetch_add(more, Relaxed);
+            self.spare.set(self.spare.get() - more);
         }
     }
 
     fn fill(&self, bytes: u64) {
         let bytes = if self.extent == Extent::Head { 0 } else { bytes };
         self.left.store(FREE.saturating_add(bytes.saturating_mul(EACH_BYTE)), Relaxed);
+        self.spare.set(SPARE);
         self.filled.set(Instant::now());
         self.read_bytes.borrow_mut().clear();
     }

@@ -278,6 +278,28 @@ fn a_file_full_of_circles_is_not_read_to_the_end() {
     assert!(error.as_ref().is_some_and(|error| error.contains("not in order")), "{error:?}");
 }
 
+/// Each question is within what one may take, and of questions there are as many as the file makes them be: hours that a run
+/// lasted, pages of steps. A report of 5 MB of this took minutes.
+#[test]
+fn questions_without_end_are_not_answered() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.stall");
+    fs::write(&path, good()).unwrap();
+    let columns = "start_ns, rank, loader, worker, pid, batches, samples, wall_ns, fetch_ns, cpu_ns, runnable_ns, idle_ns, read_bytes";
+    // Without a key that finds them.
+    let many = format!(
+        "DROP TABLE worker_period; CREATE TABLE worker_period ({columns});
+        WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60000)
+        INSERT INTO worker_period SELECT 9000000000000000000 + n.i, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 FROM n"
+    );
+    rusqlite::Connection::open(&path).unwrap().execute_batch(&many).unwrap();
+    let recording = Recording::open(&path).unwrap();
+    let mut hours = (0..10_000u64).map(|hour| hour * 3_600_000_000_000);
+    let ended = hours.find_map(|from_ns| recording.worker_periods_between(from_ns, from_ns + 1).err());
+    let error = ended.expect("it is asked ten thousand times");
+    assert!(error.to_string().contains("hold more rows"), "{error}");
+}
+
 /// Where what a list reads leads in circles, the size that a file claims buys it no time.
 #[test]
 fn a_list_spends_the_same_on_files_of_any_size() {

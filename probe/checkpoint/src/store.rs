@@ -357,6 +357,12 @@ impl Store {
         let incomplete = self.list()?.into_iter().filter(|entry| entry.state == State::Incomplete);
         let names: Vec<String> = incomplete.map(|entry| entry.name).collect();
         if !dry_run {
+            // What was removed that committed them is gone for good before the rest goes. All of them first: a sync of one waits
+            // for the removal of those before it, and there may be thousands.
+            for name in &names {
+                let dir = self.dir.join(name);
+                removal::gone(files.sync_dir(&dir)).doing("sync", &dir)?;
+            }
             for name in &names {
                 remove(files, &self.dir.join(name), &|manifest| manifest.is_none())?;
             }

@@ -67,6 +67,33 @@ fn whichever_operation_fails_older_checkpoints_stay_and_the_next_save_works() {
     }
 }
 
+/// A sync of a folder waits for all removals before it: one after each of 20,000 kept a job from its start, and `ckpt gc`, for
+/// minutes.
+#[test]
+fn remains_of_saves_are_synced_before_any_is_removed() {
+    let dir = fast_dir();
+    for step in 1..=5 {
+        let remains = dir.path().join(format!("step-{step:09}"));
+        std::fs::create_dir(&remains).unwrap();
+        std::fs::write(remains.join("rank-0.json.tmp"), "").unwrap();
+    }
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = seen.clone();
+    let note = move |operation: &'static str, path: &Path| {
+        if path.to_string_lossy().contains("/step-") {
+            noted.lock().unwrap().push(operation);
+        }
+        Fault::None
+    };
+    let files = Arc::new(Faulty { under: Arc::new(Disk), fail: Arc::new(note) });
+    let saver = Saver::open_with(dir.path(), one(2), files).unwrap();
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
+    assert!(Store::open(dir.path()).list().unwrap().is_empty());
+    let synced = seen.iter().take_while(|operation| **operation == "sync_dir").count();
+    assert!(synced == 5 && !seen[synced..].contains(&"sync_dir"), "{seen:?}");
+    drop(saver);
+}
+
 #[test]
 fn writes_that_take_a_few_bytes_at_a_time_are_finished() {
     let dir = tempfile::tempdir().unwrap();

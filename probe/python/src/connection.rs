@@ -4,7 +4,7 @@ use crate::own_fd::OwnFd;
 use crate::{clock, fork, knobs, lane};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use rustix::fd::BorrowedFd;
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use stallscope_ring::{
@@ -150,6 +150,9 @@ impl Connection {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
         rustix::net::connect(&socket, &address).ok()?;
+        if !is_trusted(&socket) {
+            return None;
+        }
         let socket = OwnFd::adopt(socket)?;
         if self.lane.as_ref().is_none_or(|fd| fd.checked().is_none()) {
             let (writer, fd) = Writer::create(self.capacity).ok()?;
@@ -189,6 +192,26 @@ fn replaces(new: &Fact, old: &Fact) -> bool {
         (Fact::Kind { .. }, Fact::Kind { .. }) => true,
         (new, old) => new == old,
     }
+}
+
+/// The user that those are whom a user namespace does not know.
+const OVERFLOW_UID: u32 = 65534;
+
+/// Whether who listens may have the lane and turn knobs: the job's own user, or root, as with sudo. Where the socket's folder was
+/// removed from one that all may write to, another user may have made it again. Root's job may be in a container, and its
+/// collector a user's outside.
+fn is_trusted(socket: &impl AsFd) -> bool {
+    let own = rustix::process::geteuid();
+    let Ok(listener) = rustix::net::sockopt::socket_peercred(socket) else { return false };
+    own.is_root()
+        || listener.uid.is_root()
+        || listener.uid == own
+        || listener.uid.as_raw() == OVERFLOW_UID && is_in_user_namespace()
+}
+
+fn is_in_user_namespace() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.split_whitespace().ne(["0", "0", "4294967295"])
 }
 
 fn is_gone(socket: &OwnFd) -> bool {

@@ -108,6 +108,36 @@ def parse_states(seed):
     return refused
 
 
+def multiply(_):
+    """A few bytes that name what is stored again and again must not take its size each time."""
+    import torch
+
+    from stallscope.checkpoint.errors import CheckpointError
+    from stallscope.checkpoint.tree import Reader
+
+    size = 4 << 20
+    tensors = {"a": torch.zeros([2] * 22, dtype=torch.uint8), "b": torch.zeros(size, dtype=torch.uint8)}
+    strides = [1 << place for place in range(22)]
+    # 22! orders, each of 4 MiB.
+    orders = [{"tensor": "a", "stride": strides[turn:] + strides[:turn]} for turn in range(1, 22)]
+    orders += [{"tensor": "a", "stride": (one["stride"])[::-1]} for one in orders]
+    orders += [{"tensor": "a", "stride": [one["stride"][1], one["stride"][0], *one["stride"][2:]]} for one in orders]
+    orders += [{"tensor": "a", "stride": [*one["stride"][:-2], one["stride"][-1], one["stride"][-2]]} for one in orders]
+    quantised = [{"special": ["quantised", [{"tensor": "b"}], 1.0 + number, 0]} for number in range(1000)]
+    refused = 0
+    for state in (orders, quantised):
+        try:
+            Reader(tensors, False).decode(state)
+        except CheckpointError as error:
+            # Not as there was no more memory.
+            assert "another program made it" in str(error), error
+            refused += 1
+    assert refused == 2
+    # What is saved so is read so: in one order, and of as many as there are.
+    Reader(tensors, False).decode([orders[0]] * 1000 + [quantised[0]] * 1000 + quantised[:10])
+    return CASES
+
+
 def parse_samples(seed):
     import torch
 
@@ -146,7 +176,7 @@ def parse_samples(seed):
     return refused
 
 
-@pytest.mark.parametrize("parser", ["parse_states", "parse_samples"])
+@pytest.mark.parametrize("parser", ["parse_states", "parse_samples", "multiply"])
 def test_whatever_the_bytes_are_they_are_read_or_refused(parser):
     from collector import PACKAGE, environment
 

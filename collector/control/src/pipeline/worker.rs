@@ -7,6 +7,9 @@ use std::collections::VecDeque;
 /// Reading and preparing alternate sample by sample in a real loader; more turns than that change nothing that
 /// shows in a step, and cost events.
 const MAX_TURNS: u32 = 16;
+/// Of all workers together: each event looks at all of them, and many workers are out of step with one another anyway. A
+/// recording of 64 workers was simulated for 18 s, one that says 4,096 for minutes.
+const MAX_TURNS_OF_ALL: u32 = 256;
 /// Requests of a batch that are drawn one by one; of more, the expected share is cached.
 const MAX_DRAWS: u32 = 256;
 
@@ -79,6 +82,7 @@ impl Making {
         demand: Demand,
         start_ns: f64,
         conditions: &Conditions,
+        workers: usize,
         random: &mut Random,
     ) -> Making {
         let mut making = Making {
@@ -93,16 +97,17 @@ impl Making {
             readers_ns: 0.0,
             makers_ns: 0.0,
         };
-        making.plan(conditions.storage.cached_share.clamp(0.0, 1.0), random);
+        let most_turns = (MAX_TURNS_OF_ALL / workers.max(1) as u32).clamp(1, MAX_TURNS);
+        making.plan(conditions.storage.cached_share.clamp(0.0, 1.0), most_turns, random);
         making
     }
 
     /// Cuts the demand into turns of random length, so that workers don't fall into step with one another.
-    fn plan(&mut self, cached_share: f64, random: &mut Random) {
+    fn plan(&mut self, cached_share: f64, most_turns: u32, random: &mut Random) {
         let demand = &self.demand;
         let missed = missed(demand.requests, cached_share, random);
         let requests = f64::from(demand.requests.max(1));
-        let turns = demand.requests.clamp(1, MAX_TURNS);
+        let turns = demand.requests.clamp(1, most_turns);
         let mut weights: Vec<f64> = (0..turns).map(|_| 0.5 + random.unit()).collect();
         let sum: f64 = weights.iter().sum();
         weights.iter_mut().for_each(|weight| *weight /= sum);
@@ -162,5 +167,30 @@ impl Worker {
     pub(super) fn has(&self, index: u64) -> bool {
         self.making.as_ref().is_some_and(|making| making.index == index)
             || self.queue.iter().any(|(queued, _)| *queued == index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_workers_make_no_more_turns_than_some() {
+        let demand = Demand {
+            requests: 1000,
+            bytes: 1.0,
+            latency_ns: 1.0,
+            cpu_ns: 1.0,
+            blocked_ns: 1.0,
+            ..Demand::default()
+        };
+        let stages = |workers: usize| {
+            let (conditions, random) = (Conditions::default(), &mut Random::new(1));
+            Making::new(0, demand, 0.0, &conditions, workers, random).stages.len()
+        };
+        assert_eq!(stages(1), stages(16));
+        let all = |workers: usize| workers * stages(workers);
+        assert!([32, 64, 128, 256].iter().all(|workers| all(*workers) <= all(16)));
+        assert!(stages(1000) > 0);
     }
 }

@@ -11,6 +11,8 @@ pub(crate) const REPLICAS: usize = 20;
 /// Steps that are simulated.
 const LEAST: usize = 150;
 const MOST: usize = 250;
+/// Batches that are taken at most, with those until all is in its course.
+const MOST_AHEAD: u32 = 3 * MOST as u32;
 /// Replicas for a value that is looked for among many.
 const FEW: usize = 3;
 /// A simulation of now that is off by a larger factor is not of this job.
@@ -201,7 +203,9 @@ impl<'a> Model<'a> {
             let (latency_ns, cpu_ns) = (demand.latency_ns / faster, demand.cpu_ns * dearer);
             Demand { latency_ns, cpu_ns, ..demand }
         };
-        let mut pipeline = Pipeline::new(setting.workers, setting.prefetch, conditions, replica.seed, draw);
+        // More in advance than all that is simulated changes nothing.
+        let prefetch = setting.prefetch.min(setting.workers.max(MOST_AHEAD));
+        let mut pipeline = Pipeline::new(setting.workers, prefetch, conditions, replica.seed, draw);
         let settling = (setting.prefetch.saturating_add(setting.workers) as usize).min(2 * MOST);
         (0..settling).for_each(|_| drop(pipeline.next_step()));
         let from_ns = pipeline.now_ns();

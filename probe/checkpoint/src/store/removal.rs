@@ -19,27 +19,37 @@ pub(crate) fn remove(files: &dyn Files, dir: &Path, is_it: &dyn Fn(Option<&Manif
         Err(error) => return Err(error),
     };
     match manifest {
-        manifest if is_it(manifest.as_ref()) => empty(files, &folder),
+        Some(manifest) if is_it(Some(&manifest)) => empty(files, &folder),
+        None if is_it(None) => clear(files, &folder),
         // Another collection is at it.
         None => Ok(()),
         Some(_) => Err(Error::Refused(format!("{} is another checkpoint by now, and stays", dir.display()))),
     }
 }
 
-/// First what commits it: a collection that is killed leaves remains, never half a checkpoint. Enters no folder inside: we make none.
+/// First what commits it: a collection that is killed leaves remains, never half a checkpoint.
 pub(super) fn empty(files: &dyn Files, folder: &Folder) -> Result<()> {
-    let gone = |result: std::io::Result<()>| match result {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    };
     let dir = folder.path();
     gone(files.remove_in(folder, OsStr::new(MANIFEST))).doing("remove", &dir.join(MANIFEST))?;
     // Or a power cut could bring the manifest back without what it names.
     gone(files.sync_dir(dir)).doing("sync", dir)?;
+    clear(files, folder)
+}
+
+/// The rest of one that nothing commits any more. Enters no folder inside: we make none.
+fn clear(files: &dyn Files, folder: &Folder) -> Result<()> {
+    let dir = folder.path();
     for entry in std::fs::read_dir(folder.itself()).doing("list", dir)? {
         let name = entry.doing("list", dir)?.file_name();
         gone(files.remove_in(folder, &name)).doing("remove", &dir.join(&name))?;
     }
     // By name: whatever is there now, only an empty folder goes.
     gone(files.remove_dir(dir)).doing("remove", dir)
+}
+
+pub(super) fn gone(result: std::io::Result<()>) -> std::io::Result<()> {
+    match result {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
 }

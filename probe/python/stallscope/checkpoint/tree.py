@@ -41,6 +41,8 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LAZY = {"parameter": torch.nn.parameter.UninitializedParameter, "buffer": torch.nn.parameter.UninitializedBuffer}
 # Longer ints are written in hexadecimal: Python refuses to write one of more than some thousand decimal digits.
 _JSON_BITS = 8192
+# Sparse tensors may share their indices. How often all that is stored may be used on average.
+_MOST_USES = 16
 # A dict in the JSON has one key, which says what it stands for.
 _PLAIN = (type(None), bool, int, float, str)
 
@@ -200,10 +202,11 @@ class Reader:
         self._placed = {}
         # Those that train, as objects: one that stands in several places is one again.
         self._training = {}
-        # Those that lie in memory in an order of their own, by name and strides.
+        # Those that lie in memory in an order of their own, by name: their strides, and they in that order.
         self._strided = {}
-        # Those that are made of others, by their JSON.
+        # Those that are made of others, by their JSON, and how many bytes of others may still be looked at for that.
         self._made = {}
+        self._uses_left = None
         # Where tensors may stay unread: the one for what is made of them.
         self._whole = None
 
@@ -283,8 +286,19 @@ class Reader:
     def _special(self, body):
         key = json.dumps(body)
         if key not in self._made:
-            self._made[key] = special.decode(body, self._decode)
+            self._made[key] = special.decode(body, self._part)
         return self._made[key]
+
+    def _part(self, encoded):
+        """Of a tensor that is made of several. Some of them may be made of the same, and few bytes may say so again and again."""
+        part = self._decode(encoded)
+        if self._uses_left is None:
+            self._uses_left = _MOST_USES * sum(one.numel() * one.element_size() for one in self.tensors.values())
+        if type(part) is torch.Tensor:
+            self._uses_left -= part.numel() * part.element_size()
+        if self._uses_left < 0:
+            raise CheckpointError("the checkpoint makes more tensors of those that it has than stallscope saves: another program made it")
+        return part
 
     def _dtensor(self, name):
         tensor = self.tensors.get(name)
@@ -315,11 +329,13 @@ class Reader:
         if stride is None:
             # Tied ones share no memory here: loading copies them.
             return tensor
-        # A tensor is named once with its strides: naming it often takes no more memory.
-        key = name, tuple(stride)
-        if key not in self._strided:
-            self._strided[key] = self._in_order(tensor, name, stride)
-        return self._strided[key]
+        # It lies in one order: a few bytes that name it in each of many would take its size for each.
+        if name not in self._strided:
+            self._strided[name] = stride, self._in_order(tensor, name, stride)
+        its_stride, strided = self._strided[name]
+        if stride != its_stride:
+            raise CheckpointError(f"the checkpoint's tensor {name!r} lies in memory in two orders: another program made it")
+        return strided
 
     def _in_order(self, tensor, name, stride):
         if len(stride) != tensor.dim() or not _fills_memory(tensor.shape, stride):

@@ -1,0 +1,52 @@
+//! Texts of a job's processes: as long as they say, and with anything in them. Each is kept, shown and written again and again.
+
+use stallscope_ring::{Greeting, LoaderFact};
+
+/// A class, a version.
+const NAME: usize = 200;
+/// Why something cannot be measured.
+const SENTENCE: usize = 500;
+
+/// The first `most` characters, of which none moves a cursor.
+pub(crate) fn short(text: &str, most: usize) -> String {
+    text.chars().take(most).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+pub(crate) fn sentence(text: &str) -> String {
+    short(text, SENTENCE)
+}
+
+pub(crate) fn shorten_greeting(greeting: &mut Greeting) {
+    for version in [&mut greeting.torch, &mut greeting.python].into_iter().flatten() {
+        *version = short(version, NAME);
+    }
+    greeting.unavailable.iter_mut().for_each(|what| *what = sentence(what));
+}
+
+pub(crate) fn shorten_loader(loader: &mut LoaderFact) {
+    for text in [&mut loader.start_method, &mut loader.dataset] {
+        *text = short(text, NAME);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_says_is_kept_in_part() {
+        let long = "\u{1b}[2J\u{e4}".repeat(9999);
+        let mut greeting =
+            Greeting { torch: Some(long.clone()), unavailable: vec![long.clone(); 3], ..Greeting::default() };
+        shorten_greeting(&mut greeting);
+        let mut loader = LoaderFact { dataset: long.clone(), start_method: long, ..LoaderFact::default() };
+        shorten_loader(&mut loader);
+        let kept = [greeting.torch.unwrap_or_default(), loader.dataset, loader.start_method];
+        for text in kept.iter().chain(&greeting.unavailable) {
+            assert!(
+                text.len() < 1000 && text.starts_with("?[2J\u{e4}") && !text.contains('\u{1b}'),
+                "{text}"
+            );
+        }
+    }
+}
