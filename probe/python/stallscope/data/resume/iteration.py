@@ -53,6 +53,8 @@ class Pass:
         self.after_batch = None
         self.feed = None
         self.course = None
+        # Batches that the sampler gave, with those that were skipped.
+        self.asked = 0
         # Of the batch that was handed over last, and how many were asked for before its.
         self.index = None
         self.number = 0
@@ -61,8 +63,7 @@ class Pass:
         """The sampler is about to be asked for the first time, which is when those of torch draw their order."""
         if self.order_from is not None:
             self.generators.set(self.order_from)
-        # No order is drawn on a device, and to ask one for its state may wait for it.
-        self.order_states = self.generators.states(devices=False)
+        self.order_states = self.generators.order_states()
 
     def handed_over(self, number=None):
         """`number`: of the batch among those that were asked for; None: the last of them. Those between failed."""
@@ -182,6 +183,7 @@ class Indices:
         return self.indices
 
     def _add(self, index):
+        self.beginning.asked += 1
         try:
             # Of an iterator: bytes are sample numbers, too.
             data = array("q", iter(index) if self.batched else (index,))

@@ -45,6 +45,8 @@ class Positioned(torch.utils.data.DataLoader):
     _beginning = None
     # Where we draw the samples ourselves.
     _order = None
+    # What samplers held at first.
+    _held_at_first = None
     # Of threads that begin passes.
     _fork_safe_lock = None
 
@@ -79,7 +81,11 @@ class Positioned(torch.utils.data.DataLoader):
         if resume["workers_kept"]:
             self._without_seed(beginning)
         try:
-            return self._begin(beginning)
+            handing = self._begin(beginning)
+            # What the script set in mid-epoch, as the sampler has it that is as far ahead as it was.
+            if beginning.asked == resume.get("asked"):
+                generators.set_scalars(resume["held"])
+            return handing
         finally:
             process = resume.get("process")
             _random.restore((process() if callable(process) else process) or now)
@@ -177,14 +183,14 @@ class Positioned(torch.utils.data.DataLoader):
 
     def _generators(self):
         """Of the order, and of a stream's samples, the first of which are read again."""
-        order = random_sources.generators(self, self.__dict__.setdefault("_counted", {}))
+        order = random_sources.generators(self, self.__dict__.setdefault("_held_at_first", {}))
         if self._streams():
             order.own.update(random_sources.of_samples(self, order).own)
         return order
 
     def _sources(self):
         """Of the samples, as training has drawn from them since the pass began."""
-        order = random_sources.generators(self, {})
+        order = random_sources.generators(self, None)
         return random_sources.of_samples(self, order)
 
     def state_dict(self):
@@ -192,7 +198,7 @@ class Positioned(torch.utils.data.DataLoader):
         batch if it runs to its end.
 
         Returns:
-            Plain data, for `load_state_dict()`.
+            Plain data, arrays and tensors, for `load_state_dict()`.
 
         Example:
             >>> import stallscope
@@ -231,6 +237,8 @@ class Positioned(torch.utils.data.DataLoader):
             "digest": current.digest,
             "states": current.states,
             "order_states": current.order_states,
+            "asked": current.asked,
+            "held": current.generators.scalars(current.states),
             "workers_kept": current.workers_kept,
         }
 
