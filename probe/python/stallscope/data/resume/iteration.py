@@ -20,6 +20,10 @@ class End:
     holds no worker."""
 
     reached = False
+    # Whether a batch was handed over, and whether a step was trained with one.
+    gave = trained = False
+    # Those that were handed over when the last step was trained.
+    batches = 0
 
 
 class Pass:
@@ -53,6 +57,8 @@ class Pass:
         self.after_batch = None
         self.feed = None
         self.course = None
+        # Where somebody says when a step was trained; and of a pass that took a position up, until it is asked.
+        self.between = self.begun = None
         # Batches that the sampler gave, with those that were skipped.
         self.asked = 0
         # Of the batch that was handed over last, and how many were asked for before its.
@@ -207,6 +213,8 @@ class Handing:
 
     def __next__(self):
         began_ns = monotonic_ns()
+        if self.current.between is not None:
+            self._asked()
         if self.current.course is not None:
             self.current.course.asked()
         try:
@@ -214,6 +222,7 @@ class Handing:
         except StopIteration:
             self._end()
             raise
+        self.current.end.gave = True
         self.current.waited_ns += monotonic_ns() - began_ns
         self.current.handed_over(self._number())
         if self.current.after_batch is not None:
@@ -221,6 +230,14 @@ class Handing:
         if self.current.feed is not None:
             self.current.feed.go_on(self.current.number)
         return batch
+
+    def _asked(self):
+        current = self.current
+        if current.between.after_step is not None:
+            current.between.asked(is_first=not current.end.gave)
+        if current.begun is not None:
+            begun, current.begun = current.begun, None
+            begun.asked()
 
     def _end(self):
         self.ended = self.current.end.reached = True
