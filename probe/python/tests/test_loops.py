@@ -152,6 +152,31 @@ def one_beside_an_endless_one(job):
         job.end_epoch(epoch)
 
 
+class InPlace(torch.utils.data.Sampler):
+    """As bucketing samplers shuffle their batches."""
+
+    def __init__(self):
+        self.indices = list(range(SAMPLES))
+
+    def __iter__(self):
+        random.shuffle(self.indices)
+        return iter(self.indices)
+
+    def __len__(self):
+        return SAMPLES
+
+
+def shuffles_in_place(job):
+    loader = job.loader(sampler=InPlace())
+    job.begin(loader)
+    for epoch in range(job.epoch, EPOCHS):
+        for batch in loader:
+            job.backward(batch)
+            job.step()
+        if job.every != 1:
+            job.end_epoch(epoch)
+
+
 LOOPS = [gradient_of_an_epoch, gradient_of_a_part, closure_over_an_epoch, two_loaders_at_once, evaluated_on_what_it_trained]
 
 
@@ -180,7 +205,8 @@ def test_it_goes_on_as_with_torch_alone(loop, kind, tmp_path):
 @pytest.mark.parametrize("kind", ["torch", "stallscope"])
 @pytest.mark.parametrize(
     ("loop", "stops", "every"),
-    [(drawing_before_a_batch, (3, 4, 8), 1), (ends_its_epochs_early, (2, 4, 6, 9), 1), (one_beside_an_endless_one, (1, 2, 3), 10**6)],
+    [(drawing_before_a_batch, (3, 4, 8), 1), (ends_its_epochs_early, (2, 4, 6, 9), 1), (one_beside_an_endless_one, (1, 2, 3), 10**6)]
+    + [(shuffles_in_place, (5, 6, 8, 14), 1), (shuffles_in_place, (1, 2, 3), 10**6)],
 )
 def test_what_a_loop_does_between_its_batches_is_its_own(loop, stops, every, kind, tmp_path):
     whole = ran(loop, "torch").events

@@ -72,7 +72,10 @@ class Holding(Own):
             "bins": lambda: [list(range(at, at + BATCH)) for at in range(0, SAMPLES, BATCH)],
             "classes": lambda: {name: list(range(at, SAMPLES, 2)) for at, name in enumerate(("even", "odd"))},
             "pairs": lambda: [(at, at + 1) for at in range(0, SAMPLES, 2)],
+            "ranges": lambda: [range(at, at + BATCH) for at in range(0, SAMPLES, BATCH)],
+            "arrays": lambda: numpy.array_split(numpy.arange(SAMPLES), 6),
             "a share": lambda: 0.5,
+            "a share of numpy's": lambda: numpy.float64(0.5),
         }[source]()
         self.again = self.held
         self.first = False
@@ -81,7 +84,7 @@ class Holding(Own):
         held, kind = self.held, type(self.held)
         if kind is torch.Tensor:
             held = self.held = held[torch.randperm(SAMPLES)]
-        elif kind is float:
+        elif isinstance(held, float):
             self.first, self.held = not self.first, held * 0.9 + 0.05
             shuffled = torch.randperm(int(SAMPLES * held)).tolist()
             return iter((shuffled + list(range(SAMPLES)))[:SAMPLES] if self.first else range(SAMPLES))
@@ -92,14 +95,14 @@ class Holding(Own):
 
 def flat(held):
     for one in held.values() if isinstance(held, dict) else held:
-        if isinstance(one, (list, tuple)):
-            yield from one
+        if isinstance(one, (list, tuple, range, numpy.ndarray)):
+            yield from map(int, one)
         else:
             yield int(one)
 
 
 SOURCES = ["torch", "numpy", "numpy's older", "python", "a counter"]
-HELD = ["a list", "an array", "a tensor", "bins", "classes", "pairs", "a share"]
+HELD = ["a list", "an array", "a tensor", "bins", "classes", "pairs", "ranges", "arrays", "a share", "a share of numpy's"]
 
 
 def made(source, batches):
@@ -154,6 +157,22 @@ def test_others_that_hold_the_same_list_have_what_was_taken_up():
     shared = again.sampler.held
     again.load_state_dict(loader.state_dict())
     assert again.sampler.held is shared and shared == loader.sampler.held
+
+
+def test_what_is_no_plain_data_stays_the_scripts():
+    def make():
+        loader = made("a list", False)
+        loader.sampler.itself = [loader.sampler]
+        loader.sampler.itself.append(loader.sampler.itself)
+        loader.sampler.log = []
+        return loader
+
+    loader = make()
+    list(loader)
+    loader.sampler.itself.append(1)
+    again = make()
+    again.load_state_dict(loader.state_dict())
+    assert len(again.sampler.itself) == 2
 
 
 def test_a_setting_is_the_scripts():

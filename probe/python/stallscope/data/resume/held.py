@@ -13,8 +13,8 @@ import torch
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, dict, set, frozenset)
-# Larger containers are not looked at, which would take a second; arrays and tensors of any size are.
-_MOST_ELEMENTS = 2_000_000
+# Larger and deeper containers are not looked at, which would take a second; arrays and tensors of any size are.
+_MOST_ELEMENTS, _DEEPEST = 2_000_000, 32
 
 
 class Held:
@@ -66,21 +66,33 @@ def _attributes(sampler):
 def digest(value):
     """Equal for equal content; None of what is no plain data."""
     kind = type(value)
-    if kind in _SCALARS:
+    if kind in _SCALARS or kind is range:
         return kind.__name__, repr(value)
     if kind is torch.Tensor:
         plain = value.layout is torch.strided and value.device.type == "cpu" and not value.is_quantized
-        return _of_array(value.detach().contiguous().view(-1).view(torch.uint8).numpy(), value.dtype, value.shape) if plain else None
+        return _of_array(_tensor_bytes(value), value.dtype, value.shape) if plain else None
     numpy = sys.modules.get("numpy")
     if numpy is not None and kind is numpy.ndarray:
-        return None if value.dtype.hasobject else _of_array(numpy.ascontiguousarray(value), value.dtype, value.shape)
-    if kind not in _CONTAINERS or _count(value, _MOST_ELEMENTS) > _MOST_ELEMENTS:
-        return None
+        return None if value.dtype.hasobject else _of_array(numpy.ascontiguousarray(value).tobytes(), value.dtype, value.shape)
+    if numpy is not None and isinstance(value, numpy.generic):
+        return None if value.dtype.hasobject else _of_array(value.tobytes(), value.dtype, ())
+    return _of_container(value) if kind in _CONTAINERS and _count(value, _MOST_ELEMENTS) <= _MOST_ELEMENTS else None
+
+
+def _of_container(value):
+    kind = type(value)
     try:
         # Of an older version: newer ones tell how often an object is referred to, too.
         return kind.__name__, zlib.crc32(marshal.dumps(value, 2))
     except ValueError:
-        return None
+        # Batches as ranges or arrays, say.
+        parts = [digest(one) for one in (itertools.chain(*value.items()) if kind is dict else value)]
+        return None if None in parts or kind in (set, frozenset) else (kind.__name__, zlib.crc32(repr(parts).encode()))
+
+
+def _tensor_bytes(tensor):
+    content = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach().resolve_neg()
+    return content.contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def _of_array(content, dtype, shape):
@@ -89,16 +101,13 @@ def _of_array(content, dtype, shape):
 
 def _count(container, most):
     """Elements of it and of what it holds, as far as `most`."""
-    count = len(container)
-    elements = itertools.chain(container.keys(), container.values()) if type(container) is dict else container
-    if count > most or not set(map(type, elements)) & set(_CONTAINERS):
-        return count
-    for one in container.values() if type(container) is dict else container:
-        if count > most:
-            break
-        if type(one) in _CONTAINERS:
-            count += _count(one, most - count)
-    return count
+    count, level = len(container), [container]
+    for _ in range(_DEEPEST):
+        level = [one for outer in level for one in (outer.values() if type(outer) is dict else outer) if type(one) in _CONTAINERS]
+        count += sum(map(len, level))
+        if not level or count > most:
+            return count
+    return most + 1
 
 
 def packed(value):
@@ -120,7 +129,9 @@ def packed(value):
         return {"tuple": [packed(one) for one in value]}
     if kind is dict:
         return {"keys": [packed(one) for one in value], "values": [packed(one) for one in value.values()]}
-    return {"value": kind(value)} if kind in (set, frozenset) else value
+    if kind in (set, frozenset):
+        return {"value": kind(value)}
+    return {"value": value} if kind is range else value
 
 
 def _are_numbers(values):
@@ -152,11 +163,8 @@ def _put(sampler, name, value):
     elif type(there) is type(value) is dict:
         there.clear()
         there.update(value)
-    elif type(there) is type(value) and hasattr(value, "shape") and there.shape == value.shape and there.dtype == value.dtype:
-        if type(value) is torch.Tensor:
-            with torch.no_grad():
-                there.copy_(value)
-        else:
+    elif type(there) is type(value) and getattr(value, "shape", ()) and (there.shape, there.dtype) == (value.shape, value.dtype):
+        with torch.no_grad():
             there[...] = value
     else:
         setattr(sampler, name, value)
