@@ -2,6 +2,7 @@
 
 usage: ranks_job.py FOLDER '{"ranks": 2, "stop": 8, "sharded": false}'
 
+"uneven": rank 1 has more batches than rank 0, within torch's Join, and all save between two epochs.
 "alone": what rank 1 has alone, "model" or "object": another model than rank 0's, or one more object.
 "kills": [[1, 0.01], …] has the ranks begin as often, each time in the same folder: that rank is killed so many seconds after its
 second save began, the first being committed, and the others a moment later.
@@ -48,6 +49,13 @@ def tell(rank, **what):
     os.write(1, (json.dumps({"rank": rank, **what}) + "\n").encode())
 
 
+def joined(loader, trained):
+    from torch.distributed.algorithms.join import Join
+
+    with Join([trained]):
+        yield from loader
+
+
 def train(rank, meeting, folder, case):
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -61,7 +69,7 @@ def train(rank, meeting, folder, case):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     data = TensorDataset(torch.arange(SAMPLES * 4.0).reshape(SAMPLES, 4) / 200)
     sampler = DistributedSampler(data, case["ranks"], rank)
-    loader = DataLoader(data, batch_size=4, sampler=sampler)
+    loader = DataLoader(data, batch_size=4, sampler=list(range(24 + 8 * rank)) if case.get("uneven") else sampler)
     shard = Shard(rank)
     if case.get("alone") and rank == 1:
         trained = model = torch.nn.Linear(4, 2) if case["alone"] == "model" else model
@@ -75,7 +83,7 @@ def train(rank, meeting, folder, case):
     step = start.step if start else 0
     for epoch in range(start.epoch if start else 0, case.get("epochs", EPOCHS)):
         sampler.set_epoch(epoch)
-        for (batch,) in loader:
+        for (batch,) in joined(loader, trained) if case.get("uneven") else loader:
             optimizer.zero_grad()
             trained(batch).square().mean().backward()
             optimizer.step()
@@ -96,6 +104,8 @@ def train(rank, meeting, folder, case):
             if step == case.get("stop"):
                 checkpointer.close()
                 return
+        if case.get("uneven"):
+            checkpointer.save(wait=True)
     # What is in the checkpoint.
     kept = [shard.values] if case.get("sharded") else list(model.state_dict().values())
     outcome = repr(([value.tolist() for value in kept], torch.rand(3).tolist(), random.random()))

@@ -52,6 +52,16 @@ def test_each_rank_goes_on_where_it_was(ranks_python, tmp_path, sharded):
             assert after["shard"] == (1000 + rank) * (rank + saved)
 
 
+def test_ranks_with_different_numbers_of_batches_do_not_wait_for_each_other(ranks_python, tmp_path):
+    case = {"uneven": True, "options": {"every": 1}}
+    whole = train(ranks_python, tmp_path / "whole", **case)
+    assert [rank["code"] for rank in whole] == [0, 0] and [rank["steps"] for rank in whole] == [12, 16], whole[0]["err"]
+    # By hand, behind it.
+    assert steps(tmp_path / "whole") == [6, 12]
+    resumed = train(ranks_python, tmp_path / "whole", epochs=3, **case)
+    assert [(rank["code"], rank["start"], rank["steps"]) for rank in resumed] == [(0, 12, 18), (0, 12, 20)], resumed[0]["err"]
+
+
 def test_one_rank_that_is_to_end_has_all_of_them_save(ranks_python, tmp_path):
     outcome = train(ranks_python, tmp_path, options={"every": 1000}, term_rank_1_at=4, pause_s=0.2)
     assert outcome[1]["code"] == -signal.SIGTERM

@@ -1,4 +1,4 @@
-"""Samplers of a script's own, with generators or counters of their own, go on in the order in which they would have gone on."""
+"""Samplers of a script's own, with generators, counters or lists of their own, go on in the order in which they would have gone on."""
 
 import random
 
@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 numpy = pytest.importorskip("numpy", reason="SKIPPED: there is no numpy")
 
 import stallscope  # noqa: E402
+from stallscope import _random  # noqa: E402
 
 SAMPLES, BATCH = 30, 5
 
@@ -60,35 +61,118 @@ class OwnBatches(Own):
         yield from (order[at : at + BATCH] for at in range(0, SAMPLES, BATCH))
 
 
+class Holding(Own):
+    """One that shuffles what it holds, in place or not, each time it is iterated: the order of an epoch comes from the one before."""
+
+    def __init__(self, source):
+        self.held = {
+            "a list": lambda: list(range(SAMPLES)),
+            "an array": lambda: numpy.arange(SAMPLES),
+            "a tensor": lambda: torch.arange(SAMPLES),
+            "bins": lambda: [list(range(at, at + BATCH)) for at in range(0, SAMPLES, BATCH)],
+            "classes": lambda: {name: list(range(at, SAMPLES, 2)) for at, name in enumerate(("even", "odd"))},
+            "pairs": lambda: [(at, at + 1) for at in range(0, SAMPLES, 2)],
+            "ranges": lambda: [range(at, at + BATCH) for at in range(0, SAMPLES, BATCH)],
+            "arrays": lambda: numpy.array_split(numpy.arange(SAMPLES), 6),
+            "a share": lambda: 0.5,
+            "a share of numpy's": lambda: numpy.float64(0.5),
+        }[source]()
+        self.again = self.held
+        self.first = False
+
+    def __iter__(self):
+        held, kind = self.held, type(self.held)
+        if kind is torch.Tensor:
+            held = self.held = held[torch.randperm(SAMPLES)]
+        elif isinstance(held, float):
+            self.first, self.held = not self.first, held * 0.9 + 0.05
+            shuffled = torch.randperm(int(SAMPLES * held)).tolist()
+            return iter((shuffled + list(range(SAMPLES)))[:SAMPLES] if self.first else range(SAMPLES))
+        for one in held.values() if kind is dict else [held] if kind is not torch.Tensor else ():
+            (numpy.random if kind is numpy.ndarray else random).shuffle(one)
+        return iter(flat(held))
+
+
+def flat(held):
+    for one in held.values() if isinstance(held, dict) else held:
+        if isinstance(one, (list, tuple, range, numpy.ndarray)):
+            yield from map(int, one)
+        else:
+            yield int(one)
+
+
 SOURCES = ["torch", "numpy", "numpy's older", "python", "a counter"]
+HELD = ["a list", "an array", "a tensor", "bins", "classes", "pairs", "ranges", "arrays", "a share", "a share of numpy's"]
 
 
 def made(source, batches):
+    if source in HELD:
+        sampler = Holding(source)
+        batched = torch.utils.data.BatchSampler(sampler, BATCH, drop_last=False)
+        return stallscope.DataLoader(Samples(), **({"batch_sampler": batched} if batches else {"batch_size": BATCH, "sampler": sampler}))
     if batches:
         return stallscope.DataLoader(Samples(), batch_sampler=OwnBatches(source))
     return stallscope.DataLoader(Samples(), batch_size=BATCH, sampler=Own(source))
 
 
 @pytest.mark.parametrize("batches", [False, True], ids=["sampler", "batch sampler"])
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", SOURCES + HELD)
 def test_it_goes_on_as_it_would_have(source, batches):
+    seed()
     loader = made(source, batches)
     whole = [[batch.tolist() for batch in loader] for _ in range(3)]
     # Between the second epoch and the third, and within the second.
+    seed()
     loader = made(source, batches)
     for _ in range(2):
         list(loader)
+    state, process = loader.state_dict(), _random.capture()
     again = made(source, batches)
-    again.load_state_dict(loader.state_dict())
+    again.load_state_dict(state)
+    _random.restore(process)
     assert [batch.tolist() for batch in again] == whole[2]
+    seed()
     loader = made(source, batches)
     list(loader)
     iterator = iter(loader)
     for _ in range(2):
         next(iterator)
+    state = loader.state_dict()
     again = made(source, batches)
-    again.load_state_dict(loader.state_dict())
+    again.load_state_dict(state)
+    again.go_on_with(_random.capture())
     assert [[batch.tolist() for batch in again] for _ in range(2)] == [whole[1][2:], whole[2]]
+
+
+def seed():
+    torch.manual_seed(4)
+    random.seed(4)
+    numpy.random.seed(4)
+
+
+def test_others_that_hold_the_same_list_have_what_was_taken_up():
+    loader = made("a list", False)
+    list(loader)
+    again = made("a list", False)
+    shared = again.sampler.held
+    again.load_state_dict(loader.state_dict())
+    assert again.sampler.held is shared and shared == loader.sampler.held
+
+
+def test_what_is_no_plain_data_stays_the_scripts():
+    def make():
+        loader = made("a list", False)
+        loader.sampler.itself = [loader.sampler]
+        loader.sampler.itself.append(loader.sampler.itself)
+        loader.sampler.log = []
+        return loader
+
+    loader = make()
+    list(loader)
+    loader.sampler.itself.append(1)
+    again = make()
+    again.load_state_dict(loader.state_dict())
+    assert len(again.sampler.itself) == 2
 
 
 def test_a_setting_is_the_scripts():

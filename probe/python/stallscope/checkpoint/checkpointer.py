@@ -148,6 +148,8 @@ class Checkpointer:
         self._trust = trust
         self._strict = strict
         self._ranks = ranks.of_this_job()
+        # Which know whether ranks make different numbers of steps.
+        self._joinable = [one for one in (*named.values(), *objects.values()) if hasattr(one, "_join_config")]
         self._has_tensors = sharded or self._ranks.rank == 0
         self._pid = os.getpid()
         self._step = 0
@@ -400,6 +402,11 @@ class Checkpointer:
         terminated = self._termination.asked
         if self._ranks.world_size == 1:
             return _TERMINATED if terminated else why
+        if any(one._join_config.enable for one in self._joinable):
+            # None may wait for another, and the next look is as many steps ahead on all of them.
+            self._look_at += 1
+            self._telling.warn("within Join, where ranks make different numbers of steps, step() takes no checkpoint: call save() on all ranks behind it")
+            return None
         if self._step < self._look_at:
             return None
         first = self._ranks.rank == 0

@@ -2,6 +2,7 @@
 
 import itertools
 
+from stallscope.data.resume.between import Between
 from stallscope.data.resume.position import position
 
 from .errors import CheckpointError
@@ -30,10 +31,13 @@ class Loaders:
         return [getattr(one, method)(*arguments) for one in self.loaders.values() if hasattr(one, method)]
 
     def hear_steps(self):
-        self._call("hear_steps")
+        self._call("hear_steps", Between())
 
     def stepped(self, by_hand=False):
-        self._call("stepped", by_hand)
+        known = self._call("gave_since_step")
+        # Of others nobody knows.
+        of_others = any(known) or len(known) < len(self.loaders)
+        self._call("stepped", by_hand, of_others)
 
     def take_waited_ns(self):
         return sum(self._call("take_waited_ns"))

@@ -20,6 +20,10 @@ class End:
     holds no worker."""
 
     reached = False
+    # Whether a batch was handed over, and whether a step was trained with one.
+    gave = trained = False
+    # Those that were handed over when the last step was trained.
+    batches = 0
 
 
 class Pass:
@@ -53,6 +57,10 @@ class Pass:
         self.after_batch = None
         self.feed = None
         self.course = None
+        # Where somebody says when a step was trained; and of a pass that took a position up, until it is asked.
+        self.between = self.begun = None
+        # Batches that the sampler gave, with those that were skipped.
+        self.asked = 0
         # Of the batch that was handed over last, and how many were asked for before its.
         self.index = None
         self.number = 0
@@ -61,8 +69,7 @@ class Pass:
         """The sampler is about to be asked for the first time, which is when those of torch draw their order."""
         if self.order_from is not None:
             self.generators.set(self.order_from)
-        # No order is drawn on a device, and to ask one for its state may wait for it.
-        self.order_states = self.generators.states(devices=False)
+        self.order_states = self.generators.order_states()
 
     def handed_over(self, number=None):
         """`number`: of the batch among those that were asked for; None: the last of them. Those between failed."""
@@ -182,6 +189,7 @@ class Indices:
         return self.indices
 
     def _add(self, index):
+        self.beginning.asked += 1
         try:
             # Of an iterator: bytes are sample numbers, too.
             data = array("q", iter(index) if self.batched else (index,))
@@ -205,6 +213,8 @@ class Handing:
 
     def __next__(self):
         began_ns = monotonic_ns()
+        if self.current.between is not None:
+            self._asked()
         if self.current.course is not None:
             self.current.course.asked()
         try:
@@ -212,6 +222,7 @@ class Handing:
         except StopIteration:
             self._end()
             raise
+        self.current.end.gave = True
         self.current.waited_ns += monotonic_ns() - began_ns
         self.current.handed_over(self._number())
         if self.current.after_batch is not None:
@@ -219,6 +230,14 @@ class Handing:
         if self.current.feed is not None:
             self.current.feed.go_on(self.current.number)
         return batch
+
+    def _asked(self):
+        current = self.current
+        if current.between.after_step is not None:
+            current.between.asked(is_first=not current.end.gave)
+        if current.begun is not None:
+            begun, current.begun = current.begun, None
+            begun.asked()
 
     def _end(self):
         self.ended = self.current.end.reached = True

@@ -8,6 +8,7 @@ epoch begins again with the same states, and the sampler is asked for what was h
 import copyreg
 import itertools
 import threading
+import warnings
 import weakref
 
 import torch.utils.data
@@ -20,31 +21,24 @@ from stallscope.data.seeding.draws import Repeats
 from stallscope.data.seeding.per_sample import epoch_key
 
 from . import persistent_workers, random_sources
+from .between import Begun
 from .iteration import Counted, Handing, Pass
+from .trained import Trained
 
 _VERSION = 1
 
 
-class Positioned(torch.utils.data.DataLoader):
+class Positioned(Trained):
     """A DataLoader that tells its position and takes one up. A loader may be given this class when it is there already."""
 
-    _epochs = 0
     _pass = None
-    # Passes that were begun, so far and when the last step was trained.
-    _begun = 0
-    _begun_at_step = 0
-    # Where somebody says when a step was trained: the pass that trains, and all that are under way.
-    _hears_steps = False
-    _training = None
-    _passes = ()
-    _resume = None
+    # Hears that a pass begins where no position is taken up.
+    _begun_first = None
     # The position between two epochs that was loaded is of a loader whose workers stay.
     _had_workers = False
-    # The position that the newest pass took up, and its end.
-    _taken_up = None
     _beginning = None
-    # Where we draw the samples ourselves.
-    _order = None
+    # What samplers held at first.
+    _held_at_first = None
     # Of threads that begin passes.
     _fork_safe_lock = None
 
@@ -54,8 +48,13 @@ class Positioned(torch.utils.data.DataLoader):
             return self._next_pass()
 
     def _next_pass(self):
-        resume, self._resume = self._resume or self._untrained(), None
+        if self._trained_end is not None and self._trains() is None:
+            self._left_at = None if self._trained_end.reached else self._trained_end.batches
+        resume, self._resume = self._resume or self._again(), None
         self._taken_up = None
+        if self._begun_first is not None and resume is None:
+            self._begun_first()
+        self._begun_first = None
         generators = self._generators()
         if resume is None:
             # Which draws its seed once, before the pass that a position goes back to.
@@ -79,10 +78,17 @@ class Positioned(torch.utils.data.DataLoader):
         if resume["workers_kept"]:
             self._without_seed(beginning)
         try:
-            return self._begin(beginning)
+            handing = self._begin(beginning)
+            # What the script set in mid-epoch, as the sampler has it that is as far ahead as it was.
+            if beginning.asked == resume.get("asked"):
+                generators.set_scalars(resume["held"])
+            return handing
         finally:
             process = resume.get("process")
-            _random.restore((process() if callable(process) else process) or now)
+            process = process() if callable(process) else process
+            _random.restore(process or now)
+            if process and resume.get("draws_first"):
+                beginning.begun = Begun(now)
             self._sources().set(resume.get("drawn_from", {}))
 
     def _without_seed(self, beginning):
@@ -91,11 +97,23 @@ class Positioned(torch.utils.data.DataLoader):
         beginning.before_order = lambda: beginning.generators.set(beginning.states)
 
     def _untrained(self):
-        """The position that a pass took up which was left before its first step and its end: it was a look."""
+        """The position that a pass took up which was left before its first step and its end: it was a look. But where the epoch before was left
+        after as many batches this one was over, too."""
         if self._taken_up is None or self._under_way():
             return None
         resume, end = self._taken_up
-        return None if end.reached else resume
+        return None if end.reached or resume["batches"] == self._left_at else resume
+
+    def _again(self):
+        resume = self._untrained()
+        if resume is not None:
+            warnings.warn(
+                f"stallscope: the iteration that went on behind batch {resume['batches']} was left before a step, and counts as a look, so that this one goes on "
+                "there as well: look at batches before restore(); if the loop ends its epochs there, this one is the rest of that epoch",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        return resume
 
     def _begin(self, beginning):
         # A pass that is taken up may have had others begin beside it, before the save.
@@ -110,7 +128,7 @@ class Positioned(torch.utils.data.DataLoader):
             whole = type(self.dataset) is not torch.utils.data.Subset and getattr(self.dataset, "__getitems__", None)
             beginning.takes_batches = callable(whole)
         persistent = getattr(self, "_iterator", None)
-        beginning.hears_steps = self._hears_steps
+        beginning.hears_steps, beginning.between = self._hears_steps, self._between
         beginning.workers_kept = persistent is not None or beginning.before_order is not None
         self._beginning = beginning
         try:
@@ -135,6 +153,8 @@ class Positioned(torch.utils.data.DataLoader):
         handing = Handing(inner, beginning, self._taken_up is not None)
         self._pass = weakref.ref(handing)
         self._passes = (*(one for one in self._passes if one() is not None), self._pass)
+        if self._hears_steps:
+            self._ends = (*self._ends, beginning.end)
         return handing
 
     @property
@@ -177,14 +197,14 @@ class Positioned(torch.utils.data.DataLoader):
 
     def _generators(self):
         """Of the order, and of a stream's samples, the first of which are read again."""
-        order = random_sources.generators(self, self.__dict__.setdefault("_counted", {}))
+        order = random_sources.generators(self, self.__dict__.setdefault("_held_at_first", {}))
         if self._streams():
             order.own.update(random_sources.of_samples(self, order).own)
         return order
 
     def _sources(self):
         """Of the samples, as training has drawn from them since the pass began."""
-        order = random_sources.generators(self, {})
+        order = random_sources.generators(self, None)
         return random_sources.of_samples(self, order)
 
     def state_dict(self):
@@ -192,7 +212,7 @@ class Positioned(torch.utils.data.DataLoader):
         batch if it runs to its end.
 
         Returns:
-            Plain data, for `load_state_dict()`.
+            Plain data, arrays and tensors, for `load_state_dict()`.
 
         Example:
             >>> import stallscope
@@ -211,6 +231,8 @@ class Positioned(torch.utils.data.DataLoader):
         if untrained is not None:
             return {name: value for name, value in untrained.items() if name != "process"}
         state = {"version": _VERSION, "nth": self._begun, "begun": self._begun, "samples": self._samples(), "batch_size": self.batch_size}
+        state["left_at"] = self._left_at
+        state["draws_first"] = self._between is not None and self._between.draws()
         state["persistent_loaders"] = persistent_workers.state(self)
         state["drawn_from"] = self._sources().own_states()
         if self._order is not None:
@@ -231,6 +253,8 @@ class Positioned(torch.utils.data.DataLoader):
             "digest": current.digest,
             "states": current.states,
             "order_states": current.order_states,
+            "asked": current.asked,
+            "held": current.generators.scalars(current.states),
             "workers_kept": current.workers_kept,
         }
 
@@ -270,7 +294,10 @@ class Positioned(torch.utils.data.DataLoader):
         self._epochs = state["epoch"] + under_way
         begun = state.get("nth", state["epoch"]) + under_way
         self._begun = self._begun_at_step = state.get("begun", begun)
+        # A loop may go on with a pass of before.
+        passes, self._warned_of_passes = self._passes, False
         self._forget_passes()
+        self._passes, self._left_at = passes, state.get("left_at")
         if getattr(self, "_iterator", None) is not None:
             # Persistent workers that have batches of another position under way.
             self._iterator = None
@@ -301,50 +328,12 @@ class Positioned(torch.utils.data.DataLoader):
             function = _bare if function is copyreg.__newobj__ else function
             arguments = tuple(kind if one is type(self) else one for one in arguments)
             if rest and isinstance(rest[0], dict):
-                rest[0] = {name: value for name, value in rest[0].items() if name not in vars(Positioned)}
+                rest[0] = {name: value for name, value in rest[0].items() if name not in {**vars(Positioned), **vars(Trained)}}
         return (function, arguments, *rest)
 
-    def hear_steps(self):
-        """From here on `stepped` is called for each training step: the position is that of the pass that trains, and
-        epochs are passes that trained. Other passes are looks: `next(iter(loader))`, a pass to calibrate with. (Where we draw
-        the order ourselves each pass is an epoch, as it uses draws up.)"""
-        if self._order is not None or self._hears_steps:
-            return
-        self._hears_steps = True
-        if self._resume is None:
-            # No step showed that any of them trained.
-            self._epochs -= self._begun - self._begun_at_step
-            self._begun_at_step = self._begun
-
-    def stepped(self, by_hand=False):
-        """A step was trained with what was handed over since the last one. `by_hand`: somebody who says nothing of steps
-        saves, so that every pass since the last time has trained."""
-        if not self._hears_steps:
-            return
-        ahead = [one for one in self._under_way() if one.current.batches != one.current.batches_at_step]
-        for one in ahead:
-            one.current.batches_at_step = one.current.batches
-        begun, self._begun_at_step = self._begun - self._begun_at_step, self._begun
-        if by_hand:
-            self._epochs += begun
-            if ahead:
-                ahead[-1].current.epoch = self._epochs - 1
-        if not ahead:
-            return
-        if self._trains() not in ahead or by_hand:
-            self._training = weakref.ref(ahead[-1])
-        self._epochs = self._trains().current.epoch + 1
-        self._taken_up = None
-
-    def _under_way(self):
-        return [one for one in (reference() for reference in self._passes) if one is not None]
-
-    def _trains(self):
-        return self._training() if self._training is not None else None
-
     def _forget_passes(self):
-        self._pass = self._training = self._taken_up = None
-        self._passes = ()
+        self._pass = self._training = self._trained_end = self._taken_up = self._begun_first = None
+        self._passes = self._ends = ()
 
     def begin_with_epoch(self, epoch):
         """The next iteration is this epoch's, from its start."""
@@ -364,6 +353,9 @@ class Positioned(torch.utils.data.DataLoader):
         """The generators' states once the position that was loaded is taken up, or what gives them then; None to leave them."""
         if self._resume is not None:
             self._resume["process"] = process
+        elif callable(process):
+            # Of several loaders the first that is iterated.
+            self._begun_first = process
 
     def _samples(self):
         if self._streams():
@@ -382,7 +374,7 @@ class Positioned(torch.utils.data.DataLoader):
 
 
 # Of passes that are under way or were, which a copy of the loader has nothing of.
-_OF_PASSES = {"_pass", "_passes", "_training", "_taken_up", "_beginning", "_fork_safe_lock"}
+_OF_PASSES = {"_pass", "_passes", "_ends", "_trained_end", "_begun_first", "_warned_of_passes", "_training", "_taken_up", "_beginning", "_fork_safe_lock"}
 
 _classes: dict = {}
 _classes_lock = threading.Lock()

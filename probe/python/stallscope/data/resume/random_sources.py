@@ -1,5 +1,5 @@
 """Where the order of a loader's samples comes from: the process's generators, those of the loader and its samplers, and what
-samplers of the script's own count. And what samples are drawn from that training makes itself."""
+samplers of the script's own hold. And what samples are drawn from that training makes itself."""
 
 import random
 import sys
@@ -7,6 +7,8 @@ import sys
 import torch
 
 from stallscope import _random
+
+from .held import Held, digests
 
 # Under which samplers keep the ones that they are made of.
 _WITHIN = ("sampler", "batch_sampler")
@@ -24,9 +26,21 @@ class Generators:
     def states(self, devices=True):
         return {"process": _random.capture(devices), **self.own_states()}
 
+    def order_states(self):
+        """Of the generators alone, without those of devices: no order is drawn there, and to ask one for its state may wait for it."""
+        return {"process": _random.capture(devices=False), **_states({name: one for name, one in self.own.items() if type(one) is not Held})}
+
     def own_states(self):
-        states = {name: one.state() for name, one in self.own.items()}
-        return {name: state for name, state in states.items() if state is not None}
+        return _states(self.own)
+
+    def scalars(self, states):
+        """What samplers hold now, of numbers and texts that changed: beside `states`, which were taken as the pass began."""
+        return {name: one.scalars(states.get(name) or ()) for name, one in self.own.items() if type(one) is Held}
+
+    def set_scalars(self, scalars):
+        for name, one in self.own.items():
+            if type(one) is Held and name in scalars:
+                one.set_scalars(scalars[name])
 
     def set(self, states):
         if "process" in states:
@@ -34,6 +48,11 @@ class Generators:
         for name, one in self.own.items():
             if name in states:
                 one.set(states[name])
+
+
+def _states(sources):
+    states = {name: one.state() for name, one in sources.items()}
+    return {name: state for name, state in states.items() if state is not None}
 
 
 class Torchs:
@@ -77,29 +96,8 @@ class Numpys:
             self.generator.set_state(state)
 
 
-class Counters:
-    """Whole numbers that a sampler of the script's own keeps, as of its epochs. What never changed while the job ran is a
-    setting, which a job that is started anew may have changed."""
-
-    def __init__(self, sampler, before):
-        self.sampler, self.before = sampler, before
-
-    def state(self):
-        now = counted(self.sampler)
-        return {name: value for name, value in now.items() if self.before.get(name, value) != value} or None
-
-    def set(self, state):
-        for name, value in state.items():
-            if name in counted(self.sampler):
-                setattr(self.sampler, name, value)
-
-
-def counted(sampler):
-    return {name: value for name, value in getattr(sampler, "__dict__", {}).items() if type(value) is int}
-
-
 def generators(loader, before):
-    """The `Generators` of a loader. `before`: what its samplers had counted at first, by name, to be kept with the loader."""
+    """The `Generators` of a loader. `before`: what its samplers held at first, by name, to be kept with the loader; None: without that."""
     inner = getattr(loader.batch_sampler, "sampler", loader.sampler)
     found = {"generator": getattr(loader, "generator", None), "sampler": getattr(inner, "generator", None)}
     own = {name: Torchs(one) for name, one in found.items() if isinstance(one, torch.Generator)}
@@ -110,8 +108,11 @@ def generators(loader, before):
             if kind is not None and id(value) not in seen:
                 seen.add(id(value))
                 own[f"{path}.{name}"] = kind(value)
-        if type(sampler).__module__.partition(".")[0] not in ("torch", "stallscope"):
-            own[f"{path} counts"] = Counters(sampler, before.setdefault(path, counted(sampler)))
+        if before is None:
+            continue
+        if path not in before:
+            before[path] = digests(sampler)
+        own[f"{path} counts"] = Held(sampler, before[path])
     return Generators(own)
 
 
