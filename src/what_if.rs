@@ -209,7 +209,10 @@ fn cache(text: &str) -> Result<CacheSize> {
         let times = times.parse::<f64>().ok().filter(|times| (0.001..=1e6).contains(times));
         return times.map(CacheSize::Times).context(wrong);
     }
-    parse_share(text).map(CacheSize::Share).or_else(|_| parse_bytes(text).map(CacheSize::Bytes)).context(wrong)
+    parse_share(text)
+        .map(CacheSize::Share)
+        .or_else(|_| parse_bytes(text).map(CacheSize::Bytes))
+        .context(wrong)
 }
 
 fn cores(text: &str) -> Result<f64> {
