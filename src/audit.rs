@@ -14,8 +14,8 @@ use std::time::Duration;
 
 /// Show every change to a job's settings: by whom, why, and with what effect.
 ///
-/// The audit log has a line for each action of the controller or of a user. No knob is turned without one, and no line
-/// is ever changed.
+/// The audit has a line for each action of the controller or of a user. No knob changes without one, and no line is ever
+/// altered.
 #[derive(Debug, Args)]
 pub(crate) struct Audit {
     /// Running job's name, prefix or PID, or a recording (NAME.stall)

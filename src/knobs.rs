@@ -44,7 +44,8 @@ enum Act {
 /// change its settings. Exits with 1 if a value is not possible or the job refuses it.
 #[derive(Debug, Args)]
 struct Set {
-    /// prefetch=32, workers=6; sizes and times with a unit: cache.bytes=8GiB (or 8g), ckpt.interval=90s
+    /// prefetch=32, workers=6; sizes and times with a unit: cache.bytes=8GiB (or 8g), ckpt.interval=90s; ckpt.interval=auto
+    /// returns to the script's own rule
     #[arg(value_name = "NAME=VALUE", required = true, value_parser = setting)]
     settings: Vec<(String, String)>,
     /// Change this rank only

@@ -36,7 +36,8 @@ pub(crate) struct Run {
     /// Use kernel evidence only
     #[arg(long)]
     no_shim: bool,
-    /// Also hook syscalls, which shows CPU time spent inside reads and costs every syscall on the node about 100 ns
+    /// Also hook syscalls, which shows CPU time spent inside reads and costs every syscall on the node about 50 to
+    /// 160 ns
     #[arg(long, conflicts_with = "no_kernel")]
     syscalls: bool,
     /// Serve Prometheus metrics at http://ADDR/metrics: 9400 listens on localhost, 0.0.0.0:9400 on all interfaces; port
@@ -46,8 +47,8 @@ pub(crate) struct Run {
     /// Require the bearer token in this file (Prometheus: authorization, credentials_file)
     #[arg(long, value_name = "FILE", requires = "metrics")]
     metrics_token: Option<PathBuf>,
-    /// Tune the job from its start: observe (watch only), advise (recommend changes) or act (turn one knob at a time and
-    /// keep proven gains). See `stallscope tune --help`
+    /// Tune the job from its start: observe (watch only), advise (recommend changes) or act (make one change at a time
+    /// and keep proven gains). See `stallscope tune --help`
     #[arg(long, value_name = "MODE", value_enum, conflicts_with = "no_shim")]
     tune: Option<Tune>,
     #[command(flatten)]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Watch jobs live, or replay a recording.
 ///
 /// Without a name it lists your jobs on this node and the recordings in this folder. It attaches nothing, and changes
-/// nothing but the knobs that you turn (t). Press ? for keys, : for commands and q to quit; the job runs on.
+/// nothing but the knobs that you change (t). Press ? for keys, : for commands and q to quit; the job runs on.
 #[derive(Debug, Args)]
 pub(crate) struct Top {
     /// Running job's name, prefix or PID, or a recording (NAME.stall) to replay

@@ -11,9 +11,9 @@ use std::process::ExitCode;
 
 /// Recommend settings that would make a job faster, or apply them.
 ///
-/// Without --act it only recommends: each knob with the expected gain and the reason. With --act it turns one knob at a
-/// time, keeps a change whose gain is proven against noise and reverts any other; it stays in the foreground and prints
-/// the audit log as it grows. Ctrl-C ends tuning: proven changes stay, an unproven one is reverted.
+/// Without --act it only recommends: each knob with the expected gain and the reason. With --act it makes one change
+/// at a time, keeps it if its gain is proven against noise and undoes it otherwise; it stays in the foreground and prints
+/// the audit as it grows. Ctrl-C ends tuning: proven changes stay, an unproven one is undone.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Tune {
@@ -25,7 +25,7 @@ pub(crate) struct Tune {
     act: bool,
     #[command(flatten)]
     limits: Limits,
-    /// Print the advice as a JSON document, or with --act each line of the audit log as one
+    /// Print the advice as a JSON document, or with --act each line of the audit as one
     #[arg(long)]
     json: bool,
 }

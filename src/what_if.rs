@@ -226,10 +226,10 @@ fn cache(text: &str) -> Result<CacheSize> {
         let times = times.parse::<f64>().ok().filter(|times| (0.001..=1e6).contains(times));
         return times.map(CacheSize::Times).context(wrong);
     }
-    if text.ends_with(['B', 'b']) {
-        return parse_bytes(text).map(CacheSize::Bytes).map_err(|_| anyhow!(wrong));
-    }
-    parse_share(text).map(CacheSize::Share).context(wrong)
+    parse_share(text)
+        .map(CacheSize::Share)
+        .or_else(|_| parse_bytes(text).map(CacheSize::Bytes))
+        .context(wrong)
 }
 
 fn cores(text: &str) -> Result<f64> {
@@ -251,8 +251,10 @@ mod tests {
             (cache("40%").unwrap(), cache("2x").unwrap()),
             (CacheSize::Share(0.4), CacheSize::Times(2.0))
         );
-        assert_eq!(cache("8GiB").unwrap(), CacheSize::Bytes(8 << 30));
-        for wrong in ["", "x", "GiB", "8", "-1x", "140%"] {
+        for size in ["8GiB", "8G", "8 gib", "8589934592"] {
+            assert_eq!(cache(size).unwrap(), CacheSize::Bytes(8 << 30), "{size}");
+        }
+        for wrong in ["", "x", "GiB", "-1x", "140%", "-8g"] {
             assert!(cache(wrong).is_err(), "{wrong}");
         }
         for wrong in ["", "two", "+", "--1", "é"] {

@@ -263,7 +263,7 @@ impl Control {
         }
     }
 
-    /// Ten times a second: sees what the job has answered.
+    /// At each tick of the session: takes in what the job has answered.
     pub(crate) fn tick(&mut self, engine: &mut Engine) {
         let now_ns = host::now_ns();
         if !self.following.is_empty() {

@@ -103,7 +103,7 @@ pub(crate) const COMMANDS: &[Entry] = {
         entry(Command::ZoomOut, "zoom-out", &[Char('-')], "more time"),
         entry(Command::Slower, "slower", &[Char('<')], "replay at half the speed"),
         entry(Command::Faster, "faster", &[Char('>')], "replay at twice the speed"),
-        entry(Command::Set, "set", &[Char('t')], "turn knobs of a running job: set workers=6 [--rank N]"),
+        entry(Command::Set, "set", &[Char('t')], "change knobs of a running job: set workers=6 [--rank N]"),
         entry(Command::Palette, "palette", &[Char(':')], "type any of these commands"),
         entry(Command::Quit, "quit", &[Char('q'), Function(10), Ctrl('c')], "leave; the job runs on"),
     ]

@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 from stallscope import _native
 from stallscope._hooks.knobs import raised_by_signal
 from stallscope.checkpoint import ranks
-from stallscope.checkpoint.when import LOOK_S, seconds
+from stallscope.checkpoint.when import fixed, seconds, steps_ahead
 from stallscope.data.cache import budget
 from stallscope.data.cache.store import warn_plain
 from stallscope.data.prefetch import manager
@@ -27,7 +27,7 @@ def use_loader(trainer, cache, fetchers=0, cache_trace=None):
 
     Args:
         trainer: The Trainer.
-        cache, fetchers, cache_trace: As `stallscope.DataLoader` takes them.
+        cache, fetchers, cache_trace: As `stallscope.DataLoader` takes them. `cache_key` cannot be given here.
 
     Returns:
         The Trainer.
@@ -80,9 +80,10 @@ class CheckpointCallback(TrainerCallback):
     Args:
         overhead: The largest share of training time that saves may cost, between 0 and 1.
         mtbf: The mean time between failures: "6h", seconds, or a timedelta.
+        every: A fixed interval instead of the budget: a number of steps, or a time ("10m", or a timedelta).
 
     Raises:
-        ValueError: `mtbf` is not a time.
+        ValueError: `mtbf` or `every` is not a time, or `every` is not above zero.
 
     Example::
 
@@ -91,26 +92,31 @@ class CheckpointCallback(TrainerCallback):
         trainer = transformers.Trainer(model, arguments, train_dataset=dataset, callbacks=[saves])
     """
 
-    def __init__(self, overhead=0.02, mtbf="24h"):
-        self.timing = _native.CheckpointTiming("budget", overhead, seconds(mtbf, "mtbf"), 0.0)
+    def __init__(self, overhead=0.02, mtbf="24h", every=None):
+        rule, count = ("budget", 0.0) if every is None else fixed(every)
+        self.timing = _native.CheckpointTiming(rule, overhead, seconds(mtbf, "mtbf"), count)
+        self.every_steps = int(count) if rule == "steps" else None
         self.ranks = None
         self.look_at = 0
+        self.saved_at = None
         self.began_ns = None
 
     def on_step_end(self, args, state, control, **ignored):
         if self.ranks is None:
             self.ranks = ranks.of_this_job()
+            self.saved_at = state.global_step - 1
         why, _ = self.timing.step(_native.now(), 0, False)
         if self.ranks.world_size > 1:
             if state.global_step < self.look_at:
                 return
             first = self.ranks.rank == 0
-            _, step_s = self.timing.outlook()
-            ahead = min(1000, int(LOOK_S / step_s)) if step_s > 0 else 1
-            why, ahead = self.ranks.most([int(first and why is not None), ahead if first else 0])
-            self.look_at = state.global_step + max(1, ahead)
+            due = first and why is not None
+            ahead = steps_ahead(self.timing, self.every_steps, 0 if due else state.global_step - self.saved_at)
+            why, ahead = self.ranks.most([int(due), ahead if first else 0])
+            self.look_at = state.global_step + ahead
         if why:
             control.should_save = True
+            self.saved_at = state.global_step
             self.began_ns = _native.now()
 
     def on_save(self, args, state, control, **ignored):

@@ -54,8 +54,8 @@ arguments = transformers.TrainingArguments(folder, max_steps=steps, save_strateg
                                            use_cpu=True, logging_strategy="no", seed=11, learning_rate=0.05)
 transformers.set_seed(11)
 # The budget that it has where no option is given, of a job that fails often.
-callback = stallscope.transformers.CheckpointCallback(mtbf="1min")
-callbacks = {"whole": [], "killed": [callback, Killed()], "resumed": [callback]}[manner]
+callback = stallscope.transformers.CheckpointCallback(**({"every": 3} if manner == "every" else {"mtbf": "1min"}))
+callbacks = {"whole": [], "killed": [callback, Killed()], "resumed": [callback], "every": [callback]}[manner]
 trainer = transformers.Trainer(Model(), arguments, train_dataset=Data(), callbacks=callbacks)
 trainer.train(resume_from_checkpoint=manner == "resumed")
 weights = [value.tolist() for value in trainer.model.state_dict().values()]
@@ -64,9 +64,9 @@ print(json.dumps({"trained": TRAINED, "weights": weights, "next": torch.rand(1).
 """
 
 
-def run(folder, manner):
+def run(folder, manner, steps=STEPS):
     env = environment(None, PYTHONPATH=str(PACKAGE), HF_HUB_OFFLINE="1")
-    command = [needs("transformers"), "-c", SCRIPT, folder, manner, str(STEPS)]
+    command = [needs("transformers"), "-c", SCRIPT, folder, manner, str(steps)]
     done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=400)
     outcome = [line for line in done.stdout.splitlines() if line.startswith('{"trained"')]
     assert outcome, done.stderr
@@ -100,6 +100,27 @@ def test_a_killed_run_goes_on_as_the_one_that_nobody_stopped(ran):
     assert killed["trained"] == whole["trained"][: step + 4]
     assert resumed["trained"] == whole["trained"][step:]
     assert (resumed["weights"], resumed["next"]) == (whole["weights"], whole["next"])
+
+
+def test_a_fixed_interval_is_kept_whatever_a_save_costs(tmp_path):
+    code, _ = run(tmp_path, "every", steps=10)
+    assert code == 0
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-6", "checkpoint-9"]
+
+
+def test_an_interval_that_is_none_is_refused():
+    ask = """
+import stallscope.transformers
+
+for every in ("often", 0, "-1m"):
+    try:
+        stallscope.transformers.CheckpointCallback(every=every)
+    except ValueError as error:
+        print(error)
+"""
+    env = environment(None, PYTHONPATH=str(PACKAGE))
+    done = subprocess.run([needs("transformers"), "-c", ask], env=env, capture_output=True, text=True)
+    assert [line.split(":")[0].split(" ")[0] for line in done.stdout.splitlines()] == ["every='often'", "every=0", "every='-1m'"], done.stderr
 
 
 def test_a_loader_that_accelerate_has_prepared_is_refused_in_one_sentence(tmp_path):

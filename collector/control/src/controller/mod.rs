@@ -242,7 +242,7 @@ impl Controller {
             TuneMode::Observe => "observe: watches and changes nothing".to_owned(),
             TuneMode::Advise => format!("advise: says what would help within {within}, and changes nothing"),
             TuneMode::Act => {
-                format!("act: turns one knob at a time within {within}, keeps what it can prove")
+                format!("act: makes one change at a time within {within}, keeps what it can prove")
             }
         };
         out.audit.push(event);

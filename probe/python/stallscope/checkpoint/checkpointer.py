@@ -194,7 +194,7 @@ class Checkpointer:
         Checkpoints that do not verify are moved to the folder's `quarantine`, and the next older one is used.
 
         Args:
-            step: The chosen checkpoint: its step, its name as `stallscope ckpt ls` shows it, or "best" by the `monitor` metric.
+            step: The chosen checkpoint: its step, its name as `stallscope ckpt ls` shows it, "latest", or "best" by the `monitor` metric.
             begin_anew: If there are checkpoints and none verifies, train from the beginning.
 
         Returns:

@@ -8,7 +8,7 @@ from . import ledger
 from .signals import say
 
 # Ranks look at least this often whether to save, and a look costs them a message.
-LOOK_S = 0.5
+_LOOK_S = 0.5
 # What was seen is noted in the folder this often, for a run that goes on after this one was killed.
 _NOTE_NS = 5_000_000_000
 
@@ -23,10 +23,7 @@ class When:
         mtbf_s = saver.mtbf()[0] if mtbf is None else seconds(mtbf, "mtbf")
         count = 0.0
         if every is not None:
-            rule = "steps" if isinstance(every, int) else "seconds"
-            count = float(every) if rule == "steps" else seconds(every, "every")
-            if count <= 0:
-                raise ValueError(f"every={every!r}: an interval is longer than nothing")
+            rule, count = fixed(every)
         self.every_steps = int(count) if rule == "steps" else None
         self.overhead = overhead
         self.mtbf_s = mtbf_s
@@ -51,11 +48,7 @@ class When:
 
     def steps_ahead(self, since_last):
         """In how many steps it is worth another look, so many after the last save."""
-        _, step_s = self.timing.outlook()
-        ahead = min(1000, int(LOOK_S / step_s)) if step_s > 0 else 1
-        if self.every_steps is not None:
-            ahead = min(ahead, self.every_steps - since_last)
-        return max(1, ahead)
+        return steps_ahead(self.timing, self.every_steps, since_last)
 
     def saved(self, began_ns, ended_ns):
         self.timing.saved(began_ns, ended_ns)
@@ -104,6 +97,24 @@ class When:
     def gone(self):
         self._account()
         self.knob.gone()
+
+
+def fixed(every):
+    """The rule that `every=` names, a number of steps or a time, and that number or the time's seconds."""
+    rule = "steps" if isinstance(every, int) else "seconds"
+    count = float(every) if rule == "steps" else seconds(every, "every")
+    if count <= 0:
+        raise ValueError(f"every={every!r}: an interval is longer than nothing")
+    return rule, count
+
+
+def steps_ahead(timing, every_steps, since_last):
+    """In how many steps ranks ask each other again, so many steps after the last save."""
+    _, step_s = timing.outlook()
+    ahead = min(1000, int(_LOOK_S / step_s)) if step_s > 0 else 1
+    if every_steps is not None:
+        ahead = min(ahead, every_steps - since_last)
+    return max(1, ahead)
 
 
 def seconds(time, name):

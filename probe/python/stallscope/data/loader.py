@@ -152,7 +152,9 @@ class DataLoader(Positioned):
             A dict by name. Counts of uses: `hits`, `misses`, `substitutions`; of the hits, those `prefetched` and `late`. Bytes:
             `pool_bytes` taken from memory, `source_bytes` read from the source, `kept_bytes` of `capacity_bytes`. The pool's
             `kept_samples` and `evictions`. And `miss_ratio`, a list for caches of other sizes of (bytes, share of the uses
-            from 0 to 1 that they would miss), empty for the first epoch or two. Without a cache the dict is empty.
+            from 0 to 1 that they would miss), empty for the first epoch or two. Of a data set with `fetch` and `decode`: `kept`,
+            the form that is kept ("encoded" or "decoded"), and `kept_because`, the reason. Of a data set of files:
+            `looks_at_files`, whether each use checks that its file is unchanged. Without a cache the dict is empty.
 
         Example:
             >>> import stallscope
@@ -176,7 +178,8 @@ class DataLoader(Positioned):
         """Forgets what this job has kept of the data set: from the next iteration on its samples are read anew.
 
         For data whose changes the cache cannot see: files that `fetch` reads, rows behind a connection. All ranks have to
-        call it.
+        call it. With `persistent_workers=True` it has an effect only before the first iteration: the workers keep the cache
+        with which they were started.
 
         Example:
             >>> import stallscope
