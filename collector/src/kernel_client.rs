@@ -29,7 +29,7 @@ enum Source {
     /// The node's collector, or one that sudo started for us.
     Service(PathBuf),
     /// A thread of our own, because we may load the programs ourselves. They were loaded unless it serves already.
-    Within(Option<Within>),
+    Within(Option<Box<Within>>),
 }
 
 impl KernelSource {
@@ -138,7 +138,7 @@ impl KernelClient {
         let mut stream = match &mut self.source {
             Some(Source::Service(path)) => connect(path)
                 .with_context(|| format!("the node's collector does not answer at {}", path.display()))?,
-            Some(Source::Within(loaded)) => loaded.take().map_or_else(Within::load, Ok)?.serve()?,
+            Some(Source::Within(loaded)) => loaded.take().map_or_else(|| Within::load().map(Box::new), Ok)?.serve()?,
             None => return Err(anyhow!("there is no kernel service to call")),
         };
         let (first, further) = self.watch.split_first().context("there is no process to watch")?;
@@ -240,7 +240,7 @@ fn find_at(node: PathBuf, choice: KernelChoice) -> Result<Option<Source>> {
         Err(error) if is_busy(&error) => return Ok(Some(Source::Service(node))),
         // As root, or as a user with the capabilities that it takes.
         Err(_) if rustix::process::geteuid().is_root() || stallscope_ebpf::doctor::may_load_programs() => {
-            return Ok(Some(Source::Within(Some(Within::load()?))));
+            return Ok(Some(Source::Within(Some(Box::new(Within::load()?)))));
         }
         Err(error) if error.downcast_ref() == Some(&rustix::io::Errno::ACCESS) => {
             return Err(anyhow!(
