@@ -138,7 +138,9 @@ impl KernelClient {
         let mut stream = match &mut self.source {
             Some(Source::Service(path)) => connect(path)
                 .with_context(|| format!("the node's collector does not answer at {}", path.display()))?,
-            Some(Source::Within(loaded)) => loaded.take().map_or_else(|| Within::load().map(Box::new), Ok)?.serve()?,
+            Some(Source::Within(loaded)) => {
+                loaded.take().map_or_else(|| Within::load().map(Box::new), Ok)?.serve()?
+            }
             None => return Err(anyhow!("there is no kernel service to call")),
         };
         let (first, further) = self.watch.split_first().context("there is no process to watch")?;
