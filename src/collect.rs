@@ -28,7 +28,7 @@ pub(crate) struct Collect {
     #[arg(long)]
     until_idle: bool,
     /// Allow every user, not only root, to have syscalls hooked (`attach`, `run --syscalls`), which meanwhile costs every
-    /// syscall on the node about 50 ns
+    /// syscall on the node about 50 to 160 ns
     #[arg(long)]
     syscalls_for_everyone: bool,
     /// Serve Prometheus metrics of the node (not of jobs) at http://ADDR/metrics: 9400 listens on localhost, 0.0.0.0:9400
