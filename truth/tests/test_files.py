@@ -13,8 +13,11 @@ from run import ROOT, STALLSCOPE, WORK, fresh, new_recording, quiet, report
 from storage import forget
 
 SLOWFS = ROOT / "target" / "release" / "slowfs"
-# Points of all waits by which a mount's share may be off.
+# Percent of all waits by which those for a file or mount may be off.
 MARGIN = 5
+# Percent of all waits of which the kernel side may not know the file: of one whose end the hypervisor did not let it see.
+# One of this size is a slice of the throttled disk's, 0.1 s.
+UNKNOWN = 25
 
 
 @pytest.fixture
@@ -67,6 +70,13 @@ def wait_ns(found: dict, path: Path) -> int:
     return sum(file["wait_ns"] for file in found["files"] if file["path"] in names)
 
 
+def agree(found: dict, seen_ns: int, true_ns: int, all_ns: int) -> bool:
+    """Whether they are the same within the margin, but for the waits that the report says it knows no file of."""
+    unknown_ns = sum(mount["wait_ns"] for mount in found["mounts"] if mount["mount"] == "unknown")
+    assert unknown_ns <= UNKNOWN / 100 * all_ns, found["mounts"]
+    return -MARGIN / 100 * all_ns - unknown_ns <= seen_ns - true_ns <= MARGIN / 100 * all_ns
+
+
 def mount_of(path: Path) -> Path:
     return next(folder for folder in [path, *path.parents] if os.path.ismount(folder))
 
@@ -75,17 +85,15 @@ def test_files_and_mounts_agree_with_the_jobs_own_account(disk, slow_folder):
     tasks = [f"direct:{disk}/direct.bin", f"mapped:{disk}/mapped.bin", f"files:{slow_folder}/train"]
     truth, found = read(tasks)
     total = sum(truth.values())
-    seen = sum(mount["wait_ns"] for mount in found["mounts"])
     for mount, fs_type in [(mount_of(disk), "ext4"), (slow_folder, "fuse")]:
-        true_share = sum(ns for path, ns in truth.items() if Path(path).is_relative_to(mount)) / total
+        true_ns = sum(ns for path, ns in truth.items() if Path(path).is_relative_to(mount))
         row = next(row for row in found["mounts"] if row["mount"] == str(mount))
         assert row["fs_type"].startswith(fs_type)
-        assert abs(row["wait_ns"] / seen - true_share) * 100 <= MARGIN, (mount, true_share, found["mounts"])
+        assert agree(found, row["wait_ns"], true_ns, total), (mount, true_ns, total, found["mounts"])
     assert len(found["files"]) > 40
     for name in ["direct.bin", "mapped.bin"]:
         path = disk / name
-        error = abs(wait_ns(found, path) - truth[str(path)]) / total * 100
-        assert error <= MARGIN, (name, truth[str(path)], found["files"][:5])
+        assert agree(found, wait_ns(found, path), truth[str(path)], total), (name, truth, found["files"][:5])
     longest = max(truth, key=truth.get)
     assert found["files"][0]["path"] in (longest, f"{mount_of(disk)}/…/er/{Path(longest).name}")
     some = f"{slow_folder}/train/007.bin"
@@ -116,7 +124,7 @@ def test_files_on_overlay_are_overlays(disk, tmp_path):
         subprocess.run(["umount", "--lazy", point], check=True)
     total = sum(truth.values())
     for path, ns in truth.items():
-        assert abs(wait_ns(found, Path(path)) - ns) / total * 100 <= MARGIN, (path, ns, found["files"][:5])
+        assert agree(found, wait_ns(found, Path(path)), ns, total), (path, ns, found["files"][:5])
     assert (found["mounts"][0]["mount"], found["mounts"][0]["fs_type"]) == (str(point), "overlay")
 
 
