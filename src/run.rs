@@ -6,6 +6,7 @@ use clap::{Args, CommandFactory, ValueEnum, error::ErrorKind};
 use stallscope_collector::{KernelChoice, LaunchError, RunOptions, TuneOptions, View};
 use stallscope_model::{RunSummary, TuneMode};
 use stallscope_reports::openmetrics;
+use stallscope_units::parse_bytes;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -51,6 +52,10 @@ pub(crate) struct Run {
     /// and keep proven gains). See `stallscope tune --help`
     #[arg(long, value_name = "MODE", value_enum, conflicts_with = "no_shim")]
     tune: Option<Tune>,
+    /// Keep the files of the data set that the job trains on in so much memory (8GiB, 500MB), under torch's own loader. Order,
+    /// samples and randomness stay the script's. docs/cache.md says what can be kept
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, conflicts_with = "no_shim")]
+    cache: Option<u64>,
     #[command(flatten)]
     limits: Limits,
     /// Print neither progress nor the final summary
@@ -94,6 +99,7 @@ pub(crate) fn main(verb: Run, colour: Colour) -> Result<ExitCode> {
                 _ => KernelChoice::Auto,
             },
             shim: !verb.no_shim,
+            cache_bytes: verb.cache,
             syscalls: verb.syscalls,
             metrics,
             tune: verb.tune.map(|tune| TuneOptions { mode: tune.mode(), budgets: verb.limits.budgets() }),

@@ -198,8 +198,8 @@ fn first(profile: &Profile, found: &Reread, free: u64) -> Option<Size> {
     }
     let mib = to >> 20;
     let mut why = format!(
-        "each epoch reads the same {} MiB from storage again; stallscope.DataLoader(..., cache=\"{mib}MiB\") would have \
-         {:.0}% of the samples from the second epoch on, with the same draws",
+        "each epoch reads the same {} MiB from storage again; stallscope run --cache {mib}MiB, or \
+         stallscope.DataLoader(..., cache=\"{mib}MiB\"), would have {:.0}% of the samples from the second epoch on, with the same draws",
         found.bytes >> 20,
         100.0 * share
     );

@@ -17,10 +17,20 @@ pub struct LaunchError {
     sentence: String,
 }
 
-/// Starts `command`. `shim` is the folder to put on its Python path and the collector's socket.
+/// What a job is given to load the shim.
+pub(crate) struct Shim<'a> {
+    /// The folder that holds the Python package.
+    pub(crate) package: &'a Path,
+    /// The collector's.
+    pub(crate) socket: &'a Path,
+    /// Memory for the files of the data set that it trains on.
+    pub(crate) cache_bytes: Option<u64>,
+}
+
+/// Starts `command`, with the shim where one is given.
 pub(crate) fn launch(
     command: &[OsString],
-    shim: Option<(&Path, &Path)>,
+    shim: Option<Shim<'_>>,
     run_as: Option<&Caller>,
 ) -> Result<Child, LaunchError> {
     let Some((program, arguments)) = command.split_first() else {
@@ -28,15 +38,18 @@ pub(crate) fn launch(
     };
     let mut child = Command::new(program);
     child.args(arguments);
-    if let Some((package, socket)) = shim {
-        let mut path = vec![package.join("stallscope/_inject")];
+    if let Some(shim) = shim {
+        let mut path = vec![shim.package.join("stallscope/_inject")];
         if let Some(theirs) = std::env::var_os("PYTHONPATH").filter(|value| !value.is_empty()) {
             path.extend(std::env::split_paths(&theirs));
         }
         if let Ok(path) = std::env::join_paths(path) {
             child.env("PYTHONPATH", path);
         }
-        child.env("STALLSCOPE_SOCKET", socket);
+        child.env("STALLSCOPE_SOCKET", shim.socket);
+        if let Some(bytes) = shim.cache_bytes {
+            child.env("STALLSCOPE_CACHE_BYTES", bytes.to_string());
+        }
     }
     if let Some(caller) = run_as {
         caller.run(child.as_std_mut());

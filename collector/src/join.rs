@@ -1,7 +1,7 @@
 //! Several `stallscope run` of one job on one node (eight Slurm tasks, say): the first is the collector, the
 //! others launch their task, point its shim there and stay connected while it runs.
 
-use crate::child;
+use crate::child::{self, Shim};
 use crate::session::View;
 use crate::signals::Signals;
 use crate::sudo::Caller;
@@ -35,13 +35,15 @@ pub(crate) fn attached_key(pid: u32) -> String {
 pub(crate) async fn run(
     command: &[OsString],
     wants_shim: bool,
+    cache_bytes: Option<u64>,
     socket: &Path,
     run_as: Option<&Caller>,
     view: &mut dyn View,
 ) -> Result<i32> {
     let package = if wants_shim { child::python_package().ok() } else { None };
     let mut signals = Signals::new()?;
-    let mut child = child::launch(command, package.as_deref().map(|package| (package, socket)), run_as)?;
+    let shim = package.as_deref().map(|package| Shim { package, socket, cache_bytes });
+    let mut child = child::launch(command, shim, run_as)?;
     let pid = child.id().unwrap_or_default();
     // Held open until the task is over; the collector counts it.
     let introduced = timeout(ANSWER_WITHIN, introduce(socket, pid)).await;

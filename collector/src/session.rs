@@ -45,6 +45,8 @@ pub struct RunOptions {
     pub output: Option<PathBuf>,
     pub kernel: KernelChoice,
     pub shim: bool,
+    /// Bytes of memory for the files of the data set that the job trains on, under torch's own loader.
+    pub cache_bytes: Option<u64>,
     pub syscalls: bool,
     pub metrics: Option<Metrics<RunSummary>>,
     /// A controller from the first step on.
@@ -118,7 +120,8 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
     let dir = match RuntimeDir::of_this_user().and_then(|runtime| runtime.claim(&join::key(&name))) {
         Ok(Claim::Mine(dir)) => Some(dir),
         Ok(Claim::Taken(socket)) => {
-            return join::run(&options.command, options.shim, &socket, run_as, view).await;
+            return join::run(&options.command, options.shim, options.cache_bytes, &socket, run_as, view)
+                .await;
         }
         Err(error) => {
             view.note(&format!("the shim stays off: {error:#}"));
@@ -130,7 +133,9 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
     let server = dir.as_ref().and_then(|dir| open_server(dir, view));
     let package = if options.shim { package(view) } else { None };
     let socket = dir.as_ref().map(JobDir::socket).filter(|_| server.is_some());
+    let cache_bytes = options.cache_bytes;
     let shim = package.as_deref().zip(socket.as_deref());
+    let shim = shim.map(|(package, socket)| child::Shim { package, socket, cache_bytes });
     let wants_shim = shim.is_some();
     let kernel = tokio::select! {
         found = KernelSource::find(options.kernel) => found?,

@@ -1,7 +1,7 @@
 //! What to do about the findings: the remedies of all of them as one list, without what the model of the job expects
 //! nothing of, without repetition and without contradiction.
 
-use crate::words::{self, gain};
+use crate::words::{self, by_cache, gain};
 use stallscope_model::{Diagnosis, Either, Estimate, Expected, Remedy, RemedyKind, WORTHWHILE};
 use stallscope_units::{bytes_per_second, memory};
 
@@ -98,10 +98,9 @@ fn action(expected: &Expected, unjudged: &str) -> String {
         RemedyKind::MorePrefetch => {
             format!("Keep {to} batches in advance instead of {now} (prefetch_factor, for each worker)")
         }
-        RemedyKind::Cache if *now == 0 => format!(
-            "Keep the data set in memory: stallscope.DataLoader(..., cache=\"{}MiB\") reads it once",
-            to >> 20
-        ),
+        RemedyKind::Cache if *now == 0 => {
+            format!("Keep the data set in memory: {} reads it once", by_cache(&format!("{}MiB", to >> 20)))
+        }
         RemedyKind::Cache => format!("Give the cache {} instead of {}", memory(*to), memory(*now)),
         RemedyKind::FasterStorage => {
             "Make storage twice as fast: a local disk, the page cache, or small files packed \

@@ -13,7 +13,7 @@ use crate::reread::reread;
 use crate::summary::Figures;
 use crate::uneven::uneven_workers;
 use crate::verdict::{self, FEWEST_STEPS};
-use crate::words::count;
+use crate::words::{by_cache, count};
 use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked};
 use stallscope_model::RemedyKind::{
     Cache, CheaperSamples, FasterStorage, MoreCores, MorePrefetch, MoreWorkers, Other,
@@ -202,8 +202,8 @@ fn in_memory(figures: &Figures<'_>) -> (String, Option<String>) {
     let fits = found.bytes.saturating_mul(2) <= figures.memory_bytes;
     let advice = fits.then(|| {
         format!(
-            "Keep the data set in memory, where it fits: stallscope.DataLoader(..., cache=\"{}\") reads it once",
-            memory_to_hold(found.bytes)
+            "Keep the data set in memory, where it fits: {} reads it once",
+            by_cache(&memory_to_hold(found.bytes))
         )
     });
     (evidence, advice)

@@ -11,3 +11,8 @@ pub(crate) fn gain(gain: &Estimate) -> String {
 pub(crate) fn count(n: u64, one: &str, many: &str) -> String {
     if n == 1 { format!("1 {one}") } else { format!("{n} {many}") }
 }
+
+/// The two ways to a cache of `size`: the first needs no changed line, and keeps the files that samples open.
+pub(crate) fn by_cache(size: &str) -> String {
+    format!("stallscope run --cache {size}, or stallscope.DataLoader(..., cache=\"{size}\"),")
+}

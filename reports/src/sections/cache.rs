@@ -26,8 +26,8 @@ pub(super) fn section(run: &Run) -> Section {
     let lead = match run.summary.cache() {
         Some(job) => format!("{}.", cache::facts(&job).join(" · ")),
         None => {
-            let missing = "No loader has a cache. stallscope.DataLoader(..., cache=\"8GiB\") keeps samples in memory; \
-                 stallscope tune says whether that would help.";
+            let missing = "No loader has a cache. stallscope run --cache 8GiB keeps the files of its samples in memory, \
+                 stallscope.DataLoader(..., cache=\"8GiB\") samples of any kind; stallscope tune says whether that would help.";
             blocks.push(Block::Note(missing.to_owned()));
             String::new()
         }

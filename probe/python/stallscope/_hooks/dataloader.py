@@ -8,7 +8,7 @@ import sys
 
 from stallscope import _native
 
-from . import knobs, loader_knobs, loader_registry, opens, order, outline, process, resize, worker
+from . import job_cache, knobs, loader_knobs, loader_registry, opens, order, outline, process, resize, worker
 from .patch import UnknownShape, attribute, replace
 
 
@@ -23,6 +23,8 @@ def hook_dataloader(module):
     replace(base, "__init__", _init)
     replace(base, "_reset", _reset)
     replace(base, "__next__", _next)
+    if job_cache.is_on():
+        _attempt("what the cache of `run --cache` would keep", replace, attribute(module, "DataLoader"), "_get_iterator", job_cache.serving)
     _attempt("the number of samples in a batch", replace, base, "_next_index", _next_index)
     _attempt("which worker made a batch", hook_puts, attribute(module, "_MultiProcessingDataLoaderIter"))
     _attempt("when a loop is left early", hook_shutdown, attribute(module, "_MultiProcessingDataLoaderIter"))
@@ -87,6 +89,7 @@ def _expect_parameters(function, names):
 def _init(original):
     def __init__(self, loader, *args, **kwargs):
         _watch_order(self, loader)
+        job_cache.begin(self)
         original(self, loader, *args, **kwargs)
         loader_registry.begin(self, loader)
 
@@ -98,12 +101,16 @@ def _reset(original):
         if not first_iter:
             loader_registry.begin(self, loader)
             _watch_order(self, loader)
+            job_cache.again(self)
         return original(self, loader, first_iter, *args, **kwargs)
 
     return _reset
 
 
 def _next(original, turned=_native.turned, enter=_native.enter, leave=_native.leave, stop=_native.stop):
+    if job_cache.is_on():
+        original = job_cache.handing(original)
+
     def __next__(self):
         if turned():
             knobs.take_up()
@@ -136,6 +143,9 @@ def _watch_order(iterator, loader):
 
 
 def _next_index(original, next_index=_native.next_index, watch=order.watch):
+    if job_cache.is_on():
+        original = job_cache.drawing(original)
+
     # The sampler is called from here alone: a function of ours in between would be a frame more in the job's warnings.
     def _next_index(self):
         draw = watch(self)

@@ -21,7 +21,8 @@ from stallscope.data.resume.position import Positioned
 from stallscope.data.sampling.policies import POLICIES, WEIGHTED, arranged
 from stallscope.data.sampling.scores import Scores
 from stallscope.data.sampling.weights import PlannedSubset, Weighted
-from stallscope.data.seeding.per_sample import keyed, start_of_worker
+from stallscope.data.seeding.per_sample import keyed
+from stallscope.data.stand_in import start_of_worker
 
 from .cache import budget
 from .prefetch import manager

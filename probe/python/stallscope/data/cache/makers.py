@@ -222,6 +222,10 @@ class FromFiles(_Maker):
     def making(self, uses):
         return _Files(self, uses)
 
+    def handed_out(self, data, name, reopen):
+        """What a sample gets that opens a file of these bytes."""
+        return open_hook.Held(data, name)
+
     def plain(self, index):
         return self.dataset[plain(index)]
 
@@ -288,5 +292,6 @@ class _Files:
             data = None
         if data is None:
             return original(*args, **kwargs)
-        self.held.append(open_hook.Held(data, args[0] if args else kwargs["file"]))
+        name = args[0] if args else kwargs["file"]
+        self.held.append(self.maker.handed_out(data, name, lambda: original(*args, **kwargs)))
         return self.held[-1]

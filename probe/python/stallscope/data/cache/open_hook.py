@@ -60,14 +60,24 @@ def install():
     builtins.open = ours
 
 
-def made_by(maker, make):
-    """What `make()` gives; what this thread opens meanwhile goes to `maker.opened(open, args, kwargs)`."""
+def take(maker):
+    """From now on what this thread opens goes to `maker.opened(open, args, kwargs)`; gives who had it before, for `give_back`."""
     before = getattr(_here, "maker", None)
     _here.maker = maker
+    return before
+
+
+def give_back(before):
+    _here.maker = before
+
+
+def made_by(maker, make):
+    """What `make()` gives; what this thread opens meanwhile goes to `maker.opened(open, args, kwargs)`."""
+    before = take(maker)
     try:
         return make()
     finally:
-        _here.maker = before
+        give_back(before)
 
 
 def path_of(file, mode="r", buffering=-1, encoding=None, errors=None, newline=None, closefd=True, opener=None):
@@ -132,3 +142,51 @@ class Held(io.BytesIO):
 # As a file says what it is.
 Held.__name__ = Held.__qualname__ = "BufferedReader"
 Held.__module__ = "_io"
+
+
+class Itself(Held):
+    """A file's bytes, and the file itself from when something is asked for that only that has."""
+
+    def __init__(self, data, name, reopen):
+        super().__init__(data, name)
+        self._reopen = reopen
+        self._file = None
+
+    def _itself(self):
+        if self._file is None:
+            file = self._reopen()
+            file.seek(self.tell())
+            # What has this object reads on in the file.
+            for method in _METHODS:
+                setattr(self, method, getattr(file, method))
+            self._file = file
+        return self._file
+
+    def fileno(self):
+        return self._itself().fileno()
+
+    def detach(self):
+        return self._itself().detach()
+
+    def __getattr__(self, name):
+        if name.startswith("_") or not hasattr(io.BufferedReader, name):
+            return super().__getattr__(name)
+        return getattr(self._itself(), name)
+
+    @property
+    def closed(self):
+        return super().closed if self._file is None else self._file.closed
+
+    def __next__(self):
+        return super().__next__() if self._file is None else next(self._file)
+
+    def __iter__(self):
+        return super().__iter__() if self._file is None else iter(self._file)
+
+
+_METHODS = (
+    "close", "detach", "fileno", "flush", "isatty", "peek", "read", "read1", "readable", "readinto", "readinto1", "readline", "readlines",
+    "seek", "seekable", "tell",
+)  # fmt: skip
+Itself.__name__ = Itself.__qualname__ = "BufferedReader"
+Itself.__module__ = "_io"

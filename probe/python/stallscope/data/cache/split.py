@@ -65,8 +65,9 @@ def has_parts(base):
     return callable(getattr(base, "fetch", None)) and callable(getattr(base, "decode", None))
 
 
-def of(dataset, start_method, most_bytes):
-    """The cut of `dataset`, of samples of so many bytes at most; NoCut. `start_method`: of workers, None without."""
+def of(dataset, start_method, most_bytes, of_files=False):
+    """The cut of `dataset`, of samples of so many bytes at most; NoCut. `start_method`: of workers, None without. `of_files`: whether
+    it is to make its samples by itself, whatever parts it has."""
     base = base_of(dataset)
     try:
         length, samples = len(dataset), len(base)
@@ -74,7 +75,7 @@ def of(dataset, start_method, most_bytes):
         raise NoCut(f"its length is not known ({type(error).__name__}: {error})") from None
     if length < 2:
         raise NoCut("it has fewer than two samples")
-    in_parts = has_parts(base)
+    in_parts = has_parts(base) and not of_files
     outcome = sandbox.tried(_fetches if in_parts else _opens, dataset, start_method, most_bytes)
     if "why" in outcome:
         raise NoCut(outcome["why"])

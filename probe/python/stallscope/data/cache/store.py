@@ -27,6 +27,10 @@ _INSIDE = ("stallscope.", "torch.utils.data.")
 class Store:
     """Of one loader and data set."""
 
+    # Whether only files are kept, and what makes samples of these.
+    of_files_alone = False
+    of_files: type = FromFiles
+
     def __init__(self, dataset, start_method, budget_bytes, policy, fetchers=None, key=None, generation=0):
         self.dataset = dataset
         # The user's key for the data set's state, and how often the user declared it changed.
@@ -53,7 +57,7 @@ class Store:
             self._plain(f"{type(error).__name__}: {error}")
 
     def _make(self, start_method, policy, fetchers):
-        found = split.of(self.dataset, start_method, self.budget_bytes)
+        found = split.of(self.dataset, start_method, self.budget_bytes, self.of_files_alone)
         if found.in_parts:
             # Also where there is no pool, these two stand for its samples.
             self.maker = FromParts(self.dataset, found.samples, None, found.augments)
@@ -75,7 +79,7 @@ class Store:
         if found.in_parts:
             self.maker.kept, self.maker.decoded = kept, self.form.decoded
         else:
-            self.maker = FromFiles(self.dataset, found.samples, kept, self.budget_bytes, self.looks)
+            self.maker = self.of_files(self.dataset, found.samples, kept, self.budget_bytes, self.looks)
 
     def _fetching(self, kept, key, found, policy, fetchers):
         """`kept`, or what takes its place where samples may be fetched ahead."""

@@ -10,6 +10,8 @@ from hashlib import blake2b
 
 from torch.utils.data import get_worker_info
 
+from stallscope.data.stand_in import StandIn
+
 from .draws import gathered, plain, plain_all
 from .isolation import apart, seed
 
@@ -43,12 +45,8 @@ class Batch:
         self.text = text
 
 
-class _Keyed:
-    """Stands for a data set where an iterator makes batches. `maker`: makes its samples where some are kept."""
-
-    def __init__(self, dataset, maker=None):
-        self.dataset = dataset
-        self.maker = maker
+class _Keyed(StandIn):
+    """Takes pairs of a key and an index, as a sampler of ours gives them."""
 
     def __getitem__(self, keyed_index):
         if get_worker_info() is None:
@@ -56,11 +54,8 @@ class _Keyed:
         return self._one_by_one([keyed_index])[0]
 
     def __getattr__(self, name):
-        # A stand-in that is being made anew in a worker has no data set yet.
-        if "maker" not in self.__dict__:
-            raise AttributeError(name)
-        if name != "__getitems__":
-            return getattr(self.dataset, name)
+        if name != "__getitems__" or "maker" not in self.__dict__:
+            return super().__getattr__(name)
         whole = getattr(self.dataset, name, None)
         in_worker = get_worker_info() is not None
         if not whole and in_worker:
@@ -109,18 +104,3 @@ class _Keyed:
 def keyed(dataset, maker=None):
     """The stand-in for `dataset`, with the name of its class, which others may show."""
     return type(type(dataset).__name__, (_Keyed,), {})(dataset, maker)
-
-
-class start_of_worker:
-    """A worker's init function: the user's, who finds the own data set in `get_worker_info()`."""
-
-    def __init__(self, users):
-        self.users = users
-
-    def __call__(self, worker_id):
-        info = get_worker_info()
-        if isinstance(info.dataset, _Keyed):
-            # Past its own guard, which is for what users set.
-            object.__setattr__(info, "dataset", info.dataset.dataset)
-        if self.users is not None:
-            self.users(worker_id)

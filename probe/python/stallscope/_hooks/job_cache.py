@@ -1,0 +1,178 @@
+"""The cache of `stallscope run --cache`: it goes under the first of torch's own loaders that trains, and changes no sample.
+
+Each rank has its own loader, and the ranks of a node share what is kept. Of other data sets that the job trains on beside the first, nothing
+is kept; of one that takes the first's place, as where a script makes its data set anew for each epoch, what the pool still has is used again.
+"""
+
+import os
+import sys
+import weakref
+from collections import deque
+
+from . import evaluation, process, ranks
+from .knobs import raised_by_signal
+from .patch import passed_over
+
+_VARIABLE = "STALLSCOPE_CACHE_BYTES"
+_SECOND = (
+    "The cache of `run --cache` keeps the data set that was trained on first, a {}: nothing is kept of a further one, a {}; give its loader "
+    "a cache of its own by stallscope.DataLoader(cache=…)."
+)
+
+# The job's data set and its store, which live as long as the job has them, or a loader of it.
+_of_job: tuple = ()
+_stores: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
+# Whether none is named so far that came beside it.
+_names_further = True
+# Of the iterator that is being made.
+_coming = None
+
+
+def is_on():
+    return bool(os.environ.get(_VARIABLE))
+
+
+def serving(get_iterator):
+    """`get_iterator`, the method of torch's loader: while it makes an iterator, the loader has what the iterator, and so its workers, are to
+    take from it."""
+
+    def _get_iterator(self):
+        global _coming
+        own = _swapped(self)
+        try:
+            return get_iterator(self)
+        finally:
+            # Past the loader's guard, which is for what users set.
+            self.__dict__.update(own)
+            _coming = None
+
+    return _get_iterator
+
+
+def begin(iterator):
+    """It is being made; of a loader that is served."""
+    if _coming is not None:
+        iterator.__dict__["_stallscope_cache"] = _coming
+
+
+def _swapped(loader):
+    """The attributes of the loader that others have taken the place of."""
+    global _coming
+    try:
+        store = _store_of(loader) if _is_served(loader) else None
+        if store is None or store.space is None:
+            return {}
+        served = store.served(loader)
+        own = {name: loader.__dict__[name] for name in served}
+        _coming = _Uses(store, loader)
+    except Exception as error:
+        if raised_by_signal(error):
+            raise
+        process.unavailable(f"The cache of `run --cache` cannot be used: {type(error).__name__}: {error}.")
+        return {}
+    loader.__dict__.update(served)
+    return own
+
+
+def _is_served(loader):
+    data, ours = sys.modules["torch.utils.data"], sys.modules.get("stallscope.data.loader")
+    streams = tuple(getattr(data, name) for name in ("IterableDataset", "MapDataPipe") if hasattr(data, name))
+    return (
+        (ours is None or not isinstance(loader, ours.DataLoader))
+        and not isinstance(loader.dataset, streams)
+        and data.get_worker_info() is None
+        and sys.modules["torch"].is_grad_enabled()
+        and not evaluation.under_way()
+    )
+
+
+def _store_of(loader):
+    global _of_job, _names_further
+    from stallscope.data.cache import budget
+    from stallscope.data.cache.store import start_method_of
+    from stallscope.data.cache.unmodified import UnmodifiedStore
+
+    dataset = loader.dataset
+    first, store = (one() for one in _of_job) if _of_job else (None, None)
+    if first is not None and first is not dataset:
+        if _names_further:
+            process.unavailable(_SECOND.format(type(first).__name__, type(dataset).__name__))
+        _names_further = False
+        return None
+    if store is None or not store.is_of(dataset):
+        wanted_bytes, most_bytes = int(os.environ[_VARIABLE]), budget.memory_bytes()
+        # A rank may have less memory than its launcher.
+        own_bytes = wanted_bytes if most_bytes is None else min(wanted_bytes, most_bytes)
+        store = UnmodifiedStore(dataset, start_method_of(loader), own_bytes, "minio", 0)
+        _of_job = weakref.ref(dataset), weakref.ref(store)
+    _stores[loader] = store
+    return store
+
+
+class _Uses:
+    """What becomes of an iterator's batches, for the figures and the knob of its cache."""
+
+    def __init__(self, store, loader):
+        self.store = store
+        self.loader = weakref.ref(loader)
+        self.begun = False
+        # Drawn and not handed over. Of batches that are handed over in another order than drawn there is no curve.
+        self.index = None
+        self.drawn = deque()
+        if getattr(loader, "in_order", True) and ranks.current()["world_size"] == 1:
+            store.curve_for(loader, 1, 0)
+        else:
+            store.curve = None
+
+    def handed(self):
+        loader = self.loader()
+        if not self.begun and loader is not None:
+            self.begun = True
+            self.store.begun(loader)
+        self.index = self.drawn.popleft() if self.drawn else ()
+        self.store.batch(self)
+
+
+def drawing(next_index):
+    """`next_index`, an iterator's method, where the cache hears of what it gives."""
+
+    @passed_over
+    def _next_index(self):
+        index = next_index(self)
+        uses = self.__dict__.get("_stallscope_cache")
+        if uses is not None:
+            uses.drawn.append(index)
+        return index
+
+    return _next_index
+
+
+def handing(next_batch):
+    """`next_batch`, an iterator's method, where the cache hears of the batches that it hands over."""
+
+    @passed_over
+    def __next__(self):
+        data = next_batch(self)
+        uses = self.__dict__.get("_stallscope_cache")
+        if uses is not None:
+            _heard(uses)
+        return data
+
+    return __next__
+
+
+def _heard(uses):
+    try:
+        uses.handed()
+    except Exception as error:
+        if raised_by_signal(error):
+            raise
+        process.unavailable(f"The figures of the cache of `run --cache` end: {type(error).__name__}: {error}.")
+
+
+def again(iterator):
+    """Its persistent workers begin another epoch."""
+    uses = iterator.__dict__.get("_stallscope_cache")
+    if uses is not None:
+        uses.begun = False
+        uses.drawn.clear()

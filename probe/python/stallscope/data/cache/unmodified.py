@@ -1,0 +1,67 @@
+"""A cache under a loader of torch's own, in a job whose script knows nothing of it.
+
+The data set makes its samples by itself, one by one or a batch at a time, as without: nothing is seeded, drawn or made twice, and what it
+raises arrives. Only the bytes of the files that it opens come from memory.
+"""
+
+from stallscope._hooks import process
+from stallscope._hooks.patch import passed_over
+from stallscope.data.stand_in import StandIn, start_of_worker
+
+from . import open_hook
+from .makers import FromFiles
+from .store import Store
+
+
+class _Opens(FromFiles):
+    def handed_out(self, data, name, reopen):
+        return open_hook.Itself(data, name, reopen)
+
+
+class UnmodifiedStore(Store):
+    of_files_alone = True
+    of_files = _Opens
+
+    def _plain(self, why):
+        self.space = None
+        # Not a warning, which the job may turn into an error.
+        process.unavailable(f"Nothing is kept of {type(self.dataset).__name__} in the cache of `run --cache`: {process.text(why)}.")
+
+    def served(self, loader):
+        """The attributes that an iterator of the loader is to find in the place of the loader's own."""
+        return {
+            "dataset": _Served(self.dataset, self.maker),
+            "worker_init_fn": start_of_worker(loader.worker_init_fn),
+            "collate_fn": self.collating(loader.collate_fn),
+        }
+
+
+class _Served(StandIn):
+    # A frame of ours in the call of the data set is one too many already: what it does is written out in each of the two.
+    @passed_over
+    def __getitem__(self, index):
+        use = self.maker.use_of(index)
+        if use is None:
+            return self.dataset[index]
+        before = open_hook.take(self.maker.making([use]))
+        try:
+            return self.dataset[index]
+        finally:
+            open_hook.give_back(before)
+
+    def __getattr__(self, name):
+        value = super().__getattr__(name)
+        if name != "__getitems__" or not value:
+            return value
+
+        @passed_over
+        def getitems(indices):
+            # What else a sampler gives may be there only once.
+            uses = [self.maker.use_of(index) for index in indices] if type(indices) in (list, tuple) else []
+            before = open_hook.take(self.maker.making(uses))
+            try:
+                return value(indices)
+            finally:
+                open_hook.give_back(before)
+
+        return getitems

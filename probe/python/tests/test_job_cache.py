@@ -1,0 +1,63 @@
+"""`stallscope run --cache`: a script that knows nothing of it gets from torch's own loaders what it gets without, and reads less."""
+
+import json
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+from collector import run, run_warm
+
+JOB = Path(__file__).with_name("job_cache_job.py")
+MIB = 1 << 20
+
+# In which the number of hits is known.
+COUNTED = (
+    "fork-0", "fork-1", "fork-4", "spawn-2", "persistent-2", "out-of-order", "init-2", "single", "tensors", "batch-sampler", "subset", "paths",
+    "pieces", "arrays", "also-itself", "also-itself-2", "batched-0", "batched-2", "warned", "counting", "rewritten-0", "rewritten-2", "evaluated",
+)  # fmt: skip
+OTHERS = ("raising-0", "raising-2", "recovering", "left-0", "left-2")
+SMALL = ("fork-0", "fork-1", "also-itself-2")
+
+
+class Runs:
+    def __init__(self, python, names, cache_bytes=8 * MIB):
+        with tempfile.TemporaryDirectory() as folder:
+            env = {"STALLSCOPE_CACHE_BYTES": str(cache_bytes), "STALLSCOPE_RUNTIME_DIR": f"{folder}/run"}
+            self.cached = run([python, JOB, f"{folder}/cached", *names], **env)
+            self.plain = run_warm([python, JOB, f"{folder}/plain", *names])
+        assert self.plain.code == 0, self.plain.err
+        assert self.cached.code == 0, self.cached.err
+        self.expected, self.got = ([json.loads(line) for line in one.out.splitlines()] for one in (self.plain, self.cached))
+        uses = [record for process in self.cached.collector.processes for record in process.of("CacheUses")]
+        self.hits = sum(record.hits for record in uses)
+        facts = [fact for process in self.cached.collector.processes for fact in process.facts_of("unavailable")]
+        self.notes = [fact["what"] for fact in facts]
+
+
+@lru_cache(None)
+def runs(python, names, **more):
+    return Runs(python, names, **more)
+
+
+@pytest.mark.parametrize("names", [COUNTED, OTHERS], ids=["counted", "others"])
+def test_a_script_gets_what_it_gets_without(python, names):
+    done = runs(python, names)
+    assert done.got == done.expected
+
+
+def test_files_come_from_memory_from_the_second_epoch_on(python):
+    done = runs(python, COUNTED)
+    assert done.hits == sum(line["hits"] for line in done.expected), done.notes
+
+
+def test_a_data_set_beside_the_first_is_named_once(python):
+    notes = [note for note in runs(python, COUNTED).notes if "run --cache" in note]
+    assert len(notes) == 1
+    assert "keeps the data set that was trained on first, a Files: nothing is kept of a further one, a Paths" in notes[0]
+
+
+def test_a_cache_that_holds_a_part_changes_nothing(python):
+    done = runs(python, SMALL, cache_bytes=8000)
+    assert done.got == done.expected
+    assert 0 < done.hits < sum(line["hits"] for line in done.expected)
