@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR := $(CURDIR)/target
 MDBOOK_VERSION := 0.5.4
 MDBOOK := $(or $(shell command -v mdbook),target/tools/bin/mdbook)
 
-.PHONY: help demo test build man docs lint sbom bench bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-fetchers bench-importance chaos-checkpoint chaos fuzz pictures clean-storage
+.PHONY: help demo test build man docs lint sbom bench bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance chaos-checkpoint chaos fuzz pictures clean-storage
 
 help:
 	@echo 'make demo            train a small network on slow storage and show where its time went'
@@ -85,7 +85,7 @@ sbom:
 $(VENV_PYTHON):
 	@scripts/setup.sh demo
 
-bench: bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-checkpoint bench-budget bench-goodput bench-cache bench-fetchers bench-importance
+bench: bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance
 
 bench-truth:
 	@scripts/setup.sh test
@@ -147,6 +147,11 @@ bench-cache:
 	@scripts/setup.sh bench
 	@$(MAKE) --no-print-directory build
 	@$(VENV_PYTHON) bench/cache.py $(ARGS)
+
+bench-cache-unmodified:
+	@scripts/setup.sh bench
+	@$(MAKE) --no-print-directory build
+	@$(VENV_PYTHON) bench/cache_unmodified.py $(ARGS)
 
 bench-fetchers:
 	@scripts/setup.sh demo

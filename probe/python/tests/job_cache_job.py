@@ -11,6 +11,7 @@ import json
 import os
 import random
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -157,6 +158,16 @@ def epochs(folder, kind=Files, count=3, uses=FILES, **more):
     return digest.text(), (count - 1) * uses
 
 
+def lasting(folder):
+    """Long enough to be turned meanwhile."""
+    digest, loader = Digest(), DataLoader(Files(folder), batch_size=BATCH, shuffle=True, num_workers=2, persistent_workers=True)
+    for _ in range(8):
+        for batch in loader:
+            digest.add(batch)
+            time.sleep(0.01)
+    return digest.text(), None
+
+
 def raising(folder, workers):
     digest, loader = Digest(), DataLoader(Broken(folder), batch_size=BATCH, num_workers=workers)
     for _ in range(2):
@@ -267,6 +278,7 @@ SCENARIOS = {
         folder, batch_size=1, batch_sampler=BatchSampler(RandomSampler(range(FILES)), 7, drop_last=False)
     ),
     "evaluated": evaluated,
+    "lasting": lasting,
     "left-0": lambda folder: left(folder, 0),
     "left-2": lambda folder: left(folder, 2),
     "rewritten-0": lambda folder: rewritten(folder, 0),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from collector import run, run_warm
+from turning import Turned, once
 
 JOB = Path(__file__).with_name("job_cache_job.py")
 MIB = 1 << 20
@@ -61,3 +62,15 @@ def test_a_cache_that_holds_a_part_changes_nothing(python):
     done = runs(python, SMALL, cache_bytes=8000)
     assert done.got == done.expected
     assert 0 < done.hits < sum(line["hits"] for line in done.expected)
+
+
+def test_its_bytes_are_a_knob(python, tmp_path):
+    env = {"STALLSCOPE_CACHE_BYTES": str(8 * MIB), "STALLSCOPE_RUNTIME_DIR": str(tmp_path / "run")}
+    turn = once(("cache.bytes", 4 * MIB), ("prefetch", 6), ("cache.bytes", 2 * MIB))
+    done = Turned([python, JOB, tmp_path / "turned", "lasting"], turn, **env)
+    assert done.code == 0, done.err
+    assert done.was("cache.bytes", 4 * MIB, "applied") and done.was("cache.bytes", 2 * MIB, "applied") and done.was("prefetch", 6, "applied")
+    plain = run_warm([python, JOB, tmp_path / "plain", "lasting"])
+    assert done.lines == [json.loads(plain.out)]
+    state = done.trainer.of("CacheState")[-1]
+    assert state.capacity_bytes == 2 * MIB

@@ -1,0 +1,186 @@
+"""`make bench-cache-unmodified`: an unmodified job with memory for half of its files, with `run --cache` and with the page cache.
+
+The job is `bench/unmodified_job.py` on ext4 whose reads are limited to 40 MB/s (needs root and cgroups). Both ways run under `stallscope run
+--no-kernel` in a memory cgroup of the same limit: what the processes need by themselves at most, measured once with both, and half of the
+data set. The cache is in it. The ways take turns; reads are the device's, the first epoch is not counted. The optimum is what no
+policy can go below where each epoch reads each file once: 1 - memory / data. Fails where losses differ. About ten minutes.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from statistics import median
+
+from table import ROOT, Row, markdown, summary, write
+
+sys.path.insert(0, str(ROOT / "truth"))
+from storage import SlowStorage, StorageError, forget  # noqa: E402
+
+WORK = ROOT / "target" / "bench" / "cache-unmodified"
+STALLSCOPE = ROOT / "target" / "release" / "stallscope"
+JOB = ROOT / "bench" / "unmodified_job.py"
+FILES, CLASSES, SIDE = 6000, 8, 340
+READ_BYTES_S = 40 << 20
+# Of the half: for pages of files under way, which the kernel keeps for a moment.
+UNDER_WAY_BYTES = 4 << 20
+PAGE_CACHE, CACHE = "page cache", "run --cache"
+# Of the optimum's, for device reads.
+BAR = 1.05
+
+
+class BenchFailed(Exception):
+    pass
+
+
+class Group:
+    """A memory cgroup for one run; a context manager."""
+
+    def __init__(self, limit_bytes=None):
+        v1 = Path("/sys/fs/cgroup/memory")
+        self.is_v1 = v1.is_dir()
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        # A group of our own below the one that this process is in.
+        own = next(line.split(":", 2)[2] for line in lines if (":memory:" in line if self.is_v1 else line.startswith("0::")))
+        self.folder = (v1 if self.is_v1 else Path("/sys/fs/cgroup")) / own.lstrip("/") / f"bench-{os.getpid()}"
+        self.limit_bytes = limit_bytes
+
+    def __enter__(self):
+        self.folder.mkdir()
+        if self.limit_bytes:
+            (self.folder / ("memory.limit_in_bytes" if self.is_v1 else "memory.max")).write_text(str(self.limit_bytes))
+        return self
+
+    def enter(self):
+        """Called in the process that is to be a member, with all that it starts."""
+        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
+
+    def own_bytes(self):
+        """Memory that is no file's."""
+        stat = dict(line.split() for line in (self.folder / "memory.stat").read_text().splitlines())
+        if self.is_v1:
+            return int(stat["total_rss"]) + int((self.folder / "memory.kmem.usage_in_bytes").read_text())
+        return int(stat["anon"]) + int(stat["kernel"])
+
+    def __exit__(self, *raised):
+        for _ in range(100):
+            try:
+                return self.folder.rmdir()
+            except OSError:
+                # The pool outlives its job for a moment.
+                time.sleep(0.1)
+
+
+def images(folder: Path):
+    """Made once, some 100 KB each."""
+    done = folder / ".done"
+    if done.exists():
+        return
+    import numpy
+    from PIL import Image
+
+    random = numpy.random.default_rng(0)
+    for number in range(FILES):
+        path = folder / f"class{number % CLASSES}" / f"{number:05}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (SIDE, SIDE, 3), dtype=numpy.uint8)).save(path, quality=80)
+    done.touch()
+
+
+def read_bytes(storage: SlowStorage) -> int:
+    device = Path(storage.devices()[0]).name
+    return int(Path(f"/sys/block/{device}/stat").read_text().split()[2]) * 512
+
+
+def run(storage: SlowStorage, folder: Path, way: str, cache_bytes: int, limit_bytes: int | None, epochs: int):
+    """One run: losses, and of each epoch seconds and bytes read; the most memory that the processes had of their own."""
+    forget(folder)
+    options = ["--cache", str(cache_bytes)] if way == CACHE else []
+    recording = WORK / "recording.stall"
+    recording.unlink(missing_ok=True)
+    command = [STALLSCOPE, "run", "--no-kernel", "--quiet", "-o", recording, *options, "--", sys.executable, JOB, folder, epochs]
+    environment = {**os.environ, "STALLSCOPE_RUNTIME_DIR": str(WORK / "run"), "STALLSCOPE_POOL_LINGER_MS": "0"}
+    own, over = [0], threading.Event()
+    with Group(limit_bytes) as group:
+        job = subprocess.Popen(
+            [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=group.enter
+        )
+
+        def watch():
+            while not over.wait(0.005):
+                own.append(group.own_bytes())
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        losses, marks = [], []
+        for line in job.stdout:
+            losses.append(line.strip())
+            marks.append((time.monotonic(), read_bytes(storage)))
+        error = job.stderr.read()
+        over.set()
+        watcher.join()
+        if job.wait() != 0 or len(losses) != epochs:
+            said = error.strip()[-600:] or "it printed nothing"
+            raise BenchFailed(f"the job with {way} failed with exit code {job.returncode} at {max(own) >> 20} MiB of its own: {said}")
+    counted = [(later[0] - one[0], later[1] - one[1]) for one, later in zip(marks, marks[1:])]
+    return losses, counted, max(own)
+
+
+def measured(pairs: int, epochs: int):
+    WORK.mkdir(parents=True, exist_ok=True)
+    with SlowStorage(WORK / "storage.img", WORK / "storage", 1024) as storage:
+        folder = storage.mount / "images"
+        images(folder)
+        os.sync()
+        data_bytes = sum(path.stat().st_size for path in folder.rglob("*.jpg"))
+        # Two epochs: for a moment the workers of both are there, and what the pool holds cannot give way to them.
+        own_bytes = max(run(storage, folder, way, UNDER_WAY_BYTES, None, 2)[2] for way in (PAGE_CACHE, CACHE))
+        storage.limit(read_bytes_s=READ_BYTES_S)
+        half = data_bytes // 2
+        results = {PAGE_CACHE: [], CACHE: []}
+        for number in range(pairs):
+            for way in (PAGE_CACHE, CACHE) if number % 2 == 0 else (CACHE, PAGE_CACHE):
+                done = run(storage, folder, way, half - UNDER_WAY_BYTES, own_bytes + half, epochs)
+                results[way].append(done)
+                seconds, reads = ([one[column] for one in done[1]] for column in (0, 1))
+                print(f"pair {number + 1}, {way}: {median(seconds):.1f} s and {median(reads) / data_bytes:.0%} of the data an epoch", flush=True)
+        if len({tuple(losses) for runs in results.values() for losses, *_ in runs}) != 1:
+            raise BenchFailed("losses differ between the ways or rounds")
+        storage.limit()
+    return data_bytes, own_bytes, results
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=4)
+    args = parser.parse_args()
+    try:
+        data_bytes, own_bytes, results = measured(args.pairs, args.epochs)
+    except (BenchFailed, StorageError) as error:
+        print(f"bench-cache-unmodified: {error}", file=sys.stderr)
+        return 1
+    optimum = 1 - (data_bytes // 2) / data_bytes
+    rows, body = [], []
+    for way, runs in results.items():
+        epochs_s = [median(seconds for seconds, _ in counted) for _, counted, _ in runs]
+        reads = [median(read for _, read in counted) / data_bytes for _, counted, _ in runs]
+        ratio = median(reads) / optimum
+        bar = (f"at most {BAR}", ratio <= BAR) if way == CACHE else (None, None)
+        rows += [
+            Row(way, "epoch", median(epochs_s), "s"), Row(way, "device reads an epoch", median(reads), "of the data"),
+            Row(way, "device reads", ratio, "of the optimum", *bar),
+        ]  # fmt: skip
+        body.append([way, f"{median(epochs_s):.1f}", f"{min(epochs_s):.1f} to {max(epochs_s):.1f}", f"{median(reads):.0%}", f"{ratio:.2f}"])
+    print(markdown(["way", "s an epoch", "pairs", "device reads, of the data", "of the optimum"], body))
+    print(f"{data_bytes >> 20} MiB in {FILES} files, {own_bytes >> 20} MiB for the processes and half of the data; losses identical in all runs.")
+    print(summary(rows))
+    print(write("cache-unmodified", rows))
+    return 0 if all(row.holds is not False for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

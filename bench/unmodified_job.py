@@ -1,0 +1,34 @@
+"""An ordinary training script, which `bench/cache_unmodified.py` runs: torchvision's ImageFolder, torch's DataLoader.
+
+usage: unmodified_job.py FOLDER EPOCHS; prints after each epoch the sum of its losses, exactly.
+"""
+
+import sys
+
+import torch
+import torchvision
+from torchvision import transforms
+
+
+def main():
+    folder, epochs = sys.argv[1], int(sys.argv[2])
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    augmented = transforms.Compose([transforms.RandomResizedCrop(32), transforms.RandomHorizontalFlip(), transforms.ToTensor()])
+    dataset = torchvision.datasets.ImageFolder(folder, augmented)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True, num_workers=2)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, 2), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.LazyLinear(len(dataset.classes)))
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(epochs):
+        total = 0.0
+        for images, labels in loader:
+            optimiser.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+            loss.backward()
+            optimiser.step()
+            total += loss.item()
+        print(total.hex(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
