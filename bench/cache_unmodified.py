@@ -25,8 +25,8 @@ STALLSCOPE = ROOT / "target" / "release" / "stallscope"
 JOB = ROOT / "bench" / "unmodified_job.py"
 FILES, CLASSES, SIDE = 6000, 8, 340
 READ_BYTES_S = 40 << 20
-# Of the half: for pages of files under way, which the kernel keeps for a moment.
-UNDER_WAY_BYTES = 4 << 20
+# Of the half: for the pages of files under way, and what the processes need more in another run.
+UNDER_WAY_BYTES = 16 << 20
 PAGE_CACHE, CACHE = "page cache", "run --cache"
 # Of the optimum's, for device reads.
 BAR = 1.05
@@ -136,8 +136,8 @@ def measured(pairs: int, epochs: int):
         images(folder)
         os.sync()
         data_bytes = sum(path.stat().st_size for path in folder.rglob("*.jpg"))
-        # Two epochs: for a moment the workers of both are there, and what the pool holds cannot give way to them.
         own_bytes = max(run(storage, folder, way, UNDER_WAY_BYTES, None, 2)[2] for way in (PAGE_CACHE, CACHE))
+        print(f"The processes need {own_bytes >> 20} MiB by themselves, the data has {data_bytes >> 20} MiB.", flush=True)
         storage.limit(read_bytes_s=READ_BYTES_S)
         half = data_bytes // 2
         results = {PAGE_CACHE: [], CACHE: []}

@@ -16,7 +16,7 @@ def main():
     torch.set_num_threads(1)
     augmented = transforms.Compose([transforms.RandomResizedCrop(32), transforms.RandomHorizontalFlip(), transforms.ToTensor()])
     dataset = torchvision.datasets.ImageFolder(folder, augmented)
-    loader = torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True, num_workers=2)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True, num_workers=2, persistent_workers=True)
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, 2), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.LazyLinear(len(dataset.classes)))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
     for _ in range(epochs):

@@ -448,7 +448,7 @@ fn evidence_missing(figures: &Figures<'_>) -> Option<Diagnosis> {
         ));
     }
     if !hooks.is_empty() {
-        return Some(missing("some hooks could not be set", "See doctor", hooks.join("; ")));
+        return Some(missing("the shim could not do everything in this job", "See doctor", hooks.join("; ")));
     }
     (!figures.kernel_seen).then(|| {
         missing(

@@ -10,6 +10,7 @@ import io
 import json
 import os
 import random
+import subprocess
 import sys
 import time
 import warnings
@@ -180,6 +181,17 @@ def raising(folder, workers):
     return digest.text(), None
 
 
+def killed(folder):
+    """The process that holds what is kept dies in mid-epoch."""
+    digest, loader = Digest(), DataLoader(Files(folder), batch_size=BATCH, shuffle=True, num_workers=2, persistent_workers=True)
+    for epoch in range(3):
+        for number, batch in enumerate(loader):
+            digest.add(batch)
+            if epoch == 1 and number == 2 and "STALLSCOPE_RUNTIME_DIR" in os.environ:
+                subprocess.run(["pkill", "-KILL", "-f", "_pool.py " + os.environ["STALLSCOPE_RUNTIME_DIR"]], check=True)
+    return digest.text(), None
+
+
 def warned(folder):
     """Which line a warning names, and how often: once a line, by default."""
     with warnings.catch_warnings(record=True) as caught:
@@ -278,6 +290,7 @@ SCENARIOS = {
         folder, batch_size=1, batch_sampler=BatchSampler(RandomSampler(range(FILES)), 7, drop_last=False)
     ),
     "evaluated": evaluated,
+    "killed": killed,
     "lasting": lasting,
     "left-0": lambda folder: left(folder, 0),
     "left-2": lambda folder: left(folder, 2),

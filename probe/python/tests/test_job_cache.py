@@ -17,7 +17,7 @@ COUNTED = (
     "fork-0", "fork-1", "fork-4", "spawn-2", "persistent-2", "out-of-order", "init-2", "single", "tensors", "batch-sampler", "subset", "paths",
     "pieces", "arrays", "also-itself", "also-itself-2", "batched-0", "batched-2", "warned", "counting", "rewritten-0", "rewritten-2", "evaluated",
 )  # fmt: skip
-OTHERS = ("raising-0", "raising-2", "recovering", "left-0", "left-2")
+OTHERS = ("raising-0", "raising-2", "recovering", "left-0", "left-2", "killed")
 SMALL = ("fork-0", "fork-1", "also-itself-2")
 
 

@@ -6,6 +6,7 @@ is kept; of one that takes the first's place, as where a script makes its data s
 
 import os
 import sys
+import threading
 import weakref
 from collections import deque
 
@@ -24,8 +25,8 @@ _of_job: tuple = ()
 _stores: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
 # Whether none is named so far that came beside it.
 _names_further = True
-# Of the iterator that is being made.
-_coming = None
+# Of the iterator that this thread makes: its uses.
+_made = threading.local()
 
 
 def is_on():
@@ -37,34 +38,33 @@ def serving(get_iterator):
     take from it."""
 
     def _get_iterator(self):
-        global _coming
         own = _swapped(self)
         try:
             return get_iterator(self)
         finally:
             # Past the loader's guard, which is for what users set.
             self.__dict__.update(own)
-            _coming = None
+            _made.uses = None
 
     return _get_iterator
 
 
 def begin(iterator):
-    """It is being made; of a loader that is served."""
-    if _coming is not None:
-        iterator.__dict__["_stallscope_cache"] = _coming
+    """`iterator` is being made; where its loader is served, the cache hears of its batches."""
+    uses = getattr(_made, "uses", None)
+    if uses is not None:
+        iterator.__dict__["_stallscope_cache"] = uses
 
 
 def _swapped(loader):
     """The attributes of the loader that others have taken the place of."""
-    global _coming
     try:
         store = _store_of(loader) if _is_served(loader) else None
         if store is None or store.space is None:
             return {}
         served = store.served(loader)
         own = {name: loader.__dict__[name] for name in served}
-        _coming = _Uses(store, loader)
+        _made.uses = _Uses(store, loader)
     except Exception as error:
         if raised_by_signal(error):
             raise
