@@ -3,8 +3,8 @@ use anyhow::Result;
 use clap::Args;
 use stallscope_collector::{Connection, RuntimeDir};
 use stallscope_model::{Advice, AuditEvent, Budgets, RunSummary};
-use stallscope_reports::Style;
 use stallscope_reports::audit::{LineContext, line};
+use stallscope_reports::{Style, clean_json};
 use stallscope_store::{Recording, State};
 use stallscope_wire::{Reply, Request};
 use std::io::IsTerminal;
@@ -37,7 +37,7 @@ pub(crate) fn main(verb: &Audit, colour: Colour) -> Result<ExitCode> {
     let summary = job.summary()?;
     if verb.json && !verb.follow {
         let document = serde_json::json!({ "job": summary.job.name, "audit": job.all(0)? });
-        terminal::print(&format!("{document:#}\n"))?;
+        terminal::print(&terminal::json(&document)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut style = terminal::style(&std::io::stdout(), colour);
@@ -181,10 +181,9 @@ pub(crate) fn unbroken_where_piped(style: &mut Style) {
 }
 
 pub(crate) fn json_line(event: &AuditEvent) -> String {
-    let mut line = serde_json::to_string(event).unwrap_or_else(|error| {
+    let line = serde_json::to_string(event).unwrap_or_else(|error| {
         // It has neither maps nor floats that JSON could not hold as null.
         unreachable!("a line of the audit is always JSON: {error}")
     });
-    line.push('\n');
-    line
+    clean_json(&line) + "\n"
 }

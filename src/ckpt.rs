@@ -393,7 +393,8 @@ fn collect(verb: &Gc) -> Result<ExitCode> {
     let went = if verb.dry_run { "would go" } else { "removed" };
     let mut text = String::new();
     for name in &collected.removed {
-        text += &format!("{name}: {went}\n");
+        // Of one that was set aside the name may be anything.
+        text += &format!("{}: {went}\n", clean(name, true));
     }
     for name in &collected.leftovers {
         text += &format!("{name}: {went}, the rest of a save that never ended\n");
@@ -413,7 +414,7 @@ fn export(verb: &Export) -> Result<ExitCode> {
 }
 
 fn print_json(value: &Value) -> Result<ExitCode> {
-    terminal::print(&(serde_json::to_string_pretty(value)? + "\n"))?;
+    terminal::print(&terminal::json(value)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -17,7 +17,7 @@ pub(crate) struct Doctor {
 pub(crate) fn main(verb: &Doctor, colour: Colour) -> Result<ExitCode> {
     let checks = stallscope_collector::doctor();
     let text = if verb.json {
-        serde_json::to_string_pretty(&checks)? + "\n"
+        terminal::json(&checks)?
     } else {
         let style = terminal::style(&std::io::stdout(), colour);
         let paint = |code: &str, text: &str| {

@@ -78,7 +78,7 @@ pub(crate) fn main(verb: Knobs, colour: Colour) -> Result<ExitCode> {
         }
     };
     let text = if json {
-        serde_json::to_string_pretty(&knobs)? + "\n"
+        terminal::json(&knobs)?
     } else if knobs.is_empty() {
         "this job shows no knobs: it has no loader yet, or runs without the shim\n".into()
     } else {

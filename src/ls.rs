@@ -56,7 +56,7 @@ pub(crate) fn main(verb: &Ls, colour: Colour) -> Result<ExitCode> {
                 })
             })
             .collect();
-        serde_json::to_string_pretty(&rows)? + "\n"
+        terminal::json(&rows)?
     } else if rows.is_empty() {
         "no job runs here and there is no recording in this folder; start with `stallscope run -- python train.py`\n"
             .into()

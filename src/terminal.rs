@@ -1,6 +1,8 @@
 //! What kind of terminal there is, and the one line of progress at its foot.
 
+use anyhow::Result;
 use clap::ValueEnum;
+use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
@@ -115,6 +117,11 @@ pub(crate) fn print(text: &str) -> std::io::Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => other,
     }
+}
+
+/// JSON that may be printed to a terminal, whatever texts it has.
+pub(crate) fn json(value: &impl Serialize) -> Result<String> {
+    Ok(stallscope_reports::clean_json(&serde_json::to_string_pretty(value)?) + "\n")
 }
 
 /// One sentence of ours, on stderr. Names of files and jobs may be in it, which are anything.

@@ -49,7 +49,7 @@ fn advise(verb: &Tune, colour: Colour) -> Result<ExitCode> {
         summary.advice = job.advice(&summary, &verb.limits.budgets())?;
     }
     if verb.json {
-        terminal::print(&format!("{:#}\n", document(&summary)))?;
+        terminal::print(&terminal::json(&document(&summary))?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let style = terminal::style(&std::io::stdout(), colour);

@@ -108,7 +108,7 @@ pub(crate) fn main(verb: &WhatIf, colour: Colour) -> Result<ExitCode> {
         if let (Value::Object(document), Value::Object(more)) = (&mut document, more) {
             document.extend(more);
         }
-        terminal::print(&format!("{document:#}\n"))?;
+        terminal::print(&terminal::json(&document)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let style = terminal::style(&std::io::stdout(), colour);

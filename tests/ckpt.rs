@@ -104,6 +104,37 @@ fn collecting_keeps_so_many_good_ones_however_many_bad_ones_there_are() {
     assert_eq!(sandbox.run(&["ckpt", "gc", "ckpts", "--keep", "0"]).status.code(), Some(2));
 }
 
+/// What a terminal obeys, and what turns what follows, in names and in what a checkpoint says of itself.
+#[test]
+fn no_text_of_a_folder_is_obeyed_by_the_terminal() {
+    let sandbox = saved("ckpt-obeyed", &[10, 20]);
+    let evil = "\u{1b}]0;x\u{7}\u{9b}31m\u{85}\u{202e}";
+    for (place, reason) in [("step-000000005", Some(evil)), ("step-000000006", None)] {
+        let folder = sandbox.path(&format!("ckpts/quarantine/{place}{evil}"));
+        std::fs::create_dir_all(&folder).unwrap();
+        reason.into_iter().for_each(|reason| std::fs::write(folder.join("reason.txt"), reason).unwrap());
+        let long_ago = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+        std::fs::File::open(folder).unwrap().set_modified(long_ago).unwrap();
+    }
+    for words in [
+        &["ls"][..],
+        &["ls", "--json"],
+        &["show", "20"],
+        &["show", "20", "--json"],
+        &["gc", "--keep", "1", "--dry-run", "--json"],
+        &["gc", "--keep", "1"],
+    ] {
+        let mut words = words.to_vec();
+        words.insert(1, "ckpts");
+        words.insert(0, "ckpt");
+        let output = sandbox.run(&words);
+        let shown = text(&output.stdout) + &text(&output.stderr);
+        assert!(shown.contains("step-0000000"), "{words:?}: {shown:?}");
+        let obeyed = |char: char| (char.is_control() && char != '\n') || char == '\u{202e}';
+        assert!(!shown.contains(obeyed), "{words:?}: {shown:?}");
+    }
+}
+
 #[test]
 fn an_export_is_a_safetensors_file_and_replaces_none() {
     let sandbox = saved("ckpt-export", &[10]);

@@ -18,7 +18,7 @@ pub use figure::{Figure, Unit};
 pub use knobs::KnobDiff;
 pub use text::render as text;
 
-use crate::{Error, Run};
+use crate::{Error, Run, clean_json};
 use condition::Limit;
 use figure::Totals;
 use serde::Serialize;
@@ -122,7 +122,7 @@ pub fn json(diff: &Diff, failed: &[String]) -> String {
         failed: &'a [String],
     }
     // Strings, numbers and lists in structs: there is nothing in it that JSON cannot hold.
-    serde_json::to_string_pretty(&Document { diff, failed }).unwrap_or_default() + "\n"
+    clean_json(&serde_json::to_string_pretty(&Document { diff, failed }).unwrap_or_default()) + "\n"
 }
 
 /// Compares `b` with `a`, which is what it is measured against.

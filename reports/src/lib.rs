@@ -28,5 +28,5 @@ mod tuning;
 pub use error::Error;
 pub use file::write_whole;
 pub use run::{Run, Source, StepWalls};
-pub use stallscope_look::{clean, palette};
+pub use stallscope_look::{clean, clean_json, palette};
 pub use style::Style;

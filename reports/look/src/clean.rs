@@ -23,6 +23,24 @@ pub fn clean(text: &str, unicode: bool) -> String {
     clean
 }
 
+/// JSON of which no text is obeyed by a terminal, turns what follows or hides it. What writes JSON escapes the controls of ASCII only.
+pub fn clean_json(json: &str) -> String {
+    let mut clean = String::with_capacity(json.len());
+    for char in json.chars() {
+        match char {
+            // Between values; within one they are escaped already.
+            '\n' => clean.push(char),
+            _ if is_unsafe(char) => {
+                for unit in char.encode_utf16(&mut [0; 2]) {
+                    clean.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
+            _ => clean.push(char),
+        }
+    }
+    clean
+}
+
 fn is_unsafe(char: char) -> bool {
     char.is_control()
         || char.width().unwrap_or(0) == 0
@@ -45,6 +63,15 @@ mod tests {
         #[test]
         fn what_is_clean_stays_as_it_is(text in "[ -~]*") {
             prop_assert_eq!(clean(&text, false), text);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_comes_back_from_json(text in any::<String>()) {
+            let json = clean_json(&serde_json::json!([text]).to_string());
+            prop_assert!(!json.chars().any(is_unsafe), "{json}");
+            prop_assert_eq!(serde_json::from_str::<[String; 1]>(&json).unwrap(), [text]);
         }
     }
 

@@ -8,5 +8,5 @@ pub mod palette;
 pub mod tuning;
 
 pub use agreement::agreement;
-pub use clean::clean;
+pub use clean::{clean, clean_json};
 pub use meaning::meaning;
