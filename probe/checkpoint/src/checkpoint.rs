@@ -15,6 +15,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+/// Of the caller's own bytes, read at a time.
+const PIECE_BYTES: usize = 1 << 20;
+
 /// Threads that read: more than a disk needs, few beside a job.
 fn readers() -> usize {
     thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 8))
@@ -29,6 +32,8 @@ pub struct Checkpoint {
     pub(crate) digest: Digest,
     /// What each rank saved, by rank.
     pub parts: Vec<Part>,
+    /// By rank, places of its tensors, by their names.
+    by_name: Vec<Vec<u32>>,
 }
 
 /// How thoroughly chunks are checked.
@@ -58,7 +63,8 @@ impl Checkpoint {
             }
             parts.push(part);
         }
-        Ok(Checkpoint { dir: dir.to_owned(), manifest, digest, parts })
+        let by_name = parts.iter().map(Part::by_name).collect();
+        Ok(Checkpoint { dir: dir.to_owned(), manifest, digest, parts, by_name })
     }
 
     /// Its folder.
@@ -73,24 +79,61 @@ impl Checkpoint {
 
     /// The tensor of that name that a rank saved.
     pub fn tensor(&self, rank: u32, name: &str) -> Option<&StoredTensor> {
-        self.parts.get(rank as usize)?.tensors.iter().find(|tensor| tensor.spec.name == name)
+        let (part, by_name) = (self.parts.get(rank as usize)?, self.by_name.get(rank as usize)?);
+        let tensor = |at: &u32| &part.tensors[*at as usize];
+        let found = by_name.binary_search_by(|at| (*tensor(at).spec.name).cmp(name)).ok()?;
+        Some(tensor(&by_name[found]))
     }
 
     /// The caller's own bytes of a rank; none where it gave none.
     pub fn user(&self, rank: u32) -> Result<Option<Vec<u8>>> {
-        let Some(user) = self.part(rank)?.user.as_ref() else { return Ok(None) };
+        let Some(length) = self.user_bytes(rank)? else { return Ok(None) };
+        let mut bytes = vec![0; length];
+        self.read_user(rank, &mut bytes)?;
+        Ok(Some(bytes))
+    }
+
+    /// How many there are of them.
+    pub fn user_bytes(&self, rank: u32) -> Result<Option<usize>> {
+        Ok(self.part(rank)?.user.as_ref().map(|user| user.bytes as usize))
+    }
+
+    /// Reads them, checked, to where there is memory for all of them.
+    pub fn read_user(&self, rank: u32, to: &mut [u8]) -> Result<()> {
+        let mut filled = 0;
+        self.pass_user(rank, &mut |bytes| {
+            // More than there should be is damage, which the hash finds.
+            let length = bytes.len().min(to.len() - filled);
+            to[filled..filled + length].copy_from_slice(&bytes[..length]);
+            filled += length;
+        })
+    }
+
+    /// Hands them over piece by piece, and checks them at the end.
+    fn pass_user(&self, rank: u32, take: &mut dyn FnMut(&[u8])) -> Result<()> {
+        let Some(user) = self.part(rank)?.user.as_ref() else { return Ok(()) };
         let path = self.dir.join(&user.file);
-        let read = || -> Result<Vec<u8>> {
-            let file = open_plain(&path, false).doing("open", &path)?;
-            let mut bytes = Vec::new();
-            file.take(user.bytes + 1).read_to_end(&mut bytes).doing("read", &path)?;
-            Ok(bytes)
+        let mut hasher = blake3::Hasher::new();
+        let mut read = || -> Result<()> {
+            let mut left = open_plain(&path, false).doing("open", &path)?.take(user.bytes + 1);
+            let mut piece = vec![0; PIECE_BYTES];
+            loop {
+                match left.read(&mut piece) {
+                    Ok(0) => return Ok(()),
+                    Ok(length) => {
+                        hasher.update(&piece[..length]);
+                        take(&piece[..length]);
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error).doing("read", &path),
+                }
+            }
         };
-        let bytes = missing_is_damage(&path, read())?;
-        if bytes.len() as u64 != user.bytes || Digest::of(&bytes) != user.blake3 {
+        missing_is_damage(&path, read())?;
+        if hasher.finalize() != user.blake3.0 {
             return Err(Error::damaged(&path, "its hash does not fit its content"));
         }
-        Ok(Some(bytes))
+        Ok(())
     }
 
     /// Reads every byte and compares it with its checksums. `progress` is given, from any thread, how many bytes of how
@@ -108,7 +151,7 @@ impl Checkpoint {
         let total = self.manifest_bytes();
         let done = Mutex::new(0);
         for part in &self.parts {
-            self.user(part.rank)?;
+            self.pass_user(part.rank, &mut |_| {})?;
             // What was just written is asked of the disk, not of the page cache.
             self.chunks(part, pace, check, pace.is_some(), &part.every_chunk(), &|_, bytes| {
                 let mut done = lock(&done);

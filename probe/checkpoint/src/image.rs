@@ -1,6 +1,7 @@
 //! How a rank's tensors lie in one contiguous image: byte for byte a safetensors file.
 
 use crate::error::{Error, Result};
+use crate::manifest::MOST_TENSORS;
 use crate::tensor::{TensorSpec, short};
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
@@ -30,6 +31,12 @@ impl Layout {
     /// `still` are the places of those tensors that are not expected to change: they lie together. So do small ones, such
     /// as an optimiser's counts of steps: to read all of them few chunks are read.
     pub(crate) fn of(specs: Vec<TensorSpec>, still: &[usize]) -> Result<Layout> {
+        if specs.len() > MOST_TENSORS {
+            return Err(Error::Refused(format!(
+                "these are {} tensors, and a checkpoint has at most {MOST_TENSORS} a rank: save small ones together, as one",
+                specs.len()
+            )));
+        }
         let stays: HashSet<usize> = still.iter().copied().collect();
         let mut order: Vec<usize> = (0..specs.len()).collect();
         let is_large: Vec<bool> =

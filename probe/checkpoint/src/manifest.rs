@@ -4,7 +4,7 @@ use crate::error::{Doing, Error, Result};
 use crate::files::open_plain;
 use crate::image::BLOCK;
 use crate::retain::Retain;
-use crate::tensor::TensorSpec;
+use crate::tensor::{Dtype, TensorSpec};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::value::RawValue;
@@ -21,6 +21,8 @@ const MOST_JSON: u64 = 256 << 20;
 /// Largest user state, in bytes.
 pub(crate) const MOST_USER_BYTES: u64 = 1 << 30;
 const MOST_RANKS: usize = 1 << 20;
+/// Tensors of a rank: some four for each parameter that it trains.
+pub(crate) const MOST_TENSORS: usize = 1 << 19;
 
 /// A BLAKE3 hash, in hexadecimal digits on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,12 +117,28 @@ pub struct Part {
 
 /// A tensor in an image.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(from = "FlatTensor")]
 pub struct StoredTensor {
     /// What it is.
     #[serde(flatten)]
     pub spec: TensorSpec,
     /// Where it begins in the image, in bytes.
     pub offset: u64,
+}
+
+/// As it is written. Read as what is flattened, each number of a shape would take 16 times its text.
+#[derive(Deserialize)]
+struct FlatTensor {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<u64>,
+    offset: u64,
+}
+
+impl From<FlatTensor> for StoredTensor {
+    fn from(FlatTensor { name, dtype, shape, offset }: FlatTensor) -> StoredTensor {
+        StoredTensor { spec: TensorSpec { name, dtype, shape }, offset }
+    }
 }
 
 /// A file of chunks in the folder of the checkpoint.
@@ -267,6 +285,12 @@ impl Part {
         if self.user.as_ref().is_some_and(|user| user.bytes > MOST_USER_BYTES) {
             return damaged("its user state is larger than any");
         }
+        if self.tensors.len() > MOST_TENSORS {
+            return damaged(&format!(
+                "it has {} tensors, and one has at most {MOST_TENSORS}",
+                self.tensors.len()
+            ));
+        }
         let mut names = HashSet::new();
         let mut left = self.image_bytes;
         for tensor in &self.tensors {
@@ -279,6 +303,13 @@ impl Part {
             }
         }
         Ok(())
+    }
+
+    /// Places of its tensors, by their names.
+    pub(crate) fn by_name(&self) -> Vec<u32> {
+        let mut places: Vec<u32> = (0..self.tensors.len() as u32).collect();
+        places.sort_unstable_by_key(|at| &*self.tensors[*at as usize].spec.name);
+        places
     }
 
     /// The numbers of all of its chunks.

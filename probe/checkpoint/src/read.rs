@@ -5,7 +5,7 @@ use crate::checkpoint::{Check, Checkpoint};
 use crate::error::{Error, Result};
 use crate::manifest::{Part, StoredTensor};
 use crate::tensor::{TensorSpec, short};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Mutex;
 
 /// Bytes of chunks that a window holds at most.
@@ -176,12 +176,10 @@ impl Checkpoint {
 
     /// In the image's order, none of them empty, and no two of them of the same bytes.
     fn runs(&self, part: &Part, targets: &[Target<'_>]) -> Result<Vec<Run>> {
-        let tensors: HashMap<&str, &StoredTensor> =
-            part.tensors.iter().map(|tensor| (&*tensor.spec.name, tensor)).collect();
         let refused = |why: String| Error::Refused(format!("{} {why}", self.name()));
         let mut runs = Vec::new();
         for target in targets {
-            let Some(tensor) = tensors.get(target.name) else {
+            let Some(tensor) = self.tensor(part.rank, target.name) else {
                 let name = short(target.name);
                 return Err(refused(format!("has no tensor {name:?} of rank {}", part.rank)));
             };

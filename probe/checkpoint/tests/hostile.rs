@@ -6,7 +6,7 @@ mod support;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use stallscope_checkpoint::{Check, Checkpoint, Options, Saver, State, Store};
+use stallscope_checkpoint::{Check, Checkpoint, Dtype, Options, Plan, Saver, State, Store, TensorSpec};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -424,4 +424,40 @@ fn one_flipped_byte_leaves_a_whole_one_of_those_that_are_kept() {
             .collect();
         assert_eq!(written.contains(&true), keep > 2, "files are still shared: {written:?}");
     }
+}
+
+/// A part of rank 0 that says of so many tensors without elements.
+fn with_empty_tensors(dir: &Path, tensors: usize) {
+    let (part, manifest) = (dir.join("rank-0.json"), dir.join("manifest.json"));
+    let mut lie = content(&part);
+    lie["tensors"] = (0..tensors)
+        .map(|at| serde_json::json!({ "name": format!("t{at}"), "dtype": "F32", "shape": [0], "offset": 0 }))
+        .collect();
+    let hash = seal(&part, &lie);
+    let mut commits = content(&manifest);
+    commits["parts"][0] = hash.into();
+    seal(&manifest, &commits);
+}
+
+#[test]
+fn more_tensors_than_any_state_has_are_refused_as_they_are_read_and_saved() {
+    let (_root, dir) = copy();
+    with_empty_tensors(&dir, (1 << 19) + 1);
+    let error = Checkpoint::open(&dir).err().unwrap().to_string();
+    assert!(error.contains("has 524289 tensors, and one has at most 524288"), "{error}");
+    let spec = |at| TensorSpec { name: format!("t{at}"), dtype: Dtype::F32, shape: vec![0] };
+    let error = Plan::of((0..=1 << 19).map(spec).collect(), &[]).err().unwrap().to_string();
+    assert!(error.contains("524289 tensors, and a checkpoint has at most 524288 a rank"), "{error}");
+}
+
+/// Each is looked up by its name: one that is searched for among all of them takes minutes for as many.
+#[test]
+fn as_many_tensors_as_there_may_be_are_read_one_by_one() {
+    let (_root, dir) = copy();
+    with_empty_tensors(&dir, 1 << 18);
+    let checkpoint = Checkpoint::open(&dir).unwrap();
+    for at in 0..1 << 18 {
+        assert!(checkpoint.read(0, &format!("t{at}")).unwrap().is_empty());
+    }
+    assert!(checkpoint.read(0, "t").is_err());
 }

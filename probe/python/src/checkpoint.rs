@@ -5,6 +5,7 @@
 use crate::checkpoint_timing::CheckpointTiming;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 use stallscope_checkpoint::{
     Best, Check, Checkpoint, Dtype, Error, History, Mode, Options, Outcome, Plan, Region, Retain, Saver,
     Snapshot, Source, Store, Target, TensorSpec, Ticket, Window, mark_verified,
@@ -350,8 +351,12 @@ impl CheckpointReader {
     }
 
     /// The bytes that were saved beside a rank's tensors.
-    fn user(&self, py: Python<'_>, rank: u32) -> PyResult<Option<Vec<u8>>> {
-        py.detach(|| self.checkpoint.user(rank)).map_err(|error| raised(py, &error))
+    fn user<'py>(&self, py: Python<'py>, rank: u32) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let Some(length) = self.checkpoint.user_bytes(rank).map_err(|error| raised(py, &error))? else {
+            return Ok(None);
+        };
+        let read = |to: &mut [u8]| py.detach(|| self.checkpoint.read_user(rank, to));
+        PyBytes::new_with(py, length, |to| read(to).map_err(|error| raised(py, &error))).map(Some)
     }
 
     /// Name, type and shape of a rank's tensors.

@@ -1,5 +1,6 @@
 """A restore that is refused leaves everything as it was, and says why."""
 
+import tracemalloc
 
 import pytest
 from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
@@ -8,7 +9,7 @@ torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 
 from stallscope import Checkpointer, CheckpointError  # noqa: E402
 from stallscope.checkpoint import checkpointer as module_of  # noqa: E402
-from stallscope.checkpoint.tree import to_bytes  # noqa: E402
+from stallscope.checkpoint.tree import from_bytes, to_bytes  # noqa: E402
 
 
 def test_a_changed_model_says_which_layer_before_anything_is_set(tmp_path):
@@ -205,3 +206,35 @@ def test_a_state_that_no_checkpointer_saves_is_refused_before_anything_is_set(tm
         assert torch.equal(here["model"].weight, before) and state == {"best": 1}
         checkpointer.step()
         checkpointer.save(wait=True)
+
+
+@pytest.mark.parametrize("value", [b"[]", b'{"dict":{}}'])
+def test_a_state_of_more_values_than_any_is_refused_before_it_takes_their_memory(value, tmp_path):
+    with pytest.raises(CheckpointError, match="lists and dicts and .* values in all, and one has at most 4,194,304 and 33,554,432"):
+        from_bytes(b"[" + value + (b"," + value) * (1 << 22) + b"]")
+    state = {"lists": [[] for _ in range(1 << 22)]}
+    with Checkpointer(tmp_path, model=torch.nn.Linear(2, 2), state=state, signals=()) as checkpointer:
+        with pytest.raises(CheckpointError, match="the state to be saved has .* lists and dicts"):
+            checkpointer.save(wait=True)
+        # A sampler's numbers, as a list.
+        state["lists"] = list(range(1 << 20))
+        checkpointer.save(wait=True)
+        state.clear()
+        checkpointer.restore()
+        assert state["lists"] == list(range(1 << 20))
+
+
+def test_a_state_is_ascii_as_one_other_character_would_take_four_bytes_for_each():
+    assert from_bytes(to_bytes({"\U0001f600": "\u00e4\ud800"})) == {"\U0001f600": "\u00e4\ud800"}
+    with pytest.raises(CheckpointError, match="no JSON"):
+        from_bytes('["\U0001f600"]'.encode())
+
+
+def test_a_hole_where_the_state_was_is_refused_without_a_copy():
+    hole = bytes(32 << 20)
+    tracemalloc.start()
+    with pytest.raises(CheckpointError, match="no JSON"):
+        from_bytes(hole)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 1 << 20

@@ -124,17 +124,20 @@ def multiply(_):
     orders += [{"tensor": "a", "stride": [one["stride"][1], one["stride"][0], *one["stride"][2:]]} for one in orders]
     orders += [{"tensor": "a", "stride": [*one["stride"][:-2], one["stride"][-1], one["stride"][-2]]} for one in orders]
     quantised = [{"special": ["quantised", [{"tensor": "b"}], 1.0 + number, 0]} for number in range(1000)]
+    strings = [{"strings": ["<U16384", [1], [""], False]}] * 20_000
+    tensors["g"] = torch.Generator().get_state()
+    generators = [{"generator": ["cpu", {"tensor": "g"}]}] * 200_000
     refused = 0
-    for state in (orders, quantised):
+    for state, its in [(orders, tensors), (quantised, tensors), (strings, tensors), (generators, {"g": tensors["g"]})]:
         try:
-            Reader(tensors, False).decode(state)
+            Reader(its, False).decode(state)
         except CheckpointError as error:
             # Not as there was no more memory.
             assert "another program made it" in str(error), error
             refused += 1
-    assert refused == 2
+    assert refused == 4
     # What is saved so is read so: in one order, and of as many as there are.
-    Reader(tensors, False).decode([orders[0]] * 1000 + [quantised[0]] * 1000 + quantised[:10])
+    Reader(tensors, False).decode([orders[0]] * 1000 + [quantised[0]] * 1000 + quantised[:10] + strings[:1000] + generators[:10])
     return CASES
 
 

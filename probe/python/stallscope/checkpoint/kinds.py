@@ -24,15 +24,30 @@ from .errors import CheckpointError
 _FACTORIES = {one.__name__: one for one in (list, dict, set, tuple, int, float, str, bool)}
 _PATHS = {one.__name__: one for one in (pathlib.PurePosixPath, pathlib.PureWindowsPath)}
 _TEXTS = {"decimal": decimal.Decimal, "fraction": fractions.Fraction, "uuid": uuid.UUID}
-# How much more memory an array of strings may take than its strings have characters, so many bytes aside. numpy gives each
-# of them as much as the longest has.
-_SPARE_FOLD, _SPARE_BYTES = 256, 64 << 10
+# How much more memory arrays of strings may take than their strings have characters, and bytes aside for all of a state together.
+# numpy gives each of them as much as the longest has.
+_SPARE_FOLD, _SPARE_BYTES = 16, 64 << 20
 _SPACES = {"namespace": types.SimpleNamespace, "arguments": argparse.Namespace}
 
 
-def encode(value, encode_one):
+class Spare:
+    """What arrays of strings may take beyond their texts: a few bytes of a checkpoint must not take gigabytes."""
+
+    def __init__(self):
+        self._left = _SPARE_BYTES
+
+    def suffices(self, dtype, items):
+        """Whether these strings may be an array; then what that takes is gone."""
+        beyond = dtype.itemsize * len(items) - _SPARE_FOLD * sum(len(one) + 1 for one in items)
+        if beyond > self._left:
+            return False
+        self._left -= max(0, beyond)
+        return True
+
+
+def encode(value, encode_one, spare):
     """`value` as JSON; None where it is of none of these kinds. `encode_one(value, name)` encodes what it holds, `name` to be
-    added to its own."""
+    added to its own; `spare` is the state's."""
     kind = type(value)
     if kind is collections.defaultdict:
         factory = value.default_factory
@@ -74,11 +89,11 @@ def encode(value, encode_one):
     elif _is_namedtuple(kind) and _loaded(_place(kind)) is kind and not hasattr(value, "__dict__"):
         return {"namedtuple": [*_place(kind), [encode_one(one, name) for name, one in zip(kind._fields, value)]]}
     elif kind.__module__ == "numpy":
-        return _numpy(value)
+        return _numpy(value, spare)
     return None
 
 
-def decode(kind, body, decode_one):
+def decode(kind, body, decode_one, spare):
     """What was encoded as `{kind: body}`; KeyError where that is none of these."""
     if kind == "defaultdict":
         name, pairs = body
@@ -124,7 +139,7 @@ def decode(kind, body, decode_one):
             raise CheckpointError(f"{module}.{name} is no namedtuple of {len(values)} fields any more, as it was when this was saved")
         return tuple.__new__(cls, map(decode_one, values))
     if kind in ("strings", "times"):
-        return _decoded_numpy(kind, *body)
+        return _decoded_numpy(kind, spare, *body)
     raise KeyError(kind)
 
 
@@ -173,7 +188,7 @@ def _is_namedtuple(cls):
     return issubclass(cls, tuple) and isinstance(getattr(cls, "_fields", None), tuple)
 
 
-def _numpy(value):
+def _numpy(value, spare):
     """Strings, bytes, dates and times, alone or in arrays."""
     import numpy
 
@@ -184,7 +199,7 @@ def _numpy(value):
         return None
     if array.dtype.kind in "US":
         items = array.ravel().tolist()
-        if not _is_worth_its_memory(array.dtype, items):
+        if not spare.suffices(array.dtype, items):
             return None
         if array.dtype.kind == "S":
             items = [base64.b64encode(one).decode() for one in items]
@@ -194,7 +209,7 @@ def _numpy(value):
     return None
 
 
-def _decoded_numpy(kind, dtype, shape, items, alone):
+def _decoded_numpy(kind, spare, dtype, shape, items, alone):
     import numpy
 
     dtype = numpy.dtype(dtype)
@@ -204,12 +219,7 @@ def _decoded_numpy(kind, dtype, shape, items, alone):
         array = numpy.array(items, dtype="int64").view(dtype)
     else:
         items = [base64.b64decode(one) for one in items] if dtype.kind == "S" else items
-        if not _is_worth_its_memory(dtype, items):
+        if not spare.suffices(dtype, items):
             raise CheckpointError(f"the checkpoint has {len(items)} {kind} of {dtype} that are next to empty: another program made it")
         array = numpy.array(items, dtype=dtype)
     return array.reshape(shape)[()] if alone else array.reshape(shape)
-
-
-def _is_worth_its_memory(dtype, items):
-    """Whether these strings fill a part of what they take as an array: a few bytes of a checkpoint must not take gigabytes."""
-    return dtype.itemsize * len(items) <= _SPARE_BYTES + _SPARE_FOLD * sum(len(one) + 1 for one in items)

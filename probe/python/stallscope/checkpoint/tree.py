@@ -43,6 +43,8 @@ _LAZY = {"parameter": torch.nn.parameter.UninitializedParameter, "buffer": torch
 _JSON_BITS = 8192
 # Sparse tensors may share their indices. How often all that is stored may be used on average.
 _MOST_USES = 16
+# Of a state's JSON: some ten lists and dicts for each parameter that is trained. They take memory and time beyond their text.
+_MOST_CONTAINERS, _MOST_VALUES = 1 << 22, 1 << 25
 # A dict in the JSON has one key, which says what it stands for.
 _PLAIN = (type(None), bool, int, float, str)
 
@@ -61,6 +63,7 @@ class Writer:
         # Name -> type of what comes back for those alone who trust the checkpoint.
         self.untrusted = {}
         self._seen = {}
+        self._spare = kinds.Spare()
 
     def encode(self, value, name):
         """`value` as JSON; its tensors are called `name/…`."""
@@ -103,7 +106,7 @@ class Writer:
             return {"device": str(value)}
         if kind in (set, frozenset):
             return {"set": [self.encode(one, name) for one in value], "frozen": kind is frozenset}
-        for form in (self._numpy(value, name), kinds.encode(value, lambda one, below: self.encode(one, f"{name}/{below}"))):
+        for form in (self._numpy(value, name), kinds.encode(value, lambda one, below: self.encode(one, f"{name}/{below}"), self._spare)):
             if form is not None:
                 return form
         self.untrusted[name] = kind
@@ -209,6 +212,7 @@ class Reader:
         self._uses_left = None
         # Where tensors may stay unread: the one for what is made of them.
         self._whole = None
+        self._spare = kinds.Spare()
 
     def decode(self, encoded):
         """The value that was encoded; CheckpointError."""
@@ -279,7 +283,7 @@ class Reader:
         if kind == "pickle":
             return _unpickled(base64.b64decode(body), self.trust)
         try:
-            return kinds.decode(kind, body, self._decode)
+            return kinds.decode(kind, body, self._part if kind == "generator" else self._decode, self._spare)
         except KeyError:
             raise CheckpointError(f"the checkpoint holds a {kind!r}, which this version of stallscope does not know") from None
 
@@ -362,14 +366,33 @@ def dtype_name(dtype):
 
 
 def to_bytes(encoded):
-    return json.dumps(encoded, separators=(",", ":")).encode()
+    data = json.dumps(encoded, separators=(",", ":")).encode()
+    _demand_bounded(data, "the state to be saved")
+    return data
 
 
 def from_bytes(data):
+    """What to_bytes() was given."""
+    _demand_bounded(data, "the checkpoint's state")
     try:
-        return json.loads(data)
+        if b"\0" in data:
+            # A hole in the file takes no disk, and would be copied.
+            raise ValueError
+        # All of it is ASCII: a single other character could take four bytes for each.
+        return json.loads(data.decode("ascii"))
     except (ValueError, RecursionError):
         raise CheckpointError("the checkpoint's state is no JSON: another program made it") from None
+
+
+def _demand_bounded(data, whose):
+    """CheckpointError where JSON has more values than any state. Those that texts only look like count too."""
+    containers = data.count(b"[") + data.count(b"{")
+    values = data.count(b",") + containers
+    if containers > _MOST_CONTAINERS or values > _MOST_VALUES:
+        raise CheckpointError(
+            f"{whose} has {containers:,} lists and dicts and {values:,} values in all, and one has at most {_MOST_CONTAINERS:,} and "
+            f"{_MOST_VALUES:,}: keep long lists of numbers as tensors or numpy arrays"
+        )
 
 
 def _is_simple(tensor):
