@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 
 from stallscope import Checkpointer, CheckpointError  # noqa: E402
 from stallscope.checkpoint import checkpointer as module_of  # noqa: E402
-from stallscope.checkpoint.tree import from_bytes, to_bytes  # noqa: E402
+from stallscope.checkpoint.tree import Reader, Writer, from_bytes, to_bytes  # noqa: E402
 
 
 def test_a_changed_model_says_which_layer_before_anything_is_set(tmp_path):
@@ -210,7 +210,7 @@ def test_a_state_that_no_checkpointer_saves_is_refused_before_anything_is_set(tm
 
 @pytest.mark.parametrize("value", [b"[]", b'{"dict":{}}'])
 def test_a_state_of_more_values_than_any_is_refused_before_it_takes_their_memory(value, tmp_path):
-    with pytest.raises(CheckpointError, match="lists and dicts and .* values in all, and one has at most 4,194,304 and 33,554,432"):
+    with pytest.raises(CheckpointError, match="lists and dicts and .* values in all, and one has at most 4,194,304 and 16,777,216"):
         from_bytes(b"[" + value + (b"," + value) * (1 << 22) + b"]")
     state = {"lists": [[] for _ in range(1 << 22)]}
     with Checkpointer(tmp_path, model=torch.nn.Linear(2, 2), state=state, signals=()) as checkpointer:
@@ -238,3 +238,12 @@ def test_a_hole_where_the_state_was_is_refused_without_a_copy():
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes < 1 << 20
+
+
+def test_parameters_without_a_shape_are_no_more_than_any_model_has():
+    lazy = torch.nn.parameter.UninitializedParameter()
+    with pytest.raises(CheckpointError, match="at most 65,536 parameters without a shape"):
+        Writer().encode([lazy] * ((1 << 16) + 1), "state")
+    with pytest.raises(CheckpointError, match="at most 65,536 parameters without a shape"):
+        Reader({}, False).decode([{"lazy": "parameter"}] * ((1 << 16) + 1))
+    assert len(Reader({}, False).decode(Writer().encode([lazy] * (1 << 10), "state"))) == 1 << 10

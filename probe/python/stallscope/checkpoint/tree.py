@@ -44,7 +44,9 @@ _JSON_BITS = 8192
 # Sparse tensors may share their indices. How often all that is stored may be used on average.
 _MOST_USES = 16
 # Of a state's JSON: some ten lists and dicts for each parameter that is trained. They take memory and time beyond their text.
-_MOST_CONTAINERS, _MOST_VALUES = 1 << 22, 1 << 25
+_MOST_CONTAINERS, _MOST_VALUES = 1 << 22, 1 << 24
+# Each takes a kilobyte.
+_MOST_LAZY = 1 << 16
 # A dict in the JSON has one key, which says what it stands for.
 _PLAIN = (type(None), bool, int, float, str)
 
@@ -64,6 +66,7 @@ class Writer:
         self.untrusted = {}
         self._seen = {}
         self._spare = kinds.Spare()
+        self._lazy = 0
 
     def encode(self, value, name):
         """`value` as JSON; its tensors are called `name/…`."""
@@ -95,6 +98,7 @@ class Writer:
             if made is not None:
                 return _as_it_trains(made, value)
         if kind in _LAZY.values():
+            self._lazy = _one_more_lazy(self._lazy)
             return {"lazy": next(name for name, one in _LAZY.items() if one is kind)}
         if kind is bytes:
             return {"bytes": base64.b64encode(value).decode()}
@@ -213,6 +217,7 @@ class Reader:
         # Where tensors may stay unread: the one for what is made of them.
         self._whole = None
         self._spare = kinds.Spare()
+        self._lazy = 0
 
     def decode(self, encoded):
         """The value that was encoded; CheckpointError."""
@@ -241,6 +246,7 @@ class Reader:
         if kind == "int":
             return int(body, 16)
         if kind == "lazy":
+            self._lazy = _one_more_lazy(self._lazy)
             return _LAZY[body]()
         if kind == "dtensor":
             tensor = self._dtensor(body)
@@ -382,6 +388,12 @@ def from_bytes(data):
         return json.loads(data.decode("ascii"))
     except (ValueError, RecursionError):
         raise CheckpointError("the checkpoint's state is no JSON: another program made it") from None
+
+
+def _one_more_lazy(count):
+    if count == _MOST_LAZY:
+        raise CheckpointError(f"a state has at most {_MOST_LAZY:,} parameters without a shape: run a batch through the model first")
+    return count + 1
 
 
 def _demand_bounded(data, whose):
