@@ -123,8 +123,8 @@ def run(storage: SlowStorage, folder: Path, way: str, cache_bytes: int, limit_by
         over.set()
         watcher.join()
         if job.wait() != 0 or len(losses) != epochs:
-            said = error.strip()[-600:] or "it printed nothing"
-            raise BenchFailed(f"the job with {way} failed with exit code {job.returncode} at {max(own) >> 20} MiB of its own: {said}")
+            words = error.strip()[-600:] or "it printed nothing"
+            raise BenchFailed(f"the job with {way} failed with exit code {job.returncode} at {max(own) >> 20} MiB of its own: {words}")
     counted = [(later[0] - one[0], later[1] - one[1]) for one, later in zip(marks, marks[1:])]
     return losses, counted, max(own)
 
@@ -136,10 +136,10 @@ def measured(pairs: int, epochs: int):
         images(folder)
         os.sync()
         data_bytes = sum(path.stat().st_size for path in folder.rglob("*.jpg"))
-        own_bytes = max(run(storage, folder, way, UNDER_WAY_BYTES, None, 2)[2] for way in (PAGE_CACHE, CACHE))
+        half = data_bytes // 2
+        own_bytes = max(run(storage, folder, way, half - UNDER_WAY_BYTES, None, 3)[2] for way in (PAGE_CACHE, CACHE))
         print(f"The processes need {own_bytes >> 20} MiB by themselves, the data has {data_bytes >> 20} MiB.", flush=True)
         storage.limit(read_bytes_s=READ_BYTES_S)
-        half = data_bytes // 2
         results = {PAGE_CACHE: [], CACHE: []}
         for number in range(pairs):
             for way in (PAGE_CACHE, CACHE) if number % 2 == 0 else (CACHE, PAGE_CACHE):

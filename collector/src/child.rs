@@ -69,10 +69,20 @@ pub(crate) fn launch(
     })
 }
 
+/// Fails where there is no such command, before anything is prepared for it.
+pub(crate) fn find(command: &[OsString]) -> Result<(), LaunchError> {
+    match command.first().map(Path::new) {
+        Some(program) if !is_seen(program) => {
+            Err(LaunchError { code: 127, sentence: format!("there is no command {}", program.display()) })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Whether there is such a file, in PATH where it is named without a folder.
 fn is_seen(program: &Path) -> bool {
     if program.components().count() > 1 || program.is_absolute() {
-        return true;
+        return program.exists();
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).exists())

@@ -137,6 +137,7 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
     let shim = package.as_deref().zip(socket.as_deref());
     let shim = shim.map(|(package, socket)| child::Shim { package, socket, cache_bytes });
     let wants_shim = shim.is_some();
+    child::find(&options.command)?;
     let kernel = tokio::select! {
         found = KernelSource::find(options.kernel) => found?,
         // There is no job yet that it could be passed on to.
