@@ -253,7 +253,7 @@ def ours(**options):
 
 
 def positioned(dataset, **more):
-    from stallscope.data.resume.position import position
+    from stallscope.data.resume.given import position
 
     return position(DataLoader(dataset, **more))
 

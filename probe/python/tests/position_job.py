@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, WeightedRando
 
 import stallscope
 from stallscope import _random
-from stallscope.data.resume.position import position
+from stallscope.data.resume.given import position
 
 EPOCHS = 3
 READ = []

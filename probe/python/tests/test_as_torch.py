@@ -20,7 +20,7 @@ import stallscope  # noqa: E402
 from stallscope import Checkpointer  # noqa: E402
 from stallscope.data.cache import open_hook  # noqa: E402
 from stallscope.data.cache.keys import fingerprint  # noqa: E402
-from stallscope.data.resume.position import position  # noqa: E402
+from stallscope.data.resume.given import position  # noqa: E402
 
 SAMPLES = 12
 

@@ -128,6 +128,46 @@ def drawing_before_a_batch(job):
         job.step()
 
 
+def drawing_once_an_epoch(job):
+    """A level of noise, say; and a batch of noise with an iterator that is begun first."""
+    loader = job.loader(shuffle=True)
+    job.begin(loader)
+    for _ in range(job.epoch, EPOCHS):
+        level = torch.rand(()).item(), random.random()
+        batches = iter(loader)
+        while True:
+            noise = torch.rand(()).item()
+            batch = next(batches, None)
+            if batch is None:
+                break
+            job.events.append([level, noise])
+            job.backward(batch)
+            job.step()
+
+
+def a_level_for_each_epoch(job):
+    loader = job.loader(shuffle=True)
+    job.begin(loader)
+    for _ in range(job.epoch, EPOCHS):
+        level = torch.rand(()).item(), random.random()
+        for batch in loader:
+            job.events.append(level)
+            job.backward(batch)
+            job.step()
+
+
+def evaluates_and_draws(job):
+    loader, evaluated = job.loader(shuffle=True), torch.utils.data.DataLoader(range(3))
+    job.begin(loader)
+    for _ in range(job.epoch, EPOCHS):
+        level = torch.rand(()).item()
+        for batch in loader:
+            job.events.append(level)
+            job.backward(batch)
+            job.step()
+        job.events.append([batch.tolist() for batch in evaluated])
+
+
 def ends_its_epochs_early(job):
     loader = job.loader(shuffle=True)
     job.begin(loader)
@@ -205,7 +245,8 @@ def test_it_goes_on_as_with_torch_alone(loop, kind, tmp_path):
 @pytest.mark.parametrize("kind", ["torch", "stallscope"])
 @pytest.mark.parametrize(
     ("loop", "stops", "every"),
-    [(drawing_before_a_batch, (3, 4, 8), 1), (ends_its_epochs_early, (2, 4, 6, 9), 1), (one_beside_an_endless_one, (1, 2, 3), 10**6)]
+    [(drawing_before_a_batch, (3, 4, 8), 1), (drawing_once_an_epoch, (1, 2, 6, 7, 8, 13), 1)]
+    + [(a_level_for_each_epoch, (2, 5, 6, 7, 8, 12, 17), 1), (ends_its_epochs_early, (2, 4, 6, 9), 1), (one_beside_an_endless_one, (1, 2, 3), 10**6)]
     + [(shuffles_in_place, (5, 6, 8, 14), 1), (shuffles_in_place, (1, 2, 3), 10**6)],
 )
 def test_what_a_loop_does_between_its_batches_is_its_own(loop, stops, every, kind, tmp_path):
@@ -222,6 +263,24 @@ def test_a_first_epoch_that_may_have_ended_early_is_warned_of(tmp_path):
     ran(ends_its_epochs_early, "torch", tmp_path, 3)
     with pytest.warns(RuntimeWarning, match="went on behind batch 3 was left before a step, and counts as a look"):
         ran(ends_its_epochs_early, "torch", tmp_path)
+
+
+def test_other_random_numbers_before_an_epoch_that_is_taken_up_are_warned_of(tmp_path):
+    for loop, stop, words in [
+        (evaluates_and_draws, 8, "drew other random numbers before this epoch"),
+        (a_level_for_each_epoch, 1, "drew random numbers before its first batch"),
+        (drawing_before_a_batch, 1, "drew random numbers before its first batch"),
+    ]:
+        folder = tmp_path / loop.__name__
+        ran(loop, "torch", folder, stop)
+        with pytest.warns(RuntimeWarning, match=words):
+            ran(loop, "torch", folder)
+
+
+def test_that_a_loop_draws_before_its_batches_is_known_after_a_resume(tmp_path):
+    whole = ran(drawing_before_a_batch, "torch").events
+    events = [event for stop in (3, 4, 5, 6) for event in ran(drawing_before_a_batch, "torch", tmp_path, stop).events]
+    assert events + ran(drawing_before_a_batch, "torch", tmp_path).events == whole
 
 
 class Shares(torch.utils.data.Sampler):

@@ -1,5 +1,6 @@
 """Samplers of a script's own, with generators, counters or lists of their own, go on in the order in which they would have gone on."""
 
+import copy
 import random
 
 import pytest
@@ -182,3 +183,35 @@ def test_a_setting_is_the_scripts():
     again.sampler.seed = 8
     again.load_state_dict(loader.state_dict())
     assert (again.sampler.seed, again.sampler.began) == (8, 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "change"),
+    [
+        (list(range(20)), lambda held: held.reverse()),
+        (list(range(20)), lambda held: held.__setitem__(3, torch.arange(2))),
+        ([[1, 2], [3]], lambda held: held[1].append(4)),
+        ([(1, [2]), (3, [4])], lambda held: held[0][1].append(5)),
+        ({"a": 1, "b": 2}, lambda held: held.update(a=held.pop("a"))),
+        ([{"a": 1}], lambda held: held[0].update(a=2)),
+        ([range(3), range(4)], lambda held: held.reverse()),
+        ([numpy.arange(3), numpy.arange(4)], lambda held: held[0].sort() or held[0].__setitem__(0, 7)),
+        ({1, 2}, lambda held: held.add(3)),
+        (numpy.arange(5), lambda held: held.__setitem__(0, 3)),
+    ],
+)
+def test_a_change_in_place_is_seen_and_the_same_content_is_none(value, change):
+    from stallscope.data.resume import held
+
+    look = held.look(value)
+    assert look.is_of(value) and look.is_of(copy.deepcopy(value))
+    change(value)
+    assert not look.is_of(value)
+
+
+@pytest.mark.parametrize("value", [[1 << 70] * 9, [True] * 9, list(range(-9, 9)), [-(1 << 63)] * 9, [[], list(range(9))], [[1 << 63] * 9]])
+def test_numbers_come_back_as_they_were(value):
+    from stallscope.data.resume import held
+
+    back = held.unpacked(held.packed(value))
+    assert back == value and repr(back) == repr(value)

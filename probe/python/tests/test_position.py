@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 numpy = pytest.importorskip("numpy", reason="SKIPPED: there is no numpy")
 
 import stallscope  # noqa: E402
-from stallscope.data.resume.position import position as positioned  # noqa: E402
+from stallscope.data.resume.given import position as positioned  # noqa: E402
 
 JOB = Path(__file__).with_name("position_job.py")
 

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import threading
+from functools import partial
 
 import torch
 
@@ -35,10 +36,10 @@ def mask():
     return torch.nn.functional.dropout(torch.ones(64)).tolist()
 
 
-def beside(dataset, **options):
-    """Masks that the main thread draws while another makes batches, one within each sample and one between two."""
+def beside(make_loader, dataset, **options):
+    """Masks that the main thread draws while another makes batches, one within each sample and one between two; and the batches."""
     torch.manual_seed(0)
-    masks, turn, drawn, ours = [], threading.Event(), threading.Event(), os.getpid()
+    masks, batches, turn, drawn, ours = [], [], threading.Event(), threading.Event(), os.getpid()
 
     def draw():
         # The data set is tried in a child, in which no other thread draws.
@@ -54,11 +55,12 @@ def beside(dataset, **options):
             draw()
             return sample
 
-    loader = stallscope.DataLoader(Drawing(), batch_size=8, shuffle=True, **options)
+    loader = make_loader(Drawing(), batch_size=8, shuffle=True, **options)
 
     def make():
         for _ in range(3):
-            for _ in loader:
+            for batch in loader:
+                batches.append(batch.tolist())
                 draw()
         ended.set()
 
@@ -69,7 +71,7 @@ def beside(dataset, **options):
             turn.clear()
             masks.append(tuple(mask()))
             drawn.set()
-    return {"masks": len(masks), "distinct": len(set(masks))}
+    return masks, batches
 
 
 def within(make_loader, dataset):
@@ -79,7 +81,7 @@ def within(make_loader, dataset):
     def train():
         torch.manual_seed(0)
         for _ in range(2):
-            for batch in make_loader(dataset, batch_size=8):
+            for batch in make_loader(dataset(), batch_size=8):
                 seen.append((batch.tolist(), mask()))
 
     thread = threading.Thread(target=train)
@@ -88,19 +90,38 @@ def within(make_loader, dataset):
     return seen
 
 
-cached = {"cache": "8MiB"}
+def at_once(make_loader):
+    """The generator's state after two threads have made samples that draw nothing, each within the other's."""
+    torch.manual_seed(0)
+    meet = threading.Barrier(2)
+
+    class Meeting(Plain):
+        def __getitem__(self, index):
+            meet.wait(10)
+            sample = super().__getitem__(index)
+            meet.wait(10)
+            return sample
+
+    loaders = [make_loader(Meeting(), batch_size=8) for _ in range(2)]
+    threads = [threading.Thread(target=list, args=(loader,)) for loader in loaders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return torch.get_rng_state().tolist()
+
+
+plain = torch.utils.data.DataLoader
+makers = {"": stallscope.DataLoader, "cached": partial(stallscope.DataLoader, cache="8MiB")}
 print(
     json.dumps(
         {
-            "beside": {
-                f"{dataset.__name__} {sorted(options)}": beside(dataset, **options)
-                for dataset in (Plain, Random)
-                for options in ({}, cached)
+            "masks": [len(set(beside(plain, dataset)[0])) for dataset in (Plain, Random)],
+            "like torch": {
+                f"{function.__name__} {name} {[one.__name__ for one in dataset]}": function(ours, *dataset) == function(plain, *dataset)
+                for function, dataset in [(one, (each,)) for one in (beside, within) for each in (Plain, Random)] + [(at_once, ())]
+                for name, ours in makers.items()
             },
-            "like torch": within(torch.utils.data.DataLoader, Plain())
-            == within(stallscope.DataLoader, Plain())
-            == within(lambda *args, **options: stallscope.DataLoader(*args, **options, **cached), Plain()),
-            "the same again": within(stallscope.DataLoader, Random()) == within(stallscope.DataLoader, Random()),
         }
     )
 )

@@ -3,7 +3,7 @@
 import itertools
 
 from stallscope.data.resume.between import Between
-from stallscope.data.resume.position import position
+from stallscope.data.resume.given import position
 
 from .errors import CheckpointError
 
@@ -46,6 +46,11 @@ class Loaders:
         # By whichever is iterated first: the next one comes after what the first has drawn since.
         states = [process]
         self._call("go_on_with", lambda: states.pop() if states else None)
+
+    def draws_again(self):
+        # A script draws before it begins the first.
+        first = next(iter(self.loaders.values()))
+        return first.draws_again() if hasattr(first, "draws_again") else None
 
     def state_dict(self):
         """Of each by its name, and `epoch`, that of the first."""

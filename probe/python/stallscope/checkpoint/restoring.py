@@ -100,7 +100,8 @@ class Restoring:
                 6,
             )
         else:
-            _random.restore(self._mine["random"])
+            draws_again = getattr(self.job.loader, "draws_again", None)
+            _random.restore((draws_again and draws_again()) or self._mine["random"])
         return (self._mine.get("loader") or {}).get("epoch")
 
     def _states(self, saved, shapes, names):

@@ -43,6 +43,7 @@ class DataLoader(Positioned):
       (seed, epoch, index). So it is the same with any number of workers, and after a resume. The seed is that of torch's own
       order of samples: `torch.manual_seed` or `generator=`. A data set with `__getitems__` is seeded once per batch,
       from its indices. A sample that is drawn again within an epoch gets another augmentation.
+        Without workers, a thread other than the main one makes samples as with torch's loader.
 
     Not exact: a loader with `in_order=False`, and an IterableDataset, whose first batches are read again.
 

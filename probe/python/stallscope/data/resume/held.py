@@ -8,17 +8,18 @@ import itertools
 import marshal
 import sys
 import zlib
+from array import array
 
 import torch
 
-_SCALARS = (bool, int, float, complex, str, bytes, type(None))
-_CONTAINERS = (list, tuple, dict, set, frozenset)
+_SCALARS = frozenset((bool, int, float, complex, str, bytes, type(None)))
+_CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
 # Larger and deeper containers are not looked at, which would take a second; arrays and tensors of any size are.
 _MOST_ELEMENTS, _DEEPEST = 2_000_000, 32
 
 
 class Held:
-    """Of one sampler. `before`: name -> digest, as it was at first."""
+    """Of one sampler. `before`: name -> what tells whether it changed since, as it was at first."""
 
     def __init__(self, sampler, before):
         self.sampler, self.before = sampler, before
@@ -45,13 +46,15 @@ class Held:
 
     def _changed(self, name, value):
         # An epoch that somebody sets is no setting, also before it is set.
-        now = digest(value)
-        return now is not None and (self.before.get(name, now) != now or name == "epoch" and hasattr(self.sampler, "set_epoch"))
+        if name == "epoch" and hasattr(self.sampler, "set_epoch"):
+            return look(value) is not None
+        first = self.before.get(name)
+        return first is not None and not first.is_of(value) and look(value) is not None
 
 
-def digests(sampler):
-    """Name -> digest, of what shows what it holds."""
-    found = {name: digest(value) for name, value in _attributes(sampler).items()}
+def looks(sampler):
+    """Name -> `look()`, of what shows what it holds."""
+    found = {name: look(value) for name, value in _attributes(sampler).items()}
     return {name: one for name, one in found.items() if one is not None}
 
 
@@ -63,7 +66,44 @@ def _attributes(sampler):
     return attributes
 
 
-def digest(value):
+class _Copy:
+    """Lists of numbers and texts, and lists of lists, copied: to compare the same numbers again is to compare where they are, which takes some
+    milliseconds for a million."""
+
+    def __init__(self, value):
+        self.value = _copied(value)
+
+    def is_of(self, value):
+        try:
+            return type(value) is type(self.value) and bool(value == self.value)
+        except Exception:
+            # Of elements that cannot be compared, which these were not.
+            return False
+
+
+class _Digest:
+    def __init__(self, digest):
+        self.digest = digest
+
+    def is_of(self, value):
+        return _digest(value) == self.digest
+
+
+def look(value):
+    """What tells whether a value is another one; None of what is no plain data."""
+    if type(value) in _CONTAINERS:
+        if not _is_small(value):
+            return None
+        try:
+            return _Copy(value)
+        except TypeError:
+            # Batches as ranges or arrays, say, and dicts.
+            pass
+    digest = _digest(value)
+    return None if digest is None else _Digest(digest)
+
+
+def _digest(value):
     """Equal for equal content; None of what is no plain data."""
     kind = type(value)
     if kind in _SCALARS or kind is range:
@@ -76,7 +116,7 @@ def digest(value):
         return None if value.dtype.hasobject else _of_array(numpy.ascontiguousarray(value).tobytes(), value.dtype, value.shape)
     if numpy is not None and isinstance(value, numpy.generic):
         return None if value.dtype.hasobject else _of_array(value.tobytes(), value.dtype, ())
-    return _of_container(value) if kind in _CONTAINERS and _count(value, _MOST_ELEMENTS) <= _MOST_ELEMENTS else None
+    return _of_container(value) if kind in _CONTAINERS and _is_small(value) else None
 
 
 def _of_container(value):
@@ -85,9 +125,19 @@ def _of_container(value):
         # Of an older version: newer ones tell how often an object is referred to, too.
         return kind.__name__, zlib.crc32(marshal.dumps(value, 2))
     except ValueError:
-        # Batches as ranges or arrays, say.
-        parts = [digest(one) for one in (itertools.chain(*value.items()) if kind is dict else value)]
+        parts = [_digest(one) for one in (itertools.chain(*value.items()) if kind is dict else value)]
         return None if None in parts or kind in (set, frozenset) else (kind.__name__, zlib.crc32(repr(parts).encode()))
+
+
+def _copied(value):
+    """TypeError where it has what is neither a list, tuple or set nor a number or text."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if kind not in _CONTAINERS or kind is dict:
+        # Two dicts are equal in another order, too.
+        raise TypeError
+    return kind(value) if _SCALARS.issuperset(map(type, value)) else kind(map(_copied, value))
 
 
 def _tensor_bytes(tensor):
@@ -99,15 +149,19 @@ def _of_array(content, dtype, shape):
     return str(dtype), tuple(shape), zlib.crc32(content)
 
 
-def _count(container, most):
-    """Elements of it and of what it holds, as far as `most`."""
+def _is_small(container):
+    """Whether it and what it holds may be looked at."""
     count, level = len(container), [container]
     for _ in range(_DEEPEST):
-        level = [one for outer in level for one in (outer.values() if type(outer) is dict else outer) if type(one) in _CONTAINERS]
+        if not level or count > _MOST_ELEMENTS:
+            break
+        level = [one for outer in level for one in _containers(outer.values() if type(outer) is dict else outer)]
         count += sum(map(len, level))
-        if not level or count > most:
-            return count
-    return most + 1
+    return not level and count <= _MOST_ELEMENTS
+
+
+def _containers(values):
+    return () if _CONTAINERS.isdisjoint(map(type, values)) else [one for one in values if type(one) in _CONTAINERS]
 
 
 def packed(value):
@@ -118,12 +172,13 @@ def packed(value):
     if kind.__module__ == "numpy":
         return {"array": value.copy()}
     if kind is list:
-        if _are_numbers(value):
-            return {"numbers": torch.tensor(value, dtype=torch.int64)}
+        numbers = _numbers(value)
+        if numbers is not None:
+            return {"numbers": numbers}
         if value and set(map(type, value)) == {list}:
-            elements = list(itertools.chain.from_iterable(value))
-            if _are_numbers(elements):
-                return {"rows": torch.tensor(elements, dtype=torch.int64), "lengths": torch.tensor(list(map(len, value)))}
+            numbers = _numbers(list(itertools.chain.from_iterable(value)))
+            if numbers is not None:
+                return {"rows": numbers, "lengths": torch.tensor(list(map(len, value)))}
         return {"list": [packed(one) for one in value]}
     if kind is tuple:
         return {"tuple": [packed(one) for one in value]}
@@ -134,8 +189,14 @@ def packed(value):
     return {"value": value} if kind is range else value
 
 
-def _are_numbers(values):
-    return len(values) > 8 and set(map(type, values)) == {int} and -(1 << 63) <= min(values) and max(values) < 1 << 63
+def _numbers(values):
+    """As a tensor; None unless they are some whole numbers of 64 bits."""
+    if len(values) <= 8 or set(map(type, values)) != {int}:
+        return None
+    try:
+        return torch.frombuffer(array("q", values), dtype=torch.int64)
+    except OverflowError:
+        return None
 
 
 def unpacked(state):

@@ -59,6 +59,8 @@ class Pass:
         self.course = None
         # Where somebody says when a step was trained; and of a pass that took a position up, until it is asked.
         self.between = self.begun = None
+        # The generators before the loop drew from them and began this pass, None where it did not draw; whether it drew behind that, before it asked.
+        self.before, self.draws_within = None, False
         # Batches that the sampler gave, with those that were skipped.
         self.asked = 0
         # Of the batch that was handed over last, and how many were asked for before its.
@@ -233,14 +235,16 @@ class Handing:
 
     def _asked(self):
         current = self.current
-        if current.between.after_step is not None:
-            current.between.asked(is_first=not current.end.gave)
+        if not current.end.gave or current.between.after_step is not None:
+            current.between.asked(current)
         if current.begun is not None:
             begun, current.begun = current.begun, None
             begun.asked()
 
     def _end(self):
         self.ended = self.current.end.reached = True
+        if self.current.between is not None:
+            self.current.between.ended()
         if self.current.hears_steps:
             # zip() ends with the first that has no more, and leaves the others before their ends.
             for other in list(_taken_up):

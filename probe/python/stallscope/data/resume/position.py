@@ -7,7 +7,6 @@ epoch begins again with the same states, and the sampler is asked for what was h
 
 import copyreg
 import itertools
-import threading
 import warnings
 import weakref
 
@@ -16,12 +15,11 @@ import torch.utils.data
 from stallscope import _random
 from stallscope.data.locks import ForkSafeLock
 from stallscope.data.sampling import draw_order, uses
-from stallscope.data.sampling.weights import Weighted
 from stallscope.data.seeding.draws import Repeats
 from stallscope.data.seeding.per_sample import epoch_key
 
 from . import persistent_workers, random_sources
-from .between import Begun
+from .between import Begun, look_at_drawn
 from .iteration import Counted, Handing, Pass
 from .trained import Trained
 
@@ -45,7 +43,10 @@ class Positioned(Trained):
     def __iter__(self):
         # What iterators find in the loader while they are made, as which pass begins, is one thread's.
         with self.__dict__.setdefault("_fork_safe_lock", ForkSafeLock()):
-            return self._next_pass()
+            handing = self._next_pass()
+            if self._between is not None:
+                self._between.begun()
+            return handing
 
     def _next_pass(self):
         if self._trained_end is not None and self._trains() is None:
@@ -61,6 +62,8 @@ class Positioned(Trained):
             course = self._next_course() if self._order is not None else None
             beginning = Pass(self._epochs, self._begun, generators, generators.states())
             beginning.course = course
+            if self._between is not None:
+                beginning.before = self._between.drawn_before(beginning.states["process"])
             if self._had_workers:
                 self._without_seed(beginning)
             return self._begin(beginning)
@@ -68,7 +71,9 @@ class Positioned(Trained):
         nth = resume.get("nth", resume["epoch"])
         beginning = Pass(resume["epoch"], nth, generators, resume["states"], resume["batches"], resume["digest"])
         # Checkpoints of before have none; there the order is drawn as the pass begins.
-        beginning.order_from = resume.get("order_states")
+        beginning.order_from, beginning.before = resume.get("order_states"), resume.get("before")
+        if resume.pop("draws_again", False):
+            look_at_drawn(resume, now)
         if self._hears_steps:
             self._taken_up = resume, beginning.end
         if self._order is not None:
@@ -225,14 +230,15 @@ class Positioned(Trained):
         """
         if self._resume is not None:
             # Loaded, and not begun yet.
-            return {name: value for name, value in self._resume.items() if name != "process"}
+            return _saved(self._resume)
         handing = self._trains() if self._hears_steps else self._pass() if self._pass is not None else None
         untrained = self._untrained() if handing is None else None
         if untrained is not None:
-            return {name: value for name, value in untrained.items() if name != "process"}
+            return _saved(untrained)
         state = {"version": _VERSION, "nth": self._begun, "begun": self._begun, "samples": self._samples(), "batch_size": self.batch_size}
         state["left_at"] = self._left_at
-        state["draws_first"] = self._between is not None and self._between.draws()
+        if self._between is not None:
+            state.update(self._between.state(handing and handing.current))
         state["persistent_loaders"] = persistent_workers.state(self)
         state["drawn_from"] = self._sources().own_states()
         if self._order is not None:
@@ -253,6 +259,7 @@ class Positioned(Trained):
             "digest": current.digest,
             "states": current.states,
             "order_states": current.order_states,
+            "before": current.before,
             "asked": current.asked,
             "held": current.generators.scalars(current.states),
             "workers_kept": current.workers_kept,
@@ -301,6 +308,8 @@ class Positioned(Trained):
         if getattr(self, "_iterator", None) is not None:
             # Persistent workers that have batches of another position under way.
             self._iterator = None
+        if self._between is not None:
+            self._between.load(state)
         if under_way:
             self._resume = dict(state)
             return
@@ -317,7 +326,7 @@ class Positioned(Trained):
             return state
         state = {name: value for name, value in state.items() if name not in _OF_PASSES}
         if state.get("_resume") is not None:
-            state["_resume"] = {name: value for name, value in state["_resume"].items() if name != "process"}
+            state["_resume"] = _saved(state["_resume"])
         return state
 
     def __reduce_ex__(self, protocol):
@@ -357,6 +366,15 @@ class Positioned(Trained):
             # Of several loaders the first that is iterated.
             self._begun_first = process
 
+    def draws_again(self):
+        """The generators' states for what the script draws until the position that was loaded is taken up, where it drew there before; None: those
+        that were saved."""
+        resume = self._resume
+        if resume is None or resume.get("draws_first") or resume.get("before") is None:
+            return None
+        resume["draws_again"] = True
+        return resume["before"]
+
     def _samples(self):
         if self._streams():
             return None
@@ -376,10 +394,6 @@ class Positioned(Trained):
 # Of passes that are under way or were, which a copy of the loader has nothing of.
 _OF_PASSES = {"_pass", "_passes", "_ends", "_trained_end", "_begun_first", "_warned_of_passes", "_training", "_taken_up", "_beginning", "_fork_safe_lock"}
 
-_classes: dict = {}
-_classes_lock = threading.Lock()
-
-
 def before(state, batches):
     """The position `state` as it was so many batches before, where it is one within an epoch; what else it is, as it is."""
     if not isinstance(state, dict) or "digest" not in state or state.get("batches") is None:
@@ -389,34 +403,11 @@ def before(state, batches):
     return {**state, "batches": max(0, state["batches"] - batches), "digest": None, "drawn_from": drawn_from}
 
 
+def _saved(resume):
+    """A position that was loaded, without what is for the pass that takes it up."""
+    return {name: value for name, value in resume.items() if name not in ("process", "draws_again")}
+
+
 def _bare(kind, *arguments):
     """As copyreg.__newobj__, which pickle lets name no other class than the object's own."""
     return kind.__new__(kind, *arguments)
-
-
-def position(loader):
-    """Gives `loader`, a DataLoader of torch's, what `Positioned` has; loaders with a state of their own keep it."""
-    if isinstance(loader, Weighted):
-        loader = loader.loader
-    kind = type(loader)
-    if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
-        # Accelerate's have these methods, too, for what they have within.
-        within = getattr(loader, "__dict__", {}).get("base_dataloader", loader)
-        if not hasattr(within, "state_dict"):
-            raise TypeError(
-                f"loader: the position of a {kind.__name__} of Accelerate's is not known, which takes batches ahead of training: leave it out of "
-                "prepare(), and of several ranks give each its own part by a DistributedSampler"
-            )
-        return loader
-    if not isinstance(loader, torch.utils.data.DataLoader) or kind.__iter__ is not torch.utils.data.DataLoader.__iter__:
-        raise TypeError(
-            f"loader: the position of a {kind.__name__} is not known: it has no state_dict() and is no plain DataLoader; "
-            "use stallscope.DataLoader or torchdata's StatefulDataLoader"
-        )
-    persistent_workers.watch()
-    with _classes_lock:
-        if kind not in _classes:
-            # Named like the original, which others may show or compare.
-            _classes[kind] = type(kind.__name__, (Positioned, kind), {"__module__": kind.__module__, "_given_to": kind})
-        loader.__class__ = _classes[kind]
-    return loader

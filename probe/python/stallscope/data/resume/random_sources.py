@@ -8,7 +8,7 @@ import torch
 
 from stallscope import _random
 
-from .held import Held, digests
+from .held import Held, looks
 
 # Under which samplers keep the ones that they are made of.
 _WITHIN = ("sampler", "batch_sampler")
@@ -111,7 +111,7 @@ def generators(loader, before):
         if before is None:
             continue
         if path not in before:
-            before[path] = digests(sampler)
+            before[path] = looks(sampler)
         own[f"{path} counts"] = Held(sampler, before[path])
     return Generators(own)
 
