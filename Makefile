@@ -33,6 +33,7 @@ help:
 	@echo 'make bench-budget    whether checkpoints keep their budget, beside a neighbour that reads or writes the disk'
 	@echo 'make bench-goodput   when to save: the rules on traces of failures, beside the best interval in hindsight'
 	@echo 'make bench-cache     what a sample costs from the pool, beside the page cache, Redis and memcached'
+	@echo 'make bench-cache-unmodified  `run --cache` beside the page cache, at equal memory'
 	@echo 'make bench-fetchers  what 0, 4 and 8 fetchers gain on slow and on throttled storage'
 	@echo 'make bench-importance  what each sampling reads, and what it costs in accuracy'
 	@echo 'make bench-report    what reports of a day of training cost'
