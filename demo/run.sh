@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains a small network on a small JPEG data set that lies on slow storage, with stallscope watching.
-# CACHE=1: the same job twice, untouched and with one changed line: a loader with a cache.
+# CACHE=1: the same job twice, without and with a cache under its own loader: no line of it changes.
 # ACT=1: the storage is far away instead (each read takes a time), and stallscope does something about it.
 # CKPT=1: another job instead, which is killed at random moments and goes on from its checkpoints.
 set -euo pipefail
@@ -117,17 +117,17 @@ if [ -n "$act" ]; then
     exit
 fi
 if [ -n "${CACHE:-}" ]; then
-    say "4 of 4: training three epochs, untouched, and then again with one changed line: stallscope.DataLoader(…, cache=\"256MiB\")"
+    say "4 of 4: training three epochs, and then again with \`run --cache 256MiB\`; the script is the same"
     say "watch it from another terminal: $stallscope top plain, then $stallscope top cached"
     rm -rf "$here"/plain.* "$here"/cached.*
     "$stallscope" run --name plain -o "$here/plain.stall" -- \
         "$python" demo/train.py "$data" --epochs 3 --account "$here/plain.json" --checkpoint "$here/checkpoint.pt" 2>/dev/null
     busy
-    PYTHONPATH=$PWD/target/python${PYTHONPATH:+:$PYTHONPATH} "$stallscope" run --name cached -o "$here/cached.stall" -- \
-        "$python" demo/train.py "$data" --epochs 3 --account "$here/cached.json" --checkpoint "$here/checkpoint.pt" \
-        --cache 256MiB
+    "$stallscope" run --name cached -o "$here/cached.stall" --cache 256MiB -- \
+        "$python" demo/train.py "$data" --epochs 3 --account "$here/cached.json" --checkpoint "$here/checkpoint.pt"
     busy
-    "$python" demo/cached.py "$here/plain.json" "$here/cached.json"
+    "$stallscope" report "$here/cached.stall" --format json >"$here/cached.report.json"
+    "$python" demo/cached.py "$here/plain.json" "$here/cached.json" "$here/cached.report.json"
     say "what changed, cause by cause: $stallscope diff $here/plain.stall $here/cached.stall"
     exit
 fi

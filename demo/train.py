@@ -48,8 +48,7 @@ def main():
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"))
     parser.add_argument("--checkpoint-every", type=int, default=20, help="steps")
-    parser.add_argument("--cache", help='bytes for the cache of the training loader, such as "256MiB"')
-    parser.add_argument("--account", type=Path, help="a file for seconds of epochs and the order of samples")
+    parser.add_argument("--account", type=Path, help="a file for seconds of epochs, the order of samples and the losses")
     args = parser.parse_args()
 
     torch.manual_seed(0)
@@ -62,22 +61,14 @@ def main():
     plain = transforms.Compose([transforms.Resize(64), transforms.CenterCrop(64), transforms.ToTensor(), normalize])
     train_set = (Numbered if args.account else datasets.ImageFolder)(args.data / "train", augment)
     test_set = datasets.ImageFolder(args.data / "val", plain)
-    if args.cache:
-        import stallscope
-
-        # The changed line.
-        train_loader = stallscope.DataLoader(
-            train_set, args.batch_size, shuffle=True, num_workers=args.workers, cache=args.cache
-        )
-    else:
-        train_loader = DataLoader(train_set, args.batch_size, shuffle=True, num_workers=args.workers)
+    train_loader = DataLoader(train_set, args.batch_size, shuffle=True, num_workers=args.workers)
     test_loader = DataLoader(test_set, args.batch_size, num_workers=args.workers)
 
     model = network(len(train_set.classes))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     step = 0
     until = time.monotonic() + 60 * args.minutes
-    order, seconds = hashlib.sha256(), []
+    order, losses, seconds = hashlib.sha256(), hashlib.sha256(), []
     for epoch in itertools.count():
         if epoch >= args.epochs and time.monotonic() > until:
             break
@@ -88,6 +79,7 @@ def main():
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            losses.update(loss.item().hex().encode())
             step += 1
             if step % args.checkpoint_every == 0:
                 torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.checkpoint)
@@ -95,8 +87,8 @@ def main():
         result = f"loss {loss.item():.3f}, accuracy {evaluate(model, test_loader):.1%}"
         print(f"epoch {epoch}: {seconds[-1]:.1f} s, {result}", flush=True)
     if args.account:
-        figures = train_loader.cache_figures() if args.cache else {}
-        args.account.write_text(json.dumps({"seconds": seconds, "order": order.hexdigest(), "cache": figures}))
+        account = {"seconds": seconds, "order of samples": order.hexdigest(), "losses": losses.hexdigest()}
+        args.account.write_text(json.dumps(account))
 
 
 if __name__ == "__main__":

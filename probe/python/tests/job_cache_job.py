@@ -89,6 +89,13 @@ class AlsoItself(Files):
             return head + file.read()
 
 
+class Unbuffered(Files):
+    def read(self, index):
+        with open(self.paths[index], "rb", buffering=0) as file:
+            head = file.read(3)
+            return head + (file.readall() if index % 7 == 3 else file.read())
+
+
 class Broken(Files):
     def read(self, index):
         if index == 17:
@@ -167,6 +174,46 @@ def lasting(folder):
             digest.add(batch)
             time.sleep(0.01)
     return digest.text(), None
+
+
+LOADER = None
+
+
+def set_by_loader(worker):
+    LOADER.dataset.offset = 10 * worker
+
+
+class Offset(Files):
+    offset = 0
+
+    def __getitem__(self, index):
+        return (*super().__getitem__(index), self.offset)
+
+
+class Looking(torch.utils.data.Sampler):
+    """Goes by what its loader has."""
+
+    def __init__(self):
+        pass
+
+    def __iter__(self):
+        LOADER.dataset.offset = len(LOADER.dataset)
+        return iter(range(FILES))
+
+    def __len__(self):
+        return FILES
+
+
+def by_loader(folder, workers):
+    """A worker's init function, and a sampler, that know the data set from its loader."""
+    global LOADER
+    digest = Digest()
+    LOADER = DataLoader(Offset(folder), batch_size=BATCH, num_workers=workers, sampler=Looking(), worker_init_fn=set_by_loader)
+    for _ in range(3):
+        digest.add(list(LOADER))
+    digest.add(LOADER.dataset.offset)
+    LOADER = None
+    return digest.text(), 2 * FILES
 
 
 def raising(folder, workers):
@@ -289,6 +336,9 @@ SCENARIOS = {
     "batch-sampler": lambda folder: epochs(
         folder, batch_size=1, batch_sampler=BatchSampler(RandomSampler(range(FILES)), 7, drop_last=False)
     ),
+    "by-loader-0": lambda folder: by_loader(folder, 0),
+    "by-loader-2": lambda folder: by_loader(folder, 2),
+    "unbuffered": lambda folder: epochs(folder, Unbuffered),
     "evaluated": evaluated,
     "killed": killed,
     "lasting": lasting,

@@ -454,3 +454,27 @@ def test_a_loader_that_was_iterated_can_be_copied(tmp_path, kind, copied):
         assert values(other) == list(range(SAMPLES))
         assert values(under_way) == list(range(4, SAMPLES))
     assert type(other) is make
+
+
+class Offset(Parts):
+    offset = 0
+
+    def decode(self, data):
+        return super().decode(data) + self.offset
+
+
+LOADER = None
+
+
+def set_by_loader(worker):
+    LOADER.dataset.offset = 100 * (worker + 1)
+
+
+@pytest.mark.parametrize("more", [{}, {"cache": "4MiB"}], ids=["plain", "cached"])
+def test_a_workers_init_function_may_know_its_data_set_from_the_loader(monkeypatch, more):
+    outcomes = []
+    for make, options in ((torch.utils.data.DataLoader, {}), (stallscope.DataLoader, more)):
+        monkeypatch.setitem(globals(), "LOADER", make(Offset(), batch_size=4, num_workers=2, worker_init_fn=set_by_loader, **options))
+        outcomes.append(values(LOADER))
+        assert LOADER.dataset.offset == 0
+    assert outcomes[0] == outcomes[1]

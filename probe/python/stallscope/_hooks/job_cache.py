@@ -34,16 +34,19 @@ def is_on():
 
 
 def serving(get_iterator):
-    """`get_iterator`, the method of torch's loader: while it makes an iterator, the loader has what the iterator, and so its workers, are to
-    take from it."""
+    """`get_iterator`, the method of torch's loader: an iterator that it makes, and so its workers, take the stand-in for the data set."""
 
     def _get_iterator(self):
-        own = _swapped(self)
-        try:
+        uses = _uses_of(self)
+        if uses is None:
             return get_iterator(self)
+        from stallscope.data.stand_in import put_in
+
+        _made.uses = uses
+        try:
+            with put_in(self, uses.store.served(self)):
+                return get_iterator(self)
         finally:
-            # Past the loader's guard, which is for what users set.
-            self.__dict__.update(own)
             _made.uses = None
 
     return _get_iterator
@@ -56,22 +59,16 @@ def begin(iterator):
         iterator.__dict__["_stallscope_cache"] = uses
 
 
-def _swapped(loader):
-    """The attributes of the loader that others have taken the place of."""
+def _uses_of(loader):
+    """The uses of an iterator that the loader is about to make; None where nothing is kept for it."""
     try:
         store = _store_of(loader) if _is_served(loader) else None
-        if store is None or store.space is None:
-            return {}
-        served = store.served(loader)
-        own = {name: loader.__dict__[name] for name in served}
-        _made.uses = _Uses(store, loader)
+        return None if store is None or store.space is None else _Uses(store, loader)
     except Exception as error:
         if raised_by_signal(error):
             raise
         process.unavailable(f"The cache of `run --cache` cannot be used: {type(error).__name__}: {error}.")
-        return {}
-    loader.__dict__.update(served)
-    return own
+        return None
 
 
 def _is_served(loader):

@@ -22,7 +22,7 @@ from stallscope.data.sampling.policies import POLICIES, WEIGHTED, arranged
 from stallscope.data.sampling.scores import Scores
 from stallscope.data.sampling.weights import PlannedSubset, Weighted
 from stallscope.data.seeding.per_sample import keyed
-from stallscope.data.stand_in import start_of_worker
+from stallscope.data.stand_in import put_in, start_of_worker
 
 from .cache import budget
 from .prefetch import manager
@@ -276,17 +276,13 @@ class DataLoader(Positioned):
                     curve.of_drawn = True
         if store is not None and store.ahead is not None:
             store.ahead.of_loader(self)
-        # The iterator takes these from here, once; the loader's own attributes stay the user's.
-        own = {name: self.__dict__[name] for name in ("dataset", "worker_init_fn", "collate_fn")}
-        self.__dict__.update(
-            dataset=keyed(self.dataset, store and store.maker), worker_init_fn=start_of_worker(self.worker_init_fn)
-        )
+        served = {
+            "dataset": keyed(self.dataset, store and store.maker), "worker_init_fn": start_of_worker(self.worker_init_fn)
+        }  # fmt: skip
         if store is not None:
-            self.__dict__["collate_fn"] = store.collating(self.collate_fn)
-        try:
+            served["collate_fn"] = store.collating(self.collate_fn)
+        with put_in(self, served):
             return super()._get_iterator()
-        finally:
-            self.__dict__.update(own)
 
     def __getstate__(self):
         # A copy has connections of its own to what is kept.

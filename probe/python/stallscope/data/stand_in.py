@@ -1,6 +1,13 @@
 """What an iterator, and so its workers, get in the place of the job's data set."""
 
+import os
+import threading
+from contextlib import contextmanager
+
 from torch.utils.data import get_worker_info
+
+# What this thread has taken from a loader for a moment.
+_here = threading.local()
 
 
 class StandIn:
@@ -15,6 +22,45 @@ class StandIn:
         if "maker" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.dataset, name)
+
+
+    def __setattr__(self, name, value):
+        # Of a sampler, say, that knows its loader and is asked while an iterator is made.
+        if name in ("dataset", "maker"):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.dataset, name, value)
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __reduce__(self):
+        return type(self), (self.dataset, self.maker)
+
+
+@contextmanager
+def put_in(loader, served):
+    """Within, an iterator that is made, and so its workers, take these attributes in the place of the loader's own."""
+    own = {name: loader.__dict__[name] for name in served}
+    _here.taken = loader, own
+    # Past the loader's guard, which is for what users set.
+    loader.__dict__.update(served)
+    try:
+        yield
+    finally:
+        _here.taken = None
+        loader.__dict__.update(own)
+
+
+def _as_it_was():
+    """A worker is forked within, and a loader that its code names has the data set itself."""
+    taken = getattr(_here, "taken", None)
+    if taken is not None:
+        loader, own = taken
+        loader.__dict__.update(own)
+
+
+os.register_at_fork(after_in_child=_as_it_was)
 
 
 class start_of_worker:

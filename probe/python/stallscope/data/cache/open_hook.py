@@ -158,7 +158,8 @@ class Itself(Held):
             file.seek(self.tell())
             # What has this object reads on in the file.
             for method in _METHODS:
-                setattr(self, method, getattr(file, method))
+                if hasattr(file, method):
+                    setattr(self, method, getattr(file, method))
             self._file = file
         return self._file
 
@@ -169,7 +170,8 @@ class Itself(Held):
         return self._itself().detach()
 
     def __getattr__(self, name):
-        if name.startswith("_") or not hasattr(io.BufferedReader, name):
+        # A file that is opened without a buffer has others than one with.
+        if name.startswith("_") or not (hasattr(io.BufferedReader, name) or hasattr(io.FileIO, name)):
             return super().__getattr__(name)
         return getattr(self._itself(), name)
 

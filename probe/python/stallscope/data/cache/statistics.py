@@ -6,6 +6,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from stallscope import _native
+from stallscope._hooks.patch import passed_over
 
 FIELDS = ("hits", "late", "misses", "prefetched", "pool_bytes", "source_bytes", "substitutions")
 # One for what makes batches in the training process, and one for each worker's number, from which on they share.
@@ -75,6 +76,7 @@ class Collating:
         self.users = users
         self.maker = maker
 
+    @passed_over
     def __call__(self, samples):
         self.maker.batch_made()
         return self.users(samples)
