@@ -263,6 +263,16 @@ def evaluated(folder):
     return digest.text(), FILES
 
 
+def checked_first(folder):
+    digest, dataset = Digest(), Files(folder)
+    checked = DataLoader(dataset, batch_size=BATCH)
+    with torch.no_grad():
+        digest.add(list(checked))
+    loader = DataLoader(dataset, batch_size=BATCH, shuffle=True)
+    digest.add([list(loader), list(loader)])
+    return digest.text(), FILES
+
+
 def left(folder, workers):
     """By break, and two iterators of one loader at a time."""
     digest, loader = Digest(), DataLoader(Files(folder), batch_size=BATCH, shuffle=True, num_workers=workers)
@@ -342,6 +352,7 @@ SCENARIOS = {
     "evaluated": evaluated,
     "killed": killed,
     "lasting": lasting,
+    "checked-first": checked_first,
     "left-0": lambda folder: left(folder, 0),
     "left-2": lambda folder: left(folder, 2),
     "rewritten-0": lambda folder: rewritten(folder, 0),

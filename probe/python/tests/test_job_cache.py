@@ -53,6 +53,12 @@ def test_files_come_from_memory_from_the_second_epoch_on(python):
     assert done.hits == sum(line["hits"] for line in done.expected), done.notes
 
 
+def test_uses_are_those_of_the_loader_that_is_served(python):
+    """Not of the one that is iterated first, without gradients."""
+    trainer = runs(python, ("checked-first",)).cached.collector.trainer()
+    assert {record.loader for record in trainer.of("CacheUses")} == {1}
+
+
 def test_a_data_set_beside_the_first_is_named_once(python):
     notes = [note for note in runs(python, COUNTED).notes if "run --cache" in note]
     assert len(notes) == 1

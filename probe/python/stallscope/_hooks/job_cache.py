@@ -45,9 +45,11 @@ def serving(get_iterator):
         _made.uses = uses
         try:
             with put_in(self, uses.store.served(self)):
-                return get_iterator(self)
+                iterator = get_iterator(self)
         finally:
             _made.uses = None
+        _heard(uses.begin)
+        return iterator
 
     return _get_iterator
 
@@ -112,7 +114,6 @@ class _Uses:
     def __init__(self, store, loader):
         self.store = store
         self.loader = weakref.ref(loader)
-        self.begun = False
         # Drawn and not handed over. Of batches that are handed over in another order than drawn there is no curve.
         self.index = None
         self.drawn = deque()
@@ -121,11 +122,13 @@ class _Uses:
         else:
             store.curve = None
 
-    def handed(self):
+    def begin(self):
+        """An epoch of the loader, which has its number by now."""
         loader = self.loader()
-        if not self.begun and loader is not None:
-            self.begun = True
+        if loader is not None:
             self.store.begun(loader)
+
+    def handed(self):
         self.index = self.drawn.popleft() if self.drawn else ()
         self.store.batch(self)
 
@@ -152,15 +155,15 @@ def handing(next_batch):
         data = next_batch(self)
         uses = self.__dict__.get("_stallscope_cache")
         if uses is not None:
-            _heard(uses)
+            _heard(uses.handed)
         return data
 
     return __next__
 
 
-def _heard(uses):
+def _heard(hear):
     try:
-        uses.handed()
+        hear()
     except Exception as error:
         if raised_by_signal(error):
             raise
@@ -171,5 +174,5 @@ def again(iterator):
     """Its persistent workers begin another epoch."""
     uses = iterator.__dict__.get("_stallscope_cache")
     if uses is not None:
-        uses.begun = False
         uses.drawn.clear()
+        _heard(uses.begin)
