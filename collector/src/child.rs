@@ -38,6 +38,8 @@ pub(crate) fn launch(
     };
     let mut child = Command::new(program);
     child.args(arguments);
+    // Of a job that starts this one.
+    child.env_remove("STALLSCOPE_CACHE_BYTES");
     if let Some(shim) = shim {
         let mut path = vec![shim.package.join("stallscope/_inject")];
         if let Some(theirs) = std::env::var_os("PYTHONPATH").filter(|value| !value.is_empty()) {

@@ -4,14 +4,17 @@ usage: job_cache_job.py FOLDER SCENARIO...; prints for each a JSON line: its nam
 files would have had one.
 """
 
+import copy
 import gc
 import hashlib
 import io
 import json
 import os
+import pickle
 import random
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -94,6 +97,52 @@ class Unbuffered(Files):
         with open(self.paths[index], "rb", buffering=0) as file:
             head = file.read(3)
             return head + (file.readall() if index % 7 == 3 else file.read())
+
+
+def tried(call):
+    try:
+        return repr(call())
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+class Odd(Files):
+    """Asks for what a file refuses, and reads on; not in the first and the last sample, which are those that are tried."""
+
+    def read(self, index):
+        if index in (0, FILES - 1):
+            return super().read(index)
+        file = open(self.paths[index], "rb")
+        calls = [
+            lambda: file.seek(-9000, 2), lambda: file.seek(-5, 1), lambda: file.seek(-1), lambda: file.read(-2), lambda: file.seek(2**70),
+            lambda: file.seek(0, 7), lambda: file.seek(2**63 - 1), lambda: file.truncate(3), lambda: file.write(b"x"), lambda: file.writelines([]),
+            lambda: file.readinto("x"), lambda: copy.copy(file), lambda: pickle.dumps(file), lambda: file.absent, lambda: file.read("x"),
+        ]  # fmt: skip
+        # One for each sample, so that the others go on with the bytes.
+        found = [tried(calls[index % len(calls)]), file.read(5), file.tell(), tried(lambda: file.seek(3)), file.readline(), file.read()]
+        file.close()
+        closed = [file.read, file.tell, file.readline, file.fileno, lambda: file.seek(0), lambda: next(file), file.readlines, lambda: iter(file)]
+        return repr([*found, *map(tried, closed)]).encode()
+
+
+class Indices:
+    """Of a subset: to look one up is a draw."""
+
+    def __len__(self):
+        return FILES
+
+    def __getitem__(self, at):
+        return (at + random.randrange(3)) % FILES
+
+
+class Properties(DataLoader):
+    @property
+    def dataset(self):
+        return self.its
+
+    @dataset.setter
+    def dataset(self, value):
+        self.its = value
 
 
 class Broken(Files):
@@ -263,6 +312,57 @@ def evaluated(folder):
     return digest.text(), FILES
 
 
+def properties(folder):
+    digest, loader = Digest(), Properties(Files(folder), batch_size=BATCH, shuffle=True)
+    digest.add([list(loader), list(loader)])
+    return digest.text(), 0
+
+
+def folder_gone(folder):
+    """The job's own folder is deleted in mid-job."""
+    digest, loader, before = Digest(), DataLoader(Files(folder), batch_size=BATCH, shuffle=True), os.getcwd()
+    own = folder + "-own"
+    os.mkdir(own)
+    os.chdir(own)
+    digest.add(list(loader))
+    os.rmdir(own)
+    digest.add(list(loader))
+    os.chdir(before)
+    return digest.text(), FILES
+
+
+def deleted(folder):
+    digest, dataset = Digest(), Files(folder)
+    loader = DataLoader(dataset, batch_size=BATCH)
+    digest.add(list(loader))
+    os.unlink(dataset.paths[9])
+    digest.add(tried(lambda: list(loader)).replace(folder, ""))
+    # Those of whole batches.
+    return digest.text(), 8
+
+
+def together(folder):
+    """Two threads make iterators of one loader at a time."""
+    digest, loader, meeting = Digest(), DataLoader(Files(folder), batch_size=None), threading.Barrier(2)
+
+    class Meeting(torch.utils.data.Sampler):
+        def __init__(self):
+            pass
+
+        def __iter__(self):
+            meeting.wait(60)
+            return iter(range(FILES))
+
+    loader = DataLoader(Files(folder), batch_size=None, sampler=Meeting())
+    threads = [threading.Thread(target=lambda: [batch for batch in loader]) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    digest.add([type(loader.dataset).__name__, type(loader.dataset) is Files, loader.worker_init_fn is None])
+    return digest.text(), None
+
+
 def checked_first(folder):
     digest, dataset = Digest(), Files(folder)
     checked = DataLoader(dataset, batch_size=BATCH)
@@ -353,6 +453,12 @@ SCENARIOS = {
     "killed": killed,
     "lasting": lasting,
     "checked-first": checked_first,
+    "odd": lambda folder: epochs(folder, Odd),
+    "indices": lambda folder: epochs(folder, lambda folder: Subset(Files(folder), Indices()), uses=0),
+    "properties": properties,
+    "folder-gone": folder_gone,
+    "deleted": deleted,
+    "together": together,
     "left-0": lambda folder: left(folder, 0),
     "left-2": lambda folder: left(folder, 2),
     "rewritten-0": lambda folder: rewritten(folder, 0),

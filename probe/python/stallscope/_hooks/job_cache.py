@@ -15,6 +15,8 @@ from .knobs import raised_by_signal
 from .patch import passed_over
 
 _VARIABLE = "STALLSCOPE_CACHE_BYTES"
+# What an iterator takes from its loader.
+_TAKEN = {"dataset", "worker_init_fn", "collate_fn"}
 _SECOND = (
     "The cache of `run --cache` keeps the data set that was trained on first, a {}: nothing is kept of a further one, a {}; give its loader "
     "a cache of its own by stallscope.DataLoader(cache=…)."
@@ -78,6 +80,8 @@ def _is_served(loader):
     streams = tuple(getattr(data, name) for name in ("IterableDataset", "MapDataPipe") if hasattr(data, name))
     return (
         (ours is None or not isinstance(loader, ours.DataLoader))
+        # Not where a subclass has made properties of them.
+        and _TAKEN <= loader.__dict__.keys()
         and not isinstance(loader.dataset, streams)
         and data.get_worker_info() is None
         and sys.modules["torch"].is_grad_enabled()
@@ -99,11 +103,13 @@ def _store_of(loader):
         _names_further = False
         return None
     if store is None or not store.is_of(dataset):
+        # TypeError of what cannot be known again, before it is tried: a list, say, which opens no files.
+        reference = weakref.ref(dataset)
         wanted_bytes, most_bytes = int(os.environ[_VARIABLE]), budget.memory_bytes()
         # A rank may have less memory than its launcher.
         own_bytes = wanted_bytes if most_bytes is None else min(wanted_bytes, most_bytes)
         store = UnmodifiedStore(dataset, start_method_of(loader), own_bytes, "minio", 0)
-        _of_job = weakref.ref(dataset), weakref.ref(store)
+        _of_job = reference, weakref.ref(store)
     _stores[loader] = store
     return store
 

@@ -6,8 +6,19 @@ from contextlib import contextmanager
 
 from torch.utils.data import get_worker_info
 
-# What this thread has taken from a loader for a moment.
-_here = threading.local()
+
+class _Taken:
+    """What was taken from a loader for a moment."""
+
+    def __init__(self, loader, own):
+        self.loader = loader
+        self.own = own
+        self.threads = 0
+
+
+# By the address of the loader.
+_taken: dict = {}
+_lock = threading.Lock()
 
 
 class StandIn:
@@ -40,24 +51,31 @@ class StandIn:
 
 @contextmanager
 def put_in(loader, served):
-    """Within, an iterator that is made, and so its workers, take these attributes in the place of the loader's own."""
-    own = {name: loader.__dict__[name] for name in served}
-    _here.taken = loader, own
-    # Past the loader's guard, which is for what users set.
-    loader.__dict__.update(served)
+    """Within, an iterator that is made, and so its workers, take these attributes in the place of the loader's own. Threads that make
+    iterators of one loader at a time take the same, until the last is through."""
+    with _lock:
+        taken = _taken.setdefault(id(loader), _Taken(loader, {name: loader.__dict__[name] for name in served}))
+        taken.threads += 1
+        # Past the loader's guard, which is for what users set.
+        loader.__dict__.update(served)
     try:
         yield
     finally:
-        _here.taken = None
-        loader.__dict__.update(own)
+        with _lock:
+            taken.threads -= 1
+            if taken.threads == 0:
+                # Not there in a child that was forked within.
+                _taken.pop(id(loader), None)
+                loader.__dict__.update(taken.own)
 
 
 def _as_it_was():
     """A worker is forked within, and a loader that its code names has the data set itself."""
-    taken = getattr(_here, "taken", None)
-    if taken is not None:
-        loader, own = taken
-        loader.__dict__.update(own)
+    global _lock
+    _lock = threading.Lock()
+    for taken in _taken.values():
+        taken.loader.__dict__.update(taken.own)
+    _taken.clear()
 
 
 os.register_at_fork(after_in_child=_as_it_was)

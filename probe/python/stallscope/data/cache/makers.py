@@ -213,6 +213,9 @@ def _own(data):
 class FromFiles(_Maker):
     """Of a data set each of whose samples opens one file."""
 
+    # Whether a sample is made once more where what was given for its file was not enough.
+    makes_again = True
+
     def __init__(self, dataset, samples, kept, most_bytes, looks):
         super().__init__(dataset, samples, kept)
         self.most_bytes = most_bytes
@@ -285,7 +288,7 @@ class _Files:
             data = self.maker.kept.of(use, tag_of(path, self.maker.looks), read)
         except Unkept as unkept:
             return unkept.instead
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             if raised_by_signal(error):
                 raise
             # The file, so that the data set meets what is wrong with it by itself.
@@ -293,5 +296,7 @@ class _Files:
         if data is None:
             return original(*args, **kwargs)
         name = args[0] if args else kwargs["file"]
-        self.held.append(self.maker.handed_out(data, name, lambda: original(*args, **kwargs)))
-        return self.held[-1]
+        file = self.maker.handed_out(data, name, lambda: original(*args, **kwargs))
+        if self.maker.makes_again:
+            self.held.append(file)
+        return file

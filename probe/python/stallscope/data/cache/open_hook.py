@@ -83,14 +83,17 @@ def made_by(maker, make):
 def path_of(file, mode="r", buffering=-1, encoding=None, errors=None, newline=None, closefd=True, opener=None):
     """With the arguments of `open`: the path, where its bytes are opened to be read and nothing else is asked for; else
     None."""
-    if mode not in ("rb", "br") or opener is not None or isinstance(file, int):
+    plain = opener is encoding is errors is newline is None and closefd is True and type(buffering) is int
+    # A buffer of lines is warned of, and a negative one refused.
+    if mode not in ("rb", "br") or not plain or isinstance(file, int) or buffering < -1 or buffering == 1:
         return None
     try:
         path = os.fsdecode(file)
-    except TypeError:
+        # Joined and no more: what stands before a `..` may be a link.
+        return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+    except (TypeError, OSError):
+        # No path, or in a folder that is gone.
         return None
-    # Joined and no more: what stands before a `..` may be a link.
-    return os.path.join(os.getcwd(), path)
 
 
 class Held(io.BytesIO):
@@ -145,19 +148,23 @@ Held.__module__ = "_io"
 
 
 class Itself(Held):
-    """A file's bytes, and the file itself from when something is asked for that only that has."""
+    """A file's bytes, and the file itself from when something is asked for that only that has, or that it refuses."""
 
     def __init__(self, data, name, reopen):
         super().__init__(data, name)
+        self._size = len(data)
         self._reopen = reopen
         self._file = None
 
     def _itself(self):
         if self._file is None:
             file = self._reopen()
-            file.seek(self.tell())
+            if io.BytesIO.closed.__get__(self):
+                file.close()
+            else:
+                file.seek(io.BytesIO.tell(self))
             # What has this object reads on in the file.
-            for method in _METHODS:
+            for method in (*_CALLS, "close", "detach", "fileno", "flush", "isatty", "readable", "seekable", "writable"):
                 if hasattr(file, method):
                     setattr(self, method, getattr(file, method))
             self._file = file
@@ -169,6 +176,15 @@ class Itself(Held):
     def detach(self):
         return self._itself().detach()
 
+    def write(self, *args):
+        return self._itself().write(*args)
+
+    def writelines(self, *args):
+        return self._itself().writelines(*args)
+
+    def truncate(self, *args):
+        return self._itself().truncate(*args)
+
     def __getattr__(self, name):
         # A file that is opened without a buffer has others than one with.
         if name.startswith("_") or not (hasattr(io.BufferedReader, name) or hasattr(io.FileIO, name)):
@@ -179,16 +195,49 @@ class Itself(Held):
     def closed(self):
         return super().closed if self._file is None else self._file.closed
 
+    def __enter__(self):
+        return self if self._is_plain() else self._itself().__enter__()
+
     def __next__(self):
-        return super().__next__() if self._file is None else next(self._file)
+        return super().__next__() if self._is_plain() else next(self._itself())
 
     def __iter__(self):
-        return super().__iter__() if self._file is None else iter(self._file)
+        return super().__iter__() if self._is_plain() else iter(self._itself())
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("cannot pickle '_io.BufferedReader' object")
+
+    def _is_plain(self, *args):
+        """Whether the bytes alone answer a call: not where the file is there, closed, or asked for what it refuses."""
+        return self._file is None and not io.BytesIO.closed.__get__(self) and all(type(one) is not int or one >= -1 for one in args)
+
+    def seek(self, *args):
+        if self._is_plain() and self._reaches(*args):
+            return super().seek(*args)
+        return self._itself().seek(*args)
+
+    def _reaches(self, offset, whence=0):
+        if type(offset) is not int or type(whence) is not int or not 0 <= whence <= 2:
+            return False
+        from_here = io.BytesIO.tell(self) if whence == 1 else 0 if whence == 0 else self._size
+        return 0 <= from_here + offset < 1 << 62
 
 
-_METHODS = (
-    "close", "detach", "fileno", "flush", "isatty", "peek", "read", "read1", "readable", "readinto", "readinto1", "readline", "readlines",
-    "seek", "seekable", "tell",
-)  # fmt: skip
+_CALLS = ("peek", "read", "read1", "readinto", "readinto1", "readline", "readlines", "seek", "tell", "truncate", "write", "writelines")
+
+
+def _answering(name):
+    of_bytes = getattr(Held, name)
+
+    def call(self, *args, **kwargs):
+        if self._is_plain(*args) and not kwargs:
+            return of_bytes(self, *args)
+        return getattr(self._itself(), name)(*args, **kwargs)
+
+    return call
+
+
+for _name in ("peek", "read", "read1", "readinto", "readinto1", "readline", "readlines", "tell"):
+    setattr(Itself, _name, _answering(_name))
 Itself.__name__ = Itself.__qualname__ = "BufferedReader"
 Itself.__module__ = "_io"

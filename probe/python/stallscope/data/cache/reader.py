@@ -125,7 +125,7 @@ def tag_of(path, looks=False):
     if looks:
         try:
             name += b"\0" + seen_of(os.stat(name))
-        except OSError:
+        except (OSError, ValueError):
             # The open that follows meets what is wrong with it.
             pass
     return int.from_bytes(blake2b(name, digest_size=8).digest(), "little")

@@ -101,10 +101,7 @@ def stir():
 def _in_child(trial, dataset, more):
     reading, writing = os.pipe()
     try:
-        with warnings.catch_warnings():
-            # That other threads are not there in a child is what torch's workers live with, too.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
+        child = _fork()
     except OSError as error:
         os.close(reading)
         os.close(writing)
@@ -123,6 +120,16 @@ def _in_child(trial, dataset, more):
         return json.loads(outcome)
     except ValueError:
         return {"why": "the process that tried it died"}
+
+
+def _fork():
+    if sys.version_info < (3, 12):
+        return os.fork()
+    # Only here, as it makes Python show again what it has warned of once.
+    with warnings.catch_warnings():
+        # That other threads are not there in a child is what torch's workers live with, too.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def _as_child(trial, dataset, more, writing):

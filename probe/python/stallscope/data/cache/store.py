@@ -66,7 +66,7 @@ class Store:
         key = fingerprint.of(found, self.state, *self.declared)
         self.form, key = stored_form.settled(found, key, self.budget_bytes)
         if not found.in_parts:
-            self.looks = fingerprint.looks_at_files(found, key)
+            key, self.looks = self._looks(found, key)
         own_bytes = self.budget_bytes
         if manager.can_be(start_method, fetchers):
             own_bytes -= manager.staging_bytes(self.budget_bytes)
@@ -80,6 +80,10 @@ class Store:
             self.maker.kept, self.maker.decoded = kept, self.form.decoded
         else:
             self.maker = self.of_files(self.dataset, found.samples, kept, self.budget_bytes, self.looks)
+
+    def _looks(self, found, key):
+        """The key, and whether each use looks at its file: which is in what the pool knows a file by."""
+        return key, fingerprint.looks_at_files(found, key)
 
     def _fetching(self, kept, key, found, policy, fetchers):
         """`kept`, or what takes its place where samples may be fetched ahead."""
