@@ -34,7 +34,6 @@ class StandIn:
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
-
     def __setattr__(self, name, value):
         # Of a sampler, say, that knows its loader and is asked while an iterator is made.
         if name in ("dataset", "maker"):
