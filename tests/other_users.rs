@@ -251,6 +251,28 @@ fn who_may_connect_is_for_a_group_and_who_watched_whom_is_logged() {
     assert!(support::text(&output.stderr).contains("there is no group no-such-group"), "{output:?}");
 }
 
+/// A user's shell in a process of a chosen number. The counter of numbers is left where it is: turned back, it gives the numbers
+/// that follow to whatever else starts on the machine, and a test beside this one keeps such a number.
+const SHELL_AT_A_NUMBER: &str = r#"
+import ctypes, os, signal, sys
+number, user = int(sys.argv[1]), int(sys.argv[2])
+libc = ctypes.CDLL(None, use_errno=True)
+wanted = (ctypes.c_int32 * 1)(number)
+# struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size.
+how = (ctypes.c_uint64 * 10)(0, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, ctypes.addressof(wanted), 1)
+CLONE3, PR_SET_PDEATHSIG = 435, 1
+child = libc.syscall(CLONE3, how, ctypes.sizeof(how))
+if child == -1:
+    sys.exit(f"no process {number}: {os.strerror(ctypes.get_errno())}")
+if child == 0:
+    os.setgroups([])
+    os.setgid(user)
+    os.setuid(user)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.execvp("sh", ["sh", "-c", sys.argv[3]])
+os.waitpid(child, 0)
+"#;
+
 #[test]
 fn a_number_that_was_ones_own_and_is_anothers_now_gives_nothing_away() {
     if !privileged("a_number_that_was_ones_own_and_is_anothers_now_gives_nothing_away") {
@@ -267,18 +289,14 @@ fn a_number_that_was_ones_own_and_is_anothers_now_gives_nothing_away() {
     let mira = node.spy("mira", MIRA, number);
     support::signal(number, "KILL");
     wait_until("its number is free", || !PathBuf::from(format!("/proc/{number}")).exists());
-    // Another process may come in between, and take the number or one after it.
-    let mut otto = None;
-    for _ in 0..50 {
-        std::fs::write("/proc/sys/kernel/ns_last_pid", (number - 1).to_string()).unwrap();
-        let script = "read go; while :; do dd if=otto.bin of=/dev/null bs=64k iflag=direct; cat otto.bin; done > /dev/null";
-        let shell = Killed(node.shell(OTTO, script).stdin(Stdio::piped()).spawn().unwrap());
-        if shell.0.id() == number {
-            otto = Some(shell);
-            break;
-        }
-    }
-    let mut otto = otto.expect("the number in one of fifty tries");
+    let script = "read go; while :; do dd if=otto.bin of=/dev/null bs=64k iflag=direct; cat otto.bin; done > /dev/null";
+    let mut otto = Command::new(PYTHON);
+    otto.args(["-c", SHELL_AT_A_NUMBER, &number.to_string(), &OTTO.to_string(), script])
+        .current_dir(node.sandbox.path(""))
+        .stdin(Stdio::piped());
+    let mut otto = Killed(otto.spawn().unwrap());
+    let command = || std::fs::read_to_string(format!("/proc/{number}/comm")).unwrap_or_default();
+    wait_until("another's shell has the number", || command() == "sh\n");
     let seen_by_otto = node.spy("otto", OTTO, number);
     proceed(&mut otto.0);
     // The outer tree is let go, and the trees within it are taken up again.
