@@ -1,20 +1,16 @@
 //! What a cache, or a larger one, would have of a job's samples, and what that would bring.
 
-use stallscope_control::{Change, NodeState, Profile, what_if};
+use stallscope_control::{Change, Missed, NodeState, Profile, larger_cache, what_if};
 use stallscope_ledger::{Reread, reread};
 use stallscope_model::{
-    Budgets, CacheCurve, CacheState, CacheSummary, Estimate, Expected, Knob, KnobState, LoaderEpochs,
-    RankSummary, RemedyKind, RunSummary,
+    Budgets, CacheCurve, CacheState, CacheSummary, Estimate, Expected, Knob, LoaderEpochs, RankSummary,
+    RemedyKind, RunSummary,
 };
 
 /// Of the memory that is left, what a cache may take.
 const OF_FREE: f64 = 0.8;
 /// A cache that would have less of the samples is not advised.
 const LEAST_SHARE: f64 = 0.05;
-/// A loader's staging space, as the loader makes it.
-const STAGING_PART: u64 = 32;
-const MOST_STAGING_BYTES: u64 = 256 << 20;
-
 /// What of a job says how much it reads again and again, and what its caches give.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading<'a> {
@@ -69,15 +65,6 @@ pub struct Cached {
     pub curve: Option<Missed>,
 }
 
-/// Two points of a miss-ratio curve: shares of the uses that are missed with so many bytes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Missed {
-    pub now_bytes: u64,
-    pub now: f64,
-    pub then_bytes: u64,
-    pub then: f64,
-}
-
 /// What a cache of this size would have: from the cache's miss-ratio curve, where there is one. Without, and of a data set
 /// that is drawn as torch draws it, what is kept is a sample of it like any other, so that the hits that save a read grow
 /// as the cache does.
@@ -108,15 +95,6 @@ pub fn cached(size: CacheSize, profile: &Profile, summary: &RunSummary) -> Resul
     }
     let share = linear_share(size, profile, &reading)?;
     Ok(Cached { share, curve: None })
-}
-
-impl Missed {
-    /// The share of the samples that the other cache would have, where this one has had `hits` of late: of what is
-    /// missed now, as much less as the curve says.
-    fn share(&self, hits: f64) -> f64 {
-        let still = if self.now > 0.0 { self.then / self.now } else { 1.0 };
-        (1.0 - (1.0 - hits) * still).clamp(0.0, 1.0)
-    }
 }
 
 fn mebibytes(bytes: u64) -> String {
@@ -217,50 +195,13 @@ fn larger(
     knobs: &[Knob],
     free: u64,
 ) -> Option<Size> {
-    let knob = knobs.iter().find(|knob| {
-        (knob.rank, knob.loader) == (profile.rank, Some(profile.loader))
-            && knob.name == "cache.bytes"
-            && knob.state != KnobState::Unavailable
-    })?;
-    let (hits, reuses) = (profile.cached_share(), profile.reused_share());
-    let own_bytes = state.capacity_bytes - staging_bytes(profile, state, knobs);
-    let full = state.kept_bytes >= own_bytes - own_bytes / 20;
-    if !full || reuses <= 0.0 || hits >= 0.95 {
-        return None;
-    }
-    let wanted = state.capacity_bytes as f64 * (1.0 + 1.05 * (1.0 - hits) / reuses);
-    let to = (wanted as u64).min(state.capacity_bytes.saturating_add(free)).min(knob.max) >> 20 << 20;
-    let times = to as f64 / state.capacity_bytes as f64;
-    let missed = curve.and_then(|curve| {
-        let [now, then] = [state.capacity_bytes, to].map(|bytes| curve.miss_ratio(bytes));
-        Some(Missed { now_bytes: state.capacity_bytes, now: now?, then_bytes: to, then: then? })
-    });
-    let share = match missed {
-        Some(missed) => missed.share(hits),
-        None => (hits + (times - 1.0) * reuses).min(1.0),
-    };
-    if share < hits + LEAST_SHARE {
-        return None;
-    }
-    let mut why = format!(
-        "the cache is full and has {:.0}% of the samples; with {} MiB it would have about {:.0}%",
-        100.0 * hits,
-        to >> 20,
-        100.0 * share
-    );
-    if share < 0.95 {
+    let at = (profile.rank, profile.loader);
+    let larger = larger_cache(at, &profile.cached(), state, curve, knobs, free)?;
+    let mut why = larger.why();
+    if larger.share < 0.95 {
         why.push_str(REMARK);
     }
-    Some((knob.value, to, share, why))
-}
-
-/// What of a cache is a staging space, which need not be full where the rest is: 0 where nothing is fetched ahead, or
-/// nobody knows.
-fn staging_bytes(profile: &Profile, state: &CacheState, knobs: &[Knob]) -> u64 {
-    let fetches = knobs.iter().any(|knob| {
-        (knob.rank, knob.loader) == (profile.rank, Some(profile.loader)) && knob.name == "cache.fetchers"
-    });
-    if fetches { (state.capacity_bytes / STAGING_PART).min(MOST_STAGING_BYTES) } else { 0 }
+    Some((larger.now_bytes, larger.to_bytes, larger.share, why))
 }
 
 /// Nothing but the user's word changes which samples are drawn.

@@ -16,8 +16,8 @@ use crate::usage::job_cpus;
 use stallscope_abi::kernel::{Record, TaskSlot};
 use stallscope_ledger::{Config, Ledger, Member, ProcessFacts};
 use stallscope_model::{
-    AuditEvent, EvidenceState, HostFacts, JobFacts, KnobRequest, LoaderFacts, Phase, RunSummary, StepLedger,
-    TuneMode, WorkerPeriod,
+    AuditEvent, CacheSummary, EvidenceState, HostFacts, JobFacts, KnobRequest, LoaderFacts, Phase,
+    RunSummary, StepLedger, TuneMode, WorkerPeriod,
 };
 use stallscope_ring::{Fact, Greeting, Reader};
 use stallscope_store::{ClockAnchor, Recorder};
@@ -305,6 +305,10 @@ impl Engine {
     /// Trainers under way; see [`Ledger::members`].
     pub(crate) fn members(&self, now_ns: u64) -> Vec<Member> {
         self.ledger.members(now_ns)
+    }
+
+    pub(crate) fn caches(&self) -> Vec<CacheSummary> {
+        self.ledger.caches()
     }
 
     /// A process with the shim is gone or hung up; what it wrote before is still read.

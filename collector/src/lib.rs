@@ -47,7 +47,7 @@ mod watch_audit;
 
 pub use acting::{Acted, tune};
 pub use adviser::advice;
-pub use cached::{CacheSize, Cached, Missed, cached};
+pub use cached::{CacheSize, Cached, cached};
 pub use child::{LaunchError, python_package};
 pub use doctor::{Check, doctor};
 pub use kernel_service::{ServeOptions, Serving, serve};

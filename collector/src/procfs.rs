@@ -13,6 +13,12 @@ pub(crate) struct Resident {
     pub(crate) shared_bytes: u64,
 }
 
+impl Resident {
+    pub(crate) fn own_bytes(&self) -> u64 {
+        self.bytes.saturating_sub(self.shared_bytes)
+    }
+}
+
 fn file(pid: u32, name: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/{name}"))
 }
@@ -26,10 +32,19 @@ pub(crate) fn resident(pid: u32) -> Option<Resident> {
     resident_in(&text(pid, "statm")?, page_size() as u64)
 }
 
-/// Memory of a process, shared pages divided among the processes that share them. The kernel walks the page tables for it:
-/// about a millisecond a gigabyte.
-pub(crate) fn proportional_bytes(pid: u32) -> Option<u64> {
-    kib_of(&text(pid, "smaps_rollup")?, "Pss:")?.checked_mul(1024)
+/// Memory of a process, shared pages divided among the processes that share them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Proportional {
+    pub(crate) bytes: u64,
+    /// Of these, memory that is shared on purpose: /dev/shm and memfds.
+    pub(crate) shmem_bytes: u64,
+}
+
+/// The kernel walks the page tables for it: about a millisecond a gigabyte.
+pub(crate) fn proportional(pid: u32) -> Option<Proportional> {
+    let rollup = text(pid, "smaps_rollup")?;
+    let of = |name| kib_of(&rollup, name)?.checked_mul(1024);
+    Some(Proportional { bytes: of("Pss:")?, shmem_bytes: of("Pss_Shmem:").unwrap_or(0) })
 }
 
 /// CPU time of all threads of a process so far.
@@ -167,7 +182,7 @@ mod tests {
         let pid = std::process::id();
         let resident = resident(pid).unwrap();
         assert!(resident.bytes >= resident.shared_bytes && resident.bytes > 100_000);
-        assert!(proportional_bytes(pid).is_some_and(|bytes| bytes <= resident.bytes * 2));
+        assert!(proportional(pid).is_some_and(|found| found.bytes <= resident.bytes * 2));
         assert!(cpu_ns(pid).is_some());
         assert!(descriptors(pid).is_some_and(|open| open > 2));
         assert!(descriptor_limit(pid).is_some_and(|limit| limit > 2));

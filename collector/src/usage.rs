@@ -1,7 +1,7 @@
 //! What the job's processes use, and what its machine, or its part of it, has left.
 
 use crate::cgroup::Groups;
-use crate::procfs;
+use crate::procfs::{self, Proportional, Resident};
 use rustix::process::Pid;
 use stallscope_control::NodeState;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,9 @@ const WALK_EVERY: u32 = 30;
 /// Walks over those of new processes in one look.
 const NEW_WALKS: usize = 8;
 
-/// The use of all processes over time. Shared pages are counted once, but for those that came since the last walk.
+/// The use of all processes over time. Shared pages are counted once, but for those that came since the last walk. Where
+/// the job has a cache, workers map its pages one after the other: shared memory is then counted apart, at no less than what
+/// the cache keeps.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     processes: BTreeMap<u32, Process>,
@@ -26,9 +28,17 @@ struct Process {
     cpu_ns: u64,
     /// Looks since its page tables were walked.
     looks: u32,
-    /// Then: shared pages divided among the processes that share them, and counted whole in each.
-    proportional: Option<(u64, u64)>,
+    walked: Option<Walked>,
     memory_bytes: u64,
+}
+
+/// A process's memory when its page tables were walked.
+#[derive(Clone, Copy, Debug)]
+struct Walked {
+    /// Shared pages divided among the processes that share them.
+    proportional: Proportional,
+    /// Shared pages counted whole.
+    resident: Resident,
 }
 
 /// Of the processes of one rank.
@@ -42,8 +52,10 @@ pub(crate) struct RankUsage {
 }
 
 impl Usage {
-    /// Looks at the processes of each rank, its trainer the first of them; about once a second.
-    pub(crate) fn look(&mut self, ranks: &[(u32, Vec<u32>)]) -> BTreeMap<u32, RankUsage> {
+    /// Looks at the processes of each rank, its trainer the first of them; about once a second. `cached_bytes`: what the
+    /// job's caches keep, which is counted with the first rank.
+    pub(crate) fn look(&mut self, ranks: &[(u32, Vec<u32>)], cached_bytes: u64) -> BTreeMap<u32, RankUsage> {
+        let cached = cached_bytes > 0;
         let now: BTreeSet<u32> = ranks.iter().flat_map(|(_, pids)| pids).copied().collect();
         self.processes.retain(|pid, process| {
             let stays = now.contains(pid);
@@ -60,11 +72,11 @@ impl Usage {
                 let process =
                     self.processes.entry(*pid).or_insert(Process { rank: *rank, ..Process::default() });
                 process.cpu_ns = procfs::cpu_ns(*pid).unwrap_or(0).max(process.cpu_ns);
-                process.look(*pid);
+                process.look(*pid, cached);
                 sum.cpu_ns += process.cpu_ns;
             }
         }
-        self.walk();
+        self.walk(cached);
         let trainers: BTreeSet<u32> = ranks.iter().filter_map(|(_, pids)| pids.first()).copied().collect();
         for (pid, process) in &self.processes {
             if let Some(sum) = usage.get_mut(&process.rank) {
@@ -74,39 +86,47 @@ impl Usage {
                 }
             }
         }
+        let walked = self.processes.values().filter_map(|process| process.walked);
+        let shared_bytes: u64 = walked.map(|walked| walked.proportional.shmem_bytes).sum();
+        if let Some(first) = ranks.first().and_then(|(rank, _)| usage.get_mut(rank)).filter(|_| cached) {
+            first.memory_bytes = first.memory_bytes.saturating_add(cached_bytes.max(shared_bytes));
+        }
         usage
     }
 
     /// Walks the page tables of those that are new, which share most of their memory with their parent, and of the
     /// one for which that was longest ago.
-    fn walk(&mut self) {
+    fn walk(&mut self, cached: bool) {
         let (new, known): (Vec<_>, Vec<_>) =
-            self.processes.iter_mut().partition(|(_, process)| process.proportional.is_none());
+            self.processes.iter_mut().partition(|(_, process)| process.walked.is_none());
         let oldest = known.into_iter().max_by_key(|(_, process)| process.looks);
         let due = oldest.filter(|(_, process)| process.looks >= WALK_EVERY);
         for (pid, process) in new.into_iter().take(NEW_WALKS).chain(due) {
             process.looks = 0;
-            let resident = procfs::resident(*pid);
-            process.proportional =
-                procfs::proportional_bytes(*pid).zip(resident.map(|resident| resident.bytes));
-            process.look(*pid);
+            let seen = procfs::proportional(*pid).zip(procfs::resident(*pid));
+            process.walked = seen.map(|(proportional, resident)| Walked { proportional, resident });
+            process.look(*pid, cached);
         }
     }
 }
 
 impl Process {
-    fn look(&mut self, pid: u32) {
+    fn look(&mut self, pid: u32, cached: bool) {
         self.looks = self.looks.saturating_add(1);
-        let Some(resident) = procfs::resident(pid) else {
+        let Some(now) = procfs::resident(pid) else {
             self.memory_bytes = 0;
             return;
         };
-        self.memory_bytes = match self.proportional {
-            Some((proportional, then)) => {
-                proportional.saturating_add(resident.bytes.saturating_sub(then)).min(resident.bytes)
+        self.memory_bytes = match self.walked {
+            Some(Walked { proportional, resident }) if cached => {
+                let own_bytes = proportional.bytes.saturating_sub(proportional.shmem_bytes);
+                own_bytes.saturating_add(now.own_bytes().saturating_sub(resident.own_bytes()))
+            }
+            Some(Walked { proportional, resident }) => {
+                proportional.bytes.saturating_add(now.bytes.saturating_sub(resident.bytes)).min(now.bytes)
             }
             // A forked worker's private pages may be its trainer's still; the walk will tell.
-            None => resident.bytes.saturating_sub(resident.shared_bytes),
+            None => now.own_bytes(),
         };
     }
 }
@@ -182,7 +202,7 @@ mod tests {
         let pid = std::process::id();
         let mut usage = Usage::default();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let both = usage.look(&[(3, vec![pid, child.id()])]).remove(&3).unwrap();
+        let both = usage.look(&[(3, vec![pid, child.id()])], 0).remove(&3).unwrap();
         assert!(both.memory_bytes > 100_000);
         assert!(matches!(both.worker_bytes[..], [1..=100_000_000]), "of the child alone: {both:?}");
         let mut busy = usage.processes[&child.id()];
@@ -190,10 +210,22 @@ mod tests {
         usage.processes.insert(child.id(), busy);
         child.kill().unwrap();
         child.wait().unwrap();
-        let left = usage.look(&[(3, vec![pid])]).remove(&3).unwrap();
+        let left = usage.look(&[(3, vec![pid])], 0).remove(&3).unwrap();
         assert!(left.cpu_ns >= 5_000_000_000 && left.worker_bytes.is_empty(), "{left:?}");
         assert_eq!(usage.processes.len(), 1);
-        assert_eq!(usage.look(&[]), BTreeMap::new());
+        assert_eq!(usage.look(&[], 0), BTreeMap::new());
+    }
+
+    #[test]
+    fn what_a_cache_keeps_counts_once_whoever_maps_it() {
+        let pid = std::process::id();
+        let mut usage = Usage::default();
+        let own = usage.look(&[(0, vec![pid])], 0)[&0].memory_bytes;
+        let kept = 1 << 40;
+        let both = Usage::default().look(&[(0, vec![pid]), (1, Vec::new())], kept);
+        let beyond = both[&0].memory_bytes - kept;
+        assert!(beyond > 0 && beyond <= 2 * own, "{beyond} of {own}");
+        assert_eq!(both[&1].memory_bytes, 0);
     }
 
     #[test]

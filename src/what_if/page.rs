@@ -1,6 +1,6 @@
 //! What the terminal shows of a prediction.
 
-use stallscope_collector::Missed;
+use stallscope_control::Missed;
 use stallscope_control::{Outlook, Prediction, Profile, Smallest};
 use stallscope_look::{clean, tuning};
 use stallscope_model::{Estimate, Rates};

@@ -248,6 +248,7 @@ impl<'a> Job<'a> {
                     steps,
                     services: if scenario.no_services { Vec::new() } else { services },
                     knobs: rank.knobs.to_vec(),
+                    caches: Vec::new(),
                     memory_bytes: if scenario.no_memory {
                         0
                     } else {

@@ -84,6 +84,7 @@ pub(crate) struct Delta {
     pub(crate) rank: u32,
     pub(crate) workers: i64,
     pub(crate) batches: i64,
+    pub(crate) cache_bytes: i64,
 }
 
 /// What workers and batches were seen to take; before that the worst case is assumed.
@@ -222,6 +223,7 @@ impl Headroom {
             let (workers, batches) = (delta.workers.max(0) as u64, delta.batches.max(0) as u64);
             let (all, in_batches) = self.costs.of(rank, workers, batches);
             let all = all.max(workers.saturating_mul(rank.workers.of_one_more()));
+            let all = all.saturating_add(delta.cache_bytes.max(0) as u64);
             sums = (sums.0.saturating_add(all), sums.1.saturating_add(in_batches));
         }
         sums
@@ -232,7 +234,7 @@ impl Headroom {
         if bytes == 0 {
             return Ok(());
         }
-        let used = job.memory_bytes();
+        let used = job.memory_bytes().saturating_add(job.promised_bytes());
         if let Some(budget) = self.budgets.memory_bytes {
             if used == 0 {
                 return Err("the job's memory is not known, so its budget cannot be kept".to_owned());

@@ -4,6 +4,7 @@
 //! control, a replay and a simulation can't differ.
 
 mod budget;
+mod cache;
 mod controller;
 mod expect;
 mod fit;
@@ -14,11 +15,13 @@ mod profile;
 mod random;
 mod ranks;
 mod rates;
+mod reads;
 mod stats;
 mod trend;
 mod whatif;
 mod window;
 
+pub use cache::{LargerCache, Missed, larger_cache};
 pub use controller::Controller;
 pub use expect::{advise, expect};
 pub use observation::{Action, NodeState, Observation, Outcome, RankObservation};

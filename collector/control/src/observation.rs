@@ -1,6 +1,6 @@
 //! What a controller observes, and what it answers.
 
-use stallscope_model::{AuditEvent, BatchService, Knob, Phase, StepLedger};
+use stallscope_model::{AuditEvent, BatchService, CacheSummary, Knob, Phase, StepLedger};
 
 /// The job as of one moment, about once a second.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +24,10 @@ pub struct RankObservation {
     pub services: Vec<BatchService>,
     /// The rank's knobs as they stand.
     pub knobs: Vec<Knob>,
-    /// Resident memory of trainer and workers, shared pages counted once; 0 when unknown.
+    /// What the caches of its loaders gave and how they stand.
+    pub caches: Vec<CacheSummary>,
+    /// Resident memory of trainer and workers, shared pages counted once, and with the first rank what the job's caches keep;
+    /// 0 when unknown.
     pub memory_bytes: u64,
     /// Of that, each worker's; empty when unknown.
     pub worker_bytes: Vec<u64>,

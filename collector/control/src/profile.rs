@@ -139,7 +139,8 @@ impl Profile {
         cached.share(cached.reuses()).unwrap_or(0.0)
     }
 
-    fn cached(&self) -> CacheUses {
+    /// What the cache gave of late.
+    pub fn cached(&self) -> CacheUses {
         let mut sum = CacheUses::default();
         self.caches.iter().for_each(|(_, uses)| sum += uses);
         sum

@@ -4,7 +4,7 @@ use crate::growth::Workers;
 use crate::observation::RankObservation;
 use crate::window::{Pace, StepGroup, Sums, newest, pieces};
 use crate::{observation::Observation, stats};
-use stallscope_model::{BatchService, Knob, Phase, StepLedger};
+use stallscope_model::{BatchService, CacheSummary, CacheUses, Knob, Phase, StepLedger};
 use std::collections::{BTreeMap, VecDeque};
 
 /// More ranks of one job on one node than anybody has; what claims more is not listened to.
@@ -24,6 +24,7 @@ pub(crate) struct Rank {
     pub(crate) loader: Option<u16>,
     pub(crate) phase: Option<Phase>,
     pub(crate) knobs: Vec<Knob>,
+    caches: Vec<CacheSummary>,
     pub(crate) services: VecDeque<BatchService>,
     pub(crate) seen_until_ns: u64,
     pub(crate) memory_bytes: u64,
@@ -47,6 +48,11 @@ impl Rank {
         self.knob(name).map(|knob| knob.value)
     }
 
+    /// The cache of the loader that trains.
+    pub(crate) fn cache(&self) -> Option<&CacheSummary> {
+        self.caches.iter().find(|cache| Some(cache.loader) == self.loader)
+    }
+
     /// CPU time a second of the last ten seconds; `None` while that is not known.
     pub(crate) fn cores(&self) -> Option<f64> {
         let (from, to) = (self.cpu.front()?, self.cpu.back()?);
@@ -60,6 +66,7 @@ impl Rank {
         self.seen_until_ns = observed.seen_until_ns.min(now_ns);
         self.phase = Some(observed.phase);
         self.knobs.clone_from(&observed.knobs);
+        self.caches.clone_from(&observed.caches);
         self.memory_bytes = observed.memory_bytes;
         self.workers.take(&observed.worker_bytes);
         self.descriptors = observed.descriptors;
@@ -149,6 +156,25 @@ impl Job {
 
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.ranks.values().fold(0, |sum, rank| sum.saturating_add(rank.memory_bytes))
+    }
+
+    /// What training has drawn from its caches so far.
+    pub(crate) fn cache_uses(&self) -> CacheUses {
+        let mut sum = CacheUses::default();
+        self.training().filter_map(Rank::cache).for_each(|cache| sum += &cache.training);
+        sum
+    }
+
+    /// Bytes by which caches were raised and which they have yet to fill. Ranks share what they keep of one data set.
+    pub(crate) fn promised_bytes(&self) -> u64 {
+        let (mut raised, mut unfilled) = (0_u64, 0);
+        for rank in self.training() {
+            let knob = rank.knob("cache.bytes").map_or(0, |knob| knob.value.saturating_sub(knob.initial));
+            let state = rank.cache().and_then(|cache| cache.state).unwrap_or_default();
+            raised = raised.saturating_add(knob);
+            unfilled = state.capacity_bytes.saturating_sub(state.kept_bytes).max(unfilled);
+        }
+        raised.min(unfilled)
     }
 
     /// What the workers that there are may grow by yet.

@@ -5,7 +5,8 @@
 use proptest::prelude::*;
 use stallscope_control::{Controller, NodeState, Observation, RankObservation};
 use stallscope_model::{
-    Act, BatchService, Budgets, Cause, Causes, EvidenceKinds, Knob, KnobState, Phase, StepLedger, TuneMode,
+    Act, BatchService, Budgets, CacheCurve, CachePoint, CacheState, CacheSummary, CacheUses, Cause, Causes,
+    EvidenceKinds, Knob, KnobState, Phase, StepLedger, TuneMode,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,6 +20,7 @@ struct Observed {
     steps: Vec<(u64, u64, u8)>,
     services: Vec<(u64, u64)>,
     knobs: Vec<(u64, u64, u64, u8, u8)>,
+    caches: Vec<(u64, u64, u64, u64)>,
     memory: u64,
     cpu_ns: u64,
     seen_late_ns: u64,
@@ -37,7 +39,10 @@ fn observed() -> impl Strategy<Value = Observed> {
     (
         (clock, proptest::collection::vec((huge(), huge(), any::<u8>()), 0..12)),
         proptest::collection::vec((huge(), huge()), 0..6),
-        proptest::collection::vec((0..12u64, 0..6u64, 0..70u64, any::<u8>(), any::<u8>()), 0..3),
+        (
+            proptest::collection::vec((0..12u64, 0..6u64, 0..70u64, any::<u8>(), any::<u8>()), 0..3),
+            proptest::collection::vec((huge(), huge(), huge(), huge()), 0..2),
+        ),
         (huge(), huge(), huge(), huge()),
         (proptest::option::of(any::<u8>()), 0..4u8),
     )
@@ -45,7 +50,7 @@ fn observed() -> impl Strategy<Value = Observed> {
             |(
                 (ahead_ns, steps),
                 services,
-                knobs,
+                (knobs, caches),
                 (memory, cpu_ns, seen_late_ns, available),
                 (pressure, ranks),
             )| Observed {
@@ -53,6 +58,7 @@ fn observed() -> impl Strategy<Value = Observed> {
                 steps,
                 services,
                 knobs,
+                caches,
                 memory,
                 cpu_ns,
                 seen_late_ns,
@@ -93,7 +99,7 @@ fn observation(observed: &Observed, now_ns: u64) -> Observation {
     let states = [KnobState::Applied, KnobState::Pending, KnobState::Refused, KnobState::Unavailable];
     let knob = |(value, min, max, state, who): &(u64, u64, u64, u8, u8)| Knob {
         loader: Some(u16::from(who % 2)),
-        name: ["workers", "prefetch", "\u{7}cache"][usize::from(who % 3)].to_owned(),
+        name: ["workers", "prefetch", "cache.bytes"][usize::from(who % 3)].to_owned(),
         value: *value,
         initial: *value,
         min: *min,
@@ -103,6 +109,21 @@ fn observation(observed: &Observed, now_ns: u64) -> Observation {
         set_by: ["", "controller", "alice"][usize::from(state % 3)].to_owned(),
         ..Knob::default()
     };
+    let cache_of = |(hits, misses, bytes, capacity): &(u64, u64, u64, u64)| {
+        let mut curve = CacheCurve::new(*bytes);
+        curve.push(CachePoint { capacity_bytes: *hits, uses: *misses, misses: *bytes });
+        CacheSummary {
+            training: CacheUses { hits: *hits, misses: *misses, prefetched: *bytes, ..CacheUses::default() },
+            state: Some(CacheState {
+                kept_bytes: *bytes,
+                capacity_bytes: *capacity,
+                evictions: *hits,
+                kept_samples: *misses,
+            }),
+            curve,
+            ..CacheSummary::default()
+        }
+    };
     let rank = |number: u32| RankObservation {
         rank: number,
         seen_until_ns: now_ns.saturating_sub(observed.seen_late_ns),
@@ -110,6 +131,11 @@ fn observation(observed: &Observed, now_ns: u64) -> Observation {
         steps: observed.steps.iter().map(step).collect(),
         services: observed.services.iter().map(service).collect(),
         knobs: observed.knobs.iter().map(knob).map(|knob| Knob { rank: number, ..knob }).collect(),
+        caches: observed
+            .caches
+            .iter()
+            .map(|cache| CacheSummary { rank: number, ..cache_of(cache) })
+            .collect(),
         memory_bytes: observed.memory,
         worker_bytes: vec![observed.memory, observed.cpu_ns, observed.available],
         cpu_ns: observed.cpu_ns,
@@ -136,6 +162,7 @@ enum Event {
     Refuses(bool),
     Answers(bool),
     User(u8),
+    Cache(u8),
     Pressed(bool),
     Frozen(bool),
     Slower(u8),
@@ -148,6 +175,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<bool>().prop_map(Event::Refuses),
         1 => any::<bool>().prop_map(Event::Answers),
         1 => (1..9u8).prop_map(Event::User),
+        1 => (1..255u8).prop_map(Event::Cache),
         1 => any::<bool>().prop_map(Event::Pressed),
         1 => any::<bool>().prop_map(Event::Frozen),
         2 => (1..20u8).prop_map(Event::Slower),
@@ -192,8 +220,12 @@ proptest! {
     }
 
     #[test]
-    fn one_knob_at_a_time_and_each_request_has_an_end(events in proptest::collection::vec(event(), 4..20), seed in any::<u64>()) {
-        let mut job = Job::slow();
+    fn one_knob_at_a_time_and_each_request_has_an_end(
+        events in proptest::collection::vec(event(), 4..20),
+        cached in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        let mut job = if cached { Job::cached(20_000_000) } else { Job::slow() };
         let mut controller = Controller::new(TuneMode::Act, Budgets { memory_bytes: Some(6 << 30), ..Budgets::default() }, seed);
         let (mut open, mut audit) = (None, Vec::new());
         for event in events.into_iter().chain([Event::Goes(60)]) {
@@ -202,6 +234,7 @@ proptest! {
                 Event::Refuses(is) => { job.refuses = is.then_some("not now"); 1 }
                 Event::Answers(is) => { job.answers = is; 1 }
                 Event::User(workers) => { job.user_sets("workers", workers.into()); 1 }
+                Event::Cache(mib) => { job.user_sets("cache.bytes", u64::from(mib) << 20); 1 }
                 Event::Pressed(is) => { job.pressure = if is { 0.4 } else { 0.0 }; 5 }
                 Event::Frozen(is) => { job.frozen = is; 1 }
                 Event::Slower(tenths) => { job.service_ns = u64::from(tenths) * SECOND_NS / 10; 1 }
@@ -212,13 +245,15 @@ proptest! {
                 let decisions: BTreeSet<u64> = out.actions.iter().map(|action| action.decision).collect();
                 prop_assert!(decisions.len() <= 1, "two decisions in one second: {:?}", out.actions);
                 for action in &out.actions {
-                    prop_assert!((1..=64).contains(&action.value));
+                    let most = if action.knob == "cache.bytes" { 16 << 30 } else { 64 };
+                    prop_assert!((1..=most).contains(&action.value));
                     if action.knob == "workers" {
                         // What is known of the job's memory: 2 GiB and 100 MiB a worker.
                         prop_assert!((2 << 30) + action.value * (100 << 20) <= 6 << 30);
                     }
                 }
-                for event in &out.audit {
+                // A cache fills for a pass or two, beside which others are tried.
+                for event in out.audit.iter().filter(|event| event.knob != "cache.bytes") {
                     match event.act {
                         Act::Request | Act::Release => {
                             prop_assert!(open.is_none_or(|open| open == event.decision), "{:?}", event);

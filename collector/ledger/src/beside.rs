@@ -4,7 +4,7 @@
 use crate::ledger::Ledger;
 use crate::process::ProcessKind;
 use crate::rank::owner;
-use stallscope_model::{BatchService, CachePeriod, CheckpointEvent, StepDetail, WorkerPeriod};
+use stallscope_model::{BatchService, CachePeriod, CacheSummary, CheckpointEvent, StepDetail, WorkerPeriod};
 
 /// Periods of workers that are gone, and that nobody took yet.
 const MAX_LAST_PERIODS: usize = 16_384;
@@ -31,6 +31,11 @@ impl Ledger {
     /// How batches were made that became known since the last call: a sample, at most 20 a rank and second.
     pub fn services(&mut self) -> Vec<BatchService> {
         self.services.take(&self.processes, self.now_ns)
+    }
+
+    /// What the caches of all loaders gave so far, and how they stand.
+    pub fn caches(&self) -> Vec<CacheSummary> {
+        self.caches.summaries(&self.ranks)
     }
 
     /// What caches gave since the last call: to be added to what was reported of the same periods before. A batch is reported

@@ -37,6 +37,20 @@ impl CacheUses {
         self.hits.saturating_sub(self.prefetched)
     }
 
+    /// What came since, where both are counts of the same uses.
+    #[must_use]
+    pub fn since(&self, before: &CacheUses) -> CacheUses {
+        CacheUses {
+            hits: self.hits.saturating_sub(before.hits),
+            substitutions: self.substitutions.saturating_sub(before.substitutions),
+            misses: self.misses.saturating_sub(before.misses),
+            prefetched: self.prefetched.saturating_sub(before.prefetched),
+            late: self.late.saturating_sub(before.late),
+            pool_bytes: self.pool_bytes.saturating_sub(before.pool_bytes),
+            source_bytes: self.source_bytes.saturating_sub(before.source_bytes),
+        }
+    }
+
     /// Share of the draws that were true hits, 0 to 1; `None` without any draw.
     pub fn hit_share(&self) -> Option<f64> {
         self.share(self.hits)

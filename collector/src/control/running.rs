@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::usage::{Usage, node_state};
 use crate::{host, procfs};
 use stallscope_control::{Action, Controller, NodeState, Observation, Outcome, RankObservation};
-use stallscope_model::{Budgets, Knob, KnobRequest, Phase, TuneMode};
+use stallscope_model::{Budgets, CacheSummary, Knob, KnobRequest, Phase, TuneMode};
 use std::collections::BTreeMap;
 
 /// Decisions whose numbers are remembered.
@@ -58,7 +58,11 @@ impl Running {
         let members = engine.members(now_ns);
         let processes: Vec<(u32, Vec<u32>)> =
             members.iter().map(|member| (member.rank, member.pids.clone())).collect();
-        let mut usage = self.usage.look(&processes);
+        let mut caches: BTreeMap<u32, Vec<CacheSummary>> = BTreeMap::new();
+        for cache in engine.caches() {
+            caches.entry(cache.rank).or_default().push(cache);
+        }
+        let mut usage = self.usage.look(&processes, kept_bytes(&caches));
         let trainers: Vec<u32> = members.iter().map(|member| member.pid).collect();
         let mut knobs: BTreeMap<u32, Vec<Knob>> = BTreeMap::new();
         for knob in engine.knobs.state() {
@@ -81,6 +85,7 @@ impl Running {
                     steps,
                     services: fresh.services.remove(&rank).unwrap_or_default(),
                     knobs: knobs.remove(&rank).unwrap_or_default(),
+                    caches: caches.remove(&rank).unwrap_or_default(),
                     memory_bytes: used.memory_bytes,
                     worker_bytes: used.worker_bytes,
                     cpu_ns: used.cpu_ns,
@@ -106,6 +111,16 @@ impl Running {
         self.decisions.insert(of_controller, number);
         number
     }
+}
+
+/// What the job's caches keep. Ranks share what they keep of one data set, and each says how much that is.
+fn kept_bytes(caches: &BTreeMap<u32, Vec<CacheSummary>>) -> u64 {
+    let mut by_loader: BTreeMap<u16, u64> = BTreeMap::new();
+    for cache in caches.values().flatten() {
+        let kept = by_loader.entry(cache.loader).or_default();
+        *kept = cache.state.map_or(0, |state| state.kept_bytes).max(*kept);
+    }
+    by_loader.values().sum()
 }
 
 /// What the controller wants done, as a request.

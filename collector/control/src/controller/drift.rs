@@ -65,6 +65,10 @@ pub(crate) struct Drift {
     learn: usize,
 }
 
+/// With no knob being turned; while one is, which changes what reading costs; and while a cache fills.
+pub(crate) const ALL: usize = COSTS.len();
+pub(crate) const NOT_READING: usize = 2;
+pub(crate) const OWN_WORK: usize = 1;
 const COSTS: [&str; 3] =
     ["training's own work on a batch", "a worker's CPU time for a batch", "a worker's reading for a batch"];
 
@@ -75,18 +79,15 @@ impl Default for Drift {
 }
 
 impl Drift {
-    /// A sentence on what changed, where something did. `steady`: no knob is being turned; one that is changes what
-    /// reading costs.
-    pub(crate) fn look(&mut self, job: &Job, now_ns: u64, steady: bool) -> Option<String> {
+    /// A sentence on what changed, where something did, by as many of the costs as nothing of ours changes just now
+    /// ([`ALL`], [`NOT_READING`], [`OWN_WORK`]).
+    pub(crate) fn look(&mut self, job: &Job, now_ns: u64, costs_to_see: usize) -> Option<String> {
         if now_ns < self.next_ns {
             return None;
         }
         self.next_ns = now_ns.saturating_add(PERIOD_NS);
         let costs = [compute_ns(job), service_ns(job, |s| s.cpu_ns), service_ns(job, |s| s.fetch_ns)];
-        for (at, cost) in costs.into_iter().enumerate() {
-            if at == 2 && !steady {
-                continue;
-            }
+        for (at, cost) in costs.into_iter().enumerate().take(costs_to_see) {
             let Some(cost) = cost.filter(|cost| *cost >= 1000.0) else { continue };
             if let Some(factor) = self.charts[at].add(cost, self.learn) {
                 self.learn = (self.learn * 2).min(MOST_LEARNT);
@@ -100,6 +101,11 @@ impl Drift {
     /// Another setting: what reading costs is learnt anew.
     pub(crate) fn turned(&mut self) {
         self.charts[2] = Chart::default();
+    }
+
+    /// The same after another cache, whose hits take a worker less CPU time, too.
+    pub(crate) fn cache_turned(&mut self) {
+        self.charts[1..].fill(Chart::default());
     }
 }
 

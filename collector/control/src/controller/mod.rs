@@ -3,6 +3,7 @@
 //! docs/controller.md has the rules, the constants with their reasons, and why this cannot oscillate.
 
 mod audit;
+mod cache;
 mod drift;
 mod guard;
 mod harm;
@@ -26,7 +27,9 @@ use guard::{Mentioned, Probation, Rollbacks};
 use patience::Patience;
 use probe::Probe;
 use seed::{Kind, Proposal};
-use stallscope_model::{Act, Advice, Budgets, TuneMode};
+use stallscope_model::{
+    Act, Advice, Budgets, CachePeriod, CacheSummary, CacheUses, Phase, TuneMode, WorkerPeriod,
+};
 use std::collections::BTreeMap;
 use storage_test::StorageTest;
 use turn::Turn;
@@ -77,6 +80,13 @@ pub struct Controller {
     costs: Costs,
     supply: Supply,
     work: Work,
+    /// A larger cache that has yet to prove itself, beside whatever else is tried.
+    growth: Option<cache::Growth>,
+    draws: cache::Draws,
+    /// Of each loader, as last seen.
+    cache_uses: BTreeMap<(u32, u16), CacheUses>,
+    /// Before that no larger one is thought of.
+    ask_cache_ns: u64,
     decisions: u64,
     patience: BTreeMap<(&'static str, Kind), Patience>,
     /// Nothing was turned since, so these steps can be compared.
@@ -133,6 +143,10 @@ impl Controller {
             costs: Costs::default(),
             supply: Supply::default(),
             work: Work::default(),
+            growth: None,
+            draws: cache::Draws::default(),
+            cache_uses: BTreeMap::new(),
+            ask_cache_ns: 0,
             decisions: 0,
             patience: BTreeMap::new(),
             since_ns: 0,
@@ -180,15 +194,15 @@ impl Controller {
         if let Some((delta, before_bytes)) = self.grown {
             self.costs.learn_more(delta, self.job.memory_bytes().saturating_sub(before_bytes));
         }
-        self.supply.take(observation.now_ns, &observation.node, &self.job);
-        self.headroom = Headroom {
-            budgets: self.budgets,
-            node: observation.node.clone(),
-            costs: self.costs,
-            supply: self.supply.clone(),
-        };
+        let mut node = observation.node.clone();
+        // What a cache was given and has yet to fill is no longer there for anything else.
+        node.memory_available_bytes = node.memory_available_bytes.saturating_sub(self.job.promised_bytes());
+        self.supply.take(observation.now_ns, &node, &self.job);
+        self.headroom =
+            Headroom { budgets: self.budgets, node, costs: self.costs, supply: self.supply.clone() };
         self.begin(&mut out);
         self.profile(observation);
+        self.draws.take(observation.now_ns, self.job.cache_uses());
         if !forward {
             self.start_over(&mut out);
         }
@@ -224,7 +238,21 @@ impl Controller {
             rank.steps.iter().for_each(|step| self.profiles.step(step));
             rank.services.iter().for_each(|service| self.profiles.service(service));
             rank.knobs.iter().for_each(|knob| self.profiles.knob(knob));
+            rank.caches.iter().for_each(|cache| self.profile_cache(cache, observation.now_ns));
         }
+    }
+
+    /// What a cache gave since the last observation.
+    fn profile_cache(&mut self, cache: &CacheSummary, now_ns: u64) {
+        let before = self.cache_uses.insert((cache.rank, cache.loader), cache.training);
+        self.profiles.cache(&CachePeriod {
+            start_ns: now_ns - now_ns % WorkerPeriod::LENGTH_NS,
+            rank: cache.rank,
+            loader: cache.loader,
+            phase: Phase::Training,
+            uses: cache.training.since(&before.unwrap_or(cache.training)),
+            state: cache.state,
+        });
     }
 
     fn begin(&mut self, out: &mut Outcome) {
@@ -253,7 +281,9 @@ impl Controller {
 
     /// What is being tried ends, and what it changed is put back.
     fn drop_work(&mut self, why: &str, out: &mut Outcome) {
-        match std::mem::take(&mut self.work) {
+        let work = std::mem::take(&mut self.work);
+        self.drop_growth(why, out);
+        match work {
             Work::Probing(probe) => self.put_back(*probe, why.to_owned(), out),
             Work::TestingStorage(test) => {
                 self.end_storage_test(*test, Act::Undo, String::new(), why.to_owned(), out);
@@ -289,8 +319,12 @@ impl Controller {
     /// What is known of a knob is forgotten when the job does other work than before.
     fn look_for_drift(&mut self, out: &mut Outcome) -> bool {
         let turning = matches!(self.work, Work::Probing(_) | Work::TestingStorage(_));
-        let steady = !turning && self.now_ns > self.since_ns + STALE_NS;
-        let Some(seen) = self.drift.look(&self.job, self.now_ns, steady) else { return false };
+        let costs = match self.growth.is_some() {
+            true => drift::OWN_WORK,
+            false if turning || self.now_ns <= self.since_ns + STALE_NS => drift::NOT_READING,
+            false => drift::ALL,
+        };
+        let Some(seen) = self.drift.look(&self.job, self.now_ns, costs) else { return false };
         let mut event = audit::line(Act::Drift, 0, self.now_ns);
         event.saw = seen;
         event.why = "what was learnt about the knobs is forgotten".to_owned();
@@ -316,7 +350,8 @@ impl Controller {
         if self.blind().is_some() {
             return;
         }
-        let Some((proposal, saw)) = self.pick(out) else {
+        let cache = self.pick_cache().map(|(proposal, _, saw)| (proposal, saw));
+        let Some((proposal, saw)) = self.pick(out).or(cache) else {
             self.advice.clear();
             return;
         };

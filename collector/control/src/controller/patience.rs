@@ -13,13 +13,15 @@ pub(crate) struct Patience {
     /// Largest step; `None`: as far as the model says.
     pub(crate) reach: Option<u64>,
     not_before_ns: u64,
+    /// Somebody else's until then, whatever the job does.
+    left_until_ns: u64,
     /// Since the last that was kept, or since the job changed.
     undone: u32,
 }
 
 impl Patience {
     pub(crate) fn ready(&self, now_ns: u64) -> bool {
-        now_ns >= self.not_before_ns
+        now_ns >= self.not_before_ns.max(self.left_until_ns)
     }
 
     /// Undone so often that this knob is not expected to help any more as things are.
@@ -61,12 +63,12 @@ impl Patience {
 
     /// Somebody else's, or the job won't have it.
     pub(crate) fn leave_alone(&mut self, now_ns: u64) {
-        self.not_before_ns = self.not_before_ns.max(now_ns.saturating_add(LONGEST_WAIT_NS));
+        self.left_until_ns = now_ns.saturating_add(LONGEST_WAIT_NS);
     }
 
     /// The job is another one now.
     pub(crate) fn forget(&mut self) {
-        *self = Patience::default();
+        *self = Patience { left_until_ns: self.left_until_ns, ..Patience::default() };
     }
 }
 
@@ -84,6 +86,14 @@ mod tests {
             now_ns = patience.not_before_ns;
         }
         assert_eq!(waits, [30, 60, 120, 240, 480, 960, 1800, 1800, 1800, 1800]);
+    }
+
+    #[test]
+    fn what_is_somebody_elses_stays_theirs_when_the_job_changes() {
+        let mut patience = Patience::default();
+        patience.leave_alone(0);
+        patience.forget();
+        assert!(!patience.ready(LONGEST_WAIT_NS - 1) && patience.ready(LONGEST_WAIT_NS));
     }
 
     #[test]

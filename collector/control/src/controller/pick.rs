@@ -1,12 +1,14 @@
 //! Which change is worth trying next, and whether it fits the budgets.
 
-use super::seed::{self, Kind, NO_STALL, Need, PREFETCH, Proposal, STALL, WORKERS, turned};
+use super::seed::{
+    self, CACHE, Kind, LOADER_KNOBS, NO_STALL, Need, PREFETCH, Proposal, STALL, WORKERS, turned,
+};
 use super::turn::Move;
 use super::{CALM_NS, Controller, PEAK_NS, audit, probe};
 use crate::budget::Delta as Taken;
 use crate::ranks::{Job, Rank};
 use crate::whatif::{Change, Delta, Model, predict};
-use stallscope_model::{Advice, CONTROLLED_KNOBS, Estimate, Knob, KnobState, TuneMode};
+use stallscope_model::{Advice, Estimate, Knob, KnobState, TuneMode};
 use stallscope_units::percent_in_words;
 
 /// Simulations behind one prediction: a glance, as the probe measures it anyway.
@@ -35,13 +37,12 @@ impl Proposal {
         let mut deltas: Vec<Taken> = Vec::new();
         for turned in &self.moves {
             let by = i64::try_from(turned.to).unwrap_or(i64::MAX).saturating_sub_unsigned(turned.from);
-            let mut delta = deltas.pop_if(|delta| delta.rank == turned.rank).unwrap_or(Taken {
-                rank: turned.rank,
-                workers: 0,
-                batches: 0,
-            });
+            let mut delta = deltas
+                .pop_if(|delta| delta.rank == turned.rank)
+                .unwrap_or(Taken { rank: turned.rank, ..Taken::default() });
             match turned.knob.as_str() {
                 WORKERS => delta.workers += by,
+                CACHE => delta.cache_bytes += by,
                 _ => delta.batches += by,
             }
             deltas.push(delta);
@@ -93,7 +94,7 @@ impl Controller {
         }
         let mut best: Option<Proposal> = None;
         let mut refused = None;
-        for knob in CONTROLLED_KNOBS {
+        for knob in LOADER_KNOBS {
             if !self.ready(knob, Kind::Raise) {
                 continue;
             }
@@ -274,7 +275,7 @@ impl Controller {
         if absurd || !(calm || useless || over.is_some() && stall < NO_STALL) {
             return None;
         }
-        CONTROLLED_KNOBS.into_iter().filter(|knob| self.ready(knob, Kind::Release)).find_map(|knob| {
+        LOADER_KNOBS.into_iter().filter(|knob| self.ready(knob, Kind::Release)).find_map(|knob| {
             let lower = |rank: &Rank| {
                 let held = rank.knob(knob).filter(|knob| knob.state == KnobState::Applied)?;
                 let script = self.floors.get(&(rank.rank, held.loader, held.name.clone()));

@@ -27,8 +27,11 @@ const ALIKE: f64 = 0.75;
 /// Seconds of steps that a proposal is made from.
 const LOOK_NS: u64 = 30_000_000_000;
 
+/// The loader's own: what they do shows as soon as the batches under way are taken.
+pub(crate) const LOADER_KNOBS: [&str; 2] = [WORKERS, PREFETCH];
 pub(crate) const WORKERS: &str = CONTROLLED_KNOBS[0];
 pub(crate) const PREFETCH: &str = CONTROLLED_KNOBS[1];
+pub(crate) const CACHE: &str = CONTROLLED_KNOBS[2];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
@@ -143,6 +146,16 @@ impl Need {
     /// Whether so many workers would do if they did not have to wait for a CPU.
     pub(crate) fn would_do(&self, workers: u64) -> bool {
         self.work_ns.is_none_or(|work_ns| work_ns / self.own_ns <= workers as f64)
+    }
+
+    /// How long a step takes where a batch takes a worker so much longer than now, as a share, by the law: as long as the
+    /// workers need for it, or training's own work if that takes longer. Without workers each batch is made between two steps.
+    pub(crate) fn step_ns(&self, longer: f64) -> f64 {
+        let made_ns = self.service_ns.unwrap_or(0.0) / self.at_work() * (1.0 + longer).max(0.0);
+        match self.workers {
+            None | Some(0) => self.own_ns + made_ns,
+            Some(_) => made_ns.max(self.own_ns),
+        }
     }
 
     /// Workers that would keep up, and prefetch that would bridge a slow batch.

@@ -1,14 +1,14 @@
 //! One step of acting: what is under way goes on or ends, or something new begins.
 
 use super::probe::{self, plan};
-use super::seed::{Kind, Proposal, STALL, WORKERS, seconds};
+use super::seed::{Kind, Proposal, STALL, seconds};
 use super::turn::{Move, Status, Turn};
 use super::{Address, Controller, RELIEF_NS, RELIEF_SEEN_NS, STALE_NS, START_NS, Work, audit};
 use crate::Outcome;
 use crate::budget::Pressed;
 use crate::ranks;
 use crate::stats::Gain;
-use stallscope_model::{Act, KnobState, Phase};
+use stallscope_model::{Act, CONTROLLED_KNOBS, KnobState, Phase};
 
 /// Waiting for data beyond what there was when a change was kept, as a share.
 const WORSE: f64 = 0.03;
@@ -30,7 +30,12 @@ impl Controller {
             }
             Work::Probing(probe) => self.go_on(*probe, elapsed_ns, out),
             Work::TestingStorage(test) => self.go_on_testing_storage(*test, drifted, out),
-            Work::Watching => self.watch(out),
+            Work::Watching => {
+                self.go_on_growing(out);
+                if matches!(self.work, Work::Watching) {
+                    self.watch(out);
+                }
+            }
         }
     }
 
@@ -102,8 +107,14 @@ impl Controller {
             return true;
         };
         self.relieved_ns = Some(self.now_ns);
-        self.decisions += 1;
-        self.take_back(self.decisions, &last, over, None, out);
+        let decision = match self.growth.take_if(|growth| growth.proposal == last) {
+            Some(growth) => growth.decision,
+            None => {
+                self.decisions += 1;
+                self.decisions
+            }
+        };
+        self.take_back(decision, &last, over, None, out);
         true
     }
 
@@ -181,6 +192,7 @@ impl Controller {
                 (turned.rank, turned.loader, &turned.knob) == (address.0, address.1, &address.2)
             })
         });
+        self.leave_growth_to(who, address, out);
         let mut event = audit::line(Act::Hold, 0, self.now_ns);
         (event.rank, event.loader, event.to) = (Some(address.0), address.1, Some(value));
         event.knob.clone_from(&address.2);
@@ -192,7 +204,7 @@ impl Controller {
                 patience.leave_alone(self.now_ns);
             }
         }
-        for knob in [WORKERS, super::seed::PREFETCH].into_iter().filter(|knob| *knob == address.2) {
+        for knob in CONTROLLED_KNOBS.into_iter().filter(|knob| *knob == address.2) {
             for kind in [Kind::Raise, Kind::Ease, Kind::Shift, Kind::Release] {
                 self.patience.entry((knob, kind)).or_default().leave_alone(self.now_ns);
             }
@@ -210,6 +222,9 @@ impl Controller {
 
     fn watch(&mut self, out: &mut Outcome) {
         self.note_values(out);
+        if !matches!(self.work, Work::Watching) {
+            return;
+        }
         if let Some((topic, why)) = self.blind() {
             self.hold(topic, String::new(), why, out);
             return;
@@ -235,6 +250,9 @@ impl Controller {
                 self.try_out(proposal, saw, out);
             }
             return;
+        }
+        if let Some((proposal, size, saw)) = self.pick_cache() {
+            return self.grow(proposal, &size, saw, out);
         }
         match self.pick(out) {
             Some((proposal, saw)) => match self.too_dear(&proposal) {

@@ -1,10 +1,10 @@
 //! A job that is as simple as can be: each worker makes a batch in a fixed time, and training takes one.
 #![allow(dead_code, reason = "each file of tests uses a part of it")]
 
-use stallscope_control::{Action, Controller, NodeState, Observation, Outcome, RankObservation};
+use stallscope_control::{Action, Controller, NodeState, Observation, Outcome, Random, RankObservation};
 use stallscope_model::{
-    Act, AuditEvent, BatchService, Budgets, Cause, Causes, EvidenceKinds, Knob, KnobState, Phase, StepLedger,
-    TuneMode,
+    Act, AuditEvent, BatchService, Budgets, CacheState, CacheSummary, CacheUses, Cause, Causes,
+    EvidenceKinds, Knob, KnobState, Phase, StepLedger, TuneMode,
 };
 
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
@@ -45,7 +45,25 @@ pub(crate) fn reasons(out: &Outcome, act: Act) -> String {
     out.audit.iter().filter(of).map(|event| event.why.clone()).collect::<Vec<_>>().join("; ")
 }
 
+/// What the job's cache keeps: as it is drawn, until it is full.
+#[derive(Clone, Debug)]
+pub(crate) struct Cache {
+    pub(crate) samples: u64,
+    pub(crate) sample_bytes: u64,
+    /// For each sample that is read.
+    pub(crate) read_ns: u64,
+    /// It keeps no more, whatever it may.
+    pub(crate) most_bytes: u64,
+    drawn: u64,
+    kept: u64,
+    /// At the beginning of this pass: what is drawn of them hits.
+    kept_before: u64,
+    random: Random,
+    uses: CacheUses,
+}
+
 pub(crate) struct Job {
+    pub(crate) cache: Option<Cache>,
     pub(crate) now_ns: u64,
     /// Of a batch in a worker.
     pub(crate) service_ns: u64,
@@ -95,6 +113,7 @@ impl Job {
             ..Knob::default()
         };
         Job {
+            cache: None,
             now_ns: 1000 * SECOND_NS,
             service_ns: 550_000_000,
             shared: false,
@@ -121,6 +140,84 @@ impl Job {
         }
     }
 
+    /// The same with a cache of 100 of 400 MiB, from which half of what workers wait for is read.
+    pub(crate) fn cached(read_ns: u64) -> Job {
+        let mut job = Job::slow();
+        let (samples, sample_bytes) = (8000, 50 << 10);
+        let (drawn, kept, kept_before, most_bytes) = (0, 0, 0, u64::MAX);
+        let (random, uses) = (Random::new(5), CacheUses::default());
+        job.cache = Some(Cache {
+            samples,
+            sample_bytes,
+            read_ns,
+            most_bytes,
+            drawn,
+            kept,
+            kept_before,
+            random,
+            uses,
+        });
+        job.knobs.push(Knob {
+            loader: Some(0),
+            name: "cache.bytes".to_owned(),
+            value: 100 << 20,
+            initial: 100 << 20,
+            min: 1 << 20,
+            max: 16 << 30,
+            ..Knob::default()
+        });
+        job
+    }
+
+    pub(crate) fn cache_bytes(&self) -> u64 {
+        self.knobs[2].value
+    }
+
+    /// In a pass that is not its first, and of which this share hits.
+    pub(crate) fn start_with_hits(&mut self, share: f64) {
+        if let Some(cache) = &mut self.cache {
+            (cache.kept, cache.kept_before) =
+                ((share * cache.samples as f64) as u64, (share * cache.samples as f64) as u64);
+        }
+        let bytes = self.cache.as_ref().map_or(0, |cache| cache.kept * cache.sample_bytes);
+        (self.knobs[2].value, self.knobs[2].initial) = (bytes, bytes);
+    }
+
+    /// Of one batch of 32.
+    fn reads(&mut self) -> u64 {
+        let capacity = self.knobs.get(2).map_or(0, |knob| knob.value);
+        let Some(cache) = &mut self.cache else { return 0 };
+        let capacity = capacity.min(cache.most_bytes);
+        cache.kept = cache.kept.min(capacity / cache.sample_bytes);
+        cache.kept_before = cache.kept_before.min(cache.kept);
+        let mut reads = 0;
+        for _ in 0..32 {
+            if cache.drawn == cache.samples {
+                (cache.drawn, cache.kept_before) = (0, cache.kept);
+            }
+            cache.drawn += 1;
+            if cache.random.unit() < cache.kept_before as f64 / cache.samples as f64 {
+                cache.uses.hits += 1;
+                continue;
+            }
+            reads += 1;
+            cache.uses.misses += 1;
+            cache.kept = (cache.kept + 1).min(capacity / cache.sample_bytes).min(cache.samples);
+        }
+        reads
+    }
+
+    fn cache_summary(&self) -> Option<CacheSummary> {
+        let cache = self.cache.as_ref()?;
+        let state = CacheState {
+            kept_bytes: cache.kept * cache.sample_bytes,
+            capacity_bytes: self.cache_bytes(),
+            evictions: 0,
+            kept_samples: cache.kept,
+        };
+        Some(CacheSummary { training: cache.uses, state: Some(state), ..CacheSummary::default() })
+    }
+
     pub(crate) fn workers(&self) -> u64 {
         self.knobs[0].value
     }
@@ -132,6 +229,10 @@ impl Job {
 
     pub(crate) fn prefetch(&self) -> u64 {
         self.knobs[1].value
+    }
+
+    pub(crate) fn most(&mut self, name: &str, most: u64) {
+        self.knobs.iter_mut().filter(|knob| knob.name == name).for_each(|knob| knob.max = most);
     }
 
     pub(crate) fn user_sets(&mut self, name: &str, value: u64) {
@@ -168,7 +269,8 @@ impl Job {
 
     fn memory_bytes(&self) -> u64 {
         let trainer = if self.memory_limit.is_some() { 300 << 20 } else { 2 << 30 };
-        trainer + self.worker_bytes().iter().sum::<u64>()
+        let kept = self.cache.as_ref().map_or(0, |cache| cache.kept * cache.sample_bytes);
+        trainer + kept + self.worker_bytes().iter().sum::<u64>()
     }
 
     fn worker_bytes(&self) -> Vec<u64> {
@@ -193,15 +295,19 @@ impl Job {
         let (mut steps, mut services) = (Vec::new(), Vec::new());
         self.step_ns = self.step_ns.min(self.now_ns);
         while self.step_ns < self.now_ns {
-            let step = self.step();
+            let reads = self.reads();
+            let reads_ns = reads * self.cache.as_ref().map_or(0, |cache| cache.read_ns);
+            let step = self.step(reads_ns);
             self.step_ns = step.end_ns;
             let service_ns = if self.shared { self.service_ns * self.workers() / 2 } else { self.service_ns };
+            let service_ns = service_ns + reads_ns;
             services.push(BatchService {
                 start_ns: step.end_ns - service_ns,
                 ready_ns: step.end_ns,
                 samples: 32,
-                cpu_ns: service_ns / 10,
-                fetch_ns: service_ns / 10 * 9,
+                cpu_ns: (service_ns - reads_ns) / 10,
+                fetch_ns: (service_ns - reads_ns) / 10 * 9 + reads_ns,
+                reads: reads as u32,
                 ..BatchService::default()
             });
             steps.push(step);
@@ -223,6 +329,7 @@ impl Job {
             steps,
             services,
             knobs: self.knobs.clone(),
+            caches: self.cache_summary().into_iter().collect(),
             memory_bytes,
             worker_bytes: self.worker_bytes(),
             cpu_ns: self.now_ns / 2,
@@ -244,13 +351,14 @@ impl Job {
         }
     }
 
-    fn step(&mut self) -> StepLedger {
+    fn step(&mut self, reads_ns: u64) -> StepLedger {
         let workers = if self.shared { 2 } else { self.workers().min(self.prefetch()) };
         // A little noise, the same each time.
         let noise = 1.0 + 0.05 * ((self.index * 7919 % 17) as f64 / 8.0 - 1.0);
         let crowd = 1.0 + self.crowd * (workers as f64 - 2.0).max(0.0);
         let lack = if self.prefetch() < self.needs { 3.0 } else { 1.0 };
-        let made_ns = (self.service_ns as f64 * crowd * lack * noise / workers as f64) as u64;
+        let service_ns = self.service_ns + reads_ns;
+        let made_ns = (service_ns as f64 * crowd * lack * noise / workers as f64) as u64;
         let wall = made_ns.max(OWN_NS);
         let mut causes = Causes::default();
         causes[Cause::Compute] = OWN_NS;

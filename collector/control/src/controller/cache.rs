@@ -1,0 +1,408 @@
+//! A larger cache: proposed by what the present one has saved, kept where its hits are seen to be worth it.
+//!
+//! A cache is never emptied for a proof. A raise fills while training goes on, and until the samples that came in are drawn
+//! again, in the next pass, nothing can be proven. From then on the shuffle itself is the experiment: some batches have more
+//! samples that must be read than others ([`Reads`]). Beside it stands the pace before and after, as long as nothing else was
+//! turned in between. Other knobs are tried meanwhile.
+
+use super::probe::{DELTA, Why};
+use super::seed::{CACHE, Kind, Need, Proposal, STALL, seconds};
+use super::turn::{Move, Status, Turn};
+use super::{Address, Controller, audit};
+use crate::Outcome;
+use crate::cache::{LargerCache, larger_cache};
+use crate::ranks::{self, Job, Rank};
+use crate::reads::Reads;
+use crate::stats::{self, Figure, Gain};
+use crate::whatif::{Change, Model, predict};
+use stallscope_model::{Act, CacheCurve, CacheUses, Estimate, KnobState};
+use stallscope_units::percent_in_words;
+use std::collections::VecDeque;
+
+/// Of the memory that is left, what a cache may take.
+const OF_FREE: f64 = 0.8;
+/// Whether a larger cache is worth its memory is asked so often: the model's answer takes CPU.
+const ASK_NS: u64 = 10_000_000_000;
+/// What came of draws is looked at over this long.
+const WINDOW_NS: u64 = 30_000_000_000;
+/// Draws that show how many hit.
+const FEWEST_DRAWS: u64 = 200;
+/// Of the rise in hits that was expected, as much as has to be there before it is judged.
+const RISEN: f64 = 0.5;
+/// Draws, in passes over the data, after which a raise must have shown: one pass to fill, one to be used, and some on top.
+const PASSES: f64 = 2.2;
+/// Steps between two looks at a cache that is used, and the most looks.
+const LOOK_STEPS: u32 = 48;
+const MOST_LOOKS: u32 = 16;
+/// Simulations behind one prediction, and what its interval leaves out at each end where there is none.
+const REPLICAS: usize = 3;
+const ALPHA: f64 = 0.025;
+
+/// A raise that has yet to prove itself.
+#[derive(Clone, Debug)]
+pub(super) struct Growth {
+    pub(super) decision: u64,
+    pub(super) proposal: Proposal,
+    /// Pace, and reads of a batch, with the smaller cache.
+    before: Figure,
+    reads_before: Option<Reads>,
+    /// Share of the draws that saved a read, and by how much it is expected to rise.
+    reused_before: f64,
+    rise: f64,
+    /// Draws of one pass over the data.
+    pass_draws: f64,
+    stage: Stage,
+}
+
+#[derive(Clone, Debug)]
+enum Stage {
+    Turning(Turn),
+    /// In force, with the cumulative uses at that moment. `alone_ns`: nothing else was turned since.
+    Filling {
+        begun: CacheUses,
+        alone_ns: u64,
+    },
+    /// Hits have risen.
+    Used {
+        since_ns: u64,
+        alone_ns: u64,
+        looks: u32,
+        steps: u32,
+    },
+}
+
+/// What training drew of late from its caches.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Draws {
+    /// Cumulative.
+    seen: VecDeque<(u64, CacheUses)>,
+}
+
+impl Draws {
+    pub(super) fn take(&mut self, now_ns: u64, uses: CacheUses) {
+        if self.seen.back().is_some_and(|(last_ns, last)| *last_ns > now_ns || last.draws() > uses.draws()) {
+            self.seen.clear();
+        }
+        self.seen.push_back((now_ns, uses));
+        while self.seen.len() > 2 && self.seen[1].0.saturating_add(WINDOW_NS) <= now_ns {
+            self.seen.pop_front();
+        }
+    }
+
+    /// `None` for too few.
+    fn recent(&self) -> Option<CacheUses> {
+        self.between(0, self.seen.len().checked_sub(1)?)
+    }
+
+    /// The same, where the hits of its first half are those of its second half: within the first pass over the data nothing hits,
+    /// and where the next one begins the mean of both says nothing of either.
+    fn steady(&self) -> Option<CacheUses> {
+        let (half, last) = (self.seen.len() / 2, self.seen.len().checked_sub(1)?);
+        let reused = |uses: CacheUses| uses.share(uses.reuses());
+        let [before, after] = [self.between(0, half)?, self.between(half, last)?].map(reused);
+        let (before, after) = (before?, after?);
+        ((before - after).abs() <= 0.02 + 0.1 * before).then(|| self.recent()).flatten()
+    }
+
+    fn between(&self, from: usize, to: usize) -> Option<CacheUses> {
+        let uses = self.seen.get(to)?.1.since(&self.seen.get(from)?.1);
+        (uses.draws() >= FEWEST_DRAWS).then_some(uses)
+    }
+}
+
+enum Judged {
+    Open,
+    Keep(Gain),
+    Undo(Option<Gain>, Why),
+}
+
+impl Controller {
+    /// A larger cache, where training waits and the model expects it to help, and what that is based on.
+    pub(super) fn pick_cache(&mut self) -> Option<(Proposal, LargerCache, String)> {
+        if self.growth.is_some() || self.now_ns < self.ask_cache_ns || !self.ready(CACHE, Kind::Raise) {
+            return None;
+        }
+        self.ask_cache_ns = self.now_ns.saturating_add(ASK_NS);
+        if crate::budget::Headroom::contradiction(&self.budgets).is_some() {
+            return None;
+        }
+        let needs = self.job.training().filter_map(|rank| Need::of(rank, self.since_ns, self.settle));
+        let worst =
+            needs.max_by(|a, b| a.stall().total_cmp(&b.stall())).filter(|need| need.stall() > STALL)?;
+        let figure = ranks::figure(&self.job.groups(self.since_ns, self.settle), u32::MAX)?;
+        let rank = self.job.training().find(|rank| rank.cache().is_some())?;
+        let profile = self.profiles.training().into_iter().find(|profile| profile.rank == rank.rank)?;
+        let free = self.free_bytes();
+        let uses = self.draws.steady()?;
+        let size = |most: u64| larger(&self.job, &uses, rank, self.limit(CACHE, Kind::Raise, free).min(most));
+        let made = |most: u64| proposal(&self.job, &size(most)?);
+        let mut proposal = self.shrink(made(u64::MAX)?, made).ok()?;
+        let size = size(proposal.step().saturating_mul(proposal.moves.len() as u64))?;
+        let then = reads_of(rank, self.since_ns).and_then(|reads| {
+            let share = (1.0 - size.share) / (1.0 - size.share_now).max(1e-3);
+            reads.longer(reads.reads * share, None, ALPHA)
+        });
+        let by_law = then.map(|longer| {
+            let gain = |longer: f64| worst.step_ns(0.0) / worst.step_ns(longer).max(1.0) - 1.0;
+            Estimate { value: gain(longer.value), low: gain(longer.high), high: gain(longer.low) }
+        });
+        // The law costs nothing: the model is asked where there is something to gain.
+        if by_law.is_some_and(|gain| gain.high < DELTA) {
+            return None;
+        }
+        let model = Model::new(profile);
+        let change = Change { cached_share: Some(size.share), ..Change::default() };
+        let foreseen = predict(&model, &change, &model.looks(REPLICAS)).map(|found| found.gain);
+        proposal.predicted = foreseen.ok().or(by_law)?;
+        (proposal.predicted.value >= DELTA).then(|| (proposal, size, audit::saw(&worst, &figure)))
+    }
+
+    /// That the cache may take.
+    fn free_bytes(&self) -> u64 {
+        let left = |budget: u64| budget.saturating_sub(self.job.memory_bytes());
+        let free = self.headroom.node.memory_available_bytes;
+        (self.budgets.memory_bytes.map_or(free, |budget| left(budget).min(free)) as f64 * OF_FREE) as u64
+    }
+
+    pub(super) fn grow(&mut self, proposal: Proposal, size: &LargerCache, saw: String, out: &mut Outcome) {
+        let Some(before) = ranks::figure(&self.job.groups(self.since_ns, self.settle), u32::MAX) else {
+            return;
+        };
+        let Some(rank) = self.job.training().find(|rank| rank.cache().is_some()) else { return };
+        let (Some(cache), Some(state)) = (rank.cache(), rank.cache().and_then(|cache| cache.state)) else {
+            return;
+        };
+
+        let Some(reused_before) = self.draws.steady().and_then(|recent| recent.share(recent.reuses())) else {
+            return;
+        };
+        let dataset = cache.curve.dataset_bytes() as f64 / state.kept_bytes.max(1) as f64;
+        let passes = if dataset > 0.0 { dataset } else { 1.0 / reused_before.max(1e-3) };
+        let reads_before = reads_of(rank, self.since_ns);
+        self.decisions += 1;
+        for turned in &proposal.moves {
+            let mut event = audit::line(Act::Request, self.decisions, self.now_ns);
+            audit::of(&mut event, turned);
+            event.saw.clone_from(&saw);
+            event.predicted = Some(proposal.predicted);
+            event.why.clone_from(&proposal.why);
+            out.audit.push(event);
+        }
+        let turn = Turn { moves: proposal.moves.clone(), asked_ns: self.now_ns };
+        self.turn_to(self.decisions, turn.moves.clone(), out);
+        // Memory that gets short takes it back first.
+        self.raised.push(proposal.clone());
+        self.growth = Some(Growth {
+            decision: self.decisions,
+            proposal,
+            before,
+            reads_before,
+            reused_before,
+            rise: size.share - size.share_now,
+            pass_draws: passes.max(1.0) * state.kept_samples as f64,
+            stage: Stage::Turning(turn),
+        });
+    }
+
+    /// What became of the raise under way, once a second while nothing else is being tried.
+    pub(super) fn go_on_growing(&mut self, out: &mut Outcome) {
+        let Some(mut growth) = self.growth.take() else { return };
+        let uses = self.job.cache_uses();
+        let turning = matches!(growth.stage, Stage::Turning(_));
+        if let Some(gone) =
+            growth.proposal.moves.iter().find(|turned| !turning && turned.find(&self.job).is_none())
+        {
+            let why = format!("rank {} or its knob {} is gone", gone.rank, gone.knob);
+            return self.undo_growth(growth, None, String::new(), why, out);
+        }
+        match &mut growth.stage {
+            Stage::Turning(turn) => match turn.status(&self.job, self.now_ns) {
+                Status::Waiting(_) => {}
+                Status::InForce => {
+                    let alone_ns = self.since_ns;
+                    growth.stage = Stage::Filling { begun: uses, alone_ns };
+                }
+                // The audit has it, and values of others stay.
+                Status::Refused(_) | Status::Taken(_) | Status::Gone(_) => {
+                    self.raised.retain(|raised| *raised != growth.proposal);
+                    self.patience.entry((CACHE, Kind::Raise)).or_default().leave_alone(self.now_ns);
+                    return;
+                }
+            },
+            Stage::Filling { begun, alone_ns } => {
+                let reused = self.draws.recent().and_then(|recent| recent.share(recent.reuses()));
+                let drawn = uses.since(begun).draws() as f64;
+                if reused.is_some_and(|reused| reused >= growth.reused_before + RISEN * growth.rise) {
+                    let (alone_ns, since_ns) = (*alone_ns, self.now_ns);
+                    growth.stage = Stage::Used { since_ns, alone_ns, looks: 0, steps: LOOK_STEPS };
+                } else if drawn > PASSES * growth.pass_draws {
+                    let why = format!(
+                        "the larger cache saves the reads of {} of the samples, and the smaller one did of {}",
+                        percent_in_words(reused.unwrap_or(0.0)),
+                        percent_in_words(growth.reused_before)
+                    );
+                    return self.undo_growth(growth, None, String::new(), why, out);
+                }
+            }
+            Stage::Used { .. } => match self.judge_growth(&mut growth) {
+                (Judged::Open, _) => {}
+                (Judged::Keep(gain), saw) => return self.keep_growth(growth, gain, saw, out),
+                (Judged::Undo(gain, why), saw) => {
+                    return self.undo_growth(growth, gain, saw, audit::why(why).to_owned(), out);
+                }
+            },
+        }
+        self.growth = Some(growth);
+    }
+
+    fn judge_growth(&mut self, growth: &mut Growth) -> (Judged, String) {
+        let Stage::Used { since_ns, alone_ns, looks, steps } = &mut growth.stage else {
+            return (Judged::Open, String::new());
+        };
+        let settle = self.job.drain();
+        let groups = self.job.groups(*since_ns, settle);
+        let seen = groups.iter().map(|rank| crate::window::steps(rank)).min().unwrap_or(0);
+        let figure = ranks::figure(&groups, u32::MAX).filter(|_| seen >= *steps);
+        let (Some(figure), Some(rank)) = (figure, self.job.training().find(|rank| rank.cache().is_some()))
+        else {
+            return (Judged::Open, String::new());
+        };
+        (*looks, *steps) = (*looks + 1, seen + LOOK_STEPS);
+        let alpha = self.patience.get(&(CACHE, Kind::Raise)).cloned().unwrap_or_default().alpha()
+            / f64::from(MOST_LOOKS);
+        let (since_ns, over) = (*since_ns, *looks >= MOST_LOOKS);
+        let pace = (self.since_ns == *alone_ns)
+            .then(|| stats::compare(&[growth.before, figure], self.restless, alpha))
+            .flatten();
+        let reads = reads_of(rank, since_ns);
+        let before = reads.zip(growth.reads_before);
+        let before = before.and_then(|(reads, before)| reads.longer(before.reads, Some(&before), alpha));
+        let shuffle = Need::of(rank, since_ns, settle).zip(before).map(|(need, before)| {
+            let gain = |longer: f64| need.step_ns(longer) / need.step_ns(0.0).max(1.0) - 1.0;
+            Gain { value: gain(before.value), low: gain(before.low), high: gain(before.high) }
+        });
+        let saw = saw(reads.as_ref(), growth, &figure);
+        let little = |gain: Gain| gain.high < DELTA;
+        let judged = match (shuffle, pace) {
+            (Some(gain), _) if gain.low >= DELTA => Judged::Keep(gain),
+            (shuffle, Some(gain)) if gain.low >= DELTA && !shuffle.is_some_and(little) => Judged::Keep(gain),
+            (Some(gain), pace) if little(gain) && pace.is_none_or(little) => {
+                Judged::Undo(Some(gain), Why::TooLittle)
+            }
+            (None, Some(gain)) if little(gain) => Judged::Undo(Some(gain), Why::TooLittle),
+            (shuffle, pace) if over => Judged::Undo(shuffle.or(pace), Why::NotClear),
+            _ => Judged::Open,
+        };
+        (judged, saw)
+    }
+
+    fn keep_growth(&mut self, growth: Growth, gain: Gain, saw: String, out: &mut Outcome) {
+        let mut event = audit::about(Act::Keep, growth.decision, self.now_ns, &growth.proposal);
+        event.saw = saw;
+        event.measured = audit::measured(gain);
+        event.why = format!("the gain is proven: {}", audit::gain(gain));
+        out.audit.push(event);
+        self.drift.cache_turned();
+        let step = growth.proposal.step();
+        self.patience(&growth.proposal).keep(step);
+    }
+
+    fn undo_growth(
+        &mut self,
+        growth: Growth,
+        gain: Option<Gain>,
+        saw: String,
+        why: String,
+        out: &mut Outcome,
+    ) {
+        let mut event = audit::about(Act::Undo, growth.decision, self.now_ns, &growth.proposal);
+        event.saw = saw;
+        event.measured = gain.and_then(audit::measured);
+        event.why = why;
+        out.audit.push(event);
+        self.drift.cache_turned();
+        self.raised.retain(|raised| *raised != growth.proposal);
+        let jitter = self.random.unit();
+        self.give_up(&growth.proposal, jitter);
+        let moves =
+            growth.proposal.moves.iter().filter_map(|turned| turned.what_is_left(&self.job)).collect();
+        self.turn_to(growth.decision, moves, out);
+    }
+
+    /// The raise under way ends without proof.
+    pub(super) fn drop_growth(&mut self, why: &str, out: &mut Outcome) {
+        if let Some(growth) = self.growth.take() {
+            self.undo_growth(growth, None, String::new(), why.to_owned(), out);
+        }
+    }
+
+    /// Somebody else has turned this knob: where it is one that the raise under way turned, theirs stays, and the raise ends.
+    pub(super) fn leave_growth_to(&mut self, by: &str, address: &Address, out: &mut Outcome) {
+        let is_theirs =
+            |turned: &Move| (turned.rank, turned.loader, &turned.knob) == (address.0, address.1, &address.2);
+        if let Some(mut growth) = self.growth.take_if(|growth| growth.proposal.moves.iter().any(is_theirs)) {
+            let raised = growth.proposal.clone();
+            growth.proposal.moves.retain(|turned| !is_theirs(turned));
+            self.raised.retain(|other| *other != raised);
+            let why = format!("{by} turned the knob meanwhile: theirs stays");
+            self.undo_growth(growth, None, String::new(), why, out);
+        }
+    }
+}
+
+fn reads_of(rank: &Rank, since_ns: u64) -> Option<Reads> {
+    Reads::of(rank.services.iter().filter(|service| service.start_ns >= since_ns))
+}
+
+fn larger(job: &Job, uses: &CacheUses, rank: &Rank, free: u64) -> Option<LargerCache> {
+    let at = (rank.rank, rank.loader?);
+    let state = rank.cache()?.state.filter(|state| state.capacity_bytes > 0)?;
+    // Ranks that share a cache have one curve, which one of them reports.
+    let known = |curve: &&CacheCurve| !curve.is_mixed() && !curve.points().is_empty();
+    let curve = job.training().filter_map(|rank| Some(&rank.cache()?.curve)).find(known);
+    larger_cache(at, uses, &state, curve, &rank.knobs, free)
+}
+
+/// Each rank that trains gets its part of what the cache is to have more.
+fn proposal(job: &Job, size: &LargerCache) -> Option<Proposal> {
+    let more = size.to_bytes.checked_sub(size.capacity_bytes).filter(|more| *more > 0)?;
+    let ranks: Vec<&Rank> = job.training().filter(|rank| rank.cache().is_some()).collect();
+    let each = more / ranks.len().max(1) as u64;
+    let moves: Vec<Move> = ranks
+        .iter()
+        .filter_map(|rank| {
+            let knob = rank.knob(CACHE).filter(|knob| knob.state != KnobState::Unavailable)?;
+            let to = knob.value.saturating_add(each).min(knob.max);
+            (to > knob.value).then(|| Move {
+                rank: rank.rank,
+                loader: knob.loader,
+                knob: CACHE.to_owned(),
+                from: knob.value,
+                to,
+            })
+        })
+        .collect();
+    (!moves.is_empty()).then(|| Proposal {
+        kind: Kind::Raise,
+        knob: CACHE,
+        moves,
+        predicted: Default::default(),
+        shortfall: 0.0,
+        clear: false,
+        why: size.why(),
+    })
+}
+
+fn saw(reads: Option<&Reads>, growth: &Growth, figure: &Figure) -> String {
+    let pace = format!("{} before and {} with it", audit::pace(&growth.before), audit::pace(figure));
+    match reads.and_then(|reads| Some((reads, growth.reads_before.as_ref()?))) {
+        Some((reads, before)) => format!(
+            "{:.1} samples of a batch were read in place of {:.1}, and each adds {} to the {} that a batch takes; {pace}",
+            reads.reads,
+            before.reads,
+            seconds(reads.each_ns().or(before.each_ns()).unwrap_or(0.0)),
+            seconds(reads.batch_ns)
+        ),
+        None => pace,
+    }
+}

@@ -1,0 +1,130 @@
+//! What a sample that has to be read costs its batch.
+//!
+//! The shuffle decides how many samples of a batch a cache has, so batches with many of them and batches with few are as good
+//! as assigned by lot: the time that batches take, regressed on the samples of each that were read, is what one read adds,
+//! whatever storage and machine do meanwhile. The variance is White's (1980), because slow batches vary more.
+
+use crate::fit::weight;
+use crate::stats::{self, Gain};
+use stallscope_model::BatchService;
+
+/// Fewer batches do not show how much they vary.
+const FEWEST: usize = 40;
+
+/// Of some batches of one loader.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Reads {
+    /// Mean of a batch.
+    pub(crate) batch_ns: f64,
+    /// Mean number of samples of a batch that were read.
+    pub(crate) reads: f64,
+    /// What each adds; `None` where all batches have as many.
+    each: Option<Each>,
+    batches: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Each {
+    ns: f64,
+    sd_ns: f64,
+}
+
+impl Reads {
+    /// `None` for too few.
+    pub(crate) fn of<'a>(services: impl Iterator<Item = &'a BatchService>) -> Option<Reads> {
+        let seen: Vec<[f64; 3]> = services
+            .map(|service| {
+                let ns = service.ready_ns.saturating_sub(service.start_ns) as f64;
+                [ns, f64::from(service.reads), weight(service)]
+            })
+            .collect();
+        if seen.len() < FEWEST {
+            return None;
+        }
+        let all: f64 = seen.iter().map(|[_, _, weight]| weight).sum();
+        let mean = |of: usize| seen.iter().map(|batch| batch[of] * batch[2]).sum::<f64>() / all;
+        let (batch_ns, reads) = (mean(0), mean(1));
+        let spread: f64 = seen.iter().map(|[_, read, weight]| weight * (read - reads).powi(2)).sum();
+        let each = (spread > 0.0).then(|| {
+            let products: f64 =
+                seen.iter().map(|[ns, read, weight]| weight * (ns - batch_ns) * (read - reads)).sum();
+            let ns = products / spread;
+            let left = |[batch, read, weight]: &[f64; 3]| {
+                (weight * (read - reads) * (batch - batch_ns - ns * (read - reads))).powi(2)
+            };
+            let count = seen.len() as f64;
+            let sd_ns = (seen.iter().map(left).sum::<f64>() * count / (count - 2.0)).sqrt() / spread;
+            Each { ns, sd_ns }
+        });
+        Some(Reads { batch_ns, reads, each, batches: seen.len() })
+    }
+
+    /// What one adds, in nanoseconds.
+    pub(crate) fn each_ns(&self) -> Option<f64> {
+        self.each.map(|each| each.ns)
+    }
+
+    /// How much longer a batch would take with so many reads, as a share of now; the bounds are one-sided, with a chance of error
+    /// of `alpha` each. `before`: earlier batches, which tell what a read costs where none of these has one.
+    pub(crate) fn longer(&self, reads: f64, before: Option<&Reads>, alpha: f64) -> Option<Gain> {
+        let of = if self.each.is_some() { self } else { before? };
+        let each = of.each?;
+        let reach = stats::t_quantile(1.0 - alpha, of.batches as f64 - 2.0) * each.sd_ns;
+        let more = reads - self.reads;
+        let share = |ns: f64| (ns * more / self.batch_ns.max(1.0)).max(-0.99);
+        let ends = [share(each.ns - reach), share(each.ns + reach)];
+        Some(Gain { value: share(each.ns), low: ends[0].min(ends[1]), high: ends[0].max(ends[1]) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    /// Batches of 32, of which each sample is read with this chance, for so long; something else comes and goes.
+    fn batches(count: usize, missed: f64, read_ns: f64, seed: u64) -> Vec<BatchService> {
+        let mut random = Random::new(seed);
+        (0..count)
+            .map(|at| {
+                let reads = (0..32).filter(|_| random.unit() < missed).count() as u32;
+                let other_ns = 2e7 * (1.0 + 0.5 * (at as f64 / 50.0).sin()) + 2e6 * random.unit();
+                let ready_ns = (other_ns + read_ns * f64::from(reads)) as u64;
+                BatchService { ready_ns, reads, ..BatchService::default() }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_read_costs_what_it_costs_whatever_else_comes_and_goes() {
+        for seed in 0..20 {
+            let seen = batches(300, 0.5, 1e6, seed);
+            let reads = Reads::of(seen.iter()).unwrap();
+            let each = reads.each.unwrap();
+            assert!((each.ns - 1e6).abs() < 4.0 * each.sd_ns && each.sd_ns < 4e5, "{each:?}");
+            let longer = reads.longer(32.0, None, 0.01).unwrap();
+            // Half of 32 reads of 1 ms, of the 37 ms that a batch takes.
+            assert!(longer.low < 0.44 && longer.high > 0.42 && longer.low > 0.0, "{longer:?}");
+        }
+    }
+
+    #[test]
+    fn reads_that_cost_nothing_are_seldom_taken_for_dear() {
+        let wrong = (0..400)
+            .filter(|seed| {
+                let seen = batches(200, 0.5, 0.0, *seed);
+                Reads::of(seen.iter()).unwrap().longer(32.0, None, 0.05).unwrap().low > 0.0
+            })
+            .count();
+        assert!(wrong < 40, "{wrong} of 400");
+    }
+
+    #[test]
+    fn too_few_batches_and_batches_that_are_alike_say_nothing() {
+        assert!(Reads::of(batches(39, 0.5, 1e6, 1).iter()).is_none());
+        let alike = Reads::of(batches(60, 0.0, 1e6, 1).iter()).unwrap();
+        assert!(alike.each.is_none() && alike.longer(5.0, None, 0.01).is_none());
+        let before = Reads::of(batches(60, 0.5, 1e6, 1).iter());
+        assert!(alike.longer(16.0, before.as_ref(), 0.01).unwrap().low > 0.2);
+    }
+}

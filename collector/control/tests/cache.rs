@@ -1,0 +1,133 @@
+//! What the controller does with a cache that has less than the data.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use stallscope_control::{Controller, Outcome};
+use stallscope_model::{Act, AuditEvent, Budgets, TuneMode};
+use support::{Job, act, run, until};
+
+const MIB: u64 = 1 << 20;
+
+fn of_cache(out: &Outcome, act: Act) -> Vec<AuditEvent> {
+    let is = |event: &&AuditEvent| event.act == act && event.knob == "cache.bytes";
+    out.audit.iter().filter(is).cloned().collect()
+}
+
+/// Reading takes most of the time of a batch, and there are no workers to be had beyond the two.
+fn bound(read_ns: u64) -> Job {
+    let mut job = Job::cached(read_ns);
+    job.service_ns = 200_000_000;
+    job.most("workers", 2);
+    job.most("prefetch", 4);
+    job
+}
+
+#[test]
+fn a_cache_whose_hits_help_grows_until_it_has_the_data_and_is_kept() {
+    let mut job = bound(10_000_000);
+    let out = run(&mut job, &mut act(), 1200);
+    assert!((380 * MIB..480 * MIB).contains(&job.cache_bytes()), "{} MiB", job.cache_bytes() / MIB);
+    let keep = &of_cache(&out, Act::Keep)[0];
+    assert!(keep.measured.unwrap().low >= 0.02 && keep.predicted.is_some(), "{keep:?}");
+    assert!(of_cache(&out, Act::Undo).is_empty(), "{:?}", out.audit);
+}
+
+#[test]
+fn what_hits_are_worth_is_seen_by_the_reads_of_each_batch_and_memory_is_bounded() {
+    let mut job = bound(10_000_000);
+    let used = (2 << 30) + 2 * (100 << 20);
+    let budgets = Budgets { memory_bytes: Some(used + 250 * MIB), ..Budgets::default() };
+    let mut controller = Controller::new(TuneMode::Act, budgets, 1);
+    let mut kept = Vec::new();
+    for _ in 0..1200 {
+        let out = run(&mut job, &mut controller, 1);
+        assert!(job.cache_bytes() <= 250 * MIB, "{} MiB", job.cache_bytes() / MIB);
+        kept.extend(of_cache(&out, Act::Keep));
+    }
+    assert!(job.cache_bytes() > 180 * MIB, "{} MiB", job.cache_bytes() / MIB);
+    assert!(kept[0].saw.contains("samples of a batch were read in place of"), "{:?}", kept[0]);
+}
+
+#[test]
+fn hits_that_save_no_time_are_given_no_memory() {
+    let mut job = bound(0);
+    let out = run(&mut job, &mut act(), 1200);
+    assert_eq!(job.cache_bytes(), 100 * MIB, "{:?}", of_cache(&out, Act::Request));
+    assert!(of_cache(&out, Act::Keep).is_empty());
+}
+
+#[test]
+fn a_cache_that_does_not_hit_as_its_curve_says_is_put_back() {
+    let mut job = bound(10_000_000);
+    job.cache.as_mut().unwrap().most_bytes = 100 * MIB;
+    let undo = until(&mut job, &mut act(), Act::Undo);
+    assert!(undo.why.contains("saves the reads of"), "{undo:?}");
+    run(&mut job, &mut act(), 1);
+    assert_eq!(job.cache_bytes(), 100 * MIB);
+}
+
+#[test]
+fn memory_that_gets_short_while_a_cache_grows_is_given_back_at_once() {
+    let mut job = bound(10_000_000);
+    let mut controller = act();
+    until(&mut job, &mut controller, Act::Request);
+    assert!(job.cache_bytes() > 300 * MIB);
+    job.pressure = 0.2;
+    let out = run(&mut job, &mut controller, 3);
+    assert_eq!(job.cache_bytes(), 100 * MIB, "{:?}", out.audit);
+    assert_eq!(of_cache(&out, Act::Undo).len(), 1);
+}
+
+#[test]
+fn a_size_that_somebody_sets_while_it_grows_is_theirs() {
+    let mut job = bound(10_000_000);
+    let mut controller = act();
+    until(&mut job, &mut controller, Act::Request);
+    run(&mut job, &mut controller, 5);
+    job.user_sets("cache.bytes", 150 * MIB);
+    let out = run(&mut job, &mut controller, 600);
+    assert_eq!(job.cache_bytes(), 150 * MIB, "{:?}", out.audit);
+    assert!(
+        of_cache(&out, Act::Undo).is_empty() && of_cache(&out, Act::Request).is_empty(),
+        "{:?}",
+        out.audit
+    );
+}
+
+#[test]
+fn a_controller_that_ends_puts_back_what_has_not_proven_itself() {
+    let mut job = bound(10_000_000);
+    let mut controller = act();
+    until(&mut job, &mut controller, Act::Request);
+    run(&mut job, &mut controller, 5);
+    let out = controller.stop(job.now_ns);
+    job.take(&out.actions);
+    assert_eq!((job.cache_bytes(), of_cache(&out, Act::Undo).len()), (100 * MIB, 1));
+}
+
+#[test]
+fn workers_and_a_cache_are_raised_where_neither_is_enough() {
+    let mut job = Job::cached(20_000_000);
+    job.most("workers", 6);
+    let out = run(&mut job, &mut act(), 2400);
+    assert_eq!(job.workers(), 6, "{:?}", out.audit);
+    assert!(job.cache_bytes() > 380 * MIB && !of_cache(&out, Act::Keep).is_empty(), "{:?}", out.audit);
+}
+
+#[test]
+fn a_job_that_does_not_wait_gets_no_larger_cache() {
+    let mut job = bound(100_000);
+    job.service_ns = 20_000_000;
+    let out = run(&mut job, &mut act(), 600);
+    assert!(out.actions.is_empty(), "{:?}", out.actions);
+}
+
+#[test]
+fn what_would_be_done_is_advised() {
+    let mut job = bound(10_000_000);
+    let mut controller = Controller::new(TuneMode::Advise, Budgets::default(), 1);
+    let out = run(&mut job, &mut controller, 300);
+    assert_eq!(of_cache(&out, Act::Advise).len(), 1, "{:?}", out.audit);
+    assert_eq!(job.cache_bytes(), 100 * MIB);
+}
