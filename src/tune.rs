@@ -4,6 +4,7 @@ use crate::terminal::{self, Colour};
 use anyhow::Result;
 use clap::Args;
 use stallscope_collector::{Acted, RuntimeDir};
+use stallscope_look::tuning::amount;
 use stallscope_model::{AuditEvent, Knob, KnobState, RunSummary, TuneMode};
 use stallscope_reports::{advice, audit::line};
 use std::path::PathBuf;
@@ -107,7 +108,8 @@ fn stays(knobs: &[Knob]) -> String {
         .filter(|(knob, value)| *value != knob.initial)
         .map(|(knob, value)| {
             let rank = if ranks { format!(" of rank {}", knob.rank) } else { String::new() };
-            format!("{}{rank} {value} (the script's: {})", knob.name, knob.initial)
+            let [value, own] = [value, knob.initial].map(|value| amount(value, &knob.unit));
+            format!("{}{rank} {value} (the script's: {own})", knob.name)
         })
         .collect();
     match turned.as_slice() {

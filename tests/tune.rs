@@ -32,7 +32,8 @@ impl Running {
         let err = File::create(sandbox.path("job.err")).unwrap();
         let run = sandbox.stallscope(&all).stdout(out).stderr(err).spawn().unwrap();
         let job = Running { sandbox, run: Killed(run) };
-        wait_until("the job's knobs", || job.knob("workers").is_some());
+        let knob = if words.contains(&"--cache") { "cache.bytes" } else { "workers" };
+        wait_until("the job's knobs", || job.knob(knob).is_some());
         job
     }
 
@@ -160,6 +161,30 @@ fn what_helps_is_kept_and_reported() {
     assert_eq!(followed, audit);
     let shown = job.sandbox.run(&["audit", "slow.stall"]);
     assert!(text(&shown.stdout).contains("keep     workers"), "{}", text(&shown.stdout));
+}
+
+#[test]
+fn a_cache_that_is_too_small_grows_and_is_kept() {
+    let words =
+        ["--workers", "0", "--cache", "4MiB", "--samples", "1000", "--wait-ms", "4", "--step-ms", "2"];
+    let mut job = Running::new("cache", &[], &words);
+    let mut tuning = job.tune(1, &[]);
+    tuning.wait_for("keep");
+    assert_eq!(tuning.signal("INT"), Some(0));
+    let [_, end] = tuning.printed();
+    assert!(end.contains("cache.bytes 1") && end.contains("MiB (the script's: 4.0 MiB) stays"), "{end}");
+    let (bytes, own) = job.knob("cache.bytes").unwrap();
+    assert!(own == 4 << 20 && bytes >= 12 << 20, "{bytes}, {own} before");
+    // Every sample of every epoch once.
+    job.ends_well();
+    let audit = audit(&job.sandbox, "slow.stall");
+    let kept = audit.iter().find(|line| line["act"] == "keep").unwrap();
+    assert!(kept["knob"] == "cache.bytes" && kept["measured"]["low"].as_f64().unwrap() > 0.02, "{kept}");
+    assert_eq!(
+        acts(&audit).iter().filter(|act| **act == "request").count(),
+        1,
+        "never emptied for a proof: {audit:#?}"
+    );
 }
 
 #[test]

@@ -8,12 +8,13 @@ import sys
 import time
 from pathlib import Path
 
+import stallscope
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 
 class Slow(Dataset):
-    """Waits for each sample as for a file far away: other workers can do so meanwhile."""
+    """Waits for each sample as for a file far away: other workers can do so meanwhile. With a cache 16 KiB of each are kept."""
 
     def __init__(self, samples, wait_ms):
         self.samples, self.wait_s = samples, wait_ms / 1000
@@ -22,8 +23,14 @@ class Slow(Dataset):
         return self.samples
 
     def __getitem__(self, index):
+        return self.decode(self.fetch(index))
+
+    def fetch(self, index):
         time.sleep(self.wait_s)
-        return torch.tensor([index])
+        return index.to_bytes(16 << 10, "little")
+
+    def decode(self, raw):
+        return torch.tensor([int.from_bytes(raw, "little")])
 
 
 def main():
@@ -32,11 +39,13 @@ def main():
     parser.add_argument("--wait-ms", type=float, default=10, help="for a sample")
     parser.add_argument("--step-ms", type=float, default=10, help="of the trainer's own, for a batch")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--cache", help="of stallscope's loader, such as 4MiB")
     parser.add_argument("--seconds", type=float, default=120)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     data = Slow(arguments.samples, arguments.wait_ms)
-    loader = DataLoader(data, batch_size=4, shuffle=True, num_workers=arguments.workers)
+    settings = {"batch_size": 4, "shuffle": True, "num_workers": arguments.workers}
+    loader = stallscope.DataLoader(data, cache=arguments.cache, **settings) if arguments.cache else DataLoader(data, **settings)
     until = time.monotonic() + arguments.seconds
     wrong = whole = 0
     over = False

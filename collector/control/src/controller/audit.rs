@@ -1,7 +1,7 @@
 //! The words of the audit.
 
 use super::probe::{Probe, Why};
-use super::seed::{Need, Proposal, seconds};
+use super::seed::{CACHE, Need, Proposal, seconds};
 use super::turn::{CONTROLLER, Move};
 use crate::stats::{Figure, Gain};
 use stallscope_model::{Act, AuditEvent, Budgets, Estimate};
@@ -105,7 +105,10 @@ pub(crate) fn moves(proposal: &Proposal) -> String {
         .iter()
         .filter(|turned| proposal.moves.first().is_some_and(|first| first.rank == turned.rank))
         .filter(|turned| turned.from != turned.to)
-        .map(|turned| format!("{} {} to {}", turned.knob, turned.from, turned.to))
+        .map(|turned| match turned.knob == CACHE {
+            true => format!("{} {} to {}", turned.knob, memory(turned.from), memory(turned.to)),
+            false => format!("{} {} to {}", turned.knob, turned.from, turned.to),
+        })
         .collect();
     let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
     format!("{}, on {noun} {}", knobs.join(", "), ranks.join(", "))

@@ -23,8 +23,9 @@ use std::collections::VecDeque;
 const OF_FREE: f64 = 0.8;
 /// Whether a larger cache is worth its memory is asked so often: the model's answer takes CPU.
 const ASK_NS: u64 = 10_000_000_000;
-/// What came of draws is looked at over this long.
-const WINDOW_NS: u64 = 30_000_000_000;
+/// What came of draws is looked at over this long at most, and over so many seconds at least.
+const WINDOW_NS: u64 = 120_000_000_000;
+const SHORTEST: usize = 3;
 /// Draws that show how many hit.
 const FEWEST_DRAWS: u64 = 200;
 /// Of the rise in hits that was expected, as much as has to be there before it is judged.
@@ -89,19 +90,23 @@ impl Draws {
         }
     }
 
-    /// `None` for too few.
+    /// The last of them, as few as suffice; `None` where there are too few.
     fn recent(&self) -> Option<CacheUses> {
-        self.between(0, self.seen.len().checked_sub(1)?)
+        let last = self.seen.len().checked_sub(1)?;
+        (SHORTEST..=last).find_map(|seconds| self.between(last - seconds, last))
     }
 
-    /// The same, where the hits of its first half are those of its second half: within the first pass over the data nothing hits,
-    /// and where the next one begins the mean of both says nothing of either.
+    /// The last of them, where as many before them hit as often: within the first pass over the data nothing hits, and where the
+    /// next one begins what is drawn before says nothing of it.
     fn steady(&self) -> Option<CacheUses> {
-        let (half, last) = (self.seen.len() / 2, self.seen.len().checked_sub(1)?);
-        let reused = |uses: CacheUses| uses.share(uses.reuses());
-        let [before, after] = [self.between(0, half)?, self.between(half, last)?].map(reused);
-        let (before, after) = (before?, after?);
-        ((before - after).abs() <= 0.02 + 0.1 * before).then(|| self.recent()).flatten()
+        let last = self.seen.len().checked_sub(1)?;
+        let (before, after) = (SHORTEST..=last / 2).find_map(|seconds| {
+            let middle = last - seconds;
+            Some((self.between(middle - seconds, middle)?, self.between(middle, last)?))
+        })?;
+        let [earlier, later] = [&before, &after].map(|uses| uses.share(uses.reuses()).unwrap_or(0.0));
+        let chance = 2.0 * (earlier * (1.0 - earlier) * 2.0 / before.draws() as f64).sqrt();
+        ((earlier - later).abs() <= 0.02 + chance).then_some(after)
     }
 
     fn between(&self, from: usize, to: usize) -> Option<CacheUses> {

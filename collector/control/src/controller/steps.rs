@@ -234,7 +234,12 @@ impl Controller {
             self.waited_ns = self.now_ns;
         }
         let training = self.job.training().all(|rank| rank.phase == Some(Phase::Training));
-        if !training || self.fails_probation(out) || self.rollbacks.frozen(self.now_ns) {
+        if !training {
+            return;
+        }
+        // A cache fills for longer than a doubt about the last change lasts.
+        let doubtful = self.fails_probation(out);
+        if self.rollbacks.frozen(self.now_ns) || !matches!(self.work, Work::Watching) {
             return;
         }
         if self.relieved_ns.is_some_and(|relieved_ns| self.now_ns < relieved_ns.saturating_add(RELIEF_NS)) {
@@ -245,7 +250,7 @@ impl Controller {
             plan(&self.job, self.since_ns, self.settle, [drain_now; 2], probe::AIM, clear).is_some()
         };
         if !seen_enough(false) {
-            let clear = if seen_enough(true) { self.pick_clear() } else { None };
+            let clear = if seen_enough(true) && !doubtful { self.pick_clear() } else { None };
             if let Some((proposal, saw)) = clear {
                 self.try_out(proposal, saw, out);
             }
@@ -253,6 +258,9 @@ impl Controller {
         }
         if let Some((proposal, size, saw)) = self.pick_cache() {
             return self.grow(proposal, &size, saw, out);
+        }
+        if doubtful {
+            return;
         }
         match self.pick(out) {
             Some((proposal, saw)) => match self.too_dear(&proposal) {
