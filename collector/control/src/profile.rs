@@ -117,9 +117,20 @@ impl Profile {
         profile
     }
 
+    fn turn(&mut self, workers: u32, prefetch: u32) {
+        if Profile::within(workers, prefetch) != (self.workers, self.prefetch) {
+            self.set(workers, prefetch);
+        }
+    }
+
+    /// A loader without workers has no batches ahead, but for the one that it makes.
+    fn within(workers: u32, prefetch: u32) -> (u32, u32) {
+        (workers.min(MOST_WORKERS), prefetch.clamp(1, MOST_PREFETCH))
+    }
+
     /// Steps of another setting say nothing of this one; how batches are made stays true.
     fn set(&mut self, workers: u32, prefetch: u32) {
-        (self.workers, self.prefetch) = (workers.min(MOST_WORKERS), prefetch.clamp(1, MOST_PREFETCH));
+        (self.workers, self.prefetch) = Profile::within(workers, prefetch);
         self.settling = self.settles();
         self.steps.clear();
     }
@@ -245,8 +256,8 @@ impl Profiles {
         };
         let value = u32::try_from(knob.value).unwrap_or(u32::MAX);
         match knob.name.as_str() {
-            "workers" if value != profile.workers => profile.set(value, profile.prefetch),
-            "prefetch" if value != profile.prefetch => profile.set(profile.workers, value),
+            "workers" => profile.turn(value, profile.prefetch),
+            "prefetch" => profile.turn(profile.workers, value),
             "cache.bytes" => profile.set_cache(knob.value),
             _ => {}
         }

@@ -115,6 +115,15 @@ fn workers_and_a_cache_are_raised_where_neither_is_enough() {
     assert!(job.cache_bytes() > 380 * MIB && !of_cache(&out, Act::Keep).is_empty(), "{:?}", out.audit);
 }
 
+/// The model has nothing to go by, and the law neither.
+#[test]
+fn a_job_of_which_no_batch_is_seen_gets_no_larger_cache() {
+    let mut job = bound(10_000_000);
+    job.hides_services = true;
+    let out = run(&mut job, &mut act(), 300);
+    assert!(of_cache(&out, Act::Request).is_empty(), "{:?}", out.audit);
+}
+
 #[test]
 fn a_job_that_does_not_wait_gets_no_larger_cache() {
     let mut job = bound(100_000);

@@ -35,6 +35,8 @@ const PASSES: f64 = 2.2;
 /// Steps between two looks at a cache that is used, and the most looks.
 const LOOK_STEPS: u32 = 48;
 const MOST_LOOKS: u32 = 16;
+/// Steps that a raise is proposed from.
+const FEWEST_STEPS: u32 = 30;
 /// Simulations behind one prediction, and what its interval leaves out at each end where there is none.
 const REPLICAS: usize = 3;
 const ALPHA: f64 = 0.025;
@@ -134,7 +136,12 @@ impl Controller {
         let needs = self.job.training().filter_map(|rank| Need::of(rank, self.since_ns, self.settle));
         let worst =
             needs.max_by(|a, b| a.stall().total_cmp(&b.stall())).filter(|need| need.stall() > STALL)?;
-        let figure = ranks::figure(&self.job.groups(self.since_ns, self.settle), u32::MAX)?;
+        let groups = self.job.groups(self.since_ns, self.settle);
+        let figure = ranks::figure(&groups, u32::MAX)?;
+        // The rise is judged after a pass over the data: there is no queue to wait for.
+        if groups.iter().any(|rank| crate::window::steps(rank) < FEWEST_STEPS) {
+            return None;
+        }
         let rank = self.job.training().find(|rank| rank.cache().is_some())?;
         let profile = self.profiles.training().into_iter().find(|profile| profile.rank == rank.rank)?;
         let free = self.free_bytes();
@@ -155,10 +162,13 @@ impl Controller {
         if by_law.is_some_and(|gain| gain.high < DELTA) {
             return None;
         }
-        let model = Model::new(profile);
-        let change = Change { cached_share: Some(size.share), ..Change::default() };
-        let foreseen = predict(&model, &change, &model.looks(REPLICAS)).map(|found| found.gain);
-        proposal.predicted = foreseen.ok().or(by_law)?;
+        let foreseen = || {
+            let model = Model::new(profile);
+            let change = Change { cached_share: Some(size.share), ..Change::default() };
+            predict(&model, &change, &model.looks(REPLICAS)).ok().map(|found| found.gain)
+        };
+        let foreseen = if profile.too_little().is_none() { foreseen() } else { None };
+        proposal.predicted = foreseen.or(by_law)?;
         (proposal.predicted.value >= DELTA).then(|| (proposal, size, audit::saw(&worst, &figure)))
     }
 

@@ -245,21 +245,21 @@ impl Controller {
         if self.relieved_ns.is_some_and(|relieved_ns| self.now_ns < relieved_ns.saturating_add(RELIEF_NS)) {
             return;
         }
+        if let Some((proposal, size, saw)) = self.pick_cache() {
+            return self.grow(proposal, &size, saw, out);
+        }
+        if doubtful {
+            return;
+        }
         let drain_now = self.job.drain();
         let seen_enough = |clear: bool| {
             plan(&self.job, self.since_ns, self.settle, [drain_now; 2], probe::AIM, clear).is_some()
         };
         if !seen_enough(false) {
-            let clear = if seen_enough(true) && !doubtful { self.pick_clear() } else { None };
+            let clear = if seen_enough(true) { self.pick_clear() } else { None };
             if let Some((proposal, saw)) = clear {
                 self.try_out(proposal, saw, out);
             }
-            return;
-        }
-        if let Some((proposal, size, saw)) = self.pick_cache() {
-            return self.grow(proposal, &size, saw, out);
-        }
-        if doubtful {
             return;
         }
         match self.pick(out) {

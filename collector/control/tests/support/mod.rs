@@ -80,6 +80,8 @@ pub(crate) struct Job {
     /// Until when those that are to leave are there.
     leaving_ns: u64,
     pub(crate) pressure: f64,
+    /// How batches are made is not seen.
+    pub(crate) hides_services: bool,
     /// Nothing new is seen.
     pub(crate) frozen: bool,
     pub(crate) dead: bool,
@@ -124,6 +126,7 @@ impl Job {
             leaves_ns: 0,
             leaving_ns: 0,
             pressure: 0.0,
+            hides_services: false,
             frozen: false,
             dead: false,
             phase: Phase::Training,
@@ -311,6 +314,9 @@ impl Job {
                 ..BatchService::default()
             });
             steps.push(step);
+        }
+        if self.hides_services {
+            services.clear();
         }
         if self.frozen {
             (steps, services) = Default::default();
