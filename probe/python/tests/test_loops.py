@@ -30,8 +30,11 @@ class Job:
         self.events, self.steps, self.epoch, self.checkpointer = [], 0, 0, None
 
     def loader(self, samples=SAMPLES, **options):
+        return self.loader_of(range(samples), batch_size=BATCH, **options)
+
+    def loader_of(self, dataset, **options):
         kind = stallscope.DataLoader if self.kind == "stallscope" and self.folder else torch.utils.data.DataLoader
-        return kind(range(samples), batch_size=BATCH, **options)
+        return kind(dataset, **options)
 
     def begin(self, loader):
         if self.folder:
@@ -217,6 +220,34 @@ def shuffles_in_place(job):
             job.end_epoch(epoch)
 
 
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(range(SAMPLES))
+
+
+class Batches:
+    """A sampler that does not say how many it gives."""
+
+    def __iter__(self):
+        order = torch.randperm(SAMPLES).tolist()
+        return iter([order[:3], order[3:10], order[10:]])
+
+
+def without_a_length(loader_of):
+    def loop(job):
+        loader = loader_of(job)
+        job.begin(loader)
+        for _ in range(job.epoch, EPOCHS):
+            for batch in loader:
+                job.backward(batch)
+                job.step()
+
+    return loop
+
+
+a_stream = without_a_length(lambda job: job.loader_of(Stream(), batch_size=BATCH))
+batches_of_its_own = without_a_length(lambda job: job.loader_of(range(SAMPLES), batch_sampler=Batches()))
+
 LOOPS = [gradient_of_an_epoch, gradient_of_a_part, closure_over_an_epoch, two_loaders_at_once, evaluated_on_what_it_trained]
 
 
@@ -247,6 +278,7 @@ def test_it_goes_on_as_with_torch_alone(loop, kind, tmp_path):
     ("loop", "stops", "every"),
     [(drawing_before_a_batch, (3, 4, 8), 1), (drawing_once_an_epoch, (1, 2, 6, 7, 8, 13), 1)]
     + [(a_level_for_each_epoch, (2, 5, 6, 7, 8, 12, 17), 1), (ends_its_epochs_early, (2, 4, 6, 9), 1), (one_beside_an_endless_one, (1, 2, 3), 10**6)]
+    + [(a_stream, (1, 3, 6, 8), 1), (batches_of_its_own, (1, 2, 3, 5), 1)]
     + [(shuffles_in_place, (5, 6, 8, 14), 1), (shuffles_in_place, (1, 2, 3), 10**6)],
 )
 def test_what_a_loop_does_between_its_batches_is_its_own(loop, stops, every, kind, tmp_path):

@@ -48,7 +48,7 @@ class Start:
     step: int
     """Steps that were trained."""
     epoch: int | None
-    """The current epoch, or the next one if it was between two; None without a loader."""
+    """The current epoch, or the next one if it was between two; None without a loader, and with one that has a state of its own (torchdata)."""
     name: str
     """The checkpoint's, as `stallscope ckpt ls` shows it."""
     saved: datetime.datetime

@@ -4,6 +4,7 @@ import torch
 
 from .dtensors import is_dtensor
 from .errors import CheckpointError
+from .loading import own_prefixes
 from .state import parameter_shapes, some
 
 
@@ -70,8 +71,11 @@ def check(name, one, state, shapes):
     None where they were not."""
     here = None
     if isinstance(one, torch.nn.Module):
-        here = one.state_dict()
-        missing, unexpected = [key for key in here if key not in state], [key for key in state if key not in here]
+        # What such code does not take it refuses by itself.
+        own = own_prefixes(one)
+        here = {key: value for key, value in one.state_dict().items() if not key.startswith(own)}
+        missing = [key for key in here if key not in state]
+        unexpected = [key for key in state if key not in here and not key.startswith(own)]
         if missing or unexpected:
             raise CheckpointError(
                 f"{name}: the checkpoint is of another model: it lacks {some(missing)} and has {some(unexpected)} besides"

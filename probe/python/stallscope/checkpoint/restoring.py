@@ -15,6 +15,7 @@ from . import loaders
 from .dtensors import Likes, is_dtensor, local_of
 from .errors import CheckpointError, printable
 from .fitting import check, demand_form, fitting, in_its_order
+from .loading import has_own_extra_state, own_prefixes
 from .state import FORMAT, parameters_of
 from .tree import Reader, Writer
 from .unread import Unread, fill
@@ -200,20 +201,9 @@ def _loads_as_torch_does(one):
 
 
 def _may_refuse(one):
-    """Whether it may fail to load a state whose names, shapes and types fit: what is no module, and modules with code of the
-    script's that loads: extra state, hooks and methods. They are the few of which what they have is copied."""
-    if not isinstance(one, torch.nn.Module):
-        return True
-    for module in one.modules():
-        methods = [getattr(module, name) for name in ("load_state_dict", "_load_from_state_dict", "set_extra_state")]
-        hooks = [*module._load_state_dict_pre_hooks.values(), *module._load_state_dict_post_hooks.values()]
-        if not all(map(_is_torchs, methods + [getattr(hook, "hook", hook) for hook in hooks])):
-            return True
-    return False
-
-
-def _is_torchs(function):
-    return (getattr(function, "__module__", None) or "").partition(".")[0] == "torch"
+    """Whether it may fail to load a state whose names, shapes and types fit, or takes others: what is no module, and modules with
+    loading code of their own. They are the few of which what they have is copied."""
+    return not isinstance(one, torch.nn.Module) or bool(own_prefixes(one)) or has_own_extra_state(one)
 
 
 def _given_places(name, optimizer, had):

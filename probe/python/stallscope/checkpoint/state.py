@@ -9,6 +9,7 @@ from stallscope import _random
 
 from .dtensors import is_dtensor, refuse_unknown
 from .errors import CheckpointError
+from .loading import own_prefixes
 from .tree import Writer, refuse_distributed
 
 FORMAT = 1
@@ -159,8 +160,11 @@ class Job:
             if any(map(torch.nn.parameter.is_lazy, self.objects[name].parameters())):
                 # What shapes it will have only its first batch says.
                 continue
-            here = {key: shape for key, shape in shapes.items() if key.startswith(f"{name}/")}
-            there = {key: shape for key, shape in latest.shapes.items() if key.startswith(f"{name}/")}
+            own = tuple(f"{name}/{prefix}" for prefix in own_prefixes(self.objects[name]))
+            here, there = (
+                {key: shape for key, shape in all_shapes.items() if key.startswith(f"{name}/") and not key.startswith(own)}
+                for all_shapes in (shapes, latest.shapes)
+            )
             missing, unexpected = [key for key in here if key not in there], [key for key in there if key not in here]
             if missing or unexpected:
                 return f"{latest.name} lacks {some(missing)} and has {some(unexpected)} besides"

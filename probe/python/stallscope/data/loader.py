@@ -275,7 +275,7 @@ class DataLoader(Positioned):
                 if curve:
                     curve.of_drawn = True
         if store is not None and store.ahead is not None:
-            store.ahead.of_loader(self)
+            store.ahead.of_loader(self, store.maker)
         served = {
             "dataset": keyed(self.dataset, store and store.maker), "worker_init_fn": start_of_worker(self.worker_init_fn)
         }  # fmt: skip

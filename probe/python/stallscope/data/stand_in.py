@@ -2,7 +2,9 @@
 
 import os
 import threading
+import warnings
 from contextlib import contextmanager
+from functools import partial
 
 from torch.utils.data import get_worker_info
 
@@ -87,9 +89,18 @@ class start_of_worker:
         self.users = users
 
     def __call__(self, worker_id):
-        info = get_worker_info()
+        info, maker = get_worker_info(), None
         if isinstance(info.dataset, StandIn):
+            maker = info.dataset.maker
             # Past its own guard, which is for what users set.
             object.__setattr__(info, "dataset", info.dataset.dataset)
-        if self.users is not None:
+        if self.users is None:
+            return
+        if maker is None:
             self.users(worker_id)
+        elif not maker.begun(partial(self.users, worker_id)) and worker_id == 0:
+            warnings.warn(
+                f"stallscope: worker_init_fn makes another data set of {type(info.dataset).__name__}: workers read it without the cache",
+                RuntimeWarning,
+                stacklevel=2,
+            )

@@ -8,11 +8,14 @@ import operator
 import os
 import stat
 import warnings
+from functools import partial
 
 from stallscope._hooks.knobs import raised_by_signal
 from stallscope.data.seeding.draws import gathered, is_given_for_another, places, plain, plain_all
+from stallscope.data.seeding.isolation import apart
 
 from . import encoding, open_hook
+from .keys import fingerprint
 from .reader import Unkept, again, tag_of
 from .split import base_index, base_of
 from .split_parts import has_getitem
@@ -76,6 +79,12 @@ class _Maker:
             return None
         return (number, *places(index), is_given_for_another(index))
 
+    def begun(self, init):
+        """Calls `init`, the script's own function for a worker that begins. False where it makes another data set, so that nothing kept
+        is used from then on."""
+        init()
+        return True
+
     def number_of(self, index):
         """The sample's number in the data set below; None where only the data set's own code may know it."""
         try:
@@ -113,8 +122,20 @@ class FromParts(_Maker):
         # Which may give another sample in the place of one that is broken.
         self.has_own_way = has_getitem(self.base)
         self.augments = augments
-        # Whether what is kept comes from `decode`, not from `fetch`.
+        # Whether what is kept comes from `decode`, not from `fetch`; and what it is of.
         self.decoded = False
+        self.evidence = None
+
+    def begun(self, init):
+        if self.kept is None:
+            return super().begun(init)
+        before = fingerprint.glance_at(self.base)
+        init()
+        # Many open a file or set a number, and change no sample.
+        if fingerprint.glance_at(self.base) == before or apart(partial(self.evidence.is_of, self.base)):
+            return True
+        self.kept = None
+        return False
 
     def making(self, uses):
         return _Parts(self, uses)

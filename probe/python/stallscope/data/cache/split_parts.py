@@ -6,6 +6,7 @@ from time import perf_counter
 import torch.utils.data
 
 from stallscope._hooks import outline
+from stallscope._hooks.knobs import raised_by_signal
 
 from . import encoding, sandbox
 from .equality import alike
@@ -21,6 +22,28 @@ class _OnlyBytes(Exception):
     """A sentence, without its end, that says why what is decoded is not kept."""
 
 
+class Evidence:
+    """Digests of what a data set gives for its first, middle and last sample: of what it fetches, and of what it decodes where that is
+    kept."""
+
+    def __init__(self, samples, fetched, decoded=None):
+        self.samples = samples
+        self.fetched = fetched
+        self.decoded = decoded
+
+    def is_of(self, base):
+        """Whether `base` gives these samples now."""
+        try:
+            data = [base.fetch(index) for index in _ends(self.samples)]
+            if [_digest(one) for one in data] != self.fetched:
+                return False
+            return self.decoded is None or [_digest(_packed(base, one)) for one in data] == self.decoded
+        except Exception as error:
+            if raised_by_signal(error):
+                raise
+            return False
+
+
 def has_getitem(base):
     """Whether its class makes samples by itself; otherwise `fetch` and `decode` are all it has."""
     return getattr(type(base), "__getitem__", None) not in (None, torch.utils.data.Dataset.__getitem__)
@@ -31,7 +54,7 @@ def tried(base, length):
     decoded form evidence and figures, or why there is none. {"why": …} where its samples are not made of its parts."""
     put_back = sandbox.generators(base)
     fetched = {}
-    for index in (0, length // 2, length - 1):
+    for index in _ends(length):
         try:
             fetched[index] = data, _ = _fetched(base, index)
         except Exception as error:
@@ -190,7 +213,7 @@ def _measured(base, length, fetched):
             raise
         except Exception as error:
             # That sample's own affair.
-            kept, figures = type(error).__name__.encode(), None
+            kept, figures = _failed(error), None
         if index in fetched:
             evidence.append(_digest(kept))
         if figures is not None:
@@ -219,6 +242,17 @@ def _probed(base, data):
     return kept, {"decode_s": min(first_s, again_s), "pack_s": pack_s, "take_s": take_s}
 
 
+def _packed(base, data):
+    try:
+        return encoding.pack(base.decode(bytearray(data)))
+    except Exception as error:
+        return _failed(error)
+
+
+def _failed(error):
+    return type(error).__name__.encode()
+
+
 def _timed(make):
     began_s = perf_counter()
     made = make()
@@ -227,6 +261,10 @@ def _timed(make):
 
 def _fetched(base, index):
     return _timed(lambda: base.fetch(index))
+
+
+def _ends(length):
+    return list(dict.fromkeys((0, length // 2, length - 1)))
 
 
 def _between(length, others):

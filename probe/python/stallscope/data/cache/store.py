@@ -10,7 +10,7 @@ from stallscope.data.prefetch import manager
 from stallscope.data.prefetch.feed import Feed
 from stallscope.data.prefetch.reader import KeptAhead
 
-from . import pool, split, stored_form
+from . import pool, split, split_parts, stored_form
 from .keys import fingerprint
 from .knobs import BytesKnob, FetchersKnob, number_of
 from .makers import FromFiles, FromParts
@@ -78,6 +78,8 @@ class Store:
             kept = self._fetching(kept, key, found, policy, fetchers)
         if found.in_parts:
             self.maker.kept, self.maker.decoded = kept, self.form.decoded
+            decoded = found.decoded["evidence"] if self.form.decoded else None
+            self.maker.evidence = split_parts.Evidence(found.samples, found.evidence, decoded)
         else:
             self.maker = self.of_files(self.dataset, found.samples, kept, self.budget_bytes, self.looks)
 

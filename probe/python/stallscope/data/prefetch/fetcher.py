@@ -12,6 +12,7 @@ import select
 import signal
 import stat
 import time
+from functools import partial
 
 import torch
 import torch.utils.data
@@ -80,10 +81,11 @@ def settle(name, others):
 class Beginning:
     """What a worker of torch's has before it makes its first batch: a number, seeds, and the script's own function."""
 
-    def __init__(self, init, workers, dataset):
+    def __init__(self, init, workers, dataset, maker):
         self.init = init
         self.workers = workers
         self.dataset = dataset
+        self.maker = maker
 
     def __call__(self, number):
         # Behind the workers' own, as that of one that is added.
@@ -95,8 +97,8 @@ class Beginning:
         worker._worker_info = worker.WorkerInfo(
             id=number, num_workers=number + 1, seed=seed, dataset=self.dataset
         )
-        if self.init is not None:
-            self.init(number)
+        if self.init is not None and not self.maker.begun(partial(self.init, number)):
+            raise ValueError("the init function makes another data set")
 
 
 def _serve(number, parent, pipe, shared, group, fetcher):

@@ -71,7 +71,7 @@ class Ahead:
         self.window = WINDOW
         self.stopped = ""
         self.turned = None
-        self.init, self.workers, self.renewed = None, 0, True
+        self.init, self.workers, self.renewed, self.maker = None, 0, True, None
         self.has_begun = False
         self.unsent = deque()
         self.judged = {"reads": 0, "failed": 0, "prefetched": 0}
@@ -93,8 +93,9 @@ class Ahead:
     def is_on(self):
         return self.requested > 0
 
-    def of_loader(self, loader):
+    def of_loader(self, loader, maker):
         """What fetchers have as the loader's workers have it."""
+        self.maker = maker
         self.init, self.workers, self.renewed = loader.worker_init_fn, loader.num_workers, not loader.persistent_workers
 
     def next_pass(self):
@@ -108,7 +109,7 @@ class Ahead:
             self.has_begun = True
             self.shared.next_group()
             self._ring()
-            begin = fetcher.Beginning(self.init, self.workers, self.dataset)
+            begin = fetcher.Beginning(self.init, self.workers, self.dataset, self.maker)
             given = (base_of(self.dataset), self.in_parts, self.looks, self.space, self.staging, begin)
             self.group = FetcherGroup(self.owner, self.pipe, self.shared, given)
             self.groups.append(self.group)

@@ -238,7 +238,7 @@ class Positioned(Trained):
         state = {"version": _VERSION, "nth": self._begun, "begun": self._begun, "samples": self._samples(), "batch_size": self.batch_size}
         state["left_at"] = self._left_at
         if self._between is not None:
-            state.update(self._between.state(handing and handing.current))
+            state.update(self._between.state(None if handing is None else handing.current))
         state["persistent_loaders"] = persistent_workers.state(self)
         state["drawn_from"] = self._sources().own_states()
         if self._order is not None:
