@@ -4,9 +4,10 @@ use clap::{Args, ValueEnum};
 use stallscope_cache::{
     DrawKind, Figures, Generated, Point, PolicyKind, Selection, Sweep, Trace, percent, replay, train,
 };
+use stallscope_reports::{target::Place, write_whole};
 use stallscope_units::parse_share;
 use std::fs::File;
-use std::io::{BufReader, BufWriter};
+use std::io::BufReader;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -155,12 +156,8 @@ pub(crate) fn main(verb: &Simulate) -> Result<ExitCode> {
     };
     match &verb.output {
         Some(path) => {
-            use std::io::Write;
-            let written = File::create(path).and_then(|file| {
-                let mut file = BufWriter::new(file);
-                file.write_all(text.as_bytes()).and_then(|()| file.flush())
-            });
-            written.with_context(|| format!("cannot write {}", path.display()))?;
+            let place = Place::named(path.clone());
+            write_whole(&place, |out| Ok(out.write_all(text.as_bytes())?))?;
         }
         None => terminal::print(&text)?,
     }
