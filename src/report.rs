@@ -152,7 +152,9 @@ pub(crate) fn main(verb: &Report, colour: Colour) -> Result<ExitCode> {
         Writer::Folder(ending, write) => {
             let place = target::folder(ending, output, &name)?;
             let working = Working::on(format!("reading {}", called(&verb.runs)));
-            write(&open(verb)?, &place.path)?;
+            let run = open(verb)?;
+            place.make_folder()?;
+            write(&run, &place.path)?;
             drop(working);
             done(&place)
         }
@@ -177,7 +179,7 @@ fn one_file(
             }
         }
         Target::File(place) => {
-            write_whole(&place.path, |out| write(&run, out))?;
+            write_whole(&place, |out| write(&run, out))?;
             drop(working);
             done(&place)
         }

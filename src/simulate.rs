@@ -1,12 +1,14 @@
 use crate::terminal;
+use crate::working::Working;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use stallscope_cache::{
     DrawKind, Figures, Generated, Point, PolicyKind, Selection, Sweep, Trace, percent, replay, train,
 };
+use stallscope_reports::{target::Place, write_whole};
 use stallscope_units::parse_share;
 use std::fs::File;
-use std::io::{BufReader, BufWriter};
+use std::io::BufReader;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -54,6 +56,8 @@ SHADE's, corrected; iis-published and shade-published as their authors have them
 was read is used two or three times while it is in memory).
 With --substitute a sample that is not kept is given another of its class that is, up to that share of the draws.
 Policies: lru, minio (what came first stays), shade, icache, min (who is used again last goes first).
+Each sampling, policy and size is a run of its own, of about 3 s for a million uses (samples times epochs); memory is about
+100 bytes a sample, and 24 bytes a use of a trace.
 
 Examples:
   stallscope simulate
@@ -140,6 +144,7 @@ pub(crate) fn main(verb: &Simulate) -> Result<ExitCode> {
         verb.substitute.is_none() || verb.sampling.iter().any(|sampling| sampling.may_substitute()),
         "--substitute is for importance, iis and shade; name one of them in --sampling"
     );
+    let working = Working::on("simulating".to_owned());
     let sweep = match &verb.trace {
         Some(path) => {
             let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
@@ -148,6 +153,7 @@ pub(crate) fn main(verb: &Simulate) -> Result<ExitCode> {
         }
         None => of_made_up(verb),
     };
+    drop(working);
     let text = match verb.format {
         Format::Text => sweep.table(),
         Format::Csv => sweep.csv(),
@@ -155,12 +161,8 @@ pub(crate) fn main(verb: &Simulate) -> Result<ExitCode> {
     };
     match &verb.output {
         Some(path) => {
-            use std::io::Write;
-            let written = File::create(path).and_then(|file| {
-                let mut file = BufWriter::new(file);
-                file.write_all(text.as_bytes()).and_then(|()| file.flush())
-            });
-            written.with_context(|| format!("cannot write {}", path.display()))?;
+            let place = Place::named(path.clone());
+            write_whole(&place, |out| Ok(out.write_all(text.as_bytes())?))?;
         }
         None => terminal::print(&text)?,
     }

@@ -1,5 +1,6 @@
 //! Where a report goes.
 
+use crate::Error;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +17,27 @@ pub struct Place {
     pub path: PathBuf,
     /// There is one already, whose place it takes.
     pub replaces: bool,
+    /// The user wrote this very path: links of theirs there lead on.
+    pub named: bool,
+}
+
+impl Place {
+    /// A file that the user named.
+    pub fn named(path: PathBuf) -> Place {
+        Place { replaces: path.is_file(), path, named: true }
+    }
+
+    /// Makes the folder of a report, where the user has not named one that is there.
+    ///
+    /// # Errors
+    /// It cannot be made, or something has come to its name since that was chosen.
+    pub fn make_folder(&self) -> Result<(), Error> {
+        let made = match self.named {
+            true => std::fs::create_dir_all(&self.path),
+            false => std::fs::create_dir(&self.path),
+        };
+        made.map_err(Error::at(&self.path))
+    }
 }
 
 /// How a format of one file is kept.
@@ -48,19 +70,22 @@ pub enum Misplaced {
 /// # Errors
 /// A terminal cannot show it, or a recording would be lost.
 pub fn file(kind: Kind, output: Option<&Path>, name: &str, terminal: bool) -> Result<Target, Misplaced> {
-    let path = match output {
+    let place = match output {
         None if kind.read_at_once => return Ok(Target::Stdout),
         None => return Ok(Target::File(free(name, kind.ending))),
         Some(output) if output == Path::new("-") && kind.binary && terminal => {
             return Err(Misplaced::BinaryOnTerminal);
         }
         Some(output) if output == Path::new("-") => return Ok(Target::Stdout),
-        Some(output) if output.is_dir() => output.join(format!("{}{}", file_name(name), kind.ending)),
-        Some(output) => output.to_path_buf(),
+        Some(output) if output.is_dir() => {
+            let path = output.join(format!("{}{}", file_name(name), kind.ending));
+            Place { named: false, ..Place::named(path) }
+        }
+        Some(output) => Place::named(output.to_path_buf()),
     };
-    match is_recording(&path) {
-        true => Err(Misplaced::Recording(path)),
-        false => Ok(Target::File(Place { replaces: path.is_file(), path })),
+    match is_recording(&place.path) {
+        true => Err(Misplaced::Recording(place.path)),
+        false => Ok(Target::File(place)),
     }
 }
 
@@ -76,6 +101,7 @@ pub fn folder(ending: &str, output: Option<&Path>, name: &str) -> Result<Place, 
         Some(output) => Ok(Place {
             path: output.to_path_buf(),
             replaces: std::fs::read_dir(output).is_ok_and(|mut entries| entries.next().is_some()),
+            named: true,
         }),
     }
 }
@@ -86,7 +112,7 @@ fn free(name: &str, ending: &str) -> Place {
     let first = PathBuf::from(format!("{name}{ending}"));
     let more = (2..100_000).map(|nth| PathBuf::from(format!("{name}.{nth}{ending}")));
     let path = std::iter::once(first).chain(more).find(|path| !path.exists()).unwrap_or_default();
-    Place { path, replaces: false }
+    Place { path, replaces: false, named: false }
 }
 
 /// A job's name as a part of a file's, of which a file system takes 255 bytes.
@@ -117,7 +143,7 @@ mod tests {
     const TRACE: Kind = Kind { ending: ".perfetto-trace", read_at_once: false, binary: true };
 
     fn place(path: impl Into<PathBuf>, replaces: bool) -> Place {
-        Place { path: path.into(), replaces }
+        Place { path: path.into(), replaces, named: false }
     }
 
     #[test]
@@ -125,6 +151,18 @@ mod tests {
         assert_eq!(file(TEXT, None, "a", true), Ok(Target::Stdout));
         assert_eq!(file(HTML, None, "no such/run", true), Ok(Target::File(place("no such_run.html", false))));
         assert_eq!(folder("-csv", None, "no such/run"), Ok(place("no such_run-csv", false)));
+    }
+
+    #[test]
+    fn a_folder_that_nobody_chose_is_a_new_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let theirs = directory.path().join("theirs");
+        std::fs::create_dir(&theirs).unwrap();
+        let link = directory.path().join("run-csv");
+        std::os::unix::fs::symlink(&theirs, &link).unwrap();
+        assert!(place(&link, false).make_folder().is_err());
+        place(directory.path().join("run.2-csv"), false).make_folder().unwrap();
+        Place { named: true, ..place(link, false) }.make_folder().unwrap();
     }
 
     #[test]
@@ -147,7 +185,10 @@ mod tests {
         std::fs::write(&page, "old").unwrap();
         assert_eq!(file(HTML, Some(directory.path()), "a", false), Ok(Target::File(place(&page, true))));
         assert_eq!(folder("-csv", Some(&page), "a"), Err(Misplaced::NoFolder(page)));
-        assert_eq!(folder("-csv", Some(directory.path()), "a"), Ok(place(directory.path(), true)));
+        assert_eq!(
+            folder("-csv", Some(directory.path()), "a"),
+            Ok(Place { named: true, ..place(directory.path(), true) })
+        );
         // `src` is there wherever this runs.
         assert_eq!(folder("", None, "src"), Ok(place("src.2", false)));
         let database = directory.path().join("kept");

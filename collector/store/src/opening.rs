@@ -26,7 +26,7 @@ pub(crate) fn to_write(path: &Path) -> io::Result<File> {
 }
 
 fn ordinary<P: rustix::path::Arg + Copy>(path: P, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
-    let written = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
+    let written = is_written(flags);
     match rustix::fs::lstat(path) {
         Ok(facts) => demand(&facts, written)?,
         Err(Errno::NOENT) if flags.contains(OFlags::CREATE) => {}
@@ -37,6 +37,18 @@ fn ordinary<P: rustix::path::Arg + Copy>(path: P, flags: OFlags, mode: Mode) -> 
     // Something else may have come in its place.
     demand(&rustix::fs::fstat(&file)?, written)?;
     Ok(file)
+}
+
+fn is_written(flags: OFlags) -> bool {
+    flags.intersects(OFlags::WRONLY | OFlags::RDWR)
+}
+
+/// The user as whom this thread makes files: with sudo the caller.
+pub fn file_user() -> u32 {
+    // SAFETY: no user has this number, so that nothing is set; the one that was in force is returned.
+    let user = unsafe { libc::setfsuid(u32::MAX) } as u32;
+    // A container may forbid the call.
+    if user == u32::MAX { rustix::process::geteuid().as_raw() } else { user }
 }
 
 /// SQLite sets owner and mode of what it writes, so that what has another name elsewhere is not opened for that.
@@ -73,12 +85,18 @@ pub(crate) fn guard_sqlite() {
 type Open = unsafe extern "C" fn(*const c_char, c_int, c_int) -> c_int;
 
 /// What follows no links is a recording or lies beside it; the rest are folders to be synced and the system's random numbers.
+///
+/// Only files of this user are opened for writing: who may write into the folder can put one of their own in place of a file
+/// that was just made. SQLite opens another user's for reading then.
 unsafe extern "C" fn open_for_sqlite(path: *const c_char, flags: c_int, mode: c_int) -> c_int {
     // SAFETY: SQLite passes a text that ends with 0 and stays until this returns.
     let path = unsafe { CStr::from_ptr(path) };
     let (flags, mode) = (OFlags::from_bits_retain(flags as u32), Mode::from_raw_mode(mode as u32));
     let opened = match flags.contains(OFlags::NOFOLLOW) {
-        true => ordinary(path, flags, mode),
+        true => ordinary(path, flags, mode).and_then(|file| match is_written(flags) {
+            true if rustix::fs::fstat(&file)?.st_uid != file_user() => Err(Errno::PERM),
+            _ => Ok(file),
+        }),
         false => rustix::fs::open(path, flags, mode),
     };
     match opened {
@@ -94,10 +112,11 @@ unsafe extern "C" fn open_for_sqlite(path: *const c_char, flags: c_int, mode: c_
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rusqlite::OpenFlags;
     use rustix::fs::{CWD, mknodat};
     use std::fs;
     use std::io::{Read, Write};
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{chown, symlink};
 
     #[test]
     fn only_ordinary_files_are_opened() {
@@ -117,6 +136,30 @@ mod tests {
         fs::hard_link(at("file"), at("second")).unwrap();
         assert!(to_read(&at("second")).is_ok());
         assert_eq!(to_write(&at("second")).unwrap_err().raw_os_error(), Some(libc::EMLINK));
+    }
+
+    /// Another user with write access to the folder may put a file of their own in place of a new recording, and read it.
+    #[test]
+    fn sqlite_writes_only_files_of_its_own_user() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        guard_sqlite();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("theirs");
+        fs::write(&path, "").unwrap();
+        let opened = || {
+            let connection = rusqlite::Connection::open_with_flags(
+                &path,
+                OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NOFOLLOW,
+            )?;
+            connection.execute_batch("CREATE TABLE t (x)")
+        };
+        chown(&path, Some(4343), Some(4343)).unwrap();
+        assert!(opened().is_err());
+        assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+        chown(&path, Some(0), Some(0)).unwrap();
+        opened().unwrap();
     }
 
     /// Each of these had SQLite wait, or open what it led to.

@@ -25,11 +25,15 @@ pub enum Error {
     Io(#[from] std::io::Error),
     #[error("line {line} of the trace is not `epoch,id,bytes,score`: {reason}")]
     Line { line: usize, reason: &'static str },
+    #[error("the trace has more than {0} uses, more than a loader records")]
+    Long(usize),
     #[error("the trace has no uses")]
     Empty,
 }
 
 const HEADER: &str = "epoch,id,bytes,score";
+/// All are in memory together. Loaders record 50 million, and the rest of a batch.
+const MOST_USES: usize = 51_000_000;
 /// Four numbers take far fewer. A file may be one line without an end.
 const LINE_BYTES: u64 = 1024;
 
@@ -37,8 +41,12 @@ impl Trace {
     /// Reads `epoch,id,bytes,score` lines below a header of these names.
     ///
     /// # Errors
-    /// A line is something else, goes back to an earlier epoch, or there is none.
-    pub fn read(mut from: impl BufRead) -> Result<Trace, Error> {
+    /// A line is something else, goes back to an earlier epoch, there is none, or there are more than a loader records.
+    pub fn read(from: impl BufRead) -> Result<Trace, Error> {
+        Trace::read_at_most(MOST_USES, from)
+    }
+
+    fn read_at_most(most: usize, mut from: impl BufRead) -> Result<Trace, Error> {
         let mut uses: Vec<TraceUse> = Vec::new();
         let mut line = String::new();
         for number in 0.. {
@@ -74,6 +82,9 @@ impl Trace {
             }
             if uses.last().is_some_and(|last| last.epoch > used.epoch) {
                 return Err(wrong("its epoch is before that of the line above"));
+            }
+            if uses.len() == most {
+                return Err(Error::Long(most));
             }
             uses.push(used);
         }
@@ -131,6 +142,14 @@ mod tests {
             let error = Trace::read(text.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(expected), "{text:?}: {error}");
         }
+    }
+
+    #[test]
+    fn uses_without_end_are_not_kept() {
+        let text = "epoch,id,bytes,score\n0,1,10,1\n0,1,10,1\n\n";
+        assert_eq!(Trace::read_at_most(2, text.as_bytes()).unwrap().uses.len(), 2);
+        let error = Trace::read_at_most(1, text.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("more than 1 uses"), "{error}");
     }
 
     #[test]

@@ -359,10 +359,8 @@ impl Store {
         if !dry_run {
             // What was removed that committed them is gone for good before the rest goes. All of them first: a sync of one waits
             // for the removal of those before it, and there may be thousands.
-            for name in &names {
-                let dir = self.dir.join(name);
-                removal::gone(files.sync_dir(&dir)).doing("sync", &dir)?;
-            }
+            let dirs: Vec<PathBuf> = names.iter().map(|name| self.dir.join(name)).collect();
+            removal::sync_each(files, &dirs)?;
             for name in &names {
                 remove(files, &self.dir.join(name), &|manifest| manifest.is_none())?;
             }

@@ -1,6 +1,7 @@
 """Traces of real loaders: all that was handed over, in order, and never at the job's expense."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,31 @@ def test_a_trace_of_before_is_replaced_and_no_other_file(python, tmp_path):
     outcome = traced(python, tmp_path, "plain", "0")
     assert len(outcome["used"]) == 300 and len(outcome["messages"]) == 1 and "is no trace" in outcome["messages"][0]
     assert (tmp_path / "uses.csv").read_text() == "a thesis"
+
+
+def test_a_link_is_never_followed(python, tmp_path):
+    """Others may write into the folder: what is emptied or added to would be of their choosing."""
+    thesis = tmp_path / "thesis"
+    thesis.write_text(HEADER)
+    (tmp_path / "uses.csv").symlink_to("thesis")
+    outcome = traced(python, tmp_path, "plain", "0")
+    assert len(outcome["used"]) == 300 and len(outcome["messages"]) == 1, outcome["messages"]
+    assert thesis.read_text() == HEADER
+    (tmp_path / "uses.csv").unlink()
+    outcome = traced(python, tmp_path, "swapped", "0")
+    assert len(outcome["used"]) == 300 and len(outcome["messages"]) == 1, outcome["messages"]
+    assert thesis.read_text() == HEADER
+
+
+def test_nobody_is_waited_for_at_a_pipe(python, tmp_path):
+    os.mkfifo(tmp_path / "uses.csv")
+    # Open at both ends, so that a job that opens it does not wait here.
+    pipe = os.open(tmp_path / "uses.csv", os.O_RDWR)
+    os.write(pipe, b"x" * 100)
+    outcome = traced(python, tmp_path, "plain", "0")
+    assert len(outcome["used"]) == 300 and "no plain file" in outcome["messages"][0]
+    assert len(os.read(pipe, 200)) == 100, "nothing was read from it"
+    os.close(pipe)
 
 
 def test_a_full_disk_ends_the_trace_with_one_warning_and_not_the_job(python, tmp_path):

@@ -72,6 +72,9 @@ def main():
                 loader.update(ids, (ids % 7).float() + 1)
                 if case == "forked" and len(used) == 20:
                     forked()
+            if case == "swapped" and not epochs:
+                os.rename(path, f"{path}.old")
+                os.symlink("thesis", path)
             epochs += 1
     messages = [str(one.message) for one in warned if "stallscope" in str(one.message)]
     return {"used": used, "messages": messages, "epochs": epochs}

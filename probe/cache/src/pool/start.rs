@@ -8,10 +8,10 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder};
+use std::fs::DirBuilder;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -51,7 +51,8 @@ impl Folder {
             .map_err(|error| wrong(error.to_string()))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| wrong(error.to_string()))?;
-        let owner = fs::metadata(path).map_err(|error| wrong(error.to_string()))?.uid();
+        // Of the one that was opened: by its path another may be found.
+        let owner = rustix::fs::fstat(&fd).map_err(|error| wrong(error.to_string()))?.st_uid;
         if owner != rustix::process::geteuid().as_raw() {
             return Err(wrong("it belongs to another user".into()));
         }

@@ -2,6 +2,7 @@
 
 import operator
 import os
+import stat
 import warnings
 
 from stallscope.data.cache.split import base_index
@@ -28,7 +29,7 @@ class Trace:
         self.dataset = self.sizes = self.order = None
         self.ended = False
         try:
-            _begin(self.path)
+            self.file = _begin(self.path)
         except (OSError, ValueError) as error:
             self._end(str(error))
 
@@ -71,9 +72,11 @@ class Trace:
         if self.ended or not self.lines or self.process != os.getpid():
             return
         try:
-            with open(self.path, "a", encoding="ascii") as file:
-                file.write("".join(self.lines))
-        except OSError as error:
+            with _open(self.path, os.O_WRONLY | os.O_APPEND) as file:
+                if _which(file) != self.file:
+                    raise ValueError("it is another file by now")
+                file.write("".join(self.lines).encode())
+        except (OSError, ValueError) as error:
             self._end(str(error))
         self.lines, self.length = [], 0
 
@@ -84,14 +87,26 @@ class Trace:
 
 
 def _begin(path):
-    """Makes the file, or empties one that is a trace of before. ValueError where it is something else."""
-    try:
-        file = open(path, "x", encoding="ascii")
-    except FileExistsError:
-        with open(path, "rb") as file:
-            start = file.read(len(HEADER))
-        if start not in (b"", HEADER.encode()):
-            raise ValueError("the file is there already, and is no trace") from None
-        file = open(path, "w", encoding="ascii")
-    with file:
-        file.write(HEADER + "\n")
+    """Makes the file, or empties one that is a trace of before, and gives which it is. ValueError where it is something else."""
+    with _open(path, os.O_RDWR | os.O_CREAT) as file:
+        if file.read(len(HEADER)) not in (b"", HEADER.encode()):
+            raise ValueError("the file is there already, and is no trace")
+        file.seek(0)
+        file.truncate()
+        file.write(f"{HEADER}\n".encode())
+        return _which(file)
+
+
+def _open(path, flags):
+    """A plain file. Others may write into its folder: a link of theirs would have any file of this user emptied or added to, and
+    the job would wait for a reader of a pipe."""
+    file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise ValueError("it is no plain file")
+    return open(file, "r+b" if flags & os.O_RDWR else "wb")
+
+
+def _which(file):
+    found = os.fstat(file.fileno())
+    return found.st_dev, found.st_ino

@@ -105,7 +105,8 @@ def _opens(dataset, most_bytes):
         return {"why": f"a sample could not be made on trial ({type(error).__name__}: {error})"}
     path = last.paths[0]
     try:
-        with open(path, "rb") as file:
+        # A pipe that has come to its place is not waited for.
+        with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
             described = os.fstat(file.fileno())
             if not stat.S_ISREG(described.st_mode) or not 0 < described.st_size <= most_bytes:
                 return {"why": f"{path} is no file that fits into the cache"}
