@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cache_keeps_counts_once_whoever_maps_it() {
+    fn what_a_cache_keeps_counts_once() {
         let pid = std::process::id();
         let mut usage = Usage::default();
         let own = usage.look(&[(0, vec![pid])], 0)[&0].memory_bytes;

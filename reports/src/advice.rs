@@ -42,22 +42,14 @@ pub fn page(summary: &RunSummary, job: Option<&str>, style: &Style) -> String {
             let acts = |setting: &String| {
                 CONTROLLED_KNOBS.iter().any(|knob| setting.starts_with(&format!("{knob}=")))
             };
-            let controlled: Vec<&str> = best(summary)
-                .map(|advice| advice.knob.as_str())
-                .filter(|knob| CONTROLLED_KNOBS.contains(knob))
-                .collect();
-            match (controlled.is_empty(), settings.iter().all(acts)) {
-                (true, _) => by_hand,
-                (false, true) => {
-                    format!("{by_hand}; with each gain proven or undone: stallscope tune {job} --act")
-                }
-                (false, false) => format!(
-                    "{by_hand}; with the gain of {} proven or undone: stallscope tune {job} --act",
-                    controlled.join(" and ")
-                ),
+            match settings.iter().all(acts) {
+                true => format!("{by_hand}; with each gain proven or undone: stallscope tune {job} --act"),
+                false => by_hand,
             }
         }
-        None if best(summary).any(|advice| CONTROLLED_KNOBS.contains(&advice.knob.as_str())) => {
+        None if best(summary)
+            .any(|advice| advice.now > 0 && CONTROLLED_KNOBS.contains(&advice.knob.as_str())) =>
+        {
             "The run is over: set it in the script, or let the next one be tuned: stallscope run --tune act"
                 .to_owned()
         }
@@ -198,18 +190,15 @@ mod tests {
         cached.advice.push(cache.clone());
         let text = page(&cached, Some("train"), &style);
         assert!(text.contains("cache.bytes 0 B → 2.0 GiB") && !text.contains("cache.bytes="), "{text}");
-        // As a knob that the job has, it is for people: no controller turns it.
+        // As a knob that the job has, a controller grows it.
         let knob = stallscope_model::Knob { name: "cache.bytes".into(), ..Default::default() };
         let mut grown = RunSummary { knobs: vec![knob], ..cached.clone() };
         grown.advice = vec![Advice { now: 1 << 30, ..cache.clone() }];
         let text = page(&grown, Some("train"), &style);
-        assert!(text.contains("set cache.bytes=") && !text.contains("--act"), "{text}");
-        assert!(!page(&grown, None, &style).contains("--tune act"));
-        grown.advice.push(summary().advice[0].clone());
-        let text = page(&grown, Some("train"), &style);
-        let words: Vec<&str> = text.split_whitespace().collect();
-        assert!(words.join(" ").contains("with the gain of workers proven or undone"), "{text}");
+        assert!(text.contains("set cache.bytes=") && text.contains("--act"), "{text}");
+        assert!(page(&grown, None, &style).contains("--tune act"));
         cached.advice = vec![cache];
+        assert!(!page(&cached, None, &style).contains("--tune act"));
         let text = page(&cached, Some("train"), &style);
         assert!(text.contains("a line of the script") && !text.contains("knobs train"), "{text}");
     }
