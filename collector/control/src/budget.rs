@@ -56,6 +56,11 @@ impl Supply {
         self.descriptors.take(now_ns, descriptors_left(node, job));
     }
 
+    /// More of the memory that is left is spoken for: `node`'s is without it from now on.
+    pub(crate) fn promised(&mut self, more_bytes: u64) {
+        self.memory.lower(more_bytes);
+    }
+
     /// Knobs were turned.
     pub(crate) fn turned(&mut self, now_ns: u64) {
         [&mut self.memory, &mut self.shm, &mut self.descriptors]

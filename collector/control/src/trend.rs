@@ -43,6 +43,12 @@ impl Trend {
         }
     }
 
+    /// So much less counts as left from now on, also of what was seen before.
+    pub(crate) fn lower(&mut self, by: u64) {
+        let all = self.seen.iter_mut().chain(&mut self.last);
+        all.for_each(|(_, left)| *left = left.saturating_sub(by));
+    }
+
     /// Whether enough was seen since the last turn.
     pub(crate) fn is_known(&self) -> bool {
         self.seen.len() > SHORT
@@ -106,6 +112,9 @@ mod tests {
         assert_eq!(trend.plunges_per_s(), 0.0);
         trend.take(60_000_000_000, 50);
         assert_eq!(trend.plunges_per_s(), 40.0);
+        trend.lower(40);
+        trend.take(61_000_000_000, 10);
+        assert_eq!(trend.plunges_per_s(), 0.0);
         trend.take(0, 5);
         assert_eq!(trend.plunges_per_s(), 0.0);
         trend.take(u64::MAX, 1);

@@ -80,6 +80,15 @@ fn memory_that_gets_short_while_a_cache_grows_is_given_back_at_once() {
 }
 
 #[test]
+fn what_a_cache_has_yet_to_fill_is_no_memory_that_gets_short() {
+    let mut job = bound(10_000_000);
+    job.memory_limit = Some(1100 << 20);
+    let out = run(&mut job, &mut act(), 600);
+    assert!(of_cache(&out, Act::Undo).is_empty(), "{:?}", out.audit);
+    assert!(job.cache_bytes() > 300 * MIB && !job.killed, "{} MiB", job.cache_bytes() / MIB);
+}
+
+#[test]
 fn a_size_that_somebody_sets_while_it_grows_is_theirs() {
     let mut job = bound(10_000_000);
     let mut controller = act();
@@ -104,6 +113,25 @@ fn a_controller_that_ends_puts_back_what_has_not_proven_itself() {
     let out = controller.stop(job.now_ns);
     job.take(&out.actions);
     assert_eq!((job.cache_bytes(), of_cache(&out, Act::Undo).len()), (100 * MIB, 1));
+}
+
+/// One more worker helps by little, and it takes many windows to see that.
+#[test]
+fn a_cache_fills_while_workers_are_tried() {
+    let mut job = bound(10_000_000);
+    job.most("workers", 4);
+    job.most("prefetch", 8);
+    job.crowd = 0.48;
+    job.cache.as_mut().unwrap().samples = 4000;
+    let (mut controller, mut asked) = (act(), Vec::new());
+    for _ in 0..600 {
+        asked.extend(run(&mut job, &mut controller, 1).audit.into_iter().filter(|line| line.decision > 0));
+    }
+    let begun = asked.iter().position(|line| line.act == Act::Request && line.knob == "cache.bytes").unwrap();
+    let others = asked[..begun].iter().rev().find(|line| line.knob == "workers").unwrap();
+    assert!(![Act::Keep, Act::Undo].contains(&others.act), "a trial of workers is under way: {others:?}");
+    assert!(job.cache_bytes() > 190 * MIB);
+    assert!(asked.iter().any(|line| line.act == Act::Keep && line.knob == "cache.bytes"), "{asked:?}");
 }
 
 #[test]

@@ -8,14 +8,14 @@
 use super::probe::{DELTA, Why};
 use super::seed::{CACHE, Kind, Need, Proposal, STALL, seconds};
 use super::turn::{Move, Status, Turn};
-use super::{Address, Controller, audit};
+use super::{Address, Controller, RELIEF_NS, audit};
 use crate::Outcome;
 use crate::cache::{LargerCache, larger_cache};
 use crate::ranks::{self, Job, Rank};
 use crate::reads::Reads;
 use crate::stats::{self, Figure, Gain};
 use crate::whatif::{Change, Model, predict};
-use stallscope_model::{Act, CacheCurve, CacheUses, Estimate, KnobState};
+use stallscope_model::{Act, CacheCurve, CacheUses, Estimate, KnobState, Phase};
 use stallscope_units::percent_in_words;
 use std::collections::VecDeque;
 
@@ -46,8 +46,8 @@ const ALPHA: f64 = 0.025;
 pub(super) struct Growth {
     pub(super) decision: u64,
     pub(super) proposal: Proposal,
-    /// Pace, and reads of a batch, with the smaller cache.
-    before: Figure,
+    /// Pace with the smaller cache, for as long as nothing else is being turned; and reads of a batch.
+    before: Option<Figure>,
     reads_before: Option<Reads>,
     /// Share of the draws that saved a read, and by how much it is expected to rise.
     reused_before: f64,
@@ -60,15 +60,11 @@ pub(super) struct Growth {
 #[derive(Clone, Debug)]
 enum Stage {
     Turning(Turn),
-    /// In force, with the cumulative uses at that moment. `alone_ns`: nothing else was turned since.
-    Filling {
-        begun: CacheUses,
-        alone_ns: u64,
-    },
+    /// In force, with the cumulative uses at that moment.
+    Filling(CacheUses),
     /// Hits have risen.
     Used {
         since_ns: u64,
-        alone_ns: u64,
         looks: u32,
         steps: u32,
     },
@@ -180,9 +176,6 @@ impl Controller {
     }
 
     pub(super) fn grow(&mut self, proposal: Proposal, size: &LargerCache, saw: String, out: &mut Outcome) {
-        let Some(before) = ranks::figure(&self.job.groups(self.since_ns, self.settle), u32::MAX) else {
-            return;
-        };
         let Some(rank) = self.job.training().find(|rank| rank.cache().is_some()) else { return };
         let (Some(cache), Some(state)) = (rank.cache(), rank.cache().and_then(|cache| cache.state)) else {
             return;
@@ -204,7 +197,8 @@ impl Controller {
             out.audit.push(event);
         }
         let turn = Turn { moves: proposal.moves.clone(), asked_ns: self.now_ns };
-        self.turn_to(self.decisions, turn.moves.clone(), out);
+        out.actions.extend(turn.actions(self.decisions));
+        let before = ranks::figure(&self.job.groups(self.since_ns, self.settle), u32::MAX);
         // Memory that gets short takes it back first.
         self.raised.push(proposal.clone());
         self.growth = Some(Growth {
@@ -219,13 +213,27 @@ impl Controller {
         });
     }
 
-    /// What became of the raise under way, once a second while nothing else is being tried.
-    pub(super) fn go_on_growing(&mut self, out: &mut Outcome) {
+    /// Begins to raise the cache, where that is worth while now. It fills beside whatever else is tried.
+    pub(super) fn consider_cache(&mut self, out: &mut Outcome) -> bool {
+        let relieved =
+            self.relieved_ns.is_some_and(|relieved_ns| self.now_ns < relieved_ns.saturating_add(RELIEF_NS));
+        let training = self.job.training().all(|rank| rank.phase == Some(Phase::Training));
+        if relieved || !training || self.rollbacks.frozen(self.now_ns) || self.blind().is_some() {
+            return false;
+        }
+        let Some((proposal, size, saw)) = self.pick_cache() else { return false };
+        self.grow(proposal, &size, saw, out);
+        true
+    }
+
+    /// What became of the raise under way, once a second. `alone`: nothing else is being tried, so that it may be undone.
+    pub(super) fn go_on_growing(&mut self, alone: bool, out: &mut Outcome) {
         let Some(mut growth) = self.growth.take() else { return };
+        growth.before = growth.before.filter(|_| alone);
         let uses = self.job.cache_uses();
         let turning = matches!(growth.stage, Stage::Turning(_));
         if let Some(gone) =
-            growth.proposal.moves.iter().find(|turned| !turning && turned.find(&self.job).is_none())
+            growth.proposal.moves.iter().find(|turned| alone && !turning && turned.find(&self.job).is_none())
         {
             let why = format!("rank {} or its knob {} is gone", gone.rank, gone.knob);
             return self.undo_growth(growth, None, String::new(), why, out);
@@ -233,24 +241,24 @@ impl Controller {
         match &mut growth.stage {
             Stage::Turning(turn) => match turn.status(&self.job, self.now_ns) {
                 Status::Waiting(_) => {}
-                Status::InForce => {
-                    let alone_ns = self.since_ns;
-                    growth.stage = Stage::Filling { begun: uses, alone_ns };
-                }
-                // The audit has it, and values of others stay.
-                Status::Refused(_) | Status::Taken(_) | Status::Gone(_) => {
+                Status::InForce => growth.stage = Stage::Filling(uses),
+                // Values of others stay.
+                Status::Refused(why) | Status::Taken(why) | Status::Gone(why) => {
+                    let mut event =
+                        audit::about(Act::Refused, growth.decision, self.now_ns, &growth.proposal);
+                    event.why = why;
+                    out.audit.push(event);
                     self.raised.retain(|raised| *raised != growth.proposal);
                     self.patience.entry((CACHE, Kind::Raise)).or_default().leave_alone(self.now_ns);
                     return;
                 }
             },
-            Stage::Filling { begun, alone_ns } => {
+            Stage::Filling(begun) => {
                 let reused = self.draws.recent().and_then(|recent| recent.share(recent.reuses()));
                 let drawn = uses.since(begun).draws() as f64;
                 if reused.is_some_and(|reused| reused >= growth.reused_before + RISEN * growth.rise) {
-                    let (alone_ns, since_ns) = (*alone_ns, self.now_ns);
-                    growth.stage = Stage::Used { since_ns, alone_ns, looks: 0, steps: LOOK_STEPS };
-                } else if drawn > PASSES * growth.pass_draws {
+                    growth.stage = Stage::Used { since_ns: self.now_ns, looks: 0, steps: LOOK_STEPS };
+                } else if alone && drawn > PASSES * growth.pass_draws {
                     let why = format!(
                         "the larger cache saves the reads of {} of the samples, and the smaller one did of {}",
                         percent_in_words(reused.unwrap_or(0.0)),
@@ -259,6 +267,7 @@ impl Controller {
                     return self.undo_growth(growth, None, String::new(), why, out);
                 }
             }
+            Stage::Used { .. } if !alone => {}
             Stage::Used { .. } => match self.judge_growth(&mut growth) {
                 (Judged::Open, _) => {}
                 (Judged::Keep(gain), saw) => return self.keep_growth(growth, gain, saw, out),
@@ -271,7 +280,7 @@ impl Controller {
     }
 
     fn judge_growth(&mut self, growth: &mut Growth) -> (Judged, String) {
-        let Stage::Used { since_ns, alone_ns, looks, steps } = &mut growth.stage else {
+        let Stage::Used { since_ns, looks, steps } = &mut growth.stage else {
             return (Judged::Open, String::new());
         };
         let settle = self.job.drain();
@@ -286,9 +295,7 @@ impl Controller {
         let alpha = self.patience.get(&(CACHE, Kind::Raise)).cloned().unwrap_or_default().alpha()
             / f64::from(MOST_LOOKS);
         let (since_ns, over) = (*since_ns, *looks >= MOST_LOOKS);
-        let pace = (self.since_ns == *alone_ns)
-            .then(|| stats::compare(&[growth.before, figure], self.restless, alpha))
-            .flatten();
+        let pace = growth.before.and_then(|before| stats::compare(&[before, figure], self.restless, alpha));
         let reads = reads_of(rank, since_ns);
         let before = reads.zip(growth.reads_before);
         let before = before.and_then(|(reads, before)| reads.longer(before.reads, Some(&before), alpha));
@@ -409,7 +416,11 @@ fn proposal(job: &Job, size: &LargerCache) -> Option<Proposal> {
 }
 
 fn saw(reads: Option<&Reads>, growth: &Growth, figure: &Figure) -> String {
-    let pace = format!("{} before and {} with it", audit::pace(&growth.before), audit::pace(figure));
+    let before = growth
+        .before
+        .as_ref()
+        .map_or_else(String::new, |before| format!("{} before and ", audit::pace(before)));
+    let pace = format!("{before}{} with it", audit::pace(figure));
     match reads.and_then(|reads| Some((reads, growth.reads_before.as_ref()?))) {
         Some((reads, before)) => format!(
             "{:.1} samples of a batch were read in place of {:.1}, and each adds {} to the {} that a batch takes; {pace}",

@@ -83,6 +83,8 @@ pub struct Controller {
     /// A larger cache that has yet to prove itself, beside whatever else is tried.
     growth: Option<cache::Growth>,
     draws: cache::Draws,
+    /// That caches have yet to fill, as last seen.
+    promised_bytes: u64,
     /// Of each loader, as last seen.
     cache_uses: BTreeMap<(u32, u16), CacheUses>,
     /// Before that no larger one is thought of.
@@ -145,6 +147,7 @@ impl Controller {
             work: Work::default(),
             growth: None,
             draws: cache::Draws::default(),
+            promised_bytes: 0,
             cache_uses: BTreeMap::new(),
             ask_cache_ns: 0,
             decisions: 0,
@@ -196,7 +199,10 @@ impl Controller {
         }
         let mut node = observation.node.clone();
         // What a cache was given and has yet to fill is no longer there for anything else.
-        node.memory_available_bytes = node.memory_available_bytes.saturating_sub(self.job.promised_bytes());
+        let promised = self.job.promised_bytes();
+        node.memory_available_bytes = node.memory_available_bytes.saturating_sub(promised);
+        self.supply.promised(promised.saturating_sub(self.promised_bytes));
+        self.promised_bytes = promised;
         self.supply.take(observation.now_ns, &node, &self.job);
         self.headroom =
             Headroom { budgets: self.budgets, node, costs: self.costs, supply: self.supply.clone() };

@@ -22,20 +22,21 @@ impl Controller {
             self.trained_ns = self.trained_ns.saturating_add(elapsed_ns.min(STALE_NS));
         }
         let drifted = self.look_for_drift(out);
+        self.go_on_growing(matches!(self.work, Work::Watching), out);
         match std::mem::take(&mut self.work) {
             Work::Settling(decision, turn) => self.settle(decision, turn, out),
             Work::Probing(probe) if drifted => {
                 let why = "the job does other work than when it began, so its windows cannot be compared";
                 self.put_back(*probe, why.to_owned(), out);
             }
-            Work::Probing(probe) => self.go_on(*probe, elapsed_ns, out),
-            Work::TestingStorage(test) => self.go_on_testing_storage(*test, drifted, out),
-            Work::Watching => {
-                self.go_on_growing(out);
-                if matches!(self.work, Work::Watching) {
-                    self.watch(out);
+            Work::Probing(probe) => {
+                self.go_on(*probe, elapsed_ns, out);
+                if matches!(self.work, Work::Probing(_)) {
+                    self.consider_cache(out);
                 }
             }
+            Work::TestingStorage(test) => self.go_on_testing_storage(*test, drifted, out),
+            Work::Watching => self.watch(out),
         }
     }
 
@@ -245,10 +246,7 @@ impl Controller {
         if self.relieved_ns.is_some_and(|relieved_ns| self.now_ns < relieved_ns.saturating_add(RELIEF_NS)) {
             return;
         }
-        if let Some((proposal, size, saw)) = self.pick_cache() {
-            return self.grow(proposal, &size, saw, out);
-        }
-        if doubtful {
+        if self.consider_cache(out) || doubtful {
             return;
         }
         let drain_now = self.job.drain();
