@@ -8,9 +8,10 @@ import sys
 import time
 from pathlib import Path
 
-import stallscope
 import torch
 from torch.utils.data import DataLoader, Dataset
+
+import stallscope
 
 
 class Slow(Dataset):

@@ -30,12 +30,12 @@ struct Each {
 }
 
 impl Reads {
-    /// `None` for too few.
+    /// Of those of which it is known what a cache had; `None` for too few.
     pub(crate) fn of<'a>(services: impl Iterator<Item = &'a BatchService>) -> Option<Reads> {
         let seen: Vec<[f64; 3]> = services
-            .map(|service| {
+            .filter_map(|service| {
                 let ns = service.ready_ns.saturating_sub(service.start_ns) as f64;
-                [ns, f64::from(service.reads), weight(service)]
+                Some([ns, f64::from(service.missed?), weight(service)])
             })
             .collect();
         if seen.len() < FEWEST {
@@ -90,7 +90,7 @@ mod tests {
                 let reads = (0..32).filter(|_| random.unit() < missed).count() as u32;
                 let other_ns = 2e7 * (1.0 + 0.5 * (at as f64 / 50.0).sin()) + 2e6 * random.unit();
                 let ready_ns = (other_ns + read_ns * f64::from(reads)) as u64;
-                BatchService { ready_ns, reads, ..BatchService::default() }
+                BatchService { ready_ns, missed: Some(reads), ..BatchService::default() }
             })
             .collect()
     }

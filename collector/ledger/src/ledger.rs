@@ -7,7 +7,7 @@ use crate::own_cpu::OwnCpu;
 use crate::process::{Process, ProcessFacts, ProcessKind};
 use crate::rank::{Processes, Rank, owner};
 use crate::ranks::Job;
-use crate::services::Services;
+use crate::services::{Made, Services};
 use crate::steps::Phases;
 use crate::timeline::{Interval, Pushed};
 use stallscope_abi::kernel::{self, TaskSlot};
@@ -292,7 +292,8 @@ impl Ledger {
             Event::Batch(batch) => {
                 process.shim.batch(time_ns, &batch);
                 let samples = u32::try_from(process.shim.last_samples).unwrap_or(u32::MAX);
-                self.services.batch(pid, time_ns, &batch, samples, self.ranks.len());
+                let made = Made { samples, missed: process.shim.take_missed() };
+                self.services.batch(pid, time_ns, &batch, made, self.ranks.len());
             }
             Event::Bye(_) => self.goodbye(pid, time_ns),
             Event::Wait(wait) => {
@@ -329,6 +330,7 @@ impl Ledger {
             Event::Collective(call) => self.trainer(pid).calls.collective(call.began_ns, time_ns),
             Event::Step(step) => self.step(pid, time_ns, step),
             Event::CacheUses(uses) => {
+                process.shim.cache_uses(&uses);
                 if !self.caches.uses(pid, time_ns, &uses) {
                     self.lost.malformed += 1;
                 }

@@ -41,9 +41,18 @@ struct Due {
     pid: u32,
     start_ns: u64,
     ready_ns: u64,
-    samples: u32,
+    made: Made,
     weight: f64,
     slow: bool,
+}
+
+/// What is in a batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Made {
+    /// 0 where they were not reported.
+    pub(crate) samples: u32,
+    /// Of these, what its loader's cache did not have; `None` without one.
+    pub(crate) missed: Option<u32>,
 }
 
 /// One that was looked at, and who made it: which worker of which loader that is may not be known yet.
@@ -71,7 +80,7 @@ pub(crate) struct Services {
 
 impl Services {
     /// A process reported a batch that it made.
-    pub(crate) fn batch(&mut self, pid: u32, ready_ns: u64, batch: &Batch, samples: u32, ranks: usize) {
+    pub(crate) fn batch(&mut self, pid: u32, ready_ns: u64, batch: &Batch, made: Made, ranks: usize) {
         let second = ready_ns / SECOND_NS;
         if second > self.second {
             self.made_before = if second == self.second + 1 { self.made } else { 0 };
@@ -96,7 +105,7 @@ impl Services {
         } else {
             return;
         };
-        self.due.push_back(Due { pid, start_ns: batch.start_ns, ready_ns, samples, weight, slow });
+        self.due.push_back(Due { pid, start_ns: batch.start_ns, ready_ns, made, weight, slow });
         if self.due.len() > MAX_WAITING {
             self.due.pop_front();
         }
@@ -234,7 +243,8 @@ fn look(due: &Due, process: &Process, team: &[&Process]) -> Option<BatchService>
     let mut service = BatchService {
         start_ns,
         ready_ns,
-        samples: due.samples,
+        samples: due.made.samples,
+        missed: due.made.missed,
         weight: due.weight,
         fetch_ns: reading(&seen.activity),
         cpu_ns: times.cpu_ns,

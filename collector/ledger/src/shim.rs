@@ -51,6 +51,8 @@ pub(crate) struct Shim {
     /// Samples in it, 0 where none were reported, and all up to it.
     pub(crate) last_samples: u64,
     samples_before: u64,
+    /// Of the batch that is being made, what its loader's cache did not have.
+    missed: Option<u32>,
     pub(crate) samples_made: u64,
     /// Loader and worker number. A worker itself may not know which loader it serves: its batches tell.
     pub(crate) last_place: Option<(u16, u32)>,
@@ -95,6 +97,19 @@ impl Shim {
             self.batches.pop_front();
             self.history_dropped += 1;
         }
+    }
+
+    /// What a cache gave for the batch that is being made: it is reported as the batch is collated.
+    pub(crate) fn cache_uses(&mut self, uses: &lane::CacheUses) {
+        let draws = uses.hits.saturating_add(uses.substitutions).saturating_add(uses.misses);
+        if draws > 0 {
+            self.missed = Some(self.missed.unwrap_or(0).saturating_add(uses.misses));
+        }
+    }
+
+    /// Of the batch that was just made.
+    pub(crate) fn take_missed(&mut self) -> Option<u32> {
+        self.missed.take()
     }
 
     /// Clocks come in pairs around what they measure; two that follow each other tell of the time between.

@@ -4,6 +4,7 @@ mod stage;
 
 use stage::{Does, MS, Stage, TRAINER, WORKER, slice, slot};
 use stallscope_abi::kernel::{Blocked, Record};
+use stallscope_abi::lane;
 use stallscope_ledger::ProcessKind;
 use stallscope_model::BatchService;
 
@@ -100,6 +101,31 @@ fn a_long_batch_is_remembered_while_the_trainer_goes_on() {
         .collect();
     assert_eq!(long.len(), 1);
     assert_eq!(long[0].fetch_ns, 8000 * MS);
+}
+
+/// The uses of a batch are reported before it, and those of the next one after it.
+#[test]
+fn what_a_cache_did_not_have_of_a_batch_is_known() {
+    let mut stage = Stage::new();
+    stage.did(WORKER, 0, 100, Does::Cpu);
+    let uses = |misses| lane::CacheUses {
+        loader: 0,
+        prefetched: 0,
+        hits: 5,
+        substitutions: 0,
+        misses,
+        late: 0,
+        pool_bytes: 0,
+        source_bytes: 0,
+    };
+    for (misses, start, ready) in [(3, 0, 40), (0, 40, 80)] {
+        stage.lane(WORKER, uses(misses).encode((ready - 1) * MS));
+        stage.batch(WORKER, start, ready, 0);
+    }
+    stage.batch(WORKER, 80, 100, 0);
+    stage.finish(2000);
+    let missed: Vec<Option<u32>> = stage.ledger.services().iter().map(|made| made.missed).collect();
+    assert_eq!(missed, [Some(3), Some(0), None]);
 }
 
 #[test]

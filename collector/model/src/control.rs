@@ -176,7 +176,10 @@ pub struct BatchService {
     /// Samples of it (or parts, where it has many) that were blocked in a read; 0 where the making of a batch is not divided by sample.
     #[serde(default)]
     pub reads: u32,
-    /// Over these, the sum of squares of `readers` about its mean: how much there is to learn from.
+    /// Samples of it that its loader's cache did not have; `None` without a cache. Recordings have none.
+    #[serde(default)]
+    pub missed: Option<u32>,
+    /// Over these reads, the sum of squares of `readers` about its mean: how much there is to learn from.
     #[serde(default)]
     pub readers_spread: f64,
     /// Over these, the sum of products of `readers` and of the time a whole batch of such reads would be blocked, each

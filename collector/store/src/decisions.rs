@@ -146,6 +146,7 @@ impl Recording {
                 makers: number(row, 11)?,
                 cpu_read_ns: unsigned(row, 12)?,
                 reads: unsigned(row, 13)?.try_into().unwrap_or(u32::MAX),
+                missed: None,
                 readers_spread: number(row, 14)?,
                 readers_effect_ns: finite(row, 15)?,
                 ahead_spread: number(row, 16)?,

@@ -36,6 +36,7 @@ fn service(rank: u32, ready_ns: u64) -> BatchService {
         readers: 1.5,
         makers: 2.25,
         cpu_read_ns: 4,
+        missed: None,
         reads: 30,
         readers_spread: 0.75,
         readers_effect_ns: -12.5,

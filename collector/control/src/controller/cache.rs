@@ -226,9 +226,11 @@ impl Controller {
         true
     }
 
-    /// What became of the raise under way, once a second. `alone`: nothing else is being tried, so that it may be undone.
-    pub(super) fn go_on_growing(&mut self, alone: bool, out: &mut Outcome) {
-        let Some(mut growth) = self.growth.take() else { return };
+    /// What became of the raise under way, once a second. `alone`: nothing else is being tried, so that it may be undone. True when
+    /// its hits come now: whatever is being tried meanwhile has windows of both sides of that.
+    pub(super) fn go_on_growing(&mut self, alone: bool, out: &mut Outcome) -> bool {
+        let Some(mut growth) = self.growth.take() else { return false };
+        let mut rises = false;
         growth.before = growth.before.filter(|_| alone);
         let uses = self.job.cache_uses();
         let turning = matches!(growth.stage, Stage::Turning(_));
@@ -236,7 +238,8 @@ impl Controller {
             growth.proposal.moves.iter().find(|turned| alone && !turning && turned.find(&self.job).is_none())
         {
             let why = format!("rank {} or its knob {} is gone", gone.rank, gone.knob);
-            return self.undo_growth(growth, None, String::new(), why, out);
+            self.undo_growth(growth, None, String::new(), why, out);
+            return false;
         }
         match &mut growth.stage {
             Stage::Turning(turn) => match turn.status(&self.job, self.now_ns) {
@@ -250,7 +253,7 @@ impl Controller {
                     out.audit.push(event);
                     self.raised.retain(|raised| *raised != growth.proposal);
                     self.patience.entry((CACHE, Kind::Raise)).or_default().leave_alone(self.now_ns);
-                    return;
+                    return false;
                 }
             },
             Stage::Filling(begun) => {
@@ -258,25 +261,32 @@ impl Controller {
                 let drawn = uses.since(begun).draws() as f64;
                 if reused.is_some_and(|reused| reused >= growth.reused_before + RISEN * growth.rise) {
                     growth.stage = Stage::Used { since_ns: self.now_ns, looks: 0, steps: LOOK_STEPS };
+                    rises = true;
                 } else if alone && drawn > PASSES * growth.pass_draws {
                     let why = format!(
                         "the larger cache saves the reads of {} of the samples, and the smaller one did of {}",
                         percent_in_words(reused.unwrap_or(0.0)),
                         percent_in_words(growth.reused_before)
                     );
-                    return self.undo_growth(growth, None, String::new(), why, out);
+                    self.undo_growth(growth, None, String::new(), why, out);
+                    return false;
                 }
             }
             Stage::Used { .. } if !alone => {}
             Stage::Used { .. } => match self.judge_growth(&mut growth) {
                 (Judged::Open, _) => {}
-                (Judged::Keep(gain), saw) => return self.keep_growth(growth, gain, saw, out),
+                (Judged::Keep(gain), saw) => {
+                    self.keep_growth(growth, gain, saw, out);
+                    return false;
+                }
                 (Judged::Undo(gain, why), saw) => {
-                    return self.undo_growth(growth, gain, saw, audit::why(why).to_owned(), out);
+                    self.undo_growth(growth, gain, saw, audit::why(why).to_owned(), out);
+                    return false;
                 }
             },
         }
         self.growth = Some(growth);
+        rises
     }
 
     fn judge_growth(&mut self, growth: &mut Growth) -> (Judged, String) {

@@ -22,11 +22,15 @@ impl Controller {
             self.trained_ns = self.trained_ns.saturating_add(elapsed_ns.min(STALE_NS));
         }
         let drifted = self.look_for_drift(out);
-        self.go_on_growing(matches!(self.work, Work::Watching), out);
+        let rises = self.go_on_growing(matches!(self.work, Work::Watching), out);
         match std::mem::take(&mut self.work) {
             Work::Settling(decision, turn) => self.settle(decision, turn, out),
             Work::Probing(probe) if drifted => {
                 let why = "the job does other work than when it began, so its windows cannot be compared";
+                self.put_back(*probe, why.to_owned(), out);
+            }
+            Work::Probing(probe) if rises => {
+                let why = "the larger cache is being used from now on, so its windows cannot be compared";
                 self.put_back(*probe, why.to_owned(), out);
             }
             Work::Probing(probe) => {

@@ -310,7 +310,7 @@ impl Job {
                 samples: 32,
                 cpu_ns: (service_ns - reads_ns) / 10,
                 fetch_ns: (service_ns - reads_ns) / 10 * 9 + reads_ns,
-                reads: reads as u32,
+                missed: self.cache.as_ref().map(|_| reads as u32),
                 ..BatchService::default()
             });
             steps.push(step);
