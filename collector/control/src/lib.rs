@@ -6,6 +6,7 @@
 mod budget;
 mod cache;
 mod controller;
+mod draws;
 mod expect;
 mod fit;
 mod growth;

@@ -17,17 +17,11 @@ use crate::stats::{self, Figure, Gain};
 use crate::whatif::{Change, Model, predict};
 use stallscope_model::{Act, CacheCurve, CacheUses, Estimate, KnobState, Phase};
 use stallscope_units::percent_in_words;
-use std::collections::VecDeque;
 
 /// Of the memory that is left, what a cache may take.
 const OF_FREE: f64 = 0.8;
 /// Whether a larger cache is worth its memory is asked so often: the model's answer takes CPU.
 const ASK_NS: u64 = 10_000_000_000;
-/// What came of draws is looked at over this long at most, and over so many seconds at least.
-const WINDOW_NS: u64 = 120_000_000_000;
-const SHORTEST: usize = 3;
-/// Draws that show how many hit.
-const FEWEST_DRAWS: u64 = 200;
 /// Of the rise in hits that was expected, as much as has to be there before it is judged.
 const RISEN: f64 = 0.5;
 /// Draws, in passes over the data, after which a raise must have shown: one pass to fill, one to be used, and some on top.
@@ -68,49 +62,6 @@ enum Stage {
         looks: u32,
         steps: u32,
     },
-}
-
-/// What training drew of late from its caches.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Draws {
-    /// Cumulative.
-    seen: VecDeque<(u64, CacheUses)>,
-}
-
-impl Draws {
-    pub(super) fn take(&mut self, now_ns: u64, uses: CacheUses) {
-        if self.seen.back().is_some_and(|(last_ns, last)| *last_ns > now_ns || last.draws() > uses.draws()) {
-            self.seen.clear();
-        }
-        self.seen.push_back((now_ns, uses));
-        while self.seen.len() > 2 && self.seen[1].0.saturating_add(WINDOW_NS) <= now_ns {
-            self.seen.pop_front();
-        }
-    }
-
-    /// The last of them, as few as suffice; `None` where there are too few.
-    fn recent(&self) -> Option<CacheUses> {
-        let last = self.seen.len().checked_sub(1)?;
-        (SHORTEST..=last).find_map(|seconds| self.between(last - seconds, last))
-    }
-
-    /// The last of them, where as many before them hit as often: within the first pass over the data nothing hits, and where the
-    /// next one begins what is drawn before says nothing of it.
-    fn steady(&self) -> Option<CacheUses> {
-        let last = self.seen.len().checked_sub(1)?;
-        let (before, after) = (SHORTEST..=last / 2).find_map(|seconds| {
-            let middle = last - seconds;
-            Some((self.between(middle - seconds, middle)?, self.between(middle, last)?))
-        })?;
-        let [earlier, later] = [&before, &after].map(|uses| uses.share(uses.reuses()).unwrap_or(0.0));
-        let chance = 2.0 * (earlier * (1.0 - earlier) * 2.0 / before.draws() as f64).sqrt();
-        ((earlier - later).abs() <= 0.02 + chance).then_some(after)
-    }
-
-    fn between(&self, from: usize, to: usize) -> Option<CacheUses> {
-        let uses = self.seen.get(to)?.1.since(&self.seen.get(from)?.1);
-        (uses.draws() >= FEWEST_DRAWS).then_some(uses)
-    }
 }
 
 enum Judged {

@@ -18,6 +18,7 @@ mod turn;
 mod worth;
 
 use crate::budget::{Costs, Delta, Headroom, Supply};
+use crate::draws::Draws;
 use crate::observation::{Observation, Outcome};
 use crate::profile::Profiles;
 use crate::random::Random;
@@ -82,7 +83,7 @@ pub struct Controller {
     work: Work,
     /// A larger cache that has yet to prove itself, beside whatever else is tried.
     growth: Option<cache::Growth>,
-    draws: cache::Draws,
+    draws: Draws,
     /// That caches have yet to fill, as last seen.
     promised_bytes: u64,
     /// Of each loader, as last seen.
@@ -146,7 +147,7 @@ impl Controller {
             supply: Supply::default(),
             work: Work::default(),
             growth: None,
-            draws: cache::Draws::default(),
+            draws: Draws::default(),
             promised_bytes: 0,
             cache_uses: BTreeMap::new(),
             ask_cache_ns: 0,
