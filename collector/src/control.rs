@@ -1,11 +1,13 @@
 //! Who turns a job's knobs: people who ask for it, and the controller that one of them may have begun.
 
+mod own_rule;
 mod running;
 
 use crate::asked::{Asked, Following};
 use crate::engine::Engine;
 use crate::host;
 use crate::knobs::{EARLIER, Place};
+use own_rule::OwnRules;
 use running::{Running, request};
 use stallscope_control::{Action, Outcome};
 use stallscope_model::{Act, AuditEvent, Budgets, Knob, KnobRequest, KnobState, TuneMode};
@@ -48,6 +50,7 @@ pub(crate) struct Control {
     decisions: u64,
     /// Knobs found to have been asked for a value by an earlier collector, which the audit has.
     found: BTreeSet<(Place, String)>,
+    own_rules: OwnRules,
 }
 
 /// A client that waits for the job's answer.
@@ -67,6 +70,7 @@ impl Control {
             waiting: Vec::new(),
             decisions: 0,
             found: BTreeSet::new(),
+            own_rules: OwnRules::default(),
         }
     }
 
@@ -286,6 +290,9 @@ impl Control {
     /// Once a second.
     pub(crate) fn second(&mut self, engine: &mut Engine) {
         self.tell_of_an_earlier_collector(engine);
+        for line in self.own_rules.changed(&engine.knobs.state(), host::now_ns()) {
+            engine.audit(line);
+        }
         if let Some(mut running) = self.running.take() {
             let outcome = running.observe(engine);
             self.carry_out(engine, &mut running, outcome);

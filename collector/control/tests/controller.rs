@@ -17,6 +17,19 @@ fn workers_that_a_job_lacks_are_added_proven_and_kept() {
     assert!(!keep.saw.is_empty() && !keep.why.is_empty());
 }
 
+/// A rule that follows what saves cost is nobody who turns a knob.
+#[test]
+fn a_checkpointer_whose_interval_follows_its_saves_disturbs_no_trial() {
+    let (mut job, mut controller) = (Job::slow(), act());
+    let mut audit = Vec::new();
+    for second in 0..300 {
+        job.saves_every(60 + second % 40);
+        audit.extend(run(&mut job, &mut controller, 1).audit);
+    }
+    assert!(job.workers() > 2 && audit.iter().any(|event| event.act == Act::Keep), "{audit:?}");
+    assert!(audit.iter().all(|event| event.knob != "ckpt.interval"), "{audit:?}");
+}
+
 /// Two workers take two seconds for a batch each; those that are to leave first finish theirs.
 #[test]
 fn a_far_job_of_a_minute_and_a_half_keeps_all_that_helps_it() {

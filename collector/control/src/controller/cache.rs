@@ -177,6 +177,11 @@ impl Controller {
         true
     }
 
+    /// The hits of the larger cache have come, and nothing else is turned until it is known what they are worth.
+    pub(super) fn judges_growth(&self) -> bool {
+        self.growth.as_ref().is_some_and(|growth| matches!(growth.stage, Stage::Used { .. }))
+    }
+
     /// What became of the raise under way, once a second. `alone`: nothing else is being tried, so that it may be undone. True when
     /// its hits come now: whatever is being tried meanwhile has windows of both sides of that.
     pub(super) fn go_on_growing(&mut self, alone: bool, out: &mut Outcome) -> bool {

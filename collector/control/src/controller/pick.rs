@@ -329,7 +329,9 @@ impl Controller {
     pub(super) fn note_values(&mut self, out: &mut crate::Outcome) {
         let mut seen = std::collections::BTreeMap::new();
         let mut theirs = Vec::new();
-        for knob in self.job.ranks.values().flat_map(|rank| &rank.knobs) {
+        // One of no loader, as the interval of checkpoints, changes nothing of how batches are made, and follows a rule of its own.
+        let of_loaders = |knob: &&Knob| knob.loader.is_some();
+        for knob in self.job.ranks.values().flat_map(|rank| &rank.knobs).filter(of_loaders) {
             let address = (knob.rank, knob.loader, knob.name.clone());
             let known = self.values.get(&address).copied();
             if known.is_some_and(|known| known != knob.value) {

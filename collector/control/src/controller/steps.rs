@@ -250,7 +250,7 @@ impl Controller {
         if self.relieved_ns.is_some_and(|relieved_ns| self.now_ns < relieved_ns.saturating_add(RELIEF_NS)) {
             return;
         }
-        if self.consider_cache(out) || doubtful {
+        if self.judges_growth() || self.consider_cache(out) || doubtful {
             return;
         }
         let drain_now = self.job.drain();

@@ -234,6 +234,19 @@ impl Job {
         self.knobs[1].value
     }
 
+    /// A checkpointer that saves every `seconds`, by a rule of its own.
+    pub(crate) fn saves_every(&mut self, seconds: u64) {
+        self.knobs.retain(|knob| knob.name != "ckpt.interval");
+        self.knobs.push(Knob {
+            name: "ckpt.interval".to_owned(),
+            unit: "seconds".to_owned(),
+            value: seconds,
+            initial: seconds,
+            max: 604_800,
+            ..Knob::default()
+        });
+    }
+
     pub(crate) fn most(&mut self, name: &str, most: u64) {
         self.knobs.iter_mut().filter(|knob| knob.name == name).for_each(|knob| knob.max = most);
     }
