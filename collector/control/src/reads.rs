@@ -20,6 +20,9 @@ pub(crate) struct Reads {
     pub(crate) reads: f64,
     /// What each adds; `None` where all batches have as many.
     each: Option<Each>,
+    /// What the loader takes for one: of a batch, over the workers that made one at the same time.
+    made_ns: f64,
+    made_sd_ns: f64,
     batches: usize,
 }
 
@@ -32,31 +35,40 @@ struct Each {
 impl Reads {
     /// Of those of which it is known what a cache had; `None` for too few.
     pub(crate) fn of<'a>(services: impl Iterator<Item = &'a BatchService>) -> Option<Reads> {
-        let seen: Vec<[f64; 3]> = services
+        let seen: Vec<[f64; 4]> = services
             .filter_map(|service| {
                 let ns = service.ready_ns.saturating_sub(service.start_ns) as f64;
-                Some([ns, f64::from(service.missed?), weight(service)])
+                Some([ns, f64::from(service.missed?), weight(service), ns / service.makers.max(1.0)])
             })
             .collect();
         if seen.len() < FEWEST {
             return None;
         }
-        let all: f64 = seen.iter().map(|[_, _, weight]| weight).sum();
+        let all: f64 = seen.iter().map(|[_, _, weight, _]| weight).sum();
         let mean = |of: usize| seen.iter().map(|batch| batch[of] * batch[2]).sum::<f64>() / all;
         let (batch_ns, reads) = (mean(0), mean(1));
-        let spread: f64 = seen.iter().map(|[_, read, weight]| weight * (read - reads).powi(2)).sum();
+        let spread: f64 = seen.iter().map(|[_, read, weight, _]| weight * (read - reads).powi(2)).sum();
         let each = (spread > 0.0).then(|| {
             let products: f64 =
-                seen.iter().map(|[ns, read, weight]| weight * (ns - batch_ns) * (read - reads)).sum();
+                seen.iter().map(|[ns, read, weight, _]| weight * (ns - batch_ns) * (read - reads)).sum();
             let ns = products / spread;
-            let left = |[batch, read, weight]: &[f64; 3]| {
+            let left = |[batch, read, weight, _]: &[f64; 4]| {
                 (weight * (read - reads) * (batch - batch_ns - ns * (read - reads))).powi(2)
             };
             let count = seen.len() as f64;
             let sd_ns = (seen.iter().map(left).sum::<f64>() * count / (count - 2.0)).sqrt() / spread;
             Each { ns, sd_ns }
         });
-        Some(Reads { batch_ns, reads, each, batches: seen.len() })
+        let made_ns = mean(3);
+        let off = |[_, _, weight, made]: &[f64; 4]| (weight * (made - made_ns)).powi(2);
+        let made_sd_ns = seen.iter().map(off).sum::<f64>().sqrt() / all;
+        Some(Reads { batch_ns, reads, each, made_ns, made_sd_ns, batches: seen.len() })
+    }
+
+    /// What the loader takes for a batch, in nanoseconds, with one-sided bounds.
+    pub(crate) fn made_ns(&self, alpha: f64) -> Gain {
+        let reach = stats::t_quantile(1.0 - alpha, self.batches as f64 - 1.0) * self.made_sd_ns;
+        Gain { value: self.made_ns, low: (self.made_ns - reach).max(0.0), high: self.made_ns + reach }
     }
 
     /// What one adds, in nanoseconds.

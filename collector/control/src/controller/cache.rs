@@ -269,6 +269,19 @@ impl Controller {
             let gain = |longer: f64| need.step_ns(longer) / need.step_ns(0.0).max(1.0) - 1.0;
             Gain { value: gain(before.value), low: gain(before.low), high: gain(before.high) }
         });
+        // What the loader takes, before and after, shows it where no batch is left that has to read, and other knobs were tried.
+        let loader = growth.reads_before.zip(reads).zip(Need::of(rank, since_ns, settle));
+        let loader = loader.map(|((before, now), need)| {
+            let [before, now] = [before, now].map(|reads| reads.made_ns(alpha));
+            let gain =
+                |before_ns: f64, now_ns: f64| need.step_of(before_ns) / need.step_of(now_ns).max(1.0) - 1.0;
+            Gain {
+                value: gain(before.value, now.value),
+                low: gain(before.low, now.high),
+                high: gain(before.high, now.low),
+            }
+        });
+        let pace = pace.or(loader);
         let saw = saw(reads.as_ref(), growth, &figure);
         let little = |gain: Gain| gain.high < DELTA;
         let judged = match (shuffle, pace) {

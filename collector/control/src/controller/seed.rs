@@ -151,7 +151,11 @@ impl Need {
     /// How long a step takes where a batch takes a worker so much longer than now, as a share, by the law: as long as the
     /// workers need for it, or training's own work if that takes longer. Without workers each batch is made between two steps.
     pub(crate) fn step_ns(&self, longer: f64) -> f64 {
-        let made_ns = self.service_ns.unwrap_or(0.0) / self.at_work() * (1.0 + longer).max(0.0);
+        self.step_of(self.service_ns.unwrap_or(0.0) / self.at_work() * (1.0 + longer).max(0.0))
+    }
+
+    /// The same where the loader takes so long for a batch.
+    pub(crate) fn step_of(&self, made_ns: f64) -> f64 {
         match self.workers {
             None | Some(0) => self.own_ns + made_ns,
             Some(_) => made_ns.max(self.own_ns),

@@ -323,6 +323,7 @@ impl Job {
                 samples: 32,
                 cpu_ns: (service_ns - reads_ns) / 10,
                 fetch_ns: (service_ns - reads_ns) / 10 * 9 + reads_ns,
+                makers: self.workers() as f64,
                 missed: self.cache.as_ref().map(|_| reads as u32),
                 ..BatchService::default()
             });
