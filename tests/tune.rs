@@ -231,7 +231,7 @@ fn what_is_not_proven_is_undone_when_its_controller_ends() {
 
 #[test]
 fn the_job_outlives_a_collector_killed_in_the_midst_of_a_change() {
-    let mut job = Running::new("orphan", &["--tune", "act"], &["--seconds", "30"]);
+    let mut job = Running::new("orphan", &["--tune", "act"], &["--seconds", "300"]);
     wait_until("a request", || acts(&job.audit()).contains(&"request"));
     wait_until("it is in force", || !job.is_as_in_the_script());
     signal(job.run.0.id(), "KILL");
