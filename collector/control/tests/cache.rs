@@ -143,6 +143,16 @@ fn workers_and_a_cache_are_raised_where_neither_is_enough() {
     assert!(job.cache_bytes() > 380 * MIB && !of_cache(&out, Act::Keep).is_empty(), "{:?}", out.audit);
 }
 
+#[test]
+fn a_pool_that_gives_no_more_is_asked_once() {
+    let mut job = bound(10_000_000);
+    job.refuses = Some("the pool has no memory left");
+    let out = run(&mut job, &mut act(), 600);
+    let refused = of_cache(&out, Act::Refused);
+    assert!(refused.len() == 1 && refused[0].why.contains("no memory left"), "{:?}", out.audit);
+    assert_eq!((of_cache(&out, Act::Request).len(), job.cache_bytes()), (1, 100 * MIB));
+}
+
 /// The model has nothing to go by, and the law neither.
 #[test]
 fn a_job_of_which_no_batch_is_seen_gets_no_larger_cache() {

@@ -7,7 +7,7 @@
 
 use super::probe::{DELTA, Why};
 use super::seed::{CACHE, Kind, Need, Proposal, STALL, seconds};
-use super::turn::{Move, Status, Turn};
+use super::turn::{Move, Status, Turn, taken_by_another};
 use super::{Address, Controller, RELIEF_NS, audit};
 use crate::Outcome;
 use crate::cache::{LargerCache, larger_cache};
@@ -20,8 +20,10 @@ use stallscope_units::percent_in_words;
 
 /// Of the memory that is left, what a cache may take.
 const OF_FREE: f64 = 0.8;
-/// Whether a larger cache is worth its memory is asked so often: the model's answer takes CPU.
+/// Whether a larger cache is worth its memory is asked so often, and after each answer that it is not half as often, as the model's
+/// answer takes CPU.
 const ASK_NS: u64 = 10_000_000_000;
+const SELDOM_NS: u64 = 320_000_000_000;
 /// Of the rise in hits that was expected, as much as has to be there before it is judged.
 const RISEN: f64 = 0.5;
 /// Draws, in passes over the data, after which a raise must have shown: one pass to fill, one to be used, and some on top.
@@ -116,7 +118,14 @@ impl Controller {
         };
         let foreseen = if profile.too_little().is_none() { foreseen() } else { None };
         proposal.predicted = foreseen.or(by_law)?;
-        (proposal.predicted.value >= DELTA).then(|| (proposal, size, audit::saw(&worst, &figure)))
+        let found = (proposal, size, audit::saw(&worst, &figure));
+        if found.0.predicted.value < DELTA {
+            self.cache_pause_ns = (2 * self.cache_pause_ns).clamp(ASK_NS, SELDOM_NS);
+            self.ask_cache_ns = self.now_ns.saturating_add(self.cache_pause_ns);
+            return None;
+        }
+        self.cache_pause_ns = 0;
+        Some(found)
     }
 
     /// That the cache may take.
@@ -131,7 +140,6 @@ impl Controller {
         let (Some(cache), Some(state)) = (rank.cache(), rank.cache().and_then(|cache| cache.state)) else {
             return;
         };
-
         let Some(reused_before) = self.draws.steady().and_then(|recent| recent.share(recent.reuses())) else {
             return;
         };
@@ -201,16 +209,11 @@ impl Controller {
             Stage::Turning(turn) => match turn.status(&self.job, self.now_ns) {
                 Status::Waiting(_) => {}
                 Status::InForce => growth.stage = Stage::Filling(uses),
-                // Values of others stay.
-                Status::Refused(why) | Status::Taken(why) | Status::Gone(why) => {
-                    let mut event =
-                        audit::about(Act::Refused, growth.decision, self.now_ns, &growth.proposal);
-                    event.why = why;
-                    out.audit.push(event);
-                    self.raised.retain(|raised| *raised != growth.proposal);
-                    self.patience.entry((CACHE, Kind::Raise)).or_default().leave_alone(self.now_ns);
+                Status::Refused(why) | Status::Taken(why) | Status::Gone(why) if alone => {
+                    self.refused_growth(growth, why, out);
                     return false;
                 }
+                _ => {}
             },
             Stage::Filling(begun) => {
                 let reused = self.draws.recent().and_then(|recent| recent.share(recent.reuses()));
@@ -327,6 +330,19 @@ impl Controller {
         self.give_up(&growth.proposal, jitter);
         let moves =
             growth.proposal.moves.iter().filter_map(|turned| turned.what_is_left(&self.job)).collect();
+        self.turn_to(growth.decision, moves, out);
+    }
+
+    /// Not all ranks have taken it: those that have give it back, and values of others stay.
+    fn refused_growth(&mut self, growth: Growth, why: String, out: &mut Outcome) {
+        let mut event = audit::about(Act::Refused, growth.decision, self.now_ns, &growth.proposal);
+        event.why = why;
+        out.audit.push(event);
+        self.raised.retain(|raised| *raised != growth.proposal);
+        self.patience.entry((CACHE, Kind::Raise)).or_default().leave_alone(self.now_ns);
+        let ours =
+            growth.proposal.moves.iter().filter(|turned| taken_by_another(turned, &self.job).is_none());
+        let moves = ours.filter_map(|turned| turned.what_is_left(&self.job)).collect();
         self.turn_to(growth.decision, moves, out);
     }
 

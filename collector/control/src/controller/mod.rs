@@ -90,6 +90,7 @@ pub struct Controller {
     cache_uses: BTreeMap<(u32, u16), CacheUses>,
     /// Before that no larger one is thought of.
     ask_cache_ns: u64,
+    cache_pause_ns: u64,
     decisions: u64,
     patience: BTreeMap<(&'static str, Kind), Patience>,
     /// Nothing was turned since, so these steps can be compared.
@@ -151,6 +152,7 @@ impl Controller {
             promised_bytes: 0,
             cache_uses: BTreeMap::new(),
             ask_cache_ns: 0,
+            cache_pause_ns: 0,
             decisions: 0,
             patience: BTreeMap::new(),
             since_ns: 0,
