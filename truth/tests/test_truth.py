@@ -24,8 +24,8 @@ def is_busy_elsewhere(case, found):
 
 def check(measure, margin, together=(), blurred=()):
     """Asserts that no cause of any rank is off by more than `margin` points, nor the sum of those `together`; the first
-    run's outcome. A machine that was busy elsewhere spoils a short run: one that is off is made twice more, and the
-    median of the three counts. `blurred`: a case and the causes that count together where the machine is busy all along."""
+    run's outcome. A machine that was busy elsewhere spoils a short run: one that is off is made four times more, and the
+    median of the five counts. `blurred`: a case and the causes that count together where the machine is busy all along."""
 
     def error_of(run, group):
         return sum(run.error(cause) for cause in group)
@@ -38,7 +38,7 @@ def check(measure, margin, together=(), blurred=()):
         for group in groups:
             if abs(error_of(runs[0][rank], group)) <= margin:
                 continue
-            while len(runs) < 3:
+            while len(runs) < 5:
                 runs.append(measure().comparisons)
             if blurred and group[0] in blurred[1] and all(is_busy_elsewhere(blurred[0], run[rank]) for run in runs):
                 group = blurred[1]
