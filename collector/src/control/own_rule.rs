@@ -37,7 +37,10 @@ impl OwnRules {
                 loader: knob.loader,
                 from: Some(from),
                 to: Some(knob.value),
-                saw: format!("{} {} by the rule of the job's own, {from} before", knob.name, knob.value),
+                saw: format!(
+                    "{} {} {} by the job's own rule, {from} before",
+                    knob.name, knob.value, knob.unit
+                ),
                 why: "the rule follows what saves cost and how often the job fails".into(),
                 knob: knob.name.clone(),
                 ..AuditEvent::default()

@@ -26,6 +26,25 @@ pub(crate) fn about(act: Act, decision: u64, now_ns: u64, proposal: &Proposal) -
     event
 }
 
+/// A line on each value that `proposal` asks for.
+pub(crate) fn asked(
+    act: Act,
+    decision: u64,
+    now_ns: u64,
+    proposal: &Proposal,
+    saw: &str,
+) -> impl Iterator<Item = AuditEvent> {
+    let moves = proposal.moves.iter().filter(|turned| turned.to != turned.from);
+    moves.map(move |turned| {
+        let mut event = line(act, decision, now_ns);
+        of(&mut event, turned);
+        event.saw = saw.to_owned();
+        event.predicted = Some(proposal.predicted);
+        event.why.clone_from(&proposal.why);
+        event
+    })
+}
+
 pub(crate) fn of(event: &mut AuditEvent, turned: &Move) {
     event.rank = Some(turned.rank);
     event.loader = turned.loader;

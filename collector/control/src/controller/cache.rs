@@ -135,7 +135,7 @@ impl Controller {
         (self.budgets.memory_bytes.map_or(free, |budget| left(budget).min(free)) as f64 * OF_FREE) as u64
     }
 
-    pub(super) fn grow(&mut self, proposal: Proposal, size: &LargerCache, saw: String, out: &mut Outcome) {
+    pub(super) fn grow(&mut self, proposal: Proposal, size: &LargerCache, saw: &str, out: &mut Outcome) {
         let Some(rank) = self.job.training().find(|rank| rank.cache().is_some()) else { return };
         let (Some(cache), Some(state)) = (rank.cache(), rank.cache().and_then(|cache| cache.state)) else {
             return;
@@ -147,14 +147,7 @@ impl Controller {
         let passes = if dataset > 0.0 { dataset } else { 1.0 / reused_before.max(1e-3) };
         let reads_before = reads_of(rank, self.since_ns);
         self.decisions += 1;
-        for turned in &proposal.moves {
-            let mut event = audit::line(Act::Request, self.decisions, self.now_ns);
-            audit::of(&mut event, turned);
-            event.saw.clone_from(&saw);
-            event.predicted = Some(proposal.predicted);
-            event.why.clone_from(&proposal.why);
-            out.audit.push(event);
-        }
+        out.audit.extend(audit::asked(Act::Request, self.decisions, self.now_ns, &proposal, saw));
         let turn = Turn { moves: proposal.moves.clone(), asked_ns: self.now_ns };
         out.actions.extend(turn.actions(self.decisions));
         let before = ranks::figure(&self.job.groups(self.since_ns, self.settle), u32::MAX);
@@ -181,7 +174,7 @@ impl Controller {
             return false;
         }
         let Some((proposal, size, saw)) = self.pick_cache() else { return false };
-        self.grow(proposal, &size, saw, out);
+        self.grow(proposal, &size, &saw, out);
         true
     }
 

@@ -27,15 +27,8 @@ impl Controller {
         let usual = turned.iter().filter_map(usual).collect();
         self.restless = plan.restless.unwrap_or(self.restless);
         self.decisions += 1;
-        for turned in proposal.moves.iter().filter(|turned| turned.to != turned.from) {
-            let act = if proposal.kind == Kind::Release { Act::Release } else { Act::Request };
-            let mut event = audit::line(act, self.decisions, self.now_ns);
-            audit::of(&mut event, turned);
-            event.saw.clone_from(&saw);
-            event.predicted = Some(proposal.predicted);
-            event.why.clone_from(&proposal.why);
-            out.audit.push(event);
-        }
+        let act = if proposal.kind == Kind::Release { Act::Release } else { Act::Request };
+        out.audit.extend(audit::asked(act, self.decisions, self.now_ns, &proposal, &saw));
         let turn = Turn { moves: proposal.moves.clone(), asked_ns: self.now_ns };
         out.actions.extend(turn.actions(self.decisions));
         let memory_bytes = self.job.memory_bytes();
