@@ -294,7 +294,9 @@ def test_what_an_order_asks_for_at_its_end_is_as_it_would_be(python, scenario, d
 
     def turn(trainer):
         for loader in (0, 1):
-            if ("prefetch", loader) in trainer.knobs() and loader not in asked:
+            # A data set that grows has other batches by then than torch began with.
+            had = sum(wait.loader == loader for wait in trainer.of("Wait"))
+            if ("prefetch", loader) in trainer.knobs() and loader not in asked and had > 12:
                 asked.add(loader)
                 trainer.ask("prefetch", depth, loader)
 

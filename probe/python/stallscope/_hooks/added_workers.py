@@ -16,7 +16,7 @@ import weakref
 
 from stallscope import _native
 
-from . import candidates, outline
+from . import candidates, order, outline
 from .knobs import raised_by_signal
 
 _SIGNALS = "torch.utils.data._utils.signal_handling"
@@ -82,7 +82,7 @@ class WorkerSet:
     def end_of_order(self, iterator):
         """The depth that the script gave, and the first index with which the epoch's end may be drawn; None where it does not matter when."""
         if self.ends is None:
-            self.ends = self.size.own_factor * self.size.own_workers, self.size.order.end(iterator)
+            self.ends = self.size.own_factor * self.size.own_workers, order.end(iterator)
         return self.ends
 
     def begin(self, iterator):

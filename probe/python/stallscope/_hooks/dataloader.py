@@ -92,6 +92,7 @@ def _init(original):
         job_cache.begin(self)
         original(self, loader, *args, **kwargs)
         loader_registry.begin(self, loader)
+        order.end(self)
 
     return __init__
 
@@ -102,7 +103,10 @@ def _reset(original):
             loader_registry.begin(self, loader)
             _watch_order(self, loader)
             job_cache.again(self)
-        return original(self, loader, first_iter, *args, **kwargs)
+        result = original(self, loader, first_iter, *args, **kwargs)
+        if not first_iter:
+            order.end(self)
+        return result
 
     return _reset
 

@@ -86,6 +86,17 @@ def begin(iterator, loader):
     """`iterator` is about to draw an epoch's first index."""
     iterator.__dict__["_stallscope_order"] = of(loader)
     iterator.__dict__.update(_stallscope_drawn=False, _stallscope_moved=False)
+    iterator.__dict__.pop("_stallscope_end", None)
+
+
+def end(iterator):
+    """The first index with which the epoch's end may be drawn; None where it does not matter when. To be asked first before training has had a
+    batch: a data set that has grown since has another length than torch's sampler began with."""
+    known = iterator.__dict__
+    if "_stallscope_end" not in known:
+        order = known.get("_stallscope_order")
+        known["_stallscope_end"] = None if order is None else order.end(iterator)
+    return known["_stallscope_end"]
 
 
 class Draw:
