@@ -188,6 +188,24 @@ fn a_cache_that_is_too_small_grows_and_is_kept() {
 }
 
 #[test]
+fn checkpoints_that_come_too_often_are_made_rarer_and_that_is_kept() {
+    let words = ["--wait-ms", "0.5", "--samples", "2000", "--save-every", "1s", "--seconds", "300"];
+    let mut job = Running::new("checkpoints", &[], &words);
+    let mut tuning = job.tune(1, &[]);
+    tuning.wait_for("keep");
+    assert_eq!(tuning.signal("INT"), Some(0));
+    let [_, end] = tuning.printed();
+    assert!(end.contains("ckpt.interval") && end.contains("stays"), "{end}");
+    let (interval_s, own_s) = job.knob("ckpt.interval").unwrap();
+    assert!(own_s == 1 && interval_s > 4, "{interval_s} s, {own_s} s before");
+    job.ends_well();
+    let audit = audit(&job.sandbox, "slow.stall");
+    let kept = audit.iter().find(|line| line["act"] == "keep").unwrap();
+    assert!(kept["knob"] == "ckpt.interval" && kept["measured"]["low"].as_f64().unwrap() > 0.02, "{kept}");
+    assert!(kept["saw"].as_str().unwrap().contains("of training before and"), "{kept}");
+}
+
+#[test]
 fn a_job_that_waits_for_nothing_is_left_alone() {
     let words = ["--wait-ms", "0.5", "--step-ms", "40", "--samples", "100000"];
     let mut job = Running::new("negative", &[], &words);

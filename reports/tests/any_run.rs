@@ -92,6 +92,7 @@ fn any_rank() -> impl Strategy<Value = RankSummary> {
                     spent_ns: number,
                     trained_ns: 7,
                     budget_ppm: Some(number),
+                    rule: None,
                 }),
             },
         },

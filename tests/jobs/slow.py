@@ -34,6 +34,28 @@ class Slow(Dataset):
         return torch.tensor([int.from_bytes(raw, "little")])
 
 
+class Saver:
+    """A checkpointer whose saves hold training up for a while each, as of a state that takes long to gather."""
+
+    def __init__(self, every, blocked_ms):
+        self.blocked_s = blocked_ms / 1000
+        # The weights are there for the checkpointer to have tensors.
+        weights = torch.nn.Linear(4, 4)
+        self.checkpointer = stallscope.Checkpointer(
+            "checkpoints", model=weights, gathered=self, every=every, overhead=0.05, mtbf="2m"
+        )
+
+    def state_dict(self):
+        time.sleep(self.blocked_s)
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+    def step(self):
+        self.checkpointer.step()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=400)
@@ -41,12 +63,15 @@ def main():
     parser.add_argument("--step-ms", type=float, default=10, help="of the trainer's own, for a batch")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--cache", help="of stallscope's loader, such as 4MiB")
+    parser.add_argument("--save-every", help="with a stallscope.Checkpointer, such as 1s")
+    parser.add_argument("--save-ms", type=float, default=300, help="that each save blocks")
     parser.add_argument("--seconds", type=float, default=120)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     data = Slow(arguments.samples, arguments.wait_ms)
     settings = {"batch_size": 4, "shuffle": True, "num_workers": arguments.workers}
     loader = stallscope.DataLoader(data, cache=arguments.cache, **settings) if arguments.cache else DataLoader(data, **settings)
+    saver = Saver(arguments.save_every, arguments.save_ms) if arguments.save_every else None
     until = time.monotonic() + arguments.seconds
     wrong = whole = 0
     over = False
@@ -55,6 +80,8 @@ def main():
         for batch in loader:
             # A device at work.
             time.sleep(arguments.step_ms / 1000)
+            if saver:
+                saver.step()
             seen += batch.flatten().tolist()
             over = time.monotonic() > until or Path("stop").exists()
             if over:

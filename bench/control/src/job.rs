@@ -249,6 +249,7 @@ impl<'a> Job<'a> {
                     services: if scenario.no_services { Vec::new() } else { services },
                     knobs: rank.knobs.to_vec(),
                     caches: Vec::new(),
+                    checkpoints: None,
                     memory_bytes: if scenario.no_memory {
                         0
                     } else {

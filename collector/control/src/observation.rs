@@ -1,6 +1,6 @@
 //! What a controller observes, and what it answers.
 
-use stallscope_model::{AuditEvent, BatchService, CacheSummary, Knob, Phase, StepLedger};
+use stallscope_model::{AuditEvent, BatchService, CacheSummary, CheckpointAccount, Knob, Phase, StepLedger};
 
 /// The job as of one moment, about once a second.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +26,8 @@ pub struct RankObservation {
     pub knobs: Vec<Knob>,
     /// What the caches of its loaders gave and how they stand.
     pub caches: Vec<CacheSummary>,
+    /// What its checkpointer last reported; `None` without one.
+    pub checkpoints: Option<CheckpointAccount>,
     /// Resident memory of trainer and workers, shared pages counted once, and with the first rank what the job's caches keep;
     /// 0 when unknown.
     pub memory_bytes: u64,

@@ -2,6 +2,7 @@
 
 use crate::growth::Workers;
 use crate::observation::RankObservation;
+use crate::saves::Saves;
 use crate::window::{Pace, StepGroup, Sums, newest, pieces};
 use crate::{observation::Observation, stats};
 use stallscope_model::{BatchService, CacheSummary, CacheUses, Knob, Phase, StepLedger};
@@ -25,6 +26,7 @@ pub(crate) struct Rank {
     pub(crate) phase: Option<Phase>,
     pub(crate) knobs: Vec<Knob>,
     caches: Vec<CacheSummary>,
+    pub(crate) saves: Saves,
     pub(crate) services: VecDeque<BatchService>,
     pub(crate) seen_until_ns: u64,
     pub(crate) memory_bytes: u64,
@@ -67,6 +69,7 @@ impl Rank {
         self.phase = Some(observed.phase);
         self.knobs.clone_from(&observed.knobs);
         self.caches.clone_from(&observed.caches);
+        observed.checkpoints.into_iter().for_each(|account| self.saves.take(now_ns, account));
         self.memory_bytes = observed.memory_bytes;
         self.workers.take(&observed.worker_bytes);
         self.descriptors = observed.descriptors;

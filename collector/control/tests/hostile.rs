@@ -5,8 +5,9 @@
 use proptest::prelude::*;
 use stallscope_control::{Controller, NodeState, Observation, RankObservation};
 use stallscope_model::{
-    Act, BatchService, Budgets, CacheCurve, CachePoint, CacheState, CacheSummary, CacheUses, Cause, Causes,
-    EvidenceKinds, Knob, KnobState, Phase, StepLedger, TuneMode,
+    Act, BatchService, Budgets, CONTROLLED_KNOBS, CacheCurve, CachePoint, CacheState, CacheSummary,
+    CacheUses, Cause, Causes, CheckpointAccount, CheckpointRule, EvidenceKinds, Knob, KnobState, Phase,
+    StepLedger, TuneMode,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -98,8 +99,8 @@ fn observation(observed: &Observed, now_ns: u64) -> Observation {
     };
     let states = [KnobState::Applied, KnobState::Pending, KnobState::Refused, KnobState::Unavailable];
     let knob = |(value, min, max, state, who): &(u64, u64, u64, u8, u8)| Knob {
-        loader: Some(u16::from(who % 2)),
-        name: ["workers", "prefetch", "cache.bytes"][usize::from(who % 3)].to_owned(),
+        loader: (who % 4 < 3).then_some(u16::from(who % 2)),
+        name: CONTROLLED_KNOBS[usize::from(who % 4)].to_owned(),
         value: *value,
         initial: *value,
         min: *min,
@@ -124,6 +125,17 @@ fn observation(observed: &Observed, now_ns: u64) -> Observation {
             ..CacheSummary::default()
         }
     };
+    let account_of = |(spent_ns, trained_ns, budget, length): &(u64, u64, u64, u64)| CheckpointAccount {
+        spent_ns: *spent_ns,
+        trained_ns: *trained_ns,
+        budget_ppm: (budget % 2 == 0).then_some(*budget),
+        rule: Some(CheckpointRule {
+            cost_ns: *spent_ns,
+            persist_ns: *length,
+            mtbf_ns: *budget,
+            interval_ns: *length,
+        }),
+    };
     let rank = |number: u32| RankObservation {
         rank: number,
         seen_until_ns: now_ns.saturating_sub(observed.seen_late_ns),
@@ -136,6 +148,7 @@ fn observation(observed: &Observed, now_ns: u64) -> Observation {
             .iter()
             .map(|cache| CacheSummary { rank: number, ..cache_of(cache) })
             .collect(),
+        checkpoints: observed.caches.first().map(account_of),
         memory_bytes: observed.memory,
         worker_bytes: vec![observed.memory, observed.cpu_ns, observed.available],
         cpu_ns: observed.cpu_ns,

@@ -1,8 +1,10 @@
 //! Calls of one trainer that have a cause of their own: checkpoints and collectives.
 
 use crate::attribute::{Call, CallKind};
-use stallscope_abi::lane::{Checkpoint, CheckpointCost, Saver, Stage};
-use stallscope_model::{Cause, Causes, CheckpointAccount, CheckpointEvent, Checkpoints, Phase};
+use stallscope_abi::lane::{self, Checkpoint, CheckpointCost, Saver, Stage};
+use stallscope_model::{
+    Cause, Causes, CheckpointAccount, CheckpointEvent, CheckpointRule, Checkpoints, Phase,
+};
 use std::collections::VecDeque;
 
 const MAX_CALLS: usize = 4096;
@@ -50,7 +52,15 @@ impl Calls {
             spent_ns: cost.spent_ns,
             trained_ns: cost.trained_ns,
             budget_ppm: Some(cost.budget_ppm).filter(|budget| *budget > 0),
+            rule: self.checkpoints.account.and_then(|account| account.rule),
         });
+    }
+
+    pub(crate) fn checkpoint_rule(&mut self, rule: &lane::CheckpointRule) {
+        let lane::CheckpointRule { cost_ns, persist_ns, mtbf_ns, interval_ns } = *rule;
+        if let Some(account) = &mut self.checkpoints.account {
+            account.rule = Some(CheckpointRule { cost_ns, persist_ns, mtbf_ns, interval_ns });
+        }
     }
 
     /// One save may call another (`DCP` calls `torch.save`), and the inner one is reported first: the outer one

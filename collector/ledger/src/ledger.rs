@@ -326,6 +326,7 @@ impl Ledger {
             }
             Event::Checkpoint(call) => self.saved(pid, time_ns, &call),
             Event::CheckpointCost(cost) => self.trainer(pid).calls.checkpoint_cost(&cost),
+            Event::CheckpointRule(rule) => self.trainer(pid).calls.checkpoint_rule(&rule),
             Event::DeviceIdle(idle) => self.trainer(pid).device_idle(idle.wait_exit_ns, idle.idle_ns),
             Event::Collective(call) => self.trainer(pid).calls.collective(call.began_ns, time_ns),
             Event::Step(step) => self.step(pid, time_ns, step),

@@ -2,6 +2,7 @@
 
 use crate::ledger::Ledger;
 use crate::rank::owner;
+use stallscope_model::CheckpointAccount;
 
 /// A trainer under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +14,8 @@ pub struct Member {
     pub pids: Vec<u32>,
     /// All steps that ended before have been closed.
     pub seen_until_ns: u64,
+    /// What its checkpointer last reported; `None` without one.
+    pub checkpoints: Option<CheckpointAccount>,
 }
 
 impl Ledger {
@@ -24,6 +27,7 @@ impl Ledger {
                 rank: rank.number,
                 pid: rank.pid,
                 pids: vec![rank.pid],
+                checkpoints: rank.calls.checkpoints.account,
                 seen_until_ns: rank.pending.front().map_or(now_ns, |piece| piece.end_ns.min(now_ns)),
             })
             .collect();

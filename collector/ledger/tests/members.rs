@@ -14,7 +14,13 @@ fn a_trainer_has_its_workers_until_they_are_gone() {
     stage.new_task(202, 201, 5, "decoder");
     stage.new_task(300, 299, 5, "stranger");
     stage.advance(10);
-    let member = |rank, pid, pids: &[u32]| Member { rank, pid, pids: pids.to_vec(), seen_until_ns: 10 * MS };
+    let member = |rank, pid, pids: &[u32]| Member {
+        rank,
+        pid,
+        pids: pids.to_vec(),
+        seen_until_ns: 10 * MS,
+        checkpoints: None,
+    };
     assert_eq!(
         stage.ledger.members(10 * MS),
         [member(0, TRAINER, &[TRAINER, WORKER]), member(1, 200, &[200, 201, 202])]

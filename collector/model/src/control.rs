@@ -100,7 +100,7 @@ pub struct Budgets {
 }
 
 /// Names of the knobs that a controller turns; all others are for people.
-pub const CONTROLLED_KNOBS: [&str; 3] = ["workers", "prefetch", "cache.bytes"];
+pub const CONTROLLED_KNOBS: [&str; 4] = ["workers", "prefetch", "cache.bytes", "ckpt.interval"];
 
 /// A change that is expected to help.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

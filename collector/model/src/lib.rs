@@ -30,6 +30,6 @@ pub use main_threads::MainThreads;
 pub use node::NodeSummary;
 pub use remedy::{Either, Expected, Remedy, RemedyKind, WORTHWHILE};
 pub use summary::{
-    CheckpointAccount, Checkpoints, Diagnosis, EvidenceState, Loss, Overhead, PhaseSummary, RankSummary,
-    RunSummary, Verdict, WorkerLoad,
+    CheckpointAccount, CheckpointRule, Checkpoints, Diagnosis, EvidenceState, Loss, Overhead, PhaseSummary,
+    RankSummary, RunSummary, Verdict, WorkerLoad,
 };

@@ -215,6 +215,22 @@ pub struct CheckpointAccount {
     pub trained_ns: u64,
     /// The part of the time that they may cost, in millionths; `None` where an interval was set instead.
     pub budget_ppm: Option<u64>,
+    /// `None` in recordings of before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<CheckpointRule>,
+}
+
+/// What the checkpointer's own rule goes by, also where a fixed interval is in force.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointRule {
+    /// What a save costs, by the recent ones: blocked, and steps slowed down.
+    pub cost_ns: u64,
+    /// From its beginning until it is durable, by the recent ones.
+    pub persist_ns: u64,
+    /// Mean time between failures.
+    pub mtbf_ns: u64,
+    /// The interval of the rule.
+    pub interval_ns: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

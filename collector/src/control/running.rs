@@ -86,6 +86,7 @@ impl Running {
                     services: fresh.services.remove(&rank).unwrap_or_default(),
                     knobs: knobs.remove(&rank).unwrap_or_default(),
                     caches: caches.remove(&rank).unwrap_or_default(),
+                    checkpoints: member.checkpoints,
                     memory_bytes: used.memory_bytes,
                     worker_bytes: used.worker_bytes,
                     cpu_ns: used.cpu_ns,

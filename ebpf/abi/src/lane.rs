@@ -7,8 +7,8 @@ mod record;
 mod values;
 
 pub use event::{
-    Batch, Bye, CacheCurve, CacheState, CacheUses, Checkpoint, CheckpointCost, Clock, Collective, DeviceIdle,
-    Event, IterEnd, IterStart, Sample, Step, Wait,
+    Batch, Bye, CacheCurve, CacheState, CacheUses, Checkpoint, CheckpointCost, CheckpointRule, Clock,
+    Collective, DeviceIdle, Event, IterEnd, IterStart, Sample, Step, Wait,
 };
 pub use record::{Record, WORDS};
 pub use values::{Caller, ClockAt, Saver, Stage, StepSource, Value, wait_flags};

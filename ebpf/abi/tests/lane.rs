@@ -119,6 +119,10 @@ fn golden() -> Vec<(Event, &'static str)> {
             Step { source: StepSource::Script }.into(),
             "0807060504030201 0f00000002000000 0000000000000000 0000000000000000 0000000000000000 0000000000000000",
         ),
+        (
+            CheckpointRule { cost_ns: A, persist_ns: B, mtbf_ns: C, interval_ns: D }.into(),
+            "0807060504030201 1000000000000000 a8a7a6a5a4a3a2a1 b8b7b6b5b4b3b2b1 c8c7c6c5c4c3c2c1 d8d7d6d5d4d3d2d1",
+        ),
     ]
 }
 

@@ -256,12 +256,17 @@ impl Interval {
         let step = self.measured.step_s();
         match (self.set_s, self.settings.rule) {
             (Some(period), _) => period,
-            (None, Rule::Budget) => self.terms_s().into_iter().fold(step, f64::max),
+            (None, Rule::Budget) => self.budget_interval_s(),
             (None, Rule::EverySteps(steps)) => steps as f64 * step,
             (None, Rule::EverySeconds(period)) => period,
             (None, Rule::YoungDaly) => self.young_daly_s(),
             (None, _) => self.published.steps() as f64 * step,
         }
+    }
+
+    /// The period of [`Rule::Budget`], in seconds, whatever is in force: 0 while nothing is known.
+    pub fn budget_interval_s(&self) -> f64 {
+        self.terms_s().into_iter().fold(self.measured.step_s(), f64::max)
     }
 
     /// The knob: saves every so many seconds from now on, whatever the rule and the budget say; none gives it back.

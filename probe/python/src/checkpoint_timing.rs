@@ -125,6 +125,14 @@ impl CheckpointTiming {
         (spent_s, trained_s, interval.cost_s(), interval.persist_s(), interval.interval_s())
     }
 
+    /// In seconds: what the budget's rule goes by, whatever sets the period, and its own period: a save's cost, how long one
+    /// drains, the mean time between failures, the period.
+    fn rule(&self) -> (f64, f64, f64, f64) {
+        let timing = self.timing.lock().unwrap_or_else(PoisonError::into_inner);
+        let interval = &timing.interval;
+        (interval.cost_s(), interval.persist_s(), interval.settings().mtbf_s, interval.budget_interval_s())
+    }
+
     /// The period in seconds that the budget allows and the one that failures ask for, where it forbids that.
     fn forbidden(&self) -> Option<(f64, f64)> {
         self.timing.lock().unwrap_or_else(PoisonError::into_inner).interval.account().forbidden()

@@ -5,8 +5,8 @@ use crate::{clock, fork, guard, lane};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use stallscope_abi::lane::{
-    Bye, CacheCurve, CacheState, CacheUses, Caller, Checkpoint, CheckpointCost, Collective, DeviceIdle,
-    Saver, Stage,
+    Bye, CacheCurve, CacheState, CacheUses, Caller, Checkpoint, CheckpointCost, CheckpointRule, Collective,
+    DeviceIdle, Saver, Stage,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -108,6 +108,14 @@ pub(crate) fn checkpoint(
 pub(crate) fn checkpoint_cost(spent_ns: u64, trained_ns: u64, budget_ppm: u64, failed: u64) {
     let cost = CheckpointCost { spent_ns, trained_ns, budget_ppm, failed };
     guard::observe((), || lane::push(&cost.encode(clock::now_ns())));
+}
+
+/// What a checkpointer's own rule goes by, and the interval that it has for it.
+#[pyfunction]
+#[pyo3(signature = (*, cost_ns, persist_ns, mtbf_ns, interval_ns))]
+pub(crate) fn checkpoint_rule(cost_ns: u64, persist_ns: u64, mtbf_ns: u64, interval_ns: u64) {
+    let rule = CheckpointRule { cost_ns, persist_ns, mtbf_ns, interval_ns };
+    guard::observe((), || lane::push(&rule.encode(clock::now_ns())));
 }
 
 /// For how long the device had no work in the wait that ended at `wait_exit_ns`.

@@ -61,6 +61,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(events::cache_is_mixed, module)?,
         wrap_pyfunction!(events::checkpoint, module)?,
         wrap_pyfunction!(events::checkpoint_cost, module)?,
+        wrap_pyfunction!(events::checkpoint_rule, module)?,
         wrap_pyfunction!(events::device_idle, module)?,
         wrap_pyfunction!(events::collective, module)?,
         wrap_pyfunction!(events::bye, module)?,

@@ -256,6 +256,9 @@ def test_saves_reach_the_ledger(python, tmp_path):
     # One that was asked for, and one every third step as far as the disk allows.
     assert len(copies) == len(written) == len(checkpoints(tmp_path)) and len(awaited) == 1
     assert all(save.began_ns <= save.time_ns and save.bytes > 1000 for save in copies)
+    rule = process.of("CheckpointRule")[-1]
+    # The budget of 2% is dearer than a day without failures lets saves be.
+    assert 0 < rule.cost_ns <= rule.interval_ns / 49 and 0 < rule.persist_ns and rule.mtbf_ns >= 3600 * 10**9
 
 
 def test_saves_that_fail_are_each_reported_and_counted(python, tmp_path):

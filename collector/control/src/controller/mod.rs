@@ -4,6 +4,7 @@
 
 mod audit;
 mod cache;
+mod checkpoints;
 mod drift;
 mod guard;
 mod harm;
@@ -19,7 +20,7 @@ mod worth;
 
 use crate::budget::{Costs, Delta, Headroom, Supply};
 use crate::draws::Draws;
-use crate::observation::{Observation, Outcome};
+use crate::observation::{Action, Observation, Outcome};
 use crate::profile::Profiles;
 use crate::random::Random;
 use crate::ranks::Job;
@@ -83,6 +84,11 @@ pub struct Controller {
     work: Work,
     /// A larger cache that has yet to prove itself, beside whatever else is tried.
     growth: Option<cache::Growth>,
+    /// Another interval of checkpoints that has yet to prove itself, beside whatever else is tried.
+    frequency: Option<checkpoints::Frequency>,
+    /// The interval in force, and since when: what saves cost before it says nothing of now.
+    interval_s: u64,
+    saves_since_ns: u64,
     draws: Draws,
     /// That caches have yet to fill, as last seen.
     promised_bytes: u64,
@@ -148,6 +154,9 @@ impl Controller {
             supply: Supply::default(),
             work: Work::default(),
             growth: None,
+            frequency: None,
+            interval_s: 0,
+            saves_since_ns: 0,
             draws: Draws::default(),
             promised_bytes: 0,
             cache_uses: BTreeMap::new(),
@@ -212,6 +221,7 @@ impl Controller {
         self.begin(&mut out);
         self.profile(observation);
         self.draws.take(observation.now_ns, self.job.cache_uses());
+        self.note_interval();
         if !forward {
             self.start_over(&mut out);
         }
@@ -292,6 +302,7 @@ impl Controller {
     fn drop_work(&mut self, why: &str, out: &mut Outcome) {
         let work = std::mem::take(&mut self.work);
         self.drop_growth(why, out);
+        self.drop_interval(why, out);
         match work {
             Work::Probing(probe) => self.put_back(*probe, why.to_owned(), out),
             Work::TestingStorage(test) => {
@@ -360,7 +371,8 @@ impl Controller {
             return;
         }
         let cache = self.pick_cache().map(|(proposal, _, saw)| (proposal, saw));
-        let Some((proposal, saw)) = self.pick(out).or(cache) else {
+        let interval = self.pick_interval().map(|frequency| (frequency.proposal, frequency.saw));
+        let Some((proposal, saw)) = self.pick(out).or(cache).or(interval) else {
             self.advice.clear();
             return;
         };

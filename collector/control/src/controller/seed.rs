@@ -32,6 +32,7 @@ pub(crate) const LOADER_KNOBS: [&str; 2] = [WORKERS, PREFETCH];
 pub(crate) const WORKERS: &str = CONTROLLED_KNOBS[0];
 pub(crate) const PREFETCH: &str = CONTROLLED_KNOBS[1];
 pub(crate) const CACHE: &str = CONTROLLED_KNOBS[2];
+pub(crate) const CHECKPOINTS: &str = CONTROLLED_KNOBS[3];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {

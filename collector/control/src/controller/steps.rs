@@ -22,6 +22,7 @@ impl Controller {
             self.trained_ns = self.trained_ns.saturating_add(elapsed_ns.min(STALE_NS));
         }
         let drifted = self.look_for_drift(out);
+        self.go_on_saving(out);
         let rises = self.go_on_growing(matches!(self.work, Work::Watching), out);
         match std::mem::take(&mut self.work) {
             Work::Settling(decision, turn) => self.settle(decision, turn, out),
@@ -250,6 +251,7 @@ impl Controller {
         if self.relieved_ns.is_some_and(|relieved_ns| self.now_ns < relieved_ns.saturating_add(RELIEF_NS)) {
             return;
         }
+        self.consider_interval(out);
         if self.judges_growth() || self.consider_cache(out) || doubtful {
             return;
         }

@@ -4,7 +4,7 @@
 use stallscope_control::{Action, Controller, NodeState, Observation, Outcome, Random, RankObservation};
 use stallscope_model::{
     Act, AuditEvent, BatchService, Budgets, CacheState, CacheSummary, CacheUses, Cause, Causes,
-    EvidenceKinds, Knob, KnobState, Phase, StepLedger, TuneMode,
+    CheckpointAccount, CheckpointRule, EvidenceKinds, Knob, KnobState, Phase, StepLedger, TuneMode,
 };
 
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
@@ -62,8 +62,29 @@ pub(crate) struct Cache {
     uses: CacheUses,
 }
 
+impl Saver {
+    /// Nothing is saved until then.
+    pub(crate) fn stops(&mut self, until_ns: u64) {
+        self.saved_ns = until_ns;
+    }
+}
+
+/// A checkpointer that saves at the interval in force.
+#[derive(Clone, Debug)]
+pub(crate) struct Saver {
+    /// Of a save, beside a part of the time since the one before.
+    pub(crate) cost_ns: u64,
+    pub(crate) cost_share: f64,
+    /// The script's own, in seconds; 0: that of the rule.
+    pub(crate) own_s: u64,
+    pub(crate) rule: CheckpointRule,
+    account: CheckpointAccount,
+    saved_ns: u64,
+}
+
 pub(crate) struct Job {
     pub(crate) cache: Option<Cache>,
+    pub(crate) saver: Option<Saver>,
     pub(crate) now_ns: u64,
     /// Of a batch in a worker.
     pub(crate) service_ns: u64,
@@ -116,6 +137,7 @@ impl Job {
         };
         Job {
             cache: None,
+            saver: None,
             now_ns: 1000 * SECOND_NS,
             service_ns: 550_000_000,
             shared: false,
@@ -247,6 +269,40 @@ impl Job {
         });
     }
 
+    /// A checkpointer whose saves cost this much; where no interval is set its rule has one every `rule_s`.
+    pub(crate) fn saves(&mut self, cost_ns: u64, own_s: u64, rule_s: u64, mtbf_s: u64) {
+        let rule = CheckpointRule {
+            cost_ns,
+            persist_ns: SECOND_NS,
+            mtbf_ns: mtbf_s * SECOND_NS,
+            interval_ns: rule_s * SECOND_NS,
+        };
+        self.saves_every(if own_s > 0 { own_s } else { rule_s });
+        let account = CheckpointAccount { budget_ppm: (own_s == 0).then_some(20_000), ..Default::default() };
+        let saved_ns = self.now_ns;
+        self.saver = Some(Saver { cost_ns, cost_share: 0.0, own_s, rule, account, saved_ns });
+    }
+
+    pub(crate) fn interval_s(&self) -> u64 {
+        self.knobs.iter().find(|knob| knob.name == "ckpt.interval").map_or(0, |knob| knob.value)
+    }
+
+    fn save(&mut self) {
+        let interval_ns = self.interval_s() * SECOND_NS;
+        let Some(saver) = &mut self.saver else { return };
+        let since_ns = self.now_ns.saturating_sub(saver.saved_ns);
+        if since_ns < interval_ns {
+            return;
+        }
+        // A little noise, the same each time.
+        let noise = 1.0 + 0.1 * ((self.now_ns / SECOND_NS * 7919 % 17) as f64 / 8.0 - 1.0);
+        let cost_ns = (saver.cost_ns as f64 + saver.cost_share * since_ns as f64) * noise;
+        saver.saved_ns = self.now_ns;
+        saver.account.spent_ns += cost_ns as u64;
+        saver.account.trained_ns += since_ns;
+        saver.account.rule = Some(saver.rule);
+    }
+
     pub(crate) fn most(&mut self, name: &str, most: u64) {
         self.knobs.iter_mut().filter(|knob| knob.name == name).for_each(|knob| knob.max = most);
     }
@@ -254,6 +310,13 @@ impl Job {
     pub(crate) fn user_sets(&mut self, name: &str, value: u64) {
         for knob in self.knobs.iter_mut().filter(|knob| knob.name == name) {
             (knob.value, knob.requested, knob.set_by) = (value, Some(value), "alice".to_owned());
+        }
+    }
+
+    /// What a person set is given back, so that the script's own interval is in force.
+    pub(crate) fn gives_back(&mut self, own_s: u64) {
+        for knob in self.knobs.iter_mut().filter(|knob| knob.requested == Some(0)) {
+            knob.value = own_s;
         }
     }
 
@@ -267,6 +330,7 @@ impl Job {
 
     pub(crate) fn take(&mut self, actions: &[Action]) {
         for action in actions {
+            let own_s = self.saver.as_ref().map_or(0, |saver| saver.own_s);
             for knob in self.knobs.iter_mut().filter(|knob| knob.name == action.knob) {
                 knob.requested = Some(action.value);
                 knob.set_by = "controller".to_owned();
@@ -275,7 +339,9 @@ impl Job {
                 } else if self.leaves_ns > 0 && action.value < knob.value {
                     (knob.state, self.leaving_ns) = (KnobState::Pending, self.now_ns + self.leaves_ns);
                 } else if self.answers {
-                    (knob.value, knob.state) = (action.value, KnobState::Applied);
+                    let is_given_back = knob.name == "ckpt.interval" && action.value == 0;
+                    let value = if is_given_back { own_s } else { action.value };
+                    (knob.value, knob.state) = (value, KnobState::Applied);
                 } else {
                     knob.state = KnobState::Pending;
                 }
@@ -296,6 +362,7 @@ impl Job {
 
     pub(crate) fn second(&mut self) -> Observation {
         self.now_ns += SECOND_NS;
+        self.save();
         if self.leaving_ns > 0 && self.now_ns >= self.leaving_ns {
             self.leaving_ns = 0;
             for knob in self.knobs.iter_mut().filter(|knob| knob.state == KnobState::Pending) {
@@ -350,6 +417,7 @@ impl Job {
             services,
             knobs: self.knobs.clone(),
             caches: self.cache_summary().into_iter().collect(),
+            checkpoints: self.saver.as_ref().map(|saver| saver.account),
             memory_bytes,
             worker_bytes: self.worker_bytes(),
             cpu_ns: self.now_ns / 2,

@@ -253,4 +253,17 @@ events! {
     Step = 15 {
         source: StepSource = 12,
     }
+
+    /// Trainer with a `stallscope.Checkpointer`, behind each `CheckpointCost`: what its own rule goes by, also where a fixed interval
+    /// is in force.
+    CheckpointRule = 16 {
+        /// What a save costs, by the recent ones: blocked, and steps slowed down.
+        cost_ns: u64 = 16,
+        /// From its beginning until it is durable, by the recent ones.
+        persist_ns: u64 = 24,
+        /// Mean time between failures.
+        mtbf_ns: u64 = 32,
+        /// The interval of the rule.
+        interval_ns: u64 = 40,
+    }
 }

@@ -31,6 +31,17 @@ def cost(spent_s, trained_s, budget, failed):
     )
 
 
+def rule(cost_s, persist_s, mtbf_s, interval_s):
+    """What the checkpointer's own rule goes by, and its interval: see `CheckpointTiming.rule`."""
+    cost_ns, persist_ns, mtbf_ns, interval_ns = (_nanoseconds(time_s) for time_s in (cost_s, persist_s, mtbf_s, interval_s))
+    _native.checkpoint_rule(cost_ns=cost_ns, persist_ns=persist_ns, mtbf_ns=mtbf_ns, interval_ns=interval_ns)
+
+
+def _nanoseconds(time_s):
+    """A failure in a thousand years, say, is beyond what the record holds."""
+    return round(min(time_s, 1e9) * 1e9)
+
+
 def _push(stage, caller, began_ns, ended_ns, count):
     # Goes nowhere where the shim is not on.
     _native.checkpoint(

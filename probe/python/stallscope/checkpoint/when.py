@@ -93,6 +93,7 @@ class When:
         spent_s, trained_s = self.timing.costs()[:2]
         budget = self.overhead if self._bounded and not self.knob.is_set else 0
         ledger.cost(spent_s, trained_s, budget, self._failed)
+        ledger.rule(*self.timing.rule())
 
     def gone(self):
         self._account()
