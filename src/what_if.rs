@@ -112,9 +112,11 @@ pub(crate) fn main(verb: &WhatIf, colour: Colour) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let style = terminal::style(&std::io::stdout(), colour);
-    let rank = (summary.ranks.len() > 1).then_some(profile.rank);
+    let rank = (summary.ranks.len() > 1).then(|| format!(", rank {}", profile.rank));
+    let loader = summary.several_loaders_train().then(|| format!(", loader {}", profile.loader));
+    let whose: String = rank.into_iter().chain(loader).collect();
     let mut page = page::Page::new(&style);
-    page.heading(&summary.job.name, rank, profile, &prediction);
+    page.heading(&summary.job.name, &whose, profile, &prediction);
     if changes {
         page.prediction(&prediction);
         if let Some(missed) = cached.and_then(|cached| cached.curve) {

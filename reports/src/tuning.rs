@@ -15,7 +15,7 @@ pub(crate) struct Tuning {
     pub(crate) facts: String,
     /// One sentence for each turn of knobs.
     pub(crate) turned: Vec<String>,
-    /// Rates of the parts of the input pipeline, of the first rank with known rates.
+    /// Rates of the parts of the input pipeline, of the first rank and loader with known rates.
     pub(crate) rates: Option<String>,
 }
 
@@ -23,8 +23,13 @@ impl Tuning {
     pub(crate) fn of(summary: &RunSummary, audit: &[AuditEvent]) -> Option<Tuning> {
         let all = turns(audit);
         let ranks = summary.ranks.len() > 1;
-        let cached = !summary.caches.is_empty();
-        let rates = summary.rates.iter().find_map(|rates| rates_in_words(rates, ranks, cached));
+        let rates = summary.rates.iter().find_map(|rates| {
+            let sentence = rates_in_words(rates, !summary.caches.is_empty())?;
+            let rank = ranks.then(|| format!("rank {}", rates.rank));
+            let loader = summary.several_loaders_train().then(|| format!("loader {}", rates.loader));
+            let whose: Vec<String> = rank.into_iter().chain(loader).collect();
+            Some(if whose.is_empty() { sentence } else { format!("{}: {sentence}", whose.join(", ")) })
+        });
         if all.is_empty() && rates.is_none() {
             return None;
         }
@@ -73,7 +78,7 @@ fn turned_in_full(turn: &Turn<'_>, summary: &RunSummary, ranks: bool) -> String 
 
 /// "131 samples/s reached; storage 140 (121 to 166) is the narrowest, then fetch 168, …"; `None` where no part is
 /// known. The rate from memory is shown for `cached` jobs alone, which have one.
-pub(crate) fn rates_in_words(rates: &Rates, ranks: bool, cached: bool) -> Option<String> {
+fn rates_in_words(rates: &Rates, cached: bool) -> Option<String> {
     let first = narrowest(rates)?;
     let mut others: Vec<_> = PARTS
         .iter()
@@ -81,7 +86,7 @@ pub(crate) fn rates_in_words(rates: &Rates, ranks: bool, cached: bool) -> Option
         .filter_map(|part| Some((part, (part.of)(rates)?)))
         .collect();
     others.sort_by(|a, b| a.1.value.total_cmp(&b.1.value));
-    let mut sentence = if ranks { format!("rank {}: ", rates.rank) } else { String::new() };
+    let mut sentence = String::new();
     if let Some(actual) = &rates.actual {
         sentence.push_str(&format!("{} samples/s reached; ", rate(actual.value)));
     }
@@ -100,7 +105,7 @@ pub(crate) fn rates_in_words(rates: &Rates, ranks: bool, cached: bool) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stallscope_model::{CacheSummary, Estimate};
+    use stallscope_model::{CacheSummary, Causes, Estimate, Phase, PhaseSummary};
 
     #[test]
     fn the_rate_from_memory_is_shown_for_jobs_with_a_cache_alone() {
@@ -115,6 +120,33 @@ mod tests {
         assert_eq!(narrowest_line(&summary), "compute 32 is the narrowest, then cache 3,660,055");
     }
 
+    /// Beside the job's samples/s, which are those of all loaders.
+    #[test]
+    fn the_rates_of_one_of_several_loaders_are_named_after_it() {
+        let known = |value| Some(Estimate { value, low: value, high: value });
+        let rates = Rates { loader: 1, actual: known(30.0), compute: known(32.0), ..Rates::default() };
+        let training = |loader| PhaseSummary {
+            phase: Phase::Training,
+            loader,
+            steps: 9,
+            samples: 72,
+            wall_ns: 0,
+            causes: Causes::default(),
+            hidden_ns: None,
+            step_p50_ns: 0,
+            step_p95_ns: 0,
+            step_max_ns: 0,
+        };
+        let mut summary =
+            RunSummary { rates: vec![rates], phases: vec![training(Some(1))], ..RunSummary::default() };
+        let line = |summary: &RunSummary| {
+            Tuning::of(summary, &[]).and_then(|tuning| tuning.rates).unwrap_or_default()
+        };
+        assert!(line(&summary).starts_with("30 samples/s reached"), "{}", line(&summary));
+        summary.phases.push(training(Some(0)));
+        assert!(line(&summary).starts_with("loader 1: 30 samples/s reached"), "{}", line(&summary));
+    }
+
     /// Also where the verdict names storage.
     #[test]
     fn storage_is_not_the_narrowest_part_of_a_job_that_computes() {
@@ -123,7 +155,7 @@ mod tests {
         let data_bound = Some(false);
         let rates = Rates { actual, compute, storage, prep, data_bound, ..Rates::default() };
         assert_eq!(
-            rates_in_words(&rates, false, false).as_deref(),
+            rates_in_words(&rates, false).as_deref(),
             Some(
                 "30 samples/s reached; compute 32 is the narrowest as training hardly waits, beside storage 31, prep 90"
             )

@@ -47,14 +47,7 @@ impl Page<'_> {
         self.line(&line);
     }
 
-    pub(crate) fn heading(
-        &mut self,
-        job: &str,
-        rank: Option<u32>,
-        profile: &Profile,
-        prediction: &Prediction,
-    ) {
-        let rank = rank.map_or_else(String::new, |rank| format!(", rank {rank}"));
+    pub(crate) fn heading(&mut self, job: &str, whose: &str, profile: &Profile, prediction: &Prediction) {
         let workers = match profile.workers {
             0 => "the trainer makes its batches itself".to_owned(),
             workers => format!(
@@ -66,7 +59,7 @@ impl Page<'_> {
         let step = units::duration(prediction.step_now_ns.value as u64);
         let job = clean(job, self.style.unicode);
         self.sentence(&format!(
-            "{job}{rank}: {workers}; a step takes {step}, {} of it waiting for data, held up most by {}; learnt from \
+            "{job}{whose}: {workers}; a step takes {step}, {} of it waiting for data, held up most by {}; learnt from \
              {} and {}",
             units::percent(prediction.stall_share_now),
             prediction.bottleneck_now.name(),

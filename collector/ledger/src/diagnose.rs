@@ -3,18 +3,20 @@
 mod own_reading;
 mod short_of_cpu;
 mod straggler;
+mod unexplained;
 
 use self::own_reading::{of_loop, of_main_thread};
 use self::short_of_cpu::{is_in_its_own_way, short_of_cpu};
 use self::straggler::straggler_rank;
 pub(crate) use self::straggler::{straggler, straggles};
+use self::unexplained::unexplained;
+pub(crate) use self::unexplained::{MUCH_UNKNOWN, may_wait_for_own_reader};
 use crate::consult::{consult, if_judged, remedy};
 use crate::reread::reread;
 use crate::summary::Figures;
 use crate::uneven::uneven_workers;
 use crate::verdict::{self, FEWEST_STEPS};
 use crate::words::{by_cache, count};
-use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked};
 use stallscope_model::RemedyKind::{
     Cache, CheaperSamples, FasterStorage, MoreCores, MorePrefetch, MoreWorkers, Other,
 };
@@ -331,46 +333,10 @@ fn preempted(figures: &Figures<'_>) -> Option<Diagnosis> {
     })
 }
 
-fn unexplained(figures: &Figures<'_>) -> Option<Diagnosis> {
-    let share = figures.share(Cause::Unknown);
-    if share < 0.1 {
-        return None;
-    }
-    let most = (0..=BLOCKED_KINDS).max_by_key(|kind| figures.unexplained.0[*kind])?;
-    let what = match u8::try_from(most).ok().and_then(Blocked::from_u8) {
-        Some(Blocked::Futex | Blocked::FutexNet) => "waiting for a lock or another thread",
-        Some(Blocked::Net | Blocked::Unix) => "waiting on a socket of its own",
-        Some(Blocked::Sleep) => "asleep by its own call",
-        Some(Blocked::FileRead | Blocked::Fault) => "reading files outside any loader",
-        Some(Blocked::Pipe | Blocked::Child) => "waiting for another process",
-        Some(_) => "blocked in a device or something else",
-        None => "not seen by kernel or shim",
-    };
-    let finding =
-        format!("nothing explains {} of {}: mostly {what}", percent_in_words(share), figures.time());
-    let own = "look in the training loop itself (logging, requests, locks), for instance with py-spy dump";
-    let advice = match u8::try_from(most).ok().and_then(Blocked::from_u8) {
-        _ if most == BLOCKED_KINDS => {
-            "Add the evidence that is missing (see doctor), then measure again".to_owned()
-        }
-        // `next(iter(loader))`, or a loop that is left: what the workers have begun is waited for.
-        Some(Blocked::Pipe | Blocked::Child) => format!(
-            "An iterator of a loader that is dropped early waits for its workers to end: keep one, or give that loader \
-             fewer workers and batches in advance. Else {own}"
-        ),
-        Some(Blocked::Futex) if figures.reads_itself => format!(
-            "Where a thread of its own makes the next batch, the loop waits for that thread: let it begin earlier, or divide \
-             its work. Else {own}"
-        ),
-        _ => format!("It is no data stall; {own}"),
-    };
-    let evidence = of_time(figures, share);
-    Some(diagnosis("unexplained-time", Cause::Unknown, share, finding, evidence, other(advice)))
-}
-
 fn no_data_stall(figures: &Figures<'_>) -> Option<Diagnosis> {
     let share = figures.data_stall_share();
-    let seen = figures.share(Cause::Unknown) < 0.25 || figures.unexplained.unseen_ns() == 0;
+    let may_be_data = figures.unexplained.unseen_ns() > 0 || may_wait_for_own_reader(figures);
+    let seen = figures.share(Cause::Unknown) < MUCH_UNKNOWN || !may_be_data;
     (share < WORTH && seen).then(|| Diagnosis {
         name: "no-data-stall".to_owned(),
         finding: format!("data keeps up: {} of {} waits for it", percent_in_words(share), figures.time()),

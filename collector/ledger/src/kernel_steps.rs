@@ -20,12 +20,14 @@
 mod ahead;
 mod alone;
 mod feeders;
+mod overlong;
 mod pins;
 mod saving;
 
 use self::ahead::AheadFeeders;
 use self::alone::AlonePuts;
 use self::feeders::{CERTAIN, Feeders};
+use self::overlong::Overlong;
 use self::pins::Pins;
 use self::saving::Saving;
 use crate::handover::{BatchTimes, Handover, Producer, Source};
@@ -87,6 +89,7 @@ struct Trainer {
     /// Workers ended since the last handover.
     workers_ended: bool,
     pinned: bool,
+    overlong: Overlong,
     saving: Saving,
 }
 
@@ -213,10 +216,11 @@ impl KernelSteps {
             return None;
         }
         let trainer = self.processes.get_mut(&pid)?.trainer.get_or_insert_default();
-        let tail = trainer.tail(wait.start_ns);
+        let start_ns = trainer.overlong.since(wait.start_ns);
+        let tail = trainer.tail(start_ns);
         let handed_over = tail.map(|tail| self.hand_over(pid, tail));
         let trainer = self.processes.get_mut(&pid)?.trainer.get_or_insert_default();
-        trainer.enter_ns.get_or_insert(wait.start_ns);
+        trainer.enter_ns.get_or_insert(start_ns);
         trainer.got(message);
         trainer.unread = pipe;
         handed_over
@@ -333,6 +337,9 @@ impl KernelSteps {
             let off_cpu_ns = end_ns.saturating_sub(start_ns).saturating_sub(slice.times.cpu_ns);
             trainer.off_cpu_ns = trainer.off_cpu_ns.saturating_add(off_cpu_ns.min(since_ns));
             trainer.puts.worked(start_ns, end_ns, slice.times.cpu_ns);
+            if trainer.got_ns <= start_ns {
+                trainer.overlong.slept(slice, if trainer.pinned { Blocked::Futex } else { Blocked::Pipe });
+            }
         }
     }
 

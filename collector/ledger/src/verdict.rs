@@ -1,6 +1,6 @@
 //! The first line of a report.
 
-use crate::diagnose::{straggler, straggles};
+use crate::diagnose::{MUCH_UNKNOWN, may_wait_for_own_reader, straggler, straggles};
 use crate::summary::Figures;
 use crate::words::count;
 use stallscope_model::{COMPUTE_BOUND_SHARE, Cause, MainThreads, Verdict, is_data_bound};
@@ -12,6 +12,8 @@ pub(crate) const FEWEST_STEPS: u64 = 5;
 const WORTH_NAMING: f64 = 0.005;
 /// A process that is on a CPU, or ready for one, for less of the time than that trains nothing.
 const WORKS: f64 = 0.001;
+/// Of less time than that, as of a job that fails as it starts, nothing follows.
+const FEWEST_NS: u64 = 1_000_000_000;
 
 fn verdict(finding: &str, rest: &str) -> Verdict {
     Verdict { finding: finding.to_owned(), sentence: format!("{finding}: {rest}") }
@@ -75,7 +77,7 @@ fn leading(figures: &Figures<'_>) -> Option<Bottleneck> {
         Cause::Starved => data_bound || most.share >= 0.1,
         Cause::Snapshot => most.share >= 0.05,
         Cause::Peer => most.share >= 0.1,
-        Cause::Unknown => most.share >= 0.25,
+        Cause::Unknown => most.share >= MUCH_UNKNOWN,
         _ => data_bound,
     };
     bottlenecks.into_iter().filter(worth_a_word).max_by(|a, b| a.share.total_cmp(&b.share))
@@ -121,6 +123,9 @@ fn phrase(figures: &Figures<'_>, cause: Cause) -> &'static str {
         Cause::Fetch if figures.reads_itself => "waits for data that the loop reads by itself",
         Cause::Unknown if 2 * unseen_ns > figures.total.causes[cause] => {
             "is spent off the CPU, in what only the kernel's evidence tells (see doctor)"
+        }
+        Cause::Unknown if may_wait_for_own_reader(figures) => {
+            "is blocked in locks, perhaps until a thread of its own has read"
         }
         Cause::Compute => "is the job's own work",
         Cause::Fetch => "waits for storage",
@@ -192,7 +197,7 @@ fn without_steps(figures: &Figures<'_>) -> Verdict {
 pub(crate) fn bound(sum: &MainThreads) -> Option<(&'static str, f64)> {
     let share = |ns: u64| ns as f64 / sum.wall_ns as f64;
     let (compute, short, writes) = (share(sum.cpu_ns), share(sum.runnable_ns), share(sum.writes_ns));
-    if compute + short < WORKS {
+    if compute + short < WORKS || sum.wall_ns < FEWEST_NS {
         return None;
     }
     // Among several ranks a socket may as well be another rank's.

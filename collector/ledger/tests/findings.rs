@@ -141,9 +141,9 @@ fn any_process_can_be_looked_at_without_steps() {
     let mut stage = Stage::empty();
     stage.ledger = Ledger::new(Config { attached: true, ..Config::default() });
     stage.ledger.root(TRAINER, 0);
-    stage.does(TRAINER, 0, &[(60, Does::Cpu), (30, Does::In(Blocked::FileRead)), (10, Does::Runnable)]);
+    stage.does(TRAINER, 0, &[(1200, Does::Cpu), (600, Does::In(Blocked::FileRead)), (200, Does::Runnable)]);
     stage.did(300, 0, 50, Does::In(Blocked::Sleep));
-    stage.finish(200);
+    stage.finish(2200);
     let summary = stage.ledger.summary();
     assert_eq!(summary.verdict.finding, "fetch-bound");
     for words in [
@@ -156,10 +156,10 @@ fn any_process_can_be_looked_at_without_steps() {
     }
     assert_eq!(names(&summary), ["fetch-bound", "evidence-missing"]);
     let first = &summary.diagnoses[0];
-    assert_eq!(first.finding, "the main thread waits for data for 30% of 100 ms");
+    assert_eq!(first.finding, "the main thread waits for data for 30% of 2.0 seconds");
     assert!(first.advice.starts_with("Read the next batch in a thread"), "{}", first.advice);
     let loads = &summary.ranks[0].workers;
-    assert_eq!((loads[0].pid, loads[0].fetch_ns, loads[0].runnable_ns), (TRAINER, 30 * MS, 10 * MS));
+    assert_eq!((loads[0].pid, loads[0].fetch_ns, loads[0].runnable_ns), (TRAINER, 600 * MS, 200 * MS));
     assert_eq!((loads[1].pid, loads[1].idle_ns), (300, 50 * MS));
     assert!(summary.phases.is_empty());
 }
@@ -167,12 +167,14 @@ fn any_process_can_be_looked_at_without_steps() {
 /// What `attach` sees of a loop without a loader, in which no step shows.
 #[test]
 fn without_steps_the_verdict_is_what_the_main_thread_did() {
-    let verdict = |parts: &[(u64, Does)]| {
+    let over = |hundredth_ms: u64, parts: &[(u64, Does)]| {
         let mut stage = Stage::empty();
-        stage.does(TRAINER, 0, parts);
-        stage.finish(200);
+        let parts: Vec<(u64, Does)> = parts.iter().map(|(of, does)| (of * hundredth_ms, *does)).collect();
+        stage.does(TRAINER, 0, &parts);
+        stage.finish(100 * hundredth_ms + 100);
         stage.ledger.summary().verdict.finding
     };
+    let verdict = |parts: &[(u64, Does)]| over(20, parts);
     let (cpu, runnable) = (Does::Cpu, Does::Runnable);
     let (fault, sync) = (Does::In(Blocked::Fault), Does::In(Blocked::Sync));
     let (lock, sleep) = (Does::In(Blocked::Futex), Does::In(Blocked::Sleep));
@@ -186,6 +188,8 @@ fn without_steps_the_verdict_is_what_the_main_thread_did() {
     }
     // A shell or a server: a process that never works trains nothing.
     assert_eq!(verdict(&[(100, Does::In(Blocked::Net))]), "no training steps seen");
+    // A job that fails as it starts.
+    assert_eq!(over(1, &[(30, cpu), (70, runnable)]), "no training steps seen");
 }
 
 #[test]

@@ -3,13 +3,20 @@ use crate::{
     MainThreads, MountWait, Phase, Probe, RankFacts, Rates, Remedy, TuneMode,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
 
 impl RunSummary {
     /// CPUs that the job may use; all those of its machines where they were not determined, 0 when unknown.
     pub fn cpus(&self) -> f64 {
         self.job.cpus.unwrap_or(f64::from(self.host.cpus))
+    }
+
+    /// A figure of one loader is not the job's.
+    pub fn several_loaders_train(&self) -> bool {
+        let training = self.phases.iter().filter(|phase| phase.phase == Phase::Training && phase.steps > 0);
+        let loaders: BTreeSet<Option<u16>> = training.map(|phase| phase.loader).collect();
+        loaders.len() > 1
     }
 
     /// What the `workers` of the ranks are. Where no step was seen, the job's processes, its root's among them.

@@ -37,7 +37,9 @@ pub(super) fn section(run: &Run) -> Section {
             "No worker process was seen: the trainer makes its batches itself.".to_owned(),
         ));
     } else {
-        lead = "What each did with its time, whether or not training waited for it.".to_owned();
+        let who =
+            if run.summary.workers_heading() == "Processes" { "each one's main thread" } else { "each" };
+        lead = format!("What {who} did with its time, whether or not training waited for it.");
         if all > SHOWN {
             workers.sort_by(|a, b| idle(a.load).total_cmp(&idle(b.load)));
             workers.truncate(SHOWN);

@@ -78,7 +78,10 @@ fn workers(summary: &RunSummary, page: &mut Page<'_>) {
         rows.truncate(2 * WORKERS);
     }
 
-    page.heading(summary.workers_heading(), "their load, whether or not training waited for it");
+    let (heading, load) = (summary.workers_heading(), "whether or not training waited for it");
+    // Threads that a job reads with are not in it.
+    let whose = if heading == "Processes" { "their main threads' load" } else { "their load" };
+    page.heading(heading, &format!("{whose}, {load}"));
     let label = rows.iter().map(|(label, _)| label.width()).max().unwrap_or(0);
     let wide = page.style.columns() >= label + 58;
     let heading = match wide {

@@ -54,6 +54,7 @@ pub(super) fn rates(run: &RunView, chosen: Option<&Knob>, theme: &Theme, width: 
     let narrowest = tuning::narrowest(rates).map(|part| part.name);
     let mut facts = Vec::new();
     facts.extend((all.len() > 1).then(|| format!("rank {}", rates.rank)));
+    facts.extend(run.summary.several_loaders_train().then(|| format!("loader {}", rates.loader)));
     facts.extend(
         rates.actual.map(|actual| format!("{} samples/s reached", tuning::rate_with_interval(&actual))),
     );

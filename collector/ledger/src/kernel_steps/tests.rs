@@ -76,6 +76,31 @@ fn a_put_ends_a_wait_and_the_last_message_names_the_worker() {
     assert_eq!(found.producer, Producer::Unknown);
 }
 
+/// torch sleeps for 5 s in one go, looks at its workers, and sleeps on.
+#[test]
+fn a_wait_that_is_slept_in_several_goes_is_one() {
+    let mut steps = job();
+    steps.record(&wait(TRAINER, 0, MS, (WORKERS[0], 98)));
+    steps.record(&wake(TRAINER, 2 * MS, FEEDER)).expect("a hand-over");
+    steps.record(&cpu(TRAINER, 2 * MS, 500 * MS));
+    let slept = |start_ns: u64, end_ns: u64| {
+        let mut times = Times { cpu_ns: MS, ..Times::default() };
+        times.blocked_ns[Blocked::Pipe as usize] = end_ns - start_ns - MS;
+        let header = header(Kind::Slice, TRAINER, TRAINER, end_ns);
+        Record::Slice(Slice { header, start_ns, times, ..Slice::default() })
+    };
+    let ends = [5_500 * MS, 10_500 * MS].map(|end_ns| steps.record(&slept(end_ns - 5_000 * MS, end_ns)));
+    assert_eq!(ends, [None, None]);
+    steps.record(&wait(TRAINER, 10_500 * MS, 12_000 * MS, (WORKERS[1], 97)));
+    let found = steps.record(&wake(TRAINER, 12_001 * MS, FEEDER)).unwrap();
+    assert_eq!((found.enter_ns, found.producer), (501 * MS, Producer::Pid(WORKERS[1])));
+    // The next begins by itself.
+    steps.record(&cpu(TRAINER, 12_001 * MS, 12_400 * MS));
+    steps.record(&wait(TRAINER, 12_400 * MS, 13_000 * MS, (WORKERS[0], 98)));
+    let found = steps.record(&wake(TRAINER, 13_001 * MS, FEEDER)).unwrap();
+    assert_eq!(found.enter_ns, 12_400 * MS);
+}
+
 #[test]
 fn an_epochs_tail_has_no_puts_but_work_between_messages() {
     let mut steps = job();
