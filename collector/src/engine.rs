@@ -11,7 +11,7 @@ use crate::foreign_text;
 use crate::fresh::Fresh;
 use crate::host;
 use crate::knobs::{Knobs, Resolved};
-use crate::procfs::CpuTicks;
+use crate::procfs::{self, CpuTicks};
 use crate::usage::job_cpus;
 use stallscope_abi::kernel::{Record, TaskSlot};
 use stallscope_ledger::{Config, Ledger, Member, ProcessFacts};
@@ -444,7 +444,7 @@ fn name_rank(ledger: &mut Ledger, record: &Record) {
     if task.header.tid != task.header.tgid {
         return;
     }
-    let environment = std::fs::read(format!("/proc/{}/environ", task.header.tgid)).unwrap_or_default();
+    let environment = procfs::environment(task.header.tgid).unwrap_or_default();
     let number = |name: &str| {
         let value =
             environment.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(name.as_bytes()))?;
