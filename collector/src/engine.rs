@@ -64,6 +64,7 @@ pub(crate) struct Engine {
     pub(crate) wants_shim: bool,
     shims_seen: bool,
     refused: u64,
+    page_refused: bool,
     notices: Vec<String>,
 }
 
@@ -121,6 +122,7 @@ impl Engine {
             wants_shim,
             shims_seen: false,
             refused: 0,
+            page_refused: false,
             notices: Vec::new(),
         }
     }
@@ -271,6 +273,7 @@ impl Engine {
     /// A process hands over the page of its knobs.
     pub(crate) fn page_arrived(&mut self, connection: u64, page: &OwnedFd) {
         if let (Err(error), Some(lane)) = (self.knobs.arrived(connection, page), self.lanes.get(&connection))
+            && !std::mem::replace(&mut self.page_refused, true)
         {
             self.notices.push(format!("the knobs of process {} cannot be turned: {error}", lane.pid));
         }

@@ -57,3 +57,16 @@ fn of_a_processs_texts_a_part_is_kept() {
     let json = serde_json::to_string(facts).expect("JSON");
     assert!(facts.loaders.len() == 1 && facts.unavailable.len() == 1 && json.len() < 4000, "{}", json.len());
 }
+
+#[test]
+fn a_page_that_is_none_is_reported_once() {
+    let mut engine = Engine::new(JobFacts::default(), true);
+    for connection in 0..3 {
+        let (_writer, lane) = Writer::create(64).unwrap();
+        engine.shim_arrived(connection, 7, Greeting::default(), Reader::open(lane).unwrap());
+        let none = std::fs::File::open("/dev/null").unwrap().into();
+        engine.page_arrived(connection, &none);
+        engine.page_arrived(connection, &none);
+    }
+    assert_eq!(engine.notices().len(), 1);
+}
