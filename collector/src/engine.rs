@@ -76,6 +76,9 @@ struct Lane {
 
 /// Records in one lane at one look, of the 32,768 that it holds, that make the next look come sooner.
 const MANY_RECORDS: u64 = 4096;
+/// Memory of all lanes of a job together, as far as it is written to: those of 2,700 processes. All that is in it may have to be
+/// read at one look.
+const LANES_BYTES: usize = 4 << 30;
 /// So many processes' periods are kept each second.
 const FEW_LANES: usize = 64;
 
@@ -207,6 +210,12 @@ impl Engine {
     }
 
     pub(crate) fn shim_arrived(&mut self, connection: u64, pid: u32, mut greeting: Greeting, reader: Reader) {
+        let lanes_bytes: usize = self.lanes.values().map(|lane| lane.reader.bytes()).sum();
+        if lanes_bytes + reader.bytes() > LANES_BYTES {
+            let gib = LANES_BYTES >> 30;
+            self.shim_refused(pid, &format!("the lanes of all processes would take more than {gib} GiB"));
+            return;
+        }
         foreign_text::shorten_greeting(&mut greeting);
         self.ledger.process(ProcessFacts {
             pid,
