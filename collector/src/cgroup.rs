@@ -1,6 +1,7 @@
 //! What the control groups of a process let it use, of both versions. A process may be in one group for CPU and in
 //! another for memory, and every group above it limits it too.
 
+use crate::procfs;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,12 +41,10 @@ enum Version {
 impl Groups {
     /// Of all these processes; those that are in the same groups, as the ranks of a job are, count once.
     pub(crate) fn of(pids: &[u32]) -> Vec<Groups> {
-        let read = |path: &str| {
-            fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
-        };
-        let mounts = read("/proc/self/mountinfo");
+        let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let mounts = String::from_utf8_lossy(&mounts);
         let memberships: BTreeSet<String> =
-            pids.iter().map(|pid| read(&format!("/proc/{pid}/cgroup"))).collect();
+            pids.iter().map(|pid| procfs::text(*pid, "cgroup").unwrap_or_default()).collect();
         let folders = |groups: &str, controller| {
             let found = folders(groups, &mounts, controller).unwrap_or_default();
             found.into_iter().filter(|folder| folder.path.is_dir()).collect()
@@ -73,7 +72,7 @@ impl Groups {
     /// The highest memory pressure of any of the groups; `None` where groups tell of none.
     pub(crate) fn memory_pressure(&self) -> Option<f64> {
         let pressures = self.memory.iter().filter_map(|folder| folder.read("memory.pressure"));
-        pressures.filter_map(|text| crate::procfs::pressure_in(&text)).max_by(f64::total_cmp)
+        pressures.filter_map(|text| procfs::pressure_in(&text)).max_by(f64::total_cmp)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::foreign_text;
 use crate::fresh::Fresh;
 use crate::host;
 use crate::knobs::{Knobs, Resolved};
-use crate::procfs::CpuTicks;
+use crate::procfs::{self, CpuTicks};
 use crate::usage::job_cpus;
 use stallscope_abi::kernel::{Record, TaskSlot};
 use stallscope_ledger::{Config, Ledger, Member, ProcessFacts};
@@ -64,6 +64,7 @@ pub(crate) struct Engine {
     pub(crate) wants_shim: bool,
     shims_seen: bool,
     refused: u64,
+    page_refused: bool,
     notices: Vec<String>,
 }
 
@@ -75,6 +76,9 @@ struct Lane {
 
 /// Records in one lane at one look, of the 32,768 that it holds, that make the next look come sooner.
 const MANY_RECORDS: u64 = 4096;
+/// Memory of all lanes of a job together, as far as it is written to: those of 2,700 processes. All that is in it may have to be
+/// read at one look.
+const LANES_BYTES: usize = 4 << 30;
 /// So many processes' periods are kept each second.
 const FEW_LANES: usize = 64;
 
@@ -121,6 +125,7 @@ impl Engine {
             wants_shim,
             shims_seen: false,
             refused: 0,
+            page_refused: false,
             notices: Vec::new(),
         }
     }
@@ -205,6 +210,12 @@ impl Engine {
     }
 
     pub(crate) fn shim_arrived(&mut self, connection: u64, pid: u32, mut greeting: Greeting, reader: Reader) {
+        let lanes_bytes: usize = self.lanes.values().map(|lane| lane.reader.bytes()).sum();
+        if lanes_bytes + reader.bytes() > LANES_BYTES {
+            let gib = LANES_BYTES >> 30;
+            self.shim_refused(pid, &format!("the lanes of all processes would take more than {gib} GiB"));
+            return;
+        }
         foreign_text::shorten_greeting(&mut greeting);
         self.ledger.process(ProcessFacts {
             pid,
@@ -271,6 +282,7 @@ impl Engine {
     /// A process hands over the page of its knobs.
     pub(crate) fn page_arrived(&mut self, connection: u64, page: &OwnedFd) {
         if let (Err(error), Some(lane)) = (self.knobs.arrived(connection, page), self.lanes.get(&connection))
+            && !std::mem::replace(&mut self.page_refused, true)
         {
             self.notices.push(format!("the knobs of process {} cannot be turned: {error}", lane.pid));
         }
@@ -444,7 +456,7 @@ fn name_rank(ledger: &mut Ledger, record: &Record) {
     if task.header.tid != task.header.tgid {
         return;
     }
-    let environment = std::fs::read(format!("/proc/{}/environ", task.header.tgid)).unwrap_or_default();
+    let environment = procfs::environment(task.header.tgid).unwrap_or_default();
     let number = |name: &str| {
         let value =
             environment.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(name.as_bytes()))?;

@@ -1,8 +1,13 @@
 //! What files of /proc say of a process. The readers of text take any bytes: what they do not understand is `None`.
 
 use rustix::param::{clock_ticks_per_second, page_size};
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::PathBuf;
+
+/// Most that is read of a file of a process, unless more may be true of it. A process says itself where its arguments and its
+/// environment lie (PR_SET_MM_MAP), and so that they are terabytes long; the kernel passes 6 MiB at most.
+const MOST_BYTES: u64 = 1 << 20;
 
 /// Of one process, as the kernel has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,9 +28,28 @@ fn file(pid: u32, name: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/{name}"))
 }
 
-fn text(pid: u32, name: &str) -> Option<String> {
+/// The beginning of a file of a process.
+pub(crate) fn beginning(pid: u32, name: &str, most_bytes: u64) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(file(pid, name)).ok()?.take(most_bytes).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+pub(crate) fn text(pid: u32, name: &str) -> Option<String> {
     // Names of programs are any bytes.
-    fs::read(file(pid, name)).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    beginning(pid, name, MOST_BYTES).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The words of its command line.
+pub(crate) fn command(pid: u32) -> Vec<String> {
+    let bytes = beginning(pid, "cmdline", MOST_BYTES).unwrap_or_default();
+    let words = bytes.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+    words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
+
+/// Its environment: entries `NAME=VALUE`, each ended by a 0.
+pub(crate) fn environment(pid: u32) -> Option<Vec<u8>> {
+    beginning(pid, "environ", MOST_BYTES)
 }
 
 pub(crate) fn resident(pid: u32) -> Option<Resident> {
@@ -175,6 +199,67 @@ mod tests {
         for wrong in ["", "some", "some avg10=", "some avg10=NaN", "some avg10=-1", "full avg10=3.0"] {
             assert_eq!(pressure_in(wrong), None, "{wrong}");
         }
+    }
+
+    /// What `prctl(PR_SET_MM_MAP)` takes.
+    #[repr(C)]
+    struct Places {
+        /// Code, data, heap, stack, arguments and environment: where each begins and ends, but for the stack, which only begins.
+        places: [u64; 11],
+        auxiliary: u64,
+        auxiliary_bytes: u32,
+        program: u32,
+    }
+
+    #[test]
+    fn of_what_a_process_says_of_itself_a_part_is_read() {
+        let bytes = 64 << 20;
+        let stat = fs::read_to_string("/proc/self/stat").unwrap();
+        let fields: Vec<u64> = stat
+            .rsplit_once(')')
+            .unwrap()
+            .1
+            .split_whitespace()
+            .map(|field| field.parse().unwrap_or(0))
+            .collect();
+        let field = |number: usize| fields[number - 3];
+        // SAFETY: a mapping of its own, sbrk(0) only asks, and the child makes two system calls.
+        let child = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            let at = libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ, flags, -1, 0) as u64;
+            let (until, heap) = (at + bytes as u64, libc::sbrk(0) as u64);
+            let places = [
+                field(26),
+                field(27),
+                field(45),
+                field(46),
+                field(47),
+                heap,
+                field(28),
+                at,
+                until,
+                at,
+                until,
+            ];
+            let lie = Places { places, auxiliary: 0, auxiliary_bytes: 0, program: u32::MAX };
+            let child = libc::fork();
+            if child == 0 {
+                libc::prctl(libc::PR_SET_MM, libc::PR_SET_MM_MAP, &raw const lie, size_of::<Places>(), 0);
+                libc::kill(libc::getpid(), libc::SIGSTOP);
+                libc::_exit(0);
+            }
+            libc::waitpid(child, std::ptr::null_mut(), libc::WUNTRACED);
+            child
+        };
+        let environment = environment(child as u32).unwrap();
+        let words = command(child as u32);
+        // SAFETY: ends the child and takes its status.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+        assert!(environment.len() as u64 <= MOST_BYTES, "{}", environment.len());
+        assert!(words.iter().map(String::len).sum::<usize>() as u64 <= MOST_BYTES);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Where running jobs are found: one folder a job, with a lock, a socket and a card that says whose it is.
 
+use crate::procfs;
 use crate::sudo::{Caller, caller_uid};
 use anyhow::{Context, Result, bail};
 use rustix::io::Errno;
@@ -257,7 +258,7 @@ pub(crate) fn take_over(pid: u32) -> Option<(JobDir, Option<Card>)> {
 
 /// Where the shim of process `pid` calls, where we may know that.
 fn socket_of(pid: u32) -> Option<PathBuf> {
-    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let environment = procfs::environment(pid)?;
     let named =
         environment.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(b"STALLSCOPE_SOCKET="))?;
     Some(PathBuf::from(OsStr::from_bytes(named)))

@@ -8,7 +8,7 @@ use crate::metrics::{Metrics, Publisher};
 use crate::runtime::{self, Card, Claim, JobDir, RuntimeDir};
 use crate::signals::Signals;
 use crate::sudo::Caller;
-use crate::{host, join, shims};
+use crate::{host, join, procfs, shims};
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use stallscope_model::{Budgets, JobFacts, RunSummary, TuneMode};
@@ -248,19 +248,14 @@ async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> 
     let (dir, card) = runtime::take_over(pid).map_or((None, None), |(dir, card)| (Some(dir), card));
     let taken_over = dir.is_some();
     let pid = card.as_ref().map_or(pid, |card| card.pid);
-    let proc_dir = PathBuf::from(format!("/proc/{pid}"));
     let gone = || anyhow::anyhow!("there is no process {pid}; `stallscope ls` lists jobs");
-    let owner = std::fs::metadata(&proc_dir).map_err(|_| gone())?.uid();
+    let owner = std::fs::metadata(format!("/proc/{pid}")).map_err(|_| gone())?.uid();
     let raw = rustix::process::Pid::from_raw(pid as i32).ok_or_else(gone)?;
     let pidfd =
         rustix::process::pidfd_open(raw, rustix::process::PidfdFlags::NONBLOCK).map_err(|_| gone())?;
-    let command = std::fs::read(proc_dir.join("cmdline")).unwrap_or_default();
-    let command: Vec<OsString> = command
-        .split(|byte| *byte == 0)
-        .filter(|word| !word.is_empty())
-        .map(|word| String::from_utf8_lossy(word).into_owned().into())
-        .collect();
-    let name = card.map_or_else(|| child::name_of(&command), |card| card.name);
+    let command = procfs::command(pid);
+    let words: Vec<OsString> = command.iter().map(OsString::from).collect();
+    let name = card.map_or_else(|| child::name_of(&words), |card| card.name);
     let metrics = start_metrics(options.metrics, view)?;
     let source = tokio::select! {
         found = KernelSource::find(KernelChoice::Auto) => found?,
@@ -275,7 +270,7 @@ async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> 
     // What came before is not watched, and no part of the time that the report covers.
     let job = JobFacts {
         name: name.clone(),
-        command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        command,
         pid,
         user: host::user_name(owner),
         started_wall_ns: host::wall_ns(),

@@ -51,12 +51,22 @@ fn field<'a>(value: &'a Value<'_>) -> Cow<'a, str> {
     }
 }
 
-/// A text that a spreadsheet would take for a formula gets an apostrophe before it, by which it does not.
+/// A text that a spreadsheet would take for a formula gets an apostrophe before it, by which it does not. Where the comma is the
+/// decimal sign, cells are separated by semicolons, and one within a text begins a cell, too.
 fn guarded(text: &str) -> Cow<'_, str> {
-    match text.trim_start().chars().next() {
-        Some('=' | '+' | '-' | '@' | '＝' | '＋' | '－' | '＠') => format!("'{text}").into(),
-        _ => text.into(),
+    if !text.split(';').any(is_formula) {
+        return text.into();
     }
+    let pieces = text.split(';').map(|piece| match is_formula(piece) {
+        true => format!("'{piece}"),
+        false => piece.to_owned(),
+    });
+    pieces.collect::<Vec<_>>().join(";").into()
+}
+
+fn is_formula(cell: &str) -> bool {
+    let begins = cell.trim_start_matches(|char: char| char.is_whitespace() || char == '"');
+    begins.starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠'])
 }
 
 #[cfg(test)]
@@ -68,7 +78,9 @@ mod tests {
         for formula in ["=1+1", "+1", "-cmd", "@SUM(A1)", " =1", "＝1"] {
             assert_eq!(guarded(formula), format!("'{formula}"));
         }
-        for text in ["", "train", "a=1", "'x"] {
+        assert_eq!(guarded("x;=1+1"), "x;'=1+1");
+        assert_eq!(guarded("-x; \"@y\";z"), "'-x;' \"@y\";z");
+        for text in ["", "train", "a=1", "'x", "a;b", "a; b=1;"] {
             assert_eq!(guarded(text), text);
         }
     }

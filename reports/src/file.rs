@@ -41,7 +41,7 @@ pub fn write_whole(
 }
 
 /// Where the links of this user and of root lead, as far as there is something.
-fn led_to(path: &Path) -> PathBuf {
+pub(crate) fn led_to(path: &Path) -> PathBuf {
     let mut path = path.to_path_buf();
     for _ in 0..MOST_LINKS {
         let Some(target) = link(&path) else { break };

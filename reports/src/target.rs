@@ -1,6 +1,7 @@
 //! Where a report goes.
 
 use crate::Error;
+use crate::file::led_to;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -60,6 +61,8 @@ pub enum Misplaced {
     FolderOnStdout,
     #[error("{} is a recording, which no report replaces: name another file with -o", .0.display())]
     Recording(PathBuf),
+    #[error("{} leads to its folder by another user's link: name the folder itself with -o", .0.display())]
+    AnothersLink(PathBuf),
     #[error("{} is a file, and this format is several: name a folder with -o", .0.display())]
     NoFolder(PathBuf),
 }
@@ -77,6 +80,9 @@ pub fn file(kind: Kind, output: Option<&Path>, name: &str, terminal: bool) -> Re
             return Err(Misplaced::BinaryOnTerminal);
         }
         Some(output) if output == Path::new("-") => return Ok(Target::Stdout),
+        Some(output) if is_behind_anothers_link(output) => {
+            return Err(Misplaced::AnothersLink(output.to_path_buf()));
+        }
         Some(output) if output.is_dir() => {
             let path = output.join(format!("{}{}", file_name(name), kind.ending));
             Place { named: false, ..Place::named(path) }
@@ -97,6 +103,7 @@ pub fn folder(ending: &str, output: Option<&Path>, name: &str) -> Result<Place, 
     match output {
         None => Ok(free(name, ending)),
         Some(output) if output == Path::new("-") => Err(Misplaced::FolderOnStdout),
+        Some(output) if is_behind_anothers_link(output) => Err(Misplaced::AnothersLink(output.to_path_buf())),
         Some(output) if output.exists() && !output.is_dir() => Err(Misplaced::NoFolder(output.to_path_buf())),
         Some(output) => Ok(Place {
             path: output.to_path_buf(),
@@ -104,6 +111,11 @@ pub fn folder(ending: &str, output: Option<&Path>, name: &str) -> Result<Place, 
             named: true,
         }),
     }
+}
+
+/// Whether a folder is found there by a link that neither this user nor root has made.
+fn is_behind_anothers_link(path: &Path) -> bool {
+    path.is_dir() && led_to(path).is_symlink()
 }
 
 /// A name in the current folder that nothing has.
@@ -176,6 +188,24 @@ mod tests {
             file(HTML, Some(Path::new("a.stall")), "a", true),
             Err(Misplaced::Recording("a.stall".into()))
         );
+    }
+
+    /// All may write to /tmp, and a link there may lead to any folder of this user's.
+    #[test]
+    fn a_folder_behind_another_users_link_is_none() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let (theirs, own) = (directory.path().join("theirs"), directory.path().join("own"));
+        std::os::unix::fs::symlink(directory.path(), &theirs).unwrap();
+        std::os::unix::fs::lchown(&theirs, Some(4343), Some(4343)).unwrap();
+        std::os::unix::fs::symlink(&theirs, &own).unwrap();
+        for link in [theirs, own] {
+            let refused = || Misplaced::AnothersLink(link.clone());
+            assert_eq!(folder("-csv", Some(&link), "a"), Err(refused()));
+            assert_eq!(file(HTML, Some(&link), "a", false), Err(refused()));
+        }
     }
 
     #[test]

@@ -57,3 +57,31 @@ fn of_a_processs_texts_a_part_is_kept() {
     let json = serde_json::to_string(facts).expect("JSON");
     assert!(facts.loaders.len() == 1 && facts.unavailable.len() == 1 && json.len() < 4000, "{}", json.len());
 }
+
+#[test]
+fn a_page_that_is_none_is_reported_once() {
+    let mut engine = Engine::new(JobFacts::default(), true);
+    for connection in 0..3 {
+        let (_writer, lane) = Writer::create(64).unwrap();
+        engine.shim_arrived(connection, 7, Greeting::default(), Reader::open(lane).unwrap());
+        let none = std::fs::File::open("/dev/null").unwrap().into();
+        engine.page_arrived(connection, &none);
+        engine.page_arrived(connection, &none);
+    }
+    assert_eq!(engine.notices().len(), 1);
+}
+
+/// Each may hold a million records, all of which one look reads.
+#[test]
+fn lanes_of_a_job_are_bounded_together() {
+    let mut engine = Engine::new(JobFacts::default(), true);
+    let lanes = 2 * LANES_BYTES
+        / (stallscope_ring::MAX_CAPACITY as usize * size_of::<stallscope_abi::lane::Record>());
+    for connection in 0..lanes as u64 {
+        let (_writer, lane) = Writer::create(stallscope_ring::MAX_CAPACITY).unwrap();
+        engine.shim_arrived(connection, 7, Greeting::default(), Reader::open(lane).unwrap());
+    }
+    assert!((1..lanes / 2 + 1).contains(&engine.lanes.len()), "{} of {lanes}", engine.lanes.len());
+    assert_eq!(engine.notices().len(), 1);
+    assert!(engine.summary().losses.iter().any(|loss| loss.reason == "connection refused"));
+}

@@ -5,6 +5,7 @@
 //! device still tells the file system: the kernel gives the one of the whole, as mountinfo does, which overlay and
 //! btrfs hide from `stat`.
 
+use crate::procfs;
 use stallscope_abi::files::FileKey;
 use std::collections::HashMap;
 
@@ -12,7 +13,7 @@ use std::collections::HashMap;
 const LOOKS: u8 = 3;
 
 /// Of a mountinfo that is read. A node of many containers has some thousand lines.
-const LIMIT_BYTES: usize = 4 << 20;
+const MOST_BYTES: u64 = 4 << 20;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mount {
@@ -43,9 +44,9 @@ impl Mounts {
             return;
         }
         *looks += 1;
-        let table = std::fs::read(format!("/proc/{pid}/mountinfo")).ok().filter(|table| !table.is_empty());
-        let Some(table) = table.or_else(|| std::fs::read("/proc/self/mountinfo").ok()) else { return };
-        let table = &table[..table.len().min(LIMIT_BYTES)];
+        let mounts_of = |pid| procfs::beginning(pid, "mountinfo", MOST_BYTES);
+        let table = mounts_of(pid).filter(|table| !table.is_empty());
+        let Some(table) = table.or_else(|| mounts_of(std::process::id())) else { return };
         self.by_id
             .extend(table.split(|byte| *byte == b'\n').filter_map(parse).map(|mount| (mount.id, mount)));
     }

@@ -2,6 +2,7 @@
 //! which ask no file system: one that hangs must not take the collector with it.
 
 use super::{is_cut, name, printable};
+use crate::procfs;
 use stallscope_abi::files::{FileKey, FileWait};
 use std::collections::{BTreeSet, HashMap};
 use std::os::unix::ffi::OsStrExt;
@@ -25,8 +26,8 @@ pub(super) fn paths(files: &[(FileKey, FileWait)]) -> HashMap<FileKey, String> {
             let Ok(path) = std::fs::read_link(descriptor.path()) else { continue };
             let Some((key, _)) = wanted.iter().find(|(_, wait)| may_be(&path, wait)) else { continue };
             let number = descriptor.file_name();
-            let info = Path::new("/proc").join(pid.to_string()).join("fdinfo").join(number);
-            if std::fs::read_to_string(info).is_ok_and(|info| is_of(&info, key)) {
+            let info = procfs::text(pid, &format!("fdinfo/{}", number.display()));
+            if info.is_some_and(|info| is_of(&info, key)) {
                 found.insert(*key, printable(path.as_os_str().as_bytes()));
             }
         }

@@ -1,5 +1,6 @@
 //! What root may believe of a process and of the folder that it names.
 
+use crate::procfs;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ const STICKY: u32 = 0o1000;
 /// Whether all of process `pid`'s users are `uid`. Its folder in /proc does not say so: that is root's for each process
 /// that must not be looked into, as a set-uid program that somebody else started.
 pub(super) fn is_wholly_of(pid: u32, uid: u32) -> bool {
-    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
+    let Some(status) = procfs::text(pid, "status") else { return false };
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     users.is_some_and(|users| users.split_whitespace().all(|user| user.parse() == Ok(uid)))
 }

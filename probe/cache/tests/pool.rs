@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use stallscope_cache::PolicyKind;
 use stallscope_cache::pool::{Client, Error, Settings, serve};
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::thread::{self, JoinHandle};
@@ -83,6 +84,32 @@ fn a_pool_of_another_user_is_none() {
     let mut heard = Vec::new();
     theirs.read_to_end(&mut heard).unwrap();
     assert!(heard.is_empty(), "it hears nothing");
+}
+
+/// Connects in a folder that others may enter, as another user: of this thread alone. `None` without root.
+fn connect_as_another(dir: &Path) -> Option<UnixStream> {
+    let socket = dir.join("pool.sock");
+    for (path, mode) in [(dir, 0o755), (&*socket, 0o777)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    // SAFETY: takes no pointers.
+    let is_another = unsafe { libc::syscall(libc::SYS_setresuid, -1, 4242, -1) == 0 };
+    is_another.then(|| UnixStream::connect(&socket).unwrap())
+}
+
+/// Else its connections would take the places of this user's.
+#[test]
+fn another_user_takes_no_place_in_the_pool() {
+    let pool = Pool::start();
+    let _own = pool.client("set", 1 << 20, PolicyKind::Lru);
+    let dir = pool.dir.path().to_owned();
+    let Some(mut theirs) = thread::spawn(move || connect_as_another(&dir)).join().unwrap() else {
+        eprintln!("skipped: it takes root to be another user");
+        return;
+    };
+    theirs.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut heard = [0];
+    assert_eq!(theirs.read(&mut heard).unwrap(), 0, "it is hung up on at once");
 }
 
 #[test]

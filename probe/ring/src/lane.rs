@@ -139,6 +139,11 @@ impl Reader {
         self.resyncs
     }
 
+    /// Memory that the lane takes once all of it is written to.
+    pub fn bytes(&self) -> usize {
+        self.mapping.words().len() * 8
+    }
+
     /// pid of the writer, in the writer's own pid namespace and by its own word.
     pub fn pid(&self) -> u32 {
         self.pid

@@ -25,6 +25,9 @@ const FIRST_MS: u64 = 5000;
 
 const MOST_CLIENTS: u64 = 4096;
 
+/// Connections that are accepted before clients have their turn.
+const ARRIVALS: usize = 64;
+
 /// Descriptors of a client, and those that are no client's.
 const FDS_A_CLIENT: u64 = 2;
 const OTHER_FDS: u64 = 64;
@@ -129,27 +132,21 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        while let Ok(socket) =
-            rustix::net::accept_with(&self.place.listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
-        {
+        for _ in 0..ARRIVALS {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let Ok(socket) = rustix::net::accept_with(&self.place.listener, flags) else { return };
             let Ok(credentials) = rustix::net::sockopt::socket_peercred(&socket) else { continue };
-            if self.peers.len() as u64 >= self.most_clients {
-                // Without a place to wait in: it sees the end, and does without.
+            // Without a place to wait in: it sees the end, and does without. Where others may enter the folder, their
+            // connections would take the places of this user's.
+            let is_own = credentials.uid == rustix::process::geteuid();
+            if !is_own || self.peers.len() as u64 >= self.most_clients {
                 continue;
             }
             let process = pidfd_open(credentials.pid, PidfdFlags::empty()).ok();
             let number = self.next;
             self.next += 1;
             let until_ms = self.now_ms() + MANNERS_MS;
-            let mut peer = Peer::new(number, socket, process, until_ms);
-            if credentials.uid != rustix::process::geteuid() {
-                greet::refuse(
-                    &mut peer,
-                    "it belongs to another user; every user has one of their own".into(),
-                    until_ms,
-                );
-            }
-            self.peers.insert(number, peer);
+            self.peers.insert(number, Peer::new(number, socket, process, until_ms));
         }
     }
 
