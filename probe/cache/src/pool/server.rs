@@ -31,6 +31,8 @@ const ARRIVALS: usize = 64;
 /// Descriptors of a client, and those that are no client's.
 const FDS_A_CLIENT: u64 = 2;
 const OTHER_FDS: u64 = 64;
+/// Of the latter, those that are refused at a time because the pool is full.
+const MOST_REFUSED: u64 = 8;
 
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -139,14 +141,21 @@ impl Server {
             // Without a place to wait in: it sees the end, and does without. Where others may enter the folder, their
             // connections would take the places of this user's.
             let is_own = credentials.uid == rustix::process::geteuid();
-            if !is_own || self.peers.len() as u64 >= self.most_clients {
+            let peers = self.peers.len() as u64;
+            if !is_own || peers >= self.most_clients + MOST_REFUSED {
                 continue;
             }
             let process = pidfd_open(credentials.pid, PidfdFlags::empty()).ok();
             let number = self.next;
             self.next += 1;
             let until_ms = self.now_ms() + MANNERS_MS;
-            self.peers.insert(number, Peer::new(number, socket, process, until_ms));
+            let mut peer = Peer::new(number, socket, process, until_ms);
+            if peers >= self.most_clients {
+                // Who only sees the end takes the pool for absent and starts another one, again and again.
+                let why = format!("it has descriptors for {} clients only (ulimit -n)", self.most_clients);
+                greet::refuse(&mut peer, why, until_ms);
+            }
+            self.peers.insert(number, peer);
         }
     }
 
@@ -320,3 +329,6 @@ fn act(peer: &mut Peer, request: Request, space: &mut Space, now_ms: u64, answer
     }
     Goes::On
 }
+
+#[cfg(test)]
+mod tests;

@@ -117,7 +117,7 @@ const OTHER_LIMIT: Duration = Duration::from_secs(10);
 const OTHER_LOOK: Duration = Duration::from_millis(10);
 
 /// `None`: there is a pool already.
-fn place(folder: &Path) -> Result<Option<Place>> {
+pub(super) fn place(folder: &Path) -> Result<Option<Place>> {
     let until = Instant::now() + OTHER_LIMIT;
     loop {
         let folder = Folder::open(folder)?;

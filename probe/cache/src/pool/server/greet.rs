@@ -100,7 +100,7 @@ impl Server {
     }
 }
 
-fn refuse(peer: &mut Peer, why: String, until_ms: u64) {
+pub(super) fn refuse(peer: &mut Peer, why: String, until_ms: u64) {
     peer.say(&Welcome::Refused(why).encode());
     peer.leaving = true;
     peer.until_ms = Some(until_ms);
