@@ -20,6 +20,7 @@ from stallscope import _native
 from . import finding, ledger, loaders, ranks, reading
 from .copying import Copying
 from .errors import CheckpointError
+from .idle import Idle
 from .keeping import Keeping
 from .restoring import Restoring
 from .signals import Termination, say
@@ -156,6 +157,7 @@ class Checkpointer:
         self._steps_are_counted = False
         self._closed = False
         self._telling = Telling(self.folder, trust)
+        self._idle = Idle(self._job.objects)
         self._in_flight: dict[str, Any] = {}
         # What cannot be saved raises now rather than in the midst of training, and on all ranks: none waits for one that failed.
         encoded, tensors = self._ranks.together(lambda: self._job.take_apart(0, "", True), _shards)
@@ -431,6 +433,7 @@ class Checkpointer:
         ticket = self._ranks.from_first(self._saver.ticket(self._step) if self._ranks.rank == 0 else None)
         encoded, tensors = self._taken_apart(why)
         self._telling.warn_of_untrusted(self._job.untrusted)
+        self._telling.warn_of_idle(self._idle.found(self._step))
         if self._begins_anew:
             # Now it is certain that this run goes on from none of them.
             self._begins_anew = False

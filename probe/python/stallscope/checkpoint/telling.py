@@ -41,6 +41,15 @@ class Telling:
                 "learnt there out: pass the module that has it as a keyword of its own, or put it into state"
             )
 
+    def warn_of_idle(self, idle):
+        """`idle`: steps by the name of the optimiser that made none of them (idle.Idle)."""
+        for name, steps in idle.items():
+            self.warn(
+                f"{name} has not stepped in the last {steps} steps. Has the script put another optimiser in its place? Only the one that was given is "
+                "saved: keep that, with add_param_group() for new parameters, or close() this Checkpointer and make another one",
+                f"{name} is idle",
+            )
+
     def of_failed(self, step, why, failures, newest):
         """Each save that failed: a warning is shown once, and what goes on failing is to be seen."""
         sentence = f"No checkpoint of step {step}: {why}"
