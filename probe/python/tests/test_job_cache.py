@@ -54,6 +54,12 @@ def test_files_come_from_memory_from_the_second_epoch_on(python):
     assert done.hits == sum(line["hits"] for line in done.expected), done.notes
 
 
+def test_a_handler_for_ends_of_children_hears_of_none_of_ours(python):
+    """Neither of the one that makes samples on trial nor of the one that starts the pool."""
+    done = runs(python, ("children",))
+    assert done.got == done.expected and done.hits
+
+
 def test_uses_are_those_of_the_loader_that_is_served(python):
     """Not of the one that is iterated first, without gradients."""
     trainer = runs(python, ("checked-first",)).cached.collector.trainer()

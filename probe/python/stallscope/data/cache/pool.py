@@ -6,6 +6,8 @@ import sys
 
 from stallscope import _native, _pool
 
+from . import own_children
+
 
 class NoPool(Exception):
     """A sentence, without its end, that says why there is none."""
@@ -19,7 +21,8 @@ def space(key, samples, capacity_bytes, policy):
     if not sys.executable:
         raise NoPool("it is not known which Python runs here")
     try:
-        return make(runtime_dir(), _pool.command(), key, samples, capacity_bytes, policy)
+        with own_children.unheard():
+            return make(runtime_dir(), _pool.command(), key, samples, capacity_bytes, policy)
     except (OSError, ValueError, RuntimeError) as error:
         raise NoPool(f"{error}") from None
 

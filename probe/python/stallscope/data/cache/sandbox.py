@@ -18,6 +18,7 @@ import torch
 
 from stallscope import _random
 
+from . import own_children
 from .equality import alike
 from .keys import digests, fingerprint
 from .keys.plain import is_a
@@ -34,7 +35,7 @@ def tried(trial, dataset, start_method, *more):
     Where workers are started otherwise than by a fork, on a copy, as they get one. Else in a forked child: whatever a sample
     opens for good must not be shared with workers, and what it counts or draws must not show in training's own samples."""
     if start_method in (None, "fork"):
-        with _offsets_kept(dataset):
+        with _offsets_kept(dataset), own_children.unheard():
             return _in_child(trial, dataset, more)
     put_back = generators(dataset)
     try:
