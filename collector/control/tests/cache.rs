@@ -178,3 +178,27 @@ fn what_would_be_done_is_advised() {
     assert_eq!(of_cache(&out, Act::Advise).len(), 1, "{:?}", out.audit);
     assert_eq!(job.cache_bytes(), 100 * MIB);
 }
+
+/// Workers that are to leave make their batches first, and a cache gives its memory back within a second.
+#[test]
+fn memory_that_gets_short_while_workers_are_tried_takes_the_cache_back_with_them() {
+    let mut job = bound(10_000_000);
+    job.most("workers", 4);
+    job.most("prefetch", 8);
+    job.crowd = 0.48;
+    job.cache.as_mut().unwrap().samples = 4000;
+    let (mut controller, mut asked) = (act(), Vec::new());
+    let tried = |asked: &[AuditEvent]| {
+        let begun = asked.iter().any(|line| line.act == Act::Request && line.knob == "cache.bytes");
+        let last = asked.iter().rev().find(|line| line.knob == "workers");
+        begun && last.is_some_and(|line| line.act == Act::Request || line.act == Act::Applied)
+    };
+    while !tried(&asked) {
+        asked.extend(run(&mut job, &mut controller, 1).audit.into_iter().filter(|line| line.decision > 0));
+    }
+    assert!(job.cache_bytes() > 100 * MIB);
+    job.pressure = 0.2;
+    let out = run(&mut job, &mut controller, 3);
+    assert_eq!(job.cache_bytes(), 100 * MIB, "{:?}", out.audit);
+    assert_eq!(of_cache(&out, Act::Undo).len(), 1, "{:?}", out.audit);
+}

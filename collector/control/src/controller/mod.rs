@@ -11,6 +11,7 @@ mod harm;
 mod patience;
 mod pick;
 mod probe;
+mod relief;
 mod seed;
 mod steps;
 mod storage_test;

@@ -3,11 +3,9 @@
 use super::probe::{self, plan};
 use super::seed::{Kind, Proposal, STALL, seconds};
 use super::turn::{Move, Status, Turn};
-use super::{Address, Controller, RELIEF_NS, RELIEF_SEEN_NS, STALE_NS, START_NS, Work, audit};
+use super::{Address, Controller, RELIEF_NS, STALE_NS, START_NS, Work, audit};
 use crate::Outcome;
-use crate::budget::Pressed;
 use crate::ranks;
-use crate::stats::Gain;
 use stallscope_model::{Act, CONTROLLED_KNOBS, KnobState, Phase};
 
 /// Waiting for data beyond what there was when a change was kept, as a share.
@@ -61,97 +59,6 @@ impl Controller {
             return Some(("no knobs", "the job has no knob that can be turned".to_owned()));
         }
         None
-    }
-
-    /// Gives back at once what was raised, while memory is short or a budget is exceeded. True when that is all there
-    /// is to do now.
-    fn relieve(&mut self, out: &mut Outcome) -> bool {
-        let ours = matches!(&self.work, Work::Probing(probe) if probe.proposal.kind != Kind::Release);
-        let pressed = self.headroom.pressed(&self.job);
-        // These are the script's own affair where nothing was raised here.
-        let raised = ours || !self.raised.is_empty();
-        let outgrown = || self.headroom.outgrown(&self.job).filter(|_| raised);
-        let exceeded = || self.headroom.exceeded(&self.job).filter(|_| raised);
-        let is_pressed = pressed.is_some();
-        let Some(Pressed { why: over, lags }) = pressed
-            .or_else(|| outgrown().map(|why| Pressed { why, lags: false }))
-            .or_else(|| exceeded().map(|why| Pressed { why, lags: true }))
-        else {
-            return false;
-        };
-        if ours && let Work::Probing(probe) = std::mem::take(&mut self.work) {
-            self.relieved_ns = Some(self.now_ns);
-            let mut probe = probe;
-            probe.most_memory_bytes = probe.most_memory_bytes.max(self.job.memory_bytes());
-            if is_pressed && probe.memory_bytes > 0 {
-                self.costs.ceiling_bytes = Some(probe.most_memory_bytes);
-            }
-            self.learn(&probe);
-            self.give_up(&probe.proposal, 1.0);
-            self.put_back(*probe, over, out);
-            self.rollback(out);
-            return true;
-        }
-        if !matches!(self.work, Work::Watching) {
-            return false;
-        }
-        // Again and again until it is enough; `since_ns`: when the last turn was in force.
-        let (from_ns, wait_ns) =
-            if lags { (self.relieved_ns, RELIEF_NS) } else { (Some(self.since_ns), RELIEF_SEEN_NS) };
-        if self.relieved_ns.is_some()
-            && from_ns.is_some_and(|from_ns| self.now_ns < from_ns.saturating_add(wait_ns))
-        {
-            return true;
-        }
-        let Some(last) = self.raised.pop() else {
-            self.hold(
-                "pressure",
-                over,
-                "nothing of it was raised here, so nothing can be given back".to_owned(),
-                out,
-            );
-            return true;
-        };
-        self.relieved_ns = Some(self.now_ns);
-        let decision = match self.growth.take_if(|growth| growth.proposal == last) {
-            Some(growth) => growth.decision,
-            None => {
-                self.decisions += 1;
-                self.decisions
-            }
-        };
-        self.take_back(decision, &last, over, None, out);
-        true
-    }
-
-    /// Asks for what was before `proposal`, where its values, or a part of them, are still in force.
-    fn take_back(
-        &mut self,
-        decision: u64,
-        proposal: &Proposal,
-        why: String,
-        measured: Option<Gain>,
-        out: &mut Outcome,
-    ) {
-        let mut event = audit::about(Act::Undo, decision, self.now_ns, proposal);
-        event.saw = why;
-        event.measured = measured.and_then(audit::measured);
-        event.why = format!("put back at once: {}", audit::moves(proposal));
-        out.audit.push(event);
-        let moves: Vec<Move> =
-            proposal.moves.iter().filter_map(|turned| turned.what_is_left(&self.job)).collect();
-        self.give_up(proposal, 1.0);
-        self.turn_to(decision, moves, out);
-        self.rollback(out);
-    }
-
-    pub(super) fn rollback(&mut self, out: &mut Outcome) {
-        if self.rollbacks.add(self.now_ns) {
-            let mut event = audit::line(Act::Freeze, 0, self.now_ns);
-            event.saw = "three changes had to be taken back at once within an hour".to_owned();
-            event.why = "nothing more is tried for an hour; what was proven stays".to_owned();
-            out.audit.push(event);
-        }
     }
 
     pub(super) fn turn_to(&mut self, decision: u64, moves: Vec<Move>, out: &mut Outcome) {
