@@ -14,6 +14,15 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
+#[test]
+fn no_page_has_two_sides_of_a_merge() {
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).expect("a page is text");
+        let mark = text.lines().find(|line| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> "));
+        assert_eq!(mark, None, "{}", page.display());
+    }
+}
+
 /// The anchor that GitHub makes of a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.chars().filter(|char| char.is_alphanumeric() || " -_".contains(*char));

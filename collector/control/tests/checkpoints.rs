@@ -108,7 +108,7 @@ fn an_interval_that_is_not_proven_yet_goes_with_its_controller() {
 }
 
 #[test]
-fn whoever_sets_it_meanwhile_keeps_what_they_set() {
+fn an_interval_that_a_person_sets_meanwhile_stays() {
     let mut job = computes();
     job.saves(400 * MS, 2, 40, DAY_S);
     let mut controller = act();

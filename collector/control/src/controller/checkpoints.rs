@@ -60,7 +60,7 @@ impl Frequency {
     }
 }
 
-/// A person's value is a wish about what may be lost, and stays until it is given back.
+/// A person's value says what may be lost, and stays until it is given back.
 fn is_a_persons(knob: &Knob) -> bool {
     !knob.set_by.is_empty() && knob.set_by != CONTROLLER && knob.requested != Some(0)
 }
