@@ -1,3 +1,4 @@
+mod checkpoints;
 mod page;
 
 use crate::audit::Job;
@@ -37,6 +38,8 @@ pub(crate) struct WhatIf {
     /// CPU cores for the job
     #[arg(long, value_name = "N", value_parser = cores)]
     cores: Option<f64>,
+    #[command(flatten)]
+    checkpoints: checkpoints::Checkpoints,
     /// Rank to predict for; by default the one that waits for data most
     #[arg(long, value_name = "N")]
     rank: Option<u32>,
@@ -51,6 +54,7 @@ Examples:
   stallscope what-if train.stall --workers +2        two workers more
   stallscope what-if train --storage 2x --cache 40%  a running job, on storage twice as fast, 40% of it cached
   stallscope what-if train --cache 2x                a job with a cache, were that twice as large
+  stallscope what-if train --ckpt-interval 10m --mtbf 6h  goodput with a checkpoint every ten minutes
   stallscope what-if train.stall --workers 8 --cores 16 --json | jq .gain";
 
 /// Why there is nobody to predict for.
@@ -72,6 +76,10 @@ fn no_loader(summary: &RunSummary) -> &'static str {
 pub(crate) fn main(verb: &WhatIf, colour: Colour) -> Result<ExitCode> {
     let mut job = Job::find(&verb.job)?;
     let summary = job.summary()?;
+    let savings = verb.checkpoints.savings(&summary)?;
+    if let Some(savings) = savings.filter(|_| verb.asks_about_checkpoints_alone()) {
+        return only(&savings, &summary, verb.json, colour);
+    }
     let Job::Recorded(recording) = &job else {
         anyhow::bail!("{} has no recording to learn from; run it with one (-o FILE)", verb.job.display());
     };
@@ -103,7 +111,7 @@ pub(crate) fn main(verb: &WhatIf, colour: Colour) -> Result<ExitCode> {
     if verb.json {
         let mut document = of_prediction(&prediction);
         let more = json!({ "job": summary.job.name, "rank": profile.rank, "loader": profile.loader,
-            "cache": cached.map(of_cache), "rates": rates(profile), "outlook": of_outlook(&outlook),
+            "cache": cached.map(of_cache), "checkpoints": savings.map(|savings| savings.json()), "rates": rates(profile), "outlook": of_outlook(&outlook),
             "singles": if changes { Value::Null } else { singles(profile) } });
         if let (Value::Object(document), Value::Object(more)) = (&mut document, more) {
             document.extend(more);
@@ -129,8 +137,38 @@ pub(crate) fn main(verb: &WhatIf, colour: Colour) -> Result<ExitCode> {
             page.singles(&singles);
         }
     }
+    if let Some(savings) = savings {
+        savings.render(&mut page);
+    }
     page.outlook(&outlook, profile);
     page.doubts(&prediction.doubts);
+    terminal::print(&page.text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl WhatIf {
+    fn asks_about_checkpoints_alone(&self) -> bool {
+        let WhatIf { workers, prefetch, storage, cache, cores, .. } = self;
+        workers.is_none() && prefetch.is_none() && storage.is_none() && cache.is_none() && cores.is_none()
+    }
+}
+
+/// What was asked needs no loader, and no model of one.
+fn only(
+    savings: &checkpoints::Savings,
+    summary: &RunSummary,
+    as_json: bool,
+    colour: Colour,
+) -> Result<ExitCode> {
+    if as_json {
+        let document = json!({ "job": summary.job.name, "checkpoints": savings.json() });
+        terminal::print(&terminal::json(&document)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let style = terminal::style(&std::io::stdout(), colour);
+    let mut page = page::Page::new(&style);
+    page.job(&summary.job.name);
+    savings.render(&mut page);
     terminal::print(&page.text)?;
     Ok(ExitCode::SUCCESS)
 }

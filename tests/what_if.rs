@@ -9,8 +9,8 @@ use serde_json::Value;
 use stallscope_control::Random;
 use stallscope_control::pipeline::{Conditions, Demand, Pipeline, Storage};
 use stallscope_model::{
-    BatchService, EvidenceState, HostFacts, JobFacts, LoaderFacts, Phase, PhaseSummary, RankFacts,
-    RankSummary, RunSummary, StepLedger,
+    BatchService, CheckpointAccount, CheckpointRule, Checkpoints, EvidenceState, HostFacts, JobFacts,
+    LoaderFacts, Phase, PhaseSummary, RankFacts, RankSummary, RunSummary, StepLedger,
 };
 use stallscope_store::{ClockAnchor, Options, Recorder};
 use std::path::Path;
@@ -83,10 +83,8 @@ fn delayed(path: &Path, steps: u64) {
     recorder.finish(&summary);
 }
 
-/// A recording of a loop that trains without a loader.
-fn without_a_loader(path: &Path) {
-    let job = JobFacts { name: "loop".into(), pid: 7, ..JobFacts::default() };
-    let training = PhaseSummary {
+fn training() -> PhaseSummary {
+    PhaseSummary {
         phase: Phase::Training,
         loader: None,
         steps: 9,
@@ -97,12 +95,66 @@ fn without_a_loader(path: &Path) {
         step_p50_ns: 1,
         step_p95_ns: 1,
         step_max_ns: 1,
-    };
-    let (facts, phases) = (RankFacts { pid: 7, ..RankFacts::default() }, vec![training]);
+    }
+}
+
+/// A recording of a loop that trains without a loader.
+fn without_a_loader(path: &Path) {
+    let job = JobFacts { name: "loop".into(), pid: 7, ..JobFacts::default() };
+    let (facts, phases) = (RankFacts { pid: 7, ..RankFacts::default() }, vec![training()]);
     let rank = RankSummary { facts, phases, workers: Vec::new(), checkpoints: Default::default() };
     let (shim, ranks) = (EvidenceState::On, vec![rank]);
     let summary = RunSummary { job: job.clone(), shim, ranks, ..RunSummary::default() };
     Recorder::create(path, &job, Options::default()).finish(&summary);
+}
+
+/// A recording of a loop of 100 s that saved every two seconds, by a Checkpointer whose saves cost 0.4 s each.
+fn that_saves(path: &Path) {
+    let job = JobFacts { name: "saves".into(), pid: 7, ..JobFacts::default() };
+    let rule = CheckpointRule {
+        cost_ns: 400_000_000,
+        persist_ns: 1_000_000_000,
+        mtbf_ns: 86_400_000_000_000,
+        interval_ns: 263_000_000_000,
+    };
+    let account = CheckpointAccount { rule: Some(rule), ..CheckpointAccount::default() };
+    let checkpoints = Checkpoints {
+        count: 50,
+        blocked_ns: 15_000_000_000,
+        account: Some(account),
+        ..Checkpoints::default()
+    };
+    let training = PhaseSummary { wall_ns: 100_000_000_000, ..training() };
+    let facts = RankFacts { pid: 7, ..RankFacts::default() };
+    let rank = RankSummary { facts, phases: vec![training], workers: Vec::new(), checkpoints };
+    let summary =
+        RunSummary { job: job.clone(), shim: EvidenceState::On, ranks: vec![rank], ..RunSummary::default() };
+    Recorder::create(path, &job, Options::default()).finish(&summary);
+}
+
+#[test]
+fn another_interval_of_checkpoints_is_judged_by_goodput() {
+    let sandbox = Sandbox::new("goodput");
+    that_saves(&sandbox.path("a.stall"));
+    let output = sandbox.run(&["what-if", "a.stall", "--ckpt-interval", "5m"]);
+    let page = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    for line in ["a save every", "saves cost      20%", "goodput         80%", "gain", "+25%", "loses least"]
+    {
+        assert!(page.contains(line), "{line}: {page}");
+    }
+    let output = sandbox.run(&["what-if", "a.stall", "--mtbf", "10m", "--json"]);
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let best_s = document["checkpoints"]["best"]["interval_s"].as_f64().unwrap();
+    assert!((20.0..24.0).contains(&best_s), "{document}");
+    assert!(document["checkpoints"]["then"].is_null());
+
+    without_a_loader(&sandbox.path("loop.stall"));
+    let output = sandbox.run(&["what-if", "loop.stall", "--ckpt-interval", "10m"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("no save was seen"), "{}", text(&output.stderr));
+    let output = sandbox.run(&["what-if", "a.stall", "--ckpt-interval", "soon"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
 }
 
 fn sandbox(name: &str, steps: u64) -> Sandbox {

@@ -20,7 +20,7 @@ impl Page<'_> {
         Page { style, text: String::new() }
     }
 
-    fn line(&mut self, line: &str) {
+    pub(super) fn line(&mut self, line: &str) {
         self.text.push_str(line.trim_end());
         self.text.push('\n');
     }
@@ -31,7 +31,7 @@ impl Page<'_> {
     }
 
     /// Broken at spaces; what follows the first line is set in.
-    fn sentence(&mut self, sentence: &str) {
+    pub(super) fn sentence(&mut self, sentence: &str) {
         let columns = self.style.width.clamp(40, COLUMNS);
         let mut line = String::new();
         for word in sentence.split(' ') {
@@ -45,6 +45,21 @@ impl Page<'_> {
             line.push_str(word);
         }
         self.line(&line);
+    }
+
+    /// Name of the job, where nothing is said of its loader.
+    pub(super) fn job(&mut self, job: &str) {
+        self.sentence(&clean(job, self.style.unicode));
+    }
+
+    /// The head of a table of what is and what would be.
+    pub(super) fn now_and_then(&mut self, then: &str) {
+        self.line("");
+        self.bold(&format!("  {:<16}{:<24}{then}", "", "now"));
+    }
+
+    pub(super) fn row(&mut self, name: &str, now: &str, then: &str) {
+        self.line(&format!("  {name:<16}{now:<24}{then}"));
     }
 
     pub(crate) fn heading(&mut self, job: &str, whose: &str, profile: &Profile, prediction: &Prediction) {
@@ -78,27 +93,25 @@ impl Page<'_> {
                 tuning::amount_in_full(prediction.then.prefetch.into(), "batches")
             ),
         };
-        self.line("");
-        self.bold(&format!("  {:<16}{:<24}{then}", "", "now"));
-        let row = |name: &str, now: String, then: String| format!("  {name:<16}{now:<24}{then}");
+        self.now_and_then(&then);
         let step = |ns: &Estimate| {
             let [value, low, high] = [ns.value, ns.low, ns.high].map(|ns| units::duration(ns as u64));
             format!("{value} ({low} to {high})")
         };
         let now = units::duration(prediction.step_now_ns.value as u64);
-        self.line(&row("a step", now, step(&prediction.step_ns)));
+        self.row("a step", &now, &step(&prediction.step_ns));
         if let Some(rate) = &prediction.samples_per_s {
             let per_s = 1.0 + prediction.gain.value;
-            self.line(&row("samples/s", tuning::rate(rate.value / per_s), tuning::rate_with_interval(rate)));
+            self.row("samples/s", &tuning::rate(rate.value / per_s), &tuning::rate_with_interval(rate));
         }
         let gain = tuning::gain_with_interval(&prediction.gain);
-        self.line(&row("gain", String::new(), gain));
+        self.row("gain", "", &gain);
         let shares = [prediction.stall_share_now, prediction.stall_share].map(units::percent);
         let [now, then] = shares;
-        self.line(&row("waits for data", now, then));
+        self.row("waits for data", &now, &then);
         let names = [prediction.bottleneck_now, prediction.bottleneck].map(|one| one.name().to_owned());
         let [now, then] = names;
-        self.line(&row("held up by", now, then));
+        self.row("held up by", &now, &then);
     }
 
     pub(crate) fn missed(&mut self, missed: &Missed) {

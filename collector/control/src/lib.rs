@@ -27,6 +27,7 @@ mod window;
 pub use cache::{LargerCache, Missed, larger_cache};
 pub use controller::Controller;
 pub use expect::{advise, expect};
+pub use goodput::Saving;
 pub use observation::{Action, NodeState, Observation, Outcome, RankObservation};
 pub use profile::{Profile, Profiles};
 pub use random::Random;
