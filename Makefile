@@ -13,7 +13,7 @@ MDBOOK := $(or $(shell command -v mdbook),target/tools/bin/mdbook)
 
 help:
 	@echo 'make demo            train a small network on slow storage and show where its time went'
-	@echo 'make demo ACT=1      the same on storage that is far away, with a controller that does something about it'
+	@echo 'make demo ACT=1      on storage that is far away and with saves each second, and a controller that does something about both'
 	@echo 'make demo CACHE=1    the same job again with `run --cache`: faster, and the same losses'
 	@echo 'make demo CKPT=1     kill a training job at random moments, and see it end as if nobody had'
 	@echo 'make test            set up, build and run every test'

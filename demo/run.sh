@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains a small network on a small JPEG data set that lies on slow storage, with stallscope watching.
 # CACHE=1: the same job twice, without and with a cache under its own loader: no line of it changes.
-# ACT=1: the storage is far away instead (each read takes a time), and stallscope does something about it.
+# ACT=1: the storage is far away instead (each read takes a time), and the job saves too often; stallscope does something about both.
 # CKPT=1: another job instead, which is killed at random moments and goes on from its checkpoints.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -104,11 +104,13 @@ fi
 stallscope=target/release/stallscope
 busy
 if [ -n "$act" ]; then
-    say "4 of 4: training for some three minutes; a controller tries more workers, and keeps what it can prove"
+    say "4 of 4: training for some five minutes, with a checkpoint each second and a cache of 2 MiB to begin with"
+    say "a controller tries more workers, a larger cache and rarer checkpoints within 4 GiB, and keeps what it can prove"
     say "watch it from another terminal: $stallscope top demo, then 4 for the knobs, 5 for the audit"
-    rm -rf "$here"/act.stall*
-    "$stallscope" run --name demo -o "$here/act.stall" --tune act -- \
-        "$python" demo/train.py "$data" --epochs 8 --minutes 3 --checkpoint "$here/checkpoint.pt"
+    rm -rf "$here"/act.stall* "$here"/checkpoint
+    "$stallscope" run --name demo -o "$here/act.stall" --cache 2MiB --tune act --memory 4GiB -- \
+        "$python" demo/train.py "$data" --epochs 8 --minutes 5 --checkpoint "$here/checkpoint.pt" --save-every 1s --table-mb 200
+    rm -rf "$here"/checkpoint
     busy
     say "what the controller did, and why:"
     "$stallscope" audit "$here/act.stall"

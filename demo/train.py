@@ -39,6 +39,13 @@ def evaluate(model: nn.Module, loader: DataLoader) -> float:
     return right / len(loader.dataset)
 
 
+def saver(folder, every, model, optimizer, table):
+    """Saves at a fixed interval, as many scripts do; a job on machines that others may take away fails every ten minutes."""
+    import stallscope
+
+    return stallscope.Checkpointer(folder, model=model, optimizer=optimizer, state={"table": table}, every=every, mtbf="10m")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
@@ -48,6 +55,8 @@ def main():
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"))
     parser.add_argument("--checkpoint-every", type=int, default=20, help="steps")
+    parser.add_argument("--save-every", help="a time, such as 10s: a stallscope.Checkpointer in place of torch.save")
+    parser.add_argument("--table-mb", type=int, default=0, help="MB of an embedding that is trained and saved along")
     parser.add_argument("--account", type=Path, help="a file for seconds of epochs, the order of samples and the losses")
     args = parser.parse_args()
 
@@ -66,6 +75,9 @@ def main():
 
     model = network(len(train_set.classes))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    # Of a large table each step changes a few rows, and a checkpoint has all of it.
+    table = torch.zeros(args.table_mb * 4096, 64)
+    checkpointer = saver(args.checkpoint.with_suffix(""), args.save_every, model, optimizer, table) if args.save_every else None
     step = 0
     until = time.monotonic() + 60 * args.minutes
     order, losses, seconds = hashlib.sha256(), hashlib.sha256(), []
@@ -81,7 +93,10 @@ def main():
             optimizer.step()
             losses.update(loss.item().hex().encode())
             step += 1
-            if step % args.checkpoint_every == 0:
+            table[step % max(len(table), 1) :][:1] += 1
+            if checkpointer:
+                checkpointer.step()
+            elif step % args.checkpoint_every == 0:
                 torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.checkpoint)
         seconds.append(time.monotonic() - began)
         result = f"loss {loss.item():.3f}, accuracy {evaluate(model, test_loader):.1%}"

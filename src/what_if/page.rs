@@ -47,7 +47,7 @@ impl Page<'_> {
         self.line(&line);
     }
 
-    /// Name of the job, where nothing is said of its loader.
+    /// Name of the job, without its loader.
     pub(super) fn job(&mut self, job: &str) {
         self.sentence(&clean(job, self.style.unicode));
     }

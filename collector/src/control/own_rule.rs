@@ -8,9 +8,9 @@ const FOLLOW: [&str; 1] = ["ckpt.interval"];
 /// A change that is worth a line, as a share of the value before: a rule follows each save.
 const WORTH_A_LINE: f64 = 0.2;
 
-/// Values by rank and knob, as the audit has them.
+/// Values by rank and knob, as the audit has them, and whether somebody had asked for them.
 #[derive(Debug, Default)]
-pub(super) struct OwnRules(BTreeMap<(u32, String), u64>);
+pub(super) struct OwnRules(BTreeMap<(u32, String), (u64, bool)>);
 
 impl OwnRules {
     /// Lines on what rules have changed since the last call.
@@ -20,15 +20,22 @@ impl OwnRules {
         });
         let mut lines = Vec::new();
         for knob in follow {
-            let known = self.0.entry((knob.rank, knob.name.clone())).or_insert(knob.value);
+            let at = (knob.rank, knob.name.clone());
+            let (known, was_asked) = self.0.entry(at).or_insert((knob.value, false));
             // 0: given back to the rule. Every other value is somebody's, and the audit has it.
-            if knob.requested.is_some_and(|asked| asked != 0) {
+            let is_asked = knob.requested.is_some_and(|asked| asked != 0);
+            let is_given_back = std::mem::replace(was_asked, is_asked) && !is_asked;
+            if is_asked {
                 *known = knob.value;
             }
             if knob.value.abs_diff(*known) as f64 <= WORTH_A_LINE * *known as f64 {
                 continue;
             }
             let from = std::mem::replace(known, knob.value);
+            let why = match is_given_back {
+                true => "it was given back",
+                false => "the rule follows what saves cost and how often the job fails",
+            };
             lines.push(AuditEvent {
                 time_ns: now_ns,
                 act: Act::Hold,
@@ -41,7 +48,7 @@ impl OwnRules {
                     "{} {} {} by the job's own rule, {from} before",
                     knob.name, knob.value, knob.unit
                 ),
-                why: "the rule follows what saves cost and how often the job fails".into(),
+                why: why.into(),
                 knob: knob.name.clone(),
                 ..AuditEvent::default()
             });
@@ -71,6 +78,9 @@ mod tests {
         assert_eq!(seen(125, None), []);
         assert_eq!(seen(600, Some(600)), [], "a user's");
         assert_eq!(seen(90, Some(0)), [(Some(600), Some(90))], "given back");
+        assert!(rules.changed(&interval(120, Some(0)), 0)[0].why.starts_with("the rule follows"));
+        rules.changed(&interval(600, Some(600)), 0);
+        assert_eq!(rules.changed(&interval(90, Some(0)), 0)[0].why, "it was given back");
         let workers = Knob { name: "workers".into(), value: 9, ..Knob::default() };
         assert!(rules.changed(&[workers], 0).is_empty());
     }

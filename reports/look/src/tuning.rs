@@ -15,6 +15,9 @@ pub fn amount(value: u64, unit: &str) -> String {
     match unit {
         "bytes" => units::memory(value),
         "ns" => units::duration(value),
+        // An interval of checkpoints that is the script's own again.
+        "seconds" if value == 0 => "auto".to_owned(),
+        "seconds" => units::duration(value.saturating_mul(1_000_000_000)),
         _ => units::count(value),
     }
 }
@@ -22,7 +25,7 @@ pub fn amount(value: u64, unit: &str) -> String {
 /// The same with its unit: "16 batches".
 pub fn amount_in_full(value: u64, unit: &str) -> String {
     match unit {
-        "bytes" | "ns" | "" => amount(value, unit),
+        "bytes" | "ns" | "seconds" | "" => amount(value, unit),
         _ => format!("{} {unit}", amount(value, unit)),
     }
 }
@@ -153,6 +156,7 @@ mod tests {
         assert_eq!(rate_with_interval(&estimate(118.2, 118.2, 118.2)), "118");
         assert_eq!(amount_in_full(16, "batches"), "16 batches");
         assert_eq!([amount(1_500_000_000, "bytes"), amount(2_000_000_000, "ns")], ["1.4 GiB", "2.0 s"]);
+        assert_eq!([0, 8, 600].map(|value| amount(value, "seconds")), ["auto", "8.0 s", "10 min"]);
     }
 
     #[test]

@@ -18,8 +18,10 @@ use crate::stats::Gain;
 use stallscope_model::{Act, Estimate, Knob, KnobState};
 use stallscope_units::{duration_in_words, percent_in_words};
 
-/// Reports of saves before which nothing is known, and looks after which it is not clear.
+/// Reports of saves before which nothing is known, of saves after which an interval is tried although it is not sure that it gains, and looks
+/// after which it is not clear.
 const FEWEST: usize = 3;
+const ENOUGH: usize = 12;
 const MOST_LOOKS: usize = 10;
 /// Chance of error at each end of what is expected.
 const ALPHA: f64 = 0.05;
@@ -93,7 +95,9 @@ impl Controller {
         let ends = [gain(before.low), gain(before.high)];
         let predicted =
             Estimate { value: gain(before.value), low: ends[0].min(ends[1]), high: ends[0].max(ends[1]) };
-        if predicted.value < DELTA || turned.from == turned.to {
+        // What is roughly known cannot be compared with: saves that come often are soon known better.
+        let is_known = predicted.low >= DELTA || before.reports >= ENOUGH;
+        if predicted.value < DELTA || turned.from == turned.to || !is_known {
             return None;
         }
         let saw = format!(
