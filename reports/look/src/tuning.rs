@@ -33,7 +33,11 @@ pub fn amount_in_full(value: u64, unit: &str) -> String {
 /// The unit that a knob of this name is counted in, as its job says; one that the job does not have yet may say it in its
 /// name. Empty when it is not known.
 pub fn unit_of<'a>(knob: &str, knobs: &'a [Knob]) -> &'a str {
-    let named = if knob.ends_with(".bytes") { "bytes" } else { "" };
+    let named = match knob.rsplit_once('.') {
+        Some((_, "bytes")) => "bytes",
+        Some((_, "interval")) => "seconds",
+        _ => "",
+    };
     knobs.iter().find(|known| known.name == knob).map_or(named, |known| &known.unit)
 }
 
@@ -156,6 +160,7 @@ mod tests {
         assert_eq!(rate_with_interval(&estimate(118.2, 118.2, 118.2)), "118");
         assert_eq!(amount_in_full(16, "batches"), "16 batches");
         assert_eq!([amount(1_500_000_000, "bytes"), amount(2_000_000_000, "ns")], ["1.4 GiB", "2.0 s"]);
+        assert_eq!(unit_of("ckpt.interval", &[]), "seconds");
         assert_eq!([0, 8, 600].map(|value| amount(value, "seconds")), ["auto", "8.0 s", "10 min"]);
     }
 
