@@ -139,7 +139,8 @@ fn another_interval_of_checkpoints_is_judged_by_goodput() {
     let output = sandbox.run(&["what-if", "a.stall", "--ckpt-interval", "5m"]);
     let page = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    for line in ["a save every", "saves cost      20%", "goodput         80%", "gain", "+25%", "loses least"]
+    for line in
+        ["a save every", "saves cost      20%", "goodput         80.0%", "gain", "+25%", "loses least"]
     {
         assert!(page.contains(line), "{line}: {page}");
     }

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use stallscope_control::Saving;
 use stallscope_model::{Knob, RankSummary, RunSummary};
-use stallscope_units::{duration_in_words, parse_duration, percent_in_words};
+use stallscope_units::{duration_in_words, parse_duration, percent_exact, percent_in_words};
 use std::time::Duration;
 
 #[derive(Debug, Args)]
@@ -73,7 +73,7 @@ impl Savings {
                 time(saving.interval_s),
                 percent_in_words(saving.share()),
                 percent_in_words(saving.lost()),
-                percent_in_words(saving.goodput()),
+                percent_exact(saving.goodput()),
             ]
         };
         let names = ["a save every", "saves cost", "failures cost", "goodput"];
@@ -93,7 +93,7 @@ impl Savings {
             time(self.now.cost_s),
             time(self.now.mtbf_s()),
             time(best.interval_s),
-            percent_in_words(best.goodput())
+            percent_exact(best.goodput())
         ));
     }
 }

@@ -122,6 +122,35 @@ fn an_interval_that_a_person_sets_meanwhile_stays() {
 }
 
 #[test]
+fn a_persons_interval_stays_when_the_controller_ends_while_memory_is_short() {
+    let mut job = computes();
+    job.saves(400 * MS, 2, 40, DAY_S);
+    let mut controller = act();
+    until(&mut job, &mut controller, Act::Request);
+    run(&mut job, &mut controller, 20);
+    job.user_sets("ckpt.interval", 7);
+    // All that it looks at then.
+    job.pressure = 0.2;
+    run(&mut job, &mut controller, 2);
+    let out = controller.stop(job.now_ns);
+    assert!(out.actions.is_empty(), "{:?}", out.actions);
+    assert_eq!((job.interval_s(), of_interval(&out, Act::Undo).len()), (7, 1));
+}
+
+#[test]
+fn an_interval_that_the_job_does_not_take_in_time_is_given_back_in_case_it_still_does() {
+    let mut job = computes();
+    job.saves(400 * MS, 2, 40, DAY_S);
+    job.answers = false;
+    let mut controller = act();
+    let refused = until(&mut job, &mut controller, Act::Refused);
+    assert!(refused.why.contains("not in force"), "{refused:?}");
+    job.answers = true;
+    let out = run(&mut job, &mut controller, 1);
+    assert_eq!(job.requested("ckpt.interval"), Some(0), "{:?}", out.audit);
+}
+
+#[test]
 fn a_job_that_refuses_it_is_left_alone() {
     let mut job = computes();
     job.saves(400 * MS, 2, 40, DAY_S);

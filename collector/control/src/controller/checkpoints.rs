@@ -173,6 +173,7 @@ impl Controller {
                     event.why = why;
                     out.audit.push(event);
                     self.leave_interval_alone();
+                    self.give_back_interval(&frequency, out);
                 }
             }
             return;
@@ -237,14 +238,24 @@ impl Controller {
     ) {
         let jitter = self.random.unit();
         self.give_up(&frequency.proposal, jitter);
-        out.actions.extend(frequency.proposal.moves.iter().map(|turned| Action {
+        self.give_back_interval(&frequency, out);
+        self.end_interval(&frequency, Act::Undo, gain, saw, why, out);
+    }
+
+    /// Asks for what was in force before, unless a person has set another since, or the job has refused ours: one that is pending
+    /// may still come into force.
+    fn give_back_interval(&self, frequency: &Frequency, out: &mut Outcome) {
+        let moves = frequency.proposal.moves.iter();
+        let ours = moves.filter(|turned| {
+            turned.find(&self.job).is_some_and(|knob| !is_a_persons(knob) && knob.state != KnobState::Refused)
+        });
+        out.actions.extend(ours.map(|turned| Action {
             decision: frequency.decision,
             rank: turned.rank,
             loader: turned.loader,
             knob: turned.knob.clone(),
             value: if frequency.own { 0 } else { turned.from },
         }));
-        self.end_interval(&frequency, Act::Undo, gain, saw, why, out);
     }
 
     fn end_interval(

@@ -313,6 +313,11 @@ impl Job {
         }
     }
 
+    /// What was last asked for of a knob.
+    pub(crate) fn requested(&self, name: &str) -> Option<u64> {
+        self.knobs.iter().find(|knob| knob.name == name)?.requested
+    }
+
     /// What a person set is given back, so that the script's own interval is in force.
     pub(crate) fn gives_back(&mut self, own_s: u64) {
         for knob in self.knobs.iter_mut().filter(|knob| knob.requested == Some(0)) {
