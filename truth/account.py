@@ -39,8 +39,13 @@ OWN = {
 }
 OWN_REST = ("compute", "preempted")
 
-# The same for a piece of a thread that the trainer sleeps for; one that has nothing to do yet is not what it sleeps for.
-HELPING = {Did.IDLE: ("unknown", "preempted")}
+# The same for a piece of a thread that the trainer sleeps for; one that has nothing to do yet is not what it sleeps for. What
+# a thread computes as it reads, nobody tells from what it makes of it.
+HELPING = {
+    Did.IDLE: ("unknown", "preempted"),
+    Did.FETCH: ("fetch", "preempted", "prep"),
+    Did.PREP: ("prep", "preempted"),
+}
 
 # The same for a piece of the producer's, while its batch is awaited.
 AWAITED = {Did.FETCH: ("fetch", "starved"), Did.PREP: ("prep", "starved")}
@@ -176,20 +181,21 @@ class Account:
             self.charge_own((pid, pid), at, end_ns, causes)
         return causes
 
-    def charge_own(self, key: tuple, start_ns: int, end_ns: int, causes: Counter):
-        """The trainer's own part. While it sleeps for a helper, what that does counts, up to its own wake-up."""
-        trainer, at = self.threads[key], start_ns
-        first, last = bisect_right(trainer.times, start_ns), bisect_right(trainer.times, end_ns)
-        for before, after in pairwise(trainer.marks[max(0, first - 1) : last + 1]):
+    def charge_own(self, key: tuple, start_ns: int, end_ns: int, causes: Counter, names: dict = OWN):
+        """The trainer's own part. While it sleeps for a helper, what that does counts, up to its own wake-up; likewise where
+        the helper sleeps for another."""
+        thread, at = self.threads[key], start_ns
+        first, last = bisect_right(thread.times, start_ns), bisect_right(thread.times, end_ns)
+        for before, after in pairwise(thread.marks[max(0, first - 1) : last + 1]):
             from_ns, to_ns = max(before.time_ns, at), min(after.time_ns, end_ns)
             if after.did != Did.HELPED or from_ns >= to_ns:
                 continue
-            trainer.charge(at, from_ns, causes, OWN, OWN_REST)
+            thread.charge(at, from_ns, causes, names, OWN_REST)
             woken_ns = to_ns - delay_between(before, after, from_ns, to_ns)
-            self.threads[key[0], after.value].charge(from_ns, woken_ns, causes, HELPING, OWN_REST)
+            self.charge_own((key[0], after.value), from_ns, woken_ns, causes, HELPING)
             causes["preempted"] += to_ns - woken_ns
             at = to_ns
-        trainer.charge(at, end_ns, causes, OWN, OWN_REST)
+        thread.charge(at, end_ns, causes, names, OWN_REST)
 
     def charge_wait(self, trainer: tuple, step: Step, enter_ns: int, exit_ns: int, causes: Counter):
         key, ready_ns = self.ready[step.token]

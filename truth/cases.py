@@ -120,6 +120,11 @@ CASES = [
     Case("loop-reader", "--source reader", program="loop.py", read_mb_s=4, waits=True),
     # The child reads more slowly than the loop computes.
     Case("loop-pipe", "--source pipe", program="loop.py", read_mb_s=4, waits=True, tested=True),
+    # Threads of the job's own read: the loop sleeps in a lock for them. Where several do, what one computes while the one that
+    # is waited for reads counts as prep.
+    Case("loop-threads", "--source threads --prep-ms 2", program="loop.py", read_mb_s=2, waits=True, tested=True),
+    Case("loop-threads-3", "--source threads --readers 3", program="loop.py", read_mb_s=2, shim_bar=3, waits=True),
+    Case("loop-batcher", "--source batcher --readers 2", program="loop.py", read_mb_s=4, shim_bar=3, waits=True),
     Case("loop-by-script", "--source memmap --by-script", program="loop.py"),
     Case("loop-save-thread", "--source memmap --save thread --save-every 2", program="loop.py"),
     Case("loop-save-fork", "--source memmap --save fork --save-every 2", program="loop.py", tested=True),

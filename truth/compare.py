@@ -114,7 +114,7 @@ def compare_main_thread(recording: Path, account: Account) -> Comparison:
     parts = {
         "compute": ["cpu"],
         "preempted": ["runnable"],
-        "fetch": ["files", "faults", "sockets", "pipes"],
+        "fetch": ["files", "faults", "sockets", "pipes", "readers"],
         "persist": ["writes"],
         "unknown": ["locks", "sleeps", "other"],
     }

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import queue
 import random
 import subprocess
 import sys
@@ -29,7 +30,9 @@ def flags() -> argparse.Namespace:
     add("--folder", default=".", help="made by sources.make")
     add("--samples", type=int, default=1024)
     add("--port", type=int, default=0, help="unused")
-    add("--source", choices=["memmap", "reader", "pipe"], default="memmap")
+    add("--source", choices=[*SOURCES], default="memmap")
+    add("--readers", type=int, default=1, help="threads that read, where threads do")
+    add("--prep-ms", type=float, default=0, help="CPU that a thread spends on what it has read")
     add("--accumulate", type=int, default=1, help="batches a step of the optimiser")
     add("--by-script", action="store_true", help="update without an optimiser, and tell the steps by stallscope.step()")
     add("--compute-ms", type=float, default=10, help="CPU a batch")
@@ -41,6 +44,9 @@ def flags() -> argparse.Namespace:
 
 class Memmap:
     """Random windows of one big file, mapped anew for every batch, as nanoGPT does."""
+
+    # What a batch takes is the loop's own reading, which it marks.
+    reads_here = True
 
     def __init__(self, options: argparse.Namespace):
         self.path = Path(options.folder) / sources.BIG
@@ -58,6 +64,8 @@ class Memmap:
 class Reader:
     """Opens and reads a file after the other."""
 
+    reads_here = True
+
     def __init__(self, options: argparse.Namespace):
         self.source, self.index = sources.Read(options.folder, 65536, options.samples), 0
 
@@ -69,6 +77,7 @@ class Reader:
 class Pipe:
     """A child process reads, and passes the bytes on through a pipe."""
 
+    reads_here = True
     BATCH_BYTES = 65536
 
     def __init__(self, options: argparse.Namespace):
@@ -81,6 +90,63 @@ class Pipe:
         while len(data) < self.BATCH_BYTES:
             data += self.child.stdout.read(self.BATCH_BYTES - len(data))
         return data
+
+
+class Threads:
+    """Threads of the job's own read and prepare, and the loop takes what the next one is done with."""
+
+    reads_here = False
+
+    def __init__(self, options: argparse.Namespace):
+        self.ready = queue.Queue(1)
+        for number in range(options.readers):
+            threading.Thread(target=self.read, args=(options, number), daemon=True).start()
+
+    def read(self, options: argparse.Namespace, number: int):
+        source = Reader(options)
+        source.index = number * 104729
+        log()
+        while True:
+            data = source.batch()
+            log().mark(Did.FETCH)
+            burn(log(), int(options.prep_ms * MS), Did.PREP)
+            self.ready.put((data, threading.get_native_id()))
+            log().mark(Did.IDLE)
+
+    def batch(self) -> bytes:
+        return taken(self.ready)
+
+
+class Batcher(Threads):
+    """The same, with a thread in between that makes a batch of several."""
+
+    PARTS = 4
+
+    def __init__(self, options: argparse.Namespace):
+        super().__init__(options)
+        self.batches = queue.Queue(1)
+        threading.Thread(target=self.join, daemon=True).start()
+
+    def join(self):
+        log()
+        while True:
+            data = b"".join(taken(self.ready)[:1024] for _ in range(self.PARTS))
+            log().mark(Did.PREP)
+            self.batches.put((data, threading.get_native_id()))
+            log().mark(Did.IDLE)
+
+    def batch(self) -> bytes:
+        return taken(self.batches)
+
+
+def taken(of: queue.Queue) -> bytes:
+    """What a thread has put there, which is what this thread has slept for."""
+    data, by = of.get()
+    log().mark(Did.HELPED, by)
+    return data
+
+
+SOURCES = {"memmap": Memmap, "reader": Reader, "pipe": Pipe, "threads": Threads, "batcher": Batcher}
 
 
 def feed(options: argparse.Namespace):
@@ -128,7 +194,7 @@ class Saves:
 class Loop:
     def __init__(self, options: argparse.Namespace):
         self.options = options
-        self.source = {"memmap": Memmap, "reader": Reader, "pipe": Pipe}[options.source](options)
+        self.source = SOURCES[options.source](options)
         self.model = torch.nn.Linear(64, 64)
         self.optimizer = None if options.by_script else torch.optim.AdamW(self.model.parameters())
         self.saves = Saves(options) if options.save else None
@@ -151,7 +217,8 @@ class Loop:
     def learn(self):
         log().mark(Did.COMPUTE)
         data = self.source.batch()
-        log().mark(Did.READ)
+        if self.source.reads_here:
+            log().mark(Did.READ)
         burn(log(), int(self.options.compute_ms * MS), Did.COMPUTE)
         batch = torch.frombuffer(bytearray(data[:4096]), dtype=torch.uint8).float().view(64, 64)
         self.model(batch).square().mean().backward()

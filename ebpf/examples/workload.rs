@@ -27,7 +27,7 @@ fn main() -> Result<()> {
     let path = arguments.next().unwrap_or_default();
 
     let prepared = prepare(&deed, count, &path)?;
-    let cold = matches!(deed.as_str(), "read" | "read-warm" | "fault");
+    let cold = matches!(deed.as_str(), "read" | "read-warm" | "fault" | "reader" | "reader-lock");
     if cold {
         make_file(&path, deed != "read-warm")?;
     }
@@ -54,6 +54,8 @@ fn main() -> Result<()> {
         "tcp" => tcp()?,
         "futex" => futex(),
         "peer" => peer(count)?,
+        "reader" => reader(count, &path, PAUSE * 1000)?,
+        "reader-lock" => reader(count, &path, PAUSE * 4)?,
         "hand-over" => hand_over(count)?,
         "pin" => pin(PAUSE * 1000)?,
         "pin-lock" => pin(PAUSE * 4)?,
@@ -333,6 +335,29 @@ fn peer(threads: usize) -> Result<()> {
     }
     let _ = receiver.recv();
     reap(child)
+}
+
+/// The leader sleeps twice, each time until a thread hands on to it, the last one of `threads` in a row: once while the first
+/// reads, once while that sleeps.
+fn reader(threads: usize, path: &str, deadline: Duration) -> Result<()> {
+    let (sender, mut receiver) = mpsc::channel();
+    let path = path.to_owned();
+    thread::spawn(move || {
+        let read = read_from_disk(&path).is_ok();
+        let _ = sender.send(read);
+        thread::sleep(PAUSE);
+        sender.send(read)
+    });
+    for _ in 1..threads {
+        let (sender, next) = mpsc::channel();
+        let before = std::mem::replace(&mut receiver, next);
+        thread::spawn(move || before.into_iter().try_for_each(|read| sender.send(read)));
+    }
+    for _ in 0..2 {
+        // A deadline that passes is no end of the reading.
+        while let Err(mpsc::RecvTimeoutError::Timeout) = receiver.recv_timeout(deadline) {}
+    }
+    Ok(())
 }
 
 /// The leader wakes a thread that sleeps in an untimed lock, as Python's queues do (sem_wait).

@@ -14,7 +14,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 typedef signed long long s64;
 
-#define ABI_VERSION 7
+#define ABI_VERSION 8
 #define MAX_TASKS 16384
 #define MAX_USERS 1024
 #define MAX_FILES 16384
@@ -33,11 +33,12 @@ enum blocked {
 	BLOCKED_PIPE = 7,
 	BLOCKED_FUTEX = 8,
 	BLOCKED_FUTEX_NET = 9,
-	BLOCKED_POLL = 10,
-	BLOCKED_SLEEP = 11,
-	BLOCKED_CHILD = 12,
-	BLOCKED_OTHER = 13,
-	BLOCKED_KINDS = 14,
+	BLOCKED_FUTEX_READ = 10,
+	BLOCKED_POLL = 11,
+	BLOCKED_SLEEP = 12,
+	BLOCKED_CHILD = 13,
+	BLOCKED_OTHER = 14,
+	BLOCKED_KINDS = 15,
 };
 
 enum state {
@@ -113,10 +114,13 @@ struct scratch {
 	u64 exec_ns;
 	/* ... and `sched_info.pcount`. */
 	u32 arrivals;
-	u32 pad;
+	/* See unknown_to_verifier. */
+	u32 kind;
 	/* For how long this thread was runnable without a CPU in the sleep of its leader's that began at `late_for_ns`. */
 	u64 late_ns;
 	u64 late_for_ns;
+	/* When a read of a file ended whose data this thread may have: its own, or one of a thread that handed on to it. */
+	u64 has_read_ns;
 };
 
 struct task_slot {
@@ -260,8 +264,8 @@ struct kept_file {
 };
 
 _Static_assert(sizeof(struct times) == 8 * (3 + BLOCKED_KINDS), "times");
-_Static_assert(sizeof(struct scratch) == 104, "scratch");
-_Static_assert(sizeof(struct task_slot) == 24 + 8 + 24 + 2 * sizeof(struct times) + 64 + 16 + 104, "task_slot");
+_Static_assert(sizeof(struct scratch) == 112, "scratch");
+_Static_assert(sizeof(struct task_slot) == 24 + 8 + 24 + 2 * sizeof(struct times) + 64 + 16 + 112, "task_slot");
 _Static_assert(sizeof(struct header) == 24, "header");
 _Static_assert(sizeof(struct slice) == 24 + 8 + sizeof(struct times) + 32, "slice");
 _Static_assert(sizeof(struct wait) == 80, "wait");

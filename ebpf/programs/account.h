@@ -8,10 +8,10 @@
  * to the code that fills it, after the task's exit to user space. So these writes need no lock, and `seq` is enough for
  * readers in user space.
  *
- * What other CPUs write: `scratch.wake_ns` (one store, in sched_waking, see there) and the leader's
- * `sibling_cpu_ns` and `sibling_runnable_ns` (atomic). A sched_waking that looked the slot up just before the task's end may store
- * `wake_ns` into a slot that is free by now: it lies before everything that the next owner does, and is
- * ignored there.
+ * What other CPUs write: `scratch.wake_ns` and `scratch.has_read_ns` (one store each, in sched_waking, see there) and the
+ * leader's `sibling_cpu_ns` and `sibling_runnable_ns` (atomic). A sched_waking that looked the slot up just before the task's
+ * end may store the first two into a slot that is free by now: they lie before everything that the next owner does, and
+ * are ignored there.
  */
 #ifndef STALLSCOPE_ACCOUNT_H
 #define STALLSCOPE_ACCOUNT_H
@@ -25,7 +25,7 @@ enum note {
 	NOTE_FROM_NET = 2,
 	/* Its last sleep was in a read of a file, a page fault or a network socket. */
 	NOTE_FROM_READ = 4,
-	/* A leader: its sleep in a futex is one for a lock (see sleeps_for_lock). */
+	/* Its sleep in a futex is one for a lock (see sleeps_for_lock). */
 	NOTE_LOCK = 8,
 };
 
@@ -35,7 +35,9 @@ enum woken {
 	WOKEN_FROM_NET = 1,
 	/* The thread is to hand something on: see begin_errand. */
 	WOKEN_ERRAND = 2,
-	WOKEN_BITS = 3,
+	/* The waker has read a file in the sleep that it ends: see hand_on_read. */
+	WOKEN_FROM_READ = 4,
+	WOKEN_BITS = 7,
 };
 
 enum reading {
@@ -121,12 +123,16 @@ INLINE void fill_header(struct header *header, const struct task_slot *slot, u32
 	header->time_ns = time_ns;
 }
 
-/* Sends what no slice has carried yet, up to `end`. When the ring buffer is full the next slice carries it. */
-static __attribute__((noinline)) void send_slice(struct task_slot *slot, u64 end)
+/*
+ * Sends what no slice has carried yet, up to `end`. When the ring buffer is full the next slice carries it. What siblings did is
+ * known up to now alone, so that only a slice which ends now carries it: in a sleep that ends now they did most of it.
+ */
+static __attribute__((noinline)) void send_slice(struct task_slot *slot, u64 end, bool ends_now)
 {
 	struct slice *slice = reserve(slot, sizeof(*slice));
 	u64 *part, *total = (u64 *)&slot->total, *sent = (u64 *)&slot->sent;
-	u64 sibling_cpu_ns = slot->sibling_cpu_ns, sibling_runnable_ns = slot->sibling_runnable_ns;
+	u64 sibling_cpu_ns = ends_now ? slot->sibling_cpu_ns : slot->sent_sibling_cpu_ns;
+	u64 sibling_runnable_ns = ends_now ? slot->sibling_runnable_ns : slot->sent_sibling_runnable_ns;
 
 	if (!slice)
 		return;
@@ -167,13 +173,13 @@ static __attribute__((noinline)) void book(struct task_slot *slot, u32 what, u64
 	if (end <= start || what >= TIMES)
 		return;
 	if (watched && length >= min_slice_ns && start > slot->slice_start_ns)
-		send_slice(slot, start);
+		send_slice(slot, start, false);
 	total[what] += length;
 	if (what == TIME_CPU_READ)
 		total[TIME_CPU] += length;
 	slot->since_ns = end;
 	if (watched && end - slot->slice_start_ns >= min_slice_ns)
-		send_slice(slot, end);
+		send_slice(slot, end, true);
 }
 
 /* Books the time on the CPU up to `now`, and whether it went into reads. */

@@ -124,7 +124,7 @@ int sched_process_exit(u64 *ctx)
 	book_running(slot, now);
 	credit_leader(slot, now);
 	if (slot->flags & FLAG_WATCHED && slot->since_ns > slot->slice_start_ns)
-		send_slice(slot, slot->since_ns);
+		send_slice(slot, slot->since_ns, true);
 	slot->state = STATE_EXITED;
 	end_write(slot);
 

@@ -63,7 +63,7 @@ INLINE bool between_reads(struct task_slot *slot, u32 kind, u64 now)
  */
 #define LOCK_DEADLINE_NS 1000000000ULL
 
-INLINE bool sleeps_for_lock(struct task_struct *task, u64 now)
+static __attribute__((noinline)) bool sleeps_for_lock(struct task_struct *task, u64 now)
 {
 	struct pt_regs *regs = task_pt_regs(task);
 	u64 deadline[2] = {};
@@ -97,11 +97,21 @@ INLINE u64 sleep_end(struct task_slot *slot, struct task_struct *task, u64 now)
 	return delay_ns < now - slot->since_ns ? now - delay_ns : slot->since_ns;
 }
 
+/*
+ * `kind`, by way of the slot. The verifier walks all that follows once for each constant that it may be; of what comes from
+ * a map it knows nothing. Without this it looks at four times as many instructions, close to its limit.
+ */
+INLINE u32 unknown_to_verifier(struct task_slot *slot, u32 kind)
+{
+	slot->scratch.kind = kind;
+	return *(volatile u32 *)&slot->scratch.kind;
+}
+
 INLINE void leave_cpu(struct task_slot *slot, struct task_struct *task, bool preempted, u64 now)
 {
 	u32 state = task->__state;
 	bool blocks = !preempted && state != 0 && state != TASK_WAKING;
-	u32 kind = blocks ? kind_of_sleep(task, true) : 0;
+	u32 kind = blocks ? unknown_to_verifier(slot, kind_of_sleep(task, true)) : 0;
 
 	catch_up(slot, task, blocks ? kind : BLOCKED_OTHER, now);
 	begin_write(slot);
@@ -113,7 +123,7 @@ INLINE void leave_cpu(struct task_slot *slot, struct task_struct *task, bool pre
 	credit_leader(slot, now);
 	slot->blocked_in = kind;
 	note_run(slot, task);
-	if (kind == BLOCKED_FUTEX && slot->flags & FLAG_LEADER && sleeps_for_lock(task, now))
+	if (kind == BLOCKED_FUTEX && sleeps_for_lock(task, now))
 		slot->scratch.notes |= NOTE_LOCK;
 	else
 		slot->scratch.notes &= ~NOTE_LOCK;
@@ -135,9 +145,13 @@ INLINE void book_sleep(struct task_slot *slot, struct task_struct *task, u64 now
 	u32 kind = slot->blocked_in;
 
 	if (slot->state != STATE_BLOCKED)
-		kind = kind_of_sleep(task, false);
+		kind = unknown_to_verifier(slot, kind_of_sleep(task, false));
+	/* Not an older wake-up than the one that ended this sleep. */
+	if (kind == BLOCKED_FUTEX && woken & WOKEN_FROM_READ && woken > slot->scratch.run_start_ns)
+		kind = BLOCKED_FUTEX_READ;
 	if (kind == BLOCKED_FUTEX && woken & WOKEN_FROM_NET)
 		kind = BLOCKED_FUTEX_NET;
+	kind = unknown_to_verifier(slot, kind);
 	if (comes_from_net(task, kind))
 		slot->scratch.notes |= NOTE_FROM_NET;
 	else
@@ -155,6 +169,8 @@ INLINE void book_sleep(struct task_slot *slot, struct task_struct *task, u64 now
 	book(slot, TIME_BLOCKED + kind, until);
 	if (until > since && is_file_wait(kind))
 		count_file_wait(slot, task, kind, until - since, until);
+	if (kind == BLOCKED_FILE_READ || kind == BLOCKED_FAULT)
+		slot->scratch.has_read_ns = until;
 	/* Not an older wake-up than the one that ended this sleep. */
 	if (woken & WOKEN_ERRAND && woken > slot->scratch.run_start_ns && !(slot->flags & FLAG_WATCHED))
 		begin_errand(slot, slot->since_ns);
@@ -239,6 +255,25 @@ INLINE bool talks_to_peer(long nr)
 }
 
 /*
+ * `waker` ends a sleep of `slot` in a futex: whether for data that it has read from a file in that sleep, or that a thread has
+ * which handed on to it. A thread in the middle has what it is handed: a reader wakes the one that makes a batch, and that
+ * one the leader. Taking a lock from a thread is no handing on. What a thread has it keeps, as one read may serve many
+ * batches; the leader asks for reads in its own sleep alone.
+ */
+INLINE bool hand_on_read(struct task_slot *slot, struct task_slot *waker)
+{
+	u64 has_read_ns = waker->scratch.has_read_ns;
+
+	if (slot->scratch.notes & NOTE_LOCK)
+		return false;
+	if (slot->flags & FLAG_LEADER)
+		return has_read_ns > slot->since_ns;
+	if (has_read_ns > slot->scratch.has_read_ns)
+		slot->scratch.has_read_ns = has_read_ns;
+	return false;
+}
+
+/*
  * `waker`, the current task, wakes `task`. Interrupts (timers, the network) wake tasks too, while any task is
  * current: the waker's system call tells that it did it itself. Returns bits of `enum woken`.
  */
@@ -277,6 +312,8 @@ INLINE u32 woken_by(struct task_slot *slot, struct task_struct *task, struct tas
 			if (!brief)
 				send_wake(waker, slot, now);
 		}
+		if (same_process && hand_on_read(slot, waker))
+			bits |= WOKEN_FROM_READ;
 		if (waker->scratch.notes & NOTE_FROM_NET)
 			bits |= WOKEN_FROM_NET;
 	}

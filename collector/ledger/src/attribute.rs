@@ -4,7 +4,7 @@
 use crate::opening::opening;
 use crate::passage::Passage;
 use crate::shim::Shim;
-use crate::timeline::{Activity, Helped, Timeline};
+use crate::timeline::{Activity, Helped, Timeline, scale};
 use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked};
 use stallscope_model::{Cause, Causes};
 use std::collections::VecDeque;
@@ -264,18 +264,8 @@ fn own_work(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64, out: &mut Attributed) {
         let ns = activity.of(kind);
         match kind {
             _ if trainer.reads_itself && brings_data(trainer, kind) => out.causes[Cause::Fetch] += ns,
-            Blocked::Futex => {
-                let helped = if trainer.may_be_helped() { activity.helped() } else { Helped::default() };
-                out.causes[Cause::Compute] += helped.cpu_ns;
-                out.causes[Cause::Preempted] += helped.runnable_ns;
-                // Beside a device the shim takes a helper that has no CPU for one that has.
-                let on_cpu_ns = ns.min(activity.sibling_cpu_ns).saturating_sub(helped.cpu_ns);
-                let on_cpu_ns = on_cpu_ns.min(helped.runnable_ns);
-                let asleep = if trainer.several_ranks { Cause::Peer } else { Cause::Unknown };
-                out.moves(Cause::Preempted, Cause::Compute, on_cpu_ns);
-                out.moves(Cause::Preempted, asleep, helped.runnable_ns - on_cpu_ns);
-                peer_or_unknown(trainer, kind, ns - helped.cpu_ns - helped.runnable_ns, out);
-            }
+            Blocked::Futex => in_futex(trainer, activity, out),
+            Blocked::FutexRead => {}
             Blocked::FutexNet | Blocked::Net => peer_or_unknown(trainer, kind, ns, out),
             // Written by hand, without a saver that is hooked.
             Blocked::FileWrite | Blocked::Sync | Blocked::Rename => out.causes[Cause::Persist] += ns,
@@ -286,6 +276,29 @@ fn own_work(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64, out: &mut Attributed) {
             _ => out.unknown(Some(kind), ns),
         }
     }
+}
+
+/// Asleep in futexes of both kinds, for threads of the trainer's own. Where the loop reads by itself, one that has read makes
+/// its batches: what it computes is their preparation.
+fn in_futex(trainer: &Trainer<'_>, activity: &Activity, out: &mut Attributed) {
+    let asleep_ns = activity.in_futex_ns();
+    let reader_ns = if trainer.reads_itself { activity.of(Blocked::FutexRead) } else { 0 };
+    let helped = if trainer.may_be_helped() { activity.helped() } else { Helped::default() };
+    let idle_ns = asleep_ns - helped.cpu_ns - helped.runnable_ns;
+    let [prep_ns, fetch_ns] = [helped.cpu_ns, idle_ns].map(|ns| scale(ns, reader_ns, asleep_ns));
+    out.causes[Cause::Prep] += prep_ns;
+    out.causes[Cause::Fetch] += fetch_ns;
+    out.causes[Cause::Compute] += helped.cpu_ns - prep_ns;
+    out.causes[Cause::Preempted] += helped.runnable_ns;
+    // Beside a device the shim takes a helper that has no CPU for one that has, and all for the loop's own work.
+    let on_cpu_ns = asleep_ns.min(activity.sibling_cpu_ns).saturating_sub(helped.cpu_ns);
+    let on_cpu_ns = on_cpu_ns.min(helped.runnable_ns);
+    let asleep = if trainer.several_ranks { Cause::Peer } else { Cause::Unknown };
+    out.moves(Cause::Preempted, Cause::Compute, on_cpu_ns);
+    out.moves(Cause::Preempted, asleep, helped.runnable_ns - on_cpu_ns);
+    out.moves(Cause::Prep, Cause::Compute, prep_ns);
+    out.moves(Cause::Fetch, asleep, fetch_ns);
+    peer_or_unknown(trainer, Blocked::Futex, idle_ns - fetch_ns, out);
 }
 
 /// Whether a loop that reads by itself gets data from what it is blocked in. Among several ranks a socket may as well
@@ -402,7 +415,7 @@ pub(crate) fn blocked_in_fetch(activity: &Activity) -> u64 {
 /// library's lock, a service's pause, a device): the data are on their way to the producer all the same.
 pub(crate) fn asleep(activity: &Activity) -> u64 {
     let helped = activity.helped();
-    activity.of(Blocked::Futex) - helped.cpu_ns - helped.runnable_ns
+    activity.in_futex_ns() - helped.cpu_ns - helped.runnable_ns
         + activity.of(Blocked::Sleep)
         + activity.of(Blocked::Other)
 }
@@ -421,7 +434,7 @@ fn produce(wait: &Wait<'_>, producer: &View<'_>, a_ns: u64, b_ns: u64, in_batch:
     // decoding only while syscalls are hooked. Their time beyond the blocked time was spent on the CPU or
     // waiting for one, in the proportion of the whole.
     let wrapped_ns = producer.shim.reading(a_ns, b_ns).saturating_sub(blocked_ns);
-    let wrapped_cpu_ns = crate::timeline::scale(wrapped_ns, times.cpu_ns, times.cpu_ns + times.runnable_ns);
+    let wrapped_cpu_ns = scale(wrapped_ns, times.cpu_ns, times.cpu_ns + times.runnable_ns);
     let read_on_cpu_ns = read_on_cpu_ns.max(wrapped_cpu_ns.min(times.cpu_ns));
 
     out.causes[Cause::Fetch] += blocked_ns + read_on_cpu_ns + asleep(activity);

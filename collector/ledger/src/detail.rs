@@ -217,7 +217,8 @@ fn blocked_in(kind: Blocked, role: Role) -> Doing {
     match kind {
         // A worker's thread hands tensors over that way; a worker asks a cache.
         Blocked::Unix if role == Role::Trainer => Doing::Waiting,
-        Blocked::FileRead | Blocked::Fault => Doing::Reading,
+        // The thread that it waits for has read.
+        Blocked::FileRead | Blocked::Fault | Blocked::FutexRead => Doing::Reading,
         Blocked::FileWrite | Blocked::Sync | Blocked::Rename => Doing::Writing,
         Blocked::Net | Blocked::FutexNet | Blocked::Unix => Doing::Network,
         Blocked::Pipe | Blocked::Futex | Blocked::Poll | Blocked::Child => Doing::Waiting,

@@ -215,6 +215,10 @@ fn prep_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     let share = figures.share(Cause::Prep);
     let workers = loaders(figures).map(|loader| loader.workers).max();
     let more_workers = match workers {
+        None if figures.reads_itself => remedy(
+            Other,
+            "Make batches in worker processes (a DataLoader with workers): threads share the interpreter's lock with the loop",
+        ),
         Some(0) => remedy(
             MoreWorkers,
             "Set num_workers to 1 or more, so that batches are made while the trainer computes",

@@ -56,6 +56,7 @@ fn of_process(process: &Process) -> MainThreads {
         sockets_ns: of(&[Blocked::Net, Blocked::FutexNet, Blocked::Unix, Blocked::Poll]),
         pipes_ns: of(&[Blocked::Pipe]),
         writes_ns: of(&[Blocked::FileWrite, Blocked::Sync, Blocked::Rename]),
+        readers_ns: of(&[Blocked::FutexRead]),
         locks_ns: of(&[Blocked::Futex]),
         sleeps_ns: of(&[Blocked::Sleep]),
         other_ns: of(&[Blocked::Child, Blocked::Other]),

@@ -191,12 +191,18 @@ impl Timeline {
         self.iter().last().map_or(0, |last| last.end_ns)
     }
 
-    /// What the task did in `[a_ns, b_ns)`. An interval that is cut gives in proportion. Calls `gap` for each part
+    /// What the task did in `[a_ns, b_ns)`. An interval that is cut gives in proportion. Of siblings it has what they computed in
+    /// this task's own sleeps, interval by interval: what they did while it ran helped in no sleep before or after. Calls `gap` for each part
     /// nothing is known of; activity and gaps together are exactly `b_ns - a_ns`.
     pub(crate) fn query(&self, a_ns: u64, b_ns: u64, mut gap: impl FnMut(u64, u64)) -> Activity {
         let mut sum = Activity::default();
         self.each(a_ns, b_ns, |from, to, activity| match activity {
-            Some(activity) => sum.add(activity),
+            Some(activity) => {
+                sum.add(&Activity {
+                    sibling_cpu_ns: activity.sibling_cpu_ns.min(activity.in_futex_ns()),
+                    ..*activity
+                });
+            }
             None => gap(from, to),
         });
         sum
@@ -362,7 +368,7 @@ mod tests {
 
     fn activity() -> impl Strategy<Value = Activity> {
         let ns = || prop_oneof![0..1000u64, Just(0), any::<u64>()];
-        (ns(), ns(), ns(), prop::array::uniform14(ns()), ns(), ns()).prop_map(
+        (ns(), ns(), ns(), prop::array::uniform15(ns()), ns(), ns()).prop_map(
             |(cpu_ns, cpu_read_ns, runnable_ns, blocked_ns, sibling_cpu_ns, sibling_runnable_ns)| Activity {
                 times: Times { cpu_ns, cpu_read_ns, runnable_ns, blocked_ns },
                 sibling_cpu_ns,

@@ -201,7 +201,8 @@ pub(crate) fn bound(sum: &MainThreads) -> Option<(&'static str, f64)> {
         return None;
     }
     // Among several ranks a socket may as well be another rank's.
-    let data = share(if sum.count > 1 { sum.files_ns + sum.faults_ns } else { sum.data_ns() });
+    let data =
+        share(if sum.count > 1 { sum.files_ns + sum.faults_ns + sum.readers_ns } else { sum.data_ns() });
     let found = [
         ("fetch-bound", data, is_data_bound(data, compute)),
         ("short of CPU", short, short >= 0.1),

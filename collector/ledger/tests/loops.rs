@@ -64,6 +64,23 @@ fn what_a_loop_is_blocked_in_for_data_is_fetch() {
 }
 
 #[test]
+fn asleep_for_a_thread_that_has_read_is_fetch_and_what_threads_compute_then_is_prep() {
+    for ranks in [1, 2] {
+        let mut stage = Stage::empty();
+        stage.greet(TRAINER, 1, ProcessKind::Trainer, 0, ranks);
+        stage.does(
+            TRAINER,
+            0,
+            &[(100, Does::Cpu), (60, Does::Helped(Blocked::FutexRead, 15)), (40, Does::Cpu)],
+        );
+        steps(&mut stage, &[100, 200]);
+        stage.finish(300);
+        stage.expect(Phase::Training, 0, &[(Cause::Fetch, 45), (Cause::Prep, 15), (Cause::Compute, 40)]);
+        assert_eq!(stage.ledger.summary().main_threads.readers_ns, 60 * MS);
+    }
+}
+
+#[test]
 fn among_ranks_a_socket_is_the_others() {
     let mut stage = Stage::empty();
     stage.greet(TRAINER, 1, ProcessKind::Trainer, 0, 2);

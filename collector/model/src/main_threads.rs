@@ -22,6 +22,8 @@ pub struct MainThreads {
     pub pipes_ns: u64,
     /// Blocked in writing, syncing and renaming files.
     pub writes_ns: u64,
+    /// Asleep until a thread of its own had read, and made of it what is waited for.
+    pub readers_ns: u64,
     pub locks_ns: u64,
     pub sleeps_ns: u64,
     /// Blocked in anything else: a device, a child.
@@ -31,19 +33,20 @@ pub struct MainThreads {
 impl MainThreads {
     /// Blocked in what data come from.
     pub fn data_ns(&self) -> u64 {
-        [self.files_ns, self.faults_ns, self.sockets_ns, self.pipes_ns]
+        [self.files_ns, self.faults_ns, self.sockets_ns, self.pipes_ns, self.readers_ns]
             .into_iter()
             .fold(0, u64::saturating_add)
     }
 
     /// What they were blocked in, by its name in a sentence.
-    pub fn blocked(&self) -> [(&'static str, u64); 8] {
+    pub fn blocked(&self) -> [(&'static str, u64); 9] {
         [
             ("files", self.files_ns),
             ("page faults", self.faults_ns),
             ("sockets", self.sockets_ns),
             ("pipes", self.pipes_ns),
             ("writing files", self.writes_ns),
+            ("waits for reader threads", self.readers_ns),
             ("locks", self.locks_ns),
             ("sleep", self.sleeps_ns),
             ("something else", self.other_ns),
@@ -66,6 +69,7 @@ impl AddAssign<&MainThreads> for MainThreads {
             (&mut self.sockets_ns, other.sockets_ns),
             (&mut self.pipes_ns, other.pipes_ns),
             (&mut self.writes_ns, other.writes_ns),
+            (&mut self.readers_ns, other.readers_ns),
             (&mut self.locks_ns, other.locks_ns),
             (&mut self.sleeps_ns, other.sleeps_ns),
             (&mut self.other_ns, other.other_ns),

@@ -87,7 +87,7 @@ impl Engine {
 /// Without steps, which would tell what was waited for: the file that the job's tasks were blocked in longest, where main
 /// threads were blocked in files for a hundredth of their time.
 fn longest(files: &[FileWait], main: &MainThreads) -> Option<String> {
-    let waited_ns = main.files_ns.saturating_add(main.faults_ns);
+    let waited_ns = [main.files_ns, main.faults_ns, main.readers_ns].into_iter().fold(0, u64::saturating_add);
     let file = files.first().filter(|_| waited_ns > main.wall_ns / 100)?;
     Some(format!("; of its files the job waited longest for {}", file.path))
 }

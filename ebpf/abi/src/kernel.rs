@@ -1,7 +1,7 @@
 //! What the kernel programs account per task and send through the ring buffer.
 
 /// Version of every layout in this module and [`crate::files`]; the committed object carries it and the loader compares.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// Tasks that can be tracked at the same time; one [`TaskSlot`] each.
 pub const MAX_TASKS: u32 = 16_384;
@@ -29,22 +29,25 @@ pub enum Blocked {
     Rename = 6,
     /// `read`, `write` or `poll` of a pipe.
     Pipe = 7,
-    /// A futex, woken by anything but the next kind.
+    /// A futex, woken by anything but the next two kinds.
     Futex = 8,
     /// A futex whose waker had itself just been woken from a socket, or by a thread that had: what a wait for another
     /// rank looks like.
     FutexNet = 9,
+    /// A futex, no lock, of a thread group leader, whose waker had in the meantime waited for a read of a file, or been
+    /// woken by a thread that had: what a wait for a reader thread looks like.
+    FutexRead = 10,
     /// `poll`, `select`, `epoll_wait` that is none of the above.
-    Poll = 10,
+    Poll = 11,
     /// `nanosleep` and its kin.
-    Sleep = 11,
+    Sleep = 12,
     /// Waiting for a child process.
-    Child = 12,
+    Child = 13,
     /// Anything else, `ioctl` of a device included.
-    Other = 13,
+    Other = 14,
 }
 
-pub const BLOCKED_KINDS: usize = 14;
+pub const BLOCKED_KINDS: usize = 15;
 
 impl Blocked {
     pub const ALL: [Blocked; BLOCKED_KINDS] = [
@@ -58,6 +61,7 @@ impl Blocked {
         Blocked::Pipe,
         Blocked::Futex,
         Blocked::FutexNet,
+        Blocked::FutexRead,
         Blocked::Poll,
         Blocked::Sleep,
         Blocked::Child,
@@ -150,7 +154,7 @@ pub struct TaskSlot {
     pub sent_sibling_runnable_ns: u64,
     pub slice_start_ns: u64,
     /// Internals of the kernel side.
-    pub scratch: [u64; 13],
+    pub scratch: [u64; 14],
 }
 
 #[repr(u16)]
@@ -344,7 +348,7 @@ pub const LOST_REASONS: usize = 6;
 
 const _: () = {
     assert!(size_of::<Times>() == 8 * (3 + BLOCKED_KINDS));
-    assert!(size_of::<TaskSlot>() == 32 + 24 + 2 * size_of::<Times>() + 40 + 16 + 24 + 104);
+    assert!(size_of::<TaskSlot>() == 32 + 24 + 2 * size_of::<Times>() + 40 + 16 + 24 + 112);
     assert!(size_of::<Header>() == 24);
     assert!(size_of::<Slice>() == 24 + 8 + size_of::<Times>() + 32);
     assert!(size_of::<Wait>() == 80);

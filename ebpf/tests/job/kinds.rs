@@ -65,6 +65,34 @@ fn a_futex_whose_waker_came_from_the_network() {
 }
 
 #[test]
+fn a_futex_whose_waker_has_read_a_file_meanwhile() {
+    let Some(mut kernel) = kernel(&Options::default()) else { return };
+    let path = file("reader");
+    // Whether it read itself, or was woken by one that did.
+    for threads in ["1", "2"] {
+        let (seen, times) = totals(&mut kernel, &["reader", threads, path.to_str().unwrap()]);
+        let of = |kind: Blocked| times.blocked_ns[kind as usize];
+        let reading_ns: u64 =
+            seen.exits().map(|exit| exit.total.blocked_ns[Blocked::FileRead as usize]).sum();
+        assert!(
+            reading_ns > 0 && of(Blocked::FutexRead) > reading_ns / 2,
+            "{reading_ns} of reading: {times:?}"
+        );
+        // The second sleep is for a thread that only sleeps.
+        assert!(of(Blocked::Futex) > 50_000_000, "{times:?}");
+    }
+}
+
+#[test]
+fn a_lock_that_a_reader_gives_up_is_no_wait_for_what_it_reads() {
+    let Some(mut kernel) = kernel(&Options::default()) else { return };
+    let path = file("reader-lock");
+    let (_, times) = totals(&mut kernel, &["reader-lock", "1", path.to_str().unwrap()]);
+    assert_eq!(times.blocked_ns[Blocked::FutexRead as usize], 0, "{times:?}");
+    assert_eq!(main_kind(&times), Blocked::Futex, "{times:?}");
+}
+
+#[test]
 fn children() {
     assert_blocks_in(&["fork-at-once", "4"], Blocked::Child);
 }

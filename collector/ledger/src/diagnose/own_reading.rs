@@ -27,7 +27,7 @@ pub(super) fn of_main_thread(figures: &Figures<'_>) -> Option<Diagnosis> {
 /// these, so that each says under which condition it helps, and what helps whatever the size of reads comes first.
 pub(super) fn of_loop(main: &MainThreads) -> Vec<Remedy> {
     let much = |ns: u64| ns > 0 && ns.saturating_mul(4) >= main.data_ns();
-    let (faults, files) = (much(main.faults_ns), much(main.files_ns));
+    let (faults, files, readers) = (much(main.faults_ns), much(main.files_ns), much(main.readers_ns));
     let answers = much(main.sockets_ns.saturating_add(main.pipes_ns));
     let mut remedies = Vec::new();
     if faults {
@@ -46,11 +46,17 @@ pub(super) fn of_loop(main: &MainThreads) -> Vec<Remedy> {
              training with these, or divide their work over more processes while CPUs are idle",
         ));
     }
-    if answers && !faults && !files {
+    if readers {
+        remedies.extend(other(
+            "Let the threads that read begin more batches in advance, or read in more threads: that helps where each read is \
+             merely slow, and not where storage gives all it can",
+        ));
+    }
+    if answers && !faults && !files && !readers {
         remedies.extend(other(
             "Where a server answers, request the next batch in a thread or a worker process while this one is trained with",
         ));
-    } else if !faults {
+    } else if !faults && !readers {
         remedies.extend(other(
             "Read the next batch in a thread or a worker process while this one is trained with",
         ));
@@ -58,7 +64,7 @@ pub(super) fn of_loop(main: &MainThreads) -> Vec<Remedy> {
     if files {
         remedies.extend(other("Where reads are small and follow one another, read files in larger pieces"));
     }
-    if faults || files {
+    if faults || files || readers {
         remedies.push(remedy(
             FasterStorage,
             "Keep the files that it waits for on a local disk, or in the page cache where they fit",

@@ -31,10 +31,15 @@ impl Activity {
         self.times.blocked_ns[kind as usize]
     }
 
+    /// Asleep in a futex, whoever ended that.
+    pub(crate) fn in_futex_ns(&self) -> u64 {
+        self.of(Blocked::Futex).saturating_add(self.of(Blocked::FutexRead))
+    }
+
     /// Of the time asleep in a futex: while siblings were on a CPU, and, not among that, while the one that ended the sleep
     /// was without one.
     pub(crate) fn helped(&self) -> Helped {
-        let asleep_ns = self.of(Blocked::Futex);
+        let asleep_ns = self.in_futex_ns();
         let runnable_ns = asleep_ns.min(self.sibling_runnable_ns);
         Helped { cpu_ns: (asleep_ns - runnable_ns).min(self.sibling_cpu_ns), runnable_ns }
     }
