@@ -4,9 +4,9 @@ use anyhow::Result;
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use stallscope_collector::RuntimeDir;
-use stallscope_reports::target::{self, Kind, Place, Target};
+use stallscope_reports::target::{self, Kind, Target};
 use stallscope_reports::{
-    Error, Run, Style, csv, html, json, markdown, openmetrics, parquet, perfetto, text, write_whole,
+    Error, Folder, Run, Style, csv, html, json, markdown, openmetrics, parquet, perfetto, text, write_whole,
 };
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -127,7 +127,7 @@ enum Writer {
     Screen(Kind),
     File(Kind, fn(&Run, &mut dyn Write) -> Result<(), Error>),
     /// Its folder's name ends in this.
-    Folder(&'static str, fn(&Run, &Path) -> Result<Vec<PathBuf>, Error>),
+    Folder(&'static str, fn(&Run, &Folder) -> Result<Vec<PathBuf>, Error>),
 }
 
 pub(crate) fn main(verb: &Report, colour: Colour) -> Result<ExitCode> {
@@ -153,10 +153,10 @@ pub(crate) fn main(verb: &Report, colour: Colour) -> Result<ExitCode> {
             let place = target::folder(ending, output, &name)?;
             let working = Working::on(format!("reading {}", called(&verb.runs)));
             let run = open(verb)?;
-            place.make_folder()?;
-            write(&run, &place.path)?;
+            let (path, replaces) = (place.path.clone(), place.replaces);
+            write(&run, &place.open()?)?;
             drop(working);
-            done(&place)
+            done(&path, replaces)
         }
     }
 }
@@ -181,14 +181,14 @@ fn one_file(
         Target::File(place) => {
             write_whole(&place, |out| write(&run, out))?;
             drop(working);
-            done(&place)
+            done(&place.path, place.replaces)
         }
     }
 }
 
-fn done(place: &Place) -> Result<ExitCode> {
-    let verb = if place.replaces { "replaced" } else { "wrote" };
-    terminal::say(&format!("{verb} {}", place.path.display()));
+fn done(path: &Path, replaces: bool) -> Result<ExitCode> {
+    let verb = if replaces { "replaced" } else { "wrote" };
+    terminal::say(&format!("{verb} {}", path.display()));
     Ok(ExitCode::SUCCESS)
 }
 

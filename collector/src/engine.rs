@@ -11,6 +11,7 @@ use crate::foreign_text;
 use crate::fresh::Fresh;
 use crate::host;
 use crate::knobs::{Knobs, Resolved};
+use crate::lanes::{self, Lane, Lanes};
 use crate::procfs::{self, CpuTicks};
 use crate::usage::job_cpus;
 use stallscope_abi::kernel::{Record, TaskSlot};
@@ -23,7 +24,7 @@ use stallscope_ring::{Fact, Greeting, Reader};
 use stallscope_store::{ClockAnchor, Recorder};
 use stallscope_wire::ProgramState;
 use stallscope_wire::frame::{Splitter, Tag, Tick};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -32,11 +33,7 @@ pub(crate) struct Engine {
     recorder: Option<Recorder>,
     job: JobFacts,
     host: HostFacts,
-    /// Lanes by connection.
-    lanes: HashMap<u64, Lane>,
-    /// What lanes of finished processes had dropped.
-    lane_dropped: u64,
-    lane_damaged: u64,
+    lanes: Lanes,
     pub(crate) knobs: Knobs,
     adviser: Adviser,
     pub(crate) audit: Audit,
@@ -54,8 +51,6 @@ pub(crate) struct Engine {
     /// Latest moment up to which all kernel evidence has arrived.
     kernel_until_ns: u64,
     records: u64,
-    /// The most that one lane held at the last look.
-    fullest: u64,
     /// The period of [`WorkerPeriod`]s that was under way when they were last taken.
     period: u64,
     begun_ns: u64,
@@ -68,17 +63,6 @@ pub(crate) struct Engine {
     notices: Vec<String>,
 }
 
-struct Lane {
-    pid: u32,
-    rank: u32,
-    reader: Reader,
-}
-
-/// Records in one lane at one look, of the 32,768 that it holds, that make the next look come sooner.
-const MANY_RECORDS: u64 = 4096;
-/// Memory of all lanes of a job together, as far as it is written to: those of 2,700 processes. All that is in it may have to be
-/// read at one look.
-const LANES_BYTES: usize = 4 << 30;
 /// So many processes' periods are kept each second.
 const FEW_LANES: usize = 64;
 
@@ -100,9 +84,7 @@ impl Engine {
             recorder: None,
             job,
             host,
-            lanes: HashMap::new(),
-            lane_dropped: 0,
-            lane_damaged: 0,
+            lanes: Lanes::default(),
             knobs: Knobs::default(),
             adviser: Adviser::new(cpus),
             audit: Audit::default(),
@@ -117,7 +99,6 @@ impl Engine {
             files: Files::default(),
             kernel_until_ns: 0,
             records: 0,
-            fullest: 0,
             period: 0,
             begun_ns,
             start_cpu_ns: 0,
@@ -210,9 +191,8 @@ impl Engine {
     }
 
     pub(crate) fn shim_arrived(&mut self, connection: u64, pid: u32, mut greeting: Greeting, reader: Reader) {
-        let lanes_bytes: usize = self.lanes.values().map(|lane| lane.reader.bytes()).sum();
-        if lanes_bytes + reader.bytes() > LANES_BYTES {
-            let gib = LANES_BYTES >> 30;
+        if !self.lanes.has_place_for(reader.bytes()) {
+            let gib = lanes::BYTES >> 30;
             self.shim_refused(pid, &format!("the lanes of all processes would take more than {gib} GiB"));
             return;
         }
@@ -231,7 +211,7 @@ impl Engine {
         });
         self.shims_seen = true;
         self.knobs.process(connection, greeting.rank.rank);
-        self.lanes.insert(connection, Lane { pid, rank: greeting.rank.rank, reader });
+        self.lanes.add(connection, Lane { pid, rank: greeting.rank.rank, reader });
     }
 
     /// A shim whose lane can't be read, because it is older, newer or none of ours.
@@ -248,7 +228,7 @@ impl Engine {
     }
 
     pub(crate) fn shim_reported(&mut self, connection: u64, fact: Fact) {
-        let Some(Lane { pid, rank: of, .. }) = self.lanes.get_mut(&connection) else { return };
+        let Some(Lane { pid, rank: of, .. }) = self.lanes.of(connection) else { return };
         match fact {
             Fact::Loader(mut loader) => {
                 foreign_text::shorten_loader(&mut loader);
@@ -281,7 +261,7 @@ impl Engine {
 
     /// A process hands over the page of its knobs.
     pub(crate) fn page_arrived(&mut self, connection: u64, page: &OwnedFd) {
-        if let (Err(error), Some(lane)) = (self.knobs.arrived(connection, page), self.lanes.get(&connection))
+        if let (Err(error), Some(lane)) = (self.knobs.arrived(connection, page), self.lanes.of(connection))
             && !std::mem::replace(&mut self.page_refused, true)
         {
             self.notices.push(format!("the knobs of process {} cannot be turned: {error}", lane.pid));
@@ -326,11 +306,10 @@ impl Engine {
     /// A process with the shim is gone or hung up; what it wrote before is still read.
     pub(crate) fn shim_gone(&mut self, connection: u64) {
         self.knobs.gone(connection);
-        if let Some(mut lane) = self.lanes.remove(&connection) {
-            drain(&mut self.ledger, &mut self.records, &mut lane);
-            self.ledger.gone(lane.pid, host::now_ns());
-            self.lane_dropped = self.lane_dropped.saturating_add(lane.reader.dropped());
-            self.lane_damaged += lane.reader.resyncs();
+        let taken = self.lanes.take(connection, |pid, record| self.ledger.lane(pid, record));
+        if let Some((pid, records)) = taken {
+            self.records += records;
+            self.ledger.gone(pid, host::now_ns());
         }
     }
 
@@ -342,15 +321,12 @@ impl Engine {
 
     /// Whether lanes fill so quickly that they have to be read as often as can be.
     pub(crate) fn is_flooded(&self) -> bool {
-        self.fullest > MANY_RECORDS
+        self.lanes.are_flooded()
     }
 
     /// Reads the lanes and closes the steps that are final.
     pub(crate) fn tick(&mut self) {
-        self.fullest = 0;
-        for lane in self.lanes.values_mut() {
-            self.fullest = self.fullest.max(drain(&mut self.ledger, &mut self.records, lane));
-        }
+        self.records += self.lanes.look(|pid, record| self.ledger.lane(pid, record));
         let steps = self.ledger.advance(host::now_ns());
         self.keep(steps);
     }
@@ -417,8 +393,8 @@ impl Engine {
     /// The job has ended, or is left: closes everything.
     pub(crate) fn finish(&mut self, exit_code: Option<i32>) -> (RunSummary, Option<PathBuf>) {
         let trainers = trainers(&self.ledger);
-        let connections: Vec<u64> = self.lanes.keys().copied().collect();
-        for connection in connections {
+        self.lanes.ended();
+        for connection in self.lanes.connections() {
             self.shim_gone(connection);
         }
         let steps = self.ledger.finish(host::now_ns());
@@ -476,18 +452,9 @@ fn kind(kind: stallscope_ring::ProcessKind) -> stallscope_ledger::ProcessKind {
 }
 
 /// A process tells what it did before the kernel tells that it ended: its lane may have waited a second for a look.
-fn read_last(ledger: &mut Ledger, lanes: &mut HashMap<u64, Lane>, records: &mut u64, record: &Record) {
+fn read_last(ledger: &mut Ledger, lanes: &mut Lanes, records: &mut u64, record: &Record) {
     let Record::TaskExit(exit) = record else { return };
     if exit.header.tid == exit.header.tgid {
-        for lane in lanes.values_mut().filter(|lane| lane.pid == exit.header.tgid) {
-            drain(ledger, records, lane);
-        }
+        *records += lanes.read_last(exit.header.tgid, |pid, record| ledger.lane(pid, record));
     }
-}
-
-/// Gives how many records there were.
-fn drain(ledger: &mut Ledger, records: &mut u64, lane: &mut Lane) -> u64 {
-    let drained = lane.reader.drain(|record| ledger.lane(lane.pid, record));
-    *records += drained.records;
-    drained.records
 }

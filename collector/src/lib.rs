@@ -25,6 +25,7 @@ mod join;
 mod kernel_client;
 mod kernel_service;
 mod knobs;
+mod lanes;
 mod metrics;
 mod node;
 mod node_socket;

@@ -33,10 +33,11 @@ fn sealed(bytes: &[u8]) -> OwnedFd {
 
 fn read(fd: OwnedFd) {
     let Ok(mut reader) = Reader::open(fd) else { return };
-    for _ in 0..3 {
+    for most in [2, u64::MAX, u64::MAX] {
         let mut seen = 0_u64;
-        let drained = reader.drain(|_| seen += 1);
+        let drained = reader.drain(most, |_| seen += 1);
         assert_eq!(drained.records, seen);
+        assert!(seen <= most);
         assert!(seen <= u64::from(stallscope_ring::MAX_CAPACITY));
     }
     let _ = (reader.dropped(), reader.resyncs(), reader.pid());

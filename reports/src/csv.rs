@@ -1,25 +1,22 @@
 //! A run as a folder of CSV files, one table each: for spreadsheets, pandas and R.
 
-use crate::file::replace;
 use crate::tables::{TABLES, Table, Value};
-use crate::{Error, Run};
+use crate::{Error, Folder, Run};
 use std::borrow::Cow;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-/// Writes every table into `folder`, which is created where it is missing; files of an earlier report there are
-/// replaced. Gives the files.
+/// Writes every table into `folder`; files of an earlier report there are replaced. Gives the files.
 ///
 /// # Errors
 /// The folder cannot be written to, or a recording can no longer be read.
-pub fn write(run: &Run, folder: &Path) -> Result<Vec<PathBuf>, Error> {
-    std::fs::create_dir_all(folder).map_err(Error::at(folder))?;
+pub fn write(run: &Run, folder: &Folder) -> Result<Vec<PathBuf>, Error> {
     TABLES
         .iter()
         .map(|table| {
-            let path = folder.join(format!("{}.csv", table.name));
-            replace(&path, |out| write_table(table, run, out))?;
-            Ok(path)
+            let name = format!("{}.csv", table.name);
+            folder.replace(name.as_ref(), |out| write_table(table, run, out))?;
+            Ok(folder.path().join(name))
         })
         .collect()
 }

@@ -1,17 +1,13 @@
 //! Files that are there whole or not at all.
 
 use crate::Error;
+use crate::folder::{Entry, Folder, MOST_LINKS, is_ours};
 use crate::target::Place;
-use rustix::fs::{FileType, Mode, OFlags};
-use std::ffi::OsStr;
+use rustix::fs::{CWD, FileType};
 use std::fs::{self, File};
-use std::hash::{BuildHasher, RandomState};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-
-/// Links that lead to each other.
-const MOST_LINKS: usize = 40;
 
 /// Writes the file at `place` by way of another beside it, which then takes its place. Something that is no plain file, like a
 /// pipe, is written to as it is.
@@ -26,6 +22,9 @@ pub fn write_whole(
     place: &Place,
     write: impl FnOnce(&mut (dyn Write + Send)) -> Result<(), Error>,
 ) -> Result<(), Error> {
+    if let Some((folder, name)) = place.folder.as_ref().zip(place.path.file_name()) {
+        return folder.replace(name, write);
+    }
     if !place.named {
         return replace(&place.path, write);
     }
@@ -41,10 +40,10 @@ pub fn write_whole(
 }
 
 /// Where the links of this user and of root lead, as far as there is something.
-pub(crate) fn led_to(path: &Path) -> PathBuf {
+fn led_to(path: &Path) -> PathBuf {
     let mut path = path.to_path_buf();
     for _ in 0..MOST_LINKS {
-        let Some(target) = link(&path) else { break };
+        let Ok(Entry::OwnLink(target)) = Entry::at(CWD, &path) else { break };
         let next = path.parent().unwrap_or(Path::new("")).join(target);
         // A descriptor's link, as behind /dev/stdout, may name a pipe, which has no path.
         if fs::symlink_metadata(&next).is_err() {
@@ -53,23 +52,6 @@ pub(crate) fn led_to(path: &Path) -> PathBuf {
         path = next;
     }
     path
-}
-
-/// What a link of this user or of root says. It is opened first, as another could come in its place.
-fn link(path: &Path) -> Option<PathBuf> {
-    let link =
-        rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let facts = rustix::fs::fstat(&link).ok()?;
-    let is_link = FileType::from_raw_mode(facts.st_mode) == FileType::Symlink;
-    if !is_link || !is_ours(facts.st_uid) {
-        return None;
-    }
-    let target = rustix::fs::readlinkat(&link, "", Vec::new()).ok()?;
-    Some(OsStr::from_bytes(target.as_bytes()).into())
-}
-
-fn is_ours(uid: u32) -> bool {
-    uid == 0 || uid == stallscope_store::file_user()
 }
 
 /// What lies at `path`, open, where it is no plain file but a device, or a pipe or a descriptor's link of this user or of root.
@@ -85,32 +67,20 @@ fn special(path: &Path) -> std::io::Result<Option<File>> {
 }
 
 /// Writes `path` by way of a file beside it, which then takes its place, also that of a link.
-///
-/// # Errors
-/// As [`write_whole`].
-pub(crate) fn replace(
+fn replace(
     path: &Path,
     write: impl FnOnce(&mut (dyn Write + Send)) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let at = Error::at(path);
-    // A name that nobody can take first; it is no longer than any that the file may have. Keys of hash tables are random
-    // numbers of the system's.
-    let part = path.with_file_name(format!(".stallscope.{:016x}.part", RandomState::new().hash_one(0)));
-    let mut out = BufWriter::new(File::options().write(true).create_new(true).open(&part).map_err(&at)?);
-    let written = write(&mut out).and_then(|()| {
-        out.flush().map_err(&at)?;
-        drop(out);
-        fs::rename(&part, path).map_err(&at)
-    });
-    if written.is_err() {
-        let _ = fs::remove_file(&part);
-    }
-    written
+    let name = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/"));
+    let name = name.ok_or_else(|| at(ErrorKind::NotADirectory.into()))?;
+    Folder::around(path).map_err(|reason| at(reason.into()))?.replace(name, write)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::Mode;
 
     #[test]
     fn what_fails_leaves_what_was_there() {
@@ -133,10 +103,20 @@ mod tests {
         let (theirs, link) = (folder.path().join("profile"), folder.path().join("steps.csv"));
         fs::write(&theirs, "mine").unwrap();
         std::os::unix::fs::symlink(&theirs, &link).unwrap();
-        replace(&link, |out| Ok(out.write_all(b"new")?)).unwrap();
+        let opened = Folder::make(folder.path()).unwrap();
+        opened.replace("steps.csv".as_ref(), |out| Ok(out.write_all(b"new")?)).unwrap();
         assert_eq!(fs::read_to_string(&theirs).unwrap(), "mine");
         assert!(!link.is_symlink());
         assert_eq!(fs::read_to_string(&link).unwrap(), "new");
+    }
+
+    #[test]
+    fn a_file_is_no_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pages/");
+        let error = write_whole(&Place::named(path), |_| panic!("there is nowhere to write to"));
+        assert!(matches!(error, Err(Error::Unwritable { .. })));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[test]
@@ -173,7 +153,7 @@ mod tests {
         let (theirs, link) = (folder.path().join("profile"), folder.path().join("run.html"));
         fs::write(&theirs, "mine").unwrap();
         std::os::unix::fs::symlink(&theirs, &link).unwrap();
-        let place = Place { path: link.clone(), replaces: false, named: false };
+        let place = Place { named: false, ..Place::named(link.clone()) };
         write_whole(&place, |out| Ok(out.write_all(b"new")?)).unwrap();
         assert_eq!(fs::read_to_string(&theirs).unwrap(), "mine");
         assert_eq!(fs::read_to_string(&link).unwrap(), "new");

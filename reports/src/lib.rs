@@ -6,6 +6,7 @@ pub mod csv;
 pub mod diff;
 mod error;
 mod file;
+mod folder;
 pub mod html;
 pub mod json;
 pub mod knobs;
@@ -27,6 +28,7 @@ mod tuning;
 
 pub use error::Error;
 pub use file::write_whole;
+pub use folder::Folder;
 pub use run::{Run, Source, StepWalls};
 pub use stallscope_look::{clean, clean_json, palette};
 pub use style::Style;

@@ -3,9 +3,8 @@
 //! Counts are signed 64-bit integers, so that differences of two columns may be negative; what does not fit is held at
 //! the largest. Every column may be empty.
 
-use crate::file::replace;
 use crate::tables::{Column, Kind, TABLES, Table, Value};
-use crate::{Error, Run};
+use crate::{Error, Folder, Run};
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
@@ -13,25 +12,23 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::Type;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Rows of a row group, which is held in memory until it is written.
 const GROUP_ROWS: usize = 1 << 16;
 
-/// Writes every table into `folder`, which is created where it is missing; files of an earlier report there are
-/// replaced. Gives the files.
+/// Writes every table into `folder`; files of an earlier report there are replaced. Gives the files.
 ///
 /// # Errors
 /// The folder cannot be written to, or a recording can no longer be read.
-pub fn write(run: &Run, folder: &Path) -> Result<Vec<PathBuf>, Error> {
-    std::fs::create_dir_all(folder).map_err(Error::at(folder))?;
+pub fn write(run: &Run, folder: &Folder) -> Result<Vec<PathBuf>, Error> {
     TABLES
         .iter()
         .map(|table| {
-            let path = folder.join(format!("{}.parquet", table.name));
-            replace(&path, |out| write_table(table, run, out))?;
-            Ok(path)
+            let name = format!("{}.parquet", table.name);
+            folder.replace(name.as_ref(), |out| write_table(table, run, out))?;
+            Ok(folder.path().join(name))
         })
         .collect()
 }

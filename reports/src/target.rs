@@ -1,43 +1,65 @@
 //! Where a report goes.
 
 use crate::Error;
-use crate::file::led_to;
+use crate::folder::{Blocked, Folder};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Where to write one file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Target {
     Stdout,
     File(Place),
 }
 
-/// A file or folder of a report.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A file of a report.
+#[derive(Debug)]
 pub struct Place {
     pub path: PathBuf,
     /// There is one already, whose place it takes.
     pub replaces: bool,
     /// The user wrote this very path: links of theirs there lead on.
     pub named: bool,
+    /// The folder that the user named instead.
+    pub(crate) folder: Option<Folder>,
 }
 
 impl Place {
     /// A file that the user named.
     pub fn named(path: PathBuf) -> Place {
-        Place { replaces: path.is_file(), path, named: true }
+        Place { replaces: path.is_file(), path, named: true, folder: None }
     }
+}
 
-    /// Makes the folder of a report, where the user has not named one that is there.
+/// A folder of a report.
+#[derive(Debug)]
+pub struct FolderPlace {
+    pub path: PathBuf,
+    /// There is something in it.
+    pub replaces: bool,
+    standing: Standing,
+}
+
+#[derive(Debug)]
+enum Standing {
+    There(Folder),
+    /// The user named it, and it is not there yet.
+    Missing,
+    /// Nothing has this name, and nobody chose it.
+    New,
+}
+
+impl FolderPlace {
+    /// The folder that was there when this place was chosen, else one that is made now.
     ///
     /// # Errors
     /// It cannot be made, or something has come to its name since that was chosen.
-    pub fn make_folder(&self) -> Result<(), Error> {
-        let made = match self.named {
-            true => std::fs::create_dir_all(&self.path),
-            false => std::fs::create_dir(&self.path),
-        };
-        made.map_err(Error::at(&self.path))
+    pub fn open(self) -> Result<Folder, Error> {
+        match self.standing {
+            Standing::There(folder) => Ok(folder),
+            Standing::Missing => Folder::make(&self.path),
+            Standing::New => Folder::make_new(&self.path),
+        }
     }
 }
 
@@ -75,19 +97,24 @@ pub enum Misplaced {
 pub fn file(kind: Kind, output: Option<&Path>, name: &str, terminal: bool) -> Result<Target, Misplaced> {
     let place = match output {
         None if kind.read_at_once => return Ok(Target::Stdout),
-        None => return Ok(Target::File(free(name, kind.ending))),
+        None => {
+            let (path, replaces) = (free(name, kind.ending), false);
+            return Ok(Target::File(Place { path, replaces, named: false, folder: None }));
+        }
         Some(output) if output == Path::new("-") && kind.binary && terminal => {
             return Err(Misplaced::BinaryOnTerminal);
         }
         Some(output) if output == Path::new("-") => return Ok(Target::Stdout),
-        Some(output) if is_behind_anothers_link(output) => {
-            return Err(Misplaced::AnothersLink(output.to_path_buf()));
-        }
-        Some(output) if output.is_dir() => {
-            let path = output.join(format!("{}{}", file_name(name), kind.ending));
-            Place { named: false, ..Place::named(path) }
-        }
-        Some(output) => Place::named(output.to_path_buf()),
+        Some(output) => match Folder::open(output) {
+            Ok(folder) => {
+                let path = output.join(format!("{}{}", file_name(name), kind.ending));
+                Place { named: false, folder: Some(folder), ..Place::named(path) }
+            }
+            Err(Blocked::AnothersLink) if output.is_dir() => {
+                return Err(Misplaced::AnothersLink(output.to_path_buf()));
+            }
+            Err(_) => Place::named(output.to_path_buf()),
+        },
     };
     match is_recording(&place.path) {
         true => Err(Misplaced::Recording(place.path)),
@@ -99,32 +126,31 @@ pub fn file(kind: Kind, output: Option<&Path>, name: &str, terminal: bool) -> Re
 ///
 /// # Errors
 /// There is a file in its place, or stdout was asked for.
-pub fn folder(ending: &str, output: Option<&Path>, name: &str) -> Result<Place, Misplaced> {
-    match output {
-        None => Ok(free(name, ending)),
-        Some(output) if output == Path::new("-") => Err(Misplaced::FolderOnStdout),
-        Some(output) if is_behind_anothers_link(output) => Err(Misplaced::AnothersLink(output.to_path_buf())),
-        Some(output) if output.exists() && !output.is_dir() => Err(Misplaced::NoFolder(output.to_path_buf())),
-        Some(output) => Ok(Place {
-            path: output.to_path_buf(),
-            replaces: std::fs::read_dir(output).is_ok_and(|mut entries| entries.next().is_some()),
-            named: true,
-        }),
+pub fn folder(ending: &str, output: Option<&Path>, name: &str) -> Result<FolderPlace, Misplaced> {
+    let Some(output) = output else {
+        return Ok(FolderPlace { path: free(name, ending), replaces: false, standing: Standing::New });
+    };
+    if output == Path::new("-") {
+        return Err(Misplaced::FolderOnStdout);
+    }
+    let path = output.to_path_buf();
+    match Folder::open(output) {
+        Ok(folder) => {
+            Ok(FolderPlace { path, replaces: !folder.is_empty(), standing: Standing::There(folder) })
+        }
+        Err(Blocked::AnothersLink) => Err(Misplaced::AnothersLink(path)),
+        Err(_) if output.exists() && !output.is_dir() => Err(Misplaced::NoFolder(path)),
+        // Why it cannot be opened is reported where it cannot be made either.
+        Err(_) => Ok(FolderPlace { path, replaces: false, standing: Standing::Missing }),
     }
 }
 
-/// Whether a folder is found there by a link that neither this user nor root has made.
-fn is_behind_anothers_link(path: &Path) -> bool {
-    path.is_dir() && led_to(path).is_symlink()
-}
-
 /// A name in the current folder that nothing has.
-fn free(name: &str, ending: &str) -> Place {
+fn free(name: &str, ending: &str) -> PathBuf {
     let name = file_name(name);
     let first = PathBuf::from(format!("{name}{ending}"));
     let more = (2..100_000).map(|nth| PathBuf::from(format!("{name}.{nth}{ending}")));
-    let path = std::iter::once(first).chain(more).find(|path| !path.exists()).unwrap_or_default();
-    Place { path, replaces: false, named: false }
+    std::iter::once(first).chain(more).find(|path| !path.exists()).unwrap_or_default()
 }
 
 /// A job's name as a part of a file's, of which a file system takes 255 bytes.
@@ -154,15 +180,26 @@ mod tests {
     const HTML: Kind = Kind { ending: ".html", read_at_once: false, binary: false };
     const TRACE: Kind = Kind { ending: ".perfetto-trace", read_at_once: false, binary: true };
 
-    fn place(path: impl Into<PathBuf>, replaces: bool) -> Place {
-        Place { path: path.into(), replaces, named: false }
+    /// The file that is chosen, and whether it replaces one; nothing for stdout.
+    fn chosen(target: Result<Target, Misplaced>) -> Result<Option<(PathBuf, bool)>, Misplaced> {
+        target.map(|target| match target {
+            Target::Stdout => None,
+            Target::File(place) => Some((place.path, place.replaces)),
+        })
+    }
+
+    /// The folder, whether it replaces one, and whether it is there.
+    fn chosen_folder(place: Result<FolderPlace, Misplaced>) -> Result<(PathBuf, bool, bool), Misplaced> {
+        place.map(|place| (place.path, place.replaces, matches!(place.standing, Standing::There(_))))
     }
 
     #[test]
     fn texts_are_read_and_the_rest_is_kept() {
-        assert_eq!(file(TEXT, None, "a", true), Ok(Target::Stdout));
-        assert_eq!(file(HTML, None, "no such/run", true), Ok(Target::File(place("no such_run.html", false))));
-        assert_eq!(folder("-csv", None, "no such/run"), Ok(place("no such_run-csv", false)));
+        assert_eq!(chosen(file(TEXT, None, "a", true)), Ok(None));
+        let page = Some(("no such_run.html".into(), false));
+        assert_eq!(chosen(file(HTML, None, "no such/run", true)), Ok(page));
+        let tables = ("no such_run-csv".into(), false, false);
+        assert_eq!(chosen_folder(folder("-csv", None, "no such/run")), Ok(tables));
     }
 
     #[test]
@@ -172,20 +209,21 @@ mod tests {
         std::fs::create_dir(&theirs).unwrap();
         let link = directory.path().join("run-csv");
         std::os::unix::fs::symlink(&theirs, &link).unwrap();
-        assert!(place(&link, false).make_folder().is_err());
-        place(directory.path().join("run.2-csv"), false).make_folder().unwrap();
-        Place { named: true, ..place(link, false) }.make_folder().unwrap();
+        let new = |path: &Path| FolderPlace { path: path.into(), replaces: false, standing: Standing::New };
+        assert!(new(&link).open().is_err());
+        new(&directory.path().join("run.2-csv")).open().unwrap();
+        FolderPlace { standing: Standing::Missing, ..new(&link) }.open().unwrap();
     }
 
     #[test]
     fn what_makes_no_sense_is_reported() {
         let stdout = Some(Path::new("-"));
-        assert_eq!(folder("-csv", stdout, "a"), Err(Misplaced::FolderOnStdout));
-        assert_eq!(file(TRACE, stdout, "a", true), Err(Misplaced::BinaryOnTerminal));
-        assert_eq!(file(TRACE, stdout, "a", false), Ok(Target::Stdout));
-        assert_eq!(file(HTML, stdout, "a", true), Ok(Target::Stdout));
+        assert_eq!(chosen_folder(folder("-csv", stdout, "a")), Err(Misplaced::FolderOnStdout));
+        assert_eq!(chosen(file(TRACE, stdout, "a", true)), Err(Misplaced::BinaryOnTerminal));
+        assert_eq!(chosen(file(TRACE, stdout, "a", false)), Ok(None));
+        assert_eq!(chosen(file(HTML, stdout, "a", true)), Ok(None));
         assert_eq!(
-            file(HTML, Some(Path::new("a.stall")), "a", true),
+            chosen(file(HTML, Some(Path::new("a.stall")), "a", true)),
             Err(Misplaced::Recording("a.stall".into()))
         );
     }
@@ -203,8 +241,8 @@ mod tests {
         std::os::unix::fs::symlink(&theirs, &own).unwrap();
         for link in [theirs, own] {
             let refused = || Misplaced::AnothersLink(link.clone());
-            assert_eq!(folder("-csv", Some(&link), "a"), Err(refused()));
-            assert_eq!(file(HTML, Some(&link), "a", false), Err(refused()));
+            assert_eq!(chosen_folder(folder("-csv", Some(&link), "a")), Err(refused()));
+            assert_eq!(chosen(file(HTML, Some(&link), "a", false)), Err(refused()));
         }
     }
 
@@ -213,16 +251,16 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let page = directory.path().join("a.html");
         std::fs::write(&page, "old").unwrap();
-        assert_eq!(file(HTML, Some(directory.path()), "a", false), Ok(Target::File(place(&page, true))));
-        assert_eq!(folder("-csv", Some(&page), "a"), Err(Misplaced::NoFolder(page)));
+        assert_eq!(chosen(file(HTML, Some(directory.path()), "a", false)), Ok(Some((page.clone(), true))));
+        assert_eq!(chosen_folder(folder("-csv", Some(&page), "a")), Err(Misplaced::NoFolder(page)));
         assert_eq!(
-            folder("-csv", Some(directory.path()), "a"),
-            Ok(Place { named: true, ..place(directory.path(), true) })
+            chosen_folder(folder("-csv", Some(directory.path()), "a")),
+            Ok((directory.path().into(), true, true))
         );
         // `src` is there wherever this runs.
-        assert_eq!(folder("", None, "src"), Ok(place("src.2", false)));
+        assert_eq!(chosen_folder(folder("", None, "src")), Ok(("src.2".into(), false, false)));
         let database = directory.path().join("kept");
         std::fs::write(&database, b"SQLite format 3\0...").unwrap();
-        assert_eq!(file(HTML, Some(&database), "a", false), Err(Misplaced::Recording(database)));
+        assert_eq!(chosen(file(HTML, Some(&database), "a", false)), Err(Misplaced::Recording(database)));
     }
 }

@@ -7,7 +7,7 @@ mod support;
 use proptest::prelude::*;
 use serde_json::Value;
 use stallscope_model::*;
-use stallscope_reports::{Run, csv, html, json, markdown, openmetrics, perfetto, tables, text};
+use stallscope_reports::{Folder, Run, csv, html, json, markdown, openmetrics, perfetto, tables, text};
 use stallscope_units as units;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,7 +35,7 @@ fn as_markdown(run: &Run) -> String {
 
 /// Rows of every table, by column.
 fn as_csv(run: &Run, folder: &Path) -> BTreeMap<String, Vec<BTreeMap<String, String>>> {
-    let written = csv::write(run, folder).unwrap();
+    let written = csv::write(run, &Folder::make(folder).unwrap()).unwrap();
     assert_eq!(written.len(), tables::TABLES.len());
     let table = |path: &Path| {
         let mut reader = ::csv::Reader::from_path(path).unwrap();
@@ -423,7 +423,7 @@ fn redacted_reports_tell_nothing_in_any_format() {
     html::write(&run, &mut bytes).unwrap();
     perfetto::write(&run, &mut bytes).unwrap();
     written += &String::from_utf8_lossy(&bytes);
-    for path in csv::write(&run, &folder.path().join("out")).unwrap() {
+    for path in csv::write(&run, &Folder::make(&folder.path().join("out")).unwrap()).unwrap() {
         written += &std::fs::read_to_string(path).unwrap();
     }
     for secret in SECRETS {

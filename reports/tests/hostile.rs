@@ -6,7 +6,9 @@ mod support;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use stallscope_reports::{Run, csv, diff, html, json, markdown, openmetrics, parquet, perfetto, text};
+use stallscope_reports::{
+    Folder, Run, csv, diff, html, json, markdown, openmetrics, parquet, perfetto, text,
+};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use support::recordings::{Synthetic, two_hosts};
@@ -126,8 +128,8 @@ fn every_format(run: &Run, folder: &Path) {
         html::write(run, &mut out),
         perfetto::write(run, &mut out),
         openmetrics::write(run, &mut out),
-        csv::write(run, &folder.join("csv")).map(drop),
-        parquet::write(run, &folder.join("parquet")).map(drop),
+        Folder::make(&folder.join("csv")).and_then(|folder| csv::write(run, &folder)).map(drop),
+        Folder::make(&folder.join("parquet")).and_then(|folder| parquet::write(run, &folder)).map(drop),
     ];
     for error in results.into_iter().filter_map(Result::err) {
         assert!(error.to_string().contains(".stall"), "{error}");

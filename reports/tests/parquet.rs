@@ -11,7 +11,7 @@ use parquet::record::Field;
 use proptest::prelude::*;
 use stallscope_model::*;
 use stallscope_reports::tables::{TABLES, Table, Value};
-use stallscope_reports::{Run, csv, json, parquet as export};
+use stallscope_reports::{Folder, Run, csv, json, parquet as export};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -20,8 +20,8 @@ fn exported(dir: &Path) -> Run {
     let run =
         Run::open(&[record(&dir.join("run.stall"), &Shape { ranks: 2, seconds: 90, ..Shape::default() })]);
     let run = run.unwrap();
-    csv::write(&run, &dir.join("csv")).unwrap();
-    let files = export::write(&run, &dir.join("parquet")).unwrap();
+    csv::write(&run, &Folder::make(&dir.join("csv")).unwrap()).unwrap();
+    let files = export::write(&run, &Folder::make(&dir.join("parquet")).unwrap()).unwrap();
     let names: Vec<PathBuf> =
         TABLES.iter().map(|table| dir.join("parquet").join(format!("{}.parquet", table.name))).collect();
     assert_eq!(files, names);
@@ -153,7 +153,7 @@ proptest! {
     #[test]
     fn any_cell_comes_back_as_it_was(run in any_run()) {
         let dir = tempfile::tempdir().unwrap();
-        for (table, path) in TABLES.iter().zip(export::write(&run, dir.path()).unwrap()) {
+        for (table, path) in TABLES.iter().zip(export::write(&run, &Folder::make(dir.path()).unwrap()).unwrap()) {
             let (names, rows) = read(&path);
             let columns: Vec<&str> = table.columns().iter().map(|column| column.name).collect();
             prop_assert_eq!(&names, &columns);

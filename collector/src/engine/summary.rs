@@ -28,18 +28,16 @@ impl Engine {
         let (expected, rates) = (self.adviser.expected(), self.adviser.rates());
         let seen = self.ledger.summary_with(&expected, &rates);
         let (collector_cpu_ns, collector_rss_bytes) = host::own_cost();
-        let dropped = self.lanes.values().map(|lane| lane.reader.dropped());
-        // What processes say of themselves.
-        let dropped = dropped.fold(self.lane_dropped, u64::saturating_add);
         let mut losses = seen.losses;
         let mut kernel_lost = self.kernel_lost_before.clone();
         for (reason, count) in &self.kernel_lost {
             *kernel_lost.entry(reason.clone()).or_default() += count;
         }
         losses.extend(kernel_lost.into_iter().map(|(reason, count)| Loss { reason, count }));
-        losses.push(Loss { reason: "lane full".into(), count: dropped });
-        let damaged = self.lane_damaged + self.lanes.values().map(|lane| lane.reader.resyncs()).sum::<u64>();
-        losses.push(Loss { reason: "lane damaged".into(), count: damaged });
+        let lost = self.lanes.lost();
+        losses.push(Loss { reason: "lane full".into(), count: lost.dropped });
+        losses.push(Loss { reason: "lane not read to its end".into(), count: lost.unread });
+        losses.push(Loss { reason: "lane damaged".into(), count: lost.damaged });
         losses.push(Loss { reason: "connection refused".into(), count: self.refused });
         losses.extend(self.recorder.iter().flat_map(Recorder::losses));
         losses.retain(|loss| loss.count > 0);

@@ -71,11 +71,11 @@ fn a_page_that_is_none_is_reported_once() {
     assert_eq!(engine.notices().len(), 1);
 }
 
-/// Each may hold a million records, all of which one look reads.
+/// Each may hold a million records.
 #[test]
 fn lanes_of_a_job_are_bounded_together() {
     let mut engine = Engine::new(JobFacts::default(), true);
-    let lanes = 2 * LANES_BYTES
+    let lanes = 2 * lanes::BYTES
         / (stallscope_ring::MAX_CAPACITY as usize * size_of::<stallscope_abi::lane::Record>());
     for connection in 0..lanes as u64 {
         let (_writer, lane) = Writer::create(stallscope_ring::MAX_CAPACITY).unwrap();

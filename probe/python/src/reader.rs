@@ -30,7 +30,7 @@ impl LaneReader {
     /// What is there now, oldest first: of each event when it was complete, its name, and its fields by name.
     fn drain<'py>(&mut self, py: Python<'py>) -> PyResult<Vec<(u64, &'static str, Bound<'py, PyDict>)>> {
         let mut records: Vec<Record> = Vec::new();
-        self.0.drain(|record| records.push(*record));
+        self.0.drain(u64::MAX, |record| records.push(*record));
         let known = |record: &Record| Some((record.time_ns(), Event::decode(record)?));
         let events = records.iter().filter_map(known);
         events.map(|(time_ns, event)| Ok((time_ns, event.name(), fields(py, &event)?))).collect()

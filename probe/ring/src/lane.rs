@@ -87,6 +87,8 @@ pub struct Reader {
 pub struct Drained {
     /// Records handed over.
     pub records: u64,
+    /// Records that were there and stay for the next time.
+    pub left: u64,
     /// The lane's counters contradicted each other (only a broken or hostile writer does that): an unknown
     /// number of records was skipped.
     pub resynced: bool,
@@ -107,24 +109,22 @@ impl Reader {
         Ok(Reader { mapping, long_at, consumer, pid, resyncs: 0, kept: 0 })
     }
 
-    /// Hands every record that is there now to `each`, oldest first; at most a lane full, so a writer that
-    /// never stops cannot hold the reader.
-    pub fn drain(&mut self, mut each: impl FnMut(&Record)) -> Drained {
-        match self
-            .consumer
-            .drain(shared(&self.mapping, self.long_at), |words| each(&Record::from_words(words)))
-        {
+    /// Hands the records that are there now to `each`, oldest first; `most` of them and at most a lane full, so a
+    /// writer that never stops cannot hold the reader.
+    pub fn drain(&mut self, most: u64, mut each: impl FnMut(&Record)) -> Drained {
+        let shared = shared(&self.mapping, self.long_at);
+        match self.consumer.drain(shared, most, |words| each(&Record::from_words(words))) {
             Ok(taken) => {
                 self.kept += taken.long;
                 if self.kept >= KEPT_RECORDS {
                     self.kept = 0;
                     self.mapping.release();
                 }
-                Drained { records: taken.short + taken.long, resynced: false }
+                Drained { records: taken.short + taken.long, left: taken.left, resynced: false }
             }
             Err(crate::spsc::Nonsense) => {
                 self.resyncs += 1;
-                Drained { records: 0, resynced: true }
+                Drained { resynced: true, ..Drained::default() }
             }
         }
     }

@@ -120,11 +120,12 @@ pub(crate) struct Consumer {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Nonsense;
 
-/// Records handed over from each ring.
+/// Records handed over from each ring, and those that were there and stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) short: u64,
     pub(crate) long: u64,
+    pub(crate) left: u64,
 }
 
 impl Consumer {
@@ -136,38 +137,44 @@ impl Consumer {
         }
     }
 
-    /// Hands over what is there now, at most both rings full. The writer gets the slots back afterwards, so a
-    /// reader that dies in between leaves these records to the next one.
+    /// Hands over the oldest `most` of what is there now, at most both rings full. The writer gets the slots back
+    /// afterwards, so a reader that dies in between leaves these records to the next one.
     ///
     /// A `head` that no honest writer can have made moves the reader to both and gives [`Nonsense`].
     pub(crate) fn drain(
         &mut self,
         shared: Shared<'_>,
+        most: u64,
         mut each: impl FnMut([u64; WORDS]),
     ) -> Result<Taken, Nonsense> {
         let Shared { short, long, .. } = shared;
         // In this order: see above.
         let long_head = long.head.load(Ordering::Acquire);
         let short_head = short.head.load(Ordering::Acquire);
-        let there = Taken {
-            short: short_head.wrapping_sub(self.short_tail),
-            long: long_head.wrapping_sub(self.long_tail),
-        };
-        let honest = there.short <= short.capacity() && there.long <= long.capacity();
+        let in_short = short_head.wrapping_sub(self.short_tail);
+        let in_long = long_head.wrapping_sub(self.long_tail);
+        let honest = in_short <= short.capacity() && in_long <= long.capacity();
+        let (mut short_tail, mut long_tail, mut taken) = (short_head, long_head, Taken::default());
         if honest {
-            hand_over(short, self.short_tail, there.short, &mut each);
-            hand_over(long, self.long_tail, there.long, &mut each);
+            taken.short = in_short.min(most);
+            // None before all of the short ring.
+            taken.long = in_long.min(most - taken.short);
+            taken.left = in_short + in_long - taken.short - taken.long;
+            hand_over(short, self.short_tail, taken.short, &mut each);
+            hand_over(long, self.long_tail, taken.long, &mut each);
+            short_tail = self.short_tail.wrapping_add(taken.short);
+            long_tail = self.long_tail.wrapping_add(taken.long);
         }
         // A word that is not written stays in the writer's cache.
-        for (ring, tail, head) in
-            [(short, &mut self.short_tail, short_head), (long, &mut self.long_tail, long_head)]
+        for (ring, tail, to) in
+            [(short, &mut self.short_tail, short_tail), (long, &mut self.long_tail, long_tail)]
         {
-            if *tail != head {
-                *tail = head;
-                ring.tail.store(head, Ordering::Release);
+            if *tail != to {
+                *tail = to;
+                ring.tail.store(to, Ordering::Release);
             }
         }
-        if honest { Ok(there) } else { Err(Nonsense) }
+        if honest { Ok(taken) } else { Err(Nonsense) }
     }
 }
 
@@ -209,8 +216,8 @@ mod tests {
         }
     }
 
-    /// `drains` while the writer pushes, and one after.
-    fn every_interleaving(capacities: [usize; 2], pushes: u64, drains: usize) {
+    /// `drains` of at most `most` records while the writer pushes, and one of all after.
+    fn every_interleaving(capacities: [usize; 2], pushes: u64, drains: usize, most: u64) {
         loom::model(move || {
             let memory = Memory::new(capacities);
             let writer = thread::spawn({
@@ -225,10 +232,12 @@ mod tests {
             let mut seen = Vec::new();
             let mut consumer = Consumer::resume(memory.shared());
             for _ in 0..drains {
-                consumer.drain(memory.shared(), |record| seen.push(record)).unwrap();
+                let before = seen.len();
+                consumer.drain(memory.shared(), most, |record| seen.push(record)).unwrap();
+                assert!((seen.len() - before) as u64 <= most);
             }
             writer.join().unwrap();
-            consumer.drain(memory.shared(), |record| seen.push(record)).unwrap();
+            consumer.drain(memory.shared(), u64::MAX, |record| seen.push(record)).unwrap();
             assert!(seen.iter().all(|record| record.iter().all(|word| *word == record[0])), "torn: {seen:?}");
             assert!(seen.windows(2).all(|pair| pair[0][0] < pair[1][0]), "out of order: {seen:?}");
             assert_eq!(seen.len() as u64 + memory.dropped.load(Ordering::Relaxed), pushes);
@@ -237,11 +246,17 @@ mod tests {
 
     #[test]
     fn every_interleaving_delivers_whole_records_in_order_or_counts_them() {
-        every_interleaving([0, 2], 3, 1);
+        every_interleaving([0, 2], 3, 1, u64::MAX);
     }
 
     #[test]
     fn a_writer_that_moves_to_the_long_ring_and_back_keeps_the_order() {
-        every_interleaving([1, 1], 3, 2);
+        every_interleaving([1, 1], 3, 2, u64::MAX);
+    }
+
+    #[test]
+    fn a_reader_that_takes_a_part_keeps_the_order() {
+        every_interleaving([1, 1], 3, 3, 1);
+        every_interleaving([2, 1], 4, 2, 1);
     }
 }

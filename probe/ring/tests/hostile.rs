@@ -88,8 +88,8 @@ fn a_head_from_nowhere_resyncs_once_and_is_counted() {
         let mut reader = Reader::open(fd).unwrap();
         writer.push(&Record::default());
         file.write_all_at(&u64::MAX.to_ne_bytes(), at).unwrap();
-        assert!(reader.drain(|_| panic!("nothing to hand over")).resynced);
-        assert!(!reader.drain(|_| panic!("nothing to hand over")).resynced);
+        assert!(reader.drain(u64::MAX, |_| panic!("nothing to hand over")).resynced);
+        assert!(!reader.drain(u64::MAX, |_| panic!("nothing to hand over")).resynced);
         assert_eq!(reader.resyncs(), 1);
     }
 }
@@ -120,10 +120,11 @@ proptest! {
         let mut bytes = good();
         bytes[keep..].copy_from_slice(&noise[keep..]);
         if let Ok(mut reader) = Reader::open(sealed(&bytes)) {
-            for _ in 0..3 {
+            for most in [2, u64::MAX, u64::MAX] {
                 let mut seen = 0;
-                let drained = reader.drain(|_| seen += 1);
+                let drained = reader.drain(most, |_| seen += 1);
                 prop_assert_eq!(drained.records, seen);
+                prop_assert!(seen <= most);
                 prop_assert!(seen <= u64::from(CAPACITY));
             }
             reader.dropped();

@@ -50,7 +50,7 @@ fn write(socket: &OwnedFd) -> ! {
 fn read(lane: OwnedFd) -> ! {
     let mut reader = Reader::open(lane).unwrap();
     loop {
-        reader.drain(|found| assert_eq!(*found, record(found.time_ns())));
+        reader.drain(u64::MAX, |found| assert_eq!(*found, record(found.time_ns())));
     }
 }
 
@@ -72,7 +72,7 @@ fn writers_are_killed() {
         let mut reader = Reader::open(lane).unwrap();
         let mut next = 0;
         let mut drain = |reader: &mut Reader| {
-            let drained = reader.drain(|found| {
+            let drained = reader.drain(u64::MAX, |found| {
                 assert_eq!(*found, record(next), "round {round}");
                 next += 1;
             });
@@ -109,7 +109,7 @@ fn readers_are_killed() {
     }
     let mut reader = Reader::open(lane).unwrap();
     let mut left = Vec::new();
-    reader.drain(|found| left.push(found.time_ns()));
+    reader.drain(u64::MAX, |found| left.push(found.time_ns()));
     assert!(left.iter().copied().eq(taken - left.len() as u64..taken), "{left:?} of {taken}");
     assert_eq!(reader.dropped(), tried - taken, "everything is delivered or counted");
 }

@@ -10,7 +10,7 @@ fn record(n: u64) -> Record {
 
 fn drained(reader: &mut Reader) -> Vec<Record> {
     let mut records = Vec::new();
-    reader.drain(|record| records.push(*record));
+    reader.drain(u64::MAX, |record| records.push(*record));
     records
 }
 
@@ -54,6 +54,27 @@ fn a_burst_that_outgrows_the_short_ring_arrives_whole_and_in_order() {
         expected = next;
     }
     assert_eq!(reader.dropped(), 1);
+}
+
+#[test]
+fn a_reader_that_takes_a_part_leaves_the_rest_in_order() {
+    let (mut writer, fd) = Writer::create(512).unwrap();
+    let mut reader = Reader::open(fd).unwrap();
+    let (mut next, mut expected) = (0, 0);
+    // Within the short ring, into the long one, and back again; never so many that none has a slot.
+    for (burst, most) in
+        [(200, 50), (300, 250), (100, 1), (100, 399), (0, 0), (10, 9), (10, 500), (300, 299), (9, 10)]
+    {
+        (0..burst).for_each(|n| assert!(writer.push(&record(next + n))));
+        next += burst;
+        let mut found = Vec::new();
+        let drained = reader.drain(most, |record| found.push(*record));
+        let taken = most.min(next - expected);
+        assert_eq!(found, (expected..expected + taken).map(record).collect::<Vec<_>>());
+        expected += taken;
+        assert_eq!((drained.records, drained.left), (taken, next - expected));
+    }
+    assert_eq!((next - expected, reader.dropped()), (0, 0));
 }
 
 #[test]

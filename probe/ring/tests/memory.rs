@@ -28,7 +28,7 @@ fn held_after(bursts: u64, records: u64) -> [u64; 2] {
     let mut next = 0;
     for _ in 0..bursts {
         (0..records).for_each(|n| assert!(writer.push(&Record::from_words([next + n; WORDS]))));
-        reader.drain(|record| {
+        reader.drain(u64::MAX, |record| {
             assert_eq!(record.time_ns(), next);
             next += 1;
         });

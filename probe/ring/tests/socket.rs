@@ -38,7 +38,9 @@ fn a_greeting_brings_its_lane() {
     };
     assert_eq!(serde_json::from_str::<Greeting>(&text).unwrap(), greeting);
     let mut found = Vec::new();
-    Reader::open(lane).unwrap().drain(|record| found.push((record.time_ns(), Event::decode(record))));
+    Reader::open(lane)
+        .unwrap()
+        .drain(u64::MAX, |record| found.push((record.time_ns(), Event::decode(record))));
     assert_eq!(found, [(9, Some(Bye {}.into()))]);
     drop(shim);
     assert!(matches!(reader.receive(collector.as_fd()).unwrap(), Received::Closed));
