@@ -85,9 +85,9 @@ fn a_process_without_a_loader_gets_the_same_evidence_without_steps() {
         return;
     }
     let sandbox = Sandbox::new("other");
-    let mut sleeper = Command::new("sleep").arg("50").spawn().unwrap();
+    let mut sleeper = Command::new("sleep").arg("300").spawn().unwrap();
     let mut attachment = sandbox
-        .stallscope(&["attach", &sleeper.id().to_string(), "--for", "50s", "-o", "s.stall"])
+        .stallscope(&["attach", &sleeper.id().to_string(), "--for", "300s", "-o", "s.stall"])
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
@@ -110,7 +110,7 @@ fn without_privilege_it_says_how_to_get_it() {
         return;
     }
     let sandbox = Sandbox::new("unprivileged");
-    let mut sleeper = Command::new("sleep").arg("50").spawn().unwrap();
+    let mut sleeper = Command::new("sleep").arg("300").spawn().unwrap();
     let output = sandbox.stallscope_as_nobody(&["attach", &sleeper.id().to_string()]).output().unwrap();
     sleeper.kill().unwrap();
     sleeper.wait().unwrap();
@@ -124,7 +124,7 @@ fn ctrl_c_ends_the_attachment_and_not_the_job() {
         return;
     }
     let sandbox = Sandbox::new("ctrlc");
-    let mut sleeper = Command::new("sleep").arg("50").spawn().unwrap();
+    let mut sleeper = Command::new("sleep").arg("300").spawn().unwrap();
     let child = sandbox
         .stallscope(&["attach", &sleeper.id().to_string(), "-o", "c.stall"])
         .stderr(Stdio::piped())
