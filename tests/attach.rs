@@ -48,7 +48,8 @@ fn a_loader_is_seen_without_touching_its_job() {
     let sandbox = Sandbox::new("attach");
     let total = sandbox.path("total");
     let mut job = Command::new(python())
-        .args([&job("train.py"), "--epochs", "40"])
+        .args([&job("train.py"), "--epochs", "2000", "--until", "stop"])
+        .current_dir(sandbox.path(""))
         .stdout(std::fs::File::create(&total).unwrap())
         .spawn()
         .unwrap();
@@ -56,8 +57,18 @@ fn a_loader_is_seen_without_touching_its_job() {
     wait_until("its workers", || {
         std::fs::read_to_string(&children).is_ok_and(|pids| pids.split_whitespace().count() >= 2)
     });
-    let output = sandbox.run(&["attach", &job.id().to_string(), "--for", "3s", "-o", "a.stall"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let printed = sandbox.path("attach.printed");
+    let mut attach = sandbox.stallscope(&["attach", &job.id().to_string(), "-o", "a.stall"]);
+    let mut attach = Killed(attach.stderr(std::fs::File::create(&printed).unwrap()).spawn().unwrap());
+    wait_until("steps are seen", || {
+        let output = sandbox.run(&["report", "a.stall", "--format", "json"]);
+        let run: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let phases = run["phases"].as_array().into_iter().flatten();
+        phases.filter(|phase| phase["phase"] == "training").any(|phase| phase["steps"].as_u64() > Some(20))
+    });
+    support::signal(attach.0.id(), "INT");
+    assert!(attach.0.wait().unwrap().success());
+    let printed = std::fs::read_to_string(printed).unwrap();
     let run = sandbox.report("a.stall");
     let phases = run["phases"].as_array().unwrap();
     let training =
@@ -69,12 +80,13 @@ fn a_loader_is_seen_without_touching_its_job() {
     // The kernel alone does not see how many batches a worker makes: that is unknown, not none.
     let workers = run["ranks"][0]["workers"].as_array().unwrap();
     assert!(!workers.is_empty() && workers.iter().all(|load| load["batches"].is_null()), "{workers:?}");
-    assert!(text(&output.stderr).contains("unknown"), "{}", text(&output.stderr));
+    assert!(printed.contains("unknown"), "{printed}");
     let recording = stallscope_store::Recording::open(&sandbox.path("a.stall")).unwrap();
     assert!(!recording.step_details().unwrap().is_empty());
     // Without a shim a worker's number is its pid.
     let workers = recording.worker_periods().unwrap();
     assert!(!workers.is_empty() && workers.iter().all(|of| of.worker == of.load.pid), "{workers:?}");
+    std::fs::write(sandbox.path("stop"), "").unwrap();
     assert!(job.wait().unwrap().success());
     assert!(std::fs::read_to_string(&total).unwrap().contains("total loss"));
 }
@@ -85,9 +97,9 @@ fn a_process_without_a_loader_gets_the_same_evidence_without_steps() {
         return;
     }
     let sandbox = Sandbox::new("other");
-    let mut sleeper = Command::new("sleep").arg("50").spawn().unwrap();
+    let mut sleeper = Command::new("sleep").arg("300").spawn().unwrap();
     let mut attachment = sandbox
-        .stallscope(&["attach", &sleeper.id().to_string(), "--for", "50s", "-o", "s.stall"])
+        .stallscope(&["attach", &sleeper.id().to_string(), "--for", "300s", "-o", "s.stall"])
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
@@ -110,7 +122,7 @@ fn without_privilege_it_says_how_to_get_it() {
         return;
     }
     let sandbox = Sandbox::new("unprivileged");
-    let mut sleeper = Command::new("sleep").arg("50").spawn().unwrap();
+    let mut sleeper = Command::new("sleep").arg("300").spawn().unwrap();
     let output = sandbox.stallscope_as_nobody(&["attach", &sleeper.id().to_string()]).output().unwrap();
     sleeper.kill().unwrap();
     sleeper.wait().unwrap();
@@ -124,7 +136,7 @@ fn ctrl_c_ends_the_attachment_and_not_the_job() {
         return;
     }
     let sandbox = Sandbox::new("ctrlc");
-    let mut sleeper = Command::new("sleep").arg("50").spawn().unwrap();
+    let mut sleeper = Command::new("sleep").arg("300").spawn().unwrap();
     let child = sandbox
         .stallscope(&["attach", &sleeper.id().to_string(), "-o", "c.stall"])
         .stderr(Stdio::piped())

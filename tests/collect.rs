@@ -45,7 +45,7 @@ fn a_user_without_privilege_gets_kernel_evidence_of_their_own_job() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(report["kernel"]["partial"].as_str().unwrap().contains("--syscalls-for-everyone"), "{report}");
 
-    let roots = Killed(Command::new("sleep").arg("50").spawn().unwrap());
+    let roots = Killed(Command::new("sleep").arg("300").spawn().unwrap());
     let output = sandbox.stallscope_as_nobody(&["attach", &roots.0.id().to_string()]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("belongs to another user"), "{}", text(&output.stderr));
@@ -99,7 +99,9 @@ fn a_collector_that_is_killed_and_restarted_is_reported_and_the_job_goes_on() {
     let sandbox = Sandbox::new("restart");
     let node = collector(&sandbox);
     let child = sandbox
-        .stallscope_as_nobody(&["run", "--name", "job", "--", PYTHON, JOB, "--epochs", "30"])
+        .stallscope_as_nobody(&[
+            "run", "--name", "job", "--", PYTHON, JOB, "--epochs", "2000", "--until", "stop",
+        ])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -115,6 +117,7 @@ fn a_collector_that_is_killed_and_restarted_is_reported_and_the_job_goes_on() {
     wait_until("the loss is reported", || kernel().contains("went away"));
     let _node = collector(&sandbox);
     wait_until("the return is reported", || kernel().contains("restarted"));
+    std::fs::write(sandbox.path("stop"), "").unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("total loss"));
@@ -213,7 +216,7 @@ fn ls_shows_jobs_and_recordings() {
     let sandbox = Sandbox::new("ls");
     assert!(sandbox.run(&["run", "--name", "done", "--", "true"]).status.success());
     let child = sandbox
-        .stallscope(&["run", "--name", "alive", "--", "sleep", "50"])
+        .stallscope(&["run", "--name", "alive", "--", "sleep", "300"])
         .stderr(Stdio::null())
         .spawn()
         .unwrap();

@@ -99,7 +99,10 @@ fn the_collector_keeps_nothing_that_serving_does_not_take() {
     let are_read =
         || ["mira", "otto"].iter().all(|who| node.sandbox.path(&format!("{who}.bin.read")).exists());
     wait_until("both files are read", are_read);
-    // A round, and one in which files are resolved.
+    for (spy, own_file) in [(&of_mira, "mira.bin"), (&of_otto, "otto.bin")] {
+        spy.until("each is given their own", |seen| read(seen) > 7 * MIB && has(seen, own_file));
+    }
+    // A round, and one in which files are resolved, for what is not to come.
     std::thread::sleep(Duration::from_secs(2));
     let (of_mira, of_otto) = (of_mira.ends(), of_otto.ends());
     for (own, own_file, other_file) in [(of_mira, "mira.bin", "otto.bin"), (of_otto, "otto.bin", "mira.bin")]

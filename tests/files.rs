@@ -9,8 +9,7 @@ use std::process::{Command, Stdio};
 use support::{Killed, Sandbox, privileged, text, wait_until};
 
 /// Reads a file past the page cache, again and again.
-const READ: &str =
-    "for i in 1 2 3 4 5 6 7 8 9 10; do dd if=\"$0\" of=/dev/null bs=64k iflag=direct 2>&1; done";
+const READ: &str = "until [ -e stop ]; do dd if=\"$0\" of=/dev/null bs=64k iflag=direct 2>&1; done";
 
 fn make(path: &Path) {
     std::fs::write(path, vec![7; 8 << 20]).unwrap();
@@ -18,8 +17,8 @@ fn make(path: &Path) {
 }
 
 fn names(report: &serde_json::Value) -> Vec<String> {
-    let files = report["files"].as_array().unwrap();
-    files.iter().map(|file| file["path"].as_str().unwrap().to_owned()).collect()
+    let files = report["files"].as_array().into_iter().flatten();
+    files.map(|file| file["path"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
@@ -43,6 +42,16 @@ fn two_users_of_one_collector_each_see_their_own_files() {
     ];
     let jobs =
         jobs.each_mut().map(|job| Killed(job.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()));
+    for (own, recording) in [("of-root.bin", "root.stall"), ("of-nobody.bin", "nobody.stall")] {
+        wait_until("each has their own file", || {
+            let output = sandbox.run(&["report", recording, "--format", "json"]);
+            let report = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            names(&report).iter().any(|name| name.ends_with(own))
+        });
+    }
+    // Some rounds more, for what is not to come.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    std::fs::write(sandbox.path("stop"), "").unwrap();
     for mut job in jobs {
         assert!(job.0.wait().unwrap().success());
     }

@@ -188,7 +188,7 @@ fn a_node_serves_itself_and_nobodys_job() {
     let figure = |name: &str| samples(&page()).get(name).copied();
     assert_eq!(figure("stallscope_node_trees"), Some(0.0));
     assert_eq!(figure("stallscope_node_program_on{program=\"sched_switch\"}"), Some(0.0));
-    let mut sleeper = Killed(Command::new("sleep").arg("60").spawn().unwrap());
+    let mut sleeper = Killed(Command::new("sleep").arg("300").spawn().unwrap());
     let (mut attached, of_job) = sandbox.serving(&[
         "attach",
         &sleeper.0.id().to_string(),
@@ -213,7 +213,9 @@ fn a_node_serves_itself_and_nobodys_job() {
     sleeper.0.kill().unwrap();
     assert!(attached.0.wait().unwrap().success());
     wait_until("it is gone", || figure("stallscope_node_trees") == Some(0.0));
-    assert_eq!(figure("stallscope_node_program_on{program=\"sched_switch\"}"), Some(0.0));
+    wait_until("the programs are off", || {
+        figure("stallscope_node_program_on{program=\"sched_switch\"}") == Some(0.0)
+    });
 }
 
 #[test]

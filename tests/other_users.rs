@@ -36,8 +36,12 @@ fn what_a_set_uid_program_does_is_not_for_who_started_it() {
     let (mira, root) = (node.spy("mira", MIRA, shell.0.id()), node.spy("root", 0, shell.0.id()));
     proceed(&mut shell.0);
     wait_until("the set-uid program has read", || node.sandbox.path("read-it").exists());
-    // A round, and one in which files are resolved.
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    mira.until("she is given her own", |seen| read(seen) > 7 * MIB && has(seen, "own.bin"));
+    root.until("root is given all", |seen| {
+        read(seen) > 15 * MIB && has(seen, "own.bin") && has(seen, "secret.bin")
+    });
+    // A round, and one in which files are resolved, for what is not to come.
+    std::thread::sleep(Duration::from_secs(2));
     let (mira, root) = (mira.ends(), root.ends());
     assert!(read(&root) > 15 * MIB, "{root}");
     assert!(read(&mira) > 7 * MIB && read(&mira) < 9 * MIB, "its own, and no more: {mira}");
@@ -99,10 +103,12 @@ fn what_others_do_in_ones_tree_is_not_shown_though_it_began_before_one_watched()
     wait_until("all have read", || {
         ["otto", "root", "mira", "capable"].iter().all(|who| is_there(format!("{who}-has-read")))
     });
-    // A round, and one in which files are resolved.
-    std::thread::sleep(std::time::Duration::from_secs(2));
-    let (mira, root) = (mira.ends(), root.ends());
     let all = ["mira.bin", "otto.bin", "root.bin", "capable.bin"];
+    mira.until("she is given her own", |seen| read(seen) > 7 * MIB && has(seen, "mira.bin"));
+    root.until("root is given all", |seen| read(seen) > 31 * MIB && all.iter().all(|name| has(seen, name)));
+    // A round, and one in which files are resolved, for what is not to come.
+    std::thread::sleep(Duration::from_secs(2));
+    let (mira, root) = (mira.ends(), root.ends());
     assert!(read(&root) > 31 * MIB && all.iter().all(|name| has(&root, name)), "{root}");
     assert!(read(&mira) > 7 * MIB && has(&mira, "mira.bin"), "{mira}");
     assert!(all[1..].iter().all(|name| !has(&mira, name)), "{mira}");
@@ -162,7 +168,9 @@ fn one_users_storm_leaves_others_their_evidence() {
     let otto = node.spy("otto", OTTO, shell.0.id());
     proceed(&mut shell.0);
     wait_until("the file is read", || node.sandbox.path("read-it").exists());
-    std::thread::sleep(std::time::Duration::from_secs(3));
+    otto.until("he is given his own", |seen| read(seen) > 7 * MIB && has(seen, "otto.bin"));
+    // For the storm.
+    std::thread::sleep(Duration::from_secs(2));
     let open = std::fs::read_dir(format!("/proc/{}/fd", node.collector.0.id())).unwrap().count();
     let status = std::fs::read_to_string(format!("/proc/{}/status", node.collector.0.id())).unwrap();
     let resident =
@@ -212,11 +220,15 @@ fn one_users_threads_leave_others_their_slots() {
     let otto = node.spy("otto", OTTO, shell.0.id());
     proceed(&mut shell.0);
     wait_until("the file is read", || node.sandbox.path("read-it").exists());
-    std::thread::sleep(std::time::Duration::from_secs(2));
+    let reason = "too many tasks of one user";
+    let lost = threads().unwrap() - HALF;
+    otto.until("he is given his own", |seen| read(seen) > 7 * MIB && has(seen, "otto.bin"));
+    mira.until("it is reported to her", |seen| seen["lost"][reason].as_u64() >= Some(lost));
+    // A round more, in which it would be reported to him.
+    std::thread::sleep(Duration::from_secs(1));
     let (mira, otto) = (mira.ends(), otto.ends());
     assert!(read(&otto) > 7 * MIB && has(&otto, "otto.bin"), "{otto}");
-    let reason = "too many tasks of one user";
-    assert_eq!(mira["lost"][reason], threads().unwrap() - HALF, "counted, and reported to her: {mira}");
+    assert_eq!(mira["lost"][reason], lost, "counted, and reported to her: {mira}");
     assert_eq!(otto["lost"][reason], Value::Null, "and not to him: {otto}");
 }
 
@@ -301,7 +313,9 @@ fn a_number_that_was_ones_own_and_is_anothers_now_gives_nothing_away() {
     proceed(&mut otto.0);
     // The outer tree is let go, and the trees within it are taken up again.
     around.ends();
-    std::thread::sleep(std::time::Duration::from_secs(3));
+    seen_by_otto.until("he is given his own", |seen| read(seen) > 7 * MIB && has(seen, "otto.bin"));
+    // Some rounds, for what is not to come.
+    std::thread::sleep(Duration::from_secs(3));
     let (otto, mira) = (seen_by_otto.ends(), mira.ends());
     assert!(read(&otto) > 7 * MIB && has(&otto, "otto.bin"), "{otto}");
     assert!(read(&mira) < MIB && !has(&mira, "otto.bin"), "{mira}");
@@ -343,7 +357,7 @@ input()
     assert!(!tried.status.success(), "{tried:?}");
     proceed(&mut mira.0);
     wait_until("the file is read", || node.sandbox.path("read").exists());
-    std::thread::sleep(Duration::from_secs(2));
+    root.until("root is given it", |seen| read(seen) > 7 * MIB);
     let root = root.ends();
     assert!(read(&root) > 7 * MIB, "{root}");
 }

@@ -141,8 +141,8 @@ fn what_set_uid_programs_of_the_job_read_is_not_in_the_callers_recording() {
         return;
     }
     // There is a recording when a session has loaded the programs, where it does so itself.
-    let script = "until [ -e job.stall ]; do sleep 0.05; done; for nth in $(seq 10); do dd if=own.bin of=/dev/null bs=64k iflag=direct; \
-        ./reader if=secret.bin of=/dev/null bs=64k iflag=direct; sleep 0.1; done; sleep 1";
+    let script = "until [ -e job.stall ]; do sleep 0.05; done; until [ -e stop ]; do dd if=own.bin of=/dev/null bs=64k iflag=direct; \
+        ./reader if=secret.bin of=/dev/null bs=64k iflag=direct; sleep 0.1; done";
     // By the node's collector, and by a thread of its own.
     for node in [Some(Node::start("sudo-set-uid")), None] {
         let alone = Sandbox::new("sudo-set-uid-alone");
@@ -160,12 +160,22 @@ fn what_set_uid_programs_of_the_job_read_is_not_in_the_callers_recording() {
             std::os::unix::fs::chown(sandbox.path(folder), Some(UID), Some(UID)).unwrap();
         }
         let words = ["run", "-o", "job.stall", "--", "sh", "-c", script];
-        let output = with_sudo(sandbox, &words).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        let printed = text(&output.stderr);
+        let printed = sandbox.path("run.printed");
+        let stderr = std::fs::File::create(&printed).unwrap();
+        let mut run = Killed(with_sudo(sandbox, &words).stderr(stderr).spawn().unwrap());
+        wait_until("the caller's own file is in the recording", || {
+            let output = sandbox.run(&["report", "job.stall", "--format", "json"]);
+            let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            report["files"].to_string().contains("own.bin")
+        });
+        // Some rounds more, for what is not to come.
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        std::fs::write(sandbox.path("stop"), "").unwrap();
+        assert!(run.0.wait().unwrap().success());
+        let printed = std::fs::read_to_string(printed).unwrap();
         assert!(!printed.contains("ermission denied"), "it has read: {printed}");
         let report = sandbox.report("job.stall");
-        assert_eq!(report["kernel"], "on", "{output:?}");
+        assert_eq!(report["kernel"], "on", "{printed}");
         // The job's command names both.
         let files = report["files"].to_string();
         assert!(files.contains("own.bin") && !files.contains("secret.bin"), "{files}");

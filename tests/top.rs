@@ -80,8 +80,7 @@ fn a_job_is_watched_live_until_it_ends() {
 #[test]
 fn a_killed_collector_and_a_removed_recording_are_named() {
     let sandbox = Sandbox::new("topkill");
-    // Few, because the job outlives its collector.
-    let mut run = running(&sandbox, "60");
+    let mut run = running(&sandbox, "600");
     let mut top = Pty::start(sandbox.stallscope(&["top", "lively.stall"]), 80, 24);
     top.wait_for(&["lively", "live"]);
     signal(run.0.id(), "KILL");

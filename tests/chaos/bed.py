@@ -64,6 +64,8 @@ class Bed:
             "STALLSCOPE_KERNEL_SOCKET": str(self.folder / "kernel.sock"),
             "STALLSCOPE_PYTHON": PACKAGE,
             "STALLSCOPE_POOL_LINGER_MS": "200",
+            # It has the job train until something has happened.
+            "CHAOS": fault,
         }
         self.is_root = os.geteuid() == 0
         self.own = []
@@ -126,6 +128,8 @@ class Bed:
     def is_training(self):
         if time.monotonic() - self.begun > HANGS_S:
             raise Broken(f"the job hangs: {self.printed()}")
+        if self.outcome.strikes:
+            (self.folder / "struck").touch()
         if (self.folder / "result.json").exists():
             return False
         return self.job_is_there() if self.job else self.run.poll() is None

@@ -1,7 +1,8 @@
 """A small training job that uses all that we have: workers, the cache and its fetchers, checkpoints, random augmentation.
 
 usage: job.py FOLDER STEPS: makes FOLDER/begun at its first batch, and at its end FOLDER/result.json with the batches that it
-took and a digest of every loss and of the weights that it ends with.
+took and a digest of every loss and of the weights that it ends with. Where CHAOS is set, it does not end before FOLDER/struck
+is there.
 """
 
 import hashlib
@@ -60,6 +61,9 @@ def main():
             checkpointer.step()
             if taken == 1:
                 open(os.path.join(folder, "begun"), "w").close()
+            while taken == steps * 2 // 3 and "CHAOS" in os.environ and not os.path.exists(os.path.join(folder, "struck")):
+                # However long a busy machine takes to strike.
+                time.sleep(0.01)
             if taken == steps:
                 break
     checkpointer.close()

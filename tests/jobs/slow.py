@@ -65,7 +65,7 @@ def main():
     parser.add_argument("--cache", help="of stallscope's loader, such as 4MiB")
     parser.add_argument("--save-every", help="with a stallscope.Checkpointer, such as 1s")
     parser.add_argument("--save-ms", type=float, default=300, help="that each save blocks")
-    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--seconds", type=float, default=400)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     data = Slow(arguments.samples, arguments.wait_ms)

@@ -1,10 +1,11 @@
 """Watches a process tree by the node's collector and says what it is given: spy.py SOCKET PID OUT [syscalls], until SIGTERM.
 
 OUT has "watching" once it is, and in the end a JSON object: per process the bytes that its slices have read, the
-names of files that were waited for, and what was lost, by reason.
+names of files that were waited for, and what was lost, by reason. OUT.now has the same as it stands meanwhile.
 """
 
 import json
+import os
 import signal
 import socket
 import struct
@@ -32,6 +33,13 @@ ended = []
 signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
 service.settimeout(0.2)
 read, names, lost, buffer = {}, set(), {}, b""
+
+
+def seen():
+    return json.dumps({"read": read, "names": sorted(names), "lost": lost})
+
+
+shown = ""
 while not ended:
     try:
         buffer += service.recv(1 << 16) or sys.exit("the collector hung up")
@@ -47,5 +55,9 @@ while not ended:
             lost = dict(json.loads(payload)["lost"])
         elif tag == FILE_WAIT:
             names.add(payload[NAME_AT : NAME_AT + NAME_BYTES].split(b"\0")[0].decode())
+    if shown != (shown := seen()):
+        with open(out + ".new", "w") as file:
+            file.write(shown)
+        os.rename(out + ".new", out + ".now")
 with open(out, "w") as file:
-    json.dump({"read": read, "names": sorted(names), "lost": lost}, file)
+    file.write(seen())

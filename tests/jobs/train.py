@@ -1,6 +1,7 @@
 """An ordinary small training script: two workers, one epoch after another, a checkpoint at the end."""
 
 import argparse
+import os
 import sys
 import time
 
@@ -22,6 +23,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--save")
+    parser.add_argument("--until", help="ends with the epoch in which this file is there")
     parser.add_argument("--exit", type=int, default=0)
     arguments = parser.parse_args()
     torch.manual_seed(0)
@@ -39,6 +41,8 @@ def main():
             total += loss.item()
         if arguments.save:
             torch.save(model.state_dict(), arguments.save)
+        if arguments.until and os.path.exists(arguments.until):
+            break
     print(f"total loss {total:.6f}")
     sys.exit(arguments.exit)
 

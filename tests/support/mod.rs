@@ -167,7 +167,7 @@ impl Drop for Sandbox {
 pub(crate) fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !ready() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "never happened: {what}");
+        assert!(begun.elapsed() < Duration::from_secs(200), "never happened: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

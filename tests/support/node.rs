@@ -103,6 +103,15 @@ pub(crate) struct Spy {
 }
 
 impl Spy {
+    /// Waits until what it was given so far is as `enough` has it, however long the collector takes to give it.
+    pub(crate) fn until(&self, what: &str, enough: impl Fn(&Value) -> bool) {
+        let now = self.out.with_extension("now");
+        wait_until(what, || {
+            let seen = std::fs::read(&now).ok().and_then(|seen| serde_json::from_slice(&seen).ok());
+            seen.is_some_and(|seen| enough(&seen))
+        });
+    }
+
     pub(crate) fn ends(mut self) -> Value {
         signal(self.child.0.id(), "TERM");
         assert!(self.child.0.wait().unwrap().success());

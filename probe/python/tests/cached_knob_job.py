@@ -1,6 +1,10 @@
-"""A training loop over files with a cache, which a collector turns: cached_knob_job.py FOLDER WORKERS."""
+"""A training loop over files with a cache, which a collector turns: cached_knob_job.py FOLDER WORKERS.
+
+It trains slowly until the folder UNTIL has a file "0".
+"""
 
 import json
+import os
 import sys
 import time
 
@@ -13,6 +17,7 @@ import stallscope
 def main():
     torch.set_num_threads(1)
     folder, workers = sys.argv[1] + "/files", int(sys.argv[2])
+    turned = os.path.join(os.environ["UNTIL"], "0")
     fill(folder)
 
     def got(cache, epochs):
@@ -25,7 +30,7 @@ def main():
             for batch in loader:
                 batches.append([part.tolist() for part in batch])
                 # Long enough to be turned meanwhile.
-                time.sleep(0.01 if cache else 0)
+                time.sleep((0.01 if os.path.exists(turned) else 0.2) if cache else 0)
         return batches, loader
 
     cached, loader = got("8MiB", 8)

@@ -1,9 +1,11 @@
 """A small training job of a framework, whose loader is turned from outside while it runs.
 
-usage: frameworks.py lightning|accelerate|transformers FOLDER; prints the samples that each epoch trained on.
+usage: frameworks.py lightning|accelerate|transformers FOLDER; prints the samples that each epoch trained on. It trains slowly
+until the folder UNTIL has a file "0".
 """
 
 import json
+import os
 import sys
 import time
 
@@ -31,7 +33,7 @@ class Model(torch.nn.Module):
 
     def forward(self, x, labels=None):
         EPOCH.extend(int(value) for value in x.flatten())
-        time.sleep(STEP_S)
+        time.sleep(STEP_S if os.path.exists(os.path.join(os.environ["UNTIL"], "0")) else 5 * STEP_S)
         return {"loss": ((x * self.weight - labels) ** 2).mean()}
 
 

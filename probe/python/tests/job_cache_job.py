@@ -217,12 +217,12 @@ def epochs(folder, kind=Files, count=3, uses=FILES, **more):
 
 
 def lasting(folder):
-    """Long enough to be turned meanwhile."""
+    """Long enough to be turned meanwhile: slow until then, where somebody turns it."""
     digest, loader = Digest(), DataLoader(Files(folder), batch_size=BATCH, shuffle=True, num_workers=2, persistent_workers=True)
     for _ in range(8):
         for batch in loader:
             digest.add(batch)
-            time.sleep(0.01)
+            time.sleep(0.01 if os.path.exists(os.environ.get("UNTIL", folder)) else 0.2)
     return digest.text(), None
 
 

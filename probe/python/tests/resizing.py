@@ -43,8 +43,10 @@ class Failing(Numbers):
 
 
 class Slow(Numbers):
+    """Slower still once the folder has a file "asked", so that a worker that is to leave is there for long."""
+
     def __getitem__(self, index):
-        time.sleep(0.1)
+        time.sleep(1 if os.path.exists(os.path.join(os.environ["UNTIL"], "asked")) else 0.1)
         return torch.tensor([index])
 
 
@@ -126,15 +128,24 @@ def children():
     return sorted(int(pid) for pid in open(f"/proc/self/task/{os.getpid()}/children").read().split())
 
 
-def left(limit_s=20):
+def left(limit_s=100):
     """Children that do not end. torch does not wait for a worker that it terminates, and one that takes 5 s to leave, as on a busy machine,
     is terminated."""
     deadline = time.monotonic() + limit_s
-    while children() and time.monotonic() < deadline:
+    while (there := [child for child in children() if not is_pythons_own(child)]) and time.monotonic() < deadline:
         # Reaps those that have ended.
         multiprocessing.active_children()
         time.sleep(0.02)
-    return children()
+    return there
+
+
+def is_pythons_own(child):
+    """Whether it is one that Python starts workers by, or counts their semaphores by, and that ends with the job."""
+    try:
+        command = open(f"/proc/{child}/cmdline").read()
+    except OSError:
+        return False
+    return "multiprocessing.forkserver import" in command or "multiprocessing.resource_tracker import" in command
 
 
 def resident_bytes():
@@ -214,7 +225,7 @@ def changing(batches, **more):
             numbers.dataset.epoch = epoch + 1
             states |= set(batch[:, 1].tolist())
             most = max(most, len(iterator._workers))
-            time.sleep(STEP_S)
+            step()
         report(epoch=epoch, states=sorted(states), most=most)
 
 
@@ -334,8 +345,12 @@ def slow(batches):
 
 def large(batches):
     """Batches of 1 MB in ten tensors each."""
-    numbers = DataLoader(Large(), batch_size=1, num_workers=WORKERS)
-    report(got=[step for step, _ in enumerate(numbers) if time.sleep(STEP_S) is None])
+    KEPT.append(DataLoader(Large(), batch_size=1, num_workers=WORKERS))
+    got = []
+    for number, _ in enumerate(KEPT[-1]):
+        got.append(number)
+        step()
+    report(got=got)
 
 
 def augmented(batches):
@@ -345,7 +360,7 @@ def augmented(batches):
     drawn = []
     for batch in loader(batches, shuffle=True):
         drawn.append([values(batch), torch.rand(1).item(), random.random()])
-        time.sleep(STEP_S)
+        step()
     report(drawn=drawn)
 
 
@@ -475,7 +490,8 @@ def main():
         for numbers in KEPT:
             numbers._iterator = None
         gc.collect()
-        report(left=left())
+        # That one has its workers until the interpreter ends.
+        report(left=children() if SCENARIO[0] == "exits" else left())
 
 
 if __name__ == "__main__":

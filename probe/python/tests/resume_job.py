@@ -100,10 +100,18 @@ class Job:
                 self.state["seen"] += 1
                 print(json.dumps({"step": self.state["seen"], "did": line}), flush=True)
                 self.happen()
+                if self.case.get("settles"):
+                    self.settle()
                 self.checkpointer.step()
             self.scheduler.step()
         self.checkpointer.close()
         print(json.dumps({"end": fingerprint(self.model, self.optimizer, self.scheduler)}), flush=True)
+
+    def settle(self):
+        """Until the save that is due next can begin: one is passed over where the one before is being written, or its memory is."""
+        self.checkpointer._wait()
+        while not self.checkpointer._saver.ready():
+            time.sleep(0.001)
 
     def train(self, batch):
         self.optimizer.zero_grad()

@@ -33,12 +33,15 @@ while True:
 """
 
 PACED = """
-import sys, time, torch
+import os, sys, time, torch
 from torch.utils.data import DataLoader, TensorDataset
 seen = []
 for (batch,) in DataLoader(TensorDataset(torch.arange(40)), batch_size=1):
     seen.append(int(batch))
     time.sleep(0.1)
+    while len(seen) == 10 and not os.path.exists(sys.argv[1]):
+        # However long a busy machine takes to start another collector.
+        time.sleep(0.01)
 print(seen == list(range(40)))
 """
 
@@ -117,12 +120,14 @@ def test_a_collector_killed_and_started_again(python, script, tmp_path):
             time.sleep(0.01)
 
     first = collect(reports[0])
-    job = start([python, str(train)], environment(path))
+    again = tmp_path / "again"
+    job = start([python, str(train), str(again)], environment(path))
     wait_for(lambda: reports[0].exists() and len(json.loads(reports[0].read_text().split("]")[0] + "]")) > 3)
     first.send_signal(signal.SIGKILL)
     first.wait()
     path.unlink()
     second = collect(reports[1])
+    again.touch()
     out, err = job.communicate()
     assert (job.returncode, out.strip(), err) == (0, "True", "")
     wait_for(lambda: "39]" in reports[1].read_text() if reports[1].exists() else False)

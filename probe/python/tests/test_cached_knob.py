@@ -16,8 +16,8 @@ def done(request, python, tmp_path_factory):
     folder = tmp_path_factory.mktemp("knob")
     # The job imports the package itself, as users do who have installed it.
     inject = PACKAGE / "stallscope" / "_inject"
-    env = {"STALLSCOPE_RUNTIME_DIR": str(folder / "run"), "PYTHONPATH": f"{inject}{os.pathsep}{PACKAGE}"}
-    turn = once(("cache.bytes", 4 << 20), ("cache.bytes", 1 << 60), ("cache.bytes", 2 << 20))
+    env = {"STALLSCOPE_RUNTIME_DIR": str(folder / "run"), "PYTHONPATH": f"{inject}{os.pathsep}{PACKAGE}", "UNTIL": str(folder)}
+    turn = once(("cache.bytes", 4 << 20), ("cache.bytes", 1 << 60), ("cache.bytes", 2 << 20), until=folder)
     return Turned([python, JOB, folder, request.param], turn, **env)
 
 

@@ -8,7 +8,7 @@ from collector import PACKAGE, environment
 from conftest import needs
 
 SCRIPT = """
-import hashlib, json, logging, os, sys, warnings
+import hashlib, json, logging, os, sys, time, warnings
 import torch, lightning
 import stallscope, stallscope.lightning
 warnings.simplefilter("ignore")
@@ -53,10 +53,12 @@ class Average(lightning.Callback):
         self.mean = state["mean"]
 
 class Written(lightning.Callback):
-    # A save that is due while all memory for snapshots is in use is passed over, and a busy machine takes long to write one.
+    # A save that is due while no memory for it is free is passed over, and a busy machine takes long to write one and to make such memory.
     def on_train_batch_start(self, trainer, *ignored):
         (saving,) = (one for one in trainer.callbacks if isinstance(one, stallscope.lightning.CheckpointCallback))
         saving._checkpointer._wait()
+        while not saving._checkpointer._saver.ready():
+            time.sleep(0.001)
 
 class Module(lightning.LightningModule):
     def __init__(self, stop):

@@ -182,7 +182,7 @@ def test_a_full_disk_stops_no_training(python, tmp_path):
         pytest.skip("SKIPPED: a small file system cannot be mounted here")
     try:
         (tmp_path / "filler").write_bytes(b"x" * (230 << 10))
-        outcome = train(python, tmp_path)
+        outcome = train(python, tmp_path, settles=True)
         assert outcome.code == 0 and len(outcome.steps) == 40, outcome.err
         line = r"^stallscope: No checkpoint of step \d+: .*No space left on device.* \((\d+) saves have failed; and none before\)$"
         failed = re.findall(line, outcome.err, re.M)
@@ -263,7 +263,7 @@ def test_saves_reach_the_ledger(python, tmp_path):
 
 def test_saves_that_fail_are_each_reported_and_counted(python, tmp_path):
     folder = tmp_path / "ckpts"
-    case = {"events": {"10": ["save", "turn the folder into a file"], "30": ["exit"]}, "options": {"every": 5}}
+    case = {"events": {"10": ["save", "turn the folder into a file"], "30": ["exit"]}, "options": {"every": 5}, "settles": True}
     done = run([python, JOB, folder, json.dumps(case)])
     assert done.code == 0, done.err
     assert len(done.out.splitlines()) == 31, "training went on"

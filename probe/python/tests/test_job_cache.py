@@ -81,8 +81,8 @@ def test_a_cache_that_holds_a_part_changes_nothing(python):
 
 @pytest.mark.own_python
 def test_its_bytes_are_a_knob(python, tmp_path):
-    env = {"STALLSCOPE_CACHE_BYTES": str(8 * MIB), "STALLSCOPE_RUNTIME_DIR": str(tmp_path / "run")}
-    turn = once(("cache.bytes", 4 * MIB), ("prefetch", 6), ("cache.bytes", 2 * MIB))
+    env = {"STALLSCOPE_CACHE_BYTES": str(8 * MIB), "STALLSCOPE_RUNTIME_DIR": str(tmp_path / "run"), "UNTIL": str(tmp_path / "0")}
+    turn = once(("cache.bytes", 4 * MIB), ("prefetch", 6), ("cache.bytes", 2 * MIB), until=tmp_path)
     done = Turned([python, JOB, tmp_path / "turned", "lasting"], turn, **env)
     assert done.code == 0, done.err
     assert done.was("cache.bytes", 4 * MIB, "applied") and done.was("cache.bytes", 2 * MIB, "applied") and done.was("prefetch", 6, "applied")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from collector import environment
 from conftest import needs, torch_version
-from turning import Turned, at_random, gives, job, old, once, pairs_are_right, skipped, whole
+from turning import Turned, at_random, gives, job, old, once, pairs_are_right, skipped, until_its_reason, whole
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def kinds(python, tmp_path_factory):
     return Turned(job(python, *kinds), turn, UNTIL=folder, STALLSCOPE_DIVIDE_STREAMS="1")
 
 
-def until_it_was_seen(change, folder):
+def until_it_was_seen(change, folder, least=8):
     """Changes, and lets a loader's steps be slow until a new depth and, where they may come at any time, new workers
     were seen: a machine that takes long to start a worker must not end the epochs before."""
     depths, enough = set(), set()
@@ -58,9 +58,10 @@ def until_it_was_seen(change, folder):
         loader = trainer.of("Wait")[-1].loader
         if loader not in enough and ("prefetch", loader) in trainer.knobs():
             depth, state = trainer.standing("prefetch", loader)
-            if state == "applied" and depth in range(8, 51):
+            if state == "applied" and depth in range(least, 51):
                 depths.add(loader)
-            if loader in depths and (loader in (4, 5) or len({wait.worker for wait in trainer.of("Wait", loader)}) > 2):
+            of_workers = trainer.knobs()["workers", loader]["reason"]
+            if loader in depths and (loader == 4 and "split anew" in of_workers or loader == 5 or len({wait.worker for wait in trainer.of("Wait", loader)}) > 2):
                 enough.add(loader)
                 (folder / str(loader)).touch()
         change(trainer)
@@ -104,16 +105,17 @@ def test_a_stream_takes_its_depth_at_once_and_its_workers_at_the_next_epoch(kind
     assert {wait.worker for wait in kinds.trainer.of("Wait", stream)} <= {*outcome[0], *outcome[1]}
 
 
-def test_a_streams_workers_are_as_many_as_asked_for_in_the_next_epoch(own_python):
-    done = Turned(job(own_python, "stream", batches=100), once(("workers", 3)), STALLSCOPE_DIVIDE_STREAMS="1")
+def test_a_streams_workers_are_as_many_as_asked_for_in_the_next_epoch(own_python, tmp_path):
+    turn = once(("workers", 3), until=tmp_path)
+    done = Turned(job(own_python, "stream", batches=100), turn, UNTIL=tmp_path, STALLSCOPE_DIVIDE_STREAMS="1")
     assert (done.code, done.err) == (0, "")
     assert done.was("workers", 3, "applied")
     outcome = [len(fact["pids"]) for fact in done.trainer.facts_of("workers")]
     assert outcome == [2, 3]
 
 
-def test_a_stream_keeps_its_workers_unless_the_user_says_that_it_divides_itself(own_python):
-    done = Turned(job(own_python, "undivided", batches=40), once(("prefetch", 7)))
+def test_a_stream_keeps_its_workers_unless_the_user_says_that_it_divides_itself(own_python, tmp_path):
+    done = Turned(job(own_python, "undivided", batches=40), once(("prefetch", 7), until=tmp_path), UNTIL=tmp_path)
     assert done.code == 0, done.err
     knob = done.trainer.knobs()["workers", 0]
     assert not knob["available"] and "STALLSCOPE_DIVIDE_STREAMS" in knob["reason"]
@@ -128,8 +130,9 @@ def test_a_streams_workers_stay_where_other_ranks_count_on_its_batches(own_pytho
     assert not knob["available"] and "other ranks wait for as many" in knob["reason"]
 
 
-def test_a_worker_that_is_added_has_the_data_set_that_the_others_have(own_python):
-    done = Turned(job(own_python, "changing", batches=300), once(("workers", 4)))
+def test_a_worker_that_is_added_has_the_data_set_that_the_others_have(own_python, tmp_path):
+    turn = until_its_reason("workers", 4, "the script has changed the data set", tmp_path)
+    done = Turned(job(own_python, "changing", batches=300), turn, UNTIL=tmp_path)
     assert (done.code, done.err) == (0, "")
     lines, _ = done.of("changing")
     assert [line["states"] for line in lines] == [[0], [1], [2]]
@@ -138,8 +141,9 @@ def test_a_worker_that_is_added_has_the_data_set_that_the_others_have(own_python
     assert done.was("workers", 4, "applied")
 
 
-def test_persistent_workers_of_a_data_set_that_was_changed_get_no_others(own_python):
-    done = Turned(job(own_python, "changing-persistent", batches=100), once(("workers", 4)))
+def test_persistent_workers_of_a_data_set_that_was_changed_get_no_others(own_python, tmp_path):
+    turn = until_its_reason("workers", 4, "the script has changed the data set", tmp_path)
+    done = Turned(job(own_python, "changing-persistent", batches=100), turn, UNTIL=tmp_path)
     assert (done.code, done.err) == (0, "")
     lines, _ = done.of("changing-persistent")
     assert [(line["states"], line["most"]) for line in lines] == [([0], 2)] * 3
@@ -201,15 +205,16 @@ def test_interrupts_and_the_interpreters_end_leave_nobody_behind(python):
     assert done.of("exits")[0][0]["workers"] and done.group_is_gone
 
 
-def test_a_worker_that_is_killed_while_it_leaves_is_torchs_own_error(python):
+def test_a_worker_that_is_killed_while_it_leaves_is_torchs_own_error(python, tmp_path):
     def turn(trainer, killed=[]):  # noqa: B006
         if trainer.standing("workers", 0)[1] == "own":
             trainer.ask("workers", 1, 0)
+            (tmp_path / "asked").touch()
         elif not killed and "last batches" in trainer.knobs()["workers", 0]["reason"]:
             killed.append(trainer.facts_of("workers")[-1]["pids"][-1])
             os.kill(killed[0], signal.SIGKILL)
 
-    done = Turned(job(python, "slow", batches=60), turn)
+    done = Turned(job(python, "slow", batches=60), turn, UNTIL=tmp_path)
     assert done.code == 0, done.err
     (line,), left = done.of("slow")
     # Or that of the socket over which the worker was handing a batch.
@@ -217,8 +222,10 @@ def test_a_worker_that_is_killed_while_it_leaves_is_torchs_own_error(python):
     assert line["got"] == whole()[: len(line["got"])] and left == [] and done.group_is_gone
 
 
-def test_a_new_worker_that_is_killed_or_fails_before_it_is_ready_costs_nothing(python):
-    def turn(trainer, killed=[]):  # noqa: B006
+def test_a_new_worker_that_is_killed_or_fails_before_it_is_ready_costs_nothing(python, tmp_path):
+    ended = "A new worker ended while it started (exit code -9)."
+
+    def turn(trainer, killed=[], seen=[]):  # noqa: B006
         if trainer.of("Wait")[-1].loader == 1:
             fails(trainer)
         elif trainer.standing("workers", 0)[1] == "own":
@@ -229,14 +236,19 @@ def test_a_new_worker_that_is_killed_or_fails_before_it_is_ready_costs_nothing(p
             killed += new
             for pid in new:
                 os.kill(pid, signal.SIGKILL)
+        elif ended == trainer.knobs()["workers", 0]["reason"]:
+            seen.append(ended)
+            # The first look may have been at the state of before.
+            if len(seen) == 2:
+                (tmp_path / "0").touch()
 
-    fails = once(("workers", 4), ("workers", 1), loader=1)
-    done = Turned(job(python, "sleepy", "particular"), turn)
+    fails = once(("workers", 4), ("workers", 1), loader=1, until=tmp_path)
+    done = Turned(job(python, "sleepy", "particular"), turn, UNTIL=tmp_path)
     assert (done.code, done.err) == (0, "") and done.group_is_gone
     gives(done, "sleepy", [whole()] * 2)
     gives(done, "particular", [whole()] * 2)
     pairs_are_right(done)
-    assert done.reasons("workers", "refused") >= {"A new worker ended while it started (exit code -9)."}
+    assert done.reasons("workers", "refused") >= {ended}
     assert done.was("workers", 2, "refused", 1) and done.was("workers", 1, "applied", 1)
     why = "worker_init_fn fails in worker 2: IndexError: there is nothing for a third worker."
     assert done.reasons("workers", "refused", 1) >= {why}
@@ -262,19 +274,19 @@ def test_a_new_worker_that_is_sent_away_runs_no_handler_of_the_scripts(own_pytho
     assert lines[0]["got"] == whole() and not lines[1]["handled"] and left == []
 
 
-def test_a_worker_that_starts_while_training_is_killed_does_not_stay(own_python):
-    done = Turned(job(own_python, "orphaned"), once(("workers", 3)))
+def test_a_worker_that_starts_while_training_is_killed_does_not_stay(own_python, tmp_path):
+    done = Turned(job(own_python, "orphaned"), once(("workers", 3)), UNTIL=tmp_path)
     assert done.code == -signal.SIGKILL and done.group_is_gone
 
 
-def test_the_job_draws_the_same_numbers_and_new_workers_have_torchs_seeds(python):
-    asks = once(("workers", 4), ("prefetch", 12), loader=1)
-    turn = at_random(10**9)
+def test_the_job_draws_the_same_numbers_and_new_workers_have_torchs_seeds(python, tmp_path):
+    asks = once(("workers", 4), ("prefetch", 12), loader=1, until=tmp_path)
+    turn = until_it_was_seen(at_random(10**9), tmp_path)
 
     def turn_both(trainer):
         (asks if trainer.of("Wait")[-1].loader == 1 else turn)(trainer)
 
-    done = Turned(job(python, "augmented", "seeded"), turn_both)
+    done = Turned(job(python, "augmented", "seeded"), turn_both, UNTIL=tmp_path)
     command = [str(part) for part in job(python, "augmented")]
     plain = subprocess.run(command, env=environment(None), capture_output=True, text=True)
     assert done.of("augmented")[0] == [json.loads(plain.stdout.splitlines()[0])]
@@ -288,9 +300,9 @@ def test_the_job_draws_the_same_numbers_and_new_workers_have_torchs_seeds(python
 
 @pytest.mark.parametrize("depth", [1, 40], ids=["less deep", "deeper"])
 @pytest.mark.parametrize("scenario", ["shared", "growing"])
-def test_what_an_order_asks_for_at_its_end_is_as_it_would_be(python, scenario, depth):
+def test_what_an_order_asks_for_at_its_end_is_as_it_would_be(python, scenario, depth, tmp_path):
     """A generator that it shares with training; the length of a data set that grows."""
-    asked = set()
+    asked, seen = set(), set()
 
     def turn(trainer):
         for loader in (0, 1):
@@ -299,8 +311,13 @@ def test_what_an_order_asks_for_at_its_end_is_as_it_would_be(python, scenario, d
             if ("prefetch", loader) in trainer.knobs() and loader not in asked and had > 12:
                 asked.add(loader)
                 trainer.ask("prefetch", depth, loader)
+            # Training is slow until then: it must not be over before a busy machine has come to the answer.
+            if loader in seen:
+                (tmp_path / str(loader)).touch()
+            elif loader in asked and ("prefetch", loader) in trainer.knobs() and trainer.standing("prefetch", loader) == (depth, "applied"):
+                seen.add(loader)
 
-    turned = Turned(job(python, scenario, batches=60), turn)
+    turned = Turned(job(python, scenario, batches=60), turn, UNTIL=tmp_path)
     assert turned.was("prefetch", depth, "applied") and turned.was("prefetch", depth, "applied", 1)
     plain = subprocess.run([str(part) for part in job(python, scenario, batches=60)], env=environment(None), capture_output=True, text=True)
     assert turned.of(scenario)[0] == [json.loads(line) for line in plain.stdout.splitlines()[:-1]]
@@ -317,16 +334,16 @@ def test_what_was_asked_for_holds_for_later_epochs_and_for_no_other_loader(own_p
     assert done.trainer.standing("workers", 1) == (2, "own")
 
 
-def test_depth_is_bounded_by_descriptors(own_python):
+def test_depth_is_bounded_by_descriptors(own_python, tmp_path):
     few = ["bash", "-c", 'ulimit -n 200; exec "$@"', "job"]
-    bounded(own_python, few, 6, "a batch takes 10 descriptors")
+    bounded(own_python, few, 6, "a batch takes 10 descriptors", tmp_path)
 
 
-def test_depth_is_bounded_by_shared_memory(own_python):
+def test_depth_is_bounded_by_shared_memory(own_python, tmp_path):
     small = ["unshare", "--mount", "bash", "-c", 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"', "job"]
     if subprocess.run([*small, "true"], capture_output=True).returncode:
         skipped("SKIPPED: a small /dev/shm of its own needs root")
-    bounded(own_python, small, 12, "in /dev/shm are free")
+    bounded(own_python, small, 12, "in /dev/shm are free", tmp_path)
 
 
 @pytest.fixture
@@ -348,14 +365,14 @@ def group():
             time.sleep(0.1)
 
 
-def test_depth_is_bounded_by_the_memory_of_the_jobs_group(own_python, group):
+def test_depth_is_bounded_by_the_memory_of_the_jobs_group(own_python, group, tmp_path):
     inside = ["bash", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "job"]
-    bounded(own_python, inside, 12, "of memory are free")
+    bounded(own_python, inside, 12, "of memory are free", tmp_path)
 
 
-def test_workers_that_come_bring_no_more_batches_than_fit(own_python):
+def test_workers_that_come_bring_no_more_batches_than_fit(own_python, tmp_path):
     few = ["bash", "-c", 'ulimit -n 200; exec "$@"', "job"]
-    done = Turned(job(own_python, "large"), once(("prefetch", 900), ("workers", 6)), before=few)
+    done = Turned(job(own_python, "large"), once(("prefetch", 900), ("workers", 6), until=tmp_path), before=few, UNTIL=tmp_path)
     assert done.code == 0, done.err
     (reason,) = done.reasons("prefetch", "refused")
     most = int(reason.split("At most ")[1].split()[0])
@@ -364,8 +381,8 @@ def test_workers_that_come_bring_no_more_batches_than_fit(own_python):
     assert done.was("prefetch", most, "own") and not done.was("prefetch", 12, "own")
 
 
-def bounded(python, before, fits, why):
-    done = Turned(job(python, "large"), once(("prefetch", 900), ("prefetch", fits)), before=before)
+def bounded(python, before, fits, why, until):
+    done = Turned(job(python, "large"), once(("prefetch", 900), ("prefetch", fits), until=until), before=before, UNTIL=until)
     assert done.code == 0, done.err
     assert any(why in reason for reason in done.reasons("prefetch", "refused"))
     assert done.was("prefetch", 4, "refused") and done.was("prefetch", fits, "applied")
@@ -387,8 +404,9 @@ def test_what_cannot_be_turned_says_why(own_python):
 
 @pytest.mark.parametrize("framework", ["lightning", "accelerate", "transformers"])
 def test_a_frameworks_loader_can_be_turned(framework, tmp_path):
-    job = [needs(framework), Path(__file__).with_name("frameworks.py"), framework, tmp_path]
-    done = Turned(job, at_random(10**9, gap_s=0.03))
+    job = [needs(framework), Path(__file__).with_name("frameworks.py"), framework, tmp_path / "run"]
+    turn = until_it_was_seen(at_random(10**9, gap_s=0.03), tmp_path, least=9)
+    done = Turned(job, turn, UNTIL=tmp_path)
     assert done.code == 0 and done.group_is_gone, done.err
     assert [line["trained"] for line in done.lines] == [list(range(480))] * 2
     assert len({wait.worker for wait in pairs_are_right(done)}) > 4

@@ -46,7 +46,7 @@ def beside(make_loader, dataset, **options):
         if os.getpid() != ours:
             return
         turn.set()
-        drawn.wait(10)
+        drawn.wait(60)
         drawn.clear()
 
     class Drawing(dataset):
@@ -97,9 +97,9 @@ def at_once(make_loader):
 
     class Meeting(Plain):
         def __getitem__(self, index):
-            meet.wait(10)
+            meet.wait(60)
             sample = super().__getitem__(index)
-            meet.wait(10)
+            meet.wait(60)
             return sample
 
     loaders = [make_loader(Meeting(), batch_size=8) for _ in range(2)]

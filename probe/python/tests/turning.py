@@ -76,7 +76,7 @@ class Turned:
         return lines[:-1], lines[-1]["left"]
 
 
-def gone(group, limit_s=20):
+def gone(group, limit_s=100):
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         try:
@@ -124,7 +124,7 @@ def once(*asked, loader=0, until=None):
             return
         # So that an answer, and its reason, is seen before it makes way for the next.
         looks[0] += 1
-        if under_way and looks[0] < 4:
+        if under_way and looks[0] < 10:
             return
         under_way.clear()
         if waiting and (waiting[0][0], loader) in trainer.knobs():
@@ -133,6 +133,24 @@ def once(*asked, loader=0, until=None):
             under_way.append((name, loader))
         elif until and not waiting:
             (until / str(loader)).touch()
+
+    return turn
+
+
+def until_its_reason(name, value, reason, until, loader=0):
+    """Asks once; the job trains slowly, as with `once`, until this reason was seen beside the state."""
+    seen = []
+
+    def turn(trainer):
+        knob = trainer.knobs().get((name, loader))
+        if not seen and knob:
+            trainer.ask(name, value, loader)
+            seen.append("asked")
+        elif knob and reason in knob["reason"]:
+            seen.append(reason)
+            # The first look may have been at the state of before.
+            if len(seen) == 3:
+                (until / str(loader)).touch()
 
     return turn
 
