@@ -79,26 +79,35 @@ fn a_put_ends_a_wait_and_the_last_message_names_the_worker() {
 /// torch sleeps for 5 s in one go, looks at its workers, and sleeps on.
 #[test]
 fn a_wait_that_is_slept_in_several_goes_is_one() {
-    let mut steps = job();
-    steps.record(&wait(TRAINER, 0, MS, (WORKERS[0], 98)));
-    steps.record(&wake(TRAINER, 2 * MS, FEEDER)).expect("a hand-over");
-    steps.record(&cpu(TRAINER, 2 * MS, 500 * MS));
-    let slept = |start_ns: u64, end_ns: u64| {
-        let mut times = Times { cpu_ns: MS, ..Times::default() };
-        times.blocked_ns[Blocked::Pipe as usize] = end_ns - start_ns - MS;
-        let header = header(Kind::Slice, TRAINER, TRAINER, end_ns);
-        Record::Slice(Slice { header, start_ns, times, ..Slice::default() })
-    };
-    let ends = [5_500 * MS, 10_500 * MS].map(|end_ns| steps.record(&slept(end_ns - 5_000 * MS, end_ns)));
-    assert_eq!(ends, [None, None]);
-    steps.record(&wait(TRAINER, 10_500 * MS, 12_000 * MS, (WORKERS[1], 97)));
-    let found = steps.record(&wake(TRAINER, 12_001 * MS, FEEDER)).unwrap();
-    assert_eq!((found.enter_ns, found.producer), (501 * MS, Producer::Pid(WORKERS[1])));
-    // The next begins by itself.
-    steps.record(&cpu(TRAINER, 12_001 * MS, 12_400 * MS));
-    steps.record(&wait(TRAINER, 12_400 * MS, 13_000 * MS, (WORKERS[0], 98)));
-    let found = steps.record(&wake(TRAINER, 13_001 * MS, FEEDER)).unwrap();
-    assert_eq!(found.enter_ns, 12_400 * MS);
+    for pinned in [false, true] {
+        let mut steps = job();
+        let got = |steps: &mut KernelSteps, start_ns: u64, end_ns: u64, worker: u32| {
+            if pinned {
+                steps.record(&pin_got(start_ns, end_ns, worker, Blocked::Pipe));
+                steps.record(&from_pin(start_ns, end_ns));
+            } else {
+                steps.record(&wait(TRAINER, start_ns, end_ns, (worker, 98)));
+            }
+            steps.record(&wake(TRAINER, end_ns + MS, FEEDER)).expect("a hand-over")
+        };
+        got(&mut steps, 0, MS, WORKERS[0]);
+        steps.record(&cpu(TRAINER, 2 * MS, 500 * MS));
+        let slept = |start_ns: u64, end_ns: u64| {
+            let mut times = Times { cpu_ns: MS, ..Times::default() };
+            let kind = if pinned { Blocked::Futex } else { Blocked::Pipe };
+            times.blocked_ns[kind as usize] = end_ns - start_ns - MS;
+            let header = header(Kind::Slice, TRAINER, TRAINER, end_ns);
+            Record::Slice(Slice { header, start_ns, times, ..Slice::default() })
+        };
+        let ends = [5_500 * MS, 10_500 * MS].map(|end_ns| steps.record(&slept(end_ns - 5_000 * MS, end_ns)));
+        assert_eq!(ends, [None, None]);
+        let found = got(&mut steps, 10_500 * MS, 12_000 * MS, WORKERS[1]);
+        assert_eq!((found.enter_ns, found.producer), (501 * MS, Producer::Pid(WORKERS[1])));
+        // The next begins by itself.
+        steps.record(&cpu(TRAINER, 12_001 * MS, 12_400 * MS));
+        let found = got(&mut steps, 12_400 * MS, 13_000 * MS, WORKERS[0]);
+        assert_eq!(found.enter_ns, 12_400 * MS);
+    }
 }
 
 #[test]
