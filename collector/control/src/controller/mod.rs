@@ -33,6 +33,7 @@ use seed::{Kind, Proposal};
 use stallscope_model::{
     Act, Advice, Budgets, CachePeriod, CacheSummary, CacheUses, Phase, TuneMode, WorkerPeriod,
 };
+use stallscope_units::counted;
 use std::collections::BTreeMap;
 use storage_test::StorageTest;
 use turn::Turn;
@@ -285,7 +286,10 @@ impl Controller {
         self.waited_ns = self.now_ns;
         let within = audit::budgets(&self.budgets);
         let mut event = audit::line(Act::Mode, 0, self.now_ns);
-        event.saw = format!("{} ranks", self.job.ranks.len());
+        // Before the first step none is known.
+        if !self.job.ranks.is_empty() {
+            event.saw = counted(self.job.ranks.len() as u64, "rank");
+        }
         event.why = match self.mode {
             TuneMode::Observe => "observe: watches and changes nothing".to_owned(),
             TuneMode::Advise => format!("advise: says what would help within {within}, and changes nothing"),
