@@ -14,7 +14,7 @@ import sys
 RECORD, TICK, SLICE = 1, 3, 1
 FILE_WAIT = 5
 # Of a slice: header, start, times, siblings' time on and without a CPU; of a file: its key, and its wait up to the name.
-RCHAR_AT, NAME_AT, NAME_BYTES = 24 + 8 + 8 * 17 + 16, 24 + 24, 64
+RCHAR_AT, NAME_AT, NAME_BYTES = 24 + 8 + 8 * 18 + 16, 24 + 24, 64
 
 path, pid, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 service = socket.socket(socket.AF_UNIX)

@@ -31,7 +31,7 @@ impl Activity {
         self.times.blocked_ns[kind as usize]
     }
 
-    /// Asleep in a futex, whoever ended that.
+    /// Asleep in a futex, of both kinds.
     pub(crate) fn in_futex_ns(&self) -> u64 {
         self.of(Blocked::Futex).saturating_add(self.of(Blocked::FutexRead))
     }
