@@ -71,11 +71,11 @@ impl View<'_> {
     }
 }
 
-/// Time that ended as `unknown`, by what the task was blocked in; the last is time nobody saw.
+/// Time by what the task was blocked in; the last is time nobody saw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Unexplained(pub(crate) [u64; BLOCKED_KINDS + 1]);
+pub(crate) struct ByKind(pub(crate) [u64; BLOCKED_KINDS + 1]);
 
-impl Unexplained {
+impl ByKind {
     pub(crate) fn unseen_ns(&self) -> u64 {
         self.0[BLOCKED_KINDS]
     }
@@ -85,7 +85,7 @@ impl Unexplained {
         self.0[at] = self.0[at].saturating_add(ns);
     }
 
-    pub(crate) fn add(&mut self, other: &Unexplained) {
+    pub(crate) fn add(&mut self, other: &ByKind) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
             *mine = mine.saturating_add(theirs);
         }
@@ -96,7 +96,13 @@ impl Unexplained {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Attributed {
     pub(crate) causes: Causes,
-    pub(crate) unexplained: Unexplained,
+    /// Of `unknown`.
+    pub(crate) unexplained: ByKind,
+    /// Of `fetch`, where the loop reads by itself.
+    pub(crate) own_reading: ByKind,
+    /// Of `compute` and `preempted`, where the loop reads by itself: asleep until threads of its own were done, which may have made
+    /// what it trains with.
+    pub(crate) asleep_for_threads_ns: u64,
     pub(crate) kernel_ns: u64,
     pub(crate) shim_ns: u64,
     /// Part of `transfer` during which the producer was in a page fault: that holds the interpreter's lock, so
@@ -139,6 +145,8 @@ impl Attributed {
     pub(crate) fn join(mut self, other: &Attributed) -> Attributed {
         self.causes += &other.causes;
         self.unexplained.add(&other.unexplained);
+        self.own_reading.add(&other.own_reading);
+        self.asleep_for_threads_ns += other.asleep_for_threads_ns;
         self.kernel_ns += other.kernel_ns;
         self.shim_ns += other.shim_ns;
         self.transfer_behind_fault_ns += other.transfer_behind_fault_ns;
@@ -263,7 +271,10 @@ fn own_work(trainer: &Trainer<'_>, a_ns: u64, b_ns: u64, out: &mut Attributed) {
     for kind in Blocked::ALL {
         let ns = activity.of(kind);
         match kind {
-            _ if trainer.reads_itself && brings_data(trainer, kind) => out.causes[Cause::Fetch] += ns,
+            _ if trainer.reads_itself && brings_data(trainer, kind) => {
+                out.causes[Cause::Fetch] += ns;
+                out.own_reading.note(Some(kind), ns);
+            }
             Blocked::Futex => in_futex(trainer, activity, out),
             Blocked::FutexRead => {}
             Blocked::FutexNet | Blocked::Net => peer_or_unknown(trainer, kind, ns, out),
@@ -290,6 +301,10 @@ fn in_futex(trainer: &Trainer<'_>, activity: &Activity, out: &mut Attributed) {
     out.causes[Cause::Fetch] += fetch_ns;
     out.causes[Cause::Compute] += helped.cpu_ns - prep_ns;
     out.causes[Cause::Preempted] += helped.runnable_ns;
+    out.own_reading.note(Some(Blocked::FutexRead), fetch_ns);
+    if trainer.reads_itself {
+        out.asleep_for_threads_ns += helped.cpu_ns - prep_ns + helped.runnable_ns;
+    }
     // Beside a device the shim takes a helper that has no CPU for one that has, and all for the loop's own work.
     let on_cpu_ns = asleep_ns.min(activity.sibling_cpu_ns).saturating_sub(helped.cpu_ns);
     let on_cpu_ns = on_cpu_ns.min(helped.runnable_ns);

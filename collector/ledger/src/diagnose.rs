@@ -10,7 +10,7 @@ use self::short_of_cpu::{is_in_its_own_way, short_of_cpu};
 use self::straggler::straggler_rank;
 pub(crate) use self::straggler::{straggler, straggles};
 use self::unexplained::unexplained;
-pub(crate) use self::unexplained::{MUCH_UNKNOWN, may_wait_for_own_reader};
+pub(crate) use self::unexplained::{MUCH_UNKNOWN, by_threads, may_wait_for_own_reader};
 use crate::consult::{consult, if_judged, remedy};
 use crate::reread::reread;
 use crate::summary::Figures;
@@ -150,8 +150,8 @@ fn fetch_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
     let (by_cache, to_cache) = in_memory(figures);
     evidence.push_str(&by_cache);
     let remedies =
-        if figures.reads_itself { of_loop(&figures.main_threads) } else { of_loader(figures, to_cache) };
-    let what = if figures.reads_itself { "data that the loop reads by itself" } else { "storage" };
+        if figures.reads_itself { of_loop(&figures.own_reading) } else { of_loader(figures, to_cache) };
+    let what = if figures.reads_itself { "data that the job reads without a loader" } else { "storage" };
     let finding = format!("{} of {} waits for {what}", percent_in_words(share), figures.time());
     (share >= WORTH).then(|| diagnosis("fetch-bound", Cause::Fetch, share, finding, evidence, remedies))
 }
@@ -253,7 +253,7 @@ fn prep_bound(figures: &Figures<'_>) -> Option<Diagnosis> {
 fn starved(figures: &Figures<'_>) -> Option<Diagnosis> {
     let share = figures.share(Cause::Starved);
     let finding = format!(
-        "{} of {} waits for loader processes that are ready to run and get no CPU",
+        "{} of {} waits while those that make its batches and hand them over are ready to run and get no CPU",
         percent_in_words(share),
         figures.time()
     );
@@ -341,11 +341,23 @@ fn no_data_stall(figures: &Figures<'_>) -> Option<Diagnosis> {
     let share = figures.data_stall_share();
     let may_be_data = figures.unexplained.unseen_ns() > 0 || may_wait_for_own_reader(figures);
     let seen = figures.share(Cause::Unknown) < MUCH_UNKNOWN || !may_be_data;
+    let unless = match by_threads(figures) {
+        Some(part) => {
+            format!(
+                ", unless the threads of its own that it sleeps for make its batches ({})",
+                percent_in_words(part)
+            )
+        }
+        None => String::new(),
+    };
     (share < WORTH && seen).then(|| Diagnosis {
         name: "no-data-stall".to_owned(),
-        finding: format!("data keeps up: {} of {} waits for it", percent_in_words(share), figures.time()),
+        finding: format!("data keeps up: {} of {} waits for it{unless}", percent_in_words(share), figures.time()),
         evidence: of_time(figures, share),
-        advice: if is_in_its_own_way(figures) && workers(figures).any(|load| load.cpu_ns > 0) {
+        advice: if !unless.is_empty() {
+            "Where these threads make the batches, make them in worker processes (a DataLoader with workers), or with less \
+             work; else a faster loader would not make this job faster"
+        } else if is_in_its_own_way(figures) && workers(figures).any(|load| load.cpu_ns > 0) {
             "Making batches sooner would not make this job faster; making them with less CPU would, as training runs on the same CPUs"
         } else {
             "A faster loader would not make this job faster"

@@ -43,14 +43,22 @@ fn at_work(ledger: &Ledger, pid: u32, generations: usize) -> Vec<u32> {
 
 fn of_process(process: &Process) -> MainThreads {
     let did = process.so_far();
-    let (times, of) = (&did.times, |kinds: &[Blocked]| kinds.iter().map(|kind| did.of(*kind)).sum());
     let mut main = MainThreads {
         count: 1,
         pid: process.facts.pid,
         start_ns: process.first_seen_ns,
-        wall_ns: 0,
-        cpu_ns: times.cpu_ns,
-        runnable_ns: times.runnable_ns,
+        cpu_ns: did.times.cpu_ns,
+        runnable_ns: did.times.runnable_ns,
+        ..blocked_in(|kind| did.of(kind))
+    };
+    main.wall_ns = main.cpu_ns + main.runnable_ns + main.blocked().iter().map(|(_, ns)| ns).sum::<u64>();
+    main
+}
+
+/// `ns` of each kind.
+pub(crate) fn blocked_in(ns: impl Fn(Blocked) -> u64) -> MainThreads {
+    let of = |kinds: &[Blocked]| kinds.iter().map(|kind| ns(*kind)).fold(0, u64::saturating_add);
+    MainThreads {
         files_ns: of(&[Blocked::FileRead]),
         faults_ns: of(&[Blocked::Fault]),
         sockets_ns: of(&[Blocked::Net, Blocked::FutexNet, Blocked::Unix, Blocked::Poll]),
@@ -60,7 +68,6 @@ fn of_process(process: &Process) -> MainThreads {
         locks_ns: of(&[Blocked::Futex]),
         sleeps_ns: of(&[Blocked::Sleep]),
         other_ns: of(&[Blocked::Child, Blocked::Other]),
-    };
-    main.wall_ns = main.cpu_ns + main.runnable_ns + main.blocked().iter().map(|(_, ns)| ns).sum::<u64>();
-    main
+        ..MainThreads::default()
+    }
 }

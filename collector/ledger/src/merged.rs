@@ -1,6 +1,6 @@
 //! The job's ledger over ranks that several collectors saw, made again from their closed steps.
 
-use crate::attribute::Unexplained;
+use crate::attribute::ByKind;
 use crate::rank::Closed;
 use crate::ranks::Job;
 use crate::steps::NO_LOADER;
@@ -117,7 +117,9 @@ impl Merged {
             ranks,
             training,
             slowest_share: ranks.iter().map(slowest).collect(),
-            unexplained: Unexplained::default(),
+            unexplained: ByKind::default(),
+            own_reading: about.main_threads,
+            asleep_for_threads_share: 0.0,
             transfer_behind_fault_share: 0.0,
             disagreement_share: about.disagreement_share,
             kernel_seen: about.kernel_seen,

@@ -1,7 +1,7 @@
 //! One trainer: its pieces that wait for evidence, and their attribution once it is there.
 
 use crate::Config;
-use crate::attribute::{Attributed, Trainer, Unexplained, Wait, own_part, wait_part};
+use crate::attribute::{Attributed, ByKind, Trainer, Wait, own_part, wait_part};
 use crate::calls::Calls;
 use crate::detail::{self, Role, Slowest};
 use crate::handover::{BatchTimes, Handover, Producer, Source};
@@ -58,7 +58,9 @@ pub(crate) struct Rank {
     pub(crate) tallies: Tallies,
     pub(crate) compared: Compared,
     /// Over training.
-    pub(crate) unexplained: Unexplained,
+    pub(crate) unexplained: ByKind,
+    pub(crate) own_reading: ByKind,
+    pub(crate) asleep_for_threads_ns: u64,
     pub(crate) transfer_behind_fault_ns: u64,
     slowest: Slowest,
     /// Of the slowest steps, until they are taken.
@@ -90,7 +92,9 @@ impl Rank {
             indices: BTreeMap::new(),
             tallies: Tallies::default(),
             compared: Compared::default(),
-            unexplained: Unexplained::default(),
+            unexplained: ByKind::default(),
+            own_reading: ByKind::default(),
+            asleep_for_threads_ns: 0,
             transfer_behind_fault_ns: 0,
             slowest: Slowest::default(),
             details: VecDeque::new(),
@@ -281,6 +285,8 @@ impl Rank {
         }
         if piece.phase == Phase::Training {
             self.unexplained.add(&both.unexplained);
+            self.own_reading.add(&both.own_reading);
+            self.asleep_for_threads_ns += both.asleep_for_threads_ns;
             self.transfer_behind_fault_ns += both.transfer_behind_fault_ns;
         }
         self.pair(piece, producer_pid, processes);

@@ -284,6 +284,9 @@ impl Phases {
             other => other,
         };
         self.cut(time_ns, (phase, loader), phase == Phase::Evaluation && !self.evaluates, pieces);
+        // An iterator that is dropped as the process leaves ends no step of training.
+        self.current = None;
+        self.iterating.clear();
     }
 
     /// Whether anything is known of the time up to now.

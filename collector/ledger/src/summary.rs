@@ -1,6 +1,6 @@
 //! What is known of the run by now, in the form that screens and reports show.
 
-use crate::attribute::Unexplained;
+use crate::attribute::ByKind;
 use crate::ledger::Ledger;
 use crate::process::{Process, ProcessKind};
 use crate::rank::{Compared, Rank, owner};
@@ -45,7 +45,11 @@ pub(crate) struct Figures<'a> {
     pub(crate) training: Vec<Causes>,
     /// Share of the job's training time in which each of `ranks` was the slowest.
     pub(crate) slowest_share: Vec<f64>,
-    pub(crate) unexplained: Unexplained,
+    pub(crate) unexplained: ByKind,
+    /// What training was blocked in for data that it reads by itself; with several collectors, main threads at any time.
+    pub(crate) own_reading: MainThreads,
+    /// Of training time of a loop that reads by itself: asleep until threads of its own were done.
+    pub(crate) asleep_for_threads_share: f64,
     pub(crate) transfer_behind_fault_share: f64,
     pub(crate) disagreement_share: Option<f64>,
     pub(crate) kernel_seen: bool,
@@ -122,8 +126,12 @@ fn summarise(ledger: &Ledger, expected: &[Expected], rates: &[Rates]) -> Summary
         summaries.extend(of_root(ledger));
     }
     let disagreement_share = disagreement(ranks.iter().map(|rank| &rank.compared));
-    let mut unexplained = Unexplained::default();
+    let mut unexplained = ByKind::default();
     ranks.iter().for_each(|rank| unexplained.add(&rank.unexplained));
+    let mut own_reading = ByKind::default();
+    ranks.iter().for_each(|rank| own_reading.add(&rank.own_reading));
+    let for_threads_ns: u64 = ranks.iter().map(|rank| rank.asleep_for_threads_ns).sum();
+    let training_ns: u64 = ranks.iter().map(|rank| rank.tallies.phase(Phase::Training).wall_ns).sum();
     let behind_ns: u64 = ranks.iter().map(|rank| rank.transfer_behind_fault_ns).sum();
     let training: Vec<Causes> = ranks.iter().map(|rank| rank.tallies.phase(Phase::Training).causes).collect();
     let transfer_ns: u64 = training.iter().map(|causes| causes[Cause::Transfer]).sum();
@@ -154,6 +162,8 @@ fn summarise(ledger: &Ledger, expected: &[Expected], rates: &[Rates]) -> Summary
             .map(|rank| share(ledger.job.slowest_ns.get(&rank.pid).copied().unwrap_or(0), slowest_ns))
             .collect(),
         unexplained,
+        own_reading: main_threads::blocked_in(|kind| own_reading.0[kind as usize]),
+        asleep_for_threads_share: share(for_threads_ns, training_ns),
         transfer_behind_fault_share: share(behind_ns, transfer_ns),
         disagreement_share,
         kernel_seen: ledger.kernel_seen,

@@ -1,6 +1,6 @@
 //! The first line of a report.
 
-use crate::diagnose::{MUCH_UNKNOWN, may_wait_for_own_reader, straggler, straggles};
+use crate::diagnose::{MUCH_UNKNOWN, by_threads, may_wait_for_own_reader, straggler, straggles};
 use crate::summary::Figures;
 use crate::words::count;
 use stallscope_model::{COMPUTE_BOUND_SHARE, Cause, MainThreads, Verdict, is_data_bound};
@@ -104,7 +104,7 @@ impl Bottleneck {
             self.causes.iter().filter(|cause| figures.share(**cause) >= 0.01 || self.causes.len() == 1);
         match *seen.copied().collect::<Vec<Cause>>() {
             [Cause::Starved, Cause::Preempted] => format!(
-                "waits for a CPU: {} for loader processes that get none, {} as the trainer gets none",
+                "waits for a CPU: {} while batches are made and handed over, {} as the trainer gets none",
                 percent_in_words(figures.share(Cause::Starved)),
                 percent_in_words(figures.share(Cause::Preempted))
             ),
@@ -120,7 +120,7 @@ impl Bottleneck {
 fn phrase(figures: &Figures<'_>, cause: Cause) -> &'static str {
     let unseen_ns = figures.unexplained.unseen_ns();
     match cause {
-        Cause::Fetch if figures.reads_itself => "waits for data that the loop reads by itself",
+        Cause::Fetch if figures.reads_itself => "waits for data that the job reads without a loader",
         Cause::Unknown if 2 * unseen_ns > figures.total.causes[cause] => {
             "is spent off the CPU, in what only the kernel's evidence tells (see doctor)"
         }
@@ -130,7 +130,7 @@ fn phrase(figures: &Figures<'_>, cause: Cause) -> &'static str {
         Cause::Compute => "is the job's own work",
         Cause::Fetch => "waits for storage",
         Cause::Prep => "waits for decoding, augmentation and collation",
-        Cause::Starved => "waits for loader processes that get no CPU",
+        Cause::Starved => "waits while those that make its batches and hand them over get no CPU",
         Cause::Transfer => "waits for finished batches on their way to the trainer",
         Cause::Preempted => "the trainer is ready to run and gets no CPU",
         Cause::Snapshot => "is blocked while checkpoints are copied",
@@ -151,7 +151,16 @@ fn no_stall(figures: &Figures<'_>) -> Verdict {
     } else {
         ("no data stall", format!("nothing takes a leading part of {}", figures.time()))
     };
-    verdict(finding, &format!("{what}; it waits for data for {stall}"))
+    let more = match by_threads(figures) {
+        Some(part) => {
+            format!(
+                ", or more where threads of its own make its batches, for which it sleeps for {}",
+                percent_in_words(part)
+            )
+        }
+        None => String::new(),
+    };
+    verdict(finding, &format!("{what}; it waits for data for {stall}{more}"))
 }
 
 fn without_steps(figures: &Figures<'_>) -> Verdict {

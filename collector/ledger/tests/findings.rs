@@ -88,8 +88,8 @@ fn what_has_one_remedy_counts_together() {
     let summary = stage.ledger.summary();
     assert_eq!(
         summary.verdict.sentence,
-        "short of CPU: 34% of training time waits for a CPU: 20% for loader processes that get none, 14% as the \
-         trainer gets none; about 646 of 1900 ms"
+        "short of CPU: 34% of training time waits for a CPU: 20% while batches are made and handed over, 14% \
+         as the trainer gets none; about 646 of 1900 ms"
     );
     // Also where storage alone takes more than either.
     assert_eq!(names(&summary)[..3], ["starved-workers", "preempted-trainer", "fetch-bound"]);

@@ -253,7 +253,11 @@ fn the_verdict_of_a_loop_that_reads_by_itself_names_its_reading() {
     stage.finish(3000);
     let summary = stage.ledger.summary();
     assert_eq!(summary.verdict.finding, "fetch-bound");
-    assert!(summary.verdict.sentence.contains("the loop reads by itself"), "{}", summary.verdict.sentence);
+    assert!(
+        summary.verdict.sentence.contains("the job reads without a loader"),
+        "{}",
+        summary.verdict.sentence
+    );
     assert!(!summary.diagnoses[0].advice.contains("num_workers"), "{}", summary.diagnoses[0].advice);
     // The shim alone does not know what blocks it, which is no disagreement.
     assert_eq!(summary.disagreement_share, None);
@@ -285,6 +289,59 @@ fn a_loop_that_reads_by_itself_is_advised_by_what_blocks_it() {
     assert!(sockets.contains("Where a server answers") && sockets.contains("in a thread"), "{sockets}");
     assert!(!sockets.contains("disk"), "{sockets}");
     assert!(!sockets.contains("larger pieces"), "{sockets}");
+}
+
+#[test]
+fn the_advice_is_by_what_blocks_training_not_its_start() {
+    let advice = |kind: Blocked| {
+        let mut stage = Stage::new();
+        stage.does(TRAINER, 0, &[(100, Does::Cpu), (5000, Does::In(Blocked::Fault))]);
+        steps(&mut stage, &[5100]);
+        for turn in 0..20 {
+            let at = 5100 + turn * 100;
+            stage.does(TRAINER, at, &[(40, Does::Cpu), (60, Does::In(kind))]);
+            steps(&mut stage, &[at + 100]);
+        }
+        stage.finish(8000);
+        stage.ledger.summary().diagnoses[0].advice.clone()
+    };
+    let reads = advice(Blocked::FileRead);
+    assert!(
+        reads.starts_with("Read the next batch in a thread") && !reads.contains("MADV_RANDOM"),
+        "{reads}"
+    );
+    let readers = advice(Blocked::FutexRead);
+    assert!(readers.starts_with("Let the threads that read begin more"), "{readers}");
+    assert!(!readers.contains("Read the next batch in a thread"), "{readers}");
+}
+
+#[test]
+fn threads_that_may_make_the_batches_are_named_where_data_seem_to_keep_up() {
+    let found = |does: Does| {
+        let mut stage = Stage::new();
+        for turn in 0..20 {
+            stage.does(TRAINER, turn * 100, &[(40, Does::Cpu), (60, does)]);
+            steps(&mut stage, &[turn * 100 + 100]);
+        }
+        stage.finish(3000);
+        let summary = stage.ledger.summary();
+        let finding = summary.diagnoses.iter().find(|one| one.name == "no-data-stall").unwrap();
+        (summary.verdict.sentence.clone(), finding.finding.clone(), finding.advice.clone())
+    };
+    let (verdict, finding, advice) = found(Does::Helped(Blocked::Futex, 60));
+    assert!(
+        verdict.ends_with("or more where threads of its own make its batches, for which it sleeps for 60%"),
+        "{verdict}"
+    );
+    assert!(
+        finding.ends_with("unless the threads of its own that it sleeps for make its batches (60%)"),
+        "{finding}"
+    );
+    assert!(advice.contains("in worker processes"), "{advice}");
+    let (verdict, finding, advice) = found(Does::Cpu);
+    for text in [verdict, finding, advice] {
+        assert!(!text.contains("threads"), "{text}");
+    }
 }
 
 #[test]

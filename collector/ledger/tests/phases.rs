@@ -336,6 +336,20 @@ fn an_iterator_that_is_replaced_before_it_is_dropped_ends_nothing() {
     assert_eq!(spans(&stage), [(Startup, 0, 100), (Startup, 100, 130), (Training, 130, 150)]);
 }
 
+/// A loop that stops before its loader does keeps the iterator until the interpreter drops it, long after the goodbye.
+#[test]
+fn an_iterator_that_is_dropped_as_the_process_leaves_is_no_step() {
+    let mut stage = busy();
+    stage.iter_start(0, 40, 0);
+    stage.wait(50, 100, 0);
+    stage.wait(120, 150, 1);
+    stage.says_goodbye(TRAINER, 200);
+    stage.iter_end(0, 1900);
+    stage.finish(2000);
+    assert_eq!(spans(&stage)[..2], [(Startup, 0, 100), (Training, 100, 150)]);
+    assert!(spans(&stage)[2..].iter().all(|(phase, ..)| *phase == Phase::After), "{:?}", spans(&stage));
+}
+
 #[test]
 fn a_failed_next_ends_no_start_up() {
     let mut stage = busy();

@@ -30,26 +30,28 @@ pub(super) fn of_loop(main: &MainThreads) -> Vec<Remedy> {
     let (faults, files, readers) = (much(main.faults_ns), much(main.files_ns), much(main.readers_ns));
     let answers = much(main.sockets_ns.saturating_add(main.pipes_ns));
     let mut remedies = Vec::new();
-    if faults {
+    if readers {
+        remedies.extend(other(
+            "Let the threads that read begin more batches in advance, or read in more threads: that helps where each read is \
+             merely slow, and not where storage gives all it can",
+        ));
+    }
+    if faults || readers {
         remedies.extend(other(
             "Where it reads at random places of a memory-mapped file, turn reading ahead off with madvise(MADV_RANDOM) (of a \
              numpy.memmap: array._mmap.madvise(mmap.MADV_RANDOM)); where it reads one place after the other, leave it on",
         ));
+    }
+    if faults {
         remedies.extend(other(
-            "Make the next batch in another process (a DataLoader with workers) while this one is trained \
-             with: a thread does not help, as a page fault holds the interpreter's lock",
+            "Make the next batch in another process (a DataLoader with workers) while this one is trained with: a thread \
+             helps only where what copies from the map gives up the interpreter's lock, which a page fault holds",
         ));
     }
     if answers {
         remedies.extend(other(
             "Where processes of its own answer (simulated environments, preprocessing), request their next answers before \
              training with these, or divide their work over more processes while CPUs are idle",
-        ));
-    }
-    if readers {
-        remedies.extend(other(
-            "Let the threads that read begin more batches in advance, or read in more threads: that helps where each read is \
-             merely slow, and not where storage gives all it can",
         ));
     }
     if answers && !faults && !files && !readers {

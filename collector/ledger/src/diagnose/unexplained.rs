@@ -48,6 +48,12 @@ pub(super) fn unexplained(figures: &Figures<'_>) -> Option<Diagnosis> {
     Some(diagnosis("unexplained-time", Cause::Unknown, share, finding, evidence, other(advice)))
 }
 
+/// The share of training in which a loop without a loader sleeps until threads of its own are done that compute: they may make
+/// its batches, of files that are in memory, or be a part of its own work.
+pub(crate) fn by_threads(figures: &Figures<'_>) -> Option<f64> {
+    Some(figures.asleep_for_threads_share).filter(|share| *share >= 0.05)
+}
+
 /// Without a loader, a thread of the job's own may read what the loop trains with: the loop then sleeps in a lock, as it does
 /// for anything else that a thread does.
 pub(crate) fn may_wait_for_own_reader(figures: &Figures<'_>) -> bool {
