@@ -165,7 +165,10 @@ fn no_stall(figures: &Figures<'_>) -> Verdict {
 
 fn without_steps(figures: &Figures<'_>) -> Verdict {
     let sum = &figures.main_threads;
+    let has_begun = figures.ranks.iter().any(|rank| !rank.phases.is_empty());
     let tell = match (figures.shim_seen, figures.attached) {
+        // The first step or batch ends the start-up.
+        (true, _) if has_begun => "; training had hardly begun",
         (true, _) => {
             "; a loop that neither a DataLoader nor an optimiser of torch shows tells its steps by stallscope.step()"
         }

@@ -244,6 +244,16 @@ fn processes_that_were_seen_are_not_denied_without_the_kernel() {
 }
 
 #[test]
+fn a_loop_that_ends_with_its_first_step_has_begun() {
+    let mut stage = Stage::new();
+    stage.does(TRAINER, 0, &[(2000, Does::Cpu)]);
+    steps(&mut stage, &[1900]);
+    stage.finish(2000);
+    let sentence = stage.ledger.summary().verdict.sentence;
+    assert!(sentence.ends_with("; training had hardly begun"), "{sentence}");
+}
+
+#[test]
 fn the_verdict_of_a_loop_that_reads_by_itself_names_its_reading() {
     let mut stage = Stage::new();
     for turn in 0..20 {
