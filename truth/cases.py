@@ -122,7 +122,9 @@ CASES = [
     Case("loop-pipe", "--source pipe", program="loop.py", read_mb_s=4, waits=True, tested=True),
     # Threads of the job's own read: the loop sleeps in a lock for them. Where several do, what one computes while the one that
     # is waited for reads counts as prep.
-    Case("loop-threads", "--source threads --prep-ms 2", program="loop.py", read_mb_s=2, waits=True, tested=True),
+    Case("loop-threads", "--source threads --prep-ms 0.5", program="loop.py", read_mb_s=2, waits=True, tested=True),
+    # From outside no step shows, and what the threads compute is a part of the wait for them.
+    Case("loop-threads-prep", "--source threads --prep-ms 5", program="loop.py", read_mb_s=2, kernel_bar=None, waits=True),
     Case("loop-threads-3", "--source threads --readers 3", program="loop.py", read_mb_s=2, shim_bar=3, waits=True),
     Case("loop-batcher", "--source batcher --readers 2", program="loop.py", read_mb_s=4, shim_bar=3, waits=True),
     Case("loop-by-script", "--source memmap --by-script", program="loop.py"),
