@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR := $(CURDIR)/target
 MDBOOK_VERSION := 0.5.4
 MDBOOK := $(or $(shell command -v mdbook),target/tools/bin/mdbook)
 
-.PHONY: help demo test build man docs lint sbom bench bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance chaos-checkpoint chaos fuzz pictures clean-storage
+.PHONY: help demo test build man docs lint sbom bench bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance chaos-checkpoint chaos fuzz pictures clean-storage
 
 help:
 	@echo 'make demo            train a small network on slow storage and show where its time went'
@@ -41,6 +41,7 @@ help:
 	@echo 'make chaos           kill -9, full disk, no memory, no descriptors, frozen collectors, storms beside a real job (root: all of them)'
 	@echo 'make chaos-checkpoint  kill a job that saves 1,000 times, fail its disk in all ways'
 	@echo 'make bench-control   the controller on simulated jobs and on real ones on slow storage'
+	@echo 'make bench-knobs     what each knob of the controller is worth to the job of `make demo ACT=1`'
 	@echo 'make bench-script    the same on a public script: SCRIPT=path/to/pytorch/examples/imagenet/main.py'
 	@echo 'make bench-whatif    what what-if predicts beside runs really made (root)'
 
@@ -86,7 +87,7 @@ sbom:
 $(VENV_PYTHON):
 	@scripts/setup.sh demo
 
-bench: bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance
+bench: bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance
 
 bench-truth:
 	@scripts/setup.sh test
@@ -143,6 +144,11 @@ bench-control:
 	@$(MAKE) --no-print-directory build
 	@cargo build --release --quiet -p control-bench
 	@target/release/control-bench; simulated=$$?; $(VENV_PYTHON) bench/control_real.py $(ARGS) && exit $$simulated
+
+bench-knobs:
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory build
+	@$(VENV_PYTHON) bench/knobs.py $(ARGS)
 
 bench-cache:
 	@scripts/setup.sh bench

@@ -25,8 +25,8 @@ fi
 # So slow that reading a batch takes about four times as long as a training step of two ordinary cores.
 read_mb_s=4.5
 # Far away: many reads can be under way at once, so that more of them help. An image takes about three reads, so that a
-# batch of two workers takes about three times as long as a training step of two ordinary cores.
-latency_ms=4
+# batch of two workers takes about nine times as long as a training step of two ordinary cores.
+latency_ms=12
 act=${ACT:-}
 mkdir -p "$here"
 storage() { "$python" truth/storage.py "$1" --image "$here/storage.img" --mount "$here/data" --size-mb 512 "${@:2}"; }
@@ -104,11 +104,11 @@ fi
 stallscope=target/release/stallscope
 busy
 if [ -n "$act" ]; then
-    say "4 of 4: training for some five minutes, with a checkpoint each second and a cache of 2 MiB to begin with"
-    say "a controller tries more workers, a larger cache and rarer checkpoints within 4 GiB, and keeps what it can prove"
+    say "4 of 4: training for some five minutes, with a checkpoint each second and two workers"
+    say "a controller tries more workers, a cache and rarer checkpoints within 4 GiB, and keeps what it can prove"
     say "watch it from another terminal: $stallscope top demo, then 4 for the knobs, 5 for the audit"
     rm -rf "$here"/act.stall* "$here"/checkpoint
-    "$stallscope" run --name demo -o "$here/act.stall" --cache 2MiB --tune act --memory 4GiB -- \
+    "$stallscope" run --name demo -o "$here/act.stall" --tune act --memory 4GiB -- \
         "$python" demo/train.py "$data" --epochs 8 --minutes 5 --checkpoint "$here/checkpoint.pt" --save-every 1s --table-mb 200
     rm -rf "$here"/checkpoint
     busy

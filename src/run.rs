@@ -49,11 +49,11 @@ pub(crate) struct Run {
     #[arg(long, value_name = "FILE", requires = "metrics")]
     metrics_token: Option<PathBuf>,
     /// Tune the job from its start: observe (watch only), advise (recommend changes) or act (make one change at a time
-    /// and keep proven gains). See `stallscope tune --help`
+    /// and keep proven gains; with --memory also a cache, which begins small). See `stallscope tune --help`
     #[arg(long, value_name = "MODE", value_enum, conflicts_with = "no_shim")]
     tune: Option<Tune>,
     /// Keep the files of the data set that the job trains on in so much memory (8GiB, 500MB), under torch's own loader. Order,
-    /// samples and randomness stay the script's. docs/cache.md says what can be kept
+    /// samples and randomness stay the script's. docs/cache.md says what can be kept. 0: no cache, whatever --tune may do
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, conflicts_with = "no_shim")]
     cache: Option<u64>,
     #[command(flatten)]

@@ -164,6 +164,23 @@ fn what_helps_is_kept_and_reported() {
 }
 
 #[test]
+fn memory_that_is_granted_brings_a_first_cache_where_one_can_be() {
+    let tune = ["--tune", "act", "--memory", "1GiB"];
+    let mut job = Running::new("first", &tune, &["--files"]);
+    wait_until("its cache", || job.knob("cache.bytes") == Some((4 << 20, 4 << 20)));
+    job.ends_well();
+    let mut job = Running::new("refused", &tune, &[]);
+    wait_until("the refusal", || job.knob("cache.bytes") == Some((0, 0)));
+    let knobs = job.sandbox.run(&["knobs", "slow"]);
+    assert!(
+        text(&knobs.stdout).contains("Nothing is kept of Slow in the job's cache: "),
+        "{}",
+        text(&knobs.stdout)
+    );
+    job.ends_well();
+}
+
+#[test]
 fn a_cache_that_is_too_small_grows_and_is_kept() {
     let words =
         ["--workers", "0", "--cache", "4MiB", "--samples", "1000", "--wait-ms", "4", "--step-ms", "2"];

@@ -1,10 +1,10 @@
 //! What a cache, or a larger one, would have of a job's samples, and what that would bring.
 
 use stallscope_control::{Change, Missed, NodeState, Profile, larger_cache, what_if};
-use stallscope_ledger::{Reread, reread};
+use stallscope_ledger::{Reread, by_cache, reread};
 use stallscope_model::{
-    Budgets, CacheCurve, CacheState, CacheSummary, Estimate, Expected, Knob, LoaderEpochs, RankSummary,
-    RemedyKind, RunSummary,
+    Budgets, CacheCurve, CacheState, CacheSummary, Estimate, Expected, Knob, KnobState, LoaderEpochs,
+    RankSummary, RemedyKind, RunSummary,
 };
 
 /// Of the memory that is left, what a cache may take.
@@ -143,22 +143,33 @@ pub(crate) fn expect_cache(
         .memory_bytes
         .map_or(node.memory_available_bytes, |budget| budget.min(node.memory_available_bytes));
     let free = (free as f64 * OF_FREE) as u64;
-    let (now, to, share, why) = match reading.state(profile) {
+    let refused = refusal(profile, knobs);
+    let (now, to, share, mut why) = match reading.state(profile) {
         Some(state) => larger(profile, state, reading.curve(profile).map(|(_, curve)| curve), knobs, free)?,
-        None => first(profile, &reading.reread(profile)?, free)?,
+        None => first(profile, &reading.reread(profile)?, free, refused.is_some())?,
     };
     let gain = match share > profile.cached_share() {
         true => what_if(profile, &Change { cached_share: Some(share), ..Change::default() }).ok()?.gain,
         false => Estimate::default(),
     };
+    if let Some(reason) = refused.filter(|_| to > 0) {
+        why = format!("{why}. {}", reason.trim_end_matches('.'));
+    }
     let (rank, loader, kind) = (profile.rank, profile.loader, RemedyKind::Cache);
-    Some(Expected { rank, loader, kind, now, to, gain, either: None, why })
+    Some(Expected { rank, loader, kind, now, to, gain, either: None, by_script: refused.is_some(), why })
+}
+
+/// Why the cache of an unmodified job can keep nothing of the loader's data set.
+fn refusal<'a>(profile: &Profile, knobs: &'a [Knob]) -> Option<&'a str> {
+    let at = (profile.rank, Some(profile.loader));
+    let knob = knobs.iter().find(|knob| knob.name == "cache.bytes" && (knob.rank, knob.loader) == at)?;
+    (knob.state == KnobState::Unavailable).then_some(knob.reason.as_str())
 }
 
 type Size = (u64, u64, f64, String);
 
 /// A cache where there is none.
-fn first(profile: &Profile, found: &Reread, free: u64) -> Option<Size> {
+fn first(profile: &Profile, found: &Reread, free: u64, by_script: bool) -> Option<Size> {
     // A twentieth more, for what keeps account of samples.
     let whole = found.bytes.saturating_add(found.bytes / 20);
     let to = whole.min(free) >> 20 << 20;
@@ -176,9 +187,9 @@ fn first(profile: &Profile, found: &Reread, free: u64) -> Option<Size> {
     }
     let mib = to >> 20;
     let mut why = format!(
-        "each epoch reads the same {} MiB from storage again; stallscope run --cache {mib}MiB, or \
-         stallscope.DataLoader(..., cache=\"{mib}MiB\"), would have {:.0}% of the samples from the second epoch on, with the same draws",
+        "each epoch reads the same {} MiB from storage again; {} would have {:.0}% of the samples from the second epoch on, with the same draws",
         found.bytes >> 20,
+        by_cache(&format!("{mib}MiB"), by_script),
         100.0 * share
     );
     if share < 0.95 {

@@ -5,13 +5,14 @@ use crate::control::{Control, Owner};
 use crate::engine::Engine;
 use crate::kernel_client::{Heard, KernelClient, KernelSource};
 use crate::metrics::{Metrics, Publisher};
+use crate::options::{AttachOptions, KernelChoice, RunOptions, TuneOptions};
 use crate::runtime::{self, Card, Claim, JobDir, RuntimeDir};
 use crate::signals::Signals;
 use crate::sudo::Caller;
 use crate::{host, join, procfs, shims};
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use stallscope_model::{Budgets, JobFacts, RunSummary, TuneMode};
+use stallscope_model::{JobFacts, RunSummary};
 use stallscope_store::{Options, Recorder};
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -27,48 +28,6 @@ const TICK: Duration = Duration::from_millis(250);
 const TICKS_A_FLUSH: u32 = 5;
 /// How long the last evidence may take to arrive after the job's end.
 const LINGER: Duration = Duration::from_millis(700);
-
-/// Where kernel evidence may come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KernelChoice {
-    /// The node's collector, or ourselves as root.
-    Auto,
-    Off,
-    /// One that sudo starts for this job.
-    Sudo,
-}
-
-#[derive(Debug)]
-pub struct RunOptions {
-    pub command: Vec<OsString>,
-    pub name: Option<String>,
-    pub output: Option<PathBuf>,
-    pub kernel: KernelChoice,
-    pub shim: bool,
-    /// Bytes of memory for the files of the data set that the job trains on, under torch's own loader.
-    pub cache_bytes: Option<u64>,
-    pub syscalls: bool,
-    pub metrics: Option<Metrics<RunSummary>>,
-    /// A controller from the first step on.
-    pub tune: Option<TuneOptions>,
-}
-
-/// What a controller may do, and use.
-#[derive(Clone, Copy, Debug)]
-pub struct TuneOptions {
-    pub mode: TuneMode,
-    pub budgets: Budgets,
-}
-
-#[derive(Debug)]
-pub struct AttachOptions {
-    /// A pid, or a running job's name or prefix.
-    pub job: String,
-    pub period: Option<Duration>,
-    pub output: Option<PathBuf>,
-    pub syscalls: bool,
-    pub metrics: Option<Metrics<RunSummary>>,
-}
 
 /// Where a session shows itself.
 pub trait View {
@@ -115,13 +74,14 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
     let caller = Caller::find();
     let run_as = caller.as_ref();
     let name = options.name.unwrap_or_else(|| child::name_of(&options.command));
+    let first = || options.tune.and_then(|tune| tune.first_cache_bytes());
+    let cache_bytes = options.cache_bytes.or_else(first).filter(|bytes| *bytes > 0);
     // Signals are ours before there is a child that could be left behind.
     let mut signals = Signals::new()?;
     let dir = match RuntimeDir::of_this_user().and_then(|runtime| runtime.claim(&join::key(&name))) {
         Ok(Claim::Mine(dir)) => Some(dir),
         Ok(Claim::Taken(socket)) => {
-            return join::run(&options.command, options.shim, options.cache_bytes, &socket, run_as, view)
-                .await;
+            return join::run(&options.command, options.shim, cache_bytes, &socket, run_as, view).await;
         }
         Err(error) => {
             view.note(&format!("the shim stays off: {error:#}"));
@@ -133,7 +93,6 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
     let server = dir.as_ref().and_then(|dir| open_server(dir, view));
     let package = if options.shim { package(view) } else { None };
     let socket = dir.as_ref().map(JobDir::socket).filter(|_| server.is_some());
-    let cache_bytes = options.cache_bytes;
     let shim = package.as_deref().zip(socket.as_deref());
     let shim = shim.map(|(package, socket)| child::Shim { package, socket, cache_bytes });
     let wants_shim = shim.is_some();

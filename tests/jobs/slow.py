@@ -34,6 +34,22 @@ class Slow(Dataset):
         return torch.tensor([int.from_bytes(raw, "little")])
 
 
+class Files(Slow):
+    """The same from a file each, which is opened for every sample."""
+
+    def __init__(self, samples, wait_ms):
+        super().__init__(samples, wait_ms)
+        self.folder = Path("samples")
+        self.folder.mkdir()
+        for index in range(samples):
+            (self.folder / str(index)).write_bytes(index.to_bytes(16 << 10, "little"))
+
+    def fetch(self, index):
+        time.sleep(self.wait_s)
+        with open(self.folder / str(index), "rb") as file:
+            return file.read()
+
+
 class Saver:
     """A checkpointer whose saves hold training up for a while each, as of a state that takes long to gather."""
 
@@ -62,13 +78,14 @@ def main():
     parser.add_argument("--wait-ms", type=float, default=10, help="for a sample")
     parser.add_argument("--step-ms", type=float, default=10, help="of the trainer's own, for a batch")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--files", action="store_true", help="a file for each sample")
     parser.add_argument("--cache", help="of stallscope's loader, such as 4MiB")
     parser.add_argument("--save-every", help="with a stallscope.Checkpointer, such as 1s")
     parser.add_argument("--save-ms", type=float, default=300, help="that each save blocks")
     parser.add_argument("--seconds", type=float, default=400)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    data = Slow(arguments.samples, arguments.wait_ms)
+    data = (Files if arguments.files else Slow)(arguments.samples, arguments.wait_ms)
     settings = {"batch_size": 4, "shuffle": True, "num_workers": arguments.workers}
     loader = stallscope.DataLoader(data, cache=arguments.cache, **settings) if arguments.cache else DataLoader(data, **settings)
     saver = Saver(arguments.save_every, arguments.save_ms) if arguments.save_every else None

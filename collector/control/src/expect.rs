@@ -159,6 +159,7 @@ impl Ask<'_> {
             to: now,
             gain: Estimate::default(),
             either: None,
+            by_script: false,
             why: String::new(),
         }
     }

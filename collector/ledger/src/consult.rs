@@ -99,7 +99,10 @@ fn action(expected: &Expected, unjudged: &str) -> String {
             format!("Keep {to} batches in advance instead of {now} (prefetch_factor, for each worker)")
         }
         RemedyKind::Cache if *now == 0 => {
-            format!("Keep the data set in memory: {} reads it once", by_cache(&format!("{}MiB", to >> 20)))
+            format!(
+                "Keep the data set in memory: {} reads it once",
+                by_cache(&format!("{}MiB", to >> 20), expected.by_script)
+            )
         }
         RemedyKind::Cache => format!("Give the cache {} instead of {}", memory(*to), memory(*now)),
         RemedyKind::FasterStorage => {

@@ -205,7 +205,7 @@ fn in_memory(figures: &Figures<'_>) -> (String, Option<String>) {
     let advice = fits.then(|| {
         format!(
             "Keep the data set in memory, where it fits: {} reads it once",
-            by_cache(&memory_to_hold(found.bytes))
+            by_cache(&memory_to_hold(found.bytes), false)
         )
     });
     (evidence, advice)

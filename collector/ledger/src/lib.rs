@@ -54,6 +54,7 @@ pub use merged::{About, JobSummary, Merged, OF_ONE_COLLECTOR};
 pub use process::{ProcessFacts, ProcessKind};
 pub use reread::{Reread, reread};
 pub use summary::Summary;
+pub use words::by_cache;
 
 /// How long the ledger waits for evidence, and what it knows of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -168,7 +168,9 @@ fn without_steps(figures: &Figures<'_>) -> Verdict {
     let has_begun = figures.ranks.iter().any(|rank| !rank.phases.is_empty());
     let tell = match (figures.shim_seen, figures.attached) {
         // The first step or batch ends the start-up.
-        (true, _) if has_begun => "; training had hardly begun",
+        (true, _) if has_begun => {
+            "; training had hardly begun, or its loop has to tell its steps by stallscope.step()"
+        }
         (true, _) => {
             "; a loop that neither a DataLoader nor an optimiser of torch shows tells its steps by stallscope.step()"
         }

@@ -250,7 +250,7 @@ fn a_loop_that_ends_with_its_first_step_has_begun() {
     steps(&mut stage, &[1900]);
     stage.finish(2000);
     let sentence = stage.ledger.summary().verdict.sentence;
-    assert!(sentence.ends_with("; training had hardly begun"), "{sentence}");
+    assert!(sentence.contains("; training had hardly begun, or"), "{sentence}");
 }
 
 #[test]

@@ -51,7 +51,17 @@ fn estimate(value: f64) -> Estimate {
 }
 
 fn expected(kind: RemedyKind, now: u64, to: u64, gain: f64) -> Expected {
-    Expected { rank: 0, loader: 0, kind, now, to, gain: estimate(gain), either: None, why: String::new() }
+    Expected {
+        rank: 0,
+        loader: 0,
+        kind,
+        now,
+        to,
+        gain: estimate(gain),
+        either: None,
+        by_script: false,
+        why: String::new(),
+    }
 }
 
 #[test]
@@ -216,6 +226,16 @@ fn a_trainer_short_of_cpu_is_advised_what_it_can_still_do() {
     assert!(advice.contains("Give the job CPUs of its own") && !advice.contains('%'), "{advice}");
     let advice = sentences(&stage, &[cores(-0.01, 0.01)]).join("\n");
     assert!(!advice.contains("Give the job"), "{advice}");
+}
+
+#[test]
+fn a_cache_that_the_job_as_it_is_cannot_have_is_advised_with_the_change_to_the_script() {
+    let stage = reads();
+    let cache = |by_script| Expected { by_script, ..expected(RemedyKind::Cache, 0, 1 << 30, 0.5) };
+    let [unmodified, changed] =
+        [false, true].map(|by_script| sentences(&stage, &[cache(by_script)]).join("\n"));
+    assert!(unmodified.contains("stallscope run --cache 1024MiB"), "{unmodified}");
+    assert!(!changed.contains("run --cache") && changed.contains("`fetch` and `decode`"), "{changed}");
 }
 
 #[test]

@@ -43,6 +43,9 @@ pub struct Expected {
     /// What it would be in each case, where nothing tells whether storage is slow or at its limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub either: Option<Either>,
+    /// Only a change of the script brings it: of a cache, where nothing can be kept of the data set as it is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_script: bool,
     /// Sentence.
     pub why: String,
 }
@@ -162,6 +165,7 @@ mod tests {
             to: 6,
             gain: estimate(0.5),
             either,
+            by_script: false,
             why: String::new(),
         };
         assert!(!expected.is_worthwhile() && expected.may_be_worthwhile());

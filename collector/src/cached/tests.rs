@@ -272,3 +272,23 @@ fn the_advice_goes_by_the_curve_where_there_is_one() {
     let advice = advised(40, &summary(20, full(2)), &Budgets::default(), &free(16 << 30)).unwrap();
     assert!(advice.why.contains("it would have about 100%"), "{}", advice.why);
 }
+
+#[test]
+fn a_data_set_that_was_refused_is_advised_a_cache_in_the_script() {
+    let refused = Knob {
+        value: 0,
+        state: KnobState::Unavailable,
+        reason: "Nothing is kept of Pictures in the job's cache: its samples open no file.".into(),
+        ..knob(0)
+    };
+    let (summary, profiles) = (summary(1, None), profiles(0));
+    let expect = |knobs: &[Knob]| {
+        let reading = Reading::of(&summary);
+        expect_cache(profiles.training()[0], &reading, knobs, &Budgets::default(), &free(8 << 30)).unwrap()
+    };
+    let (open, refused) = (expect(&[]), expect(&[refused]));
+    assert!(!open.by_script && open.why.contains("run --cache"), "{}", open.why);
+    assert!(refused.by_script && !refused.why.contains("run --cache"), "{}", refused.why);
+    assert!(refused.why.ends_with("in the job's cache: its samples open no file"), "{}", refused.why);
+    assert_eq!((refused.to, refused.gain), (open.to, open.gain));
+}

@@ -67,7 +67,7 @@ def test_uses_are_those_of_the_loader_that_is_served(python):
 
 
 def test_a_data_set_beside_the_first_is_named_once(python):
-    notes = [note for note in runs(python, COUNTED).notes if "run --cache" in note]
+    notes = [note for note in runs(python, COUNTED).notes if "trained on first" in note]
     assert len(notes) == 1
     assert "keeps the data set that was trained on first, a Files: nothing is kept of a further one, a Paths" in notes[0]
 

@@ -16,9 +16,7 @@ pub(super) fn unexplained(figures: &Figures<'_>) -> Option<Diagnosis> {
     }
     let most = (0..=BLOCKED_KINDS).max_by_key(|kind| figures.unexplained.0[*kind])?;
     let what = match u8::try_from(most).ok().and_then(Blocked::from_u8) {
-        Some(Blocked::Futex | Blocked::FutexNet | Blocked::FutexRead) => {
-            "waiting for a lock or another thread"
-        }
+        Some(Blocked::Futex | Blocked::FutexNet) => "waiting for a lock or another thread",
         Some(Blocked::Net | Blocked::Unix) => "waiting on a socket of its own",
         Some(Blocked::Sleep) => "asleep by its own call",
         Some(Blocked::FileRead | Blocked::Fault) => "reading files outside any loader",

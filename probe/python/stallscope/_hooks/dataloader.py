@@ -24,7 +24,7 @@ def hook_dataloader(module):
     replace(base, "_reset", _reset)
     replace(base, "__next__", _next)
     if job_cache.is_on():
-        _attempt("what the cache of `run --cache` would keep", replace, attribute(module, "DataLoader"), "_get_iterator", job_cache.serving)
+        _attempt("what the job's cache would keep", replace, attribute(module, "DataLoader"), "_get_iterator", job_cache.serving)
     _attempt("the number of samples in a batch", replace, base, "_next_index", _next_index)
     _attempt("which worker made a batch", hook_puts, attribute(module, "_MultiProcessingDataLoaderIter"))
     _attempt("when a loop is left early", hook_shutdown, attribute(module, "_MultiProcessingDataLoaderIter"))

@@ -1,6 +1,6 @@
-"""The cache of `stallscope run --cache`: it goes under the first of torch's own loaders that trains, and changes no sample.
+"""The cache of a job whose script has none (`run --cache`, or `--tune act --memory`): under the first of torch's own loaders that trains.
 
-Each rank has its own loader, and the ranks of a node share what is kept. Of other data sets that the job trains on beside the first, nothing
+It changes no sample. Each rank has its own loader, and the ranks of a node share what is kept. Of other data sets that the job trains on beside the first, nothing
 is kept; of one that takes the first's place, as where a script makes its data set anew for each epoch, what the pool still has is used again.
 """
 
@@ -18,7 +18,7 @@ _VARIABLE = "STALLSCOPE_CACHE_BYTES"
 # What an iterator takes from its loader.
 _TAKEN = {"dataset", "worker_init_fn", "collate_fn"}
 _SECOND = (
-    "The cache of `run --cache` keeps the data set that was trained on first, a {}: nothing is kept of a further one, a {}; give its loader "
+    "The job's cache keeps the data set that was trained on first, a {}: nothing is kept of a further one, a {}; give its loader "
     "a cache of its own by stallscope.DataLoader(cache=…)."
 )
 
@@ -41,7 +41,10 @@ def serving(get_iterator):
     def _get_iterator(self):
         uses = _uses_of(self)
         if uses is None:
-            return get_iterator(self)
+            iterator = get_iterator(self)
+            # Its number is known by now.
+            _heard(_show_refusal, self)
+            return iterator
         from stallscope.data.stand_in import put_in
 
         _made.uses = uses
@@ -71,7 +74,7 @@ def _uses_of(loader):
     except Exception as error:
         if raised_by_signal(error):
             raise
-        process.unavailable(f"The cache of `run --cache` cannot be used: {type(error).__name__}: {error}.")
+        process.unavailable(f"The job's cache cannot be used: {type(error).__name__}: {error}.")
         return None
 
 
@@ -167,13 +170,20 @@ def handing(next_batch):
     return __next__
 
 
-def _heard(hear):
+def _show_refusal(loader):
+    """Where nothing can be kept of the loader's data set, its knob says so and why."""
+    store = _stores.get(loader)
+    if store is not None and store.space is None:
+        store.refused(loader)
+
+
+def _heard(hear, *arguments):
     try:
-        hear()
+        hear(*arguments)
     except Exception as error:
         if raised_by_signal(error):
             raise
-        process.unavailable(f"The figures of the cache of `run --cache` end: {type(error).__name__}: {error}.")
+        process.unavailable(f"The figures of the job's cache end: {type(error).__name__}: {error}.")
 
 
 def again(iterator):

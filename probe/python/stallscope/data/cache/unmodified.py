@@ -8,11 +8,13 @@ from hashlib import blake2b
 
 import torch.utils.data
 
+from stallscope import _native
 from stallscope._hooks import process
 from stallscope._hooks.patch import passed_over
 from stallscope.data.stand_in import StandIn, start_of_worker
 
 from . import open_hook
+from .knobs import number_of
 from .makers import FromFiles
 from .store import Store
 
@@ -43,6 +45,7 @@ def _indices(dataset):
 class UnmodifiedStore(Store):
     of_files_alone = True
     of_files = _Opens
+    refusal = ""
 
     def _looks(self, found, key):
         # The script cannot say that a file has changed.
@@ -50,8 +53,16 @@ class UnmodifiedStore(Store):
 
     def _plain(self, why):
         self.space = None
+        self.refusal = f"Nothing is kept of {type(self.dataset).__name__} in the job's cache: {process.text(why)}."
         # Not a warning, which the job may turn into an error.
-        process.unavailable(f"Nothing is kept of {type(self.dataset).__name__} in the cache of `run --cache`: {process.text(why)}.")
+        process.unavailable(self.refusal)
+
+    def refused(self, loader):
+        """Shows why the loader has no cache, where its knob would be."""
+        number = number_of(loader)
+        if number is not None and number != self.number:
+            self.number = number
+            _native.knob_unavailable("cache.bytes", "bytes", 0, number, self.refusal)
 
     def served(self, loader):
         """The attributes that an iterator of the loader is to find in the place of the loader's own."""

@@ -1,0 +1,76 @@
+//! What a session is asked to do.
+
+use crate::metrics::Metrics;
+use stallscope_model::{Budgets, RunSummary, TuneMode};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where kernel evidence may come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelChoice {
+    /// The node's collector, or ourselves as root.
+    Auto,
+    Off,
+    /// One that sudo starts for this job.
+    Sudo,
+}
+
+#[derive(Debug)]
+pub struct RunOptions {
+    pub command: Vec<OsString>,
+    pub name: Option<String>,
+    pub output: Option<PathBuf>,
+    pub kernel: KernelChoice,
+    pub shim: bool,
+    /// Bytes of memory for the files of the data set that the job trains on, under torch's own loader; 0 for none. Without,
+    /// a controller that was granted memory begins with a small one.
+    pub cache_bytes: Option<u64>,
+    pub syscalls: bool,
+    pub metrics: Option<Metrics<RunSummary>>,
+    /// A controller from the first step on.
+    pub tune: Option<TuneOptions>,
+}
+
+/// What a controller may do, and use.
+#[derive(Clone, Copy, Debug)]
+pub struct TuneOptions {
+    pub mode: TuneMode,
+    pub budgets: Budgets,
+}
+
+impl TuneOptions {
+    /// Of the memory that the controller is granted, what a job's first cache takes: enough for its hits to show what a larger
+    /// one would bring, and nothing that anybody misses if that is nothing.
+    pub(crate) fn first_cache_bytes(&self) -> Option<u64> {
+        const PART: u64 = 256;
+        let granted = self.budgets.memory_bytes.filter(|_| self.mode == TuneMode::Act)?;
+        Some((granted / PART).clamp(4 << 20, 64 << 20))
+    }
+}
+
+#[derive(Debug)]
+pub struct AttachOptions {
+    /// A pid, or a running job's name or prefix.
+    pub job: String,
+    pub period: Option<Duration>,
+    pub output: Option<PathBuf>,
+    pub syscalls: bool,
+    pub metrics: Option<Metrics<RunSummary>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_controller_that_may_act_and_was_granted_memory_begins_with_a_cache() {
+        let first = |mode, memory_bytes| {
+            TuneOptions { mode, budgets: Budgets { memory_bytes, ..Budgets::default() } }.first_cache_bytes()
+        };
+        assert_eq!(first(TuneMode::Act, Some(4 << 30)), Some(16 << 20));
+        assert_eq!(first(TuneMode::Act, Some(1 << 40)), Some(64 << 20));
+        assert_eq!(first(TuneMode::Act, Some(1 << 20)), Some(4 << 20));
+        assert_eq!([first(TuneMode::Act, None), first(TuneMode::Advise, Some(4 << 30))], [None, None]);
+    }
+}
