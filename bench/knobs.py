@@ -24,6 +24,8 @@ PYTHON = ROOT / ".venv" / "bin" / "python"
 STALLSCOPE = ROOT / "target" / "release" / "stallscope"
 NAME = "bench-knobs"
 MTBF_S = 600
+# The interval of saves in the script.
+START_S = 1
 FREE = "all free"
 # Which knobs are held, at which values: the job's own, and the cache that it begins with.
 HELD = {
@@ -73,13 +75,20 @@ def goodput(report: dict) -> float:
     """Samples a second that count in the end."""
     phases = [phase for phase in report["phases"] if phase["phase"] != "startup"]
     samples = sum(phase["samples"] for phase in phases if phase["phase"] == "training")
-    exposed = values(report)["ckpt.interval"] / MTBF_S
+    exposed = interval_s(report) / MTBF_S
     return samples / (sum(phase["wall_ns"] for phase in phases) / 1e9) * exposed / math.expm1(exposed)
+
+
+def interval_s(report: dict) -> float:
+    """Between saves, at the end: the knob goes with the job's checkpointer, before the recording ends."""
+    turned = [line["to_value"] for line in report["audit"] if line["knob"] == "ckpt.interval" and line["act"] == "applied"]
+    return turned[-1] if turned else START_S
 
 
 def values(report: dict) -> dict:
     """Of the knobs of the loader that trains, and of the job's, at the end."""
-    return {knob["knob"]: knob["value"] for knob in report["knobs"] if knob["loader"] in (None, 0)}
+    knobs = {knob["knob"]: knob["value"] for knob in report["knobs"] if knob["loader"] == 0}
+    return {**knobs, "ckpt.interval": interval_s(report)}
 
 
 def main():

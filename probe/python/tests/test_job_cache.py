@@ -60,6 +60,11 @@ def test_a_handler_for_ends_of_children_hears_of_none_of_ours(python):
     assert done.got == done.expected and done.hits
 
 
+def test_a_loader_is_shown_with_the_data_set_of_the_script(python):
+    facts = runs(python, ("fork-1",)).cached.collector.trainer().facts_of("loader")
+    assert [fact["dataset"] for fact in facts] == ["Files"]
+
+
 def test_uses_are_those_of_the_loader_that_is_served(python):
     """Not of the one that is iterated first, without gradients."""
     trainer = runs(python, ("checked-first",)).cached.collector.trainer()
