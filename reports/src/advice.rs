@@ -125,6 +125,12 @@ fn nothing(summary: &RunSummary) -> String {
         return format!("No advice so far: {unknown}");
     }
     let sentence = &summary.verdict.sentence;
+    if summary.rates.is_empty() && summary.job.attached {
+        return format!(
+            "No knob to advise on: those of {} are not known from outside; start it with `stallscope run`",
+            summary.job.name
+        );
+    }
     if summary.rates.is_empty() {
         let handed_over = |phase: &&PhaseSummary| phase.phase == Phase::Training && phase.steps > 0;
         let mut training = summary.phases.iter().filter(handed_over).peekable();

@@ -3,7 +3,7 @@
 use stallscope_look::tuning::{
     PARTS, Turn, gain, gain_with_interval, narrowest, rate, rate_with_interval, turns, turns_in_words,
 };
-use stallscope_model::{AuditEvent, Rates, RunSummary, TuneMode};
+use stallscope_model::{AuditEvent, Cause, Causes, Phase, Rates, RunSummary, TuneMode};
 use stallscope_units as units;
 
 /// The newest turns are shown one by one, at most so many.
@@ -24,7 +24,7 @@ impl Tuning {
         let all = turns(audit);
         let ranks = summary.ranks.len() > 1;
         let rates = summary.rates.iter().find_map(|rates| {
-            let sentence = rates_in_words(rates, !summary.caches.is_empty())?;
+            let sentence = rates_in_words(rates, !summary.caches.is_empty(), without_cpu(summary))?;
             let rank = ranks.then(|| format!("rank {}", rates.rank));
             let loader = summary.several_loaders_train().then(|| format!("loader {}", rates.loader));
             let whose: Vec<String> = rank.into_iter().chain(loader).collect();
@@ -76,9 +76,17 @@ fn turned_in_full(turn: &Turn<'_>, summary: &RunSummary, ranks: bool) -> String 
     sentence
 }
 
+/// The share of training in which its trainer gets no CPU, which counts as its own work in the rates.
+fn without_cpu(summary: &RunSummary) -> f64 {
+    let training = summary.phases.iter().filter(|phase| phase.phase == Phase::Training);
+    let mut causes = Causes::default();
+    training.for_each(|phase| causes += &phase.causes);
+    causes.share(Cause::Preempted)
+}
+
 /// "131 samples/s reached; storage 140 (121 to 166) is the narrowest, then fetch 168, …"; `None` where no part is
 /// known. The rate from memory is shown for `cached` jobs alone, which have one.
-fn rates_in_words(rates: &Rates, cached: bool) -> Option<String> {
+fn rates_in_words(rates: &Rates, cached: bool, without_cpu: f64) -> Option<String> {
     let first = narrowest(rates)?;
     let mut others: Vec<_> = PARTS
         .iter()
@@ -92,6 +100,12 @@ fn rates_in_words(rates: &Rates, cached: bool) -> Option<String> {
     }
     let narrow = (first.of)(rates).map(|estimate| rate_with_interval(&estimate)).unwrap_or_default();
     sentence.push_str(&format!("{} {narrow} is the narrowest", first.name));
+    if first.letter == "G" && without_cpu >= 0.1 {
+        sentence.push_str(&format!(
+            " ({} of training without a CPU is part of it)",
+            units::percent_in_words(without_cpu)
+        ));
+    }
     if !others.is_empty() {
         let others: Vec<String> =
             others.iter().map(|(part, estimate)| format!("{} {}", part.name, rate(estimate.value))).collect();
@@ -105,7 +119,7 @@ fn rates_in_words(rates: &Rates, cached: bool) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stallscope_model::{CacheSummary, Causes, Estimate, Phase, PhaseSummary};
+    use stallscope_model::{CacheSummary, Estimate, PhaseSummary};
 
     #[test]
     fn the_rate_from_memory_is_shown_for_jobs_with_a_cache_alone() {
@@ -147,6 +161,19 @@ mod tests {
         assert!(line(&summary).starts_with("loader 1: 30 samples/s reached"), "{}", line(&summary));
     }
 
+    #[test]
+    fn own_work_that_gets_no_cpu_is_not_called_slow() {
+        let known = |value| Some(Estimate { value, low: value, high: value });
+        let rates = Rates { compute: known(14.0), prep: known(127.0), ..Rates::default() };
+        let sentence = |share| rates_in_words(&rates, false, share).unwrap_or_default();
+        assert!(
+            sentence(0.67).contains("(67% of training without a CPU is part of it)"),
+            "{}",
+            sentence(0.67)
+        );
+        assert!(!sentence(0.05).contains("without a CPU"), "{}", sentence(0.05));
+    }
+
     /// Also where the verdict names storage.
     #[test]
     fn storage_is_not_the_narrowest_part_of_a_job_that_computes() {
@@ -155,7 +182,7 @@ mod tests {
         let data_bound = Some(false);
         let rates = Rates { actual, compute, storage, prep, data_bound, ..Rates::default() };
         assert_eq!(
-            rates_in_words(&rates, false).as_deref(),
+            rates_in_words(&rates, false, 0.0).as_deref(),
             Some(
                 "30 samples/s reached; compute 32 is the narrowest as training hardly waits, beside storage 31, prep 90"
             )

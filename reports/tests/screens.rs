@@ -3,7 +3,7 @@
 mod support;
 
 use madeup::{Shape, record};
-use stallscope_model::{EvidenceState, RunSummary};
+use stallscope_model::{Estimate, EvidenceState, Remedy, RemedyKind, RunSummary};
 use stallscope_reports::{Run, Style, text};
 use std::path::Path;
 use support::PLAIN;
@@ -147,4 +147,23 @@ fn colour() {
 #[test]
 fn nothing_known_yet() {
     insta::assert_snapshot!(text::screen(&RunSummary::default(), None, &PLAIN));
+}
+
+#[test]
+fn a_first_remedy_of_another_finding_than_the_verdict_s_is_shown_with_that_finding() {
+    let mut summary = support::fetch_bound();
+    let gain = |value| Some(Estimate { value, low: value, high: value });
+    let remedy = |sentence: &str, value| Remedy {
+        kind: RemedyKind::Other,
+        sentence: sentence.to_owned(),
+        gain: gain(value),
+    };
+    summary.diagnoses[0].remedies = vec![remedy("Pack the files", 0.2)];
+    summary.diagnoses[1].remedies = vec![remedy("Decode smaller", 0.1)];
+    let also = format!("and {} ({})", summary.diagnoses[1].finding, summary.diagnoses[1].name);
+    let shown =
+        |summary: &RunSummary| screen(summary, &PLAIN).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(!shown(&summary).contains(&also), "{}", shown(&summary));
+    summary.diagnoses[1].remedies = vec![remedy("Decode smaller", 0.3)];
+    assert!(shown(&summary).contains(&also), "{}", shown(&summary));
 }

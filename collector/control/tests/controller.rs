@@ -41,6 +41,16 @@ fn a_far_job_of_a_minute_and_a_half_keeps_all_that_helps_it() {
 }
 
 #[test]
+fn a_value_that_somebody_asks_for_where_it_is_in_force_is_theirs() {
+    let (mut job, mut controller) = (Job::slow(), act());
+    run(&mut job, &mut controller, 2);
+    job.user_sets("workers", job.workers());
+    let out = run(&mut job, &mut controller, 300);
+    assert!(out.actions.iter().all(|action| action.knob != "workers"), "{:?}", out.actions);
+    assert_eq!(audited(&out, Act::Hold), 1, "{:?}", out.audit);
+}
+
+#[test]
 fn a_job_that_does_not_wait_stays_untouched() {
     let mut job = Job::slow();
     job.service_ns = 10_000_000;

@@ -344,7 +344,7 @@ fn no_data_stall(figures: &Figures<'_>) -> Option<Diagnosis> {
     let unless = match by_threads(figures) {
         Some(part) => {
             format!(
-                ", unless the threads of its own that it sleeps for make its batches ({})",
+                ", and {} for threads of the job's own, which may be making its batches",
                 percent_in_words(part)
             )
         }
@@ -430,7 +430,7 @@ fn evidence_missing(figures: &Figures<'_>) -> Option<Diagnosis> {
         ));
     }
     if !hooks.is_empty() {
-        return Some(missing("the shim could not do everything in this job", "See doctor", hooks.join("; ")));
+        return Some(missing("the shim could not do everything in this job", "", hooks.join("; ")));
     }
     (!figures.kernel_seen).then(|| {
         missing(

@@ -42,6 +42,7 @@ mod steps;
 mod summary;
 mod tally;
 mod timeline;
+mod uncounted;
 mod uneven;
 mod unproven;
 mod verdict;

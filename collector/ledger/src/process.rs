@@ -4,6 +4,7 @@ use crate::attribute::{View, asleep, blocked_in_fetch};
 use crate::passage::Errands;
 use crate::shim::Shim;
 use crate::timeline::{Activity, Interval, Pushed, Timeline, scale};
+use crate::uncounted::Uncounted;
 use stallscope_abi::kernel::{Slice, TaskSlot};
 use stallscope_model::{WorkerLoad, WorkerPeriod};
 use std::collections::{BTreeMap, VecDeque};
@@ -54,6 +55,7 @@ pub(crate) struct Process {
     pub(crate) errands: Errands,
     pub(crate) shim: Shim,
     read_bytes: u64,
+    uncounted: Uncounted,
     /// `read_bytes` as of some moments of late.
     read_marks: VecDeque<(u64, u64)>,
     /// What was counted up to the last [`Process::take_periods`], and when it had last been seen then.
@@ -76,6 +78,7 @@ impl Process {
             }
         }
         self.read_bytes = self.read_bytes.saturating_add(slice.read_bytes);
+        self.uncounted.slice(slice);
         Interval::of_slice(slice).map(|interval| self.kernel.push(interval))
     }
 
@@ -181,7 +184,7 @@ impl Process {
         WorkerLoad {
             batches: self.greeted.then_some(self.shim.batches_made),
             samples: self.greeted.then_some(self.shim.samples_made),
-            read_bytes: self.read_bytes,
+            read_bytes: self.read_bytes.saturating_add(self.uncounted.bytes(self.exited_ns.is_some())),
             ..WorkerLoad::default()
         }
     }

@@ -38,13 +38,14 @@ pub(crate) fn of(figures: &Figures<'_>) -> Verdict {
     let Some(most) = leading else {
         return no_stall(figures);
     };
-    let part_ns = (figures.total.wall_ns as f64 * most.share) as u64;
+    let share = most.named_share(figures);
+    let part_ns = (figures.total.wall_ns as f64 * share) as u64;
     let about = duration_of(part_ns, figures.total.wall_ns);
     let on_rank = slow.map_or(String::new(), |slow| format!(" on rank {}", figures.ranks[slow].facts.rank));
     let what = most.what(figures);
     verdict(
         most.finding,
-        &format!("{} of {} {what}{on_rank}; about {about}", percent_in_words(most.share), figures.time()),
+        &format!("{} of {} {what}{on_rank}; about {about}", percent_in_words(share), figures.time()),
     )
 }
 
@@ -98,11 +99,22 @@ impl Bottleneck {
         stalls.map(|cause| figures.share(*cause)).sum::<f64>() >= self.share / 2.0
     }
 
+    /// Those that would be shown as nothing are not worth a word.
+    fn named(&self, figures: &Figures<'_>) -> Vec<Cause> {
+        let alone = self.causes.len() == 1;
+        self.causes.iter().filter(|cause| alone || figures.share(**cause) >= 0.01).copied().collect()
+    }
+
+    /// Of what [`Bottleneck::what`] names.
+    fn named_share(&self, figures: &Figures<'_>) -> f64 {
+        match *self.named(figures) {
+            [] => self.share,
+            ref named => named.iter().map(|cause| figures.share(*cause)).sum(),
+        }
+    }
+
     fn what(&self, figures: &Figures<'_>) -> String {
-        // Those that would be shown as nothing are not worth a word.
-        let seen =
-            self.causes.iter().filter(|cause| figures.share(**cause) >= 0.01 || self.causes.len() == 1);
-        match *seen.copied().collect::<Vec<Cause>>() {
+        match *self.named(figures) {
             [Cause::Starved, Cause::Preempted] => format!(
                 "waits for a CPU: {} while batches are made and handed over, {} as the trainer gets none",
                 percent_in_words(figures.share(Cause::Starved)),
@@ -154,7 +166,7 @@ fn no_stall(figures: &Figures<'_>) -> Verdict {
     let more = match by_threads(figures) {
         Some(part) => {
             format!(
-                ", or more where threads of its own make its batches, for which it sleeps for {}",
+                ", and sleeps for {} until threads of its own are done, which may be making its batches",
                 percent_in_words(part)
             )
         }

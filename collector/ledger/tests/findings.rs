@@ -10,6 +10,11 @@ use stallscope_model::LoaderFacts;
 
 /// `steps` steps of 100 ms: the trainer does `own`, then waits while its worker does `made`.
 fn job(steps: u64, own: &[(u64, Does)], made: &[(u64, Does)]) -> Stage {
+    each(steps, own, |_| made)
+}
+
+/// The same with a worker that does something else for each step.
+fn each<'a>(steps: u64, own: &[(u64, Does)], made: impl Fn(u64) -> &'a [(u64, Does)]) -> Stage {
     let mut stage = Stage::new();
     stage.ledger.loader(TRAINER, LoaderFacts { workers: 1, ..Default::default() });
     let own_ms: u64 = own.iter().map(|(ms, _)| ms).sum();
@@ -18,6 +23,7 @@ fn job(steps: u64, own: &[(u64, Does)], made: &[(u64, Does)]) -> Stage {
         stage.does(TRAINER, at, own);
         stage.did(TRAINER, at + own_ms, at + 100, Does::In(Blocked::Pipe));
         stage.did(WORKER, at, at + own_ms, Does::In(Blocked::Pipe));
+        let made = made(step);
         stage.does(WORKER, at + own_ms, made);
         let made_ms: u64 = made.iter().map(|(ms, _)| ms).sum();
         stage.batch(WORKER, at + own_ms, at + own_ms + made_ms, step);
@@ -93,6 +99,18 @@ fn what_has_one_remedy_counts_together() {
     );
     // Also where storage alone takes more than either.
     assert_eq!(names(&summary)[..3], ["starved-workers", "preempted-trainer", "fetch-bound"]);
+}
+
+#[test]
+fn a_part_that_is_hardly_there_is_neither_named_nor_counted() {
+    use Does::*;
+    let made = |step| if step % 2 == 0 { &[(1, Runnable), (2, Cpu)][..] } else { &[(3, Cpu)][..] };
+    let summary = each(21, &[(40, Cpu), (57, Runnable)], made).ledger.summary();
+    let sentence = summary.verdict.sentence;
+    assert!(
+        sentence.starts_with("short of CPU: 57% of training time the trainer is ready to run"),
+        "{sentence}"
+    );
 }
 
 #[test]

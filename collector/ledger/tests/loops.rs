@@ -340,11 +340,13 @@ fn threads_that_may_make_the_batches_are_named_where_data_seem_to_keep_up() {
     };
     let (verdict, finding, advice) = found(Does::Helped(Blocked::Futex, 60));
     assert!(
-        verdict.ends_with("or more where threads of its own make its batches, for which it sleeps for 60%"),
+        verdict.ends_with(
+            "and sleeps for 60% until threads of its own are done, which may be making its batches"
+        ),
         "{verdict}"
     );
     assert!(
-        finding.ends_with("unless the threads of its own that it sleeps for make its batches (60%)"),
+        finding.ends_with("and 60% for threads of the job's own, which may be making its batches"),
         "{finding}"
     );
     assert!(advice.contains("in worker processes"), "{advice}");

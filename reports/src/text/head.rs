@@ -10,6 +10,9 @@ pub(super) fn write(summary: &RunSummary, page: &mut Page<'_>) {
     let dot = page.style.dot();
     if let Some(first) = summary.diagnoses.first() {
         page.labelled("  why  ", 7, &evidence(summary, first), Ink::Plain);
+        if let Some(other) = of_first_remedy(summary).filter(|other| *other != first) {
+            page.labelled("       ", 7, &format!("and {} ({})", other.finding, other.name), Ink::Plain);
+        }
         for (nth, sentence) in to_do(summary).into_iter().enumerate() {
             page.labelled(if nth == 0 { "  do   " } else { "       " }, 7, sentence, Ink::Bold);
         }
@@ -106,6 +109,12 @@ pub(crate) fn to_do(summary: &RunSummary) -> Vec<&str> {
         (true, Some(first)) => vec![first.advice.as_str()],
         _ => remedies.iter().take(LISTED).map(|remedy| remedy.sentence.as_str()).collect(),
     }
+}
+
+/// The finding that the first of that list is about, which need not be the verdict's.
+fn of_first_remedy(summary: &RunSummary) -> Option<&Diagnosis> {
+    let first = *summary.remedies().first()?;
+    summary.diagnoses.iter().find(|found| found.remedies.contains(first))
 }
 
 /// The line on a finding that is not on that list.

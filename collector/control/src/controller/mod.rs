@@ -122,6 +122,8 @@ pub struct Controller {
     waited_ns: u64,
     /// As last seen.
     values: BTreeMap<Address, u64>,
+    /// Who asked for each last.
+    set_by: BTreeMap<Address, String>,
     /// Loss, as a share, that releases since the last proven gain cost by their own measurement.
     given_away: f64,
     /// See [`crate::stats::compare`].
@@ -178,6 +180,7 @@ impl Controller {
             peaks: BTreeMap::new(),
             waited_ns: 0,
             values: BTreeMap::new(),
+            set_by: BTreeMap::new(),
             given_away: 0.0,
             restless: 0.0,
             mentioned: Mentioned::default(),

@@ -10,6 +10,7 @@ use crate::ranks::{Job, Rank};
 use crate::whatif::{Change, Delta, Model, predict};
 use stallscope_model::{Advice, Estimate, Knob, KnobState, TuneMode};
 use stallscope_units::percent_in_words;
+use std::collections::BTreeMap;
 
 /// Simulations behind one prediction: a glance, as the probe measures it anyway.
 const REPLICAS: usize = 3;
@@ -327,14 +328,17 @@ impl Controller {
 
     /// Takes notice of values that somebody else set.
     pub(super) fn note_values(&mut self, out: &mut crate::Outcome) {
-        let mut seen = std::collections::BTreeMap::new();
+        let mut seen = BTreeMap::new();
         let mut theirs = Vec::new();
         // One of no loader, as the interval of checkpoints, changes nothing of how batches are made, and follows a rule of its own.
         let of_loaders = |knob: &&Knob| knob.loader.is_some();
         for knob in self.job.ranks.values().flat_map(|rank| &rank.knobs).filter(of_loaders) {
             let address = (knob.rank, knob.loader, knob.name.clone());
             let known = self.values.get(&address).copied();
-            if known.is_some_and(|known| known != knob.value) {
+            // Who asks for the value that is in force already wants it to stay.
+            let pending = knob.requested.is_some_and(|value| value != knob.value);
+            let held = !pending && held_by_another(&mut self.set_by, &address, knob);
+            if known.is_some_and(|known| known != knob.value || held) {
                 let by = if self.follows(knob) { super::turn::CONTROLLER } else { &knob.set_by };
                 theirs.push((address.clone(), knob.value, by.to_owned()));
             }
@@ -357,6 +361,17 @@ impl Controller {
             self.leave_to(&by, &address, value, out);
         }
     }
+}
+
+/// Whether somebody else asked for the knob's value since the last look. `set_by`: who had until then.
+fn held_by_another(
+    set_by: &mut BTreeMap<super::Address, String>,
+    address: &super::Address,
+    knob: &Knob,
+) -> bool {
+    let before = set_by.insert(address.clone(), knob.set_by.clone());
+    let another = !knob.set_by.is_empty() && knob.set_by != super::turn::CONTROLLER;
+    another && before.is_some_and(|before| before != knob.set_by)
 }
 
 fn to_high(needs: &[Need]) -> f64 {

@@ -1,0 +1,92 @@
+//! Bytes from storage that counts none of what it delivers, as FUSE does: the kernel's account of the task (`ioac.read_bytes`) stays
+//! where it was while reads that sleep return bytes.
+
+use stallscope_abi::kernel::{Blocked, Slice};
+
+/// What is compared is at least as much, over at least as long: what is read ahead is counted before it is returned.
+const WINDOW_NS: u64 = 1_000_000_000;
+const WINDOW_BYTES: u64 = 2 << 20;
+/// Where storage counts, it counts about what reads return.
+const HARDLY: u64 = 8;
+
+/// Of one process.
+#[derive(Debug, Default)]
+pub(crate) struct Uncounted {
+    bytes: u64,
+    /// Of the window under way: its beginning, what storage counted, and what reads returned while some of them slept.
+    began_ns: u64,
+    counted: u64,
+    returned: u64,
+}
+
+impl Uncounted {
+    pub(crate) fn slice(&mut self, slice: &Slice) {
+        let is_full =
+            self.returned >= WINDOW_BYTES && slice.start_ns >= self.began_ns.saturating_add(WINDOW_NS);
+        if is_full {
+            self.bytes = self.bytes.saturating_add(self.pending());
+            (self.counted, self.returned) = (0, 0);
+        }
+        if self.returned == 0 {
+            self.began_ns = slice.start_ns;
+        }
+        self.counted = self.counted.saturating_add(slice.read_bytes);
+        if slice.times.blocked_ns[Blocked::FileRead as usize] > 0 {
+            self.returned = self.returned.saturating_add(slice.rchar);
+        }
+    }
+
+    /// So far. `is_over`: nothing more is to come.
+    pub(crate) fn bytes(&self, is_over: bool) -> u64 {
+        self.bytes.saturating_add(if is_over { self.pending() } else { 0 })
+    }
+
+    fn pending(&self) -> u64 {
+        if self.counted < self.returned / HARDLY { self.returned } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stallscope_abi::kernel::Times;
+
+    const MS: u64 = 1_000_000;
+
+    /// Ten seconds of slices of 10 ms in which reads return 50 kB each.
+    fn read(of: &mut Uncounted, slept_ms: u64, counted: impl Fn(u64) -> u64) {
+        for nth in 0..1000 {
+            let mut times = Times::default();
+            times.blocked_ns[Blocked::FileRead as usize] = slept_ms * MS;
+            of.slice(&Slice {
+                start_ns: nth * 10 * MS,
+                times,
+                rchar: 50_000,
+                read_bytes: counted(nth),
+                ..Slice::default()
+            });
+        }
+    }
+
+    #[test]
+    fn what_sleeping_reads_return_stands_for_what_nobody_counts() {
+        let mut fuse = Uncounted::default();
+        read(&mut fuse, 8, |_| 0);
+        assert_eq!(fuse.bytes(true), 50_000_000);
+        assert!((44_000_000..50_000_000).contains(&fuse.bytes(false)), "{}", fuse.bytes(false));
+        let mut cached = Uncounted::default();
+        read(&mut cached, 0, |_| 0);
+        assert_eq!(cached.bytes(true), 0, "the page cache lets nobody sleep");
+    }
+
+    #[test]
+    fn nothing_is_added_where_storage_counts() {
+        let mut each = Uncounted::default();
+        read(&mut each, 8, |_| 50_000);
+        assert_eq!(each.bytes(true), 0);
+        // Read ahead, 2 MB at a time, so that most reads are counted long before they return.
+        let mut ahead = Uncounted::default();
+        read(&mut ahead, 8, |nth| if nth % 40 == 0 { 2_000_000 } else { 0 });
+        assert_eq!(ahead.bytes(true), 0);
+    }
+}
