@@ -132,13 +132,17 @@ pub(crate) fn storage(profile: &Profile, fit: &Fit, random: &mut Random) -> Opti
     })
 }
 
-/// What all workers together read from storage now; `None` where nobody counted, or nothing was read.
+/// What would be shown as nothing a second.
+const LEAST_BYTES_PER_S: f64 = 0.005 * 1024.0 * 1024.0;
+
+/// What all workers together read from storage now; `None` where nobody counted, or nothing worth a figure was read.
 pub(crate) fn bytes_per_s(profile: &Profile) -> Option<f64> {
     let counted = profile.services.iter().filter_map(|one| Some((weight(one), one.read_bytes? as f64)));
     let (weights, bytes) =
         counted.fold((0.0, 0.0), |sum, (weight, bytes)| (sum.0 + weight, sum.1 + weight * bytes));
     let step_ns = crate::whatif::mean_ns(profile);
-    (bytes > 0.0 && step_ns > 0.0).then(|| bytes / weights / step_ns * 1e9)
+    let rate = (bytes > 0.0 && step_ns > 0.0).then(|| bytes / weights / step_ns * 1e9);
+    rate.filter(|rate| *rate >= LEAST_BYTES_PER_S)
 }
 
 /// Mean of a step's samples; of a batch's where steps don't tell.

@@ -17,6 +17,8 @@ pub(crate) struct Uncounted {
     began_ns: u64,
     counted: u64,
     returned: u64,
+    /// The last slice slept in a read.
+    slept: bool,
 }
 
 impl Uncounted {
@@ -31,7 +33,9 @@ impl Uncounted {
             self.began_ns = slice.start_ns;
         }
         self.counted = self.counted.saturating_add(slice.read_bytes);
-        if slice.times.blocked_ns[Blocked::FileRead as usize] > 0 {
+        let slept = slice.times.blocked_ns[Blocked::FileRead as usize] > 0;
+        // A long sleep is a slice of its own, and the read returns in the next one.
+        if std::mem::replace(&mut self.slept, slept) || slept {
             self.returned = self.returned.saturating_add(slice.rchar);
         }
     }
@@ -53,18 +57,14 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Ten seconds of slices of 10 ms in which reads return 50 kB each.
+    /// Ten seconds of reads of 50 kB that sleep for a while each, and return in the slice after that.
     fn read(of: &mut Uncounted, slept_ms: u64, counted: impl Fn(u64) -> u64) {
         for nth in 0..1000 {
             let mut times = Times::default();
             times.blocked_ns[Blocked::FileRead as usize] = slept_ms * MS;
-            of.slice(&Slice {
-                start_ns: nth * 10 * MS,
-                times,
-                rchar: 50_000,
-                read_bytes: counted(nth),
-                ..Slice::default()
-            });
+            let start_ns = nth * 10 * MS;
+            of.slice(&Slice { start_ns, times, read_bytes: counted(nth), ..Slice::default() });
+            of.slice(&Slice { start_ns: start_ns + 8 * MS, rchar: 50_000, ..Slice::default() });
         }
     }
 
