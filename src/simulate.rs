@@ -2,6 +2,7 @@ use crate::terminal;
 use crate::working::Working;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
+use rustix::fs::{Mode, OFlags};
 use stallscope_cache::{
     DrawKind, Figures, Generated, Point, PolicyKind, Selection, Sweep, Trace, percent, replay, train,
 };
@@ -9,7 +10,8 @@ use stallscope_reports::{target::Place, write_whole};
 use stallscope_units::parse_share;
 use std::fs::File;
 use std::io::BufReader;
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Simulate the hit rate of a cache, by sampler, policy and size.
@@ -147,7 +149,7 @@ pub(crate) fn main(verb: &Simulate) -> Result<ExitCode> {
     let working = Working::on("simulating".to_owned());
     let sweep = match &verb.trace {
         Some(path) => {
-            let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+            let file = open(path).with_context(|| format!("cannot open {}", path.display()))?;
             let trace = Trace::read(BufReader::new(file)).with_context(|| path.display().to_string())?;
             of_trace(verb, &trace)
         }
@@ -199,6 +201,20 @@ fn of_made_up(verb: &Simulate) -> Sweep {
         }
     }
     Sweep { samples: job.samples.into(), dataset_bytes, points }
+}
+
+/// The file system of pipes without a name (linux/magic.h).
+const PIPES: i64 = 0x5049_5045;
+
+/// A pipe that a shell makes (`/dev/stdin`, `<(…)`) has a writer, who ends. At one with a name nobody may ever write.
+fn open(path: &Path) -> Result<File> {
+    let file = File::from(rustix::fs::open(path, OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?);
+    if file.metadata()?.file_type().is_fifo() {
+        let unnamed = rustix::fs::fstatfs(&file)?.f_type == PIPES;
+        ensure!(unnamed, "it is a pipe with a name; `cat PIPE | stallscope simulate /dev/stdin` reads it");
+    }
+    rustix::fs::fcntl_setfl(&file, OFlags::empty())?;
+    Ok(file)
 }
 
 fn of_trace(verb: &Simulate, trace: &Trace) -> Sweep {

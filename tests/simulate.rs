@@ -4,7 +4,9 @@
 
 mod support;
 
-use support::{Sandbox, text};
+use std::io::Read;
+use std::process::{Command, Stdio};
+use support::{Killed, Sandbox, text, wait_until};
 
 #[test]
 fn a_made_up_job_has_a_line_for_each_sampler_and_policy() {
@@ -74,4 +76,26 @@ fn what_is_no_trace_or_no_size_is_named() {
     let size = sandbox.run(&["simulate", "--cache", "120%"]);
     assert_eq!(size.status.code(), Some(2));
     assert!(text(&size.stderr).contains("from 0% to 100%"), "{}", text(&size.stderr));
+}
+
+#[test]
+fn a_pipe_with_a_name_is_not_waited_for_and_one_of_a_shell_is_read() {
+    let sandbox = Sandbox::new("simulate-pipe");
+    let pipe = sandbox.path("pipe.csv");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // Who opens it for both holds it open, and never writes.
+    let _holder = std::fs::File::options().read(true).write(true).open(&pipe).unwrap();
+    let mut simulate =
+        Killed(sandbox.stallscope(&["simulate", "pipe.csv"]).stderr(Stdio::piped()).spawn().unwrap());
+    wait_until("it has ended", || simulate.0.try_wait().unwrap().is_some());
+    let mut printed = String::new();
+    simulate.0.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
+    assert!(printed.contains("is a pipe"), "{printed}");
+    std::fs::write(sandbox.path("trace.csv"), "epoch,id,bytes,score\n0,0,1,1\n1,0,1,1\n").unwrap();
+    let trace = std::fs::File::open(sandbox.path("trace.csv")).unwrap();
+    let mut cat = Command::new("cat").stdin(trace).stdout(Stdio::piped()).spawn().unwrap();
+    let piped = cat.stdout.take().unwrap();
+    let read = sandbox.stallscope(&["simulate", "/dev/stdin"]).stdin(piped).output().unwrap();
+    assert!(read.status.success(), "{}", text(&read.stderr));
+    assert!(cat.wait().unwrap().success());
 }

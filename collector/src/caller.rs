@@ -160,6 +160,11 @@ impl Caller {
         Some(std::mem::replace(&mut self.inbox, rest)).filter(|_| !self.gone)
     }
 
+    /// Whether [`Caller::next_line`] gives one.
+    pub(crate) fn has_line(&self) -> bool {
+        !self.closing && !self.gone && self.inbox.contains(&b'\n')
+    }
+
     pub(crate) fn say(&mut self, reply: &Reply) {
         self.out.extend_from_slice(&stallscope_wire::encode(reply));
     }

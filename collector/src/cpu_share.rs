@@ -1,6 +1,7 @@
 //! How much of the service's time one user may take by asking: to take up a tree walks all tasks of the node, and to hook
 //! system calls waits for all CPUs. A user who has had their share waits, and nobody else does.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,11 @@ impl CpuShares {
     /// Whether something may be done for user `uid` now. Root, who runs the service, always has its turn.
     pub(crate) fn has(&self, uid: u32) -> bool {
         self.left_ns(uid, Instant::now()) > 0
+    }
+
+    /// A key by which those whose users have most left come first. Root is one of those who have all.
+    pub(crate) fn turn(&self, uid: u32) -> Reverse<i64> {
+        Reverse(self.left_ns(uid, Instant::now()))
     }
 
     /// Something was done for `uid`.

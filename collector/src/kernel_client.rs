@@ -147,7 +147,6 @@ impl KernelClient {
         let hello =
             Hello::new(Client::Kernel { watch: *first, syscalls: self.syscalls, reader: self.reader });
         stream.write_all(&stallscope_wire::encode(&hello))?;
-        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
         let reply = stallscope_wire::decode(&read_line(&mut stream)?)?;
         match reply {
             Reply::Watching(accepted) => {
@@ -221,7 +220,6 @@ pub(crate) fn is_served(path: &Path) -> bool {
 /// It does not answer, or is of a release that does not know.
 pub(crate) fn confinement(node: &Path) -> Result<Vec<Layer>> {
     let mut stream = connect(node)?;
-    stream.set_read_timeout(Some(ANSWER_WITHIN))?;
     stream.write_all(&stallscope_wire::encode(&Hello::new(Client::Confinement)))?;
     match stallscope_wire::decode(&read_line(&mut stream)?)? {
         Reply::Confinement(layers) => Ok(layers),
@@ -295,11 +293,18 @@ fn state_of(accepted: &Accepted) -> EvidenceState {
     if missing.is_empty() { EvidenceState::On } else { EvidenceState::Partial(missing.join("; ")) }
 }
 
-/// One byte at a time, so that the frames that follow stay in the socket.
+/// One byte at a time, so that the frames that follow stay in the socket. All of it comes within the time for an answer,
+/// however its bytes are spread.
 fn read_line(stream: &mut BlockingStream) -> Result<Vec<u8>> {
+    let until = std::time::Instant::now() + ANSWER_WITHIN;
     let mut line = Vec::new();
     let mut byte = [0];
     while line.len() < stallscope_wire::LINE_LIMIT_BYTES {
+        let left = until.saturating_duration_since(std::time::Instant::now());
+        if left.is_zero() {
+            return Err(anyhow!("the kernel collector's answer does not end"));
+        }
+        stream.set_read_timeout(Some(left))?;
         if stream.read(&mut byte)? == 0 {
             return Err(anyhow!("the kernel collector hung up; see what it printed"));
         }
@@ -317,6 +322,25 @@ mod tests {
 
     use super::*;
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+
+    #[test]
+    fn an_answer_that_comes_byte_by_byte_is_not_waited_for_without_end() {
+        let (mut client, mut server) = BlockingStream::pair().unwrap();
+        let sent = std::thread::spawn(move || {
+            // Until the client has hung up, or for several times as long as it may wait.
+            let pauses = 8 * ANSWER_WITHIN.as_millis() / 100;
+            (0..pauses)
+                .take_while(|_| {
+                    std::thread::sleep(Duration::from_millis(100));
+                    server.write_all(b" ").is_ok()
+                })
+                .count() as u128
+                == pauses
+        });
+        assert!(read_line(&mut client).is_err());
+        drop(client);
+        assert!(!sent.join().unwrap(), "it hung up before the other side was done");
+    }
 
     #[test]
     fn a_collector_at_which_too_many_wait_is_there_all_the_same() {

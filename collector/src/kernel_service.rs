@@ -60,6 +60,8 @@ pub(crate) struct Service<K> {
     dropped: u64,
     last_round: Instant,
     files_sent: Instant,
+    /// There is something left to do for callers whose users have time left.
+    behind: bool,
     /// When callers are taken up again.
     accept_again: Instant,
     /// When something last came of each user who is charged.
@@ -86,6 +88,7 @@ impl<K: KernelSide> Service<K> {
             dropped: 0,
             last_round: Instant::now(),
             files_sent: Instant::now(),
+            behind: false,
             accept_again: Instant::now(),
             heard: HashMap::new(),
         }

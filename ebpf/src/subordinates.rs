@@ -34,7 +34,7 @@ struct Range {
 
 impl Subordinates {
     /// Those of this machine; none where its files cannot be read.
-    pub(crate) fn of_this_machine() -> Subordinates {
+    pub fn of_this_machine() -> Subordinates {
         Subordinates::parse(&text_of("/etc/subuid"), &text_of("/etc/passwd"))
     }
 

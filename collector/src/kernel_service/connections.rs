@@ -29,6 +29,10 @@ const ACCEPT_FOR: Duration = Duration::from_millis(20);
 /// Then those who are there have their turn: at least so long, and four times as long as that took.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(2);
 
+/// For so long callers are heard in a row, and trees let go, until others are sent what there is: many users may have time left
+/// at once.
+pub(super) const TURN: Duration = Duration::from_millis(100);
+
 /// A user's callers are read again after so long: each byte that arrives by itself would cost a turn.
 pub(super) const HEAR_AGAIN_AFTER: Duration = Duration::from_millis(5);
 
@@ -60,6 +64,7 @@ impl<K: KernelSide> Service<K> {
             }
         }
         let left = match sleep {
+            _ if self.behind => Some(Duration::ZERO),
             Sleep::UntilRound => Some(ROUND.saturating_sub(self.last_round.elapsed())),
             Sleep::AtMost(limit) => limit,
         };
@@ -137,6 +142,7 @@ impl<K: KernelSide> Service<K> {
 
     /// Does what callers ask, or tells them why not.
     pub(crate) fn hear(&mut self) {
+        self.behind = false;
         // Or who hangs up and calls anew without end would leave more and more behind.
         self.settle();
         let mut callers = std::mem::take(&mut self.callers);
@@ -145,9 +151,17 @@ impl<K: KernelSide> Service<K> {
             trees.extend(caller.roots.keys().map(|root| (caller.payer, *root)));
         }
         let mut spoke = HashSet::new();
-        for caller in &mut callers {
+        let mut order: Vec<usize> = (0..callers.len()).collect();
+        order.sort_by_cached_key(|at| self.shares.turn(callers[*at].payer));
+        let turn = Instant::now();
+        for at in order {
+            let caller = &mut callers[at];
             if !self.shares.has(caller.payer) {
                 continue;
+            }
+            if turn.elapsed() >= TURN {
+                self.behind = true;
+                break;
             }
             let begun = Instant::now();
             let rests = rest_of(&self.heard, caller.payer).is_some();
@@ -155,7 +169,9 @@ impl<K: KernelSide> Service<K> {
                 spoke.insert(caller.payer);
             }
             self.shares.took(caller.payer, begun.elapsed());
-            while self.shares.has(caller.payer)
+            // No caller has all of it.
+            while begun.elapsed() < TURN / 2
+                && self.shares.has(caller.payer)
                 && let Some(line) = caller.next_line()
             {
                 let begun = Instant::now();
@@ -167,6 +183,7 @@ impl<K: KernelSide> Service<K> {
                 trees.extend(new.map(|root| (caller.payer, *root)));
                 self.shares.took(caller.payer, begun.elapsed());
             }
+            self.behind |= caller.has_line() && self.shares.has(caller.payer);
         }
         self.callers = callers;
         // Root, who runs the service, is always listened to.

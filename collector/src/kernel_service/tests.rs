@@ -38,6 +38,40 @@ fn who_asks_for_much_waits_and_others_do_not() {
 }
 
 #[test]
+fn many_users_who_call_at_once_hold_up_no_round() {
+    let mut bench = ServiceBench::default();
+    let users = 16;
+    bench.service.kernel.begin(1, 0, OTTO);
+    bench.connect(OTTO);
+    bench.say(0, &hello(1, false));
+    bench.turn(true);
+    bench.service.kernel.a_watch_takes = Duration::from_millis(20);
+    for user in 1..=users {
+        bench.service.kernel.begin(100 + user, 0, 5000 + user);
+        bench.connect(5000 + user);
+        bench.say(user as usize, &hello(100 + user, false));
+    }
+    // Each of them has time left for 25 such trees.
+    bench.turn(true);
+    let taken_up = bench.service.trees.len() - 1;
+    assert!((1..users as usize).contains(&taken_up), "{taken_up} trees before the next round");
+    let begun = Instant::now();
+    while bench.service.trees.len() < users as usize + 1 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{} trees", bench.service.trees.len());
+        bench.turn(true);
+    }
+    bench.service.kernel.an_unwatch_takes = Duration::from_millis(20);
+    (0..users).for_each(|_| bench.disconnect(1));
+    bench.turn(true);
+    assert!(bench.service.trees.len() > 1, "all trees were let go of before the next round");
+    while bench.service.trees.len() > 1 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{} trees", bench.service.trees.len());
+        bench.turn(true);
+    }
+    bench.end();
+}
+
+#[test]
 fn who_leaves_many_trees_at_once_holds_up_nobody() {
     let mut bench = ServiceBench::default();
     let trees = 16;

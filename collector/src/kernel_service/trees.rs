@@ -1,5 +1,6 @@
 //! The process trees that are watched: taken up for those who may watch them, and let go when the last caller is gone.
 
+use super::connections::TURN;
 use super::{KernelSide, Service};
 use crate::caller::Caller;
 use anyhow::{Result, bail, ensure};
@@ -95,7 +96,14 @@ impl<K: KernelSide> Service<K> {
     /// Lets go of trees that nobody watches any more, and takes up again those that were a part of them, of each user what
     /// they have time left for: both walk all tasks of the node, and hundreds may come at once.
     pub(super) fn settle(&mut self) {
-        for (root, payer) in self.leaving.clone() {
+        let mut leaving: Vec<(u32, u32)> = self.leaving.iter().map(|(root, payer)| (*root, *payer)).collect();
+        leaving.sort_by_cached_key(|(_, payer)| self.shares.turn(*payer));
+        let turn = Instant::now();
+        for (root, payer) in leaving {
+            if turn.elapsed() >= TURN {
+                self.behind = true;
+                break;
+            }
             if !self.shares.has(payer) {
                 continue;
             }
@@ -115,7 +123,8 @@ impl<K: KernelSide> Service<K> {
         }
         let mut callers = std::mem::take(&mut self.callers);
         for caller in &mut callers {
-            while self.shares.has(caller.payer)
+            while turn.elapsed() < 2 * TURN
+                && self.shares.has(caller.payer)
                 && let Some(root) = caller.orphans.pop_first()
             {
                 let begun = Instant::now();
@@ -126,6 +135,7 @@ impl<K: KernelSide> Service<K> {
             }
         }
         self.callers = callers;
+        self.behind |= turn.elapsed() >= 2 * TURN;
     }
 
     /// Watched trees that are followed as part of the tree of `root`.

@@ -1,6 +1,7 @@
 //! Who a client of the metrics is: the user whose socket it is, where that is on this machine, else its address.
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
+use stallscope_ebpf::Subordinates;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
@@ -13,23 +14,30 @@ pub(super) enum Peer {
 
 /// Asks the kernel whose sockets are (sock_diag(7)). Its socket is opened before there is no right to any more.
 #[derive(Debug)]
-pub(super) struct Peers(Option<OwnedFd>);
+pub(super) struct Peers {
+    kernel: Option<OwnedFd>,
+    /// One user may have 65,536 ids, and is one peer with all of them.
+    subordinates: Subordinates,
+}
 
 impl Peers {
     /// Where the kernel has no such answers, addresses alone are known.
     pub(super) fn open() -> Peers {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        Peers(socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(netlink::SOCK_DIAG)).ok())
+        let kernel =
+            socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(netlink::SOCK_DIAG)).ok();
+        Peers { kernel, subordinates: Subordinates::of_this_machine() }
     }
 
     /// `client`: the other side's end of a connection of which we have the end `own`.
     pub(super) fn of(&self, client: SocketAddr, own: SocketAddr) -> Peer {
         let (client, own) = (canonical(client), canonical(own));
-        self.user_of(client, own).map_or(Peer::Address(client.ip()), Peer::User)
+        let user = self.user_of(client, own).map(|uid| self.subordinates.payer(uid));
+        user.map_or(Peer::Address(client.ip()), Peer::User)
     }
 
     fn user_of(&self, client: SocketAddr, own: SocketAddr) -> Option<u32> {
-        let socket = self.0.as_ref()?;
+        let socket = self.kernel.as_ref()?;
         rustix::io::write(socket, &question(client, own)).ok()?;
         let mut answer = [0; 1024];
         // The kernel has answered when it has been asked.
@@ -120,6 +128,23 @@ mod tests {
         }
         let nobody: SocketAddr = "192.0.2.7:4000".parse().unwrap();
         assert_eq!(peers.of(nobody, "192.0.2.8:9400".parse().unwrap()), Peer::Address(nobody.ip()));
+    }
+
+    #[test]
+    fn a_client_with_an_id_that_a_user_was_given_is_that_user() {
+        let own = rustix::process::geteuid().as_raw();
+        // Root's own ids are never another user's, and root may give its socket to whom it likes.
+        let uid = if own == 0 { 100_007 } else { own };
+        let subordinates = Subordinates::parse(format!("4242:{uid}:1").as_bytes(), b"");
+        let peers = Peers { subordinates, ..Peers::open() };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        std::os::unix::fs::fchown(&client, Some(uid), None).unwrap();
+        let (taken, address) = listener.accept().unwrap();
+        let of = taken.local_addr().unwrap();
+        let peer = peers.of(address, of);
+        // Where the kernel answers at all.
+        assert!(peer == Peer::User(4242) || peers.user_of(address, of).is_none(), "{peer:?}");
     }
 
     #[test]
