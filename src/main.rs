@@ -63,6 +63,10 @@ enum Verb {
 
 fn main() -> ExitCode {
     stallscope_collector::take_file_limits_as_errors();
+    if let Err(sentence) = stallscope_collector::has_stack() {
+        terminal::say(&sentence);
+        return ExitCode::from(2);
+    }
     let arguments = Arguments::parse();
     let colour = arguments.color;
     if !matches!(arguments.verb, Verb::Collect(_)) {

@@ -28,6 +28,24 @@ fn gpus() -> Result<Vec<String>, nvml_wrapper::error::NvmlError> {
     (0..nvml.device_count()?).map(|index| nvml.device_by_index(index)?.name()).collect()
 }
 
+/// What this program needs, in builds without optimisation too.
+const LEAST_STACK_BYTES: u64 = 512 << 10;
+
+/// Whether there is enough stack to go on: to run out of it ends a process at once, after the job has started as well.
+///
+/// # Errors
+/// A sentence where the limit is lower.
+pub fn has_stack() -> Result<(), String> {
+    match rustix::process::getrlimit(rustix::process::Resource::Stack).current {
+        Some(bytes) if bytes < LEAST_STACK_BYTES => Err(format!(
+            "{} KiB of stack are needed, and this shell allows {}: raise it with `ulimit -s`",
+            LEAST_STACK_BYTES >> 10,
+            bytes >> 10
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// `CLOCK_MONOTONIC` in nanoseconds.
 pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

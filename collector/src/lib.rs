@@ -52,6 +52,7 @@ pub use adviser::advice;
 pub use cached::{CacheSize, Cached, cached};
 pub use child::{LaunchError, python_package};
 pub use doctor::{Check, doctor};
+pub use host::has_stack;
 pub use kernel_service::{ServeOptions, Serving, serve};
 pub use metrics::{Metrics, Token};
 pub use options::{AttachOptions, KernelChoice, RunOptions, TuneOptions};
