@@ -68,7 +68,8 @@ pub fn extract(
     Ok(extracted)
 }
 
-fn is_at_or_below(name: &[u8], wanted: &[u8]) -> bool {
+/// Whether a name is this one, or of a file in this folder or below it.
+pub fn is_at_or_below(name: &[u8], wanted: &[u8]) -> bool {
     let wanted = wanted.strip_suffix(b"/").unwrap_or(wanted);
     name.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }

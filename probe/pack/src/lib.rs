@@ -20,7 +20,7 @@ mod writer;
 
 pub use chunk::{Bytes, Chunk, LEAST_CHUNK_BYTES, VERSION, seal};
 pub use error::{Error, Result};
-pub use extract::{Extracted, extract};
+pub use extract::{Extracted, extract, is_at_or_below};
 pub use id::Id;
 pub use images::Images;
 pub use ingest::{Options, Packed, Told, pack};
