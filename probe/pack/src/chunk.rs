@@ -3,7 +3,7 @@
 use crate::error::{Doing, Error, Result};
 use crate::fields::{bytes_at, is_sealed, sealed, u32_at, u64_at};
 use crate::id::Id;
-use crate::record::{ENTRY_BYTES, Record};
+use crate::record::{CODEC_NONE, ENTRY_BYTES, Record};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -99,6 +99,9 @@ impl Chunk {
         from: &(impl Bytes + ?Sized),
         record: &Record,
     ) -> std::result::Result<Vec<u8>, String> {
+        if record.codec != CODEC_NONE {
+            return Err(OTHER_CODEC.into());
+        }
         // Records lie within the file: `read` has seen to it.
         let mut bytes = vec![0; record.stored_bytes as usize];
         from.read_at(&mut bytes, record.offset).map_err(|error| format!("cannot be read: {error}"))?;
@@ -109,6 +112,7 @@ impl Chunk {
     }
 }
 
+pub(crate) const OTHER_CODEC: &str = "is stored in a way that this program does not know";
 pub(crate) const OTHER_BYTES: &str = "does not hold what was packed";
 
 /// Of header bytes the ids of chunk and pack, or what is wrong with them.

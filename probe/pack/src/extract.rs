@@ -36,6 +36,10 @@ pub fn extract(
     let root = fs::open(into, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let root = root.doing("open", into)?;
     let mut extracted = Extracted::default();
+    let mut left = 0_u64;
+    for number in 0..pack.snapshot().chunks() {
+        left = left.saturating_add(pack.snapshot().chunk(number).map_or(0, |chunk| chunk.bytes));
+    }
     let mut found = vec![false; names.len()];
     for number in 0..pack.snapshot().records() {
         let entry = match pack.snapshot().entry(number) {
@@ -53,6 +57,14 @@ pub fn extract(
             None => continue,
         }
         extracted.asked += 1;
+        // Records lie beside each other: a snapshot that has the same bytes as many records is forged, to fill a disk.
+        let Some(rest) = left.checked_sub(entry.stored_bytes) else {
+            let dir = pack.dir().display();
+            return Err(Error::Refused(format!(
+                "the snapshot of {dir} describes more bytes than its chunks have; `stallscope pack rebuild {dir}` makes another one"
+            )));
+        };
+        left = rest;
         match one(pack, &entry, &root, into) {
             Ok(bytes) => {
                 extracted.files += 1;

@@ -78,7 +78,19 @@ impl Images {
             Some(chosen) => *chosen.get(picture)? as usize,
             None => self.first + picture,
         };
-        Some((record, self.classes.partition_point(|(_, first)| *first <= picture) - 1))
+        Some((record, self.class_at(picture)))
+    }
+
+    /// The picture of a record; none of a record that is no picture.
+    pub fn of_record(&self, record: usize) -> Option<usize> {
+        match &self.chosen {
+            Some(chosen) => chosen.binary_search(&u32::try_from(record).ok()?).ok(),
+            None => record.checked_sub(self.first).filter(|picture| *picture < self.count),
+        }
+    }
+
+    fn class_at(&self, picture: usize) -> usize {
+        self.classes.partition_point(|(_, first)| *first <= picture) - 1
     }
 }
 

@@ -1,6 +1,6 @@
 //! A pack that is read: its snapshot, and the files of its chunks as they are needed.
 
-use crate::chunk::OTHER_BYTES;
+use crate::chunk::{OTHER_BYTES, OTHER_CODEC};
 use crate::error::{Doing, Error, Result};
 use crate::folder::{list, open_plain};
 use crate::id::Id;
@@ -99,6 +99,17 @@ impl Pack {
         ))
     }
 
+    /// The numbers of all records in the order in which they lie: chunk by chunk, and from each chunk's begin to its end.
+    pub fn as_they_lie(&self) -> Result<Vec<usize>> {
+        let places = (0..self.snapshot.records()).map(|number| {
+            let entry = self.snapshot.entry(number)?;
+            Ok((entry.chunk, entry.offset, number))
+        });
+        let mut places = places.collect::<Result<Vec<_>>>()?;
+        places.sort_unstable();
+        Ok(places.into_iter().map(|(_, _, number)| number).collect())
+    }
+
     /// Reads a record into `to`, which has its size, and compares it with its checksum.
     pub fn read(&self, entry: &Entry<'_>, to: &mut [u8]) -> Result<()> {
         if to.len() as u64 != entry.stored_bytes {
@@ -127,7 +138,7 @@ impl Pack {
         let facts = self.snapshot.chunk(entry.chunk)?;
         let path = self.dir.join(facts.id.file_name());
         if entry.codec != CODEC_NONE {
-            return Err(about(&path, entry, "is stored in a way that this program does not know"));
+            return Err(about(&path, entry, OTHER_CODEC));
         }
         let mut filled = 0;
         while filled < to.len() {

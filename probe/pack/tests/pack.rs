@@ -309,6 +309,26 @@ fn names_that_climb_out_are_refused_when_they_are_extracted() {
 }
 
 #[test]
+fn a_snapshot_that_has_the_same_bytes_as_many_files_fills_no_disk() {
+    use stallscope_pack::{Chunk, build};
+    let set = Set::new(&[(b"a/1", &[7; 10_000])]);
+    set.pack();
+    let path = chunk_files(&set.made()).remove(0);
+    let mut chunk = Chunk::read(&fs::File::open(&path).unwrap(), &path).unwrap();
+    let record = chunk.records[0].clone();
+    chunk.records.extend((2..50).map(|number| {
+        let mut other = record.clone();
+        other.name = format!("a/{number}").into_bytes();
+        other
+    }));
+    fs::write(set.made().join("snapshot"), build(chunk.pack, &[chunk]).unwrap()).unwrap();
+    let out = set.dir.path().join("out");
+    let refused = extract(&set.open(), &[], &out, &mut |_| {}).unwrap_err().to_string();
+    assert!(refused.contains("describes more bytes than its chunks have"), "{refused}");
+    assert_eq!(fs::read_dir(out.join("a")).unwrap().count(), 1);
+}
+
+#[test]
 fn more_chunks_than_descriptors_are_read() {
     let set = Set::new(&[]);
     for number in 0..60 {
