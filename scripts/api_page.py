@@ -115,7 +115,7 @@ def page():
             lines += example([signature(name, node)]) + described(ast.get_docstring(node))
             continue
         made = [one for one in node.body if getattr(one, "name", None) == "__init__"]
-        if made and name != "stallscope.CheckpointError":
+        if made and not name.endswith("Error"):
             lines += example([signature(name, made[0])])
         lines += described(ast.get_docstring(node)) + members(name, node, inherited)
     return "\n".join(lines).rstrip() + "\n"

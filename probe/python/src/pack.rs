@@ -91,6 +91,11 @@ impl PackReader {
         self.pack.snapshot().find(name).map_err(|error| raised(py, &error))
     }
 
+    /// The numbers of all records in the order in which they lie in chunks.
+    fn as_they_lie(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+        py.detach(|| self.pack.as_they_lie()).map_err(|error| raised(py, &error))
+    }
+
     /// A record's bytes, checked, behind `prefix`.
     fn read<'py>(&self, py: Python<'py>, number: usize, prefix: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
         let entry = self.pack.snapshot().entry(self.within(number)?).map_err(|error| raised(py, &error))?;
@@ -147,6 +152,13 @@ impl PackImages {
 
     fn __len__(&self) -> usize {
         self.images.count()
+    }
+
+    /// The numbers of all pictures in the order in which they lie in chunks.
+    fn as_they_lie(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+        let reader = self.pack.get();
+        let records = py.detach(|| reader.pack.as_they_lie()).map_err(|error| raised(py, &error))?;
+        Ok(records.into_iter().filter_map(|record| self.images.of_record(record)).collect())
     }
 
     /// The record of a picture, and the number of its class.

@@ -74,6 +74,20 @@ def test_pictures_are_in_the_order_of_the_folder(folder):
             assert equal(as_array(dataset[number][0]), as_array(picture.convert("RGB")))
 
 
+def test_samples_come_in_the_order_in_which_they_lie(folder):
+    files = stallscope.PackedDataset(packed(folder))
+    (chunk,) = [name for name in os.listdir(f"{folder}.pack") if name.endswith(".chunk")]
+    with open(f"{folder}.pack/{chunk}", "rb") as file:
+        content = file.read()
+    order = files.in_chunk_order()
+    assert sorted(order) == list(range(len(files))) and order != sorted(order)
+    assert content[64:].startswith(b"".join(files[index] for index in order))
+    pictures = stallscope.PackedImageFolder(f"{folder}.pack")
+    # The same, without what is no picture.
+    named = [os.path.relpath(pictures.samples[picture][0], pictures.root) for picture in pictures.in_chunk_order()]
+    assert named == [name for name in map(files.name, order) if name in dict(PICTURES)]
+
+
 def test_a_loader_of_ones_own_gets_an_open_file(folder):
     dataset = stallscope.PackedImageFolder(packed(folder), loader=first_bytes)
     assert dataset[0] == (b"\x89PNG\r\n\x1a\n", 0)

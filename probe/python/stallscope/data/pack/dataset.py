@@ -86,6 +86,24 @@ class PackedDataset(torch.utils.data.Dataset):
             raise KeyError(name)
         return found
 
+    def in_chunk_order(self) -> list[int]:
+        """The order in which the files lie in the pack's chunks, in which storage reads on without a seek: for `sampler=`.
+
+        `stallscope pack` has shuffled that order once, so that batches have the mix of classes of a full shuffle. It is the same
+        in each epoch, and each loader of several ranks has to take its own part of it.
+
+        Returns:
+            All indices, each once.
+
+        Example:
+            >>> import stallscope
+            >>> dataset = stallscope.PackedDataset("texts.pack")
+            >>> loader = stallscope.DataLoader(dataset, batch_size=2, sampler=dataset.in_chunk_order())
+            >>> sorted(dataset.in_chunk_order())
+            [0, 1]
+        """
+        return self._pack.as_they_lie()
+
     # What a cache keeps, and what it makes a sample of: stallscope.DataLoader calls these.
 
     def fetch(self, index):

@@ -15,8 +15,11 @@ class PackError(Exception):
         no pack: PackError
     """
 
+    def __init__(self, sentence):
+        # Any text: torch makes it anew with a worker's traceback.
+        super().__init__(sentence)
+
 
 def of(sentence):
-    """The error of a sentence from the native module. Names in it are printable afterwards; the error itself takes any text, as torch
-    makes it anew with a worker's traceback."""
+    """The error of a sentence from the native module, with what names in it hold made printable."""
     return PackError(printable(sentence))

@@ -88,6 +88,24 @@ class PackedImageFolder(torch.utils.data.Dataset):
         record, label = self._images.at(within(index, len(self)))
         return self._sample(self._pack.read(record, b""), label)
 
+    def in_chunk_order(self) -> list[int]:
+        """The order in which the pictures lie in the pack's chunks, in which storage reads on without a seek: for `sampler=`.
+
+        `stallscope pack` has shuffled that order once, so that batches have the mix of classes of a full shuffle. It is the same
+        in each epoch, and each loader of several ranks has to take its own part of it.
+
+        Returns:
+            All indices, each once.
+
+        Example:
+            >>> import stallscope
+            >>> dataset = stallscope.PackedImageFolder("animals.pack")
+            >>> loader = stallscope.DataLoader(dataset, batch_size=2, sampler=dataset.in_chunk_order())
+            >>> sorted(dataset.in_chunk_order())
+            [0, 1, 2]
+        """
+        return self._images.as_they_lie()
+
     @property
     def samples(self) -> Sequence[tuple[str, int]]:
         return _Samples(self)
