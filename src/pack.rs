@@ -2,7 +2,7 @@ use crate::terminal;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use stallscope_pack::{Disk, LEAST_CHUNK_BYTES, Options, Pack, Snapshot, Told, class_of, shown};
+use stallscope_pack::{Disk, LEAST_CHUNK_BYTES, Notice, Options, Pack, Snapshot, class_of, shown};
 use stallscope_reports::clean;
 use stallscope_units::{bytes, bytes_per_second, count, counted, duration, parse_bytes};
 use std::collections::BTreeMap;
@@ -182,13 +182,13 @@ fn create(verb: &PackVerb) -> Result<ExitCode> {
     let (Some(source), Some(into)) = (&verb.src, &verb.output) else { bail!("name SRC and -o PACK") };
     let options = Options { shuffle: (!verb.in_order).then_some(verb.seed), chunk_bytes: verb.chunk_size };
     let (mut progress, begun) = (Progress::new(), Instant::now());
-    let packed = stallscope_pack::pack(source, into, options, &Disk, &mut |told| match told {
-        Told::Found(files) => progress.show(|| format!("{} found", counted(files, "file"))),
-        Told::Done(done, all, read) => progress.show(|| {
+    let packed = stallscope_pack::pack(source, into, options, &Disk, &mut |notice| match notice {
+        Notice::Found(files) => progress.show(|| format!("{} found", counted(files, "file"))),
+        Notice::Done(done, all, read) => progress.show(|| {
             let rate = bytes_per_second(read as f64 / begun.elapsed().as_secs_f64());
             format!("{} of {}, {} read, {rate}", count(done), counted(all, "file"), bytes(read))
         }),
-        Told::Problem(sentence) => progress.say(sentence),
+        Notice::Problem(sentence) => progress.say(sentence),
     });
     progress.clear();
     let packed = packed?;

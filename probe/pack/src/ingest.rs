@@ -37,9 +37,9 @@ impl Default for Options {
     }
 }
 
-/// What is told while packing goes on.
+/// What a caller hears while packing goes on.
 #[derive(Debug)]
-pub enum Told<'a> {
+pub enum Notice<'a> {
     /// So many files were found so far.
     Found(u64),
     /// So many files are done, of how many, and how many bytes were read for it.
@@ -71,7 +71,7 @@ pub fn pack(
     into: &Path,
     options: Options,
     storage: &dyn Storage,
-    tell: &mut dyn FnMut(Told<'_>),
+    tell: &mut dyn FnMut(Notice<'_>),
 ) -> Result<Packed> {
     if !source.metadata().doing("open", source)?.is_dir() {
         return Err(Error::Refused(format!(
@@ -90,7 +90,7 @@ pub fn pack(
         )));
     }
     let _lock = lock(into)?;
-    // Again: whoever held the lock may have ended just now.
+    // Again: who held the lock may have ended just now.
     let before = Before::read(into, list(into)?, storage)?;
     let classes = classes(&names.names);
     before.fits(&names.names, &classes, source)?;
@@ -127,13 +127,13 @@ struct Names {
     problems: u64,
 }
 
-fn found(source: &Path, tell: &mut dyn FnMut(Told<'_>)) -> Result<Names> {
+fn found(source: &Path, tell: &mut dyn FnMut(Notice<'_>)) -> Result<Names> {
     let (mut names, mut sentences) = (Vec::new(), Vec::new());
     walk::files(source, &mut |sentence| sentences.push(sentence), &mut |name| {
         names.push(name);
-        tell(Told::Found(names.len() as u64));
+        tell(Notice::Found(names.len() as u64));
     });
-    sentences.iter().for_each(|sentence| tell(Told::Problem(sentence)));
+    sentences.iter().for_each(|sentence| tell(Notice::Problem(sentence)));
     if names.is_empty() {
         return Err(Error::Refused(format!("there is no file to pack in {}", source.display())));
     }
@@ -251,7 +251,7 @@ struct Run<'a> {
     packed: Packed,
     all: u64,
     done: u64,
-    tell: &'a mut dyn FnMut(Told<'_>),
+    tell: &'a mut dyn FnMut(Notice<'_>),
 }
 
 /// Why a file is not packed.
@@ -271,7 +271,7 @@ impl From<Error> for Stop {
 impl Run<'_> {
     fn problem(&mut self, sentence: &str) {
         self.packed.problems += 1;
-        (self.tell)(Told::Problem(sentence));
+        (self.tell)(Notice::Problem(sentence));
     }
 
     /// Files of the pack that the source has no more: they stay, as there is no deleting yet.
@@ -293,7 +293,7 @@ impl Run<'_> {
             Err(Stop::File(sentence)) => self.problem(&sentence),
         }
         self.done += 1;
-        (self.tell)(Told::Done(self.done, self.all, self.packed.bytes));
+        (self.tell)(Notice::Done(self.done, self.all, self.packed.bytes));
         Ok(())
     }
 

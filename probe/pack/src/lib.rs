@@ -23,7 +23,7 @@ pub use error::{Error, Result};
 pub use extract::{Extracted, extract, is_at_or_below};
 pub use id::Id;
 pub use images::Images;
-pub use ingest::{Options, Packed, Told, pack};
+pub use ingest::{Notice, Options, Packed, pack};
 pub use names::{MOST_NAME_BYTES, class_of, compare, fault_of, shown};
 pub use pack::Pack;
 pub use rebuild::{Rebuilt, rebuild};

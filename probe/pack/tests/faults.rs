@@ -111,7 +111,7 @@ fn a_cut_chunk_is_named_and_what_is_left_of_it_is_read_by_the_snapshot() {
     assert_eq!((rebuilt.chunks, rebuilt.set_aside.len()), (4, 1));
     assert_eq!(sentences(&into), Vec::<String>::new());
     assert_eq!(readable(&into).len(), 16);
-    // Its bytes are still there for whoever can save more of it.
+    // Its bytes are still there for who can save more of it.
     assert!(path.with_extension("chunk.damaged").exists());
 }
 

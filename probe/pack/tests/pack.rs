@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
-use stallscope_pack::{Disk, Id, Options, Pack, Packed, Told, extract, pack, rebuild, verify};
+use stallscope_pack::{Disk, Id, Notice, Options, Pack, Packed, extract, pack, rebuild, verify};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -54,8 +54,8 @@ impl Set {
 
     fn pack_with(&self, options: Options) -> Result<(Packed, Vec<String>), String> {
         let mut sentences = Vec::new();
-        let packed = pack(&self.source(), &self.made(), options, &Disk, &mut |told| {
-            if let Told::Problem(sentence) = told {
+        let packed = pack(&self.source(), &self.made(), options, &Disk, &mut |notice| {
+            if let Notice::Problem(sentence) = notice {
                 sentences.push(sentence.to_owned());
             }
         });

@@ -2,11 +2,14 @@
 
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyType};
 use stallscope_pack::{Error, Images, Pack};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+/// What an object is made of when it is unpickled: its class, called with these.
+type Reduced<'py, T> = (Bound<'py, PyType>, T);
 
 fn raised(py: Python<'_>, error: &Error) -> PyErr {
     let sentence = error.to_string();
@@ -108,10 +111,7 @@ impl PackReader {
         })
     }
 
-    fn __reduce__<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> (Bound<'py, pyo3::types::PyType>, (Bound<'py, PyBytes>, String)) {
+    fn __reduce__<'py>(&self, py: Python<'py>) -> Reduced<'py, (Bound<'py, PyBytes>, String)> {
         (py.get_type::<PackReader>(), (self.path(py), self.version_hex()))
     }
 }
@@ -166,10 +166,7 @@ impl PackImages {
         self.images.at(picture).ok_or_else(|| PyIndexError::new_err("there is no picture of this number"))
     }
 
-    fn __reduce__<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> (Bound<'py, pyo3::types::PyType>, (Py<PackReader>, Vec<Bound<'py, PyBytes>>)) {
+    fn __reduce__<'py>(&self, py: Python<'py>) -> Reduced<'py, (Py<PackReader>, Vec<Bound<'py, PyBytes>>)> {
         let extensions = self.extensions.iter().map(|one| PyBytes::new(py, one)).collect();
         (py.get_type::<PackImages>(), (self.pack.clone_ref(py), extensions))
     }
