@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use stallscope_pack::{Disk, Error, Id, Options, Out, Pack, Storage, Verified, pack, rebuild, verify};
-use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -160,13 +160,46 @@ fn a_chunk_under_another_name_or_in_the_place_of_another_is_noticed() {
     are_right(&found);
 }
 
-/// The real file system, until an operation fails: from then on nothing works, as after a power cut.
+/// The real file system, until an operation fails: from then on nothing works.
 #[derive(Clone, Debug)]
 struct Failing {
     left: Rc<Cell<u64>>,
+    synced: Rc<RefCell<BTreeSet<PathBuf>>>,
+    /// Renames that no sync of the folder has made durable, and what was there before.
+    pending: Rc<RefCell<Vec<(PathBuf, Option<Vec<u8>>)>>>,
+}
+
+/// What a power cut takes of the names that were not synced.
+#[derive(Clone, Copy, Debug)]
+enum Cut {
+    /// None: the process was killed, or the disk was full.
+    Nothing,
+    All,
+    /// A file system may keep a later one and lose an earlier one.
+    Chunks,
 }
 
 impl Failing {
+    fn after(steps: u64) -> Failing {
+        let (synced, pending) = (Rc::default(), Rc::default());
+        Failing { left: Rc::new(Cell::new(steps)), synced, pending }
+    }
+
+    fn cut(&self, cut: Cut) {
+        for (path, before) in self.pending.borrow_mut().drain(..).rev() {
+            let is_snapshot = path.file_name().is_some_and(|name| name == "snapshot");
+            match cut {
+                Cut::Nothing => continue,
+                Cut::Chunks if is_snapshot => continue,
+                Cut::Chunks | Cut::All => {}
+            }
+            match before {
+                Some(bytes) => fs::write(&path, bytes).unwrap(),
+                None => fs::remove_file(&path).unwrap(),
+            }
+        }
+    }
+
     fn step(&self) -> io::Result<()> {
         match self.left.get() {
             0 => Err(io::ErrorKind::StorageFull.into()),
@@ -181,6 +214,7 @@ impl Failing {
 #[derive(Debug)]
 struct FailingOut {
     out: Box<dyn Out>,
+    path: PathBuf,
     failing: Failing,
 }
 
@@ -191,15 +225,26 @@ impl Storage for Failing {
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn Out>> {
         self.step()?;
-        Ok(Box::new(FailingOut { out: Disk.create(path)?, failing: self.clone() }))
+        let (out, path) = (Disk.create(path)?, path.to_owned());
+        Ok(Box::new(FailingOut { out, path, failing: self.clone() }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.step().and_then(|()| Disk.rename(from, to))
+        self.step()?;
+        assert!(
+            self.synced.borrow_mut().remove(from),
+            "{} was not synced before it got its name",
+            from.display()
+        );
+        self.pending.borrow_mut().push((to.to_owned(), fs::read(to).ok()));
+        Disk.rename(from, to)
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.step().and_then(|()| Disk.sync_dir(path))
+        self.step()?;
+        Disk.sync_dir(path)?;
+        self.pending.borrow_mut().clear();
+        Ok(())
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -224,57 +269,60 @@ impl Write for FailingOut {
 
 impl Out for FailingOut {
     fn sync(&self) -> io::Result<()> {
-        self.failing.step().and_then(|()| self.out.sync())
+        self.failing.step()?;
+        self.out.sync()?;
+        self.failing.synced.borrow_mut().insert(self.path.clone());
+        Ok(())
     }
 }
 
 #[test]
 fn whichever_operation_fails_the_last_good_state_is_read_and_the_next_run_goes_on() {
-    let source = source(20);
-    let more = || {
-        for number in 20..26_u8 {
-            let class = source.path().join(["cat", "dog"][usize::from(number % 2)]);
-            fs::write(class.join(format!("{number:02}")), vec![number; 100]).unwrap();
-        }
-    };
-    more();
+    fails_at_each_operation(Cut::Nothing);
+}
+
+#[test]
+fn a_power_cut_at_any_operation_leaves_the_last_good_state() {
+    fails_at_each_operation(Cut::All);
+    fails_at_each_operation(Cut::Chunks);
+}
+
+fn fails_at_each_operation(cut: Cut) {
+    let source = source(26);
     let all = readable_files(source.path());
+    let later =
+        |number: u8| source.path().join(["cat", "dog"][usize::from(number % 2)]).join(format!("{number:02}"));
     let mut failures = 0;
     for steps in 0.. {
         let dir = tempfile::tempdir().unwrap();
         let into = dir.path().join("pack");
         // A pack of the first twenty; the others come in the run that fails.
-        for number in 20..26_u8 {
-            fs::remove_file(
-                source.path().join(["cat", "dog"][usize::from(number % 2)]).join(format!("{number:02}")),
-            )
-            .unwrap();
-        }
+        (20..26).for_each(|number| fs::remove_file(later(number)).unwrap());
         pack(source.path(), &into, OPTIONS, &Disk, &mut |_| {}).unwrap();
         let (before, version) = (readable(&into), Pack::open(&into).unwrap().snapshot().version());
         assert_eq!(before.len(), 20);
-        more();
-        let storage = Failing { left: Rc::new(Cell::new(steps)) };
+        (20..26).for_each(|number| fs::write(later(number), vec![number; 100]).unwrap());
+        let storage = Failing::after(steps);
         let outcome = pack(source.path(), &into, OPTIONS, &storage, &mut |_| {});
-        let after = readable(&into);
-        are_right(&after);
-        match &outcome {
-            Ok(_) => assert_eq!(after, all),
-            Err(error) => {
-                failures += 1;
-                assert!(matches!(error, Error::Io { .. }), "{error}");
-                // The old state or, where only the last sync failed, the new one.
-                let is_old = Pack::open(&into).unwrap().snapshot().version() == version;
-                assert_eq!(after, if is_old { before } else { all.clone() }, "after {steps} operations");
-                let continued = pack(source.path(), &into, OPTIONS, &Disk, &mut |_| {}).unwrap();
-                assert_eq!(continued.files + continued.kept, 26);
-                assert_eq!(readable(&into), all);
-                assert_eq!(sentences(&into), Vec::<String>::new());
-            }
-        }
         if outcome.is_ok() {
+            // Nothing is left to lose.
+            storage.cut(cut);
+            assert_eq!(readable(&into), all);
             break;
         }
+        failures += 1;
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, Error::Io { .. }), "{error}");
+        storage.cut(cut);
+        let after = readable(&into);
+        are_right(&after);
+        // The old state or, where only the last sync failed, the new one.
+        let is_old = Pack::open(&into).unwrap().snapshot().version() == version;
+        assert_eq!(after, if is_old { before } else { all.clone() }, "after {steps} operations, {cut:?}");
+        let continued = pack(source.path(), &into, OPTIONS, &Disk, &mut |_| {}).unwrap();
+        assert_eq!(continued.files + continued.kept, 26);
+        assert_eq!(readable(&into), all);
+        assert_eq!(sentences(&into), Vec::<String>::new());
     }
     assert!(failures > 10, "{failures} operations failed");
 }
