@@ -17,6 +17,9 @@ PAGE = ROOT / "docs" / "python.md"
 # Name on the page, file, and the names that its methods are inherited under.
 ITEMS = [
     ("stallscope.DataLoader", "data/loader.py", [("data/resume/position.py", "Positioned", ("state_dict", "load_state_dict"))]),
+    ("stallscope.PackedImageFolder", "data/pack/images.py", []),
+    ("stallscope.PackedDataset", "data/pack/dataset.py", []),
+    ("stallscope.PackError", "data/pack/errors.py", []),
     ("stallscope.Checkpointer", "checkpoint/checkpointer.py", []),
     ("stallscope.checkpoint.Start", "checkpoint/checkpointer.py", []),
     ("stallscope.CheckpointError", "checkpoint/errors.py", []),
@@ -31,8 +34,8 @@ HEAD = """# Python API
 <!-- Written by scripts/api_page.py from the docstrings; `make docs` brings it up to date. -->
 
 What a training script may import from `stallscope`. None of it is needed to measure a job: `stallscope run -- python train.py` does
-that with an unchanged script. [examples/](../examples) has scripts that use it; [cache.md](cache.md), [sampling.md](sampling.md) and
-[checkpoints.md](checkpoints.md) say what each part does, guarantees and costs.
+that with an unchanged script. [examples/](../examples) has scripts that use it; [packs.md](packs.md), [cache.md](cache.md), [sampling.md](sampling.md)
+and [checkpoints.md](checkpoints.md) say what each part does, guarantees and costs.
 """
 
 
@@ -112,7 +115,7 @@ def page():
             lines += example([signature(name, node)]) + described(ast.get_docstring(node))
             continue
         made = [one for one in node.body if getattr(one, "name", None) == "__init__"]
-        if made and name != "stallscope.CheckpointError":
+        if made and not name.endswith("Error"):
             lines += example([signature(name, made[0])])
         lines += described(ast.get_docstring(node)) + members(name, node, inherited)
     return "\n".join(lines).rstrip() + "\n"

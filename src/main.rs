@@ -10,6 +10,7 @@ mod doctor;
 mod knobs;
 mod ls;
 mod metrics;
+mod pack;
 mod report;
 mod run;
 mod shell;
@@ -54,6 +55,7 @@ enum Verb {
     WhatIf(what_if::WhatIf),
     Simulate(simulate::Simulate),
     Ckpt(ckpt::Ckpt),
+    Pack(pack::PackVerb),
     Diff(diff::Diff),
     Doctor(doctor::Doctor),
     Completions(shell::Completions),
@@ -85,6 +87,7 @@ fn main() -> ExitCode {
         Verb::Simulate(verb) => simulate::main(&verb),
         Verb::Report(verb) => report::main(&verb, colour),
         Verb::Ckpt(verb) => ckpt::main(&verb),
+        Verb::Pack(verb) => pack::main(&verb),
         Verb::Diff(verb) => diff::main(&verb, colour),
         Verb::Doctor(verb) => doctor::main(&verb, colour),
         Verb::Completions(verb) => shell::completions(&verb),

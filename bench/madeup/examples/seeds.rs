@@ -3,6 +3,7 @@
 use madeup::{Shape, record};
 use serde_json::Value;
 use stallscope_checkpoint::{Dtype, Options, Plan, Saver, Source, TensorSpec};
+use stallscope_pack::{About, Chunk, Id, build, chunk_of};
 use stallscope_store::Recording;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,24 @@ fn main() {
     }
     lines(&seed);
     checkpoint(&folder.path().join("saved"), &seed);
+    pack(&seed);
+}
+
+/// A chunk and a snapshot, as they are, under checksums that are made right, and in a folder; the first byte says which.
+fn pack(seed: &dyn Fn(&str, &str, &[u8])) {
+    let about = About { mtime_ns: 1, label: Some(0) };
+    let records: [(&[u8], &[u8], About); 3] = [
+        (b"cat/1.jpg", b"meow", about),
+        (b"cat/deep/2.jpg", b"", about),
+        (b"readme", b"text", About::default()),
+    ];
+    let bytes = chunk_of(Id::written(1, [2; 8]), Id([3; 16]), &records).expect("names that may be packed");
+    let chunk = Chunk::read(bytes.as_slice(), Path::new("x.chunk")).expect("what was written");
+    let snapshot = build(chunk.pack, &[chunk]).expect("few records");
+    for (kind, of_chunk) in [(0, true), (2, true), (6, true), (1, false), (3, false)] {
+        let whole = if of_chunk { &bytes } else { &snapshot };
+        seed("pack", &format!("kind-{kind}"), &[&[kind], whole.as_slice()].concat());
+    }
 }
 
 fn lines(seed: &dyn Fn(&str, &str, &[u8])) {

@@ -22,6 +22,7 @@ mod knobs;
 mod lane;
 mod opens;
 mod own_fd;
+mod pack;
 mod planner;
 mod pool;
 mod producer;
@@ -120,6 +121,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<checkpoint::CheckpointSnapshot>()?;
     module.add_class::<checkpoint::CheckpointReader>()?;
     module.add_class::<checkpoint_timing::CheckpointTiming>()?;
+    module.add_class::<pack::PackReader>()?;
+    module.add_class::<pack::PackImages>()?;
     module.add_class::<reader::KnobTurner>()?;
     module.add_class::<substitutes::Substitutes>()?;
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;

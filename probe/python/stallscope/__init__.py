@@ -8,6 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .checkpoint import Checkpointer, CheckpointError
     from .data import DataLoader
+    from .data.pack import PackedDataset, PackedImageFolder, PackError
     from .steps import step
 
 __version__ = "0.1.0"
@@ -17,10 +18,13 @@ _LAZY = {
     "Checkpointer": "checkpoint",
     "CheckpointError": "checkpoint",
     "DataLoader": "data",
+    "PackError": "data.pack",
+    "PackedDataset": "data.pack",
+    "PackedImageFolder": "data.pack",
     "step": "steps",
 }
 
-__all__ = ["CheckpointError", "Checkpointer", "DataLoader", "step"]
+__all__ = ["CheckpointError", "Checkpointer", "DataLoader", "PackError", "PackedDataset", "PackedImageFolder", "step"]
 
 
 def __getattr__(name):

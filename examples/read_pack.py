@@ -1,0 +1,108 @@
+"""Lists and extracts a pack of Stallscope's in plain Python: what docs/packs.md says is all that it takes.
+
+    python examples/read_pack.py PACK             lists names, sizes and labels
+    python examples/read_pack.py PACK FOLDER      extracts into a new folder
+
+It reads the chunks alone, without the snapshot, and a few MB/s: the checksum is computed in Python. Use it to see how
+the format works, or as the start of a reader in another language; `stallscope pack` does the same at the disk's speed.
+"""
+
+import os
+import struct
+import sys
+from pathlib import Path
+
+HEADER = struct.Struct("<8sII16s16s12xI")
+ENTRY = struct.Struct("<QQQqIIHB5x")
+FOOTER = struct.Struct("<QQII16sQ8s4xI")
+NO_LABEL = 0xFFFFFFFF
+
+
+class Damaged(Exception):
+    """A sentence that names the chunk and what is wrong with it."""
+
+
+def _table():
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+        yield byte
+
+
+TABLE = tuple(_table())
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ TABLE[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+def check(is_right, chunk, what):
+    if not is_right:
+        raise Damaged(f"{chunk} is damaged: {what}")
+
+
+def records(chunk):
+    """Name, bytes and label of each record of a chunk's file, checked."""
+    with open(chunk, "rb") as file:
+        header = file.read(HEADER.size)
+        size = os.fstat(file.fileno()).st_size
+        check(size >= HEADER.size + FOOTER.size, chunk, "it is cut")
+        magic, version, _, chunk_id, _, seal = HEADER.unpack(header)
+        check(magic == b"STLPACK\0" and version == 1, chunk, "it does not begin as a chunk of version 1 does")
+        check(seal == crc32c(header[:60]), chunk, "its header has another checksum")
+        file.seek(size - FOOTER.size)
+        footer = file.read(FOOTER.size)
+        index_at, index_bytes, count, index_seal, own_id, bytes_, magic, seal = FOOTER.unpack(footer)
+        check(magic == b"STLPEND\0" and seal == crc32c(footer[:60]), chunk, "it is cut, or its footer is damaged")
+        check(own_id == chunk_id and bytes_ == size, chunk, "header and footer don't belong together")
+        check(index_at + index_bytes + FOOTER.size == size, chunk, "its footer describes no index")
+        file.seek(index_at)
+        index = file.read(index_bytes)
+        check(index_seal == crc32c(index), chunk, "its index has another checksum")
+        check(count * ENTRY.size <= index_bytes, chunk, "its footer describes no index")
+        entries, names = index[: count * ENTRY.size], index[count * ENTRY.size :]
+        for offset, stored, _, _, seal, label, name_bytes, codec in ENTRY.iter_unpack(entries):
+            name, names = names[:name_bytes], names[name_bytes:]
+            check(codec == 0, chunk, f"{name!r} is stored in a way that this program does not know")
+            check(offset + stored <= index_at, chunk, f"{name!r} lies behind its end")
+            file.seek(offset)
+            data = file.read(stored)
+            check(seal == crc32c(data), chunk, f"{name!r} does not hold what was packed")
+            yield name, data, None if label == NO_LABEL else label
+
+
+def extract(folder, name, data):
+    parts = name.split(b"/")
+    if any(part in (b"", b".", b"..") for part in parts) or b"\0" in name:
+        raise Damaged(f"{name!r} leads out of the folder")
+    path = os.path.join(os.fsencode(folder), *parts)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(data)
+
+
+def main(pack, folder=None):
+    # Ids sort by write time: what was written later comes later, and counts.
+    newest = {}
+    if folder is not None:
+        os.mkdir(folder)
+    for chunk in sorted(Path(pack).glob("*.chunk")):
+        for name, data, label in records(chunk):
+            newest[name] = len(data), "-" if label is None else label
+            if folder is not None:
+                extract(folder, name, data)
+    if folder is None:
+        for name, (size, label) in sorted(newest.items()):
+            sys.stdout.buffer.write(b"%s\t%d\t%s\n" % (name, size, str(label).encode()))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    try:
+        main(*sys.argv[1:])
+    except (Damaged, OSError) as error:
+        sys.exit(f"read_pack.py: {error}")

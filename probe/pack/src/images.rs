@@ -1,0 +1,100 @@
+//! The pictures of a pack, as torchvision's ImageFolder has those of a folder.
+
+use crate::error::{Error, Result};
+use crate::names::{class_of, shown};
+use crate::pack::Pack;
+
+/// Which records of a pack are pictures, in the data set's order, and their classes.
+#[derive(Debug)]
+pub struct Images {
+    /// Numbers of records; None where all of them from a first one on are pictures.
+    chosen: Option<Vec<u32>>,
+    first: usize,
+    count: usize,
+    /// Name, and which picture is its first.
+    classes: Vec<(Vec<u8>, usize)>,
+}
+
+impl Images {
+    /// Those whose names end in one of these, whatever the case. A class is a topmost folder; what lies in none is no
+    /// picture.
+    pub fn of(pack: &Pack, extensions: &[Vec<u8>]) -> Result<Images> {
+        let snapshot = pack.snapshot();
+        let mut chosen = Vec::new();
+        let mut classes: Vec<(Vec<u8>, usize)> = Vec::new();
+        for number in 0..snapshot.records() {
+            let name = snapshot.entry(number)?.name;
+            let Some(class) = class_of(name) else { continue };
+            // The order is by class first.
+            if classes.last().is_none_or(|(last, _)| last != class) {
+                classes.push((class.to_vec(), chosen.len()));
+            }
+            if extensions.iter().any(|extension| ends_with(name, extension)) {
+                chosen.push(number as u32);
+            }
+        }
+        let ends = classes.iter().skip(1).map(|(_, first)| *first).chain([chosen.len()]);
+        let empty: Vec<String> = classes
+            .iter()
+            .zip(ends)
+            .filter(|((_, first), end)| first == end)
+            .map(|((class, _), _)| shown(class))
+            .collect();
+        if classes.is_empty() {
+            let dir = pack.dir().display();
+            return Err(Error::Refused(format!(
+                "{dir} has no file in a folder, and so no class of pictures"
+            )));
+        }
+        if !empty.is_empty() {
+            let dir = pack.dir().display();
+            return Err(Error::Refused(format!(
+                "{dir} has no picture of these classes: {}",
+                empty.join(", ")
+            )));
+        }
+        let (first, count) = (chosen[0] as usize, chosen.len());
+        let is_run = chosen[count - 1] as usize == first + count - 1;
+        let chosen = (!is_run).then_some(chosen);
+        Ok(Images { chosen, first, count, classes })
+    }
+
+    /// How many pictures there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Names of the classes, in the order of their numbers.
+    pub fn classes(&self) -> impl Iterator<Item = &[u8]> {
+        self.classes.iter().map(|(name, _)| name.as_slice())
+    }
+
+    /// The record of a picture and the number of its class; none behind the last one.
+    pub fn at(&self, picture: usize) -> Option<(usize, usize)> {
+        if picture >= self.count {
+            return None;
+        }
+        let record = match &self.chosen {
+            Some(chosen) => *chosen.get(picture)? as usize,
+            None => self.first + picture,
+        };
+        Some((record, self.class_at(picture)))
+    }
+
+    /// The picture of a record; none of a record that is no picture.
+    pub fn of_record(&self, record: usize) -> Option<usize> {
+        match &self.chosen {
+            Some(chosen) => chosen.binary_search(&u32::try_from(record).ok()?).ok(),
+            None => record.checked_sub(self.first).filter(|picture| *picture < self.count),
+        }
+    }
+
+    fn class_at(&self, picture: usize) -> usize {
+        self.classes.partition_point(|(_, first)| *first <= picture) - 1
+    }
+}
+
+fn ends_with(name: &[u8], extension: &[u8]) -> bool {
+    let end = name.len().checked_sub(extension.len()).and_then(|at| name.get(at..));
+    end.is_some_and(|end| end.eq_ignore_ascii_case(extension))
+}

@@ -1,0 +1,34 @@
+//! Packed data sets: a folder of chunks, each of which says by itself what is in it, and a snapshot by which a record is
+//! found. Format, guarantees and their reasons: docs/packs.md.
+
+mod chunk;
+mod error;
+mod extract;
+mod fields;
+mod folder;
+mod id;
+mod images;
+mod ingest;
+mod names;
+mod pack;
+mod rebuild;
+mod record;
+mod snapshot;
+mod storage;
+mod verify;
+mod writer;
+
+pub use chunk::{Bytes, Chunk, LEAST_CHUNK_BYTES, VERSION, seal};
+pub use error::{Error, Result};
+pub use extract::{Extracted, extract, is_at_or_below};
+pub use id::Id;
+pub use images::Images;
+pub use ingest::{Notice, Options, Packed, pack};
+pub use names::{MOST_NAME_BYTES, class_of, compare, fault_of, shown};
+pub use pack::Pack;
+pub use rebuild::{Rebuilt, rebuild};
+pub use record::Record;
+pub use snapshot::{ChunkFacts, Entry, SNAPSHOT, Snapshot, build, seal_snapshot};
+pub use storage::{Disk, Out, Storage};
+pub use verify::{Fault, Verified, verify};
+pub use writer::{About, Writer, chunk_of};

@@ -1,0 +1,241 @@
+//! A pack that is read: its snapshot, and the files of its chunks as they are needed.
+
+use crate::chunk::{OTHER_BYTES, OTHER_CODEC};
+use crate::error::{Doing, Error, Result};
+use crate::folder::{list, open_plain};
+use crate::id::Id;
+use crate::names::shown;
+use crate::record::CODEC_NONE;
+use crate::snapshot::{Entry, SNAPSHOT, Snapshot};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+
+/// Of the descriptors that a process may have, which part stays open for chunks; and how many at most.
+const OPEN_PART: u64 = 4;
+const MOST_OPEN: u64 = 4096;
+const PIECE_BYTES: usize = 1 << 20;
+const CLOSED: i32 = -1;
+/// It was opened and has its length, and there are too many others to keep it open.
+const SEEN: i32 = -2;
+
+/// A pack, opened for reading by any number of threads, before and after a fork.
+#[derive(Debug)]
+pub struct Pack {
+    dir: PathBuf,
+    snapshot: Snapshot,
+    /// A descriptor for each chunk that was opened. No lock is taken for them: a process that is forked while another thread
+    /// held it would wait for it for good.
+    opened: Box<[AtomicI32]>,
+    left: AtomicUsize,
+    missing: Vec<Id>,
+    newer: Vec<Id>,
+}
+
+impl Pack {
+    /// Opens what the snapshot has, and compares it with what is there.
+    pub fn open(dir: &Path) -> Result<Pack> {
+        let dir = std::path::absolute(dir).doing("find", dir)?;
+        if !dir.is_dir() {
+            return Err(Error::Refused(format!("{} is no folder, and so no pack", dir.display())));
+        }
+        let listing = list(&dir)?;
+        if !listing.has_snapshot {
+            let what = match listing.chunks.is_empty() {
+                true => "is no pack: it has neither a snapshot nor chunks".into(),
+                false => format!(
+                    "has no snapshot: packing has not ended (run it again), or it was lost (`stallscope pack rebuild {}`)",
+                    dir.display()
+                ),
+            };
+            return Err(Error::Refused(format!("{} {what}", dir.display())));
+        }
+        let snapshot = Snapshot::open(&dir.join(SNAPSHOT))?;
+        let (mut missing, mut named) = (Vec::new(), Vec::with_capacity(snapshot.chunks()));
+        for number in 0..snapshot.chunks() {
+            let id = snapshot.chunk(number)?.id;
+            named.push(id);
+            if listing.chunks.binary_search(&id).is_err() {
+                missing.push(id);
+            }
+        }
+        let newer = listing.chunks.into_iter().filter(|id| named.binary_search(id).is_err()).collect();
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let left = (limit.unwrap_or(u64::MAX) / OPEN_PART).min(MOST_OPEN) as usize;
+        let opened = named.iter().map(|_| AtomicI32::new(CLOSED)).collect();
+        Ok(Pack { dir, snapshot, opened, left: AtomicUsize::new(left), missing, newer })
+    }
+
+    /// Its folder, absolute.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Its snapshot.
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// Chunks that the snapshot has and that are gone.
+    pub fn missing(&self) -> &[Id] {
+        &self.missing
+    }
+
+    /// Chunks that are there and that the snapshot has not: packing goes on, or was interrupted, or they are of another pack.
+    pub fn newer(&self) -> &[Id] {
+        &self.newer
+    }
+
+    /// Why the snapshot cannot stand for what is there; none where it can.
+    pub fn is_stale(&self) -> Option<String> {
+        let first = self.missing.first()?;
+        let dir = self.dir.display();
+        Some(format!(
+            "the snapshot of {dir} is of another state: {} of its {} chunks are not there, the first is {}; `stallscope pack rebuild {dir}` makes one of the chunks that are",
+            self.missing.len(),
+            self.snapshot.chunks(),
+            first.file_name()
+        ))
+    }
+
+    /// The numbers of all records in the order in which they lie: chunk by chunk, and from each chunk's begin to its end.
+    pub fn as_they_lie(&self) -> Result<Vec<usize>> {
+        let places = (0..self.snapshot.records()).map(|number| {
+            let entry = self.snapshot.entry(number)?;
+            Ok((entry.chunk, entry.offset, number))
+        });
+        let mut places = places.collect::<Result<Vec<_>>>()?;
+        places.sort_unstable();
+        Ok(places.into_iter().map(|(_, _, number)| number).collect())
+    }
+
+    /// Reads a record into `to`, which has its size, and compares it with its checksum.
+    pub fn read(&self, entry: &Entry<'_>, to: &mut [u8]) -> Result<()> {
+        if to.len() as u64 != entry.stored_bytes {
+            return Err(Error::Refused(format!("{} has {} bytes", shown(entry.name), entry.stored_bytes)));
+        }
+        self.read_part(entry, to, 0)?;
+        self.compare(entry, crc32c::crc32c(to))
+    }
+
+    /// Hands a record's bytes over piece by piece, however many it has. They are what was packed only if this returns no error.
+    pub fn stream(&self, entry: &Entry<'_>, to: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let mut piece = vec![0; self.size_of(entry)?.min(PIECE_BYTES)];
+        let (mut done, mut crc) = (0, 0);
+        while done < entry.stored_bytes {
+            let part = piece.len().min((entry.stored_bytes - done) as usize);
+            self.read_part(entry, &mut piece[..part], done)?;
+            crc = crc32c::crc32c_append(crc, &piece[..part]);
+            to(&piece[..part])?;
+            done += part as u64;
+        }
+        self.compare(entry, crc)
+    }
+
+    /// From `from` on in the record.
+    fn read_part(&self, entry: &Entry<'_>, to: &mut [u8], from: u64) -> Result<()> {
+        let facts = self.snapshot.chunk(entry.chunk)?;
+        let path = self.dir.join(facts.id.file_name());
+        if entry.codec != CODEC_NONE {
+            return Err(about(&path, entry, OTHER_CODEC));
+        }
+        let mut filled = 0;
+        while filled < to.len() {
+            let at = entry.offset.checked_add(from).and_then(|at| at.checked_add(filled as u64));
+            let at = at.ok_or_else(|| about(&path, entry, "lies nowhere"))?;
+            let pread = |file: BorrowedFd<'_>| rustix::io::pread(file, &mut to[filled..], at);
+            match self.with_chunk(entry.chunk, &path, facts.bytes, pread)? {
+                Ok(0) => return Err(about(&path, entry, "is cut")),
+                Ok(more) => filled += more,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error).doing("read", &path),
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&self, entry: &Entry<'_>, crc: u32) -> Result<()> {
+        if crc == entry.crc {
+            return Ok(());
+        }
+        let path = self.dir.join(self.snapshot.chunk(entry.chunk)?.id.file_name());
+        Err(about(&path, entry, OTHER_BYTES))
+    }
+
+    /// How many bytes to allocate for a record; an error where its chunk can't have so many.
+    pub fn size_of(&self, entry: &Entry<'_>) -> Result<usize> {
+        let facts = self.snapshot.chunk(entry.chunk)?;
+        let path = self.dir.join(facts.id.file_name());
+        // Its length by the file, not by what was written about it.
+        let end = entry.offset.checked_add(entry.stored_bytes).filter(|end| *end <= facts.bytes);
+        let size = end.and_then(|_| usize::try_from(entry.stored_bytes).ok());
+        let size = size.ok_or_else(|| {
+            Error::damaged(&path, format!("its record {} lies behind its end", shown(entry.name)))
+        })?;
+        let is_known =
+            self.opened.get(entry.chunk).is_some_and(|place| place.load(Ordering::Relaxed) != CLOSED);
+        if !is_known {
+            self.with_chunk(entry.chunk, &path, facts.bytes, |_| ())?;
+        }
+        Ok(size)
+    }
+
+    /// Does `act` with the chunk's file, which has to have as many bytes as it had.
+    fn with_chunk<T>(
+        &self,
+        number: usize,
+        path: &Path,
+        bytes: u64,
+        act: impl FnOnce(BorrowedFd<'_>) -> T,
+    ) -> Result<T> {
+        let Some(place) = self.opened.get(number) else {
+            return Err(Error::damaged(path, "no such chunk"));
+        };
+        let known = place.load(Ordering::Acquire);
+        if known >= 0 {
+            // SAFETY: a descriptor that was put into this place stays open until `self` is dropped.
+            return Ok(act(unsafe { BorrowedFd::borrow_raw(known) }));
+        }
+        let file = open_plain(path).doing("open", path)?;
+        let count = file.metadata().doing("open", path)?.len();
+        if count < bytes {
+            return Err(Error::damaged(path, format!("it is cut: of {bytes} bytes {count} are left")));
+        }
+        self.keep(place, file, act)
+    }
+
+    fn keep<T>(&self, place: &AtomicI32, file: File, act: impl FnOnce(BorrowedFd<'_>) -> T) -> Result<T> {
+        let take = |left: usize| left.checked_sub(1);
+        if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
+            // One that another thread has kept meanwhile stays.
+            let _ = place.compare_exchange(CLOSED, SEEN, Ordering::Relaxed, Ordering::Relaxed);
+            return Ok(act(file.as_fd()));
+        }
+        match place.compare_exchange(CLOSED, file.as_raw_fd(), Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: as in `with_chunk`; from now on it belongs to this place.
+            Ok(_) => Ok(act(unsafe { BorrowedFd::borrow_raw(file.into_raw_fd()) })),
+            Err(_) => {
+                // Another thread was first, or found too many open.
+                self.left.fetch_add(1, Ordering::Relaxed);
+                Ok(act(file.as_fd()))
+            }
+        }
+    }
+}
+
+fn about(path: &Path, entry: &Entry<'_>, what: &str) -> Error {
+    Error::damaged(path, format!("its record {} {what}", shown(entry.name)))
+}
+
+impl Drop for Pack {
+    fn drop(&mut self) {
+        for place in &mut self.opened {
+            let known = std::mem::replace(place.get_mut(), CLOSED);
+            if known >= 0 {
+                // SAFETY: it was opened by `keep`, and nobody else closes it.
+                drop(unsafe { OwnedFd::from_raw_fd(known) });
+            }
+        }
+    }
+}

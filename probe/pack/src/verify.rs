@@ -1,0 +1,198 @@
+//! Reads every byte of a pack and names each fault.
+
+use crate::chunk::OTHER_BYTES;
+use crate::error::{Error, Result};
+use crate::folder::{Listing, list, open_plain, read_chunk};
+use crate::id::Id;
+use crate::names::shown;
+use crate::snapshot::{SNAPSHOT, Snapshot, build};
+use crate::{Chunk, Record};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Something that is not as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The chunk's file, or `snapshot`.
+    pub file: String,
+    /// The record, where it is one's.
+    pub record: Option<Vec<u8>>,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+/// What came of verifying.
+#[derive(Debug, Default)]
+pub struct Verified {
+    /// Chunks that are there.
+    pub chunks: usize,
+    /// Records whose bytes are right, superseded ones among them.
+    pub records: u64,
+    /// Of these records.
+    pub bytes: u64,
+    /// All that is wrong.
+    pub faults: Vec<Fault>,
+}
+
+/// Verifies a pack. `progress` hears how many chunks were read, of how many.
+pub fn verify(dir: &Path, progress: &mut dyn FnMut(usize, usize)) -> Result<Verified> {
+    let listing = list(dir)?;
+    if listing.chunks.is_empty() && !listing.has_snapshot {
+        return Err(Error::Refused(format!(
+            "{} is no pack: it has neither a snapshot nor chunks",
+            dir.display()
+        )));
+    }
+    let mut verified = Verified { chunks: listing.chunks.len(), ..Verified::default() };
+    let snapshot = match Snapshot::open(&dir.join(SNAPSHOT)) {
+        Ok(snapshot) => Some(snapshot),
+        Err(error) => {
+            verified.fault(SNAPSHOT, None, fault_of(error));
+            None
+        }
+    };
+    let mut whole = Vec::with_capacity(listing.chunks.len());
+    let mut pack = snapshot.as_ref().map(Snapshot::pack);
+    for (number, id) in listing.chunks.iter().enumerate() {
+        progress(number, listing.chunks.len());
+        match read_chunk(dir, *id, pack) {
+            Ok((file, chunk)) => {
+                pack = pack.or(Some(chunk.pack));
+                for record in &chunk.records {
+                    verified.record(&file, id.file_name(), record);
+                }
+                whole.push(chunk);
+            }
+            Err(error) => {
+                let readable =
+                    snapshot.as_ref().and_then(|snapshot| by_snapshot(&mut verified, dir, snapshot, *id));
+                let rest = readable.map_or_else(String::new, |(whole, all)| {
+                    format!("; {whole} of its {all} records can be read by the snapshot")
+                });
+                verified.fault(&id.file_name(), None, fault_of(error) + &rest);
+            }
+        }
+    }
+    progress(listing.chunks.len(), listing.chunks.len());
+    if let Some(snapshot) = &snapshot {
+        verified.snapshot(snapshot, &listing, &whole)?;
+    }
+    Ok(verified)
+}
+
+/// Without the path, which stands beside it.
+fn fault_of(error: Error) -> String {
+    match error {
+        Error::Damaged { what, .. } => what,
+        Error::Io { doing, source, .. } => format!("cannot {doing} it: {source}"),
+        Error::Refused(sentence) => sentence,
+    }
+}
+
+/// Of a chunk that does not say any more what is in it: how many of the records that the snapshot has in it can be read.
+fn by_snapshot(verified: &mut Verified, dir: &Path, snapshot: &Snapshot, id: Id) -> Option<(u64, u64)> {
+    let file = open_plain(&dir.join(id.file_name())).ok()?;
+    let number =
+        (0..snapshot.chunks()).find(|number| snapshot.chunk(*number).is_ok_and(|chunk| chunk.id == id))?;
+    let (before, mut all) = (verified.records, 0);
+    for entry in (0..snapshot.records()).filter_map(|number| snapshot.entry(number).ok()) {
+        if entry.chunk == number {
+            let record = Record {
+                name: entry.name.to_vec(),
+                offset: entry.offset,
+                stored_bytes: entry.stored_bytes,
+                bytes: entry.bytes,
+                mtime_ns: entry.mtime_ns,
+                crc: entry.crc,
+                label: entry.label,
+                codec: entry.codec,
+            };
+            all += 1;
+            verified.record(&file, id.file_name(), &record);
+        }
+    }
+    Some((verified.records - before, all))
+}
+
+impl Verified {
+    fn fault(&mut self, file: &str, record: Option<&[u8]>, what: impl Into<String>) {
+        self.faults.push(Fault { file: file.into(), record: record.map(<[u8]>::to_vec), what: what.into() });
+    }
+
+    fn record(&mut self, file: &File, name: String, record: &Record) {
+        match read_through(file, record) {
+            Ok(()) => {
+                self.records += 1;
+                self.bytes += record.stored_bytes;
+            }
+            Err(what) => self.fault(&name, Some(&record.name), what),
+        }
+    }
+
+    fn snapshot(&mut self, snapshot: &Snapshot, listing: &Listing, whole: &[Chunk]) -> Result<()> {
+        let before = self.faults.len();
+        let mut named = BTreeSet::new();
+        for number in 0..snapshot.chunks() {
+            match snapshot.chunk(number) {
+                Ok(facts) => {
+                    named.insert(facts.id);
+                    if listing.chunks.binary_search(&facts.id).is_err() {
+                        self.fault(&facts.id.file_name(), None, "it is not there, and the snapshot has it");
+                    }
+                }
+                Err(error) => self.fault(SNAPSHOT, None, fault_of(error)),
+            }
+        }
+        for id in listing.chunks.iter().filter(|id| !named.contains(id)) {
+            self.fault(
+                &id.file_name(),
+                None,
+                "the snapshot does not have it: packing goes on, or was interrupted",
+            );
+        }
+        for number in 0..snapshot.records() {
+            if let Err(error) = snapshot.entry(number) {
+                self.fault(SNAPSHOT, None, fault_of(error));
+            }
+        }
+        // What is left: an index by hash, or a snapshot that was made of other chunks of these names.
+        let all_read = whole.len() == listing.chunks.len() && self.faults.len() == before;
+        if all_read && build(snapshot.pack(), whole)? != snapshot.bytes() {
+            self.fault(SNAPSHOT, None, "it is not what its chunks give");
+        }
+        Ok(())
+    }
+}
+
+/// Whether a record's bytes are those that were packed.
+fn read_through(file: &File, record: &Record) -> std::result::Result<(), String> {
+    let mut piece = vec![0; PIECE_BYTES.min(record.stored_bytes as usize)];
+    let (mut at, mut left, mut crc) = (record.offset, record.stored_bytes, 0);
+    while left > 0 {
+        let part = &mut piece[..PIECE_BYTES.min(left as usize)];
+        file.read_exact_at(part, at).map_err(|error| match error.kind() {
+            std::io::ErrorKind::UnexpectedEof => "is cut".into(),
+            _ => format!("cannot be read: {error}"),
+        })?;
+        crc = crc32c::crc32c_append(crc, part);
+        at = at.checked_add(part.len() as u64).ok_or("lies nowhere")?;
+        left -= part.len() as u64;
+    }
+    match crc == record.crc {
+        true => Ok(()),
+        false => Err(OTHER_BYTES.into()),
+    }
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.record {
+            Some(name) => write!(f, "{}: record {} {}", self.file, shown(name), self.what),
+            None => write!(f, "{}: {}", self.file, self.what),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Packs for Python: a thin layer over `stallscope_pack`. The interpreter's lock is released wherever bytes are read.
+
+use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyType};
+use stallscope_pack::{Error, Images, Pack};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// What an object is made of when it is unpickled: its class, called with these.
+type Reduced<'py, T> = (Bound<'py, PyType>, T);
+
+fn raised(py: Python<'_>, error: &Error) -> PyErr {
+    let sentence = error.to_string();
+    let class = py.import("stallscope.data.pack.errors").and_then(|module| module.getattr("of"));
+    match class.and_then(|class| class.call1((&sentence,))) {
+        Ok(value) => PyErr::from_value(value),
+        Err(_) => PyRuntimeError::new_err(sentence),
+    }
+}
+
+/// A pack that is read. Pickled it is its path and version: where it is opened again it has to be the same.
+#[pyclass(frozen, module = "stallscope._native")]
+#[derive(Debug)]
+pub(crate) struct PackReader {
+    pack: Pack,
+}
+
+impl PackReader {
+    fn path_bytes(&self) -> &[u8] {
+        self.pack.dir().as_os_str().as_bytes()
+    }
+
+    fn version_hex(&self) -> String {
+        self.pack.snapshot().version().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+#[pymethods]
+impl PackReader {
+    /// `version`: that it has to have.
+    #[new]
+    #[pyo3(signature = (path, version=None))]
+    fn new(py: Python<'_>, path: &[u8], version: Option<&str>) -> PyResult<PackReader> {
+        let dir = Path::new(OsStr::from_bytes(path));
+        let pack = py.detach(|| Pack::open(dir)).map_err(|error| raised(py, &error))?;
+        if let Some(sentence) = pack.is_stale() {
+            return Err(raised(py, &Error::Refused(sentence)));
+        }
+        let reader = PackReader { pack };
+        if version.is_some_and(|version| version != reader.version_hex()) {
+            let dir = reader.pack.dir().display();
+            return Err(raised(
+                py,
+                &Error::Refused(format!(
+                    "{dir} is in another state than where it was opened first; open it anew"
+                )),
+            ));
+        }
+        Ok(reader)
+    }
+
+    /// Its folder, absolute.
+    #[getter]
+    fn path<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.path_bytes())
+    }
+
+    /// The data set's version, in hexadecimal digits.
+    #[getter]
+    fn version(&self) -> String {
+        self.version_hex()
+    }
+
+    /// How many chunks are there that it does not have yet.
+    #[getter]
+    fn newer(&self) -> usize {
+        self.pack.newer().len()
+    }
+
+    fn __len__(&self) -> usize {
+        self.pack.snapshot().records()
+    }
+
+    /// The name of a record.
+    fn name<'py>(&self, py: Python<'py>, number: usize) -> PyResult<Bound<'py, PyBytes>> {
+        let entry = self.pack.snapshot().entry(self.within(number)?).map_err(|error| raised(py, &error))?;
+        Ok(PyBytes::new(py, entry.name))
+    }
+
+    /// The number of the record of this name; None where there is none.
+    fn find(&self, py: Python<'_>, name: &[u8]) -> PyResult<Option<usize>> {
+        self.pack.snapshot().find(name).map_err(|error| raised(py, &error))
+    }
+
+    /// The numbers of all records in the order in which they lie in chunks.
+    fn as_they_lie(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+        py.detach(|| self.pack.as_they_lie()).map_err(|error| raised(py, &error))
+    }
+
+    /// A record's bytes, checked, behind `prefix`.
+    fn read<'py>(&self, py: Python<'py>, number: usize, prefix: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        let entry = self.pack.snapshot().entry(self.within(number)?).map_err(|error| raised(py, &error))?;
+        let size = self.pack.size_of(&entry).map_err(|error| raised(py, &error))?;
+        let all = size.checked_add(prefix.len()).ok_or_else(|| PyValueError::new_err("too large"))?;
+        PyBytes::new_with(py, all, |to| {
+            let (before, record) = to.split_at_mut(prefix.len());
+            before.copy_from_slice(prefix);
+            py.detach(|| self.pack.read(&entry, record)).map_err(|error| raised(py, &error))
+        })
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> Reduced<'py, (Bound<'py, PyBytes>, String)> {
+        (py.get_type::<PackReader>(), (self.path(py), self.version_hex()))
+    }
+}
+
+impl PackReader {
+    fn within(&self, number: usize) -> PyResult<usize> {
+        match number < self.pack.snapshot().records() {
+            true => Ok(number),
+            false => Err(PyIndexError::new_err("there is no record of this number")),
+        }
+    }
+}
+
+/// Which records of a pack are pictures, in the order of torchvision's ImageFolder.
+#[pyclass(frozen, module = "stallscope._native")]
+#[derive(Debug)]
+pub(crate) struct PackImages {
+    images: Images,
+    pack: Py<PackReader>,
+    extensions: Vec<Vec<u8>>,
+}
+
+#[pymethods]
+impl PackImages {
+    /// `extensions`: one of which a picture's name ends in, whatever the case.
+    #[new]
+    fn new(py: Python<'_>, pack: Py<PackReader>, extensions: Vec<Vec<u8>>) -> PyResult<PackImages> {
+        let reader = pack.get();
+        let images =
+            py.detach(|| Images::of(&reader.pack, &extensions)).map_err(|error| raised(py, &error))?;
+        Ok(PackImages { images, pack, extensions })
+    }
+
+    /// Names of the classes, in the order of their numbers.
+    fn classes<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        self.images.classes().map(|name| PyBytes::new(py, name)).collect()
+    }
+
+    fn __len__(&self) -> usize {
+        self.images.count()
+    }
+
+    /// The numbers of all pictures in the order in which they lie in chunks.
+    fn as_they_lie(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+        let reader = self.pack.get();
+        let records = py.detach(|| reader.pack.as_they_lie()).map_err(|error| raised(py, &error))?;
+        Ok(records.into_iter().filter_map(|record| self.images.of_record(record)).collect())
+    }
+
+    /// The record of a picture, and the number of its class.
+    fn at(&self, picture: usize) -> PyResult<(usize, usize)> {
+        self.images.at(picture).ok_or_else(|| PyIndexError::new_err("there is no picture of this number"))
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> Reduced<'py, (Py<PackReader>, Vec<Bound<'py, PyBytes>>)> {
+        let extensions = self.extensions.iter().map(|one| PyBytes::new(py, one)).collect();
+        (py.get_type::<PackImages>(), (self.pack.clone_ref(py), extensions))
+    }
+}

@@ -1,0 +1,7 @@
+"""Data sets that were packed by `stallscope pack`."""
+
+from .dataset import PackedDataset
+from .errors import PackError
+from .images import PackedImageFolder
+
+__all__ = ["PackError", "PackedDataset", "PackedImageFolder"]

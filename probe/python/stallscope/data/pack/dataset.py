@@ -1,0 +1,116 @@
+"""The bytes of any files that were packed."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import torch.utils.data
+
+from .opening import opened, within
+
+if TYPE_CHECKING:
+    from stallscope._native import PackReader
+
+
+class PackedDataset(torch.utils.data.Dataset):
+    """The files of a pack that `stallscope pack` made, as bytes, in the order of their names.
+
+    - It is opened without listing or opening any file but the pack's snapshot, and works in workers that are forked or spawned,
+      and in threads. Pickled, it is a path: opened elsewhere, the pack has to be in the same state.
+    - Every read is compared with the file's checksum: damaged bytes raise PackError and are never a sample.
+    - With `stallscope.DataLoader(cache=…)` its samples are kept in memory.
+
+    Args:
+        path: The folder that `stallscope pack SRC -o PACK` wrote.
+
+    Raises:
+        PackError: There is no pack, or its snapshot is of another state of it. Reading: damaged bytes, a cut chunk.
+
+    Example:
+        >>> import stallscope
+        >>> dataset = stallscope.PackedDataset("texts.pack")
+        >>> len(dataset), dataset.name(0), dataset[0]
+        (2, 'en/hello.txt', b'hello')
+    """
+
+    _pack: PackReader
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._pack = opened(path, 2)
+
+    def __len__(self) -> int:
+        return len(self._pack)
+
+    def __getitem__(self, index: int) -> bytes:
+        return self.fetch(index)
+
+    def name(self, index: int) -> str:
+        """The path of a file relative to the folder that was packed, as `os.fsdecode` gives it.
+
+        Args:
+            index: Of the file, as for the data set itself.
+
+        Returns:
+            The path, with `/` between its parts.
+
+        Raises:
+            IndexError: There are fewer files.
+
+        Example:
+            >>> import stallscope
+            >>> stallscope.PackedDataset("texts.pack").name(1)
+            'fr/bonjour.txt'
+        """
+        return os.fsdecode(self._pack.name(within(index, len(self))))
+
+    def index(self, name: str | bytes | os.PathLike[str]) -> int:
+        """The index of the file of this name.
+
+        Args:
+            name: Path relative to the folder that was packed, as `name` gives it.
+
+        Returns:
+            The index, for which `dataset[index]` are the file's bytes.
+
+        Raises:
+            KeyError: There is no such file.
+
+        Example:
+            >>> import stallscope
+            >>> stallscope.PackedDataset("texts.pack").index("fr/bonjour.txt")
+            1
+        """
+        found = self._pack.find(os.fsencode(name))
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def in_chunk_order(self) -> list[int]:
+        """The order in which the files lie in the pack's chunks, in which storage reads on without a seek: for `sampler=`.
+
+        `stallscope pack` has shuffled that order once, so that batches have the mix of classes of a full shuffle. It is the same
+        in each epoch, and each loader of several ranks has to take its own part of it.
+
+        Returns:
+            All indices, each once.
+
+        Example:
+            >>> import stallscope
+            >>> dataset = stallscope.PackedDataset("texts.pack")
+            >>> loader = stallscope.DataLoader(dataset, batch_size=2, sampler=dataset.in_chunk_order())
+            >>> sorted(dataset.in_chunk_order())
+            [0, 1]
+        """
+        return self._pack.as_they_lie()
+
+    # What a cache keeps, and what it makes a sample of: stallscope.DataLoader calls these.
+
+    def fetch(self, index):
+        return self._pack.read(within(index, len(self)), b"")
+
+    def decode(self, data):
+        return bytes(data)
+
+    def __repr__(self):
+        return f"PackedDataset({os.fsdecode(self._pack.path)!r}, {len(self)} files)"

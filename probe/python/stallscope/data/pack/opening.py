@@ -1,0 +1,29 @@
+"""Opens the pack of a data set, and says where it has less than there is."""
+
+import os
+import warnings
+
+from stallscope import _native
+
+
+def opened(path, level):
+    """The reader of the pack; PackError. `level`: of the frame that is warned."""
+    reader = _native.PackReader(os.fsencode(path))
+    if reader.newer:
+        warnings.warn(
+            f"stallscope: {os.fspath(path)!r} has {reader.newer} chunks that are not in its snapshot: packing goes on, or was "
+            "interrupted. Samples are those of the snapshot",
+            RuntimeWarning,
+            stacklevel=level + 1,
+        )
+    return reader
+
+
+def within(index, length):
+    """`index` as a list takes it, negative ones from the end; IndexError."""
+    number = index.__index__()
+    if number < 0:
+        number += length
+    if not 0 <= number < length:
+        raise IndexError(f"index {index} is out of range of {length} samples")
+    return number

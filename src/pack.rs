@@ -1,0 +1,404 @@
+use crate::terminal;
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use stallscope_pack::{Disk, LEAST_CHUNK_BYTES, Notice, Options, Pack, Snapshot, class_of, shown};
+use stallscope_reports::clean;
+use stallscope_units::{bytes, bytes_per_second, count, counted, duration, parse_bytes};
+use std::collections::BTreeMap;
+use std::io::{BufWriter, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Pack a data set's files into large chunks; check, list and extract packs.
+///
+/// Packs the folder SRC into the folder PACK. SRC is only read. A run that was interrupted goes on when it is
+/// started again: files in whole chunks are not read again. Each file that cannot be packed has a sentence, the others
+/// are packed, and the exit code is 1. stallscope.PackedImageFolder and stallscope.PackedDataset read packs.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, after_help = EXAMPLES)]
+pub(crate) struct PackVerb {
+    /// Folder to pack; one that is called as a command below is written `./verify`
+    #[arg(required = true)]
+    src: Option<PathBuf>,
+    /// Folder of the pack
+    #[arg(short, long, value_name = "PACK", required = true)]
+    output: Option<PathBuf>,
+    /// Seed of the order in which files lie in chunks
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Lay files into chunks in the order of their names, not shuffled
+    #[arg(long, conflicts_with = "seed")]
+    in_order: bool,
+    /// Bytes of files after which a chunk is written
+    #[arg(long, value_name = "BYTES", default_value = "4MiB", value_parser = chunk_bytes)]
+    chunk_size: u64,
+    #[command(subcommand)]
+    act: Option<Act>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  stallscope pack /data/imagenet -o /fast/imagenet.pack        pack, or go on packing
+  stallscope pack verify /fast/imagenet.pack                   read every byte; exits with 1 if one is bad
+  stallscope pack ls -l /fast/imagenet.pack train/cat          list the files of a folder
+  stallscope pack extract /fast/imagenet.pack -o out           write all files
+  stallscope pack rebuild /fast/imagenet.pack                  make the snapshot again";
+
+#[derive(Debug, Subcommand)]
+enum Act {
+    Verify(Verify),
+    Ls(Ls),
+    Stat(Stat),
+    Extract(Extract),
+    Rebuild(Rebuild),
+}
+
+/// Read every byte of a pack and name each fault.
+#[derive(Debug, Args)]
+struct Verify {
+    /// Folder of the pack
+    pack: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// List the files of a pack, in the order of the data set.
+///
+/// A name is printed as it is where the output is no terminal.
+#[derive(Debug, Args)]
+struct Ls {
+    /// Folder of the pack
+    pack: PathBuf,
+    /// Files, or folders whose files are listed; by default all
+    path: Vec<PathBuf>,
+    /// Also print the size and the label
+    #[arg(short, long)]
+    long: bool,
+    /// End names with a zero byte, as `xargs -0` takes them
+    #[arg(short = '0', long)]
+    null: bool,
+}
+
+/// Show what a pack has: files, bytes, chunks, classes.
+#[derive(Debug, Args)]
+struct Stat {
+    /// Folder of the pack
+    pack: PathBuf,
+    /// Print JSON, with the number of files of each class
+    #[arg(long)]
+    json: bool,
+}
+
+/// Write the files of a pack into a folder.
+///
+/// Nothing is written over, and names that lead out of the folder are refused; each has a sentence, the others are
+/// written, and the exit code is 1.
+#[derive(Debug, Args)]
+struct Extract {
+    /// Folder of the pack
+    pack: PathBuf,
+    /// Files, or folders whose files are written; by default all
+    path: Vec<PathBuf>,
+    /// Folder to write to
+    #[arg(short, long, value_name = "FOLDER")]
+    output: PathBuf,
+}
+
+/// Make the snapshot of a pack again, from its chunks alone.
+#[derive(Debug, Args)]
+struct Rebuild {
+    /// Folder of the pack
+    pack: PathBuf,
+    /// Rename chunks that cannot be read to *.damaged, and go on without them
+    #[arg(long)]
+    set_aside: bool,
+}
+
+fn chunk_bytes(text: &str) -> Result<u64, String> {
+    match parse_bytes(text) {
+        Ok(bytes) if (LEAST_CHUNK_BYTES..=1 << 40).contains(&bytes) => Ok(bytes),
+        Ok(_) => Err("a chunk has 4 MiB to 1 TiB".into()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+pub(crate) fn main(verb: &PackVerb) -> Result<ExitCode> {
+    match &verb.act {
+        None => create(verb),
+        Some(Act::Verify(verb)) => verify(verb),
+        Some(Act::Ls(verb)) => list(verb),
+        Some(Act::Stat(verb)) => stat(verb),
+        Some(Act::Extract(verb)) => extract(verb),
+        Some(Act::Rebuild(verb)) => rebuild(verb),
+    }
+}
+
+/// How often a line of progress is drawn on a terminal, and printed elsewhere.
+const DRAWN_EVERY: Duration = Duration::from_millis(200);
+const PRINTED_EVERY: Duration = Duration::from_secs(10);
+
+/// A line on stderr that says how far long work is.
+struct Progress {
+    terminal: bool,
+    last: Instant,
+    drawn: bool,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        Progress { terminal: std::io::stderr().is_terminal(), last: Instant::now(), drawn: false }
+    }
+
+    fn show(&mut self, line: impl FnOnce() -> String) {
+        let every = if self.terminal { DRAWN_EVERY } else { PRINTED_EVERY };
+        if self.last.elapsed() < every {
+            return;
+        }
+        self.last = Instant::now();
+        match self.terminal {
+            true => terminal::write_err(&format!("\r\x1b[2Kstallscope: {}", line())),
+            false => terminal::say(&line()),
+        }
+        self.drawn = self.terminal;
+    }
+
+    fn say(&mut self, sentence: &str) {
+        self.clear();
+        terminal::say(sentence);
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.drawn) {
+            terminal::write_err("\r\x1b[2K");
+        }
+    }
+}
+
+fn create(verb: &PackVerb) -> Result<ExitCode> {
+    let (Some(source), Some(into)) = (&verb.src, &verb.output) else { bail!("name SRC and -o PACK") };
+    let options = Options { shuffle: (!verb.in_order).then_some(verb.seed), chunk_bytes: verb.chunk_size };
+    let (mut progress, begun) = (Progress::new(), Instant::now());
+    let packed = stallscope_pack::pack(source, into, options, &Disk, &mut |notice| match notice {
+        Notice::Found(files) => progress.show(|| format!("{} found", counted(files, "file"))),
+        Notice::Done(done, all, read) => progress.show(|| {
+            let rate = bytes_per_second(read as f64 / begun.elapsed().as_secs_f64());
+            format!("{} of {}, {} read, {rate}", count(done), counted(all, "file"), bytes(read))
+        }),
+        Notice::Problem(sentence) => progress.say(sentence),
+    });
+    progress.clear();
+    let packed = packed?;
+    let mut text = format!(
+        "{} packed, {}, in {}; the pack has {}",
+        counted(packed.files, "file"),
+        bytes(packed.bytes),
+        duration(begun.elapsed().as_nanos() as u64),
+        counted(packed.chunks as u64, "chunk"),
+    );
+    if packed.kept > 0 {
+        text += &format!("; {} were there already", count(packed.kept));
+    }
+    if packed.changed > 0 {
+        text += &format!("; {} had changed and were packed again", count(packed.changed));
+    }
+    terminal::print(&(text + "\n"))?;
+    if packed.problems > 0 {
+        bail!(
+            "{} above: what they name is not packed, or not as it is now",
+            counted(packed.problems, "sentence")
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn verify(verb: &Verify) -> Result<ExitCode> {
+    let mut progress = Progress::new();
+    let verified = stallscope_pack::verify(&verb.pack, &mut |done, all| {
+        progress.show(|| format!("{} of {} read", count(done as u64), counted(all as u64, "chunk")));
+    });
+    progress.clear();
+    let verified = verified?;
+    if verb.json {
+        let faults: Vec<Value> = verified
+            .faults
+            .iter()
+            .map(|fault| json!({ "file": fault.file, "record": fault.record.as_deref().map(shown), "what": fault.what }))
+            .collect();
+        terminal::print(&terminal::json(&json!({
+            "chunks": verified.chunks, "records": verified.records, "bytes": verified.bytes, "faults": faults,
+        }))?)?;
+    } else {
+        let mut text = String::new();
+        for fault in &verified.faults {
+            text += &format!("{}\n", clean(&fault.to_string(), true));
+        }
+        let whole = match verified.faults.len() {
+            0 => "whole".into(),
+            faults => counted(faults as u64, "fault"),
+        };
+        let (chunks, records) = (verified.chunks as u64, verified.records);
+        let (chunks, records) = (counted(chunks, "chunk"), counted(records, "file"));
+        text += &format!("{chunks}, {records} of {} read: {whole}\n", bytes(verified.bytes));
+        terminal::print(&text)?;
+    }
+    Ok(if verified.faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Opens a pack and says where its snapshot is not of all that is there.
+fn open(dir: &Path) -> Result<Pack> {
+    let pack = Pack::open(dir)?;
+    if let Some(sentence) = pack.is_stale() {
+        terminal::say(&sentence);
+    }
+    if !pack.newer().is_empty() {
+        let chunks = counted(pack.newer().len() as u64, "chunk");
+        terminal::say(&format!(
+            "{chunks} of {} not shown: packing goes on, or was interrupted",
+            dir.display()
+        ));
+    }
+    Ok(pack)
+}
+
+fn list(verb: &Ls) -> Result<ExitCode> {
+    let pack = open(&verb.pack)?;
+    let wanted: Vec<&[u8]> = verb.path.iter().map(|path| path.as_os_str().as_bytes()).collect();
+    let raw = !std::io::stdout().is_terminal();
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut found = vec![false; wanted.len()];
+    let mut all_read = true;
+    for number in 0..pack.snapshot().records() {
+        let entry = match pack.snapshot().entry(number) {
+            Ok(entry) => entry,
+            Err(error) => {
+                all_read = false;
+                terminal::say(&error.to_string());
+                continue;
+            }
+        };
+        let at = wanted.iter().position(|wanted| stallscope_pack::is_at_or_below(entry.name, wanted));
+        match at {
+            Some(at) => found[at] = true,
+            None if wanted.is_empty() => {}
+            None => continue,
+        }
+        let mut line = Vec::new();
+        if verb.long {
+            let label = entry.label.map_or_else(|| "-".into(), |label| label.to_string());
+            line.extend(format!("{:>12} {label:>6}  ", entry.bytes).bytes());
+        }
+        match raw {
+            true => line.extend_from_slice(entry.name),
+            false => line.extend(clean(&shown(entry.name), true).bytes()),
+        }
+        line.push(if verb.null { 0 } else { b'\n' });
+        match out.write_all(&line) {
+            // A reader that has seen enough is no error.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+            other => other?,
+        }
+    }
+    match out.flush() {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(ExitCode::SUCCESS),
+        other => other?,
+    }
+    for (path, _) in verb.path.iter().zip(&found).filter(|(_, found)| !**found) {
+        terminal::say(&format!("{} is not in {}", path.display(), verb.pack.display()));
+    }
+    Ok(if all_read && !found.contains(&false) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What a snapshot has in all.
+struct Sums {
+    bytes: u64,
+    chunk_bytes: u64,
+    classes: BTreeMap<Vec<u8>, u64>,
+}
+
+impl Sums {
+    fn of(snapshot: &Snapshot) -> Result<Sums> {
+        let mut sums = Sums { bytes: 0, chunk_bytes: 0, classes: BTreeMap::new() };
+        for number in 0..snapshot.chunks() {
+            sums.chunk_bytes = sums.chunk_bytes.saturating_add(snapshot.chunk(number)?.bytes);
+        }
+        for number in 0..snapshot.records() {
+            let entry = snapshot.entry(number)?;
+            sums.bytes = sums.bytes.saturating_add(entry.bytes);
+            match class_of(entry.name) {
+                None => {}
+                Some(class) => match sums.classes.get_mut(class) {
+                    Some(files) => *files += 1,
+                    None => drop(sums.classes.insert(class.to_vec(), 1)),
+                },
+            }
+        }
+        Ok(sums)
+    }
+}
+
+fn stat(verb: &Stat) -> Result<ExitCode> {
+    let pack = open(&verb.pack)?;
+    let snapshot = pack.snapshot();
+    let sums = Sums::of(snapshot)?;
+    let version: String = snapshot.version().iter().map(|byte| format!("{byte:02x}")).collect();
+    if verb.json {
+        let classes: serde_json::Map<String, Value> =
+            sums.classes.iter().map(|(class, files)| (shown(class), json!(files))).collect();
+        terminal::print(&terminal::json(&json!({
+            "files": snapshot.records(), "bytes": sums.bytes, "chunks": snapshot.chunks(),
+            "chunk_bytes": sums.chunk_bytes, "snapshot_bytes": snapshot.bytes().len(),
+            "pack": snapshot.pack().to_string(), "version": version, "classes": classes,
+            "missing_chunks": pack.missing().len(), "newer_chunks": pack.newer().len(),
+        }))?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = format!(
+        "files     {}, {}\nchunks    {}, {}\nsnapshot  {}\npack      {}\nversion   {version}\n",
+        count(snapshot.records() as u64),
+        bytes(sums.bytes),
+        count(snapshot.chunks() as u64),
+        bytes(sums.chunk_bytes),
+        bytes(snapshot.bytes().len() as u64),
+        snapshot.pack(),
+    );
+    if let (Some(least), Some(most)) = (sums.classes.values().min(), sums.classes.values().max()) {
+        let classes = count(sums.classes.len() as u64);
+        text += &format!("classes   {classes}, of {} to {}\n", count(*least), counted(*most, "file"));
+    }
+    terminal::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn extract(verb: &Extract) -> Result<ExitCode> {
+    let pack = open(&verb.pack)?;
+    let names: Vec<Vec<u8>> = verb.path.iter().map(|path| path.as_os_str().as_bytes().to_vec()).collect();
+    let working = crate::working::Working::on(format!("extracting {}", verb.pack.display()));
+    let mut sentences = Vec::new();
+    let extracted = stallscope_pack::extract(&pack, &names, &verb.output, &mut |sentence| {
+        sentences.push(sentence.to_owned());
+    });
+    drop(working);
+    sentences.iter().for_each(|sentence| terminal::say(sentence));
+    let extracted = extracted?;
+    let files = counted(extracted.files, "file");
+    terminal::print(&format!("{files} extracted, {}\n", bytes(extracted.bytes)))?;
+    Ok(if sentences.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn rebuild(verb: &Rebuild) -> Result<ExitCode> {
+    let mut progress = Progress::new();
+    let rebuilt = stallscope_pack::rebuild(&verb.pack, verb.set_aside, &Disk, &mut |done, all| {
+        progress.show(|| format!("{} of {} read", count(done as u64), counted(all as u64, "chunk")));
+    });
+    progress.clear();
+    let rebuilt = rebuilt?;
+    for (_, error) in &rebuilt.set_aside {
+        terminal::say(&format!("set aside: {error}"));
+    }
+    terminal::print(&format!("the snapshot has {}\n", counted(rebuilt.chunks as u64, "chunk")))?;
+    Ok(if rebuilt.set_aside.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
