@@ -160,13 +160,16 @@ fn a_chunk_under_another_name_or_in_the_place_of_another_is_noticed() {
     are_right(&found);
 }
 
+/// A file's name, and what it had before; `None` where it was not there.
+type Before = (PathBuf, Option<Vec<u8>>);
+
 /// The real file system, until an operation fails: from then on nothing works.
 #[derive(Clone, Debug)]
 struct Failing {
     left: Rc<Cell<u64>>,
     synced: Rc<RefCell<BTreeSet<PathBuf>>>,
     /// Renames that no sync of the folder has made durable, and what was there before.
-    pending: Rc<RefCell<Vec<(PathBuf, Option<Vec<u8>>)>>>,
+    pending: Rc<RefCell<Vec<Before>>>,
 }
 
 /// What a power cut takes of the names that were not synced.
