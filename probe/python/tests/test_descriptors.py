@@ -42,5 +42,7 @@ print(batches)
 
 def test_descriptors_that_the_job_has_closed_are_its_own(tmp_path):
     environment = {"PYTHONPATH": str(PACKAGE), "STALLSCOPE_RUNTIME_DIR": str(tmp_path / "run")}
-    done = subprocess.run([sys.executable, "-c", JOB], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", JOB], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
     assert (done.returncode, done.stdout) == (0, f"{[[0, 1, 2, 3], [4, 5, 6, 7]] * 2}\n"), done.stderr
