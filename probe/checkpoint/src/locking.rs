@@ -3,7 +3,8 @@
 //! The lock is a record lock (fcntl): the kernel takes it back when its process dies, however that happens, and a forked
 //! loader worker does not inherit it. Such a lock does not keep two savers of one process apart: the process keeps a list
 //! of its own for that. And it goes when any descriptor of its file is closed in the process, as by a job that copies the
-//! folder: so it is taken again before each save, which fails where another process has taken the folder meanwhile.
+//! folder: so it is taken again before each save, which fails where another process has taken the folder meanwhile. A job may
+//! also close all descriptors but its own, as daemons do; by then the number of the lock's may be a file of its own.
 
 use crate::arena::lock;
 use crate::error::{Doing, Error, Result};
@@ -11,6 +12,8 @@ use crate::files::{open_plain, write_all};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs::File;
 use std::io::Read;
+use std::mem::forget;
+use std::os::fd::RawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -19,6 +22,8 @@ use std::time::{Duration, Instant};
 
 const NAME: &str = "lock";
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Low numbers belong to the job: some programs close or count on them.
+const FIRST_FD: RawFd = 700;
 
 /// The folders that this process saves into.
 static HELD: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
@@ -28,7 +33,41 @@ static HELD: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
 pub(crate) struct Lock {
     dir: PathBuf,
     /// None on a file system without locks: folders of checkpoints are made exclusively all the same.
-    file: Option<File>,
+    file: Mutex<Option<Held>>,
+}
+
+/// The lock's file, which is looked at before each use: the job may have closed it.
+#[derive(Debug)]
+struct Held {
+    file: File,
+    identity: (u64, u64),
+}
+
+impl Held {
+    fn open(dir: &Path) -> Result<Held> {
+        let path = dir.join(NAME);
+        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let low = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o666)).doing("open", &path)?;
+        // Before it is locked: to close a descriptor of the file gives the lock back.
+        let file: File = rustix::io::fcntl_dupfd_cloexec(&low, FIRST_FD).unwrap_or(low).into();
+        let identity = identity(&file).doing("open", &path)?;
+        Ok(Held { file, identity })
+    }
+
+    fn is_ours(&self) -> bool {
+        identity(&self.file).is_ok_and(|found| found == self.identity)
+    }
+
+    /// What is not ours any more is not closed.
+    fn close(self) {
+        if !self.is_ours() {
+            forget(self.file);
+        }
+    }
+}
+
+fn identity(file: &File) -> std::io::Result<(u64, u64)> {
+    file.metadata().map(|found| (found.dev(), found.ino()))
 }
 
 impl Lock {
@@ -53,24 +92,30 @@ impl Lock {
         if held.iter().any(|(pid, other)| *pid == own && *other == dir) {
             return Err(Error::Busy { dir, holder: "this one".into() });
         }
-        let path = dir.join(NAME);
-        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file: File =
-            rustix::fs::open(&path, flags, Mode::from_raw_mode(0o666)).doing("open", &path)?.into();
-        let locked = lock_record(&file, &dir)?;
+        let opened = Held::open(&dir)?;
+        let file = &opened.file;
+        let locked = lock_record(file, &dir)?;
         // Another user who may write into the folder may have given a file of ours this name.
         let is_only_name = file.metadata().is_ok_and(|found| found.is_file() && found.nlink() == 1);
         if locked && is_only_name {
             // For the message to the process that comes second; no more than that depends on it.
-            let _ = file.set_len(0).and_then(|()| write_all(&file, format!("{own}\n").as_bytes(), 0));
+            let _ = file.set_len(0).and_then(|()| write_all(file, format!("{own}\n").as_bytes(), 0));
         }
         held.push((own, dir.clone()));
-        Ok(Lock { dir, file: locked.then_some(file) })
+        Ok(Lock { dir, file: Mutex::new(locked.then_some(opened)) })
     }
 
     /// Takes the lock again where this process lost it unawares.
     pub(crate) fn renew(&self) -> Result<()> {
-        self.file.as_ref().map_or(Ok(()), |file| lock_record(file, &self.dir).map(|_| ()))
+        let mut held = lock(&self.file);
+        let Some(before) = held.as_ref() else { return Ok(()) };
+        if !before.is_ours() {
+            let again = Held::open(&self.dir)?;
+            if let Some(before) = held.replace(again) {
+                before.close();
+            }
+        }
+        held.as_ref().map_or(Ok(()), |held| lock_record(&held.file, &self.dir).map(|_| ()))
     }
 }
 
@@ -98,12 +143,16 @@ impl Drop for Lock {
     fn drop(&mut self) {
         let own = std::process::id();
         lock(&HELD).retain(|(pid, dir)| *pid != own || *dir != self.dir);
+        if let Some(held) = lock(&self.file).take() {
+            held.close();
+        }
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
     use std::os::unix::process::CommandExt;
     use std::process::Command;
 
@@ -127,8 +176,37 @@ mod tests {
         std::fs::write(&thesis, "mine").unwrap();
         std::fs::hard_link(&thesis, dir.path().join(NAME)).unwrap();
         let lock = Lock::take(dir.path()).unwrap();
-        assert!(is_taken(dir.path()) && lock.file.is_some());
+        assert!(is_taken(dir.path()) && super::lock(&lock.file).is_some());
         assert_eq!(std::fs::read_to_string(&thesis).unwrap(), "mine");
+    }
+
+    /// Closes the lock's descriptor, as a job may that closes all of its own, and opens a file in its place.
+    fn replaced(lock: &Lock, file: &File) -> File {
+        let fd = super::lock(&lock.file).as_ref().expect("a file system with locks").file.as_raw_fd();
+        // SAFETY: what is there is closed by that, and from here on it is this file's.
+        let mut theirs = unsafe { OwnedFd::from_raw_fd(fd) };
+        rustix::io::dup2(file, &mut theirs).expect("a descriptor");
+        theirs.into()
+    }
+
+    #[test]
+    fn a_file_that_the_job_opened_in_the_place_of_the_locks_is_not_closed() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempfile().unwrap());
+        let lock = Lock::take(dir.path()).unwrap();
+        let theirs = replaced(&lock, &other);
+        drop(lock);
+        theirs.metadata().expect("a file that is still open");
+    }
+
+    #[test]
+    fn a_lock_whose_descriptor_the_job_has_closed_is_taken_again() {
+        let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempfile().unwrap());
+        let lock = Lock::take(dir.path()).unwrap();
+        let theirs = replaced(&lock, &other);
+        lock.renew().unwrap();
+        assert!(is_taken(dir.path()));
+        drop(lock);
+        theirs.metadata().expect("a file that is still open");
     }
 
     #[test]

@@ -61,6 +61,20 @@ class Batchwise(Parts):
         return [self[index] + 100 for index in indices]
 
 
+class Sorting(Parts):
+    """Reads a batch in the order of its files."""
+
+    def __getitems__(self, indices):
+        return [self[index] for index in sorted(indices)]
+
+
+class Once(Parts):
+    """Makes no sample twice for a batch."""
+
+    def __getitems__(self, indices):
+        return [self[index] for index in dict.fromkeys(indices)]
+
+
 class OneIsMore(Parts):
     """Its last sample is more than its parts."""
 
@@ -131,6 +145,16 @@ def test_what_a_data_set_does_beside_its_parts_is_never_left_out(kind, why):
         torch.manual_seed(seed)
         assert cached == values(stallscope.DataLoader(kind(), batch_size=4))
         assert cached != values(torch.utils.data.DataLoader(Parts(), batch_size=4))
+
+
+@pytest.mark.parametrize("kind", [Sorting, Once])
+def test_batches_that_a_data_set_makes_otherwise_than_one_by_one_are_its_own(kind):
+    def got(loader, **more):
+        return values(loader(kind(), sampler=[7, 2, 2, 11, 0, 5, 5, 1], batch_size=4, **more))
+
+    with pytest.warns(RuntimeWarning, match="__getitems__"):
+        cached = got(stallscope.DataLoader, cache="4MiB")
+    assert cached == got(torch.utils.data.DataLoader)
 
 
 def test_a_count_of_all_processes_is_seen_too():

@@ -44,8 +44,8 @@ class Loaders:
 
     def go_on_with(self, process):
         # By whichever is iterated first: the next one comes after what the first has drawn since.
-        states = [process]
-        self._call("go_on_with", lambda: states.pop() if states else None)
+        states, taken = [process], set()
+        self._call("go_on_with", lambda: states.pop() if states else None, taken)
 
     def draws_again(self):
         # A script draws before it begins the first.

@@ -10,6 +10,7 @@ import warnings
 import torch
 
 from stallscope import _random
+from stallscope._hooks.knobs import raised_by_signal
 
 from . import loaders
 from .dtensors import Likes, is_dtensor, local_of
@@ -244,6 +245,8 @@ def load(name, one, state):
     try:
         one.load_state_dict(state)
     except Exception as error:
+        if raised_by_signal(error):
+            raise
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         # torch begins with a heading.
         why = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]

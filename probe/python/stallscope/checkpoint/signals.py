@@ -24,8 +24,8 @@ class Termination:
         self.newest = newest
         self.asked = False
         self.pid = os.getpid()
-        # Number -> whose it was, of those that are watched.
-        self.previous = {}
+        # Number -> whose it was, of those that are watched, and of those that were.
+        self.previous, self._former = {}, {}
         self._came_first = None
         self._timer = None
         self._expired = False
@@ -46,13 +46,12 @@ class Termination:
         return signal.Signals(self._came_first).name
 
     def _came(self, number, frame):
+        if number not in self.previous:
+            # Another Checkpointer, which was made later and closed later, has put this one's back.
+            _let_through(self._former[number], number, frame)
+            return
         if self._expired:
-            previous = self.previous[number]
-            if callable(previous):
-                previous(number, frame)
-            else:
-                signal.signal(number, previous)
-                os.kill(self.pid, number)
+            _let_through(self.previous[number], number, frame)
         if self.asked:
             return
         self._came_first = number
@@ -88,6 +87,7 @@ class Termination:
 
     def _give_back(self):
         watched, self.previous = self.previous, {}
+        self._former = watched
         for number, previous in watched.items():
             if signal.getsignal(number) == self._came:
                 signal.signal(number, previous)
@@ -95,6 +95,14 @@ class Termination:
     def _forked(self):
         if self.previous:
             self._give_back()
+
+
+def _let_through(previous, number, frame):
+    if callable(previous):
+        previous(number, frame)
+    else:
+        signal.signal(number, previous)
+        os.kill(os.getpid(), number)
 
 
 def _number(name):

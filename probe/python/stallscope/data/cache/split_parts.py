@@ -157,7 +157,8 @@ def _other_than_parts(base, put_back, augments, indices, at_least):
         return f"making a sample changes what the data set holds, and {name.format('index')} does not"
     batched = getattr(base, "__getitems__", None)
     if callable(batched):
-        several = indices[:at_least]
+        # In no order, and one of them twice: it may sort them, or make each once.
+        several = [*indices[1:at_least], indices[0], indices[at_least - 1]]
         put_back()
         whole = list(batched(several))
         drawn_else = sandbox.watched(base)

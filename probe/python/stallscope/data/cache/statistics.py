@@ -1,6 +1,7 @@
 """What came of the uses of samples: counted where they are made, summed up where the loader is."""
 
 import ctypes
+import mmap
 
 import torch
 from torch.utils.data import get_worker_info
@@ -11,13 +12,19 @@ from stallscope._hooks.patch import passed_over
 FIELDS = ("hits", "late", "misses", "prefetched", "pool_bytes", "source_bytes", "substitutions")
 # One for what makes batches in the training process, and one for each worker's number, from which on they share.
 _ROWS = 257
+_COUNTS = ctypes.c_int64 * (_ROWS * len(FIELDS))
 
 
 class Tally:
     """Counts of this process since the last batch, and of all processes since the loader's first."""
 
+    # Where workers count that are not forked.
+    sums = None
+
     def __init__(self):
-        self.sums = torch.zeros(_ROWS * len(FIELDS), dtype=torch.int64, device="cpu").share_memory_()
+        # Not a tensor: that would keep a descriptor, and close its number when it goes. A job that has closed all of its own may have a file
+        # there by then; if nothing is there torch ends the process.
+        self.table = _COUNTS.from_buffer(mmap.mmap(-1, ctypes.sizeof(_COUNTS)))
         # By sample, where somebody asks for them.
         self.sizes = None
         self._begin(0)
@@ -25,14 +32,13 @@ class Tally:
     def _begin(self, loader):
         # The loader's number in the training process, where that is known. Of a worker's batches it is found out.
         self.loader = loader
-        # Written with no more than the interpreter has: what training has made of torch does not matter here. One
-        # process writes a row at a time, and the sums are for people: a count that is lost where two do harms nobody.
-        self.table = (ctypes.c_int64 * self.sums.numel()).from_address(self.sums.data_ptr())
         self.hits = self.late = self.misses = self.prefetched = self.pool_bytes = self.source_bytes = 0
         # Uses of samples that were found and are given in the place of others; no hits.
         self.substitutions = 0
 
     def __reduce__(self):
+        if self.sums is None:
+            self.sums = torch.zeros(_ROWS * len(FIELDS), dtype=torch.int64, device="cpu").share_memory_()
         return _again, (self.sums, self.loader, self.sizes)
 
     def batch(self):
@@ -43,6 +49,7 @@ class Tally:
         for name in FIELDS:
             setattr(self, name, 0)
         info = get_worker_info()
+        # One process writes a row at a time, and the sums are for people: a count that is lost where two do harms nobody.
         row = 0 if info is None else 1 + info.id % (_ROWS - 1)
         for column, count in enumerate(counts, row * len(FIELDS)):
             self.table[column] += count
@@ -54,8 +61,8 @@ class Tally:
         )  # fmt: skip
 
     def totals(self):
-        rows = list(self.table)
-        return {name: sum(rows[column :: len(FIELDS)]) for column, name in enumerate(FIELDS)}
+        tables = [self.table] if self.sums is None else [self.table, _table_of(self.sums)]
+        return {name: sum(sum(table[column :: len(FIELDS)]) for table in tables) for column, name in enumerate(FIELDS)}
 
     def tell_source(self, read_bytes):
         """Bytes that were read from the source beside those of batches."""
@@ -65,8 +72,14 @@ class Tally:
 def _again(sums, loader, sizes):
     tally = Tally.__new__(Tally)
     tally.sums, tally.sizes = sums, sizes
+    tally.table = _table_of(sums)
     tally._begin(loader)
     return tally
+
+
+def _table_of(sums):
+    """Written with no more than the interpreter has: what training has made of torch does not matter here."""
+    return _COUNTS.from_address(sums.data_ptr())
 
 
 class Collating:

@@ -61,7 +61,7 @@ class Pass:
         self.between = self.begun = None
         # The generators before the loop drew from them and began this pass, None where it did not draw; whether it drew behind that, before it asked.
         self.before, self.draws_within = None, False
-        # Batches that the sampler gave, with those that were skipped.
+        # Batches that the sampler was asked for, with those that were skipped and with the end.
         self.asked = 0
         # Of the batch that was handed over last, and how many were asked for before its.
         self.index = None
@@ -71,7 +71,9 @@ class Pass:
         """The sampler is about to be asked for the first time, which is when those of torch draw their order."""
         if self.order_from is not None:
             self.generators.set(self.order_from)
-        self.order_states = self.generators.order_states()
+            self.generators.set_scalars(self.order_from.get("held", {}))
+        # A script may set a sampler's epoch behind iter(), which counts if nothing was asked for before.
+        self.order_states = {**self.generators.order_states(), "held": self.generators.scalars(self.states)}
 
     def handed_over(self, number=None):
         """`number`: of the batch among those that were asked for; None: the last of them. Those between failed."""
@@ -131,7 +133,7 @@ class Indices:
         self.batched = batched
         self.digest = 0
         self.to_skip = beginning.skip
-        self.asked = False
+        self.asked = self.ended = False
 
     def __iter__(self):
         return self
@@ -139,7 +141,13 @@ class Indices:
     def __next__(self):
         if self.to_skip:
             self.skip()
-        index = given = next(self._begun())
+        try:
+            index = given = next(self._begun())
+        except StopIteration:
+            # Which torch's samplers draw for, too.
+            self.beginning.asked += not self.ended
+            self.ended = True
+            raise
         if self._is_used_up(index):
             index = list(index)
             given = iter(index)

@@ -54,7 +54,9 @@ class Positioned(Trained):
         resume, self._resume = self._resume or self._again(), None
         self._taken_up = None
         if self._begun_first is not None and resume is None:
-            self._begun_first()
+            process, taken = self._begun_first
+            process()
+            self._generators().take(taken)
         self._begun_first = None
         generators = self._generators()
         if resume is None:
@@ -67,7 +69,8 @@ class Positioned(Trained):
             if self._had_workers:
                 self._without_seed(beginning)
             return self._begin(beginning)
-        now = _random.capture()
+        now, own_now = _random.capture(), generators.shared_states()
+        taken = resume.pop("taken", set())
         nth = resume.get("nth", resume["epoch"])
         beginning = Pass(resume["epoch"], nth, generators, resume["states"], resume["batches"], resume["digest"])
         # Checkpoints of before have none; there the order is drawn as the pass begins.
@@ -87,6 +90,10 @@ class Positioned(Trained):
             # What the script set in mid-epoch, as the sampler has it that is as far ahead as it was.
             if beginning.asked == resume.get("asked"):
                 generators.set_scalars(resume["held"])
+            generators.keep_taken(own_now, taken)
+            # What others drew there since; a sampler that is not as far ahead as it was may have its draws still before it.
+            if self._order is not None or beginning.asked == resume.get("asked"):
+                generators.set_shared(resume.get("shared", {}), taken)
             return handing
         finally:
             process = resume.get("process")
@@ -262,6 +269,7 @@ class Positioned(Trained):
             "before": current.before,
             "asked": current.asked,
             "held": current.generators.scalars(current.states),
+            "shared": current.generators.shared_states(),
             "workers_kept": current.workers_kept,
         }
 
@@ -358,13 +366,15 @@ class Positioned(Trained):
             handing.current.waited_ns = 0
         return waited_ns
 
-    def go_on_with(self, process):
-        """The generators' states once the position that was loaded is taken up, or what gives them then; None to leave them."""
+    def go_on_with(self, process, taken=None):
+        """The generators' states once the position that was loaded is taken up, or what gives them then; None to leave them. `taken`: of several
+        loaders, their own generators with which one of them has gone on."""
+        taken = set() if taken is None else taken
         if self._resume is not None:
-            self._resume["process"] = process
+            self._resume.update(process=process, taken=taken)
         elif callable(process):
             # Of several loaders the first that is iterated.
-            self._begun_first = process
+            self._begun_first = process, taken
 
     def draws_again(self):
         """The generators' states for what the script draws until the position that was loaded is taken up, where it drew there before; None: those
@@ -399,13 +409,13 @@ def before(state, batches):
     if not isinstance(state, dict) or "digest" not in state or state.get("batches") is None:
         return state
     # What was drawn for those batches is drawn.
-    drawn_from = {} if batches else state.get("drawn_from", {})
-    return {**state, "batches": max(0, state["batches"] - batches), "digest": None, "drawn_from": drawn_from}
+    drawn = {name: {} if batches else state.get(name, {}) for name in ("drawn_from", "shared")}
+    return {**state, "batches": max(0, state["batches"] - batches), "digest": None, **drawn}
 
 
 def _saved(resume):
     """A position that was loaded, without what is for the pass that takes it up."""
-    return {name: value for name, value in resume.items() if name not in ("process", "draws_again")}
+    return {name: value for name, value in resume.items() if name not in ("process", "taken", "draws_again")}
 
 
 def _bare(kind, *arguments):

@@ -28,7 +28,7 @@ class Generators:
 
     def order_states(self):
         """Of the generators alone, without those of devices: no order is drawn there, and to ask one for its state may wait for it."""
-        return {"process": _random.capture(devices=False), **_states({name: one for name, one in self.own.items() if type(one) is not Held})}
+        return {"process": _random.capture(devices=False), **self.shared_states()}
 
     def own_states(self):
         return _states(self.own)
@@ -41,6 +41,26 @@ class Generators:
         for name, one in self.own.items():
             if type(one) is Held and name in scalars:
                 one.set_scalars(scalars[name])
+
+    def shared_states(self):
+        """Of those generators that others may draw from as well: another loader, training."""
+        return _states({name: one for name, one in self.own.items() if type(one) is not Held})
+
+    def set_shared(self, states, taken):
+        """But those that are `taken`, as others go on with them; they are all taken then."""
+        for name, one in self.own.items():
+            if name in states and id(one.generator) not in taken:
+                one.set(states[name])
+        self.take(taken)
+
+    def keep_taken(self, now, taken):
+        """Those that are `taken` stay as they were `now`, before an order was drawn again."""
+        for name, one in self.own.items():
+            if type(one) is not Held and id(one.generator) in taken:
+                one.set(now[name])
+
+    def take(self, taken):
+        taken.update(id(one.generator) for one in self.own.values() if type(one) is not Held)
 
     def set(self, states):
         if "process" in states:

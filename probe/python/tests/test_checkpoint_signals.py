@@ -1,0 +1,87 @@
+"""Signals in a process with several Checkpointers, and in its children: none is lost, whichever is closed first."""
+
+import itertools
+import os
+import signal
+
+import pytest
+from collector import PACKAGE  # noqa: F401, which puts the staged package on the path
+
+torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
+
+import stallscope  # noqa: E402
+
+NUMBER = signal.SIGUSR1
+
+
+@pytest.fixture
+def heard():
+    heard = []
+    before = signal.signal(NUMBER, lambda number, frame: heard.append(number))
+    yield heard
+    signal.signal(NUMBER, before)
+
+
+def _checkpointers(folder, count):
+    model = torch.nn.Linear(2, 1)
+    return [stallscope.Checkpointer(folder / str(at), model=model, every=1000, signals=["SIGUSR1"]) for at in range(count)]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_a_signal_after_all_are_closed_is_the_scripts(tmp_path, heard, order):
+    checkpointers = _checkpointers(tmp_path, 3)
+    for at in order:
+        checkpointers[at].close()
+    os.kill(os.getpid(), NUMBER)
+    assert heard == [NUMBER]
+
+
+@pytest.mark.parametrize("closed", [0, 1])
+def test_one_that_is_left_saves_and_lets_the_signal_through(tmp_path, heard, closed):
+    checkpointers = _checkpointers(tmp_path, 2)
+    checkpointers.pop(closed).close()
+    os.kill(os.getpid(), NUMBER)
+    assert heard == []
+    checkpointers[0].step()
+    assert heard == [NUMBER]
+    assert (tmp_path / str(1 - closed) / "step-000000001" / "verified").exists()
+
+
+def test_a_forked_child_ends_by_the_signal(tmp_path):
+    before = signal.signal(NUMBER, signal.SIG_DFL)
+    checkpointers = _checkpointers(tmp_path, 2)
+    child = os.fork()
+    if child == 0:
+        os.kill(os.getpid(), NUMBER)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    for one in checkpointers:
+        one.close()
+    signal.signal(NUMBER, before)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == NUMBER
+
+
+class _Late(Exception):
+    pass
+
+
+def test_what_a_handler_raises_within_a_restore_arrives(tmp_path):
+    class Loading:
+        def state_dict(self):
+            return {"one": 1}
+
+        def load_state_dict(self, state):
+            os.kill(os.getpid(), NUMBER)
+
+    def late(number, frame):
+        raise _Late
+
+    checkpointer = stallscope.Checkpointer(tmp_path, thing=Loading(), signals=())
+    checkpointer.save(wait=True)
+    before = signal.signal(NUMBER, late)
+    try:
+        with pytest.raises(_Late):
+            checkpointer.restore()
+    finally:
+        signal.signal(NUMBER, before)
+        checkpointer.close()
