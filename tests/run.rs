@@ -29,9 +29,9 @@ fn the_jobs_output_and_exit_code_are_its_own() {
 fn a_stack_that_is_too_small_is_a_sentence_and_no_abort() {
     let words = format!("ulimit -s 100; exec {} run -- true", env!("CARGO_BIN_EXE_stallscope"));
     let output = Command::new("sh").args(["-c", &words]).output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("512 KiB of stack") && said.contains("ulimit -s"), "{said}");
+    let printed = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{printed}");
+    assert!(printed.contains("512 KiB of stack") && printed.contains("ulimit -s"), "{printed}");
 }
 
 #[test]
