@@ -50,6 +50,18 @@ fn a_value_that_somebody_asks_for_where_it_is_in_force_is_theirs() {
     assert_eq!(audited(&out, Act::Hold), 1, "{:?}", out.audit);
 }
 
+/// The job's knobs come once it iterates its loader, and its user may be there first.
+#[test]
+fn a_value_that_somebody_asks_for_as_the_knob_appears_is_theirs() {
+    let (mut job, mut controller) = (Job::slow(), act());
+    job.knobs.iter_mut().for_each(|knob| knob.name.insert(0, '-'));
+    run(&mut job, &mut controller, 2);
+    job.knobs.iter_mut().for_each(|knob| knob.name = knob.name.split_off(1));
+    job.user_sets("workers", 2);
+    let out = run(&mut job, &mut controller, 300);
+    assert!(out.actions.iter().all(|action| action.knob != "workers"), "{:?}", out.actions);
+}
+
 #[test]
 fn a_job_that_does_not_wait_stays_untouched() {
     let mut job = Job::slow();

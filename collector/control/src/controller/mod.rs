@@ -124,6 +124,8 @@ pub struct Controller {
     values: BTreeMap<Address, u64>,
     /// Who asked for each last.
     set_by: BTreeMap<Address, String>,
+    /// Knobs were looked at before.
+    looked: bool,
     /// Loss, as a share, that releases since the last proven gain cost by their own measurement.
     given_away: f64,
     /// See [`crate::stats::compare`].
@@ -181,6 +183,7 @@ impl Controller {
             waited_ns: 0,
             values: BTreeMap::new(),
             set_by: BTreeMap::new(),
+            looked: false,
             given_away: 0.0,
             restless: 0.0,
             mentioned: Mentioned::default(),

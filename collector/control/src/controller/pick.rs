@@ -337,8 +337,8 @@ impl Controller {
             let known = self.values.get(&address).copied();
             // Who asks for the value that is in force already wants it to stay.
             let pending = knob.requested.is_some_and(|value| value != knob.value);
-            let held = !pending && held_by_another(&mut self.set_by, &address, knob);
-            if known.is_some_and(|known| known != knob.value || held) {
+            let held = !pending && held_by_another(&mut self.set_by, self.looked, &address, knob);
+            if held || known.is_some_and(|known| known != knob.value) {
                 let by = if self.follows(knob) { super::turn::CONTROLLER } else { &knob.set_by };
                 theirs.push((address.clone(), knob.value, by.to_owned()));
             }
@@ -350,6 +350,7 @@ impl Controller {
         // The first batches come out of a queue that was filled before training began.
         let first = self.values.is_empty() && !seen.is_empty();
         self.values = seen;
+        self.looked = true;
         if first {
             self.settings_changed();
         }
@@ -363,15 +364,16 @@ impl Controller {
     }
 }
 
-/// Whether somebody else asked for the knob's value since the last look. `set_by`: who had until then.
+/// Whether somebody else asked for the knob's value since the last look, where there was one. `set_by`: who had until then.
 fn held_by_another(
     set_by: &mut BTreeMap<super::Address, String>,
+    looked: bool,
     address: &super::Address,
     knob: &Knob,
 ) -> bool {
     let before = set_by.insert(address.clone(), knob.set_by.clone());
     let another = !knob.set_by.is_empty() && knob.set_by != super::turn::CONTROLLER;
-    another && before.is_some_and(|before| before != knob.set_by)
+    another && before.map_or(looked, |before| before != knob.set_by)
 }
 
 fn to_high(needs: &[Need]) -> f64 {

@@ -117,7 +117,7 @@ pub(crate) struct Job {
     pub(crate) killed: bool,
     /// When each worker began.
     born_ns: Vec<u64>,
-    knobs: Vec<Knob>,
+    pub(crate) knobs: Vec<Knob>,
     step_ns: u64,
     seen_ns: u64,
     index: u64,
