@@ -24,10 +24,10 @@ PYTHON = ROOT / ".venv" / "bin" / "python"
 STALLSCOPE = ROOT / "target" / "release" / "stallscope"
 NAME = "bench-knobs"
 MTBF_S = 600
-# The interval of saves in the script.
-START_S = 1
+# The job's own, and the cache that it begins with.
+START = {"workers": 2, "prefetch": 4, "cache.bytes": 16 << 20, "ckpt.interval": 1}
 FREE = "all free"
-# Which knobs are held, at which values: the job's own, and the cache that it begins with.
+# Which knobs are held, at the values of START.
 HELD = {
     "workers and prefetch held": ["workers=2", "prefetch=4"],
     "cache held": ["cache.bytes=16MiB"],
@@ -75,20 +75,14 @@ def goodput(report: dict) -> float:
     """Samples a second that count in the end."""
     phases = [phase for phase in report["phases"] if phase["phase"] != "startup"]
     samples = sum(phase["samples"] for phase in phases if phase["phase"] == "training")
-    exposed = interval_s(report) / MTBF_S
+    exposed = values(report)["ckpt.interval"] / MTBF_S
     return samples / (sum(phase["wall_ns"] for phase in phases) / 1e9) * exposed / math.expm1(exposed)
 
 
-def interval_s(report: dict) -> float:
-    """Between saves, at the end: the knob goes with the job's checkpointer, before the recording ends."""
-    turned = [line["to_value"] for line in report["audit"] if line["knob"] == "ckpt.interval" and line["act"] == "applied"]
-    return turned[-1] if turned else START_S
-
-
 def values(report: dict) -> dict:
-    """Of the knobs of the loader that trains, and of the job's, at the end."""
-    knobs = {knob["knob"]: knob["value"] for knob in report["knobs"] if knob["loader"] == 0}
-    return {**knobs, "ckpt.interval": interval_s(report)}
+    """Of the knobs of the loader that trains, and of the job's, at the end: by the audit, as some go before the recording ends."""
+    applied = [line for line in report["audit"] if line["act"] == "applied" and line["loader"] in (None, 0)]
+    return START | {line["knob"]: line["to_value"] for line in applied}
 
 
 def main():
@@ -116,8 +110,8 @@ def main():
     for case in cases:
         ratios = [held / free - 1 for held, free in zip(reached[case], reached[FREE])]
         at_end = {
-            name: median(end.get(name, 0) for end in ends[case])
-            for name in ("workers", "prefetch", "cache.bytes", "ckpt.interval")
+            name: median(end[name] for end in ends[case])
+            for name in START
         }
         line = [case, f"{median(reached[case]):.1f}"]
         line += ["", ""] if case == FREE else [f"{median(ratios):+.1%}", f"{min(ratios):+.1%} to {max(ratios):+.1%}"]

@@ -211,7 +211,8 @@ impl Process {
             *loads.entry(period_ns).or_default() += &WorkerLoad {
                 batches: since(counts.batches, before.batches),
                 samples: since(counts.samples, before.samples),
-                read_bytes: counts.read_bytes - before.read_bytes,
+                // What stood for uncounted bytes at the end is less where a late slice shows that they were counted.
+                read_bytes: counts.read_bytes.saturating_sub(before.read_bytes),
                 ..WorkerLoad::default()
             };
         }
@@ -242,5 +243,26 @@ fn load_of(total: &Activity, worker: bool) -> WorkerLoad {
         runnable_ns: times.runnable_ns,
         idle_ns: wall_ns.saturating_sub(reading_ns).saturating_sub(cpu_ns).saturating_sub(times.runnable_ns),
         ..WorkerLoad::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stallscope_abi::kernel::Blocked;
+
+    #[test]
+    fn a_slice_that_comes_after_the_end_takes_no_bytes_back() {
+        let mut process = Process::default();
+        let mut slice = Slice { rchar: 1 << 20, ..Slice::default() };
+        slice.times.blocked_ns[Blocked::FileRead as usize] = 1_000_000;
+        process.slice(&slice);
+        (process.exited_ns, process.last_seen_ns) = (Some(1), 1);
+        let read = |process: &mut Process| -> u64 {
+            process.take_periods().values().map(|load| load.read_bytes).sum()
+        };
+        assert_eq!(read(&mut process), 1 << 20);
+        process.slice(&Slice { read_bytes: 1 << 19, ..Slice::default() });
+        assert_eq!(read(&mut process), 0);
     }
 }
