@@ -54,13 +54,18 @@ pub(crate) struct Run {
     tune: Option<Tune>,
     /// Keep the files of the data set that the job trains on in so much memory (8GiB, 500MB), under torch's own loader. Order,
     /// samples and randomness stay the script's. docs/cache.md says what can be kept. 0: no cache, whatever --tune may do
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, conflicts_with = "no_shim")]
+    #[arg(long, value_name = "SIZE", value_parser = cache_bytes, conflicts_with = "no_shim")]
     cache: Option<u64>,
     #[command(flatten)]
     limits: Limits,
     /// Print neither progress nor the final summary
     #[arg(short, long)]
     quiet: bool,
+}
+
+/// A size, or 0 for no cache.
+fn cache_bytes(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { parse_bytes(text).map_err(|error| error.to_string()) }
 }
 
 /// [`TuneMode`] as an argument.
@@ -153,5 +158,17 @@ impl View for Screen {
             let screen = stallscope_reports::text::screen(summary, recording, &style);
             terminal::write_err(&format!("\n{screen}"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_cache_is_a_size_too() {
+        assert_eq!(cache_bytes("0"), Ok(0));
+        assert_eq!(cache_bytes("8GiB"), Ok(8 << 30));
+        assert!(cache_bytes("0MiB").is_err() && cache_bytes("much").is_err());
     }
 }
