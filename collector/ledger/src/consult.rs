@@ -27,12 +27,13 @@ pub(crate) fn consult(found: &mut [Diagnosis], expected: &[Expected]) {
             let has_sentence = !remedy.sentence.is_empty();
             let remedy = match judged(remedy, expected) {
                 Ok(remedy) => remedy,
-                Err(Some(gain)) if has_sentence => {
-                    undecided.push(format!("{}: {}", name(kind), words::gain(&gain)));
-                    continue;
-                }
-                Err(_) => {
-                    hopeless.extend(has_sentence.then(|| name(kind).to_owned()));
+                Err(refused) => {
+                    let (list, gain) = match refused {
+                        Refused::Hopeless(gain) => (&mut hopeless, gain),
+                        Refused::Undecided(gain) => (&mut undecided, gain),
+                        Refused::Unjudged => continue,
+                    };
+                    list.extend(has_sentence.then(|| format!("{} {}", name(kind), words::gain(&gain))));
                     continue;
                 }
             };
@@ -68,20 +69,33 @@ fn excludes(earlier: &Remedy, later: &Remedy) -> bool {
     }
 }
 
-/// With what is expected of it. An error where that is nothing: with what it is then up to, where it may be something.
-fn judged(remedy: Remedy, expected: &[Expected]) -> Result<Remedy, Option<Estimate>> {
+/// Why a remedy is not given, with what the model expects of it.
+enum Refused {
+    /// Given only where the model judges it, which it does not.
+    Unjudged,
+    Hopeless(Estimate),
+    /// Its gain may be worth while, or nothing.
+    Undecided(Estimate),
+}
+
+/// The remedy with what is expected of it.
+fn judged(remedy: Remedy, expected: &[Expected]) -> Result<Remedy, Refused> {
     // Of several ranks the one that gains most holds up the others.
     let of_kind = expected.iter().filter(|expected| expected.kind == remedy.kind);
     let Some(best) = of_kind.max_by(|a, b| a.certain().value.total_cmp(&b.certain().value)) else {
-        return if remedy.sentence.is_empty() { Err(None) } else { Ok(remedy) };
+        return if remedy.sentence.is_empty() { Err(Refused::Unjudged) } else { Ok(remedy) };
     };
     if !best.is_worthwhile() && !best.may_be_worthwhile() {
         // Where a core is what is missing, and the model can't tell whether more of them help, it has not refuted that.
         let undecided = best.gain.high >= WORTHWHILE;
         if undecided && best.kind == RemedyKind::MoreCores && !remedy.sentence.is_empty() {
-            return Ok(remedy);
+            let sentence = format!("{} (this run cannot tell how much that brings)", remedy.sentence);
+            return Ok(Remedy { sentence, ..remedy });
         }
-        return Err((undecided && best.gain.value >= WORTHWHILE).then_some(best.gain));
+        return Err(match undecided && best.gain.value >= WORTHWHILE {
+            true => Refused::Undecided(best.gain),
+            false => Refused::Hopeless(best.gain),
+        });
     }
     let sentence = format!("{}: {}", action(best, &remedy.sentence), outcome(best));
     Ok(Remedy { kind: remedy.kind, sentence, gain: Some(best.certain()) })
@@ -133,20 +147,12 @@ fn outcome(expected: &Expected) -> String {
     )
 }
 
-/// Why there is nothing to do about a finding: what would not help, and what nobody can tell whether it would.
+/// Why there is nothing to do about a finding: what would not help, and of what the run cannot tell whether it would.
 fn nothing(hopeless: &[String], undecided: &[String]) -> String {
     match undecided {
         [] if hopeless.is_empty() => String::new(),
-        [] => format!("Nothing is expected to help here, {} included", listed(hopeless, "and")),
-        _ => format!("This run cannot tell whether it would help to have {}", listed(undecided, "or")),
-    }
-}
-
-fn listed(names: &[String], last_by: &str) -> String {
-    match names {
-        [] => String::new(),
-        [one] => one.clone(),
-        [some @ .., last] => format!("{} {last_by} {last}", some.join(", ")),
+        [] => format!("Nothing is expected to help here: {}", hopeless.join(", ")),
+        _ => format!("This run cannot tell whether it would help to have {}", undecided.join(", or ")),
     }
 }
 
