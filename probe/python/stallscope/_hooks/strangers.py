@@ -1,7 +1,8 @@
-"""Pipes and connections that a process forked in mid-epoch has, and the script's own workers have not.
+"""Pipes that a process forked in mid-epoch has, and the script's own workers have not.
 
 The script opened them since its workers were made: to a process that it writes to, say, which ends when the pipe does. A worker that is added would hold
-such a pipe open for as long as it lives, and whoever waits for its end would wait in vain.
+such a pipe open for as long as it lives, and whoever waits for its end would wait in vain. Sockets it keeps: a library may use its own in a child, as torch
+does that to its manager of shared files.
 """
 
 import os
@@ -16,14 +17,14 @@ _HELPERS = (
 
 
 def opened_since(pid, ours):
-    """The descriptors of pipes and sockets that this process has and its worker `pid` has not, but for `ours`."""
+    """The descriptors of pipes that this process has and its worker `pid` has not, but for `ours`."""
     try:
-        theirs = set(_streams(pid).values())
+        theirs = set(_pipes(pid).values())
     except OSError:
         # Not to be seen, or gone.
         return []
     kept = {one.fileno() for one in ours} | set(_helpers())
-    return [one for one, stream in _streams("self").items() if stream not in theirs and one not in kept and one >= _STANDARD_STREAMS]
+    return [one for one, pipe in _pipes("self").items() if pipe not in theirs and one not in kept and one >= _STANDARD_STREAMS]
 
 
 def let_go(descriptors):
@@ -36,8 +37,8 @@ def let_go(descriptors):
     os.close(nothing)
 
 
-def _streams(process):
-    """Descriptor -> what tells this pipe or socket from any other, of a process."""
+def _pipes(process):
+    """Descriptor -> what tells this pipe from any other, of a process."""
     found = {}
     folder = f"/proc/{process}/fd"
     for name in os.listdir(folder):
@@ -46,7 +47,7 @@ def _streams(process):
         except OSError:
             # It was closed meanwhile.
             continue
-        if link.startswith(("pipe:", "socket:")):
+        if link.startswith("pipe:"):
             found[int(name)] = link
     return found
 
