@@ -1,6 +1,6 @@
 """Whether a data set that the script gives to one worker alone would be right with several.
 
-What a sample takes from an open file, a connection or an iterator depends on who took from it before. Forked workers share the place in a file,
+What a sample takes from an open file, a connection or an iterator depends on what was taken from it before. Forked workers share the place in a file,
 and each has an iterator from its beginning. A script with several workers does without such, or knows how; one with a single worker need not.
 """
 

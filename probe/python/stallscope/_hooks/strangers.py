@@ -1,7 +1,7 @@
 """Pipes that a process forked in mid-epoch has, and the script's own workers have not.
 
 The script opened them since its workers were made: to a process that it writes to, say, which ends when the pipe does. A worker that is added would hold
-such a pipe open for as long as it lives, and whoever waits for its end would wait in vain. Sockets it keeps: a library may use its own in a child, as torch
+such a pipe open for as long as it lives, and a wait for its end would not end. Sockets it keeps: a library may use its own in a child, as torch
 does that to its manager of shared files.
 """
 
