@@ -482,10 +482,10 @@ SCENARIOS = {
 }
 
 
-def main():
+def main(scenarios):
     torch.set_num_threads(1)
     for SCENARIO[0] in sys.argv[2:]:
-        SCENARIOS[SCENARIO[0]](int(sys.argv[1]))
+        scenarios[SCENARIO[0]](int(sys.argv[1]))
         # Persistent workers end with their iterator.
         for numbers in KEPT:
             numbers._iterator = None
@@ -495,4 +495,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(SCENARIOS)

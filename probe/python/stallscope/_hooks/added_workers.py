@@ -16,7 +16,8 @@ import weakref
 
 from stallscope import _native
 
-from . import candidates, order, outline
+from . import candidates, one_taker, order, outline
+from .again import Again
 from .knobs import raised_by_signal
 
 _SIGNALS = "torch.utils.data._utils.signal_handling"
@@ -57,6 +58,8 @@ class WorkerSet:
         # Processes that end, with their queues: workers, and candidates that are not wanted any more.
         self.leaving = []
         self.dismissed = []
+        # Batches of added workers, which one of the script's own makes as well where they fail.
+        self.again = Again(size)
 
     def settle(self, iterator):
         """Brings the workers nearer to what is wanted. Only in the main thread, between two batches."""
@@ -78,6 +81,7 @@ class WorkerSet:
         self.settled = False
         self.beginning = True
         self.ends = None
+        self.again.forget()
 
     def end_of_order(self, iterator):
         """The depth that the script gave, and the first index with which the epoch's end may be drawn; None where it does not matter when."""
@@ -117,6 +121,10 @@ class WorkerSet:
         if iterator._num_workers != min(wanted, len(iterator._workers)):
             self._share_out(iterator, min(wanted, len(iterator._workers)))
         lacks = len(iterator._workers) + len(self.candidates) < wanted
+        why_one = one_taker.why(iterator) if lacks and self.size.own_workers == 1 else ""
+        if why_one:
+            self._give_up(iterator, why_one)
+            wanted, lacks = self.size.wanted_workers(), False
         waits = lacks and _made_with(iterator) != iterator.__dict__.get("_stallscope_outline")
         if waits and iterator._persistent_workers:
             self._give_up(iterator, _FOR_GOOD)

@@ -10,6 +10,8 @@ import threading
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
+from . import strangers
+
 # What may be large: the data set, and functions with what they hold.
 _LARGE = ("dataset", "collate_fn", "init_fn")
 # What a candidate says first; all else it says is a sentence.
@@ -51,7 +53,9 @@ def start(candidates, context, workers_module, iterator, number, total):
     # A new interpreter takes seconds until it reads what it is given, and a pipe holds little: what may be large is
     # sent by a thread.
     source, sink = context.Pipe(duplex=False) if parcel else (None, None)
-    given = (workers_module.__name__, values, teller, source, parent)
+    ours = [queue._reader, queue._writer, reports, teller]
+    strange = strangers.opened_since(iterator._workers[0].pid, ours) if method == "fork" else ()
+    given = (workers_module.__name__, values, teller, source, parent, strange)
     candidate = Candidate(context.Process(target=_enter, args=given, daemon=True), queue, reports)
     try:
         candidate.process.start()
@@ -140,8 +144,9 @@ def _send(sink, parcel):
         sink.close()
 
 
-def _enter(module_name, values, teller, source, parent):
-    """In the new process, a child of `parent`, None where that is not to be looked at."""
+def _enter(module_name, values, teller, source, parent, strange):
+    """In the new process, a child of `parent`, None where that is not to be looked at; it keeps none of the pipes that are `strange` to it."""
+    strangers.let_go(strange)
     _report(teller, _PID + str(os.getpid()).encode())
     if source is not None:
         with source:

@@ -259,6 +259,12 @@ class Size:
         self.workers_knob.answer(self.workers, REFUSED, process.text(reason))
         self._depth_follows(iterator)
 
+    def workers_fail(self, iterator, reason):
+        """Added workers fail: the loader goes on with as many as the script has."""
+        self.workers = self.own_workers
+        self.workers_knob.answer(self.workers, REFUSED, process.text(reason))
+        resize.touch(iterator, self)
+
     def _depth_follows(self, iterator):
         if self.asked_depth is None:
             self.depth_knob.is_now(self.wanted_depth(iterator))

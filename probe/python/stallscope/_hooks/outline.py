@@ -32,6 +32,9 @@ _IDLE = frozenset(("_thread", "logging"))
 # Of a cache of ours: what it has kept makes no other sample.
 _KEPT = frozenset(("stallscope.data.cache.reader", "stallscope.data.prefetch.reader"))
 _RESTLESS = frozenset(("_io", "_queue", "asyncio", "concurrent", "io", "multiprocessing", "socket", "threading", "weakref"))
+# Of `_io`, those of the system; the rest are in memory, which each process has for itself.
+_FILES = frozenset(("FileIO", "BufferedReader", "BufferedRandom", "TextIOWrapper"))
+_TAKEN_FROM = frozenset(("_socket", "socket", "sqlite3", "multiprocessing.connection", "multiprocessing.queues"))
 _SHARED_VALUES = "multiprocessing.sharedctypes"
 # Where what has no attributes is all that it ever will be, but for iterators.
 _CONSTANT = frozenset(
@@ -56,6 +59,11 @@ def of_whole(*things, partly=()):
 def shared(*things):
     """What these hold in memory that other processes have, too: values and arrays of multiprocessing's, and tensors."""
     return _Look(things).shared
+
+
+def taken(*things):
+    """What these hold that one process alone can take from, each in words: open files that are read, connections, iterators."""
+    return _Look(things, finds_taken=True).taken
 
 
 def of_workers(dataset, collate_fn, init_fn):
@@ -83,7 +91,7 @@ def _around():
 
 
 class _Look:
-    def __init__(self, things, partly=()):
+    def __init__(self, things, partly=(), finds_taken=False):
         self.found = []
         # Whether nothing can change but it shows.
         self.is_whole = True
@@ -91,6 +99,8 @@ class _Look:
         self.elements = _MOST_ELEMENTS
         # What other processes see when it is written to.
         self.shared = []
+        # What gives something else to the next process that takes from it, in words; None where that is not asked, as a file of the script's own answers it.
+        self.taken = [] if finds_taken else None
         # What code names that was looked at, but for that which makes objects.
         self.names = set()
         # To be looked at, the next one last.
@@ -207,6 +217,8 @@ class _Look:
 
     def object(self, value):
         root = type(value).__module__.partition(".")[0]
+        if self.taken is not None:
+            self.taken += _taken_from(value, root)
         if root in _IDLE or type(value).__module__ in _KEPT:
             return
         if root in _RESTLESS and type(value).__module__ != _SHARED_VALUES:
@@ -290,6 +302,26 @@ def _is_shared(value):
     torch = sys.modules["torch"]
     plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
     return plain and value.device.type == "cpu" and value.is_shared()
+
+
+def _taken_from(value, root):
+    """In words, what it is that gives something else to the next process that takes from it; empty for anything else."""
+    kind = type(value)
+    if root == "_io":
+        return [f"an open file ({kind.__name__})"] if kind.__name__ in _FILES and _is_read(value) else []
+    if root in _TAKEN_FROM or kind.__module__ in _TAKEN_FROM:
+        return [f"a connection ({kind.__name__})"]
+    # What a script's own iterator holds is looked at.
+    is_iterator = hasattr(kind, "__next__") and not _is_scripts(kind.__module__)
+    return [f"an iterator ({kind.__name__})"] if is_iterator else []
+
+
+def _is_read(file):
+    try:
+        return not file.closed and file.readable()
+    except ValueError:
+        # What it was made of was taken from it.
+        return False
 
 
 def _generator_state(value):

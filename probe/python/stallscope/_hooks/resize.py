@@ -10,7 +10,7 @@ import sys
 
 from .added_workers import WorkerSet
 from .candidates import unknown_parameters
-from .patch import UnknownShape, attribute
+from .patch import UnknownShape, attribute, passed_over
 
 # What the methods that the subclass builds on use of an iterator, in torch 1.13 to 2.15 and in torchdata. Methods that
 # use more may keep books that the subclass would not keep.
@@ -94,6 +94,18 @@ def _resizable(base):
                 super()._try_put_index()
                 if self._send_idx == sent:
                     break
+                worker_set.again.sent(self, sent)
+
+        @passed_over
+        def _next_index(self):
+            index = self._stallscope_workers_added.again.drawn = super()._next_index()
+            return index
+
+        def _get_data(self):
+            while True:
+                number, data = super()._get_data()
+                if not self._stallscope_workers_added.again.is_asked(self, number, data):
+                    return number, data
 
         def _next_data(self):
             worker_set = self._stallscope_workers_added

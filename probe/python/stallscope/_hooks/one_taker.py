@@ -1,0 +1,56 @@
+"""Whether a data set that the script gives to one worker alone would be right with several.
+
+What a sample takes from an open file, a connection or an iterator depends on what was taken from it before. Forked workers share the place in a file,
+and each has an iterator from its beginning. A script with several workers does without such, or knows how; one with a single worker need not.
+"""
+
+import os
+import stat
+
+from . import outline
+
+_WHY = (
+    "resize: unavailable: the script has one worker, and its data set {}, which one process alone can take from: with more workers its samples would be "
+    "others; open it in each worker, by worker_init_fn or at its first sample."
+)
+_FORKED = "multiprocessing.popen_fork"
+# Of any process, which a script may be read from.
+_STANDARD_STREAMS = 3
+
+
+def why(iterator):
+    """Why this iterator has to stay with its only worker, a sentence; "" where nothing shows that it does."""
+    taken = outline.taken(iterator._dataset, iterator._collate_fn, iterator._worker_init_fn)
+    if taken:
+        return _WHY.format(f"holds {taken[0]}")
+    worker = iterator._workers[0]
+    if type(worker._popen).__module__ == _FORKED:
+        path = _read_together(worker.pid)
+        if path:
+            return _WHY.format(f"reads from a place in {path} that forked workers share")
+    return ""
+
+
+def _read_together(pid):
+    """A file that both this process and its child `pid` have open at the same place, which is not its beginning; None where there is none."""
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        try:
+            if descriptor < _STANDARD_STREAMS or not _is_at_a_place(descriptor):
+                continue
+            ours, theirs = os.fstat(descriptor), os.stat(f"/proc/{pid}/fd/{descriptor}")
+            if (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino):
+                return os.readlink(f"/proc/self/fd/{descriptor}")
+        except OSError:
+            # It was closed meanwhile, or the child has none of this number.
+            continue
+    return None
+
+
+def _is_at_a_place(descriptor):
+    """Whether it is a file that is read from, and not from its beginning."""
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return False
+    with open(f"/proc/self/fdinfo/{descriptor}") as file:
+        facts = dict(line.split(":", 1) for line in file if ":" in line)
+    return int(facts["pos"]) > 0 and int(facts["flags"], 8) & os.O_ACCMODE != os.O_WRONLY
