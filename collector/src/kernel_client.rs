@@ -376,7 +376,7 @@ mod tests {
         assert!(!sent.join().unwrap(), "it hung up before the other side was done");
     }
 
-    /// A listener at which all places are taken, with what has taken them and what is told to the next one.
+    /// A listener at which all places are taken, with what has taken them and the error that the next one gets.
     fn full_queue(name: &str) -> (PathBuf, OwnedFd, Vec<BlockingStream>, anyhow::Error) {
         let path = std::env::temp_dir().join(format!("ss-{name}-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
