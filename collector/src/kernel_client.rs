@@ -9,6 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use stallscope_model::EvidenceState;
 use stallscope_wire::{Accepted, Client, Hello, Layer, ProgramState, Reply, Request};
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,6 +22,9 @@ const CALL_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// How long the service may take to answer; the session stands still meanwhile.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+
+/// Of that, how long one may wait for a place among those who call the service.
+const PLACE_WITHIN: Duration = Duration::from_millis(500);
 
 /// Where kernel evidence comes from, or why it does not.
 pub(crate) struct KernelSource(Result<Option<Source>>);
@@ -135,8 +139,9 @@ impl KernelClient {
     }
 
     fn try_call(&mut self) -> Result<(UnixStream, Accepted)> {
+        let until = answer_until();
         let mut stream = match &mut self.source {
-            Some(Source::Service(path)) => connect(path)
+            Some(Source::Service(path)) => connect_in_turn(path, PLACE_WITHIN)
                 .with_context(|| format!("the node's collector does not answer at {}", path.display()))?,
             Some(Source::Within(loaded)) => {
                 loaded.take().map_or_else(|| Within::load().map(Box::new), Ok)?.serve()?
@@ -147,7 +152,7 @@ impl KernelClient {
         let hello =
             Hello::new(Client::Kernel { watch: *first, syscalls: self.syscalls, reader: self.reader });
         stream.write_all(&stallscope_wire::encode(&hello))?;
-        let reply = stallscope_wire::decode(&read_line(&mut stream)?)?;
+        let reply = stallscope_wire::decode(&read_line(&mut stream, until)?)?;
         match reply {
             Reply::Watching(accepted) => {
                 for pid in further {
@@ -193,15 +198,39 @@ impl KernelClient {
     }
 }
 
-/// A connection, unless it would have to wait for its turn: no job waits for the collector.
+/// A connection, unless it would have to wait for its turn.
 fn connect(path: &Path) -> Result<BlockingStream> {
-    let kind = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
-    let unix = rustix::net::AddressFamily::UNIX;
-    let socket = rustix::net::socket_with(unix, rustix::net::SocketType::STREAM, kind, None)?;
+    let socket = unix_socket(rustix::net::SocketFlags::NONBLOCK)?;
     rustix::net::connect(&socket, &rustix::net::SocketAddrUnix::new(path)?)?;
     let stream = BlockingStream::from(socket);
     stream.set_nonblocking(false)?;
     Ok(stream)
+}
+
+/// A connection. Where others have taken all places the kernel keeps the order of those who wait for one: who comes back
+/// after a while instead finds them taken by users who call without end.
+fn connect_in_turn(path: &Path, within: Duration) -> Result<BlockingStream> {
+    let (until, address) = (std::time::Instant::now() + within, rustix::net::SocketAddrUnix::new(path)?);
+    let socket = unix_socket(rustix::net::SocketFlags::empty())?;
+    loop {
+        let left = until.saturating_duration_since(std::time::Instant::now());
+        // 0 would be for ever.
+        let left = left.max(Duration::from_millis(1));
+        rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Send, Some(left))?;
+        match rustix::net::connect(&socket, &address) {
+            Err(rustix::io::Errno::INTR) => {}
+            connected => {
+                connected?;
+                return Ok(BlockingStream::from(socket));
+            }
+        }
+    }
+}
+
+fn unix_socket(flags: rustix::net::SocketFlags) -> Result<OwnedFd> {
+    let (unix, stream) = (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM);
+    let flags = flags | rustix::net::SocketFlags::CLOEXEC;
+    Ok(rustix::net::socket_with(unix, stream, flags, None)?)
 }
 
 /// Whether the listener there is too busy: so many call that one would have to wait.
@@ -219,9 +248,10 @@ pub(crate) fn is_served(path: &Path) -> bool {
 /// # Errors
 /// It does not answer, or is of a release that does not know.
 pub(crate) fn confinement(node: &Path) -> Result<Vec<Layer>> {
-    let mut stream = connect(node)?;
+    let until = answer_until();
+    let mut stream = connect_in_turn(node, PLACE_WITHIN)?;
     stream.write_all(&stallscope_wire::encode(&Hello::new(Client::Confinement)))?;
-    match stallscope_wire::decode(&read_line(&mut stream)?)? {
+    match stallscope_wire::decode(&read_line(&mut stream, until)?)? {
         Reply::Confinement(layers) => Ok(layers),
         _ => Err(anyhow!("the node's collector does not tell; it is another release")),
     }
@@ -293,10 +323,14 @@ fn state_of(accepted: &Accepted) -> EvidenceState {
     if missing.is_empty() { EvidenceState::On } else { EvidenceState::Partial(missing.join("; ")) }
 }
 
-/// One byte at a time, so that the frames that follow stay in the socket. All of it comes within the time for an answer,
-/// however its bytes are spread.
-fn read_line(stream: &mut BlockingStream) -> Result<Vec<u8>> {
-    let until = std::time::Instant::now() + ANSWER_WITHIN;
+/// Until when a service that is called now has to have answered.
+fn answer_until() -> std::time::Instant {
+    std::time::Instant::now() + ANSWER_WITHIN
+}
+
+/// One byte at a time, so that the frames that follow stay in the socket. All of it comes by `until`, however its bytes are
+/// spread.
+fn read_line(stream: &mut BlockingStream, until: std::time::Instant) -> Result<Vec<u8>> {
     let mut line = Vec::new();
     let mut byte = [0];
     while line.len() < stallscope_wire::LINE_LIMIT_BYTES {
@@ -337,14 +371,14 @@ mod tests {
                 .count() as u128
                 == pauses
         });
-        assert!(read_line(&mut client).is_err());
+        assert!(read_line(&mut client, answer_until()).is_err());
         drop(client);
         assert!(!sent.join().unwrap(), "it hung up before the other side was done");
     }
 
-    #[test]
-    fn a_collector_at_which_too_many_wait_is_there_all_the_same() {
-        let path = std::env::temp_dir().join(format!("ss-full-queue-{}", std::process::id()));
+    /// A listener at which all places are taken, with what has taken them and the error that the next one gets.
+    fn full_queue(name: &str) -> (PathBuf, OwnedFd, Vec<BlockingStream>, anyhow::Error) {
+        let path = std::env::temp_dir().join(format!("ss-{name}-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let listener = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
         bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
@@ -356,6 +390,28 @@ mod tests {
                 Err(error) => break error,
             }
         };
+        (path, listener, waiting, full)
+    }
+
+    #[test]
+    fn who_calls_where_all_places_are_taken_waits_in_turn() {
+        let (path, listener, _waiting, _) = full_queue("in-turn");
+        let late = connect_in_turn(&path, Duration::from_millis(1)).unwrap_err();
+        assert!(is_busy(&late), "not for ever: {late:#}");
+        let caller = std::thread::spawn({
+            let path = path.clone();
+            move || connect_in_turn(&path, Duration::from_secs(60))
+        });
+        // Most likely it waits by then.
+        std::thread::sleep(Duration::from_millis(100));
+        rustix::net::accept(&listener).unwrap();
+        caller.join().unwrap().unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_collector_at_which_too_many_wait_is_there_all_the_same() {
+        let (path, _listener, _waiting, full) = full_queue("full-queue");
         assert!(is_busy(&full) && is_served(&path), "{full:#}");
         let found = find_at(path.clone(), KernelChoice::Auto);
         assert!(matches!(found, Ok(Some(Source::Service(_)))), "it is called again, and no other is started");

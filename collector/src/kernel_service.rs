@@ -62,6 +62,8 @@ pub(crate) struct Service<K> {
     files_sent: Instant,
     /// There is something left to do for callers whose users have time left.
     behind: bool,
+    /// For connections.
+    pub(crate) places: usize,
     /// When callers are taken up again.
     accept_again: Instant,
     /// When something last came of each user who is charged.
@@ -89,6 +91,7 @@ impl<K: KernelSide> Service<K> {
             last_round: Instant::now(),
             files_sent: Instant::now(),
             behind: false,
+            places: usize::MAX,
             accept_again: Instant::now(),
             heard: HashMap::new(),
         }

@@ -1,13 +1,14 @@
 //! Files that are there whole or not at all.
 
 use crate::Error;
-use crate::folder::{Entry, Folder, MOST_LINKS, is_ours};
+use crate::folder::{Blocked, Entry, Folder, MOST_LINKS, is_ours};
 use crate::target::Place;
-use rustix::fs::{CWD, FileType};
-use std::fs::{self, File};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use std::ffi::OsString;
+use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Writes the file at `place` by way of another beside it, which then takes its place. Something that is no plain file, like a
 /// pipe, is written to as it is.
@@ -25,62 +26,83 @@ pub fn write_whole(
     if let Some((folder, name)) = place.folder.as_ref().zip(place.path.file_name()) {
         return folder.replace(name, write);
     }
+    let spot = Spot::named(&place.path)?;
     if !place.named {
-        return replace(&place.path, write);
+        return spot.folder.replace(&spot.name, write);
     }
-    let path = led_to(&place.path);
-    match special(&path).map_err(Error::at(&path))? {
+    let at = Error::at(&place.path);
+    let spot = spot.led_to().map_err(|blocked| at(blocked.into()))?;
+    match spot.special().map_err(&at)? {
         Some(file) => {
             let mut out = BufWriter::new(file);
             write(&mut out)?;
-            out.flush().map_err(Error::at(&path))
+            out.flush().map_err(&at)
         }
-        None => replace(&path, write),
+        None => spot.folder.replace(&spot.name, write),
     }
 }
 
-/// Where the links of this user and of root lead, as far as there is something.
-fn led_to(path: &Path) -> PathBuf {
-    let mut path = path.to_path_buf();
-    for _ in 0..MOST_LINKS {
-        let Ok(Entry::OwnLink(target)) = Entry::at(CWD, &path) else { break };
-        let next = path.parent().unwrap_or(Path::new("")).join(target);
-        // A descriptor's link, as behind /dev/stdout, may name a pipe, which has no path.
-        if fs::symlink_metadata(&next).is_err() {
-            break;
+/// A name in a folder that is open: who may write to a folder around it could lead what is written elsewhere.
+struct Spot {
+    folder: Folder,
+    name: OsString,
+}
+
+impl Spot {
+    fn named(path: &Path) -> Result<Spot, Error> {
+        let at = Error::at(path);
+        let name = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/"));
+        let name = name.ok_or_else(|| at(ErrorKind::NotADirectory.into()))?.to_owned();
+        let folder = Folder::around(path).map_err(|blocked| at(blocked.into()))?;
+        Ok(Spot { folder, name })
+    }
+
+    /// Where the links of this user and of root lead, as far as there is something.
+    fn led_to(self) -> Result<Spot, Blocked> {
+        let mut spot = self;
+        for _ in 0..MOST_LINKS {
+            let Ok(Entry::OwnLink(target)) = Entry::at(&spot.folder, Path::new(&spot.name)) else { break };
+            // A descriptor's link, as behind /dev/stdout, may name a pipe, which has no path.
+            let Some(next) = spot.target(&target)? else { break };
+            spot = next;
         }
-        path = next;
+        Ok(spot)
     }
-    path
-}
 
-/// What lies at `path`, open, where it is no plain file but a device, or a pipe or a descriptor's link of this user or of root.
-fn special(path: &Path) -> std::io::Result<Option<File>> {
-    let Ok(entry) = rustix::fs::lstat(path) else { return Ok(None) };
-    let is_device = FileType::from_raw_mode(entry.st_mode) == FileType::CharacterDevice;
-    if !is_device && !is_ours(entry.st_uid) || fs::metadata(path).map_or(true, |facts| facts.is_file()) {
-        return Ok(None);
+    /// What a link here leads to, if there is something.
+    fn target(&self, target: &Path) -> Result<Option<Spot>, Blocked> {
+        let Some(name) = target.file_name() else { return Ok(None) };
+        let folder = match self.folder.around_target(target) {
+            Err(Blocked::System(_)) => return Ok(None),
+            other => other?,
+        };
+        let is_there = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        Ok(is_there.then(|| Spot { folder, name: name.to_owned() }))
     }
-    let file = File::options().write(true).open(path)?;
-    let is_plain = file.metadata()?.is_file();
-    Ok((!is_plain).then_some(file))
-}
 
-/// Writes `path` by way of a file beside it, which then takes its place, also that of a link.
-fn replace(
-    path: &Path,
-    write: impl FnOnce(&mut (dyn Write + Send)) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let at = Error::at(path);
-    let name = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/"));
-    let name = name.ok_or_else(|| at(ErrorKind::NotADirectory.into()))?;
-    Folder::around(path).map_err(|reason| at(reason.into()))?.replace(name, write)
+    /// What lies here, open, where it is no plain file but a device, or a pipe or a descriptor's link of this user or of root.
+    fn special(&self) -> std::io::Result<Option<File>> {
+        let facts = |flags| rustix::fs::statat(&self.folder, &self.name, flags);
+        let Ok(entry) = facts(AtFlags::SYMLINK_NOFOLLOW) else { return Ok(None) };
+        let is_device = FileType::from_raw_mode(entry.st_mode) == FileType::CharacterDevice;
+        let is_plain = |mode| FileType::from_raw_mode(mode) == FileType::RegularFile;
+        if !is_device && !is_ours(entry.st_uid)
+            || facts(AtFlags::empty()).map_or(true, |facts| is_plain(facts.st_mode))
+        {
+            return Ok(None);
+        }
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::openat(&self.folder, &self.name, flags, Mode::empty())?);
+        let is_plain = file.metadata()?.is_file();
+        Ok((!is_plain).then_some(file))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::Mode;
+    use std::fs;
+    use std::path::PathBuf;
 
     #[test]
     fn what_fails_leaves_what_was_there() {
@@ -144,6 +166,40 @@ mod tests {
         write_whole(&Place::named(link.clone()), |out| Ok(out.write_all(b"new")?)).unwrap();
         assert_eq!(fs::read_to_string(&theirs).unwrap(), "mine");
         assert!(!link.is_symlink());
+    }
+
+    /// Where the kernel does not protect links, it leads on to a file that this user runs.
+    #[test]
+    fn a_folder_behind_another_users_link_is_not_written_to() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (home, link, own) =
+            (folder.path().join("home"), folder.path().join("shared"), folder.path().join("own"));
+        fs::create_dir(&home).unwrap();
+        fs::write(home.join("profile"), "mine").unwrap();
+        std::os::unix::fs::symlink(&home, &link).unwrap();
+        std::os::unix::fs::lchown(&link, Some(4343), Some(4343)).unwrap();
+        std::os::unix::fs::symlink("shared/profile", &own).unwrap();
+        for path in [link.join("profile"), own] {
+            let written = write_whole(&Place::named(path), |out| Ok(out.write_all(b"new")?));
+            assert!(matches!(written, Err(Error::Unwritable { .. })), "{written:?}");
+            assert_eq!(fs::read_to_string(home.join("profile")).unwrap(), "mine");
+        }
+    }
+
+    #[test]
+    fn links_from_folder_to_folder_lead_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |path: &str| folder.path().join(path);
+        fs::create_dir_all(at("a/b")).unwrap();
+        fs::write(at("a/page"), "old").unwrap();
+        std::os::unix::fs::symlink("../page", at("a/b/up")).unwrap();
+        std::os::unix::fs::symlink("a/b/up", at("down")).unwrap();
+        write_whole(&Place::named(at("down")), |out| Ok(out.write_all(b"new")?)).unwrap();
+        assert_eq!(fs::read_to_string(at("a/page")).unwrap(), "new");
+        assert!(at("down").is_symlink() && at("a/b/up").is_symlink());
     }
 
     /// It came while the recording was read: the name was free before.

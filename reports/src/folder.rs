@@ -2,7 +2,7 @@
 //! their place, or in that of a folder around them, what is written goes where was looked.
 
 use crate::Error;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -15,8 +15,8 @@ use std::path::{Component, Path, PathBuf};
 /// Links that lead to each other.
 pub(crate) const MOST_LINKS: usize = 40;
 
-const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-const FOLDER_ITSELF: OFlags = FOLDER.union(OFlags::NOFOLLOW);
+const FOLDER_ITSELF: OFlags =
+    OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
 /// A folder that is open: this one it stays.
 #[derive(Debug)]
@@ -48,10 +48,16 @@ impl From<Blocked> for io::Error {
     }
 }
 
+impl AsFd for Folder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.opened.as_fd()
+    }
+}
+
 impl Folder {
     /// Opens the folder at `path`. Links of this user and of root lead on.
     pub(crate) fn open(path: &Path) -> Result<Folder, Blocked> {
-        Ok(Folder { path: path.to_owned(), opened: walk(path, false)? })
+        Ok(Folder { path: path.to_owned(), opened: walk(None, path, false)? })
     }
 
     /// The same, and makes it and the folders around it where they are missing.
@@ -59,7 +65,7 @@ impl Folder {
     /// # Errors
     /// It cannot be made or opened, or another user's link leads there.
     pub fn make(path: &Path) -> Result<Folder, Error> {
-        let opened = walk(path, true).map_err(|blocked| Error::at(path)(blocked.into()))?;
+        let opened = walk(None, path, true).map_err(|blocked| Error::at(path)(blocked.into()))?;
         Ok(Folder { path: path.to_owned(), opened })
     }
 
@@ -71,11 +77,17 @@ impl Folder {
         Ok(Folder { path: path.to_owned(), opened })
     }
 
-    /// The folder around the file at `path`, to which any links lead.
-    pub(crate) fn around(path: &Path) -> Result<Folder, Errno> {
+    /// The folder around the file at `path`.
+    pub(crate) fn around(path: &Path) -> Result<Folder, Blocked> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let opened = rustix::fs::open(folder, FOLDER, Mode::empty())?;
-        Ok(Folder { path: folder.to_owned(), opened })
+        Folder::open(folder)
+    }
+
+    /// The folder around what a link in this one leads to.
+    pub(crate) fn around_target(&self, target: &Path) -> Result<Folder, Blocked> {
+        let folder = target.parent().unwrap_or(Path::new(""));
+        let opened = walk(Some(&self.opened), folder, false)?;
+        Ok(Folder { path: self.path.join(folder), opened })
     }
 
     /// Where it was opened.
@@ -120,10 +132,12 @@ impl Folder {
     }
 }
 
-/// Opens the folder at `path` name by name, so that every link on the way is looked at before it leads on.
-fn walk(path: &Path, make: bool) -> Result<OwnedFd, Blocked> {
-    let begin = |path: &Path| {
-        rustix::fs::open(if path.is_absolute() { "/" } else { "." }, FOLDER_ITSELF, Mode::empty())
+/// Opens the folder at `path`, from the folder `from` or the current one on, name by name, so that every link on the way is
+/// looked at before it leads on.
+fn walk(from: Option<&OwnedFd>, path: &Path, make: bool) -> Result<OwnedFd, Blocked> {
+    let begin = |path: &Path| match from {
+        Some(from) if path.is_relative() => rustix::fs::openat(from, ".", FOLDER_ITSELF, Mode::empty()),
+        _ => rustix::fs::open(if path.is_absolute() { "/" } else { "." }, FOLDER_ITSELF, Mode::empty()),
     };
     let (mut at, mut to_go, mut links) = (begin(path)?, names(path), 0);
     while let Some(name) = to_go.pop() {

@@ -113,6 +113,10 @@ pub fn file(kind: Kind, output: Option<&Path>, name: &str, terminal: bool) -> Re
             Err(Blocked::AnothersLink) if output.is_dir() => {
                 return Err(Misplaced::AnothersLink(output.to_path_buf()));
             }
+            // A link of theirs at the name itself is replaced.
+            Err(_) if matches!(Folder::around(output), Err(Blocked::AnothersLink)) => {
+                return Err(Misplaced::AnothersLink(output.to_path_buf()));
+            }
             Err(_) => Place::named(output.to_path_buf()),
         },
     };
@@ -243,6 +247,8 @@ mod tests {
             let refused = || Misplaced::AnothersLink(link.clone());
             assert_eq!(chosen_folder(folder("-csv", Some(&link), "a")), Err(refused()));
             assert_eq!(chosen(file(HTML, Some(&link), "a", false)), Err(refused()));
+            let page = link.join("a.html");
+            assert_eq!(chosen(file(HTML, Some(&page), "a", false)), Err(Misplaced::AnothersLink(page)));
         }
     }
 

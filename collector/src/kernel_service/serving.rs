@@ -1,6 +1,7 @@
 //! Serves the node, or one caller within its own process.
 
 use super::Service;
+use super::connections::places;
 use crate::caller::Caller;
 use crate::confine::{self, Account};
 use crate::descriptors::Alarm;
@@ -58,6 +59,7 @@ pub fn serve(options: ServeOptions<'_>, listening: impl FnOnce(&Serving)) -> Res
     let ServeOptions { socket, only_until_idle, syscalls_for_everyone, metrics, group, user } = options;
     let account = Account::find(user)?;
     let mut service = Service::load(syscalls_for_everyone)?;
+    service.places = places();
     // Whatever is opened, made or started comes before there is no right to any more.
     let metrics = metrics.map(Metrics::bind).transpose()?;
     let (shown, socket) = match NodeSocket::passed()? {

@@ -72,6 +72,20 @@ fn many_users_who_call_at_once_hold_up_no_round() {
 }
 
 #[test]
+fn users_who_take_all_connections_that_they_may_leave_some_to_others() {
+    let mut bench = ServiceBench::default();
+    bench.service.places = 100;
+    for (user, of_user) in [(MIRA, 50), (OTTO, 25), (5000, 13), (5001, 6)] {
+        (0..70).for_each(|_| bench.connect(user));
+        let found = bench.service.callers.iter().filter(|caller| caller.uid == user).count();
+        assert_eq!(found, of_user, "user {user}");
+    }
+    (0..10).for_each(|_| bench.connect(0));
+    assert_eq!(bench.service.callers.len(), 104, "root runs it");
+    bench.end();
+}
+
+#[test]
 fn who_leaves_many_trees_at_once_holds_up_nobody() {
     let mut bench = ServiceBench::default();
     let trees = 16;

@@ -48,6 +48,22 @@ impl Error {
         matches!(self, Error::Damaged { .. })
     }
 
+    /// With the folder that was reached as `opened` under the name that it has for the person at the terminal.
+    pub(crate) fn shown_as(self, opened: &Path, dir: &Path) -> Error {
+        let renamed = |path: PathBuf| match path.strip_prefix(opened) {
+            Ok(rest) => dir.join(rest),
+            Err(_) => path,
+        };
+        match self {
+            Error::Io { doing, path, source } => Error::Io { doing, path: renamed(path), source },
+            Error::Damaged { path, what } => Error::Damaged { path: renamed(path), what },
+            Error::Refused(sentence) => {
+                Error::Refused(sentence.replace(&*opened.to_string_lossy(), &dir.to_string_lossy()))
+            }
+            Error::Busy { dir: busy, holder } => Error::Busy { dir: renamed(busy), holder },
+        }
+    }
+
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }

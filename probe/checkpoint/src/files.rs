@@ -80,12 +80,23 @@ impl Folder {
 
     /// By what name it is reached wherever it is now.
     pub(crate) fn itself(&self) -> PathBuf {
-        format!("/proc/self/fd/{}", self.opened.as_raw_fd()).into()
+        itself(&self.opened)
     }
 
     pub(crate) fn modified(&self) -> io::Result<SystemTime> {
         File::from(self.opened.try_clone()?).metadata()?.modified()
     }
+}
+
+/// Opens the folder to which `path` leads now, by links too: this one it stays.
+pub(crate) fn open_dir(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
+    Ok(fs::open(path, flags, Mode::empty())?)
+}
+
+/// By what name a folder is reached wherever it is now.
+pub(crate) fn itself(folder: &OwnedFd) -> PathBuf {
+    format!("/proc/self/fd/{}", folder.as_raw_fd()).into()
 }
 
 /// Does `act` with the folder and name by which `path` is to be reached.

@@ -8,12 +8,12 @@
 
 use crate::arena::lock;
 use crate::error::{Doing, Error, Result};
-use crate::files::{open_plain, write_all};
+use crate::files::{self, open_plain, write_all};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs::File;
 use std::io::Read;
 use std::mem::forget;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -44,10 +44,11 @@ struct Held {
 }
 
 impl Held {
-    fn open(dir: &Path) -> Result<Held> {
+    /// Of the folder that is open, and is called `dir` in messages.
+    fn open(folder: &OwnedFd, dir: &Path) -> Result<Held> {
         let path = dir.join(NAME);
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let low = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o666)).doing("open", &path)?;
+        let low = rustix::fs::openat(folder, NAME, flags, Mode::from_raw_mode(0o666)).doing("open", &path)?;
         // Before it is locked: to close a descriptor of the file gives the lock back.
         let file: File = rustix::io::fcntl_dupfd_cloexec(&low, FIRST_FD).unwrap_or(low).into();
         let identity = identity(&file).doing("open", &path)?;
@@ -85,14 +86,16 @@ impl Lock {
     }
 
     pub(crate) fn take(dir: &Path) -> Result<Lock> {
-        let dir = dir.canonicalize().doing("open", dir)?;
+        // Whatever comes in the folder's place meanwhile, no file of that name elsewhere is made or cut.
+        let folder = files::open_dir(dir).doing("open", dir)?;
+        let dir = files::itself(&folder).canonicalize().doing("open", dir)?;
         let mut held = lock(&HELD);
         // What a parent holds, a forked child does not.
         let own = std::process::id();
         if held.iter().any(|(pid, other)| *pid == own && *other == dir) {
             return Err(Error::Busy { dir, holder: "this one".into() });
         }
-        let opened = Held::open(&dir)?;
+        let opened = Held::open(&folder, &dir)?;
         let file = &opened.file;
         let locked = lock_record(file, &dir)?;
         // Another user who may write into the folder may have given a file of ours this name.
@@ -110,7 +113,8 @@ impl Lock {
         let mut held = lock(&self.file);
         let Some(before) = held.as_ref() else { return Ok(()) };
         if !before.is_ours() {
-            let again = Held::open(&self.dir)?;
+            let folder = files::open_dir(&self.dir).doing("open", &self.dir)?;
+            let again = Held::open(&folder, &self.dir)?;
             if let Some(before) = held.replace(again) {
                 before.close();
             }
@@ -152,7 +156,7 @@ impl Drop for Lock {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use std::os::fd::{AsRawFd, FromRawFd};
     use std::os::unix::process::CommandExt;
     use std::process::Command;
 

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::{Check, Checkpoint};
 use crate::error::{Doing, Error, Result};
-use crate::files::{Disk, Files, Folder, open_plain, put, write_small};
+use crate::files::{self, Disk, Files, Folder, open_plain, put, write_small};
 use crate::locking::Lock;
 use crate::manifest::{Digest, MANIFEST, Manifest, read_sealed};
 use crate::names;
@@ -10,7 +10,7 @@ use crate::retain::Retain;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -106,6 +106,13 @@ impl Store {
         &self.dir
     }
 
+    /// The same folder by way of its descriptor, for as long as that is open. Who may write to a folder around it can put
+    /// another folder, or a link to one, in its place at any moment: what was found in one must not go in the other.
+    fn opened(&self) -> std::io::Result<(Store, OwnedFd)> {
+        let folder = files::open_dir(&self.dir)?;
+        Ok((Store { dir: files::itself(&folder) }, folder))
+    }
+
     /// What is there, newest first: in the order in which they were committed, then those never committed.
     pub fn list(&self) -> Result<Vec<Entry>> {
         let mut entries = Vec::new();
@@ -194,6 +201,10 @@ impl Store {
     /// One process at a time: with several ranks, rank 0 looks and tells the others the name.
     pub fn newest_verified(&self, progress: &(dyn Fn(&str, u64, u64) + Sync)) -> Result<Newest> {
         let mut newest = Newest::default();
+        let opened = match self.opened() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(newest),
+            other => other.doing("open", &self.dir)?,
+        };
         for entry in self.list()?.into_iter().filter(|entry| entry.state != State::Incomplete) {
             let dir = self.dir.join(&entry.name);
             let verified = Checkpoint::open(&dir).and_then(|checkpoint| {
@@ -211,8 +222,9 @@ impl Store {
                 Err(error) => {
                     let moved_to = error
                         .is_damage()
-                        .then(|| self.quarantine(&entry.name, &error.to_string()).ok())
-                        .flatten();
+                        .then(|| opened.0.quarantine(&entry.name, &error.to_string()).ok())
+                        .flatten()
+                        .map(|moved_to| self.dir.join(QUARANTINE).join(moved_to));
                     newest.passed.push(Passed { name: entry.name, reason: error.to_string(), moved_to });
                 }
             }
@@ -220,7 +232,8 @@ impl Store {
         Ok(newest)
     }
 
-    pub(crate) fn quarantine(&self, name: &str, reason: &str) -> Result<PathBuf> {
+    /// Gives the name that it has there.
+    pub(crate) fn quarantine(&self, name: &str, reason: &str) -> Result<String> {
         let aside = self.dir.join(QUARANTINE);
         match std::fs::create_dir(&aside) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
@@ -236,13 +249,12 @@ impl Store {
             .map(|attempt| if attempt == 1 { name.into() } else { format!("{name}-{attempt}") })
             .find(|to| rustix::fs::renameat(rustix::fs::CWD, self.dir.join(name), &folder, to).is_ok())
             .ok_or_else(|| Error::Refused(format!("cannot move {name} to {}", aside.display())))?;
-        let to = aside.join(&moved_to);
         let opened = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
         let _ = note_reason(&opened.join(&moved_to), reason);
         let _ = Disk.sync_dir(&aside).and_then(|()| Disk.sync_dir(&self.dir));
         let newest = self.list()?.into_iter().find(|entry| entry.state != State::Incomplete);
         let _ = newest.map(|newest| put(&Disk, &self.dir, LATEST, format!("{}\n", newest.name).as_bytes()));
-        Ok(to)
+        Ok(moved_to)
     }
 
     /// What was set aside: names and reasons.
@@ -269,11 +281,23 @@ impl Store {
     /// job saves here, what saves that were killed left behind. What a run's `Retain` names stays. Nothing goes before
     /// `keep` newer ones have been read back whole: run `verify` first. With `dry_run` it only says what it would remove.
     pub fn collect(&self, keep: usize, dry_run: bool) -> Result<Collected> {
+        self.collect_with(&Disk, keep, dry_run)
+    }
+
+    fn collect_with(&self, files: &dyn Files, keep: usize, dry_run: bool) -> Result<Collected> {
+        let (opened, _folder) = match self.opened() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Collected::default()),
+            other => other.doing("open", &self.dir)?,
+        };
+        opened.collect_here(files, keep, dry_run).map_err(|error| error.shown_as(&opened.dir, &self.dir))
+    }
+
+    fn collect_here(&self, files: &dyn Files, keep: usize, dry_run: bool) -> Result<Collected> {
         let entries = self.list()?;
         let stays = runs(&entries).iter().flat_map(|run| latest_retain(run).stays(run)).collect();
-        let mut collected = self.collect_entries(&Disk, entries, keep, &stays, dry_run)?;
+        let mut collected = self.collect_entries(files, entries, keep, &stays, dry_run)?;
         if let Ok(_lock) = Lock::take(&self.dir) {
-            collected.leftovers = self.remove_leftovers(&Disk, dry_run)?;
+            collected.leftovers = self.remove_leftovers(files, dry_run)?;
         }
         Ok(collected)
     }

@@ -156,3 +156,54 @@ fn a_good_checkpoint_that_comes_in_a_leftovers_place_stays() {
     assert!(remove(&Disk, &left, &|manifest| manifest.is_none()).is_err());
     assert!(left.join(MANIFEST).exists() && left.join("weights").exists());
 }
+
+/// Checkpoints of which two are to go, and remains of a save.
+fn with_old_ones(dir: &Path) {
+    std::fs::create_dir(dir).expect("a folder");
+    (1..=4).for_each(|step| drop(committed(dir, step)));
+    let left = dir.join(names::folder(5, 1));
+    std::fs::create_dir(&left).expect("a folder");
+    std::fs::write(left.join("weights"), "mine").expect("a file");
+}
+
+/// The victim's manifests can be read, and so their numbers be forged in the folder that is to be collected.
+fn forge(from: &Path, to: &Path) {
+    for step in 1..=4 {
+        let (from, to) = (from.join(names::folder(step, 1)), to.join(names::folder(step, 1)));
+        for name in [MANIFEST, VERIFIED] {
+            std::fs::copy(from.join(name), to.join(name)).expect("a file");
+        }
+    }
+}
+
+#[test]
+fn a_folder_of_checkpoints_that_comes_in_anothers_place_is_not_collected() {
+    // Before the first and the last of the operations that remove the first one, the second one and what was left.
+    for nth in [0, 4, 5, 9, 10, 12] {
+        let root = tempfile::tempdir().expect("a folder");
+        let (dir, victim) = (root.path().join("theirs"), root.path().join("victim"));
+        with_old_ones(&dir);
+        with_old_ones(&victim);
+        forge(&victim, &dir);
+        let comes = Comes::Link(victim.clone());
+        let swaps = Swaps { dir: dir.clone(), comes, before: AtomicUsize::new(nth) };
+        let collected = Store::open(&dir).collect_with(&swaps, 2, false).expect("a collection");
+        assert_eq!((collected.removed.len(), collected.leftovers.len()), (2, 1), "before operation {nth}");
+        assert_eq!(std::fs::read_dir(dir.with_extension("aside")).expect("a folder").count(), 3);
+        assert_eq!(std::fs::read_dir(&victim).expect("a folder").count(), 5, "before operation {nth}");
+        for step in 1..=5 {
+            assert!(victim.join(names::folder(step, 1)).join("weights").exists(), "before operation {nth}");
+        }
+    }
+}
+
+#[test]
+fn a_collection_that_fails_names_the_folder_as_it_was_named() {
+    let root = tempfile::tempdir().expect("a folder");
+    let old = committed(root.path(), 1);
+    committed(root.path(), 2);
+    // No save makes a folder in a checkpoint.
+    std::fs::create_dir(old.join("within")).expect("a folder");
+    let error = Store::open(root.path()).collect(1, false).expect_err("there is a folder in it");
+    assert!(error.to_string().contains(&*old.to_string_lossy()), "{error}");
+}
