@@ -3,7 +3,7 @@
 use stallscope_look::tuning::{
     PARTS, Turn, gain, gain_with_interval, narrowest, rate, rate_with_interval, turns, turns_in_words,
 };
-use stallscope_model::{AuditEvent, Cause, Causes, Phase, Rates, RunSummary, TuneMode};
+use stallscope_model::{Act, AuditEvent, Cause, Causes, Phase, Rates, RunSummary, TuneMode};
 use stallscope_units as units;
 
 /// The newest turns are shown one by one, at most so many.
@@ -48,7 +48,7 @@ impl Tuning {
 
 /// What a controller may do, or did; nothing without one.
 fn mode(summary: &RunSummary, audit: &[AuditEvent]) -> Option<&'static str> {
-    let acted = audit.iter().any(|event| event.by == "controller" && event.from != event.to);
+    let by_controller = |act: Act| audit.iter().any(|event| event.by == "controller" && event.act == act);
     let over = summary.job.ended_wall_ns.is_some();
     Some(match (summary.tune, over) {
         (Some(TuneMode::Act), false) => "a controller acts",
@@ -57,7 +57,8 @@ fn mode(summary: &RunSummary, audit: &[AuditEvent]) -> Option<&'static str> {
         (Some(TuneMode::Act), true) => "a controller acted",
         (Some(TuneMode::Advise), true) => "a controller advised",
         (Some(TuneMode::Observe), true) => "a controller observed",
-        (None, _) if acted => "a controller acted",
+        (None, _) if by_controller(Act::Request) => "a controller acted",
+        (None, _) if by_controller(Act::Advise) => "a controller advised (`stallscope audit` shows what)",
         (None, _) => return None,
     })
 }

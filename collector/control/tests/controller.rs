@@ -101,6 +101,22 @@ fn the_same_advice_is_given_once() {
     assert!((1..=2).contains(&audited(&out, Act::Advise)), "{:?}", out.audit);
 }
 
+/// The law alone takes each read to be merely slow, and promises what storage at its limit will not give.
+#[test]
+fn advice_waits_until_the_model_knows_the_job() {
+    let mut job = Job::slow();
+    let mut controller = Controller::new(TuneMode::Advise, Budgets::default(), 1);
+    let mut steps = 0;
+    for _ in 0..300 {
+        let observed = job.second();
+        steps += observed.ranks[0].steps.len();
+        if audited(&controller.observe(&observed), Act::Advise) > 0 {
+            break;
+        }
+    }
+    assert!(steps >= 30, "advised after {steps} steps");
+}
+
 #[test]
 fn a_refusal_is_reported_with_its_reason_and_not_repeated_soon() {
     let mut job = Job::slow();

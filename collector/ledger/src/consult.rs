@@ -101,6 +101,9 @@ fn judged(remedy: Remedy, expected: &[Expected]) -> Result<Remedy, Refused> {
     Ok(Remedy { kind: remedy.kind, sentence, gain: Some(best.certain()) })
 }
 
+/// torch takes a thread for each CPU that it may use, and those spin while they wait for one another.
+const TWICE: &str = "twice the CPUs and no more threads than now (OMP_NUM_THREADS)";
+
 fn action(expected: &Expected, unjudged: &str) -> String {
     let Expected { now, to, .. } = expected;
     match expected.kind {
@@ -124,8 +127,8 @@ fn action(expected: &Expected, unjudged: &str) -> String {
                                       into large ones"
                 .to_owned()
         }
-        RemedyKind::MoreCores if unjudged.is_empty() => "Give the job twice the CPUs".to_owned(),
-        RemedyKind::MoreCores => format!("{unjudged}; with twice the CPUs"),
+        RemedyKind::MoreCores if unjudged.is_empty() => format!("Give the job {TWICE}"),
+        RemedyKind::MoreCores => format!("{unjudged}; with {TWICE}"),
         RemedyKind::CheaperSamples => {
             "Halve the CPU time of a sample: decode at the size that is needed, store decoded \
                                        or resized samples, or move augmentation to the device"

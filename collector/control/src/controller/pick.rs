@@ -150,7 +150,8 @@ impl Controller {
         };
         let change = Change { workers: to(WORKERS), prefetch: to(PREFETCH), ..Change::default() };
         if profile.too_little().is_some() {
-            return true;
+            // Nothing is proven of what is only advised: where the model will soon know, advice waits for it.
+            return self.mode == TuneMode::Act || profile.services.is_empty();
         }
         let model = Model::new(profile);
         let Ok(found) = predict(&model, &change, &model.looks(REPLICAS)) else { return true };

@@ -24,7 +24,7 @@ pub(super) fn of_main_thread(figures: &Figures<'_>) -> Option<Diagnosis> {
 /// What a loop that reads by itself may do, by what its main thread is blocked in: a read or a socket lets the other
 /// threads run meanwhile, a page fault does not, and takes no size either. What answers at a socket or a pipe may be a
 /// process of the job's own, such as a simulated environment, to which reading elsewhere gives nothing. Nothing judges
-/// these, so that each says under which condition it helps, and what helps whatever the size of reads comes first.
+/// these, so that each says under which condition it helps, and what can make reads slower comes after what cannot.
 pub(super) fn of_loop(main: &MainThreads) -> Vec<Remedy> {
     let much = |ns: u64| ns > 0 && ns.saturating_mul(4) >= main.data_ns();
     let (faults, files, readers) = (much(main.faults_ns), much(main.files_ns), much(main.readers_ns));
@@ -36,16 +36,17 @@ pub(super) fn of_loop(main: &MainThreads) -> Vec<Remedy> {
              merely slow, and not where storage gives all it can",
         ));
     }
-    if faults || readers {
-        remedies.extend(other(
-            "Where it reads at random places of a memory-mapped file, turn reading ahead off with madvise(MADV_RANDOM) (of a \
-             numpy.memmap: array._mmap.madvise(mmap.MADV_RANDOM)); where it reads one place after the other, leave it on",
-        ));
-    }
     if faults {
         remedies.extend(other(
             "Make the next batch in another process (a DataLoader with workers) while this one is trained with: a thread \
              helps only where what copies from the map gives up the interpreter's lock, which a page fault holds",
+        ));
+    }
+    if faults || readers {
+        remedies.extend(other(
+            "Where it takes a few KiB at a time from random places of a memory-mapped file, turn reading ahead off with \
+             madvise(MADV_RANDOM) (of a numpy.memmap: array._mmap.madvise(mmap.MADV_RANDOM)); what is longer then takes a \
+             read for every page and is slower: read that with one call, such as numpy.fromfile(path, offset=, count=)",
         ));
     }
     if answers {
