@@ -129,7 +129,7 @@ impl Rule {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Policy {
     pub(crate) rules: Vec<Rule>,
-    /// Memory of the node that no job's tuning takes.
+    /// Memory of the node that no cache is given.
     pub(crate) reserve_bytes: u64,
 }
 
@@ -180,7 +180,7 @@ impl Policy {
             0 => writeln!(text, "no memory is reserved"),
             bytes => writeln!(
                 text,
-                "{} of the node's {} of memory are not touched by any job's tuning",
+                "{} of the node's {} of memory are given to no cache",
                 memory(bytes),
                 memory(node_bytes)
             ),

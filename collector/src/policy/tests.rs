@@ -83,7 +83,7 @@ fn what_was_understood_is_a_line_each() {
          2. label night?: advise, caches up to 4.0 GiB\n\
          3. user otto: off\n\
          every other job: observe\n\
-         8.0 GiB of the node's 64 GiB of memory are not touched by any job's tuning\n"
+         8.0 GiB of the node's 64 GiB of memory are given to no cache\n"
     );
     assert_eq!(
         policy("[[jobs.rule]]\nmode = \"act\"\n").in_words(GIB),
