@@ -82,7 +82,7 @@ impl TryFrom<String> for OfNode {
     fn try_from(text: String) -> Result<OfNode, &'static str> {
         match text.as_str() {
             "node memory" => Ok(OfNode),
-            _ => Err("a share is of \"node memory\"; nothing else can be said here"),
+            _ => Err("a share is of \"node memory\"; nothing else can be written here"),
         }
     }
 }
