@@ -1,7 +1,7 @@
 use crate::{metrics, terminal};
 use anyhow::Result;
 use clap::Args;
-use stallscope_collector::ServeOptions;
+use stallscope_collector::{Policy, ServeOptions, node_memory_bytes, start_node_service};
 use stallscope_reports::openmetrics;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -38,9 +38,23 @@ pub(crate) struct Collect {
     /// Require the bearer token in this file (Prometheus: authorization, credentials_file)
     #[arg(long, value_name = "FILE", requires = "metrics")]
     metrics_token: Option<PathBuf>,
+    /// Have jobs tuned without anybody being asked, as far as this policy allows (contrib/stallscope.toml). SIGHUP reads it
+    /// again
+    #[arg(long, value_name = "FILE", conflicts_with = "until_idle")]
+    config: Option<PathBuf>,
+    /// Only print what is understood of the policy
+    #[arg(long, requires = "config")]
+    check: bool,
 }
 
 pub(crate) fn main(verb: &Collect) -> Result<ExitCode> {
+    if let (true, Some(config)) = (verb.check, &verb.config) {
+        terminal::print(&Policy::read(config)?.in_words(node_memory_bytes()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(config) = &verb.config {
+        start_node_service(config, &verb.socket, verb.user.as_deref())?;
+    }
     let metrics = metrics::served(verb.metrics, verb.metrics_token.as_deref(), openmetrics::render_node)?;
     let options = ServeOptions {
         socket: &verb.socket,

@@ -10,6 +10,7 @@ mod doctor;
 mod knobs;
 mod ls;
 mod metrics;
+mod node;
 mod pack;
 mod report;
 mod run;
@@ -57,8 +58,13 @@ enum Verb {
     Ckpt(ckpt::Ckpt),
     Pack(pack::PackVerb),
     Diff(diff::Diff),
+    Node(node::Node),
     Doctor(doctor::Doctor),
     Completions(shell::Completions),
+    #[command(hide = true)]
+    NodeService(node::Service),
+    #[command(hide = true)]
+    NodeSession(node::Session),
     #[command(hide = true)]
     Man(shell::Man),
 }
@@ -71,7 +77,7 @@ fn main() -> ExitCode {
     }
     let arguments = Arguments::parse();
     let colour = arguments.color;
-    if !matches!(arguments.verb, Verb::Collect(_)) {
+    if !matches!(arguments.verb, Verb::Collect(_) | Verb::NodeService(_)) {
         stallscope_collector::open_files_as_caller_of_sudo();
     }
     let outcome = match arguments.verb {
@@ -89,6 +95,9 @@ fn main() -> ExitCode {
         Verb::Ckpt(verb) => ckpt::main(&verb),
         Verb::Pack(verb) => pack::main(&verb),
         Verb::Diff(verb) => diff::main(&verb, colour),
+        Verb::Node(verb) => node::main(&verb, colour),
+        Verb::NodeService(verb) => node::service(&verb),
+        Verb::NodeSession(verb) => node::session(&verb),
         Verb::Doctor(verb) => doctor::main(&verb, colour),
         Verb::Completions(verb) => shell::completions(&verb),
         Verb::Man(verb) => shell::man(&verb),

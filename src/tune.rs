@@ -89,7 +89,7 @@ fn act(verb: &Tune, colour: Colour) -> Result<ExitCode> {
         // Who closed our stdout ends us by the next signal or with the job; the controller works on until then.
         let _ = terminal::print(&line);
     };
-    match stallscope_collector::tune(&socket, TuneMode::Act, verb.limits.budgets(), &mut show)? {
+    match stallscope_collector::tune(&socket, TuneMode::Act, verb.limits.budgets(), None, &mut show)? {
         Acted::JobEnded => terminal::say(&format!("{} has ended", card.name)),
         Acted::ByUser(knobs) => terminal::say(&format!("no longer tuning {}: {}", card.name, stays(&knobs))),
     }

@@ -19,7 +19,7 @@ fn crates_know_only_whom_they_may() {
         ("checkpoint", &[]),
         ("pack", &[]),
         ("python", &["abi", "model", "units", "ring", "cache", "checkpoint", "pack"]),
-        ("collector", &["abi", "model", "ledger", "control", "wire", "store", "ebpf", "ring"]),
+        ("collector", &["abi", "model", "units", "ledger", "control", "wire", "store", "ebpf", "ring"]),
         ("look", &["model", "units"]),
         ("reports", &["model", "ledger", "wire", "store", "look", "units"]),
         ("tui", &["model", "ledger", "wire", "store", "look", "units"]),

@@ -25,7 +25,7 @@ pub enum Acted {
 }
 
 /// Lets a controller work on the job whose collector listens at `socket`, until Ctrl-C, SIGTERM, SIGHUP or the job's
-/// end. `show` gets the lines of the audit as they come.
+/// end. `rule`: of the node's policy, where that is the reason. `show` gets the lines of the audit as they come.
 ///
 /// # Errors
 /// The collector refuses, in one sentence, or none listens there.
@@ -33,13 +33,14 @@ pub fn tune(
     socket: &Path,
     mode: TuneMode,
     budgets: Budgets,
+    rule: Option<u32>,
     show: &mut dyn FnMut(&AuditEvent),
 ) -> Result<Acted> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = Signals::new()?;
         let mut connection = Connection::open(socket)?;
-        let Reply::Tuning { from } = connection.ask(&Request::Tune { mode, budgets })? else {
+        let Reply::Tuning { from } = connection.ask(&Request::Tune { mode, budgets, rule })? else {
             bail!(SOMETHING_ELSE)
         };
         let mut audit = Audit { connection, next: from };

@@ -9,7 +9,7 @@ mod files;
 mod identity;
 pub(crate) mod syscalls;
 
-pub(crate) use identity::{Account, drop_all_capabilities};
+pub(crate) use identity::{Account, drop_all_capabilities, keep_capabilities};
 
 use crate::node_socket::NodeSocket;
 use anyhow::Result;

@@ -96,8 +96,12 @@ impl Control {
                 }
                 Err(sentence) => Reply::Error(sentence),
             },
-            Request::Tune { mode, budgets } => {
-                match self.begin(engine, mode, budgets, self.name_of(peer), Some(peer.connection)) {
+            Request::Tune { mode, budgets, rule } => {
+                let by = match rule {
+                    Some(rule) => format!("rule {rule} of the node, as {}", self.name_of(peer)),
+                    None => self.name_of(peer),
+                };
+                match self.begin(engine, mode, budgets, by, Some(peer.connection)) {
                     Ok(from) => Reply::Tuning { from },
                     Err(sentence) => Reply::Error(sentence),
                 }

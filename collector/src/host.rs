@@ -22,6 +22,12 @@ pub(crate) fn facts() -> HostFacts {
     }
 }
 
+/// Memory of this machine; 0 where it is not known.
+pub fn node_memory_bytes() -> u64 {
+    let wanted = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
+    System::new_with_specifics(wanted).map_or(0, |system| system.total_memory())
+}
+
 /// Names of the GPUs by NVML, which is opened at run time and absent on most machines.
 fn gpus() -> Result<Vec<String>, nvml_wrapper::error::NvmlError> {
     let nvml = nvml_wrapper::Nvml::init()?;

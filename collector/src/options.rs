@@ -43,10 +43,14 @@ impl TuneOptions {
     /// Of the memory that the controller is granted, what a job's first cache takes: enough for its hits to show what a larger
     /// one would bring, and nothing that anybody misses if that is nothing.
     pub(crate) fn first_cache_bytes(&self) -> Option<u64> {
-        const PART: u64 = 256;
-        let granted = self.budgets.memory_bytes.filter(|_| self.mode == TuneMode::Act)?;
-        Some((granted / PART).clamp(4 << 20, 64 << 20))
+        Some(first_cache_of(self.budgets.memory_bytes.filter(|_| self.mode == TuneMode::Act)?))
     }
+}
+
+/// What a first cache takes where so much is granted.
+pub(crate) fn first_cache_of(granted_bytes: u64) -> u64 {
+    const PART: u64 = 256;
+    (granted_bytes / PART).clamp(4 << 20, 64 << 20)
 }
 
 #[derive(Debug)]

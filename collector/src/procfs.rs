@@ -89,6 +89,20 @@ pub(crate) fn parent(pid: u32) -> Option<u32> {
     fields.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
+/// When it began, in ticks since the machine did: tells it from others that have its number later.
+pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
+    let stat = text(pid, "stat")?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// Paths of its control groups, one for each hierarchy.
+pub(crate) fn cgroups(pid: u32) -> Vec<String> {
+    let lines = text(pid, "cgroup").unwrap_or_default();
+    let paths = lines.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    paths.map(str::to_owned).collect()
+}
+
 /// Descriptors that a process has open.
 pub(crate) fn descriptors(pid: u32) -> Option<u64> {
     let folder = file(pid, "fd");

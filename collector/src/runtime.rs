@@ -25,6 +25,11 @@ pub(crate) fn kernel_socket() -> PathBuf {
     std::env::var_os("STALLSCOPE_KERNEL_SOCKET").map_or_else(|| KERNEL_SOCKET.into(), PathBuf::from)
 }
 
+/// Where the node's service listens: beside the node's collector.
+pub(crate) fn node_socket() -> PathBuf {
+    kernel_socket().with_file_name("node.sock")
+}
+
 /// Longest part of a job's name in a path: a Unix socket's path may have 107 bytes.
 const NAME_LIMIT_BYTES: usize = 32;
 
@@ -257,7 +262,7 @@ pub(crate) fn take_over(pid: u32) -> Option<(JobDir, Option<Card>)> {
 }
 
 /// Where the shim of process `pid` calls, where we may know that.
-fn socket_of(pid: u32) -> Option<PathBuf> {
+pub(crate) fn socket_of(pid: u32) -> Option<PathBuf> {
     let environment = procfs::environment(pid)?;
     let named =
         environment.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(b"STALLSCOPE_SOCKET="))?;

@@ -6,6 +6,7 @@ use crate::engine::Engine;
 use crate::kernel_client::{Heard, KernelClient, KernelSource};
 use crate::metrics::{Metrics, Publisher};
 use crate::options::{AttachOptions, KernelChoice, RunOptions, TuneOptions};
+use crate::registration::{self, Registration};
 use crate::runtime::{self, Card, Claim, JobDir, RuntimeDir};
 use crate::signals::Signals;
 use crate::sudo::Caller;
@@ -14,6 +15,7 @@ use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use stallscope_model::{JobFacts, RunSummary};
 use stallscope_store::{Options, Recorder};
+use stallscope_wire::JobHello;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -75,7 +77,8 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
     let run_as = caller.as_ref();
     let name = options.name.unwrap_or_else(|| child::name_of(&options.command));
     let first = || options.tune.and_then(|tune| tune.first_cache_bytes());
-    let cache_bytes = options.cache_bytes.or_else(first).filter(|bytes| *bytes > 0);
+    let wanted_bytes = options.cache_bytes.or_else(first);
+    let cache_bytes = wanted_bytes.filter(|bytes| *bytes > 0);
     // Signals are ours before there is a child that could be left behind.
     let mut signals = Signals::new()?;
     let dir = match RuntimeDir::of_this_user().and_then(|runtime| runtime.claim(&join::key(&name))) {
@@ -94,6 +97,17 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
     let package = if options.shim { package(view) } else { None };
     let socket = dir.as_ref().map(JobDir::socket).filter(|_| server.is_some());
     let shim = package.as_deref().zip(socket.as_deref());
+    let node = match shim {
+        Some(_) => {
+            let label = registration::label();
+            let own_mode = options.tune.map(|tune| tune.mode);
+            let owner = run_as.map(|caller| caller.uid);
+            Some(Registration::open(JobHello { name: name.clone(), label, owner, own_mode }).await)
+        }
+        None => None,
+    };
+    let by_node = || node.as_ref().map(|node| node.first_cache_bytes);
+    let cache_bytes = wanted_bytes.or_else(by_node).filter(|bytes| *bytes > 0);
     let shim = shim.map(|(package, socket)| child::Shim { package, socket, cache_bytes });
     let wants_shim = shim.is_some();
     child::find(&options.command)?;
@@ -104,6 +118,9 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
     };
     let mut child = child::launch(&options.command, shim, run_as)?;
     let pid = child.id().context("the job ended before it could be looked at")?;
+    if let Some(node) = node {
+        node.keep(pid);
+    }
     let job = JobFacts {
         name: name.clone(),
         command: options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),

@@ -239,6 +239,18 @@ impl Headroom {
         if bytes == 0 {
             return Ok(());
         }
+        let more =
+            deltas.iter().fold(0_u64, |sum, delta| sum.saturating_add(delta.cache_bytes.max(0) as u64));
+        if let Some(most) = self.budgets.cache_bytes.filter(|_| more > 0) {
+            let now = job.caches_bytes();
+            if now.saturating_add(more) > most {
+                return Err(format!(
+                    "its caches have {} of the {} that they may have",
+                    memory(now),
+                    memory(most)
+                ));
+            }
+        }
         let used = job.memory_bytes().saturating_add(job.promised_bytes());
         if let Some(budget) = self.budgets.memory_bytes {
             if used == 0 {

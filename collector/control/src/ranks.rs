@@ -180,6 +180,11 @@ impl Job {
         raised.min(unfilled)
     }
 
+    /// What the caches of the ranks that train may hold.
+    pub(crate) fn caches_bytes(&self) -> u64 {
+        self.training().filter_map(|rank| rank.value("cache.bytes")).fold(0, u64::saturating_add)
+    }
+
     /// What the workers that there are may grow by yet.
     pub(crate) fn growth_bytes(&self) -> u64 {
         self.ranks.values().fold(0, |sum, rank| sum.saturating_add(rank.workers.growth_bytes()))

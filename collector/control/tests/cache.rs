@@ -50,6 +50,23 @@ fn what_hits_are_worth_is_seen_by_the_reads_of_each_batch_and_memory_is_bounded(
 }
 
 #[test]
+fn a_budget_of_caches_bounds_them_and_leaves_the_rest_of_the_job_alone() {
+    let grown_within = |mib: u64| {
+        let mut job = bound(10_000_000);
+        let budgets = Budgets { cache_bytes: Some(mib * MIB), ..Budgets::default() };
+        let mut controller = Controller::new(TuneMode::Act, budgets, 1);
+        for _ in 0..1200 {
+            run(&mut job, &mut controller, 1);
+            assert!(job.cache_bytes() <= mib.max(100) * MIB, "{} MiB", job.cache_bytes() / MIB);
+        }
+        job.cache_bytes() / MIB
+    };
+    assert!(grown_within(250) > 180);
+    // The script's own is more than that already: it stays, and is not raised.
+    assert_eq!([grown_within(0), grown_within(50)], [100, 100]);
+}
+
+#[test]
 fn hits_that_save_no_time_are_given_no_memory() {
     let mut job = bound(0);
     let out = run(&mut job, &mut act(), 1200);

@@ -97,6 +97,9 @@ pub struct Budgets {
     pub memory_bytes: Option<u64>,
     /// Descriptors of one process.
     pub descriptors: Option<u64>,
+    /// What the job's caches may be raised to on this node, all together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_bytes: Option<u64>,
 }
 
 /// Names of the knobs that a controller turns; all others are for people.

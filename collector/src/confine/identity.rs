@@ -46,6 +46,10 @@ impl Account {
         Ok(Some(found))
     }
 
+    pub(crate) fn is_root(&self) -> bool {
+        self.uid.is_root()
+    }
+
     fn named(name: &str) -> Option<Account> {
         User::from_name(name).ok().flatten().map(Account::from)
     }
@@ -57,7 +61,7 @@ impl Account {
         Some(known.unwrap_or(unknown))
     }
 
-    fn take(&self) -> Result<()> {
+    pub(crate) fn take(&self) -> Result<()> {
         // Else the change of user would take the capabilities that are still to be tried for.
         set_keep_capabilities(true).context("keeping capabilities")?;
         let groups = "CAP_SETGID is missing, to leave root's groups";
@@ -152,6 +156,11 @@ fn give_away_all_but(kept: CapabilitySet) -> Result<()> {
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: none })
         .context("cannot give capabilities away")
+}
+
+/// Gives all others away for good.
+pub(crate) fn keep_capabilities(kept: CapabilitySet) -> Result<()> {
+    give_away_all_but(kept)
 }
 
 pub(crate) fn drop_all_capabilities() -> Result<()> {

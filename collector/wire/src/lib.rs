@@ -6,8 +6,10 @@
 
 pub mod frame;
 mod message;
+mod node;
 
 pub use message::{
     Accepted, Client, Error, Hello, LINE_LIMIT_BYTES, Layer, ProgramState, Reply, Request, VERSION, decode,
     encode,
 };
+pub use node::{JobHello, JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeJob, NodeReply};

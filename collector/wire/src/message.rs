@@ -76,7 +76,13 @@ pub enum Request {
     /// Turn knobs, all or none of them; only from the job's owner or root.
     Set(Vec<KnobRequest>),
     /// Let a controller tune the job for as long as this connection stands; only from the job's owner or root.
-    Tune { mode: TuneMode, budgets: Budgets },
+    Tune {
+        mode: TuneMode,
+        budgets: Budgets,
+        /// Of the node's policy, where that began it in the owner's name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rule: Option<u32>,
+    },
     /// End the controller that this connection began: it undoes what it has not proven. Answered as [`Request::Set`].
     Stop,
     /// The audit from this line on, a page of it.

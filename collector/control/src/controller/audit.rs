@@ -138,6 +138,10 @@ pub(crate) fn budgets(budgets: &Budgets) -> String {
         budgets.cores.map(|cores| format!("{cores} cores")),
         budgets.memory_bytes.map(|bytes| format!("{} of memory", memory(bytes))),
         budgets.descriptors.map(|count| format!("{count} descriptors a process")),
+        budgets.cache_bytes.map(|bytes| match bytes {
+            0 => "no larger cache".to_owned(),
+            bytes => format!("{} of caches", memory(bytes)),
+        }),
     ]
     .into_iter()
     .flatten()

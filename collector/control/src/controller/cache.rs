@@ -132,7 +132,10 @@ impl Controller {
     fn free_bytes(&self) -> u64 {
         let left = |budget: u64| budget.saturating_sub(self.job.memory_bytes());
         let free = self.headroom.node.memory_available_bytes;
-        (self.budgets.memory_bytes.map_or(free, |budget| left(budget).min(free)) as f64 * OF_FREE) as u64
+        let free =
+            (self.budgets.memory_bytes.map_or(free, |budget| left(budget).min(free)) as f64 * OF_FREE) as u64;
+        let of_caches = |most: u64| most.saturating_sub(self.job.caches_bytes());
+        self.budgets.cache_bytes.map_or(free, |most| of_caches(most).min(free))
     }
 
     pub(super) fn grow(&mut self, proposal: Proposal, size: &LargerCache, saw: &str, out: &mut Outcome) {

@@ -1,0 +1,95 @@
+//! One job's session of the node: a controller for as long as the service wants it and the job lasts. It is the job's user's
+//! process, and can do nothing that `stallscope tune JOB --act` of that user could not.
+
+use super::Start;
+use crate::acting::{self, Acted};
+use crate::{procfs, runtime};
+use anyhow::{Context, Result, ensure};
+use stallscope_model::{Budgets, TuneMode};
+use std::io::Read;
+
+/// As which verb the program is a session.
+const VERB: &str = "node-session";
+
+/// What a session is started with. In words of numbers alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionOptions {
+    pub pid: u32,
+    /// When that process began: its number may be another's by now.
+    pub start_ticks: u64,
+    pub acts: bool,
+    /// The policy's rule.
+    pub rule: u32,
+    /// Most that the job's caches may be raised to.
+    pub cache_bytes: u64,
+}
+
+/// How a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionEnd {
+    JobEnded,
+    /// It could not begin: the job refused, or is not there.
+    Failed,
+    /// By a signal of its user's or because nobody wants it any more.
+    Stopped,
+}
+
+impl SessionEnd {
+    pub fn code(self) -> u8 {
+        match self {
+            SessionEnd::JobEnded => 0,
+            SessionEnd::Failed => 1,
+            SessionEnd::Stopped => 3,
+        }
+    }
+
+    pub(crate) fn of_code(code: i32) -> SessionEnd {
+        let all = [SessionEnd::JobEnded, SessionEnd::Stopped];
+        all.into_iter().find(|end| i32::from(end.code()) == code).unwrap_or(SessionEnd::Failed)
+    }
+}
+
+impl SessionOptions {
+    pub(super) fn of(start: &Start) -> SessionOptions {
+        let Start { pid, start_ticks, acts, rule, cache_bytes, .. } = *start;
+        SessionOptions { pid, start_ticks, acts, rule, cache_bytes }
+    }
+
+    pub(super) fn words(&self) -> [String; 6] {
+        let mode = if self.acts { "act" } else { "advise" };
+        [
+            VERB.into(),
+            self.pid.to_string(),
+            self.start_ticks.to_string(),
+            mode.into(),
+            self.rule.to_string(),
+            self.cache_bytes.to_string(),
+        ]
+    }
+}
+
+/// Tunes the job until it ends, a signal comes, or stdin does.
+///
+/// # Errors
+/// There is no such job of this user, or it has a controller already.
+pub fn session(options: &SessionOptions) -> Result<SessionEnd> {
+    let SessionOptions { pid, start_ticks, acts, rule, cache_bytes } = *options;
+    ensure!(procfs::start_ticks(pid) == Some(start_ticks), "process {pid} has ended");
+    let socket = runtime::socket_of(pid).context("the job has no shim")?;
+    end_with_stdin();
+    let mode = if acts { TuneMode::Act } else { TuneMode::Advise };
+    let budgets = Budgets { cache_bytes: Some(cache_bytes), ..Budgets::default() };
+    Ok(match acting::tune(&socket, mode, budgets, Some(rule), &mut |_| {})? {
+        Acted::JobEnded => SessionEnd::JobEnded,
+        Acted::ByUser(_) => SessionEnd::Stopped,
+    })
+}
+
+/// The launcher, which may not send signals to processes of others, holds the other end.
+fn end_with_stdin() {
+    std::thread::spawn(|| {
+        let mut bytes = [0; 64];
+        while std::io::stdin().read(&mut bytes).is_ok_and(|read| read > 0) {}
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
+    });
+}

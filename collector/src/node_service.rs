@@ -1,0 +1,158 @@
+//! The node's service: knows the running jobs, which introduce themselves, and has those tuned that the node's policy names.
+//!
+//! Two processes. This one hears users, runs as a user without any right, and decides. The launcher (launching.rs) may become
+//! another user, hears this one alone, and starts what it decided.
+
+mod desk;
+mod serving;
+
+use crate::confine::{Account, drop_all_capabilities, keep_capabilities};
+use crate::launching::{self, KEPT};
+use crate::node_socket::NodeSocket;
+use crate::policy::Policy;
+use crate::runtime::node_socket;
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::unistd::{ForkResult, fork};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::thread::set_no_new_privs;
+use stallscope_wire::{NODE_LINE_BYTES, NodeClient, NodeHello, NodeJob, NodeReply, VERSION};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::IntoRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+
+/// A list of jobs that takes longer does not come.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// Jobs that a list has at most, in bytes.
+const MOST_LIST_BYTES: u64 = 8 << 20;
+
+/// How the node's service serves.
+#[derive(Debug)]
+pub struct NodeOptions<'a> {
+    pub config: &'a Path,
+    pub socket: &'a Path,
+    /// Whom the part that hears users becomes: a user's name or number. Without one `stallscope`, where there is such a user,
+    /// else `nobody`.
+    pub user: Option<&'a str>,
+    /// A byte on stdin has the configuration read again, and the end of stdin ends the service.
+    pub ends_with_stdin: bool,
+}
+
+/// Serves until SIGTERM, Ctrl-C or, if asked for, the end of stdin. Calls `say` with each sentence for the log. The process must
+/// have one thread.
+///
+/// # Errors
+/// The configuration can't be read, we are not root, or the socket can't be bound.
+pub fn serve_node(options: NodeOptions<'_>, say: fn(&str)) -> Result<()> {
+    let NodeOptions { config, socket, user, ends_with_stdin } = options;
+    let config = std::path::absolute(config)?;
+    let policy = Policy::read(&config)?;
+    let Some(account) = Account::find(user)? else {
+        bail!("the node's service starts sessions as the jobs' users, which takes root");
+    };
+    let bound = NodeSocket::bind(socket, None, false)?;
+    let (ours, theirs) = UnixStream::pair()?;
+    // SAFETY: this process has one thread, so that its copy finds no lock taken and may do what it likes.
+    match unsafe { fork() }.context("cannot start the part that hears users")? {
+        ForkResult::Child => {
+            drop(ours);
+            let done = hear_users(&account).and_then(|()| {
+                say(&format!("serving this node's policy at {}", socket.display()));
+                serving::serve(bound.listener, theirs, policy, &config, say)
+            });
+            if let Err(error) = &done {
+                say(&format!("{error:#}"));
+            }
+            // SAFETY: ends this process and nothing of the other's: no destructor or exit handler runs.
+            unsafe { libc::_exit(i32::from(done.is_err())) }
+        }
+        ForkResult::Parent { .. } => {
+            drop((theirs, bound));
+            keep_capabilities(KEPT).context("the launcher cannot give away its capabilities")?;
+            launching::serve(ours, ends_with_stdin)
+        }
+    }
+}
+
+/// Nothing of root's is left to the part that hears users.
+fn hear_users(account: &Account) -> Result<()> {
+    // Ctrl-C and `systemctl reload` are for the launcher, with which this part ends.
+    for ignored in [Signal::SIGHUP, Signal::SIGINT] {
+        // SAFETY: to ignore a signal runs nothing.
+        unsafe { signal(ignored, SigHandler::SigIgn) }?;
+    }
+    account.take()?;
+    drop_all_capabilities()?;
+    set_no_new_privs(true)?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    ensure!(
+        rustix::process::geteuid().as_raw() != 0 || account.is_root(),
+        "the part that hears users is still root"
+    );
+    Ok(())
+}
+
+/// Where SIGHUP goes that the node's collector gets.
+static RELOADS: AtomicI32 = AtomicI32::new(-1);
+
+/// Starts the node's service beside the node's collector, which may not start anything later: it ends with this process, and reads
+/// `config` again when this process gets SIGHUP. To be called while this process has one thread.
+///
+/// # Errors
+/// The configuration can't be read, or the service can't be started.
+pub fn start_node_service(config: &Path, kernel_socket: &Path, user: Option<&str>) -> Result<()> {
+    extern "C" fn reload(_signal: libc::c_int) {
+        let to = RELOADS.load(Ordering::Relaxed);
+        // SAFETY: write(2) may be called in a handler, with a descriptor that stays open and a byte of the program's own.
+        unsafe { libc::write(to, b"r".as_ptr().cast(), 1) };
+    }
+    Policy::read(config)?;
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "--config starts sessions as the jobs' users, which takes root; where the collector has another user, start \
+         `stallscope node-service` beside it (contrib/systemd)"
+    );
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("node-service").arg("--beside-collect").arg("--config").arg(config);
+    command.arg("--socket").arg(kernel_socket.with_file_name("node.sock"));
+    command.args(user.into_iter().flat_map(|user| ["--user", user]));
+    let mut child = command.stdin(Stdio::piped()).spawn().context("cannot start the node's service")?;
+    let stdin = child.stdin.take().context("the node's service has no stdin")?;
+    RELOADS.store(std::os::fd::OwnedFd::from(stdin).into_raw_fd(), Ordering::Relaxed);
+    // SAFETY: the handler does what a handler may.
+    unsafe { signal(Signal::SIGHUP, SigHandler::Handler(reload)) }?;
+    Ok(())
+}
+
+/// The jobs of this node that the caller may know of: root of all, others of their own.
+///
+/// # Errors
+/// No service runs here, or it does not answer.
+pub fn jobs_of_node() -> Result<Vec<NodeJob>> {
+    let socket: PathBuf = node_socket();
+    let mut stream = UnixStream::connect(&socket).with_context(|| {
+        format!(
+            "no service of this node listens at {}; `stallscope collect --config FILE` starts one",
+            socket.display()
+        )
+    })?;
+    stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+    let hello = NodeHello { stallscope: VERSION, client: NodeClient::List };
+    let line = stallscope_wire::encode(&hello);
+    ensure!(line.len() <= NODE_LINE_BYTES, "the question is too long");
+    stream.write_all(&line)?;
+    let mut answer = Vec::new();
+    BufReader::new(stream)
+        .take(MOST_LIST_BYTES)
+        .read_until(b'\n', &mut answer)
+        .context("the node's service does not answer")?;
+    match stallscope_wire::decode(&answer)? {
+        NodeReply::Jobs(jobs) => Ok(jobs),
+        NodeReply::Error(sentence) => bail!(sentence),
+        NodeReply::Allowed { .. } => bail!("the node's service answered something else"),
+    }
+}

@@ -1,0 +1,132 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use super::*;
+use proptest::prelude::*;
+use stallscope_model::TuneMode;
+
+const GIB: u64 = 1 << 30;
+const MIRA: u32 = 4242;
+const OTTO: u32 = 4343;
+
+fn desk(policy: &str) -> Desk {
+    Desk::new(Policy::parse(policy).unwrap(), 64 * GIB)
+}
+
+fn of(uid: u32, label: &str) -> Arrival {
+    let user = if uid == MIRA { "mira" } else { "otto" };
+    let job = JobHello { name: "train".into(), label: label.into(), ..JobHello::default() };
+    Arrival { uid, user: user.into(), cgroups: vec!["/user.slice".into()], job }
+}
+
+const MIRAS: &str =
+    "[[jobs.rule]]\nmatch = { user = \"mira\" }\nmode = \"act\"\ncache = { max = \"16GiB\" }\n";
+
+/// The number of the one session that is started.
+fn started(orders: &[ToLauncher]) -> u64 {
+    match orders {
+        [ToLauncher::Start(start)] => start.id,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_session_is_started_for_those_alone_that_the_policy_names() {
+    let mut desk = desk(MIRAS);
+    let (mira, first_bytes) = desk.arrive(of(MIRA, ""));
+    assert_eq!(first_bytes, 64 << 20);
+    let start =
+        Start { id: 1, uid: MIRA, pid: 70, start_ticks: 9, acts: true, rule: 1, cache_bytes: 16 * GIB };
+    assert_eq!(desk.started(mira, 70, 9), [ToLauncher::Start(start)]);
+    let (otto, first_bytes) = desk.arrive(of(OTTO, "act"));
+    assert_eq!((desk.started(otto, 80, 9), first_bytes), (vec![], 0));
+    let (lowered, first_bytes) = desk.arrive(of(MIRA, "observe"));
+    assert_eq!((desk.started(lowered, 90, 9), first_bytes), (vec![], 0));
+    let (advised, _) = desk.arrive(of(MIRA, "advise"));
+    assert!(matches!(desk.started(advised, 91, 9)[..], [ToLauncher::Start(Start { acts: false, .. })]));
+    let mut own = of(MIRA, "");
+    own.job.own_mode = Some(TuneMode::Observe);
+    let (own, first_bytes) = desk.arrive(own);
+    assert_eq!((desk.started(own, 92, 9), first_bytes), (vec![], 0));
+    assert_eq!(desk.gone(mira), [ToLauncher::Stop { id: 1 }]);
+    assert_eq!(desk.gone(otto), []);
+}
+
+#[test]
+fn jobs_of_root_are_left_alone() {
+    let mut desk = desk("[[jobs.rule]]\nmode = \"act\"\ncache = { max = \"1GiB\" }\n");
+    let (root, first_bytes) = desk.arrive(of(0, ""));
+    assert_eq!((desk.started(root, 92, 9), first_bytes), (vec![], 0));
+    assert!(desk.list(0)[0].state.starts_with("left alone: "), "{:?}", desk.list(0));
+}
+
+#[test]
+fn a_user_sees_their_own_and_root_all_but_what_is_off() {
+    let mut desk = desk(&format!("{MIRAS}[[jobs.rule]]\nmatch = {{ label = \"secret\" }}\nmode = \"off\"\n"));
+    desk.arrive(of(MIRA, ""));
+    desk.arrive(of(OTTO, ""));
+    desk.arrive(of(OTTO, "secret"));
+    assert_eq!([MIRA, OTTO, 0].map(|uid| desk.list(uid).len()), [1, 1, 2]);
+}
+
+#[test]
+fn a_session_that_fails_is_started_again_a_few_times() {
+    let mut desk = desk(MIRAS);
+    let (job, _) = desk.arrive(of(MIRA, ""));
+    let (mut session, mut now) = (started(&desk.started(job, 70, 9)), Instant::now());
+    for pause_s in [2, 4, 8] {
+        assert_eq!(desk.ended(session, 1, now), []);
+        assert_eq!(desk.tick(now + Duration::from_secs(pause_s - 1)), []);
+        now += Duration::from_secs(pause_s);
+        session = started(&desk.tick(now));
+    }
+    assert_eq!(desk.ended(session, 1, now), []);
+    assert_eq!(desk.tick(now + Duration::from_secs(3600)), []);
+    assert!(desk.list(0)[0].state.contains("ended 4 times"), "{:?}", desk.list(0));
+}
+
+#[test]
+fn a_session_that_its_user_ended_stays_ended() {
+    let mut desk = desk(MIRAS);
+    let (job, _) = desk.arrive(of(MIRA, ""));
+    let (session, now) = (started(&desk.started(job, 70, 9)), Instant::now());
+    assert_eq!(desk.ended(session, i32::from(SessionEnd::Stopped.code()), now), []);
+    assert_eq!(desk.tick(now + Duration::from_secs(3600)), []);
+    assert!(desk.list(0)[0].state.contains("its user ended"));
+}
+
+#[test]
+fn another_policy_ends_sessions_and_starts_their_successors() {
+    let mut desk = desk(MIRAS);
+    let (job, _) = desk.arrive(of(MIRA, ""));
+    let session = started(&desk.started(job, 70, 9));
+    assert_eq!(desk.reload(Policy::parse(MIRAS).unwrap()), [], "the same");
+    let advise = Policy::parse("[[jobs.rule]]\nmode = \"advise\"\n").unwrap();
+    assert_eq!(desk.reload(advise), [ToLauncher::Stop { id: session }]);
+    // The successor waits for the end: one controller at a time.
+    let stopped = i32::from(SessionEnd::Stopped.code());
+    let next = desk.ended(session, stopped, Instant::now());
+    assert!(matches!(next[..], [ToLauncher::Start(Start { acts: false, cache_bytes: 0, .. })]), "{next:?}");
+    assert_eq!(desk.reload(Policy::default()), [ToLauncher::Stop { id: started(&next) }]);
+    assert_eq!(desk.ended(started(&next), stopped, Instant::now()), []);
+    assert_eq!(started(&desk.reload(Policy::parse(MIRAS).unwrap())), 3);
+}
+
+proptest! {
+    /// In any order of arrivals, ends and reloads, and however many ask.
+    #[test]
+    fn caches_are_never_granted_more_than_there_is(moves in proptest::collection::vec((0..3_u8, 0..40_u64), 0..80)) {
+        let reserve = "[node]\nmemory_reserve = \"8GiB\"\n";
+        let mut desk = desk(&format!("{reserve}{MIRAS}[[jobs.rule]]\nmode = \"act\"\ncache = {{ max = \"40%\" }}\n"));
+        for (what, which) in moves {
+            match what {
+                0 => drop(desk.gone(which)),
+                1 => {
+                    desk.arrive(of(if which % 2 == 0 { MIRA } else { OTTO }, ""));
+                }
+                _ => drop(desk.reload(Policy::parse(&format!("{reserve}{MIRAS}")).unwrap())),
+            }
+            let sum: u64 = desk.jobs.values().map(Job::reserved_bytes).sum();
+            prop_assert!(sum <= 56 * GIB, "{} GiB", sum / GIB);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Hears jobs and viewers, and tells the launcher what the desk decides.
+
+use super::desk::{Arrival, Desk};
+use crate::launching::{FromLauncher, ToLauncher};
+use crate::policy::Policy;
+use crate::{host, procfs};
+use anyhow::{Context, Result};
+use stallscope_wire::{JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeReply, VERSION};
+use std::collections::HashMap;
+use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::{OwnedReadHalf, UCred};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{interval, timeout};
+
+/// A caller who says nothing for longer is disconnected.
+const HELLO: Duration = Duration::from_secs(2);
+/// Connections of one user, root excepted, and of all: more is a mistake or an attack.
+const OF_A_USER: usize = 256;
+const OF_ALL: usize = 4096;
+/// How often a session that failed is thought of.
+const TICK: Duration = Duration::from_secs(1);
+/// Events that wait; more make the callers wait.
+const EVENTS: usize = 256;
+
+enum Event {
+    Called { hello: NodeHello, peer: UCred, reply: oneshot::Sender<(Option<u64>, NodeReply)> },
+    Started { job: u64, pid: u32 },
+    Gone { job: u64 },
+    HungUp { uid: u32 },
+}
+
+pub(super) fn serve(
+    listener: StdListener,
+    launcher: StdStream,
+    policy: Policy,
+    config: &Path,
+    say: fn(&str),
+) -> Result<()> {
+    launcher.set_nonblocking(true)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async move {
+        let listener = UnixListener::from_std(listener)?;
+        let (mut from_launcher, mut to_launcher) = UnixStream::from_std(launcher)?.into_split();
+        let mut desk = Desk::new(policy, host::node_memory_bytes());
+        let (sender, mut events) = mpsc::channel(EVENTS);
+        let (mut ticks, mut connections, mut names) = (interval(TICK), HashMap::new(), HashMap::new());
+        let mut message = Box::pin(FromLauncher::read(&mut from_launcher));
+        loop {
+            let now = Instant::now();
+            let orders: Vec<ToLauncher> = tokio::select! {
+                accepted = listener.accept() => {
+                    if let Ok((stream, _)) = accepted {
+                        take_up(stream, &mut connections, &sender);
+                    } else {
+                        // Out of descriptors.
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
+                    Vec::new()
+                }
+                Some(event) = events.recv() => match event {
+                    Event::Called { hello, peer, reply } => {
+                        let _ = reply.send(answer(&mut desk, hello, peer, &mut names));
+                        Vec::new()
+                    }
+                    Event::Started { job, pid } => {
+                        let ticks = procfs::start_ticks(pid);
+                        ticks.map(|ticks| desk.started(job, pid, ticks)).unwrap_or_default()
+                    }
+                    Event::Gone { job } => desk.gone(job),
+                    Event::HungUp { uid } => {
+                        connections.entry(uid).and_modify(|count: &mut usize| *count -= 1);
+                        connections.retain(|_, count| *count > 0);
+                        Vec::new()
+                    }
+                },
+                read = &mut message => {
+                    // It ends first, and has the reason.
+                    let Ok(read) = read else { return Ok(()) };
+                    drop(message);
+                    message = Box::pin(FromLauncher::read(&mut from_launcher));
+                    match read {
+                        FromLauncher::Ended { id, code } => desk.ended(id, code, now),
+                        FromLauncher::Reload => match Policy::read(config) {
+                            Ok(policy) => {
+                                say("the configuration was read again and is in force");
+                                desk.reload(policy)
+                            }
+                            Err(why) => {
+                                say(&format!("the configuration that was read before stays in force: {why}"));
+                                Vec::new()
+                            }
+                        },
+                    }
+                }
+                _ = ticks.tick() => desk.tick(now),
+            };
+            for order in orders {
+                to_launcher.write_all(&order.encode()).await.context("the launcher has ended")?;
+            }
+        }
+    })
+}
+
+fn take_up(stream: UnixStream, connections: &mut HashMap<u32, usize>, events: &mpsc::Sender<Event>) {
+    let Ok(peer) = stream.peer_cred() else { return };
+    let uid = peer.uid();
+    let (of_all, of_user) =
+        (connections.values().sum::<usize>(), connections.get(&uid).copied().unwrap_or(0));
+    if uid != 0 && (of_user >= OF_A_USER || of_all >= OF_ALL) {
+        return;
+    }
+    *connections.entry(uid).or_default() += 1;
+    let events = events.clone();
+    tokio::spawn(async move {
+        hear(stream, peer, &events).await;
+        let _ = events.send(Event::HungUp { uid }).await;
+    });
+}
+
+/// One connection from its greeting to its end.
+async fn hear(stream: UnixStream, peer: UCred, events: &mpsc::Sender<Event>) {
+    let (read, mut write) = stream.into_split();
+    let mut lines = BufReader::new(read);
+    let Ok(Some(first)) = timeout(HELLO, line(&mut lines)).await else { return };
+    let (reply, answered) = oneshot::channel();
+    let (job, answer) = match stallscope_wire::decode::<NodeHello>(&first) {
+        Ok(hello) if hello.stallscope == VERSION => {
+            if events.send(Event::Called { hello, peer, reply }).await.is_err() {
+                return;
+            }
+            let Ok(answer) = answered.await else { return };
+            answer
+        }
+        Ok(NodeHello { stallscope: theirs, .. }) => {
+            (None, NodeReply::Error(stallscope_wire::Error::Version { theirs }.to_string()))
+        }
+        Err(error) => (None, NodeReply::Error(error.to_string())),
+    };
+    let written = timeout(HELLO, write.write_all(&stallscope_wire::encode(&answer))).await;
+    let Some(job) = job else { return };
+    // Once: a job does not begin twice.
+    if matches!(written, Ok(Ok(())))
+        && let Some(says) = line(&mut lines).await
+        && let Ok(JobSays::Started { pid }) = stallscope_wire::decode(&says)
+        && events.send(Event::Started { job, pid }).await.is_ok()
+    {
+        let mut rest = [0; 64];
+        while lines.read(&mut rest).await.is_ok_and(|read| read > 0) {}
+    }
+    let _ = events.send(Event::Gone { job }).await;
+}
+
+/// The next line; `None` where none comes within its limit.
+async fn line(lines: &mut BufReader<OwnedReadHalf>) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    lines.take(NODE_LINE_BYTES as u64).read_until(b'\n', &mut line).await.ok()?;
+    line.ends_with(b"\n").then_some(line)
+}
+
+fn answer(
+    desk: &mut Desk,
+    hello: NodeHello,
+    peer: UCred,
+    names: &mut HashMap<u32, String>,
+) -> (Option<u64>, NodeReply) {
+    let job = match hello.client {
+        NodeClient::List => return (None, NodeReply::Jobs(desk.list(peer.uid()))),
+        NodeClient::Job(job) => job,
+    };
+    // Root alone speaks for others.
+    let uid = job.owner.filter(|_| peer.uid() == 0).unwrap_or(peer.uid());
+    let user = names.entry(uid).or_insert_with(|| host::user_name(uid)).clone();
+    let cgroups = peer.pid().map_or_else(Vec::new, |pid| procfs::cgroups(pid as u32));
+    let (id, first_cache_bytes) = desk.arrive(Arrival { uid, user, cgroups, job });
+    (Some(id), NodeReply::Allowed { first_cache_bytes })
+}

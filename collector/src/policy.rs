@@ -1,0 +1,190 @@
+//! What the node's configuration allows: which jobs may be tuned, how far, and with how much memory. Pure, so that each
+//! rule can be tested without a node.
+
+mod file;
+mod pattern;
+#[cfg(test)]
+mod tests;
+
+pub use file::Unreadable;
+use pattern::Pattern;
+use serde::{Deserialize, Serialize};
+use stallscope_units::{memory, percent};
+use std::fmt::Write;
+
+/// What may be done to a job. Each allows what those before it do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", try_from = "String")]
+pub enum Mode {
+    /// Nothing; `stallscope node` does not show it either.
+    Off,
+    /// It is shown, and left alone.
+    #[default]
+    Observe,
+    /// A controller writes into the job's audit what it would change.
+    Advise,
+    /// A controller changes one setting at a time and keeps proven gains.
+    Act,
+}
+
+impl Mode {
+    const ALL: [Mode; 4] = [Mode::Off, Mode::Observe, Mode::Advise, Mode::Act];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Off => "off",
+            Mode::Observe => "observe",
+            Mode::Advise => "advise",
+            Mode::Act => "act",
+        }
+    }
+
+    /// `None` where `text` names no mode.
+    pub fn named(text: &str) -> Option<Mode> {
+        Mode::ALL.into_iter().find(|mode| mode.name() == text)
+    }
+}
+
+impl TryFrom<String> for Mode {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Mode, String> {
+        Mode::named(&text).ok_or_else(|| format!("{text:?} is no mode; say off, observe, advise or act"))
+    }
+}
+
+/// An amount of the node's memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Amount {
+    Bytes(u64),
+    /// From 0 to 1.
+    OfNode(f64),
+}
+
+impl Amount {
+    fn bytes(self, node_bytes: u64) -> u64 {
+        match self {
+            Amount::Bytes(bytes) => bytes,
+            Amount::OfNode(share) => (node_bytes as f64 * share) as u64,
+        }
+    }
+}
+
+/// A rule for the jobs that have all of what it names.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Rule {
+    pub(crate) user: Option<Pattern>,
+    pub(crate) cgroup: Option<Pattern>,
+    pub(crate) label: Option<Pattern>,
+    pub(crate) mode: Mode,
+    /// Most that the job's caches may be raised to; `None`: they stay as they are.
+    pub(crate) cache: Option<Amount>,
+}
+
+/// What the rules are matched with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobKnown {
+    /// Login name of its owner.
+    pub user: String,
+    /// Paths of its control groups, one for each hierarchy.
+    pub cgroups: Vec<String>,
+    /// `STALLSCOPE_LABEL` of its environment; empty where that is not set.
+    pub label: String,
+}
+
+impl Rule {
+    fn matches(&self, job: &JobKnown) -> bool {
+        let is_any = |pattern: &Option<Pattern>, texts: &[&str]| {
+            pattern.as_ref().is_none_or(|pattern| texts.iter().any(|text| pattern.matches(text)))
+        };
+        let cgroups: Vec<&str> = job.cgroups.iter().map(|path| path.trim_matches('/')).collect();
+        is_any(&self.user, &[&job.user])
+            && is_any(&self.cgroup, &cgroups)
+            && is_any(&self.label, &[&job.label])
+    }
+
+    /// "user ml-*, label nightly: act, caches up to 25% of the node's memory (3.9 GiB)"
+    fn in_words(&self, node_bytes: u64) -> String {
+        let named = [("user", &self.user), ("cgroup", &self.cgroup), ("label", &self.label)];
+        let named: Vec<String> = named
+            .into_iter()
+            .filter_map(|(name, pattern)| Some(format!("{name} {}", pattern.as_ref()?.text())))
+            .collect();
+        let jobs = if named.is_empty() { "every job".to_owned() } else { named.join(", ") };
+        let cache = match self.cache {
+            Some(Amount::Bytes(bytes)) => format!(", caches up to {}", memory(bytes)),
+            Some(amount @ Amount::OfNode(share)) => format!(
+                ", caches up to {} of the node's memory ({})",
+                percent(share),
+                memory(amount.bytes(node_bytes))
+            ),
+            None if self.mode >= Mode::Advise => ", caches stay as they are".to_owned(),
+            None => String::new(),
+        };
+        format!("{jobs}: {}{cache}", self.mode.name())
+    }
+}
+
+/// What the node's configuration allows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Policy {
+    pub(crate) rules: Vec<Rule>,
+    /// Memory of the node that no cache is given.
+    pub(crate) reserve_bytes: u64,
+}
+
+/// What may be done to one job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allowed {
+    pub mode: Mode,
+    /// The rule that it comes from, the first being 1; `None`: no rule matches.
+    pub rule: Option<u32>,
+    /// Most that the job's caches may be raised to.
+    pub cache_bytes: u64,
+}
+
+impl Policy {
+    /// By the first rule that matches; a job that no rule matches is observed. A label that names a mode lowers what the rule
+    /// allows to that, and raises nothing.
+    pub fn allows(&self, job: &JobKnown, node_bytes: u64) -> Allowed {
+        let found = self.rules.iter().zip(1..).find(|(rule, _)| rule.matches(job));
+        let mut allowed = found.map_or_else(Allowed::default, |(rule, number)| Allowed {
+            mode: rule.mode,
+            rule: Some(number),
+            cache_bytes: rule.cache.map_or(0, |most| most.bytes(node_bytes)),
+        });
+        if let Some(asked) = Mode::named(&job.label) {
+            allowed.mode = allowed.mode.min(asked);
+        }
+        if allowed.mode < Mode::Advise {
+            allowed.cache_bytes = 0;
+        }
+        allowed.cache_bytes = allowed.cache_bytes.min(self.grantable_bytes(node_bytes));
+        allowed
+    }
+
+    /// Memory of a node with `node_bytes` that all caches together may be granted.
+    pub(crate) fn grantable_bytes(&self, node_bytes: u64) -> u64 {
+        node_bytes.saturating_sub(self.reserve_bytes)
+    }
+
+    /// What was understood, a line each.
+    pub fn in_words(&self, node_bytes: u64) -> String {
+        let mut text = String::new();
+        for (rule, number) in self.rules.iter().zip(1..) {
+            let _ = writeln!(text, "{number}. {}", rule.in_words(node_bytes));
+        }
+        let others = if self.rules.is_empty() { "every job" } else { "every other job" };
+        let _ = writeln!(text, "{others}: {}", Mode::default().name());
+        let _ = match self.reserve_bytes {
+            0 => writeln!(text, "no memory is reserved"),
+            bytes => writeln!(
+                text,
+                "{} of the node's {} of memory are given to no cache",
+                memory(bytes),
+                memory(node_bytes)
+            ),
+        };
+        text
+    }
+}

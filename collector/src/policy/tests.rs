@@ -1,0 +1,164 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use super::*;
+use proptest::prelude::*;
+
+const GIB: u64 = 1 << 30;
+
+fn policy(text: &str) -> Policy {
+    Policy::parse(text).unwrap()
+}
+
+fn job(user: &str, cgroup: &str, label: &str) -> JobKnown {
+    JobKnown { user: user.into(), cgroups: vec![cgroup.into()], label: label.into() }
+}
+
+const THREE: &str = r#"
+[node]
+memory_reserve = "8GiB"
+
+[[jobs.rule]]
+match = { user = "ml-*", cgroup = "kubepods*" }
+mode = "act"
+cache = { max = "25%", of = "node memory" }
+
+[[jobs.rule]]
+match = { label = "night?" }
+mode = "advise"
+cache = { max = "4GiB" }
+
+[[jobs.rule]]
+match = { user = "otto" }
+mode = "off"
+"#;
+
+#[test]
+fn the_first_rule_that_matches_counts() {
+    let policy = policy(THREE);
+    let allowed = |user, cgroup, label| {
+        let allowed = policy.allows(&job(user, cgroup, label), 64 * GIB);
+        (allowed.mode, allowed.rule, allowed.cache_bytes / GIB)
+    };
+    let pod = "/kubepods.slice/pod7";
+    assert_eq!(allowed("ml-mira", pod, ""), (Mode::Act, Some(1), 16));
+    assert_eq!(allowed("ml-mira", pod, "night1"), (Mode::Act, Some(1), 16));
+    assert_eq!(allowed("ml-mira", "/user.slice", "night1"), (Mode::Advise, Some(2), 4));
+    assert_eq!(allowed("ml-mira", "/user.slice", ""), (Mode::Observe, None, 0));
+    assert_eq!(allowed("otto", pod, ""), (Mode::Off, Some(3), 0));
+    assert_eq!(allowed("otto", pod, "nights"), (Mode::Advise, Some(2), 4), "an earlier rule is for it");
+}
+
+#[test]
+fn a_label_lowers_and_raises_nothing() {
+    let policy = policy(THREE);
+    let mode = |user, label| policy.allows(&job(user, "kubepods/a", label), 64 * GIB).mode;
+    assert_eq!(["off", "observe", "advise", "act"].map(|label| mode("ml-mira", label)), Mode::ALL);
+    assert_eq!(mode("anna", "act"), Mode::Observe);
+    assert_eq!(mode("otto", "act"), Mode::Off);
+    let observed = policy.allows(&job("ml-mira", "kubepods/a", "observe"), 64 * GIB);
+    assert_eq!(observed.cache_bytes, 0);
+}
+
+#[test]
+fn no_cache_is_allowed_what_is_reserved() {
+    let policy = policy(THREE);
+    let allowed = |gib| policy.allows(&job("ml-mira", "kubepods", ""), gib * GIB).cache_bytes;
+    assert_eq!(allowed(10), 2 * GIB, "of 10 GiB 8 are reserved");
+    assert_eq!(allowed(4), 0);
+}
+
+#[test]
+fn nothing_is_allowed_by_an_empty_file() {
+    let policy = policy("");
+    assert_eq!(policy, Policy::default());
+    assert_eq!(policy.allows(&job("mira", "", "act"), 64 * GIB), Allowed::default());
+    assert_eq!(Allowed::default().mode, Mode::Observe);
+}
+
+#[test]
+fn what_was_understood_is_a_line_each() {
+    assert_eq!(
+        policy(THREE).in_words(64 * GIB),
+        "1. user ml-*, cgroup kubepods*: act, caches up to 25% of the node's memory (16 GiB)\n\
+         2. label night?: advise, caches up to 4.0 GiB\n\
+         3. user otto: off\n\
+         every other job: observe\n\
+         8.0 GiB of the node's 64 GiB of memory are given to no cache\n"
+    );
+    assert_eq!(
+        policy("[[jobs.rule]]\nmode = \"act\"\n").in_words(GIB),
+        "1. every job: act, caches stay as they are\nevery other job: observe\nno memory is reserved\n"
+    );
+}
+
+#[test]
+fn an_error_names_line_and_key() {
+    let why = |text: &str| Policy::parse(text).unwrap_err().to_string();
+    for (text, parts) in [
+        ("[node]\nmemory_reserve = \"much\"\n", &["line 2, node.memory_reserve: ", "say a size as 8GiB"][..]),
+        ("[node]\n\nreserve = \"8GiB\"\n", &["line 3, ", "unknown field `reserve`", "memory_reserve"]),
+        ("[job]\n", &["line 1", "unknown field `job`"]),
+        ("[[jobs.rule]]\nmode = \"fast\"\n", &["line 2, jobs.rule[0].mode: ", "\"fast\" is no mode"]),
+        ("[[jobs.rule]]\nmatch = { user = \"a\" }\n", &["line 1, jobs.rule[0]", "missing field `mode`"]),
+        ("[[jobs.rule]]\nmode = \"act\"\nmatch = { usr = \"a\" }\n", &["line 3, ", "unknown field `usr`"]),
+        ("[[jobs.rule]]\nmode = \"act\"\nmatch = { user = \"\" }\n", &["line 3, ", "user: an empty text"]),
+        ("[[jobs.rule]]\nmode = \"act\"\ncache = { max = \"125%\" }\n", &["line 3, ", "max: say a share"]),
+        (
+            "[[jobs.rule]]\nmode = \"act\"\ncache = { max = \"8\", of = \"job\" }\n",
+            &["line 3, ", "node memory"],
+        ),
+        ("[[jobs.rule]]\nmode = 3\n", &["line 2, jobs.rule[0].mode: ", "expected a string"]),
+        ("[node\n", &["line 1: "]),
+        ("[node]\nmemory_reserve = \"1GiB\"\nmemory_reserve = \"2GiB\"\n", &["line 3"]),
+    ] {
+        let why = why(text);
+        assert!(parts.iter().all(|part| why.contains(part)), "{text}{why}");
+        assert!(!why.contains('\n'), "one sentence: {why}");
+    }
+}
+
+/// Prose is behind "# ", what may be switched on behind "#".
+fn with_examples(text: &str) -> String {
+    let on = |line: &str| {
+        line.strip_prefix('#').filter(|rest| !rest.is_empty() && !rest.starts_with(' ')).map(str::to_owned)
+    };
+    text.lines().map(|line| on(line).unwrap_or_else(|| line.to_owned()) + "\n").collect()
+}
+
+#[test]
+fn the_file_that_ships_has_each_key_with_its_default() {
+    let shipped = include_str!("../../../contrib/stallscope.toml");
+    assert_eq!(policy(shipped), Policy::default(), "as it ships it changes nothing");
+    let all = with_examples(shipped);
+    let examples = policy(&all);
+    assert!(examples.rules.len() >= 2 && examples.rules.iter().any(|rule| rule.cache.is_some()), "{all}");
+    for key in ["memory_reserve", "match", "user", "cgroup", "label", "mode", "cache", "max", "of"] {
+        assert!(all.contains(&format!("{key} =")), "no {key} in contrib/stallscope.toml");
+    }
+    // The defaults that its comments name.
+    let bare = policy("[[jobs.rule]]\nmode = \"act\"\n");
+    assert_eq!((bare.rules[0].cache, bare.reserve_bytes), (None, 0));
+    assert!(bare.rules[0].matches(&job("", "", "")));
+    for default in ["Default: every job", "Default: caches stay as they are", "Default: \"0\""] {
+        assert!(shipped.contains(default), "{default}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_a_policy_or_one_sentence(text in ".{0,200}") {
+        if let Err(why) = Policy::parse(&text) {
+            prop_assert!(why.to_string().starts_with("line ") && !why.to_string().contains('\n'));
+        }
+    }
+
+    #[test]
+    fn no_label_allows_more_than_none_unless_a_rule_names_it(label in "[a-z]{0,8}", user in "[a-z-]{0,8}") {
+        let policy = policy("[[jobs.rule]]\nmatch = { user = \"m*\" }\nmode = \"act\"\ncache = { max = \"1GiB\" }\n");
+        let (with, without) = (
+            policy.allows(&job(&user, "", &label), 64 * GIB),
+            policy.allows(&job(&user, "", ""), 64 * GIB),
+        );
+        prop_assert!(with.mode <= without.mode && with.cache_bytes <= without.cache_bytes);
+    }
+}

@@ -1,0 +1,71 @@
+//! A job introduces itself to the node's service, which may then start a session that tunes it. Nothing of the job waits for that,
+//! but for a moment at its start.
+
+use crate::runtime::node_socket;
+use stallscope_wire::{JobHello, JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeReply, VERSION};
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::time::{sleep, timeout};
+
+/// How long the start of a job may take longer because of a service that does not answer.
+const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+/// A service that was restarted learns of its jobs again within this time.
+const CALL_AGAIN: Duration = Duration::from_secs(2);
+/// The variable of a job's environment that may lower what the policy allows.
+const LABEL: &str = "STALLSCOPE_LABEL";
+
+/// A job that is, or would be, known to the node's service.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    hello: JobHello,
+    connection: Option<BufReader<UnixStream>>,
+    /// What a cache that the job begins with may take; 0: none.
+    pub(crate) first_cache_bytes: u64,
+}
+
+/// This job's label; what is no UTF-8 is none.
+pub(crate) fn label() -> String {
+    std::env::var(LABEL).unwrap_or_default()
+}
+
+impl Registration {
+    /// Before the job starts. Where no service answers in time the job starts without.
+    pub(crate) async fn open(hello: JobHello) -> Registration {
+        let called = timeout(ANSWER_WITHIN, call(&hello)).await.ok().flatten();
+        let (connection, first_cache_bytes) = called.map_or((None, 0), |(one, bytes)| (Some(one), bytes));
+        Registration { hello, connection, first_cache_bytes }
+    }
+
+    /// The job has started as process `pid`. Stays connected, and calls again, for as long as this session lasts.
+    pub(crate) fn keep(self, pid: u32) {
+        tokio::spawn(async move {
+            let Registration { hello, mut connection, .. } = self;
+            loop {
+                if let Some(mut open) = connection.take() {
+                    let started = stallscope_wire::encode(&JobSays::Started { pid });
+                    if open.get_mut().write_all(&started).await.is_ok() {
+                        // It says nothing more; its end is what is waited for.
+                        let _ = open.read(&mut [0; 64]).await;
+                    }
+                }
+                sleep(CALL_AGAIN).await;
+                let called = timeout(ANSWER_WITHIN, call(&hello)).await.ok().flatten();
+                connection = called.map(|(open, _)| open);
+            }
+        });
+    }
+}
+
+async fn call(hello: &JobHello) -> Option<(BufReader<UnixStream>, u64)> {
+    let mut stream = UnixStream::connect(node_socket()).await.ok()?;
+    let hello = NodeHello { stallscope: VERSION, client: NodeClient::Job(hello.clone()) };
+    stream.write_all(&stallscope_wire::encode(&hello)).await.ok()?;
+    let mut stream = BufReader::new(stream);
+    let mut line = Vec::new();
+    (&mut stream).take(NODE_LINE_BYTES as u64).read_until(b'\n', &mut line).await.ok()?;
+    match stallscope_wire::decode(&line).ok()? {
+        NodeReply::Allowed { first_cache_bytes } => Some((stream, first_cache_bytes)),
+        NodeReply::Jobs(_) | NodeReply::Error(_) => None,
+    }
+}
