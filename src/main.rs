@@ -11,6 +11,7 @@ mod knobs;
 mod ls;
 mod metrics;
 mod pack;
+mod pack_mount;
 mod report;
 mod run;
 mod shell;
