@@ -1,3 +1,4 @@
+use crate::pack_mount::{self, Mount, Serve, Unmount};
 use crate::terminal;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
@@ -16,7 +17,8 @@ use std::time::{Duration, Instant};
 ///
 /// Packs the folder SRC into the folder PACK. SRC is only read. A run that was interrupted goes on when it is
 /// started again: files in whole chunks are not read again. Each file that cannot be packed has a sentence, the others
-/// are packed, and the exit code is 1. stallscope.PackedImageFolder and stallscope.PackedDataset read packs.
+/// are packed, and the exit code is 1. stallscope.PackedImageFolder and stallscope.PackedDataset read packs; `pack mount` and
+/// `run --pack` show one as a folder to programs that stay as they are.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, after_help = EXAMPLES)]
 pub(crate) struct PackVerb {
@@ -45,6 +47,7 @@ Examples:
   stallscope pack verify /fast/imagenet.pack                   read every byte; exits with 1 if one is bad
   stallscope pack ls -l /fast/imagenet.pack train/cat          list the files of a folder
   stallscope pack extract /fast/imagenet.pack -o out           write all files
+  stallscope pack mount /fast/imagenet.pack /mnt/imagenet      show it as a folder to any program
   stallscope pack rebuild /fast/imagenet.pack                  make the snapshot again";
 
 #[derive(Debug, Subcommand)]
@@ -54,6 +57,9 @@ enum Act {
     Stat(Stat),
     Extract(Extract),
     Rebuild(Rebuild),
+    Mount(Mount),
+    Unmount(Unmount),
+    Serve(Serve),
 }
 
 /// Read every byte of a pack and name each fault.
@@ -134,6 +140,9 @@ pub(crate) fn main(verb: &PackVerb) -> Result<ExitCode> {
         Some(Act::Stat(verb)) => stat(verb),
         Some(Act::Extract(verb)) => extract(verb),
         Some(Act::Rebuild(verb)) => rebuild(verb),
+        Some(Act::Mount(verb)) => pack_mount::mount(verb),
+        Some(Act::Unmount(verb)) => pack_mount::unmount(verb),
+        Some(Act::Serve(verb)) => pack_mount::serve(verb),
     }
 }
 

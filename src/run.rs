@@ -1,7 +1,9 @@
 use crate::budgets::Limits;
 use crate::metrics;
+use crate::pack_mount::PackAt;
 use crate::terminal::{self, Colour, StatusLine};
 use anyhow::Result;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, ValueEnum, error::ErrorKind};
 use stallscope_collector::{KernelChoice, LaunchError, RunOptions, TuneOptions, View};
 use stallscope_model::{RunSummary, TuneMode};
@@ -56,6 +58,11 @@ pub(crate) struct Run {
     /// samples and randomness stay the script's. docs/cache.md says what can be kept. 0: no cache, whatever --tune may do
     #[arg(long, value_name = "SIZE", value_parser = cache_bytes, conflicts_with = "no_shim")]
     cache: Option<u64>,
+    /// Show the files of a pack (see `stallscope pack`) in a folder, to this job alone: FOLDER is where the script looks for its
+    /// data set. What the folder has is hidden from the job; nobody else sees a difference, and the end of the job ends it. May be
+    /// given more than once. Takes root or sudo, with which the job still runs as you
+    #[arg(long, value_name = "PACK=FOLDER", value_parser = OsStringValueParser::new().try_map(PackAt::parse))]
+    pack: Vec<PackAt>,
     #[command(flatten)]
     limits: Limits,
     /// Print neither progress nor the final summary
@@ -108,6 +115,7 @@ pub(crate) fn main(verb: Run, colour: Colour) -> Result<ExitCode> {
             syscalls: verb.syscalls,
             metrics,
             tune: verb.tune.map(|tune| TuneOptions { mode: tune.mode(), budgets: verb.limits.budgets() }),
+            mounts: verb.pack.iter().map(PackAt::mount).collect::<Result<_>>()?,
         },
         &mut view,
     );

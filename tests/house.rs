@@ -18,6 +18,7 @@ fn crates_know_only_whom_they_may() {
         ("cache", &[]),
         ("checkpoint", &[]),
         ("pack", &[]),
+        ("mount", &["pack"]),
         ("python", &["abi", "model", "units", "ring", "cache", "checkpoint", "pack"]),
         ("collector", &["abi", "model", "units", "ledger", "control", "wire", "store", "ebpf", "ring"]),
         ("look", &["model", "units"]),

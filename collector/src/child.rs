@@ -1,5 +1,6 @@
 //! Launches the job as the user who typed it, in their environment, with the shim on its Python path.
 
+use crate::private_mounts::PrivateMounts;
 use crate::sudo::Caller;
 use anyhow::{Context, Result};
 use std::ffi::OsString;
@@ -29,10 +30,11 @@ pub(crate) struct Shim<'a> {
     pub(crate) cache_bytes: Option<u64>,
 }
 
-/// Starts `command`, with the shim where one is given.
+/// Starts `command`, with the shim where one is given, and what it alone sees.
 pub(crate) fn launch(
     command: &[OsString],
     shim: Option<Shim<'_>>,
+    mounts: &mut PrivateMounts,
     run_as: Option<&Caller>,
 ) -> Result<Child, LaunchError> {
     let Some((program, arguments)) = command.split_first() else {
@@ -55,10 +57,19 @@ pub(crate) fn launch(
             child.env("STALLSCOPE_CACHE_BYTES", bytes.to_string());
         }
     }
+    let entered = mounts.enter(child.as_std_mut(), run_as.is_some());
+    entered.map_err(|error| LaunchError {
+        code: 126,
+        sentence: format!("cannot prepare the job's mounts: {error}"),
+    })?;
+    // Once it has mounted: for that it has to be root.
     if let Some(caller) = run_as {
         caller.run(child.as_std_mut());
     }
     child.spawn().map_err(|error| {
+        if let Some(sentence) = mounts.trouble(&error) {
+            return LaunchError { code: 126, sentence };
+        }
         let name = Path::new(program).display();
         let (code, sentence) = match error.kind() {
             std::io::ErrorKind::NotFound => (127, format!("there is no command {name}")),
@@ -247,9 +258,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_command_that_is_not_there_exits_as_in_a_shell() {
-        let error = launch(&["no-such-command-at-all".into()], None, None).unwrap_err();
+        let error = launch(&["no-such-command-at-all".into()], None, &mut PrivateMounts::default(), None)
+            .unwrap_err();
         assert_eq!(error.code, 127);
-        let error = launch(&["/etc/passwd".into()], None, None).unwrap_err();
+        let error = launch(&["/etc/passwd".into()], None, &mut PrivateMounts::default(), None).unwrap_err();
         assert_eq!(error.code, 126);
     }
 }

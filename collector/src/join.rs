@@ -2,6 +2,7 @@
 //! others launch their task, point its shim there and stay connected while it runs.
 
 use crate::child::{self, Shim};
+use crate::private_mounts::PrivateMounts;
 use crate::session::View;
 use crate::signals::Signals;
 use crate::sudo::Caller;
@@ -36,6 +37,7 @@ pub(crate) async fn run(
     command: &[OsString],
     wants_shim: bool,
     cache_bytes: Option<u64>,
+    mounts: &mut PrivateMounts,
     socket: &Path,
     run_as: Option<&Caller>,
     view: &mut dyn View,
@@ -43,7 +45,7 @@ pub(crate) async fn run(
     let package = if wants_shim { child::python_package().ok() } else { None };
     let mut signals = Signals::new()?;
     let shim = package.as_deref().map(|package| Shim { package, socket, cache_bytes });
-    let mut child = child::launch(command, shim, run_as)?;
+    let mut child = child::launch(command, shim, mounts, run_as)?;
     let pid = child.id().unwrap_or_default();
     // Held open until the task is over; the collector counts it.
     let introduced = timeout(ANSWER_WITHIN, introduce(socket, pid)).await;

@@ -30,6 +30,22 @@ pub struct RunOptions {
     pub metrics: Option<Metrics<RunSummary>>,
     /// A controller from the first step on.
     pub tune: Option<TuneOptions>,
+    /// File systems that this job alone sees.
+    pub mounts: Vec<PrivateMount>,
+}
+
+/// A file system (FUSE) that a job alone sees, and the program that serves it: with `/dev/fuse` as its standard input, it says
+/// [`READY`](crate::READY) on its standard output, a socket, and waits for a line from there. A sentence instead is why it can't.
+#[derive(Clone, Debug)]
+pub struct PrivateMount {
+    /// A folder; what it has is hidden from the job.
+    pub target: PathBuf,
+    /// What `/proc/mounts` has for where it comes from.
+    pub source: OsString,
+    /// And for its type: `fuse.`, and what it is.
+    pub fs_type: String,
+    pub server: PathBuf,
+    pub arguments: Vec<OsString>,
 }
 
 /// What a controller may do, and use.

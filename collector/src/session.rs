@@ -6,6 +6,7 @@ use crate::engine::Engine;
 use crate::kernel_client::{Heard, KernelClient, KernelSource};
 use crate::metrics::{Metrics, Publisher};
 use crate::options::{AttachOptions, KernelChoice, RunOptions, TuneOptions};
+use crate::private_mounts::PrivateMounts;
 use crate::registration::{self, Registration};
 use crate::runtime::{self, Card, Claim, JobDir, RuntimeDir};
 use crate::signals::Signals;
@@ -79,12 +80,16 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
     let first = || options.tune.and_then(|tune| tune.first_cache_bytes());
     let wanted_bytes = options.cache_bytes.or_else(first);
     let cache_bytes = wanted_bytes.filter(|bytes| *bytes > 0);
+    // Servers end by themselves where there is to be no job; until then Ctrl-C ends this program as any other.
+    let mut mounts = PrivateMounts::start(&options.mounts, run_as)?;
     // Signals are ours before there is a child that could be left behind.
     let mut signals = Signals::new()?;
     let dir = match RuntimeDir::of_this_user().and_then(|runtime| runtime.claim(&join::key(&name))) {
         Ok(Claim::Mine(dir)) => Some(dir),
         Ok(Claim::Taken(socket)) => {
-            return join::run(&options.command, options.shim, cache_bytes, &socket, run_as, view).await;
+            let wants_shim = options.shim;
+            return join::run(&options.command, wants_shim, cache_bytes, &mut mounts, &socket, run_as, view)
+                .await;
         }
         Err(error) => {
             view.note(&format!("the shim stays off: {error:#}"));
@@ -116,7 +121,7 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
         // There is no job yet that it could be passed on to.
         kind = signals.ending() => return Ok(128 + kind.as_raw_value()),
     };
-    let mut child = child::launch(&options.command, shim, run_as)?;
+    let mut child = child::launch(&options.command, shim, &mut mounts, run_as)?;
     let pid = child.id().context("the job ended before it could be looked at")?;
     if let Some(node) = node {
         node.keep(pid);
@@ -171,6 +176,11 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
                 None => child::forward(kind, pid),
             },
             Happened::Idle => {}
+        }
+        // Those of a job that has ended this moment end with it.
+        let ended = mounts.ended();
+        if code.is_none() && matches!(child.try_wait(), Ok(None)) {
+            ended.iter().for_each(|sentence| session.view.note(sentence));
         }
         if let Some(code) = code
             && session.server.as_ref().is_none_or(|server| server.joined() == 0)

@@ -54,7 +54,7 @@ impl Caller {
 }
 
 /// Uid of the user who called sudo; `None` when we are not root, or root by another way.
-pub(crate) fn caller_uid() -> Option<u32> {
+pub fn caller_uid() -> Option<u32> {
     caller_of_sudo().map(|(uid, _)| uid.as_raw())
 }
 
@@ -68,6 +68,17 @@ pub(crate) fn as_owner<T>(folder: &OwnedFd, work: impl FnOnce() -> T) -> T {
     let done = work();
     setfsuid(uid_before);
     setfsgid(gid_before);
+    done
+}
+
+/// Opens what root alone may open, where [`open_files_as_caller_of_sudo`] would not. Of this thread alone.
+pub(crate) fn as_root<T>(work: impl FnOnce() -> T) -> T {
+    if !Uid::effective().is_root() {
+        return work();
+    }
+    let before = setfsuid(Uid::from_raw(0));
+    let done = work();
+    setfsuid(before);
     done
 }
 

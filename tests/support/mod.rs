@@ -6,6 +6,7 @@
 pub(crate) mod http;
 pub(crate) mod memory;
 pub(crate) mod node;
+pub(crate) mod packs;
 pub(crate) mod pty;
 pub(crate) mod skipped;
 

@@ -24,7 +24,7 @@ pub use extract::{Extracted, extract, is_at_or_below};
 pub use id::Id;
 pub use images::Images;
 pub use ingest::{Notice, Options, Packed, pack};
-pub use names::{MOST_NAME_BYTES, class_of, compare, fault_of, shown};
+pub use names::{MOST_NAME_BYTES, class_of, compare, fault_of, parted, shown};
 pub use pack::Pack;
 pub use rebuild::{Rebuilt, rebuild};
 pub use record::Record;

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 pub const MOST_NAME_BYTES: usize = 4096;
 
 /// The folder on the way to it, without the last `/`, and the rest.
-fn parted(name: &[u8]) -> (&[u8], &[u8]) {
+pub fn parted(name: &[u8]) -> (&[u8], &[u8]) {
     name.iter().rposition(|byte| *byte == b'/').map_or((b"", name), |at| (&name[..at], &name[at + 1..]))
 }
 

@@ -133,8 +133,8 @@ impl Pack {
         self.compare(entry, crc)
     }
 
-    /// From `from` on in the record.
-    fn read_part(&self, entry: &Entry<'_>, to: &mut [u8], from: u64) -> Result<()> {
+    /// Reads what a record has from `from` on, as it is: nothing is compared with the checksum, which is of the whole.
+    pub fn read_part(&self, entry: &Entry<'_>, to: &mut [u8], from: u64) -> Result<()> {
         let facts = self.snapshot.chunk(entry.chunk)?;
         let path = self.dir.join(facts.id.file_name());
         if entry.codec != CODEC_NONE {

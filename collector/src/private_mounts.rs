@@ -1,0 +1,278 @@
+//! File systems that a job alone sees: FUSE, each served by a process of its own, in a mount namespace that begins with the job
+//! and ends with its last process.
+//!
+//! A server lives outside that namespace, where it finds its files whatever the mount hides. It is neither the job nor this
+//! program: if it dies, reads of the job fail; if this program dies, the job reads on. It ends by itself when the kernel
+//! has unmounted what it served.
+
+use crate::options::PrivateMount;
+use crate::sudo::{self, Caller};
+use anyhow::{Context, Result, bail};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::thread::{CapabilitySet, UnshareFlags};
+use std::ffi::{CStr, CString};
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What a server says once it has opened what it serves, and waits for before it speaks with the kernel.
+pub const READY: &str = "ready";
+
+/// How long the kernel may take to unmount when the job's last process has ended.
+const UNMOUNTED_WITHIN: Duration = Duration::from_millis(500);
+
+/// Mounts that are prepared for a job, and those that it has.
+#[derive(Debug, Default)]
+pub(crate) struct PrivateMounts {
+    prepared: Vec<Prepared>,
+    servers: Vec<Server>,
+    /// Where the job, before it is one, says what failed.
+    trouble: Option<OwnedFd>,
+}
+
+#[derive(Debug)]
+struct Prepared {
+    target: CString,
+    source: CString,
+    fs_type: CString,
+    data: CString,
+    /// Whose number is in `data`.
+    _device: OwnedFd,
+    server: UnixStream,
+}
+
+#[derive(Debug)]
+struct Server {
+    process: Child,
+    target: PathBuf,
+    has_ended: bool,
+}
+
+/// What can fail between fork and exec.
+const NAMESPACE: u8 = 0;
+const FOLDER: u8 = 1;
+const PRIVILEGES: u8 = 2;
+/// And the number of the mount.
+const MOUNTS: u8 = 3;
+
+impl PrivateMounts {
+    /// Starts the servers and waits until they have what they serve.
+    ///
+    /// # Errors
+    /// There is no privilege or no FUSE, a target is no folder, or a server can't serve; each is a sentence.
+    pub(crate) fn start(mounts: &[PrivateMount], run_as: Option<&Caller>) -> Result<PrivateMounts> {
+        let mut started = PrivateMounts::default();
+        if mounts.is_empty() {
+            return Ok(started);
+        }
+        if !has_privilege() {
+            bail!(
+                "`--pack` mounts for this job alone, which takes root: sudo stallscope run --pack ... (the job still runs as you); without root `stallscope pack mount` shows a pack to this user"
+            );
+        }
+        let targets = targets(mounts)?;
+        for (mount, target) in mounts.iter().zip(targets) {
+            started.add(mount, target, run_as)?;
+        }
+        Ok(started)
+    }
+
+    fn add(&mut self, mount: &PrivateMount, target: PathBuf, run_as: Option<&Caller>) -> Result<()> {
+        let device = open_fuse()?;
+        let (ours, theirs) = UnixStream::pair()?;
+        let mut command = Command::new(&mount.server);
+        command
+            .args(&mount.arguments)
+            .stdin(Stdio::from(device.try_clone()?))
+            .stdout(Stdio::from(OwnedFd::from(theirs)))
+            .current_dir("/")
+            // Ctrl-C is for the job, which may read on until it has saved.
+            .process_group(0);
+        if let Some(caller) = run_as {
+            caller.run(&mut command);
+        }
+        let shown = Path::new(&mount.server).display();
+        let process = command.spawn().with_context(|| format!("cannot start {shown}"))?;
+        // With its copies of what is the server's.
+        drop(command);
+        self.servers.push(Server { process, target: target.clone(), has_ended: false });
+        let mut line = String::new();
+        BufReader::new(&ours).take(64 << 10).read_line(&mut line)?;
+        match line.trim_end() {
+            READY => {}
+            "" => bail!("what was to serve {} ended at once", target.display()),
+            sentence => bail!("{sentence}"),
+        }
+        let data = format!(
+            "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other",
+            device.as_raw_fd()
+        );
+        self.prepared.push(Prepared {
+            target: CString::new(target.as_os_str().as_bytes())?,
+            source: CString::new(mount.source.as_os_str().as_bytes())?,
+            fs_type: CString::new(mount.fs_type.as_str())?,
+            data: CString::new(data)?,
+            _device: device,
+            server: ours,
+        });
+        Ok(())
+    }
+
+    /// Has `command` begin in a namespace with these mounts; before it takes on another user, which the caller sees to.
+    pub(crate) fn enter(&mut self, command: &mut Command, is_sudo: bool) -> std::io::Result<()> {
+        let prepared = std::mem::take(&mut self.prepared);
+        if prepared.is_empty() {
+            return Ok(());
+        }
+        let (heard, trouble) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        self.trouble = Some(heard);
+        let folder = folder_below(&self.servers);
+        let enter = move || {
+            let failed = |stage: u8, error: Errno| {
+                let _ = rustix::io::write(&trouble, &[stage]);
+                std::io::Error::from(error)
+            };
+            // SAFETY: of namespaces alone; descriptors stay as they are.
+            unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }
+                .map_err(|error| failed(NAMESPACE, error))?;
+            // Nothing that is mounted here is seen elsewhere; what is mounted elsewhere meanwhile (an automounter's home folder)
+            // still comes here.
+            let downstream = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+            mount_change(c"/", downstream).map_err(|error| failed(NAMESPACE, error))?;
+            for (one, number) in prepared.iter().zip(MOUNTS..) {
+                one.mount().map_err(|error| failed(number, error))?;
+            }
+            if is_sudo {
+                // Set-uid programs would find the caller's files where they trust the system's.
+                rustix::thread::set_no_new_privs(true).map_err(|error| failed(PRIVILEGES, error))?;
+            }
+            if let Some(folder) = &folder {
+                rustix::process::chdir(folder.as_c_str()).map_err(|error| failed(FOLDER, error))?;
+            }
+            Ok(())
+        };
+        // SAFETY: the closure runs between fork and exec and makes system calls with what was made before: nothing in it
+        // allocates or takes a lock.
+        unsafe { command.pre_exec(enter) };
+        Ok(())
+    }
+
+    /// What failed in a job that did not start; none where it was something else.
+    pub(crate) fn trouble(&self, error: &std::io::Error) -> Option<String> {
+        let mut stage = [0];
+        rustix::io::read(self.trouble.as_ref()?, &mut stage).ok().filter(|count| *count == 1)?;
+        Some(match stage[0] {
+            NAMESPACE => format!("a mount namespace for the job cannot be made: {error}"),
+            FOLDER => format!("the current folder is below a pack's, and cannot be had there: {error}"),
+            PRIVILEGES => format!("the job cannot be kept from gaining privileges: {error}"),
+            mount => {
+                let target =
+                    self.servers.get(usize::from(mount - MOUNTS)).map(|server| server.target.display());
+                format!("cannot mount on {}: {error}", target?)
+            }
+        })
+    }
+
+    /// A sentence for each server that has ended since, while the job may still need it.
+    pub(crate) fn ended(&mut self) -> Vec<String> {
+        let ended = self.servers.iter_mut().filter_map(|server| {
+            if server.has_ended || !matches!(server.process.try_wait(), Ok(Some(_))) {
+                return None;
+            }
+            server.has_ended = true;
+            let target = server.target.display();
+            Some(format!("what served {target} has ended: what the job reads there fails"))
+        });
+        ended.collect()
+    }
+}
+
+impl Drop for PrivateMounts {
+    fn drop(&mut self) {
+        // Servers of a job that did not start see their ends of these closed.
+        self.prepared.clear();
+        let deadline = Instant::now() + UNMOUNTED_WITHIN;
+        for server in &mut self.servers {
+            // Longer where something of the job lives on, and reads on.
+            while matches!(server.process.try_wait(), Ok(None)) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}
+
+impl Prepared {
+    fn mount(&self) -> Result<(), Errno> {
+        let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+        let data: &CStr = &self.data;
+        mount(self.source.as_c_str(), self.target.as_c_str(), self.fs_type.as_c_str(), flags, data)?;
+        // From now on its server is answered by the kernel.
+        rustix::io::write(&self.server, b"\n").map(|_| ())
+    }
+}
+
+fn has_privilege() -> bool {
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
+}
+
+/// The folders, without links on the way to them.
+fn targets(mounts: &[PrivateMount]) -> Result<Vec<PathBuf>> {
+    let mut targets: Vec<PathBuf> = Vec::with_capacity(mounts.len());
+    for mount in mounts {
+        let shown = mount.target.display();
+        let target = match mount.target.canonicalize() {
+            Ok(target) => target,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                bail!("there is no folder {shown} to show a pack at; make it first: mkdir -p {shown}")
+            }
+            Err(error) => bail!("cannot open {shown}: {error}"),
+        };
+        if !target.is_dir() {
+            bail!("{shown} is no folder, and so no place for a pack");
+        }
+        if target == Path::new("/") {
+            bail!("a pack at / would hide everything else from the job; name a folder below");
+        }
+        if let Some(other) = targets.iter().find(|one| one.starts_with(&target) || target.starts_with(one)) {
+            bail!(
+                "{} and {} lie in one another; give each pack a folder of its own",
+                other.display(),
+                target.display()
+            );
+        }
+        targets.push(target);
+    }
+    Ok(targets)
+}
+
+/// The current folder, where it is one of these or lies below: the job would keep the hidden one.
+fn folder_below(servers: &[Server]) -> Option<CString> {
+    let folder = std::env::current_dir().ok()?;
+    let is_hidden = servers.iter().any(|server| folder.starts_with(&server.target));
+    is_hidden.then(|| CString::new(folder.as_os_str().as_bytes()).ok()).flatten()
+}
+
+/// `/dev/fuse`, as root where this is sudo.
+///
+/// # Errors
+/// There is none, or it may not be opened; the sentence says what to do.
+pub fn open_fuse() -> Result<OwnedFd> {
+    let open = || rustix::fs::open(c"/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    match sudo::as_root(open) {
+        Ok(device) => Ok(device),
+        Err(Errno::NOENT | Errno::NXIO | Errno::NODEV) => bail!(
+            "there is no /dev/fuse: load it (sudo modprobe fuse), or give the container one (docker run --device /dev/fuse --cap-add SYS_ADMIN)"
+        ),
+        Err(error) => {
+            bail!("/dev/fuse cannot be opened: {error}; in a container it takes --device /dev/fuse")
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! What the kernel asks of the file system, answered from the pack. Nothing is kept for an open file: all is found by number.
+
+use crate::tree::{Node, Tree};
+use fuser::{
+    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEntry,
+    ReplyOpen, ReplyStatfs, Request,
+};
+use stallscope_pack::{Entry, Pack, SNAPSHOT, shown};
+use std::ffi::OsStr;
+use std::fmt::Debug;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// For how long the kernel may believe what it was answered: a state of a pack never changes.
+const VALID: Duration = Duration::from_secs(365 * 86400);
+
+/// Files up to this size are compared with their checksums before a byte is handed over; for larger ones the first byte would
+/// come too late.
+const MOST_COMPARED_BYTES: u64 = 64 << 20;
+
+/// Locks under which files are compared: two readers of one file compare it once, and hardly wait for those of others.
+const COMPARERS: usize = 64;
+
+/// Sentences about reads that failed; of a pack whose storage is gone all fail.
+const MOST_SENTENCES: usize = 100;
+
+/// Reads that the kernel keeps under way of its own accord, as it reads ahead.
+const READ_AHEAD_REQUESTS: u16 = 64;
+
+/// Where sentences for the person at the terminal go.
+pub(crate) type Say = Box<dyn Fn(&str) + Send + Sync>;
+
+/// Who may see what: as the pack's own files have it.
+#[derive(Clone, Copy, Debug)]
+struct Rights {
+    uid: u32,
+    gid: u32,
+    file: u16,
+    folder: u16,
+}
+
+impl Rights {
+    /// Of the pack's folder and its snapshot: who may not look into the one or read the other gets nothing here.
+    fn of(pack: &Pack) -> io::Result<(Rights, SystemTime)> {
+        let (dir, snapshot) = (pack.dir().metadata()?, pack.dir().join(SNAPSHOT).metadata()?);
+        let changed = snapshot.modified().unwrap_or(UNIX_EPOCH);
+        let search = [
+            // Of another owner or group, what they may do in the folder is what all may.
+            if dir.uid() == snapshot.uid() { dir.mode() >> 6 } else { dir.mode() },
+            if dir.gid() == snapshot.gid() { dir.mode() >> 3 } else { dir.mode() },
+            dir.mode(),
+        ];
+        let bits = [6, 3, 0].into_iter().zip(search);
+        let read = bits.filter(|(shift, search)| search & 1 != 0 && snapshot.mode() >> shift & 4 != 0);
+        let file = read.fold(0, |file, (shift, _)| file | 4 << shift);
+        let (uid, gid) = (snapshot.uid(), snapshot.gid());
+        Ok((Rights { uid, gid, file, folder: file | file >> 2 }, changed))
+    }
+}
+
+/// A pack and what is known of it while it is shown.
+pub(crate) struct Files {
+    pack: Pack,
+    tree: Tree,
+    rights: Rights,
+    changed: SystemTime,
+    /// A bit for each record that was compared with its checksum.
+    compared: Box<[AtomicUsize]>,
+    comparing: [Mutex<()>; COMPARERS],
+    sentences: AtomicUsize,
+    say: Say,
+    /// The kernel does without opens of folders.
+    opens_no_folders: AtomicBool,
+}
+
+impl Debug for Files {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.debug_struct("Files").field("pack", &self.pack).finish_non_exhaustive()
+    }
+}
+
+impl Files {
+    pub(crate) fn of(pack: Pack, tree: Tree, say: Say) -> io::Result<Files> {
+        let (rights, changed) = Rights::of(&pack)?;
+        let words = pack.snapshot().records().div_ceil(usize::BITS as usize);
+        Ok(Files {
+            tree,
+            rights,
+            changed,
+            compared: (0..words).map(|_| AtomicUsize::new(0)).collect(),
+            comparing: [const { Mutex::new(()) }; COMPARERS],
+            sentences: AtomicUsize::new(0),
+            say,
+            opens_no_folders: AtomicBool::new(false),
+            pack,
+        })
+    }
+
+    fn file_attributes(&self, record: usize, entry: &Entry<'_>) -> FileAttr {
+        let since = Duration::from_nanos(entry.mtime_ns.unsigned_abs());
+        let changed = if entry.mtime_ns < 0 { UNIX_EPOCH - since } else { UNIX_EPOCH + since };
+        self.attributes(Node::File(record), FileType::RegularFile, entry.bytes, changed)
+    }
+
+    fn attributes(&self, node: Node, kind: FileType, size: u64, changed: SystemTime) -> FileAttr {
+        let Rights { uid, gid, file, folder } = self.rights;
+        let is_folder = kind == FileType::Directory;
+        FileAttr {
+            ino: INodeNo(node.inode()),
+            size,
+            blocks: size.div_ceil(512),
+            atime: changed,
+            mtime: changed,
+            ctime: changed,
+            crtime: changed,
+            kind,
+            perm: if is_folder { folder } else { file },
+            nlink: if is_folder { 2 } else { 1 },
+            uid,
+            gid,
+            rdev: 0,
+            blksize: 128 << 10,
+            flags: 0,
+        }
+    }
+
+    fn of_node(&self, node: Node) -> Result<FileAttr, Errno> {
+        match node {
+            Node::Folder(number) => {
+                self.tree.folder(number).ok_or(Errno::ENOENT)?;
+                Ok(self.attributes(node, FileType::Directory, 0, self.changed))
+            }
+            Node::File(record) => {
+                let entry = self.pack.snapshot().entry(record).map_err(|error| self.failed(&error))?;
+                Ok(self.file_attributes(record, &entry))
+            }
+        }
+    }
+
+    fn found(&self, parent: INodeNo, part: &OsStr) -> Result<FileAttr, Errno> {
+        let Some(Node::Folder(parent)) = Node::of_inode(parent.0) else { return Err(Errno::ENOTDIR) };
+        let found = self.tree.find(self.pack.snapshot(), parent, part.as_bytes());
+        let node = found.map_err(|error| self.failed(&error))?.ok_or(Errno::ENOENT)?;
+        self.of_node(node)
+    }
+
+    /// Hands what a folder has from `offset` on to `add`, with the offset behind it, until that returns that it is full.
+    fn list(
+        &self,
+        folder: INodeNo,
+        offset: u64,
+        mut add: impl FnMut(&FileAttr, u64, &[u8]) -> bool,
+    ) -> Result<(), Errno> {
+        let Some(Node::Folder(number)) = Node::of_inode(folder.0) else { return Err(Errno::ENOTDIR) };
+        let folder = self.tree.folder(number).ok_or(Errno::ENOENT)?;
+        let offset = usize::try_from(offset).map_err(|_| Errno::EINVAL)?;
+        let above = [(number, &b"."[..]), (folder.parent, b"..")];
+        let below = folder
+            .folders
+            .iter()
+            .filter_map(|child| Some((*child, self.tree.folder(*child)?.part.as_slice())));
+        for (at, (child, part)) in above.into_iter().chain(below).enumerate().skip(offset) {
+            let attributes = self.attributes(Node::Folder(child), FileType::Directory, 0, self.changed);
+            if add(&attributes, at as u64 + 1, part) {
+                return Ok(());
+            }
+        }
+        let (path, files_from) = (self.tree.path(number), 2 + folder.folders.len());
+        for record in folder.files.clone().skip(offset.saturating_sub(files_from)) {
+            // A damaged one is not listed, as its name is what is damaged.
+            let Ok(entry) = self.pack.snapshot().entry(record) else { continue };
+            let Some(part) = self.tree.file(number, &path, &entry) else { continue };
+            let behind = files_from + record - folder.files.start + 1;
+            if add(&self.file_attributes(record, &entry), behind as u64, part) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn data(&self, inode: INodeNo, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
+        let record = match Node::of_inode(inode.0) {
+            Some(Node::File(record)) => record,
+            Some(Node::Folder(_)) => return Err(Errno::EISDIR),
+            None => return Err(Errno::ENOENT),
+        };
+        let entry = self.pack.snapshot().entry(record).map_err(|error| self.failed(&error))?;
+        self.part(record, &entry, offset, size)
+            .map_err(|error| self.failed(&format!("{} cannot be read: {error}", shown(entry.name))))
+    }
+
+    fn part(
+        &self,
+        record: usize,
+        entry: &Entry<'_>,
+        offset: u64,
+        size: u32,
+    ) -> stallscope_pack::Result<Vec<u8>> {
+        // Before anything is allocated for it.
+        let whole = self.pack.size_of(entry)?;
+        let begin = usize::try_from(offset).unwrap_or(whole).min(whole);
+        let mut data = vec![0; (whole - begin).min(size as usize)];
+        if data.len() == whole {
+            self.pack.read(entry, &mut data)?;
+            return Ok(data);
+        }
+        if entry.stored_bytes <= MOST_COMPARED_BYTES {
+            self.compare(record, entry)?;
+        }
+        self.pack.read_part(entry, &mut data, offset)?;
+        Ok(data)
+    }
+
+    /// Once a mount: a file that is handed over in pieces is compared before the first of them.
+    fn compare(&self, record: usize, entry: &Entry<'_>) -> stallscope_pack::Result<()> {
+        let (word, bit) = (record / usize::BITS as usize, 1 << (record % usize::BITS as usize));
+        let Some(word) = self.compared.get(word) else { return Ok(()) };
+        if word.load(Ordering::Acquire) & bit != 0 {
+            return Ok(());
+        }
+        let _alone = self.comparing[record % COMPARERS].lock().unwrap_or_else(PoisonError::into_inner);
+        if word.load(Ordering::Acquire) & bit == 0 {
+            self.pack.stream(entry, &mut |_| Ok(()))?;
+            word.fetch_or(bit, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// What a reader gets, who has no place for a sentence.
+    fn failed(&self, sentence: &impl ToString) -> Errno {
+        match self.sentences.fetch_add(1, Ordering::Relaxed) {
+            before if before < MOST_SENTENCES => (self.say)(&sentence.to_string()),
+            MOST_SENTENCES => (self.say)("further reads that fail are not named"),
+            _ => {}
+        }
+        Errno::EIO
+    }
+}
+
+impl Filesystem for Files {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let wanted = [
+            // Attributes come with the names: a script that lists and then asks for each file's size asks once.
+            InitFlags::FUSE_DO_READDIRPLUS | InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+        ];
+        for flags in wanted {
+            // An older kernel does without.
+            let _ = config.add_capabilities(flags);
+        }
+        let _ = config.set_max_background(READ_AHEAD_REQUESTS);
+        let can = config.capabilities().contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        *self.opens_no_folders.get_mut() = can;
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.found(parent, name) {
+            Ok(attributes) => reply.entry(&VALID, &attributes, Generation(0)),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        let node = Node::of_inode(inode.0).ok_or(Errno::ENOENT);
+        match node.and_then(|node| self.of_node(node)) {
+            Ok(attributes) => reply.attr(&VALID, &attributes),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    // After this answer the kernel opens and closes files by itself, with their pages kept: a small file is one request.
+    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.opens_no_folders.load(Ordering::Relaxed) {
+            true => reply.error(Errno::ENOSYS),
+            false => reply.opened(FileHandle(0), FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE),
+        }
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        match self.data(inode, offset, size) {
+            Ok(data) => reply.data(&data),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn readdir(&self, _: &Request, inode: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let listed = self.list(inode, offset, |found, behind, part| {
+            reply.add(found.ino, behind, found.kind, OsStr::from_bytes(part))
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let listed = self.list(inode, offset, |found, behind, part| {
+            reply.add(found.ino, behind, OsStr::from_bytes(part), &VALID, found, Generation(0))
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        const BLOCK: u64 = 4096;
+        let snapshot = self.pack.snapshot();
+        let chunks = (0..snapshot.chunks()).filter_map(|number| snapshot.chunk(number).ok());
+        let bytes = chunks.fold(0_u64, |sum, chunk| sum.saturating_add(chunk.bytes));
+        reply.statfs(
+            bytes.div_ceil(BLOCK),
+            0,
+            0,
+            snapshot.records() as u64,
+            0,
+            BLOCK as u32,
+            255,
+            BLOCK as u32,
+        );
+    }
+}
