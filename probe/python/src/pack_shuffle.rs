@@ -80,6 +80,11 @@ impl PackShuffle {
         Ok(PackShuffle { pack, images, layout, classes, memory_bytes, shelf })
     }
 
+    /// From now on the data set's samples are taken from what is read for this order. Before workers are forked.
+    fn put_on(&self) {
+        self.pack.get().put_on(self.shelf.clone());
+    }
+
     /// How many samples, chunks and classes there are, and the bytes of all samples.
     fn facts(&self) -> (usize, usize, usize, u64) {
         (self.layout.samples(), self.layout.chunks(), self.classes.count(), self.layout.bytes())
@@ -120,8 +125,8 @@ impl PackShuffle {
         start: usize,
         skip: usize,
     ) -> PyResult<Vec<usize>> {
+        self.put_on();
         let pack = self.pack.get();
-        pack.put_on(self.shelf.clone());
         py.detach(|| {
             let mut order = Epoch::new(&self.layout, recipe(of), epoch);
             let places = order.places(Share { rank, world, batch, start });

@@ -49,7 +49,7 @@ class Numbers(stallscope.PackedDataset):
         return int.from_bytes(data[:4], "little")
 
 
-def shuffle(effect=4, memory="24MiB", **more):
+def shuffle(effect=11, memory="40MiB", **more):
     return stallscope.Shuffle(effect, memory, **more)
 
 
@@ -83,7 +83,7 @@ def test_an_epoch_has_each_sample_once_and_another_order_than_the_last(packs, wo
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_chunks_are_read_whole_and_workers_read_none_themselves(packs, method):
     dataset = Numbers(packs / "shuffled")
-    loader = stallscope.DataLoader(dataset, batch_size=BATCH, num_workers=2, multiprocessing_context=method, shuffle=shuffle(2))
+    loader = stallscope.DataLoader(dataset, batch_size=BATCH, num_workers=2, multiprocessing_context=method, shuffle=shuffle(2, "64MiB"))
     kept = {path: path.read_bytes() for path in Path(packs / "shuffled").glob("*.chunk")}
     batches = iter(loader)
     got = [next(batches).tolist()]
@@ -113,7 +113,7 @@ def test_ranks_divide_an_epoch(packs, world):
 @pytest.mark.parametrize("workers, then", [(0, 0), (0, 2), (2, 0), (2, 3)])
 @pytest.mark.parametrize("batches", [1, 7])
 def test_an_epoch_goes_on_with_other_workers(packs, workers, then, batches):
-    def loader(workers, memory="24MiB"):
+    def loader(workers, memory="40MiB"):
         return stallscope.DataLoader(Numbers(packs / "sorted"), batch_size=BATCH, num_workers=workers, shuffle=shuffle(memory=memory))
 
     first = loader(0)
@@ -124,7 +124,7 @@ def test_an_epoch_goes_on_with_other_workers(packs, workers, then, batches):
     got = [next(under_way).tolist() for _ in range(batches)]
     state = left.state_dict()
     # More memory makes no other order of an epoch that was begun.
-    resumed = loader(then, "32MiB")
+    resumed = loader(then, "64MiB")
     resumed.load_state_dict(state)
     assert resumed.state_dict()["shuffled"] == state["shuffled"]
     got += epoch(resumed)
@@ -135,7 +135,7 @@ def test_an_epoch_goes_on_with_other_ranks_and_batches(packs, monkeypatch):
     def loader(rank, world, batch):
         ranks = lambda *_: type("", (), {"rank": rank, "count": world})  # noqa: E731
         monkeypatch.setattr("stallscope.data.pack.in_loader.Ranks", ranks)
-        return stallscope.DataLoader(Numbers(packs / "sorted"), batch_size=batch, shuffle=shuffle(8))
+        return stallscope.DataLoader(Numbers(packs / "sorted"), batch_size=batch, shuffle=shuffle(20))
 
     trained, states = [], []
     for rank in range(2):
@@ -172,6 +172,9 @@ def test_a_samplers_own_position_goes_on(packs):
     other = dataset.shuffled(shuffle(), 10)
     other.load_state_dict(sampler.state_dict(batches=3))
     assert len(other) == FILES - 3 * BATCH
+    assert got + list(other) == whole[1]
+    other = dataset.shuffled(shuffle(), BATCH)
+    other.load_state_dict(sampler.state_dict(batches=3))
     assert got + list(other) == whole[1] and list(other) == whole[2]
     with pytest.raises(ValueError, match="is of 5 samples"):
         other.load_state_dict({"epoch": 0, "samples": 5, "at": None})
@@ -199,7 +202,7 @@ def test_batches_of_sorted_classes_are_mixed_as_predicted(packs):
 
 
 def test_what_was_predicted_and_measured_is_printed_once(packs, capfd):
-    loader = stallscope.DataLoader(Numbers(packs / "sorted"), batch_size=BATCH, shuffle=shuffle(4))
+    loader = stallscope.DataLoader(Numbers(packs / "sorted"), batch_size=BATCH, shuffle=shuffle(4, "64MiB"))
     epoch(loader)
     epoch(loader)
     (line,) = capfd.readouterr().err.splitlines()
@@ -210,7 +213,7 @@ def test_what_was_predicted_and_measured_is_printed_once(packs, capfd):
 
 def test_what_no_memory_is_enough_for_is_refused_with_the_way_out(packs):
     dataset = Numbers(packs / "sorted")
-    with pytest.raises(ValueError, match=r"design effect of at most 1.5 for batches of 32 samples takes .* memory= is 20\.0 MiB") as refused:
+    with pytest.raises(ValueError, match=r"design effect of at most 1.5 for batches of 32 samples takes .* memory= is 20 MiB") as refused:
         dataset.shuffled(shuffle(1.5, "20MiB"), BATCH)
     sentence = str(refused.value)
     assert "without --in-order" in sentence
@@ -229,7 +232,7 @@ def test_what_no_memory_is_enough_for_is_refused_with_the_way_out(packs):
     "arguments, why",
     [
         ({"max_design_effect": 0.9}, "at least 1"), ({"max_design_effect": "2"}, "at least 1"), ({"max_design_effect": float("nan")}, "at least 1"),
-        ({"memory": 0}, "give some"), ({"memory": "lots"}, "memory='lots'"), ({"memory": "999PiB"}, "give less"),
+        ({"memory": 0}, "give some"), ({"memory": "lots"}, "memory='lots'"), ({"memory": "99999GiB"}, "give less"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(arguments, why):
@@ -277,7 +280,7 @@ def test_a_damaged_chunk_is_an_error_of_its_samples_alone(packs):
 
 def test_two_iterations_and_one_that_is_left_disturb_none(packs):
     dataset = Numbers(packs / "sorted")
-    loader = stallscope.DataLoader(dataset, batch_size=BATCH, num_workers=1, shuffle=shuffle(4))
+    loader = stallscope.DataLoader(dataset, batch_size=BATCH, num_workers=1, shuffle=shuffle(4, "64MiB"))
     one = iter(loader)
     next(one)
     both = list(zip(iter(loader), iter(loader)))

@@ -16,7 +16,7 @@ from stallscope._hooks.knobs import raised_by_signal
 from stallscope.data.cache.sample_sizes import Sizes
 from stallscope.data.cache.split import base_index
 from stallscope.data.cache.store import Store, start_method_of, warn_plain
-from stallscope.data.pack.in_loader import in_chunks
+from stallscope.data.pack.in_loader import about_to_iterate, in_chunks
 from stallscope.data.pack.shuffle import Shuffle
 from stallscope.data.prefetch.feed import safe_batches
 from stallscope.data.resume.position import Positioned
@@ -269,6 +269,7 @@ class DataLoader(Positioned):
                 self._warned_of_no_index = True
                 warn_plain(self.dataset, "its samples have no index")
             return super()._get_iterator()
+        about_to_iterate(self)
         store = self._stored()
         curve = store and store.curve_for(self, *self._ranks())
         if self._order is not None:

@@ -36,6 +36,13 @@ def of(loader):
     return sampler if type(sampler) is Shuffled else None
 
 
+def about_to_iterate(loader):
+    """Workers are about to be started."""
+    sampler = of(loader)
+    if sampler is not None:
+        sampler.serve()
+
+
 def state(loader):
     """What of its sampler goes into a loader's position; None without a `Shuffle`."""
     sampler = of(loader)
