@@ -33,6 +33,8 @@ pub(crate) struct PackReader {
 
 /// By which a worker finds the shelf: process, descriptor and token.
 type Address = (u32, i32, u64);
+/// Of a reader: path, version and shelf.
+type Made<'py> = (Bound<'py, PyBytes>, String, Option<Address>);
 
 impl PackReader {
     fn path_bytes(&self) -> &[u8] {
@@ -140,10 +142,7 @@ impl PackReader {
     }
 
     /// A worker that is spawned finds its trainer's shelf; any other copy has none.
-    fn __reduce__<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<Reduced<'py, (Bound<'py, PyBytes>, String, Option<Address>)>> {
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Reduced<'py, Made<'py>>> {
         let spawning = py.import("multiprocessing.context")?.call_method0("get_spawning_popen")?;
         let shelf = if spawning.is_none() { None } else { self.shelf().map(|shelf| shelf.address()) };
         Ok((py.get_type::<PackReader>(), (self.path(py), self.version_hex(), shelf)))
