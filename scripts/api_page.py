@@ -19,6 +19,7 @@ ITEMS = [
     ("stallscope.DataLoader", "data/loader.py", [("data/resume/position.py", "Positioned", ("state_dict", "load_state_dict"))]),
     ("stallscope.PackedImageFolder", "data/pack/images.py", []),
     ("stallscope.PackedDataset", "data/pack/dataset.py", []),
+    ("stallscope.Shuffle", "data/pack/shuffle.py", []),
     ("stallscope.PackError", "data/pack/errors.py", []),
     ("stallscope.Checkpointer", "checkpoint/checkpointer.py", []),
     ("stallscope.checkpoint.Start", "checkpoint/checkpointer.py", []),

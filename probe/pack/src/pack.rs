@@ -6,6 +6,7 @@ use crate::folder::{list, open_plain};
 use crate::id::Id;
 use crate::names::shown;
 use crate::record::CODEC_NONE;
+use crate::shelf::{Place, Shelf};
 use crate::snapshot::{Entry, SNAPSHOT, Snapshot};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -136,23 +137,58 @@ impl Pack {
     /// Reads what a record has from `from` on, as it is: nothing is compared with the checksum, which is of the whole.
     pub fn read_part(&self, entry: &Entry<'_>, to: &mut [u8], from: u64) -> Result<()> {
         let facts = self.snapshot.chunk(entry.chunk)?;
-        let path = self.dir.join(facts.id.file_name());
+        let path = || self.dir.join(facts.id.file_name());
         if entry.codec != CODEC_NONE {
-            return Err(about(&path, entry, OTHER_CODEC));
+            return Err(about(&path(), entry, OTHER_CODEC));
         }
+        let at = entry.offset.checked_add(from);
+        let at = at.ok_or_else(|| about(&path(), entry, "lies nowhere"))?;
+        match self.fill(entry.chunk, at, to)? {
+            filled if filled == to.len() => Ok(()),
+            _ => Err(about(&path(), entry, "is cut")),
+        }
+    }
+
+    /// The bytes of a chunk from `at` on, which may be of many records and are compared with no checksum.
+    pub(crate) fn read_chunk(&self, number: usize, at: u64, to: &mut [u8]) -> Result<()> {
+        match self.fill(number, at, to)? {
+            filled if filled == to.len() => Ok(()),
+            _ => {
+                Err(Error::damaged(&self.dir.join(self.snapshot.chunk(number)?.id.file_name()), "it is cut"))
+            }
+        }
+    }
+
+    /// How many bytes there were.
+    fn fill(&self, number: usize, at: u64, to: &mut [u8]) -> Result<usize> {
+        let facts = self.snapshot.chunk(number)?;
+        let path = self.dir.join(facts.id.file_name());
         let mut filled = 0;
         while filled < to.len() {
-            let at = entry.offset.checked_add(from).and_then(|at| at.checked_add(filled as u64));
-            let at = at.ok_or_else(|| about(&path, entry, "lies nowhere"))?;
+            let Some(at) = at.checked_add(filled as u64) else { break };
             let pread = |file: BorrowedFd<'_>| rustix::io::pread(file, &mut to[filled..], at);
-            match self.with_chunk(entry.chunk, &path, facts.bytes, pread)? {
-                Ok(0) => return Err(about(&path, entry, "is cut")),
+            match self.with_chunk(number, &path, facts.bytes, pread)? {
+                Ok(0) => break,
                 Ok(more) => filled += more,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error).doing("read", &path),
             }
         }
-        Ok(())
+        Ok(filled)
+    }
+
+    /// Waits until a record is on the shelf, and is one that can be taken from there.
+    pub fn shelved(&self, shelf: &Shelf, entry: &Entry<'_>) -> Option<Place> {
+        let can_be = entry.codec == CODEC_NONE && entry.stored_bytes > 0;
+        can_be.then(|| shelf.wait_for(entry.chunk, entry.offset, entry.stored_bytes)).flatten()
+    }
+
+    /// Takes a record from where it was found on the shelf; `to` has its size. Else, and if it is not whole there, as `read`.
+    pub fn take(&self, shelf: &Shelf, place: Place, entry: &Entry<'_>, to: &mut [u8]) -> Result<()> {
+        match shelf.copy(place, to) && crc32c::crc32c(to) == entry.crc {
+            true => Ok(()),
+            false => self.read(entry, to),
+        }
     }
 
     fn compare(&self, entry: &Entry<'_>, crc: u32) -> Result<()> {

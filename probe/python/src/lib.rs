@@ -23,6 +23,7 @@ mod lane;
 mod opens;
 mod own_fd;
 mod pack;
+mod pack_shuffle;
 mod planner;
 mod pool;
 mod producer;
@@ -102,6 +103,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(units::duration_in_words, module)?,
         wrap_pyfunction!(units::bytes_in_words, module)?,
         wrap_pyfunction!(units::memory_in_words, module)?,
+        wrap_pyfunction!(units::memory_to_hold, module)?,
     ] {
         module.add_function(function)?;
     }
@@ -123,6 +125,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<checkpoint_timing::CheckpointTiming>()?;
     module.add_class::<pack::PackReader>()?;
     module.add_class::<pack::PackImages>()?;
+    module.add_class::<pack_shuffle::PackShuffle>()?;
     module.add_class::<reader::KnobTurner>()?;
     module.add_class::<substitutes::Substitutes>()?;
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;

@@ -3,15 +3,16 @@
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyType};
-use stallscope_pack::{Error, Images, Pack};
+use stallscope_pack::{Error, Images, Pack, Shelf};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What an object is made of when it is unpickled: its class, called with these.
 type Reduced<'py, T> = (Bound<'py, PyType>, T);
 
-fn raised(py: Python<'_>, error: &Error) -> PyErr {
+pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
     let sentence = error.to_string();
     let class = py.import("stallscope.data.pack.errors").and_then(|module| module.getattr("of"));
     match class.and_then(|class| class.call1((&sentence,))) {
@@ -24,8 +25,16 @@ fn raised(py: Python<'_>, error: &Error) -> PyErr {
 #[pyclass(frozen, module = "stallscope._native")]
 #[derive(Debug)]
 pub(crate) struct PackReader {
-    pack: Pack,
+    pub(crate) pack: Arc<Pack>,
+    /// Where chunks are read ahead of their use, if they are. Held only with the interpreter's lock, so that no child is forked
+    /// meanwhile.
+    shelf: Mutex<Option<Arc<Shelf>>>,
 }
+
+/// By which a worker finds the shelf: process, descriptor and token.
+type Address = (u32, i32, u64);
+/// Of a reader: path, version and shelf.
+type Made<'py> = (Bound<'py, PyBytes>, String, Option<Address>);
 
 impl PackReader {
     fn path_bytes(&self) -> &[u8] {
@@ -41,14 +50,21 @@ impl PackReader {
 impl PackReader {
     /// `version`: that it has to have.
     #[new]
-    #[pyo3(signature = (path, version=None))]
-    fn new(py: Python<'_>, path: &[u8], version: Option<&str>) -> PyResult<PackReader> {
+    #[pyo3(signature = (path, version=None, shelf=None))]
+    fn new(
+        py: Python<'_>,
+        path: &[u8],
+        version: Option<&str>,
+        shelf: Option<Address>,
+    ) -> PyResult<PackReader> {
         let dir = Path::new(OsStr::from_bytes(path));
         let pack = py.detach(|| Pack::open(dir)).map_err(|error| raised(py, &error))?;
         if let Some(sentence) = pack.is_stale() {
             return Err(raised(py, &Error::Refused(sentence)));
         }
-        let reader = PackReader { pack };
+        // Of a process that is gone, samples are read one by one.
+        let shelf = shelf.and_then(|(process, fd, token)| Shelf::of_other(process, fd, token).ok());
+        let reader = PackReader { pack: Arc::new(pack), shelf: Mutex::new(shelf.map(Arc::new)) };
         if version.is_some_and(|version| version != reader.version_hex()) {
             let dir = reader.pack.dir().display();
             return Err(raised(
@@ -102,21 +118,53 @@ impl PackReader {
     /// A record's bytes, checked, behind `prefix`.
     fn read<'py>(&self, py: Python<'py>, number: usize, prefix: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
         let entry = self.pack.snapshot().entry(self.within(number)?).map_err(|error| raised(py, &error))?;
-        let size = self.pack.size_of(&entry).map_err(|error| raised(py, &error))?;
+        let shelf = self.shelf();
+        let found = py.detach(|| {
+            let shelf = shelf?;
+            let place = self.pack.shelved(&shelf, &entry)?;
+            Some((shelf, place))
+        });
+        // What was read into memory is in its chunk.
+        let size = match found {
+            Some(_) => Ok(entry.stored_bytes as usize),
+            None => self.pack.size_of(&entry).map_err(|error| raised(py, &error)),
+        }?;
         let all = size.checked_add(prefix.len()).ok_or_else(|| PyValueError::new_err("too large"))?;
         PyBytes::new_with(py, all, |to| {
             let (before, record) = to.split_at_mut(prefix.len());
             before.copy_from_slice(prefix);
-            py.detach(|| self.pack.read(&entry, record)).map_err(|error| raised(py, &error))
+            let read = py.detach(|| match &found {
+                Some((shelf, place)) => self.pack.take(shelf, *place, &entry, record),
+                None => self.pack.read(&entry, record),
+            });
+            read.map_err(|error| raised(py, &error))
         })
     }
 
-    fn __reduce__<'py>(&self, py: Python<'py>) -> Reduced<'py, (Bound<'py, PyBytes>, String)> {
-        (py.get_type::<PackReader>(), (self.path(py), self.version_hex()))
+    /// A worker that is spawned finds its trainer's shelf; any other copy has none.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Reduced<'py, Made<'py>>> {
+        let spawning = py.import("multiprocessing.context")?.call_method0("get_spawning_popen")?;
+        let shelf = if spawning.is_none() { None } else { self.shelf().map(|shelf| shelf.address()) };
+        Ok((py.get_type::<PackReader>(), (self.path(py), self.version_hex(), shelf)))
     }
 }
 
 impl PackReader {
+    pub(crate) fn shelf(&self) -> Option<Arc<Shelf>> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Its samples are taken from there from now on.
+    pub(crate) fn put_on(&self, shelf: Arc<Shelf>) {
+        *self.shelf.lock().unwrap_or_else(PoisonError::into_inner) = Some(shelf);
+    }
+
+    /// No longer, if they are.
+    pub(crate) fn take_off(&self, shelf: &Arc<Shelf>) {
+        let mut own = self.shelf.lock().unwrap_or_else(PoisonError::into_inner);
+        own.take_if(|own| Arc::ptr_eq(own, shelf));
+    }
+
     fn within(&self, number: usize) -> PyResult<usize> {
         match number < self.pack.snapshot().records() {
             true => Ok(number),
@@ -129,8 +177,8 @@ impl PackReader {
 #[pyclass(frozen, module = "stallscope._native")]
 #[derive(Debug)]
 pub(crate) struct PackImages {
-    images: Images,
-    pack: Py<PackReader>,
+    pub(crate) images: Images,
+    pub(crate) pack: Py<PackReader>,
     extensions: Vec<Vec<u8>>,
 }
 

@@ -34,3 +34,9 @@ pub(crate) fn bytes_in_words(bytes: u64) -> String {
 pub(crate) fn memory_in_words(bytes: u64) -> String {
     units::memory(bytes)
 }
+
+/// "1.3GiB", as `parse_bytes` takes it: a little more than `bytes`.
+#[pyfunction]
+pub(crate) fn memory_to_hold(bytes: u64) -> String {
+    units::memory_to_hold(bytes)
+}

@@ -16,6 +16,8 @@ from stallscope._hooks.knobs import raised_by_signal
 from stallscope.data.cache.sample_sizes import Sizes
 from stallscope.data.cache.split import base_index
 from stallscope.data.cache.store import Store, start_method_of, warn_plain
+from stallscope.data.pack.in_loader import about_to_iterate, in_chunks
+from stallscope.data.pack.shuffle import Shuffle
 from stallscope.data.prefetch.feed import safe_batches
 from stallscope.data.resume.position import Positioned
 from stallscope.data.sampling.policies import POLICIES, WEIGHTED, arranged
@@ -48,7 +50,7 @@ class DataLoader(Positioned):
     Not exact: a loader with `in_order=False`, and an IterableDataset, whose first batches are read again.
 
     Args:
-        dataset: As torch's, as are all arguments up to `in_order`. Omitted arguments have the defaults of the installed torch,
+        dataset: As torch's, as are all arguments up to `in_order`; `shuffle` may also be a `stallscope.Shuffle`, for a packed data set. Omitted arguments have the defaults of the installed torch,
             and further arguments of that version are taken by name.
         cache: Memory for what samples are made from, shared by all workers, ranks and jobs of this user on the
             node that read the same data set: bytes, or text such as "8GiB" or "500MB". None for no cache. It keeps what comes
@@ -67,7 +69,7 @@ class DataLoader(Positioned):
         **kwargs: Arguments of a newer torch.
 
     Raises:
-        ValueError: `cache` is not a size or exceeds the memory of this job, the sampling does
+        ValueError: `cache` is not a size or exceeds the memory of this job, no order fits a `Shuffle`, the sampling does
             not work with `sampler=`, `batch_sampler=` or this data set, or an option is unknown. Also whatever torch raises.
         TypeError: `cache_key` is neither text, a number nor bytes. Also whatever torch raises.
 
@@ -94,7 +96,7 @@ class DataLoader(Positioned):
         self,
         dataset: Any,
         batch_size: int | None = 1,
-        shuffle: bool | None = None,
+        shuffle: bool | Shuffle | None = None,
         sampler: Any = None,
         batch_sampler: Any = None,
         num_workers: int = 0,
@@ -131,6 +133,8 @@ class DataLoader(Positioned):
             raise TypeError(f"cache_key: a {type(cache_key).__name__} is neither text, a number nor bytes")
         budget_bytes = None if cache is None else budget.parse(cache)
         fetchers = manager.checked(fetchers)
+        if isinstance(shuffle, Shuffle):
+            given = in_chunks(shuffle, dataset, given, sampling)
         torchs = {"dataset": dataset, **given, **kwargs}
         order, _, torchs = arranged(sampling, sampling_options, cache is not None, (), torchs)
         super().__init__(**torchs)
@@ -265,6 +269,7 @@ class DataLoader(Positioned):
                 self._warned_of_no_index = True
                 warn_plain(self.dataset, "its samples have no index")
             return super()._get_iterator()
+        about_to_iterate(self)
         store = self._stored()
         curve = store and store.curve_for(self, *self._ranks())
         if self._order is not None:

@@ -6,9 +6,9 @@ from stallscope import _native
 from stallscope._hooks import headroom
 
 
-def parse(value):
-    """Bytes of `value`, a number or a string such as "8GiB". ValueError where it is neither, or more than there is."""
-    argument = f"cache={value!r}"
+def parse(value, name="cache"):
+    """Bytes of `value`, a number or a string such as "8GiB". ValueError where it is neither, or more than there is. `name`: of the argument."""
+    argument = f"{name}={value!r}"
     if isinstance(value, str):
         try:
             count = _native.parse_bytes(value)
@@ -22,7 +22,7 @@ def parse(value):
         if count is None:
             raise ValueError(f'{argument}: give bytes as a whole number, or a string such as "8GiB"')
     if count <= 0:
-        raise ValueError(f"{argument}: a cache has to hold something; leave the argument out for none")
+        raise ValueError(f"{argument}: a cache has to hold something; leave the argument out for none" if name == "cache" else f"{argument}: give some")
     memory = memory_bytes()
     if memory is not None and count > memory:
         raise ValueError(f"{argument}: there are {_native.memory_in_words(memory)} of memory for this job; give less")

@@ -3,5 +3,6 @@
 from .dataset import PackedDataset
 from .errors import PackError
 from .images import PackedImageFolder
+from .shuffle import Shuffle
 
-__all__ = ["PackError", "PackedDataset", "PackedImageFolder"]
+__all__ = ["PackError", "PackedDataset", "PackedImageFolder", "Shuffle"]

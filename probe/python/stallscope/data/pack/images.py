@@ -12,6 +12,8 @@ import torch.utils.data
 from stallscope import _native
 
 from .opening import opened, within
+from .shuffle import Shuffle
+from .shuffled import Shuffled
 
 if TYPE_CHECKING:
     from stallscope._native import PackImages, PackReader
@@ -105,6 +107,36 @@ class PackedImageFolder(torch.utils.data.Dataset):
             [0, 1, 2]
         """
         return self._images.as_they_lie()
+
+    def shuffled(
+        self, shuffle: Shuffle, batch_size: int, *, rank: int = 0, world_size: int = 1, num_workers: int | None = None
+    ) -> Shuffled:
+        """A sampler for torch's own DataLoader with the order of a `Shuffle`; to `stallscope.DataLoader` the `Shuffle` itself is given.
+
+        Args:
+            shuffle: How well batches are to be mixed, and in how much memory.
+            batch_size: Samples in a batch of one rank.
+            rank: Of this process among those that train together.
+            world_size: How many these are.
+            num_workers: Of the loader; memory is set aside for a batch of each.
+
+        Returns:
+            The sampler. Its `chunks` is the number of chunks that are drawn from at a time, and `predicted` and `measured` are
+            design effects: on average over epochs, and of the epoch that was begun last. Each iteration is the next epoch, or that of `set_epoch()`;
+            `state_dict(batches=…)` gives the position behind so many batches, and `load_state_dict()` goes on there.
+
+        Raises:
+            ValueError: No order fits; the message says what would.
+
+        Example:
+            >>> import stallscope, torch
+            >>> dataset = stallscope.PackedImageFolder("animals.pack")
+            >>> sampler = dataset.shuffled(stallscope.Shuffle(memory="64MiB"), batch_size=2)
+            >>> loader = torch.utils.data.DataLoader(dataset, batch_size=2, sampler=sampler)
+            >>> sorted(sampler)
+            [0, 1, 2]
+        """
+        return Shuffled(shuffle, self._pack, self._images, batch_size, rank, world_size, num_workers)
 
     @property
     def samples(self) -> Sequence[tuple[str, int]]:

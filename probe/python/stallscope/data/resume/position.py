@@ -14,6 +14,7 @@ import torch.utils.data
 
 from stallscope import _random
 from stallscope.data.locks import ForkSafeLock
+from stallscope.data.pack import in_loader
 from stallscope.data.sampling import draw_order, uses
 from stallscope.data.seeding.draws import Repeats
 from stallscope.data.seeding.per_sample import epoch_key
@@ -253,6 +254,9 @@ class Positioned(Trained):
         sampler = self._epoch_sampler()
         if sampler is not None:
             state["sampler_epoch"] = sampler.epoch
+        shuffled = in_loader.state(self)
+        if shuffled is not None:
+            state["shuffled"] = shuffled
         if handing is None or handing.ended:
             states = self._generators().own_states()
             kept = self._had_workers or getattr(self, "_iterator", None) is not None
@@ -292,6 +296,8 @@ class Positioned(Trained):
         """
         if state.get("version") != _VERSION:
             raise ValueError(f"the loader's position has version {state.get('version')}, this one reads {_VERSION}")
+        if state.get("shuffled") is not None and state["samples"] == self._samples():
+            state = in_loader.taken_up(self, state)
         for name, here in (("samples", self._samples()), ("batch_size", self.batch_size)):
             if state[name] != here:
                 raise ValueError(f"the loader's position is of {state[name]} {name.replace('_', ' ')}, here are {here}")

@@ -1,0 +1,69 @@
+"""A `Shuffle` among the arguments of a loader, and in its position."""
+
+from stallscope.data.sampling.ranks import Ranks
+
+from .shuffled import Shuffled
+
+
+def in_chunks(shuffle, dataset, given, sampling):
+    """torch's arguments `given`, with the sampler of a `Shuffle` in its place. ValueError where there can be none."""
+    make = getattr(dataset, "shuffled", None)
+    if make is None:
+        raise ValueError(
+            f"shuffle={shuffle!r} reads the chunks of a pack, and a {type(dataset).__name__} has none: use PackedImageFolder or PackedDataset, or "
+            "shuffle=True"
+        )
+    if given.get("sampler") is not None or given.get("batch_sampler") is not None:
+        raise ValueError("shuffle=Shuffle(...) draws by itself: leave out sampler= and batch_sampler=")
+    if sampling != "plain":
+        raise ValueError(f"sampling={sampling!r} draws by itself: leave out shuffle=Shuffle(...)")
+    given = {name: value for name, value in given.items() if name != "shuffle"}
+    batch_size = given.get("batch_size", 1)
+    ranks = Ranks({}, None)
+    given["sampler"] = make(
+        shuffle,
+        1 if batch_size is None else batch_size,
+        rank=ranks.rank,
+        world_size=ranks.count,
+        num_workers=given.get("num_workers", 0),
+    )
+    return given
+
+
+def of(loader):
+    """The sampler of a loader that has a `Shuffle`; None of any other."""
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    return sampler if type(sampler) is Shuffled else None
+
+
+def about_to_iterate(loader):
+    """Workers are about to be started."""
+    sampler = of(loader)
+    if sampler is not None:
+        sampler.serve()
+
+
+def state(loader):
+    """What of its sampler goes into a loader's position; None without a `Shuffle`."""
+    sampler = of(loader)
+    if sampler is None:
+        return None
+    return {"at": sampler.position(), "world": sampler.num_replicas, "batch_size": sampler.batch_size}
+
+
+def taken_up(loader, state):
+    """A loader's position `state` for this loader, whose sampler goes on there. With other ranks or batches it is one between
+    two epochs, of which the first that follows is the rest of the one that was under way."""
+    sampler, shuffled = of(loader), state.get("shuffled")
+    if sampler is None or shuffled is None:
+        return state
+    at, batches = shuffled["at"], state["batches"]
+    epoch = state["sampler_epoch"] if at is None else at["epoch"]
+    is_same = (shuffled["world"], shuffled["batch_size"]) == (sampler.num_replicas, sampler.batch_size)
+    if is_same or batches is None or at is None:
+        sampler.go_on(epoch, at, batches or 0, state["samples"])
+        return {**state, "batch_size": loader.batch_size}
+    used = batches * shuffled["batch_size"] * shuffled["world"]
+    sampler.go_on(epoch, {**at, "start": min(state["samples"], at["start"] + used)}, 0, state["samples"])
+    between = {"batches": None, "digest": 0, "begun": state["nth"], "batch_size": loader.batch_size, "sampler_epoch": epoch}
+    return {**state, **between}
