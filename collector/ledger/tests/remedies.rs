@@ -165,7 +165,10 @@ fn fewer_workers_are_advised_only_where_the_job_is_in_its_own_way() {
     assert!(advice.contains("other processes hold the rest"), "{advice}");
     let judged =
         sentences(&job(2, 2, waits, made), &[expected(RemedyKind::MoreCores, 0, 0, 0.98)]).join("\n");
-    assert!(judged.contains("with twice the CPUs and no more threads than now (OMP_NUM_THREADS): +98%"), "{judged}");
+    assert!(
+        judged.contains("with twice the CPUs and no more threads than now (OMP_NUM_THREADS): +98%"),
+        "{judged}"
+    );
     let busy: &[_] = &[(35, Does::Cpu), (15, Does::Runnable)];
     let made: &[_] = &[(45, Does::Cpu), (5, Does::Runnable)];
     let advice = sentences(&job(1, 2, busy, made), &[]).join("\n");
