@@ -65,6 +65,8 @@ pub(crate) struct Session {
     mode: Mode,
     rule: u32,
     cache_bytes: u64,
+    uid: u32,
+    gid: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -74,7 +76,7 @@ enum Mode {
 }
 
 pub(crate) fn session(verb: &Session) -> Result<ExitCode> {
-    let Session { pid, start_ticks, mode, rule, cache_bytes } = *verb;
-    let options = SessionOptions { pid, start_ticks, acts: mode == Mode::Act, rule, cache_bytes };
+    let Session { pid, start_ticks, mode, rule, cache_bytes, uid, gid } = *verb;
+    let options = SessionOptions { uid, gid, pid, start_ticks, acts: mode == Mode::Act, rule, cache_bytes };
     Ok(ExitCode::from(stallscope_collector::session(&options)?.code()))
 }

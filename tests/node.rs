@@ -22,7 +22,18 @@ fn service(sandbox: &Sandbox, policy: &str) -> Killed {
     let socket = sandbox.path("node.sock").display().to_string();
     let printed = File::options().create(true).append(true).open(sandbox.path("service.printed")).unwrap();
     let words = ["node-service", "--config", "policy.toml", "--user", &OTTO.to_string(), "--socket", &socket];
-    let service = Killed(sandbox.stallscope(&words).stderr(printed).spawn().unwrap());
+    let inner = sandbox.stallscope(&words);
+    // Its starter has a file open that is none of the users'.
+    let mut starter = Command::new("sh");
+    starter.args(["-c", "exec \"$0\" \"$@\" 9</etc/passwd"]).arg(inner.get_program()).args(inner.get_args());
+    starter.current_dir(inner.get_current_dir().unwrap()).stdin(Stdio::null()).stderr(printed);
+    for (name, value) in inner.get_envs() {
+        match value {
+            Some(value) => starter.env(name, value),
+            None => starter.env_remove(name),
+        };
+    }
+    let service = Killed(starter.spawn().unwrap());
     wait_until("the service listens", || sandbox.run(&["node"]).status.success());
     service
 }
@@ -115,10 +126,14 @@ fn a_job_of_another_user_is_tuned_as_the_policy_says_and_by_a_process_of_that_us
     let open = std::fs::read_dir(format!("/proc/{}/fd", running[0])).unwrap();
     let open: Vec<String> =
         open.map(|fd| std::fs::read_link(fd.unwrap().path()).unwrap().display().to_string()).collect();
-    let none_of_ours = |name: &String| !name.contains("policy.toml") && !name.contains("service.printed");
+    let ours = ["policy.toml", "service.printed", "/etc/passwd"];
+    let none_of_ours = |name: &String| !ours.iter().any(|one| name.contains(one));
     assert!(open.iter().all(none_of_ours), "{open:?}");
     let environment = std::fs::read(format!("/proc/{}/environ", running[0])).unwrap();
     assert_eq!(text(&environment), "");
+    // Its user may not look into it, and have it do something else where the service's limits are in force and not their own.
+    let files = std::fs::metadata(format!("/proc/{}/environ", running[0])).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&files), 0);
     // CAP_SETGID and CAP_SETUID.
     assert_eq!(field(launcher.0.id(), "CapEff:"), "00000000000000c0");
     assert_eq!(field(launcher.0.id(), "CapBnd:"), "00000000000000c0");

@@ -4,18 +4,15 @@
 mod messages;
 mod session;
 
-use crate::confine::drop_all_capabilities;
 pub(crate) use messages::{FromLauncher, Start, ToLauncher, acts};
 pub use session::{SessionEnd, SessionOptions, session};
 
 use anyhow::{Context, Result, bail};
-use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use rustix::thread::{CapabilitySet, set_no_new_privs};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream as StdStream;
-use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -24,11 +21,19 @@ use tokio::process::{ChildStdin, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-/// More sessions at once are refused.
+/// More sessions at once are refused, of all users and of one.
 const SESSIONS: usize = 1024;
+const OF_A_USER: usize = 256;
 
 /// What the launcher keeps of root's privileges.
 pub(crate) const KEPT: CapabilitySet = CapabilitySet::SETUID.union(CapabilitySet::SETGID);
+
+/// A session that has not ended yet. Its user may have stopped it (SIGSTOP), and then it does not end when it should.
+struct Running {
+    uid: u32,
+    /// The session ends itself when nobody holds this any more.
+    stdin: Option<ChildStdin>,
+}
 
 /// Serves the node's service at the other end of `service`, until that ends or SIGTERM comes. `ends_with_stdin`: SIGHUP comes
 /// as a byte on stdin, and the end of what started us as its end. All sessions end with it, and leave what they proved.
@@ -47,7 +52,7 @@ pub(crate) fn serve(service: StdStream, ends_with_stdin: bool) -> Result<()> {
         let stdin = ends_with_stdin.then(|| std::io::stdin().as_fd().try_clone_to_owned()).transpose()?;
         let mut stdin = stdin.map(pipe::Receiver::from_owned_fd).transpose()?;
         let (sender, mut ended) = mpsc::channel::<FromLauncher>(SESSIONS);
-        let mut sessions: BTreeMap<u64, ChildStdin> = BTreeMap::new();
+        let mut sessions: BTreeMap<u64, Running> = BTreeMap::new();
         let mut message = Box::pin(ToLauncher::read(&mut from_service));
         loop {
             let reply = tokio::select! {
@@ -57,9 +62,8 @@ pub(crate) fn serve(service: StdStream, ends_with_stdin: bool) -> Result<()> {
                     message = Box::pin(ToLauncher::read(&mut from_service));
                     match read {
                         ToLauncher::Start(start) => start_one(&start, &mut sessions, &sender),
-                        // The session ends itself when nobody holds the other end of its stdin any more.
                         ToLauncher::Stop { id } => {
-                            sessions.remove(&id);
+                            sessions.entry(id).and_modify(|session| session.stdin = None);
                             None
                         }
                     }
@@ -95,19 +99,18 @@ async fn next_byte(stdin: &mut Option<pipe::Receiver>) -> Option<u8> {
 
 fn start_one(
     start: &Start,
-    sessions: &mut BTreeMap<u64, ChildStdin>,
+    sessions: &mut BTreeMap<u64, Running>,
     ended: &mpsc::Sender<FromLauncher>,
 ) -> Option<FromLauncher> {
     let id = start.id;
     let failed = Some(FromLauncher::Ended { id, code: i32::from(SessionEnd::Failed.code()) });
-    if sessions.len() >= SESSIONS || sessions.contains_key(&id) {
+    let of_user = sessions.values().filter(|session| session.uid == start.uid).count();
+    if sessions.len() >= SESSIONS || of_user >= OF_A_USER || sessions.contains_key(&id) {
         return failed;
     }
     let started = command(start).and_then(|mut command| Ok(command.spawn()?));
     let Ok(mut child) = started else { return failed };
-    if let Some(stdin) = child.stdin.take() {
-        sessions.insert(id, stdin);
-    }
+    sessions.insert(id, Running { uid: start.uid, stdin: child.stdin.take() });
     let ended = ended.clone();
     tokio::spawn(async move {
         let status = child.wait().await;
@@ -118,34 +121,26 @@ fn start_one(
     None
 }
 
-/// The session of one job, to be started as the job's user.
+/// The session of one job, which becomes the job's user.
 ///
 /// # Errors
 /// The process is gone, or is another user's than the service says.
 fn command(start: &Start) -> Result<Command> {
-    let found = std::fs::metadata(format!("/proc/{}", start.pid))?;
-    // It is root's as well where it may not be looked into: then no policy tunes it, as none tunes root's.
+    // This file, unlike the folder that it is in, is root's where its process may not be looked into: a set-uid or set-gid program
+    // has users and groups that neither the one who started it nor its owner may be given.
+    let found = std::fs::metadata(format!("/proc/{}/environ", start.pid))?;
     if start.uid == 0 || found.uid() != start.uid {
         bail!("process {} is not of user {}", start.pid, start.uid);
     }
-    let (uid, gid) = (Uid::from_raw(start.uid), Gid::from_raw(found.gid()));
     let mut command = Command::new("/proc/self/exe");
     command
-        .args(SessionOptions::of(start).words())
+        .arg0("stallscope")
+        .args(SessionOptions::of(start, found.gid()).words())
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    let become_user = move || {
-        // The session connects to a socket of the user's own: it needs none of their further groups.
-        setgroups(&[])?;
-        setresgid(gid, gid, gid)?;
-        setresuid(uid, uid, uid)?;
-        drop_all_capabilities().map_err(|_| std::io::Error::from_raw_os_error(libc::EPERM))
-    };
-    // SAFETY: the closure runs between fork and exec, in a process that had one thread, and makes system calls alone.
-    unsafe { command.as_std_mut().pre_exec(become_user) };
     Ok(command)
 }
 
@@ -153,4 +148,55 @@ async fn read_exactly<const N: usize>(from: &mut OwnedReadHalf) -> Result<[u8; N
     let mut bytes = [0; N];
     from.read_exact(&mut bytes).await?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    const NOBODY: u32 = 65534;
+
+    /// `program` as nobody, until it is dropped.
+    struct Sleeping(std::process::Child);
+
+    impl Sleeping {
+        fn start(program: &std::path::Path) -> Sleeping {
+            let mut command = std::process::Command::new(program);
+            std::os::unix::process::CommandExt::uid(&mut command, NOBODY);
+            std::os::unix::process::CommandExt::gid(&mut command, NOBODY);
+            Sleeping(command.arg("300").spawn().unwrap())
+        }
+
+        fn has_session(&self) -> bool {
+            let (id, pid) = (1, self.0.id());
+            command(&Start { id, uid: NOBODY, pid, start_ticks: 0, acts: true, rule: 1, cache_bytes: 0 })
+                .is_ok()
+        }
+    }
+
+    impl Drop for Sleeping {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn no_session_has_the_group_of_a_set_gid_program() {
+        let folder = std::env::temp_dir().join(format!("ss-setgid-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let program = folder.join("sleep");
+        std::fs::copy("/bin/sleep", &program).unwrap();
+        // Only root may give files away, and start processes of others.
+        if std::os::unix::fs::chown(&program, None, Some(4242)).is_ok() {
+            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+            assert!(Sleeping::start(&program).has_session());
+            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o2755)).unwrap();
+            assert!(!Sleeping::start(&program).has_session());
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -20,6 +20,7 @@ use stallscope_wire::{NODE_LINE_BYTES, NodeClient, NodeHello, NodeJob, NodeReply
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::IntoRawFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -49,6 +50,9 @@ pub struct NodeOptions<'a> {
 /// The configuration can't be read, we are not root, or the socket can't be bound.
 pub fn serve_node(options: NodeOptions<'_>, say: fn(&str)) -> Result<()> {
     let NodeOptions { config, socket, user, ends_with_stdin } = options;
+    // What our starter has left open (systemd a socket, a shell any file) must not come to the users' sessions.
+    // SAFETY: closes descriptors that nothing in this process uses; it has just been started.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
     let config = std::path::absolute(config)?;
     let policy = Policy::read(&config)?;
     let Some(account) = Account::find(user)? else {
@@ -61,6 +65,11 @@ pub fn serve_node(options: NodeOptions<'_>, say: fn(&str)) -> Result<()> {
         ForkResult::Child => {
             drop(ours);
             let done = hear_users(&account).and_then(|()| {
+                if let Err(why) = Policy::read(&config) {
+                    say(&format!(
+                        "SIGHUP will not read the configuration again, as the service's user may not: {why}"
+                    ));
+                }
                 say(&format!("serving this node's policy at {}", socket.display()));
                 serving::serve(bound.listener, theirs, policy, &config, say)
             });
@@ -80,8 +89,8 @@ pub fn serve_node(options: NodeOptions<'_>, say: fn(&str)) -> Result<()> {
 
 /// Nothing of root's is left to the part that hears users.
 fn hear_users(account: &Account) -> Result<()> {
-    // Ctrl-C and `systemctl reload` are for the launcher, with which this part ends.
-    for ignored in [Signal::SIGHUP, Signal::SIGINT] {
+    // Ctrl-C, `systemctl reload` and `systemctl stop` are for the launcher, with which this part ends.
+    for ignored in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM] {
         // SAFETY: to ignore a signal runs nothing.
         unsafe { signal(ignored, SigHandler::SigIgn) }?;
     }
@@ -117,7 +126,7 @@ pub fn start_node_service(config: &Path, kernel_socket: &Path, user: Option<&str
          `stallscope node-service` beside it (contrib/systemd)"
     );
     let mut command = Command::new("/proc/self/exe");
-    command.arg("node-service").arg("--beside-collect").arg("--config").arg(config);
+    command.arg0("stallscope").arg("node-service").arg("--beside-collect").arg("--config").arg(config);
     command.arg("--socket").arg(kernel_socket.with_file_name("node.sock"));
     command.args(user.into_iter().flat_map(|user| ["--user", user]));
     let mut child = command.stdin(Stdio::piped()).spawn().context("cannot start the node's service")?;

@@ -3,8 +3,11 @@
 
 use super::Start;
 use crate::acting::{self, Acted};
+use crate::confine::drop_all_capabilities;
 use crate::{procfs, runtime};
 use anyhow::{Context, Result, ensure};
+use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use stallscope_model::{Budgets, TuneMode};
 use std::io::Read;
 
@@ -14,6 +17,9 @@ const VERB: &str = "node-session";
 /// What a session is started with. In words of numbers alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
+    /// The job's user and group, whom the session becomes.
+    pub uid: u32,
+    pub gid: u32,
     pub pid: u32,
     /// When that process began: its number may be another's by now.
     pub start_ticks: u64,
@@ -50,12 +56,12 @@ impl SessionEnd {
 }
 
 impl SessionOptions {
-    pub(super) fn of(start: &Start) -> SessionOptions {
-        let Start { pid, start_ticks, acts, rule, cache_bytes, .. } = *start;
-        SessionOptions { pid, start_ticks, acts, rule, cache_bytes }
+    pub(super) fn of(start: &Start, gid: u32) -> SessionOptions {
+        let Start { uid, pid, start_ticks, acts, rule, cache_bytes, .. } = *start;
+        SessionOptions { uid, gid, pid, start_ticks, acts, rule, cache_bytes }
     }
 
-    pub(super) fn words(&self) -> [String; 6] {
+    pub(super) fn words(&self) -> [String; 8] {
         let mode = if self.acts { "act" } else { "advise" };
         [
             VERB.into(),
@@ -64,6 +70,8 @@ impl SessionOptions {
             mode.into(),
             self.rule.to_string(),
             self.cache_bytes.to_string(),
+            self.uid.to_string(),
+            self.gid.to_string(),
         ]
     }
 }
@@ -71,9 +79,10 @@ impl SessionOptions {
 /// Tunes the job until it ends, a signal comes, or stdin does.
 ///
 /// # Errors
-/// There is no such job of this user, or it has a controller already.
+/// There is no such job of this user, it has a controller already, or the launcher did not start this process.
 pub fn session(options: &SessionOptions) -> Result<SessionEnd> {
-    let SessionOptions { pid, start_ticks, acts, rule, cache_bytes } = *options;
+    let SessionOptions { uid, gid, pid, start_ticks, acts, rule, cache_bytes } = *options;
+    become_user(uid, gid).context("the launcher alone starts sessions")?;
     ensure!(procfs::start_ticks(pid) == Some(start_ticks), "process {pid} has ended");
     let socket = runtime::socket_of(pid).context("the job has no shim")?;
     end_with_stdin();
@@ -83,6 +92,20 @@ pub fn session(options: &SessionOptions) -> Result<SessionEnd> {
         Acted::JobEnded => SessionEnd::JobEnded,
         Acted::ByUser(_) => SessionEnd::Stopped,
     })
+}
+
+/// Once the program runs, and not before it is executed: an execution would open the process to its user's debuggers, who would
+/// then have a process outside of the control groups and limits that were set for them.
+fn become_user(uid: u32, gid: u32) -> Result<()> {
+    ensure!(uid != 0, "a session is never root's");
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    // It connects to a socket of the user's own, and needs none of their further groups.
+    setgroups(&[])?;
+    setresgid(gid, gid, gid)?;
+    setresuid(uid, uid, uid)?;
+    drop_all_capabilities()?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    Ok(())
 }
 
 /// The launcher, which may not send signals to processes of others, holds the other end.
