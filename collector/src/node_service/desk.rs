@@ -44,6 +44,8 @@ struct Job {
     /// Its owner chose a mode when it was started: then it is no concern of the policy's.
     is_own: bool,
     process: Option<(u32, u64)>,
+    /// It has started, as a process that is not found here.
+    is_unseen: bool,
     allowed: Allowed,
     /// Of what its caches may have by the policy: what others left.
     granted_bytes: u64,
@@ -65,7 +67,7 @@ enum Session {
 impl Job {
     fn wants_session(&self) -> Option<bool> {
         // A session without capabilities may not look into processes of root, and none is to have any.
-        acts(self.allowed.mode).filter(|_| !self.is_own && self.uid != 0)
+        acts(self.allowed.mode).filter(|_| !self.is_own && !self.is_unseen && self.uid != 0)
     }
 
     /// What its caches take of the node's memory.
@@ -92,15 +94,15 @@ impl Desk {
             known,
             is_own: job.own_mode.is_some(),
             process: None,
+            is_unseen: false,
             granted_bytes: allowed.cache_bytes.min(self.left_bytes()),
             allowed,
             tries: 0,
             session: Session::None,
         };
-        let first_bytes = match job.reserved_bytes() {
-            0 => 0,
-            granted => first_cache_of(granted).min(granted),
-        };
+        let granted = job.reserved_bytes();
+        // One that holds next to nothing costs the job its look-ups and saves nothing.
+        let first_bytes = Some(first_cache_of(granted)).filter(|bytes| *bytes <= granted).unwrap_or(0);
         self.jobs.insert(id, job);
         (id, first_bytes)
     }
@@ -116,6 +118,13 @@ impl Desk {
             job.process = Some((pid, start_ticks));
         }
         self.begin(id)
+    }
+
+    /// It has started, and its process is not found here.
+    pub(super) fn unseen(&mut self, id: u64) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.is_unseen = true;
+        }
     }
 
     /// Starts its session, where it is to have one and has none.
@@ -232,6 +241,10 @@ fn state(job: &Job) -> String {
         _ if job.uid == 0 && job.allowed.mode >= Mode::Advise => {
             "left alone: jobs of root are not tuned by policy".into()
         }
+        _ if job.is_unseen && job.allowed.mode >= Mode::Advise => {
+            "not tuned: its process is not seen from here, as in a container or where /proc is mounted with hidepid".into()
+        }
+        _ if job.is_unseen => "left alone".into(),
         _ if job.process.is_none() => "starting".into(),
         Session::Runs(_) if job.allowed.mode == Mode::Act => "tuned".into(),
         Session::Runs(_) => "advised".into(),

@@ -25,12 +25,31 @@ const OF_ALL: usize = 4096;
 const TICK: Duration = Duration::from_secs(1);
 /// Events that wait; more make the callers wait.
 const EVENTS: usize = 256;
+/// Orders that wait for the launcher: one to end and one to begin for each connection there can be. Callers wait while half of
+/// these places are taken.
+const ORDERS: usize = 4 * OF_ALL;
+
+#[cfg(test)]
+mod tests;
 
 enum Event {
-    Called { hello: NodeHello, peer: UCred, reply: oneshot::Sender<(Option<u64>, NodeReply)> },
-    Started { job: u64, pid: u32 },
-    Gone { job: u64 },
-    HungUp { uid: u32 },
+    Called {
+        hello: NodeHello,
+        peer: UCred,
+        reply: oneshot::Sender<(Option<u64>, NodeReply)>,
+    },
+    /// As process `pid`, which the caller, process `of`, has started.
+    Started {
+        job: u64,
+        pid: u32,
+        of: Option<u32>,
+    },
+    Gone {
+        job: u64,
+    },
+    HungUp {
+        uid: u32,
+    },
 }
 
 pub(super) fn serve(
@@ -47,6 +66,14 @@ pub(super) fn serve(
         let (mut from_launcher, mut to_launcher) = UnixStream::from_std(launcher)?.into_split();
         let mut desk = Desk::new(policy, host::node_memory_bytes());
         let (sender, mut events) = mpsc::channel(EVENTS);
+        // Written beside: were the launcher's answers not read meanwhile, each would wait for the other.
+        let (orders_to, mut ordered) = mpsc::channel::<ToLauncher>(ORDERS);
+        tokio::spawn(async move {
+            while let Some(order) = ordered.recv().await {
+                // Where the launcher has ended, this process does.
+                let _ = to_launcher.write_all(&order.encode()).await;
+            }
+        });
         let (mut ticks, mut connections, mut names) = (interval(TICK), HashMap::new(), HashMap::new());
         let mut message = Box::pin(FromLauncher::read(&mut from_launcher));
         loop {
@@ -61,14 +88,21 @@ pub(super) fn serve(
                     }
                     Vec::new()
                 }
-                Some(event) = events.recv() => match event {
+                Some(event) = events.recv(), if orders_to.capacity() > ORDERS / 2 => match event {
                     Event::Called { hello, peer, reply } => {
                         let _ = reply.send(answer(&mut desk, hello, peer, &mut names));
                         Vec::new()
                     }
-                    Event::Started { job, pid } => {
-                        let ticks = procfs::start_ticks(pid);
-                        ticks.map(|ticks| desk.started(job, pid, ticks)).unwrap_or_default()
+                    Event::Started { job, pid, of } => {
+                        // In a container processes have other numbers, and this one may be any other job's here.
+                        let is_its = of.is_some() && procfs::parent(pid) == of;
+                        match procfs::start_ticks(pid).filter(|_| is_its) {
+                            Some(ticks) => desk.started(job, pid, ticks),
+                            None => {
+                                desk.unseen(job);
+                                Vec::new()
+                            }
+                        }
                     }
                     Event::Gone { job } => desk.gone(job),
                     Event::HungUp { uid } => {
@@ -99,7 +133,7 @@ pub(super) fn serve(
                 _ = ticks.tick() => desk.tick(now),
             };
             for order in orders {
-                to_launcher.write_all(&order.encode()).await.context("the launcher has ended")?;
+                orders_to.send(order).await.context("the launcher has ended")?;
             }
         }
     })
@@ -123,6 +157,7 @@ fn take_up(stream: UnixStream, connections: &mut HashMap<u32, usize>, events: &m
 
 /// One connection from its greeting to its end.
 async fn hear(stream: UnixStream, peer: UCred, events: &mpsc::Sender<Event>) {
+    let of = peer.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
     let (read, mut write) = stream.into_split();
     let mut lines = BufReader::new(read);
     let Ok(Some(first)) = timeout(HELLO, line(&mut lines)).await else { return };
@@ -146,7 +181,7 @@ async fn hear(stream: UnixStream, peer: UCred, events: &mpsc::Sender<Event>) {
     if matches!(written, Ok(Ok(())))
         && let Some(says) = line(&mut lines).await
         && let Ok(JobSays::Started { pid }) = stallscope_wire::decode(&says)
-        && events.send(Event::Started { job, pid }).await.is_ok()
+        && events.send(Event::Started { job, pid, of }).await.is_ok()
     {
         let mut rest = [0; 64];
         while lines.read(&mut rest).await.is_ok_and(|read| read > 0) {}

@@ -52,6 +52,15 @@ fn a_session_is_started_for_those_alone_that_the_policy_names() {
 }
 
 #[test]
+fn what_is_too_little_for_a_first_cache_begins_none() {
+    let first_bytes = |most: &str| {
+        let rule = format!("[[jobs.rule]]\nmode = \"act\"\ncache = {{ max = \"{most}\" }}\n");
+        desk(&rule).arrive(of(MIRA, "")).1
+    };
+    assert_eq!(["3MiB", "4MiB", "1GiB"].map(first_bytes), [0, 4 << 20, 4 << 20]);
+}
+
+#[test]
 fn jobs_of_root_are_left_alone() {
     let mut desk = desk("[[jobs.rule]]\nmode = \"act\"\ncache = { max = \"1GiB\" }\n");
     let (root, first_bytes) = desk.arrive(of(0, ""));

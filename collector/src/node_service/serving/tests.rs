@@ -1,0 +1,93 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use super::*;
+use stallscope_wire::{JobHello, NodeJob};
+use std::io::{BufRead, BufReader as StdReader, Write};
+use std::process::{Child, Command, Stdio};
+
+const POLICY: &str = "[[jobs.rule]]\nmode = \"act\"\n";
+/// Root's own jobs are left alone; for another user root may speak.
+const SOMEBODY: u32 = 4242;
+
+/// A service in a folder of its own, and the launcher's end.
+fn serving(name: &str) -> (std::path::PathBuf, StdStream) {
+    let socket = std::env::temp_dir().join(format!("ss-{name}-{}.sock", std::process::id()));
+    let _ = std::fs::remove_file(&socket);
+    let listener = StdListener::bind(&socket).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let (ours, theirs) = StdStream::pair().unwrap();
+    // A few orders fill it.
+    rustix::net::sockopt::set_socket_send_buffer_size(&theirs, 1).unwrap();
+    let policy = Policy::parse(POLICY).unwrap();
+    std::thread::spawn(move || serve(listener, theirs, policy, Path::new("/nowhere"), |_| {}));
+    (socket, ours)
+}
+
+fn say(stream: &mut StdReader<StdStream>, line: &[u8]) {
+    stream.get_mut().write_all(line).unwrap();
+}
+
+fn call(socket: &Path, client: NodeClient) -> (StdReader<StdStream>, NodeReply) {
+    let mut stream = StdReader::new(StdStream::connect(socket).unwrap());
+    stream.get_mut().set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    say(&mut stream, &stallscope_wire::encode(&NodeHello { stallscope: VERSION, client }));
+    let mut answer = Vec::new();
+    stream.read_until(b'\n', &mut answer).unwrap();
+    (stream, stallscope_wire::decode(&answer).unwrap())
+}
+
+fn introduce(socket: &Path, pid: u32) -> StdReader<StdStream> {
+    let job = JobHello { name: "train".into(), owner: Some(SOMEBODY), ..JobHello::default() };
+    let (mut stream, _) = call(socket, NodeClient::Job(job));
+    say(&mut stream, &stallscope_wire::encode(&JobSays::Started { pid }));
+    stream
+}
+
+fn wait_for(socket: &Path, is_so: impl Fn(&[NodeJob]) -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let (_, NodeReply::Jobs(jobs)) = call(socket, NodeClient::List) else { panic!("no list") };
+        if is_so(&jobs) {
+            return;
+        }
+        assert!(Instant::now() < until, "{jobs:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn job() -> Ended {
+    Ended(Command::new("sleep").arg("300").stdout(Stdio::null()).spawn().unwrap())
+}
+
+#[test]
+fn users_are_heard_while_the_launcher_is_busy() {
+    let (socket, _launcher) = serving("busy");
+    let job = job();
+    let jobs: Vec<_> = (0..60).map(|_| introduce(&socket, job.0.id())).collect();
+    wait_for(&socket, |found| found.len() == jobs.len() && found.iter().all(|job| job.state == "tuned"));
+    std::fs::remove_file(socket).unwrap();
+}
+
+#[test]
+fn a_job_is_a_process_that_the_caller_has_started() {
+    let (socket, mut launcher) = serving("foreign");
+    let job = job();
+    let _foreign = introduce(&socket, 1);
+    wait_for(&socket, |found| found.len() == 1 && found[0].state.contains("is not seen from here"));
+    let _own = introduce(&socket, job.0.id());
+    launcher.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut order = [0; 48];
+    std::io::Read::read_exact(&mut launcher, &mut order).unwrap();
+    let Some(ToLauncher::Start(start)) = ToLauncher::decode(&order) else { panic!("{order:?}") };
+    assert_eq!((start.id, start.pid), (1, job.0.id()), "the first of all");
+    std::fs::remove_file(socket).unwrap();
+}
