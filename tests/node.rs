@@ -131,6 +131,8 @@ fn a_job_of_another_user_is_tuned_as_the_policy_says_and_by_a_process_of_that_us
     assert!(open.iter().all(none_of_ours), "{open:?}");
     let environment = std::fs::read(format!("/proc/{}/environ", running[0])).unwrap();
     assert_eq!(text(&environment), "");
+    // A closed terminal of the launcher is no signal to it.
+    assert_eq!(field(running[0], "NSpgid:"), running[0].to_string());
     // Its user may not look into it, and have it do something else where the service's limits are in force and not their own.
     let files = std::fs::metadata(format!("/proc/{}/environ", running[0])).unwrap();
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&files), 0);

@@ -135,6 +135,8 @@ fn command(start: &Start) -> Result<Command> {
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("stallscope")
+        // Signals of the launcher's terminal are not its user's word that the session is to end.
+        .process_group(0)
         .args(SessionOptions::of(start, found.gid()).words())
         .env_clear()
         .current_dir("/")

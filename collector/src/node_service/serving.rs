@@ -120,6 +120,8 @@ pub(super) fn serve(
                         FromLauncher::Ended { id, code } => desk.ended(id, code, now),
                         FromLauncher::Reload => match Policy::read(config) {
                             Ok(policy) => {
+                                // A directory service that did not answer has numbers taken for names.
+                                names.clear();
                                 say("the configuration was read again and is in force");
                                 desk.reload(policy)
                             }
