@@ -135,6 +135,8 @@ impl PrivateMounts {
         let (heard, trouble) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         self.trouble = Some(heard);
         let folder = folder_below(&self.servers);
+        // Root by sudo or by capabilities of this program's file: the job is another user's than what it may mount on.
+        let gains_nothing = is_sudo || !rustix::process::getuid().is_root();
         let enter = move || {
             let failed = |stage: u8, error: Errno| {
                 let _ = rustix::io::write(&trouble, &[stage]);
@@ -150,7 +152,7 @@ impl PrivateMounts {
             for (one, number) in prepared.iter().zip(MOUNTS..) {
                 one.mount().map_err(|error| failed(number, error))?;
             }
-            if is_sudo {
+            if gains_nothing {
                 // Set-uid programs would find the caller's files where they trust the system's.
                 rustix::thread::set_no_new_privs(true).map_err(|error| failed(PRIVILEGES, error))?;
             }

@@ -101,9 +101,15 @@ impl Shelf {
 
     /// Waits until these bytes of a chunk are there; none if they are not read, or won't be soon.
     pub fn wait_for(&self, chunk: usize, offset: u64, bytes: u64) -> Option<Place> {
+        self.wait(chunk, offset, bytes, GONE_AFTER)
+    }
+
+    fn wait(&self, chunk: usize, offset: u64, bytes: u64, gone_after: Duration) -> Option<Place> {
         let end = offset.checked_add(bytes)?;
         let (read, slot) = self.words.find(chunk, offset, end)?;
-        let place = Place { read, at: slot.at.load(Relaxed).checked_add(offset - slot.from.load(Relaxed))? };
+        // Another plan may be put down meanwhile.
+        let within = offset.checked_sub(slot.from.load(Relaxed))?;
+        let place = Place { read, at: slot.at.load(Relaxed).checked_add(within)? };
         let mut since = Instant::now();
         let mut seen = self.words.progress.load(Acquire);
         loop {
@@ -117,11 +123,13 @@ impl Shelf {
             let now = self.words.progress.load(Acquire);
             if now != seen {
                 (since, seen) = (Instant::now(), now);
-            } else if self.words.full.load(Acquire) != 0 && since.elapsed() > STUCK_AFTER {
-                // Until something is read again.
+                continue;
+            }
+            let most = if self.words.full.load(Acquire) != 0 { STUCK_AFTER } else { gone_after };
+            if since.elapsed() > most {
+                // For all samples, until something is read again: where the reading process was killed, its workers would wait so long
+                // for each of a batch.
                 self.words.stuck.store(1, Release);
-            } else if since.elapsed() > GONE_AFTER {
-                break;
             }
         }
         // Who reads it from its chunk has used it as well.

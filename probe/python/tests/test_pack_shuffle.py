@@ -5,6 +5,7 @@ import importlib
 import os
 import random
 import subprocess
+import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -257,6 +258,26 @@ def test_a_loader_refuses_what_does_not_go_together(packs):
     assert dataset.shuffled(shuffle(1.2, labels=["odd", "even"] * (FILES // 2)), BATCH).chunks == 1
     with pytest.warns(RuntimeWarning, match="the first 5 ranks have a batch of one sample more"):
         dataset.shuffled(shuffle(60), 5, rank=0, world_size=7)
+
+
+def test_ranks_that_would_wait_for_each_other_are_warned_of(packs, monkeypatch):
+    def loader(world, batch, rank=0, **more):
+        monkeypatch.setattr("stallscope.data.pack.in_loader.Ranks", lambda *_: type("", (), {"rank": rank, "count": world}))
+        return stallscope.DataLoader(Numbers(packs / "sorted"), batch_size=batch, shuffle=shuffle(60), **more)
+
+    # 600 over 7 ranks: five have 86 samples, two 85.
+    with pytest.warns(RuntimeWarning, match="with drop_last=True the first 5 ranks have a batch more"):
+        lengths = [len(loader(7, 43, rank, drop_last=True)) for rank in (0, 6)]
+    assert lengths == [2, 1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(loader(7, 43)) == len(loader(7, 43, 6)) == 2
+        assert len(loader(7, 40, drop_last=True)) == 2
+    # The process group comes after the loader: each rank would have all samples.
+    made = loader(1, 32)
+    loader(2, 32)
+    with pytest.raises(RuntimeError, match="made for 1 rank and the process group has 2"):
+        iter(made)
 
 
 def test_a_damaged_chunk_is_an_error_of_its_samples_alone(packs):

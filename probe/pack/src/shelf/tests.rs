@@ -204,3 +204,25 @@ fn another_process_finds_it_by_its_address() {
     let plain = std::fs::File::open(&made).unwrap();
     assert!(Shelf::of_other(process, plain.as_raw_fd(), token).is_err());
 }
+
+/// Where the reading process was killed, its workers wait once, and not for each sample of their batches.
+#[test]
+fn samples_that_nobody_reads_any_more_are_waited_for_once() {
+    let (_dir, made) = packed(100);
+    let reader = Reader::new(&made);
+    let ring = reader.layout.bytes();
+    let (places, plan) = reader.plan(RECIPE, WHOLE, 0, ring);
+    let shelf = Shelf::new(&reader.pack, ring).unwrap();
+    // As such a process leaves it.
+    shelf.words.plan(&plan.reads);
+    shelf.words.running.store(1, Release);
+    let entries = places
+        .iter()
+        .map(|place| reader.pack.snapshot().entry(reader.layout.record(*place) as usize).unwrap())
+        .filter(|entry| entry.stored_bytes > 0);
+    for (number, entry) in entries.enumerate() {
+        // Whatever is left to wait would be waited for each of the others.
+        let gone_after = if number == 0 { Duration::ZERO } else { Duration::from_secs(3600) };
+        assert!(shelf.wait(entry.chunk, entry.offset, entry.stored_bytes, gone_after).is_none());
+    }
+}

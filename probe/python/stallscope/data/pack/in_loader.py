@@ -20,13 +20,17 @@ def in_chunks(shuffle, dataset, given, sampling):
     given = {name: value for name, value in given.items() if name != "shuffle"}
     batch_size = given.get("batch_size", 1)
     ranks = Ranks({}, None)
-    given["sampler"] = make(
+    given["sampler"] = sampler = make(
         shuffle,
         1 if batch_size is None else batch_size,
         rank=ranks.rank,
         world_size=ranks.count,
         num_workers=given.get("num_workers", 0),
     )
+    if type(sampler) is Shuffled:
+        sampler.is_of_group = True
+        if given.get("drop_last"):
+            sampler.warn_of_dropped()
     return given
 
 
@@ -37,10 +41,18 @@ def of(loader):
 
 
 def about_to_iterate(loader):
-    """Workers are about to be started."""
+    """Workers are about to be started. RuntimeError where there are other ranks than when the loader was made."""
     sampler = of(loader)
-    if sampler is not None:
-        sampler.serve()
+    if sampler is None:
+        return
+    now = Ranks({}, None).count
+    # A group that is gone has left its ranks with their shares.
+    if sampler.is_of_group and now not in (1, sampler.num_replicas):
+        raise RuntimeError(
+            f"shuffle=Shuffle(...): the loader was made for {sampler.num_replicas} rank{'s'[: sampler.num_replicas != 1]} and the process group has {now}, so "
+            "that ranks would not divide the samples: make it after init_process_group"
+        )
+    sampler.serve()
 
 
 def state(loader):

@@ -63,6 +63,8 @@ class Shuffled(torch.utils.data.Sampler):
         self._is_over = True
         self._asked = 0
         self._reported = False
+        # Whether rank and number of ranks are those of the process group, and not given.
+        self.is_of_group = False
         self._warn_of_uneven()
         self.serve()
         # Threads of ours hold the memory.
@@ -160,6 +162,17 @@ class Shuffled(torch.utils.data.Sampler):
         """The data set takes its samples from what is read for this order, also in workers that are started from now on: they are there before
         the sampler is asked for its first sample."""
         self._orders.put_on()
+
+    def warn_of_dropped(self):
+        """The loader drops batches that are not whole. A warning where the first ranks have a whole one more."""
+        each, more = divmod(self._samples, self.num_replicas)
+        if more and (each + 1) % self.batch_size == 0:
+            warnings.warn(
+                f"stallscope: {self._samples} samples over {self.num_replicas} ranks in batches of {self.batch_size}: with drop_last=True the first {more} "
+                "ranks have a batch more than the others, for which collective calls would wait: use another batch size, or drop_last=False",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     def _now(self):
         if not self._is_over:
