@@ -1,6 +1,9 @@
 """Workers are added only where the job gets what it would have got, and holds nothing that it would not have held."""
 
+import os
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -43,3 +46,22 @@ def test_an_added_worker_holds_no_pipe_that_the_script_opened_meanwhile(tmp_path
     assert (done.code, done.err) == (0, "") and done.group_is_gone
     (ended, got), left = done.of("piped")
     assert ended["ended"] == 0 and got["got"] == whole() and left == []
+
+
+def test_shared_memory_and_logs_are_no_files_that_are_read_on():
+    from stallscope._hooks import one_taker
+
+    def found(descriptor):
+        os.write(descriptor, b"something")
+        with subprocess.Popen(["sleep", "60"], pass_fds=[descriptor]) as child:
+            try:
+                return one_taker._read_together(child.pid)
+            finally:
+                child.kill()
+
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory, tempfile.TemporaryDirectory(dir="/var/tmp") as disk:
+        for path, mode, is_read in [
+            (f"{memory}/torch", "w+b", False), (f"{disk}/log", "a+b", False), (f"{disk}/samples", "w+b", True),
+        ]:
+            with open(path, mode, buffering=0) as file:
+                assert (found(file.fileno()) is not None) == is_read, path

@@ -158,6 +158,8 @@ fn the_fewest_chunks_are_the_fewest() {
     // As (b - 1) ICC / eps has it.
     assert!((80..=126).contains(&few), "{few}");
     assert_eq!(classes.fewest(&layout, 1, 64, 200.0), Some(1));
-    assert_eq!(classes.fewest(&layout, 1, 64, 1.0), Some(300), "a full shuffle");
+    // About a full shuffle, whose classes run out within an epoch, which makes it a little less than 1.
+    let full = classes.fewest(&layout, 1, 64, 1.0).unwrap();
+    assert!((280..=300).contains(&full) && classes.predicted(&layout, 1, full, 64) <= 1.0, "{full}");
     assert_eq!(classes.fewest(&layout, 1, 64, 0.9), None);
 }

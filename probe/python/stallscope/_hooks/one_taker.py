@@ -16,6 +16,8 @@ _WHY = (
 _FORKED = "multiprocessing.popen_fork"
 # Of any process, which a script may be read from.
 _STANDARD_STREAMS = 3
+# Memory that processes share, which they map: torch's tensors are written through such a descriptor.
+_MEMORY = ("/dev/shm/", "/memfd:")
 
 
 def why(iterator):
@@ -39,8 +41,9 @@ def _read_together(pid):
             if descriptor < _STANDARD_STREAMS or not _is_at_a_place(descriptor):
                 continue
             ours, theirs = os.fstat(descriptor), os.stat(f"/proc/{pid}/fd/{descriptor}")
-            if (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino):
-                return os.readlink(f"/proc/self/fd/{descriptor}")
+            path = os.readlink(f"/proc/self/fd/{descriptor}")
+            if (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino) and not path.startswith(_MEMORY):
+                return path
         except OSError:
             # It was closed meanwhile, or the child has none of this number.
             continue
@@ -53,4 +56,6 @@ def _is_at_a_place(descriptor):
         return False
     with open(f"/proc/self/fdinfo/{descriptor}") as file:
         facts = dict(line.split(":", 1) for line in file if ":" in line)
-    return int(facts["pos"]) > 0 and int(facts["flags"], 8) & os.O_ACCMODE != os.O_WRONLY
+    flags = int(facts["flags"], 8)
+    # A log that is appended to can be read as well, but is not read on from where the last line ended.
+    return int(facts["pos"]) > 0 and flags & os.O_ACCMODE != os.O_WRONLY and not flags & os.O_APPEND
