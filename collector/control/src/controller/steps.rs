@@ -34,7 +34,8 @@ impl Controller {
             }
             Work::Probing(probe) => {
                 self.go_on(*probe, elapsed_ns, out);
-                if matches!(self.work, Work::Probing(_)) {
+                // What the probe has just asked for is enough for one second.
+                if matches!(self.work, Work::Probing(_)) && out.actions.is_empty() {
                     self.consider_cache(out);
                 }
             }
