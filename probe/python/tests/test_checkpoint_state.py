@@ -109,6 +109,33 @@ def test_numpy_comes_back():
     assert numpy.array_equal(value[0], back[0]) and back[1:] == value[1:] and type(back[1]) is numpy.float32
 
 
+class Average:
+    """Keeps what it is given, as an average of one's own does."""
+
+    def __init__(self, device):
+        self.shadow = [torch.rand(3, device=device)]
+
+    def state_dict(self):
+        return {"shadow": self.shadow}
+
+    def load_state_dict(self, state):
+        self.shadow = state["shadow"]
+
+
+def test_what_is_restored_lies_where_the_job_has_it(tmp_path):
+    weight = torch.nn.Parameter(torch.rand(2))
+    with Checkpointer(tmp_path, state={"a": torch.ones(3), "twice": (weight, [weight, 1]), "new": torch.ones(1)}, average=Average("cpu"), signals=()) as saver:
+        saver.save(wait=True)
+    elsewhere = torch.nn.Parameter(torch.rand(2, device="meta"))
+    state = {"a": torch.ones(3, device="meta"), "twice": (elsewhere, [elsewhere]), "b": 1}
+    average = Average("meta")
+    with Checkpointer(tmp_path, state=state, average=average, signals=()) as saver:
+        saver.restore()
+    assert [state["a"].device.type, state["new"].device.type, average.shadow[0].device.type] == ["meta", "cpu", "meta"]
+    first, (second, number) = state["twice"]
+    assert first is second and type(first) is torch.nn.Parameter and first.device.type == "meta" and number == 1
+
+
 class Runs:
     def __reduce__(self):
         return eval, ("1 + 1",)

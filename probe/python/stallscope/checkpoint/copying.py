@@ -15,8 +15,21 @@ class Copying:
     def prepare(self, tensors, still):
         """Has memory populated for such tensors."""
         self.prepared = True
-        listed, _, _ = self._listed(tensors)
+        listed = self.meet(tensors)
         self.saver.prepare(listed, _places(tensors, still))
+
+    def meet(self, tensors):
+        """Notes on which devices they lie; the list of them."""
+        listed, on_device, _ = self._listed(tensors)
+        for _, tensor in on_device:
+            self.device = self.device or Device()
+            self.device.meet(tensor.device)
+        return listed
+
+    def settle(self):
+        """Waits for the work that makes the tensors. Copies wait for that of their own stream alone, and the job may use others."""
+        if self.device is not None:
+            self.device.wait()
 
     def snapshot(self, tensors, still):
         """Copies all of them; (snapshot, bytes)."""

@@ -6,12 +6,17 @@ import torch
 
 
 class Device:
-    """Copies from CUDA. Not tried on a GPU: the tests have a stand-in."""
+    """Copies from CUDA. Without a GPU the tests have a stand-in; with one, test_on_a_gpu.py."""
 
     def __init__(self):
         # By address: its size, and whether the driver took it.
         self.pinned = {}
-        self.used = set()
+        # Those whose tensors are saved.
+        self.devices = set()
+
+    def meet(self, device):
+        if device.type == "cuda":
+            self.devices.add(device)
 
     def copy(self, tensor, address, size):
         """Starts the copy of a dense `tensor` to `size` bytes at `address`."""
@@ -20,7 +25,7 @@ class Device:
         memory = (ctypes.c_char * size).from_address(address)
         target = torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape)
         target.copy_(tensor, non_blocking=True)
-        self.used.add(tensor.device)
+        self.devices.add(tensor.device)
 
     def pin(self, address, size):
         """Pins the arena, which stays where it is from save to save; where that is refused, copies are merely slower."""
@@ -35,10 +40,9 @@ class Device:
             torch.cuda.cudart().cudaHostUnregister(address)
 
     def wait(self):
-        """Until every copy has arrived, from whichever device."""
-        for device in self.used:
+        """Until all that was queued is done, on every stream of every device: copies, and the job's own work."""
+        for device in self.devices:
             torch.cuda.synchronize(device)
-        self.used.clear()
 
     def close(self):
         """To be called before the arenas' memory goes."""

@@ -13,6 +13,7 @@ from stallscope import _random
 from stallscope._hooks.knobs import raised_by_signal
 
 from . import loaders
+from .devices import on_devices_of
 from .dtensors import Likes, is_dtensor, local_of
 from .errors import CheckpointError, printable
 from .fitting import check, demand_form, fitting, in_its_order
@@ -50,6 +51,7 @@ class Restoring:
             )
         states = self._states(encoded.get("objects", {}), encoded.get("shapes", {}), encoded.get("names", {}))
         self._user = Reader(self.part.tensors(), self.trust, likes=self._likes("state", self.job.user)).decode(encoded.get("user", {"dict": {}}))
+        self._user = on_devices_of(self.job.user, self._user)
         mine = self.own or self.part
         self._mine = Reader(mine.tensors(), self.trust).decode(mine.encoded["own"])
         if not (isinstance(self._user, dict) and isinstance(self._mine, dict) and isinstance(self._mine.get("loader", {}), dict)):
@@ -161,7 +163,7 @@ class Restoring:
         had = dict(one.state) if streams else None
         self._undo.append(functools.partial(one.load_state_dict, before))
         with self._refused(self._undo[-1]):
-            load(name, one, state)
+            load(name, one, state if streams else on_devices_of(before, state))
             if streams:
                 self._had.append((one, had))
                 self._places += _given_places(name, one, had)
