@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR := $(CURDIR)/target
 MDBOOK_VERSION := 0.5.4
 MDBOOK := $(or $(shell command -v mdbook),target/tools/bin/mdbook)
 
-.PHONY: help demo test build man docs lint sbom bench bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance chaos-checkpoint chaos fuzz pictures clean-storage bench-pack
+.PHONY: help demo test build man docs lint sbom bench bench-truth bench-overhead bench-gpu bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance chaos-checkpoint chaos fuzz pictures clean-storage bench-pack
 
 help:
 	@echo 'make demo            train a small network on slow storage and show where its time went'
@@ -29,6 +29,7 @@ help:
 	@echo 'make bench-overhead  what measuring costs, beside other tools'
 	@echo 'make bench-collector what the collector costs beside many ranks, and what it loses when flooded'
 	@echo 'make bench-top       what watching a job of 64 ranks costs'
+	@echo 'make bench-gpu       what checkpoints and measuring cost a job on a GPU; needs one'
 	@echo 'make bench-checkpoint what a checkpoint costs, beside torch.save, safetensors, DCP and CheckFreq'
 	@echo 'make bench-budget    whether checkpoints keep their budget, beside a neighbour that reads or writes the disk'
 	@echo 'make bench-goodput   when to save: the rules on traces of failures, beside the best interval in hindsight'
@@ -99,6 +100,11 @@ bench-overhead:
 	@scripts/setup.sh bench
 	@$(MAKE) --no-print-directory build
 	@$(VENV_PYTHON) bench/overhead.py $(ARGS)
+
+bench-gpu:
+	@scripts/setup.sh bench
+	@$(MAKE) --no-print-directory build
+	@$(VENV_PYTHON) bench/gpu.py $(ARGS)
 
 bench-collector:
 	@scripts/setup.sh demo

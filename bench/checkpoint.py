@@ -36,17 +36,19 @@ DIRECT_FIO = ["--direct=1", "--rw=write", "--bs=4M", "--iodepth=4", "--ioengine=
 
 
 class Loop:
-    """A training loop whose state has `megabytes`: parameters and twice as much of the optimiser's."""
+    """A training loop whose state has `megabytes` on `device`: parameters and twice as much of the optimiser's."""
 
-    def __init__(self, megabytes):
+    def __init__(self, megabytes, device="cpu"):
         elements = megabytes * 1_000_000 // 4 // TENSORS
         self.model = torch.nn.Module()
         self.moments = {}
         for at in range(TENSORS // 3):
-            self.model.register_parameter(f"layer{at}", torch.nn.Parameter(torch.rand(elements)))
-            self.moments[at] = {"exp_avg": torch.rand(elements), "exp_avg_sq": torch.rand(elements)}
+            self.model.register_parameter(f"layer{at}", torch.nn.Parameter(torch.rand(elements, device=device)))
+            self.moments[at] = {name: torch.rand(elements, device=device) for name in ("exp_avg", "exp_avg_sq")}
         self.bytes = elements * 4 * (TENSORS // 3) * 3
-        self.work = torch.rand(700, 700)
+        # Some milliseconds on either.
+        side = 700 if device == "cpu" else 4096
+        self.work = torch.rand(side, side, device=device)
 
     def state_dict(self):
         return {"state": self.moments}
@@ -67,6 +69,8 @@ class Loop:
         # Something of the state changes, so that nothing may be left out.
         for value in self.flat().values():
             value.detach()[:: 4096].add_(1e-3)
+        if self.work.is_cuda:
+            torch.cuda.synchronize()
         return time.perf_counter() - began
 
 

@@ -95,11 +95,14 @@ class Switched(Job):
     Kernel evidence comes from a `stallscope collect` that is started and ended: `run` calls a new one by itself.
     """
 
+    # Of `stallscope run`.
+    OPTIONS: tuple[str, ...] = ()
+
     def __init__(self, *job_options: str):
         socket = WORK / "kernel.sock"
         self.service_command = [str(STALLSCOPE), "collect", "--socket", str(socket)]
         self.service = self.serve()
-        super().__init__([*stallscope_run(), *job_options], {**os.environ, "STALLSCOPE_KERNEL_SOCKET": str(socket)})
+        super().__init__([*stallscope_run(*self.OPTIONS), *job_options], {**os.environ, "STALLSCOPE_KERNEL_SOCKET": str(socket)})
         if not self.ready["hooks"]:
             raise BenchFailed("no function of torch's was hooked: nothing could be switched off")
 

@@ -1,11 +1,12 @@
 """The job of `make bench-overhead`: torchvision's ImageFolder through a DataLoader into a small model.
 
-Prints a line of JSON for each epoch, and starts an epoch for each line that it reads: `bare` with torch's own
+With --gpu-ms the model is on the GPU, which works that much longer a step, and each step reads its loss. Prints a line of JSON for each epoch, and starts an epoch for each line that it reads: `bare` with torch's own
 functions where a profiler put others in their place, `new` with new workers, `bare new` with both. Nothing here knows
 of a profiler otherwise, except for --profile, which turns torch's own on.
 """
 
 import argparse
+import functools
 import gc
 import json
 import os
@@ -53,12 +54,29 @@ def replaced() -> list[tuple]:
     return found
 
 
+def keep_apart():
+    """Leaves a core to the trainer, which spins while it waits for the GPU, and gives workers what to call for the others: a worker
+    that happens to be the other thread of that core is a third slower."""
+    cpus = os.sched_getaffinity(0)
+    first = min(cpus)
+    listed = Path(f"/sys/devices/system/cpu/cpu{first}/topology/thread_siblings_list").read_text()
+    bounds = [part.split("-") for part in listed.strip().split(",")]
+    core = {cpu for ends in bounds for cpu in range(int(ends[0]), int(ends[-1]) + 1)} & cpus
+    os.sched_setaffinity(0, core)
+    return functools.partial(stay_on, cpus - core or cpus)
+
+
+def stay_on(cpus: set[int], _worker: int):
+    os.sched_setaffinity(0, cpus)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--gpu-ms", type=float, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
     # Where the collector's counters happen to stand when workers fork decides a third of this job's speed: any
@@ -68,21 +86,36 @@ def main():
 
     def new_loader() -> DataLoader:
         return DataLoader(
-            images, args.batch_size, shuffle=True, num_workers=args.workers, persistent_workers=True, drop_last=True
+            images, args.batch_size, shuffle=True, num_workers=args.workers, persistent_workers=True, drop_last=True,
+            pin_memory=device is not None, worker_init_fn=apart,
         )
 
+    device = apart = None
+    if args.gpu_ms:
+        apart = keep_apart()
+        sys.path.insert(0, str(Path(__file__).parents[1] / "truth"))
+        from device import gpu
+
+        device = gpu()
     loader = new_loader()
     model = torch.nn.Sequential(torch.nn.AvgPool2d(8), torch.nn.Flatten(), torch.nn.LazyLinear(len(images.classes)))
     model(images[0][0][None])
+    if device:
+        model.cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def epoch() -> int:
         samples = 0
         for batch, labels in loader:
+            if device:
+                batch, labels = batch.to("cuda", non_blocking=True), labels.to("cuda", non_blocking=True)
             loss = torch.nn.functional.cross_entropy(model(batch), labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            if device:
+                device.submit_now(int(args.gpu_ms * 1000))
+                loss.item()
             samples += len(labels)
         return samples
 

@@ -9,6 +9,7 @@ import argparse
 import sys
 from dataclasses import dataclass
 
+import torch
 from table import ROOT, Row, markdown, summary, write
 
 sys.path.insert(0, str(ROOT / "truth"))
@@ -61,6 +62,9 @@ def main():
     try:
         with Bench(options.seconds) as bench:
             for case in chosen:
+                if case.gpu and not torch.cuda.is_available():
+                    print(f"{case.name}: NOT MEASURED, there is no GPU here", flush=True)
+                    continue
                 for way in ways(case, options.hooks):
                     if options.evidence in (None, way.name):
                         table.measure(bench, case, way)

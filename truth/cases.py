@@ -28,6 +28,8 @@ class Case:
     withheld: str | None = None
     # A device works asynchronously; this many points its hidden waits may be off.
     hidden_bar: float | None = None
+    # Its device is a GPU, so that it can only be measured where there is one.
+    gpu: bool = False
     # Run at reduced length by the tests, too.
     tested: bool = False
     # Busy processes, on the CPU that the workers have to use or on all.
@@ -106,6 +108,12 @@ CASES = [
         slow_rank=2,
     ),
     Case("device", "--workers 2 --compute-ms 2 --device-ms 15 --prep-ms 0.5", hidden_bar=2, tested=True),
+    Case("gpu", "--workers 2 --gpu --compute-ms 2 --device-ms 15 --prep-ms 0.5", hidden_bar=2, gpu=True),
+    Case("gpu-pin", "--workers 2 --gpu --pin --compute-ms 2 --device-ms 15 --prep-ms 0.5", hidden_bar=2, gpu=True),
+    # The device is done when a wait begins: none is hidden.
+    Case("gpu-results", "--workers 2 --gpu --results --compute-ms 2 --device-ms 15 --prep-ms 0.5", hidden_bar=2, gpu=True),
+    # It has more to do than the loader takes for a batch: the waits are hidden behind its work.
+    Case("gpu-bound", "--workers 2 --gpu --compute-ms 1 --device-ms 40 --prep-ms 0.5", hidden_bar=2, gpu=True),
     Case(
         "loop-memmap",
         "--source memmap",

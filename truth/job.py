@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import sources
 import torch
 from checkpoints import Checkpoints
-from device import fake
+from device import fake, gpu
 from log import Did, Phase, log, stopped
 from passage import between, share_descriptors
 from torch.utils.data import DataLoader, Dataset
@@ -65,6 +65,8 @@ def flags() -> argparse.Namespace:
     add("--slow-rank", type=int, default=-1, help="reduce gradients over ranks; this one is four times as slow")
     add("--slow-in", choices=["compute", "fetch"], default="compute")
     add("--device-ms", type=float, default=0, help="each step gives an asynchronous device that much to do")
+    add("--gpu", action="store_true", help="that device is the GPU, which each batch is copied to")
+    add("--results", action="store_true", help="each step waits for what its device made of it, as one that logs its loss does")
     return parser.parse_args()
 
 
@@ -213,6 +215,7 @@ class Loop:
         self.lock = threading.Lock()
         self.connection = socket.create_connection(("127.0.0.1", options.port)) if options.request_ms else None
         self.helper = Helper(int(options.helper_ms * MS)) if options.helper_ms else None
+        self.device = (gpu() if options.gpu else fake()) if options.device_ms else None
         self.steps = 0
         self.stop = None
         self.looked_at = None
@@ -231,8 +234,10 @@ class Loop:
         for number, loader in enumerate(loaders if self.options.look else []):
             look_at(loader, number)
         running = [batches(iter(loader), number, Phase.TRAINING) for number, loader in enumerate(loaders)]
-        for _ in zip(*running):
+        for taken in zip(*running):
             self.stop = self.stop or time.monotonic() + self.options.seconds
+            if self.device:
+                self.device.take(taken[0][1])
             self.step()
             if self.agree_to_stop():
                 for one in running:
@@ -245,8 +250,10 @@ class Loop:
         self.trainer.step(mine, self.compute_ns)
         if self.helper:
             self.helper.help(mine)
-        if options.device_ms:
-            mine.mark(Did.DEVICE, fake().submit(int(options.device_ms * MS)))
+        if self.device:
+            mine.mark(Did.DEVICE, self.device.submit(int(options.device_ms * MS)))
+            if options.results:
+                self.device.result()
         if options.slow_rank >= 0:
             torch.distributed.all_reduce(torch.ones(1024))
             mine.mark(Did.COLLECTIVE, self.steps)

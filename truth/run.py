@@ -165,7 +165,7 @@ def trains(logs: Path, ranks: int) -> bool:
 
 
 def environment(logs: Path, case: Case) -> dict:
-    device = {"STALLSCOPE_DEVICE": "device:fake"} if case.hidden_bar else {}
+    device = {"STALLSCOPE_DEVICE": "device:fake"} if case.hidden_bar and not case.gpu else {}
     return {**os.environ, FOLDER: str(logs), "OMP_NUM_THREADS": "1", **device}
 
 
