@@ -91,6 +91,8 @@ CASES = [
     # Half of each epoch is its tail, for which no index is put any more.
     Case("epoch-tails", "--workers 2 --epoch-batches 16 --prefetch 4 --source none --prep-ms 0.2 --compute-ms 50", tested=True),
     Case("evaluation", "--workers 2 --epoch-batches 60 --evaluate 15", tested=True, kernel_bar=None),
+    # Nothing but the optimiser's steps tells it from training.
+    Case("evaluation-gradients", "--workers 2 --epoch-batches 60 --evaluate 15 --with-gradients", kernel_bar=None, tested=True),
     Case("two-loaders", "--workers 1 --loaders 2", kernel_bar=None),
     Case(
         "ranks-2",

@@ -53,6 +53,7 @@ def flags() -> argparse.Namespace:
     add("--look", action="store_true", help="take a batch by an iterator of its own before each epoch")
     add("--look-every", type=int, default=0, metavar="STEPS", help="take one of a second loader every so many steps")
     add("--evaluate", type=int, default=0, help="batches of evaluation after each epoch")
+    add("--with-gradients", action="store_true", help="evaluate with gradients on, as scripts do that forget to turn them off")
     add("--loaders", type=int, default=1, help="used in turn")
     add("--checkpoint", choices=["none", "loop", "fsync", "thread", "process", "safetensors", "dcp"], default="none")
     add("--checkpoint-every", type=int, default=20)
@@ -287,7 +288,7 @@ class Loop:
 
     def evaluate(self, loader):
         self.trainer.model.eval()
-        with torch.no_grad():
+        with contextlib.nullcontext() if self.options.with_gradients else torch.no_grad():
             for _ in batches(iter(loader), self.options.loaders, Phase.EVALUATION):
                 self.trainer.step(log(), self.compute_ns, train=False)
         self.trainer.model.train()

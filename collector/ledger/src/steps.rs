@@ -5,7 +5,7 @@
 //! number [`NO_LOADER`], so that both kinds may follow each other in one run.
 
 use crate::handover::Handover;
-use crate::unproven::Unproven;
+use crate::unproven::{Began, Unproven};
 use stallscope_abi::lane::wait_flags;
 use stallscope_model::{Phase, StepLedger};
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,8 +56,19 @@ pub(crate) struct Phases {
     by_script: bool,
     /// Steps of the optimiser show, so that a batch to train with is followed by one.
     stepped: bool,
-    /// What followed a pass's first batch, as long as nobody is known to train with it.
+    /// A pass from its first batch on, as long as nobody is known to train with it.
     unproven: Option<Unproven>,
+    /// The loader of a pass that is known to be an evaluation, gradients or not.
+    evaluated: Option<u16>,
+    /// When each loader's last iterator was made.
+    started: BTreeMap<u16, u64>,
+    /// Steps of the optimiser so far, and how many there were at the last pass of each loader within another's epoch.
+    steps: u64,
+    steps_at_pass: BTreeMap<u16, u64>,
+    /// The loader of training has just ended: the step of its last batch may follow, where the script fetches a batch ahead.
+    last_step_due: bool,
+    /// That step, as long as no further one shows that a loop without a loader goes on.
+    late_step_ns: Option<u64>,
     trained: bool,
     samples_in_hand: u32,
     /// The evaluation under way was handed a batch.
@@ -76,6 +87,12 @@ impl Phases {
             by_script: false,
             stepped: false,
             unproven: None,
+            evaluated: None,
+            started: BTreeMap::new(),
+            steps: 0,
+            steps_at_pass: BTreeMap::new(),
+            last_step_due: false,
+            late_step_ns: None,
             trained: false,
             samples_in_hand: 0,
             evaluates: false,
@@ -104,7 +121,8 @@ impl Phases {
             return false;
         }
         let loader = wait.loader;
-        if wait.has(wait_flags::NO_GRAD) || self.is_beside(loader) {
+        self.forget_late_step();
+        if wait.has(wait_flags::NO_GRAD) || self.is_beside(loader) || self.evaluated == Some(loader) {
             if self.current != Some((loader, Phase::Evaluation)) {
                 self.evaluate(loader, wait.enter_ns, pieces);
             }
@@ -116,10 +134,15 @@ impl Phases {
         if let Some((evaluated, Phase::Evaluation)) = self.current {
             self.cut(wait.enter_ns, (Phase::Evaluation, evaluated), !self.evaluates, pieces);
         }
+        self.evaluated = None;
         let first = wait.has(wait_flags::FIRST) || !self.iterating.contains(&loader);
         match (&self.unproven, first) {
             (Some(unproven), true) if unproven.is_of(loader) || self.is_over(unproven) => {
                 self.refute(pieces);
+            }
+            (Some(unproven), false) if self.stepped && self.is_over(unproven) => {
+                let within = unproven.loader();
+                self.settle_within(within, pieces);
             }
             // Where no optimiser shows, a second batch is all that tells.
             (_, false) if !self.stepped => self.prove(pieces),
@@ -130,10 +153,20 @@ impl Phases {
             (true, true) => Phase::Between,
             (true, false) => Phase::Training,
         };
+        let doubtful = first
+            && self.unproven.is_none()
+            && (self.stepped || !self.trained)
+            && !wait.has(wait_flags::FAILED);
+        if doubtful && self.trained {
+            self.unproven = Some(Unproven::new(loader, Some(self.begins(loader, wait.enter_ns))));
+        }
         self.close(wait, phase, false, pieces);
+        if self.evaluated == Some(loader) {
+            return true;
+        }
         if !wait.has(wait_flags::FAILED) {
-            if first && self.unproven.is_none() && (self.stepped || !self.trained) {
-                self.unproven = Some(Unproven::new(loader, self.trained));
+            if doubtful && !self.trained {
+                self.unproven = Some(Unproven::new(loader, None));
             }
             self.trained = true;
             self.batch_since_step = true;
@@ -149,12 +182,14 @@ impl Phases {
             return;
         }
         let taken_over = by_script && !std::mem::replace(&mut self.by_script, by_script);
+        self.steps += 1;
         // From the script's first step on the optimiser's are no longer reported, and the script may report some alone.
         self.stepped = !by_script;
         self.prove(pieces);
-        if let Some((loader, Phase::Evaluation)) = self.current.filter(|(loader, _)| self.is_beside(*loader))
-        {
-            // What looked like an evaluation beside the loop trains: the loop goes on with this loader.
+        let gradients = |loader| self.is_beside(loader) || self.evaluated == Some(loader);
+        if let Some((loader, Phase::Evaluation)) = self.current.filter(|(loader, _)| gradients(*loader)) {
+            // What looked like an evaluation trains: the loop goes on with this loader.
+            self.evaluated = None;
             self.trains.insert(loader);
             self.train_with(loader);
         }
@@ -163,6 +198,21 @@ impl Phases {
         if batch_since_step || self.iterating.iter().any(|loader| *loader != NO_LOADER) {
             return;
         }
+        if std::mem::take(&mut self.last_step_due) && !by_script {
+            self.late_step_ns = Some(time_ns);
+            return;
+        }
+        if let Some(late_ns) = self.late_step_ns.take() {
+            self.step_without_loader(false, late_ns, pieces);
+        }
+        self.step_without_loader(taken_over, time_ns, pieces);
+    }
+
+    fn forget_late_step(&mut self) {
+        (self.last_step_due, self.late_step_ns) = (false, None);
+    }
+
+    fn step_without_loader(&mut self, taken_over: bool, time_ns: u64, pieces: &mut Vec<Piece>) {
         let evaluated = self.current.filter(|(_, phase)| *phase == Phase::Evaluation);
         let phase = match (self.iterating.contains(&NO_LOADER), self.trained) {
             (true, false) if taken_over => Phase::Startup,
@@ -181,6 +231,27 @@ impl Phases {
         self.train_with(NO_LOADER);
     }
 
+    /// A pass of `loader` begins, whose first batch is waited for from `enter_ns` on.
+    fn begins(&self, loader: u16, enter_ns: u64) -> Began {
+        let at_ns = self.started.get(&loader).copied().unwrap_or(enter_ns);
+        match self.background(loader) {
+            (Phase::Training, outer) if outer != loader => {
+                Began { at_ns, phase: Phase::Training, loader: outer }
+            }
+            _ => Began { at_ns, phase: Phase::Between, loader },
+        }
+    }
+
+    /// A pass of `loader` ended within an epoch of another without a step. Where there is one for each step, its batches are a
+    /// part of what is trained with.
+    fn settle_within(&mut self, loader: u16, pieces: &mut Vec<Piece>) {
+        let before = self.steps_at_pass.insert(loader, self.steps);
+        match before {
+            Some(before) if self.steps <= before + 1 => self.prove(pieces),
+            _ => self.refute(pieces),
+        }
+    }
+
     /// Whether the pass that gave the batches has ended, or was left.
     fn is_over(&self, unproven: &Unproven) -> bool {
         !self.iterating.iter().any(|loader| unproven.is_of(*loader))
@@ -191,12 +262,14 @@ impl Phases {
         pieces.extend(self.unproven.take().into_iter().flat_map(Unproven::proven));
     }
 
-    /// A script only looked at the batches: what it did with them comes before its training, or between two passes.
+    /// A script did not train with the batches: what it did with them comes before its training, or between two passes, or is an
+    /// evaluation.
     fn refute(&mut self, pieces: &mut Vec<Piece>) {
         let Some(unproven) = self.unproven.take() else { return };
         self.trained = unproven.trained();
         (self.batch_since_step, self.samples_in_hand) = (false, 0);
-        pieces.extend(unproven.refuted());
+        let trains = self.trains.contains(&unproven.loader());
+        pieces.extend(unproven.refuted(trains));
     }
 
     /// Something else than training comes: whether batches were trained with has to be known by now.
@@ -205,6 +278,15 @@ impl Phases {
             Some(unproven) if self.stepped && self.is_over(unproven) => self.refute(pieces),
             _ => self.prove(pieces),
         }
+    }
+
+    /// So many batches of a loader that nobody trains with, and no step: more of them are no other.
+    fn goes_on_evaluating(&mut self, loader: u16, pieces: &mut Vec<Piece>) {
+        let samples = self.samples_in_hand;
+        self.refute(pieces);
+        self.iterating.retain(|other| *other != loader);
+        self.current = Some((loader, Phase::Evaluation));
+        (self.evaluated, self.evaluates, self.samples_in_hand) = (Some(loader), true, samples);
     }
 
     fn train_with(&mut self, loader: u16) {
@@ -226,6 +308,8 @@ impl Phases {
     pub(crate) fn iter_start(&mut self, loader: u16, flags: u64, time_ns: u64, pieces: &mut Vec<Piece>) {
         let live = self.live.entry(loader).or_default();
         *live = live.saturating_add(1);
+        self.started.insert(loader, time_ns);
+        self.forget_late_step();
         if flags & wait_flags::NO_GRAD != 0 {
             self.evaluate(loader, time_ns, pieces);
         }
@@ -254,6 +338,14 @@ impl Phases {
         if *live > 0 && !found {
             return;
         }
+        let mut entered_ns = entered_ns;
+        if let Some(unproven) = self.unproven.as_mut().filter(|unproven| unproven.is_of(loader) && found) {
+            unproven.exhausted();
+            // An evaluation has its workers' end in it.
+            entered_ns = if self.stepped && unproven.trained() { time_ns } else { entered_ns };
+        }
+        self.evaluated = self.evaluated.filter(|evaluated| *evaluated != loader);
+        self.last_step_due = self.trains.contains(&loader) && self.iterating.contains(&loader);
         match self.current {
             Some((current, Phase::Evaluation)) if current == loader => {
                 self.cut(time_ns, (Phase::Evaluation, loader), !self.evaluates, pieces);
@@ -325,7 +417,13 @@ impl Phases {
         match &mut self.unproven {
             None => pieces.push(piece),
             Some(unproven) => {
-                if unproven.holds(piece) {
+                if !unproven.holds(piece) {
+                    return;
+                }
+                let (loader, trained) = (unproven.loader(), unproven.trained());
+                if self.stepped && trained && !self.trains.is_empty() && !self.trains.contains(&loader) {
+                    self.goes_on_evaluating(loader, pieces);
+                } else {
                     self.prove(pieces);
                 }
             }
