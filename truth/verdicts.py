@@ -24,9 +24,11 @@ def complaint(case: Case, outcome: Outcome, kernel: bool = True) -> str | None:
     `kernel`: there was kernel evidence, without which no files are known, nor whether anybody disagrees."""
     report = outcome.report
     verdict, diagnoses = report["verdict"], report["diagnoses"]
-    for found in outcome.comparisons:
-        if found.true_steps is not None and found.steps != found.true_steps:
-            return f"{found.steps} steps were recorded, of {found.true_steps}"
+    for found, rank in zip(outcome.comparisons, report["ranks"], strict=False):
+        # A step that an evaluation cuts in two has two rows.
+        steps = sum(phase["steps"] for phase in rank["phases"] if phase["phase"] == "training")
+        if found.true_steps is not None and steps != found.true_steps:
+            return f"{steps} steps were recorded, of {found.true_steps}"
     for found, rank in zip(outcome.comparisons, report["ranks"], strict=False):
         seen = rank["checkpoints"]
         if not found.saves_beside:

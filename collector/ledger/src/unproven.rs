@@ -107,6 +107,8 @@ fn evaluated(held: Vec<Piece>, began: Began) -> Vec<Piece> {
         pieces.push(Piece { phase: Phase::Evaluation, start_ns: from_ns, samples, part: true, ..first });
     }
     pieces.extend(held.map(|piece| match piece.phase {
+        // What ends with the epoch around it is a part of that.
+        Phase::Training if began.phase == Phase::Training && piece.loader == began.loader => piece,
         Phase::Training => Piece { phase: Phase::Evaluation, ..piece },
         // The first batch of one more loader that is evaluated beside it.
         Phase::Between if piece.wait.is_some() => Piece { phase: Phase::Evaluation, part: true, ..piece },

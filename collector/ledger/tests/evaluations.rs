@@ -167,3 +167,18 @@ fn the_last_step_of_a_loader_that_is_fetched_ahead_begins_no_loop_without_one() 
     let of = phases(&stage);
     assert!(of.iter().any(|p| p.0 == Evaluation && p.1 == 9), "{of:?}");
 }
+
+#[test]
+fn what_ends_with_an_epoch_after_it_is_training() {
+    let mut stage = busy();
+    stage.iter_start(0, 0, 0);
+    trains(&mut stage, 10, 0);
+    trains(&mut stage, 40, 1);
+    let end = takes(&mut stage, 70, 4);
+    stage.iter_end(1, end + 3);
+    stage.iter_end(0, 140);
+    stage.exits(TRAINER, 200);
+    stage.finish(9000);
+    let training: Vec<_> = spans(&stage).into_iter().filter(|span| span.0 == Training).collect();
+    assert_eq!(training, [(Training, 20, 50), (Training, 50, 70), (Training, 118, 140)]);
+}
