@@ -21,7 +21,9 @@ fn service(sandbox: &Sandbox, policy: &str) -> Killed {
     std::fs::write(sandbox.path("policy.toml"), policy).unwrap();
     let socket = sandbox.path("node.sock").display().to_string();
     let printed = File::options().create(true).append(true).open(sandbox.path("service.printed")).unwrap();
-    let words = ["node-service", "--config", "policy.toml", "--user", &OTTO.to_string(), "--socket", &socket];
+    let (user, state) = (OTTO.to_string(), sandbox.path("state").display().to_string());
+    let words =
+        ["node-service", "--config", "policy.toml", "--user", &user, "--socket", &socket, "--state", &state];
     let inner = sandbox.stallscope(&words);
     // Its starter has a file open that is none of the users'.
     let mut starter = Command::new("sh");
@@ -56,8 +58,8 @@ fn begun_by(audit: &[Value], rule: u32) -> usize {
 
 /// The node's jobs as root sees them, by name.
 fn node_job(sandbox: &Sandbox, name: &str) -> Option<Value> {
-    let jobs: Value = serde_json::from_slice(&sandbox.run(&["node", "--json"]).stdout).ok()?;
-    jobs.as_array()?.iter().find(|job| job["name"] == name).cloned()
+    let node: Value = serde_json::from_slice(&sandbox.run(&["node", "--json"]).stdout).ok()?;
+    node["jobs"].as_array()?.iter().find(|job| job["name"] == name).cloned()
 }
 
 fn is_tuned(sandbox: &Sandbox, name: &str) -> bool {
@@ -157,7 +159,8 @@ fn a_job_of_another_user_is_tuned_as_the_policy_says_and_by_a_process_of_that_us
         .env("STALLSCOPE_KERNEL_SOCKET", sandbox.kernel_socket())
         .uid(OTTO)
         .gid(OTTO);
-    assert_eq!(text(&others.output().unwrap().stdout).trim(), "[]");
+    let seen: Value = serde_json::from_slice(&others.output().unwrap().stdout).unwrap();
+    assert_eq!(seen["jobs"], Value::Array(vec![]));
 
     // Its owner may end it, and then it stays ended.
     signal(running[0], "TERM");
@@ -265,8 +268,8 @@ fn a_broken_policy_is_refused_and_leaves_the_old_in_force() {
     std::fs::write(sandbox.path("policy.toml"), "[node]\nmemory = \"8GiB\"\n").unwrap();
     for words in [
         &["collect", "--check", "--config", "policy.toml"][..],
-        &["collect", "--config", "policy.toml", "--socket", "kernel.sock"],
-        &["node-service", "--config", "policy.toml", "--socket", "node.sock"],
+        &["collect", "--config", "policy.toml", "--socket", "kernel.sock", "--state", "state"],
+        &["node-service", "--config", "policy.toml", "--socket", "node.sock", "--state", "state"],
     ] {
         let output = sandbox.run(words);
         assert_eq!(output.status.code(), Some(1), "{words:?}");
@@ -287,7 +290,8 @@ fn a_broken_policy_is_refused_and_leaves_the_old_in_force() {
         return;
     }
     let launcher = service(&sandbox, OF_NOBODY);
-    let second = sandbox.run(&["node-service", "--config", "policy.toml", "--socket", "node.sock"]);
+    let second =
+        sandbox.run(&["node-service", "--config", "policy.toml", "--socket", "node.sock", "--state", "state"]);
     assert!(text(&second.stderr).contains("one a node is enough"), "{}", text(&second.stderr));
     let words = ["run", "--no-kernel", "--name", "plain", "--", PYTHON, "-c", IDLE];
     let mut run = Killed(sandbox.stallscope_as_nobody(&words).stderr(Stdio::null()).spawn().unwrap());
@@ -308,6 +312,68 @@ fn a_broken_policy_is_refused_and_leaves_the_old_in_force() {
     assert!(run.0.wait().unwrap().success());
 }
 
+/// The node's audit as root reads it.
+fn node_log(sandbox: &Sandbox) -> Vec<Value> {
+    let printed = sandbox.run(&["node", "log", "--json"]).stdout;
+    text(&printed).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_pause_ends_all_sessions_outlasts_the_service_and_is_in_the_nodes_audit() {
+    if !privileged("a_pause_ends_all_sessions_outlasts_the_service_and_is_in_the_nodes_audit") {
+        return;
+    }
+    let sandbox = Sandbox::new("paused");
+    let launcher = service(&sandbox, OF_NOBODY);
+    let words = ["run", "--no-kernel", "--name", "plain", "--", PYTHON, "-c", IDLE];
+    let mut run = Killed(sandbox.stallscope_as_nobody(&words).stderr(Stdio::null()).spawn().unwrap());
+    wait_until("it is tuned", || is_tuned(&sandbox, "plain"));
+    let as_nobody = |words: &[&str]| sandbox.stallscope_as_nobody(words).output().unwrap();
+    let state = || node_job(&sandbox, "plain").unwrap()["state"].as_str().unwrap().to_owned();
+
+    // The node is root's.
+    let refused = as_nobody(&["node", "pause"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("name a job of yours"), "{}", text(&refused.stderr));
+    let done = sandbox.run(&["node", "pause"]);
+    assert!(done.status.success() && text(&done.stderr).contains("the node is paused"), "{done:?}");
+    wait_until("no session is left", || sessions(launcher.0.id()).is_empty());
+    assert_eq!(state(), "paused by root; what is in force stays");
+    // Neither a new policy nor a new service begins one.
+    signal(launcher.0.id(), "HUP");
+    wait_until("it was read again", || printed(&sandbox).contains("was read again and is in force"));
+    drop(launcher);
+    let launcher = service(&sandbox, OF_NOBODY);
+    wait_until("the job has called again", || node_job(&sandbox, "plain").is_some_and(|job| job["pid"] != 0));
+    assert_eq!(state(), "paused by root; what is in force stays");
+    assert!(sessions(launcher.0.id()).is_empty());
+    assert!(printed(&sandbox).contains("the node is paused by root"));
+    assert!(sandbox.run(&["node", "resume"]).status.success());
+    wait_until("it is tuned again", || is_tuned(&sandbox, "plain"));
+
+    // The job is its owner's.
+    assert!(as_nobody(&["node", "pause", "plain"]).status.success());
+    wait_until("its session has ended", || sessions(launcher.0.id()).is_empty());
+    assert_eq!(state(), "paused by nobody; what is in force stays");
+    assert!(as_nobody(&["node", "resume", "plain"]).status.success());
+    wait_until("it is tuned once more", || is_tuned(&sandbox, "plain"));
+
+    let log = node_log(&sandbox);
+    let turned: Vec<(&str, &str)> = log
+        .iter()
+        .filter(|line| line["act"] == "pause" || line["act"] == "resume")
+        .map(|line| (line["by"].as_str().unwrap(), line["job"].as_str().unwrap()))
+        .collect();
+    assert_eq!(turned, [("root", ""), ("root", ""), ("nobody", "plain"), ("nobody", "plain")]);
+    let shown = sandbox.run(&["node", "log"]);
+    assert!(text(&shown.stdout).contains("pause the node: by root"), "{}", text(&shown.stdout));
+    // Nobody else reads what is written there but by the service.
+    let kept = std::fs::metadata(sandbox.path("state/audit.0.jsonl")).unwrap();
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&kept.permissions()) & 0o777, 0o600);
+    std::fs::write(sandbox.path("stop"), "").unwrap();
+    assert!(run.0.wait().unwrap().success());
+}
+
 #[test]
 fn the_nodes_collector_starts_the_service_which_ends_with_it() {
     if !privileged("the_nodes_collector_starts_the_service_which_ends_with_it") {
@@ -317,7 +383,8 @@ fn the_nodes_collector_starts_the_service_which_ends_with_it() {
     sandbox.open_to_all();
     std::fs::write(sandbox.path("policy.toml"), OF_NOBODY).unwrap();
     let socket = sandbox.kernel_socket().display().to_string();
-    let words = ["collect", "--config", "policy.toml", "--socket", &socket];
+    let state = sandbox.path("state").display().to_string();
+    let words = ["collect", "--config", "policy.toml", "--socket", &socket, "--state", &state];
     let stderr = File::create(sandbox.path("service.printed")).unwrap();
     let collector = Killed(sandbox.stallscope(&words).stderr(stderr).spawn().unwrap());
     wait_until("both serve", || {

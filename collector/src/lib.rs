@@ -61,7 +61,9 @@ pub use host::{has_stack, node_memory_bytes};
 pub use kernel_service::{ServeOptions, Serving, serve};
 pub use launching::{SessionEnd, SessionOptions, session};
 pub use metrics::{Metrics, Token};
-pub use node_service::{NodeOptions, jobs_of_node, serve_node, start_node_service};
+pub use node_service::{
+    NodeLog, NodeOptions, node_state, pause_node, resume_node, serve_node, start_node_service,
+};
 pub use options::{AttachOptions, KernelChoice, PrivateMount, RunOptions, TuneOptions};
 pub use policy::{Mode, Policy, Unreadable};
 pub use private_mounts::{READY, open_fuse};

@@ -66,6 +66,6 @@ async fn call(hello: &JobHello) -> Option<(BufReader<UnixStream>, u64)> {
     (&mut stream).take(NODE_LINE_BYTES as u64).read_until(b'\n', &mut line).await.ok()?;
     match stallscope_wire::decode(&line).ok()? {
         NodeReply::Allowed { first_cache_bytes } => Some((stream, first_cache_bytes)),
-        NodeReply::Jobs(_) | NodeReply::Error(_) => None,
+        _ => None,
     }
 }

@@ -1,12 +1,18 @@
 //! What the node's service knows of each job, and what it decides. Pure: it is given the time, and gives what the launcher is to do.
 
+mod pausing;
 #[cfg(test)]
 mod tests;
 
+pub(super) use pausing::Asking;
+
+use super::pauses::{Pauses, Process};
+use crate::foreign_text;
 use crate::launching::{SessionEnd, Start, ToLauncher, acts};
 use crate::options::first_cache_of;
 use crate::policy::{Allowed, JobKnown, Mode, Policy};
-use stallscope_wire::{JobHello, NodeJob};
+use stallscope_units::memory;
+use stallscope_wire::{JobHello, NodeEvent, NodeJob, NodeState};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -30,6 +36,9 @@ pub(super) struct Arrival {
 pub(super) struct Desk {
     policy: Policy,
     node_bytes: u64,
+    pauses: Pauses,
+    /// For the node's audit, since they were last taken.
+    events: Vec<NodeEvent>,
     /// In the order in which they came.
     jobs: BTreeMap<u64, Job>,
     last_job: u64,
@@ -43,7 +52,7 @@ struct Job {
     known: JobKnown,
     /// Its owner chose a mode when it was started: then it is no concern of the policy's.
     is_own: bool,
-    process: Option<(u32, u64)>,
+    process: Option<Process>,
     /// It has started, as a process that is not found here.
     is_unseen: bool,
     allowed: Allowed,
@@ -65,9 +74,27 @@ enum Session {
 }
 
 impl Job {
+    /// Whether its session changes anything; `None`: it is to have none, whether there is a pause or not.
     fn wants_session(&self) -> Option<bool> {
         // A session without capabilities may not look into processes of root, and none is to have any.
         acts(self.allowed.mode).filter(|_| !self.is_own && !self.is_unseen && self.uid != 0)
+    }
+
+    /// 0: it has not begun.
+    fn pid(&self) -> u32 {
+        self.process.map_or(0, |(pid, _)| pid)
+    }
+
+    /// Of the node's audit, about this job.
+    fn event(&self) -> NodeEvent {
+        NodeEvent {
+            job: self.name.clone(),
+            pid: self.pid(),
+            user: self.known.user.clone(),
+            uid: self.uid,
+            by: "the service".into(),
+            ..NodeEvent::default()
+        }
     }
 
     /// What its caches take of the node's memory.
@@ -77,8 +104,14 @@ impl Job {
 }
 
 impl Desk {
-    pub(super) fn new(policy: Policy, node_bytes: u64) -> Desk {
-        Desk { policy, node_bytes, jobs: BTreeMap::new(), last_job: 0, last_session: 0 }
+    pub(super) fn new(policy: Policy, node_bytes: u64, pauses: Pauses) -> Desk {
+        let jobs = BTreeMap::new();
+        Desk { policy, node_bytes, pauses, events: Vec::new(), jobs, last_job: 0, last_session: 0 }
+    }
+
+    /// What is new for the node's audit.
+    pub(super) fn take_events(&mut self) -> Vec<NodeEvent> {
+        std::mem::take(&mut self.events)
     }
 
     /// The job's number, and what a cache that it begins with may take.
@@ -90,7 +123,7 @@ impl Desk {
         let id = self.last_job;
         let job = Job {
             uid,
-            name: job.name.chars().take(NAME_CHARS).collect(),
+            name: foreign_text::short(&job.name, NAME_CHARS),
             known,
             is_own: job.own_mode.is_some(),
             process: None,
@@ -101,7 +134,8 @@ impl Desk {
             session: Session::None,
         };
         let granted = job.reserved_bytes();
-        // One that holds next to nothing costs the job its look-ups and saves nothing.
+        // In a pause nothing is begun. One that holds next to nothing costs the job its look-ups and saves nothing.
+        let granted = if self.pauses.of_node().is_some() { 0 } else { granted };
         let first_bytes = Some(first_cache_of(granted)).filter(|bytes| *bytes <= granted).unwrap_or(0);
         self.jobs.insert(id, job);
         (id, first_bytes)
@@ -133,11 +167,13 @@ impl Desk {
         let (Some(acts), Some((pid, start_ticks))) = (job.wants_session(), job.process) else {
             return Vec::new();
         };
-        if matches!(job.session, Session::Runs(_) | Session::Ends(_)) {
+        let is_paused = self.pauses.is_paused(job.process);
+        if is_paused || matches!(job.session, Session::Runs(_) | Session::Ends(_)) {
             return Vec::new();
         }
         self.last_session += 1;
         job.session = Session::Runs(self.last_session);
+        self.events.push(begun(job));
         vec![ToLauncher::Start(Start {
             id: self.last_session,
             uid: job.uid,
@@ -166,18 +202,23 @@ impl Desk {
             job.session = Session::None;
             return self.begin(id);
         }
-        let pid = job.process.map_or(0, |(pid, _)| pid);
+        let pid = job.pid();
         job.session = match SessionEnd::of_code(code) {
             SessionEnd::Stopped => Session::GivenUp("not tuned any more: its user ended the session".into()),
             SessionEnd::JobEnded | SessionEnd::Failed if job.tries < TRIES => {
                 job.tries += 1;
-                Session::StartsAgain(now + FIRST_PAUSE * (1 << (job.tries - 1)))
+                Session::StartsAgain(now + pause(job.tries))
             }
             SessionEnd::JobEnded | SessionEnd::Failed => Session::GivenUp(format!(
                 "not tuned: its session ended {} times; `stallscope tune {pid} --act` of its user says why",
                 TRIES + 1
             )),
         };
+        let why = match &job.session {
+            Session::GivenUp(why) => why.clone(),
+            _ => format!("its session ended and starts again in {} s", pause(job.tries).as_secs()),
+        };
+        self.events.push(NodeEvent { act: "session".into(), why, ..job.event() });
         Vec::new()
     }
 
@@ -191,6 +232,8 @@ impl Desk {
     /// Another policy is in force: sessions that it would have started otherwise end, and their successors begin.
     pub(super) fn reload(&mut self, policy: Policy) -> Vec<ToLauncher> {
         self.policy = policy;
+        let why = "the configuration was read again and is in force".into();
+        self.events.push(NodeEvent { act: "policy".into(), by: "SIGHUP".into(), why, ..NodeEvent::default() });
         let mut left = self.policy.grantable_bytes(self.node_bytes);
         let mut orders = Vec::new();
         for job in self.jobs.values_mut() {
@@ -217,22 +260,50 @@ impl Desk {
         orders
     }
 
-    /// The jobs that user `uid` may know of.
-    pub(super) fn list(&self, uid: u32) -> Vec<NodeJob> {
+    /// What user `uid` may know: the pause of the node, and of the jobs, all or theirs.
+    pub(super) fn shown_to(&self, uid: u32) -> NodeState {
         let shown = self.jobs.values().filter(|job| uid == 0 || job.uid == uid);
         let shown = shown.filter(|job| job.allowed.mode != Mode::Off);
-        shown
+        let jobs = shown
             .map(|job| NodeJob {
                 name: job.name.clone(),
-                pid: job.process.map_or(0, |(pid, _)| pid),
+                pid: job.pid(),
                 user: job.known.user.clone(),
                 mode: job.allowed.mode.name().into(),
                 rule: job.allowed.rule,
                 cache_bytes: job.granted_bytes,
-                state: state(job),
+                state: self.state(job),
+                paused: self.pauses.of_job(job.process).cloned(),
             })
-            .collect()
+            .collect();
+        NodeState { paused: self.pauses.of_node().cloned(), jobs }
     }
+
+    fn state(&self, job: &Job) -> String {
+        let pause = self.pauses.of_node().or_else(|| self.pauses.of_job(job.process));
+        match pause {
+            Some(paused) if job.wants_session().is_some() && job.process.is_some() => {
+                format!("paused by {}; what is in force stays", paused.by)
+            }
+            _ => state(job),
+        }
+    }
+}
+
+/// After so many tries.
+fn pause(tries: u32) -> Duration {
+    FIRST_PAUSE * (1 << tries.saturating_sub(1))
+}
+
+/// A session of it begins.
+fn begun(job: &Job) -> NodeEvent {
+    let rule = job.allowed.rule.unwrap_or(0);
+    let why = match (job.wants_session(), job.granted_bytes) {
+        (Some(true), 0) => format!("by rule {rule}: act, caches stay as they are"),
+        (Some(true), bytes) => format!("by rule {rule}: act, caches up to {}", memory(bytes)),
+        _ => format!("by rule {rule}: advise"),
+    };
+    NodeEvent { act: "session".into(), why, ..job.event() }
 }
 
 fn state(job: &Job) -> String {

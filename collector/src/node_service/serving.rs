@@ -1,11 +1,12 @@
 //! Hears jobs and viewers, and tells the launcher what the desk decides.
 
-use super::desk::{Arrival, Desk};
+use super::book::Book;
+use super::desk::{Arrival, Asking, Desk};
 use crate::launching::{FromLauncher, ToLauncher};
 use crate::policy::Policy;
 use crate::{host, procfs};
 use anyhow::{Context, Result};
-use stallscope_wire::{JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeReply, VERSION};
+use stallscope_wire::{JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeReply, VERSION, Whose};
 use std::collections::HashMap;
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::Path;
@@ -52,19 +53,27 @@ enum Event {
     },
 }
 
-pub(super) fn serve(
-    listener: StdListener,
-    launcher: StdStream,
-    policy: Policy,
-    config: &Path,
-    say: fn(&str),
-) -> Result<()> {
+/// What the part that hears users is given by root.
+pub(super) struct Given {
+    pub(super) listener: StdListener,
+    pub(super) launcher: StdStream,
+    pub(super) policy: Policy,
+    pub(super) book: Book,
+    /// The user that the service has to itself, who may pause the node.
+    pub(super) own_uid: Option<u32>,
+}
+
+pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
+    let Given { listener, launcher, policy, mut book, own_uid } = given;
     launcher.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async move {
         let listener = UnixListener::from_std(listener)?;
         let (mut from_launcher, mut to_launcher) = UnixStream::from_std(launcher)?.into_split();
-        let mut desk = Desk::new(policy, host::node_memory_bytes());
+        let mut desk = Desk::new(policy, host::node_memory_bytes(), book.pauses());
+        if let Some(paused) = desk.pauses().of_node() {
+            say(&format!("the node is paused by {}; `stallscope node resume` ends that", paused.by));
+        }
         let (sender, mut events) = mpsc::channel(EVENTS);
         // Written beside: were the launcher's answers not read meanwhile, each would wait for the other.
         let (orders_to, mut ordered) = mpsc::channel::<ToLauncher>(ORDERS);
@@ -90,8 +99,10 @@ pub(super) fn serve(
                 }
                 Some(event) = events.recv(), if orders_to.capacity() > ORDERS / 2 => match event {
                     Event::Called { hello, peer, reply } => {
-                        let _ = reply.send(answer(&mut desk, hello, peer, &mut names));
-                        Vec::new()
+                        let mut reception = Reception { desk: &mut desk, book: &mut book, names: &mut names, own_uid };
+                        let Answer { job, reply: answer, orders } = reception.answer(hello, peer);
+                        let _ = reply.send((job, answer));
+                        orders
                     }
                     Event::Started { job, pid, of } => {
                         // In a container processes have other numbers, and this one may be any other job's here.
@@ -134,6 +145,9 @@ pub(super) fn serve(
                 }
                 _ = ticks.tick() => desk.tick(now),
             };
+            for event in desk.take_events() {
+                book.note(event, now);
+            }
             for order in orders {
                 orders_to.send(order).await.context("the launcher has ended")?;
             }
@@ -198,20 +212,67 @@ async fn line(lines: &mut BufReader<OwnedReadHalf>) -> Option<Vec<u8>> {
     line.ends_with(b"\n").then_some(line)
 }
 
-fn answer(
-    desk: &mut Desk,
-    hello: NodeHello,
-    peer: UCred,
-    names: &mut HashMap<u32, String>,
-) -> (Option<u64>, NodeReply) {
-    let job = match hello.client {
-        NodeClient::List => return (None, NodeReply::Jobs(desk.list(peer.uid()))),
-        NodeClient::Job(job) => job,
-    };
-    // Root alone speaks for others.
-    let uid = job.owner.filter(|_| peer.uid() == 0).unwrap_or(peer.uid());
-    let user = names.entry(uid).or_insert_with(|| host::user_name(uid)).clone();
-    let cgroups = peer.pid().map_or_else(Vec::new, |pid| procfs::cgroups(pid as u32));
-    let (id, first_cache_bytes) = desk.arrive(Arrival { uid, user, cgroups, job });
-    (Some(id), NodeReply::Allowed { first_cache_bytes })
+struct Answer {
+    job: Option<u64>,
+    reply: NodeReply,
+    orders: Vec<ToLauncher>,
+}
+
+impl From<NodeReply> for Answer {
+    fn from(reply: NodeReply) -> Answer {
+        Answer { job: None, reply, orders: Vec::new() }
+    }
+}
+
+/// Answers what a connection begins with.
+struct Reception<'a> {
+    desk: &'a mut Desk,
+    book: &'a mut Book,
+    names: &'a mut HashMap<u32, String>,
+    own_uid: Option<u32>,
+}
+
+impl Reception<'_> {
+    fn answer(&mut self, hello: NodeHello, peer: UCred) -> Answer {
+        match hello.client {
+            NodeClient::List => NodeReply::Node(self.desk.shown_to(peer.uid())).into(),
+            NodeClient::Log { after } => NodeReply::Log(self.book.page(after, peer.uid())).into(),
+            NodeClient::Pause(whose) => self.turn(&whose, peer.uid(), Desk::pause),
+            NodeClient::Resume(whose) => self.turn(&whose, peer.uid(), Desk::resume),
+            NodeClient::Job(job) => {
+                // Root alone speaks for others.
+                let uid = job.owner.filter(|_| peer.uid() == 0).unwrap_or(peer.uid());
+                let user = self.name_of(uid);
+                let cgroups = peer.pid().map_or_else(Vec::new, |pid| procfs::cgroups(pid as u32));
+                let (id, first_cache_bytes) = self.desk.arrive(Arrival { uid, user, cgroups, job });
+                let reply = NodeReply::Allowed { first_cache_bytes };
+                Answer { job: Some(id), ..Answer::from(reply) }
+            }
+        }
+    }
+
+    fn name_of(&mut self, uid: u32) -> String {
+        self.names.entry(uid).or_insert_with(|| host::user_name(uid)).clone()
+    }
+
+    fn turn(
+        &mut self,
+        whose: &Whose,
+        uid: u32,
+        how: for<'a, 'b> fn(&'a mut Desk, &'b Whose, Asking<'b>) -> Result<(String, Vec<ToLauncher>), String>,
+    ) -> Answer {
+        let name = self.name_of(uid);
+        let may_all = uid == 0 || self.own_uid == Some(uid);
+        match how(self.desk, whose, Asking { uid, name: &name, may_all, wall_ns: host::wall_ns() }) {
+            Ok((done, orders)) => {
+                // It is in force all the same.
+                let reply = match self.book.keep(self.desk.pauses()) {
+                    Ok(()) => NodeReply::Done(done),
+                    Err(but) => NodeReply::Error(format!("{done}; but {but}")),
+                };
+                Answer { orders, ..Answer::from(reply) }
+            }
+            Err(sentence) => NodeReply::Error(sentence).into(),
+        }
+    }
 }

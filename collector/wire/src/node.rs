@@ -1,9 +1,9 @@
 //! What a job's collector and the node's service say to each other. Lines of JSON, of at most [`NODE_LINE_BYTES`].
 
 use serde::{Deserialize, Serialize};
-use stallscope_model::TuneMode;
+use stallscope_model::{Estimate, TuneMode};
 
-/// No line between a job and the node's service is longer.
+/// No line to the node's service is longer, and none to a job.
 pub const NODE_LINE_BYTES: usize = 16 << 10;
 
 /// To the node's service: first line of a connection.
@@ -22,6 +22,33 @@ pub enum NodeClient {
     Job(JobHello),
     /// Asks for the jobs that the caller may know of.
     List,
+    /// Asks for a page of the node's audit, of what the caller may know.
+    Log {
+        /// Where the page before ended; `None`: the first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<LogPlace>,
+    },
+    /// Nothing is to be changed any more.
+    Pause(Whose),
+    /// Takes a pause back.
+    Resume(Whose),
+}
+
+/// One job or the whole node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Whose {
+    /// Name or pid; `None`: the node's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+}
+
+/// Between two lines of the node's audit. What it means is the service's affair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogPlace {
+    /// Number of the file.
+    pub file: u64,
+    /// In bytes, within it.
+    pub at: u64,
 }
 
 /// A job as its collector describes it. What it says counts for this job alone.
@@ -48,15 +75,76 @@ pub enum JobSays {
 }
 
 /// From the node's service.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeReply {
     /// To a [`NodeClient::Job`]: what a cache that the job begins with may take; 0: it begins with none.
     Allowed { first_cache_bytes: u64 },
     /// To [`NodeClient::List`].
-    Jobs(Vec<NodeJob>),
+    Node(NodeState),
+    /// To [`NodeClient::Log`].
+    Log(LogPage),
+    /// To [`NodeClient::Pause`] and [`NodeClient::Resume`]: what is so now, in a sentence.
+    Done(String),
     /// One sentence.
     Error(String),
+}
+
+/// What the node's service does, as far as the caller may know.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeState {
+    /// Nothing on the node is changed, for a pause of the whole node.
+    pub paused: Option<Paused>,
+    pub jobs: Vec<NodeJob>,
+}
+
+/// A pause: nothing is changed until it is taken back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Paused {
+    /// Login name and number of the user whose pause it is.
+    pub by: String,
+    pub uid: u32,
+    /// Nanoseconds since 1970.
+    pub since_wall_ns: u64,
+}
+
+/// Part of the node's audit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LogPage {
+    pub events: Vec<NodeEvent>,
+    pub next: LogPlace,
+    /// There is more after it now.
+    pub more: bool,
+}
+
+/// A line of the node's audit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeEvent {
+    /// Nanoseconds since 1970.
+    pub wall_ns: u64,
+    /// Empty where the line is about the whole node.
+    pub job: String,
+    /// 0: it has not begun, or the line is about the whole node.
+    pub pid: u32,
+    /// Login name and number of the job's owner.
+    pub user: String,
+    pub uid: u32,
+    /// "pause", "resume", "policy", "session", "lost", or an act of a job's audit: "request", "keep", "undo", …
+    pub act: String,
+    /// "controller", or a user's name.
+    pub by: String,
+    /// Number of the decision in the job's audit; 0: none.
+    pub decision: u64,
+    pub rank: Option<u32>,
+    pub knob: String,
+    pub from: Option<u64>,
+    pub to: Option<u64>,
+    /// Share by which samples a second were expected to rise, and by which they did.
+    pub predicted: Option<Estimate>,
+    pub measured: Option<Estimate>,
+    /// What was seen, and why: sentences.
+    pub saw: String,
+    pub why: String,
 }
 
 /// A job as the node's service knows it.
@@ -75,4 +163,7 @@ pub struct NodeJob {
     pub cache_bytes: u64,
     /// What is going on, in words.
     pub state: String,
+    /// Its own pause.
+    #[serde(default)]
+    pub paused: Option<Paused>,
 }

@@ -4,25 +4,25 @@ use super::*;
 use proptest::prelude::*;
 use stallscope_model::TuneMode;
 
-const GIB: u64 = 1 << 30;
-const MIRA: u32 = 4242;
-const OTTO: u32 = 4343;
+pub(super) const GIB: u64 = 1 << 30;
+pub(super) const MIRA: u32 = 4242;
+pub(super) const OTTO: u32 = 4343;
 
-fn desk(policy: &str) -> Desk {
-    Desk::new(Policy::parse(policy).unwrap(), 64 * GIB)
+pub(super) fn desk(policy: &str) -> Desk {
+    Desk::new(Policy::parse(policy).unwrap(), 64 * GIB, Pauses::default())
 }
 
-fn of(uid: u32, label: &str) -> Arrival {
+pub(super) fn of(uid: u32, label: &str) -> Arrival {
     let user = if uid == MIRA { "mira" } else { "otto" };
     let job = JobHello { name: "train".into(), label: label.into(), ..JobHello::default() };
     Arrival { uid, user: user.into(), cgroups: vec!["/user.slice".into()], job }
 }
 
-const MIRAS: &str =
+pub(super) const MIRAS: &str =
     "[[jobs.rule]]\nmatch = { user = \"mira\" }\nmode = \"act\"\ncache = { max = \"16GiB\" }\n";
 
 /// The number of the one session that is started.
-fn started(orders: &[ToLauncher]) -> u64 {
+pub(super) fn started(orders: &[ToLauncher]) -> u64 {
     match orders {
         [ToLauncher::Start(start)] => start.id,
         other => panic!("{other:?}"),
@@ -65,7 +65,7 @@ fn jobs_of_root_are_left_alone() {
     let mut desk = desk("[[jobs.rule]]\nmode = \"act\"\ncache = { max = \"1GiB\" }\n");
     let (root, first_bytes) = desk.arrive(of(0, ""));
     assert_eq!((desk.started(root, 92, 9), first_bytes), (vec![], 0));
-    assert!(desk.list(0)[0].state.starts_with("left alone: "), "{:?}", desk.list(0));
+    assert!(desk.shown_to(0).jobs[0].state.starts_with("left alone: "), "{:?}", desk.shown_to(0));
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_user_sees_their_own_and_root_all_but_what_is_off() {
     desk.arrive(of(MIRA, ""));
     desk.arrive(of(OTTO, ""));
     desk.arrive(of(OTTO, "secret"));
-    assert_eq!([MIRA, OTTO, 0].map(|uid| desk.list(uid).len()), [1, 1, 2]);
+    assert_eq!([MIRA, OTTO, 0].map(|uid| desk.shown_to(uid).jobs.len()), [1, 1, 2]);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_session_that_fails_is_started_again_a_few_times() {
     }
     assert_eq!(desk.ended(session, 1, now), []);
     assert_eq!(desk.tick(now + Duration::from_secs(3600)), []);
-    assert!(desk.list(0)[0].state.contains("ended 4 times"), "{:?}", desk.list(0));
+    assert!(desk.shown_to(0).jobs[0].state.contains("ended 4 times"), "{:?}", desk.shown_to(0));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_session_that_its_user_ended_stays_ended() {
     let (session, now) = (started(&desk.started(job, 70, 9)), Instant::now());
     assert_eq!(desk.ended(session, i32::from(SessionEnd::Stopped.code()), now), []);
     assert_eq!(desk.tick(now + Duration::from_secs(3600)), []);
-    assert!(desk.list(0)[0].state.contains("its user ended"));
+    assert!(desk.shown_to(0).jobs[0].state.contains("its user ended"));
 }
 
 #[test]
