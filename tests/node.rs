@@ -193,6 +193,13 @@ fn what_is_proven_stays_when_launcher_or_service_die_and_a_successor_goes_on() {
         let knob = knobs.as_array()?.iter().find(|knob| knob["name"] == "workers")?.clone();
         Some((knob["value"].as_u64()?, knob["initial"].as_u64()?))
     };
+    // What it gained is shown, and the node's audit has the decision with its outcome.
+    let saved_s = || node_job(&sandbox, "slow").and_then(|job| job["saved_s"].as_f64()).unwrap_or(0.0);
+    wait_until("it has saved time", || saved_s() > 0.0);
+    let log = node_log(&sandbox);
+    let kept = log.iter().find(|line| line["act"] == "keep" && line["knob"] == "workers").unwrap();
+    assert_eq!((&kept["job"], &kept["user"]), (&"slow".into(), &"nobody".into()));
+    assert!(kept["measured"]["value"].as_f64() > Some(0.0) && kept["predicted"].is_object(), "{kept}");
     // All that is left of it ends: first by the launcher's death, then by that of the part that hears users.
     let ended = |audit: &[Value]| {
         audit.iter().filter(|line| line["why"].as_str().unwrap().contains("stopped")).count()
@@ -203,6 +210,7 @@ fn what_is_proven_stays_when_launcher_or_service_die_and_a_successor_goes_on() {
     drop(launcher);
     let launcher = service(&sandbox, policy);
     wait_until("a successor has begun", || begun_by(&audit(), 1) >= 2 && is_tuned(&sandbox, "slow"));
+    wait_until("what was saved is not forgotten", || saved_s() > 0.0);
     let children = format!("/proc/{0}/task/{0}/children", launcher.0.id());
     let hears = std::fs::read_to_string(children).unwrap();
     signal(hears.split_whitespace().next().unwrap().parse().unwrap(), "KILL");

@@ -20,6 +20,7 @@ mod engine;
 mod files;
 mod foreign_text;
 mod fresh;
+mod gained;
 mod host;
 mod join;
 mod kernel_client;
@@ -39,6 +40,7 @@ mod probes;
 mod procfs;
 mod profiles;
 mod registration;
+mod reporting;
 mod runtime;
 #[cfg(any(test, fuzzing))]
 mod service_bench;

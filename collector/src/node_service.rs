@@ -8,6 +8,7 @@ mod book;
 mod desk;
 mod journal;
 mod pauses;
+mod reported;
 mod serving;
 
 pub use asking::{NodeLog, node_state, pause_node, resume_node};

@@ -28,14 +28,18 @@ pub fn page(state: &NodeState, style: &Style) -> String {
 }
 
 fn table(jobs: &[NodeJob], style: &Style) -> String {
-    const HEADING: [&str; 7] = ["JOB", "PID", "USER", "MODE", "RULE", "CACHES UP TO", "STATE"];
+    const HEADING: [&str; 8] = ["JOB", "PID", "USER", "MODE", "RULE", "CACHES UP TO", "SAVED", "STATE"];
     let clean = |text: &str| clean(text, style.unicode);
     let rows = jobs.iter().map(|job| {
         let rule = job.rule.map_or_else(|| "none".into(), |rule| rule.to_string());
         let caches = if job.cache_bytes > 0 { units::memory(job.cache_bytes) } else { "as they are".into() };
         let pid = if job.pid > 0 { job.pid.to_string() } else { String::new() };
+        let state = match &job.frozen {
+            Some(frozen) => format!("{}; frozen {frozen}", job.state),
+            None => job.state.clone(),
+        };
         // Names are their users'.
-        [clean(&job.name), pid, clean(&job.user), clean(&job.mode), rule, caches, clean(&job.state)]
+        [clean(&job.name), pid, clean(&job.user), clean(&job.mode), rule, caches, saved(job), clean(&state)]
     });
     let rows: Vec<_> = [HEADING.map(str::to_owned)].into_iter().chain(rows).collect();
     let widest = |column: usize| rows.iter().map(|row| row[column].width()).max().unwrap_or(0);
@@ -50,6 +54,15 @@ fn table(jobs: &[NodeJob], style: &Style) -> String {
         text.push('\n');
     }
     text
+}
+
+/// "1.4 h (+31%)"
+fn saved(job: &NodeJob) -> String {
+    if job.saved_s < 1.0 && job.faster < 0.005 {
+        return String::new();
+    }
+    let saved = units::duration((job.saved_s.max(0.0) as u64).saturating_mul(1_000_000_000));
+    format!("{saved} ({})", tuning::gain(job.faster))
 }
 
 /// One line of the node's audit, broken where it is wider than the terminal. Ends with a newline.
@@ -122,6 +135,10 @@ mod tests {
         let lines: Vec<&str> = lines.lines().collect();
         assert!(lines[0].starts_with("paused by root since 1 Jan 1970, 00:00:01 UTC"), "{lines:?}");
         assert!(lines[2].starts_with("tr\\u{1b}[2Jain  70"), "{lines:?}");
+        let frozen = Some("for 43 min: three changes had to be taken back".into());
+        let job = NodeJob { saved_s: 5040.0, faster: 0.31, frozen, state: "tuned".into(), ..NodeJob::default() };
+        let shown = page(&NodeState { paused: None, jobs: vec![job] }, &style(200));
+        assert!(shown.contains("1.4 h (+31%)  tuned; frozen for 43 min: three changes"), "{shown}");
         assert_eq!(page(&NodeState { paused, jobs: vec![] }, &style(200)).lines().count(), 2);
     }
 

@@ -48,6 +48,11 @@ impl Running {
         self.controller.observe(&observation)
     }
 
+    /// Nothing is tried before that.
+    pub(crate) fn frozen_until_ns(&self) -> Option<u64> {
+        self.controller.frozen_until_ns()
+    }
+
     /// Ends it; the outcome undoes what was not proven.
     pub(crate) fn stop(&mut self) -> Outcome {
         self.controller.stop(host::now_ns())

@@ -7,12 +7,13 @@ mod tests;
 pub(super) use pausing::Asking;
 
 use super::pauses::{Pauses, Process};
+use super::reported::{self, Reported};
 use crate::foreign_text;
 use crate::launching::{SessionEnd, Start, ToLauncher, acts};
 use crate::options::first_cache_of;
 use crate::policy::{Allowed, JobKnown, Mode, Policy};
 use stallscope_units::memory;
-use stallscope_wire::{JobHello, NodeEvent, NodeJob, NodeState};
+use stallscope_wire::{JobHello, JobReport, NodeEvent, NodeJob, NodeState};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -60,6 +61,7 @@ struct Job {
     granted_bytes: u64,
     tries: u32,
     session: Session,
+    reported: Reported,
 }
 
 #[derive(Debug, PartialEq)]
@@ -132,6 +134,7 @@ impl Desk {
             allowed,
             tries: 0,
             session: Session::None,
+            reported: Reported::default(),
         };
         let granted = job.reserved_bytes();
         // In a pause nothing is begun. One that holds next to nothing costs the job its look-ups and saves nothing.
@@ -185,10 +188,28 @@ impl Desk {
         })]
     }
 
+    /// What the job's collector says of it; `age`: of the job.
+    pub(super) fn reported(&mut self, id: u64, report: &JobReport, age: Duration, now: Instant) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.reported.take(report, age, now);
+        if let Some(line) = &report.line {
+            self.events.push(reported::line(line, job.event()));
+        }
+    }
+
+    /// When the job's process began, in ticks since the machine did.
+    pub(super) fn start_ticks(&self, id: u64) -> Option<u64> {
+        self.jobs.get(&id)?.process.map(|(_, start_ticks)| start_ticks)
+    }
+
     /// The job, or its collector, has hung up.
     pub(super) fn gone(&mut self, id: u64) -> Vec<ToLauncher> {
-        match self.jobs.remove(&id).map(|job| job.session) {
-            Some(Session::Runs(id)) => vec![ToLauncher::Stop { id }],
+        let Some(job) = self.jobs.remove(&id) else { return Vec::new() };
+        if let Some(why) = job.reported.in_words() {
+            self.events.push(NodeEvent { act: "ended".into(), why, ..job.event() });
+        }
+        match job.session {
+            Session::Runs(id) => vec![ToLauncher::Stop { id }],
             _ => Vec::new(),
         }
     }
@@ -261,7 +282,7 @@ impl Desk {
     }
 
     /// What user `uid` may know: the pause of the node, and of the jobs, all or theirs.
-    pub(super) fn shown_to(&self, uid: u32) -> NodeState {
+    pub(super) fn shown_to(&self, uid: u32, now: Instant) -> NodeState {
         let shown = self.jobs.values().filter(|job| uid == 0 || job.uid == uid);
         let shown = shown.filter(|job| job.allowed.mode != Mode::Off);
         let jobs = shown
@@ -274,6 +295,9 @@ impl Desk {
                 cache_bytes: job.granted_bytes,
                 state: self.state(job),
                 paused: self.pauses.of_job(job.process).cloned(),
+                frozen: job.reported.frozen(now),
+                saved_s: job.reported.saved_s,
+                faster: job.reported.faster,
             })
             .collect();
         NodeState { paused: self.pauses.of_node().cloned(), jobs }

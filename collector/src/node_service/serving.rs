@@ -6,7 +6,7 @@ use crate::launching::{FromLauncher, ToLauncher};
 use crate::policy::Policy;
 use crate::{host, procfs};
 use anyhow::{Context, Result};
-use stallscope_wire::{JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeReply, VERSION, Whose};
+use stallscope_wire::{JobReport, JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeReply, VERSION, Whose};
 use std::collections::HashMap;
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::Path;
@@ -15,13 +15,15 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::{OwnedReadHalf, UCred};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{interval, timeout};
+use tokio::time::{interval, sleep, timeout};
 
 /// A caller who says nothing for longer is disconnected.
 const HELLO: Duration = Duration::from_secs(2);
 /// Connections of one user, root excepted, and of all: more is a mistake or an attack.
 const OF_A_USER: usize = 256;
 const OF_ALL: usize = 4096;
+/// A job's reports are taken no faster; it keeps those that wait.
+const BETWEEN_REPORTS: Duration = Duration::from_millis(20);
 /// How often a session that failed is thought of.
 const TICK: Duration = Duration::from_secs(1);
 /// Events that wait; more make the callers wait.
@@ -44,6 +46,10 @@ enum Event {
         job: u64,
         pid: u32,
         of: Option<u32>,
+    },
+    Reported {
+        job: u64,
+        report: Box<JobReport>,
     },
     Gone {
         job: u64,
@@ -93,7 +99,7 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                         take_up(stream, &mut connections, &sender);
                     } else {
                         // Out of descriptors.
-                        tokio::time::sleep(Duration::from_millis(50)).await;
+                        sleep(Duration::from_millis(50)).await;
                     }
                     Vec::new()
                 }
@@ -114,6 +120,11 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                                 Vec::new()
                             }
                         }
+                    }
+                    Event::Reported { job, report } => {
+                        let age = desk.start_ticks(job).map(procfs::age).unwrap_or_default();
+                        desk.reported(job, &report, age, now);
+                        Vec::new()
                     }
                     Event::Gone { job } => desk.gone(job),
                     Event::HungUp { uid } => {
@@ -199,8 +210,15 @@ async fn hear(stream: UnixStream, peer: UCred, events: &mpsc::Sender<Event>) {
         && let Ok(JobSays::Started { pid }) = stallscope_wire::decode(&says)
         && events.send(Event::Started { job, pid, of }).await.is_ok()
     {
-        let mut rest = [0; 64];
-        while lines.read(&mut rest).await.is_ok_and(|read| read > 0) {}
+        while let Some(says) = line(&mut lines).await {
+            // What is no message is no reason to leave the job alone.
+            if let Ok(JobSays::Report(report)) = stallscope_wire::decode(&says)
+                && events.send(Event::Reported { job, report }).await.is_err()
+            {
+                break;
+            }
+            sleep(BETWEEN_REPORTS).await;
+        }
     }
     let _ = events.send(Event::Gone { job }).await;
 }
@@ -235,7 +253,9 @@ struct Reception<'a> {
 impl Reception<'_> {
     fn answer(&mut self, hello: NodeHello, peer: UCred) -> Answer {
         match hello.client {
-            NodeClient::List => NodeReply::Node(self.desk.shown_to(peer.uid())).into(),
+            NodeClient::List => {
+                NodeReply::Node(self.desk.shown_to(peer.uid(), Instant::now())).into()
+            },
             NodeClient::Log { after } => NodeReply::Log(self.book.page(after, peer.uid())).into(),
             NodeClient::Pause(whose) => self.turn(&whose, peer.uid(), Desk::pause),
             NodeClient::Resume(whose) => self.turn(&whose, peer.uid(), Desk::resume),

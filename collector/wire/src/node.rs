@@ -1,7 +1,7 @@
 //! What a job's collector and the node's service say to each other. Lines of JSON, of at most [`NODE_LINE_BYTES`].
 
 use serde::{Deserialize, Serialize};
-use stallscope_model::{Estimate, TuneMode};
+use stallscope_model::{AuditEvent, Estimate, TuneMode};
 
 /// No line to the node's service is longer, and none to a job.
 pub const NODE_LINE_BYTES: usize = 16 << 10;
@@ -67,11 +67,37 @@ pub struct JobHello {
 }
 
 /// From a job's collector, once the job has begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobSays {
-    /// Root of its process tree. It has the shim, so that its knobs can be turned.
+    /// First: root of its process tree. It has the shim, so that its knobs can be turned.
     Started { pid: u32 },
+    /// Every few seconds, and for each line of the job's audit.
+    Report(Box<JobReport>),
+}
+
+/// What became of a job so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct JobReport {
+    /// The next line of its audit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<AuditEvent>,
+    /// Seconds that proven changes have saved.
+    pub saved_s: f64,
+    /// Share by which samples a second are more than without the proven changes that are in force.
+    pub faster: f64,
+    /// Nothing is tried for a while.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frozen: Option<Frozen>,
+}
+
+/// Too many changes had to be undone, and nothing is tried for a while.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frozen {
+    /// A sentence.
+    pub why: String,
+    /// Seconds from now.
+    pub left_s: u64,
 }
 
 /// From the node's service.
@@ -148,7 +174,7 @@ pub struct NodeEvent {
 }
 
 /// A job as the node's service knows it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeJob {
     pub name: String,
     /// 0: it has not begun.
@@ -164,6 +190,10 @@ pub struct NodeJob {
     /// What is going on, in words.
     pub state: String,
     /// Its own pause.
-    #[serde(default)]
     pub paused: Option<Paused>,
+    /// Nothing is tried for a while: for how long and why, in words.
+    pub frozen: Option<String>,
+    /// Seconds that proven changes have saved, and the share by which samples a second are more with those in force.
+    pub saved_s: f64,
+    pub faster: f64,
 }

@@ -204,6 +204,11 @@ impl Controller {
         self.mode
     }
 
+    /// On the clock of [`Observation::now_ns`]: until then nothing is tried, because too much had to be taken back at once.
+    pub fn frozen_until_ns(&self) -> Option<u64> {
+        self.rollbacks.frozen_until_ns(self.now_ns)
+    }
+
     /// What it would do now, best first; made anew every ten seconds.
     pub fn advice(&self) -> &[Advice] {
         &self.advice

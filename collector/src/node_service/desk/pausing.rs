@@ -202,7 +202,7 @@ mod tests {
         assert_eq!((desk.started(later, 71, 9), first_bytes), (vec![], 0));
         assert_eq!(desk.reload(crate::policy::Policy::parse(MIRAS).unwrap()), []);
         assert_eq!(desk.tick(Instant::now() + Duration::from_secs(3600)), []);
-        let shown = desk.shown_to(MIRA);
+        let shown = desk.shown_to(MIRA, Instant::now());
         assert_eq!(shown.paused.unwrap().by, "root");
         assert!(shown.jobs.iter().all(|job| job.state.starts_with("paused by root")), "{:?}", shown.jobs);
         // After a restart of the service nothing begins either.

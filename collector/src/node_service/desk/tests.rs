@@ -2,7 +2,8 @@
 
 use super::*;
 use proptest::prelude::*;
-use stallscope_model::TuneMode;
+use stallscope_model::{Act, AuditEvent, Estimate, TuneMode};
+use stallscope_wire::Frozen;
 
 pub(super) const GIB: u64 = 1 << 30;
 pub(super) const MIRA: u32 = 4242;
@@ -65,7 +66,7 @@ fn jobs_of_root_are_left_alone() {
     let mut desk = desk("[[jobs.rule]]\nmode = \"act\"\ncache = { max = \"1GiB\" }\n");
     let (root, first_bytes) = desk.arrive(of(0, ""));
     assert_eq!((desk.started(root, 92, 9), first_bytes), (vec![], 0));
-    assert!(desk.shown_to(0).jobs[0].state.starts_with("left alone: "), "{:?}", desk.shown_to(0));
+    assert!(desk.shown_to(0, Instant::now()).jobs[0].state.starts_with("left alone: "), "{:?}", desk.shown_to(0, Instant::now()));
 }
 
 #[test]
@@ -74,7 +75,7 @@ fn a_user_sees_their_own_and_root_all_but_what_is_off() {
     desk.arrive(of(MIRA, ""));
     desk.arrive(of(OTTO, ""));
     desk.arrive(of(OTTO, "secret"));
-    assert_eq!([MIRA, OTTO, 0].map(|uid| desk.shown_to(uid).jobs.len()), [1, 1, 2]);
+    assert_eq!([MIRA, OTTO, 0].map(|uid| desk.shown_to(uid, Instant::now()).jobs.len()), [1, 1, 2]);
 }
 
 #[test]
@@ -90,7 +91,7 @@ fn a_session_that_fails_is_started_again_a_few_times() {
     }
     assert_eq!(desk.ended(session, 1, now), []);
     assert_eq!(desk.tick(now + Duration::from_secs(3600)), []);
-    assert!(desk.shown_to(0).jobs[0].state.contains("ended 4 times"), "{:?}", desk.shown_to(0));
+    assert!(desk.shown_to(0, Instant::now()).jobs[0].state.contains("ended 4 times"), "{:?}", desk.shown_to(0, Instant::now()));
 }
 
 #[test]
@@ -100,7 +101,7 @@ fn a_session_that_its_user_ended_stays_ended() {
     let (session, now) = (started(&desk.started(job, 70, 9)), Instant::now());
     assert_eq!(desk.ended(session, i32::from(SessionEnd::Stopped.code()), now), []);
     assert_eq!(desk.tick(now + Duration::from_secs(3600)), []);
-    assert!(desk.shown_to(0).jobs[0].state.contains("its user ended"));
+    assert!(desk.shown_to(0, Instant::now()).jobs[0].state.contains("its user ended"));
 }
 
 #[test]
@@ -118,6 +119,49 @@ fn another_policy_ends_sessions_and_starts_their_successors() {
     assert_eq!(desk.reload(Policy::default()), [ToLauncher::Stop { id: started(&next) }]);
     assert_eq!(desk.ended(started(&next), stopped, Instant::now()), []);
     assert_eq!(started(&desk.reload(Policy::parse(MIRAS).unwrap())), 3);
+}
+
+#[test]
+fn what_a_job_reports_is_shown_of_it_and_stands_in_the_audit() {
+    let mut desk = desk(MIRAS);
+    let (job, _) = desk.arrive(of(MIRA, ""));
+    desk.started(job, 70, 9);
+    let now = Instant::now();
+    let line = AuditEvent {
+        act: Act::Keep,
+        by: "root\u{1b}[2J".into(),
+        knob: "workers".into(),
+        measured: Some(Estimate { value: 0.5, low: 0.4, high: 0.6 }),
+        ..AuditEvent::default()
+    };
+    let frozen = Some(Frozen { why: "three had to be undone".into(), left_s: 60 });
+    let report = JobReport { line: Some(line), saved_s: 30.0, faster: 0.5, frozen };
+    desk.reported(job, &report, Duration::from_secs(100), now);
+    let shown = &desk.shown_to(MIRA, now).jobs[0];
+    assert_eq!((shown.saved_s, shown.faster), (30.0, 0.5));
+    assert!(shown.frozen.as_ref().unwrap().ends_with("three had to be undone"), "{shown:?}");
+    assert_eq!(desk.shown_to(MIRA, now + Duration::from_secs(61)).jobs[0].frozen, None);
+    desk.gone(job);
+    // Of a job that is gone nothing more is heard.
+    desk.reported(job, &report, Duration::from_secs(100), now);
+    let events = desk.take_events();
+    let acts: Vec<(&str, &str, u32)> =
+        events.iter().map(|event| (event.act.as_str(), event.by.as_str(), event.uid)).collect();
+    assert_eq!(
+        acts,
+        [("session", "the service", MIRA), ("keep", "root?[2J", MIRA), ("ended", "the service", MIRA)]
+    );
+    assert!(events[2].why.contains("saved 30"), "{:?}", events[2]);
+}
+
+#[test]
+fn a_session_that_fails_is_in_the_audit() {
+    let mut desk = desk(MIRAS);
+    let (job, _) = desk.arrive(of(MIRA, ""));
+    let session = started(&desk.started(job, 70, 9));
+    desk.ended(session, 1, Instant::now());
+    let whys: Vec<String> = desk.take_events().into_iter().map(|event| event.why).collect();
+    assert_eq!(whys, ["by rule 1: act, caches up to 16 GiB", "its session ended and starts again in 2 s"]);
 }
 
 proptest! {
