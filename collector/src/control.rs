@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::host;
 use crate::knobs::{EARLIER, Place};
 use crate::registration::NodeLink;
-use crate::reporting::Reporting;
+use crate::reporting::{Controlled, Reporting};
 use own_rule::OwnRules;
 use running::{Running, request};
 use stallscope_control::{Action, Outcome};
@@ -112,7 +112,12 @@ impl Control {
                     None => self.name_of(peer),
                 };
                 match self.begin(engine, mode, budgets, by, Some(peer.connection)) {
-                    Ok(from) => Reply::Tuning { from },
+                    Ok(from) => {
+                        if let Some(running) = self.running.as_mut() {
+                            running.is_of_node = rule.is_some();
+                        }
+                        Reply::Tuning { from }
+                    }
                     Err(sentence) => Reply::Error(sentence),
                 }
             }
@@ -307,14 +312,18 @@ impl Control {
         for line in self.own_rules.changed(&engine.knobs.state(), host::now_ns()) {
             engine.audit(line);
         }
+        let granted_bytes = self.reporting.as_ref().and_then(Reporting::granted_bytes);
         if let Some(mut running) = self.running.take() {
+            if let Some(bytes) = granted_bytes {
+                running.grant(bytes);
+            }
             let outcome = running.observe(engine);
             self.carry_out(engine, &mut running, outcome);
             self.running = Some(running);
         }
-        let frozen_until_ns = self.running.as_ref().and_then(Running::frozen_until_ns);
         if let Some(reporting) = &mut self.reporting {
-            reporting.second(engine, frozen_until_ns);
+            let controlled = self.running.as_mut().map(Running::controlled).unwrap_or_default();
+            reporting.second(engine, &controlled);
         }
     }
 

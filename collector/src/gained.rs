@@ -4,6 +4,8 @@ use stallscope_model::{Act, AuditEvent};
 
 /// A share that no change brings: what is more is a figure gone wrong.
 const MOST: f64 = 99.0;
+/// The knob of a cache's memory.
+const CACHE: &str = "cache.bytes";
 /// The controller's name in the audit.
 const CONTROLLER: &str = "controller";
 
@@ -49,12 +51,24 @@ impl Gained {
             Act::Undo => {
                 if let Some(at) = self.kept.iter().rposition(|kept| kept.is_of(event)) {
                     self.kept.remove(at);
+                } else if let (CACHE, Some(from), Some(to)) = (event.knob.as_str(), event.from, event.to)
+                    && to < from
+                {
+                    self.keep_part(to);
                 }
             }
             // Somebody else's value is in its place, and what it gains is not known.
             Act::Request if theirs => self.kept.retain(|kept| kept.knob != event.knob),
             Act::Hold if !event.knob.is_empty() => self.kept.retain(|kept| kept.knob != event.knob),
             _ => {}
+        }
+    }
+
+    /// Memory of a cache was taken back, but for `to` bytes: so much of what it gained is thought to stay.
+    fn keep_part(&mut self, to: u64) {
+        for kept in self.kept.iter_mut().filter(|kept| kept.knob == CACHE && kept.to > to.max(kept.from)) {
+            kept.gain *= to.saturating_sub(kept.from) as f64 / (kept.to - kept.from) as f64;
+            kept.to = to.max(kept.from);
         }
     }
 
@@ -119,6 +133,18 @@ mod tests {
         gained.line(&AuditEvent { by: "mira".into(), ..line(Act::Request, 4, 3, 0.0) });
         gained.trained(90 * SECOND_NS);
         near(gained.saved_s(), 6.5);
+    }
+
+    #[test]
+    fn of_a_cache_that_is_taken_back_in_part_a_part_of_the_gain_stays() {
+        let of_cache = |event: AuditEvent| AuditEvent { knob: CACHE.into(), ..event };
+        let mut gained = Gained::default();
+        gained.line(&of_cache(line(Act::Keep, 100, 300, 0.4)));
+        gained.line(&of_cache(line(Act::Keep, 300, 500, 0.1)));
+        gained.line(&of_cache(line(Act::Undo, 500, 200, 0.0)));
+        near(gained.faster(), 0.2);
+        gained.line(&of_cache(line(Act::Undo, 200, 100, 0.0)));
+        near(gained.faster(), 0.0);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod journal;
 mod pauses;
 mod reported;
 mod serving;
+mod shares;
 
 pub use asking::{NodeLog, node_state, pause_node, resume_node};
 

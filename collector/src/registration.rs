@@ -6,7 +6,7 @@ use stallscope_wire::{JobHello, JobReport, JobSays, NODE_LINE_BYTES, NodeClient,
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
 /// How long the start of a job may take longer because of a service that does not answer.
@@ -31,12 +31,18 @@ pub(crate) struct Registration {
 #[derive(Debug)]
 pub(crate) struct NodeLink {
     reports: mpsc::Sender<JobReport>,
+    granted: watch::Receiver<Option<u64>>,
 }
 
 impl NodeLink {
     /// Whether the report is on its way: not, where others wait already.
     pub(crate) fn report(&self, report: JobReport) -> bool {
         self.reports.try_send(report).is_ok()
+    }
+
+    /// What the job's caches may be raised to, as the service last granted it; `None`: it has not yet.
+    pub(crate) fn granted_bytes(&self) -> Option<u64> {
+        *self.granted.borrow()
     }
 }
 
@@ -56,13 +62,14 @@ impl Registration {
     /// The job has started as process `pid`. Stays connected, and calls again, for as long as the link is held.
     pub(crate) fn keep(self, pid: u32) -> NodeLink {
         let (reports, mut waiting) = mpsc::channel(REPORTS);
+        let (grants, granted) = watch::channel(None);
         tokio::spawn(async move {
             let Registration { hello, mut connection, .. } = self;
             loop {
                 if let Some(mut open) = connection.take() {
                     let started = stallscope_wire::encode(&JobSays::Started { pid });
                     if open.get_mut().write_all(&started).await.is_ok() {
-                        stay(open, &mut waiting).await;
+                        stay(open, &mut waiting, &grants).await;
                     }
                 }
                 if waiting.is_closed() {
@@ -73,16 +80,30 @@ impl Registration {
                 connection = called.map(|(open, _)| open);
             }
         });
-        NodeLink { reports }
+        NodeLink { reports, granted }
     }
 }
 
 /// Until the service hangs up, or nobody reports any more.
-async fn stay(open: BufReader<UnixStream>, waiting: &mut mpsc::Receiver<JobReport>) {
-    let (mut read, mut write) = open.into_inner().into_split();
+async fn stay(
+    open: BufReader<UnixStream>,
+    waiting: &mut mpsc::Receiver<JobReport>,
+    grants: &watch::Sender<Option<u64>>,
+) {
+    // The service says nothing more before it hears that the job has started.
+    let (read, mut write) = open.into_inner().into_split();
     let hears = async {
-        let mut bytes = [0; 64];
-        while read.read(&mut bytes).await.is_ok_and(|read| read > 0) {}
+        let mut lines = BufReader::new(read);
+        loop {
+            let mut line = Vec::new();
+            let read = (&mut lines).take(NODE_LINE_BYTES as u64).read_until(b'\n', &mut line).await;
+            if !read.is_ok_and(|read| read > 0) {
+                return;
+            }
+            if let Ok(NodeReply::Granted { cache_bytes }) = stallscope_wire::decode(&line) {
+                grants.send_replace(Some(cache_bytes));
+            }
+        }
     };
     let says = async {
         while let Some(report) = waiting.recv().await {

@@ -8,13 +8,14 @@ pub(super) use pausing::Asking;
 
 use super::pauses::{Pauses, Process};
 use super::reported::{self, Reported};
+use super::shares::{Bounds, Curve, Shares};
 use crate::foreign_text;
 use crate::launching::{SessionEnd, Start, ToLauncher, acts};
 use crate::options::first_cache_of;
 use crate::policy::{Allowed, JobKnown, Mode, Policy};
 use stallscope_units::memory;
 use stallscope_wire::{JobHello, JobReport, NodeEvent, NodeJob, NodeState};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// A session that failed is started again so often, first after so long, and then after twice that.
@@ -38,6 +39,10 @@ pub(super) struct Desk {
     policy: Policy,
     node_bytes: u64,
     pauses: Pauses,
+    /// Of the jobs whose caches the policy raises.
+    shares: Shares,
+    /// Jobs whose grant is another since they were last taken.
+    regranted: BTreeSet<u64>,
     /// For the node's audit, since they were last taken.
     events: Vec<NodeEvent>,
     /// In the order in which they came.
@@ -57,8 +62,6 @@ struct Job {
     /// It has started, as a process that is not found here.
     is_unseen: bool,
     allowed: Allowed,
-    /// Of what its caches may have by the policy: what others left.
-    granted_bytes: u64,
     tries: u32,
     session: Session,
     reported: Reported,
@@ -99,16 +102,46 @@ impl Job {
         }
     }
 
-    /// What its caches take of the node's memory.
-    fn reserved_bytes(&self) -> u64 {
-        if self.wants_session() == Some(true) { self.granted_bytes } else { 0 }
+    /// Of its caches in the ledger; `None`: the policy raises none of them.
+    fn bounds(&self) -> Option<Bounds> {
+        let Allowed { cache_bytes: most, cache_floor_bytes: floor, .. } = self.allowed;
+        (self.wants_session() == Some(true) && most > 0).then_some(Bounds { floor, most })
     }
 }
 
 impl Desk {
     pub(super) fn new(policy: Policy, node_bytes: u64, pauses: Pauses) -> Desk {
-        let jobs = BTreeMap::new();
-        Desk { policy, node_bytes, pauses, events: Vec::new(), jobs, last_job: 0, last_session: 0 }
+        Desk {
+            shares: Shares::new(policy.grantable_bytes(node_bytes)),
+            policy,
+            node_bytes,
+            pauses,
+            regranted: BTreeSet::new(),
+            events: Vec::new(),
+            jobs: BTreeMap::new(),
+            last_job: 0,
+            last_session: 0,
+        }
+    }
+
+    /// What jobs may have from now on, of those that may have more or less than before.
+    pub(super) fn take_grants(&mut self) -> Vec<(u64, u64)> {
+        let ids = std::mem::take(&mut self.regranted);
+        ids.into_iter().filter_map(|id| Some((id, self.shares.granted(id)?))).collect()
+    }
+
+    /// What the job's caches may be raised to now.
+    fn granted(&self, id: u64) -> u64 {
+        let advised = || self.jobs.get(&id).filter(|job| job.wants_session() == Some(false));
+        self.shares.granted(id).or_else(|| Some(advised()?.allowed.cache_bytes)).unwrap_or(0)
+    }
+
+    /// Into the ledger, where it is not yet.
+    fn admit(&mut self, id: u64) {
+        let bounds = self.jobs.get(&id).and_then(Job::bounds);
+        if let Some(bounds) = bounds.filter(|_| self.shares.granted(id).is_none()) {
+            self.shares.enter(id, bounds);
+        }
     }
 
     /// What is new for the node's audit.
@@ -130,24 +163,20 @@ impl Desk {
             is_own: job.own_mode.is_some(),
             process: None,
             is_unseen: false,
-            granted_bytes: allowed.cache_bytes.min(self.left_bytes()),
             allowed,
             tries: 0,
             session: Session::None,
             reported: Reported::default(),
         };
-        let granted = job.reserved_bytes();
-        // In a pause nothing is begun. One that holds next to nothing costs the job its look-ups and saves nothing.
-        let granted = if self.pauses.of_node().is_some() { 0 } else { granted };
-        let first_bytes = Some(first_cache_of(granted)).filter(|bytes| *bytes <= granted).unwrap_or(0);
         self.jobs.insert(id, job);
+        // In a pause nothing is begun.
+        if self.pauses.of_node().is_none() {
+            self.admit(id);
+        }
+        // One that holds next to nothing costs the job its look-ups and saves nothing.
+        let granted = self.shares.granted(id).unwrap_or(0);
+        let first_bytes = Some(first_cache_of(granted)).filter(|bytes| *bytes <= granted).unwrap_or(0);
         (id, first_bytes)
-    }
-
-    /// Memory that no cache was granted yet.
-    fn left_bytes(&self) -> u64 {
-        let granted = self.jobs.values().map(Job::reserved_bytes).fold(0, u64::saturating_add);
-        self.policy.grantable_bytes(self.node_bytes).saturating_sub(granted)
     }
 
     pub(super) fn started(&mut self, id: u64, pid: u32, start_ticks: u64) -> Vec<ToLauncher> {
@@ -161,6 +190,7 @@ impl Desk {
     pub(super) fn unseen(&mut self, id: u64) {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.is_unseen = true;
+            self.shares.leave(id);
         }
     }
 
@@ -176,15 +206,18 @@ impl Desk {
         }
         self.last_session += 1;
         job.session = Session::Runs(self.last_session);
-        self.events.push(begun(job));
+        let (uid, rule) = (job.uid, job.allowed.rule.unwrap_or(0));
+        self.admit(id);
+        let cache_bytes = self.granted(id);
+        self.events.push(begun(&self.jobs[&id], cache_bytes));
         vec![ToLauncher::Start(Start {
             id: self.last_session,
-            uid: job.uid,
+            uid,
             pid,
             start_ticks,
             acts,
-            rule: job.allowed.rule.unwrap_or(0),
-            cache_bytes: job.granted_bytes,
+            rule,
+            cache_bytes,
         })]
     }
 
@@ -192,6 +225,9 @@ impl Desk {
     pub(super) fn reported(&mut self, id: u64, report: &JobReport, age: Duration, now: Instant) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.reported.take(report, age, now);
+        if let Some(ask) = &report.cache {
+            self.shares.asks(id, ask.granted_bytes, ask.held_bytes, Curve::of(&ask.benefit));
+        }
         if let Some(line) = &report.line {
             self.events.push(reported::line(line, job.event()));
         }
@@ -202,8 +238,9 @@ impl Desk {
         self.jobs.get(&id)?.process.map(|(_, start_ticks)| start_ticks)
     }
 
-    /// The job, or its collector, has hung up.
+    /// The job, or its collector, has hung up: what its caches had is others' from now on.
     pub(super) fn gone(&mut self, id: u64) -> Vec<ToLauncher> {
+        self.shares.leave(id);
         let Some(job) = self.jobs.remove(&id) else { return Vec::new() };
         if let Some(why) = job.reported.in_words() {
             self.events.push(NodeEvent { act: "ended".into(), why, ..job.event() });
@@ -245,6 +282,7 @@ impl Desk {
 
     /// Once a second.
     pub(super) fn tick(&mut self, now: Instant) -> Vec<ToLauncher> {
+        self.regranted.extend(self.shares.settle(now));
         let is_due = |job: &Job| matches!(job.session, Session::StartsAgain(due) if due <= now);
         let due: Vec<u64> = self.jobs.iter().filter(|(_, job)| is_due(job)).map(|(id, _)| *id).collect();
         due.into_iter().flat_map(|id| self.begin(id)).collect()
@@ -255,14 +293,19 @@ impl Desk {
         self.policy = policy;
         let why = "the configuration was read again and is in force".into();
         self.events.push(NodeEvent { act: "policy".into(), by: "SIGHUP".into(), why, ..NodeEvent::default() });
-        let mut left = self.policy.grantable_bytes(self.node_bytes);
+        self.shares.set_budget(self.policy.grantable_bytes(self.node_bytes));
         let mut orders = Vec::new();
-        for job in self.jobs.values_mut() {
-            let before = (job.allowed, job.granted_bytes);
+        for (id, job) in &mut self.jobs {
+            let before = job.allowed;
             job.allowed = self.policy.allows(&job.known, self.node_bytes);
-            job.granted_bytes = job.allowed.cache_bytes.min(left);
-            left -= job.reserved_bytes();
-            if before == (job.allowed, job.granted_bytes) {
+            match job.bounds() {
+                Some(bounds) if self.shares.granted(*id).is_some() => self.shares.rebound(*id, bounds),
+                Some(bounds) if self.pauses.of_node().is_none() => self.shares.enter(*id, bounds),
+                Some(_) => {}
+                None => self.shares.leave(*id),
+            }
+            // What a session may use changes while it runs.
+            if (before.mode, before.rule) == (job.allowed.mode, job.allowed.rule) {
                 continue;
             }
             job.tries = 0;
@@ -283,16 +326,16 @@ impl Desk {
 
     /// What user `uid` may know: the pause of the node, and of the jobs, all or theirs.
     pub(super) fn shown_to(&self, uid: u32, now: Instant) -> NodeState {
-        let shown = self.jobs.values().filter(|job| uid == 0 || job.uid == uid);
-        let shown = shown.filter(|job| job.allowed.mode != Mode::Off);
+        let shown = self.jobs.iter().filter(|(_, job)| uid == 0 || job.uid == uid);
+        let shown = shown.filter(|(_, job)| job.allowed.mode != Mode::Off);
         let jobs = shown
-            .map(|job| NodeJob {
+            .map(|(id, job)| NodeJob {
                 name: job.name.clone(),
                 pid: job.pid(),
                 user: job.known.user.clone(),
                 mode: job.allowed.mode.name().into(),
                 rule: job.allowed.rule,
-                cache_bytes: job.granted_bytes,
+                cache_bytes: self.granted(*id),
                 state: self.state(job),
                 paused: self.pauses.of_job(job.process).cloned(),
                 frozen: job.reported.frozen(now),
@@ -320,9 +363,9 @@ fn pause(tries: u32) -> Duration {
 }
 
 /// A session of it begins.
-fn begun(job: &Job) -> NodeEvent {
+fn begun(job: &Job, cache_bytes: u64) -> NodeEvent {
     let rule = job.allowed.rule.unwrap_or(0);
-    let why = match (job.wants_session(), job.granted_bytes) {
+    let why = match (job.wants_session(), cache_bytes) {
         (Some(true), 0) => format!("by rule {rule}: act, caches stay as they are"),
         (Some(true), bytes) => format!("by rule {rule}: act, caches up to {}", memory(bytes)),
         _ => format!("by rule {rule}: advise"),

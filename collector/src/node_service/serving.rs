@@ -12,9 +12,9 @@ use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::unix::{OwnedReadHalf, UCred};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf, UCred};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{interval, sleep, timeout};
 
 /// A caller who says nothing for longer is disconnected.
@@ -39,7 +39,7 @@ enum Event {
     Called {
         hello: NodeHello,
         peer: UCred,
-        reply: oneshot::Sender<(Option<u64>, NodeReply)>,
+        reply: oneshot::Sender<(Option<Known>, NodeReply)>,
     },
     /// As process `pid`, which the caller, process `of`, has started.
     Started {
@@ -69,6 +69,12 @@ pub(super) struct Given {
     pub(super) own_uid: Option<u32>,
 }
 
+/// A job that has introduced itself: its number, and what its caches may have, as that changes.
+struct Known {
+    job: u64,
+    granted: watch::Receiver<u64>,
+}
+
 pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
     let Given { listener, launcher, policy, mut book, own_uid } = given;
     launcher.set_nonblocking(true)?;
@@ -90,6 +96,7 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
             }
         });
         let (mut ticks, mut connections, mut names) = (interval(TICK), HashMap::new(), HashMap::new());
+        let mut granters: HashMap<u64, watch::Sender<u64>> = HashMap::new();
         let mut message = Box::pin(FromLauncher::read(&mut from_launcher));
         loop {
             let now = Instant::now();
@@ -107,7 +114,12 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                     Event::Called { hello, peer, reply } => {
                         let mut reception = Reception { desk: &mut desk, book: &mut book, names: &mut names, own_uid };
                         let Answer { job, reply: answer, orders } = reception.answer(hello, peer);
-                        let _ = reply.send((job, answer));
+                        let known = job.map(|job| {
+                            let (grants, granted) = watch::channel(0);
+                            granters.insert(job, grants);
+                            Known { job, granted }
+                        });
+                        let _ = reply.send((known, answer));
                         orders
                     }
                     Event::Started { job, pid, of } => {
@@ -126,7 +138,10 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                         desk.reported(job, &report, age, now);
                         Vec::new()
                     }
-                    Event::Gone { job } => desk.gone(job),
+                    Event::Gone { job } => {
+                        granters.remove(&job);
+                        desk.gone(job)
+                    }
                     Event::HungUp { uid } => {
                         connections.entry(uid).and_modify(|count: &mut usize| *count -= 1);
                         connections.retain(|_, count| *count > 0);
@@ -156,6 +171,11 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                 }
                 _ = ticks.tick() => desk.tick(now),
             };
+            for (job, bytes) in desk.take_grants() {
+                if let Some(grants) = granters.get(&job) {
+                    grants.send_replace(bytes);
+                }
+            }
             for event in desk.take_events() {
                 book.note(event, now);
             }
@@ -189,7 +209,7 @@ async fn hear(stream: UnixStream, peer: UCred, events: &mpsc::Sender<Event>) {
     let mut lines = BufReader::new(read);
     let Ok(Some(first)) = timeout(HELLO, line(&mut lines)).await else { return };
     let (reply, answered) = oneshot::channel();
-    let (job, answer) = match stallscope_wire::decode::<NodeHello>(&first) {
+    let (known, answer) = match stallscope_wire::decode::<NodeHello>(&first) {
         Ok(hello) if hello.stallscope == VERSION => {
             if events.send(Event::Called { hello, peer, reply }).await.is_err() {
                 return;
@@ -203,13 +223,14 @@ async fn hear(stream: UnixStream, peer: UCred, events: &mpsc::Sender<Event>) {
         Err(error) => (None, NodeReply::Error(error.to_string())),
     };
     let written = timeout(HELLO, write.write_all(&stallscope_wire::encode(&answer))).await;
-    let Some(job) = job else { return };
+    let Some(Known { job, granted }) = known else { return };
     // Once: a job does not begin twice.
     if matches!(written, Ok(Ok(())))
         && let Some(says) = line(&mut lines).await
         && let Ok(JobSays::Started { pid }) = stallscope_wire::decode(&says)
         && events.send(Event::Started { job, pid, of }).await.is_ok()
     {
+        tokio::spawn(grant(write, granted));
         while let Some(says) = line(&mut lines).await {
             // What is no message is no reason to leave the job alone.
             if let Ok(JobSays::Report(report)) = stallscope_wire::decode(&says)
@@ -221,6 +242,17 @@ async fn hear(stream: UnixStream, peer: UCred, events: &mpsc::Sender<Event>) {
         }
     }
     let _ = events.send(Event::Gone { job }).await;
+}
+
+/// Until the job is gone. One that does not read is hung up on, and calls again.
+async fn grant(mut write: OwnedWriteHalf, mut granted: watch::Receiver<u64>) {
+    while granted.changed().await.is_ok() {
+        let cache_bytes = *granted.borrow_and_update();
+        let line = stallscope_wire::encode(&NodeReply::Granted { cache_bytes });
+        if !matches!(timeout(HELLO, write.write_all(&line)).await, Ok(Ok(()))) {
+            return;
+        }
+    }
 }
 
 /// The next line; `None` where none comes within its limit.

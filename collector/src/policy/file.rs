@@ -1,6 +1,6 @@
 //! The configuration's file: TOML, of which each key is known.
 
-use super::{Amount, Mode, Pattern, Policy, Rule};
+use super::{Amount, CacheBounds, Mode, Pattern, Policy, Rule};
 use serde::Deserialize;
 use stallscope_units::{parse_bytes, parse_share};
 use std::io::Read;
@@ -48,7 +48,8 @@ struct Matched {
 #[serde(deny_unknown_fields)]
 struct Cache {
     max: Most,
-    /// Whose share `max` is; there is one answer, which the file may give for its reader.
+    min: Option<Most>,
+    /// Whose shares these are; there is one answer, which the file may give for its reader.
     #[serde(default)]
     #[allow(dead_code, reason = "checked where it is read")]
     of: Option<OfNode>,
@@ -140,7 +141,9 @@ impl Policy {
             cgroup: rule.jobs.cgroup,
             label: rule.jobs.label,
             mode: rule.mode,
-            cache: rule.cache.map(|cache| cache.max.0),
+            cache: rule
+                .cache
+                .map(|cache| CacheBounds { most: cache.max.0, least: cache.min.map(|least| least.0) }),
         });
         Ok(Policy { rules: rules.collect(), reserve_bytes: whole.node.memory_reserve.0 })
     }

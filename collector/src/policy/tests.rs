@@ -49,6 +49,22 @@ fn the_first_rule_that_matches_counts() {
 }
 
 #[test]
+fn a_floor_is_no_more_than_what_is_allowed() {
+    let floor = |cache: &str| {
+        let policy = policy(&format!("[[jobs.rule]]\nmode = \"act\"\ncache = {{ {cache} }}\n"));
+        let allowed = policy.allows(&job("mira", "", ""), 64 * GIB);
+        (allowed.cache_bytes >> 20, allowed.cache_floor_bytes >> 20)
+    };
+    assert_eq!(floor("max = \"16GiB\", min = \"1GiB\""), (16 << 10, 1 << 10));
+    assert_eq!(floor("max = \"1GiB\", min = \"25%\""), (1 << 10, 1 << 10));
+    assert_eq!(floor("max = \"16GiB\""), (16 << 10, 64), "a first cache");
+    assert_eq!(floor("max = \"2MiB\""), (2, 2));
+    let in_words = policy("[[jobs.rule]]\nmode = \"act\"\ncache = { max = \"16GiB\", min = \"1GiB\" }\n");
+    let in_words = in_words.in_words(64 * GIB);
+    assert!(in_words.contains("caches up to 16 GiB, of which 1.0 GiB are the job's own"), "{in_words}");
+}
+
+#[test]
 fn a_label_lowers_and_raises_nothing() {
     let policy = policy(THREE);
     let mode = |user, label| policy.allows(&job(user, "kubepods/a", label), 64 * GIB).mode;
@@ -132,7 +148,7 @@ fn the_file_that_ships_has_each_key_with_its_default() {
     let all = with_examples(shipped);
     let examples = policy(&all);
     assert!(examples.rules.len() >= 2 && examples.rules.iter().any(|rule| rule.cache.is_some()), "{all}");
-    for key in ["memory_reserve", "match", "user", "cgroup", "label", "mode", "cache", "max", "of"] {
+    for key in ["memory_reserve", "match", "user", "cgroup", "label", "mode", "cache", "max", "min", "of"] {
         assert!(all.contains(&format!("{key} =")), "no {key} in contrib/stallscope.toml");
     }
     // The defaults that its comments name.

@@ -13,6 +13,6 @@ pub use message::{
     encode,
 };
 pub use node::{
-    Frozen, JobHello, JobReport, JobSays, LogPage, LogPlace, NODE_LINE_BYTES, NodeClient, NodeEvent, NodeHello, NodeJob, NodeReply,
+    CacheAsk, Frozen, JobHello, JobReport, JobSays, LogPage, LogPlace, NODE_LINE_BYTES, NodeClient, NodeEvent, NodeHello, NodeJob, NodeReply,
     NodeState, Paused, Whose,
 };

@@ -89,6 +89,21 @@ pub struct JobReport {
     /// Nothing is tried for a while.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frozen: Option<Frozen>,
+    /// Where a session of the node's may raise its caches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheAsk>,
+}
+
+/// What memory for its caches is worth to a job.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CacheAsk {
+    /// The last [`NodeReply::Granted`] that it heard.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub granted_bytes: Option<u64>,
+    /// What its caches hold or may fill now, all together.
+    pub held_bytes: u64,
+    /// Bytes, and the share of its time without caches that it saves with so many; empty where it does not know.
+    pub benefit: Vec<(u64, f64)>,
 }
 
 /// Too many changes had to be undone, and nothing is tried for a while.
@@ -106,6 +121,8 @@ pub struct Frozen {
 pub enum NodeReply {
     /// To a [`NodeClient::Job`]: what a cache that the job begins with may take; 0: it begins with none.
     Allowed { first_cache_bytes: u64 },
+    /// To a job that has begun, at any time: what its caches may be raised to, all together, from now on.
+    Granted { cache_bytes: u64 },
     /// To [`NodeClient::List`].
     Node(NodeState),
     /// To [`NodeClient::Log`].
@@ -185,7 +202,7 @@ pub struct NodeJob {
     pub mode: String,
     /// The policy's rule, from 1; `None`: no rule matches.
     pub rule: Option<u32>,
-    /// Most that its caches may be raised to.
+    /// Most that its caches may be raised to now.
     pub cache_bytes: u64,
     /// What is going on, in words.
     pub state: String,

@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 use stallscope_model::{Act, AuditEvent, Estimate, TuneMode};
-use stallscope_wire::Frozen;
+use stallscope_wire::{CacheAsk, Frozen};
 
 pub(super) const GIB: u64 = 1 << 30;
 pub(super) const MIRA: u32 = 4242;
@@ -135,7 +135,7 @@ fn what_a_job_reports_is_shown_of_it_and_stands_in_the_audit() {
         ..AuditEvent::default()
     };
     let frozen = Some(Frozen { why: "three had to be undone".into(), left_s: 60 });
-    let report = JobReport { line: Some(line), saved_s: 30.0, faster: 0.5, frozen };
+    let report = JobReport { line: Some(line), saved_s: 30.0, faster: 0.5, frozen, ..JobReport::default() };
     desk.reported(job, &report, Duration::from_secs(100), now);
     let shown = &desk.shown_to(MIRA, now).jobs[0];
     assert_eq!((shown.saved_s, shown.faster), (30.0, 0.5));
@@ -152,6 +152,38 @@ fn what_a_job_reports_is_shown_of_it_and_stands_in_the_audit() {
         [("session", "the service", MIRA), ("keep", "root?[2J", MIRA), ("ended", "the service", MIRA)]
     );
     assert!(events[2].why.contains("saved 30"), "{:?}", events[2]);
+}
+
+#[test]
+fn memory_of_a_job_that_ends_is_granted_to_others_at_the_next_second() {
+    let mut desk = desk("[[jobs.rule]]\nmode = \"act\"\ncache = { max = \"48GiB\", min = \"8GiB\" }\n");
+    let (first, _) = desk.arrive(of(MIRA, ""));
+    let (second, _) = desk.arrive(of(OTTO, ""));
+    let now = Instant::now();
+    desk.tick(now);
+    assert_eq!(desk.take_grants(), [(first, 48 * GIB), (second, 16 * GIB)]);
+    assert_eq!(desk.take_grants(), []);
+    let ask = |granted_bytes, saved| JobReport {
+        cache: Some(CacheAsk { granted_bytes, held_bytes: 0, benefit: vec![(48 * GIB, saved)] }),
+        ..JobReport::default()
+    };
+    let age = Duration::from_secs(100);
+    desk.reported(first, &ask(None, 0.1), age, now);
+    desk.reported(second, &ask(None, 0.5), age, now);
+    desk.tick(now);
+    assert_eq!(desk.take_grants(), [(first, 16 * GIB)], "the other's once this one gave it back");
+    desk.reported(first, &ask(Some(16 * GIB), 0.1), age, now);
+    desk.tick(now);
+    assert_eq!(desk.take_grants(), [(second, 48 * GIB)]);
+    desk.gone(second);
+    desk.tick(now);
+    assert_eq!(desk.take_grants(), [(first, 48 * GIB)]);
+    // What it may have is no reason to end its session, and a policy that allows less is obeyed.
+    desk.started(first, 70, 9);
+    let less = "[[jobs.rule]]\nmode = \"act\"\ncache = { max = \"4GiB\" }\n";
+    assert_eq!(desk.reload(Policy::parse(less).unwrap()), []);
+    desk.tick(now);
+    assert_eq!(desk.take_grants(), [(first, 4 * GIB)]);
 }
 
 #[test]
@@ -174,11 +206,12 @@ proptest! {
             match what {
                 0 => drop(desk.gone(which)),
                 1 => {
+                    desk.tick(Instant::now());
                     desk.arrive(of(if which % 2 == 0 { MIRA } else { OTTO }, ""));
                 }
                 _ => drop(desk.reload(Policy::parse(&format!("{reserve}{MIRAS}")).unwrap())),
             }
-            let sum: u64 = desk.jobs.values().map(Job::reserved_bytes).sum();
+            let sum: u64 = desk.jobs.keys().filter_map(|id| desk.shares.granted(*id)).sum();
             prop_assert!(sum <= 56 * GIB, "{} GiB", sum / GIB);
         }
     }
