@@ -137,6 +137,7 @@ pub(crate) struct Session {
     cache_bytes: u64,
     uid: u32,
     gid: u32,
+    checkpoint_ppm: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -146,7 +147,8 @@ enum Mode {
 }
 
 pub(crate) fn session(verb: &Session) -> Result<ExitCode> {
-    let Session { pid, start_ticks, mode, rule, cache_bytes, uid, gid } = *verb;
-    let options = SessionOptions { uid, gid, pid, start_ticks, acts: mode == Mode::Act, rule, cache_bytes };
+    let Session { pid, start_ticks, mode, rule, cache_bytes, uid, gid, checkpoint_ppm } = *verb;
+    let acts = mode == Mode::Act;
+    let options = SessionOptions { uid, gid, pid, start_ticks, acts, rule, cache_bytes, checkpoint_ppm };
     Ok(ExitCode::from(stallscope_collector::session(&options)?.code()))
 }

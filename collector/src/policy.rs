@@ -80,6 +80,8 @@ pub(crate) struct Rule {
     pub(crate) mode: Mode,
     /// `None`: the job's caches stay as they are.
     pub(crate) cache: Option<CacheBounds>,
+    /// Of training, what saves may cost at most, in millionths; 0: what the script says.
+    pub(crate) checkpoint_ppm: u32,
 }
 
 /// What a job's caches may be raised to, all together.
@@ -134,7 +136,11 @@ impl Rule {
             None if self.mode >= Mode::Advise => ", caches stay as they are".to_owned(),
             None => String::new(),
         };
-        format!("{jobs}: {}{cache}", self.mode.name())
+        let saves = match self.checkpoint_ppm {
+            0 => String::new(),
+            ppm => format!(", saves up to {} of training", percent(f64::from(ppm) / 1e6)),
+        };
+        format!("{jobs}: {}{cache}{saves}", self.mode.name())
     }
 }
 
@@ -156,6 +162,8 @@ pub struct Allowed {
     pub cache_bytes: u64,
     /// Of that, what is left to the job whatever others would gain by it.
     pub cache_floor_bytes: u64,
+    /// Of training, what saves may cost at most, in millionths; 0: what the script says.
+    pub checkpoint_ppm: u32,
 }
 
 impl Policy {
@@ -168,7 +176,8 @@ impl Policy {
             let cache_bytes = rule.cache.map_or(0, |cache| bytes(cache.most));
             let least = rule.cache.and_then(|cache| cache.least);
             let cache_floor_bytes = least.map_or_else(|| first_cache_of(cache_bytes), bytes);
-            Allowed { mode: rule.mode, rule: Some(number), cache_bytes, cache_floor_bytes }
+            let (mode, checkpoint_ppm) = (rule.mode, rule.checkpoint_ppm);
+            Allowed { mode, rule: Some(number), cache_bytes, cache_floor_bytes, checkpoint_ppm }
         });
 
         if let Some(asked) = Mode::named(&job.label) {

@@ -210,7 +210,7 @@ proptest! {
         cores in proptest::option::of(prop_oneof![Just(f64::NAN), -1.0..64.0f64]),
         memory_bytes in proptest::option::of(huge()),
     ) {
-        let budgets = Budgets { cores, memory_bytes, descriptors: None, cache_bytes: None };
+        let budgets = Budgets { cores, memory_bytes, ..Budgets::default() };
         let mut controller = Controller::new(TuneMode::Act, budgets, 3);
         let mut now_ns = 1000 * SECOND_NS;
         for observed in &seconds {

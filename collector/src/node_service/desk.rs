@@ -21,6 +21,10 @@ use std::time::{Duration, Instant};
 /// A session that failed is started again so often, first after so long, and then after twice that.
 const TRIES: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
+/// One that ran for longer did not fail at what it began with: what fails later is tried anew.
+const RAN_WELL: Duration = Duration::from_secs(600);
+/// A job that has not begun by then is granted nothing before it does.
+const BEGINS_WITHIN: Duration = Duration::from_secs(60);
 /// Characters of a name that are kept.
 const NAME_CHARS: usize = 200;
 
@@ -38,6 +42,8 @@ pub(super) struct Arrival {
 pub(super) struct Desk {
     policy: Policy,
     node_bytes: u64,
+    /// At the last tick.
+    now: Instant,
     pauses: Pauses,
     /// Of the jobs whose caches the policy raises.
     shares: Shares,
@@ -62,7 +68,10 @@ struct Job {
     /// It has started, as a process that is not found here.
     is_unseen: bool,
     allowed: Allowed,
+    arrived: Instant,
     tries: u32,
+    /// When the last session began.
+    began: Instant,
     session: Session,
     reported: Reported,
 }
@@ -115,6 +124,7 @@ impl Desk {
             shares: Shares::new(policy.grantable_bytes(node_bytes)),
             policy,
             node_bytes,
+            now: Instant::now(),
             pauses,
             regranted: BTreeSet::new(),
             events: Vec::new(),
@@ -164,7 +174,9 @@ impl Desk {
             process: None,
             is_unseen: false,
             allowed,
+            arrived: self.now,
             tries: 0,
+            began: self.now,
             session: Session::None,
             reported: Reported::default(),
         };
@@ -206,7 +218,9 @@ impl Desk {
         }
         self.last_session += 1;
         job.session = Session::Runs(self.last_session);
+        job.began = self.now;
         let (uid, rule) = (job.uid, job.allowed.rule.unwrap_or(0));
+        let checkpoint_ppm = job.allowed.checkpoint_ppm;
         self.admit(id);
         let cache_bytes = self.granted(id);
         self.events.push(begun(&self.jobs[&id], cache_bytes));
@@ -218,6 +232,7 @@ impl Desk {
             acts,
             rule,
             cache_bytes,
+            checkpoint_ppm,
         })]
     }
 
@@ -261,6 +276,9 @@ impl Desk {
             return self.begin(id);
         }
         let pid = job.pid();
+        if now.saturating_duration_since(job.began) >= RAN_WELL {
+            job.tries = 0;
+        }
         job.session = match SessionEnd::of_code(code) {
             SessionEnd::Stopped => Session::GivenUp("not tuned any more: its user ended the session".into()),
             SessionEnd::JobEnded | SessionEnd::Failed if job.tries < TRIES => {
@@ -282,6 +300,13 @@ impl Desk {
 
     /// Once a second.
     pub(super) fn tick(&mut self, now: Instant) -> Vec<ToLauncher> {
+        self.now = now;
+        let waits = |job: &Job| {
+            job.process.is_none() && now.saturating_duration_since(job.arrived) >= BEGINS_WITHIN
+        };
+        for (id, _) in self.jobs.iter().filter(|(_, job)| waits(job)) {
+            self.shares.leave(*id);
+        }
         self.regranted.extend(self.shares.settle(now));
         let is_due = |job: &Job| matches!(job.session, Session::StartsAgain(due) if due <= now);
         let due: Vec<u64> = self.jobs.iter().filter(|(_, job)| is_due(job)).map(|(id, _)| *id).collect();
@@ -305,7 +330,8 @@ impl Desk {
                 None => self.shares.leave(*id),
             }
             // What a session may use changes while it runs.
-            if (before.mode, before.rule) == (job.allowed.mode, job.allowed.rule) {
+            let given = |allowed: &Allowed| (allowed.mode, allowed.rule, allowed.checkpoint_ppm);
+            if given(&before) == given(&job.allowed) {
                 continue;
             }
             job.tries = 0;

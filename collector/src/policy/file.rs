@@ -34,6 +34,23 @@ struct OneRule {
     jobs: Matched,
     mode: Mode,
     cache: Option<Cache>,
+    checkpoint_overhead: Option<Overhead>,
+}
+
+/// In millionths.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "f64")]
+struct Overhead(u32);
+
+impl TryFrom<f64> for Overhead {
+    type Error = String;
+
+    fn try_from(share: f64) -> Result<Overhead, String> {
+        match (share * 1e6).round() {
+            ppm if (1.0..=1e6).contains(&ppm) => Ok(Overhead(ppm as u32)),
+            _ => Err(format!("{share} is no share of training; say 0.02 for 2%")),
+        }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -144,6 +161,7 @@ impl Policy {
             cache: rule
                 .cache
                 .map(|cache| CacheBounds { most: cache.max.0, least: cache.min.map(|least| least.0) }),
+            checkpoint_ppm: rule.checkpoint_overhead.map_or(0, |overhead| overhead.0),
         });
         Ok(Policy { rules: rules.collect(), reserve_bytes: whole.node.memory_reserve.0 })
     }

@@ -65,6 +65,14 @@ fn a_floor_is_no_more_than_what_is_allowed() {
 }
 
 #[test]
+fn what_saves_may_cost_is_a_share_of_training() {
+    let policy = policy("[[jobs.rule]]\nmode = \"act\"\ncheckpoint_overhead = 0.02\n");
+    assert_eq!(policy.allows(&job("mira", "", ""), GIB).checkpoint_ppm, 20_000);
+    let in_words = policy.in_words(GIB);
+    assert!(in_words.contains("caches stay as they are, saves up to 2% of training"), "{in_words}");
+}
+
+#[test]
 fn a_label_lowers_and_raises_nothing() {
     let policy = policy(THREE);
     let mode = |user, label| policy.allows(&job(user, "kubepods/a", label), 64 * GIB).mode;
@@ -124,6 +132,7 @@ fn an_error_names_line_and_key() {
             &["line 3, ", "node memory"],
         ),
         ("[[jobs.rule]]\nmode = 3\n", &["line 2, jobs.rule[0].mode: ", "expected a string"]),
+        ("[[jobs.rule]]\nmode = \"act\"\ncheckpoint_overhead = 2.0\n", &["line 3, ", "say 0.02 for 2%"]),
         ("[node\n", &["line 1: "]),
         ("[node]\nmemory_reserve = \"1GiB\"\nmemory_reserve = \"2GiB\"\n", &["line 3"]),
     ] {
@@ -148,7 +157,7 @@ fn the_file_that_ships_has_each_key_with_its_default() {
     let all = with_examples(shipped);
     let examples = policy(&all);
     assert!(examples.rules.len() >= 2 && examples.rules.iter().any(|rule| rule.cache.is_some()), "{all}");
-    for key in ["memory_reserve", "match", "user", "cgroup", "label", "mode", "cache", "max", "min", "of"] {
+    for key in ["memory_reserve", "match", "user", "cgroup", "label", "mode", "cache", "max", "min", "of", "checkpoint_overhead"] {
         assert!(all.contains(&format!("{key} =")), "no {key} in contrib/stallscope.toml");
     }
     // The defaults that its comments name.

@@ -35,8 +35,16 @@ fn a_session_is_started_for_those_alone_that_the_policy_names() {
     let mut desk = desk(MIRAS);
     let (mira, first_bytes) = desk.arrive(of(MIRA, ""));
     assert_eq!(first_bytes, 64 << 20);
-    let start =
-        Start { id: 1, uid: MIRA, pid: 70, start_ticks: 9, acts: true, rule: 1, cache_bytes: 16 * GIB };
+    let start = Start {
+        id: 1,
+        uid: MIRA,
+        pid: 70,
+        start_ticks: 9,
+        acts: true,
+        rule: 1,
+        cache_bytes: 16 * GIB,
+        checkpoint_ppm: 0,
+    };
     assert_eq!(desk.started(mira, 70, 9), [ToLauncher::Start(start)]);
     let (otto, first_bytes) = desk.arrive(of(OTTO, "act"));
     assert_eq!((desk.started(otto, 80, 9), first_bytes), (vec![], 0));
@@ -92,6 +100,32 @@ fn a_session_that_fails_is_started_again_a_few_times() {
     assert_eq!(desk.ended(session, 1, now), []);
     assert_eq!(desk.tick(now + Duration::from_secs(3600)), []);
     assert!(desk.shown_to(0, Instant::now()).jobs[0].state.contains("ended 4 times"), "{:?}", desk.shown_to(0, Instant::now()));
+}
+
+#[test]
+fn one_that_fails_after_it_ran_well_is_tried_as_often_again() {
+    let mut desk = desk(MIRAS);
+    let (job, _) = desk.arrive(of(MIRA, ""));
+    let (mut session, mut now) = (started(&desk.started(job, 70, 9)), Instant::now());
+    for _ in 0..20 {
+        now += RAN_WELL + FIRST_PAUSE;
+        assert_eq!(desk.ended(session, 1, now), []);
+        now += FIRST_PAUSE;
+        session = started(&desk.tick(now));
+    }
+}
+
+#[test]
+fn a_job_that_does_not_begin_keeps_nothing_from_others() {
+    let mut desk = desk(MIRAS);
+    let (waits, _) = desk.arrive(of(MIRA, ""));
+    let now = Instant::now();
+    desk.tick(now + BEGINS_WITHIN - Duration::from_secs(10));
+    assert_eq!(desk.shares.granted(waits), Some(16 * GIB));
+    desk.tick(now + BEGINS_WITHIN + Duration::from_secs(10));
+    assert_eq!(desk.shares.granted(waits), None);
+    let begun = desk.started(waits, 70, 9);
+    assert!(matches!(begun[..], [ToLauncher::Start(Start { cache_bytes, .. })] if cache_bytes == 16 * GIB));
 }
 
 #[test]
