@@ -64,7 +64,7 @@ impl Registration {
         let (reports, mut waiting) = mpsc::channel(REPORTS);
         let (grants, granted) = watch::channel(None);
         tokio::spawn(async move {
-            let Registration { hello, mut connection, .. } = self;
+            let Registration { mut hello, mut connection, .. } = self;
             loop {
                 if let Some(mut open) = connection.take() {
                     let started = stallscope_wire::encode(&JobSays::Started { pid });
@@ -76,6 +76,7 @@ impl Registration {
                     return;
                 }
                 sleep(CALL_AGAIN).await;
+                hello.granted_bytes = *grants.borrow();
                 let called = timeout(ANSWER_WITHIN, call(&hello)).await.ok().flatten();
                 connection = called.map(|(open, _)| open);
             }

@@ -25,6 +25,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const RAN_WELL: Duration = Duration::from_secs(600);
 /// A job that has not begun by then is granted nothing before it does.
 const BEGINS_WITHIN: Duration = Duration::from_secs(60);
+/// After its start a service waits so long for the jobs that know an earlier one.
+const RETURN_WITHIN: Duration = Duration::from_secs(4);
 /// Characters of a name that are kept.
 const NAME_CHARS: usize = 200;
 
@@ -42,6 +44,7 @@ pub(super) struct Arrival {
 pub(super) struct Desk {
     policy: Policy,
     node_bytes: u64,
+    began: Instant,
     /// At the last tick.
     now: Instant,
     pauses: Pauses,
@@ -68,6 +71,8 @@ struct Job {
     /// It has started, as a process that is not found here.
     is_unseen: bool,
     allowed: Allowed,
+    /// What an earlier service had granted its caches.
+    had_bytes: Option<u64>,
     arrived: Instant,
     tries: u32,
     /// When the last session began.
@@ -121,9 +126,10 @@ impl Job {
 impl Desk {
     pub(super) fn new(policy: Policy, node_bytes: u64, pauses: Pauses) -> Desk {
         Desk {
-            shares: Shares::new(policy.grantable_bytes(node_bytes)),
+            shares: Shares::closed(policy.grantable_bytes(node_bytes)),
             policy,
             node_bytes,
+            began: Instant::now(),
             now: Instant::now(),
             pauses,
             regranted: BTreeSet::new(),
@@ -150,7 +156,8 @@ impl Desk {
     fn admit(&mut self, id: u64) {
         let bounds = self.jobs.get(&id).and_then(Job::bounds);
         if let Some(bounds) = bounds.filter(|_| self.shares.granted(id).is_none()) {
-            self.shares.enter(id, bounds);
+            let had = self.jobs.get(&id).and_then(|job| job.had_bytes);
+            self.shares.enter(id, bounds, had);
         }
     }
 
@@ -174,6 +181,7 @@ impl Desk {
             process: None,
             is_unseen: false,
             allowed,
+            had_bytes: job.granted_bytes,
             arrived: self.now,
             tries: 0,
             began: self.now,
@@ -301,6 +309,9 @@ impl Desk {
     /// Once a second.
     pub(super) fn tick(&mut self, now: Instant) -> Vec<ToLauncher> {
         self.now = now;
+        if now.saturating_duration_since(self.began) >= RETURN_WITHIN {
+            self.shares.open();
+        }
         let waits = |job: &Job| {
             job.process.is_none() && now.saturating_duration_since(job.arrived) >= BEGINS_WITHIN
         };
@@ -325,7 +336,7 @@ impl Desk {
             job.allowed = self.policy.allows(&job.known, self.node_bytes);
             match job.bounds() {
                 Some(bounds) if self.shares.granted(*id).is_some() => self.shares.rebound(*id, bounds),
-                Some(bounds) if self.pauses.of_node().is_none() => self.shares.enter(*id, bounds),
+                Some(bounds) if self.pauses.of_node().is_none() => self.shares.enter(*id, bounds, None),
                 Some(_) => {}
                 None => self.shares.leave(*id),
             }

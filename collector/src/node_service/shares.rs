@@ -36,6 +36,8 @@ pub(super) struct Shares {
     /// When memory was last taken from one job for another's benefit.
     taken: Option<Instant>,
     changed: bool,
+    /// Jobs that an earlier service had granted memory may be yet to come.
+    waits: bool,
 }
 
 #[derive(Debug, Default)]
@@ -79,6 +81,16 @@ impl Shares {
         Shares { budget, ..Shares::default() }
     }
 
+    /// One whose jobs may have been granted memory by an earlier service: until [`Shares::open`] they have that again, and new ones
+    /// their floors.
+    pub(super) fn closed(budget: u64) -> Shares {
+        Shares { budget, waits: true, ..Shares::default() }
+    }
+
+    pub(super) fn open(&mut self) {
+        self.waits = false;
+    }
+
     pub(super) fn granted(&self, id: u64) -> Option<u64> {
         self.jobs.get(&id).map(|share| share.granted)
     }
@@ -88,10 +100,12 @@ impl Shares {
         self.budget.saturating_sub(self.jobs.values().map(|share| share.owed).fold(0, u64::saturating_add))
     }
 
-    /// A job comes: what is free is its, up to its rule, until it is settled what others would gain by it.
-    pub(super) fn enter(&mut self, id: u64, bounds: Bounds) {
+    /// A job comes: what is free is its, up to its rule, until it is settled what others would gain by it. `had`: from an earlier
+    /// service.
+    pub(super) fn enter(&mut self, id: u64, bounds: Bounds, had: Option<u64>) {
         let mut share = Share::new(bounds);
-        share.grant(bounds.most.min(self.free()));
+        let first = if self.waits { had.unwrap_or(share.bounds.floor) } else { bounds.most };
+        share.grant(first.min(bounds.most).min(self.free()));
         self.jobs.insert(id, share);
         self.changed = true;
     }
@@ -142,6 +156,9 @@ impl Shares {
 
     /// Takes back and grants what follows from all that was asked; the jobs whose grant is another than when this was last asked.
     pub(super) fn settle(&mut self, now: Instant) -> Vec<u64> {
+        if self.waits {
+            return Vec::new();
+        }
         if std::mem::take(&mut self.changed) {
             self.arbitrate(now);
         }

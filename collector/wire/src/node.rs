@@ -61,6 +61,9 @@ pub struct JobHello {
     /// Where root asks, as with sudo: whose job it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<u32>,
+    /// What an earlier service of this node had granted its caches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub granted_bytes: Option<u64>,
     /// The mode that its owner chose for it; `None`: none, and the policy decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_mode: Option<TuneMode>,

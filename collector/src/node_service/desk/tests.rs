@@ -10,7 +10,9 @@ pub(super) const MIRA: u32 = 4242;
 pub(super) const OTTO: u32 = 4343;
 
 pub(super) fn desk(policy: &str) -> Desk {
-    Desk::new(Policy::parse(policy).unwrap(), 64 * GIB, Pauses::default())
+    let mut desk = Desk::new(Policy::parse(policy).unwrap(), 64 * GIB, Pauses::default());
+    desk.shares.open();
+    desk
 }
 
 pub(super) fn of(uid: u32, label: &str) -> Arrival {

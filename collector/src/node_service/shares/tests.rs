@@ -33,9 +33,9 @@ fn settle_all(shares: &mut Shares, mut now: Instant) {
 #[test]
 fn memory_goes_where_it_saves_most_and_floors_are_kept() {
     let mut shares = Shares::new(10 * GIB);
-    shares.enter(1, bounds(GIB, 8 * GIB));
+    shares.enter(1, bounds(GIB, 8 * GIB), None);
     assert_eq!(shares.granted(1), Some(8 * GIB), "alone it has what its rule allows");
-    shares.enter(2, bounds(GIB, 8 * GIB));
+    shares.enter(2, bounds(GIB, 8 * GIB), None);
     assert_eq!(shares.granted(2), Some(2 * GIB), "what is left");
     settle_all(&mut shares, Instant::now());
     assert_eq!(shares.granted(1), Some(8 * GIB), "nothing is taken where nobody knows better");
@@ -43,7 +43,7 @@ fn memory_goes_where_it_saves_most_and_floors_are_kept() {
     shares.asks(2, None, 2 * GIB, curve(8 * GIB, 0.6));
     settle_all(&mut shares, Instant::now());
     assert_eq!([1, 2].map(|id| shares.granted(id)), [Some(2 * GIB), Some(8 * GIB)]);
-    shares.enter(3, bounds(4 * GIB, 8 * GIB));
+    shares.enter(3, bounds(4 * GIB, 8 * GIB), None);
     settle_all(&mut shares, Instant::now());
     assert_eq!(shares.granted(3), Some(4 * GIB), "its floor, whatever others gain");
     shares.leave(2);
@@ -54,8 +54,8 @@ fn memory_goes_where_it_saves_most_and_floors_are_kept() {
 #[test]
 fn what_is_taken_back_is_granted_again_only_once_it_was_given_back() {
     let (mut shares, now) = (Shares::new(10 * GIB), Instant::now());
-    shares.enter(1, bounds(GIB, 10 * GIB));
-    shares.enter(2, bounds(GIB, 10 * GIB));
+    shares.enter(1, bounds(GIB, 10 * GIB), None);
+    shares.enter(2, bounds(GIB, 10 * GIB), None);
     assert_eq!(shares.settle(now), [1, 2], "each hears of its first");
     let less = shares.granted(1).unwrap_or_default();
     assert_eq!((less, shares.granted(2)), (9 * GIB, Some(0)), "for the other's floor");
@@ -73,9 +73,9 @@ fn what_is_taken_back_is_granted_again_only_once_it_was_given_back() {
 #[test]
 fn one_that_keeps_what_was_taken_costs_the_others_and_not_the_newcomers_floor() {
     let (mut shares, mut now) = (Shares::new(10 * GIB), Instant::now());
-    shares.enter(1, bounds(GIB, 5 * GIB));
-    shares.enter(2, bounds(GIB, 5 * GIB));
-    shares.enter(3, bounds(2 * GIB, 5 * GIB));
+    shares.enter(1, bounds(GIB, 5 * GIB), None);
+    shares.enter(2, bounds(GIB, 5 * GIB), None);
+    shares.enter(3, bounds(2 * GIB, 5 * GIB), None);
     // After a restart of the service both come with what they have.
     for _ in 0..3 {
         shares.settle(now);
@@ -97,10 +97,27 @@ fn one_that_keeps_what_was_taken_costs_the_others_and_not_the_newcomers_floor() 
 }
 
 #[test]
+fn after_a_restart_jobs_have_what_they_had_whichever_comes_first() {
+    let mut shares = Shares::closed(10 * GIB);
+    shares.enter(1, bounds(GIB, 8 * GIB), Some(2 * GIB));
+    shares.enter(2, bounds(GIB, 8 * GIB), None);
+    assert_eq!(shares.settle(Instant::now()), []);
+    shares.enter(3, bounds(GIB, 8 * GIB), Some(7 * GIB));
+    assert_eq!([1, 2, 3].map(|id| shares.granted(id)), [Some(2 * GIB), Some(GIB), Some(7 * GIB)]);
+    shares.open();
+    assert_eq!(shares.settle(Instant::now()), [1, 2, 3]);
+    assert_eq!([1, 2, 3].map(|id| shares.granted(id)), [Some(2 * GIB), Some(GIB), Some(7 * GIB)]);
+    // What a job says that it had is no more than its rule.
+    let mut shares = Shares::closed(10 * GIB);
+    shares.enter(1, bounds(GIB, 3 * GIB), Some(u64::MAX));
+    assert_eq!(shares.granted(1), Some(3 * GIB));
+}
+
+#[test]
 fn small_differences_move_nothing() {
     let (mut shares, now) = (Shares::new(10 * GIB), Instant::now());
     for (id, all) in [(1, 0.300), (2, 0.305)] {
-        shares.enter(id, bounds(GIB, 8 * GIB));
+        shares.enter(id, bounds(GIB, 8 * GIB), None);
         shares.asks(id, None, 0, curve(8 * GIB, all));
     }
     settle_all(&mut shares, now);
@@ -153,12 +170,12 @@ proptest! {
         let mut shares = Shares::new(budget);
         let mut now = Instant::now();
         for (id, (floor, most)) in (0..).zip(start) {
-            shares.enter(id, bounds(floor, most));
+            shares.enter(id, bounds(floor, most), None);
         }
         for (id, what) in moves {
             let granted = shares.granted(id);
             match what {
-                Move::Enter { floor, most } if granted.is_none() => shares.enter(id, bounds(floor, most)),
+                Move::Enter { floor, most } if granted.is_none() => shares.enter(id, bounds(floor, most), None),
                 Move::Enter { .. } => {}
                 Move::Leave => shares.leave(id),
                 Move::Honest { bytes, all } => shares.asks(id, granted, granted.unwrap_or(0), curve(bytes, all)),
@@ -196,7 +213,7 @@ proptest! {
     ) {
         let mut shares = Shares::new(budget);
         for (id, all) in (0..).zip(&worth) {
-            shares.enter(id, bounds(GIB / 4, 4 * GIB));
+            shares.enter(id, bounds(GIB / 4, 4 * GIB), None);
             shares.asks(id, None, 0, curve(4 * GIB, *all));
         }
         settle_all(&mut shares, Instant::now());
