@@ -181,7 +181,7 @@ fn what_is_proven_stays_when_launcher_or_service_die_and_a_successor_goes_on() {
     let sandbox = Sandbox::new("survives");
     let policy = "[[jobs.rule]]\nmode = \"act\"\n";
     let launcher = service(&sandbox, policy);
-    let mut run = with_torch(&sandbox, "slow", "slow.py");
+    let mut run = with_torch(&sandbox, "slow", "slow.py", &[]);
     run.stdout(File::create(sandbox.path("job.out")).unwrap()).stderr(Stdio::null());
     let mut run = Killed(run.spawn().unwrap());
     let audit =
@@ -225,7 +225,7 @@ fn what_is_proven_stays_when_launcher_or_service_die_and_a_successor_goes_on() {
 }
 
 /// `stallscope run` of one of tests/jobs as nobody, who may not reach the Python with torch but by another way to it.
-fn with_torch(sandbox: &Sandbox, name: &str, script: &str) -> Command {
+fn with_torch(sandbox: &Sandbox, name: &str, script: &str, arguments: &[&str]) -> Command {
     let python = python();
     let base = std::fs::canonicalize(&python).unwrap();
     let prefix = base.ancestors().nth(2).unwrap();
@@ -235,7 +235,7 @@ fn with_torch(sandbox: &Sandbox, name: &str, script: &str) -> Command {
     let packages = text(&Command::new(&python).args(["-c", asked]).output().unwrap().stdout);
     let seen_there = there.join(base.strip_prefix(prefix).unwrap()).display().to_string();
     let script = sandbox.path("jobs").join(script).display().to_string();
-    let words = ["run", "--no-kernel", "--name", name, "--", &seen_there, &script];
+    let words = [&["run", "--no-kernel", "--name", name, "--", &seen_there, &script], arguments].concat();
     let inner = sandbox.stallscope_as_nobody(&words);
     let mut command = Command::new("unshare");
     command
@@ -459,4 +459,37 @@ fn memory_goes_where_it_saves_most_and_a_liar_gets_no_more_than_its_rule() {
     signal(rich.0.id(), "KILL");
     wait_until("it has all that its rule allows", || heard("poor", 64 * MIB));
     assert_eq!(sum(), 64 * MIB);
+}
+
+#[test]
+fn a_running_job_gives_back_what_it_is_no_longer_granted() {
+    if !privileged("a_running_job_gives_back_what_it_is_no_longer_granted") {
+        return;
+    }
+    let sandbox = Sandbox::new("less");
+    let policy = |most: &str| format!("[[jobs.rule]]\nmode = \"act\"\ncache = {{ max = \"{most}\" }}\n");
+    let launcher = service(&sandbox, &policy("64MiB"));
+    let words = ["--workers", "0", "--cache", "4MiB", "--samples", "1000", "--wait-ms", "4", "--step-ms", "2"];
+    let mut run = with_torch(&sandbox, "cached", "slow.py", &words);
+    run.stdout(File::create(sandbox.path("job.out")).unwrap()).stderr(Stdio::null());
+    let mut run = Killed(run.spawn().unwrap());
+    let cache = || {
+        let output = sandbox.stallscope_as_nobody(&["knobs", "cached", "--json"]).output().unwrap();
+        let knobs: Value = serde_json::from_slice(&output.stdout).ok()?;
+        knobs.as_array()?.iter().find(|knob| knob["name"] == "cache.bytes")?["value"].as_u64()
+    };
+    wait_until("its cache is larger", || cache().is_some_and(|bytes| bytes > 10 << 20));
+    let before = sessions(launcher.0.id());
+    std::fs::write(sandbox.path("policy.toml"), policy("8MiB")).unwrap();
+    signal(launcher.0.id(), "HUP");
+    wait_until("it has given back", || cache().is_some_and(|bytes| bytes <= 8 << 20));
+    assert!(cache().is_some_and(|bytes| bytes >= 4 << 20), "what the script had set stays");
+    assert_eq!(sessions(launcher.0.id()), before, "the same session");
+    wait_until("the audit has it", || {
+        node_log(&sandbox).iter().any(|line| line["act"] == "undo" && line["knob"] == "cache.bytes")
+    });
+    std::fs::write(sandbox.path("stop"), "").unwrap();
+    assert_eq!(run.0.wait().unwrap().code(), Some(0));
+    let printed = std::fs::read_to_string(sandbox.path("job.out")).unwrap();
+    assert!(printed.ends_with(" 0 of them wrong\n"), "{printed}");
 }
