@@ -9,40 +9,11 @@ use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use support::node::{OTTO, PYTHON};
-use support::{Killed, Sandbox, privileged, python, signal, text, wait_until};
+use support::policy::{IDLE, is_tuned, node_job, node_log, printed, service, sessions, with_torch};
+use support::{Killed, Sandbox, privileged, signal, text, wait_until};
 
 /// Whom the sandbox's jobs belong to; the service hears them as another user.
 const NOBODY: &str = "65534";
-
-const IDLE: &str = "import os, time\nwhile not os.path.exists('stop'): time.sleep(0.05)\n";
-
-/// A service with this policy, which reports into the file `service.printed`.
-fn service(sandbox: &Sandbox, policy: &str) -> Killed {
-    std::fs::write(sandbox.path("policy.toml"), policy).unwrap();
-    let socket = sandbox.path("node.sock").display().to_string();
-    let printed = File::options().create(true).append(true).open(sandbox.path("service.printed")).unwrap();
-    let (user, state) = (OTTO.to_string(), sandbox.path("state").display().to_string());
-    let words =
-        ["node-service", "--config", "policy.toml", "--user", &user, "--socket", &socket, "--state", &state];
-    let inner = sandbox.stallscope(&words);
-    // Its starter has a file open that is none of the users'.
-    let mut starter = Command::new("sh");
-    starter.args(["-c", "exec \"$0\" \"$@\" 9</etc/passwd"]).arg(inner.get_program()).args(inner.get_args());
-    starter.current_dir(inner.get_current_dir().unwrap()).stdin(Stdio::null()).stderr(printed);
-    for (name, value) in inner.get_envs() {
-        match value {
-            Some(value) => starter.env(name, value),
-            None => starter.env_remove(name),
-        };
-    }
-    let service = Killed(starter.spawn().unwrap());
-    wait_until("the service listens", || sandbox.run(&["node"]).status.success());
-    service
-}
-
-fn printed(sandbox: &Sandbox) -> String {
-    std::fs::read_to_string(sandbox.path("service.printed")).unwrap()
-}
 
 fn audit_in(output: &[u8]) -> Vec<Value> {
     let document: Value = serde_json::from_slice(output).unwrap_or_default();
@@ -54,26 +25,6 @@ fn begun_by(audit: &[Value], rule: u32) -> usize {
     let by = format!("rule {rule} of the node, as ");
     let begins = |line: &&Value| line["act"] == "mode" && line["by"].as_str().unwrap().starts_with(&by);
     audit.iter().filter(begins).count()
-}
-
-/// The node's jobs as root sees them, by name.
-fn node_job(sandbox: &Sandbox, name: &str) -> Option<Value> {
-    let node: Value = serde_json::from_slice(&sandbox.run(&["node", "--json"]).stdout).ok()?;
-    node["jobs"].as_array()?.iter().find(|job| job["name"] == name).cloned()
-}
-
-fn is_tuned(sandbox: &Sandbox, name: &str) -> bool {
-    node_job(sandbox, name).is_some_and(|job| job["state"] == "tuned")
-}
-
-/// Processes of `stallscope node-session` that the launcher has now.
-fn sessions(launcher: u32) -> Vec<u32> {
-    let children =
-        std::fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children")).unwrap_or_default();
-    let is_session = |pid: &u32| {
-        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| text(&words).contains("node-session"))
-    };
-    children.split_whitespace().map(|pid| pid.parse().unwrap()).filter(is_session).collect()
 }
 
 fn field(pid: u32, name: &str) -> String {
@@ -224,33 +175,6 @@ fn what_is_proven_stays_when_launcher_or_service_die_and_a_successor_goes_on() {
     assert!(printed.ends_with(" 0 of them wrong\n"), "{printed}");
 }
 
-/// `stallscope run` of one of tests/jobs as nobody, who may not reach the Python with torch but by another way to it.
-fn with_torch(sandbox: &Sandbox, name: &str, script: &str, arguments: &[&str]) -> Command {
-    let python = python();
-    let base = std::fs::canonicalize(&python).unwrap();
-    let prefix = base.ancestors().nth(2).unwrap();
-    let there = sandbox.path("base");
-    std::fs::create_dir(&there).unwrap();
-    let asked = "import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))";
-    let packages = text(&Command::new(&python).args(["-c", asked]).output().unwrap().stdout);
-    let seen_there = there.join(base.strip_prefix(prefix).unwrap()).display().to_string();
-    let script = sandbox.path("jobs").join(script).display().to_string();
-    let words = [&["run", "--no-kernel", "--name", name, "--", &seen_there, &script], arguments].concat();
-    let inner = sandbox.stallscope_as_nobody(&words);
-    let mut command = Command::new("unshare");
-    command
-        .args(["--mount", "sh", "-c"])
-        .arg("mount --bind \"$0\" \"$1\" && shift && exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$@\"")
-        .args([prefix, &there])
-        .arg(inner.get_program())
-        .args(inner.get_args())
-        .current_dir(sandbox.path(""))
-        .stdin(Stdio::null())
-        .envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))))
-        .env("PYTHONPATH", packages.trim());
-    command
-}
-
 /// Sessions that still run for a job of this sandbox, whatever their parent is.
 fn sessions_of_anyone(sandbox: &Sandbox) -> Vec<u32> {
     let exe = std::fs::canonicalize(env!("CARGO_BIN_EXE_stallscope")).unwrap();
@@ -319,12 +243,6 @@ fn a_broken_policy_is_refused_and_leaves_the_old_in_force() {
     wait_until("no session is left", || sessions(launcher.0.id()).is_empty());
     std::fs::write(sandbox.path("stop"), "").unwrap();
     assert!(run.0.wait().unwrap().success());
-}
-
-/// The node's audit as root reads it.
-fn node_log(sandbox: &Sandbox) -> Vec<Value> {
-    let printed = sandbox.run(&["node", "log", "--json"]).stdout;
-    text(&printed).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]
@@ -406,90 +324,4 @@ fn the_nodes_collector_starts_the_service_which_ends_with_it() {
     assert!(sandbox.run(&["node"]).status.success());
     signal(collector.0.id(), "KILL");
     wait_until("the service has ended", || !sandbox.run(&["node"]).status.success());
-}
-
-#[test]
-fn memory_goes_where_it_saves_most_and_a_liar_gets_no_more_than_its_rule() {
-    if !privileged("memory_goes_where_it_saves_most_and_a_liar_gets_no_more_than_its_rule") {
-        return;
-    }
-    const MIB: u64 = 1 << 20;
-    let sandbox = Sandbox::new("shares");
-    // 96 MiB for all caches.
-    let reserve = stallscope_collector::node_memory_bytes() / MIB - 96;
-    let left = stallscope_collector::node_memory_bytes() - reserve * MIB;
-    let policy = format!(
-        "[node]\nmemory_reserve = \"{reserve}MiB\"\n[[jobs.rule]]\nmode = \"act\"\n\
-         cache = {{ max = \"64MiB\", min = \"16MiB\" }}\n"
-    );
-    let _launcher = service(&sandbox, &policy);
-    let start = |name: &str, saved: &str, kind: &str| {
-        // What makes the sandbox nobody's.
-        let _ = sandbox.stallscope_as_nobody(&[]);
-        let mut job = Command::new(PYTHON);
-        job.arg(sandbox.path("jobs/asking.py"))
-            .args([name, saved, kind])
-            .env("STALLSCOPE_KERNEL_SOCKET", sandbox.kernel_socket())
-            .current_dir(sandbox.path(""))
-            .uid(65534)
-            .gid(65534)
-            .stdin(Stdio::null());
-        Killed(job.spawn().unwrap())
-    };
-    let granted = |name: &str| node_job(&sandbox, name).map_or(0, |job| job["cache_bytes"].as_u64().unwrap());
-    let heard = |name: &str, bytes: u64| {
-        let grants = std::fs::read_to_string(sandbox.path(&format!("{name}.granted"))).unwrap_or_default();
-        grants.lines().last().is_some_and(|last| last == bytes.to_string())
-    };
-    let sum = || ["poor", "rich", "liar"].map(granted).iter().sum::<u64>();
-    let _poor = start("poor", "0.05", "honest");
-    wait_until("alone it has what its rule allows", || heard("poor", 64 * MIB));
-    let rich = start("rich", "0.5", "honest");
-    wait_until("the other saves more with it", || heard("rich", 64 * MIB) && heard("poor", left - 64 * MIB));
-    assert!(sum() <= left, "{}", sum());
-    let liar = start("liar", "1e300", "liar");
-    wait_until("it is there", || node_job(&sandbox, "liar").is_some_and(|job| job["pid"] != 0));
-    wait_until("it has what is left to it at least", || granted("liar") >= 16 * MIB);
-    for name in ["poor", "rich", "liar"] {
-        assert!((16 * MIB..=64 * MIB).contains(&granted(name)), "{name}: {}", granted(name));
-    }
-    assert!(sum() <= left, "{}", sum());
-    // What a job had that was killed is others' again.
-    signal(liar.0.id(), "KILL");
-    signal(rich.0.id(), "KILL");
-    wait_until("it has all that its rule allows", || heard("poor", 64 * MIB));
-    assert_eq!(sum(), 64 * MIB);
-}
-
-#[test]
-fn a_running_job_gives_back_what_it_is_no_longer_granted() {
-    if !privileged("a_running_job_gives_back_what_it_is_no_longer_granted") {
-        return;
-    }
-    let sandbox = Sandbox::new("less");
-    let policy = |most: &str| format!("[[jobs.rule]]\nmode = \"act\"\ncache = {{ max = \"{most}\" }}\n");
-    let launcher = service(&sandbox, &policy("64MiB"));
-    let words = ["--workers", "0", "--cache", "4MiB", "--samples", "1000", "--wait-ms", "4", "--step-ms", "2"];
-    let mut run = with_torch(&sandbox, "cached", "slow.py", &words);
-    run.stdout(File::create(sandbox.path("job.out")).unwrap()).stderr(Stdio::null());
-    let mut run = Killed(run.spawn().unwrap());
-    let cache = || {
-        let output = sandbox.stallscope_as_nobody(&["knobs", "cached", "--json"]).output().unwrap();
-        let knobs: Value = serde_json::from_slice(&output.stdout).ok()?;
-        knobs.as_array()?.iter().find(|knob| knob["name"] == "cache.bytes")?["value"].as_u64()
-    };
-    wait_until("its cache is larger", || cache().is_some_and(|bytes| bytes > 10 << 20));
-    let before = sessions(launcher.0.id());
-    std::fs::write(sandbox.path("policy.toml"), policy("8MiB")).unwrap();
-    signal(launcher.0.id(), "HUP");
-    wait_until("it has given back", || cache().is_some_and(|bytes| bytes <= 8 << 20));
-    assert!(cache().is_some_and(|bytes| bytes >= 4 << 20), "what the script had set stays");
-    assert_eq!(sessions(launcher.0.id()), before, "the same session");
-    wait_until("the audit has it", || {
-        node_log(&sandbox).iter().any(|line| line["act"] == "undo" && line["knob"] == "cache.bytes")
-    });
-    std::fs::write(sandbox.path("stop"), "").unwrap();
-    assert_eq!(run.0.wait().unwrap().code(), Some(0));
-    let printed = std::fs::read_to_string(sandbox.path("job.out")).unwrap();
-    assert!(printed.ends_with(" 0 of them wrong\n"), "{printed}");
 }
