@@ -85,7 +85,11 @@ fn print_log(json: bool, style: &Style) -> Result<()> {
         }
         any = true;
         for event in &events {
-            let line = if json { clean_json(&serde_json::to_string(event)?) + "\n" } else { node::line(event, style) };
+            let line = if json {
+                clean_json(&serde_json::to_string(event)?) + "\n"
+            } else {
+                node::line(event, style)
+            };
             terminal::print(&line)?;
         }
     }

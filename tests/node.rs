@@ -223,8 +223,15 @@ fn a_broken_policy_is_refused_and_leaves_the_old_in_force() {
         return;
     }
     let launcher = service(&sandbox, OF_NOBODY);
-    let second =
-        sandbox.run(&["node-service", "--config", "policy.toml", "--socket", "node.sock", "--state", "state"]);
+    let second = sandbox.run(&[
+        "node-service",
+        "--config",
+        "policy.toml",
+        "--socket",
+        "node.sock",
+        "--state",
+        "state",
+    ]);
     assert!(text(&second.stderr).contains("one a node is enough"), "{}", text(&second.stderr));
     let words = ["run", "--no-kernel", "--name", "plain", "--", PYTHON, "-c", IDLE];
     let mut run = Killed(sandbox.stallscope_as_nobody(&words).stderr(Stdio::null()).spawn().unwrap());

@@ -73,7 +73,8 @@ fn a_running_job_gives_back_what_it_is_no_longer_granted() {
     let sandbox = Sandbox::new("less");
     let policy = |most: &str| format!("[[jobs.rule]]\nmode = \"act\"\ncache = {{ max = \"{most}\" }}\n");
     let launcher = service(&sandbox, &policy("64MiB"));
-    let words = ["--workers", "0", "--cache", "4MiB", "--samples", "1000", "--wait-ms", "4", "--step-ms", "2"];
+    let words =
+        ["--workers", "0", "--cache", "4MiB", "--samples", "1000", "--wait-ms", "4", "--step-ms", "2"];
     let mut run = with_torch(&sandbox, "cached", "slow.py", &words);
     run.stdout(File::create(sandbox.path("job.out")).unwrap()).stderr(Stdio::null());
     let mut run = Killed(run.spawn().unwrap());

@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::host;
 use crate::knobs::{EARLIER, Place};
 use crate::registration::NodeLink;
-use crate::reporting::{Controlled, Reporting};
+use crate::reporting::Reporting;
 use own_rule::OwnRules;
 use running::{Running, request};
 use stallscope_control::{Action, Outcome};

@@ -6,8 +6,8 @@ mod pattern;
 #[cfg(test)]
 mod tests;
 
-pub use file::Unreadable;
 use crate::options::first_cache_of;
+pub use file::Unreadable;
 use pattern::Pattern;
 use serde::{Deserialize, Serialize};
 use stallscope_units::{memory, percent};

@@ -2,7 +2,9 @@
 //! job waits for that, but for a moment at its start.
 
 use crate::runtime::node_socket;
-use stallscope_wire::{JobHello, JobReport, JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeReply, VERSION};
+use stallscope_wire::{
+    JobHello, JobReport, JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeReply, VERSION,
+};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;

@@ -40,7 +40,15 @@ pub(crate) struct Controlled {
 
 impl Reporting {
     pub(crate) fn new(link: NodeLink) -> Reporting {
-        Reporting { link, counted: 0, next: 0, gained: Gained::default(), froze: String::new(), held: None, seconds: 0 }
+        Reporting {
+            link,
+            counted: 0,
+            next: 0,
+            gained: Gained::default(),
+            froze: String::new(),
+            held: None,
+            seconds: 0,
+        }
     }
 
     /// What the job's caches may be raised to, as the service last granted it.
@@ -89,10 +97,9 @@ impl Reporting {
 
     fn report(&self, line: Option<AuditEvent>, controlled: &Controlled) -> JobReport {
         let left_ns = controlled.frozen_until_ns.map(|until_ns| until_ns.saturating_sub(host::now_ns()));
-        let frozen = left_ns.filter(|left_ns| *left_ns > 0).map(|left_ns| Frozen {
-            why: self.froze.clone(),
-            left_s: left_ns / 1_000_000_000,
-        });
+        let frozen = left_ns
+            .filter(|left_ns| *left_ns > 0)
+            .map(|left_ns| Frozen { why: self.froze.clone(), left_s: left_ns / 1_000_000_000 });
         let cache = controlled.caches.as_ref().filter(|_| line.is_none()).map(|caches| CacheAsk {
             granted_bytes: self.granted_bytes(),
             held_bytes: caches.held_bytes,

@@ -107,7 +107,16 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
             let label = registration::label();
             let own_mode = options.tune.map(|tune| tune.mode);
             let owner = run_as.map(|caller| caller.uid);
-            Some(Registration::open(JobHello { name: name.clone(), label, owner, own_mode, granted_bytes: None }).await)
+            Some(
+                Registration::open(JobHello {
+                    name: name.clone(),
+                    label,
+                    owner,
+                    own_mode,
+                    granted_bytes: None,
+                })
+                .await,
+            )
         }
         None => None,
     };

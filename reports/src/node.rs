@@ -74,7 +74,8 @@ pub fn line(event: &NodeEvent, style: &Style) -> String {
     };
     let words = format!("{}  {}  {job}: {}", clock::moment(event.wall_ns), event.act, in_words(event));
     let mut text = String::new();
-    for (nth, piece) in style.wrap(&words, style.width.saturating_sub(INDENT).max(24)).into_iter().enumerate() {
+    for (nth, piece) in style.wrap(&words, style.width.saturating_sub(INDENT).max(24)).into_iter().enumerate()
+    {
         let head = Line::new(if nth == 0 { String::new() } else { " ".repeat(INDENT) });
         head.ink(piece, ink(&event.act)).render(style, &mut text);
     }
@@ -136,7 +137,8 @@ mod tests {
         assert!(lines[0].starts_with("paused by root since 1 Jan 1970, 00:00:01 UTC"), "{lines:?}");
         assert!(lines[2].starts_with("tr\\u{1b}[2Jain  70"), "{lines:?}");
         let frozen = Some("for 43 min: three changes had to be taken back".into());
-        let job = NodeJob { saved_s: 5040.0, faster: 0.31, frozen, state: "tuned".into(), ..NodeJob::default() };
+        let job =
+            NodeJob { saved_s: 5040.0, faster: 0.31, frozen, state: "tuned".into(), ..NodeJob::default() };
         let shown = page(&NodeState { paused: None, jobs: vec![job] }, &style(200));
         assert!(shown.contains("1.4 h (+31%)  tuned; frozen for 43 min: three changes"), "{shown}");
         assert_eq!(page(&NodeState { paused, jobs: vec![] }, &style(200)).lines().count(), 2);
@@ -164,7 +166,8 @@ mod tests {
             "1 Jan 1970, 01:01:01 UTC keep train (70, mi ra): workers 2 → 6, +31% (+24% to +38%) measured, \
              +40% (+30% to +50%) expected: the gain is proven\n"
         );
-        let pause = NodeEvent { act: "pause".into(), by: "root".into(), why: "so".into(), ..NodeEvent::default() };
+        let pause =
+            NodeEvent { act: "pause".into(), by: "root".into(), why: "so".into(), ..NodeEvent::default() };
         assert!(line(&pause, &style(1000)).ends_with("pause the node: by root: so\n"));
         assert!(line(&event, &style(60)).lines().all(|line| line.chars().count() <= 60));
     }

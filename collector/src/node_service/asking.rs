@@ -3,7 +3,8 @@
 use crate::runtime::node_socket;
 use anyhow::{Context, Result, bail, ensure};
 use stallscope_wire::{
-    LogPage, LogPlace, NODE_LINE_BYTES, NodeClient, NodeEvent, NodeHello, NodeReply, NodeState, VERSION, Whose,
+    LogPage, LogPlace, NODE_LINE_BYTES, NodeClient, NodeEvent, NodeHello, NodeReply, NodeState, VERSION,
+    Whose,
 };
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -62,7 +63,8 @@ impl NodeLog {
     /// No service runs here, or it does not answer.
     pub fn more(&mut self) -> Result<Vec<NodeEvent>> {
         loop {
-            let NodeReply::Log(LogPage { events, next, more }) = ask(NodeClient::Log { after: self.after })? else {
+            let NodeReply::Log(LogPage { events, next, more }) = ask(NodeClient::Log { after: self.after })?
+            else {
                 bail!(SOMETHING_ELSE)
             };
             self.after = Some(next);

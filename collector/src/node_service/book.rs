@@ -4,10 +4,10 @@ use super::journal::{self, Journal};
 use super::pauses::Pauses;
 use crate::host;
 use anyhow::Result;
+use stallscope_wire::{LogPage, LogPlace, NodeEvent};
 use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use stallscope_wire::{LogPage, LogPlace, NodeEvent};
 
 /// A part of the audit, of which there are two.
 const AUDIT_BYTES: u64 = 8 << 20;
@@ -135,7 +135,13 @@ mod tests {
     use super::*;
 
     fn of(uid: u32, why: &str) -> NodeEvent {
-        NodeEvent { uid, user: format!("user {uid}"), act: "keep".into(), why: why.into(), ..NodeEvent::default() }
+        NodeEvent {
+            uid,
+            user: format!("user {uid}"),
+            act: "keep".into(),
+            why: why.into(),
+            ..NodeEvent::default()
+        }
     }
 
     #[test]

@@ -312,9 +312,8 @@ impl Desk {
         if now.saturating_duration_since(self.began) >= RETURN_WITHIN {
             self.shares.open();
         }
-        let waits = |job: &Job| {
-            job.process.is_none() && now.saturating_duration_since(job.arrived) >= BEGINS_WITHIN
-        };
+        let waits =
+            |job: &Job| job.process.is_none() && now.saturating_duration_since(job.arrived) >= BEGINS_WITHIN;
         for (id, _) in self.jobs.iter().filter(|(_, job)| waits(job)) {
             self.shares.leave(*id);
         }
@@ -328,7 +327,12 @@ impl Desk {
     pub(super) fn reload(&mut self, policy: Policy) -> Vec<ToLauncher> {
         self.policy = policy;
         let why = "the configuration was read again and is in force".into();
-        self.events.push(NodeEvent { act: "policy".into(), by: "SIGHUP".into(), why, ..NodeEvent::default() });
+        self.events.push(NodeEvent {
+            act: "policy".into(),
+            by: "SIGHUP".into(),
+            why,
+            ..NodeEvent::default()
+        });
         self.shares.set_budget(self.policy.grantable_bytes(self.node_bytes));
         let mut orders = Vec::new();
         for (id, job) in &mut self.jobs {

@@ -249,7 +249,9 @@ mod tests {
         assert!((800..1640).contains(&found.len()), "{} lines", found.len());
         assert_eq!(all(&folder.journal(4096)), found, "opened again");
         let bytes: u64 = (0..2)
-            .map(|which| std::fs::metadata(folder.0.join(format!("audit.{which}.jsonl"))).map_or(0, |m| m.len()))
+            .map(|which| {
+                std::fs::metadata(folder.0.join(format!("audit.{which}.jsonl"))).map_or(0, |m| m.len())
+            })
             .sum();
         assert!(bytes <= 2 * 4096, "{bytes}");
     }
@@ -261,7 +263,12 @@ mod tests {
             folder.journal(4096).add(&number).expect("it is added");
         }
         let path = folder.0.join("audit.0.jsonl");
-        std::fs::File::options().append(true).open(&path).expect("it is there").write_all(b"34").expect("half");
+        std::fs::File::options()
+            .append(true)
+            .open(&path)
+            .expect("it is there")
+            .write_all(b"34")
+            .expect("half");
         let mut journal = folder.journal(4096);
         journal.add(&3_u64).expect("it is added");
         assert_eq!((all(&journal), journal.last::<u64>()), (vec![1, 2, 3], Some(3)));
@@ -275,7 +282,11 @@ mod tests {
         let folder = Folder::new("places");
         let mut journal = folder.journal(4096);
         (0..2000_u64).for_each(|number| journal.add(&number).expect("it is added"));
-        for place in [LogPlace { file: 0, at: u64::MAX }, LogPlace { file: u64::MAX, at: 9 }, LogPlace { file: 3, at: u64::MAX }] {
+        for place in [
+            LogPlace { file: 0, at: u64::MAX },
+            LogPlace { file: u64::MAX, at: 9 },
+            LogPlace { file: 3, at: u64::MAX },
+        ] {
             let _ = journal.page::<u64>(place);
         }
         let mut place = LogPlace::default();

@@ -89,7 +89,9 @@ mod tests {
         let mut pauses = Pauses::default();
         pauses.pause_job(own, by(1)).expect("the first");
         pauses.pause_job(earlier, by(1)).expect("the second");
-        assert!(pauses.is_paused(Some(earlier)) && !pauses.is_paused(Some((1, 1))) && !pauses.is_paused(None));
+        assert!(
+            pauses.is_paused(Some(earlier)) && !pauses.is_paused(Some((1, 1))) && !pauses.is_paused(None)
+        );
         pauses.forget_ended();
         assert_eq!((pauses.of_job(Some(own)), pauses.of_job(Some(earlier))), (Some(&by(1)), None));
         pauses.resume_job(own);

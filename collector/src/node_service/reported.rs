@@ -1,10 +1,10 @@
 //! What a job's collector reports of its job, as far as it is believed: it counts for that job alone, and is as long as it may be.
 
 use crate::foreign_text::short;
-use std::time::{Duration, Instant};
 use stallscope_model::AuditEvent;
 use stallscope_units::duration;
 use stallscope_wire::{JobReport, NodeEvent};
+use std::time::{Duration, Instant};
 
 /// Characters of a sentence, and of a name.
 const SENTENCE: usize = 300;
@@ -84,7 +84,10 @@ mod tests {
         let (saved_s, faster, frozen) = take(5.0, 0.5, 60);
         assert_eq!((saved_s, faster), (5.0, 0.5));
         let frozen = frozen.expect("it is");
-        assert!(frozen.starts_with("for 1") && frozen.contains(" min: a?[2Jb") && frozen.len() < 400, "{frozen}");
+        assert!(
+            frozen.starts_with("for 1") && frozen.contains(" min: a?[2Jb") && frozen.len() < 400,
+            "{frozen}"
+        );
         assert_eq!(take(1e300, f64::INFINITY, u64::MAX).0, 990.0);
         let (saved_s, faster, frozen) = take(f64::NAN, -3.0, 0);
         assert_eq!((saved_s, faster, frozen), (0.0, 0.0, None));

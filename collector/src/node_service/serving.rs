@@ -6,7 +6,9 @@ use crate::launching::{FromLauncher, ToLauncher};
 use crate::policy::Policy;
 use crate::{host, procfs};
 use anyhow::{Context, Result};
-use stallscope_wire::{JobReport, JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeReply, VERSION, Whose};
+use stallscope_wire::{
+    JobReport, JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeReply, VERSION, Whose,
+};
 use std::collections::HashMap;
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::Path;
@@ -285,9 +287,7 @@ struct Reception<'a> {
 impl Reception<'_> {
     fn answer(&mut self, hello: NodeHello, peer: UCred) -> Answer {
         match hello.client {
-            NodeClient::List => {
-                NodeReply::Node(self.desk.shown_to(peer.uid(), Instant::now())).into()
-            },
+            NodeClient::List => NodeReply::Node(self.desk.shown_to(peer.uid(), Instant::now())).into(),
             NodeClient::Log { after } => NodeReply::Log(self.book.page(after, peer.uid())).into(),
             NodeClient::Pause(whose) => self.turn(&whose, peer.uid(), Desk::pause),
             NodeClient::Resume(whose) => self.turn(&whose, peer.uid(), Desk::resume),

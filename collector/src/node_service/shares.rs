@@ -77,10 +77,6 @@ impl Share {
 }
 
 impl Shares {
-    pub(super) fn new(budget: u64) -> Shares {
-        Shares { budget, ..Shares::default() }
-    }
-
     /// One whose jobs may have been granted memory by an earlier service: until [`Shares::open`] they have that again, and new ones
     /// their floors.
     pub(super) fn closed(budget: u64) -> Shares {

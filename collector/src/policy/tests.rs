@@ -157,7 +157,19 @@ fn the_file_that_ships_has_each_key_with_its_default() {
     let all = with_examples(shipped);
     let examples = policy(&all);
     assert!(examples.rules.len() >= 2 && examples.rules.iter().any(|rule| rule.cache.is_some()), "{all}");
-    for key in ["memory_reserve", "match", "user", "cgroup", "label", "mode", "cache", "max", "min", "of", "checkpoint_overhead"] {
+    for key in [
+        "memory_reserve",
+        "match",
+        "user",
+        "cgroup",
+        "label",
+        "mode",
+        "cache",
+        "max",
+        "min",
+        "of",
+        "checkpoint_overhead",
+    ] {
         assert!(all.contains(&format!("{key} =")), "no {key} in contrib/stallscope.toml");
     }
     // The defaults that its comments name.

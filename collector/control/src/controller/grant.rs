@@ -61,7 +61,8 @@ impl Controller {
         let caches = || self.job.training().filter_map(|rank| rank.cache());
         let known = |curve: &&CacheCurve| !curve.is_mixed() && !curve.points().is_empty();
         let curve = caches().map(|cache| &cache.curve).find(known).copied();
-        let capacity_bytes = caches().filter_map(|cache| cache.state).map(|state| state.capacity_bytes).max()?;
+        let capacity_bytes =
+            caches().filter_map(|cache| cache.state).map(|state| state.capacity_bytes).max()?;
         let missed = 1.0 - self.draws.steady().or_else(|| self.draws.recent())?.hit_share()?;
         let needs = self.job.training().filter_map(|rank| Need::of(rank, self.since_ns, self.settle));
         let waits = needs.map(|need| need.sums.share(need.sums.fetch_ns)).fold(0.0, f64::max);
@@ -79,7 +80,13 @@ impl Controller {
         // It is of a sample of the uses, and taken for its shape.
         let now = curve.miss_ratio(capacity_bytes).filter(|now| *now >= SEEN && missed >= SEEN);
         let scale = now.map_or(1.0, |now| missed / now);
-        Some(curve.points().iter().map(|point| (point.capacity_bytes, saved(point.miss_ratio() * scale))).collect())
+        Some(
+            curve
+                .points()
+                .iter()
+                .map(|point| (point.capacity_bytes, saved(point.miss_ratio() * scale)))
+                .collect(),
+        )
     }
 
     /// Caches that may fill more than is granted give it back, each its part of what it was raised by; what a script or a user set
@@ -91,7 +98,8 @@ impl Controller {
         if over == 0 || matches!(self.work, Work::Settling(..)) {
             return false;
         }
-        let raised: Vec<(Move, u64)> = self.job.training().filter_map(|rank| self.raised_cache(rank)).collect();
+        let raised: Vec<(Move, u64)> =
+            self.job.training().filter_map(|rank| self.raised_cache(rank)).collect();
         let above = raised.iter().map(|(_, above)| *above).fold(0, u64::saturating_add);
         if above == 0 {
             return false;
@@ -127,7 +135,8 @@ impl Controller {
             let mut event = audit::line(Act::Undo, self.decisions, self.now_ns);
             audit::of(&mut event, turned);
             event.saw.clone_from(&why);
-            event.why = "given back at once; it is granted again when it saves more here than elsewhere".to_owned();
+            event.why =
+                "given back at once; it is granted again when it saves more here than elsewhere".to_owned();
             out.audit.push(event);
         }
         self.drift.cache_turned();
@@ -142,6 +151,7 @@ impl Controller {
         let own = self.floors.get(&address).copied().unwrap_or(knob.initial).max(knob.min);
         let above = knob.value.saturating_sub(own);
         let (from, to) = (knob.value, knob.value);
-        (above > 0).then(|| (Move { rank: rank.rank, loader: knob.loader, knob: CACHE.to_owned(), from, to }, above))
+        (above > 0)
+            .then(|| (Move { rank: rank.rank, loader: knob.loader, knob: CACHE.to_owned(), from, to }, above))
     }
 }

@@ -73,7 +73,10 @@ impl Desk {
                     return Err("the node is not paused; `stallscope node` shows which jobs are".into());
                 }
                 self.pauses.set_node(None);
-                (NodeEvent::default(), "the node is resumed; jobs with a pause of their own stay paused".into())
+                (
+                    NodeEvent::default(),
+                    "the node is resumed; jobs with a pause of their own stay paused".into(),
+                )
             }
             Some(job) => {
                 let id = self.named(job, by)?;
@@ -133,7 +136,8 @@ impl Desk {
         let of = |is: &dyn Fn(&super::Job) -> bool| -> Vec<u64> {
             known().filter(|(_, job)| is(job)).map(|(id, _)| *id).collect()
         };
-        let mut found = what.parse().map_or_else(|_| Vec::new(), |pid: u32| of(&|job| pid > 0 && job.pid() == pid));
+        let mut found =
+            what.parse().map_or_else(|_| Vec::new(), |pid: u32| of(&|job| pid > 0 && job.pid() == pid));
         if found.is_empty() {
             found = of(&|job| job.name == what);
         }
@@ -142,7 +146,9 @@ impl Desk {
         }
         match found[..] {
             [id] => Ok(id),
-            [] => Err(format!("no job of yours is called {what}; `stallscope node` lists those that there are")),
+            [] => {
+                Err(format!("no job of yours is called {what}; `stallscope node` lists those that there are"))
+            }
             _ => {
                 let pids: Vec<String> = found.iter().map(|id| self.jobs[id].pid().to_string()).collect();
                 Err(format!("several jobs are called {what}; name one by its pid: {}", pids.join(", ")))
@@ -153,7 +159,9 @@ impl Desk {
     fn nothing_to_pause(&self, id: u64) -> String {
         let job = &self.jobs[&id];
         match job.is_own {
-            true => format!("{} is tuned by its owner, who chose that with --tune, and not by the node", job.name),
+            true => {
+                format!("{} is tuned by its owner, who chose that with --tune, and not by the node", job.name)
+            }
             false if job.is_unseen => {
                 format!("the process of {} is not seen from here, and so it is not tuned anyway", job.name)
             }
@@ -165,7 +173,9 @@ impl Desk {
 fn may_turn_the_node(by: Asking<'_>) -> Result<(), String> {
     match by.may_all {
         true => Ok(()),
-        false => Err(format!("the node is paused and resumed by root; you are {}: name a job of yours", by.name)),
+        false => {
+            Err(format!("the node is paused and resumed by root; you are {}: name a job of yours", by.name))
+        }
     }
 }
 

@@ -76,7 +76,11 @@ fn jobs_of_root_are_left_alone() {
     let mut desk = desk("[[jobs.rule]]\nmode = \"act\"\ncache = { max = \"1GiB\" }\n");
     let (root, first_bytes) = desk.arrive(of(0, ""));
     assert_eq!((desk.started(root, 92, 9), first_bytes), (vec![], 0));
-    assert!(desk.shown_to(0, Instant::now()).jobs[0].state.starts_with("left alone: "), "{:?}", desk.shown_to(0, Instant::now()));
+    assert!(
+        desk.shown_to(0, Instant::now()).jobs[0].state.starts_with("left alone: "),
+        "{:?}",
+        desk.shown_to(0, Instant::now())
+    );
 }
 
 #[test]
@@ -101,7 +105,11 @@ fn a_session_that_fails_is_started_again_a_few_times() {
     }
     assert_eq!(desk.ended(session, 1, now), []);
     assert_eq!(desk.tick(now + Duration::from_secs(3600)), []);
-    assert!(desk.shown_to(0, Instant::now()).jobs[0].state.contains("ended 4 times"), "{:?}", desk.shown_to(0, Instant::now()));
+    assert!(
+        desk.shown_to(0, Instant::now()).jobs[0].state.contains("ended 4 times"),
+        "{:?}",
+        desk.shown_to(0, Instant::now())
+    );
 }
 
 #[test]

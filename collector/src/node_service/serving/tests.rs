@@ -18,7 +18,8 @@ fn serving(name: &str) -> (std::path::PathBuf, StdStream) {
     let (ours, theirs) = StdStream::pair().unwrap();
     // A few orders fill it.
     rustix::net::sockopt::set_socket_send_buffer_size(&theirs, 1).unwrap();
-    let (policy, book) = (Policy::parse(POLICY).unwrap(), Book::open(&socket.with_extension("state")).unwrap());
+    let (policy, book) =
+        (Policy::parse(POLICY).unwrap(), Book::open(&socket.with_extension("state")).unwrap());
     let given = Given { listener, launcher: theirs, policy, book, own_uid: None };
     std::thread::spawn(move || serve(given, Path::new("/nowhere"), |_| {}));
     (socket, ours)
