@@ -169,6 +169,11 @@ fn what_is_proven_stays_when_launcher_or_service_die_and_a_successor_goes_on() {
     wait_until("the session has ended", || sessions_of_anyone(&sandbox).is_empty());
     drop(launcher);
     assert!(workers().is_some_and(|(now, own)| now > own), "{:?}, {}", workers(), ended(&audit()));
+    let _launcher = service(&sandbox, policy);
+    wait_until("another successor has begun", || is_tuned(&sandbox, "slow"));
+    assert!(sandbox.run(&["node", "pause"]).status.success());
+    wait_until("the session has ended", || sessions_of_anyone(&sandbox).is_empty());
+    assert!(workers().is_some_and(|(now, own)| now > own), "{:?}", workers());
     std::fs::write(sandbox.path("stop"), "").unwrap();
     assert_eq!(run.0.wait().unwrap().code(), Some(0));
     let printed = std::fs::read_to_string(sandbox.path("job.out")).unwrap();

@@ -4,7 +4,7 @@ mod pausing;
 #[cfg(test)]
 mod tests;
 
-pub(super) use pausing::Asking;
+pub(super) use pausing::{Asking, Turned};
 
 use super::pauses::{Pauses, Process};
 use super::reported::{self, Reported};

@@ -1,14 +1,12 @@
 //! Hears jobs and viewers, and tells the launcher what the desk decides.
 
 use super::book::Book;
-use super::desk::{Arrival, Asking, Desk};
+use super::desk::{Arrival, Asking, Desk, Turned};
 use crate::launching::{FromLauncher, ToLauncher};
 use crate::policy::Policy;
 use crate::{host, procfs};
 use anyhow::{Context, Result};
-use stallscope_wire::{
-    JobReport, JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeReply, VERSION, Whose,
-};
+use stallscope_wire::{JobReport, JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeReply, VERSION};
 use std::collections::HashMap;
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::Path;
@@ -289,8 +287,8 @@ impl Reception<'_> {
         match hello.client {
             NodeClient::List => NodeReply::Node(self.desk.shown_to(peer.uid(), Instant::now())).into(),
             NodeClient::Log { after } => NodeReply::Log(self.book.page(after, peer.uid())).into(),
-            NodeClient::Pause(whose) => self.turn(&whose, peer.uid(), Desk::pause),
-            NodeClient::Resume(whose) => self.turn(&whose, peer.uid(), Desk::resume),
+            NodeClient::Pause(whose) => self.turn(peer.uid(), |desk, by| desk.pause(&whose, by)),
+            NodeClient::Resume(whose) => self.turn(peer.uid(), |desk, by| desk.resume(&whose, by)),
             NodeClient::Job(job) => {
                 // Root alone speaks for others.
                 let uid = job.owner.filter(|_| peer.uid() == 0).unwrap_or(peer.uid());
@@ -307,15 +305,10 @@ impl Reception<'_> {
         self.names.entry(uid).or_insert_with(|| host::user_name(uid)).clone()
     }
 
-    fn turn(
-        &mut self,
-        whose: &Whose,
-        uid: u32,
-        how: for<'a, 'b> fn(&'a mut Desk, &'b Whose, Asking<'b>) -> Result<(String, Vec<ToLauncher>), String>,
-    ) -> Answer {
+    fn turn(&mut self, uid: u32, how: impl FnOnce(&mut Desk, Asking<'_>) -> Turned) -> Answer {
         let name = self.name_of(uid);
         let may_all = uid == 0 || self.own_uid == Some(uid);
-        match how(self.desk, whose, Asking { uid, name: &name, may_all, wall_ns: host::wall_ns() }) {
+        match how(self.desk, Asking { uid, name: &name, may_all, wall_ns: host::wall_ns() }) {
             Ok((done, orders)) => {
                 // It is in force all the same.
                 let reply = match self.book.keep(self.desk.pauses()) {

@@ -16,16 +16,15 @@ pub(in crate::node_service) struct Asking<'a> {
     pub(in crate::node_service) wall_ns: u64,
 }
 
+/// What is so now, in a sentence, and what the launcher is to do for it; or why not, in a sentence.
+pub(in crate::node_service) type Turned = Result<(String, Vec<ToLauncher>), String>;
+
 impl Desk {
     /// What is so now, in a sentence, and what the launcher is to do for it.
     ///
     /// # Errors
     /// The user may not, or there is no such job, in a sentence.
-    pub(in crate::node_service) fn pause(
-        &mut self,
-        whose: &Whose,
-        by: Asking<'_>,
-    ) -> Result<(String, Vec<ToLauncher>), String> {
+    pub(in crate::node_service) fn pause(&mut self, whose: &Whose, by: Asking<'_>) -> Turned {
         let paused = Paused { by: by.name.to_owned(), uid: by.uid, since_wall_ns: by.wall_ns };
         let stays = "what is in force stays, and nothing is changed until `stallscope node resume";
         let (about, done) = match &whose.job {
@@ -61,11 +60,7 @@ impl Desk {
     ///
     /// # Errors
     /// The user may not, there is no such job, or nothing is paused.
-    pub(in crate::node_service) fn resume(
-        &mut self,
-        whose: &Whose,
-        by: Asking<'_>,
-    ) -> Result<(String, Vec<ToLauncher>), String> {
+    pub(in crate::node_service) fn resume(&mut self, whose: &Whose, by: Asking<'_>) -> Turned {
         let (about, done) = match &whose.job {
             None => {
                 may_turn_the_node(by)?;

@@ -231,6 +231,23 @@ fn memory_of_a_job_that_ends_is_granted_to_others_at_the_next_second() {
 }
 
 #[test]
+fn a_service_that_was_restarted_grants_what_the_one_before_had() {
+    let policy = "[[jobs.rule]]\nmode = \"act\"\ncache = { max = \"48GiB\", min = \"8GiB\" }\n";
+    let mut desk = Desk::new(Policy::parse(policy).unwrap(), 64 * GIB, Pauses::default());
+    let mut back = of(MIRA, "");
+    back.job.granted_bytes = Some(40 * GIB);
+    let (new, _) = desk.arrive(of(OTTO, ""));
+    let (back, _) = desk.arrive(back);
+    let begun = desk.started(back, 70, 9);
+    assert!(matches!(begun[..], [ToLauncher::Start(Start { cache_bytes, .. })] if cache_bytes == 40 * GIB));
+    let now = Instant::now();
+    desk.tick(now);
+    assert_eq!(desk.take_grants(), []);
+    desk.tick(now + RETURN_WITHIN);
+    assert_eq!(desk.take_grants(), [(new, 24 * GIB), (back, 40 * GIB)]);
+}
+
+#[test]
 fn a_session_that_fails_is_in_the_audit() {
     let mut desk = desk(MIRAS);
     let (job, _) = desk.arrive(of(MIRA, ""));
