@@ -17,7 +17,9 @@ pub fn page(state: &NodeState, style: &Style) -> String {
     if let Some(paused) = &state.paused {
         let (by, since) = (clean(&paused.by, style.unicode), clock::moment(paused.since_wall_ns));
         let line = format!("paused by {by} since {since}: nothing is changed until `stallscope node resume`");
-        Line::default().bold(line).render(style, &mut text);
+        for piece in style.wrap(&line, style.width) {
+            Line::default().bold(piece).render(style, &mut text);
+        }
     }
     if state.jobs.is_empty() {
         text.push_str("no job runs here that the node's policy knows of\n");
@@ -135,6 +137,9 @@ mod tests {
         let lines = page(&NodeState { paused: paused.clone(), jobs: vec![job] }, &style(200));
         let lines: Vec<&str> = lines.lines().collect();
         assert!(lines[0].starts_with("paused by root since 1 Jan 1970, 00:00:01 UTC"), "{lines:?}");
+        assert!(lines[0].ends_with("until `stallscope node resume`"), "{lines:?}");
+        let narrow = page(&NodeState { paused: paused.clone(), jobs: vec![] }, &style(40));
+        assert!(narrow.replace('\n', " ").contains("until `stallscope node resume`"), "{narrow}");
         assert!(lines[2].starts_with("tr\\u{1b}[2Jain  70"), "{lines:?}");
         let frozen = Some("for 43 min: three changes had to be taken back".into());
         let job =

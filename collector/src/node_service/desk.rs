@@ -27,6 +27,8 @@ const RAN_WELL: Duration = Duration::from_secs(600);
 const BEGINS_WITHIN: Duration = Duration::from_secs(60);
 /// After its start a service waits so long for the jobs that know an earlier one.
 const RETURN_WITHIN: Duration = Duration::from_secs(4);
+/// Part of what its rule allows by which a grant has to change.
+const WORTH_A_LINE: u64 = 10;
 /// Characters of a name that are kept.
 const NAME_CHARS: usize = 200;
 
@@ -73,6 +75,8 @@ struct Job {
     allowed: Allowed,
     /// What an earlier service had granted its caches.
     had_bytes: Option<u64>,
+    /// Its grant as the node's audit has it.
+    noted_bytes: Option<u64>,
     arrived: Instant,
     tries: u32,
     /// When the last session began.
@@ -161,6 +165,24 @@ impl Desk {
         }
     }
 
+    /// A grant that is much more or less than the one that the node's audit has is a line of it.
+    fn note_grant(&mut self, id: u64) {
+        let (Some(job), Some(to)) = (self.jobs.get_mut(&id), self.shares.granted(id)) else { return };
+        let Some(from) = job.noted_bytes else { return };
+        if from.abs_diff(to) < job.allowed.cache_bytes / WORTH_A_LINE {
+            return;
+        }
+        job.noted_bytes = Some(to);
+        self.events.push(NodeEvent {
+            act: "grant".into(),
+            knob: "cache.bytes".into(),
+            from: Some(from),
+            to: Some(to),
+            why: "memory for caches goes where it saves most time".into(),
+            ..job.event()
+        });
+    }
+
     /// What is new for the node's audit.
     pub(super) fn take_events(&mut self) -> Vec<NodeEvent> {
         std::mem::take(&mut self.events)
@@ -182,6 +204,7 @@ impl Desk {
             is_unseen: false,
             allowed,
             had_bytes: job.granted_bytes,
+            noted_bytes: None,
             arrived: self.now,
             tries: 0,
             began: self.now,
@@ -232,6 +255,7 @@ impl Desk {
         self.admit(id);
         let cache_bytes = self.granted(id);
         self.events.push(begun(&self.jobs[&id], cache_bytes));
+        self.jobs.entry(id).and_modify(|job| job.noted_bytes = Some(cache_bytes));
         vec![ToLauncher::Start(Start {
             id: self.last_session,
             uid,
@@ -317,7 +341,9 @@ impl Desk {
         for (id, _) in self.jobs.iter().filter(|(_, job)| waits(job)) {
             self.shares.leave(*id);
         }
-        self.regranted.extend(self.shares.settle(now));
+        let changed = self.shares.settle(now);
+        changed.iter().for_each(|id| self.note_grant(*id));
+        self.regranted.extend(changed);
         let is_due = |job: &Job| matches!(job.session, Session::StartsAgain(due) if due <= now);
         let due: Vec<u64> = self.jobs.iter().filter(|(_, job)| is_due(job)).map(|(id, _)| *id).collect();
         due.into_iter().flat_map(|id| self.begin(id)).collect()
@@ -407,9 +433,11 @@ fn pause(tries: u32) -> Duration {
 fn begun(job: &Job, cache_bytes: u64) -> NodeEvent {
     let rule = job.allowed.rule.unwrap_or(0);
     let why = match (job.wants_session(), cache_bytes) {
-        (Some(true), 0) => format!("by rule {rule}: act, caches stay as they are"),
-        (Some(true), bytes) => format!("by rule {rule}: act, caches up to {}", memory(bytes)),
-        _ => format!("by rule {rule}: advise"),
+        (Some(true), 0) => format!("a session begins by rule {rule}: act, caches stay as they are"),
+        (Some(true), bytes) => {
+            format!("a session begins by rule {rule}: act, caches up to {}", memory(bytes))
+        }
+        _ => format!("a session begins by rule {rule}: advise"),
     };
     NodeEvent { act: "session".into(), why, ..job.event() }
 }

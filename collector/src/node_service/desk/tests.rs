@@ -228,6 +228,13 @@ fn memory_of_a_job_that_ends_is_granted_to_others_at_the_next_second() {
     assert_eq!(desk.reload(Policy::parse(less).unwrap()), []);
     desk.tick(now);
     assert_eq!(desk.take_grants(), [(first, 4 * GIB)]);
+    let events = desk.take_events();
+    let last = events.last().unwrap();
+    assert_eq!(
+        (last.act.as_str(), last.from, last.to),
+        ("grant", Some(48 * GIB), Some(4 * GIB)),
+        "{events:?}"
+    );
 }
 
 #[test]
@@ -254,7 +261,10 @@ fn a_session_that_fails_is_in_the_audit() {
     let session = started(&desk.started(job, 70, 9));
     desk.ended(session, 1, Instant::now());
     let whys: Vec<String> = desk.take_events().into_iter().map(|event| event.why).collect();
-    assert_eq!(whys, ["by rule 1: act, caches up to 16 GiB", "its session ended and starts again in 2 s"]);
+    assert_eq!(
+        whys,
+        ["a session begins by rule 1: act, caches up to 16 GiB", "its session ended and starts again in 2 s"]
+    );
 }
 
 proptest! {

@@ -20,12 +20,13 @@ pub(super) struct Piece {
 
 impl Curve {
     /// Nobody saves more than all of their time.
-    pub(in crate::node_service) fn of(said: &[(u64, f64)]) -> Curve {
-        let said = said.iter().take(MOST).filter(|(bytes, saved)| *bytes > 0 && saved.is_finite());
-        let mut said: Vec<(u64, f64)> = said.map(|(bytes, saved)| (*bytes, saved.clamp(0.0, 1.0))).collect();
-        said.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.total_cmp(&a.1)));
+    pub(in crate::node_service) fn of(claimed: &[(u64, f64)]) -> Curve {
+        let claimed = claimed.iter().take(MOST).filter(|(bytes, saved)| *bytes > 0 && saved.is_finite());
+        let mut claimed: Vec<(u64, f64)> =
+            claimed.map(|(bytes, saved)| (*bytes, saved.clamp(0.0, 1.0))).collect();
+        claimed.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.total_cmp(&a.1)));
         let mut points: Vec<(u64, f64)> = Vec::new();
-        for point in said {
+        for point in claimed {
             if points.last().is_some_and(|last| last.0 == point.0) {
                 continue;
             }
@@ -94,9 +95,9 @@ mod tests {
     proptest! {
         #[test]
         fn pieces_get_worse_and_add_up(
-            said in proptest::collection::vec((any::<u64>(), any::<f64>()), 0..50), from: u64, to: u64,
+            claimed in proptest::collection::vec((any::<u64>(), any::<f64>()), 0..50), from: u64, to: u64,
         ) {
-            let curve = Curve::of(&said);
+            let curve = Curve::of(&claimed);
             prop_assert!(curve.points.len() <= MOST);
             let pieces: Vec<Piece> = curve.pieces(from, to).collect();
             prop_assert!(pieces.windows(2).all(|pair| pair[0].worth >= pair[1].worth), "{pieces:?}");

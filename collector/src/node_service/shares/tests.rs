@@ -153,7 +153,7 @@ enum Move {
     Lying {
         heard: Option<u64>,
         held: u64,
-        said: Vec<(u64, f64)>,
+        claimed: Vec<(u64, f64)>,
     },
     Rebound {
         most: u64,
@@ -169,7 +169,7 @@ fn moves() -> impl Strategy<Value = Move> {
         1 => Just(Move::Leave),
         4 => (size.clone(), 0.0..1.0).prop_map(|(bytes, all)| Move::Honest { bytes, all }),
         2 => (any::<Option<u64>>(), any::<u64>(), proptest::collection::vec((any::<u64>(), any::<f64>()), 0..9))
-            .prop_map(|(heard, held, said)| Move::Lying { heard, held, said }),
+            .prop_map(|(heard, held, claimed)| Move::Lying { heard, held, claimed }),
         1 => size.prop_map(|most| Move::Rebound { most }),
         1 => (0..2000 * GIB).prop_map(Move::Budget),
         2 => Just(Move::Settle),
@@ -198,8 +198,8 @@ proptest! {
                 Move::Enter { .. } => {}
                 Move::Leave => shares.leave(id),
                 Move::Honest { bytes, all } => shares.asks(id, granted, granted.unwrap_or(0), curve(bytes, all)),
-                Move::Lying { heard, held, said } => {
-                    shares.asks(id, heard.or(granted), held, Curve::of(&said));
+                Move::Lying { heard, held, claimed } => {
+                    shares.asks(id, heard.or(granted), held, Curve::of(&claimed));
                 }
                 Move::Rebound { most } => shares.rebound(id, bounds(0, most)),
                 Move::Budget(bytes) => shares.set_budget(bytes),
