@@ -18,7 +18,7 @@ pub(crate) struct Limits {
 
 impl Limits {
     pub(crate) fn budgets(self) -> Budgets {
-        Budgets { cores: self.cores, memory_bytes: self.memory, descriptors: None, cache_bytes: None }
+        Budgets { cores: self.cores, memory_bytes: self.memory, ..Budgets::default() }
     }
 
     pub(crate) fn any(self) -> bool {

@@ -1,4 +1,4 @@
-use crate::{metrics, terminal};
+use crate::{metrics, node, terminal};
 use anyhow::Result;
 use clap::Args;
 use stallscope_collector::{Policy, ServeOptions, node_memory_bytes, start_node_service};
@@ -42,6 +42,9 @@ pub(crate) struct Collect {
     /// again
     #[arg(long, value_name = "FILE", conflicts_with = "until_idle")]
     config: Option<PathBuf>,
+    /// Folder for the node's audit and its pauses, of root's alone
+    #[arg(long, value_name = "DIR", requires = "config", default_value = node::STATE)]
+    state: PathBuf,
     /// Only print what is understood of the policy
     #[arg(long, requires = "config")]
     check: bool,
@@ -53,7 +56,7 @@ pub(crate) fn main(verb: &Collect) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(config) = &verb.config {
-        start_node_service(config, &verb.socket, verb.user.as_deref())?;
+        start_node_service(config, &verb.socket, verb.user.as_deref(), &verb.state)?;
     }
     let metrics = metrics::served(verb.metrics, verb.metrics_token.as_deref(), openmetrics::render_node)?;
     let options = ServeOptions {

@@ -1,32 +1,102 @@
 //! The node's policy at work: what it does with the jobs that run here, and its processes.
 
+use crate::audit::unbroken_where_piped;
 use crate::terminal::{self, Colour};
 use anyhow::Result;
-use clap::{Args, ValueEnum};
-use stallscope_collector::{NodeOptions, SessionOptions, jobs_of_node, serve_node};
-use stallscope_reports::list;
+use clap::{Args, Subcommand, ValueEnum};
+use stallscope_collector::{
+    NodeLog, NodeOptions, SessionOptions, node_state, pause_node, resume_node, serve_node,
+};
+use stallscope_reports::{Style, clean_json, node};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Show what the node's policy does with the jobs that run here.
+/// Where the service keeps the node's audit and its pauses.
+pub(crate) const STATE: &str = "/var/lib/stallscope";
+
+/// Show what the node's policy does with the jobs that run here, pause it, or read the node's audit.
 ///
-/// Root sees all jobs, others see their own. `stallscope audit JOB` has every change and its effect.
+/// Root sees all jobs, others see their own. `stallscope audit JOB` has every change of one job and its effect.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct Node {
+    #[command(subcommand)]
+    verb: Option<NodeVerb>,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
+const EXAMPLES: &str = "\
+Examples:
+  stallscope node                 what is done with each job
+  sudo stallscope node pause      nothing is changed any more, in any job
+  stallscope node pause train     the same for one job of yours
+  stallscope node log             what was changed, why, and what came of it";
+
+#[derive(Debug, Subcommand)]
+enum NodeVerb {
+    /// Have nothing changed any more, in one job or the whole node; what is in force stays
+    ///
+    /// What is being tried at this moment is put back. A pause outlasts restarts of the service. The whole node is paused by
+    /// root, a job by its owner or root.
+    Pause {
+        /// Job's name, prefix or PID; without one the whole node
+        job: Option<String>,
+    },
+    /// Take a pause back
+    Resume {
+        /// Job's name, prefix or PID; without one the whole node's
+        job: Option<String>,
+    },
+    /// Print the node's audit: what sessions of the policy changed in which job, why, and what came of it
+    Log {
+        /// Print a JSON document per line
+        #[arg(long)]
+        json: bool,
+    },
+}
+
 pub(crate) fn main(verb: &Node, colour: Colour) -> Result<ExitCode> {
-    let jobs = jobs_of_node()?;
-    let text = match verb.json {
-        true => terminal::json(&jobs)?,
-        false if jobs.is_empty() => "no job runs here that the node's policy knows of\n".into(),
-        false => list::of_node(&jobs, &terminal::style(&std::io::stdout(), colour)),
-    };
-    terminal::print(&text)?;
+    let mut style = terminal::style(&std::io::stdout(), colour);
+    match &verb.verb {
+        Some(NodeVerb::Pause { job }) => terminal::say(&pause_node(job.as_deref())?),
+        Some(NodeVerb::Resume { job }) => terminal::say(&resume_node(job.as_deref())?),
+        Some(NodeVerb::Log { json }) => {
+            unbroken_where_piped(&mut style);
+            print_log(*json, &style)?;
+        }
+        None => {
+            let state = node_state()?;
+            let text = if verb.json { terminal::json(&state)? } else { node::page(&state, &style) };
+            terminal::print(&text)?;
+        }
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+fn print_log(json: bool, style: &Style) -> Result<()> {
+    let mut log = NodeLog::default();
+    let mut any = false;
+    loop {
+        let events = log.more()?;
+        if events.is_empty() {
+            break;
+        }
+        any = true;
+        for event in &events {
+            let line = if json {
+                clean_json(&serde_json::to_string(event)?) + "\n"
+            } else {
+                node::line(event, style)
+            };
+            terminal::print(&line)?;
+        }
+    }
+    if !any && !json {
+        terminal::say("the node's audit has no line yet that you may read");
+    }
+    Ok(())
 }
 
 /// Have jobs tuned as far as the node's policy allows, without kernel evidence.
@@ -41,6 +111,9 @@ pub(crate) struct Service {
     /// User, by name or number, as whom users are heard [default: stallscope if that user exists, else nobody]
     #[arg(long, value_name = "USER")]
     user: Option<String>,
+    /// Folder for the node's audit and its pauses, of root's alone
+    #[arg(long, value_name = "DIR", default_value = STATE)]
+    state: PathBuf,
     /// Started by `collect`: ends with stdin
     #[arg(long, hide = true)]
     beside_collect: bool,
@@ -51,6 +124,7 @@ pub(crate) fn service(verb: &Service) -> Result<ExitCode> {
         config: &verb.config,
         socket: &verb.socket,
         user: verb.user.as_deref(),
+        state: &verb.state,
         ends_with_stdin: verb.beside_collect,
     };
     serve_node(options, terminal::say)?;
@@ -67,6 +141,7 @@ pub(crate) struct Session {
     cache_bytes: u64,
     uid: u32,
     gid: u32,
+    checkpoint_ppm: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -76,7 +151,8 @@ enum Mode {
 }
 
 pub(crate) fn session(verb: &Session) -> Result<ExitCode> {
-    let Session { pid, start_ticks, mode, rule, cache_bytes, uid, gid } = *verb;
-    let options = SessionOptions { uid, gid, pid, start_ticks, acts: mode == Mode::Act, rule, cache_bytes };
+    let Session { pid, start_ticks, mode, rule, cache_bytes, uid, gid, checkpoint_ppm } = *verb;
+    let acts = mode == Mode::Act;
+    let options = SessionOptions { uid, gid, pid, start_ticks, acts, rule, cache_bytes, checkpoint_ppm };
     Ok(ExitCode::from(stallscope_collector::session(&options)?.code()))
 }

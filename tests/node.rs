@@ -9,38 +9,11 @@ use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use support::node::{OTTO, PYTHON};
-use support::{Killed, Sandbox, privileged, python, signal, text, wait_until};
+use support::policy::{IDLE, is_tuned, node_job, node_log, printed, service, sessions, with_torch};
+use support::{Killed, Sandbox, privileged, signal, text, wait_until};
 
 /// Whom the sandbox's jobs belong to; the service hears them as another user.
 const NOBODY: &str = "65534";
-
-const IDLE: &str = "import os, time\nwhile not os.path.exists('stop'): time.sleep(0.05)\n";
-
-/// A service with this policy, which reports into the file `service.printed`.
-fn service(sandbox: &Sandbox, policy: &str) -> Killed {
-    std::fs::write(sandbox.path("policy.toml"), policy).unwrap();
-    let socket = sandbox.path("node.sock").display().to_string();
-    let printed = File::options().create(true).append(true).open(sandbox.path("service.printed")).unwrap();
-    let words = ["node-service", "--config", "policy.toml", "--user", &OTTO.to_string(), "--socket", &socket];
-    let inner = sandbox.stallscope(&words);
-    // Its starter has a file open that is none of the users'.
-    let mut starter = Command::new("sh");
-    starter.args(["-c", "exec \"$0\" \"$@\" 9</etc/passwd"]).arg(inner.get_program()).args(inner.get_args());
-    starter.current_dir(inner.get_current_dir().unwrap()).stdin(Stdio::null()).stderr(printed);
-    for (name, value) in inner.get_envs() {
-        match value {
-            Some(value) => starter.env(name, value),
-            None => starter.env_remove(name),
-        };
-    }
-    let service = Killed(starter.spawn().unwrap());
-    wait_until("the service listens", || sandbox.run(&["node"]).status.success());
-    service
-}
-
-fn printed(sandbox: &Sandbox) -> String {
-    std::fs::read_to_string(sandbox.path("service.printed")).unwrap()
-}
 
 fn audit_in(output: &[u8]) -> Vec<Value> {
     let document: Value = serde_json::from_slice(output).unwrap_or_default();
@@ -52,26 +25,6 @@ fn begun_by(audit: &[Value], rule: u32) -> usize {
     let by = format!("rule {rule} of the node, as ");
     let begins = |line: &&Value| line["act"] == "mode" && line["by"].as_str().unwrap().starts_with(&by);
     audit.iter().filter(begins).count()
-}
-
-/// The node's jobs as root sees them, by name.
-fn node_job(sandbox: &Sandbox, name: &str) -> Option<Value> {
-    let jobs: Value = serde_json::from_slice(&sandbox.run(&["node", "--json"]).stdout).ok()?;
-    jobs.as_array()?.iter().find(|job| job["name"] == name).cloned()
-}
-
-fn is_tuned(sandbox: &Sandbox, name: &str) -> bool {
-    node_job(sandbox, name).is_some_and(|job| job["state"] == "tuned")
-}
-
-/// Processes of `stallscope node-session` that the launcher has now.
-fn sessions(launcher: u32) -> Vec<u32> {
-    let children =
-        std::fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children")).unwrap_or_default();
-    let is_session = |pid: &u32| {
-        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| text(&words).contains("node-session"))
-    };
-    children.split_whitespace().map(|pid| pid.parse().unwrap()).filter(is_session).collect()
 }
 
 fn field(pid: u32, name: &str) -> String {
@@ -102,11 +55,12 @@ fn a_job_of_another_user_is_tuned_as_the_policy_says_and_by_a_process_of_that_us
     let (mut plain, mut lowered) = (start("plain", ""), start("lowered", "observe"));
     wait_until("its controller is in the audit", || begun_by(&audit("plain"), 1) == 1);
     wait_until("it is shown", || is_tuned(&sandbox, "plain"));
+    // A service that has just begun waits for those that an earlier one had granted memory.
+    wait_until("it may have what its rule allows", || {
+        node_job(&sandbox, "plain").unwrap()["cache_bytes"] == 64 << 20
+    });
     let shown = node_job(&sandbox, "plain").unwrap();
-    assert_eq!(
-        (&shown["mode"], &shown["rule"], &shown["cache_bytes"]),
-        (&"act".into(), &1.into(), &(64 << 20).into())
-    );
+    assert_eq!((&shown["mode"], &shown["rule"]), (&"act".into(), &1.into()));
 
     // What the session and the part that hears users may do, and the launcher.
     let running = sessions(launcher.0.id());
@@ -157,7 +111,8 @@ fn a_job_of_another_user_is_tuned_as_the_policy_says_and_by_a_process_of_that_us
         .env("STALLSCOPE_KERNEL_SOCKET", sandbox.kernel_socket())
         .uid(OTTO)
         .gid(OTTO);
-    assert_eq!(text(&others.output().unwrap().stdout).trim(), "[]");
+    let seen: Value = serde_json::from_slice(&others.output().unwrap().stdout).unwrap();
+    assert_eq!(seen["jobs"], Value::Array(vec![]));
 
     // Its owner may end it, and then it stays ended.
     signal(running[0], "TERM");
@@ -177,7 +132,7 @@ fn what_is_proven_stays_when_launcher_or_service_die_and_a_successor_goes_on() {
     let sandbox = Sandbox::new("survives");
     let policy = "[[jobs.rule]]\nmode = \"act\"\n";
     let launcher = service(&sandbox, policy);
-    let mut run = with_torch(&sandbox, "slow", "slow.py");
+    let mut run = with_torch(&sandbox, "slow", "slow.py", &[]);
     run.stdout(File::create(sandbox.path("job.out")).unwrap()).stderr(Stdio::null());
     let mut run = Killed(run.spawn().unwrap());
     let audit =
@@ -190,6 +145,13 @@ fn what_is_proven_stays_when_launcher_or_service_die_and_a_successor_goes_on() {
         let knob = knobs.as_array()?.iter().find(|knob| knob["name"] == "workers")?.clone();
         Some((knob["value"].as_u64()?, knob["initial"].as_u64()?))
     };
+    // What it gained is shown, and the node's audit has the decision with its outcome.
+    let saved_s = || node_job(&sandbox, "slow").and_then(|job| job["saved_s"].as_f64()).unwrap_or(0.0);
+    wait_until("it has saved time", || saved_s() > 0.0);
+    let log = node_log(&sandbox);
+    let kept = log.iter().find(|line| line["act"] == "keep" && line["knob"] == "workers").unwrap();
+    assert_eq!((&kept["job"], &kept["user"]), (&"slow".into(), &"nobody".into()));
+    assert!(kept["measured"]["value"].as_f64() > Some(0.0) && kept["predicted"].is_object(), "{kept}");
     // All that is left of it ends: first by the launcher's death, then by that of the part that hears users.
     let ended = |audit: &[Value]| {
         audit.iter().filter(|line| line["why"].as_str().unwrap().contains("stopped")).count()
@@ -200,43 +162,22 @@ fn what_is_proven_stays_when_launcher_or_service_die_and_a_successor_goes_on() {
     drop(launcher);
     let launcher = service(&sandbox, policy);
     wait_until("a successor has begun", || begun_by(&audit(), 1) >= 2 && is_tuned(&sandbox, "slow"));
+    wait_until("what was saved is not forgotten", || saved_s() > 0.0);
     let children = format!("/proc/{0}/task/{0}/children", launcher.0.id());
     let hears = std::fs::read_to_string(children).unwrap();
     signal(hears.split_whitespace().next().unwrap().parse().unwrap(), "KILL");
     wait_until("the session has ended", || sessions_of_anyone(&sandbox).is_empty());
     drop(launcher);
     assert!(workers().is_some_and(|(now, own)| now > own), "{:?}, {}", workers(), ended(&audit()));
+    let _launcher = service(&sandbox, policy);
+    wait_until("another successor has begun", || is_tuned(&sandbox, "slow"));
+    assert!(sandbox.run(&["node", "pause"]).status.success());
+    wait_until("the session has ended", || sessions_of_anyone(&sandbox).is_empty());
+    assert!(workers().is_some_and(|(now, own)| now > own), "{:?}", workers());
     std::fs::write(sandbox.path("stop"), "").unwrap();
     assert_eq!(run.0.wait().unwrap().code(), Some(0));
     let printed = std::fs::read_to_string(sandbox.path("job.out")).unwrap();
     assert!(printed.ends_with(" 0 of them wrong\n"), "{printed}");
-}
-
-/// `stallscope run` of one of tests/jobs as nobody, who may not reach the Python with torch but by another way to it.
-fn with_torch(sandbox: &Sandbox, name: &str, script: &str) -> Command {
-    let python = python();
-    let base = std::fs::canonicalize(&python).unwrap();
-    let prefix = base.ancestors().nth(2).unwrap();
-    let there = sandbox.path("base");
-    std::fs::create_dir(&there).unwrap();
-    let asked = "import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))";
-    let packages = text(&Command::new(&python).args(["-c", asked]).output().unwrap().stdout);
-    let seen_there = there.join(base.strip_prefix(prefix).unwrap()).display().to_string();
-    let script = sandbox.path("jobs").join(script).display().to_string();
-    let words = ["run", "--no-kernel", "--name", name, "--", &seen_there, &script];
-    let inner = sandbox.stallscope_as_nobody(&words);
-    let mut command = Command::new("unshare");
-    command
-        .args(["--mount", "sh", "-c"])
-        .arg("mount --bind \"$0\" \"$1\" && shift && exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$@\"")
-        .args([prefix, &there])
-        .arg(inner.get_program())
-        .args(inner.get_args())
-        .current_dir(sandbox.path(""))
-        .stdin(Stdio::null())
-        .envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))))
-        .env("PYTHONPATH", packages.trim());
-    command
 }
 
 /// Sessions that still run for a job of this sandbox, whatever their parent is.
@@ -265,8 +206,8 @@ fn a_broken_policy_is_refused_and_leaves_the_old_in_force() {
     std::fs::write(sandbox.path("policy.toml"), "[node]\nmemory = \"8GiB\"\n").unwrap();
     for words in [
         &["collect", "--check", "--config", "policy.toml"][..],
-        &["collect", "--config", "policy.toml", "--socket", "kernel.sock"],
-        &["node-service", "--config", "policy.toml", "--socket", "node.sock"],
+        &["collect", "--config", "policy.toml", "--socket", "kernel.sock", "--state", "state"],
+        &["node-service", "--config", "policy.toml", "--socket", "node.sock", "--state", "state"],
     ] {
         let output = sandbox.run(words);
         assert_eq!(output.status.code(), Some(1), "{words:?}");
@@ -287,7 +228,15 @@ fn a_broken_policy_is_refused_and_leaves_the_old_in_force() {
         return;
     }
     let launcher = service(&sandbox, OF_NOBODY);
-    let second = sandbox.run(&["node-service", "--config", "policy.toml", "--socket", "node.sock"]);
+    let second = sandbox.run(&[
+        "node-service",
+        "--config",
+        "policy.toml",
+        "--socket",
+        "node.sock",
+        "--state",
+        "state",
+    ]);
     assert!(text(&second.stderr).contains("one a node is enough"), "{}", text(&second.stderr));
     let words = ["run", "--no-kernel", "--name", "plain", "--", PYTHON, "-c", IDLE];
     let mut run = Killed(sandbox.stallscope_as_nobody(&words).stderr(Stdio::null()).spawn().unwrap());
@@ -309,6 +258,62 @@ fn a_broken_policy_is_refused_and_leaves_the_old_in_force() {
 }
 
 #[test]
+fn a_pause_ends_all_sessions_outlasts_the_service_and_is_in_the_nodes_audit() {
+    if !privileged("a_pause_ends_all_sessions_outlasts_the_service_and_is_in_the_nodes_audit") {
+        return;
+    }
+    let sandbox = Sandbox::new("paused");
+    let launcher = service(&sandbox, OF_NOBODY);
+    let words = ["run", "--no-kernel", "--name", "plain", "--", PYTHON, "-c", IDLE];
+    let mut run = Killed(sandbox.stallscope_as_nobody(&words).stderr(Stdio::null()).spawn().unwrap());
+    wait_until("it is tuned", || is_tuned(&sandbox, "plain"));
+    let as_nobody = |words: &[&str]| sandbox.stallscope_as_nobody(words).output().unwrap();
+    let state = || node_job(&sandbox, "plain").unwrap()["state"].as_str().unwrap().to_owned();
+
+    // The node is root's.
+    let refused = as_nobody(&["node", "pause"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("name a job of yours"), "{}", text(&refused.stderr));
+    let done = sandbox.run(&["node", "pause"]);
+    assert!(done.status.success() && text(&done.stderr).contains("the node is paused"), "{done:?}");
+    wait_until("no session is left", || sessions(launcher.0.id()).is_empty());
+    assert_eq!(state(), "paused by root; what is in force stays");
+    // Neither a new policy nor a new service begins one.
+    signal(launcher.0.id(), "HUP");
+    wait_until("it was read again", || printed(&sandbox).contains("was read again and is in force"));
+    drop(launcher);
+    let launcher = service(&sandbox, OF_NOBODY);
+    wait_until("the job has called again", || node_job(&sandbox, "plain").is_some_and(|job| job["pid"] != 0));
+    assert_eq!(state(), "paused by root; what is in force stays");
+    assert!(sessions(launcher.0.id()).is_empty());
+    assert!(printed(&sandbox).contains("the node is paused by root"));
+    assert!(sandbox.run(&["node", "resume"]).status.success());
+    wait_until("it is tuned again", || is_tuned(&sandbox, "plain"));
+
+    // The job is its owner's.
+    assert!(as_nobody(&["node", "pause", "plain"]).status.success());
+    wait_until("its session has ended", || sessions(launcher.0.id()).is_empty());
+    assert_eq!(state(), "paused by nobody; what is in force stays");
+    assert!(as_nobody(&["node", "resume", "plain"]).status.success());
+    wait_until("it is tuned once more", || is_tuned(&sandbox, "plain"));
+
+    let log = node_log(&sandbox);
+    let turned: Vec<(&str, &str)> = log
+        .iter()
+        .filter(|line| line["act"] == "pause" || line["act"] == "resume")
+        .map(|line| (line["by"].as_str().unwrap(), line["job"].as_str().unwrap()))
+        .collect();
+    assert_eq!(turned, [("root", ""), ("root", ""), ("nobody", "plain"), ("nobody", "plain")]);
+    let shown = sandbox.run(&["node", "log"]);
+    assert!(text(&shown.stdout).contains("pause the node: by root"), "{}", text(&shown.stdout));
+    // Nobody else reads what is written there but by the service.
+    let kept = std::fs::metadata(sandbox.path("state/audit.0.jsonl")).unwrap();
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&kept.permissions()) & 0o777, 0o600);
+    std::fs::write(sandbox.path("stop"), "").unwrap();
+    assert!(run.0.wait().unwrap().success());
+}
+
+#[test]
 fn the_nodes_collector_starts_the_service_which_ends_with_it() {
     if !privileged("the_nodes_collector_starts_the_service_which_ends_with_it") {
         return;
@@ -317,7 +322,8 @@ fn the_nodes_collector_starts_the_service_which_ends_with_it() {
     sandbox.open_to_all();
     std::fs::write(sandbox.path("policy.toml"), OF_NOBODY).unwrap();
     let socket = sandbox.kernel_socket().display().to_string();
-    let words = ["collect", "--config", "policy.toml", "--socket", &socket];
+    let state = sandbox.path("state").display().to_string();
+    let words = ["collect", "--config", "policy.toml", "--socket", &socket, "--state", &state];
     let stderr = File::create(sandbox.path("service.printed")).unwrap();
     let collector = Killed(sandbox.stallscope(&words).stderr(stderr).spawn().unwrap());
     wait_until("both serve", || {

@@ -7,6 +7,8 @@ use crate::asked::{Asked, Following};
 use crate::engine::Engine;
 use crate::host;
 use crate::knobs::{EARLIER, Place};
+use crate::registration::NodeLink;
+use crate::reporting::Reporting;
 use own_rule::OwnRules;
 use running::{Running, request};
 use stallscope_control::{Action, Outcome};
@@ -51,6 +53,8 @@ pub(crate) struct Control {
     /// Knobs found to have been asked for a value by an earlier collector, which the audit has.
     found: BTreeSet<(Place, String)>,
     own_rules: OwnRules,
+    /// To the node's service, where the job introduced itself.
+    reporting: Option<Reporting>,
 }
 
 /// A client that waits for the job's answer.
@@ -71,7 +75,13 @@ impl Control {
             decisions: 0,
             found: BTreeSet::new(),
             own_rules: OwnRules::default(),
+            reporting: None,
         }
+    }
+
+    /// What is done to the job is the node's service's concern, too.
+    pub(crate) fn report_to(&mut self, link: NodeLink) {
+        self.reporting = Some(Reporting::new(link));
     }
 
     /// Answers a request of a viewer's, at once or when the job has.
@@ -102,7 +112,12 @@ impl Control {
                     None => self.name_of(peer),
                 };
                 match self.begin(engine, mode, budgets, by, Some(peer.connection)) {
-                    Ok(from) => Reply::Tuning { from },
+                    Ok(from) => {
+                        if let Some(running) = self.running.as_mut() {
+                            running.is_of_node = rule.is_some();
+                        }
+                        Reply::Tuning { from }
+                    }
                     Err(sentence) => Reply::Error(sentence),
                 }
             }
@@ -297,10 +312,18 @@ impl Control {
         for line in self.own_rules.changed(&engine.knobs.state(), host::now_ns()) {
             engine.audit(line);
         }
+        let granted_bytes = self.reporting.as_ref().and_then(Reporting::granted_bytes);
         if let Some(mut running) = self.running.take() {
+            if let Some(bytes) = granted_bytes {
+                running.grant(bytes);
+            }
             let outcome = running.observe(engine);
             self.carry_out(engine, &mut running, outcome);
             self.running = Some(running);
+        }
+        if let Some(reporting) = &mut self.reporting {
+            let controlled = self.running.as_mut().map(Running::controlled).unwrap_or_default();
+            reporting.second(engine, &controlled);
         }
     }
 

@@ -8,7 +8,7 @@ use crate::adviser::{Adviser, Around};
 use crate::audit::Audit;
 use crate::files::Files;
 use crate::foreign_text;
-use crate::fresh::Fresh;
+use crate::fresh::{Fresh, Trained};
 use crate::host;
 use crate::knobs::{Knobs, Resolved};
 use crate::lanes::{self, Lane, Lanes};
@@ -41,6 +41,7 @@ pub(crate) struct Engine {
     tune: Option<TuneMode>,
     /// For it.
     pub(crate) fresh: Fresh,
+    trained: Trained,
     kernel: EvidenceState,
     programs: Vec<ProgramState>,
     frames: Splitter,
@@ -90,6 +91,7 @@ impl Engine {
             audit: Audit::default(),
             tune: None,
             fresh: Fresh::default(),
+            trained: Trained::default(),
             kernel: EvidenceState::Off,
             programs: Vec::new(),
             frames: Splitter::default(),
@@ -118,6 +120,11 @@ impl Engine {
 
     pub(crate) fn record_with(&mut self, recorder: Recorder) {
         self.recorder = Some(recorder);
+    }
+
+    /// How long the job has trained so far, by the steps of one rank.
+    pub(crate) fn trained_ns(&self) -> u64 {
+        self.trained.ns()
     }
 
     /// Where the recording is being written.
@@ -332,7 +339,10 @@ impl Engine {
     }
 
     fn keep(&mut self, steps: Vec<StepLedger>) {
-        steps.iter().for_each(|step| self.adviser.step(step));
+        for step in &steps {
+            self.adviser.step(step);
+            self.trained.step(step);
+        }
         if self.tune.is_some() {
             steps.iter().for_each(|step| self.fresh.step(step));
         }

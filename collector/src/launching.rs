@@ -174,7 +174,8 @@ mod tests {
 
         fn has_session(&self) -> bool {
             let (id, pid) = (1, self.0.id());
-            command(&Start { id, uid: NOBODY, pid, start_ticks: 0, acts: true, rule: 1, cache_bytes: 0 })
+            let (start_ticks, acts, rule, cache_bytes, checkpoint_ppm) = (0, true, 1, 0, 0);
+            command(&Start { id, uid: NOBODY, pid, start_ticks, acts, rule, cache_bytes, checkpoint_ppm })
                 .is_ok()
         }
     }

@@ -20,6 +20,7 @@ mod engine;
 mod files;
 mod foreign_text;
 mod fresh;
+mod gained;
 mod host;
 mod join;
 mod kernel_client;
@@ -39,6 +40,7 @@ mod probes;
 mod procfs;
 mod profiles;
 mod registration;
+mod reporting;
 mod runtime;
 #[cfg(any(test, fuzzing))]
 mod service_bench;
@@ -61,7 +63,9 @@ pub use host::{has_stack, node_memory_bytes};
 pub use kernel_service::{ServeOptions, Serving, serve};
 pub use launching::{SessionEnd, SessionOptions, session};
 pub use metrics::{Metrics, Token};
-pub use node_service::{NodeOptions, jobs_of_node, serve_node, start_node_service};
+pub use node_service::{
+    NodeLog, NodeOptions, node_state, pause_node, resume_node, serve_node, start_node_service,
+};
 pub use options::{AttachOptions, KernelChoice, PrivateMount, RunOptions, TuneOptions};
 pub use policy::{Mode, Policy, Unreadable};
 pub use private_mounts::{READY, open_fuse};

@@ -3,33 +3,34 @@
 //! Two processes. This one hears users, runs as a user without any right, and decides. The launcher (launching.rs) may become
 //! another user, hears this one alone, and starts what it decided.
 
+mod asking;
+mod book;
 mod desk;
+mod journal;
+mod pauses;
+mod reported;
 mod serving;
+mod shares;
+
+pub use asking::{NodeLog, node_state, pause_node, resume_node};
 
 use crate::confine::{Account, drop_all_capabilities, keep_capabilities};
 use crate::launching::{self, KEPT};
 use crate::node_socket::NodeSocket;
 use crate::policy::Policy;
-use crate::runtime::node_socket;
 use anyhow::{Context, Result, bail, ensure};
+use book::Book;
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{ForkResult, fork};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::set_no_new_privs;
-use stallscope_wire::{NODE_LINE_BYTES, NodeClient, NodeHello, NodeJob, NodeReply, VERSION};
-use std::io::{BufRead, BufReader, Read, Write};
+use serving::Given;
 use std::os::fd::IntoRawFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Duration;
-
-/// A list of jobs that takes longer does not come.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// Jobs that a list has at most, in bytes.
-const MOST_LIST_BYTES: u64 = 8 << 20;
 
 /// How the node's service serves.
 #[derive(Debug)]
@@ -39,6 +40,8 @@ pub struct NodeOptions<'a> {
     /// Whom the part that hears users becomes: a user's name or number. Without one `stallscope`, where there is such a user,
     /// else `nobody`.
     pub user: Option<&'a str>,
+    /// Folder of the service: the node's audit, and which pauses there are.
+    pub state: &'a Path,
     /// A byte on stdin has the configuration read again, and the end of stdin ends the service.
     pub ends_with_stdin: bool,
 }
@@ -49,7 +52,7 @@ pub struct NodeOptions<'a> {
 /// # Errors
 /// The configuration can't be read, we are not root, or the socket can't be bound.
 pub fn serve_node(options: NodeOptions<'_>, say: fn(&str)) -> Result<()> {
-    let NodeOptions { config, socket, user, ends_with_stdin } = options;
+    let NodeOptions { config, socket, user, state, ends_with_stdin } = options;
     // What our starter has left open (systemd a socket, a shell any file) must not come to the users' sessions.
     // SAFETY: closes descriptors that nothing in this process uses; it has just been started.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
@@ -59,6 +62,8 @@ pub fn serve_node(options: NodeOptions<'_>, say: fn(&str)) -> Result<()> {
         bail!("the node's service starts sessions as the jobs' users, which takes root");
     };
     let bound = NodeSocket::bind(socket, None, false)?;
+    // Once no other service has it, and before we are a user who may open none of it.
+    let book = Book::open(state)?;
     let (ours, theirs) = UnixStream::pair()?;
     // SAFETY: this process has one thread, so that its copy finds no lock taken and may do what it likes.
     match unsafe { fork() }.context("cannot start the part that hears users")? {
@@ -71,7 +76,9 @@ pub fn serve_node(options: NodeOptions<'_>, say: fn(&str)) -> Result<()> {
                     ));
                 }
                 say(&format!("serving this node's policy at {}", socket.display()));
-                serving::serve(bound.listener, theirs, policy, &config, say)
+                let own_uid = account.is_own().then_some(account.uid());
+                let given = Given { listener: bound.listener, launcher: theirs, policy, book, own_uid };
+                serving::serve(given, &config, say)
             });
             if let Err(error) = &done {
                 say(&format!("{error:#}"));
@@ -80,7 +87,7 @@ pub fn serve_node(options: NodeOptions<'_>, say: fn(&str)) -> Result<()> {
             unsafe { libc::_exit(i32::from(done.is_err())) }
         }
         ForkResult::Parent { .. } => {
-            drop((theirs, bound));
+            drop((theirs, bound, book));
             keep_capabilities(KEPT).context("the launcher cannot give away its capabilities")?;
             launching::serve(ours, ends_with_stdin)
         }
@@ -113,7 +120,12 @@ static RELOADS: AtomicI32 = AtomicI32::new(-1);
 ///
 /// # Errors
 /// The configuration can't be read, or the service can't be started.
-pub fn start_node_service(config: &Path, kernel_socket: &Path, user: Option<&str>) -> Result<()> {
+pub fn start_node_service(
+    config: &Path,
+    kernel_socket: &Path,
+    user: Option<&str>,
+    state: &Path,
+) -> Result<()> {
     extern "C" fn reload(_signal: libc::c_int) {
         let to = RELOADS.load(Ordering::Relaxed);
         // SAFETY: write(2) may be called in a handler, with a descriptor that stays open and a byte of the program's own.
@@ -127,6 +139,7 @@ pub fn start_node_service(config: &Path, kernel_socket: &Path, user: Option<&str
     );
     let mut command = Command::new("/proc/self/exe");
     command.arg0("stallscope").arg("node-service").arg("--beside-collect").arg("--config").arg(config);
+    command.arg("--state").arg(state);
     command.arg("--socket").arg(kernel_socket.with_file_name("node.sock"));
     command.args(user.into_iter().flat_map(|user| ["--user", user]));
     let mut child = command.stdin(Stdio::piped()).spawn().context("cannot start the node's service")?;
@@ -135,33 +148,4 @@ pub fn start_node_service(config: &Path, kernel_socket: &Path, user: Option<&str
     // SAFETY: the handler does what a handler may.
     unsafe { signal(Signal::SIGHUP, SigHandler::Handler(reload)) }?;
     Ok(())
-}
-
-/// The jobs of this node that the caller may know of: root of all, others of their own.
-///
-/// # Errors
-/// No service runs here, or it does not answer.
-pub fn jobs_of_node() -> Result<Vec<NodeJob>> {
-    let socket: PathBuf = node_socket();
-    let mut stream = UnixStream::connect(&socket).with_context(|| {
-        format!(
-            "no service of this node listens at {}; `stallscope collect --config FILE` starts one",
-            socket.display()
-        )
-    })?;
-    stream.set_read_timeout(Some(ANSWER_WITHIN))?;
-    let hello = NodeHello { stallscope: VERSION, client: NodeClient::List };
-    let line = stallscope_wire::encode(&hello);
-    ensure!(line.len() <= NODE_LINE_BYTES, "the question is too long");
-    stream.write_all(&line)?;
-    let mut answer = Vec::new();
-    BufReader::new(stream)
-        .take(MOST_LIST_BYTES)
-        .read_until(b'\n', &mut answer)
-        .context("the node's service does not answer")?;
-    match stallscope_wire::decode(&answer)? {
-        NodeReply::Jobs(jobs) => Ok(jobs),
-        NodeReply::Error(sentence) => bail!(sentence),
-        NodeReply::Allowed { .. } => bail!("the node's service answered something else"),
-    }
 }

@@ -6,6 +6,7 @@ mod pattern;
 #[cfg(test)]
 mod tests;
 
+use crate::options::first_cache_of;
 pub use file::Unreadable;
 use pattern::Pattern;
 use serde::{Deserialize, Serialize};
@@ -77,8 +78,18 @@ pub(crate) struct Rule {
     pub(crate) cgroup: Option<Pattern>,
     pub(crate) label: Option<Pattern>,
     pub(crate) mode: Mode,
-    /// Most that the job's caches may be raised to; `None`: they stay as they are.
-    pub(crate) cache: Option<Amount>,
+    /// `None`: the job's caches stay as they are.
+    pub(crate) cache: Option<CacheBounds>,
+    /// Of training, what saves may cost at most, in millionths; 0: what the script says.
+    pub(crate) checkpoint_ppm: u32,
+}
+
+/// What a job's caches may be raised to, all together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct CacheBounds {
+    pub(crate) most: Amount,
+    /// Left to the job whatever others would gain by it; `None`: what a first cache takes.
+    pub(crate) least: Option<Amount>,
 }
 
 /// What the rules are matched with.
@@ -111,17 +122,25 @@ impl Rule {
             .filter_map(|(name, pattern)| Some(format!("{name} {}", pattern.as_ref()?.text())))
             .collect();
         let jobs = if named.is_empty() { "every job".to_owned() } else { named.join(", ") };
+        let in_words = |amount: Amount| match amount {
+            Amount::Bytes(bytes) => memory(bytes),
+            Amount::OfNode(share) => {
+                format!("{} of the node's memory ({})", percent(share), memory(amount.bytes(node_bytes)))
+            }
+        };
         let cache = match self.cache {
-            Some(Amount::Bytes(bytes)) => format!(", caches up to {}", memory(bytes)),
-            Some(amount @ Amount::OfNode(share)) => format!(
-                ", caches up to {} of the node's memory ({})",
-                percent(share),
-                memory(amount.bytes(node_bytes))
-            ),
+            Some(CacheBounds { most, least: None }) => format!(", caches up to {}", in_words(most)),
+            Some(CacheBounds { most, least: Some(least) }) => {
+                format!(", caches up to {}, of which {} are the job's own", in_words(most), in_words(least))
+            }
             None if self.mode >= Mode::Advise => ", caches stay as they are".to_owned(),
             None => String::new(),
         };
-        format!("{jobs}: {}{cache}", self.mode.name())
+        let saves = match self.checkpoint_ppm {
+            0 => String::new(),
+            ppm => format!(", saves up to {} of training", percent(f64::from(ppm) / 1e6)),
+        };
+        format!("{jobs}: {}{cache}{saves}", self.mode.name())
     }
 }
 
@@ -141,6 +160,10 @@ pub struct Allowed {
     pub rule: Option<u32>,
     /// Most that the job's caches may be raised to.
     pub cache_bytes: u64,
+    /// Of that, what is left to the job whatever others would gain by it.
+    pub cache_floor_bytes: u64,
+    /// Of training, what saves may cost at most, in millionths; 0: what the script says.
+    pub checkpoint_ppm: u32,
 }
 
 impl Policy {
@@ -148,11 +171,15 @@ impl Policy {
     /// allows to that, and raises nothing.
     pub fn allows(&self, job: &JobKnown, node_bytes: u64) -> Allowed {
         let found = self.rules.iter().zip(1..).find(|(rule, _)| rule.matches(job));
-        let mut allowed = found.map_or_else(Allowed::default, |(rule, number)| Allowed {
-            mode: rule.mode,
-            rule: Some(number),
-            cache_bytes: rule.cache.map_or(0, |most| most.bytes(node_bytes)),
+        let mut allowed = found.map_or_else(Allowed::default, |(rule, number)| {
+            let bytes = |amount: Amount| amount.bytes(node_bytes);
+            let cache_bytes = rule.cache.map_or(0, |cache| bytes(cache.most));
+            let least = rule.cache.and_then(|cache| cache.least);
+            let cache_floor_bytes = least.map_or_else(|| first_cache_of(cache_bytes), bytes);
+            let (mode, checkpoint_ppm) = (rule.mode, rule.checkpoint_ppm);
+            Allowed { mode, rule: Some(number), cache_bytes, cache_floor_bytes, checkpoint_ppm }
         });
+
         if let Some(asked) = Mode::named(&job.label) {
             allowed.mode = allowed.mode.min(asked);
         }
@@ -160,6 +187,7 @@ impl Policy {
             allowed.cache_bytes = 0;
         }
         allowed.cache_bytes = allowed.cache_bytes.min(self.grantable_bytes(node_bytes));
+        allowed.cache_floor_bytes = allowed.cache_floor_bytes.min(allowed.cache_bytes);
         allowed
     }
 

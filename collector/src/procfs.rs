@@ -1,9 +1,11 @@
 //! What files of /proc say of a process. The readers of text take any bytes: what they do not understand is `None`.
 
+use crate::host;
 use rustix::param::{clock_ticks_per_second, page_size};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Most that is read of a file of a process, unless more may be true of it. A process says itself where its arguments and its
 /// environment lie (PR_SET_MM_MAP), and so that they are terabytes long; the kernel passes 6 MiB at most.
@@ -94,6 +96,12 @@ pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
     let stat = text(pid, "stat")?;
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+/// How long ago that was.
+pub(crate) fn age(start_ticks: u64) -> Duration {
+    let started = Duration::from_secs(start_ticks / clock_ticks_per_second().max(1));
+    Duration::from_nanos(host::boottime_ns()).saturating_sub(started)
 }
 
 /// Paths of its control groups, one for each hierarchy.

@@ -107,7 +107,16 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
             let label = registration::label();
             let own_mode = options.tune.map(|tune| tune.mode);
             let owner = run_as.map(|caller| caller.uid);
-            Some(Registration::open(JobHello { name: name.clone(), label, owner, own_mode }).await)
+            Some(
+                Registration::open(JobHello {
+                    name: name.clone(),
+                    label,
+                    owner,
+                    own_mode,
+                    granted_bytes: None,
+                })
+                .await,
+            )
         }
         None => None,
     };
@@ -123,9 +132,7 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
     };
     let mut child = child::launch(&options.command, shim, &mut mounts, run_as)?;
     let pid = child.id().context("the job ended before it could be looked at")?;
-    if let Some(node) = node {
-        node.keep(pid);
-    }
+    let link = node.map(|node| node.keep(pid));
     let job = JobFacts {
         name: name.clone(),
         command: options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
@@ -148,6 +155,9 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
     let uid = run_as.map_or_else(|| rustix::process::getuid().as_raw(), |caller| caller.uid);
     let mut code = None;
     let mut control = Control::new(Owner { uid, name: job.user.clone(), job: name });
+    if let Some(link) = link {
+        control.report_to(link);
+    }
     if let Some(TuneOptions { mode, budgets }) = options.tune
         && let Err(sentence) = control.begin(&mut engine, mode, budgets, job.user.clone(), None)
     {

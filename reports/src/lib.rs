@@ -13,6 +13,7 @@ pub mod knobs;
 pub mod list;
 pub mod markdown;
 mod merge;
+pub mod node;
 pub mod openmetrics;
 pub mod parquet;
 pub mod perfetto;

@@ -1,10 +1,8 @@
 //! Jobs and recordings, one a line.
 
 use crate::style::{Line, Style, left, right};
-use stallscope_look::clean;
 use stallscope_store::{Head, State};
 use stallscope_units as units;
-use stallscope_wire::NodeJob;
 use std::path::Path;
 use unicode_width::UnicodeWidthStr;
 
@@ -50,32 +48,6 @@ fn read(path: &Path) -> Result<Row, stallscope_store::Error> {
         duration_ns: (job.started_wall_ns > 0).then(|| ended_wall_ns.saturating_sub(job.started_wall_ns)),
         verdict: verdict.sentence,
     })
-}
-
-/// What the node's policy does with the jobs that run here, one a line, with a heading.
-pub fn of_node(jobs: &[NodeJob], style: &Style) -> String {
-    let clean = |text: &str| clean(text, style.unicode);
-    let heading = ["JOB", "PID", "USER", "MODE", "RULE", "CACHES UP TO", "STATE"].map(str::to_owned);
-    let rows = jobs.iter().map(|job| {
-        let rule = job.rule.map_or_else(|| "none".into(), |rule| rule.to_string());
-        let caches = if job.cache_bytes > 0 { units::memory(job.cache_bytes) } else { "as they are".into() };
-        let pid = if job.pid > 0 { job.pid.to_string() } else { String::new() };
-        // Names are their users'.
-        [clean(&job.name), pid, clean(&job.user), clean(&job.mode), rule, caches, clean(&job.state)]
-    });
-    let rows: Vec<[String; 7]> = [heading].into_iter().chain(rows).collect();
-    let widest = |column: usize| rows.iter().map(|row| row[column].width()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..6).map(widest).collect();
-    let mut text = String::new();
-    for row in &rows {
-        for (cell, width) in row.iter().zip(&widths) {
-            text.push_str(&left(cell, *width));
-            text.push_str("  ");
-        }
-        text.push_str(&row[6]);
-        text.push('\n');
-    }
-    text
 }
 
 /// A table with a heading; `now_wall_ns` is what "ago" is counted from. Empty without rows.

@@ -7,6 +7,7 @@ pub(crate) mod http;
 pub(crate) mod memory;
 pub(crate) mod node;
 pub(crate) mod packs;
+pub(crate) mod policy;
 pub(crate) mod pty;
 pub(crate) mod skipped;
 

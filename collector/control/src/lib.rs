@@ -25,7 +25,7 @@ mod whatif;
 mod window;
 
 pub use cache::{LargerCache, Missed, larger_cache};
-pub use controller::Controller;
+pub use controller::{CacheWants, Controller};
 pub use expect::{advise, expect};
 pub use goodput::Saving;
 pub use observation::{Action, NodeState, Observation, Outcome, RankObservation};

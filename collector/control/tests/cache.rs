@@ -3,7 +3,7 @@
 
 mod support;
 
-use stallscope_control::{Controller, Outcome};
+use stallscope_control::{CacheWants, Controller, Outcome};
 use stallscope_model::{Act, AuditEvent, Budgets, TuneMode};
 use support::{Job, act, run, until};
 
@@ -218,4 +218,61 @@ fn memory_that_gets_short_while_workers_are_tried_takes_the_cache_back_with_them
     let out = run(&mut job, &mut controller, 3);
     assert_eq!(job.cache_bytes(), 100 * MIB, "{:?}", out.audit);
     assert_eq!(of_cache(&out, Act::Undo).len(), 1, "{:?}", out.audit);
+}
+
+#[test]
+fn what_is_no_longer_granted_is_given_back_and_never_what_the_script_had_set() {
+    let mut job = bound(10_000_000);
+    let mut controller = act();
+    run(&mut job, &mut controller, 1200);
+    assert!(job.cache_bytes() > 380 * MIB, "{} MiB", job.cache_bytes() / MIB);
+    controller.grant_caches(250 * MIB);
+    let out = run(&mut job, &mut controller, 10);
+    assert!((249 * MIB..=250 * MIB).contains(&job.cache_bytes()), "{} MiB", job.cache_bytes() / MIB);
+    let undone = &of_cache(&out, Act::Undo)[0];
+    assert!(undone.saw.contains("grants the caches 250 MiB"), "{undone:?}");
+    controller.grant_caches(0);
+    run(&mut job, &mut controller, 10);
+    assert_eq!(job.cache_bytes(), 100 * MIB);
+    controller.grant_caches(1 << 30);
+    run(&mut job, &mut controller, 2400);
+    assert!(job.cache_bytes() > 300 * MIB, "{} MiB", job.cache_bytes() / MIB);
+}
+
+#[test]
+fn a_larger_cache_that_is_being_tried_is_put_back_where_it_is_no_longer_granted() {
+    let mut job = bound(10_000_000);
+    let mut controller = act();
+    until(&mut job, &mut controller, Act::Request);
+    run(&mut job, &mut controller, 3);
+    assert!(job.cache_bytes() > 120 * MIB, "{} MiB", job.cache_bytes() / MIB);
+    controller.grant_caches(120 * MIB);
+    let out = run(&mut job, &mut controller, 20);
+    assert!(job.cache_bytes() <= 120 * MIB, "{:?}", out.audit);
+    assert_eq!(of_cache(&out, Act::Undo).len(), 1, "{:?}", out.audit);
+}
+
+#[test]
+fn what_memory_is_worth_is_seen_by_misses_and_remembered_when_there_are_none() {
+    let mut job = bound(10_000_000);
+    let mut controller = act();
+    assert_eq!(controller.cache_wants(), Some(CacheWants::default()));
+    controller.grant_caches(100 * MIB);
+    run(&mut job, &mut controller, 300);
+    let wants = controller.cache_wants().unwrap();
+    let [(bytes, saved)] = wants.benefit[..] else { panic!("{wants:?}") };
+    assert_eq!(wants.held_bytes, 100 * MIB);
+    assert!((300 * MIB..600 * MIB).contains(&bytes) && saved > 0.1 && saved < 1.0, "{wants:?}");
+    // With all of its data in the cache it still knows what it would lose.
+    controller.grant_caches(1 << 30);
+    run(&mut job, &mut controller, 2400);
+    let wants = controller.cache_wants().unwrap();
+    assert!(wants.held_bytes > 380 * MIB && wants.benefit[0].1 > 0.1, "{wants:?}");
+    // One whose hits save no time asks for none.
+    let mut idle = bound(0);
+    let mut controller = act();
+    run(&mut idle, &mut controller, 300);
+    let wants = controller.cache_wants().unwrap();
+    assert!(wants.benefit.iter().all(|(_, saved)| *saved < 0.05), "{wants:?}");
+    assert_eq!(Controller::new(TuneMode::Advise, Budgets::default(), 1).cache_wants(), None);
 }

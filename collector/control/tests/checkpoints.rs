@@ -38,6 +38,16 @@ fn saves_that_come_too_often_are_made_rarer_and_it_is_proven() {
 }
 
 #[test]
+fn saves_come_no_more_often_than_they_may_cost() {
+    let mut job = computes();
+    job.saves(400 * MS, 2, 40, DAY_S);
+    let budgets = Budgets { checkpoint_overhead: Some(0.005), ..Budgets::default() };
+    let out = run(&mut job, &mut Controller::new(TuneMode::Act, budgets, 1), 800);
+    assert_eq!(job.interval_s(), 80, "{:?}", out.audit);
+    assert!(out.audit[0].why.contains("0.5% of training for saves"), "{:?}", out.audit[0]);
+}
+
+#[test]
 fn saves_that_come_too_seldom_for_a_job_that_fails_often_are_made_more_frequent() {
     let mut job = computes();
     job.saves(500 * MS, 600, 42, 1800);

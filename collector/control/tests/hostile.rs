@@ -175,6 +175,7 @@ enum Event {
     Refuses(bool),
     Answers(bool),
     User(u8),
+    Granted(u8),
     Cache(u8),
     Pressed(bool),
     Frozen(bool),
@@ -188,6 +189,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<bool>().prop_map(Event::Refuses),
         1 => any::<bool>().prop_map(Event::Answers),
         1 => (1..9u8).prop_map(Event::User),
+        1 => any::<u8>().prop_map(Event::Granted),
         1 => (1..255u8).prop_map(Event::Cache),
         1 => any::<bool>().prop_map(Event::Pressed),
         1 => any::<bool>().prop_map(Event::Frozen),
@@ -208,13 +210,17 @@ proptest! {
         cores in proptest::option::of(prop_oneof![Just(f64::NAN), -1.0..64.0f64]),
         memory_bytes in proptest::option::of(huge()),
     ) {
-        let budgets = Budgets { cores, memory_bytes, descriptors: None, cache_bytes: None };
+        let budgets = Budgets { cores, memory_bytes, ..Budgets::default() };
         let mut controller = Controller::new(TuneMode::Act, budgets, 3);
         let mut now_ns = 1000 * SECOND_NS;
         for observed in &seconds {
             now_ns = now_ns.saturating_add_signed(observed.ahead_ns);
             let observed = observation(observed, now_ns);
             let out = controller.observe(&observed);
+            let wants = controller.cache_wants().unwrap_or_default();
+            let is_a_share = |(_, saved): &(u64, f64)| (0.0..=1.0).contains(saved);
+            prop_assert!(wants.benefit.iter().all(is_a_share), "{wants:?}");
+            controller.grant_caches(observed.now_ns.rotate_left(17));
             for action in &out.actions {
                 let knobs = observed.ranks.iter().flat_map(|rank| &rank.knobs);
                 let mut same = knobs.filter(|knob| {
@@ -247,6 +253,7 @@ proptest! {
                 Event::Refuses(is) => { job.refuses = is.then_some("not now"); 1 }
                 Event::Answers(is) => { job.answers = is; 1 }
                 Event::User(workers) => { job.user_sets("workers", workers.into()); 1 }
+                Event::Granted(mib) => { controller.grant_caches(u64::from(mib) << 20); 1 }
                 Event::Cache(mib) => { job.user_sets("cache.bytes", u64::from(mib) << 20); 1 }
                 Event::Pressed(is) => { job.pressure = if is { 0.4 } else { 0.0 }; 5 }
                 Event::Frozen(is) => { job.frozen = is; 1 }

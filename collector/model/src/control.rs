@@ -100,6 +100,9 @@ pub struct Budgets {
     /// What the job's caches may be raised to on this node, all together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_bytes: Option<u64>,
+    /// Share of training that saves may cost, where the controller sets how often the job saves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_overhead: Option<f64>,
 }
 
 /// Names of the knobs that a controller turns; all others are for people.

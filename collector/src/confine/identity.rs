@@ -50,6 +50,15 @@ impl Account {
         self.uid.is_root()
     }
 
+    pub(crate) fn uid(&self) -> u32 {
+        self.uid.as_raw()
+    }
+
+    /// No other program is to run as this user.
+    pub(crate) fn is_own(&self) -> bool {
+        self.name == OWN_USER
+    }
+
     fn named(name: &str) -> Option<Account> {
         User::from_name(name).ok().flatten().map(Account::from)
     }

@@ -1,6 +1,7 @@
 //! A controller at work on a job: its observations, and the actions that it asks for.
 
 use crate::engine::Engine;
+use crate::reporting::Controlled;
 use crate::usage::{Usage, node_state};
 use crate::{host, procfs};
 use stallscope_control::{Action, Controller, NodeState, Observation, Outcome, RankObservation};
@@ -18,6 +19,8 @@ pub(crate) struct Running {
     /// The person or session that began it.
     pub(crate) by: String,
     pub(crate) mode: TuneMode,
+    /// A rule of the node's began it, which grants its caches memory.
+    pub(crate) is_of_node: bool,
     usage: Usage,
     /// As of the last look at which there was a trainer: where there is none it says nothing of the job's limits.
     node: Option<NodeState>,
@@ -35,6 +38,7 @@ impl Running {
             connection,
             by,
             mode,
+            is_of_node: false,
             usage: Usage::default(),
             node: None,
             phases: BTreeMap::new(),
@@ -46,6 +50,19 @@ impl Running {
     pub(crate) fn observe(&mut self, engine: &mut Engine) -> Outcome {
         let observation = self.observation(engine);
         self.controller.observe(&observation)
+    }
+
+    /// What the node grants its caches from now on, all together.
+    pub(crate) fn grant(&mut self, cache_bytes: u64) {
+        if self.is_of_node {
+            self.controller.grant_caches(cache_bytes);
+        }
+    }
+
+    /// What the node's service is to know of it.
+    pub(crate) fn controlled(&mut self) -> Controlled {
+        let caches = if self.is_of_node { self.controller.cache_wants() } else { None };
+        Controlled { frozen_until_ns: self.controller.frozen_until_ns(), caches }
     }
 
     /// Ends it; the outcome undoes what was not proven.

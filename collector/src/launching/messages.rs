@@ -20,6 +20,8 @@ pub(crate) struct Start {
     pub(crate) acts: bool,
     pub(crate) rule: u32,
     pub(crate) cache_bytes: u64,
+    /// Of training, what saves may cost at most, in millionths; 0: what the script says.
+    pub(crate) checkpoint_ppm: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +50,7 @@ impl ToLauncher {
             ToLauncher::Start(start) => [
                 if start.acts { 2 } else { 1 },
                 start.id,
-                u64::from(start.uid),
+                u64::from(start.uid) | u64::from(start.checkpoint_ppm) << 32,
                 u64::from(start.pid) | u64::from(start.rule) << 32,
                 start.start_ticks,
                 start.cache_bytes,
@@ -69,7 +71,8 @@ impl ToLauncher {
         match kind {
             1 | 2 => Some(ToLauncher::Start(Start {
                 id,
-                uid: uid.try_into().ok()?,
+                uid: uid as u32,
+                checkpoint_ppm: (uid >> 32) as u32,
                 pid: both as u32,
                 rule: (both >> 32) as u32,
                 start_ticks,
@@ -139,8 +142,9 @@ mod tests {
         #[test]
         fn a_message_arrives_as_it_was_sent(
             id: u64, uid: u32, pid: u32, start_ticks: u64, acts: bool, rule: u32, cache_bytes: u64,
+            checkpoint_ppm: u32,
         ) {
-            let start = Start { id, uid, pid, start_ticks, acts, rule, cache_bytes };
+            let start = Start { id, uid, pid, start_ticks, acts, rule, cache_bytes, checkpoint_ppm };
             for message in [ToLauncher::Start(start), ToLauncher::Stop { id }] {
                 prop_assert_eq!(ToLauncher::decode(&message.encode()), Some(message));
             }

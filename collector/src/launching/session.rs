@@ -28,6 +28,8 @@ pub struct SessionOptions {
     pub rule: u32,
     /// Most that the job's caches may be raised to.
     pub cache_bytes: u64,
+    /// Of training, what saves may cost at most, in millionths; 0: what the script says.
+    pub checkpoint_ppm: u32,
 }
 
 /// How a session ended.
@@ -57,11 +59,11 @@ impl SessionEnd {
 
 impl SessionOptions {
     pub(super) fn of(start: &Start, gid: u32) -> SessionOptions {
-        let Start { uid, pid, start_ticks, acts, rule, cache_bytes, .. } = *start;
-        SessionOptions { uid, gid, pid, start_ticks, acts, rule, cache_bytes }
+        let Start { uid, pid, start_ticks, acts, rule, cache_bytes, checkpoint_ppm, .. } = *start;
+        SessionOptions { uid, gid, pid, start_ticks, acts, rule, cache_bytes, checkpoint_ppm }
     }
 
-    pub(super) fn words(&self) -> [String; 8] {
+    pub(super) fn words(&self) -> [String; 9] {
         let mode = if self.acts { "act" } else { "advise" };
         [
             VERB.into(),
@@ -72,6 +74,7 @@ impl SessionOptions {
             self.cache_bytes.to_string(),
             self.uid.to_string(),
             self.gid.to_string(),
+            self.checkpoint_ppm.to_string(),
         ]
     }
 }
@@ -81,13 +84,14 @@ impl SessionOptions {
 /// # Errors
 /// There is no such job of this user, it has a controller already, or the launcher did not start this process.
 pub fn session(options: &SessionOptions) -> Result<SessionEnd> {
-    let SessionOptions { uid, gid, pid, start_ticks, acts, rule, cache_bytes } = *options;
+    let SessionOptions { uid, gid, pid, start_ticks, acts, rule, cache_bytes, checkpoint_ppm } = *options;
     become_user(uid, gid).context("the launcher alone starts sessions")?;
     ensure!(procfs::start_ticks(pid) == Some(start_ticks), "process {pid} has ended");
     let socket = runtime::socket_of(pid).context("the job has no shim")?;
     end_with_stdin();
     let mode = if acts { TuneMode::Act } else { TuneMode::Advise };
-    let budgets = Budgets { cache_bytes: Some(cache_bytes), ..Budgets::default() };
+    let checkpoint_overhead = Some(f64::from(checkpoint_ppm) / 1e6).filter(|share| *share > 0.0);
+    let budgets = Budgets { cache_bytes: Some(cache_bytes), checkpoint_overhead, ..Budgets::default() };
     Ok(match acting::tune(&socket, mode, budgets, Some(rule), &mut |_| {})? {
         Acted::JobEnded => SessionEnd::JobEnded,
         Acted::ByUser(_) => SessionEnd::Stopped,

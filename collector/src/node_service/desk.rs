@@ -1,18 +1,34 @@
 //! What the node's service knows of each job, and what it decides. Pure: it is given the time, and gives what the launcher is to do.
 
+mod pausing;
 #[cfg(test)]
 mod tests;
 
+pub(super) use pausing::{Asking, Turned};
+
+use super::pauses::{Pauses, Process};
+use super::reported::{self, Reported};
+use super::shares::{Bounds, Curve, Shares};
+use crate::foreign_text;
 use crate::launching::{SessionEnd, Start, ToLauncher, acts};
 use crate::options::first_cache_of;
 use crate::policy::{Allowed, JobKnown, Mode, Policy};
-use stallscope_wire::{JobHello, NodeJob};
-use std::collections::BTreeMap;
+use stallscope_units::memory;
+use stallscope_wire::{JobHello, JobReport, NodeEvent, NodeJob, NodeState};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// A session that failed is started again so often, first after so long, and then after twice that.
 const TRIES: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
+/// One that ran for longer did not fail at what it began with: what fails later is tried anew.
+const RAN_WELL: Duration = Duration::from_secs(600);
+/// A job that has not begun by then is granted nothing before it does.
+const BEGINS_WITHIN: Duration = Duration::from_secs(60);
+/// After its start a service waits so long for the jobs that know an earlier one.
+const RETURN_WITHIN: Duration = Duration::from_secs(4);
+/// Part of what its rule allows by which a grant has to change.
+const WORTH_A_LINE: u64 = 10;
 /// Characters of a name that are kept.
 const NAME_CHARS: usize = 200;
 
@@ -30,6 +46,16 @@ pub(super) struct Arrival {
 pub(super) struct Desk {
     policy: Policy,
     node_bytes: u64,
+    began: Instant,
+    /// At the last tick.
+    now: Instant,
+    pauses: Pauses,
+    /// Of the jobs whose caches the policy raises.
+    shares: Shares,
+    /// Jobs whose grant is another since they were last taken.
+    regranted: BTreeSet<u64>,
+    /// For the node's audit, since they were last taken.
+    events: Vec<NodeEvent>,
     /// In the order in which they came.
     jobs: BTreeMap<u64, Job>,
     last_job: u64,
@@ -43,14 +69,20 @@ struct Job {
     known: JobKnown,
     /// Its owner chose a mode when it was started: then it is no concern of the policy's.
     is_own: bool,
-    process: Option<(u32, u64)>,
+    process: Option<Process>,
     /// It has started, as a process that is not found here.
     is_unseen: bool,
     allowed: Allowed,
-    /// Of what its caches may have by the policy: what others left.
-    granted_bytes: u64,
+    /// What an earlier service had granted its caches.
+    had_bytes: Option<u64>,
+    /// Its grant as the node's audit has it.
+    noted_bytes: Option<u64>,
+    arrived: Instant,
     tries: u32,
+    /// When the last session began.
+    began: Instant,
     session: Session,
+    reported: Reported,
 }
 
 #[derive(Debug, PartialEq)]
@@ -65,20 +97,95 @@ enum Session {
 }
 
 impl Job {
+    /// Whether its session changes anything; `None`: it is to have none, whether there is a pause or not.
     fn wants_session(&self) -> Option<bool> {
         // A session without capabilities may not look into processes of root, and none is to have any.
         acts(self.allowed.mode).filter(|_| !self.is_own && !self.is_unseen && self.uid != 0)
     }
 
-    /// What its caches take of the node's memory.
-    fn reserved_bytes(&self) -> u64 {
-        if self.wants_session() == Some(true) { self.granted_bytes } else { 0 }
+    /// 0: it has not begun.
+    fn pid(&self) -> u32 {
+        self.process.map_or(0, |(pid, _)| pid)
+    }
+
+    /// Of the node's audit, about this job.
+    fn event(&self) -> NodeEvent {
+        NodeEvent {
+            job: self.name.clone(),
+            pid: self.pid(),
+            user: self.known.user.clone(),
+            uid: self.uid,
+            by: "the service".into(),
+            ..NodeEvent::default()
+        }
+    }
+
+    /// Of its caches in the ledger; `None`: the policy raises none of them.
+    fn bounds(&self) -> Option<Bounds> {
+        let Allowed { cache_bytes: most, cache_floor_bytes: floor, .. } = self.allowed;
+        (self.wants_session() == Some(true) && most > 0).then_some(Bounds { floor, most })
     }
 }
 
 impl Desk {
-    pub(super) fn new(policy: Policy, node_bytes: u64) -> Desk {
-        Desk { policy, node_bytes, jobs: BTreeMap::new(), last_job: 0, last_session: 0 }
+    pub(super) fn new(policy: Policy, node_bytes: u64, pauses: Pauses) -> Desk {
+        Desk {
+            shares: Shares::closed(policy.grantable_bytes(node_bytes)),
+            policy,
+            node_bytes,
+            began: Instant::now(),
+            now: Instant::now(),
+            pauses,
+            regranted: BTreeSet::new(),
+            events: Vec::new(),
+            jobs: BTreeMap::new(),
+            last_job: 0,
+            last_session: 0,
+        }
+    }
+
+    /// What jobs may have from now on, of those that may have more or less than before.
+    pub(super) fn take_grants(&mut self) -> Vec<(u64, u64)> {
+        let ids = std::mem::take(&mut self.regranted);
+        ids.into_iter().filter_map(|id| Some((id, self.shares.granted(id)?))).collect()
+    }
+
+    /// What the job's caches may be raised to now.
+    fn granted(&self, id: u64) -> u64 {
+        let advised = || self.jobs.get(&id).filter(|job| job.wants_session() == Some(false));
+        self.shares.granted(id).or_else(|| Some(advised()?.allowed.cache_bytes)).unwrap_or(0)
+    }
+
+    /// Into the ledger, where it is not yet.
+    fn admit(&mut self, id: u64) {
+        let bounds = self.jobs.get(&id).and_then(Job::bounds);
+        if let Some(bounds) = bounds.filter(|_| self.shares.granted(id).is_none()) {
+            let had = self.jobs.get(&id).and_then(|job| job.had_bytes);
+            self.shares.enter(id, bounds, had);
+        }
+    }
+
+    /// A grant that is much more or less than the one that the node's audit has is a line of it.
+    fn note_grant(&mut self, id: u64) {
+        let (Some(job), Some(to)) = (self.jobs.get_mut(&id), self.shares.granted(id)) else { return };
+        let Some(from) = job.noted_bytes else { return };
+        if from.abs_diff(to) < job.allowed.cache_bytes / WORTH_A_LINE {
+            return;
+        }
+        job.noted_bytes = Some(to);
+        self.events.push(NodeEvent {
+            act: "grant".into(),
+            knob: "cache.bytes".into(),
+            from: Some(from),
+            to: Some(to),
+            why: "memory for caches goes where it saves most time".into(),
+            ..job.event()
+        });
+    }
+
+    /// What is new for the node's audit.
+    pub(super) fn take_events(&mut self) -> Vec<NodeEvent> {
+        std::mem::take(&mut self.events)
     }
 
     /// The job's number, and what a cache that it begins with may take.
@@ -90,27 +197,29 @@ impl Desk {
         let id = self.last_job;
         let job = Job {
             uid,
-            name: job.name.chars().take(NAME_CHARS).collect(),
+            name: foreign_text::short(&job.name, NAME_CHARS),
             known,
             is_own: job.own_mode.is_some(),
             process: None,
             is_unseen: false,
-            granted_bytes: allowed.cache_bytes.min(self.left_bytes()),
             allowed,
+            had_bytes: job.granted_bytes,
+            noted_bytes: None,
+            arrived: self.now,
             tries: 0,
+            began: self.now,
             session: Session::None,
+            reported: Reported::default(),
         };
-        let granted = job.reserved_bytes();
-        // One that holds next to nothing costs the job its look-ups and saves nothing.
-        let first_bytes = Some(first_cache_of(granted)).filter(|bytes| *bytes <= granted).unwrap_or(0);
         self.jobs.insert(id, job);
+        // In a pause nothing is begun.
+        if self.pauses.of_node().is_none() {
+            self.admit(id);
+        }
+        // One that holds next to nothing costs the job its look-ups and saves nothing.
+        let granted = self.shares.granted(id).unwrap_or(0);
+        let first_bytes = Some(first_cache_of(granted)).filter(|bytes| *bytes <= granted).unwrap_or(0);
         (id, first_bytes)
-    }
-
-    /// Memory that no cache was granted yet.
-    fn left_bytes(&self) -> u64 {
-        let granted = self.jobs.values().map(Job::reserved_bytes).fold(0, u64::saturating_add);
-        self.policy.grantable_bytes(self.node_bytes).saturating_sub(granted)
     }
 
     pub(super) fn started(&mut self, id: u64, pid: u32, start_ticks: u64) -> Vec<ToLauncher> {
@@ -124,6 +233,7 @@ impl Desk {
     pub(super) fn unseen(&mut self, id: u64) {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.is_unseen = true;
+            self.shares.leave(id);
         }
     }
 
@@ -133,26 +243,57 @@ impl Desk {
         let (Some(acts), Some((pid, start_ticks))) = (job.wants_session(), job.process) else {
             return Vec::new();
         };
-        if matches!(job.session, Session::Runs(_) | Session::Ends(_)) {
+        let is_paused = self.pauses.is_paused(job.process);
+        if is_paused || matches!(job.session, Session::Runs(_) | Session::Ends(_)) {
             return Vec::new();
         }
         self.last_session += 1;
         job.session = Session::Runs(self.last_session);
+        job.began = self.now;
+        let (uid, rule) = (job.uid, job.allowed.rule.unwrap_or(0));
+        let checkpoint_ppm = job.allowed.checkpoint_ppm;
+        self.admit(id);
+        let cache_bytes = self.granted(id);
+        self.events.push(begun(&self.jobs[&id], cache_bytes));
+        self.jobs.entry(id).and_modify(|job| job.noted_bytes = Some(cache_bytes));
         vec![ToLauncher::Start(Start {
             id: self.last_session,
-            uid: job.uid,
+            uid,
             pid,
             start_ticks,
             acts,
-            rule: job.allowed.rule.unwrap_or(0),
-            cache_bytes: job.granted_bytes,
+            rule,
+            cache_bytes,
+            checkpoint_ppm,
         })]
     }
 
-    /// The job, or its collector, has hung up.
+    /// What the job's collector says of it; `age`: of the job.
+    pub(super) fn reported(&mut self, id: u64, report: &JobReport, age: Duration, now: Instant) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.reported.take(report, age, now);
+        if let Some(ask) = &report.cache {
+            self.shares.asks(id, ask.granted_bytes, ask.held_bytes, Curve::of(&ask.benefit));
+        }
+        if let Some(line) = &report.line {
+            self.events.push(reported::line(line, job.event()));
+        }
+    }
+
+    /// When the job's process began, in ticks since the machine did.
+    pub(super) fn start_ticks(&self, id: u64) -> Option<u64> {
+        self.jobs.get(&id)?.process.map(|(_, start_ticks)| start_ticks)
+    }
+
+    /// The job, or its collector, has hung up: what its caches had is others' from now on.
     pub(super) fn gone(&mut self, id: u64) -> Vec<ToLauncher> {
-        match self.jobs.remove(&id).map(|job| job.session) {
-            Some(Session::Runs(id)) => vec![ToLauncher::Stop { id }],
+        self.shares.leave(id);
+        let Some(job) = self.jobs.remove(&id) else { return Vec::new() };
+        if let Some(why) = job.reported.in_words() {
+            self.events.push(NodeEvent { act: "ended".into(), why, ..job.event() });
+        }
+        match job.session {
+            Session::Runs(id) => vec![ToLauncher::Stop { id }],
             _ => Vec::new(),
         }
     }
@@ -166,23 +307,43 @@ impl Desk {
             job.session = Session::None;
             return self.begin(id);
         }
-        let pid = job.process.map_or(0, |(pid, _)| pid);
+        let pid = job.pid();
+        if now.saturating_duration_since(job.began) >= RAN_WELL {
+            job.tries = 0;
+        }
         job.session = match SessionEnd::of_code(code) {
             SessionEnd::Stopped => Session::GivenUp("not tuned any more: its user ended the session".into()),
             SessionEnd::JobEnded | SessionEnd::Failed if job.tries < TRIES => {
                 job.tries += 1;
-                Session::StartsAgain(now + FIRST_PAUSE * (1 << (job.tries - 1)))
+                Session::StartsAgain(now + pause(job.tries))
             }
             SessionEnd::JobEnded | SessionEnd::Failed => Session::GivenUp(format!(
                 "not tuned: its session ended {} times; `stallscope tune {pid} --act` of its user says why",
                 TRIES + 1
             )),
         };
+        let why = match &job.session {
+            Session::GivenUp(why) => why.clone(),
+            _ => format!("its session ended and starts again in {} s", pause(job.tries).as_secs()),
+        };
+        self.events.push(NodeEvent { act: "session".into(), why, ..job.event() });
         Vec::new()
     }
 
     /// Once a second.
     pub(super) fn tick(&mut self, now: Instant) -> Vec<ToLauncher> {
+        self.now = now;
+        if now.saturating_duration_since(self.began) >= RETURN_WITHIN {
+            self.shares.open();
+        }
+        let waits =
+            |job: &Job| job.process.is_none() && now.saturating_duration_since(job.arrived) >= BEGINS_WITHIN;
+        for (id, _) in self.jobs.iter().filter(|(_, job)| waits(job)) {
+            self.shares.leave(*id);
+        }
+        let changed = self.shares.settle(now);
+        changed.iter().for_each(|id| self.note_grant(*id));
+        self.regranted.extend(changed);
         let is_due = |job: &Job| matches!(job.session, Session::StartsAgain(due) if due <= now);
         let due: Vec<u64> = self.jobs.iter().filter(|(_, job)| is_due(job)).map(|(id, _)| *id).collect();
         due.into_iter().flat_map(|id| self.begin(id)).collect()
@@ -191,14 +352,27 @@ impl Desk {
     /// Another policy is in force: sessions that it would have started otherwise end, and their successors begin.
     pub(super) fn reload(&mut self, policy: Policy) -> Vec<ToLauncher> {
         self.policy = policy;
-        let mut left = self.policy.grantable_bytes(self.node_bytes);
+        let why = "the configuration was read again and is in force".into();
+        self.events.push(NodeEvent {
+            act: "policy".into(),
+            by: "SIGHUP".into(),
+            why,
+            ..NodeEvent::default()
+        });
+        self.shares.set_budget(self.policy.grantable_bytes(self.node_bytes));
         let mut orders = Vec::new();
-        for job in self.jobs.values_mut() {
-            let before = (job.allowed, job.granted_bytes);
+        for (id, job) in &mut self.jobs {
+            let before = job.allowed;
             job.allowed = self.policy.allows(&job.known, self.node_bytes);
-            job.granted_bytes = job.allowed.cache_bytes.min(left);
-            left -= job.reserved_bytes();
-            if before == (job.allowed, job.granted_bytes) {
+            match job.bounds() {
+                Some(bounds) if self.shares.granted(*id).is_some() => self.shares.rebound(*id, bounds),
+                Some(bounds) if self.pauses.of_node().is_none() => self.shares.enter(*id, bounds, None),
+                Some(_) => {}
+                None => self.shares.leave(*id),
+            }
+            // What a session may use changes while it runs.
+            let given = |allowed: &Allowed| (allowed.mode, allowed.rule, allowed.checkpoint_ppm);
+            if given(&before) == given(&job.allowed) {
                 continue;
             }
             job.tries = 0;
@@ -217,22 +391,55 @@ impl Desk {
         orders
     }
 
-    /// The jobs that user `uid` may know of.
-    pub(super) fn list(&self, uid: u32) -> Vec<NodeJob> {
-        let shown = self.jobs.values().filter(|job| uid == 0 || job.uid == uid);
-        let shown = shown.filter(|job| job.allowed.mode != Mode::Off);
-        shown
-            .map(|job| NodeJob {
+    /// What user `uid` may know: the pause of the node, and of the jobs, all or theirs.
+    pub(super) fn shown_to(&self, uid: u32, now: Instant) -> NodeState {
+        let shown = self.jobs.iter().filter(|(_, job)| uid == 0 || job.uid == uid);
+        let shown = shown.filter(|(_, job)| job.allowed.mode != Mode::Off);
+        let jobs = shown
+            .map(|(id, job)| NodeJob {
                 name: job.name.clone(),
-                pid: job.process.map_or(0, |(pid, _)| pid),
+                pid: job.pid(),
                 user: job.known.user.clone(),
                 mode: job.allowed.mode.name().into(),
                 rule: job.allowed.rule,
-                cache_bytes: job.granted_bytes,
-                state: state(job),
+                cache_bytes: self.granted(*id),
+                state: self.state(job),
+                paused: self.pauses.of_job(job.process).cloned(),
+                frozen: job.reported.frozen(now),
+                saved_s: job.reported.saved_s,
+                faster: job.reported.faster,
             })
-            .collect()
+            .collect();
+        NodeState { paused: self.pauses.of_node().cloned(), jobs }
     }
+
+    fn state(&self, job: &Job) -> String {
+        let pause = self.pauses.of_node().or_else(|| self.pauses.of_job(job.process));
+        match pause {
+            Some(paused) if job.wants_session().is_some() && job.process.is_some() => {
+                format!("paused by {}; what is in force stays", paused.by)
+            }
+            _ => state(job),
+        }
+    }
+}
+
+/// After so many tries.
+fn pause(tries: u32) -> Duration {
+    FIRST_PAUSE * (1 << tries.saturating_sub(1))
+}
+
+/// A session of it begins.
+fn begun(job: &Job, cache_bytes: u64) -> NodeEvent {
+    let rule = job.allowed.rule.unwrap_or(0);
+    let why = match (job.wants_session(), cache_bytes) {
+        (Some(true), 0) => format!("a session begins by rule {rule}: act, caches stay as they are"),
+        (Some(true), bytes) => {
+            format!("a session begins by rule {rule}: act, caches up to {}", memory(bytes))
+        }
+        _ => format!("a session begins by rule {rule}: advise"),
+    };
+    NodeEvent { act: "session".into(), why, ..job.event() }
 }
 
 fn state(job: &Job) -> String {

@@ -1,26 +1,29 @@
 //! Hears jobs and viewers, and tells the launcher what the desk decides.
 
-use super::desk::{Arrival, Desk};
+use super::book::Book;
+use super::desk::{Arrival, Asking, Desk, Turned};
 use crate::launching::{FromLauncher, ToLauncher};
 use crate::policy::Policy;
 use crate::{host, procfs};
 use anyhow::{Context, Result};
-use stallscope_wire::{JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeReply, VERSION};
+use stallscope_wire::{JobReport, JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeReply, VERSION};
 use std::collections::HashMap;
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::unix::{OwnedReadHalf, UCred};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf, UCred};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::{interval, timeout};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{interval, sleep, timeout};
 
 /// A caller who says nothing for longer is disconnected.
 const HELLO: Duration = Duration::from_secs(2);
 /// Connections of one user, root excepted, and of all: more is a mistake or an attack.
 const OF_A_USER: usize = 256;
 const OF_ALL: usize = 4096;
+/// A job's reports are taken no faster; it keeps those that wait.
+const BETWEEN_REPORTS: Duration = Duration::from_millis(20);
 /// How often a session that failed is thought of.
 const TICK: Duration = Duration::from_secs(1);
 /// Events that wait; more make the callers wait.
@@ -36,13 +39,17 @@ enum Event {
     Called {
         hello: NodeHello,
         peer: UCred,
-        reply: oneshot::Sender<(Option<u64>, NodeReply)>,
+        reply: oneshot::Sender<(Option<Known>, NodeReply)>,
     },
     /// As process `pid`, which the caller, process `of`, has started.
     Started {
         job: u64,
         pid: u32,
         of: Option<u32>,
+    },
+    Reported {
+        job: u64,
+        report: Box<JobReport>,
     },
     Gone {
         job: u64,
@@ -52,19 +59,33 @@ enum Event {
     },
 }
 
-pub(super) fn serve(
-    listener: StdListener,
-    launcher: StdStream,
-    policy: Policy,
-    config: &Path,
-    say: fn(&str),
-) -> Result<()> {
+/// What the part that hears users is given by root.
+pub(super) struct Given {
+    pub(super) listener: StdListener,
+    pub(super) launcher: StdStream,
+    pub(super) policy: Policy,
+    pub(super) book: Book,
+    /// The user that the service has to itself, who may pause the node.
+    pub(super) own_uid: Option<u32>,
+}
+
+/// A job that has introduced itself: its number, and what its caches may have, as that changes.
+struct Known {
+    job: u64,
+    granted: watch::Receiver<u64>,
+}
+
+pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
+    let Given { listener, launcher, policy, mut book, own_uid } = given;
     launcher.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async move {
         let listener = UnixListener::from_std(listener)?;
         let (mut from_launcher, mut to_launcher) = UnixStream::from_std(launcher)?.into_split();
-        let mut desk = Desk::new(policy, host::node_memory_bytes());
+        let mut desk = Desk::new(policy, host::node_memory_bytes(), book.pauses());
+        if let Some(paused) = desk.pauses().of_node() {
+            say(&format!("the node is paused by {}; `stallscope node resume` ends that", paused.by));
+        }
         let (sender, mut events) = mpsc::channel(EVENTS);
         // Written beside: were the launcher's answers not read meanwhile, each would wait for the other.
         let (orders_to, mut ordered) = mpsc::channel::<ToLauncher>(ORDERS);
@@ -75,6 +96,7 @@ pub(super) fn serve(
             }
         });
         let (mut ticks, mut connections, mut names) = (interval(TICK), HashMap::new(), HashMap::new());
+        let mut granters: HashMap<u64, watch::Sender<u64>> = HashMap::new();
         let mut message = Box::pin(FromLauncher::read(&mut from_launcher));
         loop {
             let now = Instant::now();
@@ -84,14 +106,21 @@ pub(super) fn serve(
                         take_up(stream, &mut connections, &sender);
                     } else {
                         // Out of descriptors.
-                        tokio::time::sleep(Duration::from_millis(50)).await;
+                        sleep(Duration::from_millis(50)).await;
                     }
                     Vec::new()
                 }
                 Some(event) = events.recv(), if orders_to.capacity() > ORDERS / 2 => match event {
                     Event::Called { hello, peer, reply } => {
-                        let _ = reply.send(answer(&mut desk, hello, peer, &mut names));
-                        Vec::new()
+                        let mut reception = Reception { desk: &mut desk, book: &mut book, names: &mut names, own_uid };
+                        let Answer { job, reply: answer, orders } = reception.answer(hello, peer);
+                        let known = job.map(|job| {
+                            let (grants, granted) = watch::channel(0);
+                            granters.insert(job, grants);
+                            Known { job, granted }
+                        });
+                        let _ = reply.send((known, answer));
+                        orders
                     }
                     Event::Started { job, pid, of } => {
                         // In a container processes have other numbers, and this one may be any other job's here.
@@ -104,7 +133,15 @@ pub(super) fn serve(
                             }
                         }
                     }
-                    Event::Gone { job } => desk.gone(job),
+                    Event::Reported { job, report } => {
+                        let age = desk.start_ticks(job).map(procfs::age).unwrap_or_default();
+                        desk.reported(job, &report, age, now);
+                        Vec::new()
+                    }
+                    Event::Gone { job } => {
+                        granters.remove(&job);
+                        desk.gone(job)
+                    }
                     Event::HungUp { uid } => {
                         connections.entry(uid).and_modify(|count: &mut usize| *count -= 1);
                         connections.retain(|_, count| *count > 0);
@@ -134,6 +171,14 @@ pub(super) fn serve(
                 }
                 _ = ticks.tick() => desk.tick(now),
             };
+            for (job, bytes) in desk.take_grants() {
+                if let Some(grants) = granters.get(&job) {
+                    grants.send_replace(bytes);
+                }
+            }
+            for event in desk.take_events() {
+                book.note(event, now);
+            }
             for order in orders {
                 orders_to.send(order).await.context("the launcher has ended")?;
             }
@@ -164,7 +209,7 @@ async fn hear(stream: UnixStream, peer: UCred, events: &mpsc::Sender<Event>) {
     let mut lines = BufReader::new(read);
     let Ok(Some(first)) = timeout(HELLO, line(&mut lines)).await else { return };
     let (reply, answered) = oneshot::channel();
-    let (job, answer) = match stallscope_wire::decode::<NodeHello>(&first) {
+    let (known, answer) = match stallscope_wire::decode::<NodeHello>(&first) {
         Ok(hello) if hello.stallscope == VERSION => {
             if events.send(Event::Called { hello, peer, reply }).await.is_err() {
                 return;
@@ -178,17 +223,36 @@ async fn hear(stream: UnixStream, peer: UCred, events: &mpsc::Sender<Event>) {
         Err(error) => (None, NodeReply::Error(error.to_string())),
     };
     let written = timeout(HELLO, write.write_all(&stallscope_wire::encode(&answer))).await;
-    let Some(job) = job else { return };
+    let Some(Known { job, granted }) = known else { return };
     // Once: a job does not begin twice.
     if matches!(written, Ok(Ok(())))
         && let Some(says) = line(&mut lines).await
         && let Ok(JobSays::Started { pid }) = stallscope_wire::decode(&says)
         && events.send(Event::Started { job, pid, of }).await.is_ok()
     {
-        let mut rest = [0; 64];
-        while lines.read(&mut rest).await.is_ok_and(|read| read > 0) {}
+        tokio::spawn(grant(write, granted));
+        while let Some(says) = line(&mut lines).await {
+            // What is no message is no reason to leave the job alone.
+            if let Ok(JobSays::Report(report)) = stallscope_wire::decode(&says)
+                && events.send(Event::Reported { job, report }).await.is_err()
+            {
+                break;
+            }
+            sleep(BETWEEN_REPORTS).await;
+        }
     }
     let _ = events.send(Event::Gone { job }).await;
+}
+
+/// Until the job is gone. One that does not read is hung up on, and calls again.
+async fn grant(mut write: OwnedWriteHalf, mut granted: watch::Receiver<u64>) {
+    while granted.changed().await.is_ok() {
+        let cache_bytes = *granted.borrow_and_update();
+        let line = stallscope_wire::encode(&NodeReply::Granted { cache_bytes });
+        if !matches!(timeout(HELLO, write.write_all(&line)).await, Ok(Ok(()))) {
+            return;
+        }
+    }
 }
 
 /// The next line; `None` where none comes within its limit.
@@ -198,20 +262,62 @@ async fn line(lines: &mut BufReader<OwnedReadHalf>) -> Option<Vec<u8>> {
     line.ends_with(b"\n").then_some(line)
 }
 
-fn answer(
-    desk: &mut Desk,
-    hello: NodeHello,
-    peer: UCred,
-    names: &mut HashMap<u32, String>,
-) -> (Option<u64>, NodeReply) {
-    let job = match hello.client {
-        NodeClient::List => return (None, NodeReply::Jobs(desk.list(peer.uid()))),
-        NodeClient::Job(job) => job,
-    };
-    // Root alone speaks for others.
-    let uid = job.owner.filter(|_| peer.uid() == 0).unwrap_or(peer.uid());
-    let user = names.entry(uid).or_insert_with(|| host::user_name(uid)).clone();
-    let cgroups = peer.pid().map_or_else(Vec::new, |pid| procfs::cgroups(pid as u32));
-    let (id, first_cache_bytes) = desk.arrive(Arrival { uid, user, cgroups, job });
-    (Some(id), NodeReply::Allowed { first_cache_bytes })
+struct Answer {
+    job: Option<u64>,
+    reply: NodeReply,
+    orders: Vec<ToLauncher>,
+}
+
+impl From<NodeReply> for Answer {
+    fn from(reply: NodeReply) -> Answer {
+        Answer { job: None, reply, orders: Vec::new() }
+    }
+}
+
+/// Answers what a connection begins with.
+struct Reception<'a> {
+    desk: &'a mut Desk,
+    book: &'a mut Book,
+    names: &'a mut HashMap<u32, String>,
+    own_uid: Option<u32>,
+}
+
+impl Reception<'_> {
+    fn answer(&mut self, hello: NodeHello, peer: UCred) -> Answer {
+        match hello.client {
+            NodeClient::List => NodeReply::Node(self.desk.shown_to(peer.uid(), Instant::now())).into(),
+            NodeClient::Log { after } => NodeReply::Log(self.book.page(after, peer.uid())).into(),
+            NodeClient::Pause(whose) => self.turn(peer.uid(), |desk, by| desk.pause(&whose, by)),
+            NodeClient::Resume(whose) => self.turn(peer.uid(), |desk, by| desk.resume(&whose, by)),
+            NodeClient::Job(job) => {
+                // Root alone speaks for others.
+                let uid = job.owner.filter(|_| peer.uid() == 0).unwrap_or(peer.uid());
+                let user = self.name_of(uid);
+                let cgroups = peer.pid().map_or_else(Vec::new, |pid| procfs::cgroups(pid as u32));
+                let (id, first_cache_bytes) = self.desk.arrive(Arrival { uid, user, cgroups, job });
+                let reply = NodeReply::Allowed { first_cache_bytes };
+                Answer { job: Some(id), ..Answer::from(reply) }
+            }
+        }
+    }
+
+    fn name_of(&mut self, uid: u32) -> String {
+        self.names.entry(uid).or_insert_with(|| host::user_name(uid)).clone()
+    }
+
+    fn turn(&mut self, uid: u32, how: impl FnOnce(&mut Desk, Asking<'_>) -> Turned) -> Answer {
+        let name = self.name_of(uid);
+        let may_all = uid == 0 || self.own_uid == Some(uid);
+        match how(self.desk, Asking { uid, name: &name, may_all, wall_ns: host::wall_ns() }) {
+            Ok((done, orders)) => {
+                // It is in force all the same.
+                let reply = match self.book.keep(self.desk.pauses()) {
+                    Ok(()) => NodeReply::Done(done),
+                    Err(but) => NodeReply::Error(format!("{done}; but {but}")),
+                };
+                Answer { orders, ..Answer::from(reply) }
+            }
+            Err(sentence) => NodeReply::Error(sentence).into(),
+        }
+    }
 }

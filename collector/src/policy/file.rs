@@ -1,6 +1,6 @@
 //! The configuration's file: TOML, of which each key is known.
 
-use super::{Amount, Mode, Pattern, Policy, Rule};
+use super::{Amount, CacheBounds, Mode, Pattern, Policy, Rule};
 use serde::Deserialize;
 use stallscope_units::{parse_bytes, parse_share};
 use std::io::Read;
@@ -34,6 +34,23 @@ struct OneRule {
     jobs: Matched,
     mode: Mode,
     cache: Option<Cache>,
+    checkpoint_overhead: Option<Overhead>,
+}
+
+/// In millionths.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "f64")]
+struct Overhead(u32);
+
+impl TryFrom<f64> for Overhead {
+    type Error = String;
+
+    fn try_from(share: f64) -> Result<Overhead, String> {
+        match (share * 1e6).round() {
+            ppm if (1.0..=1e6).contains(&ppm) => Ok(Overhead(ppm as u32)),
+            _ => Err(format!("{share} is no share of training; say 0.02 for 2%")),
+        }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -48,7 +65,8 @@ struct Matched {
 #[serde(deny_unknown_fields)]
 struct Cache {
     max: Most,
-    /// Whose share `max` is; there is one answer, which the file may give for its reader.
+    min: Option<Most>,
+    /// Whose shares these are; there is one answer, which the file may give for its reader.
     #[serde(default)]
     #[allow(dead_code, reason = "checked where it is read")]
     of: Option<OfNode>,
@@ -140,7 +158,10 @@ impl Policy {
             cgroup: rule.jobs.cgroup,
             label: rule.jobs.label,
             mode: rule.mode,
-            cache: rule.cache.map(|cache| cache.max.0),
+            cache: rule
+                .cache
+                .map(|cache| CacheBounds { most: cache.max.0, least: cache.min.map(|least| least.0) }),
+            checkpoint_ppm: rule.checkpoint_overhead.map_or(0, |overhead| overhead.0),
         });
         Ok(Policy { rules: rules.collect(), reserve_bytes: whole.node.memory_reserve.0 })
     }

@@ -49,6 +49,30 @@ fn the_first_rule_that_matches_counts() {
 }
 
 #[test]
+fn a_floor_is_no_more_than_what_is_allowed() {
+    let floor = |cache: &str| {
+        let policy = policy(&format!("[[jobs.rule]]\nmode = \"act\"\ncache = {{ {cache} }}\n"));
+        let allowed = policy.allows(&job("mira", "", ""), 64 * GIB);
+        (allowed.cache_bytes >> 20, allowed.cache_floor_bytes >> 20)
+    };
+    assert_eq!(floor("max = \"16GiB\", min = \"1GiB\""), (16 << 10, 1 << 10));
+    assert_eq!(floor("max = \"1GiB\", min = \"25%\""), (1 << 10, 1 << 10));
+    assert_eq!(floor("max = \"16GiB\""), (16 << 10, 64), "a first cache");
+    assert_eq!(floor("max = \"2MiB\""), (2, 2));
+    let in_words = policy("[[jobs.rule]]\nmode = \"act\"\ncache = { max = \"16GiB\", min = \"1GiB\" }\n");
+    let in_words = in_words.in_words(64 * GIB);
+    assert!(in_words.contains("caches up to 16 GiB, of which 1.0 GiB are the job's own"), "{in_words}");
+}
+
+#[test]
+fn what_saves_may_cost_is_a_share_of_training() {
+    let policy = policy("[[jobs.rule]]\nmode = \"act\"\ncheckpoint_overhead = 0.02\n");
+    assert_eq!(policy.allows(&job("mira", "", ""), GIB).checkpoint_ppm, 20_000);
+    let in_words = policy.in_words(GIB);
+    assert!(in_words.contains("caches stay as they are, saves up to 2% of training"), "{in_words}");
+}
+
+#[test]
 fn a_label_lowers_and_raises_nothing() {
     let policy = policy(THREE);
     let mode = |user, label| policy.allows(&job(user, "kubepods/a", label), 64 * GIB).mode;
@@ -108,6 +132,7 @@ fn an_error_names_line_and_key() {
             &["line 3, ", "node memory"],
         ),
         ("[[jobs.rule]]\nmode = 3\n", &["line 2, jobs.rule[0].mode: ", "expected a string"]),
+        ("[[jobs.rule]]\nmode = \"act\"\ncheckpoint_overhead = 2.0\n", &["line 3, ", "say 0.02 for 2%"]),
         ("[node\n", &["line 1: "]),
         ("[node]\nmemory_reserve = \"1GiB\"\nmemory_reserve = \"2GiB\"\n", &["line 3"]),
     ] {
@@ -132,7 +157,19 @@ fn the_file_that_ships_has_each_key_with_its_default() {
     let all = with_examples(shipped);
     let examples = policy(&all);
     assert!(examples.rules.len() >= 2 && examples.rules.iter().any(|rule| rule.cache.is_some()), "{all}");
-    for key in ["memory_reserve", "match", "user", "cgroup", "label", "mode", "cache", "max", "of"] {
+    for key in [
+        "memory_reserve",
+        "match",
+        "user",
+        "cgroup",
+        "label",
+        "mode",
+        "cache",
+        "max",
+        "min",
+        "of",
+        "checkpoint_overhead",
+    ] {
         assert!(all.contains(&format!("{key} =")), "no {key} in contrib/stallscope.toml");
     }
     // The defaults that its comments name.

@@ -12,4 +12,7 @@ pub use message::{
     Accepted, Client, Error, Hello, LINE_LIMIT_BYTES, Layer, ProgramState, Reply, Request, VERSION, decode,
     encode,
 };
-pub use node::{JobHello, JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeJob, NodeReply};
+pub use node::{
+    CacheAsk, Frozen, JobHello, JobReport, JobSays, LogPage, LogPlace, NODE_LINE_BYTES, NodeClient,
+    NodeEvent, NodeHello, NodeJob, NodeReply, NodeState, Paused, Whose,
+};

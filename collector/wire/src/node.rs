@@ -1,9 +1,9 @@
 //! What a job's collector and the node's service say to each other. Lines of JSON, of at most [`NODE_LINE_BYTES`].
 
 use serde::{Deserialize, Serialize};
-use stallscope_model::TuneMode;
+use stallscope_model::{AuditEvent, Estimate, TuneMode};
 
-/// No line between a job and the node's service is longer.
+/// No line to the node's service is longer, and none to a job.
 pub const NODE_LINE_BYTES: usize = 16 << 10;
 
 /// To the node's service: first line of a connection.
@@ -22,6 +22,33 @@ pub enum NodeClient {
     Job(JobHello),
     /// Asks for the jobs that the caller may know of.
     List,
+    /// Asks for a page of the node's audit, of what the caller may know.
+    Log {
+        /// Where the page before ended; `None`: the first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<LogPlace>,
+    },
+    /// Nothing is to be changed any more.
+    Pause(Whose),
+    /// Takes a pause back.
+    Resume(Whose),
+}
+
+/// One job or the whole node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Whose {
+    /// Name or pid; `None`: the node's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+}
+
+/// Between two lines of the node's audit. What it means is the service's affair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogPlace {
+    /// Number of the file.
+    pub file: u64,
+    /// In bytes, within it.
+    pub at: u64,
 }
 
 /// A job as its collector describes it. What it says counts for this job alone.
@@ -34,33 +61,140 @@ pub struct JobHello {
     /// Where root asks, as with sudo: whose job it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<u32>,
+    /// What an earlier service of this node had granted its caches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub granted_bytes: Option<u64>,
     /// The mode that its owner chose for it; `None`: none, and the policy decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_mode: Option<TuneMode>,
 }
 
 /// From a job's collector, once the job has begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobSays {
-    /// Root of its process tree. It has the shim, so that its knobs can be turned.
+    /// First: root of its process tree. It has the shim, so that its knobs can be turned.
     Started { pid: u32 },
+    /// Every few seconds, and for each line of the job's audit.
+    Report(Box<JobReport>),
+}
+
+/// What became of a job so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct JobReport {
+    /// The next line of its audit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<AuditEvent>,
+    /// Seconds that proven changes have saved.
+    pub saved_s: f64,
+    /// Share by which samples a second are more than without the proven changes that are in force.
+    pub faster: f64,
+    /// Nothing is tried for a while.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frozen: Option<Frozen>,
+    /// Where a session of the node's may raise its caches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheAsk>,
+}
+
+/// What memory for its caches is worth to a job.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CacheAsk {
+    /// The last [`NodeReply::Granted`] that it heard.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub granted_bytes: Option<u64>,
+    /// What its caches hold or may fill now, all together.
+    pub held_bytes: u64,
+    /// Bytes, and the share of its time without caches that it saves with so many; empty where it does not know.
+    pub benefit: Vec<(u64, f64)>,
+}
+
+/// Too many changes had to be undone, and nothing is tried for a while.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frozen {
+    /// A sentence.
+    pub why: String,
+    /// Seconds from now.
+    pub left_s: u64,
 }
 
 /// From the node's service.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeReply {
     /// To a [`NodeClient::Job`]: what a cache that the job begins with may take; 0: it begins with none.
     Allowed { first_cache_bytes: u64 },
+    /// To a job that has begun, at any time: what its caches may be raised to, all together, from now on.
+    Granted { cache_bytes: u64 },
     /// To [`NodeClient::List`].
-    Jobs(Vec<NodeJob>),
+    Node(NodeState),
+    /// To [`NodeClient::Log`].
+    Log(LogPage),
+    /// To [`NodeClient::Pause`] and [`NodeClient::Resume`]: what is so now, in a sentence.
+    Done(String),
     /// One sentence.
     Error(String),
 }
 
-/// A job as the node's service knows it.
+/// What the node's service does, as far as the caller may know.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeState {
+    /// Nothing on the node is changed, for a pause of the whole node.
+    pub paused: Option<Paused>,
+    pub jobs: Vec<NodeJob>,
+}
+
+/// A pause: nothing is changed until it is taken back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Paused {
+    /// Login name and number of the user whose pause it is.
+    pub by: String,
+    pub uid: u32,
+    /// Nanoseconds since 1970.
+    pub since_wall_ns: u64,
+}
+
+/// Part of the node's audit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LogPage {
+    pub events: Vec<NodeEvent>,
+    pub next: LogPlace,
+    /// There is more after it now.
+    pub more: bool,
+}
+
+/// A line of the node's audit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeEvent {
+    /// Nanoseconds since 1970.
+    pub wall_ns: u64,
+    /// Empty where the line is about the whole node.
+    pub job: String,
+    /// 0: it has not begun, or the line is about the whole node.
+    pub pid: u32,
+    /// Login name and number of the job's owner.
+    pub user: String,
+    pub uid: u32,
+    /// "pause", "resume", "policy", "session", "lost", or an act of a job's audit: "request", "keep", "undo", …
+    pub act: String,
+    /// "controller", or a user's name.
+    pub by: String,
+    /// Number of the decision in the job's audit; 0: none.
+    pub decision: u64,
+    pub rank: Option<u32>,
+    pub knob: String,
+    pub from: Option<u64>,
+    pub to: Option<u64>,
+    /// Share by which samples a second were expected to rise, and by which they did.
+    pub predicted: Option<Estimate>,
+    pub measured: Option<Estimate>,
+    /// What was seen, and why: sentences.
+    pub saw: String,
+    pub why: String,
+}
+
+/// A job as the node's service knows it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeJob {
     pub name: String,
     /// 0: it has not begun.
@@ -71,8 +205,15 @@ pub struct NodeJob {
     pub mode: String,
     /// The policy's rule, from 1; `None`: no rule matches.
     pub rule: Option<u32>,
-    /// Most that its caches may be raised to.
+    /// Most that its caches may be raised to now.
     pub cache_bytes: u64,
     /// What is going on, in words.
     pub state: String,
+    /// Its own pause.
+    pub paused: Option<Paused>,
+    /// Nothing is tried for a while: for how long and why, in words.
+    pub frozen: Option<String>,
+    /// Seconds that proven changes have saved, and the share by which samples a second are more with those in force.
+    pub saved_s: f64,
+    pub faster: f64,
 }

@@ -142,6 +142,7 @@ pub(crate) fn budgets(budgets: &Budgets) -> String {
             0 => "no larger cache".to_owned(),
             bytes => format!("{} of caches", memory(bytes)),
         }),
+        budgets.checkpoint_overhead.map(|share| format!("{} of training for saves", percent_in_words(share))),
     ]
     .into_iter()
     .flatten()

@@ -84,7 +84,10 @@ impl Controller {
         let before = rank.saves.share(self.saves_since_ns, ALPHA).filter(|share| share.reports >= FEWEST)?;
         let seconds = |ns: u64| ns as f64 / 1e9;
         let failures = Failures { mtbf_s: seconds(rule.mtbf_ns), persist_s: seconds(rule.persist_ns) };
-        let to = (seconds(rule.interval_ns).round() as u64).max(knob.min.max(1)).min(knob.max);
+        // Where saves may cost less than the script allows, they come no more often than that takes.
+        let share = self.budgets.checkpoint_overhead.filter(|share| *share > 0.0);
+        let within_s = share.map_or(0, |share| (seconds(rule.cost_ns) / share).ceil() as u64);
+        let to = (seconds(rule.interval_ns).round() as u64).max(within_s).max(knob.min.max(1)).min(knob.max);
         let turned =
             Move { rank: rank.rank, loader: None, knob: CHECKPOINTS.to_owned(), from: knob.value.max(1), to };
         // Saves that wait for one another cost less where they are rarer: the gain may be larger.

@@ -57,6 +57,11 @@ impl Rollbacks {
     pub(crate) fn frozen(&self, now_ns: u64) -> bool {
         now_ns < self.frozen_until_ns
     }
+
+    /// `None` where it is not frozen.
+    pub(crate) fn frozen_until_ns(&self, now_ns: u64) -> Option<u64> {
+        self.frozen(now_ns).then_some(self.frozen_until_ns)
+    }
 }
 
 /// Sentences that stay true for a while.

@@ -6,6 +6,7 @@ mod audit;
 mod cache;
 mod checkpoints;
 mod drift;
+mod grant;
 mod guard;
 mod harm;
 mod patience;
@@ -26,6 +27,7 @@ use crate::profile::Profiles;
 use crate::random::Random;
 use crate::ranks::Job;
 use drift::Drift;
+pub use grant::CacheWants;
 use guard::{Mentioned, Probation, Rollbacks};
 use patience::Patience;
 use probe::Probe;
@@ -99,6 +101,7 @@ pub struct Controller {
     /// Before that no larger one is thought of.
     ask_cache_ns: u64,
     cache_pause_ns: u64,
+    worth: grant::Worth,
     decisions: u64,
     patience: BTreeMap<(&'static str, Kind), Patience>,
     /// Nothing was turned since, so these steps can be compared.
@@ -168,6 +171,7 @@ impl Controller {
             cache_uses: BTreeMap::new(),
             ask_cache_ns: 0,
             cache_pause_ns: 0,
+            worth: grant::Worth::default(),
             decisions: 0,
             patience: BTreeMap::new(),
             since_ns: 0,
@@ -202,6 +206,11 @@ impl Controller {
 
     pub fn mode(&self) -> TuneMode {
         self.mode
+    }
+
+    /// On the clock of [`Observation::now_ns`]: until then nothing is tried, because too much had to be taken back at once.
+    pub fn frozen_until_ns(&self) -> Option<u64> {
+        self.rollbacks.frozen_until_ns(self.now_ns)
     }
 
     /// What it would do now, best first; made anew every ten seconds.

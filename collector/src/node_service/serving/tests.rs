@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use super::*;
-use stallscope_wire::{JobHello, NodeJob};
+use stallscope_wire::{JobHello, NodeJob, NodeState};
 use std::io::{BufRead, BufReader as StdReader, Write};
 use std::process::{Child, Command, Stdio};
 
@@ -18,9 +18,17 @@ fn serving(name: &str) -> (std::path::PathBuf, StdStream) {
     let (ours, theirs) = StdStream::pair().unwrap();
     // A few orders fill it.
     rustix::net::sockopt::set_socket_send_buffer_size(&theirs, 1).unwrap();
-    let policy = Policy::parse(POLICY).unwrap();
-    std::thread::spawn(move || serve(listener, theirs, policy, Path::new("/nowhere"), |_| {}));
+    let (policy, book) =
+        (Policy::parse(POLICY).unwrap(), Book::open(&socket.with_extension("state")).unwrap());
+    let given = Given { listener, launcher: theirs, policy, book, own_uid: None };
+    std::thread::spawn(move || serve(given, Path::new("/nowhere"), |_| {}));
     (socket, ours)
+}
+
+/// What is left of it goes.
+fn end(socket: &Path) {
+    std::fs::remove_file(socket).unwrap();
+    std::fs::remove_dir_all(socket.with_extension("state")).unwrap();
 }
 
 fn say(stream: &mut StdReader<StdStream>, line: &[u8]) {
@@ -46,7 +54,9 @@ fn introduce(socket: &Path, pid: u32) -> StdReader<StdStream> {
 fn wait_for(socket: &Path, is_so: impl Fn(&[NodeJob]) -> bool) {
     let until = Instant::now() + Duration::from_secs(60);
     loop {
-        let (_, NodeReply::Jobs(jobs)) = call(socket, NodeClient::List) else { panic!("no list") };
+        let (_, NodeReply::Node(NodeState { jobs, .. })) = call(socket, NodeClient::List) else {
+            panic!("no list")
+        };
         if is_so(&jobs) {
             return;
         }
@@ -74,7 +84,7 @@ fn users_are_heard_while_the_launcher_is_busy() {
     let job = job();
     let jobs: Vec<_> = (0..60).map(|_| introduce(&socket, job.0.id())).collect();
     wait_for(&socket, |found| found.len() == jobs.len() && found.iter().all(|job| job.state == "tuned"));
-    std::fs::remove_file(socket).unwrap();
+    end(&socket);
 }
 
 #[test]
@@ -89,5 +99,5 @@ fn a_job_is_a_process_that_the_caller_has_started() {
     std::io::Read::read_exact(&mut launcher, &mut order).unwrap();
     let Some(ToLauncher::Start(start)) = ToLauncher::decode(&order) else { panic!("{order:?}") };
     assert_eq!((start.id, start.pid), (1, job.0.id()), "the first of all");
-    std::fs::remove_file(socket).unwrap();
+    end(&socket);
 }

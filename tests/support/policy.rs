@@ -1,0 +1,90 @@
+//! A service of the node's policy, and what it says of the jobs.
+
+use super::node::OTTO;
+use super::{Killed, Sandbox, python, text, wait_until};
+use serde_json::Value;
+use std::fs::File;
+use std::process::{Command, Stdio};
+
+pub(crate) const IDLE: &str = "import os, time\nwhile not os.path.exists('stop'): time.sleep(0.05)\n";
+
+/// A service with this policy, which reports into the file `service.printed`.
+pub(crate) fn service(sandbox: &Sandbox, policy: &str) -> Killed {
+    std::fs::write(sandbox.path("policy.toml"), policy).unwrap();
+    let socket = sandbox.path("node.sock").display().to_string();
+    let printed = File::options().create(true).append(true).open(sandbox.path("service.printed")).unwrap();
+    let (user, state) = (OTTO.to_string(), sandbox.path("state").display().to_string());
+    let words =
+        ["node-service", "--config", "policy.toml", "--user", &user, "--socket", &socket, "--state", &state];
+    let inner = sandbox.stallscope(&words);
+    // Its starter has a file open that is none of the users'.
+    let mut starter = Command::new("sh");
+    starter.args(["-c", "exec \"$0\" \"$@\" 9</etc/passwd"]).arg(inner.get_program()).args(inner.get_args());
+    starter.current_dir(inner.get_current_dir().unwrap()).stdin(Stdio::null()).stderr(printed);
+    for (name, value) in inner.get_envs() {
+        match value {
+            Some(value) => starter.env(name, value),
+            None => starter.env_remove(name),
+        };
+    }
+    let service = Killed(starter.spawn().unwrap());
+    wait_until("the service listens", || sandbox.run(&["node"]).status.success());
+    service
+}
+
+pub(crate) fn printed(sandbox: &Sandbox) -> String {
+    std::fs::read_to_string(sandbox.path("service.printed")).unwrap()
+}
+
+/// The node's jobs as root sees them, by name.
+pub(crate) fn node_job(sandbox: &Sandbox, name: &str) -> Option<Value> {
+    let node: Value = serde_json::from_slice(&sandbox.run(&["node", "--json"]).stdout).ok()?;
+    node["jobs"].as_array()?.iter().find(|job| job["name"] == name).cloned()
+}
+
+pub(crate) fn is_tuned(sandbox: &Sandbox, name: &str) -> bool {
+    node_job(sandbox, name).is_some_and(|job| job["state"] == "tuned")
+}
+
+/// Processes of `stallscope node-session` that the launcher has now.
+pub(crate) fn sessions(launcher: u32) -> Vec<u32> {
+    let children =
+        std::fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children")).unwrap_or_default();
+    let is_session = |pid: &u32| {
+        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| text(&words).contains("node-session"))
+    };
+    children.split_whitespace().map(|pid| pid.parse().unwrap()).filter(is_session).collect()
+}
+
+/// `stallscope run` of one of tests/jobs as nobody, who may not reach the Python with torch but by another way to it.
+pub(crate) fn with_torch(sandbox: &Sandbox, name: &str, script: &str, arguments: &[&str]) -> Command {
+    let python = python();
+    let base = std::fs::canonicalize(&python).unwrap();
+    let prefix = base.ancestors().nth(2).unwrap();
+    let there = sandbox.path("base");
+    std::fs::create_dir(&there).unwrap();
+    let asked = "import os, torch; print(os.path.dirname(os.path.dirname(torch.__file__)))";
+    let packages = text(&Command::new(&python).args(["-c", asked]).output().unwrap().stdout);
+    let seen_there = there.join(base.strip_prefix(prefix).unwrap()).display().to_string();
+    let script = sandbox.path("jobs").join(script).display().to_string();
+    let words = [&["run", "--no-kernel", "--name", name, "--", &seen_there, &script], arguments].concat();
+    let inner = sandbox.stallscope_as_nobody(&words);
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "sh", "-c"])
+        .arg("mount --bind \"$0\" \"$1\" && shift && exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$@\"")
+        .args([prefix, &there])
+        .arg(inner.get_program())
+        .args(inner.get_args())
+        .current_dir(sandbox.path(""))
+        .stdin(Stdio::null())
+        .envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))))
+        .env("PYTHONPATH", packages.trim());
+    command
+}
+
+/// The node's audit as root reads it.
+pub(crate) fn node_log(sandbox: &Sandbox) -> Vec<Value> {
+    let printed = sandbox.run(&["node", "log", "--json"]).stdout;
+    text(&printed).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
