@@ -280,8 +280,8 @@ fn list(verb: &Ls) -> Result<ExitCode> {
     let mut out = BufWriter::new(std::io::stdout().lock());
     let mut found = vec![false; wanted.len()];
     let mut all_read = true;
-    for number in 0..pack.snapshot().records() {
-        let entry = match pack.snapshot().entry(number) {
+    for entry in pack.snapshot().entries() {
+        let entry = match entry {
             Ok(entry) => entry,
             Err(error) => {
                 all_read = false;

@@ -2,7 +2,7 @@ use crate::terminal;
 use crate::working::Working;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use stallscope_cache::{
     DrawKind, Figures, Generated, Point, PolicyKind, Selection, Sweep, Trace, percent, replay, train,
 };
@@ -10,7 +10,7 @@ use stallscope_reports::{target::Place, write_whole};
 use stallscope_units::parse_share;
 use std::fs::File;
 use std::io::BufReader;
-use std::os::unix::fs::FileTypeExt;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -206,13 +206,30 @@ fn of_made_up(verb: &Simulate) -> Sweep {
 /// The file system of pipes without a name (linux/magic.h).
 const PIPES: i64 = 0x5049_5045;
 
-/// A pipe that a shell makes (`/dev/stdin`, `<(…)`) has a writer, who ends. At one with a name nobody may ever write.
+/// A pipe that a shell makes (`/dev/stdin`, `<(…)`) has a writer, who ends. At one with a name nobody may ever write. And a device
+/// may act when it is opened: where a foreign link leads to one, nothing but our own input is.
 fn open(path: &Path) -> Result<File> {
-    let file = File::from(rustix::fs::open(path, OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?);
-    if file.metadata()?.file_type().is_fifo() {
-        let unnamed = rustix::fs::fstatfs(&file)?.f_type == PIPES;
-        ensure!(unnamed, "it is a pipe with a name; `cat PIPE | stallscope simulate /dev/stdin` reads it");
+    let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let facts = rustix::fs::fstat(&found)?;
+    match FileType::from_raw_mode(facts.st_mode) {
+        FileType::Fifo => {
+            let unnamed = rustix::fs::fstatfs(&found)?.f_type == PIPES;
+            ensure!(
+                unnamed,
+                "it is a pipe with a name; `cat PIPE | stallscope simulate /dev/stdin` reads it"
+            );
+        }
+        FileType::CharacterDevice | FileType::BlockDevice => {
+            let input = rustix::fs::fstat(std::io::stdin());
+            let is_input =
+                input.is_ok_and(|input| (input.st_dev, input.st_ino) == (facts.st_dev, facts.st_ino));
+            ensure!(is_input, "it is a device, and no trace");
+        }
+        _ => {}
     }
+    // What was looked at, whatever has its name by now.
+    let itself = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let file = File::from(rustix::fs::open(itself, OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?);
     rustix::fs::fcntl_setfl(&file, OFlags::empty())?;
     Ok(file)
 }

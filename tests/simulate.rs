@@ -78,6 +78,16 @@ fn what_is_no_trace_or_no_size_is_named() {
     assert!(text(&size.stderr).contains("from 0% to 100%"), "{}", text(&size.stderr));
 }
 
+/// To open a watchdog arms it, and a foreign trace may be a link to one.
+#[test]
+fn a_device_is_not_opened() {
+    let sandbox = Sandbox::new("simulate-device");
+    std::os::unix::fs::symlink("/dev/zero", sandbox.path("trace.csv")).unwrap();
+    let refused = sandbox.run(&["simulate", "trace.csv"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("it is a device"), "{}", text(&refused.stderr));
+}
+
 #[test]
 fn a_pipe_with_a_name_is_not_waited_for_and_one_of_a_shell_is_read() {
     let sandbox = Sandbox::new("simulate-pipe");

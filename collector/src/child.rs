@@ -2,10 +2,7 @@
 
 use crate::private_mounts::PrivateMounts;
 use crate::sudo::Caller;
-use anyhow::{Context, Result};
 use std::ffi::OsString;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -127,51 +124,6 @@ fn shares_terminal() -> bool {
     rustix::termios::tcgetpgrp(&terminal).is_ok_and(|group| group == rustix::process::getpgrp())
 }
 
-/// The folder that holds the Python package `stallscope`.
-///
-/// # Errors
-/// None of the places where an installation puts it has one.
-pub fn python_package() -> Result<PathBuf> {
-    if let Some(named) =
-        std::env::var_os("STALLSCOPE_PYTHON").map(PathBuf::from).filter(|named| has_shim(named))
-    {
-        return Ok(named.canonicalize()?);
-    }
-    let exe = std::env::current_exe().ok();
-    let found = exe.as_deref().and_then(package_beside);
-    found.context(
-        "the Python package of stallscope is not beside its binary, or is another user's there; install both with pip, or name its folder in STALLSCOPE_PYTHON"
-    )
-}
-
-fn has_shim(package: &Path) -> bool {
-    package.join("stallscope/_inject/sitecustomize.py").is_file()
-}
-
-/// The package that an installation has beside its binary `exe`.
-fn package_beside(exe: &Path) -> Option<PathBuf> {
-    let bin = exe.parent()?;
-    let mut places = vec![bin.join("../python")];
-    // Beside a wheel's binary: the site-packages of the same environment.
-    let versions = fs::read_dir(bin.join("../lib")).into_iter().flatten().flatten();
-    // Debian's own pip calls it dist-packages.
-    let packages = |version: fs::DirEntry| {
-        ["site-packages", "dist-packages"].map(|packages| version.path().join(packages))
-    };
-    places.extend(versions.flat_map(packages));
-    // Whose binary runs already. In a folder within a shared one, as /tmp/stallscope, anybody may have made what lies beside it.
-    let trusted = [0, rustix::process::geteuid().as_raw(), fs::metadata(exe).ok()?.uid()];
-    let found =
-        places.into_iter().filter(|place| has_shim(place)).filter_map(|place| place.canonicalize().ok());
-    found.into_iter().find(|package| is_of(package, &trusted))
-}
-
-/// Whether only `owners` choose what is in `package`, which jobs run.
-fn is_of(package: &Path, owners: &[u32]) -> bool {
-    let folders = [package.to_owned(), package.join("stallscope")];
-    folders.iter().all(|folder| fs::metadata(folder).is_ok_and(|found| owners.contains(&found.uid())))
-}
-
 /// A job's name from its command: the script's, else the program's.
 pub(crate) fn name_of(command: &[OsString]) -> String {
     let paths: Vec<&Path> = command.iter().map(Path::new).collect();
@@ -228,32 +180,6 @@ mod tests {
         assert_eq!(recording("../x\n\u{1b}[2J"), "_.._x__[2J.stall");
         assert_eq!((recording(""), recording("-rf")), ("_.stall".into(), "_-rf.stall".into()));
         assert!(recording(&"ä".repeat(500)).len() < 220);
-    }
-
-    #[test]
-    fn a_package_that_somebody_else_put_beside_the_binary_is_not_run() {
-        let folder = std::env::temp_dir().join(format!("ss-beside-{}", std::process::id()));
-        let (exe, package) = (folder.join("bin/stallscope"), folder.join("python"));
-        let inject = package.join("stallscope/_inject");
-        fs::create_dir_all(&inject).unwrap();
-        fs::create_dir_all(folder.join("bin")).unwrap();
-        fs::write(inject.join("sitecustomize.py"), "").unwrap();
-        fs::write(&exe, "").unwrap();
-        let package = package.canonicalize().unwrap();
-        let own = fs::metadata(&package).unwrap().uid();
-        assert_eq!(package_beside(&exe), Some(package.clone()));
-        assert!(is_of(&package, &[own]) && !is_of(&package, &[own + 1]));
-        // Only root may give a folder away.
-        for part in ["", "stallscope"].map(|part| package.join(part)) {
-            if std::os::unix::fs::chown(&part, Some(own + 4242), None).is_ok() {
-                assert_eq!(package_beside(&exe), None);
-                std::os::unix::fs::chown(&exe, Some(own + 4242), None).unwrap();
-                assert_eq!(package_beside(&exe), Some(package.clone()), "whose binary it is");
-                std::os::unix::fs::chown(&exe, Some(own), None).unwrap();
-                std::os::unix::fs::chown(&part, Some(own), None).unwrap();
-            }
-        }
-        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[tokio::test]

@@ -1,8 +1,8 @@
 //! What works on this machine, and how to get the rest.
 
-use crate::child;
 use crate::confine;
 use crate::kernel_client;
+use crate::package::python_package;
 use crate::runtime::{RuntimeDir, kernel_socket};
 use crate::sudo::Caller;
 use stallscope_ebpf::doctor::PID_NAMESPACE;
@@ -63,7 +63,7 @@ fn runtime() -> Check {
 }
 
 fn shim() -> Check {
-    let found = child::python_package().map(|dir| dir.display().to_string());
+    let found = python_package().map(|dir| dir.display().to_string());
     check(
         "shim",
         found.map_err(|error| format!("{error:#}")),

@@ -2,6 +2,7 @@
 //! others launch their task, point its shim there and stay connected while it runs.
 
 use crate::child::{self, Shim};
+use crate::package::python_package;
 use crate::private_mounts::PrivateMounts;
 use crate::session::View;
 use crate::signals::Signals;
@@ -42,7 +43,7 @@ pub(crate) async fn run(
     run_as: Option<&Caller>,
     view: &mut dyn View,
 ) -> Result<i32> {
-    let package = if wants_shim { child::python_package().ok() } else { None };
+    let package = if wants_shim { python_package().ok() } else { None };
     let mut signals = Signals::new()?;
     let shim = package.as_deref().map(|package| Shim { package, socket, cache_bytes });
     let mut child = child::launch(command, shim, mounts, run_as)?;

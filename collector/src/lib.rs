@@ -34,6 +34,7 @@ mod node_service;
 mod node_socket;
 mod notify;
 mod options;
+mod package;
 mod policy;
 mod private_mounts;
 mod probes;
@@ -57,7 +58,7 @@ mod watch_audit;
 pub use acting::{Acted, tune};
 pub use adviser::advice;
 pub use cached::{CacheSize, Cached, cached};
-pub use child::{LaunchError, python_package};
+pub use child::LaunchError;
 pub use doctor::{Check, doctor};
 pub use host::{has_stack, node_memory_bytes};
 pub use kernel_service::{ServeOptions, Serving, serve};
@@ -67,6 +68,7 @@ pub use node_service::{
     NodeLog, NodeOptions, node_state, pause_node, resume_node, serve_node, start_node_service,
 };
 pub use options::{AttachOptions, KernelChoice, PrivateMount, RunOptions, TuneOptions};
+pub use package::python_package;
 pub use policy::{Mode, Policy, Unreadable};
 pub use private_mounts::{READY, open_fuse};
 pub use profiles::profiles;

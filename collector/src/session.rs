@@ -6,6 +6,7 @@ use crate::engine::Engine;
 use crate::kernel_client::{Heard, KernelClient, KernelSource};
 use crate::metrics::{Metrics, Publisher};
 use crate::options::{AttachOptions, KernelChoice, RunOptions, TuneOptions};
+use crate::package::python_package;
 use crate::private_mounts::PrivateMounts;
 use crate::registration::{self, Registration};
 use crate::runtime::{self, Card, Claim, JobDir, RuntimeDir};
@@ -203,7 +204,7 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
 
 /// The folder of the shim; without it the job runs unmeasured from inside.
 fn package(view: &mut dyn View) -> Option<PathBuf> {
-    child::python_package().map_err(|error| view.note(&format!("the shim stays off: {error:#}"))).ok()
+    python_package().map_err(|error| view.note(&format!("the shim stays off: {error:#}"))).ok()
 }
 
 /// Listens for the job's processes and for viewers.

@@ -1,9 +1,10 @@
 //! Files that are there whole or not at all.
 
 use crate::Error;
-use crate::folder::{Blocked, Entry, Folder, MOST_LINKS, is_ours};
+use crate::folder::Folder;
 use crate::target::Place;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use stallscope_folder::{Blocked, Entry, MOST_LINKS, is_ours};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Write};

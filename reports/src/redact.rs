@@ -1,7 +1,10 @@
 //! A report that may leave the house: without paths, hosts, users and command lines.
 
+mod scrub;
+
 use crate::Run;
 use crate::run::name;
+use scrub::Scrubber;
 use stallscope_model::{EvidenceState, RunSummary};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,16 +27,16 @@ impl Run {
         for user in self.audit.iter_mut().map(|event| &mut event.by) {
             words.hide_user(user);
         }
-        of_summary(&mut self.summary, &mut words);
+        facts_of(&mut self.summary, &mut words);
+        // Sentences last, when everything is known that must not be in them.
+        let mut scrubber = Scrubber::new(&words.by_secret);
+        sentences_of(&mut self.summary, &mut scrubber);
         let texts = self.audit.iter_mut().flat_map(|event| [&mut event.saw, &mut event.why]);
-        texts.for_each(|text| words.scrub(text));
-        for note in &mut self.notes {
-            words.scrub(note);
-        }
+        texts.chain(&mut self.notes).for_each(|text| scrubber.scrub(text));
     }
 }
 
-fn of_summary(summary: &mut RunSummary, words: &mut Words) {
+fn facts_of(summary: &mut RunSummary, words: &mut Words) {
     let several: Vec<&str> = summary.host.host.split(", ").collect();
     summary.host.host = several.iter().map(|host| words.word("host", host)).collect::<Vec<_>>().join(", ");
     for rank in &mut summary.ranks {
@@ -53,12 +56,14 @@ fn of_summary(summary: &mut RunSummary, words: &mut Words) {
         words.hide_mount(&mut file.mount);
         words.hide("path", &mut file.path);
     }
-    // Sentences last, when everything is known that must not be in them.
-    words.scrub(&mut summary.job.name);
-    words.scrub(&mut summary.verdict.sentence);
+}
+
+fn sentences_of(summary: &mut RunSummary, scrubber: &mut Scrubber<'_>) {
+    scrubber.scrub(&mut summary.job.name);
+    scrubber.scrub(&mut summary.verdict.sentence);
     for state in [&mut summary.kernel, &mut summary.shim] {
         if let EvidenceState::Partial(why) | EvidenceState::Missing(why) = state {
-            words.scrub(why);
+            scrubber.scrub(why);
         }
     }
     let unavailable = summary.ranks.iter_mut().flat_map(|rank| &mut rank.facts.unavailable);
@@ -73,7 +78,7 @@ fn of_summary(summary: &mut RunSummary, words: &mut Words) {
     let expected = summary.expected.iter_mut().map(|expected| &mut expected.why);
     let advice = summary.advice.iter_mut().map(|advice| &mut advice.why).chain(expected);
     let tuning = knobs.chain(rates).chain(advice);
-    unavailable.chain(reasons).chain(losses).chain(found).chain(tuning).for_each(|text| words.scrub(text));
+    unavailable.chain(reasons).chain(losses).chain(found).chain(tuning).for_each(|text| scrubber.scrub(text));
 }
 
 /// What stands for what.
@@ -138,84 +143,11 @@ impl Words {
             }
         }
     }
-
-    /// Replaces what is known, then what looks like a path.
-    fn scrub(&self, text: &mut String) {
-        // The longest first: others may be parts of it.
-        let mut secrets: Vec<(&String, &String)> = self.by_secret.iter().collect();
-        secrets.sort_by_key(|(secret, _)| std::cmp::Reverse(secret.len()));
-        for (secret, word) in secrets {
-            *text = replace_word(text, secret, word);
-        }
-        *text = without_paths(text);
-    }
-}
-
-/// Replaces `secret` where it is not a part of a longer word.
-fn replace_word(text: &str, secret: &str, word: &str) -> String {
-    let mut replaced = String::with_capacity(text.len());
-    let mut rest = text;
-    let part_of_word = |char: Option<char>| char.is_some_and(|char| char.is_alphanumeric() || char == '_');
-    while let Some(at) = rest.find(secret) {
-        let (before, after) = (&rest[..at], &rest[at + secret.len()..]);
-        let whole = !part_of_word(before.chars().next_back().or(replaced.chars().next_back()))
-            && !part_of_word(after.chars().next());
-        replaced.push_str(before);
-        replaced.push_str(if whole { word } else { secret });
-        rest = after;
-    }
-    replaced + rest
-}
-
-/// Puts `[path]` for what begins like a path: `/x`, `~/x`, `./x`, `../x`, but not for the slash of `samples/s`.
-fn without_paths(text: &str) -> String {
-    let ends = |char: char| char.is_whitespace() || "\"'`()[]{}<>;,|".contains(char);
-    let mut clean = String::with_capacity(text.len());
-    for piece in text.split_inclusive(ends) {
-        let word = piece.trim_end_matches(ends);
-        let from = word
-            .char_indices()
-            .find(|(at, char)| {
-                let before = word[..*at].chars().next_back();
-                *char == '/'
-                    && word[at + 1..].starts_with(|next: char| !next.is_whitespace())
-                    && !before.is_some_and(char::is_alphanumeric)
-            })
-            .map(|(at, _)| word[..at].trim_end_matches(['.', '~']).len());
-        match from {
-            Some(at) => {
-                clean.push_str(&word[..at]);
-                clean.push_str("[path]");
-                clean.push_str(&piece[word.len()..]);
-            }
-            // Two slashes and more are no unit.
-            None if word.matches('/').count() > 1 => {
-                clean.push_str("[path]");
-                clean.push_str(&piece[word.len()..]);
-            }
-            None => clean.push_str(piece),
-        }
-    }
-    clean
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_are_found_and_units_are_not() {
-        for (text, clean) in [
-            ("reads /data/x.jpg slowly", "reads [path] slowly"),
-            ("from ~/data, ../x and ./y.", "from [path], [path] and [path]"),
-            ("file=/a/b (4.4 MiB/s, 120 samples/s)", "file=[path] (4.4 MiB/s, 120 samples/s)"),
-            ("in data/train/x and/or not", "in [path] and/or not"),
-            ("a / b", "a / b"),
-            ("", ""),
-        ] {
-            assert_eq!(without_paths(text), clean, "{text}");
-        }
-    }
 
     #[test]
     fn arguments_are_hidden_and_figures_are_not() {
@@ -224,14 +156,8 @@ mod tests {
             words.hide_argument(argument, &mut job);
         }
         let mut text = "python: my_train.py of src/my_train.py, 0.5 of 9.0 s, y.tar.".to_owned();
-        words.scrub(&mut text);
+        Scrubber::new(&words.by_secret).scrub(&mut text);
         assert_eq!(job, "job");
         assert_eq!(text, "python: argument-2 of argument-1, 0.5 of 9.0 s, argument-4.");
-    }
-
-    #[test]
-    fn only_whole_words_are_replaced() {
-        assert_eq!(replace_word("vm and vms, vm", "vm", "host-1"), "host-1 and vms, host-1");
-        assert_eq!(replace_word("xvmvm vm.", "vm", "host-1"), "xvmvm host-1.");
     }
 }

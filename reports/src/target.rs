@@ -1,7 +1,9 @@
 //! Where a report goes.
 
 use crate::Error;
-use crate::folder::{Blocked, Folder};
+use crate::folder::Folder;
+use rustix::fs::{Mode, OFlags};
+use stallscope_folder::Blocked;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -170,10 +172,13 @@ fn file_name(name: &str) -> String {
 /// By its ending, or because it begins like every SQLite file.
 fn is_recording(path: &Path) -> bool {
     let mut head = [0; 16];
+    // A pipe may have come in its place.
+    let mut head_of = || {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        std::fs::File::from(rustix::fs::open(path, flags, Mode::empty())?).read_exact(&mut head)
+    };
     path.extension().is_some_and(|extension| extension == "stall")
-        || path.is_file()
-            && std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut head)).is_ok()
-            && &head == b"SQLite format 3\0"
+        || path.is_file() && head_of().is_ok() && &head == b"SQLite format 3\0"
 }
 
 #[cfg(test)]

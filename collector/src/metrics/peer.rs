@@ -2,7 +2,7 @@
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
 use stallscope_ebpf::Subordinates;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 /// One of those among whom connections are divided.
@@ -33,7 +33,7 @@ impl Peers {
     pub(super) fn of(&self, client: SocketAddr, own: SocketAddr) -> Peer {
         let (client, own) = (canonical(client), canonical(own));
         let user = self.user_of(client, own).map(|uid| self.subordinates.payer(uid));
-        user.map_or(Peer::Address(client.ip()), Peer::User)
+        user.map_or(Peer::Address(network(client.ip())), Peer::User)
     }
 
     fn user_of(&self, client: SocketAddr, own: SocketAddr) -> Option<u32> {
@@ -43,6 +43,16 @@ impl Peers {
         // The kernel has answered when it has been asked.
         let length = rustix::io::read(socket, &mut answer).ok()?;
         user_in(answer.get(..length)?)
+    }
+}
+
+/// What one machine has of the newer family's addresses: who has one there has 2^64, and had a share with each.
+fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V6(address) if !address.is_loopback() => {
+            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
+        }
+        address => address,
     }
 }
 
@@ -145,6 +155,17 @@ mod tests {
         let peer = peers.of(address, of);
         // Where the kernel answers at all.
         assert!(peer == Peer::User(4242) || peers.user_of(address, of).is_none(), "{peer:?}");
+    }
+
+    #[test]
+    fn a_machine_with_many_addresses_has_one_share() {
+        let peers = Peers { kernel: None, subordinates: Subordinates::parse(b"", b"") };
+        let own: SocketAddr = "[2001:db8::1]:9400".parse().unwrap();
+        let of = |client: &str| peers.of(SocketAddr::new(client.parse().unwrap(), 4000), own);
+        assert_eq!(of("2001:db8:0:7::1"), of("2001:db8:0:7:ffff:1:2:3"));
+        assert_ne!(of("2001:db8:0:7::1"), of("2001:db8:0:8::1"));
+        assert_ne!(of("192.0.2.7"), of("192.0.2.8"));
+        assert_eq!(of("::ffff:192.0.2.7"), Peer::Address("192.0.2.7".parse().unwrap()));
     }
 
     #[test]

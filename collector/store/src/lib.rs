@@ -27,7 +27,6 @@ mod waiting;
 
 pub use error::Error;
 pub use head::Head;
-pub use opening::file_user;
 pub use place::{live_recordings, recordings_in};
 pub use recorder::{Finished, Options, Recorder};
 pub use recording::{Recording, State, StepFilter, Steps};

@@ -8,6 +8,7 @@
 use rusqlite::ffi;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
+use stallscope_folder::file_user;
 use std::ffi::{CStr, c_char, c_int};
 use std::fs::File;
 use std::io;
@@ -41,14 +42,6 @@ fn ordinary<P: rustix::path::Arg + Copy>(path: P, flags: OFlags, mode: Mode) -> 
 
 fn is_written(flags: OFlags) -> bool {
     flags.intersects(OFlags::WRONLY | OFlags::RDWR)
-}
-
-/// The user as whom this thread makes files: with sudo the caller.
-pub fn file_user() -> u32 {
-    // SAFETY: no user has this number, so that nothing is set; the one that was in force is returned.
-    let user = unsafe { libc::setfsuid(u32::MAX) } as u32;
-    // A container may forbid the call.
-    if user == u32::MAX { rustix::process::geteuid().as_raw() } else { user }
 }
 
 /// SQLite sets owner and mode of what it writes, so that what has another name elsewhere is not opened for that.

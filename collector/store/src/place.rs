@@ -4,7 +4,7 @@ use crate::alive::is_written;
 use crate::files::beside;
 use crate::opening;
 use rustix::fs::{Mode, OFlags};
-use rustix::process::geteuid;
+use stallscope_folder::file_user;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
@@ -170,7 +170,7 @@ fn spool_below(parents: &[PathBuf]) -> io::Result<PathBuf> {
 }
 
 fn spool_name() -> String {
-    format!("stallscope-{}", geteuid().as_raw())
+    format!("stallscope-{}", file_user())
 }
 
 /// Those of this user in `parent` that have a name of their own.
@@ -197,7 +197,7 @@ fn new_spool(parent: &Path) -> io::Result<PathBuf> {
 /// A directory, and no link, that nobody but this user may look into.
 fn is_private(directory: &Path) -> bool {
     fs::symlink_metadata(directory).is_ok_and(|facts| {
-        facts.is_dir() && facts.uid() == geteuid().as_raw() && facts.permissions().mode() & 0o077 == 0
+        facts.is_dir() && facts.uid() == file_user() && facts.permissions().mode() & 0o077 == 0
     })
 }
 
@@ -333,5 +333,28 @@ mod tests {
         assert_eq!(spool_below(&parents).unwrap(), parents[0].join(spool_name()));
         assert_eq!(live_below(&parents), [recording], "also when the usual one can be had again");
         assert!(fs::read_dir(&elsewhere).unwrap().next().is_none());
+    }
+
+    /// Its folders are the caller's, as the recording is: one of root's name that is not root's would be left to them, and each run
+    /// make a further one.
+    #[test]
+    fn with_sudo_the_spool_is_the_callers() {
+        const CALLER: u32 = 4343;
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let parents = [folder.path().join("var")];
+        make(&parents[0], 0o1777);
+        let spool = || {
+            // SAFETY: changes as whom this thread makes files, and nothing else.
+            unsafe { libc::setfsuid(CALLER) };
+            spool_below(&parents).unwrap()
+        };
+        let spools = [(); 3].map(|()| std::thread::scope(|scope| scope.spawn(spool).join().unwrap()));
+        assert_eq!(spools, [(); 3].map(|()| parents[0].join(format!("stallscope-{CALLER}"))));
+        assert_eq!(fs::metadata(&spools[0]).unwrap().uid(), CALLER);
+        assert_eq!(fs::read_dir(&parents[0]).unwrap().count(), 1);
     }
 }

@@ -8,7 +8,10 @@ use crate::image::header;
 use crate::manifest::{Part, StoredTensor};
 use crate::tensor::short;
 use serde_json::{Map, json};
+use stallscope_folder::Folder;
+use std::ffi::OsStr;
 use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -17,9 +20,12 @@ impl Checkpoint {
     /// appears whole or not at all.
     ///
     /// # Errors
-    /// The file is there already; damage; two ranks have a tensor of the same name: then name a rank.
+    /// The file is there already; another user's link leads to its folder; damage; two ranks have a tensor of the same name: then
+    /// name a rank.
     pub fn export(&self, rank: Option<u32>, to: &Path) -> Result<()> {
-        if to.symlink_metadata().is_ok() {
+        let folder = Folder::around(to).doing("open the folder of", to)?;
+        let name = to.file_name().ok_or(io::ErrorKind::InvalidInput).doing("make", to)?;
+        if folder.has(name) {
             return Err(Error::Refused(format!("{} is there already; name a new file", to.display())));
         }
         let parts = match rank {
@@ -50,26 +56,27 @@ impl Checkpoint {
             at += bytes;
         }
         let head = header(&entries);
-        let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let file_name = to.file_name().unwrap_or_default().to_string_lossy();
-        let fresh = folder.join(format!(".{file_name}.{}", std::process::id()));
-        let written = self.write_export(&fresh, &head, &begins, parts);
-        let placed = written.and_then(|()| std::fs::rename(&fresh, to).doing("rename to", to));
+        let fresh = format!(".{}.{}", name.to_string_lossy(), std::process::id());
+        let fresh = OsStr::new(&fresh);
+        let path = folder.path().join(fresh);
+        let file = folder.create_new(fresh).doing("make", &path)?;
+        let written = self.write_export(&file, &path, &head, &begins, parts);
+        let placed = written.and_then(|()| folder.rename_new(fresh, name).doing("rename to", to));
         if placed.is_err() {
-            let _ = std::fs::remove_file(&fresh);
+            let _ = folder.remove(fresh);
         }
         placed
     }
 
     fn write_export(
         &self,
+        file: &File,
         fresh: &Path,
         head: &[u8],
         begins: &[(usize, &StoredTensor, u64)],
         parts: &[Part],
     ) -> Result<()> {
-        let file = File::create_new(fresh).doing("make", fresh)?;
-        write_all(&file, head, 0).doing("write", fresh)?;
+        write_all(file, head, 0).doing("write", fresh)?;
         let failed: Mutex<Option<Error>> = Mutex::new(None);
         for (nth, part) in parts.iter().enumerate() {
             let mut here: Vec<(u64, u64, u64)> = begins
@@ -90,7 +97,7 @@ impl Checkpoint {
                     }
                     let piece = &bytes[(first - from) as usize..(last - from) as usize];
                     let place = head.len() as u64 + at + (first - begin);
-                    if let Err(error) = write_all(&file, piece, place).doing("write", fresh) {
+                    if let Err(error) = write_all(file, piece, place).doing("write", fresh) {
                         lock(&failed).get_or_insert(error);
                     }
                 }

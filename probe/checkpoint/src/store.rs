@@ -28,6 +28,8 @@ pub const LATEST: &str = "latest";
 const REASON: &str = "reason.txt";
 /// Holds the hash of the manifest whose checkpoint was read back whole.
 const VERIFIED: &str = "verified";
+/// More are not of it.
+const MARK_BYTES: u64 = 100;
 
 /// A folder of checkpoints, for reading. The folder need not exist yet.
 #[derive(Clone, Debug)]
@@ -428,8 +430,9 @@ fn latest_retain(entries: &[Entry]) -> Retain {
 
 fn is_marked_verified(dir: &Path, digest: &Digest) -> bool {
     let path = dir.join(VERIFIED);
-    let is_file = path.symlink_metadata().is_ok_and(|found| found.is_file() && found.len() < 100);
-    is_file && std::fs::read_to_string(path).is_ok_and(|text| text.trim() == digest.hex())
+    let mut text = String::new();
+    let read = open_plain(&path, false).and_then(|file| file.take(MARK_BYTES).read_to_string(&mut text));
+    read.is_ok() && text.trim() == digest.hex()
 }
 
 /// The folder's content is foreign: a file of that name may be a link to one of the user's, and the reason may quote

@@ -332,6 +332,28 @@ fn an_export_holds_the_same_tensors_in_one_plain_file() {
     checkpoint.verify(Check::Full, &|_, _| {}).unwrap();
 }
 
+/// All may write to /tmp, and a link there may lead to any folder of this user's.
+#[test]
+fn an_export_does_not_go_behind_another_users_link() {
+    // SAFETY: asks for this process's user.
+    if unsafe { libc::geteuid() } != 0 {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let saver = Saver::open(dir.path(), one(2)).unwrap();
+    Job::new(&[17]).save(&saver, 1).unwrap();
+    let checkpoint = Store::open(dir.path()).checkpoint("latest").unwrap();
+    let (victim, link) = (dir.path().join("victim"), dir.path().join("theirs"));
+    std::fs::create_dir(&victim).unwrap();
+    std::os::unix::fs::symlink(&victim, &link).unwrap();
+    std::os::unix::fs::lchown(&link, Some(4343), Some(4343)).unwrap();
+    let refused = checkpoint.export(None, &link.join("model.safetensors")).unwrap_err().to_string();
+    assert!(refused.contains("another user's link"), "{refused}");
+    assert_eq!(files(&victim), Vec::<String>::new());
+    checkpoint.export(None, &victim.join("model.safetensors")).unwrap();
+    assert_eq!(files(&victim), ["model.safetensors"]);
+}
+
 #[test]
 fn a_run_collects_its_own_checkpoints_alone() {
     let dir = tempfile::tempdir().unwrap();

@@ -4,8 +4,9 @@ use crate::error::{Doing, Error, Result};
 use crate::names::{fault_of, shown};
 use crate::pack::Pack;
 use crate::snapshot::Entry;
-use rustix::fs::{self, Mode, OFlags, Timespec, Timestamps};
+use rustix::fs::{self, AtFlags, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
+use stallscope_folder::Folder;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write;
@@ -25,24 +26,23 @@ pub struct Extracted {
 }
 
 /// Writes all records, or those of these names and below these folders, into files below `into`. What is there already is
-/// never written over. `problem` hears a sentence for each that could not be written.
+/// never written over, and another user's link to `into` is not followed. `problem` hears a sentence for each that could not be
+/// written.
 pub fn extract(
     pack: &Pack,
     names: &[Vec<u8>],
     into: &Path,
     problem: &mut dyn FnMut(&str),
 ) -> Result<Extracted> {
-    std::fs::create_dir_all(into).doing("make", into)?;
-    let root = fs::open(into, OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-    let root = root.doing("open", into)?;
+    let root = Folder::make(into).doing("make", into)?;
     let mut extracted = Extracted::default();
     let mut left = 0_u64;
     for number in 0..pack.snapshot().chunks() {
         left = left.saturating_add(pack.snapshot().chunk(number).map_or(0, |chunk| chunk.bytes));
     }
     let mut found = vec![false; names.len()];
-    for number in 0..pack.snapshot().records() {
-        let entry = match pack.snapshot().entry(number) {
+    for entry in pack.snapshot().entries() {
+        let entry = match entry {
             Ok(entry) => entry,
             Err(error) => {
                 problem(&error.to_string());
@@ -65,7 +65,7 @@ pub fn extract(
             )));
         };
         left = rest;
-        match one(pack, &entry, &root, into) {
+        match one(pack, &entry, &root) {
             Ok(bytes) => {
                 extracted.files += 1;
                 extracted.bytes += bytes;
@@ -86,38 +86,40 @@ pub fn is_at_or_below(name: &[u8], wanted: &[u8]) -> bool {
     name.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
-fn one(pack: &Pack, entry: &Entry<'_>, root: &OwnedFd, into: &Path) -> Result<u64> {
+fn one(pack: &Pack, entry: &Entry<'_>, root: &Folder) -> Result<u64> {
     if let Some(fault) = fault_of(entry.name) {
         let name = shown(entry.name);
         return Err(Error::Refused(format!("{name:?} is not extracted under this name: {fault}")));
     }
-    let path = into.join(OsStr::from_bytes(entry.name));
-    let mut file = make(root, entry.name).doing("make", &path)?;
+    let path = root.path().join(OsStr::from_bytes(entry.name));
+    let (folder, name, mut file) = make(root, entry.name).doing("make", &path)?;
     let written = pack.stream(entry, &mut |piece| file.write_all(piece).doing("write", &path));
     let written = written.and_then(|()| touch(&file, entry.mtime_ns).doing("write", &path));
     if let Err(error) = written {
-        // Half a file would be taken for a whole one.
-        let _ = std::fs::remove_file(&path);
+        // Half a file would be taken for a whole one. By its path another user's link may lead elsewhere by now.
+        let _ = fs::unlinkat(&folder, name, AtFlags::empty());
         return Err(error);
     }
     Ok(entry.stored_bytes)
 }
 
-/// Makes a file below `root`, and the folders on the way. No link that lies there is followed.
-fn make(root: &OwnedFd, name: &[u8]) -> Result<File, Errno> {
-    let mut folder = root.try_clone().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+/// Makes a file below `root`, and the folders on the way; gives the folder around it, its name there and the file. No link that
+/// lies there is followed.
+fn make<'a>(root: &Folder, name: &'a [u8]) -> Result<(OwnedFd, &'a OsStr, File), Errno> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::PATH | OFlags::CLOEXEC;
+    let mut folder = fs::openat(root, ".", flags, Mode::empty())?;
     let mut parts = name.split(|byte| *byte == b'/').peekable();
     while let Some(part) = parts.next() {
         let part = OsStr::from_bytes(part);
         if parts.peek().is_none() {
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            return Ok(File::from(fs::openat(&folder, part, flags, Mode::from_raw_mode(0o666))?));
+            let file = fs::openat(&folder, part, flags, Mode::from_raw_mode(0o666))?;
+            return Ok((folder, part, File::from(file)));
         }
         match fs::mkdirat(&folder, part, Mode::from_raw_mode(0o777)) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(error),
         }
-        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
         folder = fs::openat(&folder, part, flags, Mode::empty())?;
     }
     Err(Errno::NOENT)

@@ -5,34 +5,51 @@ use crate::error::{Doing, Error, Result};
 use crate::id::Id;
 use crate::snapshot::SNAPSHOT;
 use crate::storage::UNFINISHED;
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use stallscope_folder::Folder;
+use std::ffi::OsStr;
 use std::fs::File;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 
 /// The chunks of a pack, and what writing left unfinished.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
     /// Sorted.
     pub(crate) chunks: Vec<Id>,
-    pub(crate) unfinished: Vec<PathBuf>,
+    /// Names.
+    pub(crate) unfinished: Vec<String>,
     pub(crate) has_snapshot: bool,
     /// Whether there is anything that no pack has.
     pub(crate) has_others: bool,
 }
 
-pub(crate) fn list(dir: &Path) -> Result<Listing> {
+/// A pack's folder that is only read: links of anybody lead there.
+pub(crate) fn to_read(dir: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+    rustix::fs::open(dir, flags, Mode::empty()).doing("list", dir)
+}
+
+/// `dir` is for the sentence of an error, here and below.
+pub(crate) fn list(folder: &impl AsFd, dir: &Path) -> Result<Listing> {
     let mut listing = Listing::default();
-    for entry in std::fs::read_dir(dir).doing("list", dir)? {
-        let name = entry.doing("list", dir)?.file_name();
-        let bytes = name.as_bytes();
-        if let Some(id) = Id::of_file_name(bytes) {
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat(folder, ".", flags, Mode::empty()).and_then(Dir::new);
+    for entry in opened.doing("list", dir)? {
+        let entry = entry.doing("list", dir)?;
+        let name = entry.file_name().to_bytes();
+        if let Some(id) = Id::of_file_name(name) {
             listing.chunks.push(id);
-        } else if bytes == SNAPSHOT.as_bytes() {
+        } else if name == SNAPSHOT.as_bytes() {
             listing.has_snapshot = true;
-        } else if bytes.strip_suffix(UNFINISHED.as_bytes()).is_some_and(is_ours) {
-            listing.unfinished.push(dir.join(&name));
-        } else if bytes != LOCK.as_bytes() && !bytes.ends_with(SET_ASIDE.as_bytes()) {
+        } else if name.strip_suffix(UNFINISHED.as_bytes()).is_some_and(is_ours) {
+            listing.unfinished.push(String::from_utf8_lossy(name).into_owned());
+        } else if !matches!(name, b"." | b"..")
+            && name != LOCK.as_bytes()
+            && !name.ends_with(SET_ASIDE.as_bytes())
+        {
             listing.has_others = true;
         }
     }
@@ -50,33 +67,54 @@ pub(crate) const LOCK: &str = "lock";
 pub(crate) const SET_ASIDE: &str = ".damaged";
 
 /// Held until it is dropped; one process at a time has it.
-pub(crate) fn lock(dir: &Path) -> Result<File> {
-    let path = dir.join(LOCK);
-    let file = File::options().create(true).truncate(false).write(true).open(&path).doing("make", &path)?;
+pub(crate) fn lock(folder: &Folder) -> Result<File> {
+    let (dir, path) = (folder.path().display(), folder.path().join(LOCK));
+    // A link in a foreign pack would have an empty file made anywhere.
+    let file = folder.create(OsStr::new(LOCK)).doing("make", &path)?;
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => {
-            let dir = dir.display();
             Err(Error::Refused(format!("another process writes to {dir}; wait until it has ended")))
         }
         Err(error) => Err(error).doing("lock", &path),
     }
 }
 
-/// Opens an ordinary file for reading: no device, and no pipe is waited for.
-pub(crate) fn open_plain(path: &Path) -> std::io::Result<File> {
-    let flags = (rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC).bits() as i32;
-    let file = File::options().read(true).custom_flags(flags).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "this is no ordinary file")),
+/// Opens an ordinary file for reading: no pipe is waited for, and no device is opened, since opening one may act.
+pub(crate) fn open_plain(path: &Path) -> io::Result<File> {
+    open_plain_in(&CWD, path)
+}
+
+/// The same, where it is in a folder.
+pub(crate) fn open_plain_in(folder: &impl AsFd, path: &Path) -> io::Result<File> {
+    let no_file = || io::Error::new(io::ErrorKind::InvalidData, "this is no ordinary file");
+    let is_plain = |file: &OwnedFd| {
+        let facts = rustix::fs::fstat(file)?;
+        Ok::<_, Errno>(FileType::from_raw_mode(facts.st_mode) == FileType::RegularFile)
+    };
+    // What was found, and nothing that comes in its place meanwhile, is what is opened then.
+    let found = rustix::fs::openat(folder, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    if !is_plain(&found)? {
+        return Err(no_file());
     }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let itself = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let file = match rustix::fs::open(itself, flags, Mode::empty()) {
+        // Without /proc it is opened by its name, and looked at once more.
+        Err(Errno::NOENT) => rustix::fs::openat(folder, path, flags, Mode::empty())?,
+        opened => opened?,
+    };
+    if !is_plain(&file)? {
+        return Err(no_file());
+    }
+    Ok(file.into())
 }
 
 /// Reads the chunk of this id, which has to be one of this pack, if that is known.
-pub(crate) fn read_chunk(dir: &Path, id: Id, pack: Option<Id>) -> Result<(File, Chunk)> {
-    let path = dir.join(id.file_name());
-    let file = open_plain(&path).doing("open", &path)?;
+pub(crate) fn read_chunk(folder: &impl AsFd, dir: &Path, id: Id, pack: Option<Id>) -> Result<(File, Chunk)> {
+    let name = id.file_name();
+    let path = dir.join(&name);
+    let file = open_plain_in(folder, name.as_ref()).doing("open", &path)?;
     let chunk = Chunk::read(&file, &path)?;
     if chunk.id != id {
         return Err(Error::damaged(&path, format!("it is the chunk {} under another name", chunk.id)));

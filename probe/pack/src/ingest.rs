@@ -4,13 +4,14 @@ mod walk;
 
 use crate::chunk::{Chunk, LEAST_CHUNK_BYTES};
 use crate::error::{Doing, Error, Result};
-use crate::folder::{Listing, list, lock, open_plain, read_chunk};
+use crate::folder::{list, lock, open_plain, read_chunk};
 use crate::id::Id;
 use crate::names::{class_of, compare};
 use crate::record::Record;
 use crate::storage::Storage;
 use crate::writer::{About, Writer};
 use crate::{rebuild, shown};
+use stallscope_folder::Folder;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
@@ -81,24 +82,24 @@ pub fn pack(
     }
     is_apart(source, into)?;
     let names = found(source, tell)?;
-    storage.create_dir(into).doing("make", into)?;
-    let listing = list(into)?;
+    let folder = storage.folder(into).doing("make", into)?;
+    let listing = list(&folder, into)?;
     if listing.has_others {
         let into = into.display();
         return Err(Error::Refused(format!(
             "{into} has files of another kind; name a new folder for the pack"
         )));
     }
-    let _lock = lock(into)?;
+    let _lock = lock(&folder)?;
     // Again: who held the lock may have ended just now.
-    let before = Before::read(into, list(into)?, storage)?;
+    let before = Before::read(&folder, storage)?;
     let classes = classes(&names.names);
     before.fits(&names.names, &classes, source)?;
     let pack = before.chunks.first().map_or_else(Id::random, |chunk| chunk.pack);
     let last = before.chunks.last().map(|chunk| chunk.id);
     let mut run = Run {
         source,
-        writer: Writer::new(storage, into, pack, last, options.chunk_bytes),
+        writer: Writer::new(storage, &folder, pack, last, options.chunk_bytes),
         packed: Packed { problems: names.problems, ..Packed::default() },
         all: names.names.len() as u64,
         done: 0,
@@ -117,7 +118,7 @@ pub fn pack(
     if chunks.is_empty() {
         return Err(Error::Refused(format!("no file of {} could be packed", source.display())));
     }
-    rebuild::write(into, &chunks, storage)?;
+    rebuild::write(&folder, &chunks, storage)?;
     packed.chunks = chunks.len();
     Ok(packed)
 }
@@ -198,13 +199,15 @@ struct Before {
 }
 
 impl Before {
-    fn read(into: &Path, listing: Listing, storage: &dyn Storage) -> Result<Before> {
-        for path in &listing.unfinished {
-            storage.remove(path).doing("remove", path)?;
+    fn read(folder: &Folder, storage: &dyn Storage) -> Result<Before> {
+        let into = folder.path();
+        let listing = list(folder, into)?;
+        for name in &listing.unfinished {
+            storage.remove(folder, name).doing("remove", &into.join(name))?;
         }
         let mut chunks: Vec<Chunk> = Vec::with_capacity(listing.chunks.len());
         for id in &listing.chunks {
-            let (_, chunk) = read_chunk(into, *id, chunks.first().map(|chunk| chunk.pack)).map_err(|error| {
+            let (_, chunk) = read_chunk(folder, into, *id, chunks.first().map(|chunk| chunk.pack)).map_err(|error| {
                 let into = into.display();
                 Error::Refused(format!("{into} cannot be continued: {error}. `stallscope pack rebuild --set-aside {into}` takes such chunks out, and their files are packed again then"))
             })?;

@@ -2,7 +2,7 @@
 
 use crate::chunk::{OTHER_BYTES, OTHER_CODEC};
 use crate::error::{Doing, Error, Result};
-use crate::folder::{list, open_plain};
+use crate::folder::{list, open_plain, to_read};
 use crate::id::Id;
 use crate::names::shown;
 use crate::record::CODEC_NONE;
@@ -41,7 +41,7 @@ impl Pack {
         if !dir.is_dir() {
             return Err(Error::Refused(format!("{} is no folder, and so no pack", dir.display())));
         }
-        let listing = list(&dir)?;
+        let listing = list(&to_read(&dir)?, &dir)?;
         if !listing.has_snapshot {
             let what = match listing.chunks.is_empty() {
                 true => "is no pack: it has neither a snapshot nor chunks".into(),

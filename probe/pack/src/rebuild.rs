@@ -6,6 +6,7 @@ use crate::folder::{SET_ASIDE, list, lock, read_chunk};
 use crate::id::Id;
 use crate::snapshot::{SNAPSHOT, build};
 use crate::storage::{Fresh, Storage};
+use stallscope_folder::Folder;
 use std::path::Path;
 
 /// What came of it.
@@ -25,16 +26,17 @@ pub fn rebuild(
     storage: &dyn Storage,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Rebuilt> {
-    let listing = list(dir)?;
+    let folder = Folder::open(dir).doing("open", dir)?;
+    let listing = list(&folder, dir)?;
     if listing.chunks.is_empty() {
         return Err(Error::Refused(format!("{} has no chunks to make a snapshot of", dir.display())));
     }
-    let _lock = lock(dir)?;
-    let listing = list(dir)?;
+    let _lock = lock(&folder)?;
+    let listing = list(&folder, dir)?;
     let (mut whole, mut bad): (Vec<Chunk>, Vec<(Id, Error)>) = (Vec::new(), Vec::new());
     for (number, id) in listing.chunks.iter().enumerate() {
         progress(number, listing.chunks.len());
-        match read_chunk(dir, *id, whole.first().map(|chunk| chunk.pack)) {
+        match read_chunk(&folder, dir, *id, whole.first().map(|chunk| chunk.pack)) {
             Ok((_, chunk)) => whole.push(chunk),
             Err(error) => bad.push((*id, error)),
         }
@@ -47,24 +49,22 @@ pub fn rebuild(
         )));
     }
     for (id, _) in &bad {
-        let path = dir.join(id.file_name());
-        let mut aside = path.clone().into_os_string();
-        aside.push(SET_ASIDE);
-        storage.rename(&path, Path::new(&aside)).doing("rename", &path)?;
+        let name = id.file_name();
+        let renamed = storage.rename(&folder, &name, &format!("{name}{SET_ASIDE}"));
+        renamed.doing("rename", &dir.join(&name))?;
     }
-    write(dir, &whole, storage)?;
+    write(&folder, &whole, storage)?;
     Ok(Rebuilt { chunks: whole.len(), set_aside: bad })
 }
 
 /// Writes the snapshot of these chunks, which are all of one pack and on disk.
-pub(crate) fn write(dir: &Path, chunks: &[Chunk], storage: &dyn Storage) -> Result<()> {
+pub(crate) fn write(folder: &Folder, chunks: &[Chunk], storage: &dyn Storage) -> Result<()> {
     let Some(first) = chunks.first() else { return Ok(()) };
     let bytes = build(first.pack, chunks)?;
     // No snapshot must outlive a power cut that took a chunk of it.
-    storage.sync_dir(dir).doing("sync", dir)?;
-    let path = dir.join(SNAPSHOT);
-    let mut fresh = Fresh::create(storage, &path)?;
+    storage.sync_dir(folder).doing("sync", folder.path())?;
+    let mut fresh = Fresh::create(storage, folder, SNAPSHOT)?;
     fresh.write(&bytes)?;
     fresh.finish()?;
-    storage.sync_dir(dir).doing("sync", dir)
+    storage.sync_dir(folder).doing("sync", folder.path())
 }

@@ -10,12 +10,12 @@ pub use build::build;
 use crate::chunk::{VERSION, of_another_version};
 use crate::error::{Doing, Error, Result};
 use crate::fields::{bytes_at, is_sealed, u16_at, u32_at, u64_at};
+use crate::folder::open_plain;
 use crate::id::Id;
 use crate::names::compare;
 use crate::record::{CODEC_NONE, label};
 use memmap2::Mmap;
 use std::cmp::Ordering;
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -28,6 +28,9 @@ const CHUNK_BYTES: usize = 32;
 const RECORD_BYTES: usize = 64;
 const BUCKET_BYTES: usize = 4;
 const SLOT_BYTES: usize = 8;
+
+/// Records that are damaged, of which each is named.
+pub(crate) const MOST_DAMAGED: usize = 10_000;
 
 /// A snapshot that was opened.
 #[derive(Debug)]
@@ -96,9 +99,10 @@ pub struct ChunkFacts {
 impl Snapshot {
     /// Maps the file.
     pub fn open(path: &Path) -> Result<Snapshot> {
-        let file = File::open(path).doing("open", path)?;
+        // A pipe in its place would be waited for.
+        let file = open_plain(path).doing("open", path)?;
         let described = file.metadata().doing("open", path)?;
-        if !described.is_file() || described.len() < HEADER_BYTES as u64 {
+        if described.len() < HEADER_BYTES as u64 {
             return Err(Error::damaged(path, "it is no whole snapshot"));
         }
         // SAFETY: what is written here is written under another name and renamed, so that nobody of ours changes a mapped
@@ -186,6 +190,27 @@ impl Snapshot {
     pub fn entry(&self, number: usize) -> Result<Entry<'_>> {
         let entry = if number < self.records { self.checked(number) } else { None };
         entry.ok_or_else(|| Error::damaged(&self.path, format!("its record {number} has another checksum")))
+    }
+
+    /// All records, by number. After [`MOST_DAMAGED`] that are none it ends with an error: a file of holes may have billions, of
+    /// each of which something would be kept.
+    pub fn entries(&self) -> impl Iterator<Item = Result<Entry<'_>>> {
+        let (mut next, mut damaged) = (0, 0);
+        std::iter::from_fn(move || {
+            if next == self.records || damaged > MOST_DAMAGED {
+                return None;
+            }
+            let entry = self.entry(next);
+            next += 1;
+            damaged += usize::from(entry.is_err());
+            Some(match damaged > MOST_DAMAGED {
+                true => Err(Error::damaged(
+                    &self.path,
+                    format!("more than {MOST_DAMAGED} of its records are no records"),
+                )),
+                false => entry,
+            })
+        })
     }
 
     fn checked(&self, number: usize) -> Option<Entry<'_>> {

@@ -1,23 +1,27 @@
 //! The few things that packing does to the file system, as a trait: tests make each of them fail.
 
 use crate::error::{Doing, Result};
+use stallscope_folder::Folder;
+use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What packs are written to. [`Disk`] is the real one.
+///
+/// A pack's folder is opened once: who owns a folder around it could have root write elsewhere, by a link in its place.
 pub trait Storage: Debug {
-    /// Makes a folder; one that is there already is no error.
-    fn create_dir(&self, path: &Path) -> io::Result<()>;
+    /// Opens a folder, and makes it where it is missing.
+    fn folder(&self, path: &Path) -> io::Result<Folder>;
     /// Makes a file, which must not be there yet.
-    fn create(&self, path: &Path) -> io::Result<Box<dyn Out>>;
+    fn create(&self, folder: &Folder, name: &str) -> io::Result<Box<dyn Out>>;
     /// Renames; a file of the new name is replaced in one step.
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    fn rename(&self, folder: &Folder, from: &str, to: &str) -> io::Result<()>;
     /// Makes what a folder lists durable.
-    fn sync_dir(&self, path: &Path) -> io::Result<()>;
+    fn sync_dir(&self, folder: &Folder) -> io::Result<()>;
     /// Removes a file.
-    fn remove(&self, path: &Path) -> io::Result<()>;
+    fn remove(&self, folder: &Folder, name: &str) -> io::Result<()>;
 }
 
 /// A file being written.
@@ -31,28 +35,24 @@ pub trait Out: Write + Debug {
 pub struct Disk;
 
 impl Storage for Disk {
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        std::fs::create_dir_all(path)
+    fn folder(&self, path: &Path) -> io::Result<Folder> {
+        Ok(Folder::make(path)?)
     }
 
-    fn create(&self, path: &Path) -> io::Result<Box<dyn Out>> {
-        Ok(Box::new(File::create_new(path)?))
+    fn create(&self, folder: &Folder, name: &str) -> io::Result<Box<dyn Out>> {
+        Ok(Box::new(folder.create_new(OsStr::new(name))?))
     }
 
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        std::fs::rename(from, to)
+    fn rename(&self, folder: &Folder, from: &str, to: &str) -> io::Result<()> {
+        folder.rename(OsStr::new(from), OsStr::new(to))
     }
 
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        match File::open(path)?.sync_all() {
-            // A file system that cannot sync folders has nothing to make durable there.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
-            other => other,
-        }
+    fn sync_dir(&self, folder: &Folder) -> io::Result<()> {
+        folder.sync()
     }
 
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        std::fs::remove_file(path)
+    fn remove(&self, folder: &Folder, name: &str) -> io::Result<()> {
+        folder.remove(OsStr::new(name))
     }
 }
 
@@ -69,34 +69,37 @@ pub(crate) const UNFINISHED: &str = ".tmp";
 #[derive(Debug)]
 pub(crate) struct Fresh<'a> {
     storage: &'a dyn Storage,
-    path: &'a Path,
-    unfinished: std::path::PathBuf,
+    folder: &'a Folder,
+    name: String,
+    unfinished: String,
+    /// Of the unfinished file, for errors.
+    path: PathBuf,
     out: Option<Box<dyn Out>>,
 }
 
 impl<'a> Fresh<'a> {
-    pub(crate) fn create(storage: &'a dyn Storage, path: &'a Path) -> Result<Fresh<'a>> {
-        let mut unfinished = path.as_os_str().to_owned();
-        unfinished.push(UNFINISHED);
-        let unfinished = std::path::PathBuf::from(unfinished);
+    pub(crate) fn create(storage: &'a dyn Storage, folder: &'a Folder, name: &str) -> Result<Fresh<'a>> {
+        let unfinished = format!("{name}{UNFINISHED}");
+        let path = folder.path().join(&unfinished);
         // What a killed process left: only who holds the pack's lock writes here.
-        let _ = storage.remove(&unfinished);
-        let out = Some(storage.create(&unfinished).doing("make", &unfinished)?);
-        Ok(Fresh { storage, path, unfinished, out })
+        let _ = storage.remove(folder, &unfinished);
+        let out = Some(storage.create(folder, &unfinished).doing("make", &path)?);
+        Ok(Fresh { storage, folder, name: name.to_owned(), unfinished, path, out })
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         match &mut self.out {
-            Some(out) => out.write_all(bytes).doing("write", &self.unfinished),
+            Some(out) => out.write_all(bytes).doing("write", &self.path),
             None => Ok(()),
         }
     }
 
     pub(crate) fn finish(mut self) -> Result<()> {
         if let Some(out) = &mut self.out {
-            out.flush().and_then(|()| out.sync()).doing("sync", &self.unfinished)?;
+            out.flush().and_then(|()| out.sync()).doing("sync", &self.path)?;
         }
-        self.storage.rename(&self.unfinished, self.path).doing("rename to", self.path)?;
+        let renamed = self.storage.rename(self.folder, &self.unfinished, &self.name);
+        renamed.doing("rename to", &self.folder.path().join(&self.name))?;
         self.out = None;
         Ok(())
     }
@@ -106,7 +109,7 @@ impl Drop for Fresh<'_> {
     fn drop(&mut self) {
         // Not finished: what failed is reported already.
         if self.out.is_some() {
-            let _ = self.storage.remove(&self.unfinished);
+            let _ = self.storage.remove(self.folder, &self.unfinished);
         }
     }
 }

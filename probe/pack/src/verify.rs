@@ -2,13 +2,14 @@
 
 use crate::chunk::OTHER_BYTES;
 use crate::error::{Error, Result};
-use crate::folder::{Listing, list, open_plain, read_chunk};
+use crate::folder::{Listing, list, open_plain_in, read_chunk, to_read};
 use crate::id::Id;
 use crate::names::shown;
-use crate::snapshot::{SNAPSHOT, Snapshot, build};
+use crate::snapshot::{Entry, MOST_DAMAGED, SNAPSHOT, Snapshot, build};
 use crate::{Chunk, Record};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -40,7 +41,8 @@ pub struct Verified {
 
 /// Verifies a pack. `progress` hears how many chunks were read, of how many.
 pub fn verify(dir: &Path, progress: &mut dyn FnMut(usize, usize)) -> Result<Verified> {
-    let listing = list(dir)?;
+    let folder = to_read(dir)?;
+    let listing = list(&folder, dir)?;
     if listing.chunks.is_empty() && !listing.has_snapshot {
         return Err(Error::Refused(format!(
             "{} is no pack: it has neither a snapshot nor chunks",
@@ -56,10 +58,11 @@ pub fn verify(dir: &Path, progress: &mut dyn FnMut(usize, usize)) -> Result<Veri
         }
     };
     let mut whole = Vec::with_capacity(listing.chunks.len());
+    let mut parts = None;
     let mut pack = snapshot.as_ref().map(Snapshot::pack);
     for (number, id) in listing.chunks.iter().enumerate() {
         progress(number, listing.chunks.len());
-        match read_chunk(dir, *id, pack) {
+        match read_chunk(&folder, dir, *id, pack) {
             Ok((file, chunk)) => {
                 pack = pack.or(Some(chunk.pack));
                 for record in &chunk.records {
@@ -68,8 +71,11 @@ pub fn verify(dir: &Path, progress: &mut dyn FnMut(usize, usize)) -> Result<Veri
                 whole.push(chunk);
             }
             Err(error) => {
-                let readable =
-                    snapshot.as_ref().and_then(|snapshot| by_snapshot(&mut verified, dir, snapshot, *id));
+                let readable = snapshot.as_ref().and_then(|snapshot| {
+                    // Looked through once: there may be many chunks that do not say what is in them.
+                    let entries = parts.get_or_insert_with(|| by_chunk(snapshot)).get(id)?;
+                    by_snapshot(&mut verified, &folder, entries, *id)
+                });
                 let rest = readable.map_or_else(String::new, |(whole, all)| {
                     format!("; {whole} of its {all} records can be read by the snapshot")
                 });
@@ -93,29 +99,49 @@ fn fault_of(error: Error) -> String {
     }
 }
 
-/// Of a chunk that does not say any more what is in it: how many of the records that the snapshot has in it can be read.
-fn by_snapshot(verified: &mut Verified, dir: &Path, snapshot: &Snapshot, id: Id) -> Option<(u64, u64)> {
-    let file = open_plain(&dir.join(id.file_name())).ok()?;
-    let number =
-        (0..snapshot.chunks()).find(|number| snapshot.chunk(*number).is_ok_and(|chunk| chunk.id == id))?;
-    let (before, mut all) = (verified.records, 0);
-    for entry in (0..snapshot.records()).filter_map(|number| snapshot.entry(number).ok()) {
-        if entry.chunk == number {
-            let record = Record {
-                name: entry.name.to_vec(),
-                offset: entry.offset,
-                stored_bytes: entry.stored_bytes,
-                bytes: entry.bytes,
-                mtime_ns: entry.mtime_ns,
-                crc: entry.crc,
-                label: entry.label,
-                codec: entry.codec,
-            };
-            all += 1;
-            verified.record(&file, id.file_name(), &record);
+/// What the snapshot has in each chunk, as far as it is not damaged.
+fn by_chunk(snapshot: &Snapshot) -> HashMap<Id, Vec<Entry<'_>>> {
+    let mut parts: HashMap<Id, Vec<Entry<'_>>> = HashMap::new();
+    for entry in snapshot.entries().flatten() {
+        if let Ok(facts) = snapshot.chunk(entry.chunk) {
+            parts.entry(facts.id).or_default().push(entry);
         }
     }
-    Some((verified.records - before, all))
+    parts
+}
+
+/// Of a chunk that does not say any more what is in it: how many of the records that the snapshot has in it can be read.
+fn by_snapshot(
+    verified: &mut Verified,
+    folder: &OwnedFd,
+    entries: &[Entry<'_>],
+    id: Id,
+) -> Option<(u64, u64)> {
+    let file = open_plain_in(folder, id.file_name().as_ref()).ok()?;
+    let length = file.metadata().ok()?.len();
+    let mut left = length;
+    let before = verified.records;
+    for entry in entries {
+        // As records lie beside each other; else a snapshot of some megabytes has a chunk read a million times.
+        let there = length.saturating_sub(entry.offset).min(entry.stored_bytes);
+        let Some(rest) = left.checked_sub(there) else {
+            verified.fault(&id.file_name(), None, "the snapshot has more bytes of records in it than it has");
+            break;
+        };
+        left = rest;
+        let record = Record {
+            name: entry.name.to_vec(),
+            offset: entry.offset,
+            stored_bytes: entry.stored_bytes,
+            bytes: entry.bytes,
+            mtime_ns: entry.mtime_ns,
+            crc: entry.crc,
+            label: entry.label,
+            codec: entry.codec,
+        };
+        verified.record(&file, id.file_name(), &record);
+    }
+    Some((verified.records - before, entries.len() as u64))
 }
 
 impl Verified {
@@ -135,8 +161,12 @@ impl Verified {
 
     fn snapshot(&mut self, snapshot: &Snapshot, listing: &Listing, whole: &[Chunk]) -> Result<()> {
         let before = self.faults.len();
-        let mut named = BTreeSet::new();
+        let (mut named, mut damaged) = (BTreeSet::new(), 0);
         for number in 0..snapshot.chunks() {
+            if damaged > MOST_DAMAGED {
+                self.fault(SNAPSHOT, None, format!("more than {MOST_DAMAGED} of its chunks are no chunks"));
+                break;
+            }
             match snapshot.chunk(number) {
                 Ok(facts) => {
                     named.insert(facts.id);
@@ -144,7 +174,10 @@ impl Verified {
                         self.fault(&facts.id.file_name(), None, "it is not there, and the snapshot has it");
                     }
                 }
-                Err(error) => self.fault(SNAPSHOT, None, fault_of(error)),
+                Err(error) => {
+                    damaged += 1;
+                    self.fault(SNAPSHOT, None, fault_of(error));
+                }
             }
         }
         for id in listing.chunks.iter().filter(|id| !named.contains(id)) {
@@ -154,10 +187,8 @@ impl Verified {
                 "the snapshot does not have it: packing goes on, or was interrupted",
             );
         }
-        for number in 0..snapshot.records() {
-            if let Err(error) = snapshot.entry(number) {
-                self.fault(SNAPSHOT, None, fault_of(error));
-            }
+        for error in snapshot.entries().filter_map(Result::err) {
+            self.fault(SNAPSHOT, None, fault_of(error));
         }
         // What is left: an index by hash, or a snapshot that was made of other chunks of these names.
         let all_read = whole.len() == listing.chunks.len() && self.faults.len() == before;

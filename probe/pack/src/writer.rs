@@ -6,7 +6,7 @@ use crate::id::{Id, Ids};
 use crate::names::{fault_of, shown};
 use crate::record::{CODEC_NONE, ENTRY_BYTES, Record};
 use crate::storage::{Fresh, Storage};
-use std::path::{Path, PathBuf};
+use stallscope_folder::Folder;
 
 /// What is known of a file beside its name and bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,7 +21,7 @@ pub struct About {
 #[derive(Debug)]
 pub struct Writer<'a> {
     storage: &'a dyn Storage,
-    dir: PathBuf,
+    folder: &'a Folder,
     pack: Id,
     ids: Ids,
     chunk_bytes: u64,
@@ -37,14 +37,14 @@ impl<'a> Writer<'a> {
     /// Into this folder, after chunks up to `last`; a chunk is written once it has `chunk_bytes`.
     pub fn new(
         storage: &'a dyn Storage,
-        dir: &Path,
+        folder: &'a Folder,
         pack: Id,
         last: Option<Id>,
         chunk_bytes: u64,
     ) -> Writer<'a> {
         Writer {
             storage,
-            dir: dir.to_owned(),
+            folder,
             pack,
             ids: Ids::after(last),
             chunk_bytes,
@@ -81,8 +81,7 @@ impl<'a> Writer<'a> {
         }
         let id = self.ids.next();
         let (end, index_crc) = chunk::end(id, &self.records);
-        let path = self.dir.join(id.file_name());
-        let mut fresh = Fresh::create(self.storage, &path)?;
+        let mut fresh = Fresh::create(self.storage, self.folder, &id.file_name())?;
         fresh.write(&chunk::header(id, self.pack))?;
         fresh.write(&self.body)?;
         fresh.write(&end)?;
@@ -105,8 +104,7 @@ impl<'a> Writer<'a> {
     ) -> std::result::Result<(), E> {
         check(name)?;
         let id = self.ids.next();
-        let path = self.dir.join(id.file_name());
-        let mut fresh = Fresh::create(self.storage, &path)?;
+        let mut fresh = Fresh::create(self.storage, self.folder, &id.file_name())?;
         fresh.write(&chunk::header(id, self.pack))?;
         let (mut bytes, mut crc) = (0_u64, 0);
         while let Some(piece) = next()? {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
+use stallscope_folder::Folder;
 use stallscope_pack::{Disk, Error, Id, Options, Out, Pack, Storage, Verified, pack, rebuild, verify};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -222,36 +223,35 @@ struct FailingOut {
 }
 
 impl Storage for Failing {
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.step().and_then(|()| Disk.create_dir(path))
+    fn folder(&self, path: &Path) -> io::Result<Folder> {
+        self.step().and_then(|()| Disk.folder(path))
     }
 
-    fn create(&self, path: &Path) -> io::Result<Box<dyn Out>> {
+    fn create(&self, folder: &Folder, name: &str) -> io::Result<Box<dyn Out>> {
         self.step()?;
-        let (out, path) = (Disk.create(path)?, path.to_owned());
+        let (out, path) = (Disk.create(folder, name)?, folder.path().join(name));
         Ok(Box::new(FailingOut { out, path, failing: self.clone() }))
     }
 
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+    fn rename(&self, folder: &Folder, from: &str, to: &str) -> io::Result<()> {
         self.step()?;
-        assert!(
-            self.synced.borrow_mut().remove(from),
-            "{} was not synced before it got its name",
-            from.display()
-        );
-        self.pending.borrow_mut().push((to.to_owned(), fs::read(to).ok()));
-        Disk.rename(from, to)
+        let synced = self.synced.borrow_mut().remove(&folder.path().join(from));
+        assert!(synced, "{from} was not synced before it got its name");
+        let path = folder.path().join(to);
+        let before = fs::read(&path).ok();
+        self.pending.borrow_mut().push((path, before));
+        Disk.rename(folder, from, to)
     }
 
-    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+    fn sync_dir(&self, folder: &Folder) -> io::Result<()> {
         self.step()?;
-        Disk.sync_dir(path)?;
+        Disk.sync_dir(folder)?;
         self.pending.borrow_mut().clear();
         Ok(())
     }
 
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.step().and_then(|()| Disk.remove(path))
+    fn remove(&self, folder: &Folder, name: &str) -> io::Result<()> {
+        self.step().and_then(|()| Disk.remove(folder, name))
     }
 }
 

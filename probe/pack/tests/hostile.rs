@@ -1,0 +1,231 @@
+//! Packs of another user, and folders in which another user can exchange things meanwhile.
+
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use rustix::fs::{CWD, FileType, Mode, inotify, mknodat};
+use stallscope_folder::Folder;
+use stallscope_pack::{
+    About, Chunk, Disk, Id, Options, Out, Pack, Storage, build, chunk_of, extract, pack, rebuild, verify,
+};
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// A folder with a pack of these records.
+fn made(records: &[(&[u8], &[u8])]) -> (TempDir, PathBuf) {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("pack");
+    fs::create_dir(&dir).unwrap();
+    let id = Id::written(1, [0; 8]);
+    let records: Vec<_> = records.iter().map(|(name, bytes)| (*name, *bytes, About::default())).collect();
+    fs::write(dir.join(id.file_name()), chunk_of(id, Id([3; 16]), &records).unwrap()).unwrap();
+    rebuild(&dir, false, &Disk, &mut |_, _| {}).unwrap();
+    (root, dir)
+}
+
+fn fifo(path: &Path) {
+    mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+}
+
+/// What `act` gives, which must not wait for anybody.
+fn soon<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, when) = mpsc::channel();
+    std::thread::spawn(move || done.send(act()));
+    when.recv_timeout(Duration::from_secs(60)).expect("it waits for a pipe's other end")
+}
+
+#[test]
+fn no_pipe_in_a_pack_is_waited_for() {
+    let (_root, dir) = made(&[(b"a/x", b"x")]);
+    let lock = dir.join("lock");
+    fs::remove_file(&lock).unwrap();
+    fifo(&lock);
+    let of_pack = dir.clone();
+    assert!(soon(move || rebuild(&of_pack, false, &Disk, &mut |_, _| {}).is_err()));
+    fs::remove_file(dir.join("snapshot")).unwrap();
+    fifo(&dir.join("snapshot"));
+    let of_pack = dir.clone();
+    assert!(soon(move || Pack::open(&of_pack).is_err()));
+    let verified = soon(move || verify(&dir, &mut |_, _| {}).unwrap());
+    assert!(verified.faults[0].to_string().contains("no ordinary file"), "{:?}", verified.faults);
+}
+
+/// To open a watchdog arms it, and to open a tape winds it. A pipe says whether it was opened, as devices would.
+#[test]
+fn nothing_but_plain_files_is_opened_in_a_pack() {
+    let (_root, dir) = made(&[(b"a/x", b"x")]);
+    let chunk = Id::written(1, [0; 8]).file_name();
+    for name in ["snapshot", &chunk] {
+        fs::remove_file(dir.join(name)).unwrap();
+        fifo(&dir.join(name));
+    }
+    let opens = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+    for name in ["snapshot", &chunk] {
+        inotify::add_watch(&opens, dir.join(name), inotify::WatchFlags::OPEN).unwrap();
+    }
+    let verified = verify(&dir, &mut |_, _| {}).unwrap();
+    let sentences: Vec<String> = verified.faults.iter().map(ToString::to_string).collect();
+    assert_eq!(sentences.iter().filter(|one| one.contains("no ordinary file")).count(), 2, "{sentences:?}");
+    let seen = rustix::io::read(&opens, &mut [0; 1024]);
+    assert_eq!(seen, Err(rustix::io::Errno::AGAIN), "they were opened");
+}
+
+#[test]
+fn the_lock_of_a_foreign_pack_makes_no_file_elsewhere() {
+    let (root, dir) = made(&[(b"a/x", b"x")]);
+    fs::remove_file(dir.join("lock")).unwrap();
+    let elsewhere = root.path().join("nologin");
+    symlink(&elsewhere, dir.join("lock")).unwrap();
+    let refused = rebuild(&dir, false, &Disk, &mut |_, _| {}).unwrap_err().to_string();
+    assert!(refused.contains("lock"), "{refused}");
+    assert!(!elsewhere.exists());
+}
+
+/// Exchanges the pack's folder for a link as soon as something is made in it.
+#[derive(Debug)]
+struct Exchanging {
+    elsewhere: PathBuf,
+}
+
+impl Storage for Exchanging {
+    fn folder(&self, path: &Path) -> io::Result<Folder> {
+        Disk.folder(path)
+    }
+
+    fn create(&self, folder: &Folder, name: &str) -> io::Result<Box<dyn Out>> {
+        if !folder.path().is_symlink() {
+            fs::rename(folder.path(), folder.path().with_extension("was"))?;
+            symlink(&self.elsewhere, folder.path())?;
+        }
+        Disk.create(folder, name)
+    }
+
+    fn rename(&self, folder: &Folder, from: &str, to: &str) -> io::Result<()> {
+        Disk.rename(folder, from, to)
+    }
+
+    fn sync_dir(&self, folder: &Folder) -> io::Result<()> {
+        Disk.sync_dir(folder)
+    }
+
+    fn remove(&self, folder: &Folder, name: &str) -> io::Result<()> {
+        Disk.remove(folder, name)
+    }
+}
+
+#[test]
+fn a_pack_goes_into_the_folder_that_was_opened_whatever_comes_in_its_place() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    fs::create_dir_all(at("set/cat")).unwrap();
+    fs::create_dir(at("elsewhere")).unwrap();
+    fs::write(at("set/cat/1"), "1").unwrap();
+    let storage = Exchanging { elsewhere: at("elsewhere") };
+    pack(&at("set"), &at("out"), Options::default(), &storage, &mut |_| {}).unwrap();
+    assert_eq!(fs::read_dir(at("elsewhere")).unwrap().count(), 0);
+    assert_eq!(Pack::open(&at("out.was")).unwrap().snapshot().records(), 1);
+}
+
+/// Who owns a folder around it could lead what is removed elsewhere.
+#[test]
+fn a_file_that_is_not_whole_is_removed_where_it_was_made() {
+    // As much as takes longer to write than to exchange a folder.
+    let content = vec![7; 64 << 20];
+    let (root, dir) = made(&[(b"etc/passwd", &content)]);
+    let at = |name: &str| root.path().join(name);
+    fs::create_dir_all(at("victim/etc")).unwrap();
+    fs::write(at("victim/etc/passwd"), "theirs").unwrap();
+    // Its last byte is not the one that was packed: that is known once all are written.
+    let chunk = fs::File::options().write(true).open(dir.join(Id::written(1, [0; 8]).file_name())).unwrap();
+    chunk.write_all_at(&[8], 64 + content.len() as u64 - 1).unwrap();
+    let opened = Pack::open(&dir).unwrap();
+    let (victim, out, done) = (at("victim"), at("out"), Arc::new(AtomicBool::new(false)));
+    let (path, over) = (out.clone(), done.clone());
+    let exchange = std::thread::spawn(move || {
+        while !path.join("etc/passwd").exists() && !over.load(SeqCst) {
+            std::hint::spin_loop();
+        }
+        let _ = fs::rename(&path, path.with_extension("was"));
+        symlink(victim, &path).unwrap();
+    });
+    let extracted = extract(&opened, &[], &out, &mut |_| {}).unwrap();
+    done.store(true, SeqCst);
+    exchange.join().unwrap();
+    assert_eq!((extracted.asked, extracted.files), (1, 0));
+    assert_eq!(fs::read_to_string(at("victim/etc/passwd")).unwrap(), "theirs");
+    assert_eq!(fs::read_dir(at("out.was/etc")).unwrap().count(), 0);
+}
+
+#[test]
+fn nothing_is_written_behind_another_users_link() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (root, dir) = made(&[(b"a/x", b"x")]);
+    let at = |name: &str| root.path().join(name);
+    fs::create_dir(at("victim")).unwrap();
+    symlink(at("victim"), at("out")).unwrap();
+    std::os::unix::fs::lchown(at("out"), Some(4343), Some(4343)).unwrap();
+    let opened = Pack::open(&dir).unwrap();
+    for into in [at("out"), at("out/new")] {
+        let refused = extract(&opened, &[], &into, &mut |_| {}).unwrap_err().to_string();
+        assert!(refused.contains("another user's link"), "{refused}");
+        let refused = pack(&dir, &into, Options::default(), &Disk, &mut |_| {}).unwrap_err().to_string();
+        assert!(refused.contains("another user's link"), "{refused}");
+    }
+    symlink(&dir, at("packed")).unwrap();
+    std::os::unix::fs::lchown(at("packed"), Some(4343), Some(4343)).unwrap();
+    assert!(rebuild(&at("packed"), false, &Disk, &mut |_, _| {}).is_err());
+    Pack::open(&at("packed")).unwrap();
+    assert_eq!(fs::read_dir(at("victim")).unwrap().count(), 0);
+}
+
+/// Billions of records that are holes in the file had each been named, and kept in memory.
+#[test]
+fn a_snapshot_of_holes_is_not_looked_through() {
+    let (_root, dir) = made(&[(b"a/x", b"x")]);
+    let path = dir.join("snapshot");
+    let mut bytes = fs::read(&path).unwrap();
+    let (records, chunks) = (3_000_000_usize, 1);
+    bytes[68..72].copy_from_slice(&(records as u32).to_le_bytes());
+    bytes[72..80].copy_from_slice(&1000_u64.to_le_bytes());
+    // Header, chunks, records, buckets of two bits at most, slots, names.
+    let bits = u32::from_le_bytes(bytes[12..16].try_into().unwrap());
+    let length = 96 + chunks * 32 + records * 64 + ((1 << bits) + 1) * 4 + records * 8 + 1000;
+    bytes[80..88].copy_from_slice(&(length as u64).to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[..92]);
+    bytes[92..96].copy_from_slice(&crc.to_le_bytes());
+    fs::write(&path, &bytes[..96 + 32]).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len(length as u64).unwrap();
+    let pack = Pack::open(&dir).unwrap();
+    assert_eq!(pack.snapshot().records(), records);
+    let verified = verify(&dir, &mut |_, _| {}).unwrap();
+    assert!((10_000..10_010).contains(&verified.faults.len()), "{} faults", verified.faults.len());
+    assert!(verified.faults.last().unwrap().to_string().contains("more than 10000"));
+    let mut problems = 0;
+    extract(&pack, &[], &dir.with_extension("out"), &mut |_| problems += 1).unwrap();
+    assert_eq!(problems, 10_001);
+}
+
+/// As in `extract`: a chunk that does not say what is in it is read by the snapshot.
+#[test]
+fn a_chunk_is_not_read_as_often_as_a_snapshot_says() {
+    let (_root, dir) = made(&[(b"a/0", &[7; 1000])]);
+    let path = dir.join(Id::written(1, [0; 8]).file_name());
+    let mut chunk = Chunk::read(&fs::File::open(&path).unwrap(), &path).unwrap();
+    let record = chunk.records[0].clone();
+    chunk.records.extend((1..50).map(|number| {
+        let mut other = record.clone();
+        other.name = format!("a/{number}").into_bytes();
+        other
+    }));
+    fs::write(dir.join("snapshot"), build(chunk.pack, &[chunk]).unwrap()).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len(64 + 1000).unwrap();
+    let verified = verify(&dir, &mut |_, _| {}).unwrap();
+    assert_eq!((verified.records, verified.faults.len()), (1, 2), "{:?}", verified.faults);
+}
