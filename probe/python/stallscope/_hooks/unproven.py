@@ -26,7 +26,7 @@ class Unproven:
         # Those that are not counted on any more, and of them those that may still hand something over.
         self.lost, self.late = [], []
         self.waits_since_s = None
-        # Whether one has proven itself since torch's guard was told of workers.
+        # Whether one has proven itself since torch's guard heard of workers.
         self.has_proven = False
         # Whether an answer of each is awaited, as an epoch begins: then torch looks whether they live.
         self.is_resuming = False
