@@ -1,6 +1,8 @@
 """A data set is tried in a process that was forked, where locks stay as other threads had them."""
 
 import os
+import socket
+import ssl
 import threading
 import time
 
@@ -10,7 +12,7 @@ from collector import PACKAGE  # noqa: F401, which puts the staged package on th
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 
 import stallscope  # noqa: E402
-from stallscope.data.cache import sandbox  # noqa: E402
+from stallscope.data.cache import sandbox, split  # noqa: E402
 
 # Of another size than what is read of it.
 MADE_UP = "/sys/kernel/uevent_seqnum"
@@ -93,3 +95,34 @@ def test_a_file_that_is_made_up_as_it_is_read_is_read_each_time(tmp_path, monkey
     assert loader.cache_figures()["hits"] == 2 * 2
     with pytest.warns(RuntimeWarning, match="has not as many bytes as its size says"):
         list(stallscope.DataLoader(Files(paths[:2]), cache="1MiB", batch_size=None))
+
+
+class Connected(Files):
+    """Asks another end, which counts what it is asked, for a part of each sample."""
+
+    def __init__(self, paths, connection):
+        super().__init__(paths)
+        self.connection = connection
+
+    def __getitem__(self, index):
+        self.connection.sendall(b"x")
+        return super().__getitem__(index)
+
+
+def test_nothing_is_sent_on_trial_over_a_connection_of_the_job(tmp_path):
+    for name in ("first", "last"):
+        (tmp_path / name).write_text(name)
+    paths = [str(tmp_path / "first"), str(tmp_path / "last")]
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        with pytest.raises(split.NoCut, match=r"it holds a connection \(socket\)"):
+            split.of(Connected(paths, ours), None, 1 << 20, of_files=True)
+        theirs.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            theirs.recv(1)
+        # What the script asks for itself may be fetched over one.
+        assert split.of(Connected(paths, ours), None, 1 << 20).evidence == paths
+    context = ssl.create_default_context()
+    with context.wrap_socket(socket.socket(), server_hostname="localhost") as encrypted:
+        with pytest.raises(split.NoCut, match="SSLSocket"):
+            split.of(Connected(paths, encrypted), None, 1 << 20)
