@@ -128,10 +128,13 @@ fn turn(socket: &Path, set: &Set) -> Result<(Vec<Knob>, Vec<String>)> {
         bail!("the job's collector answered something else");
     };
     let mut requests = Vec::new();
-    for (name, value) in &set.settings {
-        // A name that is not there is for the collector to refuse, which says what there is.
-        let unit = before.knobs.iter().find(|knob| knob.name == *name).map_or("", |knob| &knob.unit);
-        let value = amount(value, unit).map_err(|why| anyhow!("{name}={value}: {why}"))?;
+    for (name, text) in &set.settings {
+        let value = match before.knobs.iter().find(|knob| knob.name == *name) {
+            Some(knob) => amount(text, &knob.unit),
+            // A name that is not there, or not yet, is for the collector to refuse, which says what there is.
+            None => in_some_unit(text),
+        };
+        let value = value.map_err(|why| anyhow!("{name}={text}: {why}"))?;
         requests.push(KnobRequest { rank: set.rank, loader: set.loader, knob: name.clone(), value });
     }
     let Reply::Knobs(mut knobs) = connection.ask(&Request::Set(requests.clone()))? else {
@@ -165,11 +168,15 @@ fn refusal(knob: &Knob) -> String {
 fn setting(text: &str) -> Result<(String, String), String> {
     let hint = || "say NAME=VALUE, as in prefetch=32".to_string();
     let (name, value) = text.split_once('=').ok_or_else(hint)?;
-    let read = UNITS.iter().any(|unit| amount(value, unit).is_ok());
-    if name.is_empty() || !read {
+    if name.is_empty() || in_some_unit(value).is_err() {
         return Err(hint());
     }
     Ok((name.into(), value.into()))
+}
+
+/// A value in the first unit that it can be of.
+fn in_some_unit(text: &str) -> Result<u64, String> {
+    UNITS.iter().map(|unit| amount(text, unit)).find(Result::is_ok).unwrap_or_else(|| amount(text, ""))
 }
 
 /// A value as people write it, in the knob's `unit`: a whole number of these, a size, a time, or `auto`.
@@ -189,7 +196,7 @@ fn amount(text: &str, unit: &str) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{amount, setting};
+    use super::{amount, in_some_unit, setting};
 
     #[test]
     fn values_are_read_in_the_units_of_their_knobs() {
@@ -222,6 +229,14 @@ mod tests {
         ] {
             assert!(amount(text, unit).is_err(), "{text} {unit}");
         }
+    }
+
+    #[test]
+    fn a_value_of_a_knob_that_is_not_there_is_read_in_whatever_unit_it_has() {
+        for (text, value) in [("3", 3), ("1h", 3600), ("auto", 0), ("8GiB", 8 << 30)] {
+            assert_eq!(in_some_unit(text), Ok(value), "{text}");
+        }
+        assert!(in_some_unit("3 parsecs").is_err());
     }
 
     #[test]

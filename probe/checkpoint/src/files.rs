@@ -96,7 +96,8 @@ pub(crate) fn open_dir(path: &Path) -> io::Result<OwnedFd> {
 
 /// By what name a folder is reached wherever it is now.
 pub(crate) fn itself(folder: &OwnedFd) -> PathBuf {
-    format!("/proc/self/fd/{}", folder.as_raw_fd()).into()
+    // The thread that writes checkpoints has descriptors of its own.
+    format!("/proc/thread-self/fd/{}", folder.as_raw_fd()).into()
 }
 
 /// Does `act` with the folder and name by which `path` is to be reached.

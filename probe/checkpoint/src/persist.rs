@@ -4,7 +4,6 @@ use crate::checkpoint::{Check, Checkpoint, open_part};
 use crate::error::{Doing, Error, Result};
 use crate::files::{open_plain, put, write_small};
 use crate::image::CHUNK_BYTES;
-use crate::locking::Lock;
 use crate::manifest::{Digest, MANIFEST, Manifest, Part, StoredTensor, StoredUser, part_name, seal};
 use crate::names::Ticket;
 use crate::reuse::Base;
@@ -26,6 +25,8 @@ pub(crate) struct Task {
     pub(crate) ticket: Ticket,
     pub(crate) user: Vec<u8>,
     pub(crate) metrics: BTreeMap<String, f64>,
+    /// Whether this process still has the right to save into the folder.
+    pub(crate) locked: Result<()>,
 }
 
 /// How often ranks look for each other's files.
@@ -60,7 +61,8 @@ impl<'a> Persist<'a> {
         let dir = self.shared.dir.join(&ticket.name);
         // What panics would take the thread with it, and all later saves: it is reported as what it is, a failed save.
         let saving = std::panic::AssertUnwindSafe(|| {
-            self.shared.lock.as_ref().map_or(Ok(()), Lock::renew)?;
+            let mut task = task;
+            std::mem::replace(&mut task.locked, Ok(()))?;
             self.adopt();
             self.remove_given_up();
             self.find_folder(&dir)?;

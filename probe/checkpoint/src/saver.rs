@@ -281,7 +281,7 @@ impl Saver {
         }
         self.check_process()?;
         lock(&self.shared.state).begun += 1;
-        let task = Task { snapshot, ticket, user, metrics };
+        let task = Task { snapshot, ticket, user, metrics, locked: self.shared.renew_lock() };
         if self.tasks.as_ref().is_none_or(|tasks| tasks.send(task).is_err()) {
             lock(&self.shared.state).ended += 1;
             return Err(Error::Refused(
@@ -400,6 +400,11 @@ impl Shared {
         self.changed.notify_all();
     }
 
+    /// In the thread that took it, whose descriptors those that write do not share.
+    fn renew_lock(&self) -> Result<()> {
+        self.lock.as_ref().map_or(Ok(()), Lock::renew)
+    }
+
     pub(crate) fn run(&self) -> Option<String> {
         lock(&self.run).clone()
     }
@@ -412,6 +417,7 @@ impl Shared {
 }
 
 fn serve(shared: &Shared, tasks: &Receiver<Task>, base: Option<Base>) {
+    keep_descriptors_apart();
     let mut persist = Persist::new(shared, base);
     loop {
         match tasks.recv_timeout(NOTED_EVERY) {
@@ -424,6 +430,22 @@ fn serve(shared: &Shared, tasks: &Receiver<Task>, base: Option<Base>) {
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
+    }
+}
+
+/// From here on this thread, and those that it starts, have descriptors of their own, and none but the standard streams to begin with. So a job that
+/// closes all but its own, as daemons do, closes none that is being written to, and what it opens next comes into the place of none. Where the
+/// kernel does not do that (before Linux 5.9), descriptors stay the job's.
+fn keep_descriptors_apart() {
+    const BEHIND_STANDARD_STREAMS: libc::c_uint = 3;
+    // SAFETY: it closes descriptors in this thread alone, which has just begun and opened none.
+    unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            BEHIND_STANDARD_STREAMS,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_UNSHARE as libc::c_uint,
+        );
     }
 }
 

@@ -251,7 +251,7 @@ impl Store {
             .map(|attempt| if attempt == 1 { name.into() } else { format!("{name}-{attempt}") })
             .find(|to| rustix::fs::renameat(rustix::fs::CWD, self.dir.join(name), &folder, to).is_ok())
             .ok_or_else(|| Error::Refused(format!("cannot move {name} to {}", aside.display())))?;
-        let opened = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+        let opened = PathBuf::from(format!("/proc/thread-self/fd/{}", folder.as_raw_fd()));
         let _ = note_reason(&opened.join(&moved_to), reason);
         let _ = Disk.sync_dir(&aside).and_then(|()| Disk.sync_dir(&self.dir));
         let newest = self.list()?.into_iter().find(|entry| entry.state != State::Incomplete);

@@ -17,7 +17,12 @@ def seed(number):
     torch.default_generator.manual_seed(number & (_MASK >> 1))
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        numpy.random.seed(number & 0xFFFFFFFF)
+        try:
+            numpy.random.seed(number & 0xFFFFFFFF)
+        except TypeError:
+            # numpy seeds no other generator that the script has put in the place of its own.
+            bits = numpy.random.get_bit_generator()
+            bits.state = type(bits)(number & 0xFFFFFFFF).state
 
 
 def capture(devices=True):
@@ -25,8 +30,11 @@ def capture(devices=True):
     state = {"python": random.getstate(), "torch": generator_bytes(torch.default_generator)}
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        name, key, *rest = numpy.random.get_state()
-        state["numpy"] = (name, key.tobytes(), *rest)
+        numpys = numpy.random.get_state(legacy=False)
+        if numpys["bit_generator"] == "MT19937":
+            words = numpys["state"]
+            numpys = ("MT19937", words["key"].tobytes(), words["pos"], numpys["has_gauss"], numpys["gauss"])
+        state["numpy"] = _plain(numpys)
     if devices and torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = [tensor_bytes(one) for one in torch.cuda.get_rng_state_all()]
     return state
@@ -39,11 +47,34 @@ def restore(state):
     if "numpy" in state:
         import numpy
 
-        name, key, *rest = state["numpy"]
-        numpy.random.set_state((name, numpy.frombuffer(key, dtype=numpy.uint32), *rest))
+        numpys = state["numpy"]
+        if isinstance(numpys, dict):
+            numpys = _with_arrays(numpys)
+        else:
+            name, key, *rest = numpys
+            numpys = name, numpy.frombuffer(key, dtype=numpy.uint32), *rest
+        numpy.random.set_state(numpys)
     if "cuda" in state and torch.cuda.is_available():
         for device, one in enumerate(state["cuda"][: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(_bytes_tensor(one), device)
+
+
+def _plain(state):
+    """With bytes in the place of numpy's arrays, so that it can be compared."""
+    if isinstance(state, dict):
+        return {name: _plain(one) for name, one in state.items()}
+    return {"words": [state.dtype.str, state.tobytes()]} if hasattr(state, "dtype") else state
+
+
+def _with_arrays(state):
+    import numpy
+
+    if not isinstance(state, dict):
+        return state
+    if state.keys() == {"words"}:
+        kind, words = state["words"]
+        return numpy.frombuffer(words, dtype=kind).copy()
+    return {name: _with_arrays(one) for name, one in state.items()}
 
 
 def generator_bytes(generator):

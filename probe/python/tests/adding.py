@@ -3,15 +3,20 @@
 usage: adding.py BATCHES SCENARIO...
 """
 
+import contextlib
+import multiprocessing
 import os
+import signal
+import socket
 import subprocess
+import sys
 import tempfile
 import time
 
 import resizing
 import torch
-from resizing import WORKERS, Numbers, epochs, loader, report, step, values
-from torch.utils.data import get_worker_info
+from resizing import BATCH, WORKERS, Numbers, epochs, loader, report, step, values
+from torch.utils.data import Sampler, get_worker_info
 
 
 class Table(Numbers):
@@ -64,16 +69,20 @@ class Sequential(Numbers):
         return super().__getitem__(next(self.following))
 
 
-def piped(batches):
+def piped(batches, paired=False):
     """Writes to a process that ends when there is nothing more to read, from before workers are added until after."""
     numbers = loader(batches)
     iterator, got = iter(numbers), []
-    reader = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    ours, theirs = socket.socketpair()
+    reader = subprocess.Popen(["cat"], stdin=theirs if paired else subprocess.PIPE, stdout=subprocess.DEVNULL)
+    theirs.close()
+    sink = ours if paired else reader.stdin
     for batch in iterator:
         got += values(batch)
         added = len(iterator._workers) > WORKERS
-        if added and not reader.stdin.closed:
-            reader.stdin.close()
+        if added and sink is not None:
+            sink.close()
+            sink = None
             try:
                 report(ended=reader.wait(30))
             except subprocess.TimeoutExpired:
@@ -83,12 +92,165 @@ def piped(batches):
     report(got=got)
 
 
+class Lazy:
+    """Stands for a file that each worker opens when it first reads, as proxies of libraries do."""
+
+    __slots__ = ("opens", "opened")
+
+    def __init__(self, opens):
+        self.opens, self.opened = opens, None
+
+    @property
+    def __class__(self):
+        return type(self.file())
+
+    def file(self):
+        if self.opened is None:
+            self.opened = self.opens()
+        return self.opened
+
+    def __getattr__(self, name):
+        return getattr(self.file(), name)
+
+
+class Proxied(Recorded):
+    def __init__(self, batches):
+        super().__init__(batches)
+        path = f"/proc/self/fd/{self.file.fileno()}"
+        self.lazy = Lazy(lambda: open(path, "rb", buffering=0))
+
+    def __getitem__(self, index):
+        self.lazy.seek(8 * index)
+        time.sleep(0.001)
+        return Numbers.__getitem__(self, int.from_bytes(self.lazy.read(8), "little"))
+
+
+class Drawing(Numbers):
+    def __getitem__(self, index):
+        return torch.cat([super().__getitem__(index), torch.randint(10**6, (1,))])
+
+
+def drawing(batches):
+    torch.manual_seed(3)
+    epochs(loader(batches, Drawing, worker_init_fn=resizing.no_more_than_two))
+
+
+class Locked(Numbers):
+    """Its workers read one after the other, and each has something to do first."""
+
+    def __init__(self, batches):
+        super().__init__(batches)
+        self.lock = multiprocessing.Lock()
+
+    def __getitem__(self, index):
+        with self.lock:
+            return super().__getitem__(index)
+
+
+def held_lock(number):
+    if number >= WORKERS:
+        with get_worker_info().dataset.lock:
+            # Until somebody has sent it away, and a while more.
+            open(os.path.join(os.environ["UNTIL"], "holds"), "w").close()
+            while not os.path.exists(os.path.join(os.environ["UNTIL"], "asked")):
+                time.sleep(0.01)
+            time.sleep(0.5)
+
+
+class Ending(Numbers):
+    """Its library does not know a third worker, and ends it."""
+
+    def __getitem__(self, index):
+        if get_worker_info().id >= WORKERS:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+class Places(Numbers):
+    """There is a place for each of the script's workers, which it takes with its first sample and keeps."""
+
+    def __init__(self, batches):
+        super().__init__(batches)
+        self.places, self.place = multiprocessing.Semaphore(WORKERS), None
+
+    def __getitem__(self, index):
+        self.place = self.place or self.places.acquire()
+        return super().__getitem__(index)
+
+
+def impatient(batches, dataset, count=2, **more):
+    unproven = sys.modules.get("stallscope._hooks.unproven")
+    if unproven is not None:
+        unproven._PATIENCE_S = 1.0
+    epochs(loader(batches, dataset, **more), count)
+
+
+class Failing(Sampler):
+    """In its second epoch it comes to an index that it can't give."""
+
+    def __init__(self, samples):
+        self.samples, self.epoch = samples, 0
+
+    def __len__(self):
+        return self.samples
+
+    def __iter__(self):
+        self.epoch += 1
+        for index in range(self.samples):
+            if self.epoch > 1 and index == 200:
+                raise LookupError("no such index")
+            yield index
+
+
+class Counting(Sampler):
+    """Counts the epochs that it has given."""
+
+    def __init__(self, samples):
+        self.samples, self.given = samples, 0
+
+    def __iter__(self):
+        yield from range(self.samples)
+        self.given += 1
+
+
+def failing_order(batches):
+    numbers = loader(batches, sampler=Failing(batches * BATCH))
+    for _ in range(3):
+        got = []
+        with contextlib.suppress(LookupError):
+            for batch in numbers:
+                got += values(batch)
+                step()
+        report(got=got)
+
+
+def counted_order(batches):
+    """Training goes by its sampler's count."""
+    numbers = loader(batches, sampler=Counting(batches * BATCH))
+    for _ in range(3):
+        got = []
+        for batch in numbers:
+            got += [*values(batch), numbers.sampler.given]
+            step()
+        report(got=got)
+
+
 SCENARIOS = {
+    "proxied": lambda n: epochs(loader(n, Proxied)),
+    "drawing": drawing,
+    "held-lock": lambda n: epochs(loader(n, Locked, worker_init_fn=held_lock)),
+    "ending": lambda n: epochs(loader(n, Ending)),
+    "ending-persistent": lambda n: epochs(loader(n, Ending, persistent_workers=True)),
+    "places": lambda n: impatient(n, Places, count=1),
+    "places-persistent": lambda n: impatient(n, Places, persistent_workers=True),
+    "failing-order": failing_order,
+    "counted-order": counted_order,
     "table": lambda n: epochs(loader(n, Table)),
     "recorded": lambda n: epochs(loader(n, Recorded, num_workers=1)),
     "numbered": lambda n: epochs(loader(n, Numbered, num_workers=1)),
     "sequential": lambda n: epochs(loader(n, Sequential, num_workers=1), count=1),
     "piped": piped,
+    "paired": lambda n: piped(n, paired=True),
 }
 
 

@@ -1,23 +1,28 @@
 """Workers are added only where the job gets what it would have got, and holds nothing that it would not have held."""
 
+import json
+import multiprocessing
 import os
+import socket
+import ssl
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+from collector import environment
 from conftest import torch_version
 from turning import Turned, gives, once, skipped, until_its_reason, whole
 
 JOB = Path(__file__).with_name("adding.py")
 
 
-def adding(scenario):
+def adding(scenario, batches=200):
     version, reason = torch_version(sys.executable)
     if version is None:
         skipped(f"SKIPPED: no torch ({reason})")
-    return [sys.executable, JOB, 200, scenario]
+    return [sys.executable, JOB, batches, scenario]
 
 
 def test_what_fails_in_an_added_worker_alone_is_made_by_the_scripts_own(tmp_path):
@@ -41,10 +46,93 @@ def test_a_worker_stays_alone_with_what_one_process_alone_can_take_from(scenario
     assert any(what in reason for reason in done.reasons("workers", "refused"))
 
 
-def test_an_added_worker_holds_no_pipe_that_the_script_opened_meanwhile(tmp_path):
-    done = Turned(adding("piped"), once(("workers", 3), until=tmp_path), UNTIL=tmp_path)
+def torchs(scenario, tmp_path, **more):
+    """What the job prints without us."""
+    command = [str(part) for part in adding(scenario)]
+    (tmp_path / "0").touch()
+    done = subprocess.run(command, env=environment(None, UNTIL=str(tmp_path), **more), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line)["got"] for line in done.stdout.splitlines()[:-1]]
+
+
+def test_what_a_worker_opens_when_it_first_reads_is_not_opened_before_it_is_forked(tmp_path):
+    """By a look at what stands for it: all workers would read from one place in the file."""
+    done = Turned(adding("proxied"), lambda trainer: (tmp_path / "0").touch(), UNTIL=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    gives(done, "proxied", [whole()] * 2)
+
+
+def test_workers_that_are_refused_change_nobodys_turn(tmp_path):
+    """Which worker makes a batch decides what that is drawn from."""
+    expected = torchs("drawing", tmp_path)
+    (tmp_path / "0").unlink()
+
+    def turn(trainer, asked=[]):  # noqa: B006
+        if ("workers", 0) not in trainer.knobs() or asked and trainer.standing("workers", 0)[1] != "refused":
+            return
+        # Each at another moment: it may have been the turn of the one that is next all the same.
+        asked.append(trainer.ask("workers", 3 + len(asked) % 2, 0))
+        if len(asked) > 8:
+            (tmp_path / "0").touch()
+
+    done = Turned(adding("drawing"), turn, UNTIL=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    assert any("there is nothing for a third worker" in reason for reason in done.reasons("workers", "refused"))
+    gives(done, "drawing", expected)
+
+
+def test_a_worker_that_is_sent_away_takes_no_lock_with_it(tmp_path):
+    def turn(trainer, asked=[]):  # noqa: B006
+        if not asked and ("workers", 0) in trainer.knobs():
+            asked.append(trainer.ask("workers", 3, 0))
+        elif len(asked) == 1 and (tmp_path / "holds").exists():
+            asked.append(trainer.ask("workers", 2, 0))
+        elif len(asked) == 2 and trainer.standing("workers", 0)[1] == "applied":
+            (tmp_path / "asked").touch()
+            (tmp_path / "0").touch()
+
+    done = Turned(adding("held-lock"), turn, limit_s=100, UNTIL=tmp_path)
     assert (done.code, done.err) == (0, "") and done.group_is_gone
-    (ended, got), left = done.of("piped")
+    gives(done, "held-lock", [whole()] * 2)
+
+
+@pytest.mark.parametrize("kind", ["", "-persistent"])
+@pytest.mark.parametrize("scenario, why", [("ending", "ended before its first batch"), ("places", "had not made its first batch")])
+def test_an_added_worker_that_ends_or_hangs_with_its_first_sample_costs_nothing(scenario, why, kind, tmp_path):
+    turn = until_its_reason("workers", 4, why, tmp_path)
+    done = Turned(adding(scenario + kind), turn, limit_s=100, UNTIL=tmp_path)
+    assert (done.code, done.err) == (0, "") and done.group_is_gone
+    # A place that is taken is nobody else's, also in the next epoch.
+    gives(done, scenario + kind, [whole()] * (1 if scenario + kind == "places" else 2))
+    assert any(why in reason for reason in done.reasons("workers", "refused"))
+
+
+@pytest.mark.parametrize("scenario", ["failing-order", "counted-order"])
+def test_a_sampler_is_as_it_would_be_while_training_looks(scenario, tmp_path):
+    """What it raises, and what it does at its end, comes no earlier where it is asked further ahead."""
+    expected = torchs(scenario, tmp_path)
+    (tmp_path / "0").unlink()
+    done = Turned(adding(scenario), once(("prefetch", 40), until=tmp_path), UNTIL=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    gives(done, scenario, expected)
+
+
+def test_connections_and_queues_of_all_kinds_are_for_one_worker_alone():
+    from stallscope._hooks import outline
+
+    context = ssl.create_default_context()
+    with context.wrap_socket(socket.socket(), server_hostname="localhost") as connection, multiprocessing.Manager() as manager:
+        for one in (connection, manager.Queue(), manager.JoinableQueue()):
+            assert len(outline.taken({"session": [one]})) == 1, one
+        # What is kept there may be a cache, which is for several.
+        assert outline.taken(manager.dict(), manager.Lock()) == []
+
+
+@pytest.mark.parametrize("scenario", ["piped", "paired"])
+def test_an_added_worker_holds_no_pipe_that_the_script_opened_meanwhile(scenario, tmp_path):
+    done = Turned(adding(scenario), once(("workers", 3), until=tmp_path), UNTIL=tmp_path)
+    assert (done.code, done.err) == (0, "") and done.group_is_gone
+    (ended, got), left = done.of(scenario)
     assert ended["ended"] == 0 and got["got"] == whole() and left == []
 
 

@@ -12,7 +12,7 @@ from collector import PACKAGE  # noqa: F401, which puts the staged package on th
 torch = pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
 numpy = pytest.importorskip("numpy")
 
-from stallscope._hooks import outline  # noqa: E402
+from stallscope._hooks import headroom, outline  # noqa: E402
 
 LEVEL, OPTIONS = 0, {"level": 0}
 # As a module of the script's that it keeps settings in.
@@ -29,6 +29,40 @@ class Slotted:
 
     def __init__(self, level):
         self.level = level
+
+
+class Standing:
+    """Stands for something that is opened when it is first asked for anything, as proxies do."""
+
+    def __init__(self, opened):
+        self.opened = opened
+
+    @property
+    def __class__(self):
+        self.opened.append("by its class")
+        return list
+
+
+class Delegating:
+    """The same, for what it has not itself."""
+
+    __slots__ = ("opened",)
+
+    def __init__(self, opened):
+        self.opened = opened
+
+    def __getattr__(self, name):
+        self.opened.append(name)
+        return getattr([], name)
+
+
+class Dressed(Standing):
+    __class__ = type("of its own", (), {})
+
+    @property
+    def __dict__(self):
+        self.opened.append("by what it holds")
+        return {}
 
 
 class Transform:
@@ -139,6 +173,45 @@ def test_so_does_what_changes_of_the_functions_that_workers_have(name):
     change()
     after = outline.of_workers(None, function, None), outline.of_workers(None, None, function)
     assert after[0] != before[0] and after[1] != before[1]
+
+
+def views():
+    """What shows what is elsewhere, and a change of that."""
+    table = {"level": 0}
+    return {
+        "a proxy": (types.MappingProxyType(table), lambda: table.update(level=1)),
+        "a dict's values": (table.values(), lambda: table.update(level=1)),
+        "a dict's items": (table.items(), lambda: table.update(level=1)),
+        "a method of a dict": (table.get, lambda: table.update(level=1)),
+        "a method in C": (table.__getitem__, lambda: table.update(level=1)),
+    }
+
+
+@pytest.mark.parametrize("name", views())
+def test_so_does_what_is_behind_a_view(name):
+    view, change = views()[name]
+    before = outline.of([view])
+    assert outline.of([view]) == before
+    change()
+    assert outline.of([view]) != before
+
+
+def test_the_processs_own_generators_are_no_part_of_a_data_set():
+    functions = [random.random, numpy.random.rand]
+    before = outline.of(functions, torch.default_generator)
+    assert functions[0]() != functions[0]() and numpy.random.rand() and torch.rand(1) is not None
+    assert outline.of(functions, torch.default_generator) == before
+
+
+@pytest.mark.parametrize("kind", [Standing, Delegating, Dressed])
+def test_what_opens_something_when_it_is_first_asked_is_not_asked(kind):
+    opened = []
+    standing = kind(opened)
+    outline.of_workers(torch.utils.data.Subset([standing], [0]), None, None)
+    assert outline.of_whole(standing) is None or kind is Delegating
+    assert outline.shared(standing) == [] and outline.taken(standing) == []
+    headroom.weigh([standing, {"within": standing}])
+    assert opened == []
 
 
 def test_what_a_method_does_not_name_of_its_object_is_no_change():

@@ -112,6 +112,17 @@ def test_a_generator_that_others_draw_from_goes_on(tmp_path, loop, workers):
         assert (stop, *ends) == (stop, *ended)
 
 
+@pytest.mark.parametrize("workers, stops", [(0, (1, 3, 7, 9)), (2, (1, 7))])
+def test_it_goes_on_with_more_and_fewer_workers_until_an_epochs_end_is_drawn(tmp_path, workers, stops):
+    """From there on a job that was never stopped draws otherwise with each number of them."""
+    whole, *_ = _trained(noise, 1)
+    for stop in stops:
+        folder = tmp_path / str(stop)
+        before = _trained(noise, 1, folder, stop)
+        after, *_ = _trained(noise, workers, folder)
+        assert (stop, before + after[:1]) == (stop, whole[: stop + 1])
+
+
 def test_a_sampler_that_is_not_as_far_ahead_as_it_was_draws_its_own(tmp_path):
     """Its draws for what workers have ahead are still to come."""
 

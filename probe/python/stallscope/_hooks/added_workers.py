@@ -12,6 +12,7 @@ import atexit
 import itertools
 import sys
 import threading
+import time
 import weakref
 
 from stallscope import _native
@@ -19,11 +20,11 @@ from stallscope import _native
 from . import candidates, one_taker, order, outline
 from .again import Again
 from .knobs import raised_by_signal
+from .unproven import Unproven
 
 _SIGNALS = "torch.utils.data._utils.signal_handling"
 # How long torch waits for a worker at the end.
 _LEAVING_S = 5
-
 
 _FOR_GOOD = (
     "resize: unavailable: the script has changed the data set since its persistent workers were made, or something else that a "
@@ -33,13 +34,6 @@ _UNTIL_NEXT_EPOCH = (
     "It takes effect at the loader's next epoch: the script has changed the data set since this one's workers were made, or "
     "something else that a worker has of it, and a new one would have that otherwise."
 )
-
-
-class Leave:
-    """What a worker gets to end in good order: its loop has no way out in the midst of an epoch."""
-
-    def __reduce__(self):
-        return sys.exit, (0,)
 
 
 class WorkerSet:
@@ -60,6 +54,9 @@ class WorkerSet:
         self.dismissed = []
         # Batches of added workers, which one of the script's own makes as well where they fail.
         self.again = Again(size)
+        self.unproven = Unproven(size, self.again)
+        # What the sampler raised that was asked further ahead than the script would: to be raised when the script would have asked.
+        self.raised = None
 
     def settle(self, iterator):
         """Brings the workers nearer to what is wanted. Only in the main thread, between two batches."""
@@ -77,10 +74,11 @@ class WorkerSet:
     def gather(self, iterator):
         """A new epoch of the same workers: a worker that was about to leave stays until torch has had all of
         them drop the work of the epoch before."""
+        self.unproven.forget(iterator)
         iterator._num_workers = len(iterator._workers)
         self.settled = False
         self.beginning = True
-        self.ends = None
+        self.ends = self.raised = None
         self.again.forget()
 
     def end_of_order(self, iterator):
@@ -92,7 +90,7 @@ class WorkerSet:
     def begin(self, iterator):
         """The first batches of a new epoch are to be asked for: no worker has work, so those that are to leave do."""
         if self.beginning:
-            self.beginning = False
+            self.beginning = self.unproven.is_resuming = False
             self.settle(iterator)
 
     def end(self):
@@ -105,8 +103,9 @@ class WorkerSet:
 
     def _end(self):
         self._dismiss(0)
+        deadline_s = time.monotonic() + _LEAVING_S
         for process, queue in [*self.leaving, *self.dismissed]:
-            process.join(_LEAVING_S)
+            process.join(max(0, deadline_s - time.monotonic()))
             if process.is_alive():
                 process.kill()
                 process.join(_LEAVING_S)
@@ -133,11 +132,12 @@ class WorkerSet:
             candidates.start(self.candidates, self.size.context, self.workers_module, iterator, number, wanted)
         changed |= self._let_go(iterator)
         changed |= self._take_on(iterator)
-        if changed:
+        if changed or self.unproven.has_proven:
             self._register(iterator)
+        if changed:
             _native.workers_changed(iterator)
         in_force = iterator._num_workers == len(iterator._workers) == self.size.wanted_workers()
-        self.settled = in_force and not (self.candidates or self.leaving or self.dismissed)
+        self.settled = in_force and not (self.candidates or self.leaving or self.dismissed or self.unproven.waiting)
         self.size.workers_are(iterator, in_force, starting=len(self.candidates))
         if waits and not iterator._persistent_workers:
             # Who is on the way is taken on; the rest come with the next epoch's.
@@ -145,9 +145,11 @@ class WorkerSet:
             self.size.workers_wait(iterator, _UNTIL_NEXT_EPOCH)
 
     def _give_up(self, iterator, reason):
-        """Stays with those who are there."""
+        """Stays with those who are there. Where none was to leave, it goes on with whose turn it is: which of them makes a batch decides what that
+        is drawn from."""
         self._dismiss(0)
-        self._share_out(iterator, len(iterator._workers))
+        if iterator._num_workers != len(iterator._workers):
+            self._share_out(iterator, len(iterator._workers))
         self.settled = not (self.leaving or self.dismissed)
         self.size.workers_refused(iterator, reason)
 
@@ -174,6 +176,7 @@ class WorkerSet:
                 iterator._workers_num_tasks.append(0)
             # The last: a shutdown counts these.
             iterator._workers.append(candidate.process)
+            self.unproven.waiting.append(candidate.process)
             self.candidates.pop(0)
             self._share_out(iterator, len(iterator._workers))
             _end_before_exit(iterator, candidate.process)
@@ -189,12 +192,13 @@ class WorkerSet:
                 break
             queue = iterator._index_queues[last]
             self.leaving.append((iterator._workers[last], queue))
+            self.unproven.leaves(iterator._workers[last])
             iterator._workers.pop()
             iterator._index_queues.pop()
             iterator._workers_status.pop()
             if hasattr(iterator, "_workers_num_tasks"):
                 iterator._workers_num_tasks.pop()
-            queue.put(Leave())
+            queue.put(candidates.Leave())
             changed = True
         return changed
 
@@ -204,9 +208,7 @@ class WorkerSet:
             candidate = self.candidates[-1]
             self.dismissed.append((candidate.process, candidate.queue))
             self.candidates.pop()
-            candidate.reports.close()
-            # Not by a signal that the script may have a handler for, which a fork has inherited.
-            candidate.process.kill()
+            candidate.send_away()
 
     def _see_off(self):
         """Forgets who has ended; whether torch's guard knows one of them."""
@@ -218,7 +220,9 @@ class WorkerSet:
     def _register(self, iterator):
         """Tells torch's guard over dead workers who they are; one that leaves is under guard until it is gone."""
         signals = sys.modules[_SIGNALS]
-        pids = tuple(process.pid for process in [*iterator._workers, *(left for left, _ in self.leaving)])
+        self.unproven.has_proven = False
+        others = {*self.unproven.waiting, *self.unproven.lost}
+        pids = tuple(process.pid for process in [*iterator._workers, *(left for left, _ in self.leaving)] if process not in others)
         if iterator._worker_pids_set:
             signals._remove_worker_pids(id(iterator))
             iterator._worker_pids_set = False

@@ -16,11 +16,14 @@ class Again:
         self.drawn = None
         # By the batch's number: what was drawn for one that an added worker has to make, and what failed there.
         self.given, self.failed = {}, {}
+        # Those that were asked for again before anything came, and may come twice.
+        self.doubled = set()
 
     def forget(self):
         """An epoch begins: what comes of the one before is dropped."""
         self.given.clear()
         self.failed.clear()
+        self.doubled.clear()
 
     def sent(self, iterator, number):
         """Batch `number` was asked of a worker. A stream's are no other worker's to make."""
@@ -38,11 +41,25 @@ class Again:
             return False
         if drawn is None or not failed:
             return False
-        worker = iterator._task_info[number][0]
-        iterator._index_queues[0].put((number, drawn))
-        iterator._task_info[number] = (0,)
-        if hasattr(iterator, "_workers_num_tasks"):
-            iterator._workers_num_tasks[worker] -= 1
-            iterator._workers_num_tasks[0] += 1
+        self._ask(iterator, number, drawn)
         self.failed[number] = f"A worker that was added fails where the script's own do not: {data.exc_msg.strip().splitlines()[-1]}"
         return True
+
+    def all_of(self, iterator, worker):
+        """Asks for all batches again that this added worker still has to make."""
+        for number in [number for number, info in iterator._task_info.items() if info == (worker,)]:
+            self.doubled.add(number)
+            self._ask(iterator, number, self.given.pop(number))
+
+    def has_come(self, iterator, number):
+        """Whether this is a batch that has come before."""
+        return number in self.doubled and len(iterator._task_info.get(number, "no")) == 2
+
+    def _ask(self, iterator, number, drawn):
+        """Of one of the script's own workers."""
+        worker, own = iterator._task_info[number][0], number % self.size.own_workers
+        iterator._index_queues[own].put((number, drawn))
+        iterator._task_info[number] = (own,)
+        if hasattr(iterator, "_workers_num_tasks"):
+            iterator._workers_num_tasks[worker] -= 1
+            iterator._workers_num_tasks[own] += 1

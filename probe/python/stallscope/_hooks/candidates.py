@@ -8,34 +8,65 @@ import signal
 import sys
 import threading
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NamedTuple
 
 from . import strangers
 
 # What may be large: the data set, and functions with what they hold.
 _LARGE = ("dataset", "collate_fn", "init_fn")
-# What a candidate says first; all else it says is a sentence.
-_PID = b"\0"
+# What a candidate says first, and as its script's own function begins; all else it says is a sentence.
+_PID, _BEGINS = b"\0", b"\1"
 # How long a fork's child takes at most until it runs Python.
 _UNKNOWN_S = 5
 
 
-class Candidate(NamedTuple):
-    process: Any
-    queue: Any
-    reports: Any
+class Leave:
+    """What a worker gets to end in good order: its loop has no way out in the midst of an epoch."""
+
+    def __reduce__(self):
+        return sys.exit, (0,)
+
+
+class Candidate:
+    def __init__(self, process, queue, reports):
+        self.process = process
+        self.queue = queue
+        self.reports = reports
+        # Whether code of the script's may run in it.
+        self.has_begun = False
 
     def says(self):
         """None: nothing yet; "": it is ready; else a sentence."""
         alive = self.process.is_alive()
         try:
             while self.reports.poll():
-                message = self.reports.recv_bytes()
-                if not message.startswith(_PID):
+                message = self._heard()
+                if not message.startswith((_PID, _BEGINS)):
                     return message.decode("utf-8", "replace")
         except (EOFError, OSError):
             alive = alive and not self.process.join(0.1) and self.process.is_alive()
         return None if alive else f"A new worker ended while it started (exit code {self.process.exitcode})."
+
+    def send_away(self):
+        """It is not wanted any more. Where code of the script's may run in it, it leaves by itself behind that: who is killed gives no lock back,
+        and the script's own workers would wait for it."""
+        try:
+            while self.reports.poll():
+                self._heard()
+        except (EOFError, OSError):
+            # It has ended, or is about to.
+            self.has_begun = True
+        if self.has_begun:
+            self.queue.put(Leave())
+            self.reports.close()
+            return
+        self.reports.close()
+        # Not by a signal that the script may have a handler for, which a fork has inherited.
+        self.process.kill()
+
+    def _heard(self):
+        message = self.reports.recv_bytes()
+        self.has_begun |= not message.startswith(_PID)
+        return message
 
 
 def start(candidates, context, workers_module, iterator, number, total):
@@ -181,6 +212,7 @@ class _Entry:
 
     def __call__(self, worker_id):
         failure = ""
+        _report(self.reports, _BEGINS)
         try:
             if self.init is not None:
                 self.init(worker_id)

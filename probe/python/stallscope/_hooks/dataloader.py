@@ -156,6 +156,7 @@ def _next_index(original, next_index=_native.next_index, watch=order.watch):
         try:
             index = original(self)
         except StopIteration:
+            order.ended(self)
             if draw is not None:
                 draw.order.was_watched = draw.ended = True
             raise

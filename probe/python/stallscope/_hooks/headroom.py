@@ -6,6 +6,8 @@ import sys
 
 from stallscope import _native
 
+from .outline import own_attributes
+
 # A batch is walked this far at most.
 _MAX_PARTS = 10_000
 _MAX_NESTING = 32
@@ -24,11 +26,12 @@ def weigh(batch):
             if not parts:
                 break
             part, nesting = parts.pop()
-            if isinstance(part, torch.Tensor):
+            kind = type(part)
+            if issubclass(kind, torch.Tensor):
                 tensors[id(part)] = part.element_size() * part.numel()
-            elif isinstance(part, array):
+            elif issubclass(kind, array):
                 size += part.nbytes
-            elif isinstance(part, (bytes, bytearray, str)):
+            elif issubclass(kind, (bytes, bytearray, str)):
                 size += len(part)
             elif nesting < _MAX_NESTING:
                 parts += [(inner, nesting + 1) for inner in _inside(part)]
@@ -36,12 +39,13 @@ def weigh(batch):
 
 
 def _inside(part):
-    if isinstance(part, dict):
+    kind = type(part)
+    if issubclass(kind, dict):
         return dict.values(part)
-    if isinstance(part, (list, tuple)):
-        base = list if isinstance(part, list) else tuple
+    if issubclass(kind, (list, tuple)):
+        base = list if issubclass(kind, list) else tuple
         return base.__getitem__(part, slice(0, _MAX_PARTS))
-    return getattr(part, "__dict__", {}).values() if not isinstance(part, type) else ()
+    return own_attributes(part).values() if not issubclass(kind, type) else ()
 
 
 def for_batches(batch):

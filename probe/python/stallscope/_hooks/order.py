@@ -47,6 +47,8 @@ class Order:
         self.draws_late = False
         # An epoch was watched to its end.
         self.was_watched = False
+        # Batches of the last whole epoch.
+        self.batches = None
 
     def held(self):
         """What those samplers hold that are not known, what their code names of the data set, and what workers share with training, as it looks
@@ -57,7 +59,8 @@ class Order:
     def end(self, iterator):
         """The first index that an epoch's end may be drawn with, as `iterator` counts them; None where that draws nothing, or nobody knows."""
         if not self.draws_at_its_end:
-            return None
+            # A sampler of the script's may count its epochs there, by which training goes. It is not asked for its length, which may draw.
+            return None if self.is_known or self.batches is None else self.batches - 1
         try:
             indices = iterator._index_sampler
             left = getattr(indices, "left", None)
@@ -72,6 +75,7 @@ class Order:
         if former is not self and former.kinds == self.kinds:
             self.draws_late |= former.draws_late
             self.was_watched |= former.was_watched
+            self.batches = former.batches if self.batches is None else self.batches
 
 
 def of(loader):
@@ -80,6 +84,12 @@ def of(loader):
     if order is None:
         order = _orders[loader] = Order(loader)
     return order
+
+
+def draws_at_once(loader):
+    """Whether its samplers are known to draw when they are first asked, and then at their end at most."""
+    sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+    return all(map(_is_known, _made_of(sampler)))
 
 
 def begin(iterator, loader):
@@ -97,6 +107,13 @@ def end(iterator):
         order = known.get("_stallscope_order")
         known["_stallscope_end"] = None if order is None else order.end(iterator)
     return known["_stallscope_end"]
+
+
+def ended(iterator):
+    """There are no more indices in this epoch."""
+    order = iterator.__dict__.get("_stallscope_order")
+    if order is not None:
+        order.batches = iterator.__dict__.get("_send_idx", order.batches)
 
 
 class Draw:

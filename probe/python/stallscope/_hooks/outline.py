@@ -6,11 +6,15 @@ classes), and what a forked process has of its parent: the working folder, the e
 
 Only looked at: no code of the script's runs, and nothing that is large is gone through. What changes within more than so many elements
 and objects, or behind an object that shows nothing of it (an iterator, a file, a queue), does not show.
+
+So what an object is, is asked of its type: isinstance() asks the object's `__class__` as well, and a stand-in for something that is to be opened when it is
+first used would open it here, before workers are forked that would then share it.
 """
 
 import array
 import collections
 import functools
+import gc
 import itertools
 import os
 import random
@@ -32,9 +36,14 @@ _IDLE = frozenset(("_thread", "logging"))
 # Of a cache of ours: what it has kept makes no other sample.
 _KEPT = frozenset(("stallscope.data.cache.reader", "stallscope.data.prefetch.reader"))
 _RESTLESS = frozenset(("_io", "_queue", "asyncio", "concurrent", "io", "multiprocessing", "socket", "threading", "weakref"))
+# What shows all of what it is a view of, or is called on: a dict's `get`, say.
+_VIEWS = frozenset((types.MappingProxyType, type({}.keys()), type({}.values()), type({}.items()), types.BuiltinMethodType, types.MethodWrapperType))
 # Of `_io`, those of the system; the rest are in memory, which each process has for itself.
 _FILES = frozenset(("FileIO", "BufferedReader", "BufferedRandom", "TextIOWrapper"))
 _TAKEN_FROM = frozenset(("_socket", "socket", "sqlite3", "multiprocessing.connection", "multiprocessing.queues"))
+_CONNECTION, _DATABASES = "a connection", "sqlite3"
+# Of what a manager's process has, that from which things are taken.
+_MANAGED, _TAKEN_BY = "multiprocessing.managers", "put"
 _SHARED_VALUES = "multiprocessing.sharedctypes"
 # Where what has no attributes is all that it ever will be, but for iterators.
 _CONSTANT = frozenset(
@@ -64,6 +73,11 @@ def shared(*things):
 def taken(*things):
     """What these hold that one process alone can take from, each in words: open files that are read, connections, iterators."""
     return _Look(things, finds_taken=True).taken
+
+
+def connections(*things):
+    """Of these, what has another end, which does not know one process from another."""
+    return [one for one in taken(*things) if one.startswith(f"{_CONNECTION} (")]
 
 
 def of_workers(dataset, collate_fn, init_fn):
@@ -127,7 +141,7 @@ class _Look:
         if id(value) in self.seen or kind is types.ModuleType:
             return
         self.seen.add(id(value))
-        if isinstance(value, _CONTAINERS):
+        if issubclass(kind, _CONTAINERS):
             self.container(value)
         elif kind is types.FunctionType:
             self.function(value)
@@ -135,8 +149,12 @@ class _Look:
             self.method(value.__func__, value.__self__)
         elif kind is functools.partial:
             self.waiting += [value.keywords, value.args, value.func]
-        elif isinstance(value, type):
+        elif kind in _VIEWS:
+            self.waiting += gc.get_referents(value)
+        elif issubclass(kind, type):
             self.type(value)
+        elif _is_stand_in(kind):
+            self.is_whole = False
         else:
             self.object(value)
 
@@ -195,7 +213,7 @@ class _Look:
 
     def named(self, names, owner):
         """Of `owner` what goes by these names, and by those that its methods among them name."""
-        own, done, following = getattr(owner, "__dict__", {}), set(), [set(names)]
+        own, done, following = own_attributes(owner), set(), [set(names)]
         while following:
             fresh = following.pop() - done
             done |= fresh
@@ -224,6 +242,9 @@ class _Look:
         if root in _RESTLESS and type(value).__module__ != _SHARED_VALUES:
             self.is_whole = False
             return
+        if _is_processs_generator(value):
+            # Which workers seed, and an order is watched for.
+            return
         state = _generator_state(value)
         if state is not None:
             self.found.append(state)
@@ -231,7 +252,7 @@ class _Look:
         elements = _elements(value)
         if elements is not None:
             self.elements_of(*elements)
-        elif not hasattr(value, "__dict__") and (hasattr(type(value), "__next__") or root not in _CONSTANT and not _is_scripts(root)):
+        elif _shows_nothing(value) and (hasattr(type(value), "__next__") or root not in _CONSTANT and not _is_scripts(root)):
             self.is_whole = False
         if _is_shared(value):
             self.shared.append(value)
@@ -253,7 +274,7 @@ class _Look:
 
     def attributes(self, value):
         """What it has of its own, each behind its name, the first last."""
-        held = dict(getattr(value, "__dict__", {}))
+        held = dict(own_attributes(value))
         for kind in filter(lambda one: _is_scripts(one.__module__), type(value).__mro__):
             for name, slot in vars(kind).items():
                 if type(slot) is types.MemberDescriptorType:
@@ -263,6 +284,29 @@ class _Look:
                         # Not set.
                         continue
         return [one for name, inner in reversed(held.items()) for one in (inner, name)]
+
+
+def own_attributes(value):
+    """Its `__dict__`, without code of its class; {} where it has none."""
+    if _is_stand_in(type(value)):
+        return {}
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+
+
+def _shows_nothing(value):
+    try:
+        object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return True
+    return False
+
+
+def _is_stand_in(kind):
+    """Whether objects of this type say that they are of another one, as those do that stand for something which is made when it is first asked for."""
+    return any("__class__" in vars(one) or type(vars(one).get("__dict__")) is property for one in kind.__mro__ if one is not object)
 
 
 def _length(container):
@@ -288,16 +332,16 @@ def _base(kind):
 def _elements(value):
     """Of an array of numbers: what they count as, and a function that gives them; None of anything else."""
     numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+    if numpy is not None and issubclass(type(value), (numpy.ndarray, numpy.generic)):
         return value.nbytes // _BYTES, value.ravel().tolist if value.dtype.hasobject else value.tobytes
-    if isinstance(value, (bytearray, array.array, memoryview)) or any(one.__module__ == "_ctypes" for one in type(value).__mro__):
+    if issubclass(type(value), (bytearray, array.array, memoryview)) or any(one.__module__ == "_ctypes" for one in type(value).__mro__):
         view = memoryview(value)
         return view.nbytes // _BYTES, view.tobytes
     return None
 
 
 def _is_shared(value):
-    if type(getattr(value, "__dict__", {}).get("_wrapper")).__module__ == "multiprocessing.heap":
+    if type(own_attributes(value).get("_wrapper")).__module__ == "multiprocessing.heap":
         return True
     torch = sys.modules["torch"]
     plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
@@ -309,8 +353,11 @@ def _taken_from(value, root):
     kind = type(value)
     if root == "_io":
         return [f"an open file ({kind.__name__})"] if kind.__name__ in _FILES and _is_read(value) else []
-    if root in _TAKEN_FROM or kind.__module__ in _TAKEN_FROM:
-        return [f"a connection ({kind.__name__})"]
+    is_queue = kind.__module__ == _MANAGED and hasattr(kind, _TAKEN_BY)
+    # A subclass, as one that encrypts, is what it is made from.
+    if is_queue or any(one.__module__ in _TAKEN_FROM or one.__module__.partition(".")[0] in _TAKEN_FROM for one in kind.__mro__):
+        other_end = " to a database" if any(one.__module__ == _DATABASES for one in kind.__mro__) else ""
+        return [f"{_CONNECTION}{other_end} ({kind.__name__})"]
     # What a script's own iterator holds is looked at.
     is_iterator = hasattr(kind, "__next__") and not _is_scripts(kind.__module__)
     return [f"an iterator ({kind.__name__})"] if is_iterator else []
@@ -324,9 +371,15 @@ def _is_read(file):
         return False
 
 
+def _is_processs_generator(value):
+    """Whether it is one of the three that the modules `random`, numpy and torch draw from."""
+    numpys = getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)
+    return value is random._inst or value is sys.modules["torch"].default_generator or numpys is not None and value is numpys
+
+
 def _generator_state(value):
     """Of a random generator; None of anything else."""
-    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
+    if issubclass(type(value), random.Random) and not issubclass(type(value), random.SystemRandom):
         return hash(random.Random.getstate(value))
     if type(value) is sys.modules["torch"].Generator:
         return bytes(value.get_state().tolist()) if value.device.type == "cpu" else value.initial_seed()
@@ -340,9 +393,9 @@ def _generator_state(value):
 
 def _function_of(held):
     """The function of what a class holds, where there is one around it."""
-    if isinstance(held, (staticmethod, classmethod)):
+    if issubclass(type(held), (staticmethod, classmethod)):
         return held.__func__
-    return held.fget if isinstance(held, property) else held
+    return held.fget if issubclass(type(held), property) else held
 
 
 def _named(code):

@@ -10,6 +10,7 @@ import sys
 
 from .added_workers import WorkerSet
 from .candidates import unknown_parameters
+from .knobs import raised_by_signal
 from .patch import UnknownShape, attribute, passed_over
 
 # What the methods that the subclass builds on use of an iterator, in torch 1.13 to 2.15 and in torchdata. Methods that
@@ -42,6 +43,7 @@ def know(base, workers_module):
         if not used <= _NAMES:
             raise UnknownShape(f"{name} of {base.__name__} uses {', '.join(sorted(used - _NAMES))}")
     attribute(base, "_shutdown_workers")
+    attribute(base, "_try_get_data")
     if workers_module is not None:
         unknown = unknown_parameters(workers_module)
         if unknown:
@@ -85,16 +87,31 @@ def _resizable(base):
             worker_set.begin(self)
             wanted = worker_set.size.depth_now(self)
             own, end = worker_set.end_of_order(self)
+            if worker_set.raised is not None:
+                self._raise_as_asked(own)
+                return
             if end is not None and self._send_idx - _under_way(self, _ALL) + own > end:
                 # As deep as without us, so that the end is drawn when it would be.
                 wanted, end = own, None
             while _under_way(self, wanted) < wanted and (end is None or self._send_idx < end):
-                sent = self._send_idx
+                sent, is_ahead = self._send_idx, _under_way(self, own) >= own
                 self._prefetch_factor = _factor_for(self, wanted)
-                super()._try_put_index()
+                try:
+                    super()._try_put_index()
+                except Exception as error:
+                    if not is_ahead or raised_by_signal(error):
+                        raise
+                    worker_set.raised = error
+                    break
                 if self._send_idx == sent:
                     break
                 worker_set.again.sent(self, sent)
+
+        def _raise_as_asked(self, own):
+            """What the sampler has raised, once as few batches are under way as when the script would have asked it."""
+            if _under_way(self, own) < own:
+                raised, self._stallscope_workers_added.raised = self._stallscope_workers_added.raised, None
+                raise raised
 
         @passed_over
         def _next_index(self):
@@ -102,10 +119,20 @@ def _resizable(base):
             return index
 
         def _get_data(self):
+            worker_set = self._stallscope_workers_added
             while True:
                 number, data = super()._get_data()
-                if not self._stallscope_workers_added.again.is_asked(self, number, data):
+                if worker_set.again.has_come(self, number):
+                    continue
+                worker_set.unproven.handed_over(self, number)
+                if not worker_set.again.is_asked(self, number, data):
                     return number, data
+
+        def _try_get_data(self, *args, **kwargs):
+            unproven = self._stallscope_workers_added.unproven
+            if not unproven.waiting:
+                return super()._try_get_data(*args, **kwargs)
+            return unproven.try_get(self, super()._try_get_data, *args, **kwargs)
 
         def _next_data(self):
             worker_set = self._stallscope_workers_added

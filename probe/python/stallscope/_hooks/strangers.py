@@ -1,14 +1,16 @@
 """Pipes that a process forked in mid-epoch has, and the script's own workers have not.
 
 The script opened them since its workers were made: to a process that it writes to, say, which ends when the pipe does. A worker that is added would hold
-such a pipe open for as long as it lives, and a wait for its end would not end. Sockets it keeps: a library may use its own in a child, as torch
-does that to its manager of shared files.
+such a pipe open for as long as it lives, and a wait for its end would not end. A pair of sockets is a pipe, too, as multiprocessing.Pipe() makes them. Other
+sockets it keeps: a library may use its own in a child, as torch does that to its manager of shared files.
 """
 
 import os
+import socket
 import sys
 
 _STANDARD_STREAMS = 3
+_PIPE, _SOCKET = "pipe:", "socket:"
 # Python's own helpers, which a child may need as its parent does: the module, its object, the name of the descriptor.
 _HELPERS = (
     ("multiprocessing.resource_tracker", "_resource_tracker", "_fd"),
@@ -24,7 +26,8 @@ def opened_since(pid, ours):
         # Not to be seen, or gone.
         return []
     kept = {one.fileno() for one in ours} | set(_helpers())
-    return [one for one, pipe in _pipes("self").items() if pipe not in theirs and one not in kept and one >= _STANDARD_STREAMS]
+    mine = {one: pipe for one, pipe in _pipes("self").items() if pipe not in theirs and one not in kept and one >= _STANDARD_STREAMS}
+    return [one for one, pipe in mine.items() if pipe.startswith(_PIPE) or _is_of_a_pair(one)]
 
 
 def let_go(descriptors):
@@ -37,8 +40,18 @@ def let_go(descriptors):
     os.close(nothing)
 
 
+def _is_of_a_pair(descriptor):
+    """Whether neither of a socket's ends has a name by which it was connected to."""
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as one:
+            return one.family == socket.AF_UNIX and not one.getsockname() and not one.getpeername()
+    except OSError:
+        # Closed meanwhile, or connected to nothing.
+        return False
+
+
 def _pipes(process):
-    """Descriptor -> what tells this pipe from any other, of a process."""
+    """Descriptor -> what tells this pipe or socket from any other, of a process."""
     found = {}
     folder = f"/proc/{process}/fd"
     for name in os.listdir(folder):
@@ -47,7 +60,7 @@ def _pipes(process):
         except OSError:
             # It was closed meanwhile.
             continue
-        if link.startswith("pipe:"):
+        if link.startswith((_PIPE, _SOCKET)):
             found[int(name)] = link
     return found
 

@@ -299,6 +299,10 @@ class _Files:
                 if not stat.S_ISREG(described.st_mode) or not 0 < described.st_size <= self.maker.most_bytes:
                     raise Unkept(file)
                 data = file.read()
+                if len(data) != described.st_size:
+                    # It is being written, or made up as it is read, as files of /sys are.
+                    file.seek(0)
+                    raise Unkept(file)
             except OSError:
                 file.close()
                 raise

@@ -25,6 +25,8 @@ from .keys.plain import is_a
 
 # Of a trial: on slow storage some samples take a while, and none may hold training up for good.
 LIMIT_S = 60.0
+# A child that does not run for so long, and waits for a lock, waits for a thread that was not forked with it.
+_STUCK_S = 5.0
 # A data set is looked through for generators so far.
 _MAX_PARTS = 10_000
 
@@ -111,7 +113,9 @@ def _in_child(trial, dataset, more):
         _as_child(trial, dataset, more, writing)
     os.close(writing)
     try:
-        outcome = _until_closed(reading)
+        outcome = _until_closed(reading, _Watch(child))
+    except _IsStuck:
+        return {"why": "its samples waited on trial for a lock that a thread of the job, or another process, has"}
     finally:
         os.close(reading)
         _end(child)
@@ -153,12 +157,50 @@ def _as_child(trial, dataset, more, writing):
         os._exit(0)
 
 
-def _until_closed(reading):
+class _IsStuck(Exception):
+    pass
+
+
+class _Watch:
+    """Whether a child waits for a lock for good."""
+
+    def __init__(self, child):
+        self.child = child
+        self.waits, self.since_s = None, time.monotonic()
+
+    def look(self):
+        """_IsStuck where it does."""
+        waits = self._waits()
+        if waits is None or waits != self.waits:
+            self.waits, self.since_s = waits, time.monotonic()
+        elif time.monotonic() - self.since_s >= _STUCK_S:
+            raise _IsStuck
+
+    def _waits(self):
+        """Of each of its threads how often it has slept, where all of them sleep for a lock; None where not, or where that cannot be seen."""
+        found = []
+        try:
+            for thread in os.listdir(f"/proc/{self.child}/task"):
+                folder = f"/proc/{self.child}/task/{thread}"
+                with open(f"{folder}/wchan") as file:
+                    if not file.read().startswith("futex"):
+                        return None
+                with open(f"{folder}/status") as file:
+                    found.append([line for line in file if "ctxt_switches" in line])
+        except OSError:
+            return None
+        return found
+
+
+def _until_closed(reading, watch):
     deadline, outcome = time.monotonic() + LIMIT_S, b""
     while True:
-        ready, _, _ = select.select([reading], [], [], max(0, deadline - time.monotonic()))
+        ready, _, _ = select.select([reading], [], [], max(0, min(1, deadline - time.monotonic())))
         if not ready:
-            return None
+            if time.monotonic() >= deadline:
+                return None
+            watch.look()
+            continue
         part = os.read(reading, 65536)
         if not part:
             return outcome

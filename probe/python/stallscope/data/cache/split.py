@@ -12,11 +12,15 @@ from time import perf_counter_ns
 
 import torch.utils.data
 
+from stallscope._hooks import outline
+
 from . import open_hook, sandbox, split_parts
 from .equality import alike
 
 # Of a file of this size and more at least half has to be read, or a cache would read more than the data set does.
 _WHOLE_BYTES = 64 << 10
+# Of a connection that counts what was sent, in the process that has it.
+_ENCRYPTED = "SSLSocket"
 
 
 class NoCut(Exception):
@@ -75,7 +79,12 @@ def of(dataset, start_method, most_bytes, of_files=False):
         raise NoCut(f"its length is not known ({type(error).__name__}: {error})") from None
     if length < 2:
         raise NoCut("it has fewer than two samples")
-    in_parts = has_parts(base) and not of_files
+    # In this order: a data set may open something as it is asked for what it lacks.
+    in_parts = not of_files and has_parts(base)
+    connected = outline.connections(dataset)
+    # Where the script asks for it, what it fetches may come over one that any process may use.
+    if connected and (of_files or any(_ENCRYPTED in one for one in connected)):
+        raise NoCut(f"it holds {connected[0]}, which samples that are made on trial would use beside the job; open it when the first sample is made")
     outcome = sandbox.tried(_fetches if in_parts else _opens, dataset, start_method, most_bytes)
     if "why" in outcome:
         raise NoCut(outcome["why"])
@@ -111,6 +120,8 @@ def _opens(dataset, most_bytes):
             if not stat.S_ISREG(described.st_mode) or not 0 < described.st_size <= most_bytes:
                 return {"why": f"{path} is no file that fits into the cache"}
             data = file.read()
+            if len(data) != described.st_size:
+                return {"why": f"{path} has not as many bytes as its size says"}
     except OSError as error:
         return {"why": f"{path} cannot be read ({error})"}
     try:

@@ -213,7 +213,8 @@ class _Files(_Fetcher):
                 with original(*args, **kwargs) as file:
                     described = os.fstat(file.fileno())
                     whole = stat.S_ISREG(described.st_mode) and 0 < described.st_size <= self.most_bytes
-                    return file.read() if whole else None
+                    data = file.read() if whole else None
+                    return data if whole and len(data) == described.st_size else None
 
             sample, number, before = self.use_now
             self.put(sample, tag_of(path, self.looks), number, before, read)

@@ -42,8 +42,8 @@ class Pass:
         self.end = End()
         self.key = None
         self.repeats = None
-        # Whether the data set makes whole batches by itself.
-        self.takes_batches = False
+        # Which may make whole batches by itself; None of one that does not.
+        self.dataset = None
         self.batches = 0
         # Of these, those that were handed over when the last step was trained.
         self.batches_at_step = 0
@@ -66,6 +66,11 @@ class Pass:
         # Of the batch that was handed over last, and how many were asked for before its.
         self.index = None
         self.number = 0
+
+    def takes_batches(self):
+        """Whether the data set makes whole batches by itself. Asked only where it matters: it may open something for that, which workers that are forked
+        later would share."""
+        return callable(getattr(self.dataset, "__getitems__", None))
 
     def order_begins(self):
         """The sampler is about to be asked for the first time, which is when those of torch draw their order."""
@@ -176,7 +181,7 @@ class Indices:
 
     def _is_whole(self, index):
         """Whether it goes to the data set's `__getitems__` as it is: a slice or a tensor in place of a list of indices."""
-        return self.batched and self.beginning.takes_batches and type(index) not in (list, tuple)
+        return self.batched and type(index) not in (list, tuple) and self.beginning.takes_batches()
 
     def skip(self):
         """Asks the sampler for what was handed over before the checkpoint."""

@@ -13,6 +13,7 @@ import weakref
 import torch.utils.data
 
 from stallscope import _random
+from stallscope._hooks.order import draws_at_once
 from stallscope.data.locks import ForkSafeLock
 from stallscope.data.pack import in_loader
 from stallscope.data.sampling import draw_order, uses
@@ -93,7 +94,7 @@ class Positioned(Trained):
                 generators.set_scalars(resume["held"])
             generators.keep_taken(own_now, taken)
             # What others drew there since; a sampler that is not as far ahead as it was may have its draws still before it.
-            if self._order is not None or beginning.asked == resume.get("asked"):
+            if self._order is not None or beginning.asked == resume.get("asked") or self._has_drawn(beginning.asked, resume.get("asked")):
                 generators.set_shared(resume.get("shared", {}), taken)
             return handing
         finally:
@@ -103,6 +104,12 @@ class Positioned(Trained):
             if process and resume.get("draws_first"):
                 beginning.begun = Begun(now)
             self._sources().set(resume.get("drawn_from", {}))
+
+    def _has_drawn(self, *asked):
+        """Whether the order was drawn with the first batch that the sampler was asked for, and its end not yet, where it was asked for so many."""
+        if None in asked or 0 in asked or not draws_at_once(self):
+            return False
+        return max(asked) < len(self.sampler if self.batch_sampler is None else self.batch_sampler)
 
     def _without_seed(self, beginning):
         """Making workers draws a seed, which a pass with those of the pass before does not."""
@@ -138,8 +145,7 @@ class Positioned(Trained):
             beginning.key = epoch_key(order, beginning.nth)
             beginning.repeats = Repeats(self._samples())
             # torch's Subset asks for one after the other, whatever they come in.
-            whole = type(self.dataset) is not torch.utils.data.Subset and getattr(self.dataset, "__getitems__", None)
-            beginning.takes_batches = callable(whole)
+            beginning.dataset = None if type(self.dataset) is torch.utils.data.Subset else self.dataset
         persistent = getattr(self, "_iterator", None)
         beginning.hears_steps, beginning.between = self._hears_steps, self._between
         beginning.workers_kept = persistent is not None or beginning.before_order is not None

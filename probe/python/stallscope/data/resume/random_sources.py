@@ -157,12 +157,14 @@ def _numpys():
 
 
 def _kind(value):
-    if isinstance(value, torch.Generator):
+    # Not by isinstance(), for which what stands for something that is opened when it is first used would open it here.
+    kind = type(value)
+    if issubclass(kind, torch.Generator):
         return Torchs
-    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
+    if issubclass(kind, random.Random) and not issubclass(kind, random.SystemRandom):
         return Pythons
     numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, (numpy.random.Generator, numpy.random.RandomState)):
+    if numpy is not None and issubclass(kind, (numpy.random.Generator, numpy.random.RandomState)):
         return Numpys
     return None
 
