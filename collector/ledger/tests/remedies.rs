@@ -166,7 +166,7 @@ fn fewer_workers_are_advised_only_where_the_job_is_in_its_own_way() {
     let judged =
         sentences(&job(2, 2, waits, made), &[expected(RemedyKind::MoreCores, 0, 0, 0.98)]).join("\n");
     assert!(
-        judged.contains("with twice the CPUs and no more threads than now (OMP_NUM_THREADS): +98%"),
+        judged.contains("Give the job twice the CPUs and no more threads than now (OMP_NUM_THREADS): +98%"),
         "{judged}"
     );
     let busy: &[_] = &[(35, Does::Cpu), (15, Does::Runnable)];
