@@ -150,7 +150,13 @@ fn action(expected: &Expected, unjudged: &str) -> String {
 
 fn outcome(expected: &Expected) -> String {
     let Some(Either { if_slow, if_limited, bytes_per_s }) = expected.either else {
-        return format!("{} expected", gain(&expected.gain));
+        // The model has the cache as it is once it is filled.
+        let when = match (expected.kind, expected.now) {
+            (RemedyKind::Cache, 0) => " from the second epoch on",
+            (RemedyKind::Cache, _) => " once it is full",
+            _ => "",
+        };
+        return format!("{} expected{when}", gain(&expected.gain));
     };
     let limit = bytes_per_s.map_or(String::new(), |rate| format!(" of {}", bytes_per_second(rate)));
     let at_limit = if if_limited.value >= WORTHWHILE { gain(&if_limited) } else { "nothing".to_owned() };
