@@ -178,7 +178,7 @@ fn summarise(ledger: &Ledger, expected: &[Expected], rates: &[Rates]) -> Summary
         attached: ledger.config.attached,
         cpus: ledger.config.cpus,
         own_cores,
-        // Where the collector counts, it has all threads; the ledger those that the kernel or the shim told of.
+        // Where the collector counts, it has all threads; the ledger those that the kernel or the shim reports.
         trainer_threads: most_threads(rates).or(threads),
         stolen_share: ledger.stolen_share,
         memory_bytes: ledger.config.memory_bytes,
