@@ -54,8 +54,9 @@ pub(crate) struct Run {
     /// and keep proven gains; with --memory also a cache, which begins small). See `stallscope tune --help`
     #[arg(long, value_name = "MODE", value_enum, conflicts_with = "no_shim")]
     tune: Option<Tune>,
-    /// Keep the files of the data set that the job trains on in so much memory (8GiB, 500MB), under torch's own loader. Order,
-    /// samples and randomness stay the script's. docs/cache.md says what can be kept. 0: no cache, whatever --tune may do
+    /// Keep the files of the data set that the job trains on in so much memory (8GiB, 500MB), under torch's own loader; not
+    /// those of an evaluation or of a second data set. Order, samples and randomness stay the script's. docs/cache.md says what
+    /// can be kept. 0: no cache, whatever --tune may do
     #[arg(long, value_name = "SIZE", value_parser = cache_bytes, conflicts_with = "no_shim")]
     cache: Option<u64>,
     /// Show the files of a pack (see `stallscope pack`) in a folder, to this job alone: FOLDER is where the script looks for its

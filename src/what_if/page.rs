@@ -3,7 +3,7 @@
 use stallscope_control::Missed;
 use stallscope_control::{Outlook, Prediction, Profile, Smallest};
 use stallscope_look::{clean, tuning};
-use stallscope_model::{Estimate, Rates};
+use stallscope_model::{Estimate, Rates, WORTHWHILE};
 use stallscope_reports::Style;
 use stallscope_units as units;
 
@@ -141,6 +141,17 @@ impl Page<'_> {
         self.line("");
         self.bold("What single changes would bring");
         for (name, prediction) in singles {
+            // As advice has it: one figure for each reading, not one between them.
+            if let Some(either) = &prediction.either {
+                let slow = tuning::gain_with_interval(&either.if_slow);
+                self.line(&format!("  {name:<24}{slow:<28}if each read is merely slow"));
+                let at_limit = match either.if_limited.value >= WORTHWHILE {
+                    true => tuning::gain_with_interval(&either.if_limited),
+                    false => "nothing".to_owned(),
+                };
+                self.line(&format!("  {:<24}{at_limit:<28}if storage is at its limit", ""));
+                continue;
+            }
             let gain = tuning::gain_with_interval(&prediction.gain);
             let next = match prediction.bottleneck == prediction.bottleneck_now {
                 true => String::new(),
@@ -182,5 +193,55 @@ impl Page<'_> {
 
     pub(crate) fn doubts(&mut self, doubts: &[String]) {
         doubts.iter().for_each(|doubt| self.sentence(&format!("- {doubt}")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stallscope_control::{Bottleneck, Setting};
+    use stallscope_model::Either;
+
+    fn estimate(value: f64) -> Estimate {
+        Estimate { value, low: value - 0.1, high: value + 0.1 }
+    }
+
+    /// "twice the workers +37%" had stood beside advice of "+85%, nothing if storage is at its limit".
+    #[test]
+    fn a_change_that_two_readings_fit_has_the_figures_of_both_as_in_advice() {
+        let setting = Setting { workers: 4, prefetch: 8 };
+        let either = |limited: f64| Either {
+            if_slow: estimate(0.85),
+            if_limited: estimate(limited),
+            bytes_per_s: None,
+        };
+        let shown = |either: Option<Either>| {
+            let prediction = Prediction {
+                now: setting,
+                then: setting,
+                step_now_ns: estimate(1e8),
+                step_ns: estimate(1e8),
+                samples_per_s: None,
+                gain: estimate(0.37),
+                either,
+                bottleneck_now: Bottleneck::Latency,
+                bottleneck: Bottleneck::Latency,
+                stall_share_now: 0.5,
+                stall_share: 0.2,
+                calibration: 0.0,
+                doubts: Vec::new(),
+            };
+            let style = Style { width: 100, colour: false, unicode: true };
+            let mut page = Page::new(&style);
+            page.singles(&[("twice the workers".to_owned(), prediction)]);
+            page.text
+        };
+        let both = shown(Some(either(0.0)));
+        assert!(both.contains("+85%") && !both.contains("+37%"), "{both}");
+        assert!(both.contains("if each read is merely slow"), "{both}");
+        let at_limit = both.lines().last().unwrap();
+        assert!(at_limit.contains("nothing") && at_limit.ends_with("if storage is at its limit"), "{both}");
+        assert!(shown(Some(either(0.2))).lines().last().unwrap().contains("+20%"));
+        assert!(shown(None).contains("+37%"));
     }
 }

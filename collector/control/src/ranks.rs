@@ -122,8 +122,13 @@ impl Rank {
 
     /// The training of about the last `ns`, without the first `settle` steps after `from_ns`.
     pub(crate) fn recent(&self, from_ns: u64, settle: u32, ns: u64) -> Sums {
+        Sums::of(&self.recent_groups(from_ns, settle, ns))
+    }
+
+    /// The same, step by step.
+    pub(crate) fn recent_groups(&self, from_ns: u64, settle: u32, ns: u64) -> Vec<StepGroup> {
         let from_ns = from_ns.max(self.pace.last_end_ns().saturating_sub(ns));
-        Sums::of(&self.pace.since(from_ns, settle))
+        self.pace.since(from_ns, settle)
     }
 }
 

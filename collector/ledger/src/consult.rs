@@ -83,14 +83,13 @@ fn judged(remedy: Remedy, expected: &[Expected]) -> Result<Remedy, Refused> {
     // Of several ranks the one that gains most holds up the others.
     let of_kind = expected.iter().filter(|expected| expected.kind == remedy.kind);
     let Some(best) = of_kind.max_by(|a, b| a.certain().value.total_cmp(&b.certain().value)) else {
-        return if remedy.sentence.is_empty() { Err(Refused::Unjudged) } else { Ok(remedy) };
+        return if remedy.sentence.is_empty() { Err(Refused::Unjudged) } else { Ok(unjudged(remedy)) };
     };
     if !best.is_worthwhile() && !best.may_be_worthwhile() {
         // Where a core is what is missing, and the model can't tell whether more of them help, it has not refuted that.
         let undecided = best.gain.high >= WORTHWHILE;
         if undecided && best.kind == RemedyKind::MoreCores && !remedy.sentence.is_empty() {
-            let sentence = format!("{} (this run cannot tell how much that brings)", remedy.sentence);
-            return Ok(Remedy { sentence, ..remedy });
+            return Ok(unjudged(remedy));
         }
         return Err(match undecided && best.gain.value >= WORTHWHILE {
             true => Refused::Undecided(best.gain),
@@ -99,6 +98,18 @@ fn judged(remedy: Remedy, expected: &[Expected]) -> Result<Remedy, Refused> {
     }
     let sentence = format!("{}: {}", action(best, &remedy.sentence), outcome(best));
     Ok(Remedy { kind: remedy.kind, sentence, gain: Some(best.certain()) })
+}
+
+/// What CPUs bring depends on what the job's threads do with them, so that their sentences name what is not known; others' say
+/// where they help.
+fn unjudged(remedy: Remedy) -> Remedy {
+    match remedy.kind {
+        RemedyKind::MoreCores | RemedyKind::FewerWorkers => {
+            let sentence = format!("{} (this run cannot tell how much that brings)", remedy.sentence);
+            Remedy { sentence, ..remedy }
+        }
+        _ => remedy,
+    }
 }
 
 /// torch takes a thread for each CPU that it may use, and those spin while they wait for one another.
@@ -127,8 +138,7 @@ fn action(expected: &Expected, unjudged: &str) -> String {
                                       into large ones"
                 .to_owned()
         }
-        RemedyKind::MoreCores if unjudged.is_empty() => format!("Give the job {TWICE}"),
-        RemedyKind::MoreCores => format!("{unjudged}; with {TWICE}"),
+        RemedyKind::MoreCores => format!("Give the job {TWICE}"),
         RemedyKind::CheaperSamples => {
             "Halve the CPU time of a sample: decode at the size that is needed, store decoded \
                                        or resized samples, or move augmentation to the device"
@@ -140,7 +150,13 @@ fn action(expected: &Expected, unjudged: &str) -> String {
 
 fn outcome(expected: &Expected) -> String {
     let Some(Either { if_slow, if_limited, bytes_per_s }) = expected.either else {
-        return format!("{} expected", gain(&expected.gain));
+        // The model has the cache as it is once it is filled.
+        let when = match (expected.kind, expected.now) {
+            (RemedyKind::Cache, 0) => " from the second epoch on",
+            (RemedyKind::Cache, _) => " once it is full",
+            _ => "",
+        };
+        return format!("{} expected{when}", gain(&expected.gain));
     };
     let limit = bytes_per_s.map_or(String::new(), |rate| format!(" of {}", bytes_per_second(rate)));
     let at_limit = if if_limited.value >= WORTHWHILE { gain(&if_limited) } else { "nothing".to_owned() };

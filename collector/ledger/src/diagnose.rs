@@ -50,6 +50,7 @@ pub(crate) fn all(figures: &Figures<'_>) -> Vec<Diagnosis> {
         found.push(too_few_steps(figures));
     } else {
         found.extend(of_main_thread(figures));
+        found.extend(short_of_cpu::of_main_thread(figures));
     }
     found.extend(stolen(figures));
     found.extend(disagreement(figures));

@@ -375,7 +375,7 @@ impl Ledger {
     /// Closes the steps whose evidence has arrived, or has been waited for long enough: in order per rank.
     pub fn advance(&mut self, now_ns: u64) -> Vec<StepLedger> {
         self.close(now_ns);
-        self.own_cpu.look(&self.processes, &self.out, now_ns);
+        self.own_cpu.look(&self.processes, |pid| self.ranks.contains_key(&pid), &self.out, now_ns);
         self.job.settle(now_ns, self.config.rank_patience_ns);
         self.services.advance(&self.processes, &self.ranks, &self.config, now_ns);
         self.caches.advance(&self.processes, &self.ranks, &self.config, now_ns);

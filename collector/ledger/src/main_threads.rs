@@ -1,6 +1,7 @@
 //! What the main threads of a job did, with or without steps.
 
 use crate::ledger::Ledger;
+use crate::own_cpu::Used;
 use crate::process::Process;
 use stallscope_abi::kernel::Blocked;
 use stallscope_model::MainThreads;
@@ -12,18 +13,37 @@ const WORKS: u64 = 20;
 
 /// Those of trainers; else of the processes next to the root that work themselves.
 pub(crate) fn of(ledger: &Ledger) -> MainThreads {
-    let sum = |pids: &mut dyn Iterator<Item = u32>| {
-        let mut sum = MainThreads::default();
-        pids.filter_map(|pid| ledger.processes.get(&pid)).for_each(|process| sum += &of_process(process));
-        sum
-    };
-    let trainers = sum(&mut ledger.ranks.keys().copied());
+    sum(ledger, &pids(ledger))
+}
+
+/// CPUs that the job uses while these main threads are watched, and that their processes use at once; for a job of which no
+/// step shows.
+pub(crate) fn own_cpu(ledger: &Ledger) -> (Option<f64>, Option<f64>) {
+    let pids = pids(ledger);
+    let main = sum(ledger, &pids);
+    let wall_ns = main.wall_ns / u64::from(main.count.max(1));
+    let (mut all, mut of_mains) = (Used::default(), Used::default());
+    ledger.processes.values().for_each(|process| all.add(Used::of(process)));
+    pids.iter()
+        .filter_map(|pid| ledger.processes.get(pid))
+        .for_each(|process| of_mains.add(Used::of(process)));
+    ((wall_ns > 0).then(|| all.all_ns as f64 / wall_ns as f64), of_mains.threads())
+}
+
+fn sum(ledger: &Ledger, pids: &[u32]) -> MainThreads {
+    let mut sum = MainThreads::default();
+    pids.iter().filter_map(|pid| ledger.processes.get(pid)).for_each(|process| sum += &of_process(process));
+    sum
+}
+
+fn pids(ledger: &Ledger) -> Vec<u32> {
+    let trainers: Vec<u32> = ledger.ranks.keys().copied().collect();
     match ledger.root {
-        _ if trainers.wall_ns > 0 => trainers,
-        None => sum(&mut ledger.processes.keys().copied()),
+        _ if sum(ledger, &trainers).wall_ns > 0 => trainers,
+        None => ledger.processes.keys().copied().collect(),
         Some((root, _)) => match at_work(ledger, root, GENERATIONS) {
-            pids if pids.is_empty() => sum(&mut std::iter::once(root)),
-            pids => sum(&mut pids.into_iter()),
+            pids if pids.is_empty() => vec![root],
+            pids => pids,
         },
     }
 }

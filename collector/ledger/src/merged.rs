@@ -4,7 +4,7 @@ use crate::attribute::ByKind;
 use crate::rank::Closed;
 use crate::ranks::Job;
 use crate::steps::NO_LOADER;
-use crate::summary::Figures;
+use crate::summary::{Figures, most_threads};
 use crate::{diagnose, verdict};
 use stallscope_model::{
     CacheSummary, Cause, Causes, Diagnosis, Expected, LoaderEpochs, MainThreads, Phase, PhaseSummary,
@@ -128,12 +128,12 @@ impl Merged {
             attached: false,
             cpus: about.cpus,
             own_cores: None,
+            trainer_threads: most_threads(about.rates),
             stolen_share: 0.0,
             memory_bytes: about.memory_bytes,
             caches: about.caches,
             epochs: about.epochs,
             expected: about.expected,
-            rates: about.rates,
         };
         let mut diagnoses = diagnose::all(&figures);
         diagnoses.retain(|found| !OF_ONE_COLLECTOR.contains(&found.name.as_str()));

@@ -1,16 +1,54 @@
 //! How many CPUs the job's own processes use while they train: who is short of one either takes them from itself or is
-//! kept from them.
+//! kept from them. And how many of them its trainers use at once, whether or not a loader hands over their batches.
 
 use crate::process::Process;
 use stallscope_model::{Phase, StepLedger};
 use std::collections::{BTreeMap, VecDeque};
 
+/// CPU time of a main thread that says enough about the threads beside it.
+const ENOUGH_CPU_NS: u64 = 100_000_000;
+
+/// CPU time of a process, or of several.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Used {
+    pub(crate) main_ns: u64,
+    /// Of all threads, the main one included.
+    pub(crate) all_ns: u64,
+}
+
+impl Used {
+    pub(crate) fn of(process: &Process) -> Used {
+        let did = process.so_far();
+        let main_ns = did.times.cpu_ns;
+        Used { main_ns, all_ns: main_ns.saturating_add(did.sibling_cpu_ns) }
+    }
+
+    pub(crate) fn add(&mut self, other: Used) {
+        self.main_ns = self.main_ns.saturating_add(other.main_ns);
+        self.all_ns = self.all_ns.saturating_add(other.all_ns);
+    }
+
+    fn since(self, before: Used) -> Used {
+        Used {
+            main_ns: self.main_ns.saturating_sub(before.main_ns),
+            all_ns: self.all_ns.saturating_sub(before.all_ns),
+        }
+    }
+
+    /// CPUs in use by all threads while the main one is on one; `None` where it was for too short.
+    pub(crate) fn threads(&self) -> Option<f64> {
+        (self.main_ns >= ENOUGH_CPU_NS).then(|| self.all_ns as f64 / self.main_ns as f64)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct OwnCpu {
-    /// CPU time of each process, all its threads, at the last look.
-    before: BTreeMap<u32, u64>,
+    /// Of each process at the last look.
+    before: BTreeMap<u32, Used>,
     looked_ns: u64,
-    cpu_ns: u64,
+    /// Of all processes, and of trainers alone.
+    all: Used,
+    trainers: Used,
     wall_ns: u64,
 }
 
@@ -19,21 +57,23 @@ impl OwnCpu {
     pub(crate) fn look(
         &mut self,
         processes: &BTreeMap<u32, Process>,
+        is_trainer: impl Fn(u32) -> bool,
         closed: &VecDeque<StepLedger>,
         now_ns: u64,
     ) {
         if closed.is_empty() {
             return;
         }
-        let used = |process: &Process| {
-            let did = process.so_far();
-            did.times.cpu_ns.saturating_add(did.sibling_cpu_ns)
-        };
-        let now: BTreeMap<u32, u64> = processes.iter().map(|(pid, process)| (*pid, used(process))).collect();
+        let now: BTreeMap<u32, Used> =
+            processes.iter().map(|(pid, process)| (*pid, Used::of(process))).collect();
         if self.looked_ns > 0 && closed.iter().all(|step| step.phase == Phase::Training) {
-            let since =
-                |(pid, ns): (&u32, &u64)| ns.saturating_sub(self.before.get(pid).copied().unwrap_or(0));
-            self.cpu_ns = now.iter().map(since).fold(self.cpu_ns, u64::saturating_add);
+            for (pid, used) in &now {
+                let since = used.since(self.before.get(pid).copied().unwrap_or_default());
+                self.all.add(since);
+                if is_trainer(*pid) {
+                    self.trainers.add(since);
+                }
+            }
             self.wall_ns = self.wall_ns.saturating_add(now_ns.saturating_sub(self.looked_ns));
         }
         (self.before, self.looked_ns) = (now, now_ns);
@@ -41,6 +81,11 @@ impl OwnCpu {
 
     /// In use at once, on average; `None` as long as no training was seen.
     pub(crate) fn cores(&self) -> Option<f64> {
-        (self.wall_ns > 0).then(|| self.cpu_ns as f64 / self.wall_ns as f64)
+        (self.wall_ns > 0).then(|| self.all.all_ns as f64 / self.wall_ns as f64)
+    }
+
+    /// CPUs that trainers use at once while their main threads are on one; `None` where too little was seen.
+    pub(crate) fn trainer_threads(&self) -> Option<f64> {
+        self.trainers.threads()
     }
 }

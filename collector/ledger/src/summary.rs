@@ -56,15 +56,17 @@ pub(crate) struct Figures<'a> {
     pub(crate) shim_seen: bool,
     pub(crate) attached: bool,
     pub(crate) cpus: u32,
-    /// That the job itself keeps busy while it trains; `None` where nobody saw.
+    /// That the job itself keeps busy while it trains, or while its main threads are watched where no step shows; `None`
+    /// where nobody saw.
     pub(crate) own_cores: Option<f64>,
+    /// CPUs that a trainer's own work keeps busy at once; `None` where it was not counted.
+    pub(crate) trainer_threads: Option<f64>,
     /// Of all CPUs' time, what the machine's host gave to others.
     pub(crate) stolen_share: f64,
     pub(crate) memory_bytes: u64,
     pub(crate) caches: &'a [CacheSummary],
     pub(crate) epochs: &'a [LoaderEpochs],
     pub(crate) expected: &'a [Expected],
-    pub(crate) rates: &'a [Rates],
 }
 
 impl Figures<'_> {
@@ -145,6 +147,10 @@ fn summarise(ledger: &Ledger, expected: &[Expected], rates: &[Rates]) -> Summary
     let caches = ledger.caches.summaries(&ledger.ranks);
     let epochs = ledger.epochs.summaries(&ledger.ranks);
     let main_threads = main_threads::of(ledger);
+    let (own_cores, threads) = match total.steps {
+        0 => main_threads::own_cpu(ledger),
+        _ => (ledger.own_cpu.cores(), ledger.own_cpu.trainer_threads()),
+    };
     let figures = Figures {
         total,
         phase,
@@ -171,13 +177,14 @@ fn summarise(ledger: &Ledger, expected: &[Expected], rates: &[Rates]) -> Summary
             || ranks.iter().any(|rank| rank.shim_handovers > 0),
         attached: ledger.config.attached,
         cpus: ledger.config.cpus,
-        own_cores: ledger.own_cpu.cores(),
+        own_cores,
+        // Where the collector counts, it has all threads; the ledger those that the kernel or the shim reports.
+        trainer_threads: most_threads(rates).or(threads),
         stolen_share: ledger.stolen_share,
         memory_bytes: ledger.config.memory_bytes,
         caches: &caches,
         epochs: &epochs,
         expected,
-        rates,
     };
     let (diagnoses, verdict) = (diagnose::all(&figures), verdict::of(&figures));
     Summary {
@@ -191,6 +198,11 @@ fn summarise(ledger: &Ledger, expected: &[Expected], rates: &[Rates]) -> Summary
         epochs,
         main_threads,
     }
+}
+
+/// What was counted of the rank that has most.
+pub(crate) fn most_threads(rates: &[Rates]) -> Option<f64> {
+    rates.iter().filter_map(|rates| rates.trainer_threads).max_by(f64::total_cmp)
 }
 
 fn of_rank(ledger: &Ledger, rank: &Rank, workers: Vec<&Process>) -> RankSummary {

@@ -12,11 +12,15 @@ pub(crate) fn count(n: u64, one: &str, many: &str) -> String {
     if n == 1 { format!("1 {one}") } else { format!("{n} {many}") }
 }
 
-/// The two ways to a cache of `size`: the first needs no changed line, and keeps the files that samples open. `by_script`: it
+/// The two ways to a cache of `size`: the first needs no changed line, and keeps the files that samples open of the data set that
+/// is trained on first. `by_script`: it
 /// could keep nothing of this data set.
 pub fn by_cache(size: &str, by_script: bool) -> String {
     match by_script {
-        false => format!("stallscope run --cache {size}, or stallscope.DataLoader(..., cache=\"{size}\"),"),
+        false => format!(
+            "stallscope run --cache {size} (of training alone, not of an evaluation), or \
+             stallscope.DataLoader(..., cache=\"{size}\"),"
+        ),
         true => format!(
             "stallscope.DataLoader(..., cache=\"{size}\"), where the data set has `fetch` and `decode`,"
         ),

@@ -166,7 +166,7 @@ fn fewer_workers_are_advised_only_where_the_job_is_in_its_own_way() {
     let judged =
         sentences(&job(2, 2, waits, made), &[expected(RemedyKind::MoreCores, 0, 0, 0.98)]).join("\n");
     assert!(
-        judged.contains("with twice the CPUs and no more threads than now (OMP_NUM_THREADS): +98%"),
+        judged.contains("Give the job twice the CPUs and no more threads than now (OMP_NUM_THREADS): +98%"),
         "{judged}"
     );
     let busy: &[_] = &[(35, Does::Cpu), (15, Does::Runnable)];
@@ -239,7 +239,10 @@ fn a_cache_that_the_job_as_it_is_cannot_have_is_advised_with_the_change_to_the_s
     let cache = |by_script| Expected { by_script, ..expected(RemedyKind::Cache, 0, 1 << 30, 0.5) };
     let [unmodified, changed] =
         [false, true].map(|by_script| sentences(&stage, &[cache(by_script)]).join("\n"));
-    assert!(unmodified.contains("stallscope run --cache 1024MiB"), "{unmodified}");
+    assert!(unmodified.contains("stallscope run --cache 1024MiB (of training alone"), "{unmodified}");
+    assert!(unmodified.contains(" expected from the second epoch on"), "{unmodified}");
+    let larger = sentences(&stage, &[expected(RemedyKind::Cache, 1 << 30, 2 << 30, 0.5)]).join("\n");
+    assert!(larger.contains(" expected once it is full"), "{larger}");
     assert!(!changed.contains("run --cache") && changed.contains("`fetch` and `decode`"), "{changed}");
 }
 

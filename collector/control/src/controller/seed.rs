@@ -5,7 +5,7 @@ use super::turn::Move;
 use crate::fit::weight;
 use crate::ranks::{Job, Rank};
 use crate::stats;
-use crate::window::Sums;
+use crate::window::{StepGroup, Sums, newest, steps};
 use stallscope_model::{CONTROLLED_KNOBS, Estimate};
 
 /// Waiting for data, share of training: more than this is worth doing something about, less than [`NO_STALL`] is none.
@@ -83,11 +83,39 @@ pub(crate) struct Need {
     tail_ns: f64,
     /// Training's own work on a batch.
     own_ns: f64,
+    /// What a gain is counted from.
+    base: Base,
+}
+
+/// A step as it is by now: a job that has just begun gets faster by itself, and is not credited to a knob with that.
+#[derive(Clone, Copy, Debug)]
+struct Base {
+    /// Of a step, without the waits for other ranks.
+    step_ns: f64,
+    /// Of that, training's own work.
+    own_ns: f64,
+}
+
+impl Base {
+    fn of(sums: &Sums) -> Base {
+        Base {
+            step_ns: sums.step_ns() - sums.peer_ns / sums.steps,
+            own_ns: ((sums.wall_ns - sums.stall_ns - sums.peer_ns) / sums.steps).max(1.0),
+        }
+    }
+
+    /// Of the newer half of these steps, if they are faster than all of them.
+    fn of_newer(groups: &[StepGroup]) -> Base {
+        let all = Base::of(&Sums::of(groups));
+        let newer = Base::of(&Sums::of(newest(groups, steps(groups).div_ceil(2))));
+        if newer.step_ns < all.step_ns { newer } else { all }
+    }
 }
 
 impl Need {
     pub(crate) fn of(rank: &Rank, from_ns: u64, settle: u32) -> Option<Need> {
-        let sums = rank.recent(from_ns, settle, LOOK_NS);
+        let groups = rank.recent_groups(from_ns, settle, LOOK_NS);
+        let sums = Sums::of(&groups);
         if sums.steps < 10.0 || sums.wall_ns <= 0.0 {
             return None;
         }
@@ -121,7 +149,8 @@ impl Need {
             service_ns,
             work_ns: stats::weighted_mean(&work).filter(|_| enough),
             tail_ns,
-            own_ns: ((sums.wall_ns - sums.stall_ns - sums.peer_ns) / sums.steps).max(1.0),
+            own_ns: Base::of(&sums).own_ns,
+            base: Base::of_newer(&groups),
             sums,
         })
     }
@@ -186,27 +215,59 @@ impl Need {
         self.service_ns.is_some() && SPARE * self.busy_workers() <= self.at_work()
     }
 
-    /// Of a step, without the waits for other ranks: as it is, or with so many workers, were nothing else in the way.
-    fn pace_ns(&self, workers: Option<u64>) -> f64 {
-        let now_ns = self.sums.step_ns() - self.sums.peer_ns / self.sums.steps;
-        let Some(workers) = workers else { return now_ns };
+    /// Of a step that is as `base` now, with so many workers, were nothing else in the way.
+    fn pace_ns(&self, base: &Base, workers: u64) -> f64 {
         let made_ns = match self.service_ns {
             Some(service_ns) => service_ns / workers.max(1) as f64,
-            None => now_ns * self.at_work() / workers.max(1) as f64,
+            None => base.step_ns * self.at_work() / workers.max(1) as f64,
         };
-        made_ns.clamp(self.own_ns, now_ns.max(self.own_ns))
+        made_ns.clamp(base.own_ns, base.step_ns.max(base.own_ns))
+    }
+
+    /// The shortest that a step can become with so many workers: each does at most what one of now does.
+    fn least_ns(&self, workers: u64) -> f64 {
+        let Base { step_ns, own_ns } = self.base;
+        let workers = workers.max(1) as f64;
+        let made_ns = match self.workers {
+            // Training makes each batch itself now, after the one before.
+            None | Some(0) => (step_ns - own_ns) / workers,
+            Some(_) => step_ns * self.at_work() / workers,
+        };
+        made_ns.clamp(own_ns, step_ns.max(own_ns))
     }
 }
 
-/// Gain of the job, whose pace is that of its slowest rank, when some ranks get other numbers of workers.
+/// Of the job, whose pace is that of its slowest rank, where `turned` says what a rank's would be that gets another number of
+/// workers, and `now` what it is.
+fn slowest_ns(
+    needs: &[Need],
+    workers: &[(u32, u64)],
+    now: impl Fn(&Need) -> f64,
+    turned: impl Fn(&Need, u64) -> f64,
+) -> f64 {
+    let of = |need: &Need| match workers.iter().find(|(rank, _)| *rank == need.rank) {
+        Some((_, workers)) => turned(need, *workers),
+        None => now(need),
+    };
+    needs.iter().map(of).fold(1.0, f64::max)
+}
+
+/// Gain of the job when some ranks get other numbers of workers: by the law, and never more than as many workers more can
+/// make.
 fn gain(needs: &[Need], workers: &[(u32, u64)]) -> Estimate {
-    let slowest = |pace: &dyn Fn(&Need) -> f64| needs.iter().map(pace).fold(1.0, f64::max);
-    let turned =
-        |need: &Need| workers.iter().find(|(rank, _)| *rank == need.rank).map(|(_, workers)| *workers);
-    let now_ns = slowest(&|need| need.pace_ns(None));
-    let then_ns = slowest(&|need| need.pace_ns(turned(need)));
-    let least_ns = slowest(&|need| if turned(need).is_some() { need.own_ns } else { need.pace_ns(None) });
+    let now = |need: &Need| need.base.step_ns;
+    let now_ns = slowest_ns(needs, &[], now, |need, _| need.base.step_ns);
+    let then = |need: &Need, workers: u64| need.pace_ns(&need.base, workers).max(need.least_ns(workers));
+    let then_ns = slowest_ns(needs, workers, now, then);
+    let least_ns = slowest_ns(needs, workers, now, Need::least_ns);
     Estimate { value: now_ns / then_ns - 1.0, low: 0.0, high: now_ns / least_ns - 1.0 }
+}
+
+/// By how much the job can't keep up, as a share, which so many workers would end by the law.
+fn shortfall(needs: &[Need], workers: &[(u32, u64)]) -> f64 {
+    let now = |need: &Need| Base::of(&need.sums).step_ns;
+    let then = |need: &Need, workers: u64| need.pace_ns(&Base::of(&need.sums), workers);
+    slowest_ns(needs, &[], now, then) / slowest_ns(needs, workers, now, then) - 1.0
 }
 
 /// The ranks that hold up the job: those that wait for data about as much as the one that waits most, and those whose
@@ -275,10 +336,11 @@ pub(crate) fn more_workers(job: &Job, needs: &[Need], limit: impl Fn(u64) -> u64
         clear &= need.stall() >= CLEAR_STALL && need.service_ns.is_some();
     }
     let mut predicted = gain(needs, &workers);
+    let mut shortfall = shortfall(needs, &workers);
     if enough {
         predicted.value = predicted.high / 4.0;
+        shortfall = predicted.value;
     }
-    let shortfall = predicted.value;
     (!moves.is_empty()).then_some(Proposal {
         kind: Kind::Raise,
         knob: WORKERS,
@@ -359,39 +421,4 @@ pub(crate) fn seconds(ns: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A rank with three workers that waits `stall` of its time for data and `peer` for others.
-    fn need(rank: u32, stall: f64, peer: f64, service_ns: f64) -> Need {
-        let wall_ns = 30e9;
-        let sums = Sums {
-            steps: 100.0,
-            wall_ns,
-            stall_ns: stall * wall_ns,
-            peer_ns: peer * wall_ns,
-            ..Sums::default()
-        };
-        let (workers, prefetch, service_ns) = (Some(3), Some(6), Some(service_ns));
-        Need { rank, sums, workers, prefetch, service_ns, work_ns: service_ns, tail_ns: 1e9, own_ns: 150e6 }
-    }
-
-    #[test]
-    fn a_rank_that_only_waits_for_slower_ones_is_turned_with_them_if_it_cannot_keep_up_either() {
-        let cannot = need(1, 0.0, 0.5, 700e6);
-        let keeps_up = need(2, 0.0, 0.5, 300e6);
-        let needs = [need(0, 0.4, 0.1, 700e6), cannot, keeps_up];
-        let ranks: Vec<u32> = slowest(&needs).iter().map(|need| need.rank).collect();
-        assert_eq!(ranks, [0, 1]);
-    }
-
-    #[test]
-    fn a_rank_that_is_as_short_of_workers_is_turned_before_it_waits() {
-        let waits_now = need(0, 0.03, 0.0, 400e6);
-        let waits_next = need(1, 0.0, 0.02, 380e6);
-        let has_enough = need(2, 0.0, 0.02, 150e6);
-        let needs = [waits_now, waits_next, has_enough];
-        let ranks: Vec<u32> = slowest(&needs).iter().map(|need| need.rank).collect();
-        assert_eq!(ranks, [0, 1]);
-    }
-}
+mod tests;

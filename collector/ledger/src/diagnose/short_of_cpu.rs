@@ -1,19 +1,15 @@
 //! What to do where the job waits for a CPU: by whether its own processes use them up, or others do.
+//!
+//! The model of the job knows what twice the CPUs would bring, and nothing of what the others' end would, nor of threads that
+//! wait for one another by spinning: each remedy says of itself what is known of it.
 
-use super::{loaders, other, worker_setting};
+use super::{diagnosis, loaders, other, worker_setting};
 use crate::consult::{if_judged, remedy};
 use crate::summary::Figures;
+use crate::verdict::bound;
 use stallscope_model::RemedyKind::{CheaperSamples, FewerWorkers, MoreCores};
-use stallscope_model::{Cause, Remedy};
-
-/// Fewer workers, where there are some to spare.
-fn fewer_workers(figures: &Figures<'_>) -> Remedy {
-    let most = loaders(figures).map(|loader| loader.workers).max();
-    match most.is_none_or(|workers| workers > 1) {
-        true => remedy(FewerWorkers, format!("Ask for less CPU with a smaller {}", worker_setting(figures))),
-        false => if_judged(FewerWorkers),
-    }
-}
+use stallscope_model::{Cause, Diagnosis, Remedy};
+use stallscope_units::{duration_in_words, percent_in_words};
 
 /// Threads that a trainer of one thread keeps busy at most: Python, torch and the shim have some that do little.
 const ONE_THREAD: f64 = 1.1;
@@ -22,8 +18,27 @@ const OWN_DOING: f64 = 0.8;
 /// Less than that is what waking up takes on CPUs that idle, too, so that nobody else has to hold them.
 const SHORT: f64 = 0.1;
 
+/// Where no step shows, as from outside of a loop without a loader, but what its main thread does.
+pub(super) fn of_main_thread(figures: &Figures<'_>) -> Option<Diagnosis> {
+    let main = &figures.main_threads;
+    let (_, share) = bound(main).filter(|(finding, _)| *finding == "short of CPU")?;
+    let finding = format!(
+        "the main thread is ready to run and gets no CPU for {} of {}",
+        percent_in_words(share),
+        duration_in_words(main.wall_ns)
+    );
+    // Of training nothing is known.
+    let remedies = short_of_cpu(figures);
+    Some(diagnosis("preempted-trainer", Cause::Preempted, 0.0, finding, String::new(), remedies))
+}
+
 fn is_short(figures: &Figures<'_>) -> bool {
-    figures.share(Cause::Starved) + figures.share(Cause::Preempted) >= SHORT
+    let main = &figures.main_threads;
+    let share = match figures.total.steps {
+        0 => main.runnable_ns as f64 / main.wall_ns.max(1) as f64,
+        _ => figures.share(Cause::Starved) + figures.share(Cause::Preempted),
+    };
+    share >= SHORT
 }
 
 fn uses_them_up(figures: &Figures<'_>) -> bool {
@@ -40,25 +55,63 @@ pub(super) fn short_of_cpu(figures: &Figures<'_>) -> Vec<Remedy> {
     if !is_short(figures) {
         return vec![if_judged(MoreCores), if_judged(FewerWorkers)];
     }
-    let cpus = f64::from(figures.cpus);
-    let cores = figures.own_cores.filter(|_| cpus > 0.0);
     let mut remedies = if uses_them_up(figures) {
         let more = "Give the job more CPUs: its own processes use those that are here";
         vec![remedy(MoreCores, more), fewer_workers(figures), if_judged(CheaperSamples)]
     } else {
-        let uses = match cores {
-            Some(cores) => format!("the job uses {cores:.1} of the {cpus} while it trains, and "),
-            None => "where its own processes do not use them up, ".to_owned(),
-        };
-        let own = format!(
-            "Give the job CPUs of its own, or stop or move what else runs on them: {uses}other processes hold the rest, \
-             or a limit of its cgroup or affinity keeps it from them"
-        );
-        vec![remedy(MoreCores, own), if_judged(FewerWorkers)]
+        let mut remedies = vec![remedy(MoreCores, "Give the job CPUs of its own"), if_judged(FewerWorkers)];
+        remedies.extend(other(without_the_others(figures)));
+        remedies
     };
-    let mut counted = figures.rates.iter().filter_map(|rates| rates.trainer_threads);
-    if counted.any(|threads| threads > ONE_THREAD) {
-        remedies.extend(other("Bound the trainer's threads (OMP_NUM_THREADS, torch.set_num_threads)"));
+    if figures.trainer_threads.is_some_and(|threads| threads > ONE_THREAD) {
+        remedies.extend(other(fewer_threads(figures)));
     }
     remedies
+}
+
+fn without_the_others(figures: &Figures<'_>) -> String {
+    let uses = match figures.own_cores.filter(|_| figures.cpus > 0) {
+        Some(cores) => {
+            let when = if figures.total.steps > 0 { "while it trains" } else { "while it is watched" };
+            format!("the job uses {cores:.1} of the {} {when}, and ", figures.cpus)
+        }
+        None => "where its own processes do not use them up, ".to_owned(),
+    };
+    format!(
+        "Stop or move what else runs on its CPUs: {uses}other processes hold the rest, or a limit of its cgroup or affinity \
+         keeps it from them. How much that brings is not estimated: it can be more than twice the CPUs do, above all where \
+         the trainer's threads wait for one another"
+    )
+}
+
+/// Fewer workers, where there are some to spare and training does not wait for what those of now make.
+fn fewer_workers(figures: &Figures<'_>) -> Remedy {
+    let most = loaders(figures).map(|loader| loader.workers).max();
+    let waits_for_them = figures.share(Cause::Starved) > figures.share(Cause::Preempted);
+    if waits_for_them || most.is_some_and(|workers| workers <= 1) {
+        return if_judged(FewerWorkers);
+    }
+    let smaller = format!(
+        "Ask for less CPU with a smaller {}, as long as training does not wait for batches then, which slows it down",
+        worker_setting(figures)
+    );
+    remedy(FewerWorkers, smaller)
+}
+
+/// With others on the CPUs, threads that have one wait for those that have none; alone on them, they do the work.
+fn fewer_threads(figures: &Figures<'_>) -> String {
+    if uses_them_up(figures) {
+        return format!(
+            "Bound the trainer's threads (OMP_NUM_THREADS, torch.set_num_threads) only where they are more than the {} CPUs, \
+             or wait for one another most of the time: the job has its CPUs to itself, and taking away threads that compute \
+             slows it down (this run does not show which)",
+            figures.cpus
+        );
+    }
+    let gets = figures.own_cores.map_or(1.0, |cores| cores.floor().max(1.0));
+    format!(
+        "Bound the trainer's threads to about the CPUs that the job gets (OMP_NUM_THREADS={gets:.0}, or \
+         torch.set_num_threads): of threads that share a computation all wait for the one that has no CPU. How much that \
+         brings is not estimated"
+    )
 }

@@ -1,0 +1,170 @@
+//! The advice to a job that waits for a CPU: by whether others hold its CPUs, or its own processes do.
+
+mod stage;
+
+use stage::{Does, MS, Stage, TRAINER, WORKER, slice};
+use stallscope_abi::kernel::{Blocked, Record};
+use stallscope_abi::lane::StepSource;
+use stallscope_ledger::{Config, Ledger, ProcessKind};
+use stallscope_model::{Estimate, Expected, LoaderFacts, RemedyKind, RunSummary};
+
+fn on(cpus: u32, attached: bool) -> Stage {
+    let mut stage = Stage::empty();
+    stage.ledger = Ledger::new(Config { cpus, attached, ..Config::default() });
+    stage.ledger.root(TRAINER, 0);
+    stage
+}
+
+/// The main thread does this while other threads of its process have so many milliseconds of a CPU.
+fn beside(stage: &mut Stage, start: u64, end: u64, does: Does, threads: u64) {
+    let slice =
+        stallscope_abi::kernel::Slice { sibling_cpu_ns: threads * MS, ..slice(TRAINER, start, end, does) };
+    stage.ledger.kernel(&Record::Slice(slice));
+}
+
+/// Steps of 100 ms of a loop without a loader: its main thread is on a CPU for half of each, without one for the rest, and
+/// other threads of it have `threads` ms of a CPU meanwhile.
+fn loop_alone(cpus: u32, threads: u64) -> Stage {
+    let mut stage = on(cpus, false);
+    stage.greet(TRAINER, 1, ProcessKind::Trainer, 0, 1);
+    for step in 0..40 {
+        let at = 1000 + 100 * step;
+        beside(&mut stage, at, at + 50, Does::Cpu, threads / 2);
+        beside(&mut stage, at + 50, at + 100, Does::Runnable, threads / 2);
+        stage.stepped(at + 100, StepSource::Optimiser);
+        stage.advance(at + 100);
+    }
+    stage.finish(8_000);
+    stage
+}
+
+/// Steps of 100 ms of a job with a loader that keeps up: the trainer is on a CPU for 70 ms and without one for 27, with as
+/// many milliseconds of its other threads as `threads` says; its worker decodes meanwhile for `decodes` ms.
+fn loader(cpus: u32, threads: u64, decodes: u64) -> Stage {
+    let mut stage = on(cpus, false);
+    stage.greet(TRAINER, 1, ProcessKind::Trainer, 0, 1);
+    stage.greet(WORKER, TRAINER, ProcessKind::Worker, 0, 1);
+    stage.ledger.loader(TRAINER, LoaderFacts { workers: 6, ..Default::default() });
+    for step in 0..40 {
+        let at = 1000 + 100 * step;
+        beside(&mut stage, at, at + 70, Does::Cpu, threads / 2);
+        beside(&mut stage, at + 70, at + 97, Does::Runnable, threads / 2);
+        stage.did(TRAINER, at + 97, at + 100, Does::In(Blocked::Pipe));
+        stage.does(WORKER, at, &[(decodes, Does::Cpu), (100 - decodes, Does::In(Blocked::Pipe))]);
+        stage.batch(WORKER, at, at + 99, step);
+        stage.wait(at + 97, at + 100, step);
+        stage.advance(at + 100);
+    }
+    stage.finish(8_000);
+    stage
+}
+
+fn advice(stage: &Stage, expected: &[Expected]) -> Vec<String> {
+    let diagnoses = stage.ledger.summary_with(expected, &[]).diagnoses;
+    let summary = RunSummary { diagnoses, ..RunSummary::default() };
+    summary.remedies().into_iter().map(|remedy| remedy.sentence.clone()).collect()
+}
+
+fn about<'a>(advice: &'a [String], words: &str) -> Option<&'a str> {
+    advice.iter().map(String::as_str).find(|sentence| sentence.contains(words))
+}
+
+fn more_cores(value: f64) -> Expected {
+    Expected {
+        rank: 0,
+        loader: 0,
+        kind: RemedyKind::MoreCores,
+        now: 0,
+        to: 0,
+        gain: Estimate { value, low: value - 0.5, high: value + 0.1 },
+        either: None,
+        by_script: false,
+        why: String::new(),
+    }
+}
+
+/// Beside two busy processes, one thread instead of two took a step of such a loop from 341 to 137 ms.
+#[test]
+fn threads_of_a_loop_without_a_loader_are_counted_too() {
+    for (threads, wanted) in [(50, true), (2, false)] {
+        let advice = advice(&loop_alone(2, threads), &[]);
+        assert_eq!(about(&advice, "OMP_NUM_THREADS=").is_some(), wanted, "{threads}: {advice:#?}");
+        assert!(about(&advice, "Stop or move what else runs").is_some(), "{advice:#?}");
+    }
+}
+
+/// No step of a loop without a loader shows from outside.
+#[test]
+fn without_steps_a_main_thread_that_gets_no_cpu_is_advised_the_same() {
+    for (threads, wanted) in [(40, true), (0, false)] {
+        let mut stage = on(2, true);
+        for at in (0..4000).step_by(100) {
+            beside(&mut stage, at, at + 50, Does::Cpu, threads / 2);
+            beside(&mut stage, at + 50, at + 100, Does::Runnable, threads / 2);
+        }
+        stage.finish(5_000);
+        let summary = stage.ledger.summary();
+        assert_eq!(summary.verdict.finding, "short of CPU");
+        let first = &summary.diagnoses[0];
+        assert_eq!(first.name, "preempted-trainer");
+        assert_eq!(first.finding, "the main thread is ready to run and gets no CPU for 50% of 4.0 seconds");
+        let advice = advice(&stage, &[]);
+        assert!(about(&advice, "Stop or move what else runs").is_some(), "{advice:#?}");
+        assert_eq!(about(&advice, "OMP_NUM_THREADS=").is_some(), wanted, "{advice:#?}");
+    }
+}
+
+/// Twice the CPUs had been expected to bring +173% (+100% to +185%); that the others stopped brought +270% to +330%.
+#[test]
+fn a_gain_is_given_with_the_one_change_that_it_is_of() {
+    let advice = advice(&loop_alone(2, 50), &[more_cores(1.73)]);
+    let figure = about(&advice, "+173%").unwrap();
+    assert!(figure.starts_with("Give the job twice the CPUs"), "{figure}");
+    assert!(!figure.contains("stop or move") && !figure.contains("of its own"), "{figure}");
+    let stop = about(&advice, "Stop or move what else runs").unwrap();
+    assert!(stop.contains("not estimated") && stop.contains("can be more"), "{stop}");
+    assert!(!stop.contains('%'), "{stop}");
+}
+
+/// Fewer workers and fewer threads of a job alone on its CPUs had brought -31% to +7%.
+#[test]
+fn what_may_slow_a_job_down_that_is_in_its_own_way_names_its_condition() {
+    let alone = advice(&loader(2, 40, 90), &[]);
+    let threads = about(&alone, "OMP_NUM_THREADS").unwrap();
+    assert!(threads.contains("only where") && threads.contains("slows"), "{threads}");
+    let workers = about(&alone, "smaller num_workers (the script has 6)").unwrap();
+    assert!(workers.contains("slows") && workers.contains("cannot tell how much"), "{workers}");
+    let cpus = about(&alone, "Give the job more CPUs").unwrap();
+    assert!(cpus.contains("cannot tell how much"), "{cpus}");
+    assert!(about(&alone, "Stop or move").is_none(), "there is nobody else: {alone:#?}");
+    let beside_others = advice(&loader(4, 40, 20), &[]);
+    let threads = about(&beside_others, "OMP_NUM_THREADS").unwrap();
+    assert!(!threads.contains("only where") && threads.contains("not estimated"), "{threads}");
+    assert!(about(&beside_others, "smaller num_workers").is_none(), "{beside_others:#?}");
+}
+
+/// Training that waits for batches whose workers get no CPU is not helped by fewer of them.
+#[test]
+fn fewer_workers_are_not_advised_where_training_waits_for_them() {
+    let mut stage = on(1, false);
+    stage.greet(TRAINER, 1, ProcessKind::Trainer, 0, 1);
+    stage.greet(WORKER, TRAINER, ProcessKind::Worker, 0, 1);
+    stage.ledger.loader(TRAINER, LoaderFacts { workers: 4, ..Default::default() });
+    for step in 0..40 {
+        let at = 1000 + 100 * step;
+        stage.does(TRAINER, at, &[(40, Does::Cpu), (10, Does::Runnable), (50, Does::In(Blocked::Pipe))]);
+        stage.does(WORKER, at, &[(50, Does::In(Blocked::Pipe)), (20, Does::Runnable), (30, Does::Cpu)]);
+        // Another of its processes has the CPU meanwhile.
+        stage.did(300, at, at + 20, Does::Cpu);
+        stage.batch(WORKER, at + 50, at + 100, step);
+        stage.wait(at + 50, at + 100, step);
+        stage.advance(at + 100);
+    }
+    stage.finish(8_000);
+    let advice = advice(&stage, &[]);
+    assert!(about(&advice, "Give the job more CPUs").is_some(), "{advice:#?}");
+    assert!(
+        about(&advice, "num_workers").is_none_or(|sentence| !sentence.contains("smaller")),
+        "{advice:#?}"
+    );
+}
