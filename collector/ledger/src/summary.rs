@@ -143,7 +143,7 @@ fn summarise(ledger: &Ledger, expected: &[Expected], rates: &[Rates]) -> Summary
         _ => (Phase::Training, total),
     };
     let caches = ledger.caches.summaries(&ledger.ranks);
-    let epochs = ledger.epochs.summaries(&ledger.ranks);
+    let epochs = ledger.epochs.summaries(&ledger.ranks, &ledger.processes);
     let main_threads = main_threads::of(ledger);
     let figures = Figures {
         total,
