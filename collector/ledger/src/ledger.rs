@@ -1,6 +1,6 @@
 use crate::Config;
 use crate::cache::Caches;
-use crate::epochs::{self, Epochs};
+use crate::epochs::Epochs;
 use crate::handover::{Handover, Source};
 use crate::kernel_steps::KernelSteps;
 use crate::own_cpu::OwnCpu;
@@ -298,6 +298,7 @@ impl Ledger {
             Event::Bye(_) => self.goodbye(pid, time_ns),
             Event::Wait(wait) => {
                 let wait = Handover::of_wait(pid, time_ns, &wait);
+                self.serves(&wait);
                 if !wait.has(wait_flags::FAILED) {
                     self.caches.handed(pid, wait.loader, !wait.has(wait_flags::NO_GRAD), wait.enter_ns);
                 }
@@ -307,10 +308,8 @@ impl Ledger {
                 let (loader, flags) = (start.loader, start.flags);
                 let training = flags & wait_flags::NO_GRAD == 0;
                 self.caches.iterated(pid, loader, training, time_ns);
-                if training {
-                    let read_bytes = self.read_bytes(pid);
-                    self.epochs.begin(pid, loader, read_bytes);
-                }
+                let read = self.read_by(pid, loader, time_ns);
+                self.epochs.begin(pid, loader, flags, read);
                 self.trainer_pieces(pid, |rank, pieces| {
                     rank.phases.iter_start(loader, flags, time_ns, pieces)
                 });
@@ -318,8 +317,8 @@ impl Ledger {
             Event::IterEnd(end) => {
                 let found = end.enter_ns != 0;
                 let entered_ns = if found { end.enter_ns.min(time_ns) } else { time_ns };
-                let read_bytes = self.read_bytes(pid);
-                self.epochs.end(pid, end.loader, found, read_bytes);
+                let read = self.read_by(pid, end.loader, time_ns);
+                self.epochs.end(pid, end.loader, found, read);
                 self.trainer_pieces(pid, |rank, pieces| {
                     rank.phases.iter_end(end.loader, entered_ns, time_ns, pieces)
                 });
@@ -480,11 +479,6 @@ impl Ledger {
         let nth = u32::try_from(self.ranks.len()).unwrap_or(u32::MAX);
         self.job.member(pid);
         self.ranks.entry(pid).or_insert_with(|| Rank::new(pid, if named { number } else { nth }, started_ns))
-    }
-
-    /// What a trainer and its workers have read from storage.
-    fn read_bytes(&self, pid: u32) -> u64 {
-        self.ranks.get(&pid).map_or(0, |rank| epochs::read_bytes(rank, &self.processes))
     }
 
     pub(crate) fn trainer_pieces(

@@ -54,10 +54,12 @@ pub(crate) struct Process {
     pub(crate) pins: BTreeMap<u32, Timeline>,
     pub(crate) errands: Errands,
     pub(crate) shim: Shim,
+    /// The loader of the first wait for one of its batches, known before that wait's step is closed.
+    pub(crate) serves: Option<u16>,
     read_bytes: u64,
     uncounted: Uncounted,
-    /// `read_bytes` as of some moments of late.
-    read_marks: VecDeque<(u64, u64)>,
+    /// As of some moments of late: `read_bytes`, and what was read in all.
+    read_marks: VecDeque<(u64, u64, u64)>,
     /// What was counted up to the last [`Process::take_periods`], and when it had last been seen then.
     taken: WorkerLoad,
     taken_ns: u64,
@@ -71,8 +73,8 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn slice(&mut self, slice: &Slice) -> Option<Pushed> {
-        if self.read_marks.back().is_none_or(|(at_ns, _)| slice.start_ns >= at_ns.saturating_add(MARK_NS)) {
-            self.read_marks.push_back((slice.start_ns, self.read_bytes));
+        if self.read_marks.back().is_none_or(|(at_ns, ..)| slice.start_ns >= at_ns.saturating_add(MARK_NS)) {
+            self.read_marks.push_back((slice.start_ns, self.read_bytes, self.read_so_far()));
             if self.read_marks.len() > MAX_MARKS {
                 self.read_marks.pop_front();
             }
@@ -85,19 +87,32 @@ impl Process {
     /// Bytes that came from storage in `[a_ns, b_ns)`, an interval between two marks giving in proportion; `None`
     /// where nobody counted, or that is forgotten.
     pub(crate) fn bytes_read(&self, a_ns: u64, b_ns: u64) -> Option<u64> {
-        let (first_ns, _) = *self.read_marks.front()?;
+        let (first_ns, ..) = *self.read_marks.front()?;
         if a_ns < first_ns {
             return None;
         }
         let by = |at_ns: u64| {
-            let after = self.read_marks.partition_point(|(mark_ns, _)| *mark_ns <= at_ns);
-            let (from_ns, from) = self.read_marks[after.saturating_sub(1)];
+            let after = self.read_marks.partition_point(|(mark_ns, ..)| *mark_ns <= at_ns);
+            let (from_ns, from, _) = self.read_marks[after.saturating_sub(1)];
             let end = (self.kernel.covered_to_ns(), self.read_bytes);
-            let (to_ns, to) = self.read_marks.get(after).copied().unwrap_or(end);
+            let (to_ns, to) =
+                self.read_marks.get(after).map_or(end, |(at_ns, counted, _)| (*at_ns, *counted));
             let span_ns = to_ns.saturating_sub(from_ns);
             from + scale(to - from, at_ns.saturating_sub(from_ns).min(span_ns), span_ns)
         };
         Some(by(b_ns).saturating_sub(by(a_ns)))
+    }
+
+    /// Bytes that came from storage, counted there or not, by about this moment. What would only be known later of storage
+    /// that counts nothing is taken for read: a total may still shrink by it, a difference between two moments of one process
+    /// has it on both sides.
+    pub(crate) fn read_by(&self, at_ns: u64) -> u64 {
+        let before = self.read_marks.partition_point(|(mark_ns, ..)| *mark_ns < at_ns);
+        self.read_marks.get(before).map_or_else(|| self.read_so_far(), |(_, _, read)| *read)
+    }
+
+    fn read_so_far(&self) -> u64 {
+        self.read_bytes.saturating_add(self.uncounted.bytes(true))
     }
 
     pub(crate) fn slot(&mut self, slot: &TaskSlot, now_ns: u64) {

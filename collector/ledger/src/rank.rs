@@ -390,7 +390,7 @@ fn batch_of(wait: &Handover, producer: &Process) -> Option<BatchTimes> {
 
 /// The producer's pid on the host. A pid inside a container is looked for among the trainer's descendants
 /// first; where trainer and host share a namespace it is the host's.
-fn producer_pid(wait: &Handover, processes: &Processes) -> Option<u32> {
+pub(crate) fn producer_pid(wait: &Handover, processes: &Processes) -> Option<u32> {
     let id = match wait.producer {
         Producer::Trainer => return Some(wait.pid),
         Producer::Pid(pid) => return Some(pid),

@@ -145,7 +145,7 @@ fn summarise(ledger: &Ledger, expected: &[Expected], rates: &[Rates]) -> Summary
         _ => (Phase::Training, total),
     };
     let caches = ledger.caches.summaries(&ledger.ranks);
-    let epochs = ledger.epochs.summaries(&ledger.ranks);
+    let epochs = ledger.epochs.summaries(&ledger.ranks, &ledger.processes);
     let main_threads = main_threads::of(ledger);
     let (own_cores, threads) = match total.steps {
         0 => main_threads::own_cpu(ledger),

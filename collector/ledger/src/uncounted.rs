@@ -17,8 +17,8 @@ pub(crate) struct Uncounted {
     began_ns: u64,
     counted: u64,
     returned: u64,
-    /// The last slice slept in a read.
-    slept: bool,
+    /// A read has slept, and nothing was returned since.
+    awaited: bool,
 }
 
 impl Uncounted {
@@ -34,10 +34,13 @@ impl Uncounted {
         }
         self.counted = self.counted.saturating_add(slice.read_bytes);
         let slept = slice.times.blocked_ns[Blocked::FileRead as usize] > 0;
-        // A long sleep is a slice of its own, and the read returns in the next one.
-        if std::mem::replace(&mut self.slept, slept) || slept {
+        // A long sleep is a slice of its own. What its read returns is known from the next time that the task leaves its CPU, and
+        // up to then there may be further slices: it was preempted as it copied the bytes out, or system call hooks cut its
+        // reading from what it computed.
+        if slept || self.awaited {
             self.returned = self.returned.saturating_add(slice.rchar);
         }
+        self.awaited = slept || (self.awaited && slice.rchar == 0);
     }
 
     /// So far. `is_over`: nothing more is to come.
@@ -59,12 +62,21 @@ mod tests {
 
     /// Ten seconds of reads of 50 kB that sleep for a while each, and return in the slice after that.
     fn read(of: &mut Uncounted, slept_ms: u64, counted: impl Fn(u64) -> u64) {
+        read_late(of, slept_ms, 0, counted);
+    }
+
+    /// The same, with so many slices between the sleep and the one that tells what was returned.
+    fn read_late(of: &mut Uncounted, slept_ms: u64, between: u64, counted: impl Fn(u64) -> u64) {
         for nth in 0..1000 {
             let mut times = Times::default();
             times.blocked_ns[Blocked::FileRead as usize] = slept_ms * MS;
             let start_ns = nth * 10 * MS;
             of.slice(&Slice { start_ns, times, read_bytes: counted(nth), ..Slice::default() });
+            for _ in 0..between {
+                of.slice(&Slice { start_ns: start_ns + 8 * MS, ..Slice::default() });
+            }
             of.slice(&Slice { start_ns: start_ns + 8 * MS, rchar: 50_000, ..Slice::default() });
+            of.slice(&Slice { start_ns: start_ns + 9 * MS, rchar: 1_000, ..Slice::default() });
         }
     }
 
@@ -74,6 +86,11 @@ mod tests {
         read(&mut fuse, 8, |_| 0);
         assert_eq!(fuse.bytes(true), 50_000_000);
         assert!((44_000_000..50_000_000).contains(&fuse.bytes(false)), "{}", fuse.bytes(false));
+        for between in 1..4 {
+            let mut late = Uncounted::default();
+            read_late(&mut late, 8, between, |_| 0);
+            assert_eq!(late.bytes(true), 50_000_000, "{between} slices later, and no other read's bytes");
+        }
         let mut cached = Uncounted::default();
         read(&mut cached, 0, |_| 0);
         assert_eq!(cached.bytes(true), 0, "the page cache lets nobody sleep");
