@@ -234,7 +234,8 @@ impl Headroom {
         sums
     }
 
-    fn memory(&self, job: &Job, deltas: &[Delta]) -> Result<(), String> {
+    /// Whether there is the memory for all of it.
+    pub(crate) fn memory(&self, job: &Job, deltas: &[Delta]) -> Result<(), String> {
         let (bytes, in_shm) = self.more_bytes(job, deltas);
         if bytes == 0 {
             return Ok(());

@@ -8,6 +8,7 @@
 use super::probe::{DELTA, Why};
 use super::seed::{CACHE, Kind, Need, Proposal, STALL, seconds};
 use super::turn::{Move, Status, Turn, taken_by_another};
+use super::useless::reads_of;
 use super::{Address, Controller, RELIEF_NS, audit};
 use crate::Outcome;
 use crate::cache::{LargerCache, larger_cache};
@@ -361,10 +362,6 @@ impl Controller {
             self.undo_growth(growth, None, String::new(), why, out);
         }
     }
-}
-
-fn reads_of(rank: &Rank, since_ns: u64) -> Option<Reads> {
-    Reads::of(rank.services.iter().filter(|service| service.start_ns >= since_ns))
 }
 
 fn larger(job: &Job, uses: &CacheUses, rank: &Rank, free: u64) -> Option<LargerCache> {
