@@ -220,6 +220,11 @@ impl Headroom {
         Ok(())
     }
 
+    /// What they may take, at most.
+    pub(crate) fn bytes_of(&self, job: &Job, deltas: &[Delta]) -> u64 {
+        self.more_bytes(job, deltas).0
+    }
+
     /// More bytes, at most. Each part counts by itself: what one rank gives back another does not have yet.
     fn more_bytes(&self, job: &Job, deltas: &[Delta]) -> (u64, u64) {
         let mut sums = (0u64, 0u64);

@@ -5,7 +5,7 @@
 
 use super::harm::Usual;
 use super::probe::{DELTA, Why};
-use super::seed::{CACHE, Kind, Need, Proposal, STALL, seconds};
+use super::seed::{CACHE, Kind, NO_STALL, Need, Proposal, STALL, seconds};
 use super::turn::{Move, Status, Turn, taken_by_another};
 use super::useless::{Useless, reads_of};
 use super::{Controller, STALE_NS, Work, audit};
@@ -173,7 +173,10 @@ impl Controller {
             }
             let longer = self.cache_worth.priced(now).longer(before.reads, None, alpha)?;
             let need = need?;
-            let loss = |longer: f64| (need.step_ns(longer) / need.step_ns(0.0).max(1.0) - 1.0).min(0.0);
+            let loss = |longer: f64| match giving.stall_before < NO_STALL {
+                true => (need.step_ns(longer) / need.step_ns(0.0).max(1.0) - 1.0).min(0.0),
+                false => longer.min(0.0),
+            };
             Some(Gain { value: loss(longer.value), low: loss(longer.low), high: loss(longer.high) })
         });
         let saw = saw(giving, now.as_ref(), stall, &figure);

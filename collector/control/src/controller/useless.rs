@@ -181,8 +181,12 @@ impl Controller {
                     duration_in_words(self.now_ns - self.waited_ns),
                     memory(step)
                 ),
+                // A small part of any cache is hardly felt: only half of it shows that reads are not what training waits for.
                 (_, Some(felt))
-                    if felt <= allowed && waits && now.is_some_and(|now| now.each_ns().is_some()) =>
+                    if felt <= allowed
+                        && waits
+                        && part == PARTS[0]
+                        && now.is_some_and(|now| now.each_ns().is_some()) =>
                 {
                     format!("training hardly gains by the reads that {} of the cache save", memory(step))
                 }
@@ -272,12 +276,17 @@ impl Controller {
         let share = share.clamp(0.0, share_now);
         let samples: Vec<f64> = rank.services.iter().map(|service| f64::from(service.samples)).collect();
         let batch = crate::stats::mean(&samples).filter(|batch| *batch > 0.0);
-        let spare = if need.stall() < NO_STALL { SPARE } else { 1.0 };
         let loss = now.zip(batch).and_then(|(now, batch)| {
             let reads = now.reads + (share_now - share) * batch;
             let longer = now.longer(reads, None, ALPHA)?;
-            let step_ns = |longer: f64| need.step_ns(spare * (1.0 + longer) - 1.0);
-            let loss = |longer: f64| (need.step_ns(0.0) / step_ns(longer).max(1.0) - 1.0).min(0.0);
+            let loss = |longer: f64| match need.stall() < NO_STALL {
+                true => {
+                    let step_ns = need.step_ns(SPARE * (1.0 + longer) - 1.0);
+                    (need.step_ns(0.0) / step_ns.max(1.0) - 1.0).min(0.0)
+                }
+                // The law knows means only: where training waits all the same, it feels all that makes a batch longer.
+                false => (1.0 / (1.0 + longer).max(0.01) - 1.0).min(0.0),
+            };
             Some(Gain { value: loss(longer.value), low: loss(longer.high), high: loss(longer.low) })
         });
         Smaller { share, loss }
