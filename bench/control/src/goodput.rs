@@ -59,9 +59,10 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
             budgets: within(7.0),
             ..base("memory for half of cache and workers")
         },
+        // Storage gives less than training takes: workers do not help, and after a quarter of an hour the cache does not either.
         Scenario {
             demand: batch(60.0),
-            storage: storage(4.0, 2000.0),
+            storage: storage(1.0, 40.0),
             kept: Some(Kept { drawn_once: |t| t > 900.0, ..kept(4.0) }),
             budgets: within(8.2),
             stationary: false,

@@ -22,7 +22,7 @@ const PARTS: [u64; 4] = [2, 4, 8, 16];
 const LEAST_STEP: u64 = 4 << 20;
 /// Where memory is short for something else, what is useless goes after this long.
 const SHORT_NS: u64 = 60_000_000_000;
-/// Of the draws: who saves no more reads saves none.
+/// Of the draws: no more reads saved than that are none.
 const SAVES: f64 = 0.01;
 /// Draws without reads saved after which none are expected: passes over the data, where their size is known; else times what is
 /// kept, as more would save less than a twentieth.
