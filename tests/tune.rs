@@ -205,6 +205,27 @@ fn a_cache_that_is_too_small_grows_and_is_kept() {
 }
 
 #[test]
+fn the_cache_of_an_importance_sampling_grows_and_is_kept() {
+    let words = [
+        "--workers", "0", "--cache", "4MiB", "--sampling", "importance", "--samples", "1000", "--wait-ms", "4",
+        "--step-ms", "2",
+    ];
+    let mut job = Running::new("importance", &["--tune", "act", "--memory", "4GiB"], &words);
+    let kept = || job.audit().into_iter().find(|line| line["act"] == "keep");
+    wait_until("a proven gain", || kept().is_some());
+    let kept = kept().unwrap();
+    assert!(kept["knob"] == "cache.bytes" && kept["measured"]["low"].as_f64().unwrap() > 0.02, "{kept}");
+    assert!(kept["predicted"]["value"].as_f64().unwrap() > 0.0, "{kept}");
+    let (bytes, own) = job.knob("cache.bytes").unwrap();
+    assert!(own == 4 << 20 && bytes > own, "{bytes}, {own} before");
+    // What was drawn came, with its weight, before, at and after the turn.
+    job.ends_well();
+    let audit = audit(&job.sandbox, "slow.stall");
+    let asked = audit.iter().take_while(|line| line["act"] != "keep").filter(|line| line["act"] == "request");
+    assert_eq!(asked.count(), 1, "never emptied for a proof: {audit:#?}");
+}
+
+#[test]
 fn checkpoints_that_come_too_often_are_made_rarer_and_that_is_kept() {
     let words = ["--wait-ms", "0.5", "--samples", "2000", "--save-every", "1s", "--seconds", "300"];
     let mut job = Running::new("checkpoints", &[], &words);

@@ -1,6 +1,7 @@
 """A training script whose data comes slowly, or fast enough; runs until the file `stop` is there, or for so many seconds.
 
-Ends with its account: whether every sample came exactly once in each whole epoch.
+Ends with its account: whether every sample came exactly once in each whole epoch; with a sampling of stallscope's, whether each that
+was drawn came as what it is, with a weight.
 """
 
 import argparse
@@ -50,6 +51,20 @@ class Files(Slow):
             return file.read()
 
 
+class Weighted:
+    """Batches as another sampling draws them, of which one sample in ten is harder than the others."""
+
+    def __init__(self, loader):
+        self.loader = loader
+        self.wrong = 0
+
+    def __iter__(self):
+        for batch, ids, weights in self.loader.weighted():
+            self.loader.update(ids, 0.1 + 2.0 * (ids % 10 == 0))
+            self.wrong += batch.flatten().tolist() != ids.tolist() or not bool((weights > 0).all())
+            yield batch
+
+
 class Saver:
     """A checkpointer whose saves hold training up for a while each, as of a state that takes long to gather."""
 
@@ -80,6 +95,7 @@ def main():
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--files", action="store_true", help="a file for each sample")
     parser.add_argument("--cache", help="of stallscope's loader, such as 4MiB")
+    parser.add_argument("--sampling", help="of the loader with a cache, such as importance")
     parser.add_argument("--save-every", help="with a stallscope.Checkpointer, such as 1s")
     parser.add_argument("--save-ms", type=float, default=300, help="that each save blocks")
     parser.add_argument("--seconds", type=float, default=400)
@@ -87,14 +103,16 @@ def main():
     torch.set_num_threads(1)
     data = (Files if arguments.files else Slow)(arguments.samples, arguments.wait_ms)
     settings = {"batch_size": 4, "shuffle": True, "num_workers": arguments.workers}
-    loader = stallscope.DataLoader(data, cache=arguments.cache, **settings) if arguments.cache else DataLoader(data, **settings)
+    sampling = arguments.sampling or "plain"
+    loader = stallscope.DataLoader(data, cache=arguments.cache, sampling=sampling, **settings) if arguments.cache else DataLoader(data, **settings)
+    weighted = Weighted(loader) if arguments.sampling else None
     saver = Saver(arguments.save_every, arguments.save_ms) if arguments.save_every else None
     until = time.monotonic() + arguments.seconds
     wrong = whole = 0
     over = False
     while not over:
         seen = []
-        for batch in loader:
+        for batch in weighted or loader:
             # A device at work.
             time.sleep(arguments.step_ms / 1000)
             if saver:
@@ -105,7 +123,10 @@ def main():
                 break
         else:
             whole += 1
-            wrong += sorted(seen) != list(range(arguments.samples))
+            if not weighted:
+                wrong += sorted(seen) != list(range(arguments.samples))
+    if weighted:
+        wrong += weighted.wrong
     print(f"{whole} whole epochs, {wrong} of them wrong", flush=True)
     sys.exit(1 if wrong else 0)
 

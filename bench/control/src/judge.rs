@@ -1,13 +1,14 @@
 //! The figures of a scenario, and what it has to reach (docs/controller.md).
 
 use crate::run::{self, Ran};
-use crate::scenario::Scenario;
-use crate::table::Row;
+use crate::scenario::{Scenario, Setting};
+use crate::table::{REGRET, Row};
 use stallscope_model::Act;
 use std::collections::BTreeSet;
 
-pub(crate) const HEADER: [&str; 12] = [
+pub(crate) const HEADER: [&str; 13] = [
     "scenario",
+    "half",
     "untouched",
     "best static",
     "hill climbing",
@@ -29,7 +30,7 @@ pub(crate) struct Seed {
     pub(crate) ours: Ran,
 }
 
-pub(crate) fn seed(scenario: &Scenario, setting: (u32, u32), seed: u64) -> Seed {
+pub(crate) fn seed(scenario: &Scenario, setting: Setting, seed: u64) -> Seed {
     Seed {
         untouched: run::untouched(scenario, seed),
         fixed: run::fixed(scenario, setting, seed),
@@ -52,7 +53,7 @@ impl Seed {
             return self.ours.tally.violations == 0;
         }
         let (ours, hill) = (self.ours.pace(0), self.hill.pace(0));
-        let held = |ran: &Ran| ran.settings.iter().map(|(workers, _)| workers).sum::<u64>();
+        let held = |ran: &Ran| ran.settings.iter().map(|setting| setting.workers).sum::<u32>();
         ours > hill * 1.001 || ours > hill * 0.999 && held(&self.ours) < held(&self.hill)
     }
 }
@@ -102,6 +103,7 @@ pub(crate) fn judge(scenario: &Scenario, seeds: &[Seed]) -> (Vec<String>, Vec<Ro
     let barred = scenario.barred;
     let row = |metric, value: f64, unit, bar: Option<(&str, bool)>| Row {
         case: scenario.name.to_owned(),
+        half: scenario.half.name(),
         metric,
         value,
         unit,
@@ -114,7 +116,7 @@ pub(crate) fn judge(scenario: &Scenario, seeds: &[Seed]) -> (Vec<String>, Vec<Ro
         row("best static", pace(|seed| &seed.fixed), "samples/s", None),
         row("hill climbing", pace(|seed| &seed.hill), "samples/s", None),
         row("controller", pace(|seed| &seed.ours), "samples/s", None),
-        row("regret after warm-up", 100.0 * regret, "%", only(barred, "<= 5", regret <= 0.05)),
+        row(REGRET, 100.0 * regret, "%", only(barred, "<= 5", regret <= 0.05)),
         row("regret, worst seed", 100.0 * worst, "%", None),
         row("regret with warm-up", 100.0 * total, "%", None),
         row(
@@ -138,6 +140,7 @@ pub(crate) fn judge(scenario: &Scenario, seeds: &[Seed]) -> (Vec<String>, Vec<Ro
     let share = |value: f64| format!("{:.1}%", 100.0 * value);
     let line = vec![
         scenario.name.to_owned(),
+        scenario.half.name().to_owned(),
         format!("{:.0}", pace(|seed| &seed.untouched)),
         format!("{:.0}", pace(|seed| &seed.fixed)),
         format!("{:.0}", pace(|seed| &seed.hill)),

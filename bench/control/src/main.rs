@@ -1,19 +1,30 @@
 //! `make bench-control`: the controller on simulated jobs, beside doing nothing, the best static setting and hill
 //! climbing. Prints a table; writes target/bench/control.json. Exits with 1 when a bar does not hold.
 
+mod best;
+mod cache;
+mod goodput;
+#[cfg(test)]
+mod goodput_tests;
+mod held_out;
 mod job;
 mod judge;
 mod policy;
+mod rank;
 mod recorded;
 mod run;
+mod saves;
 mod scenario;
 mod table;
 #[cfg(test)]
 mod tests;
 
 use clap::Parser;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Simulated jobs that the controller is tried on.
 #[derive(Parser)]
@@ -39,22 +50,17 @@ fn main() -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let (mut body, mut rows) = (Vec::new(), Vec::new());
-    for scenario in &chosen {
-        let best = run::best_static(scenario);
-        let seeds: Vec<judge::Seed> =
-            (0..options.seeds).map(|seed| judge::seed(scenario, best, seed)).collect();
-        let (line, figures) = judge::judge(scenario, &seeds);
-        eprintln!("{} (best static: {} workers, {} batches)", line.join("  "), best.0, best.1);
+    for (line, figures) in judged(&chosen, options.seeds) {
         body.push(line);
         rows.extend(figures);
     }
     println!(
-        "Simulated jobs of 40 minutes, {} seeds each; samples a second and regret after {} minutes of warm-up.\n",
+        "Simulated jobs of 40 minutes and more, {} seeds each; samples a second that count in the end, and regret, after {} minutes of warm-up.\n",
         options.seeds,
         run::WARM_UP_S / 60
     );
     println!("{}", table::markdown(&judge::HEADER, &body));
-    print!("{}", table::summary(&rows));
+    print!("{}{}", table::halves(&rows), table::summary(&rows));
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
     if options.only.is_empty() {
         table::write(&root, &rows)?;
@@ -63,9 +69,32 @@ fn main() -> anyhow::Result<ExitCode> {
     Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+type Judged = (Vec<String>, Vec<table::Row>);
+
+/// Each scenario's, in their order; as many at a time as there are CPUs.
+fn judged(chosen: &[scenario::Scenario], seeds: u64) -> Vec<Judged> {
+    let (next, all) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let work = || {
+        while let Some((at, scenario)) =
+            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|at| Some((at, chosen.get(at)?)))
+        {
+            let best = best::best_static(scenario);
+            let seeds: Vec<judge::Seed> = (0..seeds).map(|seed| judge::seed(scenario, best, seed)).collect();
+            let found = judge::judge(scenario, &seeds);
+            eprintln!("{} (best static: {})", found.0.join("  "), best.words(scenario));
+            if let Ok(mut all) = all.lock() {
+                all.insert(at, found);
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(chosen.len());
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    all.into_inner().map(|all| all.into_values().collect()).unwrap_or_default()
+}
+
 fn tell(scenario: &scenario::Scenario, seed: u64) {
     let ran = run::ours(scenario, seed);
-    println!("# {}: {:.0} samples/s, {:?}", scenario.name, ran.pace(run::WARM_UP_S), ran.settings);
+    println!("# {}: {:.0} samples/s, {:?}", scenario.name, ran.pace(scenario.measured_from()), ran.settings);
     for event in &ran.audit {
         let value = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
         println!(

@@ -2,23 +2,17 @@
 
 use crate::job::{Job, Tally};
 use crate::policy::{HillClimbing, Nothing, Ours, Policy};
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, Setting};
 use stallscope_model::{Act, AuditEvent};
 use std::collections::BTreeMap;
 
 /// What a controller may take to learn about a job; regret is given after it, and from the start on.
 pub(crate) const WARM_UP_S: usize = 600;
-/// Settings that the best static one is looked for among: workers, and batches ahead for each.
-const WORKERS: [u32; 12] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24];
-const AHEAD: [u32; 4] = [1, 2, 4, 8];
-const GRID_SEEDS: u64 = 3;
-const FINALISTS: usize = 6;
-
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ran {
     pub(crate) tally: Tally,
     pub(crate) audit: Vec<AuditEvent>,
-    pub(crate) settings: Vec<(u64, u64)>,
+    pub(crate) settings: Vec<Setting>,
 }
 
 impl Ran {
@@ -53,7 +47,7 @@ impl Ran {
     }
 }
 
-pub(crate) fn run(scenario: &Scenario, setting: (u32, u32), seed: u64, policy: &mut dyn Policy) -> Ran {
+pub(crate) fn run(scenario: &Scenario, setting: Setting, seed: u64, policy: &mut dyn Policy) -> Ran {
     let mut job = Job::new(scenario, setting, seed);
     while !job.is_over() {
         let observation = job.second();
@@ -66,39 +60,17 @@ pub(crate) fn run(scenario: &Scenario, setting: (u32, u32), seed: u64, policy: &
 }
 
 pub(crate) fn untouched(scenario: &Scenario, seed: u64) -> Ran {
-    run(scenario, scenario.setting, seed, &mut Nothing)
+    run(scenario, scenario.script(), seed, &mut Nothing)
 }
 
 pub(crate) fn ours(scenario: &Scenario, seed: u64) -> Ran {
-    run(scenario, scenario.setting, seed, &mut Ours::new(scenario.budgets, seed))
+    run(scenario, scenario.script(), seed, &mut Ours::new(scenario.budgets, seed))
 }
 
 pub(crate) fn hill_climbing(scenario: &Scenario, seed: u64) -> Ran {
-    run(scenario, scenario.setting, seed, &mut HillClimbing::new())
+    run(scenario, scenario.script(), seed, &mut HillClimbing::new())
 }
 
-pub(crate) fn fixed(scenario: &Scenario, setting: (u32, u32), seed: u64) -> Ran {
+pub(crate) fn fixed(scenario: &Scenario, setting: Setting, seed: u64) -> Ran {
     run(scenario, setting, seed, &mut Nothing)
-}
-
-/// The setting, the same for all ranks, that is fastest over the whole trace and keeps the budgets: all of the grid
-/// on one seed, the best few on more.
-pub(crate) fn best_static(scenario: &Scenario) -> (u32, u32) {
-    let grid = WORKERS.iter().flat_map(|workers| AHEAD.map(|ahead| (*workers, workers * ahead)));
-    let mut found: Vec<((u32, u32), f64)> =
-        grid.map(|setting| (setting, worth(scenario, setting, 0))).collect();
-    for last in [FINALISTS, 1] {
-        found.sort_by(|a, b| b.1.total_cmp(&a.1));
-        found.truncate(last);
-        for (setting, pace) in &mut found {
-            *pace += (1..GRID_SEEDS).map(|seed| worth(scenario, *setting, seed)).sum::<f64>();
-        }
-    }
-    found.first().map_or(scenario.setting, |(setting, _)| *setting)
-}
-
-/// Its pace; nothing where it breaks a budget.
-fn worth(scenario: &Scenario, setting: (u32, u32), seed: u64) -> f64 {
-    let ran = fixed(scenario, setting, seed);
-    if ran.tally.violations == 0 { ran.pace(scenario.measured_from()) } else { f64::MIN / 100.0 }
 }

@@ -1,15 +1,17 @@
 //! The jobs: what a batch asks for, what is around it, and what goes wrong.
 
+use crate::cache::Kept;
 use crate::run::WARM_UP_S;
+use crate::saves::Saving;
 use stallscope_control::Random;
 use stallscope_control::pipeline::{Conditions, Demand, Storage};
 use stallscope_model::Budgets;
 use std::ops::Range;
 
 pub(crate) const MS: f64 = 1e6;
-const MB: f64 = 1e6;
-const MIB: u64 = 1 << 20;
-const GIB: u64 = 1 << 30;
+pub(crate) const MB: f64 = 1e6;
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const GIB: u64 = 1 << 30;
 
 /// What holds at a moment, for one rank.
 #[derive(Clone, Debug)]
@@ -24,11 +26,56 @@ pub(crate) struct World {
     pub(crate) hiccup: (f64, f64),
 }
 
+/// The values of all knobs of a rank; those that a job has not are nothing to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Setting {
+    pub(crate) workers: u32,
+    pub(crate) prefetch: u32,
+    pub(crate) cache_bytes: u64,
+    pub(crate) fetchers: u32,
+    pub(crate) interval_s: u64,
+}
+
+impl Setting {
+    /// What of it the scenario's job has.
+    pub(crate) fn words(&self, scenario: &Scenario) -> String {
+        let mut words = format!("{} workers, {} batches", self.workers, self.prefetch);
+        if let Some(kept) = &scenario.kept {
+            words += &format!(", {} MiB of cache", self.cache_bytes / MIB);
+            if kept.fetchers.is_some() {
+                words += &format!(", {} fetchers", self.fetchers);
+            }
+        }
+        if scenario.saving.is_some() {
+            words += &format!(", a save every {} s", self.interval_s);
+        }
+        words
+    }
+}
+
+/// What a scenario is for: constants are chosen by those of one half, and what they are worth is seen by the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Half {
+    Chosen,
+    HeldOut,
+}
+
+impl Half {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Half::Chosen => "",
+            Half::HeldOut => "held out",
+        }
+    }
+}
+
 /// Changes a world with time, in seconds.
 pub(crate) type Course = fn(f64, &mut World);
 
+#[derive(Clone)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
+    pub(crate) half: Half,
     pub(crate) ranks: u32,
     /// Workers and prefetch that the script sets.
     pub(crate) setting: (u32, u32),
@@ -59,9 +106,23 @@ pub(crate) struct Scenario {
     pub(crate) storage: Storage,
     pub(crate) worker_bytes: u64,
     pub(crate) course: Course,
+    /// A data set with a cache, for jobs of one rank.
+    pub(crate) kept: Option<Kept>,
+    pub(crate) saving: Option<Saving>,
 }
 
 impl Scenario {
+    /// As the script sets them.
+    pub(crate) fn script(&self) -> Setting {
+        Setting {
+            workers: self.setting.0,
+            prefetch: self.setting.1,
+            cache_bytes: self.kept.map_or(0, |kept| kept.own_bytes),
+            fetchers: self.kept.and_then(|kept| kept.fetchers).unwrap_or(0),
+            interval_s: self.saving.map_or(0, |saving| saving.every_s),
+        }
+    }
+
     /// Second from which on policies are compared: after the warm-up, where the job lives that long.
     pub(crate) fn measured_from(&self) -> usize {
         if self.dies_s.is_some() || self.length_s <= WARM_UP_S as u64 { 0 } else { WARM_UP_S }
@@ -97,7 +158,7 @@ impl World {
     }
 
     /// On for some of the time, by a plan of its own for each seed: minutes of `on` and `off` on average.
-    fn bursts(&self, t: f64, on_s: f64, off_s: f64) -> bool {
+    pub(crate) fn bursts(&self, t: f64, on_s: f64, off_s: f64) -> bool {
         let mut random = Random::new(self.seed ^ 0x5eed_b0b5);
         let (mut at, mut on) = (0.0, false);
         loop {
@@ -113,6 +174,7 @@ impl World {
 pub(crate) fn base(name: &'static str) -> Scenario {
     Scenario {
         name,
+        half: Half::Chosen,
         ranks: 1,
         setting: (2, 4),
         length_s: 2400,
@@ -147,6 +209,8 @@ pub(crate) fn base(name: &'static str) -> Scenario {
         storage: Storage { latency_ns: 2.0 * MS, bytes_per_s: 2000.0 * MB, ..Storage::default() },
         worker_bytes: 300 * MIB,
         course: |_, _| {},
+        kept: None,
+        saving: None,
     }
 }
 
@@ -339,5 +403,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         },
     ];
     all.extend(crate::recorded::scenarios());
+    all.extend(crate::goodput::scenarios());
+    all.extend(crate::held_out::scenarios());
     all
 }

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) case: String,
+    /// "held out", or nothing.
+    pub(crate) half: &'static str,
     pub(crate) metric: &'static str,
     pub(crate) value: f64,
     pub(crate) unit: &'static str,
@@ -73,4 +75,51 @@ pub(crate) fn summary(rows: &[Row]) -> String {
         text += &format!("{}: {} is {:.1} {}, not {bar}\n", row.case, row.metric, row.value, row.unit);
     }
     text
+}
+
+/// How far from the best static setting the controller ends in each half of the scenarios that have a bar for it.
+pub(crate) fn halves(rows: &[Row]) -> String {
+    let of = |half: &str, words: &str| {
+        let barred = |row: &&Row| row.metric == REGRET && row.half == half && row.holds.is_some();
+        let mut regrets: Vec<f64> = rows.iter().filter(barred).map(|row| row.value).collect();
+        regrets.sort_by(f64::total_cmp);
+        let Some(worst) = regrets.last() else { return String::new() };
+        let within = regrets.iter().filter(|regret| **regret <= 5.0).count();
+        let mean = regrets.iter().sum::<f64>() / regrets.len() as f64;
+        format!(
+            "Scenarios that {words}: regret {mean:.1}% on average, {:.1}% in the middle one, {worst:.1}% at worst; within 5% in {within} of {}.\n",
+            regrets[regrets.len() / 2],
+            regrets.len()
+        )
+    };
+    of("", "constants were chosen by") + &of("held out", "are held out")
+}
+
+pub(crate) const REGRET: &str = "regret after warm-up";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_half_has_a_line_of_its_own() {
+        let row = |half, value, holds| Row {
+            case: String::new(),
+            half,
+            metric: REGRET,
+            value,
+            unit: "%",
+            bar: None,
+            holds,
+        };
+        let rows = [
+            row("", 2.0, Some(true)),
+            row("", 8.0, Some(false)),
+            row("held out", 4.0, Some(true)),
+            row("", 99.0, None),
+        ];
+        let text = halves(&rows);
+        assert!(text.contains("chosen by: regret 5.0% on average, 8.0% in the middle one, 8.0% at worst; within 5% in 1 of 2."), "{text}");
+        assert!(text.contains("held out: regret 4.0% on average"), "{text}");
+    }
 }

@@ -23,18 +23,19 @@ struct Seen {
 /// Until a decision of moving a worker has ended so, and a little longer; at most for an hour.
 fn until_shifted(name: &str, ends: Act) -> Seen {
     let scenario = named(name);
-    let mut job = Job::new(&scenario, scenario.setting, 1);
+    let mut job = Job::new(&scenario, scenario.script(), 1);
     let mut ours = Ours::new(scenario.budgets, 1);
     let (mut most_workers, mut ended) = (0, None);
     while job.now_ns < 3600 * SECOND_NS && ended.is_none_or(|at| job.now_ns < at + 5 * SECOND_NS) {
         let observation = job.second();
         let actions = ours.observe(&observation);
         job.ask(&actions);
-        most_workers = most_workers.max(job.settings().iter().map(|(workers, _)| workers).sum());
+        most_workers =
+            most_workers.max(job.settings().iter().map(|setting| u64::from(setting.workers)).sum());
         let is_end = ours.audit().iter().any(|event| event.act == ends);
         ended = ended.or(is_end.then_some(job.now_ns));
     }
-    let workers = job.settings().iter().map(|(workers, _)| *workers).collect();
+    let workers = job.settings().iter().map(|setting| u64::from(setting.workers)).collect();
     Seen { audit: ours.audit().to_vec(), most_workers, workers, seconds_over: job.tally.violations }
 }
 
@@ -107,14 +108,14 @@ fn a_job_of_100_seconds_whose_storage_is_far_gets_its_workers_within_its_first_s
 /// The audit's sentence on the one time that a worker is taken away, in a run of 40 minutes.
 fn finding(name: &str) -> AuditEvent {
     let scenario = named(name);
-    let mut job = Job::new(&scenario, scenario.setting, 1);
+    let mut job = Job::new(&scenario, scenario.script(), 1);
     let mut ours = Ours::new(scenario.budgets, 1);
     let (mut seconds_fewer, mut others) = (0, Vec::new());
     while !job.is_over() {
         let observation = job.second();
         let actions = ours.observe(&observation);
         job.ask(&actions);
-        seconds_fewer += u64::from(job.settings()[0].0 == 1);
+        seconds_fewer += u64::from(job.settings()[0].workers == 1);
         others.extend(actions.into_iter().filter(|action| action.knob != "workers" || action.value > 2));
     }
     let of = |act| ours.audit().iter().filter(move |event| event.act == act).collect::<Vec<_>>();
@@ -123,7 +124,8 @@ fn finding(name: &str) -> AuditEvent {
     assert!(asked.iter().all(|event| (event.from, event.to) == (Some(2), Some(1))), "{asked:?}");
     assert!(asked.iter().all(|event| event.predicted.is_some() && !event.saw.is_empty()), "{asked:?}");
     assert_eq!(asked.len(), ended.len(), "{ended:?}");
-    assert_eq!(job.settings(), [(2, 4)], "it comes back");
+    let setting = job.settings()[0];
+    assert_eq!((setting.workers, setting.prefetch), (2, 4), "it comes back");
     assert!((1..=120).contains(&seconds_fewer), "{seconds_fewer} s");
     for (asked, ended) in asked.iter().zip(&ended) {
         let most_s = seconds_after(&asked.why, "as soon as it has cost ");
@@ -158,7 +160,7 @@ fn where_no_worker_can_be_added_one_fewer_tells_that_storage_has_only_a_delay() 
 fn no_worker_is_taken_away_where_nothing_may_be_turned() {
     for mode in [TuneMode::Observe, TuneMode::Advise] {
         let scenario = named("no memory for workers, storage is narrow");
-        let mut job = Job::new(&scenario, scenario.setting, 1);
+        let mut job = Job::new(&scenario, scenario.script(), 1);
         let mut ours = Ours::of(mode, scenario.budgets, 1);
         while job.now_ns < 900 * SECOND_NS {
             let observation = job.second();

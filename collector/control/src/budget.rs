@@ -220,6 +220,11 @@ impl Headroom {
         Ok(())
     }
 
+    /// What they may take, at most.
+    pub(crate) fn bytes_of(&self, job: &Job, deltas: &[Delta]) -> u64 {
+        self.more_bytes(job, deltas).0
+    }
+
     /// More bytes, at most. Each part counts by itself: what one rank gives back another does not have yet.
     fn more_bytes(&self, job: &Job, deltas: &[Delta]) -> (u64, u64) {
         let mut sums = (0u64, 0u64);
@@ -234,7 +239,8 @@ impl Headroom {
         sums
     }
 
-    fn memory(&self, job: &Job, deltas: &[Delta]) -> Result<(), String> {
+    /// Whether there is the memory for all of it.
+    pub(crate) fn memory(&self, job: &Job, deltas: &[Delta]) -> Result<(), String> {
         let (bytes, in_shm) = self.more_bytes(job, deltas);
         if bytes == 0 {
             return Ok(());

@@ -397,6 +397,7 @@ fn service(making: &Making, worker: u32, ready_ns: f64) -> BatchService {
         read_bytes: Some(making.read_bytes.round() as u64),
         readers: mean(making.readers_ns, making.fetch_ns),
         makers: mean(making.makers_ns, ready_ns - making.start_ns),
+        missed: Some(making.missed.round() as u32),
         ..BatchService::default()
     }
 }

@@ -76,6 +76,14 @@ impl Reads {
         self.each.map(|each| each.ns)
     }
 
+    /// The same, with what a read costs from `other` where that tells it more exactly.
+    pub(crate) fn priced(self, other: Option<&Reads>) -> Reads {
+        let each = other
+            .and_then(|other| other.each)
+            .filter(|theirs| self.each.is_none_or(|own| theirs.sd_ns < own.sd_ns));
+        Reads { each: each.or(self.each), ..self }
+    }
+
     /// How much longer a batch would take with so many reads, as a share of now; the bounds are one-sided, with a chance of error
     /// of `alpha` each. `before`: earlier batches, which tell what a read costs where none of these has one.
     pub(crate) fn longer(&self, reads: f64, before: Option<&Reads>, alpha: f64) -> Option<Gain> {

@@ -5,10 +5,11 @@
 //! samples that must be read than others ([`Reads`]). Beside it stands the pace before and after, as long as nothing else was
 //! turned in between. Other knobs are tried meanwhile.
 
-use super::probe::{DELTA, Why};
+use super::probe::{self, DELTA, Why};
 use super::seed::{CACHE, Kind, Need, Proposal, STALL, seconds};
 use super::turn::{Move, Status, Turn, taken_by_another};
-use super::{Address, Controller, RELIEF_NS, audit};
+use super::useless::reads_of;
+use super::{Address, Controller, RELIEF_NS, Work, audit};
 use crate::Outcome;
 use crate::cache::{LargerCache, larger_cache};
 use crate::ranks::{self, Job, Rank};
@@ -128,10 +129,21 @@ impl Controller {
         Some(found)
     }
 
+    /// What a trial beside it takes again, or takes as soon as its values are in force.
+    fn reserved_bytes(&self) -> u64 {
+        match &self.work {
+            Work::Probing(probe) if !probe.is_with() || matches!(probe.stage, probe::Stage::Turning(_)) => {
+                self.headroom.bytes_of(&self.job, &probe.proposal.deltas())
+            }
+            _ => 0,
+        }
+    }
+
     /// That the cache may take.
     fn free_bytes(&self) -> u64 {
-        let left = |budget: u64| budget.saturating_sub(self.job.memory_bytes());
-        let free = self.headroom.node.memory_available_bytes;
+        let used = self.job.memory_bytes().saturating_add(self.reserved_bytes());
+        let left = |budget: u64| budget.saturating_sub(used);
+        let free = self.headroom.node.memory_available_bytes.saturating_sub(self.reserved_bytes());
         let free =
             (self.budgets.memory_bytes.map_or(free, |budget| left(budget).min(free)) as f64 * OF_FREE) as u64;
         let of_caches = |most: u64| most.saturating_sub(self.job.caches_bytes());
@@ -361,10 +373,6 @@ impl Controller {
             self.undo_growth(growth, None, String::new(), why, out);
         }
     }
-}
-
-fn reads_of(rank: &Rank, since_ns: u64) -> Option<Reads> {
-    Reads::of(rank.services.iter().filter(|service| service.start_ns >= since_ns))
 }
 
 fn larger(job: &Job, uses: &CacheUses, rank: &Rank, free: u64) -> Option<LargerCache> {

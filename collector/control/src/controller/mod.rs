@@ -6,6 +6,7 @@ mod audit;
 mod cache;
 mod checkpoints;
 mod drift;
+mod giving_back;
 mod grant;
 mod guard;
 mod harm;
@@ -18,6 +19,7 @@ mod steps;
 mod storage_test;
 mod trial;
 mod turn;
+mod useless;
 mod worth;
 
 use crate::budget::{Costs, Delta, Headroom, Supply};
@@ -27,6 +29,7 @@ use crate::profile::Profiles;
 use crate::random::Random;
 use crate::ranks::Job;
 use drift::Drift;
+use giving_back::GivingBack;
 pub use grant::CacheWants;
 use guard::{Mentioned, Probation, Rollbacks};
 use patience::Patience;
@@ -39,6 +42,7 @@ use stallscope_units::counted;
 use std::collections::BTreeMap;
 use storage_test::StorageTest;
 use turn::Turn;
+use useless::Worth;
 
 /// Telemetry older than this is not acted on.
 const STALE_NS: u64 = 10_000_000_000;
@@ -66,6 +70,7 @@ enum Work {
     Watching,
     Probing(Box<Probe>),
     TestingStorage(Box<StorageTest>),
+    GivingBack(Box<GivingBack>),
     /// A decision is made; its values are on their way.
     Settling(u64, Turn),
 }
@@ -102,6 +107,7 @@ pub struct Controller {
     ask_cache_ns: u64,
     cache_pause_ns: u64,
     worth: grant::Worth,
+    cache_worth: Worth,
     decisions: u64,
     patience: BTreeMap<(&'static str, Kind), Patience>,
     /// Nothing was turned since, so these steps can be compared.
@@ -172,6 +178,7 @@ impl Controller {
             ask_cache_ns: 0,
             cache_pause_ns: 0,
             worth: grant::Worth::default(),
+            cache_worth: Worth::default(),
             decisions: 0,
             patience: BTreeMap::new(),
             since_ns: 0,
@@ -238,6 +245,7 @@ impl Controller {
         self.begin(&mut out);
         self.profile(observation);
         self.draws.take(observation.now_ns, self.job.cache_uses());
+        self.cache_worth.take(observation.now_ns, &self.job);
         self.note_interval();
         if !forward {
             self.start_over(&mut out);
@@ -328,6 +336,7 @@ impl Controller {
             Work::TestingStorage(test) => {
                 self.end_storage_test(*test, Act::Undo, String::new(), why.to_owned(), out);
             }
+            Work::GivingBack(giving) => self.drop_giving_back(*giving, why, out),
             Work::Watching | Work::Settling(..) => {}
         }
     }
@@ -359,7 +368,8 @@ impl Controller {
     /// What is known of a knob is forgotten when the job does other work than before.
     fn look_for_drift(&mut self, out: &mut Outcome) -> bool {
         let turning = matches!(self.work, Work::Probing(_) | Work::TestingStorage(_));
-        let costs = match self.growth.is_some() {
+        // A cache changes what a worker's CPU does as well.
+        let costs = match self.growth.is_some() || matches!(self.work, Work::GivingBack(_)) {
             true => drift::OWN_WORK,
             false if turning || self.now_ns <= self.since_ns + STALE_NS => drift::NOT_READING,
             false => drift::ALL,

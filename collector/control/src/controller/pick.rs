@@ -114,7 +114,13 @@ impl Controller {
                         best = Some(fits);
                     }
                 }
-                Err(why) => refused = Some((knob, why)),
+                Err(why) => {
+                    if made(1).is_some_and(|least| self.headroom.memory(&self.job, &least.deltas()).is_err())
+                    {
+                        self.cache_worth.short_ns = Some(self.now_ns);
+                    }
+                    refused = Some((knob, why));
+                }
             }
         }
         if let Some(mut best) = best {
@@ -344,7 +350,9 @@ impl Controller {
                 theirs.push((address.clone(), knob.value, by.to_owned()));
             }
             if known.is_none() {
-                self.floors.insert(address.clone(), knob.initial.min(knob.value));
+                let theirs = !knob.set_by.is_empty() && knob.set_by != super::turn::CONTROLLER;
+                let floor = if theirs { knob.value } else { knob.initial.min(knob.value) };
+                self.floors.insert(address.clone(), floor);
             }
             seen.insert(address, knob.value);
         }

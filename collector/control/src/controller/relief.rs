@@ -39,6 +39,11 @@ impl Controller {
             self.rollback(out);
             return true;
         }
+        if let Work::GivingBack(giving) = &self.work {
+            let giving = giving.clone();
+            self.give_back_for_good(&giving, &over, out);
+            return true;
+        }
         if !matches!(self.work, Work::Watching) {
             return false;
         }

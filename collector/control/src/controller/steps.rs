@@ -40,6 +40,11 @@ impl Controller {
                 }
             }
             Work::TestingStorage(test) => self.go_on_testing_storage(*test, drifted, out),
+            Work::GivingBack(giving) if drifted => {
+                let why = "the job does other work than when it began, so that what it does without cannot be compared";
+                self.drop_giving_back(*giving, why, out);
+            }
+            Work::GivingBack(giving) => self.go_on_giving_back(*giving, elapsed_ns, out),
             Work::Watching => self.watch(out),
         }
     }
@@ -179,6 +184,7 @@ impl Controller {
                 Some(why) => self.hold("too dear", proposal.why, why, out),
                 None => self.try_out(proposal, saw, out),
             },
+            None if self.give_back(out) => {}
             None => self.test_storage(out),
         }
     }

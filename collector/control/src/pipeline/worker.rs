@@ -71,6 +71,8 @@ pub(super) struct Making {
     pub(super) cpu_ns: f64,
     pub(super) runnable_ns: f64,
     pub(super) read_bytes: f64,
+    /// Requests that storage is asked for.
+    pub(super) missed: f64,
     /// Integrals over the reading time and over all of it.
     pub(super) readers_ns: f64,
     pub(super) makers_ns: f64,
@@ -94,6 +96,7 @@ impl Making {
             cpu_ns: 0.0,
             runnable_ns: 0.0,
             read_bytes: 0.0,
+            missed: 0.0,
             readers_ns: 0.0,
             makers_ns: 0.0,
         };
@@ -111,7 +114,7 @@ impl Making {
         let mut weights: Vec<f64> = (0..turns).map(|_| 0.5 + random.unit()).collect();
         let sum: f64 = weights.iter().sum();
         weights.iter_mut().for_each(|weight| *weight /= sum);
-        self.read_bytes = demand.bytes * missed / requests;
+        (self.missed, self.read_bytes) = (missed, demand.bytes * missed / requests);
         let mut add = |kind: Kind, ns: f64, requests: f64, bytes: f64| {
             if ns + requests + bytes > 0.0 {
                 self.stages.push(Stage { kind, left: 1.0, ns, requests, bytes });

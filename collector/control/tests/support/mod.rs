@@ -1,10 +1,13 @@
 //! A job that is as simple as can be: each worker makes a batch in a fixed time, and training takes one.
 #![allow(dead_code, reason = "each file of tests uses a part of it")]
 
-use stallscope_control::{Action, Controller, NodeState, Observation, Outcome, Random, RankObservation};
+mod cache;
+
+pub(crate) use cache::Cache;
+use stallscope_control::{Action, Controller, NodeState, Observation, Outcome, RankObservation};
 use stallscope_model::{
-    Act, AuditEvent, BatchService, Budgets, CacheState, CacheSummary, CacheUses, Cause, Causes,
-    CheckpointAccount, CheckpointRule, EvidenceKinds, Knob, KnobState, Phase, StepLedger, TuneMode,
+    Act, AuditEvent, BatchService, Budgets, CacheSummary, Cause, Causes, CheckpointAccount, CheckpointRule,
+    EvidenceKinds, Knob, KnobState, Phase, StepLedger, TuneMode,
 };
 
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
@@ -45,23 +48,6 @@ pub(crate) fn reasons(out: &Outcome, act: Act) -> String {
     out.audit.iter().filter(of).map(|event| event.why.clone()).collect::<Vec<_>>().join("; ")
 }
 
-/// What the job's cache keeps: as it is drawn, until it is full.
-#[derive(Clone, Debug)]
-pub(crate) struct Cache {
-    pub(crate) samples: u64,
-    pub(crate) sample_bytes: u64,
-    /// For each sample that is read.
-    pub(crate) read_ns: u64,
-    /// It keeps no more, whatever it may.
-    pub(crate) most_bytes: u64,
-    drawn: u64,
-    kept: u64,
-    /// At the beginning of this pass: what is drawn of them hits.
-    kept_before: u64,
-    random: Random,
-    uses: CacheUses,
-}
-
 impl Saver {
     /// Nothing is saved until then.
     pub(crate) fn stops(&mut self, until_ns: u64) {
@@ -86,6 +72,8 @@ pub(crate) struct Job {
     pub(crate) cache: Option<Cache>,
     pub(crate) saver: Option<Saver>,
     pub(crate) now_ns: u64,
+    /// Training's own work on a batch.
+    pub(crate) own_ns: u64,
     /// Of a batch in a worker.
     pub(crate) service_ns: u64,
     /// More workers make no more batches: they share what they wait for.
@@ -139,6 +127,7 @@ impl Job {
             cache: None,
             saver: None,
             now_ns: 1000 * SECOND_NS,
+            own_ns: OWN_NS,
             service_ns: 550_000_000,
             shared: false,
             crowd: 0.0,
@@ -168,20 +157,7 @@ impl Job {
     /// The same with a cache of 100 of 400 MiB, from which half of what workers wait for is read.
     pub(crate) fn cached(read_ns: u64) -> Job {
         let mut job = Job::slow();
-        let (samples, sample_bytes) = (8000, 50 << 10);
-        let (drawn, kept, kept_before, most_bytes) = (0, 0, 0, u64::MAX);
-        let (random, uses) = (Random::new(5), CacheUses::default());
-        job.cache = Some(Cache {
-            samples,
-            sample_bytes,
-            read_ns,
-            most_bytes,
-            drawn,
-            kept,
-            kept_before,
-            random,
-            uses,
-        });
+        job.cache = Some(Cache::of(8000, 50 << 10, read_ns));
         job.knobs.push(Knob {
             loader: Some(0),
             name: "cache.bytes".to_owned(),
@@ -201,46 +177,20 @@ impl Job {
     /// In a pass that is not its first, and of which this share hits.
     pub(crate) fn start_with_hits(&mut self, share: f64) {
         if let Some(cache) = &mut self.cache {
-            (cache.kept, cache.kept_before) =
-                ((share * cache.samples as f64) as u64, (share * cache.samples as f64) as u64);
+            cache.starts_with((share * cache.samples as f64) as u64);
         }
-        let bytes = self.cache.as_ref().map_or(0, |cache| cache.kept * cache.sample_bytes);
+        let bytes = self.cache.as_ref().map_or(0, |cache| cache.kept_bytes());
         (self.knobs[2].value, self.knobs[2].initial) = (bytes, bytes);
     }
 
-    /// Of one batch of 32.
+    /// Of one batch.
     fn reads(&mut self) -> u64 {
         let capacity = self.knobs.get(2).map_or(0, |knob| knob.value);
-        let Some(cache) = &mut self.cache else { return 0 };
-        let capacity = capacity.min(cache.most_bytes);
-        cache.kept = cache.kept.min(capacity / cache.sample_bytes);
-        cache.kept_before = cache.kept_before.min(cache.kept);
-        let mut reads = 0;
-        for _ in 0..32 {
-            if cache.drawn == cache.samples {
-                (cache.drawn, cache.kept_before) = (0, cache.kept);
-            }
-            cache.drawn += 1;
-            if cache.random.unit() < cache.kept_before as f64 / cache.samples as f64 {
-                cache.uses.hits += 1;
-                continue;
-            }
-            reads += 1;
-            cache.uses.misses += 1;
-            cache.kept = (cache.kept + 1).min(capacity / cache.sample_bytes).min(cache.samples);
-        }
-        reads
+        self.cache.as_mut().map_or(0, |cache| cache.batch(capacity))
     }
 
     fn cache_summary(&self) -> Option<CacheSummary> {
-        let cache = self.cache.as_ref()?;
-        let state = CacheState {
-            kept_bytes: cache.kept * cache.sample_bytes,
-            capacity_bytes: self.cache_bytes(),
-            evictions: 0,
-            kept_samples: cache.kept,
-        };
-        Some(CacheSummary { training: cache.uses, state: Some(state), ..CacheSummary::default() })
+        Some(self.cache.as_ref()?.summary(self.cache_bytes()))
     }
 
     pub(crate) fn workers(&self) -> u64 {
@@ -356,7 +306,7 @@ impl Job {
 
     fn memory_bytes(&self) -> u64 {
         let trainer = if self.memory_limit.is_some() { 300 << 20 } else { 2 << 30 };
-        let kept = self.cache.as_ref().map_or(0, |cache| cache.kept * cache.sample_bytes);
+        let kept = self.cache.as_ref().map_or(0, |cache| cache.kept_bytes());
         trainer + kept + self.worker_bytes().iter().sum::<u64>()
     }
 
@@ -452,10 +402,10 @@ impl Job {
         let lack = if self.prefetch() < self.needs { 3.0 } else { 1.0 };
         let service_ns = self.service_ns + reads_ns;
         let made_ns = (service_ns as f64 * crowd * lack * noise / workers as f64) as u64;
-        let wall = made_ns.max(OWN_NS);
+        let wall = made_ns.max(self.own_ns);
         let mut causes = Causes::default();
-        causes[Cause::Compute] = OWN_NS;
-        causes[Cause::Fetch] = wall - OWN_NS;
+        causes[Cause::Compute] = self.own_ns;
+        causes[Cause::Fetch] = wall - self.own_ns;
         self.index += 1;
         StepLedger {
             rank: 0,
