@@ -50,6 +50,7 @@ impl Desk {
         self.events.push(NodeEvent {
             act: "pause".into(),
             by: by.name.into(),
+            by_uid: Some(by.uid),
             why: "nothing is changed; what is in force stays, what is being tried is put back".into(),
             ..about
         });
@@ -98,7 +99,8 @@ impl Desk {
                 (self.jobs[&id].event(), format!("{job} is resumed{rest}"))
             }
         };
-        self.events.push(NodeEvent { act: "resume".into(), by: by.name.into(), ..about });
+        let by_uid = Some(by.uid);
+        self.events.push(NodeEvent { act: "resume".into(), by: by.name.into(), by_uid, ..about });
         let ids: Vec<u64> = self.jobs.keys().copied().collect();
         let idle: Vec<u64> = ids.into_iter().filter(|id| self.jobs[id].session == Session::None).collect();
         Ok((done, idle.into_iter().flat_map(|id| self.begin(id)).collect()))
