@@ -225,6 +225,26 @@ mod tests {
     }
 
     #[test]
+    fn after_a_restart_in_a_pause_of_the_node_jobs_have_what_they_had() {
+        use super::super::tests::GIB;
+        let policy = "[[jobs.rule]]\nmode = \"act\"\ncache = { max = \"48GiB\", min = \"1GiB\" }\n";
+        let mut desk = desk(policy);
+        desk.pause(&NODE, asks(0)).unwrap();
+        let pauses = desk.pauses().clone();
+        let mut desk = Desk::new(crate::policy::Policy::parse(policy).unwrap(), 64 * GIB, pauses);
+        let back = [(MIRA, 70, 16), (OTTO, 71, 40)].map(|(uid, pid, had)| {
+            let mut back = of(uid, "");
+            back.job.granted_bytes = Some(had * GIB);
+            let (id, first_bytes) = desk.arrive(back);
+            assert_eq!((first_bytes, desk.started(id, pid, 9)), (0, vec![]));
+            id
+        });
+        desk.tick(Instant::now() + Duration::from_secs(3600));
+        desk.resume(&NODE, asks(0)).unwrap();
+        assert!(desk.granted(back[1]) >= 40 * GIB, "{} GiB", desk.granted(back[1]) / GIB);
+    }
+
+    #[test]
     fn a_job_is_paused_by_its_owner_and_by_root_alone() {
         let mut desk = desk(MIRAS);
         let pid = std::process::id();
