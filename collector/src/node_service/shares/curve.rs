@@ -78,7 +78,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_curve_rises_ever_more_slowly_whatever_was_said() {
+    fn a_curve_rises_ever_more_slowly_whatever_was_claimed() {
         let curve =
             Curve::of(&[(30, 0.3), (10, 0.0), (20, 0.4), (20, f64::NAN), (0, 1.0), (40, 7.0), (50, 0.2)]);
         assert_eq!(curve.points, [(40, 1.0)]);
