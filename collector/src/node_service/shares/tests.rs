@@ -186,6 +186,7 @@ enum Move {
     Rebound {
         most: u64,
     },
+    Keep,
     Budget(u64),
     Settle,
 }
@@ -199,6 +200,7 @@ fn moves() -> impl Strategy<Value = Move> {
         2 => (any::<Option<u64>>(), any::<u64>(), proptest::collection::vec((any::<u64>(), any::<f64>()), 0..9))
             .prop_map(|(heard, held, claimed)| Move::Lying { heard, held, claimed }),
         1 => size.prop_map(|most| Move::Rebound { most }),
+        1 => Just(Move::Keep),
         1 => (0..2000 * GIB).prop_map(Move::Budget),
         2 => Just(Move::Settle),
     ]
@@ -230,6 +232,7 @@ proptest! {
                     shares.asks(id, heard.or(granted), held, Curve::of(&claimed));
                 }
                 Move::Rebound { most } => shares.rebound(id, bounds(0, most)),
+                Move::Keep => shares.keep(id),
                 Move::Budget(bytes) => shares.set_budget(bytes),
                 Move::Settle => {
                     now += Duration::from_secs(7);
@@ -242,7 +245,7 @@ proptest! {
             }
         }
         settle_all(&mut shares, now);
-        let mut left = shares.budget;
+        let mut left = shares.grantable();
         for (id, share) in &shares.jobs {
             let floor = share.bounds.floor.min(left);
             left -= floor;
@@ -250,7 +253,7 @@ proptest! {
         }
         // Nothing that somebody may have lies idle.
         let wanted: u64 = shares.jobs.values().map(|share| share.bounds.most).sum();
-        prop_assert!(shares.granted_in_all() + JOBS >= wanted.min(shares.budget));
+        prop_assert!(shares.granted_in_all() + JOBS >= wanted.min(shares.grantable()));
     }
 
     /// Of two jobs with the same rule the one that saves more with the same memory never has less.
