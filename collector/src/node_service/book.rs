@@ -220,7 +220,7 @@ mod tests {
         book.note(NodeEvent { act: "pause".into(), by_uid: Some(7), ..of(7, "by the owner") }, now);
         let last = book.page(None, 0).events.pop().expect("a line");
         assert_eq!((last.act.as_str(), last.why.as_str()), ("pause", "by root"));
-        // What is missing is said once there is a place for it, whether the user comes again or not.
+        // What is missing is counted once there is a place for it, whether the user comes again or not.
         book.second(now + ONE_MORE);
         let last = book.page(None, 7).events.pop().expect("a line");
         assert_eq!((last.act.as_str(), last.saw.as_str()), ("lost", "601 lines are missing here"));

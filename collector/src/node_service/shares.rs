@@ -48,7 +48,7 @@ struct Share {
     granted: u64,
     /// What it may hold: not less than it is granted, and more where it has not given back what was taken.
     owed: u64,
-    /// What it last said that it holds.
+    /// What it holds, as it last reported.
     held: Option<u64>,
     /// When something was last taken back.
     taken: Option<Instant>,
