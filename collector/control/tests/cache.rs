@@ -240,6 +240,16 @@ fn what_is_no_longer_granted_is_given_back_and_never_what_the_script_had_set() {
 }
 
 #[test]
+fn what_a_user_had_set_before_the_controller_began_is_not_given_back() {
+    let mut job = bound(10_000_000);
+    job.user_sets("cache.bytes", 200 * MIB);
+    let mut controller = act();
+    controller.grant_caches(64 * MIB);
+    let out = run(&mut job, &mut controller, 60);
+    assert_eq!(job.cache_bytes(), 200 * MIB, "{:?}", out.audit);
+}
+
+#[test]
 fn a_larger_cache_that_is_being_tried_is_put_back_where_it_is_no_longer_granted() {
     let mut job = bound(10_000_000);
     let mut controller = act();

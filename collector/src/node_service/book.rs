@@ -1,18 +1,19 @@
 //! What the service keeps in its folder: the node's audit, and which pauses there are.
 
-use super::journal::{self, Journal};
+use super::journal::{self, Journal, Most};
 use super::pauses::Pauses;
 use crate::host;
 use anyhow::Result;
+use stallscope_ebpf::Subordinates;
 use stallscope_wire::{LogPage, LogPlace, NodeEvent};
 use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// A part of the audit, of which there are two.
-const AUDIT_BYTES: u64 = 8 << 20;
-/// All pauses that there may be take half of it.
-const PAUSES_BYTES: u64 = 2 << 20;
+const AUDIT: Most = Most { file: 8 << 20, line: 16 << 10 };
+/// A line has all pauses that there are.
+const PAUSES: Most = Most { file: 2 << 20, line: 1 << 20 };
 /// Lines that one user's jobs may add at once, and the time in which one more may: the audit is everybody's.
 const AT_ONCE: u32 = 400;
 const ONE_MORE: Duration = Duration::from_secs(2);
@@ -22,6 +23,8 @@ pub(super) struct Book {
     audit: Journal,
     pauses: Journal,
     users: HashMap<u32, Allowance>,
+    /// One user may have 65,536 ids, and has one share with all of them.
+    subordinates: Subordinates,
     /// Lines that the disk did not take, since the last that it took.
     unwritten: u64,
 }
@@ -38,9 +41,10 @@ impl Book {
     /// The folder can't be used, in a sentence.
     pub(super) fn open(path: &Path) -> Result<Book> {
         let folder = journal::folder(path)?;
-        let audit = Journal::open(&folder, "audit", AUDIT_BYTES)?;
-        let pauses = Journal::open(&folder, "pauses", PAUSES_BYTES)?;
-        Ok(Book { audit, pauses, users: HashMap::new(), unwritten: 0 })
+        let audit = Journal::open(&folder, "audit", AUDIT)?;
+        let pauses = Journal::open(&folder, "pauses", PAUSES)?;
+        let subordinates = Subordinates::of_this_machine();
+        Ok(Book { audit, pauses, users: HashMap::new(), subordinates, unwritten: 0 })
     }
 
     pub(super) fn pauses(&self) -> Pauses {
@@ -58,17 +62,38 @@ impl Book {
         })
     }
 
-    /// Adds a line, unless its job's user has had theirs; what is left out is counted in the next.
+    /// Adds a line, unless its job's user has had theirs; what is left out is counted in a line of its own. What root asked for
+    /// is nobody's to leave out.
     pub(super) fn note(&mut self, mut event: NodeEvent, now: Instant) {
         event.wall_ns = host::wall_ns();
-        if event.uid != 0 {
-            let Some(left_out) = self.allows(event.uid, now) else { return };
-            if left_out > 0 {
-                let (uid, user) = (event.uid, event.user.clone());
-                self.write(NodeEvent { uid, user, ..lost(left_out, "its user's jobs had too many lines") });
-            }
+        if event.uid != 0 && event.by_uid != Some(0) {
+            let payer = self.payer(event.uid);
+            let Some(left_out) = self.allows(payer, now) else { return };
+            self.write_lost(payer, left_out);
         }
         self.write(event);
+    }
+
+    /// Once a second: what was left out is known once there is a place for that, whether another line comes or not.
+    pub(super) fn second(&mut self, now: Instant) {
+        let waits = |user: &Allowance| user.left_out > 0 && user.left(now) > 0;
+        let due: Vec<u32> = self.users.iter().filter(|(_, user)| waits(user)).map(|(uid, _)| *uid).collect();
+        for uid in due {
+            let left_out = self.allows(uid, now).unwrap_or(0);
+            self.write_lost(uid, left_out);
+        }
+    }
+
+    /// Whose share of what all users have together `uid` takes of.
+    pub(super) fn payer(&self, uid: u32) -> u32 {
+        self.subordinates.payer(uid)
+    }
+
+    fn write_lost(&mut self, uid: u32, left_out: u64) {
+        if left_out > 0 {
+            let user = host::user_name(uid);
+            self.write(NodeEvent { uid, user, ..lost(left_out, "its user's jobs had too many lines") });
+        }
     }
 
     fn write(&mut self, event: NodeEvent) {
@@ -133,6 +158,7 @@ fn lost(lines: u64, why: &str) -> NodeEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stallscope_wire::Paused;
 
     fn of(uid: u32, why: &str) -> NodeEvent {
         NodeEvent {
@@ -161,6 +187,55 @@ mod tests {
         let [.., lost, last] = &page.events[..] else { panic!("{page:?}") };
         assert_eq!((lost.saw.as_str(), last.why.as_str()), ("600 lines are missing here", "later"));
         assert_eq!(book.pauses(), Pauses::default());
+        let _ = std::fs::remove_dir_all(&path);
+    }
+
+    #[test]
+    fn the_nodes_pause_is_kept_beside_as_many_of_jobs_as_there_may_be() {
+        let path = std::env::temp_dir().join(format!("ss-book-pauses-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        let mut book = Book::open(&path).expect("a folder in the temporary folder");
+        let by = |uid| Paused { by: "u".repeat(32), uid, since_wall_ns: u64::MAX };
+        let mut pauses = Pauses::default();
+        let most = (1..u32::MAX).take_while(|pid| pauses.pause_job((*pid, u64::MAX), by(*pid)).is_ok());
+        assert!(most.count() > 4000);
+        pauses.set_node(Some(by(0)));
+        for _ in 0..5 {
+            book.keep(&pauses).expect("it is kept");
+        }
+        drop(book);
+        let kept = Book::open(&path).expect("it is there").pauses();
+        assert_eq!(kept.of_node(), Some(&by(0)));
+        let _ = std::fs::remove_dir_all(&path);
+    }
+
+    #[test]
+    fn what_root_does_is_noted_whatever_the_jobs_user_had_noted() {
+        let path = std::env::temp_dir().join(format!("ss-book-root-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        let mut book = Book::open(&path).expect("a folder in the temporary folder");
+        let now = Instant::now();
+        (0..1000).for_each(|_| book.note(of(7, "again"), now));
+        book.note(NodeEvent { act: "pause".into(), by_uid: Some(0), ..of(7, "by root") }, now);
+        book.note(NodeEvent { act: "pause".into(), by_uid: Some(7), ..of(7, "by the owner") }, now);
+        let last = book.page(None, 0).events.pop().expect("a line");
+        assert_eq!((last.act.as_str(), last.why.as_str()), ("pause", "by root"));
+        // What is missing is counted once there is a place for it, whether the user comes again or not.
+        book.second(now + ONE_MORE);
+        let last = book.page(None, 7).events.pop().expect("a line");
+        assert_eq!((last.act.as_str(), last.saw.as_str()), ("lost", "601 lines are missing here"));
+        let _ = std::fs::remove_dir_all(&path);
+    }
+
+    #[test]
+    fn all_ids_of_one_user_have_one_users_lines() {
+        let path = std::env::temp_dir().join(format!("ss-book-ids-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        let mut book = Book::open(&path).expect("a folder in the temporary folder");
+        book.subordinates = Subordinates::parse(b"7:100000:65536", b"");
+        let now = Instant::now();
+        (0..1000).for_each(|nth| book.note(of(100_000 + nth, "mine, too"), now));
+        assert_eq!(book.page(None, 0).events.len(), AT_ONCE as usize);
         let _ = std::fs::remove_dir_all(&path);
     }
 }

@@ -147,7 +147,7 @@ impl Desk {
     /// What jobs may have from now on, of those that may have more or less than before.
     pub(super) fn take_grants(&mut self) -> Vec<(u64, u64)> {
         let ids = std::mem::take(&mut self.regranted);
-        ids.into_iter().filter_map(|id| Some((id, self.shares.granted(id)?))).collect()
+        ids.into_iter().filter(|id| self.jobs.contains_key(id)).map(|id| (id, self.granted(id))).collect()
     }
 
     /// What the job's caches may be raised to now.
@@ -212,12 +212,13 @@ impl Desk {
             reported: Reported::default(),
         };
         self.jobs.insert(id, job);
-        // In a pause nothing is begun.
-        if self.pauses.of_node().is_none() {
+        // In a pause nothing is begun; what an earlier service had granted is in force all the same.
+        let is_paused = self.pauses.of_node().is_some();
+        if !is_paused || self.jobs[&id].had_bytes.is_some() {
             self.admit(id);
         }
         // One that holds next to nothing costs the job its look-ups and saves nothing.
-        let granted = self.shares.granted(id).unwrap_or(0);
+        let granted = self.shares.granted(id).filter(|_| !is_paused).unwrap_or(0);
         let first_bytes = Some(first_cache_of(granted)).filter(|bytes| *bytes <= granted).unwrap_or(0);
         (id, first_bytes)
     }
@@ -254,6 +255,10 @@ impl Desk {
         let checkpoint_ppm = job.allowed.checkpoint_ppm;
         self.admit(id);
         let cache_bytes = self.granted(id);
+        if self.shares.granted(id).is_none() {
+            // The ledger will not say so, and the job may know of an earlier grant.
+            self.regranted.insert(id);
+        }
         self.events.push(begun(&self.jobs[&id], cache_bytes));
         self.jobs.entry(id).and_modify(|job| job.noted_bytes = Some(cache_bytes));
         vec![ToLauncher::Start(Start {
@@ -368,6 +373,9 @@ impl Desk {
                 Some(bounds) if self.shares.granted(*id).is_some() => self.shares.rebound(*id, bounds),
                 Some(bounds) if self.pauses.of_node().is_none() => self.shares.enter(*id, bounds, None),
                 Some(_) => {}
+                // Its session goes on, and gives back.
+                None if job.wants_session() == Some(true) => self.shares.rebound(*id, Bounds::default()),
+                None if job.process.is_some() => self.shares.keep(*id),
                 None => self.shares.leave(*id),
             }
             // What a session may use changes while it runs.

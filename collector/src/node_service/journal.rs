@@ -11,9 +11,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-/// Longer lines are none of ours.
-const MOST_LINE_BYTES: usize = 16 << 10;
-/// What is read in one go, for a page.
+/// What is read in one go, for a page, unless a line may be longer.
 const PAGE_BYTES: usize = 256 << 10;
 
 /// First line of a file. Files are numbered from 1 in the order in which they were begun.
@@ -38,8 +36,16 @@ pub(super) struct Journal {
     parts: [Part; 2],
     /// The part that is added to.
     current: usize,
-    /// Bytes after which a part is full.
-    limit: u64,
+    most: Most,
+}
+
+/// In bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Most {
+    /// Of a file, which then is full.
+    pub(super) file: u64,
+    /// Of a line: longer ones are none of ours.
+    pub(super) line: usize,
 }
 
 /// Opens the service's folder, making it where it is missing: one that nobody but its owner, which is us, writes into.
@@ -63,25 +69,25 @@ pub(super) fn folder(path: &Path) -> Result<File> {
 }
 
 impl Journal {
-    /// The files `name.0.jsonl` and `name.1.jsonl` in `folder`, which never have much more than `limit` bytes each.
+    /// The files `name.0.jsonl` and `name.1.jsonl` in `folder`, of which none has more than `most` or one line of it.
     ///
     /// # Errors
     /// They can't be opened.
-    pub(super) fn open(folder: &File, name: &str, limit: u64) -> Result<Journal> {
+    pub(super) fn open(folder: &File, name: &str, most: Most) -> Result<Journal> {
         let open = |which: u8| -> Result<File> {
             let name = format!("{name}.{which}.jsonl");
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = rustix::fs::openat(folder, &name, flags, Mode::RUSR | Mode::WUSR);
             Ok(file.with_context(|| format!("cannot open {name} in the service's folder"))?.into())
         };
-        Ok(Journal::of([open(0)?, open(1)?], limit)?)
+        Ok(Journal::of([open(0)?, open(1)?], most)?)
     }
 
-    fn of(files: [File; 2], limit: u64) -> io::Result<Journal> {
-        let [first, second] = files.map(Part::of);
+    fn of(files: [File; 2], most: Most) -> io::Result<Journal> {
+        let [first, second] = files.map(|file| Part::of(file, most.line));
         let parts = [first?, second?];
         let current = usize::from(parts[1].number > parts[0].number);
-        let mut journal = Journal { parts, current, limit };
+        let mut journal = Journal { parts, current, most };
         if journal.parts[current].number == 0 {
             journal.begin(0, 1)?;
         }
@@ -101,12 +107,12 @@ impl Journal {
     /// The disk is full, say; nothing of it was added then.
     pub(super) fn add<T: Serialize>(&mut self, what: &T) -> io::Result<()> {
         let line = line(what);
-        if line.len() > MOST_LINE_BYTES {
-            return Err(io::Error::other("a line of more than 16 KiB"));
+        if line.len() > self.most.line {
+            return Err(io::Error::other(format!("a line of more than {} bytes", self.most.line)));
         }
         let Part { number, bytes, .. } = &self.parts[self.current];
         let (number, bytes) = (*number, *bytes);
-        if bytes + line.len() as u64 > self.limit {
+        if bytes + line.len() as u64 > self.most.file {
             self.begin(1 - self.current, number + 1)?;
         }
         self.parts[self.current].add(&line)
@@ -143,7 +149,7 @@ impl Journal {
             return (Vec::new(), LogPlace { file: end.number, at: end.bytes }, false);
         };
         let from = if part.number == place.file { place.at.min(part.bytes) } else { 0 };
-        let mut bytes = vec![0; PAGE_BYTES.min((part.bytes - from) as usize)];
+        let mut bytes = vec![0; PAGE_BYTES.max(self.most.line).min((part.bytes - from) as usize)];
         let read = part.file.read_at(&mut bytes, from).unwrap_or(0);
         bytes.truncate(read);
         // A page ends with a line.
@@ -164,7 +170,7 @@ impl Journal {
 
 impl Part {
     /// A file as it was left: what a crash cut off goes.
-    fn of(file: File) -> io::Result<Part> {
+    fn of(file: File, most_line: usize) -> io::Result<Part> {
         let bytes = file.metadata()?.len();
         let mut first = vec![0; 256];
         let read = file.read_at(&mut first, 0)?;
@@ -174,7 +180,7 @@ impl Part {
             file.set_len(0)?;
             return Ok(Part { file, number: 0, bytes: 0 });
         };
-        let from = bytes.saturating_sub(MOST_LINE_BYTES as u64 + 1);
+        let from = bytes.saturating_sub(most_line as u64 + 1);
         let mut end = vec![0; (bytes - from) as usize];
         file.read_exact_at(&mut end, from)?;
         let whole = end.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at as u64 + 1);
@@ -214,7 +220,8 @@ mod tests {
         }
 
         fn journal(&self, limit: u64) -> Journal {
-            Journal::open(&folder(&self.0).expect("our own"), "audit", limit).expect("it opens")
+            let most = Most { file: limit, line: 16 << 10 };
+            Journal::open(&folder(&self.0).expect("our own"), "audit", most).expect("it opens")
         }
     }
 

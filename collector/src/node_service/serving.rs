@@ -55,7 +55,7 @@ enum Event {
         job: u64,
     },
     HungUp {
-        uid: u32,
+        payer: u32,
     },
 }
 
@@ -103,7 +103,7 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
             let orders: Vec<ToLauncher> = tokio::select! {
                 accepted = listener.accept() => {
                     if let Ok((stream, _)) = accepted {
-                        take_up(stream, &mut connections, &sender);
+                        take_up(stream, &book, &mut connections, &sender);
                     } else {
                         // Out of descriptors.
                         sleep(Duration::from_millis(50)).await;
@@ -142,8 +142,8 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                         granters.remove(&job);
                         desk.gone(job)
                     }
-                    Event::HungUp { uid } => {
-                        connections.entry(uid).and_modify(|count: &mut usize| *count -= 1);
+                    Event::HungUp { payer } => {
+                        connections.entry(payer).and_modify(|count: &mut usize| *count -= 1);
                         connections.retain(|_, count| *count > 0);
                         Vec::new()
                     }
@@ -169,7 +169,10 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                         },
                     }
                 }
-                _ = ticks.tick() => desk.tick(now),
+                _ = ticks.tick() => {
+                    book.second(now);
+                    desk.tick(now)
+                }
             };
             for (job, bytes) in desk.take_grants() {
                 if let Some(grants) = granters.get(&job) {
@@ -186,19 +189,24 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
     })
 }
 
-fn take_up(stream: UnixStream, connections: &mut HashMap<u32, usize>, events: &mpsc::Sender<Event>) {
+fn take_up(
+    stream: UnixStream,
+    book: &Book,
+    connections: &mut HashMap<u32, usize>,
+    events: &mpsc::Sender<Event>,
+) {
     let Ok(peer) = stream.peer_cred() else { return };
-    let uid = peer.uid();
+    let payer = book.payer(peer.uid());
     let (of_all, of_user) =
-        (connections.values().sum::<usize>(), connections.get(&uid).copied().unwrap_or(0));
-    if uid != 0 && (of_user >= OF_A_USER || of_all >= OF_ALL) {
+        (connections.values().sum::<usize>(), connections.get(&payer).copied().unwrap_or(0));
+    if peer.uid() != 0 && (of_user >= OF_A_USER || of_all >= OF_ALL) {
         return;
     }
-    *connections.entry(uid).or_default() += 1;
+    *connections.entry(payer).or_default() += 1;
     let events = events.clone();
     tokio::spawn(async move {
         hear(stream, peer, &events).await;
-        let _ = events.send(Event::HungUp { uid }).await;
+        let _ = events.send(Event::HungUp { payer }).await;
     });
 }
 

@@ -33,6 +33,8 @@ pub(super) struct Shares {
     budget: u64,
     /// In the order in which they came.
     jobs: BTreeMap<u64, Share>,
+    /// What jobs hold that nobody has give anything back.
+    kept: BTreeMap<u64, u64>,
     /// When memory was last taken from one job for another's benefit.
     taken: Option<Instant>,
     changed: bool,
@@ -46,6 +48,8 @@ struct Share {
     granted: u64,
     /// What it may hold: not less than it is granted, and more where it has not given back what was taken.
     owed: u64,
+    /// What it holds, as it last reported.
+    held: Option<u64>,
     /// When something was last taken back.
     taken: Option<Instant>,
     curve: Curve,
@@ -93,22 +97,42 @@ impl Shares {
 
     /// Memory that nobody may hold.
     pub(super) fn free(&self) -> u64 {
-        self.budget.saturating_sub(self.jobs.values().map(|share| share.owed).fold(0, u64::saturating_add))
+        self.grantable()
+            .saturating_sub(self.jobs.values().map(|share| share.owed).fold(0, u64::saturating_add))
     }
 
-    /// A job comes: what is free is its, up to its rule, until it is settled what others would gain by it. `had`: from an earlier
-    /// service.
+    fn grantable(&self) -> u64 {
+        self.budget.saturating_sub(self.kept.values().copied().fold(0, u64::saturating_add))
+    }
+
+    /// A job comes: what is free is its, up to its rule, until it is settled what others would gain by it, but for what is left
+    /// to others and they lack. `had`: from an earlier service.
     pub(super) fn enter(&mut self, id: u64, bounds: Bounds, had: Option<u64>) {
         let mut share = Share::new(bounds);
-        let first = if self.waits { had.unwrap_or(share.bounds.floor) } else { bounds.most };
-        share.grant(first.min(bounds.most).min(self.free()));
+        self.kept.remove(&id);
+        let lacked = self.jobs.values().map(|other| other.bounds.floor.saturating_sub(other.owed));
+        let free = self.free().saturating_sub(lacked.fold(0, u64::saturating_add));
+        let first = match had.filter(|_| self.waits) {
+            Some(had) => had.min(self.free()),
+            None if self.waits => share.bounds.floor.min(free),
+            None => free,
+        };
+        share.grant(first.min(bounds.most));
         self.jobs.insert(id, share);
         self.changed = true;
     }
 
     /// A job has gone, and holds nothing any more.
     pub(super) fn leave(&mut self, id: u64) {
-        self.changed |= self.jobs.remove(&id).is_some();
+        self.changed |= self.jobs.remove(&id).is_some() | self.kept.remove(&id).is_some();
+    }
+
+    /// A job is granted nothing any more and has what it holds for as long as it is there.
+    pub(super) fn keep(&mut self, id: u64) {
+        if let Some(share) = self.jobs.remove(&id) {
+            self.kept.insert(id, share.held.unwrap_or(share.owed));
+            self.changed = true;
+        }
     }
 
     /// Other rules are in force.
@@ -124,7 +148,7 @@ impl Shares {
         self.budget = budget;
         self.changed = true;
         // The newest give back first.
-        let mut over = self.granted_in_all().saturating_sub(budget);
+        let mut over = self.granted_in_all().saturating_sub(self.grantable());
         for share in self.jobs.values_mut().rev() {
             let back = over.min(share.granted);
             share.granted -= back;
@@ -139,9 +163,11 @@ impl Shares {
         let held_here = held.min(share.bounds.most);
         self.changed |= held_here > share.owed;
         share.owed = share.owed.max(held_here);
-        // What it says of a time before it heard of its grant says nothing of now.
-        if heard == Some(share.granted) && held <= share.granted && share.owed > share.granted {
-            share.owed = share.granted;
+        share.held = Some(held_here);
+        // What it says of a time before it heard of its grant says nothing of now. What its script had set it does not give back.
+        let holds = held_here.max(share.granted);
+        if heard == Some(share.granted) && share.owed > holds {
+            share.owed = holds;
             self.changed = true;
         }
         if curve != share.curve {
@@ -187,7 +213,7 @@ impl Shares {
             self.changed = gain >= WORTH;
         }
         // Neither more than there is, nor what others may still hold.
-        let (mut free, mut unheld) = (self.budget.saturating_sub(self.granted_in_all()), self.free());
+        let (mut free, mut unheld) = (self.grantable().saturating_sub(self.granted_in_all()), self.free());
         for (id, share) in &mut self.jobs {
             let own = share.owed - share.granted;
             let more = targets[id].saturating_sub(share.granted).min(free).min(own.saturating_add(unheld));
@@ -226,7 +252,7 @@ impl Shares {
     /// What each would be granted were nobody to hold anything: the floors, in the order in which the jobs came; then memory where
     /// it saves most for each byte; then what is left in equal parts, as nobody knows better.
     fn targets(&self) -> BTreeMap<u64, u64> {
-        let mut left = self.budget;
+        let mut left = self.grantable();
         let mut targets: BTreeMap<u64, u64> = BTreeMap::new();
         for (id, share) in &self.jobs {
             let floor = share.bounds.floor.min(left);

@@ -179,6 +179,9 @@ pub struct NodeEvent {
     pub act: String,
     /// "controller", or a user's name.
     pub by: String,
+    /// Number of the user who asked for it of the service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_uid: Option<u32>,
     /// Number of the decision in the job's audit; 0: none.
     pub decision: u64,
     pub rank: Option<u32>,

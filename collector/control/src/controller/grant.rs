@@ -148,7 +148,11 @@ impl Controller {
     fn raised_cache(&self, rank: &crate::ranks::Rank) -> Option<(Move, u64)> {
         let knob = rank.knob(CACHE).filter(|knob| knob.state != KnobState::Unavailable)?;
         let address = (rank.rank, knob.loader, knob.name.clone());
-        let own = self.floors.get(&address).copied().unwrap_or(knob.initial).max(knob.min);
+        // Who set it before this controller began is not in its floors.
+        let theirs = !knob.set_by.is_empty() && knob.set_by != super::turn::CONTROLLER;
+        let own =
+            if theirs { knob.value } else { self.floors.get(&address).copied().unwrap_or(knob.initial) };
+        let own = own.max(knob.min);
         let above = knob.value.saturating_sub(own);
         let (from, to) = (knob.value, knob.value);
         (above > 0)

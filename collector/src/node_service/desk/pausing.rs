@@ -50,6 +50,7 @@ impl Desk {
         self.events.push(NodeEvent {
             act: "pause".into(),
             by: by.name.into(),
+            by_uid: Some(by.uid),
             why: "nothing is changed; what is in force stays, what is being tried is put back".into(),
             ..about
         });
@@ -98,7 +99,8 @@ impl Desk {
                 (self.jobs[&id].event(), format!("{job} is resumed{rest}"))
             }
         };
-        self.events.push(NodeEvent { act: "resume".into(), by: by.name.into(), ..about });
+        let by_uid = Some(by.uid);
+        self.events.push(NodeEvent { act: "resume".into(), by: by.name.into(), by_uid, ..about });
         let ids: Vec<u64> = self.jobs.keys().copied().collect();
         let idle: Vec<u64> = ids.into_iter().filter(|id| self.jobs[id].session == Session::None).collect();
         Ok((done, idle.into_iter().flat_map(|id| self.begin(id)).collect()))
@@ -220,6 +222,26 @@ mod tests {
         assert!(desk.resume(&NODE, asks(0)).is_err());
         let acts: Vec<String> = desk.take_events().into_iter().map(|event| event.act).collect();
         assert_eq!(acts, ["session", "pause", "policy", "resume", "session", "session"]);
+    }
+
+    #[test]
+    fn after_a_restart_in_a_pause_of_the_node_jobs_have_what_they_had() {
+        use super::super::tests::GIB;
+        let policy = "[[jobs.rule]]\nmode = \"act\"\ncache = { max = \"48GiB\", min = \"1GiB\" }\n";
+        let mut desk = desk(policy);
+        desk.pause(&NODE, asks(0)).unwrap();
+        let pauses = desk.pauses().clone();
+        let mut desk = Desk::new(crate::policy::Policy::parse(policy).unwrap(), 64 * GIB, pauses);
+        let back = [(MIRA, 70, 16), (OTTO, 71, 40)].map(|(uid, pid, had)| {
+            let mut back = of(uid, "");
+            back.job.granted_bytes = Some(had * GIB);
+            let (id, first_bytes) = desk.arrive(back);
+            assert_eq!((first_bytes, desk.started(id, pid, 9)), (0, vec![]));
+            id
+        });
+        desk.tick(Instant::now() + Duration::from_secs(3600));
+        desk.resume(&NODE, asks(0)).unwrap();
+        assert!(desk.granted(back[1]) >= 40 * GIB, "{} GiB", desk.granted(back[1]) / GIB);
     }
 
     #[test]

@@ -255,6 +255,52 @@ fn a_service_that_was_restarted_grants_what_the_one_before_had() {
 }
 
 #[test]
+fn a_policy_without_caches_is_heard_of_by_a_session_that_runs() {
+    let mut desk = desk(MIRAS);
+    let (mira, _) = desk.arrive(of(MIRA, ""));
+    desk.started(mira, 70, 9);
+    let now = Instant::now();
+    desk.tick(now);
+    assert_eq!(desk.take_grants(), [(mira, 16 * GIB)]);
+    let without = "[[jobs.rule]]\nmatch = { user = \"mira\" }\nmode = \"act\"\n\
+                   [[jobs.rule]]\nmode = \"act\"\ncache = { max = \"64GiB\" }\n";
+    assert_eq!(desk.reload(Policy::parse(without).unwrap()), [], "the same session");
+    desk.tick(now);
+    assert_eq!(desk.take_grants(), [(mira, 0)]);
+    // It has not given that back yet.
+    let (otto, _) = desk.arrive(of(OTTO, ""));
+    assert_eq!(desk.shares.granted(otto), Some(48 * GIB));
+    let gave_back = CacheAsk { granted_bytes: Some(0), ..CacheAsk::default() };
+    let report = JobReport { cache: Some(gave_back), ..JobReport::default() };
+    desk.reported(mira, &report, Duration::from_secs(100), now);
+    desk.tick(now);
+    assert_eq!(desk.shares.granted(otto), Some(64 * GIB));
+    // A session that begins where nothing is granted hears of that, too: its job may know a grant of an earlier service.
+    let (again, _) = desk.arrive(of(MIRA, ""));
+    desk.take_grants();
+    desk.started(again, 71, 9);
+    assert_eq!(desk.take_grants(), [(again, 0)]);
+}
+
+#[test]
+fn what_a_job_keeps_that_is_tuned_no_more_is_granted_to_nobody() {
+    let mut desk = desk(MIRAS);
+    let (mira, _) = desk.arrive(of(MIRA, ""));
+    desk.started(mira, 70, 9);
+    let observe = "[[jobs.rule]]\nmatch = { user = \"mira\" }\nmode = \"observe\"\n\
+                   [[jobs.rule]]\nmode = \"act\"\ncache = { max = \"64GiB\" }\n";
+    desk.reload(Policy::parse(observe).unwrap());
+    let (otto, _) = desk.arrive(of(OTTO, ""));
+    assert_eq!(desk.granted(otto), 48 * GIB, "its values stay in force");
+    desk.reload(Policy::parse(MIRAS).unwrap());
+    assert_eq!(desk.granted(mira), 16 * GIB);
+    desk.reload(Policy::parse(observe).unwrap());
+    desk.gone(mira);
+    let (other, _) = desk.arrive(of(OTTO, ""));
+    assert_eq!(desk.granted(other), 16 * GIB);
+}
+
+#[test]
 fn a_session_that_fails_is_in_the_audit() {
     let mut desk = desk(MIRAS);
     let (job, _) = desk.arrive(of(MIRA, ""));

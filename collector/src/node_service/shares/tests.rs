@@ -121,6 +121,34 @@ fn after_a_restart_jobs_have_what_they_had_whichever_comes_first() {
 }
 
 #[test]
+fn a_newcomer_is_given_nothing_that_an_earlier_job_lacks() {
+    let (mut shares, now) = (open(10 * GIB), Instant::now());
+    shares.enter(1, bounds(GIB, 10 * GIB), None);
+    shares.enter(2, bounds(4 * GIB, 10 * GIB), None);
+    shares.settle(now);
+    assert_eq!(shares.granted(2), Some(0), "it waits for the first, which never gives back");
+    shares.leave(1);
+    shares.enter(3, bounds(GIB, 10 * GIB), None);
+    assert_eq!(shares.granted(3), Some(6 * GIB));
+    shares.settle(now);
+    assert!(shares.granted(2) >= Some(4 * GIB), "{shares:?}");
+}
+
+#[test]
+fn a_job_with_a_cache_of_its_own_gives_back_what_is_beyond_that() {
+    let (mut shares, now) = (open(10 * GIB), Instant::now());
+    shares.enter(1, bounds(GIB, 8 * GIB), None);
+    shares.enter(2, bounds(GIB, 8 * GIB), None);
+    shares.asks(2, None, 2 * GIB, curve(8 * GIB, 0.6));
+    shares.settle(now);
+    assert_eq!(shares.granted(1), Some(2 * GIB));
+    // Its script had set 3 GiB, below which it does not go.
+    shares.asks(1, Some(2 * GIB), 3 * GIB, Curve::default());
+    shares.settle(now);
+    assert_eq!((shares.granted(2), shares.free()), (Some(7 * GIB), 0), "{shares:?}");
+}
+
+#[test]
 fn small_differences_move_nothing() {
     let (mut shares, now) = (open(10 * GIB), Instant::now());
     for (id, all) in [(1, 0.300), (2, 0.305)] {
@@ -158,6 +186,7 @@ enum Move {
     Rebound {
         most: u64,
     },
+    Keep,
     Budget(u64),
     Settle,
 }
@@ -171,6 +200,7 @@ fn moves() -> impl Strategy<Value = Move> {
         2 => (any::<Option<u64>>(), any::<u64>(), proptest::collection::vec((any::<u64>(), any::<f64>()), 0..9))
             .prop_map(|(heard, held, claimed)| Move::Lying { heard, held, claimed }),
         1 => size.prop_map(|most| Move::Rebound { most }),
+        1 => Just(Move::Keep),
         1 => (0..2000 * GIB).prop_map(Move::Budget),
         2 => Just(Move::Settle),
     ]
@@ -202,6 +232,7 @@ proptest! {
                     shares.asks(id, heard.or(granted), held, Curve::of(&claimed));
                 }
                 Move::Rebound { most } => shares.rebound(id, bounds(0, most)),
+                Move::Keep => shares.keep(id),
                 Move::Budget(bytes) => shares.set_budget(bytes),
                 Move::Settle => {
                     now += Duration::from_secs(7);
@@ -214,7 +245,7 @@ proptest! {
             }
         }
         settle_all(&mut shares, now);
-        let mut left = shares.budget;
+        let mut left = shares.grantable();
         for (id, share) in &shares.jobs {
             let floor = share.bounds.floor.min(left);
             left -= floor;
@@ -222,7 +253,7 @@ proptest! {
         }
         // Nothing that somebody may have lies idle.
         let wanted: u64 = shares.jobs.values().map(|share| share.bounds.most).sum();
-        prop_assert!(shares.granted_in_all() + JOBS >= wanted.min(shares.budget));
+        prop_assert!(shares.granted_in_all() + JOBS >= wanted.min(shares.grantable()));
     }
 
     /// Of two jobs with the same rule the one that saves more with the same memory never has less.
