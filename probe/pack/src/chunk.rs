@@ -13,6 +13,8 @@ use std::path::Path;
 pub const VERSION: u32 = 1;
 pub(crate) const HEADER_BYTES: usize = 64;
 pub(crate) const FOOTER_BYTES: usize = 64;
+/// Bytes of a chunk that are of none of its records.
+pub const CHUNK_OVERHEAD: u64 = (HEADER_BYTES + FOOTER_BYTES) as u64;
 /// A chunk is written once it has so many bytes of records, unless it is the last one.
 pub const LEAST_CHUNK_BYTES: u64 = 4 << 20;
 /// And it is written once its index has so many, whatever its records have.

@@ -1,6 +1,7 @@
 //! What lies in a pack's folder.
 
 use crate::chunk::Chunk;
+use crate::deleted::DELETED;
 use crate::error::{Doing, Error, Result};
 use crate::id::Id;
 use crate::snapshot::SNAPSHOT;
@@ -32,7 +33,10 @@ pub(crate) fn list(dir: &Path) -> Result<Listing> {
             listing.has_snapshot = true;
         } else if bytes.strip_suffix(UNFINISHED.as_bytes()).is_some_and(is_ours) {
             listing.unfinished.push(dir.join(&name));
-        } else if bytes != LOCK.as_bytes() && !bytes.ends_with(SET_ASIDE.as_bytes()) {
+        } else if bytes != LOCK.as_bytes()
+            && bytes != DELETED.as_bytes()
+            && !bytes.ends_with(SET_ASIDE.as_bytes())
+        {
             listing.has_others = true;
         }
     }
@@ -41,12 +45,12 @@ pub(crate) fn list(dir: &Path) -> Result<Listing> {
 }
 
 fn is_ours(name: &[u8]) -> bool {
-    name == SNAPSHOT.as_bytes() || Id::of_file_name(name).is_some()
+    name == SNAPSHOT.as_bytes() || name == DELETED.as_bytes() || Id::of_file_name(name).is_some()
 }
 
 /// What is held while a pack is written to.
 pub(crate) const LOCK: &str = "lock";
-/// The end of a name that a damaged chunk was given.
+/// The end of a name that a damaged file was given.
 pub(crate) const SET_ASIDE: &str = ".damaged";
 
 /// Held until it is dropped; one process at a time has it.

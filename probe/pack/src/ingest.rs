@@ -2,17 +2,18 @@
 
 mod walk;
 
-use crate::chunk::{Chunk, LEAST_CHUNK_BYTES};
+use crate::chunk::LEAST_CHUNK_BYTES;
 use crate::error::{Doing, Error, Result};
-use crate::folder::{Listing, list, lock, open_plain, read_chunk};
-use crate::id::Id;
+use crate::folder::{list, lock, open_plain};
 use crate::names::{class_of, compare};
+use crate::pack::Pack;
 use crate::record::Record;
+use crate::state::State;
 use crate::storage::Storage;
 use crate::writer::{About, Writer};
 use crate::{rebuild, shown};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io::Read;
@@ -66,6 +67,10 @@ pub struct Packed {
 }
 
 /// Packs all files below `source` into the folder `into`.
+///
+/// # Errors
+/// There is nothing to pack, the pack is of another data set, another process writes to it, or the storage failed. The pack is
+/// what it was then, and the next run goes on.
 pub fn pack(
     source: &Path,
     into: &Path,
@@ -73,53 +78,111 @@ pub fn pack(
     storage: &dyn Storage,
     tell: &mut dyn FnMut(Notice<'_>),
 ) -> Result<Packed> {
-    if !source.metadata().doing("open", source)?.is_dir() {
-        return Err(Error::Refused(format!(
-            "{} is no folder, and only folders can be packed",
-            source.display()
-        )));
-    }
+    is_folder(source)?;
     is_apart(source, into)?;
     let names = found(source, tell)?;
     storage.create_dir(into).doing("make", into)?;
-    let listing = list(into)?;
-    if listing.has_others {
+    if list(into)?.has_others {
         let into = into.display();
         return Err(Error::Refused(format!(
             "{into} has files of another kind; name a new folder for the pack"
         )));
     }
     let _lock = lock(into)?;
-    // Again: who held the lock may have ended just now.
-    let before = Before::read(into, list(into)?, storage)?;
-    let classes = classes(&names.names);
-    before.fits(&names.names, &classes, source)?;
-    let pack = before.chunks.first().map_or_else(Id::random, |chunk| chunk.pack);
-    let last = before.chunks.last().map(|chunk| chunk.id);
+    // After the lock: who held it may have ended just now.
+    let state = State::read(into, storage)?;
+    let classes = classes(names.names.iter().map(Vec::as_slice));
+    fits(&state, &names.names, &classes, source)?;
+    written(Job { source, into, options, storage, tell, kind: Kind::Packs }, state, names, &classes)
+}
+
+/// Adds all files below `source` to the pack `into`, under their names there. A file that the pack has already stays as it is,
+/// with a sentence if it is another one; unless it may `replace` it.
+///
+/// # Errors
+/// As [`pack`]; and there is no pack, or a new folder would give others another label.
+pub fn append(
+    source: &Path,
+    into: &Path,
+    options: Options,
+    replace: bool,
+    storage: &dyn Storage,
+    tell: &mut dyn FnMut(Notice<'_>),
+) -> Result<Packed> {
+    is_folder(source)?;
+    is_apart(source, into)?;
+    Pack::open(into)?;
+    let names = found(source, tell)?;
+    let _lock = lock(into)?;
+    let own: HashSet<&[u8]> = names.names.iter().map(Vec::as_slice).collect();
+    let state = State::read_whole(into, storage, &|name| own.contains(name))?;
+    drop(own);
+    let classes = classes(state.live().into_keys().chain(names.names.iter().map(Vec::as_slice)));
+    keeps_labels(&state, &classes, source)?;
+    let kind = if replace { Kind::Replaces } else { Kind::Adds };
+    written(Job { source, into, options, storage, tell, kind }, state, names, &classes)
+}
+
+/// What is to be packed, and how.
+struct Job<'a> {
+    source: &'a Path,
+    into: &'a Path,
+    options: Options,
+    storage: &'a dyn Storage,
+    tell: &'a mut dyn FnMut(Notice<'_>),
+    kind: Kind,
+}
+
+/// What becomes of a file that the pack has under the same name, and that is another one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// It is packed again: the pack follows its source.
+    Packs,
+    /// It stays as it is.
+    Adds,
+    /// It is packed again.
+    Replaces,
+}
+
+/// Writes what the pack does not have yet, and the snapshot.
+fn written(job: Job<'_>, state: State, names: Names, classes: &BTreeMap<Vec<u8>, u32>) -> Result<Packed> {
+    let Job { source, into, options, storage, tell, kind } = job;
     let mut run = Run {
         source,
-        writer: Writer::new(storage, into, pack, last, options.chunk_bytes),
+        kind,
+        writer: Writer::new(storage, into, state.pack(), state.last(), options.chunk_bytes),
         packed: Packed { problems: names.problems, ..Packed::default() },
         all: names.names.len() as u64,
         done: 0,
         tell,
     };
-    let known = before.known();
-    run.gone(&known, &names.names);
+    let live = state.live();
+    if kind == Kind::Packs {
+        run.gone(live.keys().copied(), &names.names);
+    }
     for name in in_order(names.names, options.shuffle) {
         let label = class_of(&name).and_then(|class| classes.get(class)).copied();
-        run.one(&name, label, known.get(name.as_slice()).copied())?;
+        run.one(&name, label, live.get(name.as_slice()).map(|at| state.record(*at)))?;
     }
     let Run { writer, mut packed, .. } = run;
-    drop(known);
-    let mut chunks = before.chunks;
+    drop(live);
+    let State { mut chunks, deleted } = state;
     chunks.extend(writer.finish()?);
     if chunks.is_empty() {
         return Err(Error::Refused(format!("no file of {} could be packed", source.display())));
     }
-    rebuild::write(into, &chunks, storage)?;
+    rebuild::write(into, &chunks, &deleted, storage)?;
     packed.chunks = chunks.len();
     Ok(packed)
+}
+
+fn is_folder(source: &Path) -> Result<()> {
+    match source.metadata().doing("open", source)?.is_dir() {
+        true => Ok(()),
+        false => {
+            Err(Error::Refused(format!("{} is no folder, and only folders can be packed", source.display())))
+        }
+    }
 }
 
 struct Names {
@@ -169,9 +232,9 @@ fn is_apart(source: &Path, into: &Path) -> Result<()> {
 }
 
 /// The number of each class, as torchvision's ImageFolder counts: topmost folders, sorted.
-fn classes(names: &[Vec<u8>]) -> BTreeMap<Vec<u8>, u32> {
+fn classes<'a>(names: impl Iterator<Item = &'a [u8]>) -> BTreeMap<Vec<u8>, u32> {
     let mut classes: BTreeMap<Vec<u8>, u32> =
-        names.iter().filter_map(|name| class_of(name)).map(|class| (class.to_vec(), 0)).collect();
+        names.filter_map(class_of).map(|class| (class.to_vec(), 0)).collect();
     classes.values_mut().zip(0..).for_each(|(number, at)| *number = at);
     classes
 }
@@ -192,61 +255,37 @@ fn in_order(mut names: Vec<Vec<u8>>, shuffle: Option<u64>) -> Vec<Vec<u8>> {
     names
 }
 
-/// What is in the pack from earlier runs.
-struct Before {
-    chunks: Vec<Chunk>,
+/// Whether the pack is of this source, and its files keep their labels.
+fn fits(state: &State, names: &[Vec<u8>], classes: &BTreeMap<Vec<u8>, u32>, source: &Path) -> Result<()> {
+    let live = state.live();
+    if !live.is_empty() && !names.iter().any(|name| live.contains_key(name.as_slice())) {
+        let source = source.display();
+        return Err(Error::Refused(format!(
+            "the pack has no file of {source}, and so is of another data set; name a new folder, or add the files by `stallscope pack append`"
+        )));
+    }
+    keeps_labels(state, classes, source)
 }
 
-impl Before {
-    fn read(into: &Path, listing: Listing, storage: &dyn Storage) -> Result<Before> {
-        for path in &listing.unfinished {
-            storage.remove(path).doing("remove", path)?;
-        }
-        let mut chunks: Vec<Chunk> = Vec::with_capacity(listing.chunks.len());
-        for id in &listing.chunks {
-            let (_, chunk) = read_chunk(into, *id, chunks.first().map(|chunk| chunk.pack)).map_err(|error| {
-                let into = into.display();
-                Error::Refused(format!("{into} cannot be continued: {error}. `stallscope pack rebuild --set-aside {into}` takes such chunks out, and their files are packed again then"))
-            })?;
-            chunks.push(chunk);
-        }
-        Ok(Before { chunks })
-    }
-
-    /// By name: of two the one that was written later.
-    fn known(&self) -> HashMap<&[u8], &Record> {
-        self.chunks.iter().flat_map(|chunk| &chunk.records).map(|record| (&*record.name, record)).collect()
-    }
-
-    /// Whether it is of this source, with these classes.
-    fn fits(&self, names: &[Vec<u8>], classes: &BTreeMap<Vec<u8>, u32>, source: &Path) -> Result<()> {
-        if self.chunks.is_empty() {
-            return Ok(());
-        }
-        let known = self.known();
-        if !names.iter().any(|name| known.contains_key(name.as_slice())) {
-            let source = source.display();
-            return Err(Error::Refused(format!(
-                "the pack has no file of {source}, and so is of another data set; name a new folder"
-            )));
-        }
-        let moved = known.iter().find(|(name, record)| {
-            let number = class_of(name).and_then(|class| classes.get(class));
-            number.is_some() && number.copied() != record.label
-        });
-        match moved {
-            Some((name, _)) => Err(Error::Refused(format!(
-                "the folders of {} are other ones than when the pack was begun, so that {} would get another label; pack into a new folder",
-                source.display(),
-                shown(class_of(name).unwrap_or_default())
-            ))),
-            None => Ok(()),
-        }
+fn keeps_labels(state: &State, classes: &BTreeMap<Vec<u8>, u32>, source: &Path) -> Result<()> {
+    let live = state.live();
+    let moved = live.iter().find(|(name, at)| {
+        let number = class_of(name).and_then(|class| classes.get(class));
+        number.is_some() && number.copied() != state.record(**at).label
+    });
+    match moved {
+        Some((name, _)) => Err(Error::Refused(format!(
+            "the folders of {} are other ones than when the pack was begun, so that {} would get another label; pack into a new folder",
+            source.display(),
+            shown(class_of(name).unwrap_or_default())
+        ))),
+        None => Ok(()),
     }
 }
 
 struct Run<'a> {
     source: &'a Path,
+    kind: Kind,
     writer: Writer<'a>,
     packed: Packed,
     all: u64,
@@ -274,14 +313,17 @@ impl Run<'_> {
         (self.tell)(Notice::Problem(sentence));
     }
 
-    /// Files of the pack that the source has no more: they stay, as there is no deleting yet.
-    fn gone(&mut self, known: &HashMap<&[u8], &Record>, names: &[Vec<u8>]) {
+    /// Files of the pack that the source has no more: they stay, as files may be gone by mistake.
+    fn gone<'n>(&mut self, known: impl Iterator<Item = &'n [u8]>, names: &[Vec<u8>]) {
         let there: HashSet<&[u8]> = names.iter().map(Vec::as_slice).collect();
-        let mut gone: Vec<&[u8]> = known.keys().copied().filter(|name| !there.contains(name)).collect();
+        let mut gone: Vec<&[u8]> = known.filter(|name| !there.contains(name)).collect();
         gone.sort_unstable_by(|one, other| compare(one, other));
         for name in gone {
             let source = self.source.display();
-            self.problem(&format!("{} stays in the pack, though {source} has it no more", shown(name)));
+            self.problem(&format!(
+                "{} stays in the pack, though {source} has it no more; `stallscope pack delete` takes it out",
+                shown(name)
+            ));
         }
     }
 
@@ -310,6 +352,12 @@ impl Run<'_> {
             if (described.len(), changed_ns(&described)) == (record.bytes, record.mtime_ns) {
                 self.packed.kept += 1;
                 return Ok(());
+            }
+            if self.kind == Kind::Adds {
+                let (name, path) = (shown(name), path.display());
+                return Err(Stop::File(format!(
+                    "the pack has {name} already, and {path} is another file: --replace packs it in its place"
+                )));
             }
         }
         let mut file = open_plain(path).map_err(unread)?;

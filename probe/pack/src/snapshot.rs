@@ -6,13 +6,14 @@
 mod build;
 
 pub use build::build;
+pub(crate) use build::version;
 
 use crate::chunk::{VERSION, of_another_version};
 use crate::error::{Doing, Error, Result};
 use crate::fields::{bytes_at, is_sealed, u16_at, u32_at, u64_at};
 use crate::id::Id;
 use crate::names::compare;
-use crate::record::{CODEC_NONE, label};
+use crate::record::{CODEC_NONE, ENTRY_BYTES, label};
 use memmap2::Mmap;
 use std::cmp::Ordering;
 use std::fs::File;
@@ -93,6 +94,13 @@ pub struct ChunkFacts {
     pub index_crc: u32,
 }
 
+impl Entry<'_> {
+    /// How many bytes of its chunk are of this record: its own, its entry and its name.
+    pub fn bytes_in_chunk(&self) -> u64 {
+        self.stored_bytes.saturating_add((ENTRY_BYTES + self.name.len()) as u64)
+    }
+}
+
 impl Snapshot {
     /// Maps the file.
     pub fn open(path: &Path) -> Result<Snapshot> {
@@ -154,7 +162,7 @@ impl Snapshot {
         self.pack
     }
 
-    /// The data set's version: another one as soon as a chunk is another one.
+    /// The data set's version: another one as soon as a chunk is another one, or another record is deleted.
     pub fn version(&self) -> [u8; 32] {
         self.version
     }

@@ -95,6 +95,12 @@ impl PackReader {
         self.pack.newer().len()
     }
 
+    /// Why it has files that were deleted, or lacks some that were not; None where it has those of the pack.
+    #[getter]
+    fn other_deletions(&self) -> Option<&str> {
+        self.pack.other_deletions()
+    }
+
     fn __len__(&self) -> usize {
         self.pack.snapshot().records()
     }
