@@ -1,4 +1,4 @@
-use crate::pack::{CHUNK_SIZE, Progress, chunk_bytes, watched};
+use crate::pack::{CHUNK_SIZE, Progress, chunk_bytes, origin, watched};
 use crate::terminal;
 use anyhow::{Result, bail};
 use clap::Args;
@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Add the files of a folder to a pack.
+/// Add the files of a folder, or of tar files, to a pack.
 ///
 /// They keep their names below the folder. What the pack has already stays: a file of the same size and time of change is
 /// skipped, another one has a sentence. Run it again where it was interrupted.
@@ -16,8 +16,12 @@ use std::process::ExitCode;
 pub(crate) struct Append {
     /// Folder of the pack
     pack: PathBuf,
-    /// Folder whose files are added
-    src: PathBuf,
+    /// Folder whose files are added, or tar files
+    #[arg(required = true)]
+    src: Vec<PathBuf>,
+    /// Put the files of each tar file into a folder that is called as it is
+    #[arg(long)]
+    by_shard: bool,
     /// Pack files anew that the pack has in another state
     #[arg(long)]
     replace: bool,
@@ -64,7 +68,8 @@ pub(crate) struct Purge {
 
 pub(crate) fn append(verb: &Append) -> Result<ExitCode> {
     let options = Options { shuffle: (!verb.in_order).then_some(verb.seed), chunk_bytes: verb.chunk_size };
-    watched(|tell| stallscope_pack::append(&verb.src, &verb.pack, options, verb.replace, &Disk, tell))
+    let origin = origin(&verb.src, verb.by_shard)?;
+    watched(|tell| stallscope_pack::append(origin, &verb.pack, options, verb.replace, &Disk, tell))
 }
 
 pub(crate) fn delete(verb: &Delete) -> Result<ExitCode> {

@@ -63,7 +63,9 @@ pub fn delete(
         problem(&format!("{} is not in {}", shown(name), dir.display()));
         gone.problems += 1;
     }
-    keeps_labels(live.keys().copied(), &going, dir)?;
+    if !state.has_labels() {
+        keeps_labels(live.keys().copied(), &going, dir)?;
+    }
     drop(live);
     if gone.files == 0 {
         return Ok(gone);

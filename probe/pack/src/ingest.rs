@@ -1,10 +1,14 @@
-//! Packs a folder: what is in whole chunks already is not read again.
+//! Packs a folder or tar files: what is in whole chunks already is not read again.
 
+mod origin;
+mod shards;
 mod walk;
+
+pub use origin::Origin;
 
 use crate::chunk::LEAST_CHUNK_BYTES;
 use crate::error::{Doing, Error, Result};
-use crate::folder::{list, lock, open_plain};
+use crate::folder::{list, lock};
 use crate::names::{class_of, compare};
 use crate::pack::Pack;
 use crate::record::Record;
@@ -12,13 +16,11 @@ use crate::state::State;
 use crate::storage::Storage;
 use crate::writer::{About, Writer};
 use crate::{rebuild, shown};
+use origin::{Item, Source};
+use shards::Shards;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
-use std::ffi::OsStr;
-use std::fs::{File, Metadata};
 use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const PIECE_BYTES: u64 = 1 << 20;
@@ -66,21 +68,19 @@ pub struct Packed {
     pub chunks: usize,
 }
 
-/// Packs all files below `source` into the folder `into`.
+/// Packs all files of `origin` into the folder `into`.
 ///
 /// # Errors
 /// There is nothing to pack, the pack is of another data set, another process writes to it, or the storage failed. The pack is
 /// what it was then, and the next run goes on.
-pub fn pack(
-    source: &Path,
+pub fn pack<'a>(
+    origin: impl Into<Origin<'a>>,
     into: &Path,
     options: Options,
     storage: &dyn Storage,
     tell: &mut dyn FnMut(Notice<'_>),
 ) -> Result<Packed> {
-    is_folder(source)?;
-    is_apart(source, into)?;
-    let names = found(source, tell)?;
+    let found = Found::of(checked(origin.into(), into)?, tell)?;
     storage.create_dir(into).doing("make", into)?;
     if list(into)?.has_others {
         let into = into.display();
@@ -91,41 +91,40 @@ pub fn pack(
     let _lock = lock(into)?;
     // After the lock: who held it may have ended just now.
     let state = State::read(into, storage)?;
-    let classes = classes(names.names.iter().map(Vec::as_slice));
-    fits(&state, &names.names, &classes, source)?;
-    written(Job { source, into, options, storage, tell, kind: Kind::Packs }, state, names, &classes)
+    let classes = classes(found.names.iter().map(Vec::as_slice));
+    is_of(&state, &found)?;
+    keeps_labels(&state, &found, &classes)?;
+    written(Job { into, options, storage, tell, kind: Kind::Packs }, state, found, &classes)
 }
 
-/// Adds all files below `source` to the pack `into`, under their names there. A file that the pack has already stays as it is,
+/// Adds all files of `origin` to the pack `into`, under their names there. A file that the pack has already stays as it is,
 /// with a sentence if it is another one; unless it may `replace` it.
 ///
 /// # Errors
 /// As [`pack`]; and there is no pack, or a new folder would give others another label.
-pub fn append(
-    source: &Path,
+pub fn append<'a>(
+    origin: impl Into<Origin<'a>>,
     into: &Path,
     options: Options,
     replace: bool,
     storage: &dyn Storage,
     tell: &mut dyn FnMut(Notice<'_>),
 ) -> Result<Packed> {
-    is_folder(source)?;
-    is_apart(source, into)?;
+    let origin = checked(origin.into(), into)?;
     Pack::open(into)?;
-    let names = found(source, tell)?;
+    let found = Found::of(origin, tell)?;
     let _lock = lock(into)?;
-    let own: HashSet<&[u8]> = names.names.iter().map(Vec::as_slice).collect();
+    let own: HashSet<&[u8]> = found.names.iter().map(Vec::as_slice).collect();
     let state = State::read_whole(into, storage, &|name| own.contains(name))?;
     drop(own);
-    let classes = classes(state.live().into_keys().chain(names.names.iter().map(Vec::as_slice)));
-    keeps_labels(&state, &classes, source)?;
+    let classes = classes(state.live().into_keys().chain(found.names.iter().map(Vec::as_slice)));
+    keeps_labels(&state, &found, &classes)?;
     let kind = if replace { Kind::Replaces } else { Kind::Adds };
-    written(Job { source, into, options, storage, tell, kind }, state, names, &classes)
+    written(Job { into, options, storage, tell, kind }, state, found, &classes)
 }
 
-/// What is to be packed, and how.
+/// How something is to be packed.
 struct Job<'a> {
-    source: &'a Path,
     into: &'a Path,
     options: Options,
     storage: &'a dyn Storage,
@@ -145,23 +144,30 @@ enum Kind {
 }
 
 /// Writes what the pack does not have yet, and the snapshot.
-fn written(job: Job<'_>, state: State, names: Names, classes: &BTreeMap<Vec<u8>, u32>) -> Result<Packed> {
-    let Job { source, into, options, storage, tell, kind } = job;
+fn written(job: Job<'_>, state: State, found: Found<'_>, classes: &BTreeMap<Vec<u8>, u32>) -> Result<Packed> {
+    let Job { into, options, storage, tell, kind } = job;
+    let Found { origin, source, names, problems } = found;
+    let has_labels = has_labels(&source);
     let mut run = Run {
-        source,
+        origin: &origin,
+        source: &source,
         kind,
-        writer: Writer::new(storage, into, state.pack(), state.last(), options.chunk_bytes),
-        packed: Packed { problems: names.problems, ..Packed::default() },
-        all: names.names.len() as u64,
+        has_labels,
+        writer: Writer::new(storage, into, state.pack(), state.last(), options.chunk_bytes, has_labels),
+        packed: Packed { problems, ..Packed::default() },
+        all: names.len() as u64,
         done: 0,
         tell,
     };
     let live = state.live();
     if kind == Kind::Packs {
-        run.gone(live.keys().copied(), &names.names);
+        run.gone(live.keys().copied(), &names);
     }
-    for name in in_order(names.names, options.shuffle) {
-        let label = class_of(&name).and_then(|class| classes.get(class)).copied();
+    for name in in_order(names, options.shuffle) {
+        let label = match &source {
+            Source::Shards(shards) if has_labels => shards.label(&name),
+            _ => class_of(&name).and_then(|class| classes.get(class)).copied(),
+        };
         run.one(&name, label, live.get(name.as_slice()).map(|at| state.record(*at)))?;
     }
     let Run { writer, mut packed, .. } = run;
@@ -169,38 +175,62 @@ fn written(job: Job<'_>, state: State, names: Names, classes: &BTreeMap<Vec<u8>,
     let State { mut chunks, deleted } = state;
     chunks.extend(writer.finish()?);
     if chunks.is_empty() {
-        return Err(Error::Refused(format!("no file of {} could be packed", source.display())));
+        return Err(Error::Refused(format!("no file of {} could be packed", origin.shown())));
     }
     rebuild::write(into, &chunks, &deleted, storage)?;
     packed.chunks = chunks.len();
     Ok(packed)
 }
 
-fn is_folder(source: &Path) -> Result<()> {
-    match source.metadata().doing("open", source)?.is_dir() {
-        true => Ok(()),
-        false => {
-            Err(Error::Refused(format!("{} is no folder, and only folders can be packed", source.display())))
-        }
-    }
-}
-
-struct Names {
+/// What is to be packed.
+struct Found<'a> {
+    origin: Origin<'a>,
+    source: Source<'a>,
     names: Vec<Vec<u8>>,
     problems: u64,
 }
 
-fn found(source: &Path, tell: &mut dyn FnMut(Notice<'_>)) -> Result<Names> {
-    let (mut names, mut sentences) = (Vec::new(), Vec::new());
-    walk::files(source, &mut |sentence| sentences.push(sentence), &mut |name| {
-        names.push(name);
-        tell(Notice::Found(names.len() as u64));
-    });
-    sentences.iter().for_each(|sentence| tell(Notice::Problem(sentence)));
-    if names.is_empty() {
-        return Err(Error::Refused(format!("there is no file to pack in {}", source.display())));
+impl<'a> Found<'a> {
+    /// Looks for all files of an origin.
+    fn of(origin: Origin<'a>, tell: &mut dyn FnMut(Notice<'_>)) -> Result<Found<'a>> {
+        let mut sentences = Vec::new();
+        let (source, names) = match origin {
+            Origin::Folder(path) => {
+                let mut names = Vec::new();
+                walk::files(path, &mut |sentence| sentences.push(sentence), &mut |name| {
+                    names.push(name);
+                    tell(Notice::Found(names.len() as u64));
+                });
+                (Source::Folder(path), names)
+            }
+            Origin::Shards { paths, by_shard } => {
+                let problem = &mut |sentence| sentences.push(sentence);
+                let shards =
+                    Shards::of(paths, by_shard, problem, &mut |files| tell(Notice::Found(files as u64)))?;
+                let names = shards.names();
+                (Source::Shards(shards), names)
+            }
+        };
+        sentences.iter().for_each(|sentence| tell(Notice::Problem(sentence)));
+        if names.is_empty() {
+            return Err(Error::Refused(format!("there is no file to pack in {}", origin.shown())));
+        }
+        Ok(Found { origin, source, names, problems: sentences.len() as u64 })
     }
-    Ok(Names { names, problems: sentences.len() as u64 })
+}
+
+/// An origin that can be packed into this folder.
+fn checked<'a>(origin: Origin<'a>, into: &Path) -> Result<Origin<'a>> {
+    origin.is_there()?;
+    if let Origin::Folder(path) = origin {
+        is_apart(path, into)?;
+    }
+    Ok(origin)
+}
+
+/// Whether labels come with the files, and not by their folders.
+fn has_labels(source: &Source<'_>) -> bool {
+    matches!(source, Source::Shards(shards) if shards.has_labels)
 }
 
 /// A pack within its source would write to the source, and the next run would pack it.
@@ -255,28 +285,41 @@ fn in_order(mut names: Vec<Vec<u8>>, shuffle: Option<u64>) -> Vec<Vec<u8>> {
     names
 }
 
-/// Whether the pack is of this source, and its files keep their labels.
-fn fits(state: &State, names: &[Vec<u8>], classes: &BTreeMap<Vec<u8>, u32>, source: &Path) -> Result<()> {
+/// Whether the pack is of this origin, and not of another data set.
+fn is_of(state: &State, found: &Found<'_>) -> Result<()> {
     let live = state.live();
-    if !live.is_empty() && !names.iter().any(|name| live.contains_key(name.as_slice())) {
-        let source = source.display();
-        return Err(Error::Refused(format!(
-            "the pack has no file of {source}, and so is of another data set; name a new folder, or add the files by `stallscope pack append`"
-        )));
+    match live.is_empty() || found.names.iter().any(|name| live.contains_key(name.as_slice())) {
+        true => Ok(()),
+        false => Err(Error::Refused(format!(
+            "the pack has no file of {}, and so is of another data set; name a new folder, or add the files by `stallscope pack append`",
+            found.origin.shown()
+        ))),
     }
-    keeps_labels(state, classes, source)
 }
 
-fn keeps_labels(state: &State, classes: &BTreeMap<Vec<u8>, u32>, source: &Path) -> Result<()> {
-    let live = state.live();
+/// Whether the files of the pack keep their labels.
+fn keeps_labels(state: &State, found: &Found<'_>, classes: &BTreeMap<Vec<u8>, u32>) -> Result<()> {
+    let (live, origin) = (state.live(), found.origin.shown());
+    let has_labels = has_labels(&found.source);
+    if !state.chunks.is_empty() && state.has_labels() != has_labels {
+        let (own, others) = match has_labels {
+            true => ("labels of their own", "by folders"),
+            false => ("labels by folders", "of their own"),
+        };
+        return Err(Error::Refused(format!(
+            "the files of {origin} have {own}, and those of the pack {others}; pack into a new folder"
+        )));
+    }
+    if has_labels {
+        return Ok(());
+    }
     let moved = live.iter().find(|(name, at)| {
         let number = class_of(name).and_then(|class| classes.get(class));
         number.is_some() && number.copied() != state.record(**at).label
     });
     match moved {
         Some((name, _)) => Err(Error::Refused(format!(
-            "the folders of {} are other ones than when the pack was begun, so that {} would get another label; pack into a new folder",
-            source.display(),
+            "the folders of {origin} are other ones than when the pack was begun, so that {} would get another label; pack into a new folder",
             shown(class_of(name).unwrap_or_default())
         ))),
         None => Ok(()),
@@ -284,8 +327,10 @@ fn keeps_labels(state: &State, classes: &BTreeMap<Vec<u8>, u32>, source: &Path) 
 }
 
 struct Run<'a> {
-    source: &'a Path,
+    origin: &'a Origin<'a>,
+    source: &'a Source<'a>,
     kind: Kind,
+    has_labels: bool,
     writer: Writer<'a>,
     packed: Packed,
     all: u64,
@@ -319,7 +364,7 @@ impl Run<'_> {
         let mut gone: Vec<&[u8]> = known.filter(|name| !there.contains(name)).collect();
         gone.sort_unstable_by(|one, other| compare(one, other));
         for name in gone {
-            let source = self.source.display();
+            let source = self.origin.shown();
             self.problem(&format!(
                 "{} stays in the pack, though {source} has it no more; `stallscope pack delete` takes it out",
                 shown(name)
@@ -328,8 +373,7 @@ impl Run<'_> {
     }
 
     fn one(&mut self, name: &[u8], label: Option<u32>, known: Option<&Record>) -> Result<()> {
-        let path = self.source.join(OsStr::from_bytes(name));
-        match self.packed(&path, name, label, known) {
+        match self.packed(name, label, known) {
             Ok(()) => {}
             Err(Stop::Whole(error)) => return Err(error),
             Err(Stop::File(sentence)) => self.problem(&sentence),
@@ -341,70 +385,55 @@ impl Run<'_> {
 
     fn packed(
         &mut self,
-        path: &Path,
         name: &[u8],
         label: Option<u32>,
         known: Option<&Record>,
     ) -> std::result::Result<(), Stop> {
-        let unread = |error| Stop::File(format!("{} cannot be read: {error}", path.display()));
+        let shown_name = || self.source.shown(name);
+        let unread = |error| Stop::File(format!("{} cannot be read: {error}", shown_name()));
         if let Some(record) = known {
-            let described = path.metadata().map_err(unread)?;
-            if (described.len(), changed_ns(&described)) == (record.bytes, record.mtime_ns) {
+            let facts = self.source.facts(name).map_err(unread)?;
+            let has_label = !self.has_labels || record.label == label;
+            if (facts.bytes, facts.mtime_ns) == (record.bytes, record.mtime_ns) && has_label {
                 self.packed.kept += 1;
                 return Ok(());
             }
             if self.kind == Kind::Adds {
-                let (name, path) = (shown(name), path.display());
                 return Err(Stop::File(format!(
-                    "the pack has {name} already, and {path} is another file: --replace packs it in its place"
+                    "the pack has {} already, and {} is another file: --replace packs it in its place",
+                    shown(name),
+                    shown_name()
                 )));
             }
         }
-        let mut file = open_plain(path).map_err(unread)?;
-        let described = file.metadata().map_err(unread)?;
-        let about = About { mtime_ns: changed_ns(&described), label };
-        if self.writer.is_large(described.len()) {
-            let source = RefCell::new((file, 0_u64));
+        let mut item = self.source.open(name).map_err(unread)?;
+        let bytes = item.facts.bytes;
+        let about = About { mtime_ns: item.facts.mtime_ns, label };
+        let is_as_before = |item: &Item| match item.is_as_before() {
+            Ok(true) => Ok(about),
+            Ok(false) => {
+                Err(Stop::File(format!("{} is not packed: it was changed while it was read", shown_name())))
+            }
+            Err(error) => Err(unread(error)),
+        };
+        if self.writer.is_large(bytes) {
+            let item = RefCell::new(item);
             let piece = || {
-                let (file, bytes) = &mut *source.borrow_mut();
                 let mut piece = Vec::new();
-                file.take(PIECE_BYTES).read_to_end(&mut piece).map_err(unread)?;
-                *bytes += piece.len() as u64;
+                (&mut *item.borrow_mut()).take(PIECE_BYTES).read_to_end(&mut piece).map_err(unread)?;
                 Ok((!piece.is_empty()).then_some(piece))
             };
             // Once all of it was read.
-            let about = || {
-                let (file, bytes) = &*source.borrow();
-                is_as_before(file, &described, *bytes, path).map(|()| about)
-            };
-            self.writer.add_large(name, piece, about)?;
+            self.writer.add_large(name, piece, || is_as_before(&item.borrow()))?;
         } else {
-            let mut bytes = Vec::with_capacity(described.len() as usize + 1);
-            // One more, by which a file shows that has grown.
-            (&mut file).take(described.len() + 1).read_to_end(&mut bytes).map_err(unread)?;
-            is_as_before(&file, &described, bytes.len() as u64, path)?;
-            self.writer.add(name, &bytes, about)?;
+            let mut content = Vec::with_capacity(bytes as usize + 1);
+            item.read_to_end(&mut content).map_err(unread)?;
+            let about = is_as_before(&item)?;
+            self.writer.add(name, &content, about)?;
         }
         self.packed.files += 1;
-        self.packed.bytes += described.len();
+        self.packed.bytes += bytes;
         self.packed.changed += u64::from(known.is_some());
         Ok(())
     }
-}
-
-/// Whether a file that was read to its end is the one that it was when it was opened.
-fn is_as_before(file: &File, before: &Metadata, read: u64, path: &Path) -> std::result::Result<(), Stop> {
-    let unread = |error| Stop::File(format!("{} cannot be read: {error}", path.display()));
-    let now = file.metadata().map_err(unread)?;
-    let key = |described: &Metadata| (described.len(), changed_ns(described));
-    match key(&now) == key(before) && read == now.len() {
-        true => Ok(()),
-        false => {
-            Err(Stop::File(format!("{} is not packed: it was changed while it was read", path.display())))
-        }
-    }
-}
-
-fn changed_ns(described: &Metadata) -> i64 {
-    described.mtime().saturating_mul(1_000_000_000).saturating_add(described.mtime_nsec())
 }

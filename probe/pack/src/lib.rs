@@ -31,7 +31,7 @@ pub use error::{Error, Result};
 pub use extract::{Extracted, extract, is_at_or_below};
 pub use id::Id;
 pub use images::Images;
-pub use ingest::{Notice, Options, Packed, append, pack};
+pub use ingest::{Notice, Options, Origin, Packed, append, pack};
 pub use names::{MOST_NAME_BYTES, class_of, compare, fault_of, parted, shown};
 pub use pack::Pack;
 pub use purge::{Purged, purge};

@@ -53,7 +53,7 @@ pub fn purge(
     let mut purged = Purged::default();
     let is_due = |number: &usize| is_due(&state.chunks[*number], &live[*number], least_live);
     let due: Vec<usize> = (0..state.chunks.len()).filter(is_due).collect();
-    let mut writer = Writer::new(storage, dir, state.pack(), state.last(), chunk_bytes);
+    let mut writer = Writer::new(storage, dir, state.pack(), state.last(), chunk_bytes, state.has_labels());
     let mut going = HashSet::new();
     for (done, number) in due.iter().enumerate() {
         progress(done, due.len());

@@ -8,7 +8,7 @@ mod build;
 pub use build::build;
 pub(crate) use build::version;
 
-use crate::chunk::{VERSION, of_another_version};
+use crate::chunk::{HAS_LABELS, VERSION, of_another_version};
 use crate::error::{Doing, Error, Result};
 use crate::fields::{bytes_at, is_sealed, u16_at, u32_at, u64_at};
 use crate::id::Id;
@@ -40,6 +40,7 @@ pub struct Snapshot {
     bucket_bits: u32,
     chunks: usize,
     records: usize,
+    has_labels: bool,
     places: Places,
 }
 
@@ -153,8 +154,9 @@ impl Snapshot {
         let Some((bucket_bits, pack, version, chunks, records, places)) = fields else {
             return Err(Error::damaged(path, "it is cut, or describes what it has not"));
         };
+        let has_labels = u32_at(header, 88).is_some_and(|flags| flags & HAS_LABELS != 0);
         let path = path.to_owned();
-        Ok(Snapshot { held, path, pack, version, bucket_bits, chunks, records, places })
+        Ok(Snapshot { held, path, pack, version, bucket_bits, chunks, records, has_labels, places })
     }
 
     /// Of the pack that it is of.
@@ -165,6 +167,11 @@ impl Snapshot {
     /// The data set's version: another one as soon as a chunk is another one, or another record is deleted.
     pub fn version(&self) -> [u8; 32] {
         self.version
+    }
+
+    /// Whether labels came with the files, and are not by their folders.
+    pub fn has_labels(&self) -> bool {
+        self.has_labels
     }
 
     /// How many records there are.

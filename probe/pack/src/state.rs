@@ -97,6 +97,11 @@ impl State {
         self.chunks.first().map_or_else(Id::random, |chunk| chunk.pack)
     }
 
+    /// Whether labels came with the files, and not by their folders.
+    pub(crate) fn has_labels(&self) -> bool {
+        self.chunks.iter().any(|chunk| chunk.has_labels)
+    }
+
     /// The id that is the latest.
     pub(crate) fn last(&self) -> Option<Id> {
         self.chunks.last().map(|chunk| chunk.id)

@@ -251,6 +251,7 @@ fn a_million_records_are_found_by_name_and_by_number() {
             pack: PACK,
             bytes: u64::MAX,
             index_crc: 0,
+            has_labels: false,
             records: (0..COUNT).filter(|number| number % 10 == chunk).map(record).collect(),
         })
         .collect();

@@ -111,6 +111,12 @@ impl PackReader {
         Ok(PyBytes::new(py, entry.name))
     }
 
+    /// The number of a record's class; None where it has none.
+    fn label(&self, py: Python<'_>, number: usize) -> PyResult<Option<u32>> {
+        let entry = self.pack.snapshot().entry(self.within(number)?).map_err(|error| raised(py, &error))?;
+        Ok(entry.label)
+    }
+
     /// The number of the record of this name; None where there is none.
     fn find(&self, py: Python<'_>, name: &[u8]) -> PyResult<Option<usize>> {
         self.pack.snapshot().find(name).map_err(|error| raised(py, &error))
@@ -201,7 +207,7 @@ impl PackImages {
 
     /// Names of the classes, in the order of their numbers.
     fn classes<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
-        self.images.classes().map(|name| PyBytes::new(py, name)).collect()
+        self.images.classes().iter().map(|name| PyBytes::new(py, name)).collect()
     }
 
     fn __len__(&self) -> usize {

@@ -21,7 +21,7 @@ MODULES = [
     "stallscope.data.loader",
     "stallscope.data.resume.position",
 ]
-PACKED = ["name", "index", "in_chunk_order"]
+PACKED = ["name", "label", "index", "in_chunk_order"]
 LOADER = ["cache_figures", "invalidate", "weighted", "update", "state_dict", "load_state_dict"]
 CHECKPOINTER = ["restore", "step", "save", "close"]
 PUBLIC = [

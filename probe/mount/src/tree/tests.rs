@@ -17,7 +17,8 @@ fn bytes(names: &[&[u8]]) -> Vec<u8> {
     };
     let records = names.iter().map(record).collect();
     let id = Id([1; 16]);
-    build(id, &[Chunk { id, pack: id, bytes: 1000, index_crc: 0, records }], &Deleted::default()).unwrap()
+    let chunk = Chunk { id, pack: id, bytes: 1000, index_crc: 0, has_labels: false, records };
+    build(id, &[chunk], &Deleted::default()).unwrap()
 }
 
 fn parsed(bytes: Vec<u8>) -> Snapshot {

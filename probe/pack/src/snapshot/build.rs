@@ -1,7 +1,7 @@
 //! Makes a snapshot of what chunks say of themselves.
 
 use super::{ChunkFacts, MAGIC, hash};
-use crate::chunk::{Chunk, VERSION};
+use crate::chunk::{Chunk, HAS_LABELS, VERSION};
 use crate::deleted::Deleted;
 use crate::error::{Error, Result};
 use crate::fields::sealed;
@@ -69,7 +69,8 @@ pub fn build(pack: Id, chunks: &[Chunk], deleted: &Deleted) -> Result<Vec<u8>> {
     header.extend(count.to_le_bytes());
     header.extend(names_bytes.to_le_bytes());
     header.extend((super::HEADER_BYTES as u64 + body.len() as u64).to_le_bytes());
-    header.extend([0; 4]);
+    let has_labels = chunks.iter().any(|chunk| chunk.has_labels);
+    header.extend(if has_labels { HAS_LABELS } else { 0 }.to_le_bytes());
     let mut bytes = sealed(header);
     bytes.append(&mut body);
     Ok(bytes)

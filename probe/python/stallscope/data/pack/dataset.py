@@ -66,6 +66,25 @@ class PackedDataset(torch.utils.data.Dataset):
         """
         return os.fsdecode(self._pack.name(within(index, len(self))))
 
+    def label(self, index: int) -> int | None:
+        """The number of a file's class: that of its topmost folder among all, sorted; or the label that came with it in a tar file.
+
+        Args:
+            index: Of the file, as for the data set itself.
+
+        Returns:
+            The number; None of a file that has none.
+
+        Raises:
+            IndexError: There are fewer files.
+
+        Example:
+            >>> import stallscope
+            >>> stallscope.PackedDataset("texts.pack").label(1)
+            1
+        """
+        return self._pack.label(within(index, len(self)))
+
     def index(self, name: str | bytes | os.PathLike[str]) -> int:
         """The index of the file of this name.
 

@@ -34,7 +34,8 @@ def pil_loader(file):
 class PackedImageFolder(torch.utils.data.Dataset):
     """Stands for `torchvision.datasets.ImageFolder` of a folder that `stallscope pack` packed.
 
-    The same `classes`, `class_to_idx`, order, `targets` and pixels: training from the pack is training from the folder.
+    The same `classes`, `class_to_idx`, order, `targets` and pixels: training from the pack is training from the folder. Of a pack of tar files whose
+    files had labels, `classes` are these numbers as text, from 0 to the largest.
     `samples` and `imgs` pair a path within the pack, which names the picture and is no file, with the number of its class; they
     are made one by one, where they are asked for. torchvision itself is not needed.
 
