@@ -153,6 +153,15 @@ impl PackReader {
         })
     }
 
+    /// A record's bytes were had from elsewhere: what was read ahead for it is used.
+    fn pass_by(&self, py: Python<'_>, number: usize) -> PyResult<()> {
+        let entry = self.pack.snapshot().entry(self.within(number)?).map_err(|error| raised(py, &error))?;
+        if let Some(shelf) = self.shelf() {
+            shelf.pass_by(entry.chunk, entry.offset, entry.stored_bytes);
+        }
+        Ok(())
+    }
+
     /// A worker that is spawned finds its trainer's shelf; any other copy has none.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Reduced<'py, Made<'py>>> {
         let spawning = py.import("multiprocessing.context")?.call_method0("get_spawning_popen")?;

@@ -112,5 +112,8 @@ class PackedDataset(InChunks):
     def decode(self, data):
         return bytes(data)
 
+    def had(self, index):
+        self._pack.pass_by(within(index, len(self)))
+
     def __repr__(self):
         return f"PackedDataset({os.fsdecode(self._pack.path)!r}, {len(self)} files)"

@@ -109,6 +109,9 @@ class PackedImageFolder(InChunks):
     def decode(self, data):
         return self._sample(memoryview(data)[_LABEL_BYTES:], int.from_bytes(data[:_LABEL_BYTES], "little"))
 
+    def had(self, index):
+        self._pack.pass_by(self._images.at(within(index, len(self)))[0])
+
     def _sample(self, data, label):
         sample = self.loader(io.BytesIO(data))
         if self.transform is not None:

@@ -29,6 +29,8 @@ def in_chunks(shuffle, dataset, given, sampling):
     )
     if type(sampler) is Shuffled:
         sampler.is_of_group = True
+        if given.get("prefetch_factor"):
+            sampler.made_ahead(given.get("num_workers", 0), given["prefetch_factor"])
         if given.get("drop_last"):
             sampler.warn_of_dropped()
     return given

@@ -17,8 +17,10 @@ from .shuffle import Shuffle, chosen, orders_of
 if TYPE_CHECKING:
     from stallscope._native import PackImages, PackReader
 
-# Samples that are so many batches back are used, and so many more for each worker that is known of: workers have theirs under way.
-_BATCHES, _BATCHES_EACH, _BATCHES_UNKNOWN = 4, 4, 64
+# Samples that are so many batches back are used, and so many more for each worker that is known of, which makes that many beside what it
+# prefetches: workers have theirs under way.
+_BATCHES, _BATCHES_EACH, _BATCHES_UNKNOWN = 4, 2, 64
+_PREFETCHED = 2
 
 
 class Shuffled(torch.utils.data.Sampler):
@@ -58,7 +60,9 @@ class Shuffled(torch.utils.data.Sampler):
         # By which a position knows that it is of the same chunks.
         self.version = pack.version
         self._window = chosen(shuffle, self._orders, batch_size, world_size, num_workers or 0)
-        self._late = _BATCHES_UNKNOWN if num_workers is None else _BATCHES + _BATCHES_EACH * num_workers
+        self._late = _BATCHES_UNKNOWN
+        if num_workers is not None:
+            self.made_ahead(num_workers, _PREFETCHED)
         # A position that was loaded, for its epoch; the pass that was begun last, and whether it is over.
         self._loaded: dict[str, Any] | None = None
         self._begun: dict[str, Any] | None = None
@@ -171,6 +175,10 @@ class Shuffled(torch.utils.data.Sampler):
         """The data set takes its samples from what is read for this order, also in workers that are started from now on: they are there before
         the sampler is asked for its first sample."""
         self._orders.put_on()
+
+    def made_ahead(self, workers, batches):
+        """A loader has so many workers, each of which makes so many batches ahead."""
+        self._late = _BATCHES + (_BATCHES_EACH + batches) * workers
 
     def warn_of_dropped(self):
         """The loader drops batches that are not whole. A warning where the first ranks have a whole one more."""
