@@ -24,7 +24,8 @@ pub struct Gone {
 }
 
 /// Deletes the files of these names, and all below the folders of these names. All of them are gone at once, for those who
-/// open the pack from then on. `problem` hears a sentence for each name that the pack does not have.
+/// open the pack from then on. `problem` hears a sentence for each name that the pack does not have; one that is deleted already is
+/// none, so that a deletion that was interrupted can be run again.
 ///
 /// # Errors
 /// There is no pack, another process writes to it, or others' labels would change. Nothing is deleted then, or the storage
@@ -37,21 +38,23 @@ pub fn delete(
 ) -> Result<Gone> {
     Pack::open(dir)?;
     let _lock = lock(dir)?;
+    let lags = Pack::open(dir)?.other_deletions().is_some();
     let mut state = State::read_whole(dir, storage, &|_| false)?;
     let mut asked: HashMap<&[u8], bool> =
         names.iter().map(|name| (name.strip_suffix(b"/").unwrap_or(name), false)).collect();
     let mut gone = Gone::default();
     let mut going: HashSet<Vec<u8>> = HashSet::new();
     let live = state.live();
-    for (name, at) in &live {
+    for record in state.chunks.iter().flat_map(|chunk| &chunk.records) {
         let mut is_asked = false;
-        for wanted in up(name) {
+        for wanted in up(&record.name) {
             if let Some(found) = asked.get_mut(wanted) {
                 (*found, is_asked) = (true, true);
             }
         }
-        if is_asked {
-            going.insert(name.to_vec());
+        if let Some(at) = live.get(&*record.name).filter(|_| is_asked)
+            && going.insert(record.name.clone())
+        {
             gone.files += 1;
             gone.bytes += state.record(*at).bytes;
         }
@@ -67,7 +70,7 @@ pub fn delete(
         keeps_labels(live.keys().copied(), &going, dir)?;
     }
     drop(live);
-    if gone.files == 0 {
+    if gone.files == 0 && !lags {
         return Ok(gone);
     }
     // Older records of these names as well, which would count again.
