@@ -12,7 +12,7 @@ use crate::folder::{list, lock};
 use crate::names::{class_of, compare};
 use crate::pack::Pack;
 use crate::record::Record;
-use crate::state::State;
+use crate::state::{At, State};
 use crate::storage::Storage;
 use crate::writer::{About, Writer};
 use crate::{rebuild, shown};
@@ -313,12 +313,13 @@ fn keeps_labels(state: &State, found: &Found<'_>, classes: &BTreeMap<Vec<u8>, u3
     if has_labels {
         return Ok(());
     }
-    let moved = live.iter().find(|(name, at)| {
+    let is_moved = |(name, at): &(&&[u8], &At)| {
         let number = class_of(name).and_then(|class| classes.get(class));
         number.is_some() && number.copied() != state.record(**at).label
-    });
-    match moved {
-        Some((name, _)) => Err(Error::Refused(format!(
+    };
+    // The first, so that it is the same each time.
+    match live.iter().filter(is_moved).map(|(name, _)| *name).min() {
+        Some(name) => Err(Error::Refused(format!(
             "the folders of {origin} are other ones than when the pack was begun, so that {} would get another label; pack into a new folder",
             shown(class_of(name).unwrap_or_default())
         ))),
