@@ -15,6 +15,8 @@ from pathlib import Path
 HEADER = struct.Struct("<8sII16s16s12xI")
 ENTRY = struct.Struct("<QQQqIIHB5x")
 FOOTER = struct.Struct("<QQII16sQ8s4xI")
+DELETED = struct.Struct("<8sII16sQII12xI")
+MARKS = struct.Struct("<16sI")
 NO_LABEL = 0xFFFFFFFF
 
 
@@ -44,8 +46,27 @@ def check(is_right, chunk, what):
         raise Damaged(f"{chunk} is damaged: {what}")
 
 
-def records(chunk):
-    """Name, bytes and label of each record of a chunk's file, checked."""
+def deleted(pack):
+    """By the id of a chunk: a bit for each of its records, set if that is deleted."""
+    path = Path(pack, "deleted")
+    if not path.exists():
+        return {}
+    data = path.read_bytes()
+    check(len(data) >= DELETED.size, path, "it is cut")
+    magic, version, _, _, size, count, seal, own_seal = DELETED.unpack_from(data)
+    check(magic == b"STLPDEL\0" and version == 1 and own_seal == crc32c(data[:60]), path, "its header is another one")
+    check(size == len(data) and seal == crc32c(data[DELETED.size :]), path, "its marks have another checksum")
+    marks, at = {}, DELETED.size
+    for _ in range(count):
+        chunk_id, records = MARKS.unpack_from(data, at)
+        end = at + MARKS.size + (records + 7) // 8
+        marks[chunk_id] = int.from_bytes(data[at + MARKS.size : end], "little")
+        at = end
+    return marks
+
+
+def records(chunk, marks):
+    """Name, bytes and label of each record of a chunk's file that is not deleted, checked."""
     with open(chunk, "rb") as file:
         header = file.read(HEADER.size)
         size = os.fstat(file.fileno()).st_size
@@ -64,8 +85,12 @@ def records(chunk):
         check(index_seal == crc32c(index), chunk, "its index has another checksum")
         check(count * ENTRY.size <= index_bytes, chunk, "its footer describes no index")
         entries, names = index[: count * ENTRY.size], index[count * ENTRY.size :]
-        for offset, stored, _, _, seal, label, name_bytes, codec in ENTRY.iter_unpack(entries):
+        gone = marks.get(chunk_id, 0)
+        for number, entry in enumerate(ENTRY.iter_unpack(entries)):
+            offset, stored, _, _, seal, label, name_bytes, codec = entry
             name, names = names[:name_bytes], names[name_bytes:]
+            if gone >> number & 1:
+                continue
             check(codec == 0, chunk, f"{name!r} is stored in a way that this program does not know")
             check(offset + stored <= index_at, chunk, f"{name!r} lies behind its end")
             file.seek(offset)
@@ -86,11 +111,11 @@ def extract(folder, name, data):
 
 def main(pack, folder=None):
     # Ids sort by write time: what was written later comes later, and counts.
-    newest = {}
+    newest, marks = {}, deleted(pack)
     if folder is not None:
         os.mkdir(folder)
     for chunk in sorted(Path(pack).glob("*.chunk")):
-        for name, data, label in records(chunk):
+        for name, data, label in records(chunk, marks):
             newest[name] = len(data), "-" if label is None else label
             if folder is not None:
                 extract(folder, name, data)

@@ -15,10 +15,11 @@ PACKAGE = ROOT / "probe" / "python" / "stallscope"
 PAGE = ROOT / "docs" / "python.md"
 
 # Name on the page, file, and the names that its methods are inherited under.
+IN_CHUNKS = ("data/pack/in_chunks.py", "InChunks", ["in_chunk_order", "shuffled"])
 ITEMS = [
     ("stallscope.DataLoader", "data/loader.py", [("data/resume/position.py", "Positioned", ("state_dict", "load_state_dict"))]),
-    ("stallscope.PackedImageFolder", "data/pack/images.py", []),
-    ("stallscope.PackedDataset", "data/pack/dataset.py", []),
+    ("stallscope.PackedImageFolder", "data/pack/images.py", [IN_CHUNKS]),
+    ("stallscope.PackedDataset", "data/pack/dataset.py", [IN_CHUNKS]),
     ("stallscope.Shuffle", "data/pack/shuffle.py", []),
     ("stallscope.PackError", "data/pack/errors.py", []),
     ("stallscope.Checkpointer", "checkpoint/checkpointer.py", []),

@@ -12,6 +12,7 @@ mod ls;
 mod metrics;
 mod node;
 mod pack;
+mod pack_change;
 mod pack_mount;
 mod report;
 mod run;

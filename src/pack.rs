@@ -1,9 +1,13 @@
+use crate::pack_change::{self, Append, Delete, Purge};
 use crate::pack_mount::{self, Mount, Serve, Unmount};
 use crate::terminal;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use stallscope_pack::{Disk, LEAST_CHUNK_BYTES, Notice, Options, Pack, Snapshot, class_of, shown};
+use stallscope_pack::{
+    Disk, LEAST_CHUNK_BYTES, Notice, Options, Origin, Pack, Packed, Result as PackResult, Snapshot, class_of,
+    shown,
+};
 use stallscope_reports::clean;
 use stallscope_units::{bytes, bytes_per_second, count, counted, duration, parse_bytes};
 use std::collections::BTreeMap;
@@ -13,21 +17,24 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Pack a data set's files into large chunks; check, list and extract packs.
+/// Pack a data set's files into large chunks; change, check, list and extract packs.
 ///
-/// Packs the folder SRC into the folder PACK. SRC is only read. A run that was interrupted goes on when it is
+/// Packs the folder SRC, or the files in tar files, into the folder PACK. SRC is only read. A run that was interrupted goes on when it is
 /// started again: files in whole chunks are not read again. Each file that cannot be packed has a sentence, the others
 /// are packed, and the exit code is 1. stallscope.PackedImageFolder and stallscope.PackedDataset read packs; `pack mount` and
 /// `run --pack` show one as a folder to programs that stay as they are.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, after_help = EXAMPLES)]
 pub(crate) struct PackVerb {
-    /// Folder to pack; one that is called as a command below is written `./verify`
+    /// Folder to pack, or tar files (WebDataset shards); what is called as a command below is written `./verify`
     #[arg(required = true)]
-    src: Option<PathBuf>,
+    src: Vec<PathBuf>,
     /// Folder of the pack
     #[arg(short, long, value_name = "PACK", required = true)]
     output: Option<PathBuf>,
+    /// Put the files of each tar file into a folder that is called as it is
+    #[arg(long)]
+    by_shard: bool,
     /// Seed of the order in which files lie in chunks
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -35,18 +42,24 @@ pub(crate) struct PackVerb {
     #[arg(long, conflicts_with = "seed")]
     in_order: bool,
     /// Bytes of files after which a chunk is written
-    #[arg(long, value_name = "BYTES", default_value = "4MiB", value_parser = chunk_bytes)]
+    #[arg(long, value_name = "BYTES", default_value = CHUNK_SIZE, value_parser = chunk_bytes)]
     chunk_size: u64,
     #[command(subcommand)]
     act: Option<Act>,
 }
 
+/// `--chunk-size` where it is not given.
+pub(crate) const CHUNK_SIZE: &str = "4MiB";
+
 const EXAMPLES: &str = "\
 Examples:
   stallscope pack /data/imagenet -o /fast/imagenet.pack        pack, or go on packing
+  stallscope pack shards/*.tar -o /fast/imagenet.pack          pack what is in WebDataset shards
   stallscope pack verify /fast/imagenet.pack                   read every byte; exits with 1 if one is bad
   stallscope pack ls -l /fast/imagenet.pack train/cat          list the files of a folder
   stallscope pack extract /fast/imagenet.pack -o out           write all files
+  stallscope pack append /fast/imagenet.pack /data/more        add the files of another folder
+  stallscope pack delete /fast/imagenet.pack train/cat/7.jpg   take files out; `pack purge` gives their bytes back
   stallscope pack mount /fast/imagenet.pack /mnt/imagenet      show it as a folder to any program
   stallscope pack rebuild /fast/imagenet.pack                  make the snapshot again";
 
@@ -56,6 +69,9 @@ enum Act {
     Ls(Ls),
     Stat(Stat),
     Extract(Extract),
+    Append(Append),
+    Delete(Delete),
+    Purge(Purge),
     Rebuild(Rebuild),
     Mount(Mount),
     Unmount(Unmount),
@@ -124,7 +140,7 @@ struct Rebuild {
     set_aside: bool,
 }
 
-fn chunk_bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn chunk_bytes(text: &str) -> Result<u64, String> {
     match parse_bytes(text) {
         Ok(bytes) if (LEAST_CHUNK_BYTES..=1 << 40).contains(&bytes) => Ok(bytes),
         Ok(_) => Err("a chunk has 4 MiB to 1 TiB".into()),
@@ -139,6 +155,9 @@ pub(crate) fn main(verb: &PackVerb) -> Result<ExitCode> {
         Some(Act::Ls(verb)) => list(verb),
         Some(Act::Stat(verb)) => stat(verb),
         Some(Act::Extract(verb)) => extract(verb),
+        Some(Act::Append(verb)) => pack_change::append(verb),
+        Some(Act::Delete(verb)) => pack_change::delete(verb),
+        Some(Act::Purge(verb)) => pack_change::purge(verb),
         Some(Act::Rebuild(verb)) => rebuild(verb),
         Some(Act::Mount(verb)) => pack_mount::mount(verb),
         Some(Act::Unmount(verb)) => pack_mount::unmount(verb),
@@ -151,18 +170,18 @@ const DRAWN_EVERY: Duration = Duration::from_millis(200);
 const PRINTED_EVERY: Duration = Duration::from_secs(10);
 
 /// A line on stderr that says how far long work is.
-struct Progress {
+pub(crate) struct Progress {
     terminal: bool,
     last: Instant,
     drawn: bool,
 }
 
 impl Progress {
-    fn new() -> Progress {
+    pub(crate) fn new() -> Progress {
         Progress { terminal: std::io::stderr().is_terminal(), last: Instant::now(), drawn: false }
     }
 
-    fn show(&mut self, line: impl FnOnce() -> String) {
+    pub(crate) fn show(&mut self, line: impl FnOnce() -> String) {
         let every = if self.terminal { DRAWN_EVERY } else { PRINTED_EVERY };
         if self.last.elapsed() < every {
             return;
@@ -175,12 +194,12 @@ impl Progress {
         self.drawn = self.terminal;
     }
 
-    fn say(&mut self, sentence: &str) {
+    pub(crate) fn say(&mut self, sentence: &str) {
         self.clear();
         terminal::say(sentence);
     }
 
-    fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.drawn) {
             terminal::write_err("\r\x1b[2K");
         }
@@ -188,10 +207,30 @@ impl Progress {
 }
 
 fn create(verb: &PackVerb) -> Result<ExitCode> {
-    let (Some(source), Some(into)) = (&verb.src, &verb.output) else { bail!("name SRC and -o PACK") };
+    let Some(into) = &verb.output else { bail!("name SRC and -o PACK") };
+    let origin = origin(&verb.src, verb.by_shard)?;
     let options = Options { shuffle: (!verb.in_order).then_some(verb.seed), chunk_bytes: verb.chunk_size };
+    watched(|tell| stallscope_pack::pack(origin, into, options, &Disk, tell))
+}
+
+/// One folder, or tar files.
+pub(crate) fn origin(paths: &[PathBuf], by_shard: bool) -> Result<Origin<'_>> {
+    match paths {
+        [] => bail!("name what is to be packed"),
+        [folder] if !folder.is_file() => match by_shard {
+            true => bail!("--by-shard is for tar files, and {} is none", folder.display()),
+            false => Ok(Origin::Folder(folder)),
+        },
+        paths => Ok(Origin::Shards { paths, by_shard }),
+    }
+}
+
+/// Packs, shows how far it is, and says what came of it.
+pub(crate) fn watched(
+    pack: impl FnOnce(&mut dyn FnMut(Notice<'_>)) -> PackResult<Packed>,
+) -> Result<ExitCode> {
     let (mut progress, begun) = (Progress::new(), Instant::now());
-    let packed = stallscope_pack::pack(source, into, options, &Disk, &mut |notice| match notice {
+    let packed = pack(&mut |notice| match notice {
         Notice::Found(files) => progress.show(|| format!("{} found", counted(files, "file"))),
         Notice::Done(done, all, read) => progress.show(|| {
             let rate = bytes_per_second(read as f64 / begun.elapsed().as_secs_f64());
@@ -270,6 +309,9 @@ fn open(dir: &Path) -> Result<Pack> {
             dir.display()
         ));
     }
+    if let Some(sentence) = pack.other_deletions() {
+        terminal::say(sentence);
+    }
     Ok(pack)
 }
 
@@ -325,18 +367,23 @@ fn list(verb: &Ls) -> Result<ExitCode> {
 struct Sums {
     bytes: u64,
     chunk_bytes: u64,
+    /// Of records that count no more.
+    unused: u64,
     classes: BTreeMap<Vec<u8>, u64>,
 }
 
 impl Sums {
     fn of(snapshot: &Snapshot) -> Result<Sums> {
-        let mut sums = Sums { bytes: 0, chunk_bytes: 0, classes: BTreeMap::new() };
+        let mut sums = Sums { bytes: 0, chunk_bytes: 0, unused: 0, classes: BTreeMap::new() };
+        let mut used = 0_u64;
         for number in 0..snapshot.chunks() {
             sums.chunk_bytes = sums.chunk_bytes.saturating_add(snapshot.chunk(number)?.bytes);
+            used += stallscope_pack::CHUNK_OVERHEAD;
         }
         for number in 0..snapshot.records() {
             let entry = snapshot.entry(number)?;
             sums.bytes = sums.bytes.saturating_add(entry.bytes);
+            used = used.saturating_add(entry.bytes_in_chunk());
             match class_of(entry.name) {
                 None => {}
                 Some(class) => match sums.classes.get_mut(class) {
@@ -345,6 +392,7 @@ impl Sums {
                 },
             }
         }
+        sums.unused = sums.chunk_bytes.saturating_sub(used);
         Ok(sums)
     }
 }
@@ -359,7 +407,7 @@ fn stat(verb: &Stat) -> Result<ExitCode> {
             sums.classes.iter().map(|(class, files)| (shown(class), json!(files))).collect();
         terminal::print(&terminal::json(&json!({
             "files": snapshot.records(), "bytes": sums.bytes, "chunks": snapshot.chunks(),
-            "chunk_bytes": sums.chunk_bytes, "snapshot_bytes": snapshot.bytes().len(),
+            "chunk_bytes": sums.chunk_bytes, "unused_bytes": sums.unused, "snapshot_bytes": snapshot.bytes().len(),
             "pack": snapshot.pack().to_string(), "version": version, "classes": classes,
             "missing_chunks": pack.missing().len(), "newer_chunks": pack.newer().len(),
         }))?)?;
@@ -374,6 +422,12 @@ fn stat(verb: &Stat) -> Result<ExitCode> {
         bytes(snapshot.bytes().len() as u64),
         snapshot.pack(),
     );
+    if sums.unused > 0 {
+        let unused = bytes(sums.unused);
+        text += &format!(
+            "unused    {unused} of deleted and changed files; `stallscope pack purge` gives most of it back\n"
+        );
+    }
     if let (Some(least), Some(most)) = (sums.classes.values().min(), sums.classes.values().max()) {
         let classes = count(sums.classes.len() as u64);
         text += &format!("classes   {classes}, of {} to {}\n", count(*least), counted(*most, "file"));
@@ -405,7 +459,7 @@ fn rebuild(verb: &Rebuild) -> Result<ExitCode> {
     });
     progress.clear();
     let rebuilt = rebuilt?;
-    for (_, error) in &rebuilt.set_aside {
+    for error in &rebuilt.set_aside {
         terminal::say(&format!("set aside: {error}"));
     }
     terminal::print(&format!("the snapshot has {}\n", counted(rebuilt.chunks as u64, "chunk")))?;

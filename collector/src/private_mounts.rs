@@ -62,6 +62,8 @@ const FOLDER: u8 = 1;
 const PRIVILEGES: u8 = 2;
 /// And the number of the mount.
 const MOUNTS: u8 = 3;
+/// So many have a number of their own.
+const MOST_MOUNTS: usize = (u8::MAX - MOUNTS) as usize + 1;
 
 impl PrivateMounts {
     /// Starts the servers and waits until they have what they serve.
@@ -72,6 +74,12 @@ impl PrivateMounts {
         let mut started = PrivateMounts::default();
         if mounts.is_empty() {
             return Ok(started);
+        }
+        if mounts.len() > MOST_MOUNTS {
+            bail!(
+                "{} packs, and a job can have {MOST_MOUNTS} by `--pack`: put data sets together into fewer",
+                mounts.len()
+            );
         }
         if !has_privilege() {
             bail!(
@@ -149,7 +157,7 @@ impl PrivateMounts {
             // still comes here.
             let downstream = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
             mount_change(c"/", downstream).map_err(|error| failed(NAMESPACE, error))?;
-            for (one, number) in prepared.iter().zip(MOUNTS..) {
+            for (one, number) in prepared.iter().zip(MOUNTS..=u8::MAX) {
                 one.mount().map_err(|error| failed(number, error))?;
             }
             if gains_nothing {
@@ -276,5 +284,26 @@ pub fn open_fuse() -> Result<OwnedFd> {
         Err(error) => {
             bail!("/dev/fuse cannot be opened: {error}; in a container it takes --device /dev/fuse")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_packs_than_have_numbers_are_refused() {
+        let mount = PrivateMount {
+            target: "/nowhere".into(),
+            source: "x.pack".into(),
+            fs_type: "fuse.x".into(),
+            server: "/nowhere/server".into(),
+            arguments: Vec::new(),
+        };
+        let refused = PrivateMounts::start(&vec![mount; 254], None).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "254 packs, and a job can have 253 by `--pack`: put data sets together into fewer"
+        );
     }
 }

@@ -1,10 +1,11 @@
-//! A chunk or a snapshot of a pack from elsewhere: whatever it says, what is read of it lies within it, nothing is written
+//! A chunk, a snapshot or a list of deletions of a pack from elsewhere: whatever it says, what is read of it lies within it, nothing is written
 //! outside of the folder that was named, and nothing panics.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use stallscope_pack::{
-    Chunk, Disk, Pack, Snapshot, build, extract, fault_of, rebuild, seal, seal_snapshot, verify,
+    Chunk, DELETED, Deleted, Disk, Pack, Snapshot, build, extract, fault_of, rebuild, seal, seal_deleted,
+    seal_snapshot, verify,
 };
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use std::path::Path;
 const OF_SNAPSHOT: u8 = 1;
 const SEALED: u8 = 2;
 const IN_FOLDER: u8 = 4;
+const OF_DELETED: u8 = 8;
 /// So many records are looked at.
 const MOST: usize = 64;
 
@@ -49,7 +51,7 @@ fn chunk(bytes: &[u8]) {
     }
     let newest: BTreeMap<_, _> =
         chunk.records.iter().map(|record| (record.name.clone(), record.offset)).collect();
-    let made = build(chunk.pack, std::slice::from_ref(&chunk)).expect("few records");
+    let made = build(chunk.pack, std::slice::from_ref(&chunk), &Deleted::default()).expect("few records");
     let made = Snapshot::parse(made, Path::new("snapshot")).expect("what was built");
     assert_eq!(made.records(), newest.len());
     for (name, offset) in &newest {
@@ -83,9 +85,47 @@ fn folder(root: &Path, bytes: &[u8]) {
     assert!(beside.iter().all(|name| name == "pack" || name == "out"), "{beside:?}");
 }
 
+/// What is read of it is as many marks as there are bits, and a pack that has it is read or refused.
+fn deleted(root: &Path, bytes: &[u8]) {
+    let id = stallscope_pack::Id::written(1, [2; 8]);
+    let record = |name: &'static [u8]| (name, &b"x"[..], stallscope_pack::About::default());
+    let pack = match Deleted::parse(bytes, Path::new(DELETED)) {
+        Ok((pack, deleted)) => {
+            let _ = deleted.is(id, usize::MAX);
+            pack
+        }
+        Err(_) => stallscope_pack::Id([3; 16]),
+    };
+    let chunk = stallscope_pack::chunk_of(id, pack, &[record(b"a/1"), record(b"b/2")]).expect("names that may be packed");
+    let dir = root.join("pack");
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).expect("a folder in memory");
+    fs::write(dir.join(id.file_name()), chunk).expect("a file in memory");
+    rebuild(&dir, false, &Disk, &mut |_, _| {}).expect("a chunk that is whole");
+    fs::write(dir.join(DELETED), bytes).expect("a file in memory");
+    let pack = Pack::open(&dir).expect("the snapshot is whole");
+    assert_eq!(pack.snapshot().records(), 2);
+    let is_whole = rebuild(&dir, false, &Disk, &mut |_, _| {}).is_ok();
+    let verified = verify(&dir, &mut |_, _| {}).expect("a pack");
+    assert_eq!(is_whole, verified.faults.is_empty());
+}
+
+fn in_memory(act: impl FnOnce(&Path)) {
+    FOLDER.with(|made| {
+        let made = made.get_or_init(|| tempfile::tempdir_in("/dev/shm").expect("a folder in memory"));
+        act(made.path());
+    });
+}
+
 fuzz_target!(|bytes: &[u8]| {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     let mut bytes = bytes.to_vec();
+    if kind & OF_DELETED != 0 {
+        if kind & SEALED != 0 {
+            seal_deleted(&mut bytes);
+        }
+        return in_memory(|root| deleted(root, &bytes));
+    }
     match kind & OF_SNAPSHOT != 0 {
         true => {
             if kind & SEALED != 0 {
@@ -99,11 +139,7 @@ fuzz_target!(|bytes: &[u8]| {
             }
             chunk(&bytes);
             if kind & IN_FOLDER != 0 {
-                FOLDER.with(|made| {
-                    let made =
-                        made.get_or_init(|| tempfile::tempdir_in("/dev/shm").expect("a folder in memory"));
-                    folder(made.path(), &bytes);
-                });
+                in_memory(|root| folder(root, &bytes));
             }
         }
     }

@@ -3,7 +3,7 @@
 use madeup::{Shape, record};
 use serde_json::Value;
 use stallscope_checkpoint::{Dtype, Options, Plan, Saver, Source, TensorSpec};
-use stallscope_pack::{About, Chunk, Id, build, chunk_of};
+use stallscope_pack::{About, Chunk, Deleted, Id, build, chunk_of, seal_deleted};
 use stallscope_store::Recording;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ fn main() {
     pack(&seed);
 }
 
-/// A chunk and a snapshot, as they are, under checksums that are made right, and in a folder; the first byte says which.
+/// A chunk, a snapshot and a list of deletions, as they are, under checksums that are made right, and in a folder; the first byte says which.
 fn pack(seed: &dyn Fn(&str, &str, &[u8])) {
     let about = About { mtime_ns: 1, label: Some(0) };
     let records: [(&[u8], &[u8], About); 3] = [
@@ -44,10 +44,22 @@ fn pack(seed: &dyn Fn(&str, &str, &[u8])) {
     ];
     let bytes = chunk_of(Id::written(1, [2; 8]), Id([3; 16]), &records).expect("names that may be packed");
     let chunk = Chunk::read(bytes.as_slice(), Path::new("x.chunk")).expect("what was written");
-    let snapshot = build(chunk.pack, &[chunk]).expect("few records");
+    let snapshot = build(chunk.pack, &[chunk], &Deleted::default()).expect("few records");
     for (kind, of_chunk) in [(0, true), (2, true), (6, true), (1, false), (3, false)] {
         let whole = if of_chunk { &bytes } else { &snapshot };
         seed("pack", &format!("kind-{kind}"), &[&[kind], whole.as_slice()].concat());
+    }
+    // A list of deletions: the second of two records of the chunk that the target makes.
+    let mut deleted = vec![0; 64];
+    deleted[12] = 64;
+    deleted[16..32].copy_from_slice(&[3; 16]);
+    deleted[40] = 1;
+    deleted.extend(Id::written(1, [2; 8]).0);
+    deleted.extend([2, 0, 0, 0, 0b10]);
+    seal_deleted(&mut deleted);
+    Deleted::parse(&deleted, Path::new("deleted")).expect("a list of one chunk");
+    for kind in [8, 10] {
+        seed("pack", &format!("kind-{kind}"), &[&[kind], deleted.as_slice()].concat());
     }
 }
 

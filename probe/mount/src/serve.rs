@@ -37,6 +37,9 @@ impl Served {
         if let Some(sentence) = pack.is_stale() {
             say(&sentence);
         }
+        if let Some(sentence) = pack.other_deletions() {
+            say(sentence);
+        }
         let tree = Tree::of(pack.snapshot()).map_err(|error| in_pack(error, pack.dir()))?;
         if tree.hidden() > 0 {
             let (hidden, dir) = (tree.hidden(), pack.dir().display());

@@ -13,12 +13,19 @@ use std::path::Path;
 pub const VERSION: u32 = 1;
 pub(crate) const HEADER_BYTES: usize = 64;
 pub(crate) const FOOTER_BYTES: usize = 64;
+/// Bytes of a chunk that are of none of its records.
+pub const CHUNK_OVERHEAD: u64 = (HEADER_BYTES + FOOTER_BYTES) as u64;
 /// A chunk is written once it has so many bytes of records, unless it is the last one.
 pub const LEAST_CHUNK_BYTES: u64 = 4 << 20;
 /// And it is written once its index has so many, whatever its records have.
 pub(crate) const FULL_INDEX_BYTES: usize = 8 << 20;
 /// No index has more: one is read whole.
 const MOST_INDEX_BYTES: u64 = 64 << 20;
+/// Of a chunk, by its index.
+pub(crate) const MOST_RECORDS: u32 = MOST_INDEX_BYTES as u32 / ENTRY_BYTES as u32;
+
+/// Among the flags of chunks and snapshots: labels came with the files.
+pub(crate) const HAS_LABELS: u32 = 1;
 
 const HEADER_MAGIC: &[u8; 8] = b"STLPACK\0";
 const FOOTER_MAGIC: &[u8; 8] = b"STLPEND\0";
@@ -65,6 +72,8 @@ pub struct Chunk {
     pub bytes: u64,
     /// CRC32C of its index.
     pub index_crc: u32,
+    /// Whether labels came with the files, and are not by their folders.
+    pub has_labels: bool,
     /// In the order in which they lie.
     pub records: Vec<Record>,
 }
@@ -78,7 +87,7 @@ impl Chunk {
         }
         let mut header = [0; HEADER_BYTES];
         from.read_at(&mut header, 0).doing("read", path)?;
-        let (id, pack) = read_header(&header).map_err(|what| Error::damaged(path, what))?;
+        let (id, pack, has_labels) = read_header(&header).map_err(|what| Error::damaged(path, what))?;
         let mut footer = [0; FOOTER_BYTES];
         let footer_at = count - FOOTER_BYTES as u64;
         from.read_at(&mut footer, footer_at).doing("read", path)?;
@@ -90,7 +99,7 @@ impl Chunk {
             return Err(Error::damaged(path, "its index has another checksum"));
         }
         let records = read_index(&index, &footer).map_err(|what| Error::damaged(path, what))?;
-        Ok(Chunk { id, pack, bytes: count, index_crc: footer.index_crc, records })
+        Ok(Chunk { id, pack, bytes: count, index_crc: footer.index_crc, has_labels, records })
     }
 
     /// A record's bytes, checked.
@@ -115,8 +124,8 @@ impl Chunk {
 pub(crate) const OTHER_CODEC: &str = "is stored in a way that this program does not know";
 pub(crate) const OTHER_BYTES: &str = "does not hold what was packed";
 
-/// Of header bytes the ids of chunk and pack, or what is wrong with them.
-fn read_header(header: &[u8]) -> std::result::Result<(Id, Id), String> {
+/// Of header bytes the ids of chunk and pack and whether labels came with the files, or what is wrong with them.
+fn read_header(header: &[u8]) -> std::result::Result<(Id, Id, bool), String> {
     if !header.starts_with(HEADER_MAGIC) {
         return Err("it does not begin as a chunk does".into());
     }
@@ -127,8 +136,8 @@ fn read_header(header: &[u8]) -> std::result::Result<(Id, Id), String> {
         Some(VERSION) => {}
         version => return Err(of_another_version(version)),
     }
-    match (bytes_at(header, 16), bytes_at(header, 32)) {
-        (Some(id), Some(pack)) => Ok((Id(id), Id(pack))),
+    match (bytes_at(header, 16), bytes_at(header, 32), u32_at(header, 48)) {
+        (Some(id), Some(pack), Some(flags)) => Ok((Id(id), Id(pack), flags & HAS_LABELS != 0)),
         _ => Err("its header is cut".into()),
     }
 }
@@ -201,13 +210,14 @@ fn read_index(index: &[u8], footer: &Footer) -> std::result::Result<Vec<Record>,
 }
 
 /// What a chunk begins with.
-pub(crate) fn header(id: Id, pack: Id) -> Vec<u8> {
+pub(crate) fn header(id: Id, pack: Id, has_labels: bool) -> Vec<u8> {
     let mut header = HEADER_MAGIC.to_vec();
     header.extend(VERSION.to_le_bytes());
     header.extend((HEADER_BYTES as u32).to_le_bytes());
     header.extend(id.0);
     header.extend(pack.0);
-    header.extend([0; 12]);
+    header.extend(if has_labels { HAS_LABELS } else { 0 }.to_le_bytes());
+    header.extend([0; 8]);
     sealed(header)
 }
 

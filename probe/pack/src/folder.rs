@@ -1,6 +1,7 @@
 //! What lies in a pack's folder.
 
 use crate::chunk::Chunk;
+use crate::deleted::DELETED;
 use crate::error::{Doing, Error, Result};
 use crate::id::Id;
 use crate::snapshot::SNAPSHOT;
@@ -32,6 +33,20 @@ pub(crate) fn to_read(dir: &Path) -> Result<OwnedFd> {
     rustix::fs::open(dir, flags, Mode::empty()).doing("list", dir)
 }
 
+/// A pack's folder that is changed: another user's link does not lead there.
+pub(crate) fn to_change(dir: &Path) -> Result<Folder> {
+    is_folder(dir)?;
+    Folder::open(dir).doing("open", dir)
+}
+
+/// An error where it is none, and so no pack.
+pub(crate) fn is_folder(dir: &Path) -> Result<()> {
+    match dir.is_dir() {
+        true => Ok(()),
+        false => Err(Error::Refused(format!("{} is no folder, and so no pack", dir.display()))),
+    }
+}
+
 /// `dir` is for the sentence of an error, here and below.
 pub(crate) fn list(folder: &impl AsFd, dir: &Path) -> Result<Listing> {
     let mut listing = Listing::default();
@@ -48,6 +63,7 @@ pub(crate) fn list(folder: &impl AsFd, dir: &Path) -> Result<Listing> {
             listing.unfinished.push(String::from_utf8_lossy(name).into_owned());
         } else if !matches!(name, b"." | b"..")
             && name != LOCK.as_bytes()
+            && name != DELETED.as_bytes()
             && !name.ends_with(SET_ASIDE.as_bytes())
         {
             listing.has_others = true;
@@ -58,12 +74,12 @@ pub(crate) fn list(folder: &impl AsFd, dir: &Path) -> Result<Listing> {
 }
 
 fn is_ours(name: &[u8]) -> bool {
-    name == SNAPSHOT.as_bytes() || Id::of_file_name(name).is_some()
+    name == SNAPSHOT.as_bytes() || name == DELETED.as_bytes() || Id::of_file_name(name).is_some()
 }
 
 /// What is held while a pack is written to.
 pub(crate) const LOCK: &str = "lock";
-/// The end of a name that a damaged chunk was given.
+/// The end of a name that a damaged file was given.
 pub(crate) const SET_ASIDE: &str = ".damaged";
 
 /// Held until it is dropped; one process at a time has it.

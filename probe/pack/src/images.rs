@@ -11,14 +11,59 @@ pub struct Images {
     chosen: Option<Vec<u32>>,
     first: usize,
     count: usize,
-    /// Name, and which picture is its first.
-    classes: Vec<(Vec<u8>, usize)>,
+    classes: Classes,
 }
+
+#[derive(Debug)]
+enum Classes {
+    /// Name, and which picture is its first.
+    Folders(Vec<(Vec<u8>, usize)>),
+    /// The label of each picture, and how many labels there are.
+    Given(Vec<u32>, u32),
+}
+
+/// Labels that came with the files are classes up to here: each number below the largest is one.
+const MOST_CLASSES: u32 = 1 << 24;
 
 impl Images {
     /// Those whose names end in one of these, whatever the case. A class is a topmost folder; what lies in none is no
-    /// picture.
+    /// picture. Where labels came with the files, a class is a label, and what has none is no picture.
+    ///
+    /// # Errors
+    /// There is no picture, a folder without one, or the snapshot is damaged.
     pub fn of(pack: &Pack, extensions: &[Vec<u8>]) -> Result<Images> {
+        match pack.snapshot().has_labels() {
+            true => Images::by_labels(pack, extensions),
+            false => Images::by_folders(pack, extensions),
+        }
+    }
+
+    fn by_labels(pack: &Pack, extensions: &[Vec<u8>]) -> Result<Images> {
+        let snapshot = pack.snapshot();
+        let (mut chosen, mut labels) = (Vec::new(), Vec::new());
+        for number in 0..snapshot.records() {
+            let entry = snapshot.entry(number)?;
+            let is_picture = extensions.iter().any(|extension| ends_with(entry.name, extension));
+            if let Some(label) = entry.label.filter(|_| is_picture) {
+                chosen.push(number as u32);
+                labels.push(label);
+            }
+        }
+        let dir = pack.dir().display();
+        let Some(most) = labels.iter().max().copied() else {
+            return Err(Error::Refused(format!("{dir} has no picture with a label")));
+        };
+        if most >= MOST_CLASSES {
+            return Err(Error::Refused(format!(
+                "{dir} has the label {most}, and labels of classes are below {MOST_CLASSES}; read it with PackedDataset"
+            )));
+        }
+        let classes = Classes::Given(labels, most + 1);
+        let (first, count) = (0, chosen.len());
+        Ok(Images { chosen: Some(chosen), first, count, classes })
+    }
+
+    fn by_folders(pack: &Pack, extensions: &[Vec<u8>]) -> Result<Images> {
         let snapshot = pack.snapshot();
         let mut chosen = Vec::new();
         let mut classes: Vec<(Vec<u8>, usize)> = Vec::new();
@@ -56,7 +101,7 @@ impl Images {
         let (first, count) = (chosen[0] as usize, chosen.len());
         let is_run = chosen[count - 1] as usize == first + count - 1;
         let chosen = (!is_run).then_some(chosen);
-        Ok(Images { chosen, first, count, classes })
+        Ok(Images { chosen, first, count, classes: Classes::Folders(classes) })
     }
 
     /// How many pictures there are.
@@ -64,9 +109,12 @@ impl Images {
         self.count
     }
 
-    /// Names of the classes, in the order of their numbers.
-    pub fn classes(&self) -> impl Iterator<Item = &[u8]> {
-        self.classes.iter().map(|(name, _)| name.as_slice())
+    /// Names of the classes, in the order of their numbers: folders, or labels in digits.
+    pub fn classes(&self) -> Vec<Vec<u8>> {
+        match &self.classes {
+            Classes::Folders(folders) => folders.iter().map(|(name, _)| name.clone()).collect(),
+            Classes::Given(_, count) => (0..*count).map(|label| label.to_string().into_bytes()).collect(),
+        }
     }
 
     /// The record of a picture and the number of its class; none behind the last one.
@@ -90,7 +138,10 @@ impl Images {
     }
 
     fn class_at(&self, picture: usize) -> usize {
-        self.classes.partition_point(|(_, first)| *first <= picture) - 1
+        match &self.classes {
+            Classes::Folders(folders) => folders.partition_point(|(_, first)| *first <= picture) - 1,
+            Classes::Given(labels, _) => labels[picture] as usize,
+        }
     }
 }
 

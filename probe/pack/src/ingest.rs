@@ -1,24 +1,27 @@
-//! Packs a folder: what is in whole chunks already is not read again.
+//! Packs a folder or tar files: what is in whole chunks already is not read again.
 
+mod origin;
+mod shards;
 mod walk;
 
-use crate::chunk::{Chunk, LEAST_CHUNK_BYTES};
+pub use origin::Origin;
+
+use crate::chunk::LEAST_CHUNK_BYTES;
 use crate::error::{Doing, Error, Result};
-use crate::folder::{list, lock, open_plain, read_chunk};
-use crate::id::Id;
+use crate::folder::{list, lock, to_change};
 use crate::names::{class_of, compare};
+use crate::pack::Pack;
 use crate::record::Record;
+use crate::state::{At, State};
 use crate::storage::Storage;
 use crate::writer::{About, Writer};
 use crate::{rebuild, shown};
+use origin::{Item, Source};
+use shards::Shards;
 use stallscope_folder::Folder;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ffi::OsStr;
-use std::fs::{File, Metadata};
+use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const PIECE_BYTES: u64 = 1 << 20;
@@ -66,79 +69,170 @@ pub struct Packed {
     pub chunks: usize,
 }
 
-/// Packs all files below `source` into the folder `into`.
-pub fn pack(
-    source: &Path,
+/// Packs all files of `origin` into the folder `into`.
+///
+/// # Errors
+/// There is nothing to pack, the pack is of another data set, another process writes to it, or the storage failed. The pack is
+/// what it was then, and the next run goes on.
+pub fn pack<'a>(
+    origin: impl Into<Origin<'a>>,
     into: &Path,
     options: Options,
     storage: &dyn Storage,
     tell: &mut dyn FnMut(Notice<'_>),
 ) -> Result<Packed> {
-    if !source.metadata().doing("open", source)?.is_dir() {
-        return Err(Error::Refused(format!(
-            "{} is no folder, and only folders can be packed",
-            source.display()
-        )));
-    }
-    is_apart(source, into)?;
-    let names = found(source, tell)?;
+    let found = Found::of(checked(origin.into(), into)?, tell)?;
     let folder = storage.folder(into).doing("make", into)?;
-    let listing = list(&folder, into)?;
-    if listing.has_others {
+    if list(&folder, into)?.has_others {
         let into = into.display();
         return Err(Error::Refused(format!(
             "{into} has files of another kind; name a new folder for the pack"
         )));
     }
     let _lock = lock(&folder)?;
-    // Again: who held the lock may have ended just now.
-    let before = Before::read(&folder, storage)?;
-    let classes = classes(&names.names);
-    before.fits(&names.names, &classes, source)?;
-    let pack = before.chunks.first().map_or_else(Id::random, |chunk| chunk.pack);
-    let last = before.chunks.last().map(|chunk| chunk.id);
+    // After the lock: who held it may have ended just now.
+    let state = State::read(&folder, storage)?;
+    let classes = classes(found.names.iter().map(Vec::as_slice));
+    is_of(&state, &found)?;
+    keeps_labels(&state, &found, &classes)?;
+    written(Job { folder: &folder, options, storage, tell, kind: Kind::Packs }, state, found, &classes)
+}
+
+/// Adds all files of `origin` to the pack `into`, under their names there. A file that the pack has already stays as it is,
+/// with a sentence if it is another one; unless it may `replace` it.
+///
+/// # Errors
+/// As [`pack`]; and there is no pack, or a new folder would give others another label.
+pub fn append<'a>(
+    origin: impl Into<Origin<'a>>,
+    into: &Path,
+    options: Options,
+    replace: bool,
+    storage: &dyn Storage,
+    tell: &mut dyn FnMut(Notice<'_>),
+) -> Result<Packed> {
+    let origin = checked(origin.into(), into)?;
+    let folder = to_change(into)?;
+    Pack::open_in(&folder)?;
+    let found = Found::of(origin, tell)?;
+    let _lock = lock(&folder)?;
+    let own: HashSet<&[u8]> = found.names.iter().map(Vec::as_slice).collect();
+    let state = State::read_whole(&folder, storage, &|name| own.contains(name))?;
+    drop(own);
+    let classes = classes(state.live().into_keys().chain(found.names.iter().map(Vec::as_slice)));
+    keeps_labels(&state, &found, &classes)?;
+    let kind = if replace { Kind::Replaces } else { Kind::Adds };
+    written(Job { folder: &folder, options, storage, tell, kind }, state, found, &classes)
+}
+
+/// How something is to be packed.
+struct Job<'a> {
+    folder: &'a Folder,
+    options: Options,
+    storage: &'a dyn Storage,
+    tell: &'a mut dyn FnMut(Notice<'_>),
+    kind: Kind,
+}
+
+/// What becomes of a file that the pack has under the same name, and that is another one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// It is packed again: the pack follows its source.
+    Packs,
+    /// It stays as it is.
+    Adds,
+    /// It is packed again.
+    Replaces,
+}
+
+/// Writes what the pack does not have yet, and the snapshot.
+fn written(job: Job<'_>, state: State, found: Found<'_>, classes: &BTreeMap<Vec<u8>, u32>) -> Result<Packed> {
+    let Job { folder, options, storage, tell, kind } = job;
+    let Found { origin, source, names, problems } = found;
+    let has_labels = has_labels(&source);
     let mut run = Run {
-        source,
-        writer: Writer::new(storage, &folder, pack, last, options.chunk_bytes),
-        packed: Packed { problems: names.problems, ..Packed::default() },
-        all: names.names.len() as u64,
+        origin: &origin,
+        source: &source,
+        kind,
+        has_labels,
+        writer: Writer::new(storage, folder, state.pack(), state.last(), options.chunk_bytes, has_labels),
+        packed: Packed { problems, ..Packed::default() },
+        all: names.len() as u64,
         done: 0,
         tell,
     };
-    let known = before.known();
-    run.gone(&known, &names.names);
-    for name in in_order(names.names, options.shuffle) {
-        let label = class_of(&name).and_then(|class| classes.get(class)).copied();
-        run.one(&name, label, known.get(name.as_slice()).copied())?;
+    let live = state.live();
+    if kind == Kind::Packs {
+        run.gone(live.keys().copied(), &names);
+    }
+    for name in in_order(names, options.shuffle) {
+        let label = match &source {
+            Source::Shards(shards) if has_labels => shards.label(&name),
+            _ => class_of(&name).and_then(|class| classes.get(class)).copied(),
+        };
+        run.one(&name, label, live.get(name.as_slice()).map(|at| state.record(*at)))?;
     }
     let Run { writer, mut packed, .. } = run;
-    drop(known);
-    let mut chunks = before.chunks;
+    drop(live);
+    let State { mut chunks, deleted } = state;
     chunks.extend(writer.finish()?);
     if chunks.is_empty() {
-        return Err(Error::Refused(format!("no file of {} could be packed", source.display())));
+        return Err(Error::Refused(format!("no file of {} could be packed", origin.shown())));
     }
-    rebuild::write(&folder, &chunks, storage)?;
+    rebuild::write(folder, &chunks, &deleted, storage)?;
     packed.chunks = chunks.len();
     Ok(packed)
 }
 
-struct Names {
+/// What is to be packed.
+struct Found<'a> {
+    origin: Origin<'a>,
+    source: Source<'a>,
     names: Vec<Vec<u8>>,
     problems: u64,
 }
 
-fn found(source: &Path, tell: &mut dyn FnMut(Notice<'_>)) -> Result<Names> {
-    let (mut names, mut sentences) = (Vec::new(), Vec::new());
-    walk::files(source, &mut |sentence| sentences.push(sentence), &mut |name| {
-        names.push(name);
-        tell(Notice::Found(names.len() as u64));
-    });
-    sentences.iter().for_each(|sentence| tell(Notice::Problem(sentence)));
-    if names.is_empty() {
-        return Err(Error::Refused(format!("there is no file to pack in {}", source.display())));
+impl<'a> Found<'a> {
+    /// Looks for all files of an origin.
+    fn of(origin: Origin<'a>, tell: &mut dyn FnMut(Notice<'_>)) -> Result<Found<'a>> {
+        let mut sentences = Vec::new();
+        let (source, names) = match origin {
+            Origin::Folder(path) => {
+                let mut names = Vec::new();
+                walk::files(path, &mut |sentence| sentences.push(sentence), &mut |name| {
+                    names.push(name);
+                    tell(Notice::Found(names.len() as u64));
+                });
+                (Source::Folder(path), names)
+            }
+            Origin::Shards { paths, by_shard } => {
+                let problem = &mut |sentence| sentences.push(sentence);
+                let shards =
+                    Shards::of(paths, by_shard, problem, &mut |files| tell(Notice::Found(files as u64)))?;
+                let names = shards.names();
+                (Source::Shards(shards), names)
+            }
+        };
+        sentences.iter().for_each(|sentence| tell(Notice::Problem(sentence)));
+        if names.is_empty() {
+            return Err(Error::Refused(format!("there is no file to pack in {}", origin.shown())));
+        }
+        Ok(Found { origin, source, names, problems: sentences.len() as u64 })
     }
-    Ok(Names { names, problems: sentences.len() as u64 })
+}
+
+/// An origin that can be packed into this folder.
+fn checked<'a>(origin: Origin<'a>, into: &Path) -> Result<Origin<'a>> {
+    origin.is_there()?;
+    if let Origin::Folder(path) = origin {
+        is_apart(path, into)?;
+    }
+    Ok(origin)
+}
+
+/// Whether labels come with the files, and not by their folders.
+fn has_labels(source: &Source<'_>) -> bool {
+    matches!(source, Source::Shards(shards) if shards.has_labels)
 }
 
 /// A pack within its source would write to the source, and the next run would pack it.
@@ -170,9 +264,9 @@ fn is_apart(source: &Path, into: &Path) -> Result<()> {
 }
 
 /// The number of each class, as torchvision's ImageFolder counts: topmost folders, sorted.
-fn classes(names: &[Vec<u8>]) -> BTreeMap<Vec<u8>, u32> {
+fn classes<'a>(names: impl Iterator<Item = &'a [u8]>) -> BTreeMap<Vec<u8>, u32> {
     let mut classes: BTreeMap<Vec<u8>, u32> =
-        names.iter().filter_map(|name| class_of(name)).map(|class| (class.to_vec(), 0)).collect();
+        names.filter_map(class_of).map(|class| (class.to_vec(), 0)).collect();
     classes.values_mut().zip(0..).for_each(|(number, at)| *number = at);
     classes
 }
@@ -193,63 +287,53 @@ fn in_order(mut names: Vec<Vec<u8>>, shuffle: Option<u64>) -> Vec<Vec<u8>> {
     names
 }
 
-/// What is in the pack from earlier runs.
-struct Before {
-    chunks: Vec<Chunk>,
+/// Whether the pack is of this origin, and not of another data set.
+fn is_of(state: &State, found: &Found<'_>) -> Result<()> {
+    let live = state.live();
+    match live.is_empty() || found.names.iter().any(|name| live.contains_key(name.as_slice())) {
+        true => Ok(()),
+        false => Err(Error::Refused(format!(
+            "the pack has no file of {}, and so is of another data set; name a new folder, or add the files by `stallscope pack append`",
+            found.origin.shown()
+        ))),
+    }
 }
 
-impl Before {
-    fn read(folder: &Folder, storage: &dyn Storage) -> Result<Before> {
-        let into = folder.path();
-        let listing = list(folder, into)?;
-        for name in &listing.unfinished {
-            storage.remove(folder, name).doing("remove", &into.join(name))?;
-        }
-        let mut chunks: Vec<Chunk> = Vec::with_capacity(listing.chunks.len());
-        for id in &listing.chunks {
-            let (_, chunk) = read_chunk(folder, into, *id, chunks.first().map(|chunk| chunk.pack)).map_err(|error| {
-                let into = into.display();
-                Error::Refused(format!("{into} cannot be continued: {error}. `stallscope pack rebuild --set-aside {into}` takes such chunks out, and their files are packed again then"))
-            })?;
-            chunks.push(chunk);
-        }
-        Ok(Before { chunks })
+/// Whether the files of the pack keep their labels.
+fn keeps_labels(state: &State, found: &Found<'_>, classes: &BTreeMap<Vec<u8>, u32>) -> Result<()> {
+    let (live, origin) = (state.live(), found.origin.shown());
+    let has_labels = has_labels(&found.source);
+    if !state.chunks.is_empty() && state.has_labels() != has_labels {
+        let (own, others) = match has_labels {
+            true => ("labels of their own", "by folders"),
+            false => ("labels by folders", "of their own"),
+        };
+        return Err(Error::Refused(format!(
+            "the files of {origin} have {own}, and those of the pack {others}; pack into a new folder"
+        )));
     }
-
-    /// By name: of two the one that was written later.
-    fn known(&self) -> HashMap<&[u8], &Record> {
-        self.chunks.iter().flat_map(|chunk| &chunk.records).map(|record| (&*record.name, record)).collect()
+    if has_labels {
+        return Ok(());
     }
-
-    /// Whether it is of this source, with these classes.
-    fn fits(&self, names: &[Vec<u8>], classes: &BTreeMap<Vec<u8>, u32>, source: &Path) -> Result<()> {
-        if self.chunks.is_empty() {
-            return Ok(());
-        }
-        let known = self.known();
-        if !names.iter().any(|name| known.contains_key(name.as_slice())) {
-            let source = source.display();
-            return Err(Error::Refused(format!(
-                "the pack has no file of {source}, and so is of another data set; name a new folder"
-            )));
-        }
-        let moved = known.iter().find(|(name, record)| {
-            let number = class_of(name).and_then(|class| classes.get(class));
-            number.is_some() && number.copied() != record.label
-        });
-        match moved {
-            Some((name, _)) => Err(Error::Refused(format!(
-                "the folders of {} are other ones than when the pack was begun, so that {} would get another label; pack into a new folder",
-                source.display(),
-                shown(class_of(name).unwrap_or_default())
-            ))),
-            None => Ok(()),
-        }
+    let is_moved = |(name, at): &(&&[u8], &At)| {
+        let number = class_of(name).and_then(|class| classes.get(class));
+        number.is_some() && number.copied() != state.record(**at).label
+    };
+    // The first, so that it is the same each time.
+    match live.iter().filter(is_moved).map(|(name, _)| *name).min() {
+        Some(name) => Err(Error::Refused(format!(
+            "the folders of {origin} are other ones than when the pack was begun, so that {} would get another label; pack into a new folder",
+            shown(class_of(name).unwrap_or_default())
+        ))),
+        None => Ok(()),
     }
 }
 
 struct Run<'a> {
-    source: &'a Path,
+    origin: &'a Origin<'a>,
+    source: &'a Source<'a>,
+    kind: Kind,
+    has_labels: bool,
     writer: Writer<'a>,
     packed: Packed,
     all: u64,
@@ -277,20 +361,22 @@ impl Run<'_> {
         (self.tell)(Notice::Problem(sentence));
     }
 
-    /// Files of the pack that the source has no more: they stay, as there is no deleting yet.
-    fn gone(&mut self, known: &HashMap<&[u8], &Record>, names: &[Vec<u8>]) {
+    /// Files of the pack that the source has no more: they stay, as files may be gone by mistake.
+    fn gone<'n>(&mut self, known: impl Iterator<Item = &'n [u8]>, names: &[Vec<u8>]) {
         let there: HashSet<&[u8]> = names.iter().map(Vec::as_slice).collect();
-        let mut gone: Vec<&[u8]> = known.keys().copied().filter(|name| !there.contains(name)).collect();
+        let mut gone: Vec<&[u8]> = known.filter(|name| !there.contains(name)).collect();
         gone.sort_unstable_by(|one, other| compare(one, other));
         for name in gone {
-            let source = self.source.display();
-            self.problem(&format!("{} stays in the pack, though {source} has it no more", shown(name)));
+            let source = self.origin.shown();
+            self.problem(&format!(
+                "{} stays in the pack, though {source} has it no more; `stallscope pack delete` takes it out",
+                shown(name)
+            ));
         }
     }
 
     fn one(&mut self, name: &[u8], label: Option<u32>, known: Option<&Record>) -> Result<()> {
-        let path = self.source.join(OsStr::from_bytes(name));
-        match self.packed(&path, name, label, known) {
+        match self.packed(name, label, known) {
             Ok(()) => {}
             Err(Stop::Whole(error)) => return Err(error),
             Err(Stop::File(sentence)) => self.problem(&sentence),
@@ -302,64 +388,55 @@ impl Run<'_> {
 
     fn packed(
         &mut self,
-        path: &Path,
         name: &[u8],
         label: Option<u32>,
         known: Option<&Record>,
     ) -> std::result::Result<(), Stop> {
-        let unread = |error| Stop::File(format!("{} cannot be read: {error}", path.display()));
+        let shown_name = || self.source.shown(name);
+        let unread = |error| Stop::File(format!("{} cannot be read: {error}", shown_name()));
         if let Some(record) = known {
-            let described = path.metadata().map_err(unread)?;
-            if (described.len(), changed_ns(&described)) == (record.bytes, record.mtime_ns) {
+            let facts = self.source.facts(name).map_err(unread)?;
+            let has_label = !self.has_labels || record.label == label;
+            if (facts.bytes, facts.mtime_ns) == (record.bytes, record.mtime_ns) && has_label {
                 self.packed.kept += 1;
                 return Ok(());
             }
+            if self.kind == Kind::Adds {
+                return Err(Stop::File(format!(
+                    "the pack has {} already, and {} is another file: --replace packs it in its place",
+                    shown(name),
+                    shown_name()
+                )));
+            }
         }
-        let mut file = open_plain(path).map_err(unread)?;
-        let described = file.metadata().map_err(unread)?;
-        let about = About { mtime_ns: changed_ns(&described), label };
-        if self.writer.is_large(described.len()) {
-            let source = RefCell::new((file, 0_u64));
+        let mut item = self.source.open(name).map_err(unread)?;
+        let bytes = item.facts.bytes;
+        let about = About { mtime_ns: item.facts.mtime_ns, label };
+        let is_as_before = |item: &Item| match item.is_as_before() {
+            Ok(true) => Ok(about),
+            Ok(false) => {
+                Err(Stop::File(format!("{} is not packed: it was changed while it was read", shown_name())))
+            }
+            Err(error) => Err(unread(error)),
+        };
+        if self.writer.is_large(bytes) {
+            let item = RefCell::new(item);
             let piece = || {
-                let (file, bytes) = &mut *source.borrow_mut();
                 let mut piece = Vec::new();
-                file.take(PIECE_BYTES).read_to_end(&mut piece).map_err(unread)?;
-                *bytes += piece.len() as u64;
+                (&mut *item.borrow_mut()).take(PIECE_BYTES).read_to_end(&mut piece).map_err(unread)?;
                 Ok((!piece.is_empty()).then_some(piece))
             };
             // Once all of it was read.
-            let about = || {
-                let (file, bytes) = &*source.borrow();
-                is_as_before(file, &described, *bytes, path).map(|()| about)
-            };
-            self.writer.add_large(name, piece, about)?;
+            self.writer.add_large(name, piece, || is_as_before(&item.borrow()))?;
         } else {
-            let mut bytes = Vec::with_capacity(described.len() as usize + 1);
-            // One more, by which a file shows that has grown.
-            (&mut file).take(described.len() + 1).read_to_end(&mut bytes).map_err(unread)?;
-            is_as_before(&file, &described, bytes.len() as u64, path)?;
-            self.writer.add(name, &bytes, about)?;
+            let mut content = Vec::with_capacity(bytes as usize + 1);
+            item.read_to_end(&mut content).map_err(unread)?;
+            let about = is_as_before(&item)?;
+            self.writer.add(name, &content, about)?;
         }
         self.packed.files += 1;
-        self.packed.bytes += described.len();
+        self.packed.bytes += bytes;
         self.packed.changed += u64::from(known.is_some());
         Ok(())
     }
-}
-
-/// Whether a file that was read to its end is the one that it was when it was opened.
-fn is_as_before(file: &File, before: &Metadata, read: u64, path: &Path) -> std::result::Result<(), Stop> {
-    let unread = |error| Stop::File(format!("{} cannot be read: {error}", path.display()));
-    let now = file.metadata().map_err(unread)?;
-    let key = |described: &Metadata| (described.len(), changed_ns(described));
-    match key(&now) == key(before) && read == now.len() {
-        true => Ok(()),
-        false => {
-            Err(Stop::File(format!("{} is not packed: it was changed while it was read", path.display())))
-        }
-    }
-}
-
-fn changed_ns(described: &Metadata) -> i64 {
-    described.mtime().saturating_mul(1_000_000_000).saturating_add(described.mtime_nsec())
 }

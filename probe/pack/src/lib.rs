@@ -2,6 +2,8 @@
 //! found. Format, guarantees and their reasons: docs/packs.md.
 
 mod chunk;
+mod delete;
+mod deleted;
 mod error;
 mod extract;
 mod fields;
@@ -11,23 +13,28 @@ mod images;
 mod ingest;
 mod names;
 mod pack;
+mod purge;
 mod rebuild;
 mod record;
 mod shelf;
 mod shuffle;
 mod snapshot;
+mod state;
 mod storage;
 mod verify;
 mod writer;
 
-pub use chunk::{Bytes, Chunk, LEAST_CHUNK_BYTES, VERSION, seal};
+pub use chunk::{Bytes, CHUNK_OVERHEAD, Chunk, LEAST_CHUNK_BYTES, VERSION, seal};
+pub use delete::{Gone, delete};
+pub use deleted::{DELETED, Deleted, seal_deleted};
 pub use error::{Error, Result};
 pub use extract::{Extracted, extract, is_at_or_below};
 pub use id::Id;
 pub use images::Images;
-pub use ingest::{Notice, Options, Packed, pack};
+pub use ingest::{Notice, Options, Origin, Packed, append, pack};
 pub use names::{MOST_NAME_BYTES, class_of, compare, fault_of, parted, shown};
 pub use pack::Pack;
+pub use purge::{Purged, purge};
 pub use rebuild::{Rebuilt, rebuild};
 pub use record::Record;
 pub use shelf::{Place, Shelf};

@@ -1,13 +1,15 @@
 //! A pack that is read: its snapshot, and the files of its chunks as they are needed.
 
 use crate::chunk::{OTHER_BYTES, OTHER_CODEC};
+use crate::deleted::Deleted;
 use crate::error::{Doing, Error, Result};
-use crate::folder::{list, open_plain, to_read};
+use crate::folder::{is_folder, list, open_plain, to_read};
 use crate::id::Id;
 use crate::names::shown;
 use crate::record::CODEC_NONE;
 use crate::shelf::{Place, Shelf};
-use crate::snapshot::{Entry, SNAPSHOT, Snapshot};
+use crate::snapshot::{ChunkFacts, Entry, SNAPSHOT, Snapshot, version};
+use stallscope_folder::Folder;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -32,16 +34,25 @@ pub struct Pack {
     left: AtomicUsize,
     missing: Vec<Id>,
     newer: Vec<Id>,
+    other_deletions: Option<String>,
 }
 
 impl Pack {
     /// Opens what the snapshot has, and compares it with what is there.
     pub fn open(dir: &Path) -> Result<Pack> {
         let dir = std::path::absolute(dir).doing("find", dir)?;
-        if !dir.is_dir() {
-            return Err(Error::Refused(format!("{} is no folder, and so no pack", dir.display())));
-        }
-        let listing = list(&to_read(&dir)?, &dir)?;
+        is_folder(&dir)?;
+        Pack::of(&to_read(&dir)?, dir)
+    }
+
+    /// The pack in a folder that is about to be changed.
+    pub(crate) fn open_in(folder: &Folder) -> Result<Pack> {
+        let dir = folder.path();
+        Pack::of(folder, std::path::absolute(dir).doing("find", dir)?)
+    }
+
+    fn of(folder: &impl AsFd, dir: PathBuf) -> Result<Pack> {
+        let listing = list(folder, &dir)?;
         if !listing.has_snapshot {
             let what = match listing.chunks.is_empty() {
                 true => "is no pack: it has neither a snapshot nor chunks".into(),
@@ -52,20 +63,20 @@ impl Pack {
             };
             return Err(Error::Refused(format!("{} {what}", dir.display())));
         }
-        let snapshot = Snapshot::open(&dir.join(SNAPSHOT))?;
-        let (mut missing, mut named) = (Vec::new(), Vec::with_capacity(snapshot.chunks()));
-        for number in 0..snapshot.chunks() {
-            let id = snapshot.chunk(number)?.id;
-            named.push(id);
-            if listing.chunks.binary_search(&id).is_err() {
-                missing.push(id);
-            }
-        }
-        let newer = listing.chunks.into_iter().filter(|id| named.binary_search(id).is_err()).collect();
+        // A change replaces it before the snapshot.
+        let deleted = Deleted::read(folder, &dir);
+        let snapshot = Snapshot::open_in(folder, &dir)?;
+        let named =
+            (0..snapshot.chunks()).map(|number| snapshot.chunk(number)).collect::<Result<Vec<_>>>()?;
+        let is_there = |id: &Id| listing.chunks.binary_search(id).is_ok();
+        let missing = named.iter().map(|chunk| chunk.id).filter(|id| !is_there(id)).collect();
+        let is_named = |id: &Id| named.binary_search_by_key(id, |chunk| chunk.id).is_ok();
+        let newer = listing.chunks.iter().copied().filter(|id| !is_named(id)).collect();
+        let other_deletions = other_deletions(&dir, &snapshot, &named, deleted);
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let left = (limit.unwrap_or(u64::MAX) / OPEN_PART).min(MOST_OPEN) as usize;
         let opened = named.iter().map(|_| AtomicI32::new(CLOSED)).collect();
-        Ok(Pack { dir, snapshot, opened, left: AtomicUsize::new(left), missing, newer })
+        Ok(Pack { dir, snapshot, opened, left: AtomicUsize::new(left), missing, newer, other_deletions })
     }
 
     /// Its folder, absolute.
@@ -86,6 +97,11 @@ impl Pack {
     /// Chunks that are there and that the snapshot has not: packing goes on, or was interrupted, or they are of another pack.
     pub fn newer(&self) -> &[Id] {
         &self.newer
+    }
+
+    /// Why the snapshot shows files that were deleted, or the other way round; none where its deletions are those of the pack.
+    pub fn other_deletions(&self) -> Option<&str> {
+        self.other_deletions.as_deref()
     }
 
     /// Why the snapshot cannot stand for what is there; none where it can.
@@ -233,12 +249,27 @@ impl Pack {
             // SAFETY: a descriptor that was put into this place stays open until `self` is dropped.
             return Ok(act(unsafe { BorrowedFd::borrow_raw(known) }));
         }
-        let file = open_plain(path).doing("open", path)?;
+        let file = match open_plain(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.is_replaced() => {
+                let dir = self.dir.display();
+                return Err(Error::Refused(format!(
+                    "{dir} is in another state than when it was opened, and {} is gone; open it anew",
+                    path.display()
+                )));
+            }
+            other => other.doing("open", path)?,
+        };
         let count = file.metadata().doing("open", path)?.len();
         if count < bytes {
             return Err(Error::damaged(path, format!("it is cut: of {bytes} bytes {count} are left")));
         }
         self.keep(place, file, act)
+    }
+
+    /// Whether the folder has the snapshot of another state by now.
+    fn is_replaced(&self) -> bool {
+        let now = Snapshot::open(&self.dir.join(SNAPSHOT));
+        now.is_ok_and(|now| now.version() != self.snapshot.version())
     }
 
     fn keep<T>(&self, place: &AtomicI32, file: File, act: impl FnOnce(BorrowedFd<'_>) -> T) -> Result<T> {
@@ -257,6 +288,25 @@ impl Pack {
                 Ok(act(file.as_fd()))
             }
         }
+    }
+}
+
+/// Why this snapshot, which has these chunks, is not of what was deleted by now.
+fn other_deletions(
+    dir: &Path,
+    snapshot: &Snapshot,
+    chunks: &[ChunkFacts],
+    deleted: Result<(Option<Id>, Deleted)>,
+) -> Option<String> {
+    let shown = dir.display();
+    match deleted {
+        Err(error) => Some(format!(
+            "which files of {shown} were deleted cannot be read, and the snapshot has what was: {error}; `stallscope pack verify {shown}` names all that is wrong"
+        )),
+        Ok((_, deleted)) if version(snapshot.pack(), chunks, &deleted) == snapshot.version() => None,
+        Ok(_) => Some(format!(
+            "the snapshot of {shown} has other deletions than the pack: deleting goes on, or was interrupted; delete again, or `stallscope pack rebuild {shown}`"
+        )),
     }
 }
 

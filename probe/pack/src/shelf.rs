@@ -137,6 +137,14 @@ impl Shelf {
         None
     }
 
+    /// Counts a record as used that nobody takes from here.
+    pub fn pass_by(&self, chunk: usize, offset: u64, bytes: u64) {
+        let end = offset.checked_add(bytes).filter(|_| bytes > 0);
+        if let Some((_, slot)) = end.and_then(|end| self.words.find(chunk, offset, end)) {
+            self.words.used(slot);
+        }
+    }
+
     /// Copies a record out, and counts it as used. It is the caller's to compare it with its checksum.
     pub fn copy(&self, place: Place, to: &mut [u8]) -> bool {
         let mut filled = 0;

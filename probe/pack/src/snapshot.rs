@@ -6,17 +6,20 @@
 mod build;
 
 pub use build::build;
+pub(crate) use build::version;
 
-use crate::chunk::{VERSION, of_another_version};
+use crate::chunk::{HAS_LABELS, VERSION, of_another_version};
 use crate::error::{Doing, Error, Result};
 use crate::fields::{bytes_at, is_sealed, u16_at, u32_at, u64_at};
-use crate::folder::open_plain;
+use crate::folder::open_plain_in;
 use crate::id::Id;
 use crate::names::compare;
-use crate::record::{CODEC_NONE, label};
+use crate::record::{CODEC_NONE, ENTRY_BYTES, label};
 use memmap2::Mmap;
+use rustix::fs::CWD;
 use std::cmp::Ordering;
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 /// The name of its file in a pack.
@@ -42,6 +45,7 @@ pub struct Snapshot {
     bucket_bits: u32,
     chunks: usize,
     records: usize,
+    has_labels: bool,
     places: Places,
 }
 
@@ -96,11 +100,27 @@ pub struct ChunkFacts {
     pub index_crc: u32,
 }
 
+impl Entry<'_> {
+    /// How many bytes of its chunk are of this record: its own, its entry and its name.
+    pub fn bytes_in_chunk(&self) -> u64 {
+        self.stored_bytes.saturating_add((ENTRY_BYTES + self.name.len()) as u64)
+    }
+}
+
 impl Snapshot {
     /// Maps the file.
     pub fn open(path: &Path) -> Result<Snapshot> {
+        Snapshot::open_at(&CWD, path, path)
+    }
+
+    /// The same, of a pack whose folder is open. `dir` is for the sentence of an error.
+    pub(crate) fn open_in(folder: &impl AsFd, dir: &Path) -> Result<Snapshot> {
+        Snapshot::open_at(folder, SNAPSHOT.as_ref(), &dir.join(SNAPSHOT))
+    }
+
+    fn open_at(folder: &impl AsFd, name: &Path, path: &Path) -> Result<Snapshot> {
         // A pipe in its place would be waited for.
-        let file = open_plain(path).doing("open", path)?;
+        let file = open_plain_in(folder, name).doing("open", path)?;
         let described = file.metadata().doing("open", path)?;
         if described.len() < HEADER_BYTES as u64 {
             return Err(Error::damaged(path, "it is no whole snapshot"));
@@ -149,8 +169,9 @@ impl Snapshot {
         let Some((bucket_bits, pack, version, chunks, records, places)) = fields else {
             return Err(Error::damaged(path, "it is cut, or describes what it has not"));
         };
+        let has_labels = u32_at(header, 88).is_some_and(|flags| flags & HAS_LABELS != 0);
         let path = path.to_owned();
-        Ok(Snapshot { held, path, pack, version, bucket_bits, chunks, records, places })
+        Ok(Snapshot { held, path, pack, version, bucket_bits, chunks, records, has_labels, places })
     }
 
     /// Of the pack that it is of.
@@ -158,9 +179,14 @@ impl Snapshot {
         self.pack
     }
 
-    /// The data set's version: another one as soon as a chunk is another one.
+    /// The data set's version: another one as soon as a chunk is another one, or another record is deleted.
     pub fn version(&self) -> [u8; 32] {
         self.version
+    }
+
+    /// Whether labels came with the files, and are not by their folders.
+    pub fn has_labels(&self) -> bool {
+        self.has_labels
     }
 
     /// How many records there are.

@@ -1,11 +1,12 @@
 //! Reads every byte of a pack and names each fault.
 
 use crate::chunk::OTHER_BYTES;
+use crate::deleted::{DELETED, Deleted};
 use crate::error::{Error, Result};
 use crate::folder::{Listing, list, open_plain_in, read_chunk, to_read};
 use crate::id::Id;
 use crate::names::shown;
-use crate::snapshot::{Entry, MOST_DAMAGED, SNAPSHOT, Snapshot, build};
+use crate::snapshot::{ChunkFacts, Entry, MOST_DAMAGED, SNAPSHOT, Snapshot, build, version};
 use crate::{Chunk, Record};
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -18,7 +19,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// Something that is not as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The chunk's file, or `snapshot`.
+    /// The chunk's file, `snapshot` or `deleted`.
     pub file: String,
     /// The record, where it is one's.
     pub record: Option<Vec<u8>>,
@@ -31,7 +32,7 @@ pub struct Fault {
 pub struct Verified {
     /// Chunks that are there.
     pub chunks: usize,
-    /// Records whose bytes are right, superseded ones among them.
+    /// Records whose bytes are right, superseded and deleted ones among them.
     pub records: u64,
     /// Of these records.
     pub bytes: u64,
@@ -50,7 +51,7 @@ pub fn verify(dir: &Path, progress: &mut dyn FnMut(usize, usize)) -> Result<Veri
         )));
     }
     let mut verified = Verified { chunks: listing.chunks.len(), ..Verified::default() };
-    let snapshot = match Snapshot::open(&dir.join(SNAPSHOT)) {
+    let snapshot = match Snapshot::open_in(&folder, dir) {
         Ok(snapshot) => Some(snapshot),
         Err(error) => {
             verified.fault(SNAPSHOT, None, fault_of(error));
@@ -84,8 +85,9 @@ pub fn verify(dir: &Path, progress: &mut dyn FnMut(usize, usize)) -> Result<Veri
         }
     }
     progress(listing.chunks.len(), listing.chunks.len());
+    let deleted = verified.deleted(&folder, dir, pack, &whole);
     if let Some(snapshot) = &snapshot {
-        verified.snapshot(snapshot, &listing, &whole)?;
+        verified.snapshot(snapshot, &listing, &whole, deleted.as_ref())?;
     }
     Ok(verified)
 }
@@ -159,9 +161,36 @@ impl Verified {
         }
     }
 
-    fn snapshot(&mut self, snapshot: &Snapshot, listing: &Listing, whole: &[Chunk]) -> Result<()> {
+    /// What was deleted; none where that cannot be read.
+    fn deleted(
+        &mut self,
+        folder: &OwnedFd,
+        dir: &Path,
+        pack: Option<Id>,
+        whole: &[Chunk],
+    ) -> Option<Deleted> {
+        let deleted = Deleted::read_of(folder, dir, pack);
+        let fits = |deleted: &Deleted| whole.iter().try_for_each(|chunk| deleted.fits(chunk, dir));
+        match deleted.and_then(|deleted| fits(&deleted).map(|()| deleted)) {
+            Ok(deleted) => Some(deleted),
+            Err(error) => {
+                self.fault(DELETED, None, fault_of(error));
+                None
+            }
+        }
+    }
+
+    fn snapshot(
+        &mut self,
+        snapshot: &Snapshot,
+        listing: &Listing,
+        whole: &[Chunk],
+        deleted: Option<&Deleted>,
+    ) -> Result<()> {
         let before = self.faults.len();
         let (mut named, mut damaged) = (BTreeSet::new(), 0);
+        // Not with the capacity that it says: a snapshot of holes has billions of chunks.
+        let mut chunks: Vec<ChunkFacts> = Vec::new();
         for number in 0..snapshot.chunks() {
             if damaged > MOST_DAMAGED {
                 self.fault(SNAPSHOT, None, format!("more than {MOST_DAMAGED} of its chunks are no chunks"));
@@ -170,6 +199,7 @@ impl Verified {
             match snapshot.chunk(number) {
                 Ok(facts) => {
                     named.insert(facts.id);
+                    chunks.push(facts);
                     if listing.chunks.binary_search(&facts.id).is_err() {
                         self.fault(&facts.id.file_name(), None, "it is not there, and the snapshot has it");
                     }
@@ -190,9 +220,19 @@ impl Verified {
         for error in snapshot.entries().filter_map(Result::err) {
             self.fault(SNAPSHOT, None, fault_of(error));
         }
+        let Some(deleted) = deleted else { return Ok(()) };
+        if chunks.len() == snapshot.chunks()
+            && version(snapshot.pack(), &chunks, deleted) != snapshot.version()
+        {
+            self.fault(
+                SNAPSHOT,
+                None,
+                "it has other deletions than the pack: deleting goes on, or was interrupted",
+            );
+        }
         // What is left: an index by hash, or a snapshot that was made of other chunks of these names.
         let all_read = whole.len() == listing.chunks.len() && self.faults.len() == before;
-        if all_read && build(snapshot.pack(), whole)? != snapshot.bytes() {
+        if all_read && build(snapshot.pack(), whole, deleted)? != snapshot.bytes() {
             self.fault(SNAPSHOT, None, "it is not what its chunks give");
         }
         Ok(())

@@ -25,6 +25,7 @@ pub struct Writer<'a> {
     pack: Id,
     ids: Ids,
     chunk_bytes: u64,
+    has_labels: bool,
     /// Of the chunk that is being gathered.
     records: Vec<Record>,
     body: Vec<u8>,
@@ -34,13 +35,15 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Into this folder, after chunks up to `last`; a chunk is written once it has `chunk_bytes`.
+    /// Into this folder, after chunks up to `last`; a chunk is written once it has `chunk_bytes`. `has_labels`: labels came with the
+    /// files, and are not by their folders.
     pub fn new(
         storage: &'a dyn Storage,
         folder: &'a Folder,
         pack: Id,
         last: Option<Id>,
         chunk_bytes: u64,
+        has_labels: bool,
     ) -> Writer<'a> {
         Writer {
             storage,
@@ -48,6 +51,7 @@ impl<'a> Writer<'a> {
             pack,
             ids: Ids::after(last),
             chunk_bytes,
+            has_labels,
             records: Vec::new(),
             body: Vec::new(),
             index_bytes: 0,
@@ -82,7 +86,7 @@ impl<'a> Writer<'a> {
         let id = self.ids.next();
         let (end, index_crc) = chunk::end(id, &self.records);
         let mut fresh = Fresh::create(self.storage, self.folder, &id.file_name())?;
-        fresh.write(&chunk::header(id, self.pack))?;
+        fresh.write(&chunk::header(id, self.pack, self.has_labels))?;
         fresh.write(&self.body)?;
         fresh.write(&end)?;
         fresh.finish()?;
@@ -90,8 +94,12 @@ impl<'a> Writer<'a> {
         self.body.clear();
         self.index_bytes = 0;
         let records = std::mem::take(&mut self.records);
-        self.written.push(Chunk { id, pack: self.pack, bytes, index_crc, records });
+        self.written.push(self.chunk(id, bytes, index_crc, records));
         Ok(())
+    }
+
+    fn chunk(&self, id: Id, bytes: u64, index_crc: u32, records: Vec<Record>) -> Chunk {
+        Chunk { id, pack: self.pack, bytes, index_crc, has_labels: self.has_labels, records }
     }
 
     /// Writes a record into a chunk of its own. `next` gives its bytes piece by piece, at last an empty one; where it
@@ -105,7 +113,7 @@ impl<'a> Writer<'a> {
         check(name)?;
         let id = self.ids.next();
         let mut fresh = Fresh::create(self.storage, self.folder, &id.file_name())?;
-        fresh.write(&chunk::header(id, self.pack))?;
+        fresh.write(&chunk::header(id, self.pack, self.has_labels))?;
         let (mut bytes, mut crc) = (0_u64, 0);
         while let Some(piece) = next()? {
             fresh.write(&piece)?;
@@ -117,7 +125,7 @@ impl<'a> Writer<'a> {
         fresh.write(&end)?;
         fresh.finish()?;
         let bytes = HEADER_BYTES as u64 + bytes + end.len() as u64;
-        self.written.push(Chunk { id, pack: self.pack, bytes, index_crc, records });
+        self.written.push(self.chunk(id, bytes, index_crc, records));
         Ok(())
     }
 
@@ -130,7 +138,7 @@ impl<'a> Writer<'a> {
 
 /// A chunk of these records, as bytes: for tests, and for who writes one elsewhere.
 pub fn chunk_of(id: Id, pack: Id, records: &[(&[u8], &[u8], About)]) -> Result<Vec<u8>> {
-    let mut bytes = chunk::header(id, pack);
+    let mut bytes = chunk::header(id, pack, false);
     let mut made = Vec::with_capacity(records.len());
     for (name, content, about) in records {
         check(name)?;

@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use proptest::prelude::*;
-use stallscope_pack::{About, Chunk, Id, Snapshot, build, chunk_of, compare, fault_of, seal, seal_snapshot};
+use stallscope_pack::{
+    About, Chunk, Deleted, Id, Snapshot, build, chunk_of, compare, fault_of, seal, seal_deleted,
+    seal_snapshot,
+};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -101,7 +104,7 @@ proptest! {
             }
         }
         prop_assert_eq!(&found, &files);
-        let snapshot = parse(build(PACK, &read).unwrap()).unwrap();
+        let snapshot = parse(build(PACK, &read, &Deleted::default()).unwrap()).unwrap();
         prop_assert_eq!(snapshot.records(), files.len());
         let mut names: Vec<&[u8]> = files.keys().map(Vec::as_slice).collect();
         names.sort_by(|one, other| compare(one, other));
@@ -126,7 +129,7 @@ proptest! {
     #[test]
     fn a_damaged_snapshot_is_refused_or_right(files in files(), spoils in prop::collection::vec(spoil(), 1..4)) {
         let chunks: Vec<Chunk> = of_files(&files, 2).iter().map(|bytes| read(bytes).unwrap()).collect();
-        let whole = build(PACK, &chunks).unwrap();
+        let whole = build(PACK, &chunks, &Deleted::default()).unwrap();
         let right = parse(whole.clone()).unwrap();
         let mut bytes = whole;
         spoils.iter().for_each(|spoil| if !bytes.is_empty() { apply(spoil, &mut bytes) });
@@ -149,7 +152,7 @@ proptest! {
     fn forged_ones_are_read_within_their_bounds(files in files(), spoils in prop::collection::vec(spoil(), 1..6)) {
         let written = of_files(&files, 2);
         let chunks: Vec<Chunk> = written.iter().map(|bytes| read(bytes).unwrap()).collect();
-        let (mut chunk, mut snapshot) = (written[0].clone(), build(PACK, &chunks).unwrap());
+        let (mut chunk, mut snapshot) = (written[0].clone(), build(PACK, &chunks, &Deleted::default()).unwrap());
         for spoil in &spoils {
             for bytes in [&mut chunk, &mut snapshot] {
                 if !bytes.is_empty() {
@@ -159,6 +162,20 @@ proptest! {
         }
         seal(&mut chunk);
         seal_snapshot(&mut snapshot);
+        // A list of two chunks, of which it does not matter here whether they are there.
+        let mut deleted = vec![0; 64];
+        deleted[40] = 2;
+        for number in 1..3 {
+            deleted.extend(id(number).0);
+            deleted.extend([12, 0, 0, 0, 0b1001, 0b10]);
+        }
+        seal_deleted(&mut deleted);
+        prop_assert!(Deleted::parse(&deleted, Path::new("deleted")).unwrap().1.is(id(2), 9));
+        spoils.iter().for_each(|spoil| if !deleted.is_empty() { apply(spoil, &mut deleted) });
+        seal_deleted(&mut deleted);
+        if let Ok((_, deleted)) = Deleted::parse(&deleted, Path::new("deleted")) {
+            let _ = (0..100).map(|record| deleted.is(id(1), record)).chain([deleted.is(id(2), usize::MAX)]).count();
+        }
         if let Ok(read) = read(&chunk) {
             for record in &read.records {
                 let _ = read.record(chunk.as_slice(), record);
@@ -234,10 +251,11 @@ fn a_million_records_are_found_by_name_and_by_number() {
             pack: PACK,
             bytes: u64::MAX,
             index_crc: 0,
+            has_labels: false,
             records: (0..COUNT).filter(|number| number % 10 == chunk).map(record).collect(),
         })
         .collect();
-    let bytes = build(PACK, &chunks).unwrap();
+    let bytes = build(PACK, &chunks, &Deleted::default()).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), bytes).unwrap();
     let snapshot = Snapshot::open(file.path()).unwrap();

@@ -5,7 +5,8 @@
 use rustix::fs::{CWD, FileType, Mode, inotify, mknodat};
 use stallscope_folder::Folder;
 use stallscope_pack::{
-    About, Chunk, Disk, Id, Options, Out, Pack, Storage, build, chunk_of, extract, pack, rebuild, verify,
+    About, Chunk, DELETED, Deleted, Disk, Error, Id, Options, Out, Pack, Result, Storage, append, build,
+    chunk_of, delete, extract, pack, purge, rebuild, seal_deleted, verify,
 };
 use std::fs;
 use std::io;
@@ -28,6 +29,23 @@ fn made(records: &[(&[u8], &[u8])]) -> (TempDir, PathBuf) {
     (root, dir)
 }
 
+/// Each change of a pack that is there. Those that add get this folder of files.
+const CHANGES: [fn(&Path, &Path, &dyn Storage) -> Result<()>; 5] = [
+    |dir, source, storage| pack(source, dir, Options::default(), storage, &mut |_| {}).map(drop),
+    |dir, source, storage| append(source, dir, Options::default(), false, storage, &mut |_| {}).map(drop),
+    |dir, _, storage| delete(dir, &[b"a/y".to_vec()], storage, &mut |_| {}).map(drop),
+    |dir, _, storage| purge(dir, 1.0, 100, storage, &mut |_| {}, &mut |_, _| {}).map(drop),
+    |dir, _, storage| rebuild(dir, false, storage, &mut |_, _| {}).map(drop),
+];
+
+/// A folder of the files a/w and a/z.
+fn source(dir: &Path) -> PathBuf {
+    let source = dir.join("set");
+    fs::create_dir_all(source.join("a")).unwrap();
+    ["a/w", "a/z"].iter().for_each(|name| fs::write(source.join(name), "1").unwrap());
+    source
+}
+
 fn fifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
 }
@@ -41,12 +59,25 @@ fn soon<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
 
 #[test]
 fn no_pipe_in_a_pack_is_waited_for() {
-    let (_root, dir) = made(&[(b"a/x", b"x")]);
+    let (root, dir) = made(&[(b"a/w", b"w"), (b"a/y", b"y")]);
+    let source = source(root.path());
+    let none_works = |what: &'static str| {
+        for change in CHANGES {
+            let (dir, source) = (dir.clone(), source.clone());
+            let outcome = soon(move || change(&dir, &source, &Disk));
+            assert!(matches!(outcome, Err(Error::Io { .. } | Error::Refused(_))), "{what}: {outcome:?}");
+        }
+    };
     let lock = dir.join("lock");
     fs::remove_file(&lock).unwrap();
     fifo(&lock);
+    none_works("lock");
+    fs::remove_file(&lock).unwrap();
+    fifo(&dir.join(DELETED));
+    none_works(DELETED);
     let of_pack = dir.clone();
-    assert!(soon(move || rebuild(&of_pack, false, &Disk, &mut |_, _| {}).is_err()));
+    assert!(soon(move || Pack::open(&of_pack).unwrap().other_deletions().is_some()));
+    fs::remove_file(dir.join(DELETED)).unwrap();
     fs::remove_file(dir.join("snapshot")).unwrap();
     fifo(&dir.join("snapshot"));
     let of_pack = dir.clone();
@@ -62,15 +93,16 @@ fn nothing_but_plain_files_is_opened_in_a_pack() {
     let chunk = Id::written(1, [0; 8]).file_name();
     for name in ["snapshot", &chunk] {
         fs::remove_file(dir.join(name)).unwrap();
-        fifo(&dir.join(name));
     }
+    let names = ["snapshot", &chunk, DELETED];
+    names.iter().for_each(|name| fifo(&dir.join(name)));
     let opens = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
-    for name in ["snapshot", &chunk] {
+    for name in names {
         inotify::add_watch(&opens, dir.join(name), inotify::WatchFlags::OPEN).unwrap();
     }
     let verified = verify(&dir, &mut |_, _| {}).unwrap();
     let sentences: Vec<String> = verified.faults.iter().map(ToString::to_string).collect();
-    assert_eq!(sentences.iter().filter(|one| one.contains("no ordinary file")).count(), 2, "{sentences:?}");
+    assert_eq!(sentences.iter().filter(|one| one.contains("no ordinary file")).count(), 3, "{sentences:?}");
     let seen = rustix::io::read(&opens, &mut [0; 1024]);
     assert_eq!(seen, Err(rustix::io::Errno::AGAIN), "they were opened");
 }
@@ -81,9 +113,12 @@ fn the_lock_of_a_foreign_pack_makes_no_file_elsewhere() {
     fs::remove_file(dir.join("lock")).unwrap();
     let elsewhere = root.path().join("nologin");
     symlink(&elsewhere, dir.join("lock")).unwrap();
-    let refused = rebuild(&dir, false, &Disk, &mut |_, _| {}).unwrap_err().to_string();
-    assert!(refused.contains("lock"), "{refused}");
-    assert!(!elsewhere.exists());
+    let source = source(root.path());
+    for change in CHANGES {
+        let refused = change(&dir, &source, &Disk).unwrap_err().to_string();
+        assert!(refused.contains("lock"), "{refused}");
+        assert!(!elsewhere.exists());
+    }
 }
 
 /// Exchanges the pack's folder for a link as soon as something is made in it.
@@ -129,6 +164,37 @@ fn a_pack_goes_into_the_folder_that_was_opened_whatever_comes_in_its_place() {
     pack(&at("set"), &at("out"), Options::default(), &storage, &mut |_| {}).unwrap();
     assert_eq!(fs::read_dir(at("elsewhere")).unwrap().count(), 0);
     assert_eq!(Pack::open(&at("out.was")).unwrap().snapshot().records(), 1);
+}
+
+#[test]
+fn a_change_goes_into_the_folder_that_was_opened_whatever_comes_in_its_place() {
+    let left: [&[&[u8]]; 5] = [
+        &[b"a/w", b"a/y", b"a/z"],
+        &[b"a/w", b"a/y", b"a/z"],
+        &[b"a/w"],
+        &[b"a/w", b"a/y"],
+        &[b"a/w", b"a/y"],
+    ];
+    for (change, left) in CHANGES.iter().zip(left) {
+        let (root, dir) = made(&[(b"a/w", b"w"), (b"a/x", b"x"), (b"a/y", b"y")]);
+        delete(&dir, &[b"a/x".to_vec()], &Disk, &mut |_| {}).unwrap();
+        let (elsewhere, source) = (root.path().join("elsewhere"), source(root.path()));
+        fs::create_dir(&elsewhere).unwrap();
+        // All that could be written over or removed there.
+        let there = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name());
+        let there: Vec<_> = there.chain(["snapshot.tmp".into(), "deleted.tmp".into()]).collect();
+        there.iter().for_each(|name| fs::write(elsewhere.join(name), "theirs").unwrap());
+        change(&dir, &source, &Exchanging { elsewhere: elsewhere.clone() }).unwrap();
+        assert!(dir.is_symlink());
+        assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), there.len());
+        for name in &there {
+            assert_eq!(fs::read_to_string(elsewhere.join(name)).unwrap(), "theirs", "{name:?}");
+        }
+        let opened = Pack::open(&dir.with_extension("was")).unwrap();
+        let names: Vec<_> = opened.snapshot().entries().map(|entry| entry.unwrap().name).collect();
+        assert_eq!(names, left);
+        assert_eq!((opened.other_deletions(), opened.is_stale(), opened.newer().len()), (None, None, 0));
+    }
 }
 
 /// Who owns a folder around it could lead what is removed elsewhere.
@@ -180,8 +246,13 @@ fn nothing_is_written_behind_another_users_link() {
     }
     symlink(&dir, at("packed")).unwrap();
     std::os::unix::fs::lchown(at("packed"), Some(4343), Some(4343)).unwrap();
-    assert!(rebuild(&at("packed"), false, &Disk, &mut |_, _| {}).is_err());
+    let (source, before) = (source(root.path()), fs::read(dir.join("snapshot")).unwrap());
+    for change in CHANGES {
+        let refused = change(&at("packed"), &source, &Disk).unwrap_err().to_string();
+        assert!(refused.contains("another user's link"), "{refused}");
+    }
     Pack::open(&at("packed")).unwrap();
+    assert_eq!(fs::read(dir.join("snapshot")).unwrap(), before);
     assert_eq!(fs::read_dir(at("victim")).unwrap().count(), 0);
 }
 
@@ -212,6 +283,57 @@ fn a_snapshot_of_holes_is_not_looked_through() {
     assert_eq!(problems, 10_001);
 }
 
+/// Memory for as many chunks as it has had been taken before one was looked at.
+#[test]
+fn a_snapshot_of_holes_takes_no_memory_for_its_chunks() {
+    let (_root, dir) = made(&[(b"a/x", b"x")]);
+    let path = dir.join("snapshot");
+    let mut bytes = fs::read(&path).unwrap();
+    let more = u64::from(u32::MAX - 1) * 32;
+    let length = bytes.len() as u64 + more;
+    bytes[64..68].copy_from_slice(&u32::MAX.to_le_bytes());
+    bytes[80..88].copy_from_slice(&length.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[..92]);
+    bytes[92..96].copy_from_slice(&crc.to_le_bytes());
+    fs::write(&path, &bytes).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len(length).unwrap();
+    assert!(Pack::open(&dir).is_err());
+    let verified = verify(&dir, &mut |_, _| {}).unwrap();
+    assert!((10_000..10_010).contains(&verified.faults.len()), "{} faults", verified.faults.len());
+}
+
+/// It had been read whole, however long it was.
+#[test]
+fn a_list_of_deletions_of_holes_is_refused_where_they_begin() {
+    let (_root, dir) = made(&[(b"a/x", b"x"), (b"a/y", b"y")]);
+    delete(&dir, &[b"a/x".to_vec()], &Disk, &mut |_| {}).unwrap();
+    let path = dir.join(DELETED);
+    let mut bytes = fs::read(&path).unwrap();
+    let length = 1_u64 << 30;
+    bytes[32..40].copy_from_slice(&length.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[..60]);
+    bytes[60..64].copy_from_slice(&crc.to_le_bytes());
+    fs::write(&path, &bytes).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len(length).unwrap();
+    let is_refused = |what: &str| {
+        let verified = verify(&dir, &mut |_, _| {}).unwrap();
+        assert_eq!((&*verified.faults[0].file, verified.faults.len()), (DELETED, 1), "{:?}", verified.faults);
+        assert!(verified.faults[0].what.contains(what), "{:?}", verified.faults);
+        let refused = delete(&dir, &[b"a/y".to_vec()], &Disk, &mut |_| {}).unwrap_err().to_string();
+        assert!(refused.contains(what), "{refused}");
+    };
+    // Before its checksum, which is of all of it.
+    is_refused("its marks are of no chunk");
+    // Marks of more records than a chunk can have.
+    let mut bytes = vec![0; 64 + 20 + (2 << 20) / 8];
+    bytes[64 + 16..64 + 20].copy_from_slice(&(2_u32 << 20).to_le_bytes());
+    bytes[64 + 20] = 1;
+    bytes[40] = 1;
+    seal_deleted(&mut bytes);
+    fs::write(&path, &bytes).unwrap();
+    is_refused("its marks are of no chunk");
+}
+
 /// As in `extract`: a chunk that does not say what is in it is read by the snapshot.
 #[test]
 fn a_chunk_is_not_read_as_often_as_a_snapshot_says() {
@@ -224,7 +346,7 @@ fn a_chunk_is_not_read_as_often_as_a_snapshot_says() {
         other.name = format!("a/{number}").into_bytes();
         other
     }));
-    fs::write(dir.join("snapshot"), build(chunk.pack, &[chunk]).unwrap()).unwrap();
+    fs::write(dir.join("snapshot"), build(chunk.pack, &[chunk], &Deleted::default()).unwrap()).unwrap();
     fs::File::options().write(true).open(&path).unwrap().set_len(64 + 1000).unwrap();
     let verified = verify(&dir, &mut |_, _| {}).unwrap();
     assert_eq!((verified.records, verified.faults.len()), (1, 2), "{:?}", verified.faults);

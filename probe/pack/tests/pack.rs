@@ -310,7 +310,7 @@ fn names_that_climb_out_are_refused_when_they_are_extracted() {
 
 #[test]
 fn a_snapshot_that_has_the_same_bytes_as_many_files_fills_no_disk() {
-    use stallscope_pack::{Chunk, build};
+    use stallscope_pack::{Chunk, Deleted, build};
     let set = Set::new(&[(b"a/1", &[7; 10_000])]);
     set.pack();
     let path = chunk_files(&set.made()).remove(0);
@@ -321,7 +321,8 @@ fn a_snapshot_that_has_the_same_bytes_as_many_files_fills_no_disk() {
         other.name = format!("a/{number}").into_bytes();
         other
     }));
-    fs::write(set.made().join("snapshot"), build(chunk.pack, &[chunk]).unwrap()).unwrap();
+    fs::write(set.made().join("snapshot"), build(chunk.pack, &[chunk], &Deleted::default()).unwrap())
+        .unwrap();
     let out = set.dir.path().join("out");
     let refused = extract(&set.open(), &[], &out, &mut |_| {}).unwrap_err().to_string();
     assert!(refused.contains("describes more bytes than its chunks have"), "{refused}");

@@ -95,6 +95,12 @@ impl PackReader {
         self.pack.newer().len()
     }
 
+    /// Why it has files that were deleted, or lacks some that were not; None where it has those of the pack.
+    #[getter]
+    fn other_deletions(&self) -> Option<&str> {
+        self.pack.other_deletions()
+    }
+
     fn __len__(&self) -> usize {
         self.pack.snapshot().records()
     }
@@ -103,6 +109,12 @@ impl PackReader {
     fn name<'py>(&self, py: Python<'py>, number: usize) -> PyResult<Bound<'py, PyBytes>> {
         let entry = self.pack.snapshot().entry(self.within(number)?).map_err(|error| raised(py, &error))?;
         Ok(PyBytes::new(py, entry.name))
+    }
+
+    /// The number of a record's class; None where it has none.
+    fn label(&self, py: Python<'_>, number: usize) -> PyResult<Option<u32>> {
+        let entry = self.pack.snapshot().entry(self.within(number)?).map_err(|error| raised(py, &error))?;
+        Ok(entry.label)
     }
 
     /// The number of the record of this name; None where there is none.
@@ -139,6 +151,15 @@ impl PackReader {
             });
             read.map_err(|error| raised(py, &error))
         })
+    }
+
+    /// A record's bytes were had from elsewhere: what was read ahead for it is used.
+    fn pass_by(&self, py: Python<'_>, number: usize) -> PyResult<()> {
+        let entry = self.pack.snapshot().entry(self.within(number)?).map_err(|error| raised(py, &error))?;
+        if let Some(shelf) = self.shelf() {
+            shelf.pass_by(entry.chunk, entry.offset, entry.stored_bytes);
+        }
+        Ok(())
     }
 
     /// A worker that is spawned finds its trainer's shelf; any other copy has none.
@@ -195,7 +216,7 @@ impl PackImages {
 
     /// Names of the classes, in the order of their numbers.
     fn classes<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
-        self.images.classes().map(|name| PyBytes::new(py, name)).collect()
+        self.images.classes().iter().map(|name| PyBytes::new(py, name)).collect()
     }
 
     fn __len__(&self) -> usize {

@@ -21,14 +21,13 @@ MODULES = [
     "stallscope.data.loader",
     "stallscope.data.resume.position",
 ]
-PACKED = ["name", "index", "in_chunk_order"]
+PACKED = ["name", "label", "index", "in_chunk_order", "shuffled"]
 LOADER = ["cache_figures", "invalidate", "weighted", "update", "state_dict", "load_state_dict"]
 CHECKPOINTER = ["restore", "step", "save", "close"]
 PUBLIC = [
     *(getattr(stallscope, name) for name in stallscope.__all__),
     *(getattr(stallscope.DataLoader, name) for name in LOADER),
     *(getattr(stallscope.PackedDataset, name) for name in PACKED),
-    stallscope.PackedImageFolder.in_chunk_order,
     *(getattr(stallscope.Checkpointer, name) for name in CHECKPOINTER),
 ]
 # The class's own example shows these.

@@ -5,6 +5,7 @@ import importlib
 import os
 import random
 import subprocess
+import time
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -317,6 +318,28 @@ def test_with_a_cache_the_samples_are_the_same(packs, own_pool):
     cached = stallscope.DataLoader(dataset, batch_size=BATCH, shuffle=shuffle(), collate_fn=firsts, cache="16MiB")
     assert [list(cached) for _ in range(3)] == [list(plain) for _ in range(3)]
     assert cached.cache_figures()["hits"]
+
+
+def test_what_a_cache_has_makes_place_for_what_is_read_next(packs, own_pool):
+    dataset = stallscope.PackedDataset(packs / "shuffled")
+    # So large that the sampler knows of hardly any batch that it is used.
+    loader = stallscope.DataLoader(dataset, batch_size=150, shuffle=shuffle(2, "20MiB"), collate_fn=len, cache="64MiB")
+    chunks = len(list(Path(packs / "shuffled").glob("*.chunk")))
+    for epochs in (1, 2):
+        assert sum(loader) == FILES
+        patience = time.monotonic() + 60
+        while loader.sampler._orders.read() < chunks * epochs:
+            assert time.monotonic() < patience, f"{loader.sampler._orders.read()} of {chunks * epochs} were read"
+            time.sleep(0.01)
+    assert loader.cache_figures()["hits"] == FILES
+
+
+def test_batches_that_are_prefetched_are_not_taken_for_used(packs):
+    def late(**more):
+        return stallscope.DataLoader(Numbers(packs / "shuffled"), batch_size=4, shuffle=shuffle(4), **more).sampler._late
+
+    assert late(num_workers=3, prefetch_factor=40) >= 3 * 40 + late()
+    assert late(num_workers=3, prefetch_factor=2) == late(num_workers=3)
 
 
 @pytest.mark.parametrize("module", ["shuffle", "shuffled"])

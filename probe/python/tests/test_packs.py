@@ -2,9 +2,11 @@
 
 import doctest
 import importlib
+import io
 import os
 import pickle
 import shutil
+import tarfile
 import threading
 
 import pytest
@@ -233,7 +235,7 @@ def test_bytes_are_cached_too(folder):
     assert loader.cache_figures()["hits"] == len(dataset)
 
 
-@pytest.mark.parametrize("module", ["errors", "dataset", "images"])
+@pytest.mark.parametrize("module", ["errors", "dataset", "images", "in_chunks"])
 def test_the_examples_are_true(module, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, text in (("en/hello.txt", "hello"), ("fr/bonjour.txt", "bonjour")):
@@ -248,3 +250,30 @@ def test_the_examples_are_true(module, tmp_path, monkeypatch):
     packed("animals")
     failed, tried = doctest.testmod(importlib.import_module(f"stallscope.data.pack.{module}"))
     assert tried and not failed
+
+
+def test_labels_that_came_in_tar_files_are_classes(folder, tmp_path):
+    members = []
+    for number, (name, _) in enumerate(PICTURES[:5]):
+        data = (folder / name).read_bytes()
+        members += [(f"{number:03}.{name.rsplit('.', 1)[1]}", data)]
+        if number != 3:
+            members += [(f"{number:03}.cls", str(number * 2).encode()), (f"{number:03}.txt", b"text")]
+    with tarfile.open(tmp_path / "shard.tar", "w") as shard:
+        for name, data in members:
+            described = tarfile.TarInfo(name)
+            described.size = len(data)
+            shard.addfile(described, io.BytesIO(data))
+    packed(tmp_path / "shard.tar")
+    pictures = stallscope.PackedImageFolder(f"{tmp_path}/shard.tar.pack", transform=as_array)
+    assert pictures.targets == [0, 2, 4, 8] and pictures.classes == [str(label) for label in range(9)]
+    assert pictures.class_to_idx["8"] == 8
+    for at, number in enumerate((0, 1, 2, 4)):
+        with Image.open(folder / PICTURES[number][0]) as picture:
+            assert equal(pictures[at][0], as_array(picture.convert("RGB"))) and pictures[at][1] == number * 2
+    files = stallscope.PackedDataset(f"{tmp_path}/shard.tar.pack")
+    assert [files.label(files.index(name)) for name in ("004.txt", "003.bmp")] == [8, None]
+    # Their mix is what a Shuffle measures.
+    assert sorted(pictures.shuffled(stallscope.Shuffle(30, "16MiB"), 2)) == [0, 1, 2, 3]
+    again = pickle.loads(pickle.dumps(pictures))
+    assert again.targets == pictures.targets

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use super::*;
-use stallscope_pack::{Chunk, Id, Record, build, seal_snapshot};
+use stallscope_pack::{Chunk, Deleted, Id, Record, build, seal_snapshot};
 
 /// A snapshot with files of these names, whatever names they are.
 fn bytes(names: &[&[u8]]) -> Vec<u8> {
@@ -17,7 +17,8 @@ fn bytes(names: &[&[u8]]) -> Vec<u8> {
     };
     let records = names.iter().map(record).collect();
     let id = Id([1; 16]);
-    build(id, &[Chunk { id, pack: id, bytes: 1000, index_crc: 0, records }]).unwrap()
+    let chunk = Chunk { id, pack: id, bytes: 1000, index_crc: 0, has_labels: false, records };
+    build(id, &[chunk], &Deleted::default()).unwrap()
 }
 
 fn parsed(bytes: Vec<u8>) -> Snapshot {

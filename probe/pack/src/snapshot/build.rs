@@ -1,21 +1,28 @@
 //! Makes a snapshot of what chunks say of themselves.
 
-use super::{MAGIC, hash};
-use crate::chunk::{Chunk, VERSION};
+use super::{ChunkFacts, MAGIC, hash};
+use crate::chunk::{Chunk, HAS_LABELS, VERSION};
+use crate::deleted::Deleted;
 use crate::error::{Error, Result};
 use crate::fields::sealed;
 use crate::id::Id;
 use crate::names::compare;
 use crate::record::{NO_LABEL, Record};
 
-/// Of the chunks of this pack, sorted by id. Of two records of one name the one that was written later counts. The same
-/// chunks give the same bytes.
-pub fn build(pack: Id, chunks: &[Chunk]) -> Result<Vec<u8>> {
-    let mut records: Vec<(u32, &Record)> = chunks
-        .iter()
-        .zip(0_u32..)
-        .flat_map(|(chunk, number)| chunk.records.iter().map(move |record| (number, record)))
-        .collect();
+/// Of the chunks of this pack, sorted by id, without what is deleted. Of two records of one name the one that was written later
+/// counts. The same chunks and deletions give the same bytes.
+///
+/// # Errors
+/// There are more than 4,294,967,295 records or chunks.
+pub fn build(pack: Id, chunks: &[Chunk], deleted: &Deleted) -> Result<Vec<u8>> {
+    let mut records: Vec<(u32, &Record)> =
+        Vec::with_capacity(chunks.iter().map(|chunk| chunk.records.len()).sum());
+    for (chunk, number) in chunks.iter().zip(0_u32..) {
+        let marks = deleted.of(chunk.id);
+        let is_there = |at: usize| marks.is_none_or(|marks| !marks.is(at));
+        let there = chunk.records.iter().enumerate().filter(|(at, _)| is_there(*at));
+        records.extend(there.map(|(_, record)| (number, record)));
+    }
     // Stable: what was written later comes later.
     records.sort_by(|(_, one), (_, other)| compare(&one.name, &other.name));
     records.reverse();
@@ -29,7 +36,7 @@ pub fn build(pack: Id, chunks: &[Chunk]) -> Result<Vec<u8>> {
 
     let mut body = Vec::with_capacity(chunks.len() * 32 + records.len() * 84 + names_bytes as usize);
     for chunk in chunks {
-        body.extend(sealed(chunk_fields(chunk)));
+        body.extend(sealed(chunk_fields(&facts_of(chunk))));
     }
     let mut name_at = 0_u64;
     for (number, record) in &records {
@@ -56,28 +63,37 @@ pub fn build(pack: Id, chunks: &[Chunk]) -> Result<Vec<u8>> {
     header.extend(VERSION.to_le_bytes());
     header.extend(bucket_bits.to_le_bytes());
     header.extend(pack.0);
-    header.extend(version(pack, chunks));
+    let facts: Vec<ChunkFacts> = chunks.iter().map(facts_of).collect();
+    header.extend(version(pack, &facts, deleted));
     header.extend(chunk_count.to_le_bytes());
     header.extend(count.to_le_bytes());
     header.extend(names_bytes.to_le_bytes());
     header.extend((super::HEADER_BYTES as u64 + body.len() as u64).to_le_bytes());
-    header.extend([0; 4]);
+    let has_labels = chunks.iter().any(|chunk| chunk.has_labels);
+    header.extend(if has_labels { HAS_LABELS } else { 0 }.to_le_bytes());
     let mut bytes = sealed(header);
     bytes.append(&mut body);
     Ok(bytes)
 }
 
-/// What tells this state of a data set from any other: the chunks that it is made of.
-fn version(pack: Id, chunks: &[Chunk]) -> [u8; 32] {
+/// What tells this state of a data set from any other: the chunks that it is made of, sorted by id, and what of them is deleted.
+pub(crate) fn version(pack: Id, chunks: &[ChunkFacts], deleted: &Deleted) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&pack.0);
     for chunk in chunks {
         hasher.update(&chunk_fields(chunk));
     }
+    // Marks of a chunk that is gone say nothing.
+    let is_there = |id| chunks.binary_search_by_key(&id, |chunk| chunk.id).is_ok();
+    hasher.update(&deleted.only(is_there).marks());
     *hasher.finalize().as_bytes()
 }
 
-fn chunk_fields(chunk: &Chunk) -> Vec<u8> {
+fn facts_of(chunk: &Chunk) -> ChunkFacts {
+    ChunkFacts { id: chunk.id, bytes: chunk.bytes, index_crc: chunk.index_crc }
+}
+
+fn chunk_fields(chunk: &ChunkFacts) -> Vec<u8> {
     let mut fields = chunk.id.0.to_vec();
     fields.extend(chunk.bytes.to_le_bytes());
     fields.extend(chunk.index_crc.to_le_bytes());

@@ -122,6 +122,8 @@ class FromParts(_Maker):
         # Which may give another sample in the place of one that is broken.
         self.has_own_way = has_getitem(self.base)
         self.augments = augments
+        # Hears of samples that were not fetched, for a data set that has read them ahead.
+        self.had = getattr(self.base, "had", None)
         # Whether what is kept comes from `decode`, not from `fetch`; and what it is of.
         self.decoded = False
         self.evidence = None
@@ -180,7 +182,10 @@ class _Parts:
         self.numbers = [use[0]]
         base, inner = self.maker.base, base_index(self.maker.dataset, plain(index))
 
+        fetched = []
+
         def fetch():
+            fetched.append(True)
             data = base.fetch(inner)
             if isinstance(data, memoryview):
                 return bytes(data)
@@ -189,7 +194,14 @@ class _Parts:
             return data
 
         if self.maker.decoded:
-            return self._of_decoded(use, fetch)
+            sample = self._of_decoded(use, fetch)
+        else:
+            sample = self._of_encoded(use, fetch)
+        if not fetched and self.maker.had is not None:
+            self.maker.had(inner)
+        return sample
+
+    def _of_encoded(self, use, fetch):
         try:
             data = self.maker.kept.of(use, 0, fetch)
         except Unkept as unkept:
@@ -197,7 +209,7 @@ class _Parts:
         else:
             self.gave = True
             data = _own(data)
-        return self.maker.finished(base.decode(data))
+        return self.maker.finished(self.maker.base.decode(data))
 
     def _of_decoded(self, use, fetch):
         fresh = []

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import torch.utils.data
-
+from .in_chunks import InChunks
 from .opening import opened, within
-from .shuffle import Shuffle
-from .shuffled import Shuffled
 
 if TYPE_CHECKING:
     from stallscope._native import PackReader
 
 
-class PackedDataset(torch.utils.data.Dataset):
+class PackedDataset(InChunks):
     """The files of a pack that `stallscope pack` made, as bytes, in the order of their names.
 
     - It is opened without listing or opening any file but the pack's snapshot, and works in workers that are forked or spawned,
@@ -66,6 +63,25 @@ class PackedDataset(torch.utils.data.Dataset):
         """
         return os.fsdecode(self._pack.name(within(index, len(self))))
 
+    def label(self, index: int) -> int | None:
+        """The number of a file's class: that of its topmost folder among all, sorted; or the label that came with it in a tar file.
+
+        Args:
+            index: Of the file, as for the data set itself.
+
+        Returns:
+            The number; None of a file that has none.
+
+        Raises:
+            IndexError: There are fewer files.
+
+        Example:
+            >>> import stallscope
+            >>> stallscope.PackedDataset("texts.pack").label(1)
+            1
+        """
+        return self._pack.label(within(index, len(self)))
+
     def index(self, name: str | bytes | os.PathLike[str]) -> int:
         """The index of the file of this name.
 
@@ -88,54 +104,6 @@ class PackedDataset(torch.utils.data.Dataset):
             raise KeyError(name)
         return found
 
-    def in_chunk_order(self) -> list[int]:
-        """The order in which the files lie in the pack's chunks, in which storage reads on without a seek: for `sampler=`.
-
-        `stallscope pack` has shuffled that order once, so that batches have the mix of classes of a full shuffle. It is the same
-        in each epoch, and each loader of several ranks has to take its own part of it.
-
-        Returns:
-            All indices, each once.
-
-        Example:
-            >>> import stallscope
-            >>> dataset = stallscope.PackedDataset("texts.pack")
-            >>> loader = stallscope.DataLoader(dataset, batch_size=2, sampler=dataset.in_chunk_order())
-            >>> sorted(dataset.in_chunk_order())
-            [0, 1]
-        """
-        return self._pack.as_they_lie()
-
-    def shuffled(
-        self, shuffle: Shuffle, batch_size: int, *, rank: int = 0, world_size: int = 1, num_workers: int | None = None
-    ) -> Shuffled:
-        """A sampler for torch's own DataLoader with the order of a `Shuffle`; to `stallscope.DataLoader` the `Shuffle` itself is given.
-
-        Args:
-            shuffle: How well batches are to be mixed, and in how much memory.
-            batch_size: Samples in a batch of one rank.
-            rank: Of this process among those that train together.
-            world_size: How many these are.
-            num_workers: Of the loader; memory is set aside for a batch of each.
-
-        Returns:
-            The sampler. Its `chunks` is the number of chunks that are drawn from at a time, and `predicted` and `measured` are
-            design effects: on average over epochs, and of the epoch that was begun last. Each iteration is the next epoch, or that of `set_epoch()`;
-            `state_dict(batches=…)` gives the position behind so many batches, and `load_state_dict()` goes on there.
-
-        Raises:
-            ValueError: No order fits; the message says what would.
-
-        Example:
-            >>> import stallscope, torch
-            >>> dataset = stallscope.PackedDataset("texts.pack")
-            >>> sampler = dataset.shuffled(stallscope.Shuffle(memory="64MiB"), batch_size=2)
-            >>> loader = torch.utils.data.DataLoader(dataset, batch_size=2, sampler=sampler)
-            >>> sorted(sampler)
-            [0, 1]
-        """
-        return Shuffled(shuffle, self._pack, None, batch_size, rank, world_size, num_workers)
-
     # What a cache keeps, and what it makes a sample of: stallscope.DataLoader calls these.
 
     def fetch(self, index):
@@ -143,6 +111,9 @@ class PackedDataset(torch.utils.data.Dataset):
 
     def decode(self, data):
         return bytes(data)
+
+    def had(self, index):
+        self._pack.pass_by(within(index, len(self)))
 
     def __repr__(self):
         return f"PackedDataset({os.fsdecode(self._pack.path)!r}, {len(self)} files)"

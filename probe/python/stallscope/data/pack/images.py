@@ -7,13 +7,10 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
-import torch.utils.data
-
 from stallscope import _native
 
+from .in_chunks import InChunks
 from .opening import opened, within
-from .shuffle import Shuffle
-from .shuffled import Shuffled
 
 if TYPE_CHECKING:
     from stallscope._native import PackImages, PackReader
@@ -31,10 +28,11 @@ def pil_loader(file):
     return Image.open(file).convert("RGB")
 
 
-class PackedImageFolder(torch.utils.data.Dataset):
+class PackedImageFolder(InChunks):
     """Stands for `torchvision.datasets.ImageFolder` of a folder that `stallscope pack` packed.
 
-    The same `classes`, `class_to_idx`, order, `targets` and pixels: training from the pack is training from the folder.
+    The same `classes`, `class_to_idx`, order, `targets` and pixels: training from the pack is training from the folder. Of a pack of tar files whose
+    files had labels, `classes` are these numbers as text, from 0 to the largest.
     `samples` and `imgs` pair a path within the pack, which names the picture and is no file, with the number of its class; they
     are made one by one, where they are asked for. torchvision itself is not needed.
 
@@ -90,54 +88,6 @@ class PackedImageFolder(torch.utils.data.Dataset):
         record, label = self._images.at(within(index, len(self)))
         return self._sample(self._pack.read(record, b""), label)
 
-    def in_chunk_order(self) -> list[int]:
-        """The order in which the pictures lie in the pack's chunks, in which storage reads on without a seek: for `sampler=`.
-
-        `stallscope pack` has shuffled that order once, so that batches have the mix of classes of a full shuffle. It is the same
-        in each epoch, and each loader of several ranks has to take its own part of it.
-
-        Returns:
-            All indices, each once.
-
-        Example:
-            >>> import stallscope
-            >>> dataset = stallscope.PackedImageFolder("animals.pack")
-            >>> loader = stallscope.DataLoader(dataset, batch_size=2, sampler=dataset.in_chunk_order())
-            >>> sorted(dataset.in_chunk_order())
-            [0, 1, 2]
-        """
-        return self._images.as_they_lie()
-
-    def shuffled(
-        self, shuffle: Shuffle, batch_size: int, *, rank: int = 0, world_size: int = 1, num_workers: int | None = None
-    ) -> Shuffled:
-        """A sampler for torch's own DataLoader with the order of a `Shuffle`; to `stallscope.DataLoader` the `Shuffle` itself is given.
-
-        Args:
-            shuffle: How well batches are to be mixed, and in how much memory.
-            batch_size: Samples in a batch of one rank.
-            rank: Of this process among those that train together.
-            world_size: How many these are.
-            num_workers: Of the loader; memory is set aside for a batch of each.
-
-        Returns:
-            The sampler. Its `chunks` is the number of chunks that are drawn from at a time, and `predicted` and `measured` are
-            design effects: on average over epochs, and of the epoch that was begun last. Each iteration is the next epoch, or that of `set_epoch()`;
-            `state_dict(batches=…)` gives the position behind so many batches, and `load_state_dict()` goes on there.
-
-        Raises:
-            ValueError: No order fits; the message says what would.
-
-        Example:
-            >>> import stallscope, torch
-            >>> dataset = stallscope.PackedImageFolder("animals.pack")
-            >>> sampler = dataset.shuffled(stallscope.Shuffle(memory="64MiB"), batch_size=2)
-            >>> loader = torch.utils.data.DataLoader(dataset, batch_size=2, sampler=sampler)
-            >>> sorted(sampler)
-            [0, 1, 2]
-        """
-        return Shuffled(shuffle, self._pack, self._images, batch_size, rank, world_size, num_workers)
-
     @property
     def samples(self) -> Sequence[tuple[str, int]]:
         return _Samples(self)
@@ -158,6 +108,9 @@ class PackedImageFolder(torch.utils.data.Dataset):
 
     def decode(self, data):
         return self._sample(memoryview(data)[_LABEL_BYTES:], int.from_bytes(data[:_LABEL_BYTES], "little"))
+
+    def had(self, index):
+        self._pack.pass_by(self._images.at(within(index, len(self)))[0])
 
     def _sample(self, data, label):
         sample = self.loader(io.BytesIO(data))

@@ -29,6 +29,8 @@ def in_chunks(shuffle, dataset, given, sampling):
     )
     if type(sampler) is Shuffled:
         sampler.is_of_group = True
+        if given.get("prefetch_factor"):
+            sampler.made_ahead(given.get("num_workers", 0), given["prefetch_factor"])
         if given.get("drop_last"):
             sampler.warn_of_dropped()
     return given
@@ -60,7 +62,7 @@ def state(loader):
     sampler = of(loader)
     if sampler is None:
         return None
-    return {"at": sampler.position(), "world": sampler.num_replicas, "batch_size": sampler.batch_size}
+    return {"at": sampler.position(), "world": sampler.num_replicas, "batch_size": sampler.batch_size, "pack": sampler.version}
 
 
 def taken_up(loader, state):
@@ -69,13 +71,14 @@ def taken_up(loader, state):
     sampler, shuffled = of(loader), state.get("shuffled")
     if sampler is None or shuffled is None:
         return state
-    at, batches = shuffled["at"], state["batches"]
+    at, batches, version = shuffled["at"], state["batches"], shuffled.get("pack")
     epoch = state["sampler_epoch"] if at is None else at["epoch"]
     is_same = (shuffled["world"], shuffled["batch_size"]) == (sampler.num_replicas, sampler.batch_size)
     if is_same or batches is None or at is None:
-        sampler.go_on(epoch, at, batches or 0, state["samples"])
+        sampler.go_on(epoch, at, batches or 0, state["samples"], version)
         return {**state, "batch_size": loader.batch_size}
     used = batches * shuffled["batch_size"] * shuffled["world"]
-    sampler.go_on(epoch, {**at, "start": min(state["samples"], at["start"] + used)}, 0, state["samples"])
+    start = min(state["samples"], at["start"] + used)
+    sampler.go_on(epoch, {**at, "start": start}, 0, state["samples"], version)
     between = {"batches": None, "digest": 0, "begun": state["nth"], "batch_size": loader.batch_size, "sampler_epoch": epoch}
     return {**state, **between}

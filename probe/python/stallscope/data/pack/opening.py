@@ -4,6 +4,7 @@ import os
 import warnings
 
 from stallscope import _native
+from stallscope.checkpoint.errors import printable
 
 
 def opened(path, level):
@@ -16,6 +17,8 @@ def opened(path, level):
             RuntimeWarning,
             stacklevel=level + 1,
         )
+    if reader.other_deletions:
+        warnings.warn(f"stallscope: {printable(reader.other_deletions)}", RuntimeWarning, stacklevel=level + 1)
     return reader
 
 

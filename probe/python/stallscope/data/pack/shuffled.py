@@ -17,8 +17,10 @@ from .shuffle import Shuffle, chosen, orders_of
 if TYPE_CHECKING:
     from stallscope._native import PackImages, PackReader
 
-# Samples that are so many batches back are used, and so many more for each worker that is known of: workers have theirs under way.
-_BATCHES, _BATCHES_EACH, _BATCHES_UNKNOWN = 4, 4, 64
+# Samples that are so many batches back are used, and so many more for each worker that is known of, which makes that many beside what it
+# prefetches: workers have theirs under way.
+_BATCHES, _BATCHES_EACH, _BATCHES_UNKNOWN = 4, 2, 64
+_PREFETCHED = 2
 
 
 class Shuffled(torch.utils.data.Sampler):
@@ -55,8 +57,12 @@ class Shuffled(torch.utils.data.Sampler):
         self.epoch = 0
         self._orders = orders_of(shuffle, pack, images)
         self._samples = self._orders.facts()[0]
+        # By which a position knows that it is of the same chunks.
+        self.version = pack.version
         self._window = chosen(shuffle, self._orders, batch_size, world_size, num_workers or 0)
-        self._late = _BATCHES_UNKNOWN if num_workers is None else _BATCHES + _BATCHES_EACH * num_workers
+        self._late = _BATCHES_UNKNOWN
+        if num_workers is not None:
+            self.made_ahead(num_workers, _PREFETCHED)
         # A position that was loaded, for its epoch; the pass that was begun last, and whether it is over.
         self._loaded: dict[str, Any] | None = None
         self._begun: dict[str, Any] | None = None
@@ -122,11 +128,11 @@ class Shuffled(torch.utils.data.Sampler):
             [0, 1]
         """
         if self._is_over:
-            return {"epoch": self.epoch, "samples": self._samples, "at": self._loaded}
+            return {"epoch": self.epoch, "samples": self._samples, "pack": self.version, "at": self._loaded}
         at = dict(self._now())
         batches = -(-self._asked // self.batch_size) if batches is None else batches
         at["start"] = min(self._samples, at["start"] + batches * self._batch())
-        return {"epoch": at["epoch"], "samples": self._samples, "at": at}
+        return {"epoch": at["epoch"], "samples": self._samples, "pack": self.version, "at": at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next iteration goes on at this position, whatever the number of ranks and the batch size are here.
@@ -135,7 +141,7 @@ class Shuffled(torch.utils.data.Sampler):
             state: What `state_dict()` returned, of any rank.
 
         Raises:
-            ValueError: It is of another number of samples.
+            ValueError: It is of another number of samples, or within an epoch of another state of the pack.
 
         Example:
             >>> import stallscope
@@ -143,7 +149,7 @@ class Shuffled(torch.utils.data.Sampler):
             >>> sampler = dataset.shuffled(stallscope.Shuffle(memory="64MiB"), batch_size=1)
             >>> sampler.load_state_dict(sampler.state_dict())
         """
-        self.go_on(state["epoch"], state["at"], 0, state["samples"])
+        self.go_on(state["epoch"], state["at"], 0, state["samples"], state.get("pack"))
 
     # For the loader
 
@@ -151,10 +157,17 @@ class Shuffled(torch.utils.data.Sampler):
         """The pass that was begun last, or that of a position that was loaded, without how far it is; None between two epochs."""
         return self._loaded if self._is_over else self._now()
 
-    def go_on(self, epoch, at, skip, samples):
-        """The next pass is of `epoch`, at a position of some sampler's, of which the first `skip` batches of this rank are skipped."""
+    def go_on(self, epoch, at, skip, samples, version):
+        """The next pass is of `epoch`, at a position of some sampler's, of which the first `skip` batches of this rank are skipped. `version`: of
+        that sampler's pack."""
         if samples != self._samples:
             raise ValueError(f"the position is of {samples} samples, here are {self._samples}")
+        # Positions of before have none.
+        if at is not None and version not in (None, self.version):
+            raise ValueError(
+                "the position is within an epoch of another state of the pack: files were added, deleted or purged since, and chunks are read in another "
+                "order; go on from a position between two epochs, or with the pack as it was"
+            )
         self.epoch, self._is_over, self._begun = epoch, True, None
         self._loaded = None if at is None else {**at, "recipe": tuple(at["recipe"]), "skip": skip * self.batch_size}
 
@@ -162,6 +175,10 @@ class Shuffled(torch.utils.data.Sampler):
         """The data set takes its samples from what is read for this order, also in workers that are started from now on: they are there before
         the sampler is asked for its first sample."""
         self._orders.put_on()
+
+    def made_ahead(self, workers, batches):
+        """A loader has so many workers, each of which makes so many batches ahead."""
+        self._late = _BATCHES + (_BATCHES_EACH + batches) * workers
 
     def warn_of_dropped(self):
         """The loader drops batches that are not whole. A warning where the first ranks have a whole one more."""

@@ -1,0 +1,277 @@
+//! The files in tar files, found without reading their bytes.
+
+use super::origin::{Facts, Item};
+use crate::error::{Doing, Error, Result};
+use crate::folder::open_plain;
+use crate::names::{fault_of, parted, shown};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Seek};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tar::{Archive, EntryType};
+
+/// Of a member that describes the next one (a long name), which is read into memory.
+const MOST_DESCRIPTION_BYTES: u64 = 1 << 20;
+/// Of a label, which is a number in digits.
+const MOST_LABEL_BYTES: u64 = 32;
+const LABEL: &[u8] = b"cls";
+
+/// The files of some tar files, by name.
+#[derive(Debug)]
+pub(super) struct Shards {
+    files: Vec<Shard>,
+    members: HashMap<Vec<u8>, Member>,
+    /// Whether labels come with the files, and not by their folders.
+    pub(super) has_labels: bool,
+}
+
+#[derive(Debug)]
+struct Shard {
+    path: PathBuf,
+    file: Arc<File>,
+    facts: Facts,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    shard: usize,
+    at: u64,
+    facts: Facts,
+    label: Option<u32>,
+}
+
+/// What one tar file has.
+#[derive(Default)]
+struct Found {
+    members: Vec<(Vec<u8>, Member)>,
+    /// By key: the folder and the name up to its first dot.
+    labels: HashMap<Vec<u8>, u32>,
+}
+
+impl Shards {
+    /// Looks into these. `problem` hears a sentence for each member that cannot be packed, `found` how many files there are.
+    ///
+    /// # Errors
+    /// One cannot be opened, or two have files of one name.
+    pub(super) fn of(
+        paths: &[PathBuf],
+        by_shard: bool,
+        problem: &mut dyn FnMut(String),
+        found: &mut dyn FnMut(usize),
+    ) -> Result<Shards> {
+        let mut shards = Shards { files: Vec::new(), members: HashMap::new(), has_labels: by_shard };
+        for path in paths {
+            let file = open_plain(path).doing("open", path)?;
+            let facts = Facts::of(&file.metadata().doing("open", path)?);
+            let number = shards.files.len();
+            shards.files.push(Shard { path: path.clone(), file: Arc::new(file), facts });
+            let Found { members, labels } = look(&shards.files[number], number, problem);
+            shards.has_labels |= !labels.is_empty();
+            let folder = by_shard.then(|| path.file_stem().unwrap_or_default().as_bytes().to_vec());
+            for (name, mut member) in members {
+                member.label = labels.get(key(&name).0).copied();
+                let name = match &folder {
+                    Some(folder) => [folder.as_slice(), b"/", name.as_slice()].concat(),
+                    None => name,
+                };
+                shards.add(name, member)?;
+            }
+            found(shards.members.len());
+        }
+        Ok(shards)
+    }
+
+    fn add(&mut self, name: Vec<u8>, member: Member) -> Result<()> {
+        let other = self.members.get(&name).map(|other| other.shard);
+        if let Some(other) = other.filter(|other| *other != member.shard) {
+            let path = |number: usize| self.files[number].path.display();
+            return Err(Error::Refused(format!(
+                "{} is in {} and in {}: --by-shard puts the files of each one into a folder that is called as the tar file is, without its ending",
+                shown(&name),
+                path(other),
+                path(member.shard)
+            )));
+        }
+        // As if the tar file were unpacked: the later one counts.
+        self.members.insert(name, member);
+        Ok(())
+    }
+
+    pub(super) fn names(&self) -> Vec<Vec<u8>> {
+        self.members.keys().cloned().collect()
+    }
+
+    /// The label that came with a file.
+    pub(super) fn label(&self, name: &[u8]) -> Option<u32> {
+        self.members.get(name).and_then(|member| member.label)
+    }
+
+    pub(super) fn shown(&self, name: &[u8]) -> String {
+        match self.members.get(name) {
+            Some(member) => format!("{} in {}", shown(name), self.files[member.shard].path.display()),
+            None => shown(name),
+        }
+    }
+
+    pub(super) fn facts(&self, name: &[u8]) -> io::Result<Facts> {
+        self.members.get(name).map(|member| member.facts).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    pub(super) fn open(&self, name: &[u8]) -> io::Result<Item> {
+        let member = self.members.get(name).ok_or(io::ErrorKind::NotFound)?;
+        let shard = &self.files[member.shard];
+        Ok(Item::within(shard.file.clone(), shard.facts, member.at, member.facts))
+    }
+}
+
+/// The folder and name up to its first dot, by which WebDataset knows what belongs together, and what is behind the dot.
+fn key(name: &[u8]) -> (&[u8], &[u8]) {
+    let (folder, file) = parted(name);
+    let begin = if folder.len() < name.len() - file.len() { folder.len() + 1 } else { 0 };
+    match file.iter().position(|byte| *byte == b'.') {
+        Some(dot) => (&name[..begin + dot], &file[dot + 1..]),
+        None => (name, b""),
+    }
+}
+
+fn look(shard: &Shard, number: usize, problem: &mut dyn FnMut(String)) -> Found {
+    let mut found = Found::default();
+    let path = &shard.path;
+    let ended = check(shard).and_then(|()| members(shard, number, &mut found, problem));
+    if let Err(error) = ended {
+        let path = path.display();
+        problem(match found.members.is_empty() {
+            true => format!("{path} is not packed: {error}"),
+            false => format!("{path} is packed up to a fault alone: {error}"),
+        });
+    }
+    found
+}
+
+/// Whether it is a tar file, and none that takes more memory than names can.
+fn check(shard: &Shard) -> io::Result<()> {
+    let mut begin = [0; 4];
+    let read = shard.file.read_at(&mut begin, 0)?;
+    let is_packed = begin.starts_with(&[0x1f, 0x8b]) || begin == [0x28, 0xb5, 0x2f, 0xfd];
+    if is_packed {
+        return Err(io::Error::other("it is compressed; unpack it first (gunzip or unzstd)"));
+    }
+    if read == 0 {
+        return Err(io::Error::other("it is empty"));
+    }
+    let mut archive = opened(shard)?;
+    for entry in archive.entries_with_seek()?.raw(true) {
+        let entry = entry?;
+        let kind = entry.header().entry_type();
+        let describes = kind.is_gnu_longname()
+            || kind.is_gnu_longlink()
+            || kind.is_pax_local_extensions()
+            || kind.is_pax_global_extensions();
+        if describes && entry.size() > MOST_DESCRIPTION_BYTES {
+            return Err(io::Error::other(format!("a name or description in it has {} bytes", entry.size())));
+        }
+        if entry.raw_file_position().saturating_add(entry.size()) > shard.facts.bytes {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn opened(shard: &Shard) -> io::Result<Archive<&File>> {
+    let mut file: &File = &shard.file;
+    file.rewind()?;
+    Ok(Archive::new(file))
+}
+
+fn members(
+    shard: &Shard,
+    number: usize,
+    found: &mut Found,
+    problem: &mut dyn FnMut(String),
+) -> io::Result<()> {
+    let mut archive = opened(shard)?;
+    for entry in archive.entries_with_seek()? {
+        let entry = entry?;
+        let raw = entry.path_bytes();
+        let mut name = &*raw;
+        while let Some(rest) = name.strip_prefix(b"./") {
+            name = rest;
+        }
+        let mut skipped =
+            |why: &str| problem(format!("{} in {} is not packed: {why}", shown(&raw), shard.path.display()));
+        match entry.header().entry_type() {
+            // Folders, which old tar files have as files whose names end in a slash.
+            EntryType::Directory | EntryType::XGlobalHeader => continue,
+            EntryType::Regular | EntryType::Continuous if raw.ends_with(b"/") => continue,
+            EntryType::Regular | EntryType::Continuous => {}
+            EntryType::Link | EntryType::Symlink => {
+                skipped("it is a link");
+                continue;
+            }
+            EntryType::GNUSparse => {
+                skipped("it is stored without its gaps (sparse)");
+                continue;
+            }
+            _ => {
+                skipped("it is neither a file nor a folder");
+                continue;
+            }
+        }
+        let (at, bytes) = (entry.raw_file_position(), entry.size());
+        if at.checked_add(bytes).is_none_or(|end| end > shard.facts.bytes) {
+            let (name, all) = (shown(&raw), shard.facts.bytes);
+            return Err(io::Error::other(format!(
+                "it is cut: {name} should have {bytes} bytes, and it ends at {all}"
+            )));
+        }
+        if let Some(fault) = fault_of(name) {
+            skipped(fault);
+            continue;
+        }
+        let (key, kind) = key(name);
+        if kind == LABEL {
+            match label(shard, at, bytes)? {
+                Some(label) => drop(found.labels.insert(key.to_vec(), label)),
+                None => skipped("it is no label, which is a whole number"),
+            }
+            continue;
+        }
+        let mtime_ns = i64::try_from(entry.header().mtime().unwrap_or(0)).unwrap_or(i64::MAX);
+        let facts = Facts { bytes, mtime_ns: mtime_ns.saturating_mul(1_000_000_000) };
+        found.members.push((name.to_vec(), Member { shard: number, at, facts, label: None }));
+    }
+    Ok(())
+}
+
+fn label(shard: &Shard, at: u64, bytes: u64) -> io::Result<Option<u32>> {
+    if bytes > MOST_LABEL_BYTES {
+        return Ok(None);
+    }
+    let mut digits = vec![0; bytes as usize];
+    shard.file.read_exact_at(&mut digits, at)?;
+    let digits = digits.trim_ascii();
+    let is_plain = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    let label = std::str::from_utf8(digits).ok().filter(|_| is_plain).and_then(|digits| digits.parse().ok());
+    // The largest number stands for none.
+    Ok(label.filter(|label| *label != u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_ends_at_the_first_dot_of_the_name() {
+        for (name, expected) in [
+            (&b"a.jpg"[..], (&b"a"[..], &b"jpg"[..])),
+            (b"x.y/a.seg.png", (b"x.y/a", b"seg.png")),
+            (b"x/a", (b"x/a", b"")),
+            (b"x/.cls", (b"x/", b"cls")),
+        ] {
+            assert_eq!(key(name), expected);
+        }
+    }
+}
