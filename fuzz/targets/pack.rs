@@ -96,7 +96,8 @@ fn deleted(root: &Path, bytes: &[u8]) {
         }
         Err(_) => stallscope_pack::Id([3; 16]),
     };
-    let chunk = stallscope_pack::chunk_of(id, pack, &[record(b"a/1"), record(b"b/2")]).expect("names that may be packed");
+    let chunk = stallscope_pack::chunk_of(id, pack, &[record(b"a/1"), record(b"b/2")])
+        .expect("names that may be packed");
     let dir = root.join("pack");
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir).expect("a folder in memory");
