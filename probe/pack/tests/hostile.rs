@@ -31,8 +31,11 @@ fn made(records: &[(&[u8], &[u8])]) -> (TempDir, PathBuf) {
     (root, dir)
 }
 
-/// Each change of a pack that is there. Those that add get this folder of files.
-const CHANGES: [fn(&Path, &Path, &dyn Storage) -> Result<()>; 5] = [
+/// Changes the pack in the first folder; what adds files gets those of the second one.
+type Change = fn(&Path, &Path, &dyn Storage) -> Result<()>;
+
+/// Each change of a pack that is there.
+const CHANGES: [Change; 5] = [
     |dir, source, storage| pack(source, dir, Options::default(), storage, &mut |_| {}).map(drop),
     |dir, source, storage| append(source, dir, Options::default(), false, storage, &mut |_| {}).map(drop),
     |dir, _, storage| delete(dir, &[b"a/y".to_vec()], storage, &mut |_| {}).map(drop),
