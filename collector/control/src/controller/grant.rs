@@ -108,6 +108,10 @@ impl Controller {
         // One thing at a time: what is being tried ends first, and what is left to give back is once that is in force.
         match std::mem::take(&mut self.work) {
             Work::Watching | Work::Settling(..) => {}
+            Work::GivingBack(giving) => {
+                self.give_back_for_good(&giving, &why, out);
+                return true;
+            }
             Work::Probing(probe) => {
                 self.put_back(*probe, why, out);
                 return true;
