@@ -207,8 +207,18 @@ fn a_cache_that_is_too_small_grows_and_is_kept() {
 #[test]
 fn the_cache_of_an_importance_sampling_grows_and_is_kept() {
     let words = [
-        "--workers", "0", "--cache", "4MiB", "--sampling", "importance", "--samples", "1000", "--wait-ms", "4",
-        "--step-ms", "2",
+        "--workers",
+        "0",
+        "--cache",
+        "4MiB",
+        "--sampling",
+        "importance",
+        "--samples",
+        "1000",
+        "--wait-ms",
+        "4",
+        "--step-ms",
+        "2",
     ];
     let mut job = Running::new("importance", &["--tune", "act", "--memory", "4GiB"], &words);
     let kept = || job.audit().into_iter().find(|line| line["act"] == "keep");
