@@ -111,7 +111,12 @@ def _resizable(base):
             """What the sampler has raised, once as few batches are under way as when the script would have asked it."""
             if _under_way(self, own) < own:
                 raised, self._stallscope_workers_added.raised = self._stallscope_workers_added.raised, None
-                raise raised
+                try:
+                    raise raised
+                finally:
+                    # Its traceback has this frame and with it the iterator, which would be left to the garbage collector: in
+                    # workers, too, that are forked before.
+                    del raised
 
         @passed_over
         def _next_index(self):
