@@ -161,6 +161,20 @@ fn what_is_being_given_back_comes_back_with_the_end_of_the_controller() {
 }
 
 #[test]
+fn what_is_being_given_back_stays_gone_where_the_node_grants_less() {
+    let (mut job, mut controller) = raised();
+    job.own_ns = 1000 * MS;
+    until(&mut job, &mut controller, Act::Release);
+    run(&mut job, &mut controller, 3);
+    let smaller = job.cache_bytes();
+    controller.grant_caches(120 * MIB);
+    let out = run(&mut job, &mut controller, 5);
+    let keep = &of_cache(&out, Act::Keep)[0];
+    assert!(keep.why.contains("the node grants less"), "{keep:?}");
+    assert!(smaller > 120 * MIB && job.cache_bytes() <= 120 * MIB, "{} MiB", job.cache_bytes() / MIB);
+}
+
+#[test]
 fn what_is_being_given_back_stays_gone_where_memory_gets_short() {
     let (mut job, mut controller) = raised();
     job.own_ns = 1000 * MS;

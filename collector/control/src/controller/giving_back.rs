@@ -265,11 +265,17 @@ impl Controller {
         self.undo_giving_back(giving, None, String::new(), why.to_owned(), out);
     }
 
-    /// Memory is short while a part of the cache goes: it stays gone, proven or not.
-    pub(super) fn give_back_for_good(&mut self, giving: &GivingBack, over: &str, out: &mut Outcome) {
+    /// More than that has to go while a part of the cache goes: it stays gone, proven or not. `short`: what there is too little of.
+    pub(super) fn give_back_for_good(
+        &mut self,
+        giving: &GivingBack,
+        over: &str,
+        short: &str,
+        out: &mut Outcome,
+    ) {
         let mut event = audit::about(Act::Keep, giving.decision, self.now_ns, &giving.proposal);
         event.saw = over.to_owned();
-        event.why = "memory is short, so what was given back stays so, proven or not".to_owned();
+        event.why = format!("{short}, so what was given back stays so, proven or not");
         out.audit.push(event);
         self.settle_given_back(giving, out);
     }

@@ -109,7 +109,7 @@ impl Controller {
         match std::mem::take(&mut self.work) {
             Work::Watching | Work::Settling(..) => {}
             Work::GivingBack(giving) => {
-                self.give_back_for_good(&giving, &why, out);
+                self.give_back_for_good(&giving, &why, "the node grants less", out);
                 return true;
             }
             Work::Probing(probe) => {

@@ -41,7 +41,7 @@ impl Controller {
         }
         if let Work::GivingBack(giving) = &self.work {
             let giving = giving.clone();
-            self.give_back_for_good(&giving, &over, out);
+            self.give_back_for_good(&giving, &over, "memory is short", out);
             return true;
         }
         if !matches!(self.work, Work::Watching) {
