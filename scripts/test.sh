@@ -5,6 +5,7 @@ cd "$(dirname "$0")/.."
 logs=target/test
 rm -rf "$logs" && mkdir -p "$logs"
 failed=()
+rust_failed='TRY|FAIL|SIGABRT|SIGSEGV|TIMEOUT'
 
 suite() { # NAME COMMAND…
     printf '\n== %s\n' "$1"
@@ -16,8 +17,7 @@ if command -v cargo-nextest >/dev/null; then
     printf '\n== rust\n'
     cargo nextest run --workspace --no-fail-fast --status-level fail --final-status-level fail \
         --success-output final --no-output-indent --color never >"$logs/rust.txt" 2>&1 </dev/null || failed+=(rust)
-    grep -E '^ *(Summary|FLAKY|TRY|FAIL|SIGABRT|SIGSEGV|TIMEOUT|error|SKIPPED: )' "$logs/rust.txt" | sort -u
-    case " ${failed[*]-} " in *" rust "*) tail -n 200 "$logs/rust.txt" ;; esac
+    grep -E "^ *(Summary|FLAKY|$rust_failed|error|SKIPPED: )" "$logs/rust.txt" | sort -u
 else
     suite rust cargo test --workspace --no-fail-fast --quiet -- --nocapture
 fi
@@ -32,7 +32,7 @@ for tests in probe/python/tests truth/tests demo/tests tests/chaos; do
     # for disks, sockets and each other; truth jobs want the machine for themselves.
     beside=()
     [ "$tests" = probe/python/tests ] && beside=(-n 3 --dist loadfile)
-    suite "${tests//\//-}" .venv/bin/python -m pytest -q -rs --timeout 480 --durations 15 "${beside[@]}" "$tests"
+    suite "${tests//\//-}" .venv/bin/python -m pytest -q -rsfE --timeout 480 --durations 15 "${beside[@]}" "$tests"
 done
 
 # nextest: "Summary … 12 passed, 1 skipped"; cargo test: "test result: ok. 5 passed; … 1 ignored"; pytest: "4 passed, 2 skipped in 3s".
@@ -43,6 +43,13 @@ sum() {
 }
 passed=$(sum passed)
 skipped=$(($(sum '(skipped|ignored)') + $(cat "$logs"/*.txt | grep -c '^ *SKIPPED: ')))
+if [ ${#failed[@]} -gt 0 ]; then
+    # Near the end, where a long log is read first.
+    printf '\nFailed, and what was printed:\n'
+    grep -hE "^ *($rust_failed) " "$logs/rust.txt" | sort -u
+    grep -hE -A 2 "^ *thread '.*panicked at" "$logs/rust.txt" | cut -c1-400 | tail -n 40
+    grep -hE '^(FAILED|ERROR) ' "$logs"/*.txt | cut -c1-400
+fi
 printf '\n%s tests passed, %s skipped' "$passed" "$skipped"
 if [ ${#failed[@]} -gt 0 ]; then
     printf '; failed: %s (see %s)\n' "${failed[*]}" "$logs"
