@@ -25,6 +25,9 @@ fi
 suite loom env RUSTFLAGS="--cfg loom" cargo test -p stallscope-ring -p stallscope-cache -p stallscope-checkpoint --lib --release --quiet --target-dir target/loom -- turn:: spsc:: pool::slots:: copy::model::
 # What reads bytes from elsewhere, for some seconds each; `make fuzz` takes its time.
 suite fuzz scripts/fuzz.sh 5
+# As with Rust (.config/nextest.toml): what fails once is named as flaky, what fails twice has failed.
+again=()
+.venv/bin/python -c 'import pytest_rerunfailures' 2>/dev/null && again=(--reruns 1)
 for tests in probe/python/tests truth/tests demo/tests tests/chaos; do
     # A test that hangs is ended and named; the slowest one takes two minutes on two cores.
     [ -d "$tests" ] || continue
@@ -32,7 +35,7 @@ for tests in probe/python/tests truth/tests demo/tests tests/chaos; do
     # for disks, sockets and each other; truth jobs want the machine for themselves.
     beside=()
     [ "$tests" = probe/python/tests ] && beside=(-n 3 --dist loadfile)
-    suite "${tests//\//-}" .venv/bin/python -m pytest -q -rsfE --timeout 480 --durations 15 "${beside[@]}" "$tests"
+    suite "${tests//\//-}" .venv/bin/python -m pytest -q -rsfER --timeout 480 --durations 15 "${again[@]}" "${beside[@]}" "$tests"
 done
 
 # nextest: "Summary … 12 passed, 1 skipped"; cargo test: "test result: ok. 5 passed; … 1 ignored"; pytest: "4 passed, 2 skipped in 3s".
@@ -43,6 +46,7 @@ sum() {
 }
 passed=$(sum passed)
 skipped=$(($(sum '(skipped|ignored)') + $(cat "$logs"/*.txt | grep -c '^ *SKIPPED: ')))
+grep -hE '^RERUN ' "$logs"/*.txt | sed 's/^RERUN/FLAKY/' | sort -u
 if [ ${#failed[@]} -gt 0 ]; then
     # Near the end, where a long log is read first.
     printf '\nFailed, and what was printed:\n'
