@@ -1,5 +1,5 @@
-//! A real Prometheus scrapes a job and its node as contrib/prometheus.yml says, and every panel of the dashboard in
-//! contrib/grafana has something to show.
+//! A real Prometheus scrapes a job and its node as contrib/prometheus.yml says, every panel of the dashboard in
+//! contrib/grafana has something to show, and the alerts are raised for what they are for.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
@@ -7,6 +7,7 @@ mod support;
 
 use serde_json::Value;
 use stallscope_model::Cause;
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -14,12 +15,22 @@ use std::process::{Command, Stdio};
 use support::http::{encoded, get};
 use support::{Killed, Sandbox, job, privileged, python, text, wait_until};
 
+const ALERTS: &str = "prometheus-alerts.yml";
 const TEST: &str = "a_real_prometheus_scrapes_it_and_every_panel_has_data";
 
 /// A program of Prometheus: Debian's, unpacked by `scripts/setup.sh test`, or one in PATH.
 fn program(name: &str) -> Command {
     let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/prometheus/usr/bin").join(name);
     Command::new(if unpacked.exists() { unpacked } else { name.into() })
+}
+
+/// Whether the tests that need Prometheus are skipped.
+fn missing() -> bool {
+    let missing = program("promtool").arg("--version").output().is_err();
+    if missing {
+        support::skipped::skipped("it needs prometheus and promtool; `scripts/setup.sh test` gets Debian's");
+    }
+    missing
 }
 
 fn contrib(name: &str) -> String {
@@ -84,6 +95,7 @@ impl Prometheus {
     fn start(sandbox: &Sandbox, config: &str) -> Prometheus {
         let path = sandbox.path("prometheus.yml");
         std::fs::write(&path, config).unwrap();
+        std::fs::write(sandbox.path(ALERTS), contrib(ALERTS)).unwrap();
         let checked = program("promtool").args(["check", "config"]).arg(&path).output().unwrap();
         assert!(checked.status.success(), "{}", text(&checked.stderr));
         // It cannot say which port it took, so one that is free just now.
@@ -122,8 +134,7 @@ impl Prometheus {
 
 #[test]
 fn a_real_prometheus_scrapes_it_and_every_panel_has_data() {
-    if program("promtool").arg("--version").output().is_err() {
-        support::skipped::skipped("it needs prometheus and promtool; `scripts/setup.sh test` gets Debian's");
+    if missing() {
         return;
     }
     let sandbox = Sandbox::new("prometheus");
@@ -181,6 +192,35 @@ fn a_real_prometheus_scrapes_it_and_every_panel_has_data() {
     let shares = prometheus.query(&shares.replace("$job", "mine").replace("$__rate_interval", "5s"));
     assert_eq!(shares.len(), Cause::COUNT);
     assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-6, "{shares:?}");
+}
+
+/// The metrics that a file of Prometheus' names.
+fn metrics_in(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("stallscope_")).collect()
+}
+
+#[test]
+fn alerts_are_raised_for_what_they_are_for() {
+    if missing() {
+        return;
+    }
+    let sandbox = Sandbox::new("alerts");
+    let cases = include_str!("prometheus/alerts.yml");
+    std::fs::write(sandbox.path(ALERTS), contrib(ALERTS)).unwrap();
+    std::fs::write(sandbox.path("cases.yml"), cases).unwrap();
+    let tested = program("promtool").args(["test", "rules"]).arg(sandbox.path("cases.yml")).output().unwrap();
+    assert!(tested.status.success(), "{}{}", text(&tested.stdout), text(&tested.stderr));
+    let rules = contrib(ALERTS);
+    let alerts: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    for alert in alerts {
+        let raised = format!("alertname: {alert}\n        exp_alerts:\n");
+        assert!(cases.contains(&raised), "no case raises {alert}");
+    }
+    // A metric of another name is one that no alert is ever raised for.
+    let documented = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md")).unwrap();
+    let unknown: Vec<_> = metrics_in(&rules).difference(&metrics_in(&documented)).copied().collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
 }
 
 #[test]
