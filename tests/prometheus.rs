@@ -218,7 +218,8 @@ fn alerts_are_raised_for_what_they_are_for() {
         assert!(cases.contains(&raised), "no case raises {alert}");
     }
     // A metric of another name is one that no alert is ever raised for.
-    let documented = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md")).unwrap();
+    let documented =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md")).unwrap();
     let unknown: Vec<_> = metrics_in(&rules).difference(&metrics_in(&documented)).copied().collect();
     assert!(unknown.is_empty(), "{unknown:?}");
 }

@@ -14,6 +14,7 @@ use crate::knobs::{Knobs, Resolved};
 use crate::lanes::{self, Lane, Lanes};
 use crate::procfs::{self, CpuTicks};
 use crate::usage::job_cpus;
+use crate::watchdog::{SUSPECT_NS, Watchdog};
 use stallscope_abi::kernel::{Record, TaskSlot};
 use stallscope_ledger::{Config, Ledger, Member, ProcessFacts};
 use stallscope_model::{
@@ -61,6 +62,7 @@ pub(crate) struct Engine {
     shims_seen: bool,
     refused: u64,
     page_refused: bool,
+    watchdog: Watchdog,
     notices: Vec<String>,
 }
 
@@ -109,6 +111,7 @@ impl Engine {
             shims_seen: false,
             refused: 0,
             page_refused: false,
+            watchdog: Watchdog::default(),
             notices: Vec::new(),
         }
     }
@@ -116,6 +119,11 @@ impl Engine {
     /// All is set up: what comes from here on is the cost of measuring.
     pub(crate) fn started(&mut self) {
         self.start_cpu_ns = host::own_cost().0;
+    }
+
+    /// Whose job it is, if not this process's user's.
+    pub(crate) fn owned_by(&mut self, uid: u32) {
+        self.watchdog.owner(uid);
     }
 
     pub(crate) fn record_with(&mut self, recorder: Recorder) {
@@ -392,6 +400,8 @@ impl Engine {
         if let Some((now, before)) = CpuTicks::read().zip(self.begun_ticks) {
             self.ledger.set_stolen_share(now.stolen_share_since(&before));
         }
+        let silences = self.ledger.silences(anchor.monotonic_ns, SUSPECT_NS);
+        self.notices.extend(self.watchdog.look(silences, anchor.monotonic_ns));
         let summary = self.summary();
         if let Some(recorder) = &mut self.recorder {
             recorder.anchor(anchor);

@@ -3,6 +3,7 @@
 mod mounts;
 mod open;
 
+pub(crate) use mounts::mounted_at;
 use mounts::{Mount, Mounts};
 use stallscope_abi::files::{self, FileKey};
 use stallscope_abi::kernel::Plain;

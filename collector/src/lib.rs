@@ -54,6 +54,7 @@ mod sudo;
 mod usage;
 mod viewer;
 mod watch_audit;
+mod watchdog;
 
 pub use acting::{Acted, tune};
 pub use adviser::advice;

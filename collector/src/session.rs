@@ -154,6 +154,7 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
         show_card(dir, &job, &engine, view);
     }
     let uid = run_as.map_or_else(|| rustix::process::getuid().as_raw(), |caller| caller.uid);
+    engine.owned_by(uid);
     let mut code = None;
     let mut control = Control::new(Owner { uid, name: job.user.clone(), job: name });
     if let Some(link) = link {
@@ -275,6 +276,7 @@ async fn attach_here(options: AttachOptions, view: &mut dyn View) -> Result<()> 
         ..JobFacts::default()
     };
     let mut engine = Engine::new(job.clone(), taken_over);
+    engine.owned_by(owner);
     // With sudo the recording is the caller's. They had root look into this very process, whosever it is, and not into what
     // its user may not look into.
     let reader = Caller::find().map(|_| owner);

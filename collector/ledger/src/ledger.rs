@@ -366,6 +366,7 @@ impl Ledger {
             Source::Kernel if rank.shim_handovers > 0 => return,
             Source::Kernel => {}
         }
+        rank.gaps.batch(handover.exit_ns);
         let mut taken = true;
         self.trainer_pieces(handover.pid, |rank, pieces| taken = rank.phases.wait(handover, pieces));
         self.lost.late_waits += u64::from(!taken);

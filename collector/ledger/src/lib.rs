@@ -38,6 +38,7 @@ mod ranks;
 mod reread;
 mod services;
 mod shim;
+mod silences;
 mod steps;
 mod summary;
 mod tally;
@@ -54,6 +55,7 @@ pub use members::Member;
 pub use merged::{About, JobSummary, Merged, OF_ONE_COLLECTOR};
 pub use process::{ProcessFacts, ProcessKind};
 pub use reread::{Reread, reread};
+pub use silences::Silence;
 pub use summary::Summary;
 pub use words::by_cache;
 

@@ -9,6 +9,7 @@ use crate::kernel_steps::AFTER_PUT_NS;
 use crate::passage::Passage;
 use crate::process::Process;
 use crate::services::draw;
+use crate::silences::Gaps;
 use crate::steps::{NO_LOADER, Phases, Piece};
 use crate::tally::Tallies;
 use stallscope_model::{
@@ -72,6 +73,7 @@ pub(crate) struct Rank {
     pub(crate) batches_unseen: u64,
     /// Batches and steps that the shim reported; once it did, a detector's handovers are no longer taken.
     pub(crate) shim_handovers: u64,
+    pub(crate) gaps: Gaps,
     /// It ended its session, or is gone: its last pieces are closed.
     pub(crate) ended: bool,
     /// Its process is gone.
@@ -102,6 +104,7 @@ impl Rank {
             workers_at_once: 0,
             batches_unseen: 0,
             shim_handovers: 0,
+            gaps: Gaps::default(),
             ended: false,
             left: false,
         }

@@ -115,6 +115,12 @@ impl Phases {
         self.at_ns = self.at_ns.max(at_ns);
     }
 
+    /// In an epoch or an evaluation whose iterator has not ended.
+    pub(crate) fn iterates(&self) -> bool {
+        self.live.values().any(|live| *live > 0)
+            || matches!(self.current, Some((loader, _)) if loader != NO_LOADER)
+    }
+
     /// A batch was handed over. False when it tells of time that is accounted already.
     pub(crate) fn wait(&mut self, wait: Handover, pieces: &mut Vec<Piece>) -> bool {
         if wait.exit_ns <= self.at_ns {

@@ -47,6 +47,12 @@ impl Engine {
         if seen.phases.is_empty() {
             verdict.sentence.extend(longest(&files, &seen.main_threads));
         }
+        let mut diagnoses = seen.diagnoses;
+        if let Some(hang) = self.watchdog.finding() {
+            // One that lasts stands before all else.
+            let at = if self.watchdog.is_hanging() { 0 } else { diagnoses.len() };
+            diagnoses.insert(at, hang);
+        }
         RunSummary {
             job: JobFacts { cpus: self.adviser.cpus(), ..self.job.clone() },
             host: self.host.clone(),
@@ -57,7 +63,7 @@ impl Engine {
             kernel: self.kernel.clone(),
             disagreement_share: seen.disagreement_share,
             losses,
-            diagnoses: seen.diagnoses,
+            diagnoses,
             verdict,
             overhead: Overhead {
                 collector_cpu_ns,

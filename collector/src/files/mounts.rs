@@ -66,6 +66,16 @@ impl Mounts {
     }
 }
 
+/// Type and mount point of the file system that a process has a descriptor's file open on. Asks no file system: one that
+/// hangs does not hold this up.
+pub(crate) fn mounted_at(pid: u32, descriptor: u64) -> Option<(String, String)> {
+    let info = procfs::text(pid, &format!("fdinfo/{descriptor}"))?;
+    let id: u32 = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()?;
+    let table = procfs::beginning(pid, "mountinfo", MOST_BYTES)?;
+    let mount = table.split(|byte| *byte == b'\n').filter_map(parse).find(|mount| mount.id == id)?;
+    Some((mount.fs_type, mount.point))
+}
+
 /// `36 35 98:0 /root /mount/point rw,noatime shared:1 - ext4 /dev/sda rw`: see proc_pid_mountinfo(5).
 fn parse(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');

@@ -1,0 +1,296 @@
+//! Names, while it lasts, what a trainer that gets no batch any more waits for.
+//!
+//! A look costs a few reads of /proc for each process of the job, and happens only where a trainer has been silent for far
+//! longer than ever before. Its main thread has to have slept all the while: a long computation is no hang.
+
+mod blocked;
+
+use self::blocked::{Doing, doing};
+use crate::procfs;
+use stallscope_ledger::Silence;
+use stallscope_model::{Diagnosis, Remedy, RemedyKind};
+use stallscope_units::duration_in_words;
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// What no job should wait for without anybody being asked.
+const LEAST_NS: u64 = 60_000_000_000;
+/// The main thread's sleep is looked at from half of that on.
+pub(crate) const SUSPECT_NS: u64 = LEAST_NS / 2;
+/// A main thread that ran for more than one part of so many was at work.
+const ASLEEP: u64 = 10;
+/// How long a look at its processes may take.
+const LOOK: Duration = Duration::from_millis(500);
+/// Processes whose state is named.
+const MAX_NAMED: usize = 4;
+
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    /// Whose processes may be looked into.
+    uid: u32,
+    /// By the trainer's pid.
+    suspects: BTreeMap<u32, Suspect>,
+    /// The longest that is over, and how long it lasted.
+    longest: Option<(u64, Diagnosis)>,
+}
+
+#[derive(Debug)]
+struct Suspect {
+    silence: Silence,
+    looked_ns: u64,
+    cpu_ns: u64,
+    hang: Option<Hang>,
+}
+
+/// A silence that was named.
+#[derive(Debug)]
+struct Hang {
+    /// What its processes were seen doing.
+    evidence: String,
+    /// The folder or the process to look at.
+    advice: String,
+    lasted_ns: u64,
+}
+
+impl Default for Watchdog {
+    fn default() -> Watchdog {
+        let uid = rustix::process::getuid().as_raw();
+        Watchdog { uid, suspects: BTreeMap::new(), longest: None }
+    }
+}
+
+impl Watchdog {
+    /// The job belongs to this user; what its other users' processes do is not looked into.
+    pub(crate) fn owner(&mut self, uid: u32) {
+        self.uid = uid;
+    }
+
+    /// Once a second. Returns the sentences that the person at the terminal should read: a hang once, and its end.
+    pub(crate) fn look(&mut self, silences: Vec<Silence>, now_ns: u64) -> Vec<String> {
+        self.look_with(silences, now_ns, procfs::main_cpu_ns)
+    }
+
+    fn look_with(
+        &mut self,
+        silences: Vec<Silence>,
+        now_ns: u64,
+        main_cpu_ns: impl Fn(u32) -> Option<u64>,
+    ) -> Vec<String> {
+        let mut sentences = Vec::new();
+        let still = |suspect: &Suspect| {
+            silences
+                .iter()
+                .any(|one| one.pid == suspect.silence.pid && one.since_ns == suspect.silence.since_ns)
+        };
+        let over: Vec<u32> =
+            self.suspects.iter().filter(|(_, suspect)| !still(suspect)).map(|(pid, _)| *pid).collect();
+        for pid in over {
+            let ended = self.suspects.remove(&pid);
+            sentences.extend(ended.and_then(|suspect| self.ended(&suspect)));
+        }
+        for silence in silences {
+            let cpu_ns = main_cpu_ns(silence.pid);
+            sentences.extend(cpu_ns.and_then(|cpu_ns| self.silent(silence, cpu_ns, now_ns)));
+        }
+        sentences
+    }
+
+    fn silent(&mut self, silence: Silence, cpu_ns: u64, now_ns: u64) -> Option<String> {
+        let suspect = self.suspects.entry(silence.pid).or_insert_with(|| Suspect {
+            silence: silence.clone(),
+            looked_ns: now_ns,
+            cpu_ns,
+            hang: None,
+        });
+        suspect.silence = silence;
+        let silent_ns = now_ns.saturating_sub(suspect.silence.since_ns);
+        if let Some(hang) = &mut suspect.hang {
+            hang.lasted_ns = silent_ns;
+            return None;
+        }
+        let watched_ns = now_ns.saturating_sub(suspect.looked_ns);
+        if cpu_ns.saturating_sub(suspect.cpu_ns).saturating_mul(ASLEEP) > watched_ns {
+            (suspect.looked_ns, suspect.cpu_ns) = (now_ns, cpu_ns);
+            return None;
+        }
+        if silent_ns < LEAST_NS || watched_ns < LEAST_NS / 4 {
+            return None;
+        }
+        let (evidence, advice) = looked_at(&suspect.silence, self.uid);
+        let sentence = format!("{}: {evidence}", finding(&suspect.silence, silent_ns, false));
+        suspect.hang = Some(Hang { evidence, advice, lasted_ns: silent_ns });
+        Some(sentence)
+    }
+
+    fn ended(&mut self, suspect: &Suspect) -> Option<String> {
+        let hang = suspect.hang.as_ref()?;
+        let found = hang.diagnosis(&suspect.silence, true);
+        let sentence = found.finding.clone();
+        if self.longest.as_ref().is_none_or(|(longest_ns, _)| *longest_ns < hang.lasted_ns) {
+            self.longest = Some((hang.lasted_ns, found));
+        }
+        Some(sentence)
+    }
+
+    pub(crate) fn is_hanging(&self) -> bool {
+        self.suspects.values().any(|suspect| suspect.hang.is_some())
+    }
+
+    /// The longest of those that last, else of those that are over.
+    pub(crate) fn finding(&self) -> Option<Diagnosis> {
+        let lasting =
+            self.suspects.values().filter_map(|suspect| Some((suspect.hang.as_ref()?, &suspect.silence)));
+        match lasting.max_by_key(|(hang, _)| hang.lasted_ns) {
+            Some((hang, silence)) => Some(hang.diagnosis(silence, false)),
+            None => self.longest.as_ref().map(|(_, found)| found.clone()),
+        }
+    }
+}
+
+impl Hang {
+    fn diagnosis(&self, silence: &Silence, over: bool) -> Diagnosis {
+        let remedy = Remedy { kind: RemedyKind::Other, sentence: self.advice.clone(), gain: None };
+        Diagnosis {
+            name: "hang".to_owned(),
+            finding: finding(silence, self.lasted_ns, over),
+            evidence: self.evidence.clone(),
+            advice: self.advice.clone(),
+            // While it lasts, nothing else is to be done first.
+            remedies: if over { Vec::new() } else { vec![remedy] },
+            ..Diagnosis::default()
+        }
+    }
+}
+
+fn finding(silence: &Silence, lasted_ns: u64, over: bool) -> String {
+    let longest = duration_in_words(silence.longest_ns);
+    let (rank, lasted) = (silence.rank, duration_in_words(lasted_ns));
+    match over {
+        false => format!(
+            "rank {rank} has got no batch for {lasted}, and never waited longer than {longest} before"
+        ),
+        true => format!("rank {rank} got no batch for {lasted}, then its training went on"),
+    }
+}
+
+/// [`named`], by a thread of its own: where a process that hangs holds the lock of its memory, who reads that hangs too.
+fn looked_at(silence: &Silence, uid: u32) -> (String, String) {
+    let (send, receive) = mpsc::channel();
+    let looked_at = silence.clone();
+    let looks = std::thread::Builder::new().name("watchdog".into()).spawn(move || {
+        // Nobody listens any more where it took too long.
+        let _ = send.send(named(&looked_at, uid));
+    });
+    let found = looks.ok().and_then(|_| receive.recv_timeout(LOOK).ok());
+    found.unwrap_or_else(|| {
+        let evidence = "/proc does not tell what its processes do: something in the kernel hangs".to_owned();
+        (evidence, "Look into the kernel's log (`dmesg`) for hung tasks".to_owned())
+    })
+}
+
+/// What the trainer and its workers do, those first that something outside of the job holds up; and what to do.
+fn named(silence: &Silence, uid: u32) -> (String, String) {
+    let seen = |pid: u32| {
+        let owner = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
+        (owner == uid).then(|| doing(pid)).flatten()
+    };
+    let mut workers: Vec<(String, Doing)> = silence
+        .workers
+        .iter()
+        .filter_map(|(number, pid)| {
+            let name = number
+                .map_or_else(|| format!("process {pid}"), |number| format!("worker {number} (pid {pid})"));
+            Some((name, seen(*pid)?))
+        })
+        .collect();
+    workers.sort_by_key(|(_, doing)| !doing.is_held_up());
+    let held_up = workers.iter().filter(|(_, doing)| doing.is_held_up()).count();
+    let trainer = seen(silence.pid).map(|doing| (format!("the trainer (pid {})", silence.pid), doing));
+    let trainer_first = trainer.as_ref().is_some_and(|(_, doing)| doing.is_held_up());
+    let shown = if held_up > 0 { held_up } else { workers.len() };
+    let more = shown.saturating_sub(MAX_NAMED);
+    let workers = workers.into_iter().take(shown.min(MAX_NAMED));
+    let all: Vec<(String, Doing)> = match trainer_first {
+        true => trainer.into_iter().chain(workers).collect(),
+        false => workers.chain(trainer).collect(),
+    };
+    let mut words: Vec<String> = all.iter().map(|(name, doing)| format!("{name} {}", doing.words)).collect();
+    if more > 0 {
+        words.push(format!("and {more} more workers"));
+    }
+    if words.is_empty() {
+        words.push("what its processes do cannot be seen from here".to_owned());
+    }
+    let pid = silence.workers.first().map_or(silence.pid, |(_, pid)| *pid);
+    let advice = match all.iter().find_map(|(_, doing)| doing.at.as_deref()) {
+        Some(at) => format!(
+            "Look whether {at} still answers; DataLoader(timeout=SECONDS) has a job end with an error that names the worker, \
+             instead of waiting without end"
+        ),
+        None => format!("`py-spy dump --pid {pid}` shows the line of Python that a process is in"),
+    };
+    (words.join("; "), advice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn silence(since_ns: u64) -> Silence {
+        let pid = std::process::id();
+        Silence { rank: 0, pid, since_ns, longest_ns: SECOND, workers: vec![(Some(3), pid)] }
+    }
+
+    #[test]
+    fn a_hang_is_named_once_and_its_end_too() {
+        let mut watchdog = Watchdog::default();
+        let begun = host::now_ns() - 200 * SECOND;
+        let mut named = Vec::new();
+        for second in 30..100 {
+            named.extend(watchdog.look(vec![silence(begun)], begun + second * SECOND));
+        }
+        assert_eq!(named.len(), 1, "{named:?}");
+        let start = "rank 0 has got no batch for 60 seconds, and never waited longer than 1000 ms before: worker 3 (pid ";
+        assert!(named[0].starts_with(start), "{named:?}");
+        let finding = watchdog.finding().expect("a hang");
+        assert!(finding.name == "hang" && finding.finding.contains("99 seconds"), "{finding:?}");
+        let ended = watchdog.look(Vec::new(), begun + 101 * SECOND);
+        assert_eq!(ended, ["rank 0 got no batch for 99 seconds, then its training went on"]);
+        assert_eq!(watchdog.finding().expect("what was").finding, ended[0]);
+        assert!(watchdog.look(Vec::new(), begun + 102 * SECOND).is_empty());
+    }
+
+    #[test]
+    fn one_that_computes_does_not_hang() {
+        let mut watchdog = Watchdog::default();
+        let begun = host::now_ns() - 200 * SECOND;
+        for second in 30..100 {
+            let busy = |_| Some(second * SECOND);
+            assert!(watchdog.look_with(vec![silence(begun)], begun + second * SECOND, busy).is_empty());
+        }
+        assert!(watchdog.finding().is_none());
+    }
+
+    #[test]
+    fn the_next_silence_is_another_one() {
+        let mut watchdog = Watchdog::default();
+        let begun = host::now_ns() - 200 * SECOND;
+        watchdog.look(vec![silence(begun)], begun + 40 * SECOND);
+        let next = begun + 45 * SECOND;
+        // Half a minute into the second.
+        assert!(watchdog.look(vec![silence(next)], next + 59 * SECOND).is_empty());
+        assert!(watchdog.look(vec![silence(next)], next + 61 * SECOND).is_empty());
+        assert_eq!(watchdog.look(vec![silence(next)], next + 75 * SECOND).len(), 1);
+    }
+
+    #[test]
+    fn what_belongs_to_another_user_is_not_looked_into() {
+        let (evidence, _) = named(&silence(0), rustix::process::getuid().as_raw() + 1);
+        assert_eq!(evidence, "what its processes do cannot be seen from here");
+    }
+}
