@@ -340,6 +340,10 @@ fn preempted(figures: &Figures<'_>) -> Option<Diagnosis> {
 
 fn no_data_stall(figures: &Figures<'_>) -> Option<Diagnosis> {
     let share = figures.data_stall_share();
+    // The shim alone sees no read of a loop without a loader: that is among what nobody saw.
+    if figures.reads_itself && share + figures.unseen_share() >= WORTH {
+        return None;
+    }
     let may_be_data = figures.unexplained.unseen_ns() > 0 || may_wait_for_own_reader(figures);
     let seen = figures.share(Cause::Unknown) < MUCH_UNKNOWN || !may_be_data;
     let unless = match by_threads(figures) {

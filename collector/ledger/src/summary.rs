@@ -89,6 +89,12 @@ impl Figures<'_> {
         Cause::ALL.iter().filter(|cause| cause.is_data_stall()).map(|cause| self.share(*cause)).sum()
     }
 
+    /// Of training time, what neither kernel nor shim saw.
+    pub(crate) fn unseen_share(&self) -> f64 {
+        let unseen_ns = self.unexplained.unseen_ns().min(self.total.causes[Cause::Unknown]);
+        unseen_ns as f64 / self.total.wall_ns.max(1) as f64
+    }
+
     /// "training time", or what stands for it.
     pub(crate) fn time(&self) -> &'static str {
         if self.phase == Phase::Training { "training time" } else { "evaluation time" }

@@ -137,7 +137,7 @@ fn phrase(figures: &Figures<'_>, cause: Cause) -> &'static str {
             "is spent off the CPU, in what only the kernel's evidence tells (see doctor)"
         }
         Cause::Unknown if may_wait_for_own_reader(figures) => {
-            "is blocked in locks, perhaps until a thread of its own has read"
+            "is blocked in locks, perhaps until a thread or a process of its own has read"
         }
         Cause::Compute => "is the job's own work",
         Cause::Fetch => "waits for storage",

@@ -358,16 +358,27 @@ fn threads_that_may_make_the_batches_are_named_where_data_seem_to_keep_up() {
 
 #[test]
 fn without_the_kernel_a_loop_that_is_off_the_cpu_is_not_called_to_have_its_data() {
-    let mut stage = Stage::new();
-    for turn in 0..20 {
-        steps(&mut stage, &[turn * 100]);
-        stage.clock(TRAINER, ClockAt::Step, turn * 100, (turn * 30, 0, turn * 30));
-    }
-    stage.finish(3000);
-    let summary = stage.ledger.summary();
-    assert_eq!(summary.verdict.finding, "unexplained");
-    assert!(summary.verdict.sentence.contains("kernel's evidence"), "{}", summary.verdict.sentence);
-    assert!(summary.diagnoses.iter().all(|found| found.name != "no-data-stall"), "{:?}", summary.diagnoses);
+    let on_cpu = |ms_a_step: u64| {
+        let mut stage = Stage::new();
+        for turn in 0..20 {
+            steps(&mut stage, &[turn * 100]);
+            stage.clock(TRAINER, ClockAt::Step, turn * 100, (turn * ms_a_step, 0, turn * ms_a_step));
+        }
+        stage.finish(3000);
+        let summary = stage.ledger.summary();
+        let names: Vec<String> = summary.diagnoses.iter().map(|found| found.name.clone()).collect();
+        (summary.verdict, names)
+    };
+    let has = |names: &[String], name: &str| names.iter().any(|one| one == name);
+    let (verdict, names) = on_cpu(30);
+    assert_eq!(verdict.finding, "unexplained");
+    assert!(verdict.sentence.contains("kernel's evidence"), "{}", verdict.sentence);
+    assert!(!has(&names, "no-data-stall"), "{names:?}");
+    // The 8% of the time that it is off the CPU may be its reading as well.
+    let (_, names) = on_cpu(92);
+    assert!(has(&names, "unexplained-time") && !has(&names, "no-data-stall"), "{names:?}");
+    let (_, names) = on_cpu(98);
+    assert!(!has(&names, "unexplained-time") && has(&names, "no-data-stall"), "{names:?}");
 }
 
 #[test]
@@ -384,8 +395,16 @@ fn a_loop_that_waits_for_a_lock_may_wait_for_its_own_reader() {
     stage.finish(3000);
     let summary = stage.ledger.summary();
     let found = summary.diagnoses.iter().find(|found| found.name == "unexplained-time").expect("a finding");
-    assert!(found.advice.starts_with("Where a thread of its own makes the next batch"), "{}", found.advice);
+    assert!(
+        found.advice.starts_with("Where a thread or a process of its own makes the next batch"),
+        "{}",
+        found.advice
+    );
     // What that thread does is not known, so that nothing says that it does not read.
-    assert!(summary.verdict.sentence.contains("a thread of its own"), "{}", summary.verdict.sentence);
+    assert!(
+        summary.verdict.sentence.contains("a thread or a process of its own"),
+        "{}",
+        summary.verdict.sentence
+    );
     assert!(summary.diagnoses.iter().all(|found| found.name != "no-data-stall"), "{:?}", summary.diagnoses);
 }

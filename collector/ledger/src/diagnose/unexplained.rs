@@ -1,17 +1,21 @@
 //! Time that nothing explains, and what it may be.
 
-use super::{diagnosis, of_time, other};
+use super::{WORTH, diagnosis, of_time, other};
 use crate::summary::Figures;
 use stallscope_abi::kernel::{BLOCKED_KINDS, Blocked};
 use stallscope_model::{Cause, Diagnosis};
 use stallscope_units::percent_in_words;
 
+/// From here on what nothing explains is a finding.
+const MUCH: f64 = 0.1;
 /// From here on what nothing explains leads the verdict.
 pub(crate) const MUCH_UNKNOWN: f64 = 0.25;
 
 pub(super) fn unexplained(figures: &Figures<'_>) -> Option<Diagnosis> {
     let share = figures.share(Cause::Unknown);
-    if share < 0.1 {
+    // What nobody saw of a loop without a loader may be its reading.
+    let worth = if figures.reads_itself && figures.unseen_share() >= WORTH { WORTH } else { MUCH };
+    if share < worth {
         return None;
     }
     let most = (0..=BLOCKED_KINDS).max_by_key(|kind| figures.unexplained.0[*kind])?;
@@ -37,8 +41,8 @@ pub(super) fn unexplained(figures: &Figures<'_>) -> Option<Diagnosis> {
              fewer workers and batches in advance. Else {own}"
         ),
         Some(Blocked::Futex) if may_wait_for_own_reader(figures) => format!(
-            "Where a thread of its own makes the next batch, the loop waits for that thread: let it begin earlier, or divide \
-             its work. Else {own}"
+            "Where a thread or a process of its own makes the next batch, the loop waits for that: let it begin earlier, or \
+             divide its work. Else {own}"
         ),
         _ => format!("It is no data stall; {own}"),
     };
