@@ -72,6 +72,7 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
+    stallscope_collector::note_inherited_descriptors();
     stallscope_collector::take_file_limits_as_errors();
     if let Err(sentence) = stallscope_collector::has_stack() {
         terminal::say(&sentence);

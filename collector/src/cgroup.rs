@@ -96,15 +96,19 @@ impl Folder {
     }
 
     fn memory(&self) -> Option<Memory> {
-        let (limit, used, cached) = match self.version {
-            Version::Two => ("memory.max", "memory.current", ["inactive_file", "active_file"]),
+        let (limits, used, cached) = match self.version {
+            // Beyond the second the kernel holds the group's processes up, which comes before the first.
+            Version::Two => {
+                (&["memory.max", "memory.high"][..], "memory.current", ["inactive_file", "active_file"])
+            }
             Version::One => (
-                "memory.limit_in_bytes",
+                &["memory.limit_in_bytes"][..],
                 "memory.usage_in_bytes",
                 ["total_inactive_file", "total_active_file"],
             ),
         };
-        let limit_bytes = self.number(limit).filter(|bytes| *bytes < UNLIMITED_BYTES)?;
+        let known = limits.iter().filter_map(|limit| self.number(limit));
+        let limit_bytes = known.filter(|bytes| *bytes < UNLIMITED_BYTES).min()?;
         let stat = self.read("memory.stat").unwrap_or_default();
         let cached = cached.iter().filter_map(|name| of(&stat, name)).fold(0, u64::saturating_add);
         let used_bytes = self.number(used)?.saturating_sub(cached);
@@ -227,7 +231,10 @@ mod tests {
         let groups = Groups { memory: vec![own.clone()], cpu: vec![own] };
         assert_eq!(groups.memory(), Some(Memory { limit_bytes: 1_000_000, available_bytes: 500_000 }));
         assert_eq!((groups.cpus(), groups.memory_pressure()), (Some(0.5), Some(0.2)));
+        write("memory.high", "700000\n");
+        assert_eq!(groups.memory(), Some(Memory { limit_bytes: 700_000, available_bytes: 200_000 }));
         write("memory.max", "max\n");
+        write("memory.high", "max\n");
         assert_eq!(groups.memory(), None);
         write("memory.limit_in_bytes", "9223372036854771712\n");
         write("memory.usage_in_bytes", "5\n");

@@ -2,6 +2,7 @@
 
 use crate::private_mounts::PrivateMounts;
 use crate::sudo::Caller;
+use crate::{procfs, signals};
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -105,17 +106,40 @@ pub(crate) fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// Passes a signal on to the job, unless the terminal has already sent it there.
+/// No process has so many ancestors.
+const MOST_ANCESTORS: usize = 1000;
+
+/// Passes a signal on to the job, unless that has it already: a second one may have it give up what it does after the first.
 pub(crate) fn forward(kind: SignalKind, pid: u32) {
     let by_terminal = kind == SignalKind::interrupt() || kind == SignalKind::quit();
     if by_terminal && shares_terminal() {
         return;
+    }
+    match signals::sender(kind) {
+        Some(sender) if is_sent_to_both(sender, pid) => return,
+        // The kernel's is about the time that this process has used.
+        None if kind.as_raw_value() == libc::SIGXCPU => return,
+        _ => {}
     }
     let signal = rustix::process::Signal::from_named_raw(kind.as_raw_value());
     if let (Some(signal), Some(pid)) = (signal, rustix::process::Pid::from_raw(pid as i32)) {
         // A job that ended meanwhile needs no signal.
         let _ = rustix::process::kill_process(pid, signal);
     }
+}
+
+/// Whether what `sender` sends to us goes to the job `pid` as well: one of the job's own processes sends to their whole process group, which is ours.
+fn is_sent_to_both(sender: u32, pid: u32) -> bool {
+    let mut ancestors = std::iter::successors(Some(sender), |one| procfs::parent(*one)).take(MOST_ANCESTORS);
+    ancestors.any(|one| one == pid)
+}
+
+/// Whether the job does something of its own at this signal: it has a handler for it, or blocks it to ask for it.
+pub(crate) fn expects(kind: SignalKind, pid: u32) -> bool {
+    let status = procfs::text(pid, "status").unwrap_or_default();
+    let sets = ["SigCgt:", "SigBlk:"].map(|name| status.lines().find_map(|line| line.strip_prefix(name)));
+    let sets = sets.into_iter().flatten().filter_map(|set| u64::from_str_radix(set.trim(), 16).ok());
+    sets.fold(0, |all, set| all | set) >> (kind.as_raw_value() - 1) & 1 == 1
 }
 
 /// Whether the terminal sends Ctrl-C to the job itself, because we share its foreground process group.

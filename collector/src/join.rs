@@ -2,6 +2,7 @@
 //! others launch their task, point its shim there and stay connected while it runs.
 
 use crate::child::{self, Shim};
+use crate::inherited;
 use crate::package::python_package;
 use crate::private_mounts::PrivateMounts;
 use crate::session::View;
@@ -48,6 +49,7 @@ pub(crate) async fn run(
     let shim = package.as_deref().map(|package| Shim { package, socket, cache_bytes });
     let mut child = child::launch(command, shim, mounts, run_as)?;
     let pid = child.id().unwrap_or_default();
+    inherited::let_go();
     // Held open until the task is over; the collector counts it.
     let introduced = timeout(ANSWER_WITHIN, introduce(socket, pid)).await;
     let introduced = introduced.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer in time")));
@@ -64,7 +66,9 @@ pub(crate) async fn run(
     loop {
         tokio::select! {
             status = child.wait() => return Ok(status.map_or(1, child::exit_code)),
-            kind = signals.next() => if kind != SignalKind::user_defined1() { child::forward(kind, pid) },
+            kind = signals.next() => if kind != SignalKind::user_defined1() || child::expects(kind, pid) {
+                child::forward(kind, pid);
+            },
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::registration::{self, Registration};
 use crate::runtime::{self, Card, Claim, JobDir, RuntimeDir};
 use crate::signals::Signals;
 use crate::sudo::Caller;
-use crate::{host, join, procfs, shims};
+use crate::{host, inherited, join, procfs, shims};
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use stallscope_model::{JobFacts, RunSummary};
@@ -165,6 +165,7 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
     {
         view.note(&sentence);
     }
+    inherited::let_go();
     let mut session = Session::new(engine, control, kernel, server, metrics, view);
     loop {
         let over = async {
@@ -178,7 +179,13 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
             Happened::Over(status) => {
                 code = Some(status.map_or(1, child::exit_code));
             }
-            Happened::Signal(kind) if kind == SignalKind::user_defined1() => session.show(),
+            Happened::Signal(kind) if kind == SignalKind::user_defined1() => {
+                session.show();
+                // Batch systems have a job save by it, and send it to the process alone that they have started.
+                if code.is_none() && child::expects(kind, pid) {
+                    child::forward(kind, pid);
+                }
+            }
             Happened::Signal(kind) => match code {
                 // The job is over, and its number may be another process's by now.
                 Some(code) => {

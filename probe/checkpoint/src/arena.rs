@@ -3,6 +3,7 @@
 //! The first touch of fresh memory costs ten to fifty times what its reuse costs, so it is paid before the first save
 //! (`Saver::prepare`) and never again unless the tensors grow.
 
+use crate::deaf::StartsDeaf;
 use crate::error::{Doing, Result};
 use crate::image::BLOCK;
 use memmap2::{Advice, MmapMut, MmapRaw};
@@ -110,6 +111,7 @@ impl Arenas {
             let _ = lent.reach(bytes);
             lock(&lent.arenas.state).preparing -= 1;
         };
+        let _deaf = StartsDeaf::new();
         if thread::Builder::new().name("ckpt-prepare".into()).spawn(populate).is_err() {
             let mut state = lock(&self.state);
             (state.preparing, state.in_use) = (state.preparing - 1, state.in_use - 1);

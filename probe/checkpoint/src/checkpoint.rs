@@ -1,6 +1,7 @@
 //! A committed checkpoint: opened, verified, read. Every byte on disk is foreign until its checksum fits.
 
 use crate::arena::lock;
+use crate::deaf::StartsDeaf;
 use crate::error::{Doing, Error, Result};
 use crate::files::open_plain;
 use crate::image::BLOCK;
@@ -242,9 +243,11 @@ impl Checkpoint {
             }
         };
         thread::scope(|scope| {
+            let deaf = StartsDeaf::new();
             for _ in 1..readers().min(wanted.len()) {
                 let _ = thread::Builder::new().name("ckpt-read".into()).spawn_scoped(scope, work);
             }
+            drop(deaf);
             work();
         });
         lock(&failed).take().map_or(Ok(()), Err)

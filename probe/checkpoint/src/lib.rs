@@ -27,6 +27,7 @@
 mod arena;
 mod checkpoint;
 mod copy;
+mod deaf;
 mod error;
 mod export;
 mod files;

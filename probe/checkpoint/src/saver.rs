@@ -2,6 +2,7 @@
 
 use crate::arena::{Arenas, lock};
 use crate::copy::Copiers;
+use crate::deaf::StartsDeaf;
 use crate::error::{Doing, Error, Result};
 use crate::files::{Disk, Files};
 use crate::history::History;
@@ -194,6 +195,7 @@ impl Saver {
             options,
         });
         let (tasks, received) = channel();
+        let deaf = StartsDeaf::new();
         let thread = {
             let shared = shared.clone();
             let serve = move || serve(&shared, &received, base);
@@ -203,6 +205,7 @@ impl Saver {
                 .doing("start a thread for", dir)?
         };
         let copiers = Copiers::new(shared.options.threads.saturating_sub(1));
+        drop(deaf);
         let arenas = Arenas::new(shared.options.arenas.clamp(1, 2));
         let (tasks, thread) = (Some(tasks), Some(thread));
         Ok(Saver { shared, copiers, arenas, tasks, thread, pid: std::process::id() })

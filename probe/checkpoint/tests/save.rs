@@ -417,3 +417,31 @@ fn what_a_run_retains_stays_whichever_run_collects() {
     assert!(store.collect(1, false).unwrap().removed.is_empty());
     assert_eq!(steps(), [19, 12, 5]);
 }
+
+/// The signals that a thread blocks, bit 0 for the first; None of a thread that has ended.
+fn blocked(task: &Path) -> Option<u64> {
+    let status = std::fs::read_to_string(task.join("status")).ok()?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
+    u64::from_str_radix(mask.trim(), 16).ok()
+}
+
+#[test]
+fn a_signal_that_the_job_blocks_goes_to_no_thread_of_ours() {
+    let (sigterm, sigsegv) = (1 << 14, 1 << 10);
+    let own = Path::new("/proc/thread-self");
+    let before = blocked(own);
+    assert!(before.is_some());
+    let dir = tempfile::tempdir().unwrap();
+    let saver = Saver::open(dir.path(), one(3)).unwrap();
+    Job::new(&[MIB]).save(&saver, 10).unwrap();
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let of_ours = |task: &std::path::PathBuf| {
+        std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("ckpt-"))
+    };
+    let masks: Vec<_> = tasks.filter(of_ours).filter_map(|task| blocked(&task)).collect();
+    assert!(!masks.is_empty());
+    for mask in masks {
+        assert_eq!(mask & (sigterm | sigsegv), sigterm, "{mask:x}");
+    }
+    assert_eq!(blocked(own), before);
+}

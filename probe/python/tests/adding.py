@@ -166,6 +166,26 @@ class Ending(Numbers):
         return super().__getitem__(index)
 
 
+class Known(Numbers):
+    """Its library knows as many processes as the script has workers, the first ones, and ends each that comes later."""
+
+    is_known = False
+
+    def __getitem__(self, index):
+        self.is_known = self.is_known or any(map(took, range(WORKERS)))
+        if not self.is_known:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def took(place):
+    try:
+        os.close(os.open(os.path.join(os.environ["UNTIL"], f"place-{place}"), os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
 class Places(Numbers):
     """There is a place for each of the script's workers, which it takes with its first sample and keeps."""
 
@@ -183,6 +203,49 @@ def impatient(batches, dataset, count=2, **more):
     if unproven is not None:
         unproven._PATIENCE_S = 1.0
     epochs(loader(batches, dataset, **more), count)
+
+
+class Outdone(Numbers):
+    """An added worker finds no device for its samples in the end, while one of the script's own makes the same ones."""
+
+    def __getitem__(self, index):
+        taken, again = (os.path.join(os.environ["UNTIL"], name) for name in (f"taken-{index}", "again"))
+        if get_worker_info().id >= WORKERS:
+            open(taken, "w").close()
+            while not os.path.exists(again):
+                time.sleep(0.01)
+            raise LookupError("there is no device")
+        if os.path.exists(taken):
+            open(again, "w").close()
+            time.sleep(2)
+        return super().__getitem__(index)
+
+
+class Late(Numbers):
+    """An added worker makes its first sample when training has left the epoch."""
+
+    def __getitem__(self, index):
+        while get_worker_info().id >= WORKERS and not os.path.exists(os.path.join(os.environ["UNTIL"], "left")):
+            time.sleep(0.01)
+        return super().__getitem__(index)
+
+
+def heavy(samples):
+    """What an added worker hands over does not fit into a pipe."""
+    return bytes(8 << 20) if get_worker_info().id >= WORKERS else torch.stack(samples)
+
+
+def late(batches):
+    sys.modules["stallscope._hooks.unproven"]._PATIENCE_S = 0.5
+    numbers = loader(batches, Late, collate_fn=heavy, persistent_workers=True)
+    for batch in numbers:
+        step()
+        if os.path.exists(os.path.join(os.environ["UNTIL"], "0")):
+            break
+    open(os.path.join(os.environ["UNTIL"], "left"), "w").close()
+    # It hands over meanwhile, and nobody takes it.
+    time.sleep(3)
+    report(got=[number for batch in numbers for number in values(batch)])
 
 
 class Failing(Sampler):
@@ -235,12 +298,40 @@ def counted_order(batches):
         report(got=got)
 
 
+class OwnProcess(multiprocessing.context.ForkProcess):
+    def __init__(self, target, args):
+        super().__init__(target=target, args=args)
+
+
+class OwnContext(multiprocessing.context.ForkContext):
+    Process = OwnProcess
+
+
+def numbered_processes(batches):
+    """Goes by the number of a process of its own."""
+    epochs(loader(batches))
+    report(got=multiprocessing.Process().name)
+
+
+def another_path(batches):
+    """Has set PYTHONPATH for programs of its own."""
+    os.environ["PYTHONPATH"] = "/nowhere"
+    epochs(loader(batches, multiprocessing_context="spawn"), count=1)
+
+
 SCENARIOS = {
+    "another-path": another_path,
+    "numbered-processes": numbered_processes,
+    "own-context": lambda n: epochs(loader(n, multiprocessing_context=OwnContext())),
     "proxied": lambda n: epochs(loader(n, Proxied)),
     "drawing": drawing,
     "held-lock": lambda n: epochs(loader(n, Locked, worker_init_fn=held_lock)),
     "ending": lambda n: epochs(loader(n, Ending)),
     "ending-persistent": lambda n: epochs(loader(n, Ending, persistent_workers=True)),
+    "late": late,
+    "outdone": lambda n: impatient(n, Outdone, count=1),
+    "known": lambda n: epochs(loader(n, Known), count=1),
+    "known-persistent": lambda n: epochs(loader(n, Known, persistent_workers=True)),
     "places": lambda n: impatient(n, Places, count=1),
     "places-persistent": lambda n: impatient(n, Places, persistent_workers=True),
     "failing-order": failing_order,

@@ -62,6 +62,30 @@ def test_what_a_worker_opens_when_it_first_reads_is_not_opened_before_it_is_fork
     gives(done, "proxied", [whole()] * 2)
 
 
+def test_a_worker_that_would_not_find_the_package_is_not_started(tmp_path):
+    turn = until_its_reason("workers", 4, "the script has changed PYTHONPATH", tmp_path)
+    done = Turned(adding("another-path"), turn, limit_s=100, UNTIL=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    gives(done, "another-path", [whole()])
+    assert done.was("workers", 2, "refused")
+
+
+def test_the_scripts_own_processes_are_numbered_as_without(tmp_path):
+    expected = torchs("numbered-processes", tmp_path)
+    (tmp_path / "0").unlink()
+    done = Turned(adding("numbered-processes"), once(("workers", 4), until=tmp_path), UNTIL=tmp_path)
+    assert (done.code, done.err) == (0, "") and done.was("workers", 4, "applied")
+    lines, _ = done.of("numbered-processes")
+    assert [line["got"] for line in lines] == expected
+
+
+def test_workers_are_added_by_a_context_of_the_scripts(tmp_path):
+    done = Turned(adding("own-context"), once(("workers", 3), until=tmp_path), UNTIL=tmp_path)
+    assert (done.code, done.err) == (0, "") and done.group_is_gone
+    gives(done, "own-context", [whole()] * 2)
+    assert done.was("workers", 3, "applied")
+
+
 def test_workers_that_are_refused_change_nobodys_turn(tmp_path):
     """Which worker makes a batch decides what that is drawn from."""
     expected = torchs("drawing", tmp_path)
@@ -107,6 +131,29 @@ def test_an_added_worker_that_ends_or_hangs_with_its_first_sample_costs_nothing(
     assert any(why in reason for reason in done.reasons("workers", "refused"))
 
 
+def test_what_fails_in_a_worker_that_was_given_up_is_not_the_jobs(tmp_path):
+    turn = until_its_reason("workers", 3, "had not made its first batch", tmp_path)
+    done = Turned(adding("outdone"), turn, limit_s=100, UNTIL=tmp_path)
+    assert (done.code, done.err) == (0, "") and done.group_is_gone
+    gives(done, "outdone", [whole()])
+
+
+def test_a_worker_that_is_late_is_not_ended_while_it_hands_over(tmp_path):
+    turn = until_its_reason("workers", 3, "had not made its first batch", tmp_path)
+    done = Turned(adding("late"), turn, limit_s=100, UNTIL=tmp_path)
+    assert (done.code, done.err) == (0, "") and done.group_is_gone
+    gives(done, "late", [whole()])
+
+
+@pytest.mark.parametrize("kind", ["", "-persistent"])
+def test_a_worker_in_the_place_of_one_that_has_left_may_fail_as_well(kind, tmp_path):
+    turn = once(("workers", 1), ("workers", 2), until=tmp_path)
+    done = Turned(adding("known" + kind), turn, limit_s=100, UNTIL=tmp_path)
+    assert (done.code, done.err) == (0, "") and done.group_is_gone
+    gives(done, "known" + kind, [whole()] * (2 if kind else 1))
+    assert any("ended before its first batch" in reason for reason in done.reasons("workers", "refused"))
+
+
 @pytest.mark.parametrize("scenario", ["failing-order", "counted-order"])
 def test_a_sampler_is_as_it_would_be_while_training_looks(scenario, tmp_path):
     """What it raises, and what it does at its end, comes no earlier where it is asked further ahead."""
@@ -118,6 +165,7 @@ def test_a_sampler_is_as_it_would_be_while_training_looks(scenario, tmp_path):
 
 
 def test_connections_and_queues_of_all_kinds_are_for_one_worker_alone():
+    pytest.importorskip("torch", reason="SKIPPED: this Python has no torch")
     from stallscope._hooks import outline
 
     context = ssl.create_default_context()

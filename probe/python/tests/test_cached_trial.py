@@ -126,3 +126,30 @@ def test_nothing_is_sent_on_trial_over_a_connection_of_the_job(tmp_path):
     with context.wrap_socket(socket.socket(), server_hostname="localhost") as encrypted:
         with pytest.raises(split.NoCut, match="SSLSocket"):
             split.of(Connected(paths, encrypted), None, 1 << 20)
+
+
+class Asking(Files):
+    """Asks over a connection that a library in C has: a number, and nothing else shows."""
+
+    def __init__(self, paths, descriptor):
+        super().__init__(paths)
+        self.descriptor = descriptor
+
+    def __getitem__(self, index):
+        os.write(self.descriptor, b"?")
+        return super().__getitem__(index)
+
+
+def test_nothing_is_sent_on_trial_over_a_connection_that_does_not_show(tmp_path):
+    for name in ("first", "last"):
+        (tmp_path / name).write_text(name)
+    paths = [str(tmp_path / "first"), str(tmp_path / "last")]
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as ours:
+        theirs, _ = server.accept()
+        with theirs:
+            split.of(Asking(paths, ours.fileno()), None, 1 << 20, of_files=True)
+            theirs.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                theirs.recv(1)
+            # The job's own is as it was.
+            assert Asking(paths, ours.fileno())[0] == len("first") and theirs.recv(1) == b"?"

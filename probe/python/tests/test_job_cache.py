@@ -1,12 +1,13 @@
 """`stallscope run --cache`: a script that knows nothing of it gets from torch's own loaders what it gets without, and reads less."""
 
 import json
+import sys
 import tempfile
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from collector import run, run_warm
+from collector import run, run_plain, run_warm
 from turning import Turned, once
 
 JOB = Path(__file__).with_name("job_cache_job.py")
@@ -75,6 +76,18 @@ def test_a_data_set_beside_the_first_is_named_once(python):
     notes = [note for note in runs(python, COUNTED).notes if "trained on first" in note]
     assert len(notes) == 1
     assert "keeps the data set that was trained on first, a Files: nothing is kept of a further one, a Paths" in notes[0]
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+def test_workers_that_do_not_find_the_package_read_without(start_method, tmp_path):
+    """What the launcher puts on PYTHONPATH is gone where the script sets that for programs of its own."""
+    job = [sys.executable, JOB.with_name("spawned_job.py"), start_method]
+    env = {"STALLSCOPE_CACHE_BYTES": str(8 * MIB), "STALLSCOPE_RUNTIME_DIR": f"{tmp_path}/run"}
+    cached, plain = run([*job, tmp_path / "cached"], **env), run_plain([*job, tmp_path / "plain"])
+    assert (cached.code, cached.err) == (plain.code, plain.err) == (0, "")
+    assert json.loads(cached.out) == json.loads(plain.out)
+    notes = [fact["what"] for process in cached.collector.processes for fact in process.facts_of("unavailable")]
+    assert [note for note in notes if "the script has changed PYTHONPATH" in note]
 
 
 @pytest.mark.own_python

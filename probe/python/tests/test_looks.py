@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import io
 import os
 import random
 import types
@@ -240,3 +241,16 @@ def test_so_does_what_a_forked_worker_has_of_the_process(around, tmp_path, monke
         torch.set_default_dtype(torch.float32)
     monkeypatch.undo()
     assert outline.of_workers(None, None, None) == before
+
+
+def test_memory_is_free_below_the_lower_limit_of_a_group(tmp_path, monkeypatch):
+    """Beyond `memory.high` the kernel holds the group's processes up."""
+    monkeypatch.setattr(headroom, "_CGROUPS", str(tmp_path))
+    monkeypatch.setattr(headroom, "open", lambda path: io.StringIO("0::/\n") if path == "/proc/self/cgroup" else open(path), raising=False)
+    for name, text in {"max": "max", "high": 9 << 20, "current": 8 << 20, "stat": f"inactive_file {2 << 20}\nactive_file {1 << 20}"}.items():
+        (tmp_path / f"memory.{name}").write_text(f"{text}\n")
+    assert headroom.memory_free() == 4 << 20
+    (tmp_path / "memory.max").write_text(f"{8 << 20}\n")
+    assert headroom.memory_free() == 3 << 20
+    # What a script asks for itself may be more than that.
+    assert list(headroom.group_limits()) == [8 << 20]

@@ -264,3 +264,39 @@ def test_what_cannot_be_compared_is_taken_to_change(held):
     loader = data.DataLoader(ITEMS, batch_size=3, sampler=Held(held()))
     draw(Iterator(loader))
     assert order.of(loader).draws_late
+
+
+class OfItsData(data.Sampler):
+    """Goes by an attribute of a data set that holds more than can be compared."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __iter__(self):
+        yield from range(self.dataset.samples)
+
+
+class Queued(data.Dataset):
+    def __init__(self):
+        self.samples, self.log = 4, queue.Queue()
+
+    def __len__(self):
+        return self.samples
+
+    def __getitem__(self, index):
+        return index
+
+
+def test_of_a_data_set_with_a_cache_what_a_sampler_names_is_looked_at_and_no_more():
+    """As of one without: the iterator takes a stand-in for it, which is gone with the epoch."""
+    from stallscope.data.stand_in import StandIn, put_in
+
+    dataset = Queued()
+    loader = data.DataLoader(dataset, sampler=OfItsData(dataset), batch_size=2)
+    without = order.Order(loader)
+    with put_in(loader, {"dataset": StandIn(dataset)}):
+        watched = order.Order(loader)
+    before = watched.held()
+    assert before is not None and before == watched.held() and (before is None) == (without.held() is None)
+    dataset.samples += 1
+    assert watched.held() != before

@@ -5,7 +5,7 @@
 //! and address are aligned to it, which it sees to for memfds only where huge pages are on for all of them.
 
 use super::error::{Result, system};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::ffi::c_void;
 use std::os::fd::AsFd;
 
@@ -24,8 +24,9 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// The first `bytes` bytes of a file, shared.
-    pub(crate) fn new(fd: impl AsFd, bytes: usize, access: ProtFlags) -> Result<Mapping> {
+    /// The first `bytes` bytes of a file, shared. The file may be as large as the machine's memory, and is full of holes: nothing that a job
+    /// does to all of its memory at once may fill them.
+    pub(crate) fn new(fd: impl AsFd, bytes: usize, access: MprotectFlags) -> Result<Mapping> {
         let reserved_bytes = bytes.saturating_add(HUGE_BYTES);
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let nowhere = std::ptr::null_mut();
@@ -36,9 +37,19 @@ impl Mapping {
         let before = reserved.cast::<u8>().align_offset(HUGE_BYTES);
         let start = reserved.cast::<u8>().wrapping_add(before);
         let mapping = Mapping { start, bytes, reserved, reserved_bytes };
+        let nothing = ProtFlags::empty();
         // SAFETY: the place is within what was reserved above, as `before` is less than HUGE_BYTES; nobody else knows of it.
-        unsafe { rustix::mm::mmap(start.cast(), bytes, access, MapFlags::SHARED | MapFlags::FIXED, fd, 0) }
+        unsafe { rustix::mm::mmap(start.cast(), bytes, nothing, MapFlags::SHARED | MapFlags::FIXED, fd, 0) }
             .map_err(system("mmap"))?;
+        // A job that has locked what it maps from then on (mlockall) would have each page of it made here. It may be read first when it is
+        // no longer locked.
+        // SAFETY: of the mapping alone that was just made, in which nobody has a reference yet.
+        let _ = unsafe { rustix::mm::munlock(start.cast(), bytes) };
+        // SAFETY: as above.
+        unsafe { rustix::mm::mprotect(start.cast(), bytes, access) }.map_err(system("mprotect"))?;
+        // A core dump would have each page of it made, too, and written out.
+        // SAFETY: as above.
+        let _ = unsafe { rustix::mm::madvise(start.cast(), bytes, Advice::LinuxDontDump) };
         Ok(mapping)
     }
 
@@ -66,5 +77,59 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: `new` has reserved it; nobody is left who reaches it through us.
         let _ = unsafe { rustix::mm::munmap(self.reserved, self.reserved_bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use rustix::fs::MemfdFlags;
+    use std::os::fd::OwnedFd;
+
+    const BYTES: usize = 64 << 20;
+
+    fn holes() -> OwnedFd {
+        let fd = rustix::fs::memfd_create("holes", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, BYTES as u64).unwrap();
+        fd
+    }
+
+    /// What the kernel has of the mapping that begins at `start`, by the line's name in /proc/self/smaps.
+    fn fact(start: *mut u8, name: &str) -> String {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let head = format!("{:x}-", start as usize);
+        let mut lines = smaps.lines().skip_while(|line| !line.starts_with(&head));
+        lines.find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()
+    }
+
+    #[test]
+    fn a_core_dump_leaves_it_out() {
+        let fd = holes();
+        let mapping = Mapping::new(&fd, BYTES, MprotectFlags::READ).unwrap();
+        let flags = fact(mapping.start(), "VmFlags:");
+        assert!(flags.split(' ').any(|flag| flag == "dd"), "{flags}");
+    }
+
+    #[test]
+    fn a_job_that_locks_its_memory_fills_no_holes() {
+        // SAFETY: what this process maps from here on is locked, until the end of the test; nothing that is there changes.
+        if unsafe { libc::mlockall(libc::MCL_FUTURE) } != 0 {
+            println!("SKIPPED: this user may not lock memory");
+            return;
+        }
+        let fd = holes();
+        let made = Mapping::new(&fd, BYTES, MprotectFlags::READ);
+        // SAFETY: as above.
+        unsafe { libc::munlockall() };
+        let mapping = match made {
+            Ok(mapping) => mapping,
+            // Where only little may be locked, there is no mapping, and no pool.
+            Err(error) => return println!("SKIPPED: {error}"),
+        };
+        assert_eq!(rustix::fs::fstat(&fd).unwrap().st_blocks, 0);
+        // SAFETY: within the mapping, which may be read.
+        assert_eq!(unsafe { mapping.start().add(BYTES - 1).read_volatile() }, 0);
     }
 }

@@ -8,7 +8,7 @@ use super::error::{Error, Result, system};
 use super::mapping::{HUGE_BYTES, Mapping};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::mm::ProtFlags;
+use rustix::mm::MprotectFlags;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -19,6 +19,9 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 /// A kernel without huge pages, or one that finds no more, is not asked for ever: each search takes time.
 const MOST_REFUSALS: u32 = 16;
+
+/// Where a process may have so much address space and no more, what it maps of the pool is at most one part in so many of what is left.
+const MAPPED_OF_LIMITED: u64 = 8;
 
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
@@ -50,7 +53,16 @@ impl Memory {
         if usize::try_from(found) != Ok(bytes) || bytes == 0 {
             return Err(refuse("has another size than it says"));
         }
-        Ok(Memory { map: Mapping::new(fd, bytes, ProtFlags::READ)? })
+        if let Some(free_bytes) = address_space_free()
+            && (bytes as u64) > free_bytes / MAPPED_OF_LIMITED
+        {
+            let free = free_bytes >> 20;
+            return Err(refuse(&format!(
+                "maps {} MiB, and this process may have only {free} MiB more of address space (ulimit -v)",
+                bytes >> 20
+            )));
+        }
+        Ok(Memory { map: Mapping::new(fd, bytes, MprotectFlags::READ)? })
     }
 
     /// Bytes that are mapped by huge pages.
@@ -101,7 +113,7 @@ impl Owned {
         let fd = memfd(name)?;
         rustix::fs::ftruncate(&fd, bytes as u64).map_err(system("ftruncate"))?;
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system("fcntl(F_ADD_SEALS)"))?;
-        let map = Mapping::new(&fd, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
+        let map = Mapping::new(&fd, bytes, MprotectFlags::READ | MprotectFlags::WRITE)?;
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let for_clients = rustix::fs::open(path, flags, Mode::empty()).map_err(system("open"))?;
@@ -142,6 +154,15 @@ impl Owned {
     }
 }
 
+/// Bytes that this process may map yet; None: there is no limit.
+fn address_space_free() -> Option<u64> {
+    let most_bytes = rustix::process::getrlimit(rustix::process::Resource::As).current?;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mapped = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap_or_default();
+    let mapped_kib: u64 = mapped.trim().trim_end_matches(" kB").parse().unwrap_or(0);
+    Some(most_bytes.saturating_sub(mapped_kib << 10))
+}
+
 fn memfd(name: &str) -> Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
@@ -150,4 +171,30 @@ fn memfd(name: &str) -> Result<OwnedFd> {
         made => made,
     }
     .map_err(system("memfd_create"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use rustix::process::{Resource, getrlimit, setrlimit};
+
+    #[test]
+    fn a_process_of_limited_address_space_keeps_most_of_it() {
+        let bytes = 8 << 30;
+        let pool = Owned::create("limited", bytes).unwrap();
+        let fd = pool.for_clients().try_clone_to_owned().unwrap();
+        assert!(Memory::open(&fd, bytes).is_ok());
+        let before = getrlimit(Resource::As);
+        // Enough for whatever else this process does meanwhile.
+        let most_bytes = 4 * bytes as u64;
+        let mut limited = before;
+        limited.current = Some(before.maximum.unwrap_or(u64::MAX).min(most_bytes));
+        setrlimit(Resource::As, limited).unwrap();
+        let opened = Memory::open(&fd, bytes);
+        setrlimit(Resource::As, before).unwrap();
+        let sentence = opened.unwrap_err().to_string();
+        assert!(sentence.contains("maps 8192 MiB") && sentence.contains("ulimit -v"), "{sentence}");
+    }
 }

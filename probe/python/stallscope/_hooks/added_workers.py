@@ -17,7 +17,7 @@ import weakref
 
 from stallscope import _native
 
-from . import candidates, one_taker, order, outline
+from . import candidates, importable, one_taker, order, outline
 from .again import Again
 from .knobs import raised_by_signal
 from .unproven import Unproven
@@ -124,6 +124,9 @@ class WorkerSet:
         if why_one:
             self._give_up(iterator, why_one)
             wanted, lacks = self.size.wanted_workers(), False
+        if lacks and not importable.by_workers(self.size.context.get_start_method()):
+            self._give_up(iterator, f"resize: unavailable: {importable.NOT_FOUND}.")
+            wanted, lacks = self.size.wanted_workers(), False
         waits = lacks and _made_with(iterator) != iterator.__dict__.get("_stallscope_outline")
         if waits and iterator._persistent_workers:
             self._give_up(iterator, _FOR_GOOD)
@@ -174,6 +177,7 @@ class WorkerSet:
             iterator._workers_status.append(True)
             if hasattr(iterator, "_workers_num_tasks"):
                 iterator._workers_num_tasks.append(0)
+            self.again.added.add(candidate.process)
             # The last: a shutdown counts these.
             iterator._workers.append(candidate.process)
             self.unproven.waiting.append(candidate.process)
@@ -193,6 +197,7 @@ class WorkerSet:
             queue = iterator._index_queues[last]
             self.leaving.append((iterator._workers[last], queue))
             self.unproven.leaves(iterator._workers[last])
+            self.again.added.discard(iterator._workers[last])
             iterator._workers.pop()
             iterator._index_queues.pop()
             iterator._workers_status.pop()

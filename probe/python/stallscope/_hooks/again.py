@@ -8,16 +8,18 @@ import sys
 
 
 class Again:
-    """Of one iterator, for `size`, which says how many workers are the script's own."""
+    """Of one iterator, for `size`."""
 
     def __init__(self, size):
         self.size = size
+        # The processes that were added, also in the place of one of the script's own that has left.
+        self.added = set()
         # What was drawn last.
         self.drawn = None
         # By the batch's number: what was drawn for one that an added worker has to make, and what failed there.
         self.given, self.failed = {}, {}
-        # Those that were asked for again before anything came, and may come twice.
-        self.doubled = set()
+        # Those that were asked for again before anything came, and may come twice: what was drawn for them.
+        self.doubled = {}
 
     def forget(self):
         """An epoch begins: what comes of the one before is dropped."""
@@ -27,7 +29,7 @@ class Again:
 
     def sent(self, iterator, number):
         """Batch `number` was asked of a worker. A stream's are no other worker's to make."""
-        if iterator._task_info[number][0] >= self.size.own_workers and not self.size.split:
+        if iterator._workers[iterator._task_info[number][0]] in self.added and not self.size.split:
             self.given[number] = self.drawn
 
     def is_asked(self, iterator, number, data):
@@ -39,6 +41,8 @@ class Again:
             if not failed:
                 self.size.workers_fail(iterator, why)
             return False
+        # Of one that may come twice, what failed may be that of the worker that was given up.
+        drawn = self.doubled.get(number) if drawn is None else drawn
         if drawn is None or not failed:
             return False
         self._ask(iterator, number, drawn)
@@ -48,8 +52,8 @@ class Again:
     def all_of(self, iterator, worker):
         """Asks for all batches again that this added worker still has to make."""
         for number in [number for number, info in iterator._task_info.items() if info == (worker,)]:
-            self.doubled.add(number)
-            self._ask(iterator, number, self.given.pop(number))
+            self.doubled[number] = self.given.pop(number)
+            self._ask(iterator, number, self.doubled[number])
 
     def has_come(self, iterator, number):
         """Whether this is a batch that has come before."""
@@ -57,7 +61,8 @@ class Again:
 
     def _ask(self, iterator, number, drawn):
         """Of one of the script's own workers."""
-        worker, own = iterator._task_info[number][0], number % self.size.own_workers
+        own = [place for place, process in enumerate(iterator._workers) if process not in self.added]
+        worker, own = iterator._task_info[number][0], own[number % len(own)]
         iterator._index_queues[own].put((number, drawn))
         iterator._task_info[number] = (own,)
         if hasattr(iterator, "_workers_num_tasks"):

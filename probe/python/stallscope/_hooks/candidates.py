@@ -1,7 +1,10 @@
 """A worker that is about to be added: started like torch's own, and heard of when it is ready, or why it is not."""
 
+import contextlib
 import importlib
 import inspect
+import itertools
+import multiprocessing
 import os
 import pickle
 import signal
@@ -15,6 +18,7 @@ from . import strangers
 _LARGE = ("dataset", "collate_fn", "init_fn")
 # What a candidate says first, and as its script's own function begins; all else it says is a sentence.
 _PID, _BEGINS = b"\0", b"\1"
+_numbers = itertools.count(1_000_001)
 # How long a fork's child takes at most until it runs Python.
 _UNKNOWN_S = 5
 
@@ -87,7 +91,11 @@ def start(candidates, context, workers_module, iterator, number, total):
     ours = [queue._reader, queue._writer, reports, teller]
     strange = strangers.opened_since(iterator._workers[0].pid, ours) if method == "fork" else ()
     given = (workers_module.__name__, values, teller, source, parent, strange)
-    candidate = Candidate(context.Process(target=_enter, args=given, daemon=True), queue, reports)
+    with _numbered_apart():
+        # With the arguments that torch gives: a context of the script's may take no others.
+        process = context.Process(target=_enter, args=given)
+    process.daemon = True
+    candidate = Candidate(process, queue, reports)
     try:
         candidate.process.start()
         candidates.append(candidate)
@@ -105,6 +113,18 @@ def start(candidates, context, workers_module, iterator, number, total):
         teller.close()
         if parcel:
             source.close()
+
+
+@contextlib.contextmanager
+def _numbered_apart():
+    """Processes that are made within take none of the numbers that Python gives, one after the other, to those of the script: they stand in their names, and some
+    scripts go by them."""
+    numbers = multiprocessing.process._process_counter
+    multiprocessing.process._process_counter = _numbers
+    try:
+        yield
+    finally:
+        multiprocessing.process._process_counter = numbers
 
 
 def _end_unknown(reports):

@@ -79,36 +79,35 @@ def memory_free():
     with open("/proc/meminfo") as file:
         table = dict(line.split(":", 1) for line in file)
     free = int(table["MemAvailable"].split()[0]) * 1024
-    for folder, limit, used in _groups():
+    for folder, limits, used in _groups():
         try:
             with open(os.path.join(folder, "memory.stat")) as file:
                 pages = dict(line.split() for line in file)
             # Files in memory are given up for others. What the group's own groups have counts in both versions.
             files = sum(int(pages.get(f"total_{kind}", pages[kind])) for kind in ("inactive_file", "active_file"))
-            free = min(free, _number(folder, limit) - _number(folder, used) + files)
+            used_bytes = _number(folder, used) - files
         except (OSError, ValueError, KeyError):
             continue
+        free = min([free, *(limit_bytes - used_bytes for limit_bytes in _numbers(folder, limits))])
     return max(0, free)
 
 
 def group_limits():
     """Bytes that each of the job's memory groups may use, where they say."""
-    for folder, limit, _ in _groups():
-        try:
-            yield _number(folder, limit)
-        except (OSError, ValueError):
-            continue
+    for folder, limits, _ in _groups():
+        yield from _numbers(folder, limits[:1])
 
 
 def _groups():
-    """The folders of this process's memory groups, from its own up, and what has limit and use there."""
+    """The folders of this process's memory groups, from its own up, and what has limits and use there. Beyond the second limit the kernel holds up
+    processes that ask for more, which comes before the first."""
     with open("/proc/self/cgroup") as file:
         mine = [line.strip().split(":", 2) for line in file]
     for _, controllers, path in mine:
         if controllers == "":
-            root, names = _CGROUPS, ("memory.max", "memory.current")
+            root, names = _CGROUPS, (("memory.max", "memory.high"), "memory.current")
         elif "memory" in controllers.split(","):
-            root, names = f"{_CGROUPS}/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            root, names = f"{_CGROUPS}/memory", (("memory.limit_in_bytes",), "memory.usage_in_bytes")
         else:
             continue
         # A container may see its own group as the root while its path is the host's: what is not there is passed over.
@@ -116,6 +115,15 @@ def _groups():
         while folder.startswith(root):
             yield folder, *names
             folder = os.path.dirname(folder)
+
+
+def _numbers(folder, names):
+    """Those of these that are limits."""
+    for name in names:
+        try:
+            yield _number(folder, name)
+        except (OSError, ValueError):
+            continue
 
 
 def _number(folder, name):

@@ -259,9 +259,12 @@ class Size:
         self.workers_knob.answer(self.workers, REFUSED, process.text(reason))
         self._depth_follows(iterator)
 
-    def workers_fail(self, iterator, reason):
-        """Added workers fail: the loader goes on with as many as the script has."""
+    def workers_fail(self, iterator, reason, lost=None):
+        """Added workers fail: the loader goes on with as many as the script has. `lost`: the place of the first that is lost; where it is one of
+        the script's own, whose worker has left, and workers stay for all epochs, nobody takes it any more."""
         self.workers = self.own_workers
+        if lost is not None and iterator._persistent_workers:
+            self.workers = min(lost, self.own_workers)
         self.workers_knob.answer(self.workers, REFUSED, process.text(reason))
         resize.touch(iterator, self)
 

@@ -8,7 +8,7 @@ import weakref
 
 from stallscope import _native
 
-from . import device, evaluation, loader_knobs, process, worker
+from . import device, evaluation, loader_knobs, order, process, worker
 
 _MAX_LOADERS = 65535
 # From so many on a new loader takes the number of one that is gone.
@@ -143,16 +143,9 @@ def _facts(loader):
         "pin_memory": bool(loader.pin_memory),
         "persistent_workers": bool(loader.persistent_workers),
         "start_method": _start_method(loader) if loader.num_workers else "",
-        "dataset": _class_of(loader.dataset).__name__,
+        "dataset": type(order.scripts_own(loader.dataset)).__name__,
         "dataset_len": _length(loader),
     }
-
-
-def _class_of(dataset):
-    """The class of the script's data set, also while an iterator is made that takes a stand-in of ours for it."""
-    stand_in = sys.modules.get("stallscope.data.stand_in")
-    stands = stand_in is not None and issubclass(type(dataset), stand_in.StandIn)
-    return type(dataset.dataset if stands else dataset)
 
 
 def _count(value):

@@ -41,7 +41,7 @@ class Order:
         self.draws_at_its_end = any(_has_generator(one) or _follows_length(one) for one in samplers)
         # Those that may take calls, or count; not what they draw from, which is large.
         self.own = [reference for one in samplers if not _is_known(one) for reference in _reference(one)]
-        self.dataset = _reference(loader.dataset)
+        self.dataset = _reference(scripts_own(loader.dataset))
         # A draw that was not an epoch's first moved one of the process's generators or something that a sampler holds, or somebody
         # else moved that between two draws.
         self.draws_late = False
@@ -76,6 +76,13 @@ class Order:
             self.draws_late |= former.draws_late
             self.was_watched |= former.was_watched
             self.batches = former.batches if self.batches is None else self.batches
+
+
+def scripts_own(dataset):
+    """The script's data set, also while an iterator is made that takes a stand-in of ours for it."""
+    stand_in = sys.modules.get("stallscope.data.stand_in")
+    stands = stand_in is not None and issubclass(type(dataset), stand_in.StandIn)
+    return dataset.dataset if stands else dataset
 
 
 def of(loader):

@@ -11,6 +11,8 @@ import time
 # So long training waits, while nobody else has anything to do. Its first sample may open and load what the others have by now.
 _PATIENCE_S = 15.0
 _LOOK_S = 0.5
+# So long one that is to be ended may hand over what it has made.
+_HANDING_OVER_S = 60.0
 # How long torch waits at a time.
 _INTERVAL_S = 5.0
 
@@ -69,18 +71,34 @@ class Unproven:
         """The iterator begins another epoch with the workers that it has, and counts on an answer of each."""
         self.waits_since_s = None
         self._look(iterator, None)
-        for process in self.late:
-            # What it hands over would be taken for a batch of the new epoch.
-            process.kill()
-            process.join(_INTERVAL_S)
-        self.late.clear()
+        self.is_resuming = True
+        if self.late:
+            self._end_late(iterator)
         for process in [process for process in self.lost if process in iterator._workers]:
             number = iterator._workers.index(process)
-            iterator._workers.pop(number)
+            self.again.added.discard(iterator._workers.pop(number))
             queue = iterator._index_queues.pop(number)
             queue.cancel_join_thread()
             queue.close()
-        self.is_resuming = True
+
+    def _end_late(self, iterator):
+        """Kills those whose batches would be taken for the new epoch's. Not while one of them hands something over: it would leave a part of that
+        behind, and the lock that the others wait for."""
+        lock = getattr(iterator._worker_result_queue, "_wlock", None)
+        deadline_s, is_held = time.monotonic() + _HANDING_OVER_S, False
+        while lock is not None and not is_held and time.monotonic() < deadline_s:
+            is_held = lock.acquire(timeout=_LOOK_S)
+            if not is_held:
+                # Something that nobody has taken fills the pipe. It is of the epoch before.
+                iterator._try_get_data(_LOOK_S)
+        try:
+            for process in self.late:
+                process.kill()
+                process.join(_INTERVAL_S)
+        finally:
+            if is_held:
+                lock.release()
+        self.late.clear()
 
     def _look(self, iterator, patience_s):
         ended = [process for process in self.waiting if not process.is_alive()]
@@ -93,15 +111,15 @@ class Unproven:
                 self._lose(iterator, awaited, f"A worker that was added had not made its first batch after {patience_s:.0f} s, for which training waited.")
 
     def _lose(self, iterator, processes, why):
-        for process in processes:
-            number = iterator._workers.index(process)
+        places = [iterator._workers.index(process) for process in processes]
+        for process, number in zip(processes, places):
             self.waiting.remove(process)
             self.lost.append(process)
             self.late.append(process)
             self.again.all_of(iterator, number)
             # torch asks nothing more of it, and does not mind its end.
             iterator._workers_status[number] = False
-        self.size.workers_fail(iterator, why)
+        self.size.workers_fail(iterator, why, min(places))
 
     def _has_lost_all_that_ended(self, iterator):
         ended = [process for process in iterator._workers if process not in self.lost and not process.is_alive()]

@@ -10,6 +10,8 @@ import pickle
 import random
 import select
 import signal
+import socket
+import stat
 import sys
 import time
 import warnings
@@ -31,14 +33,15 @@ _STUCK_S = 5.0
 _MAX_PARTS = 10_000
 
 
-def tried(trial, dataset, start_method, *more):
+def tried(trial, dataset, start_method, *more, cut_off=False):
     """`trial(dataset, *more)`, which gives plain data; {"why": …} where it could not be tried.
 
     Where workers are started otherwise than by a fork, on a copy, as they get one. Else in a forked child: whatever a sample
-    opens for good must not be shared with workers, and what it counts or draws must not show in training's own samples."""
+    opens for good must not be shared with workers, and what it counts or draws must not show in training's own samples. `cut_off`: whether that child
+    has none of the job's connections to elsewhere."""
     if start_method in (None, "fork"):
         with _offsets_kept(dataset), own_children.unheard():
-            return _in_child(trial, dataset, more)
+            return _in_child(trial, dataset, more, cut_off)
     put_back = generators(dataset)
     try:
         try:
@@ -101,7 +104,7 @@ def stir():
         numpy.random.random()
 
 
-def _in_child(trial, dataset, more):
+def _in_child(trial, dataset, more, cut_off):
     reading, writing = os.pipe()
     try:
         child = _fork()
@@ -110,7 +113,7 @@ def _in_child(trial, dataset, more):
         os.close(writing)
         return {"why": f"no process can be started to try it ({error})"}
     if child == 0:
-        _as_child(trial, dataset, more, writing)
+        _as_child(trial, dataset, more, writing, cut_off)
     os.close(writing)
     try:
         outcome = _until_closed(reading, _Watch(child))
@@ -137,7 +140,7 @@ def _fork():
         return os.fork()
 
 
-def _as_child(trial, dataset, more, writing):
+def _as_child(trial, dataset, more, writing, cut_off):
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
@@ -146,6 +149,8 @@ def _as_child(trial, dataset, more, writing):
         null = os.open(os.devnull, os.O_WRONLY)
         for stream in (1, 2):
             os.dup2(null, stream)
+        for connection in _connections() if cut_off else ():
+            os.dup2(null, connection)
         torch.set_num_threads(1)
         with io.FileIO(writing, "w") as pipe:
             outcome = json.dumps(trial(dataset, *more)).encode()
@@ -155,6 +160,17 @@ def _as_child(trial, dataset, more, writing):
         pass
     finally:
         os._exit(0)
+
+
+def _connections():
+    """The descriptors of connections over a network. Of those that a library in C holds, nothing else shows: two processes that go on from one state of
+    an encrypted one break it."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                with socket.socket(fileno=os.dup(descriptor)) as one:
+                    if one.family in (socket.AF_INET, socket.AF_INET6) and one.getpeername():
+                        yield descriptor
 
 
 class _IsStuck(Exception):

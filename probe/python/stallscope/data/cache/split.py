@@ -85,7 +85,8 @@ def of(dataset, start_method, most_bytes, of_files=False):
     # Where the script asks for it, what it fetches may come over one that any process may use.
     if connected and (of_files or any(_ENCRYPTED in one for one in connected)):
         raise NoCut(f"it holds {connected[0]}, which samples that are made on trial would use beside the job; open it when the first sample is made")
-    outcome = sandbox.tried(_fetches if in_parts else _opens, dataset, start_method, most_bytes)
+    trial = _fetches if in_parts else _opens
+    outcome = sandbox.tried(trial, dataset, start_method, most_bytes, cut_off=of_files)
     if "why" in outcome:
         raise NoCut(outcome["why"])
     return Cut(base, samples, in_parts, outcome.pop("evidence"), length, **outcome)
