@@ -40,6 +40,7 @@ impl Images {
 
     fn by_labels(pack: &Pack, extensions: &[Vec<u8>]) -> Result<Images> {
         let snapshot = pack.snapshot();
+        let _reads_on = snapshot.read_on();
         let (mut chosen, mut labels) = (Vec::new(), Vec::new());
         for number in 0..snapshot.records() {
             let entry = snapshot.entry(number)?;
@@ -65,6 +66,7 @@ impl Images {
 
     fn by_folders(pack: &Pack, extensions: &[Vec<u8>]) -> Result<Images> {
         let snapshot = pack.snapshot();
+        let _reads_on = snapshot.read_on();
         let mut chosen = Vec::new();
         let mut classes: Vec<(Vec<u8>, usize)> = Vec::new();
         for number in 0..snapshot.records() {

@@ -118,6 +118,7 @@ impl Pack {
 
     /// The numbers of all records in the order in which they lie: chunk by chunk, and from each chunk's begin to its end.
     pub fn as_they_lie(&self) -> Result<Vec<usize>> {
+        let _reads_on = self.snapshot.read_on();
         let places = (0..self.snapshot.records()).map(|number| {
             let entry = self.snapshot.entry(number)?;
             Ok((entry.chunk, entry.offset, number))

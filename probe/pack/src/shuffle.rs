@@ -76,6 +76,7 @@ struct Piece {
 impl Layout {
     /// Of the records of a pack that are samples.
     pub fn of(pack: &Pack, records: impl Iterator<Item = usize>) -> Result<Layout> {
+        let _reads_on = pack.snapshot().read_on();
         let mut lying = records
             .map(|record| {
                 let entry = pack.snapshot().entry(record)?;

@@ -15,7 +15,7 @@ use crate::folder::open_plain_in;
 use crate::id::Id;
 use crate::names::compare;
 use crate::record::{CODEC_NONE, ENTRY_BYTES, label};
-use memmap2::Mmap;
+use memmap2::{Advice, Mmap};
 use rustix::fs::CWD;
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -131,9 +131,24 @@ impl Snapshot {
         // from it without a check against the length of the map. Who cuts the file ends its readers with SIGBUS, as
         // docs/security.md has it.
         let map = unsafe { Mmap::map(&file) }.doing("map", path)?;
+        let snapshot = Snapshot::of(Held::Mapped(map), path)?;
         // Look-ups are anywhere.
-        let _ = map.advise(memmap2::Advice::Random);
-        Snapshot::of(Held::Mapped(map), path)
+        snapshot.advise(Advice::Random);
+        Ok(snapshot)
+    }
+
+    /// Until what this returns is dropped the snapshot's file is read on where a part of it is not in memory: for who goes through all
+    /// records by number, each page would be a read of its own.
+    pub fn read_on(&self) -> ReadOn<'_> {
+        self.advise(Advice::Sequential);
+        ReadOn(self)
+    }
+
+    fn advise(&self, advice: Advice) {
+        if let Held::Mapped(map) = &self.held {
+            // It costs time alone where the kernel does not take it.
+            let _ = map.advise(advice);
+        }
     }
 
     /// From memory. `path` is for the sentence of an error.
@@ -222,7 +237,9 @@ impl Snapshot {
     /// each of which something would be kept.
     pub fn entries(&self) -> impl Iterator<Item = Result<Entry<'_>>> {
         let (mut next, mut damaged) = (0, 0);
+        let reads_on = self.read_on();
         std::iter::from_fn(move || {
+            let _ = &reads_on;
             if next == self.records || damaged > MOST_DAMAGED {
                 return None;
             }
@@ -283,6 +300,8 @@ impl Snapshot {
             let slot = self.part(self.places.slots, middle, SLOT_BYTES)?;
             let (tag, number) = (u32_at(slot, 0)?, u32_at(slot, 4)? as usize);
             let order = match tag.cmp(&(hash as u32)) {
+                // Nearly always this one: the order takes longer to tell.
+                Ordering::Equal if self.entry(number).ok()?.name == name => return Some(number),
                 Ordering::Equal => compare(self.entry(number).ok()?.name, name),
                 other => other,
             };
@@ -316,6 +335,16 @@ impl Snapshot {
     /// From the `number`th part of this size on.
     fn part(&self, begin: usize, number: usize, size: usize) -> Option<&[u8]> {
         self.held.bytes().get(begin.checked_add(number.checked_mul(size)?)?..)
+    }
+}
+
+/// What [`Snapshot::read_on`] returns.
+#[derive(Debug)]
+pub struct ReadOn<'a>(&'a Snapshot);
+
+impl Drop for ReadOn<'_> {
+    fn drop(&mut self) {
+        self.0.advise(Advice::Random);
     }
 }
 

@@ -4,8 +4,8 @@
 
 use proptest::prelude::*;
 use stallscope_pack::{
-    About, Chunk, Deleted, Id, Snapshot, build, chunk_of, compare, fault_of, seal, seal_deleted,
-    seal_snapshot,
+    About, Chunk, DELETED, Deleted, Disk, Id, SNAPSHOT, Snapshot, build, chunk_of, compare, delete, fault_of,
+    seal, seal_deleted, seal_snapshot,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -207,29 +207,53 @@ fn each_byte_that_is_flipped_is_noticed_or_does_not_matter() {
     }
 }
 
-/// The bytes in docs/packs.md are those that are written.
-#[test]
-fn the_test_vector_is_what_is_written() {
+/// The `number`th bytes that docs/packs.md shows.
+fn documented(number: usize) -> Vec<u8> {
     let page =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/packs.md")).unwrap();
-    let (_, block) = page.split_once("```hex\n").unwrap();
-    let (block, _) = block.split_once("\n```").unwrap();
+    let (block, _) = page.split("```hex\n").nth(number + 1).unwrap().split_once("\n```").unwrap();
     let hex = block
         .lines()
         .flat_map(|line| line.split_once("  ").map_or(line, |(bytes, _)| bytes).split_whitespace());
-    let documented: Vec<u8> = hex.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+    hex.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
+}
+
+fn shown(bytes: &[u8]) -> String {
+    let lines =
+        bytes.chunks(16).map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>());
+    lines.map(|line| line.join(" ")).collect::<Vec<_>>().join("\n")
+}
+
+/// The chunk of docs/packs.md, and its id.
+fn chunk_of_the_page() -> (Id, Vec<u8>) {
     let id = Id::written(1_700_000_000_000_000_000, *b"\x01\x02\x03\x04\x05\x06\x07\x08");
-    let pack = Id(*b"an example, a to");
     let records: [(&[u8], &[u8], About); 2] = [
         (b"cat/1.txt", b"meow", About { mtime_ns: 1_600_000_000_000_000_001, label: Some(0) }),
         (b"readme", b"", About { mtime_ns: -1, label: None }),
     ];
-    let written = chunk_of(id, pack, &records).unwrap();
-    let shown: Vec<String> = written
-        .chunks(16)
-        .map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" "))
-        .collect();
-    assert_eq!(documented, written, "\n{}", shown.join("\n"));
+    (id, chunk_of(id, Id(*b"an example, a to"), &records).unwrap())
+}
+
+/// The bytes in docs/packs.md are those that are written.
+#[test]
+fn the_test_vector_is_what_is_written() {
+    let (_, written) = chunk_of_the_page();
+    assert_eq!(documented(0), written, "\n{}", shown(&written));
+}
+
+#[test]
+fn the_test_vector_of_what_was_deleted_is_what_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let (id, chunk) = chunk_of_the_page();
+    std::fs::write(dir.path().join(id.file_name()), &chunk).unwrap();
+    let snapshot = build(read(&chunk).unwrap().pack, &[read(&chunk).unwrap()], &Deleted::default()).unwrap();
+    std::fs::write(dir.path().join(SNAPSHOT), snapshot).unwrap();
+    let problem = &mut |sentence: &str| panic!("{sentence}");
+    assert_eq!(delete(dir.path(), &[b"readme".to_vec()], &Disk, problem).unwrap().files, 1);
+    let written = std::fs::read(dir.path().join(DELETED)).unwrap();
+    assert_eq!(documented(1), written, "\n{}", shown(&written));
+    let (_, deleted) = Deleted::parse(&documented(1), Path::new(DELETED)).unwrap();
+    assert_eq!([0, 1].map(|record| deleted.is(id, record)), [false, true]);
 }
 
 #[test]
