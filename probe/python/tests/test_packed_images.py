@@ -363,7 +363,7 @@ def test_pickled_it_is_a_path_and_its_arguments(folder):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"size": 0}, "size=0 has to be a whole number of 1 to 16384 pixels"), ({"size": (1, 2, 3)}, "height and width"),
+        ({"size": 0}, "size=0 has to be a whole number of 1 to 16384 pixels"), ({"size": (1, 2, 3)}, "height and width"), ({"size": 2.5}, "size=2.5"),
         ({"crop": "middle"}, "\"random\" or \"center\""), ({"flip": 2}, "flip=2 is a probability"), ({"threads": 0}, "threads=0"),
         ({"scale": (0.5, 1.5)}, "scale=.* at most 1"), ({"ratio": (2, 1)}, "ratio=.* the least first"), ({"resize": 30}, "resize= is of crop=\"center\""),
         ({"crop": "center", "resize": 20}, "resize=20 has to be a whole number of 24"),

@@ -94,7 +94,7 @@ class PackedImages(PackedImageFolder):
         target_transform: Callable[[int], Any] | None = None,
     ) -> None:
         super().__init__(path, target_transform=target_transform)
-        sides = (size, size) if type(size) is int else tuple(size)
+        sides = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
         if len(sides) != 2 or any(type(side) is not int or not 0 < side <= _MOST_SIDE for side in sides):
             raise ValueError(f"PackedImages: size={size!r} has to be a whole number of 1 to {_MOST_SIDE} pixels, or two of them: height and width")
         if threads is not None and (type(threads) is not int or threads < 1):
