@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR := $(CURDIR)/target
 MDBOOK_VERSION := 0.5.4
 MDBOOK := $(or $(shell command -v mdbook),target/tools/bin/mdbook)
 
-.PHONY: help demo test build man docs lint sbom bench bench-truth bench-overhead bench-gpu bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance chaos-checkpoint chaos fuzz pictures clean-storage bench-pack bench-pack-scale
+.PHONY: help demo test build man docs lint sbom bench bench-truth bench-overhead bench-gpu bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-script bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance chaos-checkpoint chaos fuzz pictures clean-storage bench-pack bench-pack-scale bench-decode
 
 help:
 	@echo 'make demo            train a small network on slow storage and show where its time went'
@@ -37,6 +37,7 @@ help:
 	@echo 'make bench-cache-unmodified  `run --cache` beside the page cache, at equal memory'
 	@echo 'make bench-pack-scale  packs of 1 and 10 million files: opening, first batch, look-ups, listing, memory'
 	@echo 'make bench-pack      files against their pack, cold, on storage that gives 1,000 reads and 100 MiB a second'
+	@echo 'make bench-decode    pictures a second: Pillow, torchvision, FFCV and PackedImages, on the same files'
 	@echo 'make bench-fetchers  what 0, 4 and 8 fetchers gain on slow and on throttled storage'
 	@echo 'make bench-importance  what each sampling reads, and what it costs in accuracy'
 	@echo 'make bench-report    what reports of a day of training cost'
@@ -90,7 +91,7 @@ sbom:
 $(VENV_PYTHON):
 	@scripts/setup.sh demo
 
-bench: bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance bench-pack bench-pack-scale
+bench: bench-truth bench-overhead bench-collector bench-top bench-report bench-whatif bench-control bench-knobs bench-checkpoint bench-budget bench-goodput bench-cache bench-cache-unmodified bench-fetchers bench-importance bench-pack bench-pack-scale bench-decode
 
 bench-truth:
 	@scripts/setup.sh test
@@ -189,6 +190,11 @@ bench-pack-scale:
 	@$(MAKE) --no-print-directory build
 	@cargo build --release --quiet -p packscale
 	@$(VENV_PYTHON) bench/pack_scale.py $(ARGS)
+
+bench-decode:
+	@scripts/setup.sh decode
+	@$(MAKE) --no-print-directory build
+	@$(VENV_PYTHON) bench/decode.py $(ARGS)
 
 bench-script:
 	@scripts/setup.sh bench

@@ -25,12 +25,12 @@ def make_images(folder: Path):
     done.touch()
 
 
-def keep_in_memory(folder: Path):
+def keep_in_memory(folder: Path, pattern: str = "*.jpg"):
     """Locks the files' cached pages for as long as this process lives, so that a warm cache stays warm."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    for path in folder.rglob("*.jpg"):
+    for path in folder.rglob(pattern):
         file = os.open(path, os.O_RDONLY)
         flags = MAP_SHARED | MAP_LOCKED | MAP_POPULATE
         address = libc.mmap(None, os.fstat(file).st_size, PROT_READ, flags, file, 0)

@@ -19,6 +19,7 @@ IN_CHUNKS = ("data/pack/in_chunks.py", "InChunks", ["in_chunk_order", "shuffled"
 ITEMS = [
     ("stallscope.DataLoader", "data/loader.py", [("data/resume/position.py", "Positioned", ("state_dict", "load_state_dict"))]),
     ("stallscope.PackedImageFolder", "data/pack/images.py", [IN_CHUNKS]),
+    ("stallscope.PackedImages", "data/pack/pictures.py", [IN_CHUNKS]),
     ("stallscope.PackedDataset", "data/pack/dataset.py", [IN_CHUNKS]),
     ("stallscope.Shuffle", "data/pack/shuffle.py", []),
     ("stallscope.PackError", "data/pack/errors.py", []),

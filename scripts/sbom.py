@@ -17,7 +17,10 @@ import tomllib
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCTS = ["stallscope", "stallscope-python"]
 # C sources that come with a crate, where no other list has them: the crate, what is in it, and where that says its version.
-BUNDLED = {"libsqlite3-sys": ("sqlite", "sqlite3/sqlite3.h", r'#define SQLITE_VERSION\s+"([^"]+)"')}
+BUNDLED = {
+    "libsqlite3-sys": ("sqlite", "sqlite3/sqlite3.h", r'#define SQLITE_VERSION\s+"([^"]+)"'),
+    "turbojpeg-sys": ("libjpeg-turbo", "libjpeg-turbo/CMakeLists.txt", r"set\(VERSION ([0-9.]+)\)"),
+}
 
 
 def metadata():

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Gets what a purpose needs and is not there yet; quick when all is. Usage: scripts/setup.sh demo|test|bench
+# Gets what a purpose needs and is not there yet; quick when all is. Usage: scripts/setup.sh demo|test|bench|decode
 # Never fails for what only narrows what can be done: it says so in a sentence and goes on.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -105,12 +105,24 @@ prometheus() {
 # Whether C can be compiled and linked: SQLite is built along, and Rust links with cc.
 compiles() { echo '#include <stdio.h>' | cc -x c -fsyntax-only - 2>/dev/null && have ld; }
 
+# libjpeg-turbo is built along by CMake, its instructions for x86 by NASM.
+decoder_tools() {
+    local tools=(cmake) missing=() tool
+    [ "$(uname -m)" != x86_64 ] || tools+=(nasm)
+    for tool in "${tools[@]}"; do have "$tool" || packages "$tool"; done
+    for tool in "${tools[@]}"; do have "$tool" || missing+=("$tool"); done
+    [ ${#missing[@]} -eq 0 ] && return 0
+    say "there is no ${missing[*]}, which builds libjpeg-turbo; install the package${missing[1]:+s} ${missing[*]}"
+    exit 1
+}
+
 toolchain() {
     compiles || packages gcc libc6-dev
     if ! compiles; then
         say "there is no C compiler with its headers; install gcc and libc6-dev (or their like)"
         exit 1
     fi
+    decoder_tools
     have cargo && return 0
     say "cargo is not there; install Rust (rustup.rs) of the version named in Cargo.toml"
     exit 1
@@ -150,8 +162,15 @@ bench)
     [ "$(id -u)" != 0 ] || [ -e /sys/kernel/tracing/events ] || mount -t tracefs tracefs /sys/kernel/tracing ||
         say "tracefs cannot be mounted on /sys/kernel/tracing; bpftrace needs it"
     ;;
+decode)
+    need_disk 11
+    toolchain
+    # What FFCV and Pillow-SIMD are compiled with.
+    optional g++ python3-dev pkg-config libopencv-dev libturbojpeg0-dev libjpeg-dev zlib1g-dev
+    environment
+    ;;
 *)
-    say "unknown purpose '$purpose'; it is demo, test or bench"
+    say "unknown purpose '$purpose'; it is demo, test, bench or decode"
     exit 2
     ;;
 esac

@@ -1,6 +1,6 @@
 """maturin's build backend, which also puts the `stallscope` binary where the wheel takes it from.
 
-So `pip install ./probe/python` installs the command as build-wheel.sh does, given cargo and a C compiler.
+So `pip install ./probe/python` installs the command as build-wheel.sh does, given cargo, a C compiler, CMake and NASM.
 """
 
 import subprocess

@@ -32,6 +32,20 @@ fn main() {
     lines(&seed);
     checkpoint(&folder.path().join("saved"), &seed);
     pack(&seed);
+    pictures(&seed);
+}
+
+/// Pictures of each kind, behind what is cut out of them.
+fn pictures(seed: &dyn Fn(&str, &str, &[u8])) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../probe/decode/tests/pictures");
+    for entry in folder.read_dir().expect("the pictures of a checkout") {
+        let path = entry.expect("a picture").path();
+        let name = path.file_stem().and_then(|name| name.to_str()).expect("a plain name").to_owned();
+        let bytes = std::fs::read(&path).expect("a picture");
+        for (number, head) in [[30, 60, 120, 90, 1, 0], [0, 0, 255, 255, 2, 9]].into_iter().enumerate() {
+            seed("picture", &format!("{name}-{number}"), &[head.as_slice(), &bytes].concat());
+        }
+    }
 }
 
 /// A chunk, a snapshot and a list of deletions, as they are, under checksums that are made right, and in a folder; the first byte says which.

@@ -24,6 +24,7 @@ mod opens;
 mod own_fd;
 mod pack;
 mod pack_shuffle;
+mod pictures;
 mod planner;
 mod pool;
 mod producer;
@@ -126,6 +127,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pack::PackReader>()?;
     module.add_class::<pack::PackImages>()?;
     module.add_class::<pack_shuffle::PackShuffle>()?;
+    module.add_class::<pictures::PictureDecoder>()?;
+    module.add_class::<pictures::Pictures>()?;
     module.add_class::<reader::KnobTurner>()?;
     module.add_class::<substitutes::Substitutes>()?;
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;

@@ -186,6 +186,21 @@ impl PackReader {
         own.take_if(|own| Arc::ptr_eq(own, shelf));
     }
 
+    /// A record's bytes, checked; from the shelf where they are there.
+    pub(crate) fn bytes_of(&self, number: usize, shelf: Option<&Shelf>) -> Result<Vec<u8>, Error> {
+        let entry = self.pack.snapshot().entry(number)?;
+        if let Some(shelf) = shelf
+            && let Some(place) = self.pack.shelved(shelf, &entry)
+        {
+            let mut bytes = vec![0; entry.stored_bytes as usize];
+            self.pack.take(shelf, place, &entry, &mut bytes)?;
+            return Ok(bytes);
+        }
+        let mut bytes = vec![0; self.pack.size_of(&entry)?];
+        self.pack.read(&entry, &mut bytes)?;
+        Ok(bytes)
+    }
+
     fn within(&self, number: usize) -> PyResult<usize> {
         match number < self.pack.snapshot().records() {
             true => Ok(number),

@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .checkpoint import Checkpointer, CheckpointError
     from .data import DataLoader
-    from .data.pack import PackedDataset, PackedImageFolder, PackError, Shuffle
+    from .data.pack import PackedDataset, PackedImageFolder, PackedImages, PackError, Shuffle
     from .steps import step
 
 __version__ = "0.1.0"
@@ -21,11 +21,12 @@ _LAZY = {
     "PackError": "data.pack",
     "PackedDataset": "data.pack",
     "PackedImageFolder": "data.pack",
+    "PackedImages": "data.pack",
     "Shuffle": "data.pack",
     "step": "steps",
 }
 
-__all__ = ["CheckpointError", "Checkpointer", "DataLoader", "PackError", "PackedDataset", "PackedImageFolder", "Shuffle", "step"]
+__all__ = ["CheckpointError", "Checkpointer", "DataLoader", "PackError", "PackedDataset", "PackedImageFolder", "PackedImages", "Shuffle", "step"]
 
 
 def __getattr__(name):

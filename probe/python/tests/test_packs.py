@@ -235,7 +235,7 @@ def test_bytes_are_cached_too(folder):
     assert loader.cache_figures()["hits"] == len(dataset)
 
 
-@pytest.mark.parametrize("module", ["errors", "dataset", "images", "in_chunks"])
+@pytest.mark.parametrize("module", ["errors", "dataset", "images", "in_chunks", "pictures"])
 def test_the_examples_are_true(module, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, text in (("en/hello.txt", "hello"), ("fr/bonjour.txt", "bonjour")):

@@ -3,6 +3,7 @@
 from .dataset import PackedDataset
 from .errors import PackError
 from .images import PackedImageFolder
+from .pictures import PackedImages
 from .shuffle import Shuffle
 
-__all__ = ["PackError", "PackedDataset", "PackedImageFolder", "Shuffle"]
+__all__ = ["PackError", "PackedDataset", "PackedImageFolder", "PackedImages", "Shuffle"]
