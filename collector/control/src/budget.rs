@@ -129,13 +129,14 @@ impl Costs {
     }
 
     /// All memory that the rank has could be in its workers, or in its batches.
-    fn worst(rank: &Rank, name: &str) -> u64 {
-        rank.memory_bytes / rank.value(name).unwrap_or(1).max(1)
+    fn worst(rank: &Rank, own_bytes: u64, name: &str) -> u64 {
+        own_bytes / rank.value(name).unwrap_or(1).max(1)
     }
 
     /// Of so many more workers and batches, and of the batches alone. Whatever the split of what was added together,
     /// adding the same share of both takes the same share of it, and no other mix takes more than its larger share.
-    fn of(&self, rank: &Rank, workers: u64, batches: u64) -> (u64, u64) {
+    /// `own_bytes`: of the rank, without what caches keep.
+    fn of(&self, rank: &Rank, own_bytes: u64, workers: u64, batches: u64) -> (u64, u64) {
         let together = self.both.map(|(w, b, grown)| {
             let share = (workers as f64 / w as f64).max(batches as f64 / b as f64);
             (grown as f64 * share) as u64
@@ -146,8 +147,9 @@ impl Costs {
         };
         let read = rank.services.iter().filter_map(|service| service.read_bytes).max();
         let bound = read.map_or(u64::MAX, |bytes| bytes.max(1 << 20).saturating_mul(EXPANSION));
-        let in_batches = alone(self.batch_bytes, batches, Self::worst(rank, "prefetch").min(bound));
-        let all = alone(self.worker_bytes, workers, Self::worst(rank, "workers")).saturating_add(in_batches);
+        let in_batches = alone(self.batch_bytes, batches, Self::worst(rank, own_bytes, "prefetch").min(bound));
+        let of_workers = alone(self.worker_bytes, workers, Self::worst(rank, own_bytes, "workers"));
+        let all = of_workers.saturating_add(in_batches);
         (all.min(together.unwrap_or(u64::MAX)), in_batches)
     }
 }
@@ -231,7 +233,11 @@ impl Headroom {
         for delta in deltas {
             let Some(rank) = job.ranks.get(&delta.rank) else { continue };
             let (workers, batches) = (delta.workers.max(0) as u64, delta.batches.max(0) as u64);
-            let (all, in_batches) = self.costs.of(rank, workers, batches);
+            // What the caches keep counts with the first rank, and is in no worker and no batch.
+            let is_first = job.ranks.keys().next() == Some(&delta.rank);
+            let kept_bytes = if is_first { job.kept_bytes() } else { 0 };
+            let own_bytes = rank.memory_bytes.saturating_sub(kept_bytes);
+            let (all, in_batches) = self.costs.of(rank, own_bytes, workers, batches);
             let all = all.max(workers.saturating_mul(rank.workers.of_one_more()));
             let all = all.saturating_add(delta.cache_bytes.max(0) as u64);
             sums = (sums.0.saturating_add(all), sums.1.saturating_add(in_batches));

@@ -13,7 +13,7 @@ use super::{Address, Controller, RELIEF_NS, Work, audit};
 use crate::Outcome;
 use crate::cache::{LargerCache, larger_cache};
 use crate::ranks::{self, Job, Rank};
-use crate::reads::Reads;
+use crate::reads::{Reads, Since};
 use crate::stats::{self, Figure, Gain};
 use crate::whatif::{Change, Model, predict};
 use stallscope_model::{Act, CacheCurve, CacheUses, Estimate, KnobState, Phase};
@@ -59,11 +59,12 @@ enum Stage {
     Turning(Turn),
     /// In force, with the cumulative uses at that moment.
     Filling(CacheUses),
-    /// Hits have risen.
+    /// Hits have risen; with the batches since.
     Used {
         since_ns: u64,
         looks: u32,
         steps: u32,
+        batches: Since,
     },
 }
 
@@ -92,7 +93,7 @@ impl Controller {
         if groups.iter().any(|rank| crate::window::steps(rank) < FEWEST_STEPS) {
             return None;
         }
-        let rank = self.job.training().find(|rank| rank.cache().is_some())?;
+        let rank = self.cached_rank()?;
         let profile = self.profiles.training().into_iter().find(|profile| profile.rank == rank.rank)?;
         let free = self.free_bytes();
         let uses = self.draws.steady()?;
@@ -151,7 +152,7 @@ impl Controller {
     }
 
     pub(super) fn grow(&mut self, proposal: Proposal, size: &LargerCache, saw: &str, out: &mut Outcome) {
-        let Some(rank) = self.job.training().find(|rank| rank.cache().is_some()) else { return };
+        let Some(rank) = self.cached_rank() else { return };
         let (Some(cache), Some(state)) = (rank.cache(), rank.cache().and_then(|cache| cache.state)) else {
             return;
         };
@@ -193,6 +194,10 @@ impl Controller {
         true
     }
 
+    fn cached_rank(&self) -> Option<&Rank> {
+        self.job.training().find(|rank| rank.cache().is_some())
+    }
+
     /// The hits of the larger cache have come, and nothing else is turned until it is known what they are worth.
     pub(super) fn judges_growth(&self) -> bool {
         self.growth.as_ref().is_some_and(|growth| matches!(growth.stage, Stage::Used { .. }))
@@ -227,7 +232,8 @@ impl Controller {
                 let reused = self.draws.recent().and_then(|recent| recent.share(recent.reuses()));
                 let drawn = uses.since(begun).draws() as f64;
                 if reused.is_some_and(|reused| reused >= growth.reused_before + RISEN * growth.rise) {
-                    growth.stage = Stage::Used { since_ns: self.now_ns, looks: 0, steps: LOOK_STEPS };
+                    let batches = Since::new(self.now_ns, self.cached_rank());
+                    growth.stage = Stage::Used { since_ns: self.now_ns, looks: 0, steps: LOOK_STEPS, batches };
                     rises = true;
                 } else if alone && drawn > PASSES * growth.pass_draws {
                     let why = format!(
@@ -257,24 +263,24 @@ impl Controller {
     }
 
     fn judge_growth(&mut self, growth: &mut Growth) -> (Judged, String) {
-        let Stage::Used { since_ns, looks, steps } = &mut growth.stage else {
+        let Stage::Used { since_ns, looks, steps, batches } = &mut growth.stage else {
             return (Judged::Open, String::new());
         };
+        self.cached_rank().into_iter().for_each(|rank| batches.take(rank));
         let settle = self.job.drain();
         let groups = self.job.groups(*since_ns, settle);
         let seen = groups.iter().map(|rank| crate::window::steps(rank)).min().unwrap_or(0);
         let figure = ranks::figure(&groups, u32::MAX).filter(|_| seen >= *steps);
-        let (Some(figure), Some(rank)) = (figure, self.job.training().find(|rank| rank.cache().is_some()))
-        else {
+        let (Some(figure), Some(rank)) = (figure, self.cached_rank()) else {
             return (Judged::Open, String::new());
         };
         (*looks, *steps) = (*looks + 1, seen + LOOK_STEPS);
         let alpha = self.patience.get(&(CACHE, Kind::Raise)).cloned().unwrap_or_default().alpha()
             / f64::from(MOST_LOOKS);
-        let (since_ns, over) = (*since_ns, *looks >= MOST_LOOKS);
+        let (since_ns, over, all) = (*since_ns, *looks >= MOST_LOOKS, batches.reads());
         let pace = growth.before.and_then(|before| stats::compare(&[before, figure], self.restless, alpha));
         let reads = reads_of(rank, since_ns);
-        let before = reads.zip(growth.reads_before);
+        let before = all.zip(growth.reads_before);
         let before = before.and_then(|(reads, before)| reads.longer(before.reads, Some(&before), alpha));
         let shuffle = Need::of(rank, since_ns, settle).zip(before).map(|(need, before)| {
             let gain = |longer: f64| need.step_ns(longer) / need.step_ns(0.0).max(1.0) - 1.0;

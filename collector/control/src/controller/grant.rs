@@ -51,8 +51,7 @@ impl Controller {
                 self.worth.benefit = benefit;
             }
         }
-        let kept = self.job.training().filter_map(|rank| Some(rank.cache()?.state?.kept_bytes)).max();
-        let held_bytes = self.job.caches_bytes().max(kept.unwrap_or(0));
+        let held_bytes = self.job.caches_bytes().max(self.job.kept_bytes());
         Some(CacheWants { held_bytes, benefit: self.worth.benefit.clone() })
     }
 

@@ -119,7 +119,7 @@ pub struct Controller {
     probation: Option<Probation>,
     /// Raises that are in force, the newest last.
     raised: Vec<Proposal>,
-    /// The newest of them, where it is of one rank, and the job's memory before it.
+    /// The newest of them, where it is of one rank, and the job's memory before it, without what caches keep.
     grown: Option<(Delta, u64)>,
     /// What the script, or a user, last set: nothing is released below, unless a budget asks for it.
     floors: BTreeMap<Address, u64>,
@@ -231,7 +231,7 @@ impl Controller {
         let forward = self.job.take(observation);
         let before_ns = std::mem::replace(&mut self.now_ns, observation.now_ns);
         if let Some((delta, before_bytes)) = self.grown {
-            self.costs.learn_more(delta, self.job.memory_bytes().saturating_sub(before_bytes));
+            self.costs.learn_more(delta, self.job.own_bytes().saturating_sub(before_bytes));
         }
         let mut node = observation.node.clone();
         // What a cache was given and has yet to fill is no longer there for anything else.

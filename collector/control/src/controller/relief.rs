@@ -28,8 +28,8 @@ impl Controller {
         if ours && let Work::Probing(probe) = std::mem::take(&mut self.work) {
             self.relieved_ns = Some(self.now_ns);
             let mut probe = probe;
-            probe.most_memory_bytes = probe.most_memory_bytes.max(self.job.memory_bytes());
-            if is_pressed && probe.memory_bytes > 0 {
+            probe.note_memory(&self.job);
+            if is_pressed && probe.own_bytes > 0 {
                 self.costs.ceiling_bytes = Some(probe.most_memory_bytes);
             }
             self.learn(&probe);
