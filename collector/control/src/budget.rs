@@ -215,6 +215,11 @@ impl Headroom {
     /// Whether all of it can be taken together, or a sentence on what there is too little of.
     pub(crate) fn fits(&self, job: &Job, deltas: &[Delta]) -> Result<(), String> {
         self.memory(job, deltas)?;
+        self.beside_memory(job, deltas)
+    }
+
+    /// The same of all but memory.
+    pub(crate) fn beside_memory(&self, job: &Job, deltas: &[Delta]) -> Result<(), String> {
         self.cores(job, deltas)?;
         for delta in deltas {
             self.descriptors(job, *delta)?;

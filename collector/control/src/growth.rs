@@ -23,6 +23,11 @@ impl Workers {
         self.largest_bytes
     }
 
+    /// What any of them gives back if it goes; 0 while none was seen.
+    pub(crate) fn least(&self) -> u64 {
+        self.bytes.iter().copied().min().unwrap_or(0)
+    }
+
     /// What those that there are may grow by together.
     pub(crate) fn growth_bytes(&self) -> u64 {
         self.bytes.iter().fold(0, |sum, bytes| sum.saturating_add(self.largest_bytes - bytes))

@@ -7,6 +7,7 @@
 
 use super::probe::{self, DELTA, Why};
 use super::seed::{CACHE, Kind, Need, Proposal, STALL, seconds};
+use super::trade::pass_draws;
 use super::turn::{Move, Status, Turn, taken_by_another};
 use super::useless::reads_of;
 use super::{Address, Controller, RELIEF_NS, Work, audit};
@@ -20,7 +21,7 @@ use stallscope_model::{Act, CacheCurve, CacheUses, Estimate, KnobState, Phase};
 use stallscope_units::percent_in_words;
 
 /// Of the memory that is left, what a cache may take.
-const OF_FREE: f64 = 0.8;
+pub(super) const OF_FREE: f64 = 0.8;
 /// Whether a larger cache is worth its memory is asked so often, and after each answer that it is not half as often, as the model's
 /// answer takes CPU.
 const ASK_NS: u64 = 10_000_000_000;
@@ -81,6 +82,18 @@ impl Controller {
             return None;
         }
         self.ask_cache_ns = self.now_ns.saturating_add(ASK_NS);
+        let found = self.expected_cache(self.free_bytes(0))?;
+        if found.0.predicted.value < DELTA {
+            self.cache_pause_ns = (2 * self.cache_pause_ns).clamp(ASK_NS, SELDOM_NS);
+            self.ask_cache_ns = self.now_ns.saturating_add(self.cache_pause_ns);
+            return None;
+        }
+        self.cache_pause_ns = 0;
+        Some(found)
+    }
+
+    /// A larger cache within so many bytes, where training waits, and what it is expected to bring.
+    pub(super) fn expected_cache(&self, free: u64) -> Option<(Proposal, LargerCache, String)> {
         if crate::budget::Headroom::contradiction(&self.budgets).is_some() {
             return None;
         }
@@ -95,7 +108,6 @@ impl Controller {
         }
         let rank = self.cached_rank()?;
         let profile = self.profiles.training().into_iter().find(|profile| profile.rank == rank.rank)?;
-        let free = self.free_bytes();
         let uses = self.draws.steady()?;
         let size = |most: u64| larger(&self.job, &uses, rank, self.limit(CACHE, Kind::Raise, free).min(most));
         let made = |most: u64| proposal(&self.job, &size(most)?);
@@ -120,18 +132,11 @@ impl Controller {
         };
         let foreseen = if profile.too_little().is_none() { foreseen() } else { None };
         proposal.predicted = foreseen.or(by_law)?;
-        let found = (proposal, size, audit::saw(&worst, &figure));
-        if found.0.predicted.value < DELTA {
-            self.cache_pause_ns = (2 * self.cache_pause_ns).clamp(ASK_NS, SELDOM_NS);
-            self.ask_cache_ns = self.now_ns.saturating_add(self.cache_pause_ns);
-            return None;
-        }
-        self.cache_pause_ns = 0;
-        Some(found)
+        Some((proposal, size, audit::saw(&worst, &figure)))
     }
 
     /// What a trial beside it takes again, or takes as soon as its values are in force.
-    fn reserved_bytes(&self) -> u64 {
+    pub(super) fn reserved_bytes(&self) -> u64 {
         match &self.work {
             Work::Probing(probe) if !probe.is_with() || matches!(probe.stage, probe::Stage::Turning(_)) => {
                 self.headroom.bytes_of(&self.job, &probe.proposal.deltas())
@@ -140,27 +145,24 @@ impl Controller {
         }
     }
 
-    /// That the cache may take.
-    fn free_bytes(&self) -> u64 {
-        let used = self.job.memory_bytes().saturating_add(self.reserved_bytes());
-        let left = |budget: u64| budget.saturating_sub(used);
-        let free = self.headroom.node.memory_available_bytes.saturating_sub(self.reserved_bytes());
-        let free =
-            (self.budgets.memory_bytes.map_or(free, |budget| left(budget).min(free)) as f64 * OF_FREE) as u64;
+    /// That the cache may take, where so much more were free.
+    pub(super) fn free_bytes(&self, freed: u64) -> u64 {
+        let reserved = self.reserved_bytes();
+        let left = |all: u64, used: u64| all.saturating_add(freed).saturating_sub(used);
+        let used = self.job.memory_bytes().saturating_add(self.job.promised_bytes()).saturating_add(reserved);
+        let there = left(self.headroom.node.memory_available_bytes, reserved);
+        let within = self.budgets.memory_bytes.map_or(there, |budget| left(budget, used).min(there));
+        let free = (within as f64 * OF_FREE) as u64;
         let of_caches = |most: u64| most.saturating_sub(self.job.caches_bytes());
         self.budgets.cache_bytes.map_or(free, |most| of_caches(most).min(free))
     }
 
     pub(super) fn grow(&mut self, proposal: Proposal, size: &LargerCache, saw: &str, out: &mut Outcome) {
         let Some(rank) = self.cached_rank() else { return };
-        let (Some(cache), Some(state)) = (rank.cache(), rank.cache().and_then(|cache| cache.state)) else {
-            return;
-        };
         let Some(reused_before) = self.draws.steady().and_then(|recent| recent.share(recent.reuses())) else {
             return;
         };
-        let dataset = cache.curve.dataset_bytes() as f64 / state.kept_bytes.max(1) as f64;
-        let passes = if dataset > 0.0 { dataset } else { 1.0 / reused_before.max(1e-3) };
+        let Some(pass_draws) = pass_draws(rank, reused_before) else { return };
         let reads_before = reads_of(rank, self.since_ns);
         self.decisions += 1;
         out.audit.extend(audit::asked(Act::Request, self.decisions, self.now_ns, &proposal, saw));
@@ -176,7 +178,7 @@ impl Controller {
             reads_before,
             reused_before,
             rise: size.share - size.share_now,
-            pass_draws: passes.max(1.0) * state.kept_samples as f64,
+            pass_draws,
             stage: Stage::Turning(turn),
         });
     }
@@ -381,7 +383,7 @@ impl Controller {
     }
 }
 
-fn larger(job: &Job, uses: &CacheUses, rank: &Rank, free: u64) -> Option<LargerCache> {
+pub(super) fn larger(job: &Job, uses: &CacheUses, rank: &Rank, free: u64) -> Option<LargerCache> {
     let at = (rank.rank, rank.loader?);
     let state = rank.cache()?.state.filter(|state| state.capacity_bytes > 0)?;
     // Ranks that share a cache have one curve, which one of them reports.
@@ -391,7 +393,7 @@ fn larger(job: &Job, uses: &CacheUses, rank: &Rank, free: u64) -> Option<LargerC
 }
 
 /// Each rank that trains gets its part of what the cache is to have more.
-fn proposal(job: &Job, size: &LargerCache) -> Option<Proposal> {
+pub(super) fn proposal(job: &Job, size: &LargerCache) -> Option<Proposal> {
     let more = size.to_bytes.checked_sub(size.capacity_bytes).filter(|more| *more > 0)?;
     let ranks: Vec<&Rank> = job.training().filter(|rank| rank.cache().is_some()).collect();
     let each = more / ranks.len().max(1) as u64;

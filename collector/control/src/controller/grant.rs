@@ -119,6 +119,10 @@ impl Controller {
                 self.end_storage_test(*test, Act::Undo, String::new(), why, out);
                 return true;
             }
+            Work::Swapping(swap) => {
+                self.drop_swap(*swap, &why, out);
+                return true;
+            }
         }
         if self.growth.is_some() {
             self.drop_growth(&why, out);

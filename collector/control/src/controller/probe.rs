@@ -229,7 +229,7 @@ pub(crate) fn settles(proposal: &Proposal, drains: [u32; 2]) -> [u32; 2] {
     match proposal.kind {
         Kind::Raise | Kind::Shift => [slow(proposal.shortfall), most],
         Kind::Ease => [most; 2],
-        Kind::Release => [most, slow(0.0)],
+        Kind::Release | Kind::Swap => [most, slow(0.0)],
     }
 }
 

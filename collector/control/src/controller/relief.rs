@@ -44,6 +44,13 @@ impl Controller {
             self.give_back_for_good(&giving, &over, "memory is short", out);
             return true;
         }
+        if let Work::Swapping(swap) = &self.work {
+            let swap = swap.clone();
+            self.relieved_ns = Some(self.now_ns);
+            self.drop_swap_for_memory(*swap, &over, out);
+            self.rollback(out);
+            return true;
+        }
         if !matches!(self.work, Work::Watching) {
             return false;
         }

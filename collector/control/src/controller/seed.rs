@@ -44,6 +44,8 @@ pub(crate) enum Kind {
     Shift,
     /// Less of it, because it does not help.
     Release,
+    /// Less of another knob, whose memory it takes.
+    Swap,
 }
 
 #[derive(Clone, Debug, PartialEq)]
