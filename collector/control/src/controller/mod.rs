@@ -6,6 +6,7 @@ mod audit;
 mod cache;
 mod checkpoints;
 mod drift;
+mod fetchers;
 mod giving_back;
 mod grant;
 mod guard;

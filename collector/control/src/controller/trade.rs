@@ -238,7 +238,7 @@ impl Controller {
     fn freed_bytes(&self, rank: &Rank, fewer: &[Move]) -> u64 {
         let of = |turned: &Move| {
             let each = match turned.knob.as_str() {
-                WORKERS => rank.workers.least(),
+                WORKERS => rank.workers.least_of(rank.value(WORKERS).unwrap_or(0)),
                 _ => 0,
             };
             each.saturating_mul(turned.from - turned.to)
