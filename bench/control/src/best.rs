@@ -39,7 +39,9 @@ impl Known {
     /// A file that is there and is none of such settings.
     pub(crate) fn of(file: Option<PathBuf>) -> anyhow::Result<Known> {
         let text = file.as_ref().filter(|file| file.exists()).map(std::fs::read_to_string).transpose()?;
-        let named = || format!("{} has no best static settings; remove it", file.clone().unwrap_or_default().display());
+        let named = || {
+            format!("{} has no best static settings; remove it", file.clone().unwrap_or_default().display())
+        };
         let of = text.map(|text| serde_json::from_str(&text).with_context(named)).transpose()?;
         Ok(Known { file, of: Mutex::new(of.unwrap_or_default()) })
     }
@@ -55,7 +57,10 @@ impl Known {
         if let Some(file) = &self.file {
             let written = serde_json::to_string_pretty(&*of).map(|text| std::fs::write(file, text + "\n"));
             if !matches!(written, Ok(Ok(()))) {
-                eprintln!("{} cannot be written, so the settings are looked for again next time", file.display());
+                eprintln!(
+                    "{} cannot be written, so the settings are looked for again next time",
+                    file.display()
+                );
             }
         }
         found

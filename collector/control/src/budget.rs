@@ -159,7 +159,8 @@ impl Costs {
         };
         let read = rank.services.iter().filter_map(|service| service.read_bytes).max();
         let bound = read.map_or(u64::MAX, |bytes| bytes.max(1 << 20).saturating_mul(EXPANSION));
-        let in_batches = alone(self.batch_bytes, batches, Self::worst(rank, own_bytes, "prefetch").min(bound));
+        let in_batches =
+            alone(self.batch_bytes, batches, Self::worst(rank, own_bytes, "prefetch").min(bound));
         let of_workers = alone(self.worker_bytes, workers, Self::worst(rank, own_bytes, "workers"));
         let all = of_workers.saturating_add(in_batches);
         (all.min(together.unwrap_or(u64::MAX)), in_batches)

@@ -28,7 +28,7 @@ pub(crate) struct Rank {
     caches: Vec<CacheSummary>,
     pub(crate) saves: Saves,
     pub(crate) services: VecDeque<BatchService>,
-    /// How many it was told of so far.
+    /// How many have come so far.
     pub(crate) services_taken: u64,
     pub(crate) seen_until_ns: u64,
     pub(crate) memory_bytes: u64,

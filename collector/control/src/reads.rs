@@ -20,7 +20,7 @@ const MOST: usize = 4096;
 #[derive(Clone, Debug)]
 pub(crate) struct Since {
     from_ns: u64,
-    /// Of all that the rank was told of.
+    /// Of all that came to the rank.
     taken: u64,
     batches: VecDeque<Seen>,
 }
@@ -38,7 +38,8 @@ impl Since {
         let new = rank.services.iter().skip(rank.services.len() - count);
         let new = new.filter(|service| service.start_ns >= self.from_ns);
         self.batches.extend(new.filter_map(Seen::of));
-        self.batches.drain(..self.batches.len().saturating_sub(MOST));
+        let surplus = self.batches.len().saturating_sub(MOST);
+        drop(self.batches.drain(..surplus));
     }
 
     /// `None` for too few.
@@ -195,7 +196,8 @@ mod tests {
             let new = batches(64, 0.5, 1e6, second);
             rank.services_taken += new.len() as u64;
             rank.services.extend(new);
-            rank.services.drain(..rank.services.len().saturating_sub(256));
+            let surplus = rank.services.len().saturating_sub(256);
+            drop(rank.services.drain(..surplus));
             since.take(&rank);
             // What was taken is not taken again.
             since.take(&rank);

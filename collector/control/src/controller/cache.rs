@@ -235,7 +235,8 @@ impl Controller {
                 let drawn = uses.since(begun).draws() as f64;
                 if reused.is_some_and(|reused| reused >= growth.reused_before + RISEN * growth.rise) {
                     let batches = Since::new(self.now_ns, self.cached_rank());
-                    growth.stage = Stage::Used { since_ns: self.now_ns, looks: 0, steps: LOOK_STEPS, batches };
+                    growth.stage =
+                        Stage::Used { since_ns: self.now_ns, looks: 0, steps: LOOK_STEPS, batches };
                     rises = true;
                 } else if alone && drawn > PASSES * growth.pass_draws {
                     let why = format!(

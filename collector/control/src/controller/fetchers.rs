@@ -33,9 +33,13 @@ pub(super) fn more(
     for need in slowest(needs) {
         let reads = need.sums.share(need.sums.fetch_ns);
         let Some(rank) = job.ranks.get(&need.rank).filter(|_| reads > STALL) else { continue };
-        let Some(now) = rank.knob(FETCHERS).filter(|knob| knob.initial > 0 && knob.value > 0) else { continue };
+        let Some(now) = rank.knob(FETCHERS).filter(|knob| knob.initial > 0 && knob.value > 0) else {
+            continue;
+        };
         let (now, to) = (now.value, now.value.saturating_add(limit(now.value)));
-        let Some(more) = turned(rank, FETCHERS, to).filter(|turned| turned.to > turned.from) else { continue };
+        let Some(more) = turned(rank, FETCHERS, to).filter(|turned| turned.to > turned.from) else {
+            continue;
+        };
         let times = more.to as f64 / now as f64;
         let most = 1.0 / (1.0 - reads).max(0.02) - 1.0;
         let value = gain(rank, since_ns, need, &uses, times).map_or(most / 4.0, |gain| gain.clamp(0.0, most));

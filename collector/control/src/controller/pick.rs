@@ -201,7 +201,7 @@ impl Controller {
     }
 
     /// With each worker only the batch that it works on.
-    fn barest(&self, moves: Vec<Move>) -> Vec<Move> {
+    pub(super) fn barest(&self, moves: Vec<Move>) -> Vec<Move> {
         let workers: Vec<(u32, u64)> = moves
             .iter()
             .filter(|turned| turned.knob == WORKERS)

@@ -36,8 +36,8 @@ impl Controller {
                 self.go_on(*probe, elapsed_ns, out);
                 // What the probe has just asked for is enough for one second.
                 let asks = matches!(self.work, Work::Probing(_)) && out.actions.is_empty();
-                if asks && !self.consider_cache(out) {
-                    self.make_way(out);
+                if asks && !self.makes_way(out) {
+                    self.consider_cache(out);
                 }
             }
             Work::TestingStorage(test) => self.go_on_testing_storage(*test, drifted, out),

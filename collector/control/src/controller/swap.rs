@@ -5,7 +5,7 @@
 
 use super::harm::Usual;
 use super::probe::{DELTA, Why};
-use super::seed::{CACHE, Kind, Proposal};
+use super::seed::{Kind, Proposal, WORKERS};
 use super::turn::{Move, Status, Turn, taken_by_another};
 use super::{BLIND_NS, Controller, STALE_NS, Work, audit};
 use crate::Outcome;
@@ -21,8 +21,10 @@ const RISEN: f64 = 0.5;
 /// Draws, in passes over the data, after which a larger cache must have shown.
 const PASSES: f64 = 2.2;
 /// Steps between two looks, and the most looks: there is no way back and forth, so that it takes many steps.
-const LOOK_STEPS: u32 = 96;
+const LOOK_STEPS: u32 = 64;
 const MOST_LOOKS: u32 = 16;
+/// What it has cost is added up in pieces of this length, as steps are not remembered for as long as a cache may take to fill.
+const PIECE_NS: u64 = 60_000_000_000;
 /// Training time after which it has to be clear.
 const LONGEST_NS: u64 = 1_800_000_000_000;
 
@@ -47,9 +49,11 @@ pub(super) struct Swap {
     usual: Vec<(u32, Usual)>,
     /// Training time that it may cost until it is kept.
     most_cost_ns: f64,
-    /// Since when what gave is in force, and what of it training lost.
+    /// Since when what gave is in force.
     given_ns: u64,
+    /// What training lost to it so far, and until when that is added up.
     cost_ns: f64,
+    added_up: (f64, u64),
     spent_ns: u64,
     stage: Stage,
 }
@@ -108,6 +112,7 @@ impl Swap {
 impl Controller {
     /// Begins to move memory from one knob to another, where that is expected to gain. True where it has begun.
     pub(super) fn swap(&mut self, out: &mut Outcome) -> bool {
+        self.note_read_cost();
         let Some(trade) = self.pick_trade() else { return false };
         let (since_ns, settle) = (self.since_ns, self.settle);
         let usual = self
@@ -116,7 +121,13 @@ impl Controller {
             .filter_map(|rank| Some((rank.rank, Usual::of(&rank.pace.since(since_ns, settle))?)))
             .collect();
         self.decisions += 1;
-        out.audit.extend(audit::asked(Act::Request, self.decisions, self.now_ns, &trade.proposal, &trade.saw));
+        out.audit.extend(audit::asked(
+            Act::Request,
+            self.decisions,
+            self.now_ns,
+            &trade.proposal,
+            &trade.saw,
+        ));
         let mut swap = Swap {
             decision: self.decisions,
             proposal: trade.proposal,
@@ -126,6 +137,7 @@ impl Controller {
             most_cost_ns: self.affordable_ns(),
             given_ns: self.now_ns,
             cost_ns: 0.0,
+            added_up: (0.0, self.now_ns),
             spent_ns: 0,
             stage: Stage::Freeing,
         };
@@ -172,10 +184,7 @@ impl Controller {
             return;
         }
         swap.spent_ns = swap.spent_ns.saturating_add(elapsed_ns.min(STALE_NS));
-        let cost = |(rank, usual): &(u32, Usual)| {
-            Some(usual.cost_ns(&self.job.ranks.get(rank)?.pace.since(swap.given_ns, 0)))
-        };
-        swap.cost_ns = swap.usual.iter().filter_map(cost).fold(0.0, f64::max);
+        self.add_up(&mut swap);
         if swap.cost_ns > swap.most_cost_ns {
             let why = format!("{}, by more than what trying it may cost", audit::why(Why::Worse));
             return self.undo_swap(swap, None, String::new(), why, out);
@@ -223,11 +232,22 @@ impl Controller {
         self.work = Work::Swapping(Box::new(swap));
     }
 
+    fn add_up(&self, swap: &mut Swap) {
+        let (before, until_ns) = swap.added_up;
+        let cost = |(rank, usual): &(u32, Usual)| {
+            Some(usual.cost_ns(&self.job.ranks.get(rank)?.pace.since(until_ns, 0)))
+        };
+        swap.cost_ns = before + swap.usual.iter().filter_map(cost).reduce(f64::max).unwrap_or(0.0);
+        if self.now_ns > until_ns.saturating_add(PIECE_NS) {
+            swap.added_up = (swap.cost_ns, self.now_ns);
+        }
+    }
+
     fn swap_in_force(&mut self, swap: &mut Swap, out: &mut Outcome) {
         self.supply.turned(self.now_ns);
         self.drift.cache_turned();
         if let Stage::Giving(_) = swap.stage {
-            swap.given_ns = self.now_ns;
+            (swap.given_ns, swap.added_up) = (self.now_ns, (0.0, self.now_ns));
             swap.stage = Stage::Freeing;
             return;
         }
@@ -244,8 +264,9 @@ impl Controller {
     fn take_what_is_free(&mut self, mut swap: Swap, out: &mut Outcome) {
         let moves = swap.takes();
         let taking = Proposal { moves: moves.clone(), ..swap.proposal.clone() };
-        let within =
-            |turned: &Move| turned.find(&self.job).is_some_and(|knob| (knob.min..=knob.max).contains(&turned.to));
+        let within = |turned: &Move| {
+            turned.find(&self.job).is_some_and(|knob| (knob.min..=knob.max).contains(&turned.to))
+        };
         if !moves.iter().all(within) {
             let why = "the knob may no longer be turned as far".to_owned();
             return self.undo_swap(swap, None, String::new(), why, out);
@@ -269,11 +290,12 @@ impl Controller {
         let Stage::Used { since_ns, looks, steps } = &mut swap.stage else { return nothing };
         let groups = self.job.groups(*since_ns, self.job.drain());
         let seen = groups.iter().map(|rank| crate::window::steps(rank)).min().unwrap_or(0);
-        let Some(figure) = ranks::figure(&groups, u32::MAX).filter(|_| seen >= *steps) else { return nothing };
+        let Some(figure) = ranks::figure(&groups, u32::MAX).filter(|_| seen >= *steps) else {
+            return nothing;
+        };
         (*looks, *steps) = (*looks + 1, seen + LOOK_STEPS);
         let kind = (swap.proposal.knob, Kind::Swap);
-        let alpha =
-            self.patience.get(&kind).cloned().unwrap_or_default().alpha() / f64::from(MOST_LOOKS);
+        let alpha = self.patience.get(&kind).cloned().unwrap_or_default().alpha() / f64::from(MOST_LOOKS);
         let over = *looks >= MOST_LOOKS;
         let Some(gain) = stats::compare(&[swap.before, figure], self.restless, alpha) else { return nothing };
         let saw = format!("{} before and {} with it", audit::pace(&swap.before), audit::pace(&figure));
@@ -294,7 +316,7 @@ impl Controller {
         out.audit.push(event);
         self.patience(&swap.proposal).keep(swap.proposal.step());
         let takes = swap.takes();
-        for turned in takes.iter().filter(|turned| turned.knob != CACHE) {
+        for turned in takes.iter().filter(|turned| turned.knob == WORKERS) {
             let address = (turned.rank, turned.loader, turned.knob.clone());
             self.too_few.insert(address, turned.from);
         }

@@ -8,11 +8,13 @@ use super::turn::Move;
 use super::useless::reads_of;
 use super::{Controller, Work, audit, probe};
 use crate::Outcome;
+use crate::profile::Profile;
 use crate::ranks::{self, Rank};
 use crate::stats::{self, Figure};
-use crate::whatif::{Change, Delta, Look, Model, predict};
+use crate::whatif::{Change, Delta, Look, Model, Prediction, predict};
 use stallscope_model::{CacheUses, Estimate, TuneMode};
 use stallscope_units::{memory, percent_in_words};
+use std::cell::OnceCell;
 
 /// It is asked so often, and after each answer that nothing is to be gained not half as often, as the model takes CPU.
 const ASK_NS: u64 = 10_000_000_000;
@@ -47,18 +49,28 @@ struct Sight<'a> {
     rank: &'a Rank,
     need: Need,
     uses: CacheUses,
-    model: &'a Model<'a>,
-    looks: &'a [Look],
+    profile: &'a Profile,
+    /// Made where it is asked, as it takes CPU.
+    model: OnceCell<(Model<'a>, Vec<Look>)>,
 }
 
 impl Sight<'_> {
+    fn predict(&self, change: &Change) -> Option<Prediction> {
+        let (model, looks) = self.model.get_or_init(|| {
+            let model = Model::new(self.profile);
+            let looks = model.looks(REPLICAS);
+            (model, looks)
+        });
+        predict(model, change, looks).ok()
+    }
+
     fn gain(&self, change: &Change) -> Option<Estimate> {
-        predict(self.model, change, self.looks).ok().map(|found| found.gain)
+        self.predict(change).map(|found| found.gain)
     }
 
     /// Share of the pace that is lost at most, where it is not known whether storage is slow or at its limit.
     fn loss(&self, change: &Change) -> Option<f64> {
-        let found = predict(self.model, change, self.looks).ok()?;
+        let found = self.predict(change)?;
         let either = found.either.map(|either| either.if_slow.value.min(either.if_limited.value));
         Some(-either.unwrap_or(found.gain.value).min(0.0))
     }
@@ -71,17 +83,21 @@ impl Controller {
             return None;
         }
         self.traded.next_ns = self.now_ns.saturating_add(ASK_NS);
-        let found = self.best_trade();
-        if found.is_none() {
-            self.traded.pause_ns = (2 * self.traded.pause_ns).clamp(ASK_NS, SELDOM_NS);
-            self.traded.next_ns = self.now_ns.saturating_add(self.traded.pause_ns);
-        } else {
-            self.traded.pause_ns = 0;
+        let mut asked = false;
+        let found = self.best_trade(&mut asked);
+        self.traded.pause_ns = match &found {
+            Some(_) => 0,
+            None if asked => (2 * self.traded.pause_ns).clamp(ASK_NS, SELDOM_NS),
+            None => self.traded.pause_ns,
+        };
+        if asked {
+            self.traded.next_ns = self.now_ns.saturating_add(self.traded.pause_ns.max(ASK_NS));
         }
         found
     }
 
-    fn best_trade(&self) -> Option<Trade> {
+    /// `asked`: whether the model was.
+    fn best_trade(&self, asked: &mut bool) -> Option<Trade> {
         // Of ranks that wait for each other, what one gives another may need.
         let mut training = self.job.training();
         let (rank, None) = (training.next()?, training.next()) else { return None };
@@ -98,14 +114,14 @@ impl Controller {
         if profile.too_little().is_some() {
             return None;
         }
-        let model = Model::new(profile);
-        let looks = model.looks(REPLICAS);
         let saw = audit::saw(&need, &before);
-        let sight = Sight { rank, need, uses, model: &model, looks: &looks };
+        let sight = Sight { rank, need, uses, profile, model: OnceCell::new() };
         let found = [self.workers_for_cache(&sight), self.cache_for_workers(&sight)];
-        let best = found.into_iter().flatten().max_by(|(a, _), (b, _)| {
-            a.predicted.value.total_cmp(&b.predicted.value)
-        });
+        *asked = sight.model.get().is_some();
+        let best = found
+            .into_iter()
+            .flatten()
+            .max_by(|(a, _), (b, _)| a.predicted.value.total_cmp(&b.predicted.value));
         let (proposal, hits) = best.filter(|(best, _)| best.predicted.value >= DELTA)?;
         Some(Trade { proposal, saw, before, hits })
     }
@@ -157,21 +173,31 @@ impl Controller {
             return None;
         }
         let now = rank.value(WORKERS)?;
-        let more = turned(rank, WORKERS, now + 1).filter(|turned| turned.to > turned.from)?;
-        let more = seed::with_prefetch(rank, more, 0);
+        let more = turned(rank, WORKERS, now.saturating_add(1)).filter(|turned| turned.to > turned.from)?;
+        // Of the batches ahead no more than one for each, as they take memory as well.
+        let mut more = self.barest(seed::with_prefetch(rank, more, 0));
+        more.retain(|turned| turned.to > turned.from);
         let (kind, knob, shortfall, clear) = (Kind::Swap, WORKERS, 0.0, false);
-        let mut proposal =
-            Proposal { kind, knob, moves: more, predicted: Estimate::default(), shortfall, clear, why: String::new() };
+        let mut proposal = Proposal {
+            kind,
+            knob,
+            moves: more,
+            predicted: Estimate::default(),
+            shortfall,
+            clear,
+            why: String::new(),
+        };
         let deltas = proposal.deltas();
         // Where there is memory for it nothing has to go, and where something else is short that would not help.
-        if self.headroom.memory(&self.job, &deltas).is_ok() || self.headroom.beside_memory(&self.job, &deltas).is_err()
+        if self.headroom.memory(&self.job, &deltas).is_ok()
+            || self.headroom.beside_memory(&self.job, &deltas).is_err()
         {
             return None;
         }
         let (held, above) = self.above(rank)?;
         let wanted = (self.headroom.bytes_of(&self.job, &deltas) as f64 / OF_FREE) as u64;
         let free = (self.free_bytes(0) as f64 / OF_FREE) as u64;
-        let gives = (wanted.checked_sub(free)? / MIB + 1) * MIB;
+        let gives = (wanted.checked_sub(free)? / MIB + 1).saturating_mul(MIB);
         if gives > above {
             return None;
         }
@@ -184,7 +210,8 @@ impl Controller {
             let turned = proposal.moves.iter().find(|turned| turned.knob == name);
             turned.and_then(|turned| u32::try_from(turned.to).ok()).map(Delta::To)
         };
-        let gain = sight.gain(&Change { workers: to(WORKERS), prefetch: to(PREFETCH), ..Change::default() })?;
+        let gain =
+            sight.gain(&Change { workers: to(WORKERS), prefetch: to(PREFETCH), ..Change::default() })?;
         let both = |gain: f64, loss: f64| (1.0 + gain) * (1.0 + loss) - 1.0;
         // Were it wrong, all that goes would have to be read again.
         let lost = state.kept_samples as f64 * gives as f64 / state.capacity_bytes.max(1) as f64;
@@ -252,9 +279,20 @@ impl Controller {
         Some(Hits { before, rise, pass_draws: pass_draws(rank, before)? })
     }
 
-    /// A trial that takes the memory of which the model expects more in a larger cache makes way for that.
-    pub(super) fn make_way(&mut self, out: &mut Outcome) {
-        let Work::Probing(trial) = &self.work else { return };
+    /// A trial that takes the memory of which the model expects more in a larger cache makes way for that: true where it did.
+    pub(super) fn makes_way(&mut self, out: &mut Outcome) -> bool {
+        let Some(why) = self.better_for_cache() else { return false };
+        let Work::Probing(trial) = std::mem::take(&mut self.work) else { return false };
+        let now_ns = self.now_ns;
+        self.patience(&trial.proposal).make_way(now_ns);
+        self.ask_cache_ns = 0;
+        self.put_back(*trial, why, out);
+        true
+    }
+
+    /// Why the memory of the trial under way is worth more to the cache, as a sentence; `None` where it is not, or is not known.
+    fn better_for_cache(&mut self) -> Option<String> {
+        let Work::Probing(trial) = &self.work else { return None };
         let measures = matches!(trial.stage, probe::Stage::Measuring { .. });
         if trial.is_with()
             || !measures
@@ -263,33 +301,28 @@ impl Controller {
             || self.now_ns < self.traded.trial_ns
             || !self.ready(CACHE, Kind::Raise)
         {
-            return;
+            return None;
         }
         self.traded.trial_ns = self.now_ns.saturating_add(ASK_NS);
         // Steps of the setting without it, and enough of them.
         if self.profiles.training().iter().any(|profile| profile.too_little().is_some()) {
-            return;
+            return None;
         }
         let reserved = self.reserved_bytes();
-        let free = (self.free_bytes(0), self.free_bytes(reserved));
-        let Some((larger, ..)) = self.expected_cache(free.1) else { return };
-        let beside = self.expected_cache(free.0).map_or(0.0, |(beside, ..)| beside.predicted.value.max(0.0));
+        let (larger, ..) = self.expected_cache(self.free_bytes(reserved))?;
+        let beside = self.expected_cache(self.free_bytes(0));
+        let beside = beside.map_or(0.0, |(beside, ..)| beside.predicted.value.max(0.0));
         let so_far = stats::compare(&trial.legs, trial.restless, 0.5).map(|gain| gain.value);
         let trial_gain = so_far.unwrap_or(trial.proposal.predicted.value).max(0.0);
         let expected = larger.predicted.value;
-        if expected < (1.0 + trial_gain) * (1.0 + beside) - 1.0 + DELTA {
-            return;
-        }
-        let Work::Probing(trial) = std::mem::take(&mut self.work) else { return };
-        let (now_ns, step) = (self.now_ns, trial.proposal.step());
-        self.patience(&trial.proposal).again(step, now_ns);
-        self.ask_cache_ns = 0;
-        let why = format!(
-            "a larger cache with the same memory is expected to bring {:+.0}%, and this {:+.0}%",
-            100.0 * expected,
-            100.0 * trial_gain
-        );
-        self.put_back(*trial, why, out);
+        (expected >= (1.0 + trial_gain) * (1.0 + beside) - 1.0 + DELTA).then(|| {
+            format!(
+                "a larger cache with the same memory is expected to bring {:+.0}%, and this {:+.0}% and {:+.0}% by the cache that there is memory for beside it",
+                100.0 * expected,
+                100.0 * trial_gain,
+                100.0 * beside
+            )
+        })
     }
 }
 
