@@ -42,6 +42,10 @@ impl Since {
         drop(self.batches.drain(..surplus));
     }
 
+    pub(crate) fn count(&self) -> u32 {
+        self.batches.len() as u32
+    }
+
     /// `None` for too few.
     pub(crate) fn reads(&self) -> Option<Reads> {
         Reads::of_seen(self.batches.iter().copied())

@@ -30,9 +30,12 @@ const SELDOM_NS: u64 = 320_000_000_000;
 const RISEN: f64 = 0.5;
 /// Draws, in passes over the data, after which a raise must have shown: one pass to fill, one to be used, and some on top.
 const PASSES: f64 = 2.2;
-/// Steps between two looks at a cache that is used, and the most looks.
+/// Steps between two looks at a cache that is used, a quarter of those seen where that is more, and the most looks. It costs nothing
+/// while it is looked at, and what is seen late is seen the more exactly.
 const LOOK_STEPS: u32 = 48;
 const MOST_LOOKS: u32 = 16;
+/// Of as many steps a quarter is no more than is remembered of them; of single batches more is.
+const SEEN_STEPS: u32 = 600;
 /// Steps that a raise is proposed from.
 const FEWEST_STEPS: u32 = 30;
 /// Simulations behind one prediction, and what its interval leaves out at each end where there is none.
@@ -273,11 +276,13 @@ impl Controller {
         let settle = self.job.drain();
         let groups = self.job.groups(*since_ns, settle);
         let seen = groups.iter().map(|rank| crate::window::steps(rank)).min().unwrap_or(0);
+        let seen = seen.max(if seen > LOOK_STEPS { batches.count() } else { 0 });
         let figure = ranks::figure(&groups, u32::MAX).filter(|_| seen >= *steps);
         let (Some(figure), Some(rank)) = (figure, self.cached_rank()) else {
             return (Judged::Open, String::new());
         };
-        (*looks, *steps) = (*looks + 1, seen + LOOK_STEPS);
+        let more = if seen < SEEN_STEPS || seen == batches.count() { seen / 4 } else { 0 };
+        (*looks, *steps) = (*looks + 1, seen + more.max(LOOK_STEPS));
         let alpha = self.patience.get(&(CACHE, Kind::Raise)).cloned().unwrap_or_default().alpha()
             / f64::from(MOST_LOOKS);
         let (since_ns, over, all) = (*since_ns, *looks >= MOST_LOOKS, batches.reads());
