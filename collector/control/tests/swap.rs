@@ -38,7 +38,7 @@ fn full_of_workers() -> (Job, Controller, u64) {
     let budget = 1200 * MIB;
     let budgets = Budgets { memory_bytes: Some(budget), ..Budgets::default() };
     let mut controller = Controller::new(TuneMode::Act, budgets, 1);
-    let out = run(&mut job, &mut controller, 600);
+    let out = run(&mut job, &mut controller, 400);
     assert!((6..=8).contains(&job.workers()), "{} workers: {:?}", job.workers(), out.audit);
     job.knobs[2].state = KnobState::Applied;
     (job, controller, budget)
@@ -47,7 +47,7 @@ fn full_of_workers() -> (Job, Controller, u64) {
 /// Until a swap is under way; all that was audited.
 fn until_swapping(job: &mut Job, controller: &mut Controller) -> (Vec<AuditEvent>, u64) {
     let mut audit = Vec::new();
-    for _ in 0..5400 {
+    for _ in 0..2400 {
         audit.extend(run(job, controller, 1).audit);
         if let Some(decision) = swapped(&audit) {
             return (audit, decision);
@@ -61,7 +61,7 @@ fn the_last_workers_make_way_for_a_cache_that_is_worth_more() {
     let (mut job, mut controller, budget) = full_of_workers();
     let (workers, cache) = (job.workers(), job.cache_bytes());
     let mut all = Outcome::default();
-    for _ in 0..5400 {
+    for _ in 0..2400 {
         let seen = job.second();
         assert!(seen.ranks[0].memory_bytes <= budget, "over the budget: {:#?}", all.audit);
         let out = controller.observe(&seen);

@@ -240,13 +240,12 @@ impl Controller {
         Some((proposal, None))
     }
 
-    /// Down to that a knob may go: what the script or a person has set, and nothing that was proven to be too little.
+    /// Down to that a knob may go: what the script or a person has set. That fewer were too little was seen with a smaller cache.
     fn floor_of(&self, rank: &Rank, name: &str) -> Option<u64> {
         let knob = rank.knob(name).filter(|knob| knob.state == stallscope_model::KnobState::Applied)?;
         let address = (rank.rank, knob.loader, knob.name.clone());
         let own = self.floors.get(&address).copied().unwrap_or(knob.initial);
-        let few = self.too_few.get(&address).map_or(0, |few| few.saturating_add(1));
-        Some(own.max(few).max(knob.min).max(1))
+        Some(own.max(knob.min).max(1))
     }
 
     /// So many workers, and no more batches ahead for each than now.
