@@ -3,9 +3,13 @@
 //! All settings would be too many: workers, prefetch and cache share the memory and are looked at together; the interval of
 //! checkpoints and the processes that read ahead for the best few of those, and then the cache more finely.
 
-use crate::run::fixed;
+use crate::run::fixed_within_budget;
 use crate::scenario::{Scenario, Setting};
+use anyhow::Context as _;
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 /// Workers, and batches ahead for each.
 const WORKERS: [u32; 12] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24];
@@ -23,6 +27,45 @@ const ALL: f64 = 1.02;
 const SPARE: u64 = 64 << 20;
 
 type Found = Vec<(Setting, f64)>;
+
+/// Those that were looked for before.
+pub(crate) struct Known {
+    file: Option<PathBuf>,
+    of: Mutex<BTreeMap<String, Setting>>,
+}
+
+impl Known {
+    /// # Errors
+    /// A file that is there and is none of such settings.
+    pub(crate) fn of(file: Option<PathBuf>) -> anyhow::Result<Known> {
+        let text = file.as_ref().filter(|file| file.exists()).map(std::fs::read_to_string).transpose()?;
+        let named = || {
+            format!("{} has no best static settings; remove it", file.clone().unwrap_or_default().display())
+        };
+        let of = text.map(|text| serde_json::from_str(&text).with_context(named)).transpose()?;
+        Ok(Known { file, of: Mutex::new(of.unwrap_or_default()) })
+    }
+
+    pub(crate) fn best_static(&self, scenario: &Scenario) -> Setting {
+        let lock = || self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = lock().get(scenario.name) {
+            return *known;
+        }
+        let found = best_static(scenario);
+        let mut of = lock();
+        of.insert(scenario.name.to_owned(), found);
+        if let Some(file) = &self.file {
+            let written = serde_json::to_string_pretty(&*of).map(|text| std::fs::write(file, text + "\n"));
+            if !matches!(written, Ok(Ok(()))) {
+                eprintln!(
+                    "{} cannot be written, so the settings are looked for again next time",
+                    file.display()
+                );
+            }
+        }
+        found
+    }
+}
 
 /// The one, the same for all ranks, with the best goodput over the whole trace that keeps the budgets: all of the grid on one
 /// seed, the best few on more.
@@ -76,7 +119,7 @@ fn sort(found: &mut Found) {
 
 /// Its pace; nothing where it breaks a budget.
 fn worth(scenario: &Scenario, setting: Setting, seed: u64) -> f64 {
-    let ran = fixed(scenario, setting, seed);
+    let ran = fixed_within_budget(scenario, setting, seed);
     if ran.tally.violations == 0 { ran.pace(scenario.measured_from()) } else { f64::MIN / 100.0 }
 }
 

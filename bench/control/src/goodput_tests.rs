@@ -54,6 +54,24 @@ fn a_cache_and_workers_that_are_tried_at_once_keep_the_budget() {
     assert_eq!(ran.tally.violations, 0, "{:?}", ran.audit);
 }
 
+/// Storage is narrow, so that workers beyond some read no more, and it takes a quarter of an hour to be sure of that.
+#[test]
+fn a_trial_of_workers_makes_way_for_a_cache_that_is_worth_more_of_the_same_memory() {
+    let ran = run::ours(&named("memory for half of cache and workers"), 1);
+    let first = of(&ran, "cache.bytes", Act::Request)[0].time_ns / 1_000_000_000;
+    assert!(first < 600, "{first} s: {:?}", ran.audit);
+    assert_eq!(ran.tally.violations, 0, "{:?}", ran.audit);
+}
+
+/// That the cache has four of the eight GiB which the job may use says nothing of what a worker takes.
+#[test]
+fn what_a_cache_keeps_does_not_make_its_workers_dear() {
+    let ran = run::ours(&named("a cache that stops paying"), 2);
+    let asked = of(&ran, "workers", Act::Request);
+    let raised = of(&ran, "cache.bytes", Act::Keep).last().map_or(0, |kept| kept.time_ns);
+    assert!(asked.iter().any(|asked| asked.to > asked.from && asked.time_ns > raised), "{:?}", ran.audit);
+}
+
 #[test]
 fn no_setting_that_a_cache_makes_too_large_is_the_best() {
     let scenario = named("memory for half of cache and workers");

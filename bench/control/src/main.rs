@@ -35,6 +35,10 @@ struct Options {
     /// Only scenarios whose names have this
     #[arg(long, default_value = "")]
     only: String,
+    /// The best static settings, by name of the scenario: of those in this file they are not looked for again, and what is found
+    /// is added to it. Looking for them takes most of the time, and they change with a scenario and not with the controller.
+    #[arg(long, value_name = "FILE")]
+    best: Option<PathBuf>,
     /// Print what the controller says in one run of each scenario, instead of the table
     #[arg(long, value_name = "SEED")]
     audit: Option<u64>,
@@ -50,7 +54,8 @@ fn main() -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let (mut body, mut rows) = (Vec::new(), Vec::new());
-    for (line, figures) in judged(&chosen, options.seeds) {
+    let known = best::Known::of(options.best)?;
+    for (line, figures) in judged(&chosen, options.seeds, &known) {
         body.push(line);
         rows.extend(figures);
     }
@@ -72,13 +77,13 @@ fn main() -> anyhow::Result<ExitCode> {
 type Judged = (Vec<String>, Vec<table::Row>);
 
 /// Each scenario's, in their order; as many at a time as there are CPUs.
-fn judged(chosen: &[scenario::Scenario], seeds: u64) -> Vec<Judged> {
+fn judged(chosen: &[scenario::Scenario], seeds: u64, known: &best::Known) -> Vec<Judged> {
     let (next, all) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let work = || {
         while let Some((at, scenario)) =
             Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|at| Some((at, chosen.get(at)?)))
         {
-            let best = best::best_static(scenario);
+            let best = known.best_static(scenario);
             let seeds: Vec<judge::Seed> = (0..seeds).map(|seed| judge::seed(scenario, best, seed)).collect();
             let found = judge::judge(scenario, &seeds);
             eprintln!("{} (best static: {})", found.0.join("  "), best.words(scenario));

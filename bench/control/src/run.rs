@@ -48,8 +48,18 @@ impl Ran {
 }
 
 pub(crate) fn run(scenario: &Scenario, setting: Setting, seed: u64, policy: &mut dyn Policy) -> Ran {
+    run_while(scenario, setting, seed, policy, |_| true)
+}
+
+fn run_while(
+    scenario: &Scenario,
+    setting: Setting,
+    seed: u64,
+    policy: &mut dyn Policy,
+    goes_on: impl Fn(&Tally) -> bool,
+) -> Ran {
     let mut job = Job::new(scenario, setting, seed);
-    while !job.is_over() {
+    while !job.is_over() && goes_on(&job.tally) {
         let observation = job.second();
         let actions = policy.observe(&observation);
         job.ask(&actions);
@@ -73,4 +83,9 @@ pub(crate) fn hill_climbing(scenario: &Scenario, seed: u64) -> Ran {
 
 pub(crate) fn fixed(scenario: &Scenario, setting: Setting, seed: u64) -> Ran {
     run(scenario, setting, seed, &mut Nothing)
+}
+
+/// The same until it breaks a budget, as it is no setting to be held against then.
+pub(crate) fn fixed_within_budget(scenario: &Scenario, setting: Setting, seed: u64) -> Ran {
+    run_while(scenario, setting, seed, &mut Nothing, |tally| tally.violations == 0)
 }

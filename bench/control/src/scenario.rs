@@ -3,6 +3,7 @@
 use crate::cache::Kept;
 use crate::run::WARM_UP_S;
 use crate::saves::Saving;
+use serde::{Deserialize, Serialize};
 use stallscope_control::Random;
 use stallscope_control::pipeline::{Conditions, Demand, Storage};
 use stallscope_model::Budgets;
@@ -27,7 +28,7 @@ pub(crate) struct World {
 }
 
 /// The values of all knobs of a rank; those that a job has not are nothing to it.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Setting {
     pub(crate) workers: u32,
     pub(crate) prefetch: u32,

@@ -90,6 +90,7 @@ pub(crate) struct Delta {
     pub(crate) workers: i64,
     pub(crate) batches: i64,
     pub(crate) cache_bytes: i64,
+    pub(crate) fetchers: i64,
 }
 
 /// What workers and batches were seen to take; before that the worst case is assumed.
@@ -97,6 +98,8 @@ pub(crate) struct Delta {
 pub(crate) struct Costs {
     pub(crate) worker_bytes: Option<u64>,
     pub(crate) batch_bytes: Option<u64>,
+    /// Of a process that reads ahead; before that as a worker.
+    fetcher_bytes: Option<u64>,
     /// Workers and batches that were added together, and what they took.
     both: Option<(u64, u64, u64)>,
     /// Memory of the job at which somebody had to wait for memory.
@@ -112,6 +115,7 @@ impl Costs {
         let grown = (grown_bytes as f64 * MARGIN) as u64 + (1 << 20);
         let (workers, batches) = (delta.workers.max(0) as u64, delta.batches.max(0) as u64);
         match (workers, batches) {
+            (0, 0) if delta.fetchers > 0 => self.fetcher_bytes = Some(grown / delta.fetchers as u64),
             (1.., 0) => self.worker_bytes = Some(grown / workers),
             (0, 2..) => self.batch_bytes = Some(grown / batches),
             (1.., 1..) => self.both = Some((workers, batches, grown)),
@@ -125,17 +129,26 @@ impl Costs {
         self.learn(delta, grown_bytes);
         self.worker_bytes = self.worker_bytes.max(before.worker_bytes);
         self.batch_bytes = self.batch_bytes.max(before.batch_bytes);
+        self.fetcher_bytes = self.fetcher_bytes.max(before.fetcher_bytes);
         self.both = self.both.max(before.both);
     }
 
     /// All memory that the rank has could be in its workers, or in its batches.
-    fn worst(rank: &Rank, name: &str) -> u64 {
-        rank.memory_bytes / rank.value(name).unwrap_or(1).max(1)
+    fn worst(rank: &Rank, own_bytes: u64, name: &str) -> u64 {
+        own_bytes / rank.value(name).unwrap_or(1).max(1)
+    }
+
+    /// Of so many more processes that read ahead.
+    fn of_fetchers(&self, rank: &Rank, own_bytes: u64, count: u64) -> u64 {
+        let as_worker = || self.worker_bytes.unwrap_or(Self::worst(rank, own_bytes, "workers"));
+        let each = self.fetcher_bytes.unwrap_or_else(|| as_worker().max(rank.workers.of_one_more()));
+        each.saturating_mul(count)
     }
 
     /// Of so many more workers and batches, and of the batches alone. Whatever the split of what was added together,
     /// adding the same share of both takes the same share of it, and no other mix takes more than its larger share.
-    fn of(&self, rank: &Rank, workers: u64, batches: u64) -> (u64, u64) {
+    /// `own_bytes`: of the rank, without what caches keep.
+    fn of(&self, rank: &Rank, own_bytes: u64, workers: u64, batches: u64) -> (u64, u64) {
         let together = self.both.map(|(w, b, grown)| {
             let share = (workers as f64 / w as f64).max(batches as f64 / b as f64);
             (grown as f64 * share) as u64
@@ -146,8 +159,10 @@ impl Costs {
         };
         let read = rank.services.iter().filter_map(|service| service.read_bytes).max();
         let bound = read.map_or(u64::MAX, |bytes| bytes.max(1 << 20).saturating_mul(EXPANSION));
-        let in_batches = alone(self.batch_bytes, batches, Self::worst(rank, "prefetch").min(bound));
-        let all = alone(self.worker_bytes, workers, Self::worst(rank, "workers")).saturating_add(in_batches);
+        let in_batches =
+            alone(self.batch_bytes, batches, Self::worst(rank, own_bytes, "prefetch").min(bound));
+        let of_workers = alone(self.worker_bytes, workers, Self::worst(rank, own_bytes, "workers"));
+        let all = of_workers.saturating_add(in_batches);
         (all.min(together.unwrap_or(u64::MAX)), in_batches)
     }
 }
@@ -213,6 +228,11 @@ impl Headroom {
     /// Whether all of it can be taken together, or a sentence on what there is too little of.
     pub(crate) fn fits(&self, job: &Job, deltas: &[Delta]) -> Result<(), String> {
         self.memory(job, deltas)?;
+        self.beside_memory(job, deltas)
+    }
+
+    /// The same of all but memory.
+    pub(crate) fn beside_memory(&self, job: &Job, deltas: &[Delta]) -> Result<(), String> {
         self.cores(job, deltas)?;
         for delta in deltas {
             self.descriptors(job, *delta)?;
@@ -231,9 +251,15 @@ impl Headroom {
         for delta in deltas {
             let Some(rank) = job.ranks.get(&delta.rank) else { continue };
             let (workers, batches) = (delta.workers.max(0) as u64, delta.batches.max(0) as u64);
-            let (all, in_batches) = self.costs.of(rank, workers, batches);
+            // What the caches keep counts with the first rank, and is in no worker and no batch.
+            let is_first = job.ranks.keys().next() == Some(&delta.rank);
+            let kept_bytes = if is_first { job.kept_bytes() } else { 0 };
+            let own_bytes = rank.memory_bytes.saturating_sub(kept_bytes);
+            let (all, in_batches) = self.costs.of(rank, own_bytes, workers, batches);
             let all = all.max(workers.saturating_mul(rank.workers.of_one_more()));
             let all = all.saturating_add(delta.cache_bytes.max(0) as u64);
+            let all =
+                all.saturating_add(self.costs.of_fetchers(rank, own_bytes, delta.fetchers.max(0) as u64));
             sums = (sums.0.saturating_add(all), sums.1.saturating_add(in_batches));
         }
         sums

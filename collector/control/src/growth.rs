@@ -23,6 +23,15 @@ impl Workers {
         self.largest_bytes
     }
 
+    /// What any of the `count` largest gives back if it goes; 0 where fewer were seen. Smaller ones are other processes of the
+    /// loader.
+    pub(crate) fn least_of(&self, count: u64) -> u64 {
+        let mut bytes = self.bytes.clone();
+        bytes.sort_unstable_by(|a, b| b.cmp(a));
+        let last = usize::try_from(count).ok().and_then(|count| count.checked_sub(1));
+        last.and_then(|last| bytes.get(last)).copied().unwrap_or(0)
+    }
+
     /// What those that there are may grow by together.
     pub(crate) fn growth_bytes(&self) -> u64 {
         self.bytes.iter().fold(0, |sum, bytes| sum.saturating_add(self.largest_bytes - bytes))
@@ -39,6 +48,7 @@ mod tests {
         assert_eq!((workers.of_one_more(), workers.growth_bytes()), (0, 0));
         workers.take(&[300, 280]);
         assert_eq!((workers.of_one_more(), workers.growth_bytes()), (300, 20));
+        assert_eq!([0, 1, 2, 3].map(|count| workers.least_of(count)), [0, 300, 280, 0]);
         workers.take(&[10, 20, 10]);
         assert_eq!((workers.of_one_more(), workers.growth_bytes()), (300, 860));
         workers.take(&[u64::MAX, 0, 0]);

@@ -85,8 +85,9 @@ pub struct Profile {
     pub(crate) services: VecDeque<BatchService>,
     /// What a cache gave of late, by the start of the period.
     caches: VecDeque<(u64, CacheUses)>,
-    /// What the knob of the cache is set to, where there is one.
+    /// What the knobs of the cache are set to, where there are such: its bytes, and the processes that read ahead.
     cache_bytes: Option<u64>,
+    fetchers: Option<u64>,
     /// Since the setting changed: as many steps are served from what was in the queue before.
     settling: u32,
     trained_ns: u64,
@@ -109,6 +110,7 @@ impl Profile {
             services,
             caches,
             cache_bytes: None,
+            fetchers: None,
             settling: 0,
             trained_ns: 0,
             described: false,
@@ -160,7 +162,17 @@ impl Profile {
     /// Another cache: what was measured with the one before says nothing of this one.
     fn set_cache(&mut self, bytes: u64) {
         let before = self.cache_bytes.replace(bytes);
-        if before.is_some_and(|before| before != bytes) {
+        self.begin_anew_unless(before.is_none_or(|before| before == bytes));
+    }
+
+    /// More or fewer processes that read ahead: likewise.
+    fn set_fetchers(&mut self, count: u64) {
+        let before = self.fetchers.replace(count);
+        self.begin_anew_unless(before.is_none_or(|before| before == count));
+    }
+
+    fn begin_anew_unless(&mut self, same: bool) {
+        if !same {
             self.caches.clear();
             self.services.clear();
             self.set(self.workers, self.prefetch);
@@ -259,6 +271,7 @@ impl Profiles {
             "workers" => profile.turn(value, profile.prefetch),
             "prefetch" => profile.turn(profile.workers, value),
             "cache.bytes" => profile.set_cache(knob.value),
+            "cache.fetchers" => profile.set_fetchers(knob.value),
             _ => {}
         }
     }

@@ -28,6 +28,8 @@ pub(crate) struct Rank {
     caches: Vec<CacheSummary>,
     pub(crate) saves: Saves,
     pub(crate) services: VecDeque<BatchService>,
+    /// How many have come so far.
+    pub(crate) services_taken: u64,
     pub(crate) seen_until_ns: u64,
     pub(crate) memory_bytes: u64,
     pub(crate) workers: Workers,
@@ -95,6 +97,7 @@ impl Rank {
                     self.services.pop_front();
                 }
                 self.services.push_back(service.clone());
+                self.services_taken += 1;
             }
         }
     }
@@ -164,6 +167,17 @@ impl Job {
 
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.ranks.values().fold(0, |sum, rank| sum.saturating_add(rank.memory_bytes))
+    }
+
+    /// What the caches of the ranks that train keep. Ranks share what they keep of one data set.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        let kept = self.training().filter_map(|rank| Some(rank.cache()?.state?.kept_bytes));
+        kept.max().unwrap_or(0)
+    }
+
+    /// Memory of trainers, workers and batches: all but what caches keep.
+    pub(crate) fn own_bytes(&self) -> u64 {
+        self.memory_bytes().saturating_sub(self.kept_bytes())
     }
 
     /// What training has drawn from its caches so far.

@@ -5,11 +5,64 @@
 //! whatever storage and machine do meanwhile. The variance is White's (1980), because slow batches vary more.
 
 use crate::fit::weight;
+use crate::ranks::Rank;
 use crate::stats::{self, Gain};
 use stallscope_model::BatchService;
+use std::collections::VecDeque;
 
 /// Fewer batches do not show how much they vary.
 const FEWEST: usize = 40;
+
+/// Batches that count towards one question are kept for it, the newest so many.
+const MOST: usize = 4096;
+
+/// Batches since a moment, however many a rank remembers of them: what a read costs is seen the more exactly the more there are.
+#[derive(Clone, Debug)]
+pub(crate) struct Since {
+    from_ns: u64,
+    /// Of all that came to the rank.
+    taken: u64,
+    batches: VecDeque<Seen>,
+}
+
+impl Since {
+    /// Those that are begun from now on.
+    pub(crate) fn new(from_ns: u64, rank: Option<&Rank>) -> Since {
+        Since { from_ns, taken: rank.map_or(0, |rank| rank.services_taken), batches: VecDeque::new() }
+    }
+
+    /// Takes those that are new.
+    pub(crate) fn take(&mut self, rank: &Rank) {
+        let count = rank.services_taken.saturating_sub(self.taken).min(rank.services.len() as u64) as usize;
+        self.taken = rank.services_taken;
+        let new = rank.services.iter().skip(rank.services.len() - count);
+        let new = new.filter(|service| service.start_ns >= self.from_ns);
+        self.batches.extend(new.filter_map(Seen::of));
+        let surplus = self.batches.len().saturating_sub(MOST);
+        drop(self.batches.drain(..surplus));
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.batches.len() as u32
+    }
+
+    /// `None` for too few.
+    pub(crate) fn reads(&self) -> Option<Reads> {
+        Reads::of_seen(self.batches.iter().copied())
+    }
+}
+
+/// Of a batch: how long it took, how many of its samples were read, for how many it stands, and what the loader took for it.
+#[derive(Clone, Copy, Debug)]
+struct Seen([f64; 4]);
+
+impl Seen {
+    /// `None` where it is not known what a cache had.
+    fn of(service: &BatchService) -> Option<Seen> {
+        let ns = service.ready_ns.saturating_sub(service.start_ns) as f64;
+        Some(Seen([ns, f64::from(service.missed?), weight(service), ns / service.makers.max(1.0)]))
+    }
+}
 
 /// Of some batches of one loader.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,12 +88,11 @@ struct Each {
 impl Reads {
     /// Of those of which it is known what a cache had; `None` for too few.
     pub(crate) fn of<'a>(services: impl Iterator<Item = &'a BatchService>) -> Option<Reads> {
-        let seen: Vec<[f64; 4]> = services
-            .filter_map(|service| {
-                let ns = service.ready_ns.saturating_sub(service.start_ns) as f64;
-                Some([ns, f64::from(service.missed?), weight(service), ns / service.makers.max(1.0)])
-            })
-            .collect();
+        Reads::of_seen(services.filter_map(Seen::of))
+    }
+
+    fn of_seen(seen: impl Iterator<Item = Seen>) -> Option<Reads> {
+        let seen: Vec<[f64; 4]> = seen.map(|Seen(batch)| batch).collect();
         if seen.len() < FEWEST {
             return None;
         }
@@ -137,6 +189,30 @@ mod tests {
             })
             .count();
         assert!(wrong < 40, "{wrong} of 400");
+    }
+
+    /// A rank remembers some hundred batches, and what is asked over a longer time is answered by all of it.
+    #[test]
+    fn what_a_read_costs_is_seen_more_exactly_the_longer_it_is_looked_at() {
+        let (mut rank, mut since) = (Rank::default(), Since::new(0, None));
+        let mut errors = Vec::new();
+        for second in 0..16 {
+            let new = batches(64, 0.5, 1e6, second);
+            rank.services_taken += new.len() as u64;
+            rank.services.extend(new);
+            let surplus = rank.services.len().saturating_sub(256);
+            drop(rank.services.drain(..surplus));
+            since.take(&rank);
+            // What was taken is not taken again.
+            since.take(&rank);
+            errors.push(since.reads().and_then(|reads| reads.each).map_or(f64::NAN, |each| each.sd_ns));
+        }
+        assert_eq!(since.batches.len(), 16 * 64);
+        assert!(errors[15] < 0.6 * errors[3], "{errors:?}");
+        // Those that were begun before count for nothing.
+        let mut later = Since::new(u64::MAX, None);
+        later.take(&rank);
+        assert!(later.reads().is_none());
     }
 
     #[test]

@@ -160,6 +160,17 @@ fn workers_and_a_cache_are_raised_where_neither_is_enough() {
     assert!(job.cache_bytes() > 380 * MIB && !of_cache(&out, Act::Keep).is_empty(), "{:?}", out.audit);
 }
 
+/// All memory that is not the cache's could be in the two workers: half of it for one more fits, half of all does not.
+#[test]
+fn what_a_cache_keeps_is_no_memory_of_its_workers() {
+    let mut job = Job::cached(1_000_000);
+    job.start_with_hits(1.0);
+    let used = (2 << 30) + 200 * MIB + job.cache_bytes();
+    let budgets = Budgets { memory_bytes: Some(used + 1200 * MIB), ..Budgets::default() };
+    let out = run(&mut job, &mut Controller::new(TuneMode::Act, budgets, 1), 120);
+    assert!(job.workers() > 2, "{:?}", out.audit);
+}
+
 #[test]
 fn a_pool_that_gives_no_more_is_asked_once() {
     let mut job = bound(10_000_000);

@@ -106,7 +106,8 @@ pub struct Budgets {
 }
 
 /// Names of the knobs that a controller turns; all others are for people.
-pub const CONTROLLED_KNOBS: [&str; 4] = ["workers", "prefetch", "cache.bytes", "ckpt.interval"];
+pub const CONTROLLED_KNOBS: [&str; 5] =
+    ["workers", "prefetch", "cache.bytes", "ckpt.interval", "cache.fetchers"];
 
 /// A change that is expected to help.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

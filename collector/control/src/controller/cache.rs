@@ -7,20 +7,21 @@
 
 use super::probe::{self, DELTA, Why};
 use super::seed::{CACHE, Kind, Need, Proposal, STALL, seconds};
+use super::trade::pass_draws;
 use super::turn::{Move, Status, Turn, taken_by_another};
 use super::useless::reads_of;
 use super::{Address, Controller, RELIEF_NS, Work, audit};
 use crate::Outcome;
 use crate::cache::{LargerCache, larger_cache};
 use crate::ranks::{self, Job, Rank};
-use crate::reads::Reads;
+use crate::reads::{Reads, Since};
 use crate::stats::{self, Figure, Gain};
 use crate::whatif::{Change, Model, predict};
 use stallscope_model::{Act, CacheCurve, CacheUses, Estimate, KnobState, Phase};
 use stallscope_units::percent_in_words;
 
 /// Of the memory that is left, what a cache may take.
-const OF_FREE: f64 = 0.8;
+pub(super) const OF_FREE: f64 = 0.8;
 /// Whether a larger cache is worth its memory is asked so often, and after each answer that it is not half as often, as the model's
 /// answer takes CPU.
 const ASK_NS: u64 = 10_000_000_000;
@@ -29,9 +30,12 @@ const SELDOM_NS: u64 = 320_000_000_000;
 const RISEN: f64 = 0.5;
 /// Draws, in passes over the data, after which a raise must have shown: one pass to fill, one to be used, and some on top.
 const PASSES: f64 = 2.2;
-/// Steps between two looks at a cache that is used, and the most looks.
+/// Steps between two looks at a cache that is used, a quarter of those seen where that is more, and the most looks. It costs nothing
+/// while it is looked at, and what is seen late is seen the more exactly.
 const LOOK_STEPS: u32 = 48;
 const MOST_LOOKS: u32 = 16;
+/// Of as many steps a quarter is no more than is remembered of them; of single batches more is.
+const SEEN_STEPS: u32 = 600;
 /// Steps that a raise is proposed from.
 const FEWEST_STEPS: u32 = 30;
 /// Simulations behind one prediction, and what its interval leaves out at each end where there is none.
@@ -59,11 +63,12 @@ enum Stage {
     Turning(Turn),
     /// In force, with the cumulative uses at that moment.
     Filling(CacheUses),
-    /// Hits have risen.
+    /// Hits have risen; with the batches since.
     Used {
         since_ns: u64,
         looks: u32,
         steps: u32,
+        batches: Since,
     },
 }
 
@@ -80,6 +85,18 @@ impl Controller {
             return None;
         }
         self.ask_cache_ns = self.now_ns.saturating_add(ASK_NS);
+        let found = self.expected_cache(self.free_bytes(0))?;
+        if found.0.predicted.value < DELTA {
+            self.cache_pause_ns = (2 * self.cache_pause_ns).clamp(ASK_NS, SELDOM_NS);
+            self.ask_cache_ns = self.now_ns.saturating_add(self.cache_pause_ns);
+            return None;
+        }
+        self.cache_pause_ns = 0;
+        Some(found)
+    }
+
+    /// A larger cache within so many bytes, where training waits, and what it is expected to bring.
+    pub(super) fn expected_cache(&self, free: u64) -> Option<(Proposal, LargerCache, String)> {
         if crate::budget::Headroom::contradiction(&self.budgets).is_some() {
             return None;
         }
@@ -92,9 +109,8 @@ impl Controller {
         if groups.iter().any(|rank| crate::window::steps(rank) < FEWEST_STEPS) {
             return None;
         }
-        let rank = self.job.training().find(|rank| rank.cache().is_some())?;
+        let rank = self.cached_rank()?;
         let profile = self.profiles.training().into_iter().find(|profile| profile.rank == rank.rank)?;
-        let free = self.free_bytes();
         let uses = self.draws.steady()?;
         let size = |most: u64| larger(&self.job, &uses, rank, self.limit(CACHE, Kind::Raise, free).min(most));
         let made = |most: u64| proposal(&self.job, &size(most)?);
@@ -119,18 +135,11 @@ impl Controller {
         };
         let foreseen = if profile.too_little().is_none() { foreseen() } else { None };
         proposal.predicted = foreseen.or(by_law)?;
-        let found = (proposal, size, audit::saw(&worst, &figure));
-        if found.0.predicted.value < DELTA {
-            self.cache_pause_ns = (2 * self.cache_pause_ns).clamp(ASK_NS, SELDOM_NS);
-            self.ask_cache_ns = self.now_ns.saturating_add(self.cache_pause_ns);
-            return None;
-        }
-        self.cache_pause_ns = 0;
-        Some(found)
+        Some((proposal, size, audit::saw(&worst, &figure)))
     }
 
     /// What a trial beside it takes again, or takes as soon as its values are in force.
-    fn reserved_bytes(&self) -> u64 {
+    pub(super) fn reserved_bytes(&self) -> u64 {
         match &self.work {
             Work::Probing(probe) if !probe.is_with() || matches!(probe.stage, probe::Stage::Turning(_)) => {
                 self.headroom.bytes_of(&self.job, &probe.proposal.deltas())
@@ -139,27 +148,24 @@ impl Controller {
         }
     }
 
-    /// That the cache may take.
-    fn free_bytes(&self) -> u64 {
-        let used = self.job.memory_bytes().saturating_add(self.reserved_bytes());
-        let left = |budget: u64| budget.saturating_sub(used);
-        let free = self.headroom.node.memory_available_bytes.saturating_sub(self.reserved_bytes());
-        let free =
-            (self.budgets.memory_bytes.map_or(free, |budget| left(budget).min(free)) as f64 * OF_FREE) as u64;
+    /// That the cache may take, where so much more were free.
+    pub(super) fn free_bytes(&self, freed: u64) -> u64 {
+        let reserved = self.reserved_bytes();
+        let left = |all: u64, used: u64| all.saturating_add(freed).saturating_sub(used);
+        let used = self.job.memory_bytes().saturating_add(self.job.promised_bytes()).saturating_add(reserved);
+        let there = left(self.headroom.node.memory_available_bytes, reserved);
+        let within = self.budgets.memory_bytes.map_or(there, |budget| left(budget, used).min(there));
+        let free = (within as f64 * OF_FREE) as u64;
         let of_caches = |most: u64| most.saturating_sub(self.job.caches_bytes());
         self.budgets.cache_bytes.map_or(free, |most| of_caches(most).min(free))
     }
 
     pub(super) fn grow(&mut self, proposal: Proposal, size: &LargerCache, saw: &str, out: &mut Outcome) {
-        let Some(rank) = self.job.training().find(|rank| rank.cache().is_some()) else { return };
-        let (Some(cache), Some(state)) = (rank.cache(), rank.cache().and_then(|cache| cache.state)) else {
-            return;
-        };
+        let Some(rank) = self.cached_rank() else { return };
         let Some(reused_before) = self.draws.steady().and_then(|recent| recent.share(recent.reuses())) else {
             return;
         };
-        let dataset = cache.curve.dataset_bytes() as f64 / state.kept_bytes.max(1) as f64;
-        let passes = if dataset > 0.0 { dataset } else { 1.0 / reused_before.max(1e-3) };
+        let Some(pass_draws) = pass_draws(rank, reused_before) else { return };
         let reads_before = reads_of(rank, self.since_ns);
         self.decisions += 1;
         out.audit.extend(audit::asked(Act::Request, self.decisions, self.now_ns, &proposal, saw));
@@ -175,7 +181,7 @@ impl Controller {
             reads_before,
             reused_before,
             rise: size.share - size.share_now,
-            pass_draws: passes.max(1.0) * state.kept_samples as f64,
+            pass_draws,
             stage: Stage::Turning(turn),
         });
     }
@@ -191,6 +197,10 @@ impl Controller {
         let Some((proposal, size, saw)) = self.pick_cache() else { return false };
         self.grow(proposal, &size, &saw, out);
         true
+    }
+
+    fn cached_rank(&self) -> Option<&Rank> {
+        self.job.training().find(|rank| rank.cache().is_some())
     }
 
     /// The hits of the larger cache have come, and nothing else is turned until it is known what they are worth.
@@ -227,7 +237,9 @@ impl Controller {
                 let reused = self.draws.recent().and_then(|recent| recent.share(recent.reuses()));
                 let drawn = uses.since(begun).draws() as f64;
                 if reused.is_some_and(|reused| reused >= growth.reused_before + RISEN * growth.rise) {
-                    growth.stage = Stage::Used { since_ns: self.now_ns, looks: 0, steps: LOOK_STEPS };
+                    let batches = Since::new(self.now_ns, self.cached_rank());
+                    growth.stage =
+                        Stage::Used { since_ns: self.now_ns, looks: 0, steps: LOOK_STEPS, batches };
                     rises = true;
                 } else if alone && drawn > PASSES * growth.pass_draws {
                     let why = format!(
@@ -257,24 +269,26 @@ impl Controller {
     }
 
     fn judge_growth(&mut self, growth: &mut Growth) -> (Judged, String) {
-        let Stage::Used { since_ns, looks, steps } = &mut growth.stage else {
+        let Stage::Used { since_ns, looks, steps, batches } = &mut growth.stage else {
             return (Judged::Open, String::new());
         };
+        self.cached_rank().into_iter().for_each(|rank| batches.take(rank));
         let settle = self.job.drain();
         let groups = self.job.groups(*since_ns, settle);
         let seen = groups.iter().map(|rank| crate::window::steps(rank)).min().unwrap_or(0);
+        let seen = seen.max(if seen > LOOK_STEPS { batches.count() } else { 0 });
         let figure = ranks::figure(&groups, u32::MAX).filter(|_| seen >= *steps);
-        let (Some(figure), Some(rank)) = (figure, self.job.training().find(|rank| rank.cache().is_some()))
-        else {
+        let (Some(figure), Some(rank)) = (figure, self.cached_rank()) else {
             return (Judged::Open, String::new());
         };
-        (*looks, *steps) = (*looks + 1, seen + LOOK_STEPS);
+        let more = if seen < SEEN_STEPS || seen == batches.count() { seen / 4 } else { 0 };
+        (*looks, *steps) = (*looks + 1, seen + more.max(LOOK_STEPS));
         let alpha = self.patience.get(&(CACHE, Kind::Raise)).cloned().unwrap_or_default().alpha()
             / f64::from(MOST_LOOKS);
-        let (since_ns, over) = (*since_ns, *looks >= MOST_LOOKS);
+        let (since_ns, over, all) = (*since_ns, *looks >= MOST_LOOKS, batches.reads());
         let pace = growth.before.and_then(|before| stats::compare(&[before, figure], self.restless, alpha));
         let reads = reads_of(rank, since_ns);
-        let before = reads.zip(growth.reads_before);
+        let before = all.zip(growth.reads_before);
         let before = before.and_then(|(reads, before)| reads.longer(before.reads, Some(&before), alpha));
         let shuffle = Need::of(rank, since_ns, settle).zip(before).map(|(need, before)| {
             let gain = |longer: f64| need.step_ns(longer) / need.step_ns(0.0).max(1.0) - 1.0;
@@ -375,7 +389,7 @@ impl Controller {
     }
 }
 
-fn larger(job: &Job, uses: &CacheUses, rank: &Rank, free: u64) -> Option<LargerCache> {
+pub(super) fn larger(job: &Job, uses: &CacheUses, rank: &Rank, free: u64) -> Option<LargerCache> {
     let at = (rank.rank, rank.loader?);
     let state = rank.cache()?.state.filter(|state| state.capacity_bytes > 0)?;
     // Ranks that share a cache have one curve, which one of them reports.
@@ -385,7 +399,7 @@ fn larger(job: &Job, uses: &CacheUses, rank: &Rank, free: u64) -> Option<LargerC
 }
 
 /// Each rank that trains gets its part of what the cache is to have more.
-fn proposal(job: &Job, size: &LargerCache) -> Option<Proposal> {
+pub(super) fn proposal(job: &Job, size: &LargerCache) -> Option<Proposal> {
     let more = size.to_bytes.checked_sub(size.capacity_bytes).filter(|more| *more > 0)?;
     let ranks: Vec<&Rank> = job.training().filter(|rank| rank.cache().is_some()).collect();
     let each = more / ranks.len().max(1) as u64;

@@ -51,8 +51,7 @@ impl Controller {
                 self.worth.benefit = benefit;
             }
         }
-        let kept = self.job.training().filter_map(|rank| Some(rank.cache()?.state?.kept_bytes)).max();
-        let held_bytes = self.job.caches_bytes().max(kept.unwrap_or(0));
+        let held_bytes = self.job.caches_bytes().max(self.job.kept_bytes());
         Some(CacheWants { held_bytes, benefit: self.worth.benefit.clone() })
     }
 
@@ -118,6 +117,10 @@ impl Controller {
             }
             Work::TestingStorage(test) => {
                 self.end_storage_test(*test, Act::Undo, String::new(), why, out);
+                return true;
+            }
+            Work::Swapping(swap) => {
+                self.drop_swap(*swap, &why, out);
                 return true;
             }
         }

@@ -3,7 +3,7 @@
 //! Two one-sided CUSUMs (Page, 1954) over what was seen since the turn: of how long steps take, beside those before it, and
 //! of how much of them waits for data. One slow step raises no alarm, four do.
 
-use super::seed::seconds;
+use super::seed::{STALL, seconds};
 use crate::stats;
 use crate::window::{StepGroup, Sums};
 use stallscope_units::percent_in_words;
@@ -44,8 +44,10 @@ impl Usual {
     }
 
     /// Why what was seen since is worse, as a sentence; `None` while it is not, or while that is not sure. `waits`: a
-    /// change that is not to let training wait more.
+    /// change that is not to let training wait more. Where it waited before, some steps in a row that wait longer are nothing
+    /// unusual, and that it does is seen by how long they take.
     pub(crate) fn harmed(&self, since: &[StepGroup], waits: bool) -> Option<String> {
+        let waits = waits && self.stall < STALL;
         let (mut slow, mut waiting) = (Sum::default(), Sum::default());
         for (at, group) in since.iter().enumerate() {
             let Some(log) = log_step(group) else { continue };
@@ -142,6 +144,15 @@ mod tests {
         let steps = seen_after(&groups(60, 450.0, 0.2), true);
         assert!(steps.is_some_and(|steps| steps <= 5), "{steps:?}");
         assert_eq!(seen_after(&groups(60, 450.0, 0.2), false), None);
+    }
+
+    /// Of a job that waits a third of its time, some steps wait half of theirs and others next to nothing.
+    #[test]
+    fn longer_waits_of_a_job_that_waits_anyway_raise_no_alarm_while_its_steps_take_no_longer() {
+        let usual = Usual::of(&groups(30, 450.0, 0.33)).expect("enough");
+        assert_eq!(usual.harmed(&groups(12, 450.0, 0.5), true), None);
+        let slower = usual.harmed(&groups(12, 700.0, 0.5), true).expect("they take longer");
+        assert!(slower.contains("took"), "{slower}");
     }
 
     #[test]

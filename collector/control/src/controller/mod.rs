@@ -6,6 +6,7 @@ mod audit;
 mod cache;
 mod checkpoints;
 mod drift;
+mod fetchers;
 mod giving_back;
 mod grant;
 mod guard;
@@ -17,6 +18,8 @@ mod relief;
 mod seed;
 mod steps;
 mod storage_test;
+mod swap;
+mod trade;
 mod trial;
 mod turn;
 mod useless;
@@ -41,6 +44,7 @@ use stallscope_model::{
 use stallscope_units::counted;
 use std::collections::BTreeMap;
 use storage_test::StorageTest;
+use swap::Swap;
 use turn::Turn;
 use useless::Worth;
 
@@ -71,6 +75,7 @@ enum Work {
     Probing(Box<Probe>),
     TestingStorage(Box<StorageTest>),
     GivingBack(Box<GivingBack>),
+    Swapping(Box<Swap>),
     /// A decision is made; its values are on their way.
     Settling(u64, Turn),
 }
@@ -108,6 +113,7 @@ pub struct Controller {
     cache_pause_ns: u64,
     worth: grant::Worth,
     cache_worth: Worth,
+    traded: trade::Asked,
     decisions: u64,
     patience: BTreeMap<(&'static str, Kind), Patience>,
     /// Nothing was turned since, so these steps can be compared.
@@ -119,7 +125,7 @@ pub struct Controller {
     probation: Option<Probation>,
     /// Raises that are in force, the newest last.
     raised: Vec<Proposal>,
-    /// The newest of them, where it is of one rank, and the job's memory before it.
+    /// The newest of them, where it is of one rank, and the job's memory before it, without what caches keep.
     grown: Option<(Delta, u64)>,
     /// What the script, or a user, last set: nothing is released below, unless a budget asks for it.
     floors: BTreeMap<Address, u64>,
@@ -179,6 +185,7 @@ impl Controller {
             cache_pause_ns: 0,
             worth: grant::Worth::default(),
             cache_worth: Worth::default(),
+            traded: trade::Asked::default(),
             decisions: 0,
             patience: BTreeMap::new(),
             since_ns: 0,
@@ -231,7 +238,7 @@ impl Controller {
         let forward = self.job.take(observation);
         let before_ns = std::mem::replace(&mut self.now_ns, observation.now_ns);
         if let Some((delta, before_bytes)) = self.grown {
-            self.costs.learn_more(delta, self.job.memory_bytes().saturating_sub(before_bytes));
+            self.costs.learn_more(delta, self.job.own_bytes().saturating_sub(before_bytes));
         }
         let mut node = observation.node.clone();
         // What a cache was given and has yet to fill is no longer there for anything else.
@@ -337,6 +344,7 @@ impl Controller {
                 self.end_storage_test(*test, Act::Undo, String::new(), why.to_owned(), out);
             }
             Work::GivingBack(giving) => self.drop_giving_back(*giving, why, out),
+            Work::Swapping(swap) => self.drop_swap(*swap, why, out),
             Work::Watching | Work::Settling(..) => {}
         }
     }
@@ -369,7 +377,8 @@ impl Controller {
     fn look_for_drift(&mut self, out: &mut Outcome) -> bool {
         let turning = matches!(self.work, Work::Probing(_) | Work::TestingStorage(_));
         // A cache changes what a worker's CPU does as well.
-        let costs = match self.growth.is_some() || matches!(self.work, Work::GivingBack(_)) {
+        let cached = matches!(self.work, Work::GivingBack(_) | Work::Swapping(_));
+        let costs = match self.growth.is_some() || cached {
             true => drift::OWN_WORK,
             false if turning || self.now_ns <= self.since_ns + STALE_NS => drift::NOT_READING,
             false => drift::ALL,

@@ -55,6 +55,11 @@ impl Patience {
         self.reach = Some(step);
     }
 
+    /// Nothing was learnt, as something else goes first: the same once more, a little later.
+    pub(crate) fn make_way(&mut self, now_ns: u64) {
+        self.not_before_ns = now_ns.saturating_add(FIRST_WAIT_NS);
+    }
+
     /// It helped: the same again, and twice as far if that is seen to be useful.
     pub(crate) fn keep(&mut self, step: u64) {
         self.undone = 0;
@@ -94,6 +99,14 @@ mod tests {
         patience.leave_alone(0);
         patience.forget();
         assert!(!patience.ready(LONGEST_WAIT_NS - 1) && patience.ready(LONGEST_WAIT_NS));
+    }
+
+    #[test]
+    fn what_made_way_is_tried_again_as_far_and_soon() {
+        let mut patience = Patience::default();
+        patience.make_way(0);
+        assert!(!patience.ready(FIRST_WAIT_NS - 1) && patience.ready(FIRST_WAIT_NS));
+        assert_eq!((patience.limit(8), patience.undone), (8, 0));
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Which change is worth trying next, and whether it fits the budgets.
 
 use super::seed::{
-    self, CACHE, Kind, LOADER_KNOBS, NO_STALL, Need, PREFETCH, Proposal, STALL, WORKERS, turned,
+    self, CACHE, FETCHERS, Kind, LOADER_KNOBS, NO_STALL, Need, PREFETCH, Proposal, STALL, WORKERS, turned,
 };
 use super::turn::Move;
-use super::{CALM_NS, Controller, PEAK_NS, audit, probe};
+use super::{CALM_NS, Controller, PEAK_NS, audit, fetchers, probe};
 use crate::budget::Delta as Taken;
 use crate::ranks::{Job, Rank};
 use crate::whatif::{Change, Delta, Model, predict};
@@ -44,6 +44,7 @@ impl Proposal {
             match turned.knob.as_str() {
                 WORKERS => delta.workers += by,
                 CACHE => delta.cache_bytes += by,
+                FETCHERS => delta.fetchers += by,
                 _ => delta.batches += by,
             }
             deltas.push(delta);
@@ -103,6 +104,7 @@ impl Controller {
                 let limit = |step| self.limit(knob, Kind::Raise, step).min(most);
                 match knob {
                     WORKERS => seed::more_workers(&self.job, needs, limit),
+                    FETCHERS => fetchers::more(&self.job, &self.draws, self.since_ns, needs, limit),
                     _ => seed::more_prefetch(&self.job, needs, limit),
                 }
             };
@@ -125,7 +127,11 @@ impl Controller {
         }
         if let Some(mut best) = best {
             best.clear &= self.untried(best.knob);
-            let promising = self.foresee(&mut best);
+            // What the model has no knob for is the law's to promise.
+            let promising = match best.knob == FETCHERS {
+                true => best.predicted.value >= probe::DELTA,
+                false => self.foresee(&mut best),
+            };
             // What the model expects nothing of is not advised, and tried only where it could gain much if it errs.
             let tried = self.mode == TuneMode::Act && to_high(needs) >= DOUBT;
             return (promising || tried).then_some(best);
@@ -195,7 +201,7 @@ impl Controller {
     }
 
     /// With each worker only the batch that it works on.
-    fn barest(&self, moves: Vec<Move>) -> Vec<Move> {
+    pub(super) fn barest(&self, moves: Vec<Move>) -> Vec<Move> {
         let workers: Vec<(u32, u64)> = moves
             .iter()
             .filter(|turned| turned.knob == WORKERS)

@@ -57,8 +57,10 @@ pub(crate) struct Probe {
     pub(crate) settle: [u32; 2],
     /// Training time since it began; evaluation and the like don't count.
     pub(crate) spent_ns: u64,
-    /// Memory before, for what it costs.
-    pub(crate) memory_bytes: u64,
+    /// Memory before and at most, without what caches keep, which fill meanwhile: for what it costs.
+    pub(crate) own_bytes: u64,
+    pub(crate) most_own_bytes: u64,
+    /// And of all of the job.
     pub(crate) most_memory_bytes: u64,
     pub(crate) stall_before: f64,
     pub(crate) stall_with: f64,
@@ -105,6 +107,11 @@ impl Probe {
     /// Whether the change is (being put) in force.
     pub(crate) fn is_with(&self) -> bool {
         self.legs.len() % 2 == 1
+    }
+
+    pub(crate) fn note_memory(&mut self, job: &Job) {
+        self.most_own_bytes = self.most_own_bytes.max(job.own_bytes());
+        self.most_memory_bytes = self.most_memory_bytes.max(job.memory_bytes());
     }
 
     /// It leaves the job with less of something: it can only cost, and nothing has to start first.
@@ -222,7 +229,7 @@ pub(crate) fn settles(proposal: &Proposal, drains: [u32; 2]) -> [u32; 2] {
     match proposal.kind {
         Kind::Raise | Kind::Shift => [slow(proposal.shortfall), most],
         Kind::Ease => [most; 2],
-        Kind::Release => [most, slow(0.0)],
+        Kind::Release | Kind::Swap => [most, slow(0.0)],
     }
 }
 

@@ -28,8 +28,8 @@ impl Controller {
         if ours && let Work::Probing(probe) = std::mem::take(&mut self.work) {
             self.relieved_ns = Some(self.now_ns);
             let mut probe = probe;
-            probe.most_memory_bytes = probe.most_memory_bytes.max(self.job.memory_bytes());
-            if is_pressed && probe.memory_bytes > 0 {
+            probe.note_memory(&self.job);
+            if is_pressed && probe.own_bytes > 0 {
                 self.costs.ceiling_bytes = Some(probe.most_memory_bytes);
             }
             self.learn(&probe);
@@ -42,6 +42,13 @@ impl Controller {
         if let Work::GivingBack(giving) = &self.work {
             let giving = giving.clone();
             self.give_back_for_good(&giving, &over, "memory is short", out);
+            return true;
+        }
+        if let Work::Swapping(swap) = &self.work {
+            let swap = swap.clone();
+            self.relieved_ns = Some(self.now_ns);
+            self.drop_swap_for_memory(*swap, &over, out);
+            self.rollback(out);
             return true;
         }
         if !matches!(self.work, Work::Watching) {

@@ -28,11 +28,12 @@ const ALIKE: f64 = 0.75;
 const LOOK_NS: u64 = 30_000_000_000;
 
 /// The loader's own: what they do shows as soon as the batches under way are taken.
-pub(crate) const LOADER_KNOBS: [&str; 2] = [WORKERS, PREFETCH];
+pub(crate) const LOADER_KNOBS: [&str; 3] = [WORKERS, PREFETCH, FETCHERS];
 pub(crate) const WORKERS: &str = CONTROLLED_KNOBS[0];
 pub(crate) const PREFETCH: &str = CONTROLLED_KNOBS[1];
 pub(crate) const CACHE: &str = CONTROLLED_KNOBS[2];
 pub(crate) const CHECKPOINTS: &str = CONTROLLED_KNOBS[3];
+pub(crate) const FETCHERS: &str = CONTROLLED_KNOBS[4];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
@@ -44,6 +45,8 @@ pub(crate) enum Kind {
     Shift,
     /// Less of it, because it does not help.
     Release,
+    /// Less of another knob, whose memory it takes.
+    Swap,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -35,7 +35,8 @@ impl Controller {
             Work::Probing(probe) => {
                 self.go_on(*probe, elapsed_ns, out);
                 // What the probe has just asked for is enough for one second.
-                if matches!(self.work, Work::Probing(_)) && out.actions.is_empty() {
+                let asks = matches!(self.work, Work::Probing(_)) && out.actions.is_empty();
+                if asks && !self.makes_way(out) {
                     self.consider_cache(out);
                 }
             }
@@ -45,6 +46,11 @@ impl Controller {
                 self.drop_giving_back(*giving, why, out);
             }
             Work::GivingBack(giving) => self.go_on_giving_back(*giving, elapsed_ns, out),
+            Work::Swapping(swap) if drifted => {
+                let why = "the job does other work than when it began, so that it cannot be compared";
+                self.drop_swap(*swap, why, out);
+            }
+            Work::Swapping(swap) => self.go_on_swapping(*swap, elapsed_ns, out),
             Work::Watching => self.watch(out),
         }
     }
@@ -124,7 +130,7 @@ impl Controller {
             }
         }
         for knob in CONTROLLED_KNOBS.into_iter().filter(|knob| *knob == address.2) {
-            for kind in [Kind::Raise, Kind::Ease, Kind::Shift, Kind::Release] {
+            for kind in [Kind::Raise, Kind::Ease, Kind::Shift, Kind::Release, Kind::Swap] {
                 self.patience.entry((knob, kind)).or_default().leave_alone(self.now_ns);
             }
         }
@@ -184,7 +190,7 @@ impl Controller {
                 Some(why) => self.hold("too dear", proposal.why, why, out),
                 None => self.try_out(proposal, saw, out),
             },
-            None if self.give_back(out) => {}
+            None if self.swap(out) || self.give_back(out) => {}
             None => self.test_storage(out),
         }
     }

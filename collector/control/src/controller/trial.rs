@@ -31,7 +31,7 @@ impl Controller {
         out.audit.extend(audit::asked(act, self.decisions, self.now_ns, &proposal, &saw));
         let turn = Turn { moves: proposal.moves.clone(), asked_ns: self.now_ns };
         out.actions.extend(turn.actions(self.decisions));
-        let memory_bytes = self.job.memory_bytes();
+        let (memory_bytes, own_bytes) = (self.job.memory_bytes(), self.job.own_bytes());
         self.work = Work::Probing(Box::new(Probe {
             decision: self.decisions,
             alpha: self.patience(&proposal).alpha(),
@@ -44,7 +44,8 @@ impl Controller {
             fewest: plan.fewest,
             enough: plan.enough,
             spent_ns: 0,
-            memory_bytes,
+            own_bytes,
+            most_own_bytes: own_bytes,
             most_memory_bytes: memory_bytes,
             stall_before: plan.stall,
             stall_with: plan.stall,
@@ -57,7 +58,7 @@ impl Controller {
     }
 
     pub(super) fn go_on(&mut self, mut probe: Probe, elapsed_ns: u64, out: &mut Outcome) {
-        probe.most_memory_bytes = probe.most_memory_bytes.max(self.job.memory_bytes());
+        probe.note_memory(&self.job);
         if let Stage::Turning(turn) = &probe.stage {
             let asked_ns = turn.asked_ns;
             match turn.status(&self.job, self.now_ns) {
@@ -203,7 +204,7 @@ impl Controller {
                 self.raised.push(probe.proposal.clone());
                 let deltas = probe.proposal.deltas();
                 self.grown = match deltas.as_slice() {
-                    [delta] if probe.memory_bytes > 0 => Some((*delta, probe.memory_bytes)),
+                    [delta] if probe.own_bytes > 0 => Some((*delta, probe.own_bytes)),
                     _ => None,
                 };
             }
@@ -229,8 +230,11 @@ impl Controller {
         self.end(probe, gain, Act::Undo, why, &[], out);
     }
 
-    /// Ends a probe that was not judged.
+    /// Ends a probe that was not judged. What it took of memory is known all the same where it was in force for a window.
     pub(super) fn put_back(&mut self, probe: Probe, why: String, out: &mut Outcome) {
+        if probe.legs.len() > 1 {
+            self.learn(&probe);
+        }
         self.end(probe, None, Act::Undo, why, &[], out);
     }
 
@@ -294,9 +298,9 @@ impl Controller {
         let deltas = probe.proposal.deltas();
         if let [delta] = deltas.as_slice()
             && probe.applied_logged
-            && probe.memory_bytes > 0
+            && probe.own_bytes > 0
         {
-            self.costs.learn(*delta, probe.most_memory_bytes.saturating_sub(probe.memory_bytes));
+            self.costs.learn(*delta, probe.most_own_bytes.saturating_sub(probe.own_bytes));
         }
     }
 }

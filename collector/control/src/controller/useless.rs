@@ -104,10 +104,10 @@ pub(super) struct Useless {
 }
 
 /// With a smaller cache.
-struct Smaller {
-    share: f64,
+pub(super) struct Smaller {
+    pub(super) share: f64,
     /// Of training's pace; never above 0. `None`: what a read costs is not known.
-    loss: Option<Gain>,
+    pub(super) loss: Option<Gain>,
 }
 
 impl Controller {
@@ -245,7 +245,7 @@ impl Controller {
     }
 
     /// What a rank's cache has above what has to stay; nothing where a person has the knob.
-    fn above<'a>(&self, rank: &'a Rank) -> Option<(&'a Knob, u64)> {
+    pub(super) fn above<'a>(&self, rank: &'a Rank) -> Option<(&'a Knob, u64)> {
         let knob = rank.knob(CACHE).filter(|knob| knob.state == KnobState::Applied)?;
         let address = (rank.rank, knob.loader, knob.name.clone());
         let floor = self.floors.get(&address).copied().unwrap_or(knob.initial).max(knob.min);
@@ -254,7 +254,7 @@ impl Controller {
         Some((knob, above))
     }
 
-    fn smaller(
+    pub(super) fn smaller(
         &self,
         rank: &Rank,
         state: &CacheState,

@@ -20,6 +20,11 @@ impl Controller {
         self.cost_ns + cost_ns <= MOST_COST * self.trained_ns as f64
     }
 
+    /// Training that may be lost now.
+    pub(super) fn affordable_ns(&self) -> f64 {
+        (MOST_COST * self.trained_ns as f64 - self.cost_ns).max(0.0)
+    }
+
     /// Of a change that did not stay; the audit says so where it was put back.
     pub(super) fn count_cost(&mut self, cost_ns: f64, event: &mut AuditEvent) {
         if cost_ns > 0.0 {
@@ -78,6 +83,6 @@ fn at_stake(proposal: &Proposal) -> f64 {
     match proposal.kind {
         Kind::Raise if proposal.predicted.value >= EXPECTED => 0.0,
         Kind::Raise => CROWDED,
-        Kind::Ease | Kind::Shift | Kind::Release => taken,
+        Kind::Ease | Kind::Shift | Kind::Release | Kind::Swap => taken,
     }
 }

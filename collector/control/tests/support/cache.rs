@@ -14,6 +14,8 @@ pub(crate) struct Cache {
     /// None of what is kept is drawn again.
     pub(crate) drawn_once: bool,
     pub(crate) curve: CacheCurve,
+    /// Of the samples that are missing, what one process that reads ahead has in time.
+    pub(crate) read_ahead: f64,
     /// As many samples are drawn again and again, and all others once; 0: each once in a pass.
     pub(crate) favourites: u64,
     drawn: u64,
@@ -33,6 +35,7 @@ impl Cache {
             most_bytes: u64::MAX,
             drawn_once: false,
             curve: CacheCurve::default(),
+            read_ahead: 0.0,
             favourites: 0,
             drawn: 0,
             kept: 0,
@@ -52,7 +55,7 @@ impl Cache {
     }
 
     /// Reads of one batch of 32.
-    pub(crate) fn batch(&mut self, capacity_bytes: u64) -> u64 {
+    pub(crate) fn batch(&mut self, capacity_bytes: u64, fetchers: u64) -> u64 {
         let most = capacity_bytes.min(self.most_bytes) / self.sample_bytes;
         self.kept = self.kept.min(most);
         self.kept_before = self.kept_before.min(self.kept);
@@ -66,8 +69,14 @@ impl Cache {
                 self.uses.hits += 1;
                 continue;
             }
-            reads += 1;
-            self.uses.misses += 1;
+            let ahead = (self.read_ahead * fetchers as f64).min(0.95);
+            if ahead > 0.0 && self.random.unit() < ahead {
+                self.uses.hits += 1;
+                self.uses.prefetched += 1;
+            } else {
+                reads += 1;
+                self.uses.misses += 1;
+            }
             self.kept = (self.kept + 1).min(most).min(self.samples);
         }
         reads

@@ -76,6 +76,8 @@ pub(crate) struct Job {
     pub(crate) own_ns: u64,
     /// Of a batch in a worker.
     pub(crate) service_ns: u64,
+    /// Of that, what is spent on a CPU, as a share; the rest is read, or waited for.
+    pub(crate) cpu_share: f64,
     /// More workers make no more batches: they share what they wait for.
     pub(crate) shared: bool,
     /// By how much each worker beyond two makes the batches of all take longer, as a share.
@@ -129,6 +131,7 @@ impl Job {
             now_ns: 1000 * SECOND_NS,
             own_ns: OWN_NS,
             service_ns: 550_000_000,
+            cpu_share: 0.1,
             shared: false,
             crowd: 0.0,
             needs: 0,
@@ -183,10 +186,27 @@ impl Job {
         (self.knobs[2].value, self.knobs[2].initial) = (bytes, bytes);
     }
 
+    /// The script has so many processes that read ahead, each of which has this share of the missing samples in time.
+    pub(crate) fn reads_ahead(&mut self, count: u64, each: f64) {
+        self.knobs.push(Knob {
+            loader: Some(0),
+            name: "cache.fetchers".to_owned(),
+            value: count,
+            initial: count,
+            max: 16,
+            ..Knob::default()
+        });
+        self.cache.iter_mut().for_each(|cache| cache.read_ahead = each);
+    }
+
+    pub(crate) fn fetchers(&self) -> u64 {
+        self.knobs.get(3).map_or(0, |knob| knob.value)
+    }
+
     /// Of one batch.
     fn reads(&mut self) -> u64 {
-        let capacity = self.knobs.get(2).map_or(0, |knob| knob.value);
-        self.cache.as_mut().map_or(0, |cache| cache.batch(capacity))
+        let (capacity, fetchers) = (self.knobs.get(2).map_or(0, |knob| knob.value), self.fetchers());
+        self.cache.as_mut().map_or(0, |cache| cache.batch(capacity, fetchers))
     }
 
     fn cache_summary(&self) -> Option<CacheSummary> {
@@ -338,13 +358,14 @@ impl Job {
             let step = self.step(reads_ns);
             self.step_ns = step.end_ns;
             let service_ns = if self.shared { self.service_ns * self.workers() / 2 } else { self.service_ns };
+            let cpu_ns = (service_ns as f64 * self.cpu_share) as u64;
             let service_ns = service_ns + reads_ns;
             services.push(BatchService {
                 start_ns: step.end_ns - service_ns,
                 ready_ns: step.end_ns,
                 samples: 32,
-                cpu_ns: (service_ns - reads_ns) / 10,
-                fetch_ns: (service_ns - reads_ns) / 10 * 9 + reads_ns,
+                cpu_ns,
+                fetch_ns: service_ns - cpu_ns,
                 makers: self.workers() as f64,
                 missed: self.cache.as_ref().map(|_| reads as u32),
                 ..BatchService::default()
