@@ -64,7 +64,7 @@ pub(crate) async fn run(
     loop {
         tokio::select! {
             status = child.wait() => return Ok(status.map_or(1, child::exit_code)),
-            kind = signals.next() => if kind != SignalKind::user_defined1() { child::forward(kind, pid) },
+            kind = signals.next() => if kind != SignalKind::user_defined1() { child::forward(kind, &child) },
         }
     }
 }

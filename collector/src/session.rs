@@ -184,7 +184,7 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
                     session.end(Some(code)).await;
                     return Ok(code);
                 }
-                None => child::forward(kind, pid),
+                None => child::forward(kind, &child),
             },
             Happened::Idle => {}
         }
