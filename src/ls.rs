@@ -2,11 +2,14 @@ use crate::terminal::{self, Colour};
 use anyhow::{Context, Result};
 use clap::Args;
 use stallscope_collector::RuntimeDir;
-use stallscope_reports::list::{Row, table};
+use stallscope_reports::list::{Row, of_recordings, table};
 use stallscope_store::recordings_in;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A recording takes some milliseconds, and a foreign one that wants to take long half a second.
+const READ_WITHIN: Duration = Duration::from_secs(20);
 
 /// List running jobs and recordings.
 #[derive(Debug, Args)]
@@ -45,7 +48,7 @@ pub(crate) fn main(verb: &Ls, colour: Colour) -> Result<ExitCode> {
     let found = recordings_in(&verb.folder)
         .with_context(|| format!("cannot list the recordings in {}", verb.folder.display()))?;
     // The recording of a running job has a row already.
-    rows.extend(found.iter().map(|path| Row::of_recording(path)).filter(|row| row.state != "running"));
+    rows.extend(of_recordings(&found, READ_WITHIN).into_iter().filter(|row| row.state != "running"));
     let text = if verb.json {
         let rows: Vec<_> = rows
             .iter()

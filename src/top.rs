@@ -4,7 +4,9 @@ use clap::Args;
 use stallscope_collector::RuntimeDir;
 use stallscope_store::recordings_in;
 use stallscope_tui::{Colours, Ended, Place, Places, Theme};
+use std::collections::HashSet;
 use std::io::IsTerminal;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -74,6 +76,12 @@ fn turn(recording: &Path, settings: &str) -> Result<String> {
     crate::knobs::turn_by_words(&socket, settings)
 }
 
+/// Another user's link may lead into a file system that does not answer, where the list would wait for ever.
+fn is_anothers_link(path: &Path) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    path.symlink_metadata().is_ok_and(|facts| facts.is_symlink() && ![0, own].contains(&facts.uid()))
+}
+
 /// The jobs of this user on this node, and the recordings in this folder.
 struct Here {
     /// `None` where no folder for running jobs can be had: then none runs.
@@ -92,10 +100,11 @@ impl Places for Here {
                 running: true,
             })
             .collect();
-        for recording in recordings_in(Path::new(".")).unwrap_or_default() {
+        let known: HashSet<PathBuf> = places.iter().map(|place| place.recording.clone()).collect();
+        let found = recordings_in(Path::new(".")).unwrap_or_default();
+        for recording in found.into_iter().filter(|path| !is_anothers_link(path)) {
             // The recording of a running job is there already.
-            let real = recording.canonicalize().unwrap_or_else(|_| recording.clone());
-            if places.iter().all(|place| place.recording != real) {
+            if known.is_empty() || recording.canonicalize().map_or(true, |real| !known.contains(&real)) {
                 let name = recording.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 places.push(Place { name, recording, ..Place::default() });
             }

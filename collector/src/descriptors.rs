@@ -1,17 +1,31 @@
-//! Descriptors that callers pass along with their bytes (SCM_RIGHTS), and that nobody here wants.
+//! How many descriptors there may be for those who call, and those that callers pass along with their bytes (SCM_RIGHTS), which
+//! nobody here wants.
 //!
-//! The kernel closes them as the bytes are read or the connection is closed, and that may take long: the last close of a TCP
+//! The kernel closes the latter as the bytes are read or the connection is closed, and that may take long: the last close of a TCP
 //! socket that lingers (SO_LINGER) lasts as long as its owner has set, while the one thread that serves everybody waits. From
 //! Linux 6.16 on, the kernel can refuse them to the sender. Before that, a signal ends such a wait.
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
+
+/// Those that are left to root's callers, to kernel programs and their maps, and to clients of the metrics.
+const OTHERS: usize = 128;
 
 /// From asm-generic/socket.h, as on x86-64 and ARM.
 const SO_PASSRIGHTS: libc::c_int = 83;
 
 /// How long such a wait lasts at most.
 const PATIENCE_US: libc::suseconds_t = 10_000;
+
+/// How many connections there may be, with as many descriptors as this process may have.
+pub(crate) fn places() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    // Programs that are started as root often may have 1024, and more for the asking. Without that they have to do.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(descriptors).unwrap_or(usize::MAX).saturating_sub(OTHERS)
+}
 
 /// Has the kernel refuse them where it can, on connections that are made to `listener` from now on.
 pub(crate) fn refuse(listener: &UnixListener) {

@@ -8,6 +8,11 @@ use crate::sudo::Caller;
 use stallscope_ebpf::doctor::PID_NAMESPACE;
 use std::path::Path;
 use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// More than a cold Python takes from a slow disk.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
 
 /// One thing that some part of the measurement needs.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -26,7 +31,12 @@ pub struct Check {
 pub fn doctor() -> Vec<Check> {
     let node = kernel_socket();
     let served = kernel_client::is_served(&node);
-    let mut checks = vec![runtime(), shim(), torch(), kernel_evidence(&node, served)];
+    // A job may well have a Python of its own.
+    let looks: [(&str, bool, fn() -> Check); 3] =
+        [("runtime folder", true, runtime), ("shim", true, shim), ("PyTorch", false, torch)];
+    let looks = looks.map(|(name, needed, look)| Check { needed, ..in_time(name, ANSWERS_WITHIN, look) });
+    let mut checks = Vec::from(looks);
+    checks.push(kernel_evidence(&node, served));
     checks.extend(served.then(|| confinement(&node)));
     checks.extend(stallscope_ebpf::doctor::checks().into_iter().map(|check| {
         // A served session loads no programs. But processes must have the same numbers on both sides.
@@ -40,6 +50,17 @@ pub fn doctor() -> Vec<Check> {
         }
     }));
     checks
+}
+
+/// What `look` finds, if it comes back: it asks file systems and programs, which the environment names, and one of them may not answer.
+fn in_time(name: &str, within: Duration, look: impl FnOnce() -> Check + Send + 'static) -> Check {
+    let (send, found) = mpsc::channel();
+    // It is left behind where it waits, and ends with this process. Files are opened in it as the same user as here.
+    let _ = std::thread::Builder::new().spawn(move || send.send(look()));
+    found.recv_timeout(within).unwrap_or_else(|_| {
+        let missing = format!("it does not answer within {} s", within.as_secs());
+        check(name, Err(missing), "see whether each folder in PATH, PYTHONPATH and the like can be listed")
+    })
 }
 
 fn check(name: &str, found: Result<String, String>, remedy: &str) -> Check {
@@ -89,8 +110,7 @@ fn torch() -> Check {
         Ok(_) => Err("python3 has no torch".to_string()),
         Err(_) => Err("there is no python3 on the PATH".to_string()),
     };
-    // A job may well have a Python of its own.
-    Check { needed: false, ..check("PyTorch", found, "activate the environment that your jobs run in") }
+    check("PyTorch", found, "activate the environment that your jobs run in")
 }
 
 fn kernel_evidence(node: &Path, served: bool) -> Check {
@@ -119,4 +139,23 @@ fn confinement(node: &Path) -> Check {
         }
     });
     Check { needed: false, ..check("confinement", found, remedy) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_answer_is_reported() {
+        let (held, never) = mpsc::channel::<()>();
+        let hangs = move || {
+            let _ = never.recv();
+            check("shim", Ok("found".into()), "")
+        };
+        let found = in_time("shim", Duration::from_millis(50), hangs);
+        assert!(!found.ok && found.detail.contains("does not answer"), "{found:?}");
+        drop(held);
+        let found = in_time("shim", ANSWERS_WITHIN, || check("shim", Ok("found".into()), ""));
+        assert!(found.ok, "{found:?}");
+    }
 }

@@ -67,7 +67,7 @@ pub(crate) async fn run(
         tokio::select! {
             status = child.wait() => return Ok(status.map_or(1, child::exit_code)),
             kind = signals.next() => if kind != SignalKind::user_defined1() || child::expects(kind, pid) {
-                child::forward(kind, pid);
+                child::forward(kind, &child);
             },
         }
     }

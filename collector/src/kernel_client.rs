@@ -243,6 +243,11 @@ pub(crate) fn is_served(path: &Path) -> bool {
     connect(path).map_or_else(|error| is_busy(&error), |_| true)
 }
 
+/// Whether nobody is behind the socket at `path` any more. One of another kind than ours is in use as long as it is there.
+pub(crate) fn is_left(path: &Path) -> bool {
+    connect(path).is_err_and(|error| error.downcast_ref() == Some(&rustix::io::Errno::CONNREFUSED))
+}
+
 /// What the node's collector may still do, of which it tells everybody.
 ///
 /// # Errors

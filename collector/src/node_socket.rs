@@ -10,10 +10,11 @@ use crate::socket_remover::SocketRemover;
 use crate::sudo;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{Mode, OFlags};
+use stallscope_folder::file_user;
 use std::ffi::OsString;
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -86,8 +87,15 @@ impl NodeSocket {
                 bail!("a collector already serves {shown}; one a node is enough");
             }
             match fs::symlink_metadata(&here) {
-                Ok(meta) if meta.file_type().is_socket() => fs::remove_file(&here)?,
-                Ok(_) => bail!("{shown} is there and is no socket; name another place with --socket"),
+                Ok(meta) if !meta.file_type().is_socket() => {
+                    bail!("{shown} is there and is no socket; name another place with --socket")
+                }
+                // What another program made is in use, or is not ours to remove.
+                Ok(meta) if meta.uid() != file_user() || !kernel_client::is_left(&here) => bail!(
+                    "another program's socket is at {shown}; name another place with --socket, or remove it if \
+                     nothing uses it"
+                ),
+                Ok(_) => fs::remove_file(&here)?,
                 Err(_) => {}
             }
             let umask = if group.is_some() { 0o117 } else { 0o111 };
@@ -160,4 +168,44 @@ fn with_umask<T>(umask: u32, make: impl FnOnce() -> T) -> T {
     let made = make();
     rustix::process::umask(before);
     made
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+    use std::os::unix::net::UnixDatagram;
+
+    fn refusal(path: &Path) -> Option<String> {
+        NodeSocket::bind(path, None, false).err().map(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn a_socket_that_is_used_or_anothers_stays() {
+        let folder = std::env::temp_dir().join(format!("ss-node-socket-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let at = |name: &str| folder.join(name);
+        let _hears = UnixDatagram::bind(at("datagrams")).unwrap();
+        let listens = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        rustix::net::bind(&listens, &SocketAddrUnix::new(at("packets")).unwrap()).unwrap();
+        rustix::net::listen(&listens, 1).unwrap();
+        drop(UnixListener::bind(at("left")).unwrap());
+        assert_eq!(refusal(&at("left")), None, "a killed collector left it");
+        drop(UnixListener::bind(at("theirs")).unwrap());
+        let has_theirs = std::os::unix::fs::chown(at("theirs"), Some(4343), Some(4343)).is_ok();
+        if !has_theirs {
+            eprintln!("SKIPPED: sockets are given to another user by root only");
+        }
+        for name in ["datagrams", "packets", "theirs"] {
+            if name == "theirs" && !has_theirs {
+                continue;
+            }
+            let sentence = refusal(&at(name)).unwrap_or_default();
+            assert!(sentence.contains("another program's socket") && at(name).exists(), "{name}: {sentence}");
+        }
+        UnixDatagram::unbound().unwrap().send_to(b"x", at("datagrams")).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

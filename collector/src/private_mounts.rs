@@ -8,11 +8,12 @@
 use crate::options::PrivateMount;
 use crate::sudo::{self, Caller};
 use anyhow::{Context, Result, bail};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::thread::{CapabilitySet, UnshareFlags};
+use stallscope_folder::{Blocked, Folder};
 use std::ffi::{CStr, CString};
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -223,10 +224,32 @@ impl Prepared {
     fn mount(&self) -> Result<(), Errno> {
         let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
         let data: &CStr = &self.data;
-        mount(self.source.as_c_str(), self.target.as_c_str(), self.fs_type.as_c_str(), flags, data)?;
+        let on = |target: &CStr| mount(self.source.as_c_str(), target, self.fs_type.as_c_str(), flags, data);
+        // There was no link on the way when it was looked at, and by one that is there now it would hide something else.
+        let itself = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match openat2(CWD, self.target.as_c_str(), itself, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+            Ok(folder) => on(CStr::from_bytes_until_nul(&path_of(&folder)).unwrap_or(c""))?,
+            // An old kernel, or a container that knows nothing of this call.
+            Err(Errno::NOSYS | Errno::PERM) => on(&self.target)?,
+            Err(error) => return Err(error),
+        }
         // From now on its server is answered by the kernel.
         rustix::io::write(&self.server, b"\n").map(|_| ())
     }
+}
+
+/// A path to what is open, that ends with a 0. Made without memory from anywhere, as between fork and exec.
+fn path_of(opened: &OwnedFd) -> [u8; 32] {
+    const BEGINS: &[u8] = b"/proc/self/fd/";
+    let mut path = [0; 32];
+    path[..BEGINS.len()].copy_from_slice(BEGINS);
+    let mut number = opened.as_raw_fd().unsigned_abs();
+    let digits = number.checked_ilog10().unwrap_or(0) as usize + 1;
+    for place in (BEGINS.len()..BEGINS.len() + digits).rev() {
+        path[place] = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+    path
 }
 
 fn has_privilege() -> bool {
@@ -245,6 +268,9 @@ fn targets(mounts: &[PrivateMount]) -> Result<Vec<PathBuf>> {
             }
             Err(error) => bail!("cannot open {shown}: {error}"),
         };
+        if let Err(Blocked::AnothersLink) = Folder::open(&mount.target) {
+            bail!("another user's link leads to {shown}; name the folder itself");
+        }
         if !target.is_dir() {
             bail!("{shown} is no folder, and so no place for a pack");
         }
@@ -289,18 +315,51 @@ pub fn open_fuse() -> Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use super::*;
 
-    #[test]
-    fn more_packs_than_have_numbers_are_refused() {
-        let mount = PrivateMount {
-            target: "/nowhere".into(),
+    fn at(target: impl Into<PathBuf>) -> PrivateMount {
+        PrivateMount {
+            target: target.into(),
             source: "x.pack".into(),
             fs_type: "fuse.x".into(),
             server: "/nowhere/server".into(),
             arguments: Vec::new(),
-        };
-        let refused = PrivateMounts::start(&vec![mount; 254], None).unwrap_err().to_string();
+        }
+    }
+
+    /// Root's job would have that user's pack in the place of any folder of the system's.
+    #[test]
+    fn another_users_link_is_no_place_for_a_pack() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let root = tempfile::tempdir().unwrap();
+        let link = root.path().join("link");
+        std::os::unix::fs::symlink("/usr", &link).unwrap();
+        assert!(targets(&[at(&link)]).is_ok(), "it is root's own");
+        std::os::unix::fs::lchown(&link, Some(4343), Some(4343)).unwrap();
+        let refused = targets(&[at(&link)]).unwrap_err().to_string();
+        assert!(refused.contains("another user's link"), "{refused}");
+    }
+
+    #[test]
+    fn an_open_folder_has_a_path() {
+        let root = tempfile::tempdir().unwrap();
+        let opened = OwnedFd::from(std::fs::File::open(root.path()).unwrap());
+        for number in [opened.as_raw_fd(), 99, 700] {
+            let opened = rustix::io::fcntl_dupfd_cloexec(&opened, number).unwrap();
+            let path = path_of(&opened);
+            let path = CStr::from_bytes_until_nul(&path).unwrap().to_str().unwrap();
+            assert_eq!(path, format!("/proc/self/fd/{}", opened.as_raw_fd()));
+            assert_eq!(std::fs::read_link(path).unwrap(), root.path().canonicalize().unwrap());
+        }
+    }
+
+    #[test]
+    fn more_packs_than_have_numbers_are_refused() {
+        let refused = PrivateMounts::start(&vec![at("/nowhere"); 254], None).unwrap_err().to_string();
         assert_eq!(
             refused,
             "254 packs, and a job can have 253 by `--pack`: put data sets together into fewer"

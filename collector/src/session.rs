@@ -183,7 +183,7 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
                 session.show();
                 // Batch systems have a job save by it, and send it to the process alone that they have started.
                 if code.is_none() && child::expects(kind, pid) {
-                    child::forward(kind, pid);
+                    child::forward(kind, &child);
                 }
             }
             Happened::Signal(kind) => match code {
@@ -192,7 +192,7 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
                     session.end(Some(code)).await;
                     return Ok(code);
                 }
-                None => child::forward(kind, pid),
+                None => child::forward(kind, &child),
             },
             Happened::Idle => {}
         }

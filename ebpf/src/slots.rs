@@ -12,7 +12,7 @@ use crate::Error;
 
 /// `scratch.wake_ns` of abi.h, and the bits of it that say how the task was woken.
 const SCRATCH_WAKE: usize = 0;
-const WOKEN_BITS: u64 = 3;
+const WOKEN_BITS: u64 = 7;
 /// The word that begins with `scratch.leader`, followed by `notes`, `reading` and `index`.
 const SCRATCH_LEADER: usize = 4;
 /// Byte of that word which holds `scratch.reading`.
@@ -205,11 +205,11 @@ mod tests {
         let mut slot =
             TaskSlot { state: state::BLOCKED, blocked_in: Blocked::Net as u8, ..TaskSlot::default() };
         slot.since_ns = 1000;
-        // The lowest bits say how it was woken.
-        slot.scratch[SCRATCH_WAKE] = 1500 | WOKEN_BITS;
+        // The three lowest bits say how it was woken.
+        slot.scratch[SCRATCH_WAKE] = 1504 | 7;
         let now = fold_wake(slot);
-        assert_eq!((now.state, now.since_ns), (state::RUNNABLE, 1500));
-        assert_eq!(now.total.blocked_ns[Blocked::Net as usize], 500);
+        assert_eq!((now.state, now.since_ns), (state::RUNNABLE, 1504));
+        assert_eq!(now.total.blocked_ns[Blocked::Net as usize], 504);
 
         // A wake-up before the sleep began says nothing.
         slot.scratch[SCRATCH_WAKE] = 900;

@@ -3,6 +3,7 @@
 use crate::style::{Line, Style, left};
 use stallscope_look::tuning;
 use stallscope_model::{Advice, CONTROLLED_KNOBS, Phase, PhaseSummary, Remedy, RemedyKind, RunSummary};
+use std::collections::HashSet;
 
 /// The advice for a run: each knob from what it is to what it should be, what that is expected to bring, and why.
 /// Ends with how to do it; `job` is what the user called the job, `None` when it no longer runs.
@@ -111,11 +112,8 @@ pub fn without_knob(summary: &RunSummary) -> Vec<&Remedy> {
 
 /// Advice that can be followed together: the first for each knob.
 fn best(summary: &RunSummary) -> impl Iterator<Item = &Advice> {
-    let all = &summary.advice;
-    all.iter()
-        .enumerate()
-        .filter(|(place, advice)| all[..*place].iter().all(|earlier| earlier.knob != advice.knob))
-        .map(|(_, advice)| advice)
+    let mut earlier = HashSet::new();
+    summary.advice.iter().filter(move |advice| earlier.insert(advice.knob.as_str()))
 }
 
 /// Why there is none. What is judged beside knobs stands below it.

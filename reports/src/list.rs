@@ -1,16 +1,55 @@
 //! Jobs and recordings, one a line.
 
 use crate::style::{Line, Style, left, right};
+use stallscope_folder::file_user;
 use stallscope_store::{Head, State};
 use stallscope_units as units;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 use unicode_width::UnicodeWidthStr;
+
+/// Characters of a sentence that a row keeps: there may be thousands of rows, and a foreign recording may have one of 32 MiB.
+const SENTENCE: usize = 500;
+
+/// The recordings at `paths`, in this order, each of which may be anybody's and lie anywhere. This user's are read first, and what is
+/// not read `within` that time is listed without anything from it: a thousand foreign ones that each take long do not hold up a list,
+/// nor does one whose file system does not answer.
+pub fn of_recordings(paths: &[PathBuf], within: Duration) -> Vec<Row> {
+    let until = Instant::now() + within;
+    let mut order: Vec<(usize, PathBuf)> = paths.iter().cloned().enumerate().collect();
+    order.sort_by_key(|(_, path)| !is_own(path));
+    let (send, rows) = mpsc::sync_channel(1);
+    // Without another thread none is read. It ends with the process, or as soon as nobody takes its rows.
+    let _ = std::thread::Builder::new().spawn(move || {
+        for (nth, path) in order {
+            if send.send((nth, Row::of_recording(&path))).is_err() {
+                return;
+            }
+        }
+    });
+    let mut read: Vec<Option<Row>> = vec![None; paths.len()];
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        match rows.recv_timeout(left) {
+            Ok((nth, row)) if !left.is_zero() => read[nth] = Some(row),
+            _ => break,
+        }
+    }
+    read.into_iter().zip(paths).map(|(row, path)| row.unwrap_or_else(|| Row::unread(path))).collect()
+}
+
+/// By whom the name itself was made, whatever it leads to.
+fn is_own(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|facts| facts.uid() == file_user())
+}
 
 /// A job or a recording in the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
     pub name: String,
-    /// "running", "finished", "killed", "unreadable", …
+    /// "running", "finished", "killed", "unreadable", "not read", …
     pub state: String,
     pub pid: Option<u32>,
     pub started_wall_ns: Option<u64>,
@@ -22,14 +61,31 @@ pub struct Row {
 impl Row {
     /// The recording at `path`; one that cannot be read is listed with the reason.
     pub fn of_recording(path: &Path) -> Row {
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        let name = name_of(path);
         match read(path) {
             Ok(row) => Row { name, ..row },
             Err(error) => {
-                Row { name, state: "unreadable".to_owned(), verdict: error.to_string(), ..Row::default() }
+                let verdict = beginning(&error.to_string());
+                Row { name, state: "unreadable".to_owned(), verdict, ..Row::default() }
             }
         }
     }
+
+    fn unread(path: &Path) -> Row {
+        let name = name_of(path);
+        let verdict =
+            format!("not read: it and those before it took too long; `stallscope report {name}` reads it");
+        Row { name, state: "not read".to_owned(), verdict, ..Row::default() }
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+/// A new text, as one that is cut in place keeps its memory.
+fn beginning(text: &str) -> String {
+    text.chars().take(SENTENCE).collect()
 }
 
 fn read(path: &Path) -> Result<Row, stallscope_store::Error> {
@@ -46,7 +102,7 @@ fn read(path: &Path) -> Result<Row, stallscope_store::Error> {
         pid: Some(job.pid),
         started_wall_ns: (job.started_wall_ns > 0).then_some(job.started_wall_ns),
         duration_ns: (job.started_wall_ns > 0).then(|| ended_wall_ns.saturating_sub(job.started_wall_ns)),
-        verdict: verdict.sentence,
+        verdict: beginning(&verdict.sentence),
     })
 }
 

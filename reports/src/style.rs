@@ -54,14 +54,14 @@ impl Style {
             if let Some(line) = lines.last_mut()
                 && !line.is_empty()
             {
-                if line.width() + 1 + word.width() <= columns {
+                if fits(word, columns.saturating_sub(line.width() + 1)) {
                     line.push(' ');
                     line.push_str(word);
                     continue;
                 }
                 lines.push(String::new());
             }
-            while word.width() > columns {
+            while !fits(word, columns) {
                 let (head, tail) = word.split_at(fitting(word, columns));
                 if let Some(line) = lines.last_mut() {
                     line.push_str(head);
@@ -78,7 +78,7 @@ impl Style {
 
     /// `text` if it fits, else its beginning and "…".
     pub(crate) fn clip(&self, text: &str, columns: usize) -> String {
-        let text = self.clean(text);
+        let text = self.clean(beginning(text, columns));
         if text.width() <= columns {
             return text;
         }
@@ -110,6 +110,16 @@ fn words(text: &str) -> Vec<String> {
         }
     }
     words
+}
+
+/// Whether `text` does, without a look at all of it: of a word of a megabyte, each of its lines would take one.
+fn fits(text: &str, columns: usize) -> bool {
+    within(text, columns) == text.len()
+}
+
+/// As much of a text as shows whether it fits into `columns`: no character takes less than one of them once it is clean.
+fn beginning(text: &str, columns: usize) -> &str {
+    text.char_indices().nth(columns.saturating_add(1)).map_or(text, |(end, _)| &text[..end])
 }
 
 /// Bytes of `text` that fit into `columns`, but at least one character, so that a wrap comes to an end.

@@ -5,6 +5,7 @@ mod support;
 use stallscope_model::RunSummary;
 use stallscope_reports::{Style, list, progress};
 use stallscope_store::{Options, Recorder};
+use std::time::Duration;
 use support::PLAIN;
 
 #[test]
@@ -64,4 +65,27 @@ fn recordings_are_listed_with_what_they_say() {
     let row = list::Row::of_recording(&target);
     assert_eq!(row.state, "unreadable");
     assert!(row.verdict.ends_with("is not a stallscope recording"), "{}", row.verdict);
+}
+
+/// A folder may be another user's, with a thousand recordings that each take long and have a sentence of megabytes.
+#[test]
+fn a_list_is_bounded_in_time_and_keeps_no_long_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths: Vec<_> = (0..3)
+        .map(|number| {
+            let path = folder.path().join(format!("{number}.stall"));
+            let mut run = RunSummary::default();
+            run.verdict.sentence = "long ".repeat(1 << 18);
+            let options = Options { spool: Some(folder.path().to_owned()), ..Options::default() };
+            let _ = Recorder::create(&path, &run.job, options).finish(&run);
+            path
+        })
+        .collect();
+    let all = list::of_recordings(&paths, Duration::from_secs(60));
+    let names: Vec<&str> = all.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!(names, ["0.stall", "1.stall", "2.stall"]);
+    assert!(all.iter().all(|row| row.state == "finished" && row.verdict.capacity() < 4000), "{all:?}");
+    for row in list::of_recordings(&paths, Duration::ZERO) {
+        assert!(row.state == "not read" && row.verdict.contains("stallscope report"), "{row:?}");
+    }
 }

@@ -16,9 +16,19 @@ fn within(text: &str, columns: usize) -> usize {
         .map_or(text.len(), |(place, _)| place)
 }
 
+/// Whether `text` does, without a look at all of it: of a word of a megabyte, each of its lines would take one.
+fn fits(text: &str, columns: usize) -> bool {
+    within(text, columns) == text.len()
+}
+
+/// As much of a text as shows whether it fits into `columns`: no character takes less than one of them once it is clean.
+fn beginning(text: &str, columns: usize) -> &str {
+    text.char_indices().nth(columns.saturating_add(1)).map_or(text, |(end, _)| &text[..end])
+}
+
 /// A text of foreign origin if it fits, else its beginning and "…".
 pub(crate) fn clip(text: &str, columns: usize, theme: &Theme) -> String {
-    let text = theme.clean(text);
+    let text = theme.clean(beginning(text, columns));
     if text.width() <= columns {
         return text;
     }
@@ -66,7 +76,7 @@ pub(crate) fn wrap(text: &str, columns: usize, theme: &Theme) -> Vec<String> {
         loop {
             let last = lines.last_mut().map_or(0, |line| line.width());
             let gap = usize::from(last > 0);
-            if last + gap + word.width() <= columns {
+            if fits(word, columns.saturating_sub(last + gap)) {
                 if let Some(line) = lines.last_mut() {
                     line.push_str(if gap == 1 { " " } else { "" });
                     line.push_str(word);
@@ -153,6 +163,16 @@ mod tests {
                 prop_assert!(unicode || text.is_ascii(), "{text:?}");
             }
         }
+    }
+
+    /// Of a foreign recording: by the square of its length this would take hours.
+    #[test]
+    fn a_word_of_megabytes_is_wrapped_in_one_pass() {
+        let theme = Theme { colours: Colours::None, unicode: true };
+        let word = "x".repeat(8 << 20);
+        let lines = wrap(&format!("a {word} b"), 40, &theme);
+        assert_eq!(lines.len(), (8 << 20) / 40 + 2);
+        assert_eq!(clip(&word, 6, &theme), "xxxxx…");
     }
 
     #[test]

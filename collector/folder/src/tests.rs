@@ -2,7 +2,7 @@
 
 use super::*;
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
 #[test]
 fn own_links_lead_on_and_what_is_missing_is_made() {
@@ -89,4 +89,55 @@ fn no_link_or_pipe_is_opened_and_nothing_replaced_unasked() {
     assert!(folder.rename_new("a".as_ref(), "link".as_ref()).is_err());
     folder.rename_new("a".as_ref(), "c".as_ref()).unwrap();
     assert!(folder.has("link".as_ref()) && !folder.has("made".as_ref()) && !folder.has("a".as_ref()));
+}
+
+/// The content that is read at `path`, by a user who may read everything.
+fn read(path: &Path) -> Result<String, Blocked> {
+    let found = find(None, path)?;
+    let (top, below) = (fs::File::open("/").unwrap(), path.strip_prefix("/").unwrap());
+    assert!(find(Some(top.as_fd()), below).is_ok());
+    let itself = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&found));
+    Ok(fs::read_to_string(itself).unwrap())
+}
+
+#[test]
+fn another_users_link_leads_to_what_that_user_may_read() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let at = |path: &str| root.path().join(path);
+    let theirs = |path: &str| std::os::unix::fs::lchown(at(path), Some(4343), Some(4343)).unwrap();
+    let mode = |path: &str, mode| fs::set_permissions(at(path), fs::Permissions::from_mode(mode)).unwrap();
+    mode("", 0o755);
+    for folder in ["source", "private", "open"] {
+        fs::create_dir(at(folder)).unwrap();
+        fs::write(at(folder).join("file"), folder).unwrap();
+        mode(&format!("{folder}/file"), 0o644);
+        mode(folder, 0o755);
+    }
+    mode("private", 0o700);
+    for (name, target) in [("secret", "../private/file"), ("folder", "../private"), ("well", "../open/file")]
+    {
+        symlink(target, at("source").join(name)).unwrap();
+        symlink(target, at("source").join(format!("own-{name}"))).unwrap();
+        theirs(&format!("source/{name}"));
+    }
+    symlink("secret", at("source/twice")).unwrap();
+    for path in ["source/secret", "source/folder", "source/folder/file", "source/twice"] {
+        assert_eq!(find(None, &at(path)).unwrap_err(), Blocked::AnothersLink, "{path}");
+    }
+    for (path, content) in [
+        ("source/file", "source"),
+        ("source/well", "open"),
+        ("source/own-secret", "private"),
+        ("source/own-folder/file", "private"),
+    ] {
+        assert_eq!(read(&at(path)).unwrap(), content, "{path}");
+    }
+    mode("open/file", 0o640);
+    assert_eq!(find(None, &at("source/well")).unwrap_err(), Blocked::AnothersLink);
+    theirs("open/file");
+    assert_eq!(read(&at("source/well")).unwrap(), "open");
+    assert_eq!(find(None, &at("source/missing")).unwrap_err(), Blocked::System(Errno::NOENT));
 }

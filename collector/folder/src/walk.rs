@@ -49,7 +49,7 @@ pub(crate) fn walk(from: Option<&OwnedFd>, path: &Path, make: bool) -> Result<Ow
 }
 
 /// The names that `path` goes by, the last one first.
-fn names(path: &Path) -> Vec<OsString> {
+pub(crate) fn names(path: &Path) -> Vec<OsString> {
     let name = |part: Component<'_>| match part {
         Component::Normal(_) | Component::ParentDir => Some(part.as_os_str().to_owned()),
         _ => None,

@@ -177,8 +177,7 @@ impl JobCache {
             job.training += &cache.training;
             job.other += &cache.other;
         }
-        let hosts: BTreeMap<u32, &str> =
-            ranks.iter().map(|rank| (rank.facts.rank, rank.facts.host.as_str())).collect();
+        let hosts = hosts_of(ranks);
         let trained = job.training.draws() > 0;
         let mut shared: BTreeMap<(&str, u16), CacheState> = BTreeMap::new();
         for cache in caches.iter().filter(|cache| !trained || cache.training.draws() > 0) {
@@ -190,6 +189,12 @@ impl JobCache {
         job.state = shared.into_values().reduce(|sum, state| each(&sum, &state, u64::saturating_add));
         Some(job)
     }
+}
+
+/// By rank. A look through all ranks for each cache would take the square of their number: hours, with a foreign recording's.
+fn hosts_of(ranks: &[RankSummary]) -> BTreeMap<u32, &str> {
+    // Of ranks of one number the first counts.
+    ranks.iter().rev().map(|rank| (rank.facts.rank, rank.facts.host.as_str())).collect()
 }
 
 /// Empty where the host is not known.
@@ -219,7 +224,8 @@ impl RunSummary {
         let has_one = |cache: &&CacheSummary| {
             !cache.curve.points().is_empty() && (!trained || cache.training.draws() > 0)
         };
-        let of = |cache: &CacheSummary| (host_of(&self.ranks, cache.rank), cache.loader);
+        let hosts = hosts_of(&self.ranks);
+        let of = |cache: &CacheSummary| (hosts.get(&cache.rank).copied().unwrap_or_default(), cache.loader);
         let mut joint: BTreeMap<(&str, u16), &CacheSummary> = BTreeMap::new();
         for cache in self.caches.iter().filter(has_one).filter(|cache| cache.curve.is_joint()) {
             let newest = joint.entry(of(cache)).or_insert(cache);

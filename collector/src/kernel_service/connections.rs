@@ -7,7 +7,6 @@ use crate::caller::Caller;
 use crate::watch_audit::WatchAudit;
 use anyhow::{Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stallscope_wire::{Client, Hello, Reply, Request};
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
@@ -23,9 +22,6 @@ const CALLERS_A_TREE: usize = 4;
 
 /// Connections of a user that wait to read why they are refused; beyond them the end is all that they see.
 const REFUSED_A_USER: usize = 8;
-
-/// Descriptors that are left to root's callers, to the programs and their maps, and to clients of the metrics.
-const OTHER_DESCRIPTORS: usize = 128;
 
 /// For so long those who call are taken up in a row, as many as may wait: who hung up again keeps others out of the queue.
 const ACCEPT_FOR: Duration = Duration::from_millis(20);
@@ -44,15 +40,6 @@ pub(super) const HEAR_AGAIN_AFTER: Duration = Duration::from_millis(5);
 fn rest_of(heard: &HashMap<u32, Instant>, payer: u32) -> Option<Duration> {
     let rest = HEAR_AGAIN_AFTER.saturating_sub(heard.get(&payer)?.elapsed());
     (!rest.is_zero()).then_some(rest)
-}
-
-/// How many connections there may be, with as many descriptors as this process may have.
-pub(super) fn places() -> usize {
-    let limit = getrlimit(Resource::Nofile);
-    // Programs that are started as root often may have 1024, and more for the asking. Without that they have to do.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from(descriptors).unwrap_or(usize::MAX).saturating_sub(OTHER_DESCRIPTORS)
 }
 
 impl<K: KernelSide> Service<K> {

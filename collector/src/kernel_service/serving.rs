@@ -1,10 +1,9 @@
 //! Serves the node, or one caller within its own process.
 
 use super::Service;
-use super::connections::places;
 use crate::caller::Caller;
 use crate::confine::{self, Account};
-use crate::descriptors::Alarm;
+use crate::descriptors::{self, Alarm};
 use crate::metrics::Metrics;
 use crate::node::NodeMetrics;
 use crate::node_socket::NodeSocket;
@@ -59,7 +58,7 @@ pub fn serve(options: ServeOptions<'_>, listening: impl FnOnce(&Serving)) -> Res
     let ServeOptions { socket, only_until_idle, syscalls_for_everyone, metrics, group, user } = options;
     let account = Account::find(user)?;
     let mut service = Service::load(syscalls_for_everyone)?;
-    service.places = places();
+    service.places = descriptors::places();
     // Whatever is opened, made or started comes before there is no right to any more.
     let metrics = metrics.map(Metrics::bind).transpose()?;
     let (shown, socket) = match NodeSocket::passed()? {

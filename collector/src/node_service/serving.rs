@@ -4,7 +4,7 @@ use super::book::Book;
 use super::desk::{Arrival, Asking, Desk, Turned};
 use crate::launching::{FromLauncher, ToLauncher};
 use crate::policy::Policy;
-use crate::{host, procfs};
+use crate::{descriptors, host, procfs};
 use anyhow::{Context, Result};
 use stallscope_wire::{JobReport, JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeReply, VERSION};
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use tokio::time::{interval, sleep, timeout};
 
 /// A caller who says nothing for longer is disconnected.
 const HELLO: Duration = Duration::from_secs(2);
-/// Connections of one user, root excepted, and of all: more is a mistake or an attack.
+/// Connections of one user, root excepted, and of all, where there are as many descriptors: more is a mistake or an attack.
 const OF_A_USER: usize = 256;
 const OF_ALL: usize = 4096;
 /// A job's reports are taken no faster; it keeps those that wait.
@@ -95,6 +95,7 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                 let _ = to_launcher.write_all(&order.encode()).await;
             }
         });
+        let places = OF_ALL.min(descriptors::places());
         let (mut ticks, mut connections, mut names) = (interval(TICK), HashMap::new(), HashMap::new());
         let mut granters: HashMap<u64, watch::Sender<u64>> = HashMap::new();
         let mut message = Box::pin(FromLauncher::read(&mut from_launcher));
@@ -103,7 +104,7 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
             let orders: Vec<ToLauncher> = tokio::select! {
                 accepted = listener.accept() => {
                     if let Ok((stream, _)) = accepted {
-                        take_up(stream, &book, &mut connections, &sender);
+                        take_up(stream, &book, &mut connections, places, &sender);
                     } else {
                         // Out of descriptors.
                         sleep(Duration::from_millis(50)).await;
@@ -189,17 +190,24 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
     })
 }
 
+/// A user may have fewer than are still free of all `places`: four users with 256 each had all that the 1,024 descriptors allow which
+/// a program has that root starts by hand, and no further user was served.
+fn most_of_a_user(of_all: usize, places: usize) -> usize {
+    OF_A_USER.min(places.saturating_sub(of_all))
+}
+
 fn take_up(
     stream: UnixStream,
     book: &Book,
     connections: &mut HashMap<u32, usize>,
+    places: usize,
     events: &mpsc::Sender<Event>,
 ) {
     let Ok(peer) = stream.peer_cred() else { return };
     let payer = book.payer(peer.uid());
     let (of_all, of_user) =
         (connections.values().sum::<usize>(), connections.get(&payer).copied().unwrap_or(0));
-    if peer.uid() != 0 && (of_user >= OF_A_USER || of_all >= OF_ALL) {
+    if peer.uid() != 0 && of_user >= most_of_a_user(of_all, places) {
         return;
     }
     *connections.entry(payer).or_default() += 1;

@@ -24,9 +24,14 @@ const SECTOR: usize = 512;
 /// # Errors
 /// When the directory cannot be listed.
 pub fn recordings_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    // Where a link leads is not looked at: there may be a file system that does not answer.
+    let may_be =
+        |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_file() || kind.is_symlink());
     let mut found: Vec<PathBuf> = fs::read_dir(directory)?
-        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION) && path.is_file())
+        .filter_map(Result::ok)
+        .filter(|entry| Path::new(&entry.file_name()).extension().is_some_and(|of| of == EXTENSION))
+        .filter(may_be)
+        .map(|entry| entry.path())
         .collect();
     found.sort();
     Ok(found)

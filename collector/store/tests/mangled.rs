@@ -324,6 +324,22 @@ fn a_list_spends_the_same_on_files_of_any_size() {
     assert!(error.to_string().contains("its pages hold more rows"), "{error}");
 }
 
+/// A report has the job's name in each line of its metrics, and the host's beside each rank.
+#[test]
+fn names_that_reports_repeat_are_cut() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut long = summary();
+    for name in [&mut long.job.name, &mut long.job.user, &mut long.host.host] {
+        *name = "ä".repeat(1 << 20);
+    }
+    let recorder = Recorder::create(&directory.path().join("x.stall"), &job(), options(directory.path()));
+    let path = recorder.finish(&long).path.unwrap();
+    let read = Recording::open(&path).unwrap().summary().unwrap();
+    for name in [&read.job.name, &read.job.user, &read.host.host] {
+        assert_eq!((name.chars().count(), name.capacity()), (255, 510));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 

@@ -247,7 +247,12 @@ fn live_recordings_are_found_from_anywhere() {
     assert!(stallscope_store::live_recordings().contains(&path));
     recorder.finish(&summary());
     assert!(!stallscope_store::live_recordings().contains(&path));
-    assert_eq!(stallscope_store::recordings_in(&directory.path().canonicalize().unwrap()).unwrap(), [path]);
+    let folder = directory.path().canonicalize().unwrap();
+    assert_eq!(stallscope_store::recordings_in(&folder).unwrap(), [path.clone()]);
+    // Where a link leads is found when it is read: there may be nothing, or what does not answer.
+    std::os::unix::fs::symlink("/missing", folder.join("link.stall")).unwrap();
+    fs::create_dir(folder.join("folder.stall")).unwrap();
+    assert_eq!(stallscope_store::recordings_in(&folder).unwrap(), [path, folder.join("link.stall")]);
 }
 
 fn names(directory: &Path) -> Vec<String> {

@@ -8,11 +8,11 @@ use crate::snapshot::SNAPSHOT;
 use crate::storage::UNFINISHED;
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
-use stallscope_folder::Folder;
+use stallscope_folder::{Folder, find};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// The chunks of a pack, and what writing left unfinished.
@@ -103,21 +103,33 @@ pub(crate) fn open_plain(path: &Path) -> io::Result<File> {
 
 /// The same, where it is in a folder.
 pub(crate) fn open_plain_in(folder: &impl AsFd, path: &Path) -> io::Result<File> {
+    // What was found, and nothing that comes in its place meanwhile, is what is opened then.
+    let found = rustix::fs::openat(folder, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    open_found(&found, || rustix::fs::openat(folder, path, TO_READ, Mode::empty()))
+}
+
+/// The same of a source, where another user's link leads to what that user may read, and to nothing else.
+pub(crate) fn open_source(folder: Option<BorrowedFd<'_>>, path: &Path) -> io::Result<File> {
+    let found = find(folder, path)?;
+    // By its name another could be opened.
+    open_found(&found, || Err(Errno::NOENT))
+}
+
+const TO_READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
+/// `by_name` opens it where there is no /proc; it is looked at once more then.
+fn open_found(found: &OwnedFd, by_name: impl FnOnce() -> Result<OwnedFd, Errno>) -> io::Result<File> {
     let no_file = || io::Error::new(io::ErrorKind::InvalidData, "this is no ordinary file");
     let is_plain = |file: &OwnedFd| {
         let facts = rustix::fs::fstat(file)?;
         Ok::<_, Errno>(FileType::from_raw_mode(facts.st_mode) == FileType::RegularFile)
     };
-    // What was found, and nothing that comes in its place meanwhile, is what is opened then.
-    let found = rustix::fs::openat(folder, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    if !is_plain(&found)? {
+    if !is_plain(found)? {
         return Err(no_file());
     }
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let itself = format!("/proc/self/fd/{}", found.as_raw_fd());
-    let file = match rustix::fs::open(itself, flags, Mode::empty()) {
-        // Without /proc it is opened by its name, and looked at once more.
-        Err(Errno::NOENT) => rustix::fs::openat(folder, path, flags, Mode::empty())?,
+    let file = match rustix::fs::open(itself, TO_READ, Mode::empty()) {
+        Err(Errno::NOENT) => by_name()?,
         opened => opened?,
     };
     if !is_plain(&file)? {

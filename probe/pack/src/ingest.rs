@@ -18,7 +18,7 @@ use crate::writer::{About, Writer};
 use crate::{rebuild, shown};
 use origin::{Item, Source};
 use shards::Shards;
-use stallscope_folder::Folder;
+use stallscope_folder::{Folder, find};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 use std::io::Read;
@@ -199,11 +199,12 @@ impl<'a> Found<'a> {
         let (source, names) = match origin {
             Origin::Folder(path) => {
                 let mut names = Vec::new();
-                walk::files(path, &mut |sentence| sentences.push(sentence), &mut |name| {
+                let root = find(None, path).doing("open", path)?;
+                walk::files(path, &root, &mut |sentence| sentences.push(sentence), &mut |name| {
                     names.push(name);
                     tell(Notice::Found(names.len() as u64));
                 });
-                (Source::Folder(path), names)
+                (Source::Folder(path, root), names)
             }
             Origin::Shards { paths, by_shard } => {
                 let problem = &mut |sentence| sentences.push(sentence);

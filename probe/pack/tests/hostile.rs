@@ -5,12 +5,12 @@
 use rustix::fs::{CWD, FileType, Mode, inotify, mknodat};
 use stallscope_folder::Folder;
 use stallscope_pack::{
-    About, Chunk, DELETED, Deleted, Disk, Id, Options, Out, Pack, Result, Storage, append, build, chunk_of,
-    delete, extract, pack, purge, rebuild, seal_deleted, verify,
+    About, Chunk, DELETED, Deleted, Disk, Id, Notice, Options, Origin, Out, Pack, Result, Storage, append,
+    build, chunk_of, delete, extract, pack, purge, rebuild, seal_deleted, verify,
 };
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
@@ -356,4 +356,49 @@ fn a_chunk_is_not_read_as_often_as_a_snapshot_says() {
     fs::File::options().write(true).open(&path).unwrap().set_len(64 + 1000).unwrap();
     let verified = verify(&dir, &mut |_, _| {}).unwrap();
     assert_eq!((verified.records, verified.faults.len()), (1, 2), "{:?}", verified.faults);
+}
+
+/// An administrator's pack of a user's folder would have had any file in it that root may read.
+#[test]
+fn another_users_links_are_packed_where_that_user_may_read_what_they_lead_to() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    for folder in ["", "set", "set/a", "open"] {
+        fs::create_dir_all(at(folder)).unwrap();
+        fs::set_permissions(at(folder), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::create_dir(at("private")).unwrap();
+    fs::set_permissions(at("private"), fs::Permissions::from_mode(0o700)).unwrap();
+    for file in ["set/a/plain", "open/file", "private/file"] {
+        fs::write(at(file), file).unwrap();
+        fs::set_permissions(at(file), fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    for (name, target) in [("well", "open/file"), ("secret", "private/file"), ("folder", "private")] {
+        symlink(at(target), at("set/a").join(name)).unwrap();
+        std::os::unix::fs::lchown(at("set/a").join(name), Some(4343), Some(4343)).unwrap();
+    }
+    let mut sentences = Vec::new();
+    pack(&at("set"), &at("packed"), Options::default(), &Disk, &mut |notice| {
+        if let Notice::Problem(sentence) = notice {
+            sentences.push(sentence.to_owned());
+        }
+    })
+    .unwrap();
+    assert_eq!(sentences.len(), 2, "{sentences:?}");
+    assert!(sentences.iter().all(|sentence| sentence.contains("another user's link")), "{sentences:?}");
+    let opened = Pack::open(&at("packed")).unwrap();
+    let names: Vec<_> = opened.snapshot().entries().map(|entry| entry.unwrap().name).collect();
+    assert_eq!(names, [&b"a/plain"[..], b"a/well"]);
+    // The source itself, and a tar file.
+    symlink(at("private"), at("theirs")).unwrap();
+    std::os::unix::fs::lchown(at("theirs"), Some(4343), Some(4343)).unwrap();
+    let refused = pack(&at("theirs"), &at("other"), Options::default(), &Disk, &mut |_| {}).unwrap_err();
+    assert!(refused.to_string().contains("another user's link"), "{refused}");
+    let shard = [at("set/a/secret")];
+    let shards = Origin::Shards { paths: &shard, by_shard: false };
+    let refused = pack(shards, &at("other"), Options::default(), &Disk, &mut |_| {}).unwrap_err();
+    assert!(refused.to_string().contains("another user's link"), "{refused}");
 }

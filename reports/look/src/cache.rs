@@ -2,7 +2,7 @@
 
 use stallscope_model::{CachePoint, CacheSummary, CacheUses, JobCache, NoCurve, RunSummary};
 use stallscope_units as units;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// The facts of one line: "57% hits (12% prefetched)", "1.9 of 2.0 GiB", "0 evictions". Hits are true hits in training.
 pub fn facts(job: &JobCache) -> Vec<String> {
@@ -51,15 +51,18 @@ enum Owner<'a> {
 /// The miss-ratio curves of a run: each is of one loader's cache.
 pub fn curves(summary: &RunSummary) -> Vec<LoaderCurve> {
     let known = summary.cache_curves();
-    let host = |cache: &CacheSummary| {
-        let of = summary.ranks.iter().find(|rank| rank.facts.rank == cache.rank);
-        of.map_or("", |rank| rank.facts.host.as_str())
-    };
+    // Of ranks of one number the first counts.
+    let hosts: HashMap<u32, &str> =
+        summary.ranks.iter().rev().map(|rank| (rank.facts.rank, rank.facts.host.as_str())).collect();
+    let host = |cache: &CacheSummary| hosts.get(&cache.rank).copied().unwrap_or_default();
+    let joint: HashSet<(&str, u16)> = known
+        .iter()
+        .filter(|cache| cache.curve.is_joint())
+        .map(|cache| (host(cache), cache.loader))
+        .collect();
     let whose = |cache: &CacheSummary| {
-        let is_its = |other: &&&CacheSummary| (host(other), other.loader) == (host(cache), cache.loader);
-        let joint = known.iter().find(|other| other.curve.is_joint() && is_its(other));
-        let owner = joint.map_or(Owner::Rank(cache.rank), |joint| Owner::Host(host(joint)));
-        (owner, cache.loader)
+        let is_joint = joint.contains(&(host(cache), cache.loader));
+        (if is_joint { Owner::Host(host(cache)) } else { Owner::Rank(cache.rank) }, cache.loader)
     };
     // Loaders that train without a curve of their own yet count: a curve beside them is not the whole job's.
     let trained = summary.caches.iter().filter(|cache| cache.training.draws() > 0);
@@ -205,6 +208,27 @@ mod tests {
         let hosts = ["host a, loader 0", "host b, loader 0"];
         assert_eq!(whose(vec![measured(0, 0), silent(1, 0), measured(2, 0), silent(3, 0)]), hosts);
         assert_eq!(whose(vec![measured(0, 0), silent(1, 0), silent(2, 0), silent(3, 0)]), hosts[..1]);
+    }
+
+    /// As a foreign recording may have them: looked for in each other and in all ranks, this would take weeks.
+    #[test]
+    fn caches_of_twenty_thousand_hosts_each_have_their_curve() {
+        let mut curve = CacheCurve::new(5 << 30).of_ranks(2);
+        curve.push(CachePoint { capacity_bytes: 1 << 30, uses: 100, misses: 50 });
+        let cache = |rank| CacheSummary { rank, curve, ..CacheSummary::default() };
+        let rank = |rank| RankSummary {
+            facts: RankFacts { rank, host: format!("host {rank}"), ..RankFacts::default() },
+            phases: Vec::new(),
+            workers: Vec::new(),
+            checkpoints: stallscope_model::Checkpoints::default(),
+        };
+        let summary = RunSummary {
+            caches: (0..20_000).map(cache).collect(),
+            ranks: (0..20_000).map(rank).collect(),
+            ..RunSummary::default()
+        };
+        let whose: BTreeSet<String> = curves(&summary).into_iter().map(|curve| curve.whose).collect();
+        assert_eq!(whose.len(), 20_000);
     }
 
     #[test]

@@ -30,6 +30,10 @@ pub fn amount_in_full(value: u64, unit: &str) -> String {
     }
 }
 
+/// Knobs are listed by rank, and each rank has the same: every name is among so many of the first. This is asked for each line of an
+/// audit, and a foreign recording may have a hundred thousand of both.
+const NAMED: usize = 512;
+
 /// The unit that a knob of this name is counted in, as its job says; one that the job does not have yet may say it in its
 /// name. Empty when it is not known.
 pub fn unit_of<'a>(knob: &str, knobs: &'a [Knob]) -> &'a str {
@@ -38,7 +42,7 @@ pub fn unit_of<'a>(knob: &str, knobs: &'a [Knob]) -> &'a str {
         Some((_, "interval")) => "seconds",
         _ => "",
     };
-    knobs.iter().find(|known| known.name == knob).map_or(named, |known| &known.unit)
+    knobs.iter().take(NAMED).find(|known| known.name == knob).map_or(named, |known| &known.unit)
 }
 
 /// A share by which samples a second rise or fall: "+31%", "-2%".

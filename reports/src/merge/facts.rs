@@ -6,7 +6,7 @@ use stallscope_model::{
     Act, Advice, EvidenceState, FileWait, HostFacts, JobFacts, Loss, MainThreads, MountWait, Overhead, Probe,
     RankSummary, RunSummary,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Everything but the job's own ledger and what follows from it.
 pub(super) fn merged(runs: &[Run]) -> RunSummary {
@@ -180,12 +180,16 @@ fn overhead(runs: &[Run]) -> Overhead {
 /// On where it is on everywhere; else whose is not, and why.
 fn probes(runs: &[Run]) -> Vec<Probe> {
     let mut merged: Vec<Probe> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
     for run in runs {
         let whose = run.sources.first().map(called).unwrap_or_default();
         for probe in &run.summary.probes {
             let reason = if probe.on { String::new() } else { format!("{whose}: {}", probe.reason) };
-            match merged.iter_mut().find(|known| known.name == probe.name) {
-                None => merged.push(Probe { reason, ..probe.clone() }),
+            match places.get(probe.name.as_str()).and_then(|place| merged.get_mut(*place)) {
+                None => {
+                    places.insert(&probe.name, merged.len());
+                    merged.push(Probe { reason, ..probe.clone() });
+                }
                 Some(known) => {
                     known.on &= probe.on;
                     let both = !known.reason.is_empty() && !reason.is_empty();

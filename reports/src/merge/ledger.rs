@@ -7,6 +7,7 @@ use crate::run::{Run, StepFile};
 use stallscope_ledger::{About, JobSummary, Merged, OF_ONE_COLLECTOR};
 use stallscope_model::{Diagnosis, EvidenceState, RunSummary};
 use stallscope_store::{Recording, StepFilter, Steps};
+use std::collections::HashSet;
 
 /// Steps that one row may stand for: more is not what a recorder writes.
 const MERGED_AT_MOST: u64 = 1 << 16;
@@ -93,12 +94,14 @@ struct Reader<'a> {
 /// Findings that cannot be made from steps alone, with the name of the host they are of; each once.
 fn of_one_collector(runs: &[Run]) -> Vec<Diagnosis> {
     let mut taken: Vec<Diagnosis> = Vec::new();
+    let mut known = HashSet::new();
     for run in runs {
         let whose = run.sources.first().map(called).unwrap_or_default();
         let own = run.summary.diagnoses.iter();
         for found in own.filter(|found| OF_ONE_COLLECTOR.contains(&found.name.as_str())) {
             let found = Diagnosis { finding: format!("{whose}: {}", found.finding), ..found.clone() };
-            if !taken.contains(&found) {
+            // Shares have no order of their own, and no digest.
+            if known.insert(format!("{found:?}")) {
                 taken.push(found);
             }
         }

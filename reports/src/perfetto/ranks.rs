@@ -48,8 +48,8 @@ pub(super) const COUNTERS_ORDER: i32 = -1;
 
 /// The tracks made so far.
 pub(super) struct Ranks<'a> {
-    run: &'a Run,
     job: Track,
+    hosts: HashMap<u32, &'a str>,
     groups: HashMap<u32, Track>,
     /// With the end of the last slice: no two overlap.
     tracks: HashMap<(u32, Kind), (Track, u64)>,
@@ -57,17 +57,18 @@ pub(super) struct Ranks<'a> {
 
 impl<'a> Ranks<'a> {
     pub(super) fn new(run: &'a Run, job: Track) -> Ranks<'a> {
-        Ranks { run, job, groups: HashMap::new(), tracks: HashMap::new() }
+        let facts = run.summary.ranks.iter().rev().map(|known| &known.facts);
+        let hosts = facts.map(|facts| (facts.rank, facts.host.as_str())).collect();
+        Ranks { job, hosts, groups: HashMap::new(), tracks: HashMap::new() }
     }
 
     pub(super) fn group(&mut self, rank: u32, trace: &mut Trace<'_>) -> io::Result<Track> {
         if let Some(group) = self.groups.get(&rank) {
             return Ok(*group);
         }
-        let facts = self.run.summary.ranks.iter().map(|known| &known.facts).find(|facts| facts.rank == rank);
         let mut name = format!("rank {rank}");
-        if let Some(facts) = facts.filter(|facts| !facts.host.is_empty()) {
-            name.push_str(&format!(" on {}", facts.host));
+        if let Some(host) = self.hosts.get(&rank).filter(|host| !host.is_empty()) {
+            name.push_str(&format!(" on {host}"));
         }
         let order = i32::try_from(rank).unwrap_or(i32::MAX);
         let group = trace.track(&name, Place { under: Some(self.job), order })?;
@@ -125,15 +126,19 @@ pub(super) fn tasks(run: &Run, ranks: &mut Ranks<'_>, trace: &mut Trace<'_>) -> 
     Ok(())
 }
 
+/// Tracks that a rank has for them at most: in a foreign recording all may overlap, and each is looked for in all tracks. No job
+/// has as many under way at once; those beyond are on the last one, cut.
+const BACKGROUND: u16 = 64;
+
 /// Every call that saved a checkpoint.
 pub(super) fn checkpoints(run: &Run, ranks: &mut Ranks<'_>, trace: &mut Trace<'_>) -> Result<(), Error> {
     for event in &run.checkpoints {
         let kind = match event.background {
             false => Kind::Checkpoints,
-            true => (0..u16::MAX)
+            true => (0..BACKGROUND)
                 .map(Kind::Background)
                 .find(|kind| ranks.is_free(event.rank, *kind, event.start_ns))
-                .unwrap_or(Kind::Background(u16::MAX)),
+                .unwrap_or(Kind::Background(BACKGROUND)),
         };
         let (track, start_ns, end_ns) =
             ranks.next(event.rank, kind, (event.start_ns, event.end_ns), trace)?;

@@ -8,6 +8,7 @@ use crate::run::Run;
 use stallscope_look::cache;
 use stallscope_model::CacheSummary;
 use stallscope_units as units;
+use std::collections::HashMap;
 
 /// Charts on a page; the table has the sizes of all.
 const DRAWN: usize = 4;
@@ -96,13 +97,16 @@ fn table(run: &Run, curves: &[(&CacheSummary, cache::LoaderCurve)]) -> Table {
     // Numbered as in the JSON report, which has the caches of all loaders.
     let mut place = 0;
     let mut rows = Vec::new();
+    // Of those of one rank and loader the first counts.
+    let shown: HashMap<(u32, u16), &cache::LoaderCurve> =
+        curves.iter().rev().map(|(of, curve)| ((of.rank, of.loader), curve)).collect();
     for cache in &run.summary.caches {
-        let shown = curves.iter().find(|(of, _)| (of.rank, of.loader) == (cache.rank, cache.loader));
+        let shown = shown.get(&(cache.rank, cache.loader));
         for (nth, point) in cache.curve.points().iter().enumerate() {
             let row = place;
             let source = |field: &str| format!("/cache_curve/{row}/{field}");
             place += 1;
-            let Some((_, curve)) = shown else { continue };
+            let Some(curve) = shown else { continue };
             let is_now = curve.sizes.get(nth).is_some_and(|size| size.is_now);
             let size = Cell {
                 exact: point.capacity_bytes.to_string(),

@@ -3,13 +3,15 @@
 use crate::snapshot::{JobRow, JobState, Place, waiting_share};
 use stallscope_model::{Causes, Phase, RunSummary};
 use stallscope_store::{Error, Recording, RollupPeriod, State};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 /// Number of 10 s periods in the trend of a job.
 const TREND: usize = 24;
+/// Characters of a name and of a sentence that a row keeps: a foreign recording may have some of 32 MiB, and a folder many of those.
+const TEXT: usize = 500;
 /// Length of such a period.
 const TEN_SECONDS_NS: u64 = 10_000_000_000;
 
@@ -18,6 +20,8 @@ pub(super) struct Jobs {
     known: HashMap<PathBuf, Known>,
     /// Whether the rows were sent once, even if there are none.
     sent: bool,
+    /// Among the places of recordings that do not grow: with which the next look begins.
+    next: usize,
 }
 
 struct Known {
@@ -29,35 +33,48 @@ struct Known {
 }
 
 impl Jobs {
-    /// All rows if one has changed since the last look.
-    pub(super) fn look(&mut self, places: &[Place]) -> Option<Vec<JobRow>> {
-        let mut changed = !self.sent;
-        let gone: Vec<PathBuf> = self
-            .known
-            .keys()
-            .filter(|path| !places.iter().any(|place| place.recording == **path))
-            .cloned()
-            .collect();
-        for path in gone {
-            changed = true;
-            self.known.remove(&path);
+    /// All rows, as far as they are known, if one has changed since the last look. What runs is always read. Other recordings are read
+    /// `within` that time, one at least, and the rest in the next looks in turn: in a folder there may be thousands, of others, that
+    /// each take long, and that change all the time.
+    pub(super) fn look(&mut self, places: &[Place], within: Duration) -> Option<Vec<JobRow>> {
+        let there: HashSet<&Path> = places.iter().map(|place| place.recording.as_path()).collect();
+        let before = self.known.len();
+        self.known.retain(|path, _| there.contains(path.as_path()));
+        let mut changed = !self.sent || self.known.len() < before;
+        let (running, others): (Vec<&Place>, Vec<&Place>) = places.iter().partition(|place| place.running);
+        for place in running {
+            changed |= self.read_if_stale(place);
         }
-        for place in places {
-            match self.known.get_mut(&place.recording) {
-                Some(known) if !known.is_stale(place) => {}
-                Some(known) => {
-                    changed = true;
-                    *known = Known::read(place, known.recording.take());
-                }
-                None => {
-                    changed = true;
-                    self.known.insert(place.recording.clone(), Known::read(place, None));
-                }
+        let until = Instant::now() + within;
+        let first = if self.next < others.len() { self.next } else { 0 };
+        self.next = 0;
+        for nth in (first..others.len()).chain(0..first) {
+            let is_new = self.read_if_stale(others[nth]);
+            changed |= is_new;
+            if is_new && Instant::now() >= until {
+                self.next = nth + 1;
+                break;
             }
         }
         self.sent = true;
         changed.then(|| self.known.values().map(|known| known.row.clone()).collect())
     }
+
+    /// Whether it was read.
+    fn read_if_stale(&mut self, place: &Place) -> bool {
+        let known = self.known.get_mut(&place.recording);
+        if known.as_ref().is_some_and(|known| !known.is_stale(place)) {
+            return false;
+        }
+        let open = known.and_then(|known| known.recording.take());
+        self.known.insert(place.recording.clone(), Known::read(place, open));
+        true
+    }
+}
+
+/// A new text, as one that is cut in place keeps its memory.
+fn beginning(text: &str) -> String {
+    text.chars().take(TEXT).collect()
 }
 
 impl Jobs {
@@ -101,7 +118,7 @@ impl Known {
                     name: place.name.clone(),
                     state: if place.running { JobState::Running } else { JobState::Unreadable },
                     pid: place.pid,
-                    verdict: reason,
+                    verdict: beginning(&reason),
                     recording: place.recording.clone(),
                     ..JobRow::default()
                 };
@@ -131,7 +148,7 @@ fn row(place: &Place, recording: &Recording) -> Result<JobRow, Error> {
         wall_ns += phase.wall_ns;
     }
     Ok(JobRow {
-        name: if place.name.is_empty() { summary.job.name.clone() } else { place.name.clone() },
+        name: beginning(if place.name.is_empty() { &summary.job.name } else { &place.name }),
         state,
         pid: Some(summary.job.pid),
         started_wall_ns: summary.job.started_wall_ns,
@@ -147,7 +164,7 @@ fn row(place: &Place, recording: &Recording) -> Result<JobRow, Error> {
         verdict: if summary.verdict.sentence.is_empty() {
             "no step yet".to_owned()
         } else {
-            summary.verdict.sentence.clone()
+            beginning(&summary.verdict.sentence)
         },
         recording: place.recording.clone(),
     })
@@ -170,4 +187,41 @@ fn trend(recording: &Recording, summary: &RunSummary) -> Result<Vec<f64>, Error>
         }
     }
     Ok(periods.values().map(waiting_share).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stallscope_model::{JobFacts, Verdict};
+    use stallscope_store::{Options, Recorder};
+
+    fn recorded(folder: &Path, number: u32, sentence: &str) -> Place {
+        let path = folder.join(format!("{number:03}.stall"));
+        let job = JobFacts::default();
+        let verdict = Verdict { sentence: sentence.to_owned(), ..Verdict::default() };
+        let summary = RunSummary { job: job.clone(), verdict, ..RunSummary::default() };
+        let options = Options { spool: Some(folder.to_owned()), ..Options::default() };
+        let _ = Recorder::create(&path, &job, options).finish(&summary);
+        Place { recording: path, ..Place::default() }
+    }
+
+    #[test]
+    fn a_folder_full_of_recordings_is_read_piece_by_piece_and_no_text_of_it_is_kept_whole() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let places: Vec<Place> =
+            (0..5).map(|number| recorded(folder.path(), number, &"long ".repeat(1 << 18))).collect();
+        let mut jobs = Jobs::default();
+        let mut counts = Vec::new();
+        while let Some(rows) = jobs.look(&places, Duration::ZERO) {
+            assert!(
+                rows.iter().all(|row| row.state == JobState::Finished),
+                "{:?}",
+                rows[0].verdict.get(..80)
+            );
+            assert!(rows.iter().all(|row| row.verdict.len() == TEXT && row.verdict.capacity() < 2 * TEXT));
+            counts.push(rows.len());
+        }
+        assert_eq!(counts, [1, 2, 3, 4, 5]);
+        assert_eq!(jobs.look(&places[1..], Duration::ZERO).expect("one is gone").len(), 4);
+    }
 }

@@ -17,6 +17,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How often the list of jobs is made anew.
 const LIST_EVERY: Duration = Duration::from_secs(1);
 
+/// For how long recordings are read for that list: in between, what is asked for is heard.
+const LIST_WITHIN: Duration = Duration::from_millis(500);
+
 /// Finds the running jobs and the recordings.
 pub trait Places: Send {
     fn places(&mut self) -> Vec<Place>;
@@ -65,7 +68,7 @@ pub(crate) fn serve(places: &mut dyn Places, asks: &Receiver<Ask>, mut send: imp
         }
         if ask.jobs && listed.is_none_or(|at| at.elapsed() >= LIST_EVERY) {
             listed = Some(Instant::now());
-            if let Some(rows) = jobs.look(&places.places())
+            if let Some(rows) = jobs.look(&places.places(), LIST_WITHIN)
                 && !send(Update::Jobs(Arc::new(rows)))
             {
                 return;

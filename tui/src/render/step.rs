@@ -27,7 +27,8 @@ pub(super) fn page(app: &App, run: &RunView, theme: &Theme, width: usize, height
     let Some(step) = rows.get(cursor) else { return page };
     // The list takes what the timeline leaves.
     let listed = (height / 3).clamp(3, 20);
-    page.append(timeline(step, run, theme, width).cut(height.saturating_sub(listed)));
+    let drawn = height.saturating_sub(listed);
+    page.append(timeline(step, run, theme, width, drawn).cut(drawn));
     let rest = height - page.lines.len();
     page.append(list(app, run, &rows, cursor, theme, width, rest));
     page.cut(height)
@@ -51,7 +52,8 @@ fn why_none(app: &App, run: &RunView) -> String {
     }
 }
 
-fn timeline(step: &StepDetail, run: &RunView, theme: &Theme, width: usize) -> Page {
+/// `height`: more lines are not shown.
+fn timeline(step: &StepDetail, run: &RunView, theme: &Theme, width: usize, height: usize) -> Page {
     let took_ns = step.end_ns.saturating_sub(step.start_ns);
     let mut page = Page::default();
     let facts = format!(
@@ -70,15 +72,20 @@ fn timeline(step: &StepDetail, run: &RunView, theme: &Theme, width: usize) -> Pa
     let columns = width.saturating_sub(NAME).max(1);
     let scale = Scale { from_ns, length_ns: step.end_ns.saturating_sub(from_ns).max(1), columns };
     page.push(ruler(step, &scale, theme));
-    for (place, lane) in step.lanes.iter().enumerate() {
-        let cells = (0..columns).map(|column| lane_cell(step, lane, place, scale.middle_ns(column), theme));
+    let pieces: Vec<Option<&CriticalPiece>> =
+        (0..columns).map(|column| piece_at(step, scale.middle_ns(column))).collect();
+    // A foreign recording's step may have a hundred thousand of lanes and of pieces.
+    for (place, lane) in step.lanes.iter().enumerate().take(height) {
+        let cells = pieces
+            .iter()
+            .enumerate()
+            .map(|(column, piece)| lane_cell(*piece, lane, place, scale.middle_ns(column), theme));
         let mut line = vec![plain(left(&format!("{} {}", lane.role, lane.pid), NAME, theme))];
         line.extend(spans(cells));
         page.push(Line::from(line));
     }
-    let critical = (0..columns).map(|column| {
-        piece_at(step, scale.middle_ns(column))
-            .map_or((' ', Style::new()), |piece| (theme.fill(piece.cause), theme.cause(piece.cause)))
+    let critical = pieces.iter().map(|piece| {
+        piece.map_or((' ', Style::new()), |piece| (theme.fill(piece.cause), theme.cause(piece.cause)))
     });
     let mut line = vec![ink(left("held up by", NAME, theme), theme.bold())];
     line.extend(spans(critical));
@@ -93,7 +100,7 @@ fn timeline(step: &StepDetail, run: &RunView, theme: &Theme, width: usize) -> Pa
         Doing::ALL.iter().map(|doing| format!("{} {}", letter(*doing), doing.name())).collect();
     let text = format!("letters: {}; filled: the lane that held the step up", doings.join(", "));
     page.lines.extend(labelled("", &text, theme.dim(), width, theme));
-    page.append(pieces(step, theme, width));
+    page.append(longest_pieces(step, theme, width));
     page
 }
 
@@ -146,8 +153,14 @@ fn piece_at(step: &StepDetail, at_ns: u64) -> Option<&CriticalPiece> {
 }
 
 /// Filled where the lane held the step up, else a letter for what it did.
-fn lane_cell(step: &StepDetail, lane: &StepLane, place: usize, at_ns: u64, theme: &Theme) -> (char, Style) {
-    if let Some(piece) = piece_at(step, at_ns).filter(|piece| piece.lane == place) {
+fn lane_cell(
+    piece: Option<&CriticalPiece>,
+    lane: &StepLane,
+    place: usize,
+    at_ns: u64,
+    theme: &Theme,
+) -> (char, Style) {
+    if let Some(piece) = piece.filter(|piece| piece.lane == place) {
         return (theme.fill(piece.cause), theme.cause(piece.cause));
     }
     let segment = lane.segments.iter().find(|segment| segment.start_ns <= at_ns && at_ns < segment.end_ns);
@@ -170,7 +183,7 @@ const fn letter(doing: Doing) -> char {
 }
 
 /// The critical path in words, its longest pieces in the order of time.
-fn pieces(step: &StepDetail, theme: &Theme, width: usize) -> Page {
+fn longest_pieces(step: &StepDetail, theme: &Theme, width: usize) -> Page {
     const PIECES: usize = 6;
     let length_ns = |piece: &CriticalPiece| piece.end_ns.saturating_sub(piece.start_ns);
     let mut longest: Vec<&CriticalPiece> = step.critical.iter().collect();

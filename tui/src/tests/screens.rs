@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Color;
-use stallscope_model::{Cause, Causes, Phase};
+use stallscope_model::{Cause, Causes, CriticalPiece, Phase, StepDetail, StepLane};
 use std::sync::Arc;
 
 fn jobs() -> App {
@@ -222,6 +222,35 @@ fn ten_thousand_ranks_have_a_line_each() {
     app.execute(Command::Last);
     let (text, _) = screen(&app, &PLAIN, 80, 24);
     assert!(text.contains("10000, none slower") && text.contains("\n  9999 "), "{text}");
+}
+
+/// As much as a foreign recording may say of a step. Were each cell of each lane looked for in all pieces, this would take hours.
+#[test]
+fn a_step_of_a_hundred_thousand_lanes_and_pieces_is_drawn() {
+    let many = 0..100_000;
+    let lane = |pid| StepLane { pid, role: "worker".into(), segments: Vec::new() };
+    let piece = |at: u32| {
+        let start_ns = u64::from(at);
+        CriticalPiece { start_ns, end_ns: start_ns + 1, cause: Cause::Fetch, lane: at as usize }
+    };
+    let step = StepDetail {
+        rank: 0,
+        loader: 0,
+        phase: Phase::Training,
+        index: 7,
+        start_ns: 0,
+        end_ns: 100_000,
+        lanes: many.clone().map(lane).collect(),
+        critical: many.map(piece).collect(),
+    };
+    let window = Series::new(10).window(0, 100_000);
+    let steps = Some(Arc::new(vec![step]));
+    let run = RunView { window, steps, end_ns: 100_000, ..RunView::default() };
+    let mut app = App::new(Some(run.recording.clone()));
+    app.on_update(Update::Run(Arc::new(run)));
+    app.execute(Command::Step);
+    let (text, _) = screen(&app, &PLAIN, 80, 40);
+    assert!(text.contains("\nworker 3\n") && text.contains("Kept in full"), "{text}");
 }
 
 #[test]

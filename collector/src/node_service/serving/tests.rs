@@ -101,3 +101,15 @@ fn a_job_is_a_process_that_the_caller_has_started() {
     assert_eq!((start.id, start.pid), (1, job.0.id()), "the first of all");
     end(&socket);
 }
+
+#[test]
+fn users_who_have_all_they_may_leave_places_for_others() {
+    let (mut of_all, places) = (0, 1024 - 128);
+    for user in 0..7 {
+        let mut own = 0;
+        while own < most_of_a_user(of_all, places) {
+            (own, of_all) = (own + 1, of_all + 1);
+        }
+        assert!(own > 0 && own <= OF_A_USER && of_all < places, "user {user} has {own}, all {of_all}");
+    }
+}

@@ -2,10 +2,12 @@
 
 use super::shards::Shards;
 use crate::error::{Error, Result};
-use crate::folder::open_plain;
+use crate::folder::open_source;
+use stallscope_folder::find;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -77,7 +79,8 @@ fn is_folder(path: &Path) -> Result<bool> {
 /// An origin whose files are known.
 #[derive(Debug)]
 pub(super) enum Source<'a> {
-    Folder(&'a Path),
+    /// At this path, where it was opened.
+    Folder(&'a Path, OwnedFd),
     Shards(Shards),
 }
 
@@ -85,7 +88,7 @@ impl Source<'_> {
     /// A file as a sentence names it.
     pub(super) fn shown(&self, name: &[u8]) -> String {
         match self {
-            Source::Folder(path) => path.join(OsStr::from_bytes(name)).display().to_string(),
+            Source::Folder(path, _) => path.join(OsStr::from_bytes(name)).display().to_string(),
             Source::Shards(shards) => shards.shown(name),
         }
     }
@@ -93,14 +96,19 @@ impl Source<'_> {
     /// Its bytes and when it was changed last.
     pub(super) fn facts(&self, name: &[u8]) -> io::Result<Facts> {
         match self {
-            Source::Folder(path) => Ok(Facts::of(&path.join(OsStr::from_bytes(name)).metadata()?)),
+            Source::Folder(_, root) => {
+                let found = find(Some(root.as_fd()), Path::new(OsStr::from_bytes(name)))?;
+                Ok(Facts::of(&File::from(found).metadata()?))
+            }
             Source::Shards(shards) => shards.facts(name),
         }
     }
 
     pub(super) fn open(&self, name: &[u8]) -> io::Result<Item> {
         match self {
-            Source::Folder(path) => Item::whole(&path.join(OsStr::from_bytes(name))),
+            Source::Folder(_, root) => {
+                Item::whole(open_source(Some(root.as_fd()), Path::new(OsStr::from_bytes(name)))?)
+            }
             Source::Shards(shards) => shards.open(name),
         }
     }
@@ -134,8 +142,7 @@ pub(super) struct Item {
 }
 
 impl Item {
-    fn whole(path: &Path) -> io::Result<Item> {
-        let file = open_plain(path)?;
+    fn whole(file: File) -> io::Result<Item> {
         let facts = Facts::of(&file.metadata()?);
         // One more, by which a file shows that has grown.
         let end = facts.bytes.saturating_add(1);

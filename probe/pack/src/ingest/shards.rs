@@ -2,7 +2,7 @@
 
 use super::origin::{Facts, Item};
 use crate::error::{Doing, Error, Result};
-use crate::folder::open_plain;
+use crate::folder::open_source;
 use crate::names::{fault_of, parted, shown};
 use std::collections::HashMap;
 use std::fs::File;
@@ -64,7 +64,7 @@ impl Shards {
     ) -> Result<Shards> {
         let mut shards = Shards { files: Vec::new(), members: HashMap::new(), has_labels: by_shard };
         for path in paths {
-            let file = open_plain(path).doing("open", path)?;
+            let file = open_source(None, path).doing("open", path)?;
             let facts = Facts::of(&file.metadata().doing("open", path)?);
             let number = shards.files.len();
             shards.files.push(Shard { path: path.clone(), file: Arc::new(file), facts });

@@ -1,25 +1,33 @@
 //! Finds the files of a folder and of those below it, through links as a training job would.
 
 use crate::names::MOST_NAME_BYTES;
-use std::fs::{Metadata, ReadDir};
+use rustix::fs::{Dir, DirEntry, FileType, Mode, OFlags, fstat};
+use rustix::io::Errno;
+use stallscope_folder::{Blocked, find};
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Names of all files below `source`, in no order. `problem` hears a sentence for each thing that is none and cannot be
-/// looked into.
-pub(super) fn files(source: &Path, problem: &mut dyn FnMut(String), found: &mut dyn FnMut(Vec<u8>)) {
+/// Names of all files below `source`, which is open as `root`, in no order. `problem` hears a sentence for each thing that is none and
+/// cannot be looked into.
+pub(super) fn files(
+    source: &Path,
+    root: &OwnedFd,
+    problem: &mut dyn FnMut(String),
+    found: &mut dyn FnMut(Vec<u8>),
+) {
     let mut open: Vec<Folder> = Vec::new();
-    let described = std::fs::metadata(source);
-    match described.and_then(|described| Folder::open(source.to_owned(), Vec::new(), &described)) {
+    match Folder::open(root, Vec::new()) {
         Ok(folder) => open.push(folder),
         Err(error) => problem(format!("{} cannot be listed: {error}", source.display())),
     }
+    let shown = |name: &[u8]| source.join(OsStr::from_bytes(name));
     while let Some(folder) = open.last_mut() {
-        let entry = match folder.left.next() {
+        let entry = match folder.next() {
             Some(Ok(entry)) => entry,
             Some(Err(error)) => {
-                problem(format!("{} cannot be listed to its end: {error}", folder.path.display()));
+                problem(format!("{} cannot be listed to its end: {error}", shown(&folder.name).display()));
                 open.pop();
                 continue;
             }
@@ -28,56 +36,82 @@ pub(super) fn files(source: &Path, problem: &mut dyn FnMut(String), found: &mut 
                 continue;
             }
         };
-        let path = entry.path();
         let mut name = folder.name.clone();
         if !name.is_empty() {
             name.push(b'/');
         }
-        name.extend_from_slice(entry.file_name().as_bytes());
+        name.extend_from_slice(entry.file_name().to_bytes());
+        let path = shown(&name);
         if name.len() > MOST_NAME_BYTES {
             problem(format!("{} is not packed: its name is longer than any path", path.display()));
             continue;
         }
         // An ordinary file needs no second look; where the file system does not say what it is, neither does this.
-        if entry.file_type().is_ok_and(|kind| kind.is_file()) {
+        if entry.file_type() == FileType::RegularFile {
             found(name);
             continue;
         }
-        match std::fs::metadata(&path) {
-            Ok(described) if described.is_file() => found(name),
-            Ok(described) if described.is_dir() => {
-                let key = (described.dev(), described.ino());
-                if open.iter().any(|folder| folder.key == key) {
-                    problem(format!(
-                        "{} is not packed: this link leads back to a folder around it",
-                        path.display()
-                    ));
-                    continue;
-                }
-                match Folder::open(path, name, &described) {
-                    Ok(folder) => open.push(folder),
-                    Err(error) => problem(format!("{} cannot be listed: {error}", entry.path().display())),
-                }
+        let inside = match find(Some(root.as_fd()), Path::new(OsStr::from_bytes(&name))) {
+            Ok(inside) => inside,
+            Err(blocked) => {
+                problem(unfound(&path, &blocked, entry.file_type()));
+                continue;
             }
+        };
+        match fstat(&inside)
+            .map(|facts| (FileType::from_raw_mode(facts.st_mode), (facts.st_dev, facts.st_ino)))
+        {
+            Ok((FileType::RegularFile, _)) => found(name),
+            Ok((FileType::Directory, key)) if open.iter().any(|folder| folder.key == key) => {
+                problem(format!(
+                    "{} is not packed: this link leads back to a folder around it",
+                    path.display()
+                ));
+            }
+            Ok((FileType::Directory, _)) => match Folder::open(&inside, name) {
+                Ok(folder) => open.push(folder),
+                Err(error) => problem(format!("{} cannot be listed: {error}", path.display())),
+            },
             Ok(_) => problem(format!("{} is not packed: it is neither a file nor a folder", path.display())),
-            Err(error) if entry.path().is_symlink() => {
-                problem(format!("{} is not packed: this link leads nowhere ({error})", path.display()));
-            }
             Err(error) => problem(format!("{} cannot be read: {error}", path.display())),
         }
     }
 }
 
+fn unfound(path: &Path, blocked: &Blocked, kind: FileType) -> String {
+    let path = path.display();
+    match blocked {
+        Blocked::AnothersLink => format!(
+            "{path} is not packed: another user's link leads there, to what that user may not read; make a link of your own"
+        ),
+        Blocked::System(error) if kind == FileType::Symlink => {
+            format!("{path} is not packed: this link leads nowhere ({error})")
+        }
+        Blocked::System(error) => format!("{path} cannot be read: {error}"),
+    }
+}
+
 struct Folder {
-    path: PathBuf,
     name: Vec<u8>,
     key: (u64, u64),
-    left: ReadDir,
+    left: Dir,
 }
 
 impl Folder {
-    fn open(path: PathBuf, name: Vec<u8>, described: &Metadata) -> std::io::Result<Folder> {
-        let left = std::fs::read_dir(&path)?;
-        Ok(Folder { path, name, key: (described.dev(), described.ino()), left })
+    /// `name`: from the source on.
+    fn open(folder: &OwnedFd, name: Vec<u8>) -> Result<Folder, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat(folder, ".", flags, Mode::empty())?;
+        let facts = fstat(&opened)?;
+        Ok(Folder { name, key: (facts.st_dev, facts.st_ino), left: Dir::new(opened)? })
+    }
+
+    fn next(&mut self) -> Option<Result<DirEntry, Errno>> {
+        loop {
+            match self.left.read()? {
+                Ok(entry) if matches!(entry.file_name().to_bytes(), b"." | b"..") => {}
+                entry => return Some(entry),
+            }
+        }
     }
 }

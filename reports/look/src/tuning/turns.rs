@@ -3,7 +3,7 @@
 use super::{change, gain};
 use stallscope_model::{Act, AuditEvent, Estimate, Knob};
 use stallscope_units as units;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// What became of a decision to turn knobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,11 +82,15 @@ impl<'a> Turn<'a> {
     /// "rank 0: workers 2 → 4, prefetch 4 → 12", "workers 2 → 4 on 8 ranks".
     fn what(&self, knobs: &[Knob], ranks: bool) -> String {
         let mut alike: Vec<(String, Vec<Option<u32>>)> = Vec::new();
+        let mut places: HashMap<String, usize> = HashMap::new();
         for asked in &self.asked {
             let changed = change(asked, knobs);
-            match alike.iter_mut().find(|(known, _)| *known == changed) {
-                Some((_, of)) => of.push(asked.rank),
-                None => alike.push((changed, vec![asked.rank])),
+            match places.get(&changed) {
+                Some(place) => alike[*place].1.push(asked.rank),
+                None => {
+                    places.insert(changed.clone(), alike.len());
+                    alike.push((changed, vec![asked.rank]));
+                }
             }
         }
         let first = self.asked.first().and_then(|asked| asked.rank);
@@ -110,7 +114,10 @@ impl<'a> Turn<'a> {
 pub fn turns(audit: &[AuditEvent]) -> Vec<Turn<'_>> {
     let mut turns: Vec<Turn<'_>> = Vec::new();
     let mut known: BTreeMap<u64, usize> = BTreeMap::new();
+    // A look through all that a turn has asked for, for each line, would take the square of their number.
+    let mut asked_for: HashSet<(usize, Option<u32>, Option<u16>, &str)> = HashSet::new();
     for event in audit {
+        let what = |place: usize| (place, event.rank, event.loader, event.knob.as_str());
         let place = known.get(&event.decision).copied();
         let is_release = place.is_some_and(|place| turns[place].asked[0].act == Act::Release);
         let became = match event.act {
@@ -127,17 +134,15 @@ pub fn turns(audit: &[AuditEvent]) -> Vec<Turn<'_>> {
         let Some(place) = place else {
             if event.decision > 0 {
                 known.insert(event.decision, turns.len());
+                asked_for.insert(what(turns.len()));
             }
             turns.push(Turn::new(event, became));
             continue;
         };
         let turn = &mut turns[place];
-        let same = |asked: &&AuditEvent| {
-            (asked.rank, asked.loader, &asked.knob) == (event.rank, event.loader, &event.knob)
-        };
         match became {
             // A probe turns its knob back and forth; the turn shows the first request alone.
-            Became::Open if event.act != Act::Applied && !turn.asked.iter().any(same) => {
+            Became::Open if event.act != Act::Applied && asked_for.insert(what(place)) => {
                 turn.asked.push(event)
             }
             Became::Open => {}
@@ -223,6 +228,20 @@ mod tests {
         );
         assert_eq!(turns[0].in_words(&[], true), "rank 0: workers 2 → 4 kept, +31%");
         assert_eq!(turns_in_words(&turns[..3]), "3 turns: 1 kept, 1 undone, 1 set");
+    }
+
+    /// As a foreign recording may have them: looked for in all that were asked for before, this would take hours.
+    #[test]
+    fn a_decision_on_many_knobs_is_one_turn() {
+        let of = |number: u32| AuditEvent {
+            rank: Some(number),
+            knob: format!("knob {number}"),
+            ..event(1, Act::Request, 2, 4)
+        };
+        let audit: Vec<AuditEvent> = (0..300_000).map(of).collect();
+        let turns = turns(&audit);
+        assert_eq!((turns.len(), turns[0].asked.len()), (1, 300_000));
+        assert!(turns[0].in_words(&[], true).starts_with("knob 0 2 → 4 on rank 0, "));
     }
 
     #[test]
