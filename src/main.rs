@@ -68,6 +68,8 @@ enum Verb {
     #[command(hide = true)]
     NodeSession(node::Session),
     #[command(hide = true)]
+    NodeCollect(node::Collect),
+    #[command(hide = true)]
     Man(shell::Man),
 }
 
@@ -101,6 +103,7 @@ fn main() -> ExitCode {
         Verb::Node(verb) => node::main(&verb, colour),
         Verb::NodeService(verb) => node::service(&verb),
         Verb::NodeSession(verb) => node::session(&verb),
+        Verb::NodeCollect(verb) => node::collect(&verb),
         Verb::Doctor(verb) => doctor::main(&verb, colour),
         Verb::Completions(verb) => shell::completions(&verb),
         Verb::Man(verb) => shell::man(&verb),

@@ -5,7 +5,7 @@ use crate::terminal::{self, Colour};
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use stallscope_collector::{
-    NodeLog, NodeOptions, SessionOptions, node_state, pause_node, resume_node, serve_node,
+    CollectOptions, NodeLog, NodeOptions, SessionOptions, node_state, pause_node, resume_node, serve_node,
 };
 use stallscope_reports::{Style, clean_json, node};
 use std::path::PathBuf;
@@ -155,4 +155,28 @@ pub(crate) fn session(verb: &Session) -> Result<ExitCode> {
     let acts = mode == Mode::Act;
     let options = SessionOptions { uid, gid, pid, start_ticks, acts, rule, cache_bytes, checkpoint_ppm };
     Ok(ExitCode::from(stallscope_collector::session(&options)?.code()))
+}
+
+/// Collect the evidence of one job that nobody launched with `run`, for the node's policy.
+#[derive(Debug, Args)]
+pub(crate) struct Collect {
+    evidence: Evidence,
+    pid: u32,
+    start_ticks: u64,
+    uid: u32,
+    gid: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Evidence {
+    /// The shim's, and the kernel's where there is any.
+    Shim,
+    Kernel,
+}
+
+pub(crate) fn collect(verb: &Collect) -> Result<ExitCode> {
+    let Collect { evidence, pid, start_ticks, uid, gid } = *verb;
+    let has_shim = evidence == Evidence::Shim;
+    let options = CollectOptions { uid, gid, pid, start_ticks, has_shim };
+    Ok(ExitCode::from(stallscope_collector::collect(&options)?.code()))
 }

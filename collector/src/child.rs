@@ -40,8 +40,14 @@ pub(crate) fn launch(
     };
     let mut child = Command::new(program);
     child.args(arguments);
-    // Of a job that starts this one.
-    child.env_remove("STALLSCOPE_CACHE_BYTES");
+    // Of a job that starts this one, and which may be one of the node's policy.
+    for theirs in ["STALLSCOPE_CACHE_BYTES", "STALLSCOPE_NODE_JOB"] {
+        child.env_remove(theirs);
+    }
+    if shim.is_none() {
+        // None comes by itself either.
+        child.env("STALLSCOPE_SHIM", "off");
+    }
     if let Some(shim) = shim {
         let mut path = vec![shim.package.join("stallscope/_inject")];
         if let Some(theirs) = std::env::var_os("PYTHONPATH").filter(|value| !value.is_empty()) {

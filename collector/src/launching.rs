@@ -1,10 +1,12 @@
 //! The launcher: starts and ends sessions that tune jobs, each as its job's user. It holds the right to become another user and
 //! no other, takes fixed messages alone, and reads nothing that a user wrote.
 
+mod collecting;
 mod messages;
 mod session;
 
-pub(crate) use messages::{FromLauncher, Start, ToLauncher, acts};
+pub use collecting::{CollectEnd, CollectOptions, collect};
+pub(crate) use messages::{Collect, FromLauncher, Start, ToLauncher, acts};
 pub use session::{SessionEnd, SessionOptions, session};
 
 use anyhow::{Context, Result, bail};
@@ -61,7 +63,16 @@ pub(crate) fn serve(service: StdStream, ends_with_stdin: bool) -> Result<()> {
                     drop(message);
                     message = Box::pin(ToLauncher::read(&mut from_service));
                     match read {
-                        ToLauncher::Start(start) => start_one(&start, &mut sessions, &sender),
+                        ToLauncher::Start(start) => {
+                            let of = Of { id: start.id, uid: start.uid, pid: start.pid };
+                            let words = |gid| SessionOptions::of(&start, gid).words().to_vec();
+                            start_one(of, words, &mut sessions, &sender)
+                        }
+                        ToLauncher::Collect(collect) => {
+                            let of = Of { id: collect.id, uid: collect.uid, pid: collect.pid };
+                            let words = |gid| CollectOptions::of(&collect, gid).words().to_vec();
+                            start_one(of, words, &mut sessions, &sender)
+                        }
                         ToLauncher::Stop { id } => {
                             sessions.entry(id).and_modify(|session| session.stdin = None);
                             None
@@ -97,20 +108,30 @@ async fn next_byte(stdin: &mut Option<pipe::Receiver>) -> Option<u8> {
     }
 }
 
+/// Whose process is to be started: number `id` of the service, for a job of user `uid` with process `pid`.
+#[derive(Clone, Copy, Debug)]
+struct Of {
+    id: u64,
+    uid: u32,
+    pid: u32,
+}
+
+/// Starts this program with the words that a group's number gives.
 fn start_one(
-    start: &Start,
+    of: Of,
+    words: impl Fn(u32) -> Vec<String>,
     sessions: &mut BTreeMap<u64, Running>,
     ended: &mpsc::Sender<FromLauncher>,
 ) -> Option<FromLauncher> {
-    let id = start.id;
+    let Of { id, uid, .. } = of;
     let failed = Some(FromLauncher::Ended { id, code: i32::from(SessionEnd::Failed.code()) });
-    let of_user = sessions.values().filter(|session| session.uid == start.uid).count();
+    let of_user = sessions.values().filter(|session| session.uid == uid).count();
     if sessions.len() >= SESSIONS || of_user >= OF_A_USER || sessions.contains_key(&id) {
         return failed;
     }
-    let started = command(start).and_then(|mut command| Ok(command.spawn()?));
+    let started = command(of, words).and_then(|mut command| Ok(command.spawn()?));
     let Ok(mut child) = started else { return failed };
-    sessions.insert(id, Running { uid: start.uid, stdin: child.stdin.take() });
+    sessions.insert(id, Running { uid, stdin: child.stdin.take() });
     let ended = ended.clone();
     tokio::spawn(async move {
         let status = child.wait().await;
@@ -121,23 +142,24 @@ fn start_one(
     None
 }
 
-/// The session of one job, which becomes the job's user.
+/// The session or the collector of one job, which becomes the job's user.
 ///
 /// # Errors
 /// The process is gone, or is another user's than the service says.
-fn command(start: &Start) -> Result<Command> {
+fn command(of: Of, words: impl Fn(u32) -> Vec<String>) -> Result<Command> {
+    let Of { uid, pid, .. } = of;
     // This file, unlike the folder that it is in, is root's where its process may not be looked into: a set-uid or set-gid program
     // has users and groups that neither the one who started it nor its owner may be given.
-    let found = std::fs::metadata(format!("/proc/{}/environ", start.pid))?;
-    if start.uid == 0 || found.uid() != start.uid {
-        bail!("process {} is not of user {}", start.pid, start.uid);
+    let found = std::fs::metadata(format!("/proc/{pid}/environ"))?;
+    if uid == 0 || found.uid() != uid {
+        bail!("process {pid} is not of user {uid}");
     }
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("stallscope")
         // Signals of the launcher's terminal are not its user's word that the session is to end.
         .process_group(0)
-        .args(SessionOptions::of(start, found.gid()).words())
+        .args(words(found.gid()))
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::piped())
@@ -173,10 +195,7 @@ mod tests {
         }
 
         fn has_session(&self) -> bool {
-            let (id, pid) = (1, self.0.id());
-            let (start_ticks, acts, rule, cache_bytes, checkpoint_ppm) = (0, true, 1, 0, 0);
-            command(&Start { id, uid: NOBODY, pid, start_ticks, acts, rule, cache_bytes, checkpoint_ppm })
-                .is_ok()
+            command(Of { id: 1, uid: NOBODY, pid: self.0.id() }, |_| Vec::new()).is_ok()
         }
     }
 

@@ -65,7 +65,7 @@ pub use doctor::{Check, doctor};
 pub use host::{has_stack, node_memory_bytes};
 pub use inherited::note_inherited_descriptors;
 pub use kernel_service::{ServeOptions, Serving, serve};
-pub use launching::{SessionEnd, SessionOptions, session};
+pub use launching::{CollectEnd, CollectOptions, SessionEnd, SessionOptions, collect, session};
 pub use metrics::{Metrics, Token};
 pub use node_service::{
     NodeLog, NodeOptions, node_state, pause_node, resume_node, serve_node, start_node_service,

@@ -6,6 +6,7 @@
 mod asking;
 mod book;
 mod desk;
+mod found;
 mod journal;
 mod pauses;
 mod reported;

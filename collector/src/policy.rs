@@ -82,6 +82,8 @@ pub(crate) struct Rule {
     pub(crate) cache: Option<CacheBounds>,
     /// Of training, what saves may cost at most, in millionths; 0: what the script says.
     pub(crate) checkpoint_ppm: u32,
+    /// Whether it is also for jobs that nobody launched with `run`.
+    pub(crate) without_run: bool,
 }
 
 /// What a job's caches may be raised to, all together.
@@ -140,7 +142,8 @@ impl Rule {
             0 => String::new(),
             ppm => format!(", saves up to {} of training", percent(f64::from(ppm) / 1e6)),
         };
-        format!("{jobs}: {}{cache}{saves}", self.mode.name())
+        let all = if self.without_run { ", also where it was not started with `run`" } else { "" };
+        format!("{jobs}: {}{cache}{saves}{all}", self.mode.name())
     }
 }
 
@@ -164,6 +167,8 @@ pub struct Allowed {
     pub cache_floor_bytes: u64,
     /// Of training, what saves may cost at most, in millionths; 0: what the script says.
     pub checkpoint_ppm: u32,
+    /// Whether this is so where nobody launched the job with `run`: its shim may come by itself.
+    pub without_run: bool,
 }
 
 impl Policy {
@@ -176,8 +181,9 @@ impl Policy {
             let cache_bytes = rule.cache.map_or(0, |cache| bytes(cache.most));
             let least = rule.cache.and_then(|cache| cache.least);
             let cache_floor_bytes = least.map_or_else(|| first_cache_of(cache_bytes), bytes);
-            let (mode, checkpoint_ppm) = (rule.mode, rule.checkpoint_ppm);
-            Allowed { mode, rule: Some(number), cache_bytes, cache_floor_bytes, checkpoint_ppm }
+            let Rule { mode, checkpoint_ppm, without_run, .. } = *rule;
+            let rule = Some(number);
+            Allowed { mode, rule, cache_bytes, cache_floor_bytes, checkpoint_ppm, without_run }
         });
 
         if let Some(asked) = Mode::named(&job.label) {
@@ -186,6 +192,7 @@ impl Policy {
         if allowed.mode < Mode::Advise {
             allowed.cache_bytes = 0;
         }
+        allowed.without_run &= allowed.mode > Mode::Off;
         allowed.cache_bytes = allowed.cache_bytes.min(self.grantable_bytes(node_bytes));
         allowed.cache_floor_bytes = allowed.cache_floor_bytes.min(allowed.cache_bytes);
         allowed

@@ -54,6 +54,12 @@ pub(crate) fn environment(pid: u32) -> Option<Vec<u8>> {
     beginning(pid, "environ", MOST_BYTES)
 }
 
+/// The value of the variable `name` in such an environment.
+pub(crate) fn variable<'a>(environment: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let entries = environment.split(|byte| *byte == 0);
+    entries.filter_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")).next()
+}
+
 pub(crate) fn resident(pid: u32) -> Option<Resident> {
     resident_in(&text(pid, "statm")?, page_size() as u64)
 }
@@ -282,6 +288,16 @@ mod tests {
         }
         assert!(environment.len() as u64 <= MOST_BYTES, "{}", environment.len());
         assert!(words.iter().map(String::len).sum::<usize>() as u64 <= MOST_BYTES);
+    }
+
+    #[test]
+    fn a_variable_is_found_by_its_whole_name() {
+        let environment = b"AB=1\0A=b=c\0A=d\0E=\0F\0";
+        let value = |name| variable(environment, name);
+        assert_eq!(
+            [value("A"), value("E"), value("F"), value("B")],
+            [Some(&b"b=c"[..]), Some(b""), None, None]
+        );
     }
 
     #[test]

@@ -46,6 +46,11 @@ impl NodeLink {
     pub(crate) fn granted_bytes(&self) -> Option<u64> {
         *self.granted.borrow()
     }
+
+    /// The same, as it changes.
+    pub(crate) fn grants(&self) -> watch::Receiver<Option<u64>> {
+        self.granted.clone()
+    }
 }
 
 /// This job's label; what is no UTF-8 is none.
@@ -78,7 +83,7 @@ impl Registration {
                     return;
                 }
                 sleep(CALL_AGAIN).await;
-                hello.granted_bytes = *grants.borrow();
+                hello.granted_bytes = grants.borrow().or(hello.granted_bytes);
                 let called = timeout(ANSWER_WITHIN, call(&hello)).await.ok().flatten();
                 connection = called.map(|(open, _)| open);
             }

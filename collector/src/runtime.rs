@@ -13,6 +13,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub(crate) mod places;
 #[cfg(test)]
 mod tests;
 mod trusted;
@@ -53,27 +54,13 @@ impl RuntimeDir {
     pub fn of_this_user() -> Result<RuntimeDir> {
         let caller = caller_uid();
         let uid = caller.unwrap_or_else(|| rustix::process::geteuid().as_raw());
-        let own = match caller {
-            Some(uid) => Some(PathBuf::from(format!("/run/user/{uid}"))),
-            None => std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from),
-        };
-        if let Some(dir) = std::env::var_os("STALLSCOPE_RUNTIME_DIR") {
-            RuntimeDir::make(PathBuf::from(dir), uid)
-        } else if uid == 0 {
-            RuntimeDir::make(PathBuf::from("/run/stallscope"), uid)
-        } else if let Some(dir) = own.filter(|dir| dir.is_dir()) {
-            RuntimeDir::make(dir.join("stallscope"), uid)
-        } else {
+        let variable = |name: &str| match (name, caller) {
+            ("XDG_RUNTIME_DIR", Some(uid)) => Some(format!("/run/user/{uid}").into()),
             // With sudo HOME is root's.
-            let home = match caller {
-                Some(_) => Caller::find().map(|caller| caller.home.into_os_string()),
-                None => std::env::var_os("HOME"),
-            };
-            let mut places =
-                vec![format!("/tmp/stallscope-{uid}").into(), format!("/var/tmp/stallscope-{uid}").into()];
-            places.extend(home.map(|home| Path::new(&home).join(".cache/stallscope")));
-            RuntimeDir::first_of(places, uid)
-        }
+            ("HOME", Some(_)) => Caller::find().map(|caller| caller.home.into_os_string()),
+            _ => std::env::var_os(name),
+        };
+        RuntimeDir::first_of(places::of(uid, variable), uid)
     }
 
     /// Anybody may have made a folder of that name where all may make some. Once it is ours it stays ours, so that all
@@ -264,9 +251,10 @@ pub(crate) fn take_over(pid: u32) -> Option<(JobDir, Option<Card>)> {
 /// Where the shim of process `pid` calls, where we may know that.
 pub(crate) fn socket_of(pid: u32) -> Option<PathBuf> {
     let environment = procfs::environment(pid)?;
-    let named =
-        environment.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(b"STALLSCOPE_SOCKET="))?;
-    Some(PathBuf::from(OsStr::from_bytes(named)))
+    match procfs::variable(&environment, "STALLSCOPE_SOCKET") {
+        Some(named) => Some(PathBuf::from(OsStr::from_bytes(named))),
+        None => places::socket_of_its_own(pid, &environment),
+    }
 }
 
 fn read_card(folder: &Path) -> Option<Card> {
@@ -318,6 +306,17 @@ impl JobDir {
 }
 
 impl JobDir {
+    /// Keeps what the node has granted the job's caches for a later collector.
+    pub(crate) fn keep_granted(&self, bytes: u64) {
+        // Without it a successor asks as for a job that has just begun.
+        let _ = fs::write(self.path.join("granted"), bytes.to_string());
+    }
+
+    /// What the node had granted the job's caches when it had an earlier collector.
+    pub(crate) fn granted_bytes(&self) -> Option<u64> {
+        fs::read_to_string(self.path.join("granted")).ok()?.parse().ok()
+    }
+
     /// Leaves the job, which lives on and keeps calling here, to a later collector.
     pub(crate) fn leave(mut self) {
         self.stays = true;
@@ -335,7 +334,7 @@ impl Drop for JobDir {
 
 fn remove(path: &Path) {
     // File by file, so that a folder of another kind is never emptied by mistake.
-    for file in ["sock", "job.json", "lock"] {
+    for file in ["sock", "job.json", "granted", "lock"] {
         let _ = fs::remove_file(path.join(file));
     }
     let _ = fs::remove_dir(path);

@@ -1,5 +1,9 @@
 //! `run` and `attach` from the first moment to the last screen.
 
+mod by_node;
+
+pub(crate) use by_node::collect;
+
 use crate::child;
 use crate::control::{Control, Owner};
 use crate::engine::Engine;
@@ -114,7 +118,7 @@ async fn run_here(options: RunOptions, view: &mut dyn View) -> Result<i32> {
                     label,
                     owner,
                     own_mode,
-                    granted_bytes: None,
+                    ..JobHello::default()
                 })
                 .await,
             )

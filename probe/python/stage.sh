@@ -27,6 +27,10 @@ place() {
     place "$here/stallscope/$file" "$staged/$file"
 done
 place "$target/$profile/lib_native.so" "$staged/_native.abi3.so"
+# Of a folder in PYTHONPATH no .pth is read: there they lie for tests to copy.
+for file in stallscope.pth _stallscope_start.py; do
+    place "$here/start/$file" "$target/python/$file"
+done
 (cd "$staged" && find . -name '*.py') | while read -r file; do
     [ -e "$here/stallscope/$file" ] || rm -f "$staged/$file"
 done

@@ -30,7 +30,7 @@ pub fn page(state: &NodeState, style: &Style) -> String {
 }
 
 fn table(jobs: &[NodeJob], style: &Style) -> String {
-    const HEADING: [&str; 8] = ["JOB", "PID", "USER", "MODE", "RULE", "CACHES UP TO", "SAVED", "STATE"];
+    const HEADING: [&str; 9] = ["JOB", "PID", "USER", "IN", "MODE", "RULE", "CACHES UP TO", "SAVED", "STATE"];
     let clean = |text: &str| clean(text, style.unicode);
     let rows = jobs.iter().map(|job| {
         let rule = job.rule.map_or_else(|| "none".into(), |rule| rule.to_string());
@@ -41,7 +41,8 @@ fn table(jobs: &[NodeJob], style: &Style) -> String {
             None => job.state.clone(),
         };
         // Names are their users'.
-        [clean(&job.name), pid, clean(&job.user), clean(&job.mode), rule, caches, saved(job), clean(&state)]
+        let [name, user, place, mode] = [&job.name, &job.user, &job.place, &job.mode].map(|text| clean(text));
+        [name, pid, user, place, mode, rule, caches, saved(job), clean(&state)]
     });
     let rows: Vec<_> = [HEADING.map(str::to_owned)].into_iter().chain(rows).collect();
     let widest = |column: usize| rows.iter().map(|row| row[column].width()).max().unwrap_or(0);
@@ -127,6 +128,7 @@ mod tests {
             name: "tr\u{1b}[2Jain".into(),
             pid: 70,
             user: "mira".into(),
+            place: "train.\u{1b}service".into(),
             mode: "act".into(),
             rule: Some(1),
             cache_bytes: 4 << 30,
@@ -141,6 +143,7 @@ mod tests {
         let narrow = page(&NodeState { paused: paused.clone(), jobs: vec![] }, &style(40));
         assert!(narrow.replace('\n', " ").contains("until `stallscope node resume`"), "{narrow}");
         assert!(lines[2].starts_with("tr\\u{1b}[2Jain  70"), "{lines:?}");
+        assert!(lines[2].contains("  mira  train.\\u{1b}service  act  "), "{lines:?}");
         let frozen = Some("for 43 min: three changes had to be taken back".into());
         let job =
             NodeJob { saved_s: 5040.0, faster: 0.31, frozen, state: "tuned".into(), ..NodeJob::default() };

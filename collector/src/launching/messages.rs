@@ -24,10 +24,27 @@ pub(crate) struct Start {
     pub(crate) checkpoint_ppm: u32,
 }
 
+/// The collector of a job that nobody launched with `run`, to be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Collect {
+    /// The service's number of it, from the same row as those of sessions.
+    pub(crate) id: u64,
+    pub(crate) uid: u32,
+    /// Root of the job's process tree, and when that began, in ticks since the machine did.
+    pub(crate) pid: u32,
+    pub(crate) start_ticks: u64,
+    /// Its shim has come; without it there is the kernel's evidence alone.
+    pub(crate) has_shim: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ToLauncher {
     Start(Start),
-    Stop { id: u64 },
+    Collect(Collect),
+    /// A session or a collector is to end.
+    Stop {
+        id: u64,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +73,10 @@ impl ToLauncher {
                 start.cache_bytes,
             ],
             ToLauncher::Stop { id } => [3, *id, 0, 0, 0, 0],
+            ToLauncher::Collect(collect) => {
+                let Collect { id, uid, pid, start_ticks, has_shim } = *collect;
+                [if has_shim { 4 } else { 5 }, id, u64::from(uid), u64::from(pid), start_ticks, 0]
+            }
         };
         let mut bytes = [0; TO_BYTES];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -80,6 +101,13 @@ impl ToLauncher {
                 cache_bytes,
             })),
             3 => Some(ToLauncher::Stop { id }),
+            4 | 5 => Some(ToLauncher::Collect(Collect {
+                id,
+                uid: uid as u32,
+                pid: both as u32,
+                start_ticks,
+                has_shim: kind == 4,
+            })),
             _ => None,
         }
     }
@@ -145,7 +173,8 @@ mod tests {
             checkpoint_ppm: u32,
         ) {
             let start = Start { id, uid, pid, start_ticks, acts, rule, cache_bytes, checkpoint_ppm };
-            for message in [ToLauncher::Start(start), ToLauncher::Stop { id }] {
+            let collect = Collect { id, uid, pid, start_ticks, has_shim: acts };
+            for message in [ToLauncher::Start(start), ToLauncher::Collect(collect), ToLauncher::Stop { id }] {
                 prop_assert_eq!(ToLauncher::decode(&message.encode()), Some(message));
             }
             for message in [FromLauncher::Ended { id, code: pid as i32 }, FromLauncher::Reload] {
@@ -157,7 +186,7 @@ mod tests {
         fn any_bytes_are_a_message_or_none(bytes in proptest::collection::vec(any::<u8>(), TO_BYTES)) {
             let bytes: [u8; TO_BYTES] = bytes.try_into().unwrap();
             let kind = word(&bytes, 0);
-            prop_assert!(ToLauncher::decode(&bytes).is_none() || (1..=3).contains(&kind));
+            prop_assert!(ToLauncher::decode(&bytes).is_none() || (1..=5).contains(&kind));
         }
     }
 }

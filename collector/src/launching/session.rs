@@ -100,7 +100,7 @@ pub fn session(options: &SessionOptions) -> Result<SessionEnd> {
 
 /// Once the program runs, and not before it is executed: an execution would open the process to its user's debuggers, who would
 /// then have a process outside of the control groups and limits that were set for them.
-fn become_user(uid: u32, gid: u32) -> Result<()> {
+pub(super) fn become_user(uid: u32, gid: u32) -> Result<()> {
     ensure!(uid != 0, "a session is never root's");
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     // It connects to a socket of the user's own, and needs none of their further groups.
@@ -113,7 +113,7 @@ fn become_user(uid: u32, gid: u32) -> Result<()> {
 }
 
 /// The launcher, which may not send signals to processes of others, holds the other end.
-fn end_with_stdin() {
+pub(super) fn end_with_stdin() {
     std::thread::spawn(|| {
         let mut bytes = [0; 64];
         while std::io::stdin().read(&mut bytes).is_ok_and(|read| read > 0) {}

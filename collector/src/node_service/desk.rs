@@ -1,9 +1,15 @@
 //! What the node's service knows of each job, and what it decides. Pure: it is given the time, and gives what the launcher is to do.
 
+mod first_cache;
+mod introduced;
 mod pausing;
+mod place;
+mod shown;
 #[cfg(test)]
 mod tests;
 
+use first_cache::Promise;
+use introduced::Collectors;
 pub(super) use pausing::{Asking, Turned};
 
 use super::pauses::{Pauses, Process};
@@ -12,9 +18,9 @@ use super::shares::{Bounds, Curve, Shares};
 use crate::foreign_text;
 use crate::launching::{SessionEnd, Start, ToLauncher, acts};
 use crate::options::first_cache_of;
-use crate::policy::{Allowed, JobKnown, Mode, Policy};
+use crate::policy::{Allowed, JobKnown, Policy};
 use stallscope_units::memory;
-use stallscope_wire::{JobHello, JobReport, NodeEvent, NodeJob, NodeState};
+use stallscope_wire::{JobHello, JobReport, NodeEvent};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -40,6 +46,8 @@ pub(super) struct Arrival {
     pub(super) user: String,
     pub(super) cgroups: Vec<String>,
     pub(super) job: JobHello,
+    /// Without a shim: there is nothing in it that could be tuned.
+    pub(super) is_watched: bool,
 }
 
 #[derive(Debug)]
@@ -50,6 +58,10 @@ pub(super) struct Desk {
     /// At the last tick.
     now: Instant,
     pauses: Pauses,
+    /// Of jobs that nobody launched with `run`.
+    collectors: Collectors,
+    /// To such jobs, before they introduce themselves.
+    promises: Vec<Promise>,
     /// Of the jobs whose caches the policy raises.
     shares: Shares,
     /// Jobs whose grant is another since they were last taken.
@@ -72,6 +84,8 @@ struct Job {
     process: Option<Process>,
     /// It has started, as a process that is not found here.
     is_unseen: bool,
+    /// It has no shim.
+    is_watched: bool,
     allowed: Allowed,
     /// What an earlier service had granted its caches.
     had_bytes: Option<u64>,
@@ -100,7 +114,8 @@ impl Job {
     /// Whether its session changes anything; `None`: it is to have none, whether there is a pause or not.
     fn wants_session(&self) -> Option<bool> {
         // A session without capabilities may not look into processes of root, and none is to have any.
-        acts(self.allowed.mode).filter(|_| !self.is_own && !self.is_unseen && self.uid != 0)
+        let is_left_alone = self.is_own || self.is_unseen || self.is_watched || self.uid == 0;
+        acts(self.allowed.mode).filter(|_| !is_left_alone)
     }
 
     /// 0: it has not begun.
@@ -136,6 +151,8 @@ impl Desk {
             began: Instant::now(),
             now: Instant::now(),
             pauses,
+            collectors: Collectors::default(),
+            promises: Vec::new(),
             regranted: BTreeSet::new(),
             events: Vec::new(),
             jobs: BTreeMap::new(),
@@ -190,7 +207,7 @@ impl Desk {
 
     /// The job's number, and what a cache that it begins with may take.
     pub(super) fn arrive(&mut self, arrival: Arrival) -> (u64, u64) {
-        let Arrival { uid, user, cgroups, job } = arrival;
+        let Arrival { uid, user, cgroups, job, is_watched } = arrival;
         let known = JobKnown { user, cgroups, label: job.label };
         let allowed = self.policy.allows(&known, self.node_bytes);
         self.last_job += 1;
@@ -202,6 +219,7 @@ impl Desk {
             is_own: job.own_mode.is_some(),
             process: None,
             is_unseen: false,
+            is_watched,
             allowed,
             had_bytes: job.granted_bytes,
             noted_bytes: None,
@@ -305,6 +323,9 @@ impl Desk {
 
     /// A session has ended.
     pub(super) fn ended(&mut self, session: u64, code: i32, now: Instant) -> Vec<ToLauncher> {
+        if self.collector_ended(session, code, now) {
+            return Vec::new();
+        }
         let is_its =
             |job: &Job| job.session == Session::Runs(session) || job.session == Session::Ends(session);
         let Some((&id, job)) = self.jobs.iter_mut().find(|(_, job)| is_its(job)) else { return Vec::new() };
@@ -341,6 +362,7 @@ impl Desk {
         if now.saturating_duration_since(self.began) >= RETURN_WITHIN {
             self.shares.open();
         }
+        self.drop_promises(None, now);
         let waits =
             |job: &Job| job.process.is_none() && now.saturating_duration_since(job.arrived) >= BEGINS_WITHIN;
         for (id, _) in self.jobs.iter().filter(|(_, job)| waits(job)) {
@@ -365,7 +387,7 @@ impl Desk {
             ..NodeEvent::default()
         });
         self.shares.set_budget(self.policy.grantable_bytes(self.node_bytes));
-        let mut orders = Vec::new();
+        let mut orders = self.end_collectors();
         for (id, job) in &mut self.jobs {
             let before = job.allowed;
             job.allowed = self.policy.allows(&job.known, self.node_bytes);
@@ -398,38 +420,6 @@ impl Desk {
         orders.extend(idle.into_iter().flat_map(|id| self.begin(id)));
         orders
     }
-
-    /// What user `uid` may know: the pause of the node, and of the jobs, all or theirs.
-    pub(super) fn shown_to(&self, uid: u32, now: Instant) -> NodeState {
-        let shown = self.jobs.iter().filter(|(_, job)| uid == 0 || job.uid == uid);
-        let shown = shown.filter(|(_, job)| job.allowed.mode != Mode::Off);
-        let jobs = shown
-            .map(|(id, job)| NodeJob {
-                name: job.name.clone(),
-                pid: job.pid(),
-                user: job.known.user.clone(),
-                mode: job.allowed.mode.name().into(),
-                rule: job.allowed.rule,
-                cache_bytes: self.granted(*id),
-                state: self.state(job),
-                paused: self.pauses.of_job(job.process).cloned(),
-                frozen: job.reported.frozen(now),
-                saved_s: job.reported.saved_s,
-                faster: job.reported.faster,
-            })
-            .collect();
-        NodeState { paused: self.pauses.of_node().cloned(), jobs }
-    }
-
-    fn state(&self, job: &Job) -> String {
-        let pause = self.pauses.of_node().or_else(|| self.pauses.of_job(job.process));
-        match pause {
-            Some(paused) if job.wants_session().is_some() && job.process.is_some() => {
-                format!("paused by {}; what is in force stays", paused.by)
-            }
-            _ => state(job),
-        }
-    }
 }
 
 /// After so many tries.
@@ -448,24 +438,4 @@ fn begun(job: &Job, cache_bytes: u64) -> NodeEvent {
         _ => format!("a session begins by rule {rule}: advise"),
     };
     NodeEvent { act: "session".into(), why, ..job.event() }
-}
-
-fn state(job: &Job) -> String {
-    match &job.session {
-        _ if job.is_own => "its owner chose a mode with --tune; the policy leaves it alone".into(),
-        _ if job.uid == 0 && job.allowed.mode >= Mode::Advise => {
-            "left alone: jobs of root are not tuned by policy".into()
-        }
-        _ if job.is_unseen && job.allowed.mode >= Mode::Advise => {
-            "not tuned: its process is not seen from here, as in a container or where /proc is mounted with hidepid".into()
-        }
-        _ if job.is_unseen => "left alone".into(),
-        _ if job.process.is_none() => "starting".into(),
-        Session::Runs(_) if job.allowed.mode == Mode::Act => "tuned".into(),
-        Session::Runs(_) => "advised".into(),
-        Session::Ends(_) => "its session ends".into(),
-        Session::StartsAgain(_) => "its session failed and starts again".into(),
-        Session::GivenUp(why) => why.clone(),
-        Session::None => "left alone".into(),
-    }
 }

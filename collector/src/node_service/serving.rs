@@ -2,14 +2,19 @@
 
 use super::book::Book;
 use super::desk::{Arrival, Asking, Desk, Turned};
+use super::found::{self, Finder, Root};
 use crate::launching::{FromLauncher, ToLauncher};
-use crate::policy::Policy;
+use crate::policy::{JobKnown, Policy};
 use crate::{descriptors, host, procfs};
 use anyhow::{Context, Result};
-use stallscope_wire::{JobReport, JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeReply, VERSION};
+use stallscope_wire::{
+    JobReport, JobSays, NODE_LINE_BYTES, NodeClient, NodeHello, NodeReply, ShimHello, VERSION,
+};
 use std::collections::HashMap;
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf, UCred};
@@ -26,6 +31,8 @@ const OF_ALL: usize = 4096;
 const BETWEEN_REPORTS: Duration = Duration::from_millis(20);
 /// How often a session that failed is thought of.
 const TICK: Duration = Duration::from_secs(1);
+/// How often jobs are looked for that introduce themselves by nothing.
+const LOOK: Duration = Duration::from_secs(10);
 /// Events that wait; more make the callers wait.
 const EVENTS: usize = 256;
 /// Orders that wait for the launcher: one to end and one to begin for each connection there can be. Callers wait while half of
@@ -41,7 +48,7 @@ enum Event {
         peer: UCred,
         reply: oneshot::Sender<(Option<Known>, NodeReply)>,
     },
-    /// As process `pid`, which the caller, process `of`, has started.
+    /// As process `pid`, which the caller, process `of`, has started, or was started for.
     Started {
         job: u64,
         pid: u32,
@@ -56,6 +63,10 @@ enum Event {
     },
     HungUp {
         payer: u32,
+    },
+    /// Jobs that introduce themselves by nothing.
+    Found {
+        roots: Vec<Root>,
     },
 }
 
@@ -96,6 +107,8 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
             }
         });
         let places = OF_ALL.min(descriptors::places());
+        let looks = Arc::new(AtomicBool::new(desk.looks_for_jobs()));
+        tokio::spawn(look(Arc::clone(&looks), sender.clone()));
         let (mut ticks, mut connections, mut names) = (interval(TICK), HashMap::new(), HashMap::new());
         let mut granters: HashMap<u64, watch::Sender<u64>> = HashMap::new();
         let mut message = Box::pin(FromLauncher::read(&mut from_launcher));
@@ -125,8 +138,9 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                     }
                     Event::Started { job, pid, of } => {
                         // In a container processes have other numbers, and this one may be any other job's here.
-                        let is_its = of.is_some() && procfs::parent(pid) == of;
-                        match procfs::start_ticks(pid).filter(|_| is_its) {
+                        let has_started = of.is_some() && procfs::parent(pid) == of;
+                        let is_its = |ticks: &u64| has_started || desk.is_collected(job, (pid, *ticks));
+                        match procfs::start_ticks(pid).filter(is_its) {
                             Some(ticks) => desk.started(job, pid, ticks),
                             None => {
                                 desk.unseen(job);
@@ -142,6 +156,10 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                     Event::Gone { job } => {
                         granters.remove(&job);
                         desk.gone(job)
+                    }
+                    Event::Found { roots } => {
+                        let mut reception = Reception { desk: &mut desk, book: &mut book, names: &mut names, own_uid };
+                        reception.found(&roots, now)
                     }
                     Event::HungUp { payer } => {
                         connections.entry(payer).and_modify(|count: &mut usize| *count -= 1);
@@ -161,7 +179,9 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                                 // A directory service that did not answer has numbers taken for names.
                                 names.clear();
                                 say("the configuration was read again and is in force");
-                                desk.reload(policy)
+                                let orders = desk.reload(policy);
+                                looks.store(desk.looks_for_jobs(), Ordering::Relaxed);
+                                orders
                             }
                             Err(why) => {
                                 say(&format!("the configuration that was read before stays in force: {why}"));
@@ -196,6 +216,26 @@ fn most_of_a_user(of_all: usize, places: usize) -> usize {
     OF_A_USER.min(places.saturating_sub(of_all))
 }
 
+/// Looks for jobs for as long as somebody hears of them. Beside the service, as a node may have tens of thousands of processes.
+async fn look(is_on: Arc<AtomicBool>, events: mpsc::Sender<Event>) {
+    let mut finder = Finder::default();
+    loop {
+        sleep(LOOK).await;
+        if !is_on.load(Ordering::Relaxed) {
+            continue;
+        }
+        let looked = tokio::task::spawn_blocking(move || {
+            let roots = finder.look();
+            (finder, roots)
+        });
+        let Ok((after, roots)) = looked.await else { return };
+        finder = after;
+        if events.send(Event::Found { roots }).await.is_err() {
+            return;
+        }
+    }
+}
+
 fn take_up(
     stream: UnixStream,
     book: &Book,
@@ -226,7 +266,8 @@ async fn hear(stream: UnixStream, peer: UCred, events: &mpsc::Sender<Event>) {
     let Ok(Some(first)) = timeout(HELLO, line(&mut lines)).await else { return };
     let (reply, answered) = oneshot::channel();
     let (known, answer) = match stallscope_wire::decode::<NodeHello>(&first) {
-        Ok(hello) if hello.stallscope == VERSION => {
+        // A shim has its own version, which is looked at later.
+        Ok(hello) if hello.stallscope == VERSION || matches!(hello.client, NodeClient::Shim(_)) => {
             if events.send(Event::Called { hello, peer, reply }).await.is_err() {
                 return;
             }
@@ -290,6 +331,16 @@ impl From<NodeReply> for Answer {
     }
 }
 
+/// Processes from one to the root of its job at most.
+const DEPTH: usize = 64;
+
+/// The process that `shim` names, where `caller` is it or comes from it.
+fn root_of(caller: u32, shim: &ShimHello) -> Option<(u32, u64)> {
+    let mut ancestors = std::iter::successors(Some(caller), |pid| procfs::parent(*pid)).take(DEPTH);
+    let pid = ancestors.find(|pid| *pid == shim.pid && *pid > 1)?;
+    procfs::start_ticks(pid).filter(|ticks| *ticks == shim.start_ticks).map(|ticks| (pid, ticks))
+}
+
 /// Answers what a connection begins with.
 struct Reception<'a> {
     desk: &'a mut Desk,
@@ -305,16 +356,72 @@ impl Reception<'_> {
             NodeClient::Log { after } => NodeReply::Log(self.book.page(after, peer.uid())).into(),
             NodeClient::Pause(whose) => self.turn(peer.uid(), |desk, by| desk.pause(&whose, by)),
             NodeClient::Resume(whose) => self.turn(peer.uid(), |desk, by| desk.resume(&whose, by)),
+            NodeClient::Shim(_) if hello.stallscope != stallscope_ring::PROTOCOL_VERSION => {
+                NodeReply::Error("this shim is of another version than the node's service".into()).into()
+            }
+            NodeClient::Shim(shim) => self.answer_shim(shim, peer),
             NodeClient::Job(job) => {
                 // Root alone speaks for others.
                 let uid = job.owner.filter(|_| peer.uid() == 0).unwrap_or(peer.uid());
                 let user = self.name_of(uid);
-                let cgroups = peer.pid().map_or_else(Vec::new, |pid| procfs::cgroups(pid as u32));
-                let (id, first_cache_bytes) = self.desk.arrive(Arrival { uid, user, cgroups, job });
+                let process = job.pid.and_then(|pid| Some((pid, procfs::start_ticks(pid)?)));
+                let has_shim = process.and_then(|process| self.desk.collector_of(uid, process));
+                if job.pid.is_some() && has_shim.is_none() {
+                    return NodeReply::Error("no collector was started for that process".into()).into();
+                }
+                let is_watched = has_shim == Some(false);
+                let of = process.map(|(pid, _)| pid).or(peer.pid().map(|pid| pid as u32));
+                let cgroups = of.map_or_else(Vec::new, procfs::cgroups);
+                let (id, first_cache_bytes) =
+                    self.desk.arrive(Arrival { uid, user, cgroups, job, is_watched });
+                if let Some(process) = process {
+                    self.desk.collected(id, uid, process);
+                }
                 let reply = NodeReply::Allowed { first_cache_bytes };
                 Answer { job: Some(id), ..Answer::from(reply) }
             }
         }
+    }
+
+    fn answer_shim(&mut self, shim: ShimHello, peer: UCred) -> Answer {
+        let uid = peer.uid();
+        let process = peer.pid().and_then(|caller| root_of(caller as u32, &shim));
+        let known = process.map(|(pid, _)| JobKnown {
+            user: self.name_of(uid),
+            cgroups: procfs::cgroups(pid),
+            label: shim.label,
+        });
+        let (payer, now) = (self.book.payer(uid), Instant::now());
+        let (mut first_cache_bytes, mut orders) = (0, Vec::new());
+        let found = process.zip(known).filter(|(_, known)| self.desk.is_for_policy(uid, known));
+        let comes = found.is_some();
+        match found {
+            Some((process, known)) if shim.trains => {
+                orders = self.desk.introduced(uid, payer, process, known, now);
+            }
+            Some((process, known)) => {
+                first_cache_bytes = self.desk.first_cache(payer, process, &known, now);
+            }
+            None => {}
+        }
+        Answer { orders, ..Answer::from(NodeReply::Shim { comes, first_cache_bytes }) }
+    }
+
+    fn found(&mut self, roots: &[Root], now: Instant) -> Vec<ToLauncher> {
+        let known = self.desk.processes();
+        let all: Vec<_> = roots.iter().map(|root| root.process).collect();
+        self.desk.forget_all_but(&all);
+        let mut orders = Vec::new();
+        for Root { process, uid } in roots.iter().copied() {
+            if found::is_below(process.0, &known) {
+                continue;
+            }
+            // Its label is in its environment, which its user's collector reads.
+            let (user, cgroups) = (self.name_of(uid), procfs::cgroups(process.0));
+            let known = JobKnown { user, cgroups, label: String::new() };
+            orders.extend(self.desk.found(uid, self.book.payer(uid), process, known, now));
+        }
+        orders
     }
 
     fn name_of(&mut self, uid: u32) -> String {

@@ -35,6 +35,8 @@ struct OneRule {
     mode: Mode,
     cache: Option<Cache>,
     checkpoint_overhead: Option<Overhead>,
+    #[serde(default)]
+    without_run: bool,
 }
 
 /// In millionths.
@@ -162,6 +164,7 @@ impl Policy {
                 .cache
                 .map(|cache| CacheBounds { most: cache.max.0, least: cache.min.map(|least| least.0) }),
             checkpoint_ppm: rule.checkpoint_overhead.map_or(0, |overhead| overhead.0),
+            without_run: rule.without_run,
         });
         Ok(Policy { rules: rules.collect(), reserve_bytes: whole.node.memory_reserve.0 })
     }

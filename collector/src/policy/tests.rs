@@ -73,6 +73,19 @@ fn what_saves_may_cost_is_a_share_of_training() {
 }
 
 #[test]
+fn jobs_without_run_are_the_policys_where_a_rule_says_so_and_no_label_forbids_it() {
+    let policy = policy("[[jobs.rule]]\nmatch = { user = \"m*\" }\nmode = \"act\"\nwithout_run = true\n");
+    let comes = |user, label| policy.allows(&job(user, "", label), GIB).without_run;
+    assert_eq!(["", "observe", "act", "off"].map(|label| comes("mira", label)), [true, true, true, false]);
+    assert!(!comes("otto", ""));
+    let in_words = policy.in_words(GIB);
+    assert!(
+        in_words.contains("caches stay as they are, also where it was not started with `run`"),
+        "{in_words}"
+    );
+}
+
+#[test]
 fn a_label_lowers_and_raises_nothing() {
     let policy = policy(THREE);
     let mode = |user, label| policy.allows(&job(user, "kubepods/a", label), 64 * GIB).mode;
@@ -169,14 +182,17 @@ fn the_file_that_ships_has_each_key_with_its_default() {
         "min",
         "of",
         "checkpoint_overhead",
+        "without_run",
     ] {
         assert!(all.contains(&format!("{key} =")), "no {key} in contrib/stallscope.toml");
     }
     // The defaults that its comments name.
     let bare = policy("[[jobs.rule]]\nmode = \"act\"\n");
-    assert_eq!((bare.rules[0].cache, bare.reserve_bytes), (None, 0));
+    assert_eq!((bare.rules[0].cache, bare.reserve_bytes, bare.rules[0].without_run), (None, 0, false));
     assert!(bare.rules[0].matches(&job("", "", "")));
-    for default in ["Default: every job", "Default: caches stay as they are", "Default: \"0\""] {
+    let defaults =
+        ["Default: every job", "Default: caches stay as they are", "Default: \"0\"", "Default: false"];
+    for default in defaults {
         assert!(shipped.contains(default), "{default}");
     }
 }

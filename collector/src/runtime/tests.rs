@@ -58,6 +58,9 @@ fn a_job_has_one_collector_and_leaves_nothing_behind() {
     assert!(matches!(runtime.claim("train-1").unwrap(), Claim::Taken(_)));
     let card = Card { name: "train".into(), pid: 1, recording: "train.stall".into(), started_wall_ns: 5 };
     job.write_card(&card).unwrap();
+    assert_eq!(job.granted_bytes(), None);
+    job.keep_granted(7 << 30);
+    assert_eq!(job.granted_bytes(), Some(7 << 30));
     assert_eq!(runtime.running().len(), 1);
     drop((listener, job));
     assert!(runtime.running().is_empty());

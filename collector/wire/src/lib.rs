@@ -14,5 +14,5 @@ pub use message::{
 };
 pub use node::{
     CacheAsk, Frozen, JobHello, JobReport, JobSays, LogPage, LogPlace, NODE_LINE_BYTES, NodeClient,
-    NodeEvent, NodeHello, NodeJob, NodeReply, NodeState, Paused, Whose,
+    NodeEvent, NodeHello, NodeJob, NodeReply, NodeState, Paused, ShimHello, Whose,
 };

@@ -20,6 +20,9 @@ pub struct NodeHello {
 pub enum NodeClient {
     /// The collector of a job, which stays connected for as long as the job has it.
     Job(JobHello),
+    /// The shim of a job that nobody launched with `run`. Its [`NodeHello::stallscope`] is the version of greetings, which it
+    /// shares with the job's collector.
+    Shim(ShimHello),
     /// Asks for the jobs that the caller may know of.
     List,
     /// Asks for a page of the node's audit, of what the caller may know.
@@ -32,6 +35,21 @@ pub enum NodeClient {
     Pause(Whose),
     /// Takes a pause back.
     Resume(Whose),
+}
+
+/// What the shim of a job says that nobody launched with `run`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShimHello {
+    /// Root of the job's process tree, of which the caller is a part: the first process that asked whether the shim may come.
+    pub pid: u32,
+    /// When that began, in ticks since the machine did.
+    pub start_ticks: u64,
+    /// `STALLSCOPE_LABEL` of the job's environment.
+    #[serde(default)]
+    pub label: String,
+    /// The job trains, and has no collector. Before that it only asks whether the shim may come.
+    #[serde(default)]
+    pub trains: bool,
 }
 
 /// One job or the whole node.
@@ -58,6 +76,9 @@ pub struct JobHello {
     /// `STALLSCOPE_LABEL` of the job's environment.
     #[serde(default)]
     pub label: String,
+    /// A process whose shim introduced the job, which the caller has not started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
     /// Where root asks, as with sudo: whose job it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<u32>,
@@ -124,6 +145,9 @@ pub struct Frozen {
 pub enum NodeReply {
     /// To a [`NodeClient::Job`]: what a cache that the job begins with may take; 0: it begins with none.
     Allowed { first_cache_bytes: u64 },
+    /// To a [`NodeClient::Shim`]: whether it may come into the job, and what a cache that the job begins with may take; 0: it
+    /// begins with none.
+    Shim { comes: bool, first_cache_bytes: u64 },
     /// To a job that has begun, at any time: what its caches may be raised to, all together, from now on.
     Granted { cache_bytes: u64 },
     /// To [`NodeClient::List`].
@@ -204,6 +228,9 @@ pub struct NodeJob {
     pub pid: u32,
     /// Login name of its owner.
     pub user: String,
+    /// Where it runs, by the names of its control groups, in words: pod, step or unit; empty where these have no name.
+    #[serde(default)]
+    pub place: String,
     /// "observe", "advise", "act".
     pub mode: String,
     /// The policy's rule, from 1; `None`: no rule matches.

@@ -1,5 +1,6 @@
 //! The socket to the collector: connect, greet, tell facts; again, at most once a second, when it is gone.
 
+use crate::introduction::Introduction;
 use crate::own_fd::OwnFd;
 use crate::{clock, fork, knobs, lane};
 use pyo3::exceptions::PyValueError;
@@ -28,6 +29,8 @@ struct Connection {
     lane: Option<OwnFd>,
     socket: Option<OwnFd>,
     next_look_ns: u64,
+    /// Of a job that nobody launched with `run`, whose collector comes once it trains.
+    introduction: Option<Introduction>,
 }
 
 /// Names the collector's socket and what to say there; `greeting` is a JSON object with the fields of
@@ -46,9 +49,20 @@ pub(crate) fn configure(path: String, greeting: &str, capacity: u32) -> PyResult
             lane: None,
             socket: None,
             next_look_ns: 0,
+            introduction: None,
         });
     }
     Ok(())
+}
+
+/// As long as this process trains and has no collector, `line` goes to the node's service, which listens at `path`.
+#[pyfunction]
+pub(crate) fn introduce(path: String, line: &str) {
+    if let Ok(mut guard) = CONNECTION.try_lock()
+        && let Some(connection) = guard.as_mut()
+    {
+        connection.introduction = Some(Introduction::new(path, line));
+    }
 }
 
 /// Tells the collector a fact, now or when it is there; a JSON object as `stallscope_ring::Fact` has it.
@@ -114,6 +128,10 @@ impl Connection {
         if let Fact::Kind { kind, rank } = &fact {
             self.greeting.kind = *kind;
             self.greeting.rank = *rank;
+            if self.socket.is_none() && self.introduction.is_some() {
+                // It may have begun to train.
+                self.next_look_ns = 0;
+            }
         }
         self.say(&fact, None);
         self.facts.retain(|known| !replaces(&fact, known));
@@ -142,6 +160,13 @@ impl Connection {
         }
         if self.socket.is_none() {
             self.socket = self.connect();
+        }
+        if self.socket.is_none()
+            && self.greeting.kind == ProcessKind::Trainer
+            && let Some(introduction) = &mut self.introduction
+            && let Some(soon_ns) = introduction.ask(now_ns)
+        {
+            self.next_look_ns = now_ns + soon_ns;
         }
     }
 

@@ -16,6 +16,7 @@ mod fetcher;
 mod fork;
 mod ghost;
 mod guard;
+mod introduction;
 mod iteration;
 mod joint;
 mod knobs;
@@ -73,6 +74,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(disable, module)?,
         wrap_pyfunction!(connection::configure, module)?,
         wrap_pyfunction!(connection::fact, module)?,
+        wrap_pyfunction!(connection::introduce, module)?,
         wrap_pyfunction!(connection::poll, module)?,
         wrap_pyfunction!(device::watch_device, module)?,
         wrap_pyfunction!(checkpoint::newest_checkpoint, module)?,
@@ -133,5 +135,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<substitutes::Substitutes>()?;
     module.add("VERSION", env!("CARGO_PKG_VERSION"))?;
     module.add("LANE_VERSION", stallscope_abi::lane::VERSION)?;
+    module.add("PROTOCOL_VERSION", stallscope_ring::PROTOCOL_VERSION)?;
     Ok(())
 }

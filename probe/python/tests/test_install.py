@@ -68,3 +68,15 @@ def test_the_installed_command_measures_a_job(installed, tmp_path):
     assert Path(package).is_relative_to(installed) and batches == "4"
     report = json.loads(done([stallscope, "report", "job.stall", "--format", "json"], env=env, cwd=tmp_path))
     assert report["shim"] == "on", report["shim"]
+
+
+def test_each_python_of_the_environment_looks_for_the_nodes_service(installed, tmp_path):
+    (packages,) = {file.parent for file in installed.glob("lib*/python*/site-packages/stallscope.pth")}
+    assert (packages / "_stallscope_start.py").exists()
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("STALLSCOPE_", "PYTHON"))}
+    env["STALLSCOPE_KERNEL_SOCKET"] = str(tmp_path / "kernel.sock")
+    code = "import sys; print([type(finder).__name__ for finder in sys.meta_path])"
+    python = installed / "bin" / "python"
+    assert "_Watch" not in done([python, "-c", code], env=env)
+    (tmp_path / "node.sock").touch()
+    assert "_Watch" in done([python, "-c", code], env=env)

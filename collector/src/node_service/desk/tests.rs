@@ -18,7 +18,7 @@ pub(super) fn desk(policy: &str) -> Desk {
 pub(super) fn of(uid: u32, label: &str) -> Arrival {
     let user = if uid == MIRA { "mira" } else { "otto" };
     let job = JobHello { name: "train".into(), label: label.into(), ..JobHello::default() };
-    Arrival { uid, user: user.into(), cgroups: vec!["/user.slice".into()], job }
+    Arrival { uid, user: user.into(), cgroups: vec!["/user.slice".into()], job, is_watched: false }
 }
 
 pub(super) const MIRAS: &str =

@@ -113,3 +113,38 @@ fn users_who_have_all_they_may_leave_places_for_others() {
         assert!(own > 0 && own <= OF_A_USER && of_all < places, "user {user} has {own}, all {of_all}");
     }
 }
+
+#[test]
+fn a_shim_speaks_for_its_own_process_and_those_that_it_comes_from() {
+    let (own, child) = (std::process::id(), job());
+    let ticks = |pid| procfs::start_ticks(pid).unwrap();
+    let root = |caller: u32, pid: u32, start_ticks: u64| {
+        root_of(caller, &ShimHello { pid, start_ticks, ..ShimHello::default() })
+    };
+    let parent = procfs::parent(own).unwrap();
+    let other = child.0.id();
+    assert_eq!(root(own, own, ticks(own)), Some((own, ticks(own))));
+    assert_eq!(root(other, own, ticks(own)), Some((own, ticks(own))));
+    assert_eq!(root(own, other, ticks(other)), None, "one that it has started");
+    assert_eq!(root(own, own, ticks(own) + 1), None, "an earlier process of its number");
+    assert_eq!(root(own, 1, ticks(1)), None);
+    assert_eq!(root(own, parent, ticks(parent)).is_some(), parent > 1);
+}
+
+#[test]
+fn a_job_of_another_process_takes_a_collector_that_was_started_for_it() {
+    let (socket, _launcher) = serving("uninvited");
+    let child = job();
+    let hello = JobHello { pid: Some(child.0.id()), owner: Some(SOMEBODY), ..JobHello::default() };
+    let (_, reply) = call(&socket, NodeClient::Job(hello));
+    assert!(matches!(&reply, NodeReply::Error(why) if why.contains("no collector was started")), "{reply:?}");
+    // Asked with another version of greetings it says so, and nothing of the policy.
+    let mut stream = StdReader::new(StdStream::connect(&socket).unwrap());
+    let hello = NodeHello { stallscope: u32::MAX, client: NodeClient::Shim(ShimHello::default()) };
+    say(&mut stream, &stallscope_wire::encode(&hello));
+    let mut answer = Vec::new();
+    stream.read_until(b'\n', &mut answer).unwrap();
+    let reply: NodeReply = stallscope_wire::decode(&answer).unwrap();
+    assert!(matches!(&reply, NodeReply::Error(why) if why.contains("of another version")), "{reply:?}");
+    end(&socket);
+}

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 
-from stallscope import _native
+from stallscope import _native, _node
 
 from . import ranks
 
@@ -34,6 +34,9 @@ def start():
     }
     capacity = int(os.environ.get("STALLSCOPE_LANE_RECORDS", _LANE_RECORDS))
     _native.configure(os.environ["STALLSCOPE_SOCKET"], json.dumps(greeting), capacity)
+    introduction = _node.introduction()
+    if introduction:
+        _native.introduce(*introduction)
     _started = True
     _native.poll()
     atexit.register(_native.bye)
