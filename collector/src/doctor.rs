@@ -32,10 +32,9 @@ pub fn doctor() -> Vec<Check> {
     let node = kernel_socket();
     let served = kernel_client::is_served(&node);
     // A job may well have a Python of its own.
-    let looks: [(&str, bool, fn() -> Check); 3] =
-        [("runtime folder", true, runtime), ("shim", true, shim), ("PyTorch", false, torch)];
-    let looks = looks.map(|(name, needed, look)| Check { needed, ..in_time(name, ANSWERS_WITHIN, look) });
-    let mut checks = Vec::from(looks);
+    let look = |name, needed, look: fn() -> Check| Check { needed, ..in_time(name, ANSWERS_WITHIN, look) };
+    let mut checks =
+        vec![look("runtime folder", true, runtime), look("shim", true, shim), look("PyTorch", false, torch)];
     checks.push(kernel_evidence(&node, served));
     checks.extend(served.then(|| confinement(&node)));
     checks.extend(stallscope_ebpf::doctor::checks().into_iter().map(|check| {

@@ -248,7 +248,7 @@ fn live_recordings_are_found_from_anywhere() {
     recorder.finish(&summary());
     assert!(!stallscope_store::live_recordings().contains(&path));
     let folder = directory.path().canonicalize().unwrap();
-    assert_eq!(stallscope_store::recordings_in(&folder).unwrap(), [path.clone()]);
+    assert_eq!(stallscope_store::recordings_in(&folder).unwrap(), std::slice::from_ref(&path));
     // Where a link leads is found when it is read: there may be nothing, or what does not answer.
     std::os::unix::fs::symlink("/missing", folder.join("link.stall")).unwrap();
     fs::create_dir(folder.join("folder.stall")).unwrap();
