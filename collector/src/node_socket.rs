@@ -86,12 +86,13 @@ impl NodeSocket {
             if kernel_client::is_served(&here) {
                 bail!("a collector already serves {shown}; one a node is enough");
             }
+            let own = [file_user(), rustix::process::geteuid().as_raw()];
             match fs::symlink_metadata(&here) {
                 Ok(meta) if !meta.file_type().is_socket() => {
                     bail!("{shown} is there and is no socket; name another place with --socket")
                 }
-                // What another program made is in use, or is not ours to remove.
-                Ok(meta) if meta.uid() != file_user() || !kernel_client::is_left(&here) => bail!(
+                // What another program made is in use, or is not ours to remove. The folder may have got another owner since.
+                Ok(meta) if !own.contains(&meta.uid()) || !kernel_client::is_left(&here) => bail!(
                     "another program's socket is at {shown}; name another place with --socket, or remove it if \
                      nothing uses it"
                 ),
