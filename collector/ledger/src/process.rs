@@ -168,19 +168,17 @@ impl Process {
         self.shim.history_dropped + self.shim.timeline.dropped + self.kernel.dropped
     }
 
-    /// Loader and number of a worker: who follows it under another pid has the same. Of one that nobody waited for, as its
-    /// iterator was dropped before, the loader is not known: it says only which number it has.
+    /// Loader and number of a worker: who follows it under another pid has the same.
     pub(crate) fn place(&self) -> (u16, u32) {
         match self.shim.last_place {
-            Some(place) if self.shim.placed => place,
-            Some((_, worker)) => (self.serves.unwrap_or(u16::MAX), worker),
+            Some(place) => place,
             None => (u16::MAX, self.facts.pid),
         }
     }
 
     /// The loader that it works for, once one was found to have waited for it.
     fn loader(&self) -> Option<u16> {
-        self.shim.last_place.filter(|_| self.shim.placed).map(|(loader, _)| loader).or(self.serves)
+        self.shim.last_place.filter(|_| self.shim.placed).map(|(loader, _)| loader)
     }
 
     /// What its main thread did since it was seen.
