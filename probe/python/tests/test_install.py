@@ -71,7 +71,7 @@ def test_the_installed_command_measures_a_job(installed, tmp_path):
 
 
 def test_each_python_of_the_environment_looks_for_the_nodes_service(installed, tmp_path):
-    (packages,) = {file.parent for file in installed.glob("lib*/python*/site-packages/stallscope.pth")}
+    (packages,) = {file.parent for file in installed.glob("lib/python*/site-packages/stallscope.pth")}
     assert (packages / "_stallscope_start.py").exists()
     env = {name: value for name, value in os.environ.items() if not name.startswith(("STALLSCOPE_", "PYTHON"))}
     env["STALLSCOPE_KERNEL_SOCKET"] = str(tmp_path / "kernel.sock")
