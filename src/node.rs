@@ -5,11 +5,14 @@ use crate::terminal::{self, Colour};
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use stallscope_collector::{
-    CollectOptions, NodeLog, NodeOptions, SessionOptions, node_state, pause_node, resume_node, serve_node,
+    CollectOptions, NodeLog, NodeOptions, Recordings, SessionOptions, node_state, pause_node, resume_node,
+    serve_node,
 };
 use stallscope_reports::{Style, clean_json, node};
+use stallscope_store::Retention;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Where the service keeps the node's audit and its pauses.
 pub(crate) const STATE: &str = "/var/lib/stallscope";
@@ -165,6 +168,11 @@ pub(crate) struct Collect {
     start_ticks: u64,
     uid: u32,
     gid: u32,
+    /// Where its user's recordings go, for how many seconds and with how many bytes together they are kept
+    #[arg(requires = "most_bytes")]
+    dir: Option<PathBuf>,
+    keep_s: Option<u64>,
+    most_bytes: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -175,8 +183,12 @@ enum Evidence {
 }
 
 pub(crate) fn collect(verb: &Collect) -> Result<ExitCode> {
-    let Collect { evidence, pid, start_ticks, uid, gid } = *verb;
+    let Collect { evidence, pid, start_ticks, uid, gid, ref dir, keep_s, most_bytes } = *verb;
     let has_shim = evidence == Evidence::Shim;
-    let options = CollectOptions { uid, gid, pid, start_ticks, has_shim };
+    let recordings = dir.clone().zip(keep_s.zip(most_bytes)).map(|(dir, (keep_s, most_bytes))| {
+        let retention = Retention { keep: Duration::from_secs(keep_s), most_bytes };
+        Recordings { dir, retention }
+    });
+    let options = CollectOptions { uid, gid, pid, start_ticks, has_shim, recordings };
     Ok(ExitCode::from(stallscope_collector::collect(&options)?.code()))
 }

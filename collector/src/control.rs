@@ -84,6 +84,13 @@ impl Control {
         self.reporting = Some(Reporting::new(link));
     }
 
+    /// What became of its user's recordings, for the node's service.
+    pub(crate) fn of_recordings(&mut self, sentence: String) {
+        if let Some(reporting) = &mut self.reporting {
+            reporting.of_recordings(sentence);
+        }
+    }
+
     /// Answers a request of a viewer's, at once or when the job has.
     pub(crate) fn asked(
         &mut self,

@@ -12,9 +12,11 @@ pub use session::{SessionEnd, SessionOptions, session};
 use anyhow::{Context, Result, bail};
 use rustix::thread::{CapabilitySet, set_no_new_privs};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream as StdStream;
+use std::path::Path;
 use std::process::Stdio;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -38,11 +40,12 @@ struct Running {
 }
 
 /// Serves the node's service at the other end of `service`, until that ends or SIGTERM comes. `ends_with_stdin`: SIGHUP comes
-/// as a byte on stdin, and the end of what started us as its end. All sessions end with it, and leave what they proved.
+/// as a byte on stdin, and the end of what started us as its end. All sessions end with it, and leave what they proved. In
+/// `recordings` each user has a folder for those of the jobs that nobody launched with `run`.
 ///
 /// # Errors
 /// The service is gone, or there is no more of what a process takes.
-pub(crate) fn serve(service: StdStream, ends_with_stdin: bool) -> Result<()> {
+pub(crate) fn serve(service: StdStream, ends_with_stdin: bool, recordings: Option<&Path>) -> Result<()> {
     set_no_new_privs(true).context("sessions could gain privileges")?;
     service.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -65,12 +68,12 @@ pub(crate) fn serve(service: StdStream, ends_with_stdin: bool) -> Result<()> {
                     match read {
                         ToLauncher::Start(start) => {
                             let of = Of { id: start.id, uid: start.uid, pid: start.pid };
-                            let words = |gid| SessionOptions::of(&start, gid).words().to_vec();
+                            let words = |gid| SessionOptions::of(&start, gid).words().map(OsString::from).to_vec();
                             start_one(of, words, &mut sessions, &sender)
                         }
                         ToLauncher::Collect(collect) => {
                             let of = Of { id: collect.id, uid: collect.uid, pid: collect.pid };
-                            let words = |gid| CollectOptions::of(&collect, gid).words().to_vec();
+                            let words = |gid| CollectOptions::of(&collect, gid, recordings).words();
                             start_one(of, words, &mut sessions, &sender)
                         }
                         ToLauncher::Stop { id } => {
@@ -119,7 +122,7 @@ struct Of {
 /// Starts this program with the words that a group's number gives.
 fn start_one(
     of: Of,
-    words: impl Fn(u32) -> Vec<String>,
+    words: impl Fn(u32) -> Vec<OsString>,
     sessions: &mut BTreeMap<u64, Running>,
     ended: &mpsc::Sender<FromLauncher>,
 ) -> Option<FromLauncher> {
@@ -146,7 +149,7 @@ fn start_one(
 ///
 /// # Errors
 /// The process is gone, or is another user's than the service says.
-fn command(of: Of, words: impl Fn(u32) -> Vec<String>) -> Result<Command> {
+fn command(of: Of, words: impl Fn(u32) -> Vec<OsString>) -> Result<Command> {
     let Of { uid, pid, .. } = of;
     // This file, unlike the folder that it is in, is root's where its process may not be looked into: a set-uid or set-gid program
     // has users and groups that neither the one who started it nor its owner may be given.

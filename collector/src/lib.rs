@@ -72,7 +72,7 @@ pub use node_service::{
 };
 pub use options::{AttachOptions, KernelChoice, PrivateMount, RunOptions, TuneOptions};
 pub use package::python_package;
-pub use policy::{Mode, Policy, Unreadable};
+pub use policy::{Mode, Policy, Recordings, Unreadable};
 pub use private_mounts::{READY, open_fuse};
 pub use profiles::profiles;
 pub use runtime::{Card, KERNEL_SOCKET, RuntimeDir};

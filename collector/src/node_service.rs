@@ -26,7 +26,9 @@ use nix::unistd::{ForkResult, fork};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use rustix::thread::set_no_new_privs;
 use serving::Given;
+use std::fs::Permissions;
 use std::os::fd::IntoRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -65,6 +67,11 @@ pub fn serve_node(options: NodeOptions<'_>, say: fn(&str)) -> Result<()> {
     let bound = NodeSocket::bind(socket, None, false)?;
     // Once no other service has it, and before we are a user who may open none of it.
     let book = Book::open(state)?;
+    if let Some(recordings) = &policy.recordings {
+        open_to_users(&recordings.dir)
+            .with_context(|| format!("recordings.dir, {}, cannot be used", recordings.dir.display()))?;
+    }
+    let recordings = policy.recordings.clone().map(|recordings| recordings.dir);
     let (ours, theirs) = UnixStream::pair()?;
     // SAFETY: this process has one thread, so that its copy finds no lock taken and may do what it likes.
     match unsafe { fork() }.context("cannot start the part that hears users")? {
@@ -90,9 +97,32 @@ pub fn serve_node(options: NodeOptions<'_>, say: fn(&str)) -> Result<()> {
         ForkResult::Parent { .. } => {
             drop((theirs, bound, book));
             keep_capabilities(KEPT).context("the launcher cannot give away its capabilities")?;
-            launching::serve(ours, ends_with_stdin)
+            launching::serve(ours, ends_with_stdin, recordings.as_deref())
         }
     }
+}
+
+/// A folder in which collectors make one each for their users, as these and with root's group, and nobody else makes anything. It is
+/// made where it is missing.
+fn open_to_users(dir: &Path) -> Result<()> {
+    const MODE: u32 = 0o1771;
+    let parent = dir.parent().context("it is no folder of its own")?;
+    std::fs::create_dir_all(parent)?;
+    match std::fs::DirBuilder::new().mode(0o700).create(dir) {
+        // The file mode creation mask has its say in what is made, and not in this.
+        Ok(()) => std::fs::set_permissions(dir, Permissions::from_mode(MODE))?,
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error.into()),
+    }
+    let facts = std::fs::symlink_metadata(dir)?;
+    ensure!(
+        facts.is_dir()
+            && (facts.uid(), facts.gid()) == (0, 0)
+            && facts.mode() & 0o7003 == 0o1001
+            && facts.mode() & 0o070 == 0o070,
+        "it is to be a folder of root's and its group's with the mode 1771, as this service makes one that is missing"
+    );
+    Ok(())
 }
 
 /// Nothing of root's is left to the part that hears users.

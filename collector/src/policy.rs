@@ -10,8 +10,10 @@ use crate::options::first_cache_of;
 pub use file::Unreadable;
 use pattern::Pattern;
 use serde::{Deserialize, Serialize};
-use stallscope_units::{memory, percent};
+use stallscope_store::Retention;
+use stallscope_units::{duration, memory, percent};
 use std::fmt::Write;
+use std::path::PathBuf;
 
 /// What may be done to a job. Each allows what those before it do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -153,6 +155,27 @@ pub struct Policy {
     pub(crate) rules: Vec<Rule>,
     /// Memory of the node that no cache is given.
     pub(crate) reserve_bytes: u64,
+    /// Of jobs that nobody launched with `run`; `None`: these have none.
+    pub(crate) recordings: Option<Recordings>,
+}
+
+/// Where recordings go, each user's in a folder of their own there, and how long each user's are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recordings {
+    pub dir: PathBuf,
+    pub retention: Retention,
+}
+
+impl Recordings {
+    /// "jobs not started with `run` are recorded in /data/recordings/UID, each user's for 14 d and up to 20 GiB"
+    fn in_words(&self) -> String {
+        let Retention { keep, most_bytes } = self.retention;
+        let keep = duration(u64::try_from(keep.as_nanos()).unwrap_or(u64::MAX));
+        let (dir, most) = (self.dir.display(), memory(most_bytes));
+        format!(
+            "jobs not started with `run` are recorded in {dir}/UID, each user's for {keep} and up to {most}"
+        )
+    }
 }
 
 /// What may be done to one job.
@@ -220,6 +243,9 @@ impl Policy {
                 memory(node_bytes)
             ),
         };
+        if let Some(recordings) = &self.recordings {
+            let _ = writeln!(text, "{}", recordings.in_words());
+        }
         text
     }
 }

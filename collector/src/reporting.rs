@@ -27,6 +27,8 @@ pub(crate) struct Reporting {
     /// As last reported: what was granted, and what its caches hold.
     held: Option<(Option<u64>, u64)>,
     seconds: u32,
+    /// What became of its user's recordings, until it is reported.
+    of_recordings: Option<String>,
 }
 
 /// Of the controller of a rule of the node's, if there is one.
@@ -48,12 +50,18 @@ impl Reporting {
             froze: String::new(),
             held: None,
             seconds: 0,
+            of_recordings: None,
         }
     }
 
     /// What the job's caches may be raised to, as the service last granted it.
     pub(crate) fn granted_bytes(&self) -> Option<u64> {
         self.link.granted_bytes()
+    }
+
+    /// What became of its user's recordings, in a sentence: with the next report.
+    pub(crate) fn of_recordings(&mut self, sentence: String) {
+        self.of_recordings = Some(short(&sentence, SENTENCE));
     }
 
     /// Once a second.
@@ -91,6 +99,7 @@ impl Reporting {
             // One that is not taken is followed by a newer one.
             if self.link.report(self.report(None, controlled)) {
                 self.held = held;
+                self.of_recordings = None;
             }
         }
     }
@@ -105,6 +114,14 @@ impl Reporting {
             held_bytes: caches.held_bytes,
             benefit: caches.benefit.clone(),
         });
-        JobReport { line, saved_s: self.gained.saved_s(), faster: self.gained.faster(), frozen, cache }
+        let of_recordings = self.of_recordings.clone().filter(|_| line.is_none());
+        JobReport {
+            line,
+            saved_s: self.gained.saved_s(),
+            faster: self.gained.faster(),
+            frozen,
+            cache,
+            of_recordings,
+        }
     }
 }

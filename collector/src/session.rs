@@ -2,7 +2,7 @@
 
 mod by_node;
 
-pub(crate) use by_node::collect;
+pub(crate) use by_node::{Recorded, collect};
 
 use crate::child;
 use crate::control::{Control, Owner};

@@ -3,10 +3,16 @@
 
 use super::Collect;
 use super::session::{become_user, end_with_stdin};
+use crate::policy::Recordings;
 use crate::{procfs, session};
 use anyhow::{Context, Result, ensure};
-use std::ffi::OsStr;
+use nix::unistd::{Uid, setfsuid};
+use std::ffi::{OsStr, OsString};
+use std::fs::DirBuilder;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 /// As which verb the program is such a collector.
 const VERB: &str = "node-collect";
@@ -15,8 +21,8 @@ const VERB: &str = "node-collect";
 const ADOPTED: [&str; 5] =
     ["HOME", "STALLSCOPE_KERNEL_SOCKET", "STALLSCOPE_LABEL", "STALLSCOPE_RUNTIME_DIR", "XDG_RUNTIME_DIR"];
 
-/// What the collector of a job is started with. In words of numbers alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What the collector of a job is started with. In words of numbers, and the folder that the node's configuration names.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectOptions {
     /// The job's user and group, whom the collector becomes.
     pub uid: u32,
@@ -27,6 +33,8 @@ pub struct CollectOptions {
     pub start_ticks: u64,
     /// Its shim has come; without it there is the kernel's evidence alone.
     pub has_shim: bool,
+    /// Where its user's recordings go, in a folder of the user's own there; `None`: it is not recorded.
+    pub recordings: Option<Recordings>,
 }
 
 /// How such a collector ended.
@@ -48,20 +56,28 @@ impl CollectEnd {
 }
 
 impl CollectOptions {
-    pub(super) fn of(collect: &Collect, gid: u32) -> CollectOptions {
-        let Collect { uid, pid, start_ticks, has_shim, .. } = *collect;
-        CollectOptions { uid, gid, pid, start_ticks, has_shim }
+    pub(super) fn of(collect: &Collect, gid: u32, dir: Option<&Path>) -> CollectOptions {
+        let Collect { uid, pid, start_ticks, has_shim, retention, .. } = *collect;
+        let recordings =
+            dir.zip(retention).map(|(dir, retention)| Recordings { dir: dir.to_owned(), retention });
+        CollectOptions { uid, gid, pid, start_ticks, has_shim, recordings }
     }
 
-    pub(super) fn words(&self) -> [String; 6] {
-        [
+    pub(super) fn words(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec![
             VERB.into(),
             if self.has_shim { "shim" } else { "kernel" }.into(),
-            self.pid.to_string(),
-            self.start_ticks.to_string(),
-            self.uid.to_string(),
-            self.gid.to_string(),
-        ]
+            self.pid.to_string().into(),
+            self.start_ticks.to_string().into(),
+            self.uid.to_string().into(),
+            self.gid.to_string().into(),
+        ];
+        if let Some(Recordings { dir, retention }) = &self.recordings {
+            words.push(dir.into());
+            words.push(retention.keep.as_secs().to_string().into());
+            words.push(retention.most_bytes.to_string().into());
+        }
+        words
     }
 }
 
@@ -70,7 +86,8 @@ impl CollectOptions {
 /// # Errors
 /// There is no such job of this user, it has a collector already, or the launcher did not start this process.
 pub fn collect(options: &CollectOptions) -> Result<CollectEnd> {
-    let CollectOptions { uid, gid, pid, start_ticks, has_shim } = *options;
+    let CollectOptions { uid, gid, pid, start_ticks, has_shim, ref recordings } = *options;
+    let own_folder = recordings.as_ref().map(|recordings| own_folder(&recordings.dir, uid));
     become_user(uid, gid).context("the launcher alone starts collectors")?;
     ensure!(procfs::start_ticks(pid) == Some(start_ticks), "process {pid} has ended");
     let environment =
@@ -80,8 +97,33 @@ pub fn collect(options: &CollectOptions) -> Result<CollectEnd> {
     if !has_shim && !is_wanted(pid, &environment) {
         return Ok(CollectEnd::NoJob);
     }
-    session::collect(pid, start_ticks, has_shim)?;
+    let recorded = recordings.as_ref().zip(own_folder).map(|(recordings, own)| session::Recorded {
+        folder: own.map_err(|error| format!("{} cannot be used: {error}", recordings.dir.display())),
+        retention: recordings.retention,
+    });
+    session::collect(pid, start_ticks, has_shim, recorded)?;
     Ok(CollectEnd::Over)
+}
+
+/// The user's own folder in `dir`, which only root's group writes into: no user can have made that of another.
+///
+/// # Errors
+/// It can't be made, or is somebody else's.
+fn own_folder(dir: &Path, uid: u32) -> io::Result<PathBuf> {
+    let folder = dir.join(uid.to_string());
+    let before = setfsuid(Uid::from_raw(uid));
+    let made = DirBuilder::new().mode(0o700).create(&folder);
+    setfsuid(before);
+    match made {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let facts = std::fs::symlink_metadata(&folder)?;
+    if facts.is_dir() && facts.uid() == uid {
+        Ok(folder)
+    } else {
+        Err(io::Error::other(format!("{} is no folder of user {uid}", folder.display())))
+    }
 }
 
 /// Whether a process that was found is one of torch, and its user has nothing against its being watched.

@@ -3,6 +3,8 @@
 use super::read_exactly;
 use crate::policy::Mode;
 use anyhow::{Result, bail};
+use stallscope_store::Retention;
+use std::time::Duration;
 use tokio::net::unix::OwnedReadHalf;
 
 const TO_BYTES: usize = 48;
@@ -35,6 +37,8 @@ pub(crate) struct Collect {
     pub(crate) start_ticks: u64,
     /// Its shim has come; without it there is the kernel's evidence alone.
     pub(crate) has_shim: bool,
+    /// Of its user's recordings, which this one joins; `None`: it is not recorded. In whole seconds, at most 2^32, and at least one.
+    pub(crate) retention: Option<Retention>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +78,11 @@ impl ToLauncher {
             ],
             ToLauncher::Stop { id } => [3, *id, 0, 0, 0, 0],
             ToLauncher::Collect(collect) => {
-                let Collect { id, uid, pid, start_ticks, has_shim } = *collect;
-                [if has_shim { 4 } else { 5 }, id, u64::from(uid), u64::from(pid), start_ticks, 0]
+                let Collect { id, uid, pid, start_ticks, has_shim, retention } = *collect;
+                let (keep_s, most_bytes) = retention
+                    .map_or((0, 0), |of| (of.keep.as_secs().min(u64::from(u32::MAX)), of.most_bytes));
+                let kind = if has_shim { 4 } else { 5 };
+                [kind, id, u64::from(uid), u64::from(pid) | keep_s << 32, start_ticks, most_bytes]
             }
         };
         let mut bytes = [0; TO_BYTES];
@@ -107,6 +114,8 @@ impl ToLauncher {
                 pid: both as u32,
                 start_ticks,
                 has_shim: kind == 4,
+                retention: Some(Retention { keep: Duration::from_secs(both >> 32), most_bytes: cache_bytes })
+                    .filter(|of| !of.keep.is_zero()),
             })),
             _ => None,
         }
@@ -170,10 +179,12 @@ mod tests {
         #[test]
         fn a_message_arrives_as_it_was_sent(
             id: u64, uid: u32, pid: u32, start_ticks: u64, acts: bool, rule: u32, cache_bytes: u64,
-            checkpoint_ppm: u32,
+            checkpoint_ppm: u32, keep_s in 1..u32::MAX, is_recorded: bool,
         ) {
             let start = Start { id, uid, pid, start_ticks, acts, rule, cache_bytes, checkpoint_ppm };
-            let collect = Collect { id, uid, pid, start_ticks, has_shim: acts };
+            let keep = Duration::from_secs(u64::from(keep_s));
+            let retention = is_recorded.then_some(Retention { keep, most_bytes: cache_bytes });
+            let collect = Collect { id, uid, pid, start_ticks, has_shim: acts, retention };
             for message in [ToLauncher::Start(start), ToLauncher::Collect(collect), ToLauncher::Stop { id }] {
                 prop_assert_eq!(ToLauncher::decode(&message.encode()), Some(message));
             }

@@ -298,6 +298,9 @@ impl Desk {
         if let Some(ask) = &report.cache {
             self.shares.asks(id, ask.granted_bytes, ask.held_bytes, Curve::of(&ask.benefit));
         }
+        if let Some(sentence) = &report.of_recordings {
+            self.events.push(reported::of_recordings(sentence, job.event()));
+        }
         if let Some(line) = &report.line {
             self.events.push(reported::line(line, job.event()));
         }

@@ -66,6 +66,11 @@ pub(super) fn line(event: &AuditEvent, about: NodeEvent) -> NodeEvent {
     }
 }
 
+/// What became of the recordings of the job's user.
+pub(super) fn of_recordings(sentence: &str, about: NodeEvent) -> NodeEvent {
+    NodeEvent { act: "recordings".into(), why: short(sentence, SENTENCE), ..about }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -93,6 +93,8 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
     runtime.block_on(async move {
         let listener = UnixListener::from_std(listener)?;
         let (mut from_launcher, mut to_launcher) = UnixStream::from_std(launcher)?.into_split();
+        let folder_of = |policy: &Policy| policy.recordings.as_ref().map(|recordings| recordings.dir.clone());
+        let folder = folder_of(&policy);
         let mut desk = Desk::new(policy, host::node_memory_bytes(), book.pauses());
         if let Some(paused) = desk.pauses().of_node() {
             say(&format!("the node is paused by {}; `stallscope node resume` ends that", paused.by));
@@ -179,6 +181,11 @@ pub(super) fn serve(given: Given, config: &Path, say: fn(&str)) -> Result<()> {
                                 // A directory service that did not answer has numbers taken for names.
                                 names.clear();
                                 say("the configuration was read again and is in force");
+                                // The launcher has it, which alone could make another.
+                                let another = folder_of(&policy);
+                                if another.is_some() && another != folder {
+                                    say("recordings.dir is another, which a restart of the service takes");
+                                }
                                 let orders = desk.reload(policy);
                                 looks.store(desk.looks_for_jobs(), Ordering::Relaxed);
                                 orders

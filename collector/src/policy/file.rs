@@ -1,10 +1,12 @@
 //! The configuration's file: TOML, of which each key is known.
 
-use super::{Amount, CacheBounds, Mode, Pattern, Policy, Rule};
+use super::{Amount, CacheBounds, Mode, Pattern, Policy, Recordings, Rule};
 use serde::Deserialize;
-use stallscope_units::{parse_bytes, parse_share};
+use stallscope_store::Retention;
+use stallscope_units::{parse_bytes, parse_duration, parse_share};
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Longer ones are none of ours.
 const MOST_BYTES: u64 = 1 << 20;
@@ -19,6 +21,7 @@ pub struct Unreadable(String);
 struct Whole {
     jobs: Jobs,
     node: Node,
+    recordings: Option<Kept>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -128,6 +131,69 @@ impl TryFrom<String> for Reserve {
     }
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kept {
+    dir: Folder,
+    #[serde(default)]
+    keep: Keep,
+    #[serde(default)]
+    max: Size,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "PathBuf")]
+struct Folder(PathBuf);
+
+impl TryFrom<PathBuf> for Folder {
+    type Error = &'static str;
+
+    fn try_from(path: PathBuf) -> Result<Folder, &'static str> {
+        // The launcher, its collectors and whoever edits the file have different current folders.
+        if path.is_absolute() { Ok(Folder(path)) } else { Err("say the whole path, from /") }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "String")]
+struct Keep(Duration);
+
+impl Default for Keep {
+    fn default() -> Keep {
+        Keep(Duration::from_secs(14 * 86_400))
+    }
+}
+
+impl TryFrom<String> for Keep {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Keep, String> {
+        match parse_duration(&text) {
+            // In whole seconds it goes to the launcher, in 32 bits.
+            Ok(keep) if (1..=u64::from(u32::MAX)).contains(&keep.as_secs()) => Ok(Keep(keep)),
+            _ => Err("say a time as 14d or 12h".into()),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "String")]
+struct Size(u64);
+
+impl Default for Size {
+    fn default() -> Size {
+        Size(20 << 30)
+    }
+}
+
+impl TryFrom<String> for Size {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Size, String> {
+        parse_bytes(&text).map(Size).map_err(|error| error.to_string())
+    }
+}
+
 impl Policy {
     /// # Errors
     /// The file can't be read, is no TOML, or has a key or a value that nothing is known of.
@@ -166,7 +232,11 @@ impl Policy {
             checkpoint_ppm: rule.checkpoint_overhead.map_or(0, |overhead| overhead.0),
             without_run: rule.without_run,
         });
-        Ok(Policy { rules: rules.collect(), reserve_bytes: whole.node.memory_reserve.0 })
+        let recordings = whole.recordings.map(|kept| Recordings {
+            dir: kept.dir.0,
+            retention: Retention { keep: kept.keep.0, most_bytes: kept.max.0 },
+        });
+        Ok(Policy { rules: rules.collect(), reserve_bytes: whole.node.memory_reserve.0, recordings })
     }
 }
 

@@ -122,6 +122,14 @@ fn what_was_understood_is_a_line_each() {
          every other job: observe\n\
          8.0 GiB of the node's 64 GiB of memory are given to no cache\n"
     );
+    let recorded = "[recordings]\ndir = \"/data/runs\"\nkeep = \"36h\"\nmax = \"2GiB\"\n";
+    assert!(
+        policy(recorded).in_words(GIB).ends_with(
+            "\njobs not started with `run` are recorded in /data/runs/UID, each user's for 1.5 d and up to 2.0 GiB\n"
+        ),
+        "{}",
+        policy(recorded).in_words(GIB)
+    );
     assert_eq!(
         policy("[[jobs.rule]]\nmode = \"act\"\n").in_words(GIB),
         "1. every job: act, caches stay as they are\nevery other job: observe\nno memory is reserved\n"
@@ -146,6 +154,10 @@ fn an_error_names_line_and_key() {
         ),
         ("[[jobs.rule]]\nmode = 3\n", &["line 2, jobs.rule[0].mode: ", "expected a string"]),
         ("[[jobs.rule]]\nmode = \"act\"\ncheckpoint_overhead = 2.0\n", &["line 3, ", "say 0.02 for 2%"]),
+        ("[recordings]\ndir = \"here\"\n", &["line 2, recordings.dir: ", "say the whole path"]),
+        ("[recordings]\nkeep = \"14d\"\n", &["line 1, recordings", "missing field `dir`"]),
+        ("[recordings]\ndir = \"/d\"\nkeep = \"0s\"\n", &["line 3, recordings.keep: ", "say a time as 14d"]),
+        ("[recordings]\ndir = \"/d\"\nmax = \"much\"\n", &["line 3, recordings.max: ", "say a size"]),
         ("[node\n", &["line 1: "]),
         ("[node]\nmemory_reserve = \"1GiB\"\nmemory_reserve = \"2GiB\"\n", &["line 3"]),
     ] {
@@ -183,6 +195,8 @@ fn the_file_that_ships_has_each_key_with_its_default() {
         "of",
         "checkpoint_overhead",
         "without_run",
+        "dir",
+        "keep",
     ] {
         assert!(all.contains(&format!("{key} =")), "no {key} in contrib/stallscope.toml");
     }
@@ -190,8 +204,16 @@ fn the_file_that_ships_has_each_key_with_its_default() {
     let bare = policy("[[jobs.rule]]\nmode = \"act\"\n");
     assert_eq!((bare.rules[0].cache, bare.reserve_bytes, bare.rules[0].without_run), (None, 0, false));
     assert!(bare.rules[0].matches(&job("", "", "")));
-    let defaults =
-        ["Default: every job", "Default: caches stay as they are", "Default: \"0\"", "Default: false"];
+    assert_eq!(bare.recordings, None);
+    let recorded = policy("[recordings]\ndir = \"/d\"\n").recordings.unwrap().retention;
+    assert_eq!((recorded.keep.as_secs(), recorded.most_bytes), (14 * 86_400, 20 * GIB));
+    let defaults = [
+        "Default: every job",
+        "Default: caches stay as they are",
+        "Default: \"0\"",
+        "Default: false",
+        "Default: \"14d\" and \"20GiB\"",
+    ];
     for default in defaults {
         assert!(shipped.contains(default), "{default}");
     }

@@ -116,6 +116,9 @@ pub struct JobReport {
     /// Where a session of the node's may raise its caches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheAsk>,
+    /// What became of its user's recordings, in a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_recordings: Option<String>,
 }
 
 /// What memory for its caches is worth to a job.
@@ -199,7 +202,7 @@ pub struct NodeEvent {
     /// Login name and number of the job's owner.
     pub user: String,
     pub uid: u32,
-    /// "pause", "resume", "policy", "session", "lost", or an act of a job's audit: "request", "keep", "undo", …
+    /// "pause", "resume", "policy", "session", "lost", "recordings", or an act of a job's audit: "request", "keep", "undo", …
     pub act: String,
     /// "controller", or a user's name.
     pub by: String,

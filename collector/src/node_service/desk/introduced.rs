@@ -149,7 +149,8 @@ impl Desk {
         let (id, (pid, start_ticks)) = (self.last_session, process);
         let collected = Collected { uid, process, known, has_shim, began, job: None, ends: false };
         self.collectors.running.insert(id, collected);
-        ToLauncher::Collect(Collect { id, uid, pid, start_ticks, has_shim })
+        let retention = self.policy.recordings.as_ref().map(|recordings| recordings.retention);
+        ToLauncher::Collect(Collect { id, uid, pid, start_ticks, has_shim, retention })
     }
 
     /// Processes that are a job's, or have a collector: what is below them is no job of its own.
@@ -266,7 +267,7 @@ mod tests {
         assert_eq!(desk.introduced(OTTO, OTTO, PROCESS, known("otto", ""), now), []);
         let orders = desk.introduced(MIRA, MIRA, PROCESS, known("mira", ""), now);
         let id = collector(&orders);
-        let collect = Collect { id, uid: MIRA, pid: 70, start_ticks: 9, has_shim: true };
+        let collect = Collect { id, uid: MIRA, pid: 70, start_ticks: 9, has_shim: true, retention: None };
         assert_eq!(orders, [ToLauncher::Collect(collect)]);
         assert_eq!(desk.introduced(MIRA, MIRA, PROCESS, known("mira", ""), now), [], "it has one");
         assert_eq!([MIRA, OTTO].map(|uid| desk.collector_of(uid, PROCESS)), [Some(true), None]);
