@@ -125,7 +125,7 @@ fn what_was_understood_is_a_line_each() {
     let recorded = "[recordings]\ndir = \"/data/runs\"\nkeep = \"36h\"\nmax = \"2GiB\"\n";
     assert!(
         policy(recorded).in_words(GIB).ends_with(
-            "\njobs not started with `run` are recorded in /data/runs/UID, each user's for 1.5 d and up to 2.0 GiB\n"
+            "\njobs not started with `run` are recorded in /data/runs/UID, each user's for 36 h and up to 2.0 GiB\n"
         ),
         "{}",
         policy(recorded).in_words(GIB)
