@@ -85,6 +85,6 @@ fn a_folder_that_others_may_write_into_is_refused_in_a_sentence() {
     let words = ["node-service", "--config", "policy.toml", "--socket", &socket, "--state", &state];
     let refused = sandbox.run(&words);
     assert_eq!(refused.status.code(), Some(1));
-    let said = text(&refused.stderr);
-    assert!(said.contains("recordings.dir, ") && said.contains("with the mode 1771"), "{said}");
+    let printed = text(&refused.stderr);
+    assert!(printed.contains("recordings.dir, ") && printed.contains("with the mode 1771"), "{printed}");
 }

@@ -100,7 +100,7 @@ async fn collect_here(pid: u32, start_ticks: u64, has_shim: bool, recorded: Opti
         bail!("there is no evidence of process {pid}: {reason}");
     }
     let mut view = Unseen;
-    let mut said = recorded.as_ref().and_then(Recorded::look_after);
+    let mut news = recorded.as_ref().and_then(Recorded::look_after);
     if let Some(folder) = recorded.as_ref().and_then(|recorded| recorded.folder.as_ref().ok()) {
         let target = folder.join(child::recording_of(&name));
         start_recording(&mut engine, &job, Some(target), &name, &mut view);
@@ -120,7 +120,7 @@ async fn collect_here(pid: u32, start_ticks: u64, has_shim: bool, recorded: Opti
     let mut session = Session::new(engine, control, kernel, Some(server), None, &mut view);
     let mut looked_after = Instant::now();
     loop {
-        if let Some(sentence) = said.take() {
+        if let Some(sentence) = news.take() {
             session.control.of_recordings(sentence);
         }
         let over = async {
@@ -137,7 +137,7 @@ async fn collect_here(pid: u32, start_ticks: u64, has_shim: bool, recorded: Opti
                 }
                 if looked_after.elapsed() >= LOOK_AFTER {
                     looked_after = Instant::now();
-                    said = recorded.as_ref().and_then(Recorded::look_after);
+                    news = recorded.as_ref().and_then(Recorded::look_after);
                 }
             }
             Happened::Signal(kind) if kind == SignalKind::user_defined1() => {}
