@@ -149,7 +149,7 @@ impl TryFrom<PathBuf> for Folder {
     type Error = &'static str;
 
     fn try_from(path: PathBuf) -> Result<Folder, &'static str> {
-        // The launcher, its collectors and whoever edits the file have different current folders.
+        // Launcher, collectors and editors of the file have different current folders.
         if path.is_absolute() { Ok(Folder(path)) } else { Err("say the whole path, from /") }
     }
 }
