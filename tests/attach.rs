@@ -92,6 +92,40 @@ fn a_loader_is_seen_without_touching_its_job() {
 }
 
 #[test]
+fn a_checkpoint_ends_with_its_file_in_place_and_not_with_the_start_of_the_next_workers() {
+    if !privileged("a_checkpoint_ends_with_its_file_in_place_and_not_with_the_start_of_the_next_workers") {
+        return;
+    }
+    let sandbox = Sandbox::new("attach-starting");
+    let printed = sandbox.path("saved");
+    let mut job = Command::new(python())
+        .arg(job("starting.py"))
+        .current_dir(sandbox.path(""))
+        .stdout(std::fs::File::create(&printed).unwrap())
+        .spawn()
+        .unwrap();
+    let saved = || -> Vec<u64> {
+        std::fs::read_to_string(&printed).unwrap().lines().map(|line| line.parse().unwrap()).collect()
+    };
+    wait_until("its first save", || !saved().is_empty());
+    let mut attach = sandbox.stallscope(&["attach", &job.id().to_string(), "-o", "s.stall"]);
+    let mut attach = Killed(attach.stderr(Stdio::null()).spawn().unwrap());
+    let seen = || {
+        let recording = stallscope_store::Recording::open(&sandbox.path("s.stall"));
+        recording.and_then(|recording| recording.checkpoints()).unwrap_or_default()
+    };
+    wait_until("checkpoints are seen", || seen().len() >= 3);
+    std::fs::write(sandbox.path("stop"), "").unwrap();
+    assert!(job.wait().unwrap().success());
+    assert!(attach.0.wait().unwrap().success());
+    let saved = saved();
+    for event in seen() {
+        let next = saved.iter().find(|saved_ns| **saved_ns >= event.start_ns);
+        assert!(next.is_some_and(|saved_ns| event.end_ns <= *saved_ns), "{event:?} of {saved:?}");
+    }
+}
+
+#[test]
 fn a_process_without_a_loader_gets_the_same_evidence_without_steps() {
     if !privileged("a_process_without_a_loader_gets_the_same_evidence_without_steps") {
         return;

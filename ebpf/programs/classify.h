@@ -63,14 +63,15 @@ INLINE bool holds_no_data(struct file *file, struct inode *inode)
 	return begins_with(begin, "torch_", 6);
 }
 
-/* The same for a file that is not open yet. A path whose page is not in memory counts as data. */
+/* The same for a file that is not open yet, and semaphores, which are only mapped. A path whose page is not in memory counts as data. */
 INLINE bool path_holds_no_data(const void *path)
 {
 	u64 begin[2] = {};
 
 	probe_read_user(begin, sizeof(begin), path);
 	return begins_with(begin[0], "/proc/", 6) || begins_with(begin[0], "/sys/", 5) ||
-	       (begins_with(begin[0], "/dev/shm", 8) && begins_with(begin[1], "/torch_", 7));
+	       (begins_with(begin[0], "/dev/shm", 8) &&
+		(begins_with(begin[1], "/torch_", 7) || begins_with(begin[1], "/sem.", 5)));
 }
 
 INLINE struct file *file_of(struct task_struct *task, u32 fd)

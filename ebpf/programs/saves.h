@@ -57,6 +57,23 @@ INLINE u64 bytes_written(struct task_struct *task, u32 fd)
 	return size;
 }
 
+/*
+ * Calls after which more of a file is where it stays: its bytes, or its name. What starts a worker makes names,
+ * too (its semaphores and folders), and a link or a file less puts nothing in place.
+ */
+INLINE bool moves_data(enum deed deed, long nr)
+{
+	switch (nr) {
+	case NR_RENAME:
+	case NR_RENAMEAT:
+	case NR_LINKAT:
+	case NR_RENAMEAT2:
+		return true;
+	default:
+		return deed == DEED_SYNC;
+	}
+}
+
 INLINE void note_save(struct task_slot *slot, struct task_struct *task, struct pt_regs *regs, enum deed deed,
 		      long nr)
 {
@@ -72,7 +89,7 @@ INLINE void note_save(struct task_slot *slot, struct task_struct *task, struct p
 		bytes = bytes_written(task, regs->di);
 		if (bytes)
 			send_save(slot, SAVE_DONE, bytes);
-	} else if (deed == DEED_SYNC || deed == DEED_RENAME) {
+	} else if (moves_data(deed, nr)) {
 		send_save(slot, SAVE_DONE, 0);
 	}
 }

@@ -38,8 +38,12 @@ enum syscall_number {
 	NR_CONNECT = 42,
 	NR_SENDMSG = 46,
 	NR_RECVMSG = 47,
+	NR_RENAME = 82,
 	NR_SYNC = 162,
 	NR_FUTEX = 202,
+	NR_RENAMEAT = 264,
+	NR_LINKAT = 265,
+	NR_RENAMEAT2 = 316,
 	NR_FUTEX_WAKE = 454,
 };
 
@@ -115,7 +119,7 @@ INLINE enum deed deed_of(long nr)
 	case 277: /* sync_file_range */
 	case 306: /* syncfs */
 		return DEED_SYNC;
-	case 82: /* rename */
+	case NR_RENAME:
 	case 83: /* mkdir */
 	case 84: /* rmdir */
 	case 86: /* link */
@@ -123,10 +127,10 @@ INLINE enum deed deed_of(long nr)
 	case 88: /* symlink */
 	case 258: /* mkdirat */
 	case 263: /* unlinkat */
-	case 264: /* renameat */
-	case 265: /* linkat */
+	case NR_RENAMEAT:
+	case NR_LINKAT:
 	case 266: /* symlinkat */
-	case 316: /* renameat2 */
+	case NR_RENAMEAT2:
 		return DEED_RENAME;
 	case NR_FUTEX:
 	case 449: /* futex_waitv */

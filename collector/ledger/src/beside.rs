@@ -30,7 +30,7 @@ impl Ledger {
 
     /// How batches were made that became known since the last call: a sample, at most 20 a rank and second.
     pub fn services(&mut self) -> Vec<BatchService> {
-        self.services.take(&self.processes, self.now_ns)
+        self.services.take(&self.processes, self.now_ns, self.config.patience_ns)
     }
 
     /// What the caches of all loaders gave so far, and how they stand.
@@ -49,7 +49,7 @@ impl Ledger {
         let mut workers: Vec<(u32, u32)> = Vec::new();
         for (pid, process) in &self.processes {
             if process.facts.kind == ProcessKind::Worker
-                && process.is_placed()
+                && process.is_placed(self.now_ns, self.config.patience_ns)
                 && let Some(of) = owner(*pid, &self.processes, |pid| self.ranks.contains_key(&pid))
                 && let Some(rank) = self.ranks.get(&of)
             {

@@ -4,7 +4,7 @@
 //! its batches was handed over. So uses wait until both are known, or nobody can be expected to tell any more.
 
 use crate::Config;
-use crate::process::ProcessKind;
+use crate::process::{Process, ProcessKind};
 use crate::rank::{Processes, Rank, owner};
 use stallscope_abi::lane;
 use stallscope_model::{
@@ -162,7 +162,8 @@ impl Caches {
         for (nth, due) in std::mem::take(&mut self.due).into_iter().enumerate() {
             let waited_ns = now_ns.saturating_sub(due.time_ns);
             let no_longer = waited_ns >= PATIENCE_NS || nth < too_many;
-            let known = waited_ns >= config.patience_ns && self.is_known(&due, processes, ranks);
+            let placed = is_placed(&due, processes, now_ns, config.patience_ns);
+            let known = waited_ns >= config.patience_ns && placed && self.is_known(&due, processes, ranks);
             match known || no_longer {
                 true => self.count(&due, processes, ranks),
                 false => self.due.push_back(due),
@@ -181,12 +182,9 @@ impl Caches {
     }
 
     fn is_known(&self, due: &Due, processes: &Processes, ranks: &BTreeMap<u32, Rank>) -> bool {
-        let placed = processes.get(&due.pid).is_some_and(|process| {
-            process.facts.kind != ProcessKind::Worker || process.shim.placed || process.exited_ns.is_some()
-        });
         let place = place(due, processes, ranks);
         let turn = place.and_then(|(pid, loader)| self.loaders.get(&(pid, loader))?.at(due.time_ns));
-        placed && turn.is_some_and(|turn| turn.handed)
+        turn.is_some_and(|turn| turn.handed)
     }
 
     fn count(&mut self, due: &Due, processes: &Processes, ranks: &BTreeMap<u32, Rank>) {
@@ -282,12 +280,19 @@ fn phase_of(training: bool) -> Phase {
     if training { Phase::Training } else { Phase::Evaluation }
 }
 
+/// Whether it is known, or will not be known better, for which loader it was made.
+fn is_placed(due: &Due, processes: &Processes, now_ns: u64, patience_ns: u64) -> bool {
+    processes.get(&due.pid).is_some_and(|process| {
+        process.facts.kind != ProcessKind::Worker || process.is_placed(now_ns, patience_ns)
+    })
+}
+
 /// The trainer and the loader that a batch was made for.
 fn place(due: &Due, processes: &Processes, ranks: &BTreeMap<u32, Rank>) -> Option<(u32, u16)> {
     if ranks.contains_key(&due.pid) {
         return Some((due.pid, due.loader));
     }
     let of = owner(due.pid, processes, |pid| ranks.contains_key(&pid))?;
-    let loader = processes.get(&due.pid).filter(|process| process.shim.placed).map(|process| process.place());
-    Some((of, loader.map_or(due.loader, |(loader, _)| loader)))
+    let loader = processes.get(&due.pid).and_then(Process::loader);
+    Some((of, loader.unwrap_or(due.loader)))
 }

@@ -168,17 +168,23 @@ impl Process {
         self.shim.history_dropped + self.shim.timeline.dropped + self.kernel.dropped
     }
 
-    /// Loader and number of a worker: who follows it under another pid has the same.
+    /// Loader and number of a worker: who follows it under another pid has the same. Of one that is gone and served nobody, as
+    /// its iterator was dropped before, the loader is not known: all that had its number share a place.
     pub(crate) fn place(&self) -> (u16, u32) {
         match self.shim.last_place {
-            Some(place) => place,
+            Some((_, worker)) if self.served_nobody() => (u16::MAX, worker),
+            Some((named, worker)) => (self.loader().unwrap_or(named), worker),
             None => (u16::MAX, self.facts.pid),
         }
     }
 
+    fn served_nobody(&self) -> bool {
+        self.facts.kind == ProcessKind::Worker && self.exited_ns.is_some() && self.loader().is_none()
+    }
+
     /// The loader that it works for, once one was found to have waited for it.
-    fn loader(&self) -> Option<u16> {
-        self.shim.last_place.filter(|_| self.shim.placed).map(|(loader, _)| loader)
+    pub(crate) fn loader(&self) -> Option<u16> {
+        self.shim.last_place.filter(|_| self.shim.placed).map(|(loader, _)| loader).or(self.serves)
     }
 
     /// What its main thread did since it was seen.
@@ -204,9 +210,11 @@ impl Process {
         }
     }
 
-    /// Whether it is known which worker it is, or ever will be.
-    pub(crate) fn is_placed(&self) -> bool {
-        !self.greeted || self.shim.placed || self.exited_ns.is_some()
+    /// Whether it is known which worker it is, or will not be known better: of one that is gone, the wait for its last batch may
+    /// yet be reported, for as long as `patience_ns`.
+    pub(crate) fn is_placed(&self, now_ns: u64, patience_ns: u64) -> bool {
+        let is_gone = |exited_ns: u64| now_ns.saturating_sub(exited_ns) >= patience_ns;
+        !self.greeted || self.shim.placed || self.exited_ns.is_some_and(is_gone)
     }
 
     /// What a worker did since the last call, by period. What it counted belongs to the one in the middle.

@@ -161,17 +161,20 @@ impl Services {
         }
     }
 
-    /// Those whose worker is known by now, or will never be better known.
-    pub(crate) fn take(&mut self, processes: &Processes, now_ns: u64) -> Vec<BatchService> {
+    /// Those whose worker is known by now, or will never be better known. A batch that nobody took, of an iterator that was
+    /// dropped, says nothing of any loader.
+    pub(crate) fn take(&mut self, processes: &Processes, now_ns: u64, patience_ns: u64) -> Vec<BatchService> {
         let mut out = Vec::new();
         self.seen.retain_mut(|seen| {
             let process = processes.get(&seen.pid);
-            if let Some(process) = process.filter(|process| process.is_placed()) {
+            if let Some(process) = process.filter(|process| process.is_placed(now_ns, patience_ns)) {
                 (seen.service.loader, seen.service.worker) = process.place();
             } else if process.is_some() && now_ns < seen.until_ns {
                 return true;
             }
-            out.push(seen.service.clone());
+            if seen.service.loader != u16::MAX {
+                out.push(seen.service.clone());
+            }
             false
         });
         out

@@ -69,6 +69,8 @@ pub(crate) struct Phases {
     last_step_due: bool,
     /// That step, as long as no further one shows that a loop without a loader goes on.
     late_step_ns: Option<u64>,
+    /// The last step of the optimiser or the script since the batch in hand was handed over: training with it had ended.
+    done_ns: Option<u64>,
     trained: bool,
     samples_in_hand: u32,
     /// The evaluation under way was handed a batch.
@@ -93,6 +95,7 @@ impl Phases {
             steps_at_pass: BTreeMap::new(),
             last_step_due: false,
             late_step_ns: None,
+            done_ns: None,
             trained: false,
             samples_in_hand: 0,
             evaluates: false,
@@ -136,9 +139,12 @@ impl Phases {
             self.evaluates = true;
             return true;
         }
+        let leaves = wait.has(wait_flags::FIRST) && self.has_in_hand(loader);
         // An evaluation that was left without its iterator ending: what follows its last batch is its own.
         if let Some((evaluated, Phase::Evaluation)) = self.current {
-            self.cut(wait.enter_ns, (Phase::Evaluation, evaluated), !self.evaluates, pieces);
+            let made_ns = self.started.get(&loader).copied().filter(|_| leaves);
+            let to_ns = made_ns.map_or(wait.enter_ns, |made_ns| made_ns.min(wait.enter_ns));
+            self.cut(to_ns, (Phase::Evaluation, evaluated), !self.evaluates, pieces);
         }
         self.evaluated = None;
         let first = wait.has(wait_flags::FIRST) || !self.iterating.contains(&loader);
@@ -153,6 +159,9 @@ impl Phases {
             // Where no optimiser shows, a second batch is all that tells.
             (_, false) if !self.stepped => self.prove(pieces),
             _ => {}
+        }
+        if leaves {
+            self.leave(loader, wait.enter_ns, pieces);
         }
         let phase = match (self.trained, first) {
             (false, _) => Phase::Startup,
@@ -175,10 +184,31 @@ impl Phases {
                 self.unproven = Some(Unproven::new(loader, None));
             }
             self.trained = true;
-            self.batch_since_step = true;
+            (self.batch_since_step, self.done_ns) = (true, None);
             self.train_with(loader);
         }
         true
+    }
+
+    /// Whether a batch of `loader` is trained with, an evaluation within that step aside.
+    fn has_in_hand(&self, loader: u16) -> bool {
+        let in_hand = match self.current {
+            Some((current, Phase::Training)) => Some(current),
+            _ => self.iterating.last().copied(),
+        };
+        in_hand == Some(loader) && !self.unproven.as_ref().is_some_and(|unproven| unproven.is_of(loader))
+    }
+
+    /// An epoch of `loader` was left without its iterator ending, and another one gives a batch: the step that is in hand ended with
+    /// the optimiser's, else as the new iterator was made. It counts where an evaluation lies between, too.
+    fn leave(&mut self, loader: u16, enter_ns: u64, pieces: &mut Vec<Piece>) {
+        let made_ns = self.started.get(&loader).copied();
+        let ends = [self.done_ns, made_ns, Some(enter_ns)].into_iter().flatten();
+        if let Some(end_ns) = ends.filter(|end_ns| (self.at_ns + 1..=enter_ns).contains(end_ns)).min() {
+            self.cut(end_ns, (Phase::Training, loader), false, pieces);
+        }
+        self.iterating.retain(|other| *other != loader);
+        self.current = None;
     }
 
     /// A step of the optimiser ended, or the script says that one of its steps did. It counts where no loader hands over
@@ -189,6 +219,7 @@ impl Phases {
         }
         let taken_over = by_script && !std::mem::replace(&mut self.by_script, by_script);
         self.steps += 1;
+        self.done_ns = Some(time_ns);
         // From the script's first step on the optimiser's are no longer reported, and the script may report some alone.
         self.stepped = !by_script;
         self.prove(pieces);
@@ -374,10 +405,17 @@ impl Phases {
     }
 
     /// The process has ended: what it did since its last iterator ended came after training, and a last checkpoint
-    /// is in there. (The work on a batch that it still had in hand is so, too: nobody knows where that ended.)
+    /// is in there. (The work on a batch that it still had in hand is so, too, from the optimiser's step on, or all of it
+    /// where none shows where that ended.)
     pub(crate) fn end(&mut self, time_ns: u64, pieces: &mut Vec<Piece>) {
         self.settle(pieces);
-        let (phase, loader) = match self.background(self.iterating.last().copied().unwrap_or(0)) {
+        let background = self.background(self.iterating.last().copied().unwrap_or(0));
+        if let ((Phase::Training, loader), Some(done_ns)) = (background, self.done_ns)
+            && loader != NO_LOADER
+        {
+            self.cut(done_ns.min(time_ns), (Phase::Training, loader), false, pieces);
+        }
+        let (phase, loader) = match background {
             (Phase::Training | Phase::Between, loader) => (Phase::After, loader),
             other => other,
         };

@@ -25,10 +25,12 @@ pub(crate) fn of(figures: &Figures<'_>) -> Verdict {
         return without_steps(figures);
     }
     if steps < FEWEST_STEPS {
-        return verdict(
-            "too few steps",
-            &format!("only {steps} were seen, which says nothing about the job"),
-        );
+        let seen =
+            format!("only {} seen, which says little about the job", count(steps, "step was", "steps were"));
+        return match main_threads_did(&figures.main_threads) {
+            Some(did) => verdict("too few steps", &format!("{seen}; {did}")),
+            None => verdict("too few steps", &seen),
+        };
     }
     let (leading, slow) = (leading(figures), straggler(figures));
     let stall = leading.filter(|most| most.is_stall(figures));
@@ -192,10 +194,21 @@ fn without_steps(figures: &Figures<'_>) -> Verdict {
     if sum.wall_ns == 0 && figures.processes == 0 {
         return verdict("not measured", "no training step and no process of the job was seen");
     }
-    if sum.wall_ns == 0 {
+    let Some(rest) = main_threads_did(sum) else {
         let seen = count(figures.processes as u64, "process was", "processes were");
         let rest = format!("{seen} seen, of which only the kernel's evidence tells what they do{tell}");
         return verdict("no training steps seen", &rest);
+    };
+    match bound(sum) {
+        Some((finding, _)) => verdict(finding, &format!("{rest}; no training steps were seen{tell}")),
+        None => verdict("no training steps seen", &format!("{rest}{tell}")),
+    }
+}
+
+/// What they did with their time; `None` where nobody saw.
+fn main_threads_did(sum: &MainThreads) -> Option<String> {
+    if sum.wall_ns == 0 {
+        return None;
     }
     let share = |ns: u64| ns as f64 / sum.wall_ns as f64;
     let mut blocked = sum.blocked().to_vec();
@@ -205,17 +218,13 @@ fn without_steps(figures: &Figures<'_>) -> Verdict {
         .filter(|(_, ns)| share(*ns) >= WORTH_NAMING)
         .map(|(what, ns)| format!(", blocked in {what} for {}", percent_in_words(share(ns))))
         .collect();
-    let rest = format!(
+    Some(format!(
         "{} on a CPU for {}, without one for {}{blocked} of {}",
         count(sum.count.into(), "main thread was", "main threads were"),
         percent_in_words(share(sum.cpu_ns)),
         percent_in_words(share(sum.runnable_ns)),
         duration_in_words(sum.wall_ns)
-    );
-    match bound(sum) {
-        Some((finding, _)) => verdict(finding, &format!("{rest}; no training steps were seen{tell}")),
-        None => verdict("no training steps seen", &format!("{rest}{tell}")),
-    }
+    ))
 }
 
 /// What takes most of the main threads' time, and which share of it; `None` where that says nothing of training, as a lock or

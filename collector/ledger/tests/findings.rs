@@ -152,6 +152,9 @@ fn a_few_steps_are_no_verdict() {
     let summary = job(4, &[(30, Does::Cpu)], &[(70, Does::In(Blocked::FileRead))]).ledger.summary();
     assert_eq!(summary.verdict.finding, "too few steps");
     assert_eq!(names(&summary), ["too-few-steps"]);
+    // What its time went to is known all the same.
+    let did = "1 main thread was on a CPU for 30%";
+    assert!(summary.verdict.sentence.contains(did), "{}", summary.verdict.sentence);
 }
 
 #[test]

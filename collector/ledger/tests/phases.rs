@@ -336,6 +336,60 @@ fn an_iterator_that_is_replaced_before_it_is_dropped_ends_nothing() {
     assert_eq!(spans(&stage), [(Startup, 0, 100), (Startup, 100, 130), (Training, 130, 150)]);
 }
 
+/// As Lightning does, which knows how many batches there are: no `next()` finds the end, and an iterator is dropped as another one
+/// has taken its place.
+#[test]
+fn the_last_step_of_an_epoch_whose_iterator_is_kept_counts() {
+    let epochs = |by_optimiser: bool, evaluates: &dyn Fn(&mut Stage, u64)| {
+        let mut stage = busy();
+        for epoch in 0..3 {
+            let at = epoch * 500;
+            stage.iter_start(0, at, 0);
+            if epoch > 0 {
+                stage.iter_end(0, at + 1);
+            }
+            for index in 0..4 {
+                stage.wait(at + 10 + index * 40, at + 20 + index * 40, index);
+                if by_optimiser {
+                    steps(&mut stage, at + 40 + index * 40);
+                }
+            }
+            evaluates(&mut stage, at + 200);
+        }
+        stage
+    };
+    let training = |stage: &Stage| -> Vec<(u64, u64)> {
+        let of = stage.steps.iter().filter(|step| step.phase == Training && !step.part);
+        of.map(|step| (step.start_ns / MS, step.end_ns / MS)).collect()
+    };
+    for by_optimiser in [true, false] {
+        let mut stage = epochs(by_optimiser, &|_, _| {});
+        stage.exits(TRAINER, 1900);
+        stage.finish(2000);
+        let found = training(&stage);
+        // What follows the last one nobody knows the end of without an optimiser.
+        assert_eq!(found.len(), if by_optimiser { 12 } else { 11 }, "{found:?}");
+        assert_eq!(found[3], (140, if by_optimiser { 160 } else { 500 }));
+        let summary = stage.ledger.summary();
+        let of = summary.phases.iter().find(|phase| phase.phase == Training).unwrap();
+        assert_eq!((of.steps, of.samples), (found.len() as u64, 8 * found.len() as u64));
+        // With an evaluation after each epoch, that one's iterator kept as well or not.
+        for ends in [true, false] {
+            let evaluation = |stage: &mut Stage, at: u64| {
+                stage.iter_start(1, at, wait_flags::NO_GRAD);
+                (0..3).for_each(|index| evaluates(stage, at + index * 40, at + 20 + index * 40, index));
+                if ends {
+                    stage.iter_end_found(1, at + 130, at + 140);
+                }
+            };
+            let mut stage = epochs(by_optimiser, &evaluation);
+            stage.finish(2000);
+            assert_eq!(training(&stage).len(), 11, "{:?}", spans(&stage));
+            assert!(stage.steps.windows(2).all(|pair| pair[0].end_ns == pair[1].start_ns));
+        }
+    }
+}
+
 /// A loop that stops before its loader does keeps the iterator until the interpreter drops it, long after the goodbye.
 #[test]
 fn an_iterator_that_is_dropped_as_the_process_leaves_is_no_step() {

@@ -115,6 +115,74 @@ for batch in loader:
     pass
 """
 
+OWN_FETCH = """
+from torch.utils.data import DataLoader, Dataset, IterableDataset, dataloader
+
+class Data(Dataset):
+    def __init__(self):
+        self.asked = 0
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return index
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return Numbers()
+
+class Numbers:
+    def __init__(self):
+        self.left = 8
+
+    def __next__(self):
+        self.left -= 1
+        if self.left < 0:
+            raise StopIteration
+        return self.left
+
+    def __iter__(self):
+        return self
+
+def fetch(self, indices):
+    assert type(self.dataset) is Data
+    self.dataset.asked += len(self.dataset)
+    return [*indices, self.dataset.asked]
+
+def fetch_from(self, indices):
+    assert type(self.dataset_iter) is Numbers
+    if not self.dataset_iter.left:
+        raise StopIteration
+    return [next(self.dataset_iter) for _ in indices]
+
+class OwnFetcher(dataloader._utils.fetch._BaseDatasetFetcher):
+    fetch = fetch
+
+def iterate():
+    for workers in 0, 1:
+        for dataset in Data(), Stream():
+            print([[int(value) for value in batch] for batch in DataLoader(dataset, batch_size=2, num_workers=workers)])
+
+fetchers, kinds = dataloader._utils.fetch, dataloader._DatasetKind
+of_torch, creates = fetchers._MapDatasetFetcher, kinds.create_fetcher
+methods = of_torch.fetch, fetchers._IterableDatasetFetcher.fetch
+
+def create_fetcher(kind, *args):
+    fetcher = creates(kind, *args)
+    fetcher.fetch = (fetch if kind == kinds.Map else fetch_from).__get__(fetcher)
+    return fetcher
+
+of_torch.fetch, fetchers._IterableDatasetFetcher.fetch = fetch, fetch_from
+iterate()
+of_torch.fetch, fetchers._IterableDatasetFetcher.fetch = methods
+fetchers._MapDatasetFetcher = OwnFetcher
+iterate()
+fetchers._MapDatasetFetcher = of_torch
+kinds.create_fetcher = staticmethod(create_fetcher)
+iterate()
+"""
+
 
 def job(python, tmp_path, text, *arguments):
     path = tmp_path / "train.py"
@@ -145,6 +213,16 @@ def test_the_jobs_own_code_is_not_called(python, tmp_path):
     assert [fact["dataset_len"] for fact in facts][:3] == [None, None, 4]
     assert [fact["batch_size"] for fact in facts][:3] == [2, None, 2]
     assert [wait.samples for wait in trainer.of("Wait")] == [2] * 8
+
+
+def test_a_fetch_of_the_jobs_own_meets_its_data_set(python, tmp_path):
+    command = job(python, tmp_path, OWN_FETCH)
+    plain, done = run_plain(command), run(command)
+    assert plain.code == 0 and (done.code, done.out, done.err) == (0, plain.out, "")
+    assert len(done.collector.trainer().of("Wait")) == 3 * 4 * 4
+    # Nor does it meet what stands for the data set where the job has a cache.
+    cached = run(command, STALLSCOPE_CACHE_BYTES=str(1 << 20), STALLSCOPE_RUNTIME_DIR=str(tmp_path / "run"))
+    assert (cached.code, cached.out, cached.err) == (0, plain.out, "")
 
 
 def test_loaders_that_are_gone_give_their_numbers_away(python, tmp_path):

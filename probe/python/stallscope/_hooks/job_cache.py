@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections import deque
 
-from . import evaluation, importable, process, ranks
+from . import evaluation, importable, process, ranks, worker
 from .knobs import raised_by_signal
 from .patch import passed_over
 
@@ -25,8 +25,8 @@ _SECOND = (
 # The job's data set and its store, which live as long as the job has them, or a loader of it.
 _of_job: tuple = ()
 _stores: "weakref.WeakKeyDictionary" = weakref.WeakKeyDictionary()
-# Whether none is named so far that came beside it, and none whose workers do not find us.
-_names_further = _names_not_found = True
+# Whether none is named so far that came beside it, and none that cannot be served.
+_names_further = _names_unserved = True
 # Of the iterator that this thread makes: its uses.
 _made = threading.local()
 
@@ -93,15 +93,17 @@ def _is_served(loader):
 
 
 def _store_of(loader):
-    global _of_job, _names_further, _names_not_found
+    global _of_job, _names_further, _names_unserved
     from stallscope.data.cache import budget
     from stallscope.data.cache.store import start_method_of
     from stallscope.data.cache.unmodified import UnmodifiedStore
 
-    if not importable.by_workers(start_method_of(loader)):
-        if _names_not_found:
-            process.unavailable(f"Nothing is kept of {type(loader.dataset).__name__} in the job's cache: {importable.NOT_FOUND}.")
-        _names_not_found = False
+    found = importable.by_workers(start_method_of(loader))
+    if not (found and worker.torch_fetches()):
+        if _names_unserved:
+            why = "code of the job's own fetches its samples" if found else importable.NOT_FOUND
+            process.unavailable(f"Nothing is kept of {type(loader.dataset).__name__} in the job's cache: {why}.")
+        _names_unserved = False
         return None
     dataset = loader.dataset
     first, store = (one() for one in _of_job) if _of_job else (None, None)

@@ -15,6 +15,9 @@ _own_producer = None
 
 _map_fetcher = None
 _iterable_fetcher = None
+# The module of both, where what torch itself has written finds its names; and what makes them.
+_torchs_globals = None
+_kinds = _creates = None
 
 
 def hook_loop(module):
@@ -69,14 +72,17 @@ def _observed(parameters, args):
 
 def hook_fetchers(module):
     """`module`: torch.utils.data.dataloader."""
-    global _map_fetcher, _iterable_fetcher
+    global _map_fetcher, _iterable_fetcher, _torchs_globals, _kinds, _creates
     fetchers = [attribute(module._utils.fetch, name) for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher")]
     for fetcher in fetchers:
         parameters = list(inspect.signature(attribute(fetcher, "fetch")).parameters)
         if len(parameters) != 2:
             raise UnknownShape(f"{fetcher.__name__}.fetch takes {', '.join(parameters)}")
-    replace(attribute(module, "_DatasetKind"), "create_fetcher", _create_fetcher)
+    _kinds = attribute(module, "_DatasetKind")
+    replace(_kinds, "create_fetcher", _create_fetcher)
+    _creates = vars(_kinds)["create_fetcher"]
     _map_fetcher, _iterable_fetcher = fetchers
+    _torchs_globals = vars(module._utils.fetch)
 
 
 def _create_fetcher(original):
@@ -109,7 +115,27 @@ def observe_own_fetcher(fetcher, producer):
 def _is_known(fetcher):
     if _map_fetcher is None:
         return False
-    known = type(fetcher) in (_map_fetcher, _iterable_fetcher)
+    known = type(fetcher) in (_map_fetcher, _iterable_fetcher) and _is_torchs(fetcher)
     if not known:
-        process.unavailable(f"The times of single samples cannot be seen in a {type(fetcher).__name__}.")
+        whose = type(fetcher).__name__
+        process.unavailable(f"The times of single samples cannot be seen in a {whose} whose `fetch` is the job's own.")
     return known
+
+
+def _is_torchs(fetcher):
+    """Whether torch's own code fetches. The job's may ask anything of its data set, and has to meet that and no stand-in."""
+    of_fetcher = fetcher.__dict__.get("fetch")
+    replaced = of_fetcher is not None and getattr(of_fetcher, "__globals__", None) is not vars(in_process)
+    return not replaced and _is_by_torch(type(fetcher))
+
+
+def _is_by_torch(kind):
+    return getattr(kind.fetch, "__globals__", None) is _torchs_globals
+
+
+def torch_fetches():
+    """Whether data sets meet no fetcher of the job's own, as far as is known before one is made."""
+    if _torchs_globals is None:
+        return True
+    replaced = _torchs_globals[_map_fetcher.__name__] is not _map_fetcher or vars(_kinds)["create_fetcher"] is not _creates
+    return not replaced and _is_by_torch(_map_fetcher)
