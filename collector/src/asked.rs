@@ -15,7 +15,7 @@ pub(crate) struct Asked {
     pub(crate) knob: String,
     pub(crate) from: u64,
     pub(crate) to: u64,
-    /// What the job has said that it waits for.
+    /// What the job reports that it waits for.
     pub(crate) waits_for: String,
 }
 
